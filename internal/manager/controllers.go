@@ -109,7 +109,7 @@ func (a *assembly) machineOptions() (machine.Options, error) {
 		OutOfRange: a.outOfRange,
 	})
 	options := machine.Options{
-		Client: a.mgr.GetClient(), Engine: engine, TaskEnds: waker,
+		Client: a.mgr.GetClient(), Engine: engine, TaskCompletions: waker,
 		Events: a.events.recorder("machine-controller"), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
 		CreationTimeout: a.CreationTimeout, PreserveTimeout: a.Timeouts.Preserve, InPlaceUpdateTimeout: a.Timeouts.InPlaceUpdate, NodeConditions: a.NodeConditions, Health: a.Health,
 		Drain:   machine.Drain{Timeout: a.Drain.Timeout, MaxEvictRetries: a.Drain.MaxEvictRetries},

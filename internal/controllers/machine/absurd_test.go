@@ -23,8 +23,8 @@ import (
 // foreignVM is a VM of another Machine.
 const foreignVM = "sim:///other"
 
-// FuzzReconcile: whatever the objects contain and the provider says, passes end, and neither a VM, a
-// node nor a Machine is deleted that nobody deleted.
+// FuzzReconcile checks that a pass terminates for any objects and any provider error, and that it deletes no VM,
+// node or Machine unless the Machine or its node was deleted.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil), "", true, false)
@@ -42,7 +42,7 @@ func FuzzReconcile(f *testing.F) {
 		const passes = 8
 		for range passes {
 			absurd.Within("a pass", func() {
-				_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // an error is fine
+				_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // errors are allowed
 				h.Call()
 			})
 			h.Clock.Step(30 * time.Second)
@@ -51,15 +51,15 @@ func FuzzReconcile(f *testing.F) {
 	})
 }
 
-// absurdHarness is a harness whose objects were distorted.
+// absurdHarness is a harness with distorted objects.
 type absurdHarness struct {
 	*harness
 	given *v1alpha1.Machine
-	// wanted reports whether nobody deleted the Machine, nor its node, which does the same.
-	wanted bool
+	// desired reports that neither the Machine nor its node was deleted.
+	desired bool
 }
 
-// newAbsurd makes a harness of a new Machine, or of one with a VM and a node.
+// newAbsurd creates a harness with a new Machine or, if running is true, with a Machine that has a VM and a node.
 func newAbsurd(t *testing.T, ofMachine, ofOthers []byte, running, deleting bool) *absurdHarness {
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	h := &harness{Harness: &lockstep.Harness{T: t, Key: types.NamespacedName{Namespace: namespace, Name: machineName}, Clock: clock}}
@@ -91,14 +91,14 @@ func (h *absurdHarness) checkAbsurd(t *testing.T, running bool) {
 	vms := h.Driver.VMs()
 	own := slices.DeleteFunc(slices.Clone(vms), func(vm fake.VM) bool { return vm.ProviderID == foreignVM })
 	if len(own) > 1 || len(own) == len(vms) {
-		t.Errorf("there are the VMs %+v", vms)
+		t.Errorf("VMs %+v, want the other Machine's and at most one more", vms)
 	}
-	if h.wanted {
+	if h.desired {
 		if running && (len(own) != 1 || h.node() == nil) {
-			t.Errorf("nobody deleted the Machine, and there are the VMs %+v and the node %v; writes:\n%s", vms, h.node(), h.LastWrites())
+			t.Errorf("the Machine was not deleted, but its VM or node is missing: VMs %+v, node %v; writes:\n%s", vms, h.node(), h.LastWrites())
 		}
 		if h.gone() {
-			t.Fatalf("the Machine is gone: %+v; writes:\n%s", h.given, h.LastWrites())
+			t.Fatalf("the Machine was removed without a deletion: %+v; writes:\n%s", h.given, h.LastWrites())
 		}
 	}
 	if h.gone() {
@@ -107,16 +107,16 @@ func (h *absurdHarness) checkAbsurd(t *testing.T, running bool) {
 	h.checkDescription(t, h.machine().Status.LastOperation.Description)
 }
 
-// checkDescription checks what the manager has written of the last operation.
-func (h *absurdHarness) checkDescription(t *testing.T, says string) {
+// checkDescription checks the description that the manager has written to the last operation.
+func (h *absurdHarness) checkDescription(t *testing.T, description string) {
 	t.Helper()
-	if says == h.given.Status.LastOperation.Description {
+	if description == h.given.Status.LastOperation.Description {
 		return
 	}
-	if len(says) > 4096 {
-		t.Errorf("the last operation has %d bytes", len(says))
+	if len(description) > 4096 {
+		t.Errorf("the description has %d bytes", len(description))
 	}
-	if strings.ContainsFunc(says, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }) {
-		t.Errorf("the last operation is %q", says)
+	if strings.ContainsFunc(description, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }) {
+		t.Errorf("the description is %q", description)
 	}
 }

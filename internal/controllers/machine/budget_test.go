@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// setOf gives Machines a set with a replacement policy.
+// setOf makes a MachineSet with a replacement policy the owner of the Machines.
 func (h *harness) setOf(policy string, names ...string) {
 	h.Helper()
 	set := fixture.MachineSet(func(set *v1alpha1.MachineSet) {
@@ -31,7 +31,7 @@ func (h *harness) setOf(policy string, names ...string) {
 	}
 }
 
-// timeOut has the health timeout of Machines be over.
+// timeOut lets the health timeout of the Machines expire.
 func (h *harness) timeOut(names ...string) {
 	h.Helper()
 	h.passOver(names...)
@@ -40,19 +40,19 @@ func (h *harness) timeOut(names ...string) {
 	h.passOver(names...)
 }
 
-// TestBudgetOfTheSet: the policy of the set decides how many Machines become Failed, and those that wait say for
-// what, once.
+// TestBudgetOfTheSet checks that the policy of the MachineSet limits how many Machines become Failed, and that the
+// other Machines report once what they wait for.
 func TestBudgetOfTheSet(t *testing.T) {
 	for name, test := range map[string]struct {
-		policy string
-		want   int
-		says   string
+		policy  string
+		want    int
+		message string
 	}{
-		"more at the same time": {`{"budgets":[{"max":"50%"}]}`, 3, "no more than 50% may be replaced at the same time"},
+		"half at the same time": {`{"budgets":[{"max":"50%"}]}`, 3, "no more than 50% may be replaced at the same time"},
 		"none":                  {`{"budgets":[{"max":0}]}`, 0, "a budget of 0 forbids to replace machines"},
 		"a rate":                {`{"budgets":[{"max":2,"within":"1h"}]}`, 2, "no more than 2 may be replaced within 60m"},
 		"an outage":             {`{"zoneOutage":"Wait"}`, 0, "all machines in zone z1 are unhealthy, and it waits for the zone"},
-		"what cannot be read":   {`{"budget":7}`, 1, `because other machines of "a" are being replaced`},
+		"unparsable policy":     {`{"budget":7}`, 1, `because other machines of "a" are being replaced`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -60,22 +60,22 @@ func TestBudgetOfTheSet(t *testing.T) {
 			h.setOf(test.policy, names...)
 			h.timeOut(names...)
 			if got := h.failed(names...); len(got) != test.want {
-				t.Fatalf("%v are Failed, want %d", got, test.want)
+				t.Fatalf("Failed Machines: %v, want %d", got, test.want)
 			}
 			delayed := 0
 			for _, event := range h.takeEvents() {
-				if strings.Contains(event, reasonDelayed) && strings.Contains(event, test.says) {
+				if strings.Contains(event, reasonDelayed) && strings.Contains(event, test.message) {
 					delayed++
 				}
 			}
 			if want := len(names) - test.want; delayed != want {
-				t.Errorf("%d Machines say that %s, want %d", delayed, test.says, want)
+				t.Errorf("%d Machines report %q, want %d", delayed, test.message, want)
 			}
 		})
 	}
 }
 
-// TestTotalLimit holds for all pools together, and 0 is a brake.
+// TestTotalLimit checks that the total limit applies to all pools together, and that zero disables replacements.
 func TestTotalLimit(t *testing.T) {
 	for most, want := range map[int32]int{0: 0, 1: 1} {
 		h := newHarness(t)
@@ -86,7 +86,7 @@ func TestTotalLimit(t *testing.T) {
 		names := append(h.pool("a", 2), h.pool("b", 2)...)
 		h.timeOut(names...)
 		if got := h.failed(names...); len(got) != want {
-			t.Errorf("%v are Failed with a limit of %d", got, most)
+			t.Errorf("Failed Machines: %v, with a limit of %d", got, most)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 const device = "example.com/device"
 
-// virtual is a node template with that many virtual devices; none of it if zero.
+// virtual returns a node template with that many virtual devices, or without virtual capacity if devices is zero.
 func virtual(devices int64) *v1alpha1.NodeTemplate {
 	template := &v1alpha1.NodeTemplate{
 		Capacity:     corev1.ResourceList{"cpu": resource.MustParse("1"), "gpu": resource.MustParse("0"), "memory": resource.MustParse("1Gi")},
@@ -37,8 +37,8 @@ func (h *harness) devices() int64 {
 	return quantity.Value()
 }
 
-// TestVirtualCapacity: the node has what the class gives it, whoever changes either, and no
-// write is made twice.
+// TestVirtualCapacity checks that the node keeps the virtual capacity of the class when the class or the node
+// changes, and that no write is repeated.
 func TestVirtualCapacity(t *testing.T) {
 	h := newHarness(t)
 	class := func(edit func(*v1alpha1.MachineClass)) { change(h, newClass(h.Key.Namespace), edit) }
@@ -70,14 +70,14 @@ func TestVirtualCapacity(t *testing.T) {
 	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(0) })
 	h.Settle()
 	if diff := h.TakeWrites(); !slices.Equal(diff, []string{"patch status of Node", "patch Node"}) {
-		t.Errorf("writes %v: the record must outlive what it tells of", diff)
+		t.Errorf("writes %v, want the annotation that records the capacity removed after the capacity", diff)
 	}
 	if _, left := h.node().Status.Capacity[device]; left || h.node().Annotations[v1alpha1.AnnotationKeyLastAppliedVirtualCapacity] != "" {
 		t.Errorf("capacity %v, annotations %v", h.node().Status.Capacity, h.node().Annotations)
 	}
 }
 
-// TestClassIsGone: nobody knows what capacity the node should have, so it stays.
+// TestClassIsGone checks that the node's capacity does not change if the class does not exist.
 func TestClassIsGone(t *testing.T) {
 	h := newHarness(t)
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
@@ -90,8 +90,8 @@ func TestClassIsGone(t *testing.T) {
 	}
 }
 
-// TestDriftIsReverted: what somebody changes on the node of what the template wants is put
-// right in the next pass, which the change itself brings, in one write.
+// TestDriftIsReverted checks that the next pass reverts changes to the parts of the node that the template sets,
+// in one write. The change of the node itself triggers the pass.
 func TestDriftIsReverted(t *testing.T) {
 	template := func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{
@@ -107,7 +107,7 @@ func TestDriftIsReverted(t *testing.T) {
 		"taint removed":     func(n *corev1.Node) { n.Spec.Taints = nil },
 		"taint changed":     func(n *corev1.Node) { n.Spec.Taints[0].Value = "b" },
 		"finalizer removed": func(n *corev1.Node) { n.Finalizers = nil },
-		"all at once": func(n *corev1.Node) {
+		"all of them": func(n *corev1.Node) {
 			n.Labels, n.Annotations["note"], n.Spec.Taints, n.Finalizers = nil, "c", nil, nil
 		},
 	} {
@@ -133,7 +133,7 @@ func TestDriftIsReverted(t *testing.T) {
 	}
 }
 
-// awaitingDrainer is a drainer that others' events concern.
+// awaitingDrainer is a drainer that waits for events of other objects.
 type awaitingDrainer struct {
 	fakeDrainer
 	volume, namespace string
@@ -154,8 +154,8 @@ func (d *awaitingDrainer) Refused(namespace string) []client.ObjectKey {
 	return nil
 }
 
-// TestWhoIsWokenForADrain: what happens to pods and volumes concerns Machines that are
-// being deleted, and wakes no others.
+// TestWhoIsWokenForADrain checks that events of Pods and volumes trigger passes only over Machines that are being
+// deleted.
 func TestWhoIsWokenForADrain(t *testing.T) {
 	running, dying := mate("running", "a", v1alpha1.MachineRunning), mate("dying", "a", v1alpha1.MachineTerminating)
 	now := metav1.Now()
@@ -180,24 +180,24 @@ func TestWhoIsWokenForADrain(t *testing.T) {
 		got, want []string
 	}{
 		"pod of a running one":        {woken(c.drainer.events().OfPod(t.Context(), pod("node-r"))), nil},
-		"pod of a dying one":          {woken(c.drainer.events().OfPod(t.Context(), pod("node-d"))), []string{"dying"}},
+		"pod of a deleted one":        {woken(c.drainer.events().OfPod(t.Context(), pod("node-d"))), []string{"dying"}},
 		"volumes of a running one":    {woken(c.drainer.events().OfNode(t.Context(), node("node-r"))), nil},
-		"volumes of a dying one":      {woken(c.drainer.events().OfNode(t.Context(), node("node-d"))), []string{"dying"}},
-		"attachment to a dying one":   {woken(c.drainer.events().OfAttachment(t.Context(), attachment("node-d", "other"))), []string{"dying"}},
+		"volumes of a deleted one":    {woken(c.drainer.events().OfNode(t.Context(), node("node-d"))), []string{"dying"}},
+		"attachment to a deleted one": {woken(c.drainer.events().OfAttachment(t.Context(), attachment("node-d", "other"))), []string{"dying"}},
 		"attachment that is awaited":  {woken(c.drainer.events().OfAttachment(t.Context(), attachment("node-r", "pv"))), []string{"other"}},
 		"attachment of no volume":     {woken(c.drainer.events().OfAttachment(t.Context(), attachment("node-r", ""))), nil},
 		"budget that refused":         {woken(c.drainer.events().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}})), []string{"other"}},
-		"budget of somebody else's":   {woken(c.drainer.events().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank"}})), nil},
-		"class, for all its machines": {woken(c.mapper().ofClass(t.Context(), newClass("shoot"))), []string{"dying", "running"}},
+		"budget of another namespace": {woken(c.drainer.events().OfBudget(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bank"}})), nil},
+		"class of all machines":       {woken(c.mapper().ofClass(t.Context(), newClass("shoot"))), []string{"dying", "running"}},
 	}
 	for name, tc := range cases {
 		if !slices.Equal(tc.got, tc.want) {
-			t.Errorf("%s wakes %v, want %v", name, tc.got, tc.want)
+			t.Errorf("%s: requests %v, want %v", name, tc.got, tc.want)
 		}
 	}
 }
 
-// TestWhichCapacityAndVolumeChangesMatter: only those that change something.
+// TestWhichCapacityAndVolumeChangesMatter checks that only relevant changes pass the predicates.
 func TestWhichCapacityAndVolumeChangesMatter(t *testing.T) {
 	two, three := newClass("n"), newClass("n")
 	two.NodeTemplate, three.NodeTemplate = virtual(2), virtual(3)
@@ -214,7 +214,7 @@ func TestWhichCapacityAndVolumeChangesMatter(t *testing.T) {
 	}
 	for name, tc := range cases {
 		if tc.passes != tc.want {
-			t.Errorf("%s: passes: %v, want %v", name, tc.passes, tc.want)
+			t.Errorf("%s: passes = %v, want %v", name, tc.passes, tc.want)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// TestCausesOfEvents: programs read in the annotations why an event was sent, and at which step.
+// TestCausesOfEvents checks that the annotations of an event contain its cause and the step.
 func TestCausesOfEvents(t *testing.T) {
 	cases := map[string]struct {
 		given func(h *harness)
@@ -27,7 +27,7 @@ func TestCausesOfEvents(t *testing.T) {
 			func(h *harness) { h.Driver.Fail(fake.CreateMachine, codes.Internal); h.declare() },
 			[]string{reasonFailedCreate, "cause:" + v1alpha1.CauseDriverFailed, "code:Internal", "method:CreateMachine"},
 		},
-		"VM of another": {
+		"VM of another Machine": {
 			func(h *harness) { h.elder(); h.addVM(machineName, "sim:///m1"); h.declare() },
 			[]string{reasonFailedCreate, "cause:" + v1alpha1.CauseInstanceOwned},
 		},

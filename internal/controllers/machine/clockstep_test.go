@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
 
-// steadyClock shows the time that passes, without the steps of the wall clock.
+// steadyClock advances with real time. Unlike the wall clock, it ignores steps.
 type steadyClock struct {
 	wall  *testingclock.FakeClock
 	steps time.Duration
@@ -25,33 +25,35 @@ func (c *steadyClock) Now() time.Time { return c.wall.Now().Add(-c.steps) }
 
 func (c *steadyClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// set has the host's clock jump; no time passes.
+// set steps the host's clock. No real time passes.
 func (c *steadyClock) set(by time.Duration) {
 	c.steps += by
 	c.wall.Step(by)
 }
 
-// steady gives the controller, which has made no pass yet, a clock that nobody sets.
+// steady gives the controller a steady clock. Call it before the first pass.
 func (h *harness) steady() *steadyClock {
 	c := &steadyClock{wall: h.Clock}
 	h.controller.Steady = c
 	return c
 }
 
-// jumps are how far a clock is set. Whoever is two hours behind counts the times of others later, each
-// from its own beginning: so no more drains are forced together than without.
+// jumps contains the steps of the clock. If the clock is set back by two hours, timeouts that began before the
+// step expire late, each relative to its own beginning. So no more drains are forced together than without the
+// step.
 var jumps = map[string]struct {
 	by, late time.Duration
 	forced   int
 }{"forward": {by: 2 * time.Hour, forced: 1}, "back": {by: -2 * time.Hour, late: 2 * time.Hour, forced: 3}}
 
-// TestNobodyFailsForAClockThatJumps: a Machine has its whole time after the manager's clock was set.
+// TestNobodyFailsForAClockThatJumps checks that a step of the manager's clock does not shorten the timeouts of a
+// Machine.
 func TestNobodyFailsForAClockThatJumps(t *testing.T) {
 	phases := map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout}
 	for phase, timeout := range phases {
 		for name, jump := range jumps {
 			t.Run(string(phase)+", "+name, func(t *testing.T) {
-				t.Attr("fault", "the clock of the manager's host jumps "+name+" by two hours, with a Machine "+string(phase))
+				t.Attr("fault", "the clock of the manager's host steps "+name+" by two hours while a Machine is "+string(phase))
 				h := newHarness(t)
 				clock := h.steady()
 				h.declare(inPhase(phase))
@@ -60,24 +62,25 @@ func TestNobodyFailsForAClockThatJumps(t *testing.T) {
 				clock.set(jump.by)
 				h.wait(timeout - time.Minute)
 				if got := h.machine().Status.CurrentStatus.Phase; got != phase {
-					t.Fatalf("phase %q before its time", got)
+					t.Fatalf("phase %q before the timeout", got)
 				}
 				h.wait(jump.late + 2*time.Minute)
 				if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-					t.Errorf("phase %q for good", got)
+					t.Errorf("phase %q after the timeout", got)
 				}
-				t.Attr("outcome", "Failed no earlier than its timeout after the jump")
+				t.Attr("outcome", "Failed no earlier than its timeout after the step")
 			})
 		}
 	}
 }
 
-// TestNoDrainIsForcedForAClockThatJumps: a drain has its whole time after the manager's clock was set.
-// Those whose time begins together by that are forced within the budget.
+// TestNoDrainIsForcedForAClockThatJumps checks that a step of the manager's clock does not shorten the drain
+// timeout. If the timeouts of several drains restart together, the number of drains that are forced at the same
+// time is limited.
 func TestNoDrainIsForcedForAClockThatJumps(t *testing.T) {
 	for name, jump := range jumps {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "the clock of the manager's host jumps "+name+" by two hours, with a drain under way")
+			t.Attr("fault", "the clock of the manager's host steps "+name+" by two hours during a drain")
 			h := newHarness(t)
 			clock := h.steady()
 			names := h.drained(3)
@@ -89,7 +92,7 @@ func TestNoDrainIsForcedForAClockThatJumps(t *testing.T) {
 			h.Key.Name = names[0]
 			h.wait(DefaultDrainTimeout - time.Minute)
 			if force := d.lastForce(t); force != drain.NotForced {
-				t.Fatalf("forced before its time: %s", force)
+				t.Fatalf("forced before the timeout: %s", force)
 			}
 			h.Clock.Step(jump.late + 2*time.Minute)
 			forced := 0
@@ -99,15 +102,15 @@ func TestNoDrainIsForcedForAClockThatJumps(t *testing.T) {
 				}
 			}
 			if forced != jump.forced {
-				t.Errorf("%d of %d are forced together, want %d", forced, len(names), jump.forced)
+				t.Errorf("%d of %d drains are forced together, want %d", forced, len(names), jump.forced)
 			}
-			t.Attr("outcome", fmt.Sprintf("forced no earlier than the drain timeout after the jump, %d of %d together", forced, len(names)))
+			t.Attr("outcome", fmt.Sprintf("forced no earlier than the drain timeout after the step, %d of %d together", forced, len(names)))
 		})
 	}
 }
 
-// TestTimesToCome: a phase that began in times to come, by somebody's hand or the clock of another host, began when
-// that is seen: the Machine has its whole time, and no more.
+// TestTimesToCome checks that a phase with a begin in the future begins when a pass sees it, so that the timeout
+// is neither shorter nor longer. A user or the clock of another host may have set such a time.
 func TestTimesToCome(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"two hours": 2 * time.Hour, "a century": 100 * 365 * 24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -118,11 +121,11 @@ func TestTimesToCome(t *testing.T) {
 			h.join(notReady)
 			h.wait(healthTimeout - time.Minute)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineUnknown {
-				t.Fatalf("phase %q before its time", got)
+				t.Fatalf("phase %q before the timeout", got)
 			}
 			h.wait(2 * time.Minute)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-				t.Errorf("phase %q for good", got)
+				t.Errorf("phase %q after the timeout", got)
 			}
 		})
 	}

@@ -197,7 +197,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.MachineClass{}, mapped(machines.ofClass), builder.WithPredicates(capacityChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(machines.toLiveUpdate), builder.WithPredicates(liveUpdateChanges())).
 		Watches(&corev1.Secret{}, mapped(machines.waitingForSecret), builder.WithPredicates(secretChanges())).
-		WatchesRawSource(c.TaskEnds).
+		WatchesRawSource(c.TaskCompletions).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.driverRegistered)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()})
 	if c.Target != nil {

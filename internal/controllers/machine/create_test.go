@@ -18,8 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestAMachineBecomesANode: from declaration to Running with as few writes as the budget
-// allows, each of them for a reason.
+// TestAMachineBecomesANode checks that a Machine becomes Running with the expected writes only.
 func TestAMachineBecomesANode(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -29,7 +28,7 @@ func TestAMachineBecomesANode(t *testing.T) {
 		t.Fatalf("first pass (-want +got):\n%s", diff)
 	}
 	if got := h.machine(); !slices.Contains(got.Finalizers, v1alpha1.FinalizerMCM) {
-		t.Fatal("the first pass adds no finalizer")
+		t.Fatal("the first pass did not add the finalizer")
 	}
 	if len(h.methods()) != 0 {
 		t.Fatal("the driver was called inside a pass")
@@ -44,9 +43,9 @@ func TestAMachineBecomesANode(t *testing.T) {
 	if got.Spec.ProviderID != "sim:///m1" || got.Labels[v1alpha1.NodeLabelKey] != h.nodeName() || got.Annotations[v1alpha1.AnnotationKeyMachinePriority] != "3" {
 		t.Errorf("providerID %q, labels %v, annotations %v", got.Spec.ProviderID, got.Labels, got.Annotations)
 	}
-	wantStatus(t, got, want4{v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider"})
+	wantStatus(t, got, statusFields{v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider"})
 	if !got.Status.CurrentStatus.TimeoutActive {
-		t.Error("the creation timeout is not said to be active")
+		t.Error("TimeoutActive is false during the creation")
 	}
 	if len(h.tokens()) != 1 {
 		t.Errorf("%d bootstrap tokens, want 1", len(h.tokens()))
@@ -60,46 +59,46 @@ func TestAMachineBecomesANode(t *testing.T) {
 		t.Fatalf("joining (-want +got):\n%s", diff)
 	}
 	got = h.machine()
-	wantStatus(t, got, want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Machine m1 successfully joined the cluster"})
+	wantStatus(t, got, statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Machine m1 successfully joined the cluster"})
 	if got.Status.CurrentStatus.TimeoutActive {
-		t.Error("the creation timeout is still said to be active")
+		t.Error("TimeoutActive is still true after the node joined")
 	}
 	if diff := cmp.Diff([]fake.Method{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}, h.methods()); diff != "" {
 		t.Errorf("driver calls (-want +got):\n%s", diff)
 	}
 	if events := h.takeEvents(); len(events) > 1 {
-		t.Errorf("more than one event: %q", events)
+		t.Errorf("events %q, want at most one", events)
 	}
 }
 
-// want4 is what a status says in its four main fields; the sentence may go on.
-type want4 struct {
+// statusFields contains the main fields of a Machine's status. The description needs to contain the sentence only.
+type statusFields struct {
 	phase    v1alpha1.MachinePhase
 	kind     v1alpha1.MachineOperationType
 	state    v1alpha1.MachineState
 	sentence string
 }
 
-func wantStatus(t *testing.T, machine *v1alpha1.Machine, want want4) {
+func wantStatus(t *testing.T, machine *v1alpha1.Machine, want statusFields) {
 	t.Helper()
 	last := machine.Status.LastOperation
-	got := want4{machine.Status.CurrentStatus.Phase, last.Type, last.State, last.Description}
+	got := statusFields{machine.Status.CurrentStatus.Phase, last.Type, last.State, last.Description}
 	if strings.Contains(got.sentence, want.sentence) {
 		got.sentence = want.sentence
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(want4{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(statusFields{})); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 }
 
-// TestWhichVMIsTheMachines: whether a VM is created, adopted or given up as lost.
+// TestWhichVMIsTheMachines checks whether a VM is created, adopted or reported as lost.
 func TestWhichVMIsTheMachines(t *testing.T) {
-	pending := want4{v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider"}
+	pending := statusFields{v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider"}
 	cases := map[string]struct {
 		reason  string
 		machine func(*v1alpha1.Machine)
 		given   func(h *harness)
-		want    want4
+		want    statusFields
 		creates int
 	}{
 		"none exists": {
@@ -108,55 +107,55 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 			creates: 1,
 		},
 		"one exists by name": {
-			reason: "a creation whose answer was lost is not repeated",
+			reason: "a creation whose response was lost is not repeated",
 			given:  func(h *harness) { h.addVM(machineName, "sim:///m1") },
 			want:   pending,
 		},
 		"status is unimplemented": {
-			reason:  "creation is idempotent by name, so that it can be relied on",
+			reason:  "creation is idempotent by name",
 			given:   func(h *harness) { h.Driver.Fail(fake.GetMachineStatus, codes.Unimplemented) },
 			want:    pending,
 			creates: 1,
 		},
 		"status is unimplemented, ID known": {
-			reason:  "what cannot be asked for is trusted",
+			reason:  "a provider ID that cannot be checked is trusted",
 			machine: restored,
 			given:   func(h *harness) { h.Driver.Fail(fake.GetMachineStatus, codes.Unimplemented) },
 			want:    pending,
 		},
 		"restored with its VM": {
-			reason:  "control planes are moved by writing Machines down and creating them elsewhere, without status",
+			reason:  "a migration of the control plane recreates Machines without their status",
 			machine: restored,
 			given:   func(h *harness) { h.addVM(machineName, "sim:///m1") },
 			want:    pending,
 		},
 		"restored with its VM and its node": {
-			reason:  "and what has joined already is Running at once",
+			reason:  "a Machine whose node has joined is Running immediately",
 			machine: restored,
 			given: func(h *harness) {
 				h.addVM(machineName, "sim:///m1")
 				h.join(ready)
 			},
-			want: want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "joined the cluster"},
+			want: statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "joined the cluster"},
 		},
 		"restored without its VM": {
-			reason:  "a VM that existed and does not any more is lost, never made again",
+			reason:  "a VM that no longer exists is lost and is not created again",
 			machine: restored,
-			want:    want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
+			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
 		},
-		"lost between two attempts to initialise": {
-			reason:  "the same for a VM that never came up",
+		"lost between two attempts to initialize": {
+			reason:  "a VM that was never initialized is lost in the same way",
 			machine: inPhase(v1alpha1.MachineCrashLoopBackOff),
-			want:    want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
+			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
 		},
 		"another VM has its name": {
-			reason:  "the ID tells VMs apart, not the name",
+			reason:  "VMs are identified by ID, not by name",
 			machine: restored,
 			given:   func(h *harness) { h.addVM(machineName, "sim:///somebody-elses") },
-			want:    want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
+			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
 		},
 		"recovered": {
-			reason:  "a Machine in back-off whose VM turns up goes on",
+			reason:  "a Machine in back-off continues when its VM appears",
 			machine: inPhase(v1alpha1.MachineCrashLoopBackOff),
 			given:   func(h *harness) { h.addVM(machineName, "sim:///m1") },
 			want:    pending,
@@ -174,7 +173,7 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 				tc.given(h)
 			}
 			h.Settle()
-			h.SettleAfter(healthTimeout / 2) // nothing changes by itself
+			h.SettleAfter(healthTimeout / 2) // time alone changes nothing
 			wantStatus(t, h.machine(), tc.want)
 			if got := len(h.Driver.Calls(fake.CreateMachine)); got != tc.creates {
 				t.Errorf("%s: %d creations, want %d", tc.reason, got, tc.creates)
@@ -183,8 +182,8 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 	}
 }
 
-// TestIdentityIsOneWrite: label, provider ID and priority go out together, and what is
-// right already is not written again.
+// TestIdentityIsOneWrite checks that label, provider ID and priority are set in one write, and that no write
+// happens if they are correct already.
 func TestIdentityIsOneWrite(t *testing.T) {
 	cases := map[string]struct {
 		machine      func(*v1alpha1.Machine)
@@ -218,7 +217,7 @@ func TestIdentityIsOneWrite(t *testing.T) {
 	}
 }
 
-// TestUserData: what the driver gets is rendered, and the Secret stays as it is.
+// TestUserData checks that the driver gets rendered user data, and that the Secret of the class does not change.
 func TestUserData(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -243,7 +242,8 @@ func TestUserData(t *testing.T) {
 	}
 }
 
-// TestBothSecretsCount: the credentials may lie in a Secret of their own, which wins.
+// TestBothSecretsCount checks that the data of secretRef and credentialsSecretRef are merged, and that the latter
+// takes precedence.
 func TestBothSecretsCount(t *testing.T) {
 	h := newHarness(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "credentials"},
@@ -262,20 +262,20 @@ func TestBothSecretsCount(t *testing.T) {
 	}
 }
 
-// TestWithoutTarget: where no cluster is to be joined, a Machine is Available as soon as
-// it has a VM, and tells how to reach it.
+// TestWithoutTarget checks that a Machine without a target cluster becomes Available as soon as it has a VM, with
+// the addresses of the VM.
 func TestWithoutTarget(t *testing.T) {
 	h := newHarness(t).withoutTarget()
 	h.unnamed()
 	h.declare()
 	h.Settle()
 	got := h.machine()
-	wantStatus(t, got, want4{v1alpha1.MachineAvailable, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Created machine on cloud provider"})
+	wantStatus(t, got, statusFields{v1alpha1.MachineAvailable, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Created machine on cloud provider"})
 	if diff := cmp.Diff(addresses, got.Status.Addresses); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	if _, labelled := got.Labels[v1alpha1.NodeLabelKey]; labelled {
-		t.Error("there is a label for a node that will never be")
+		t.Error("the Machine has a node label without a target cluster")
 	}
 	if got := string(h.secrets()[0].Data["userData"]); !strings.Contains(got, "<<BOOTSTRAP_TOKEN>> as m1") {
 		t.Errorf("user data %q, want the token's placeholder untouched and the name filled in", got)
@@ -283,12 +283,12 @@ func TestWithoutTarget(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if !h.gone() || len(h.Driver.VMs()) != 0 {
-		t.Error("deletion leaves something behind")
+		t.Error("the deletion is incomplete")
 	}
 }
 
-// TestTokenNotIssued: a target that refuses tokens is said, without the blame on the
-// driver that an error code would lay.
+// TestTokenNotIssued checks that the status reports a target cluster that refuses bootstrap tokens. It has no
+// error code, since that would mean that the driver failed.
 func TestTokenNotIssued(t *testing.T) {
 	h := newHarness(t)
 	h.Refuse = func(made lockstep.Write) error {
@@ -299,22 +299,22 @@ func TestTokenNotIssued(t *testing.T) {
 	}
 	h.declare()
 	h.Settle()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "no quota for secrets"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "no quota for secrets"})
 	if code := h.machine().Status.LastOperation.ErrorCode; code != "" {
 		t.Errorf("error code %q", code)
 	}
 	if len(h.Driver.Calls(fake.CreateMachine)) != 0 {
-		t.Error("a VM was created that cannot join")
+		t.Error("a VM was created without a token")
 	}
 	h.Refuse = nil
 	h.SettleAfter(time.Minute)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-		t.Errorf("phase %q once tokens are to be had", got)
+		t.Errorf("phase %q after a token was issued", got)
 	}
 }
 
-// TestAvailableStays: a Machine that will have no node is asked nothing more, by this process
-// or the next, and goes without a drain, however the driver fares.
+// TestAvailableStays checks that an Available Machine causes no driver calls or writes, also after a restart, and
+// that it is deleted without a drain even if the driver fails.
 func TestAvailableStays(t *testing.T) {
 	h := newHarness(t).withoutTarget()
 	h.unnamed()
@@ -333,9 +333,9 @@ func TestAvailableStays(t *testing.T) {
 	h.Driver.Fail(fake.DeleteMachine, codes.Unavailable)
 	h.delete()
 	h.Settle()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Initiate VM deletion"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Initiate VM deletion"})
 	h.SettleAfter(time.Minute)
 	if !h.gone() || len(h.Driver.VMs()) != 0 || len(d.requests) != 0 || d.deleted != 0 {
-		t.Errorf("gone: %v, VMs %v, %d drains", h.gone(), h.Driver.VMs(), len(d.requests))
+		t.Errorf("deleted: %v, VMs %v, %d drains", h.gone(), h.Driver.VMs(), len(d.requests))
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// running brings the Machine to Running, by the way that life does.
+// running makes the Machine Running through the usual passes.
 func (h *harness) running(changes ...func(*v1alpha1.Machine)) {
 	h.Helper()
 	h.declare(changes...)
@@ -24,24 +24,24 @@ func (h *harness) running(changes ...func(*v1alpha1.Machine)) {
 	h.join(ready)
 	h.Settle()
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
-		h.Fatalf("phase %q, want Running to begin with", got)
+		h.Fatalf("phase %q at the start of the test, want Running", got)
 	}
 	h.takeEvents()
 	h.Writes = nil
 	h.Driver.ForgetCalls()
 }
 
-// TestAMachineIsDeleted: VM, node and Machine go, in this order, with as few writes as
-// the budget allows.
+// TestAMachineIsDeleted checks that the VM, the node and the Machine are deleted in this order, with the expected
+// writes only.
 func TestAMachineIsDeleted(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.delete()
 
 	h.Pass()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Set machine status to termination. Now, getting VM Status"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Set machine status to termination. Now, getting VM Status"})
 	if h.node() == nil {
-		t.Fatal("the node goes before the VM")
+		t.Fatal("the node was deleted before the VM")
 	}
 	h.Settle()
 	want := []string{"patch status of Node", "patch Node", "patch status of Machine", "patch Node", "delete Node", "patch Machine"}
@@ -49,7 +49,7 @@ func TestAMachineIsDeleted(t *testing.T) {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}
 	if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 	if diff := cmp.Diff([]fake.Method{fake.DeleteMachine, fake.GetMachineStatus}, h.methods()); diff != "" {
 		t.Errorf("driver calls (-want +got):\n%s", diff)
@@ -59,20 +59,20 @@ func TestAMachineIsDeleted(t *testing.T) {
 	}
 }
 
-// TestDeletionThatWaits: as long as a VM exists, or may, the Machine stays and says why.
+// TestDeletionThatWaits checks that the Machine remains and reports why while its VM exists or may exist.
 func TestDeletionThatWaits(t *testing.T) {
-	deleting := func(state v1alpha1.MachineState, sentence string) want4 {
-		return want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, state, sentence}
+	deleting := func(state v1alpha1.MachineState, sentence string) statusFields {
+		return statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, state, sentence}
 	}
 	cases := map[string]struct {
 		reason string
 		spoil  func(h *harness)
 		repair func(h *harness)
-		want   want4
+		want   statusFields
 		events int
 	}{
 		"driver fails": {
-			reason: "a VM that could not be deleted costs money",
+			reason: "a VM that was not deleted must not be forgotten",
 			spoil: func(h *harness) {
 				h.Driver.Fail(fake.DeleteMachine, slices.Repeat([]codes.Code{codes.Internal}, 9)...)
 			},
@@ -80,8 +80,8 @@ func TestDeletionThatWaits(t *testing.T) {
 			want:   deleting(v1alpha1.MachineStateFailed, "Cloud provider message - "),
 			events: 1,
 		},
-		"driver cannot tell": {
-			reason: "accepted is not gone",
+		"driver cannot return the status": {
+			reason: "an accepted deletion may not be complete",
 			spoil: func(h *harness) {
 				h.Driver.Fail(fake.GetMachineStatus, slices.Repeat([]codes.Code{codes.Unavailable}, 9)...)
 			},
@@ -90,14 +90,14 @@ func TestDeletionThatWaits(t *testing.T) {
 			events: 1,
 		},
 		"VM remains": {
-			reason: "accepted is not gone",
+			reason: "an accepted deletion may not be complete",
 			spoil:  func(h *harness) { h.ignoreDeletes(true) },
 			repair: func(h *harness) { h.ignoreDeletes(false) },
 			want:   deleting(v1alpha1.MachineStateProcessing, "The provider still has the VM."),
 			events: 1,
 		},
 		"class gone": {
-			reason: "without its class nobody knows where the VM is",
+			reason: "the driver needs the class to find the VM",
 			spoil: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 				h.remove(newClass(h.Key.Namespace))
@@ -107,7 +107,7 @@ func TestDeletionThatWaits(t *testing.T) {
 			events: 1,
 		},
 		"class of another driver": {
-			reason: "it would not find the VM and take it for deleted",
+			reason: "another driver would not find the VM and would consider it deleted",
 			spoil: func(h *harness) {
 				h.controller.Drivers = registry.Only("fake", fake.New(fake.Config{}))
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
@@ -127,14 +127,14 @@ func TestDeletionThatWaits(t *testing.T) {
 			h.SettleAfter(time.Minute)
 			h.SettleAfter(time.Minute)
 			if h.gone() {
-				t.Fatalf("the Machine is gone: %s", tc.reason)
+				t.Fatalf("the Machine was removed: %s", tc.reason)
 			}
 			wantStatus(t, h.machine(), tc.want)
 			if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "Initiate VM deletion") {
-				t.Errorf("description %q lacks the marker by which MCM knows where to go on", got)
+				t.Errorf("description %q lacks the marker for MCM", got)
 			}
 			if h.node() == nil {
-				t.Error("the node is gone before the VM")
+				t.Error("the node was deleted before the VM")
 			}
 			if events := h.takeEvents(); len(events) != tc.events {
 				t.Errorf("events %q, want %d", events, tc.events)
@@ -143,26 +143,26 @@ func TestDeletionThatWaits(t *testing.T) {
 			h.SettleAfter(10 * time.Minute)
 			h.SettleAfter(10 * time.Minute)
 			if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
-				t.Error("something is left after the repair")
+				t.Error("the deletion is incomplete after the fix")
 			}
 		})
 	}
 }
 
-// TestDeletionOfWhatNeverCame: Machines in every state short of a node end without a
-// trace.
+// TestDeletionOfWhatNeverCame checks that a Machine that has no node yet is deleted completely, in whatever state
+// it is.
 func TestDeletionOfWhatNeverCame(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		before  func(h *harness)
 		deletes int
 	}{
-		"never looked at": {
-			reason: "it has no finalizer, so it is gone at once",
+		"never reconciled": {
+			reason: "it has no finalizer, so it is removed immediately",
 			before: func(*harness) {},
 		},
 		"class never existed": {
-			reason: "nothing can have been created without a class",
+			reason: "no VM can have been created without a class",
 			before: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 				h.remove(newClass(h.Key.Namespace))
@@ -177,15 +177,15 @@ func TestDeletionOfWhatNeverCame(t *testing.T) {
 			},
 		},
 		"secret gone": {
-			reason: "the driver may do without one, and says so if not",
+			reason: "the driver may not need a Secret; otherwise it returns an error",
 			before: func(h *harness) {
 				h.Settle()
 				h.remove(newSecret(h.Key.Namespace))
 			},
 			deletes: 1,
 		},
-		"user data gone": {
-			reason: "a deletion needs none",
+		"user data missing": {
+			reason: "a deletion needs no user data",
 			before: func(h *harness) {
 				h.Settle()
 				secret := newSecret(h.Key.Namespace)
@@ -197,15 +197,15 @@ func TestDeletionOfWhatNeverCame(t *testing.T) {
 			deletes: 1,
 		},
 		"creation failed": {
-			reason: "a failed creation may have left something",
+			reason: "a failed creation may have created a VM",
 			before: func(h *harness) {
 				h.Driver.Fail(fake.CreateMachine, codes.Internal)
 				h.Settle()
 			},
 			deletes: 1,
 		},
-		"answer lost": {
-			reason: "nobody has stored the ID of the VM that exists",
+		"response lost": {
+			reason: "the ID of the existing VM was not stored",
 			before: func(h *harness) {
 				h.Driver.Fail(fake.CreateMachine, codes.DeadlineExceeded)
 				h.Settle()
@@ -214,12 +214,12 @@ func TestDeletionOfWhatNeverCame(t *testing.T) {
 			deletes: 1,
 		},
 		"not joined": {
-			reason:  "its token must go with it",
+			reason:  "its token must be deleted, too",
 			before:  func(h *harness) { h.Settle() },
 			deletes: 1,
 		},
 		"not joined, and restarted": {
-			reason: "the same, when another process issued it",
+			reason: "another process issued the token",
 			before: func(h *harness) {
 				h.Settle()
 				h.restart()
@@ -237,26 +237,25 @@ func TestDeletionOfWhatNeverCame(t *testing.T) {
 			h.Settle()
 			h.SettleAfter(time.Hour)
 			if !h.gone() {
-				t.Fatalf("the Machine stays (%s): %+v", tc.reason, h.machine().Status)
+				t.Fatalf("the Machine was not removed (%s): %+v", tc.reason, h.machine().Status)
 			}
 			if got := len(h.Driver.Calls(fake.DeleteMachine)); got != tc.deletes {
 				t.Errorf("%d deletions (%s), want %d", got, tc.reason, tc.deletes)
 			}
 			if len(h.Driver.VMs()) != 0 || len(h.tokens()) != 0 {
-				t.Errorf("%d VMs and %d tokens are left", len(h.Driver.VMs()), len(h.tokens()))
+				t.Errorf("%d VMs and %d tokens remain", len(h.Driver.VMs()), len(h.tokens()))
 			}
 			if n := len(h.Writes); n > 0 && h.Writes[n-1].What != "patch Machine" {
-				t.Errorf("something is written to a Machine that is gone:\n%s", h.LastWrites())
+				t.Errorf("writes to a Machine that no longer exists:\n%s", h.LastWrites())
 			}
 		})
 	}
 }
 
-// TestDeletionNeedsLessThanACreation: what keeps a Machine from being created does not keep
-// it from being deleted.
+// TestDeletionNeedsLessThanACreation checks that problems that prevent a creation do not prevent a deletion.
 func TestDeletionNeedsLessThanACreation(t *testing.T) {
 	for name, spoil := range map[string]func(h *harness){
-		"class without sense": func(h *harness) {
+		"invalid class": func(h *harness) {
 			change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{Region: "moon"} })
 		},
 		"class without finalizer": func(h *harness) {
@@ -266,7 +265,7 @@ func TestDeletionNeedsLessThanACreation(t *testing.T) {
 		"class without a secret": func(h *harness) {
 			change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.SecretRef = nil })
 		},
-		"secret is gone": func(h *harness) { h.remove(newSecret(h.Key.Namespace)) },
+		"secret is missing": func(h *harness) { h.remove(newSecret(h.Key.Namespace)) },
 		"timeout below zero": func(h *harness) {
 			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: -time.Hour}}
@@ -280,14 +279,13 @@ func TestDeletionNeedsLessThanACreation(t *testing.T) {
 			h.delete()
 			h.Settle()
 			if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
-				t.Error("something is left")
+				t.Error("the deletion is incomplete")
 			}
 		})
 	}
 }
 
-// TestTokenOfJoinedIsNotLookedFor: at the deletion of a Machine that has joined, its
-// token costs no request.
+// TestTokenOfJoinedIsNotLookedFor checks that the deletion of a Machine that has joined does not read its token.
 func TestTokenOfJoinedIsNotLookedFor(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -297,34 +295,34 @@ func TestTokenOfJoinedIsNotLookedFor(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if !h.gone() {
-		t.Fatal("the Machine stays")
+		t.Fatal("the Machine was not removed")
 	}
 	if reads != 0 {
 		t.Errorf("%d reads of tokens", reads)
 	}
 }
 
-// TestDeletionInMidCreation: the creation is ended first, and its VM is deleted.
+// TestDeletionInMidCreation checks that a deletion waits for a running creation and then deletes the new VM.
 func TestDeletionInMidCreation(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Pass()
 	if len(h.Tasks) != 1 {
-		t.Fatalf("%d calls under way, want 1", len(h.Tasks))
+		t.Fatalf("%d calls in progress, want 1", len(h.Tasks))
 	}
 	h.delete()
 	h.Pass()
 	if len(h.Tasks) != 1 {
-		t.Fatal("a deletion runs beside the creation")
+		t.Fatal("the deletion call started during the creation call")
 	}
 	h.Settle()
 	if !h.gone() || len(h.Driver.VMs()) != 0 {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 }
 
-// TestFinalizersOfOthers: ours go, also that of old versions, and theirs stay. Then the
-// Machine is theirs.
+// TestFinalizersOfOthers checks that our finalizers are removed, including that of old versions, and that other
+// finalizers remain. After that, the Machine is ignored.
 func TestFinalizersOfOthers(t *testing.T) {
 	h := newHarness(t)
 	const foreign = "example.com/backup"
@@ -340,11 +338,11 @@ func TestFinalizersOfOthers(t *testing.T) {
 	h.restart()
 	h.Settle()
 	if len(h.Writes) != 0 || len(h.methods()) != 0 {
-		t.Errorf("a Machine that is held by others only is still worked upon: %v\n%s", h.methods(), h.LastWrites())
+		t.Errorf("calls %v for a Machine with finalizers of other controllers only; writes:\n%s", h.methods(), h.LastWrites())
 	}
 }
 
-// TestOnlyTheOldFinalizer: Machines of very old versions can be deleted too.
+// TestOnlyTheOldFinalizer checks that a Machine with only the finalizer of old versions can be deleted.
 func TestOnlyTheOldFinalizer(t *testing.T) {
 	h := newHarness(t)
 	h.addVM(machineName, "sim:///m1")
@@ -352,12 +350,12 @@ func TestOnlyTheOldFinalizer(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if !h.gone() || len(h.Driver.VMs()) != 0 {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 }
 
-// TestDeletionGoesOnAnywhere: whatever step MCM or a former process had come to, the
-// deletion ends, since each step looks for itself.
+// TestDeletionGoesOnAnywhere checks that a deletion completes from any step that MCM or a previous process had
+// reached.
 func TestDeletionGoesOnAnywhere(t *testing.T) {
 	for _, description := range []string{
 		messages.Terminating, "Initiate node drain", "Delete Volume Attachments", messages.DeleteVM,
@@ -365,10 +363,10 @@ func TestDeletionGoesOnAnywhere(t *testing.T) {
 		"Deleting machine from cloud provider", "gibberish", "",
 	} {
 		for name, given := range map[string]func(h *harness){
-			"all is there":       func(*harness) {},
-			"VM is gone":         func(h *harness) { h.removeVMs() },
-			"VM and node gone":   func(h *harness) { h.removeVMs(); h.dropNode() },
-			"only the node gone": func(h *harness) { h.dropNode() },
+			"all exist":            func(*harness) {},
+			"VM is gone":           func(h *harness) { h.removeVMs() },
+			"VM and node are gone": func(h *harness) { h.removeVMs(); h.dropNode() },
+			"node is gone":         func(h *harness) { h.dropNode() },
 		} {
 			t.Run(description+", "+name, func(t *testing.T) {
 				h := newHarness(t)
@@ -384,15 +382,15 @@ func TestDeletionGoesOnAnywhere(t *testing.T) {
 				h.restart()
 				h.Settle()
 				if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
-					t.Error("something is left")
+					t.Error("the deletion is incomplete")
 				}
 			})
 		}
 	}
 }
 
-// TestDeletionWaitsForTheTarget: while the target is away the VM goes, and the Machine
-// stays for the sake of its node.
+// TestDeletionWaitsForTheTarget checks that the VM is deleted while the target cluster is unavailable, and that
+// the Machine remains until its node can be deleted.
 func TestDeletionWaitsForTheTarget(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -401,22 +399,22 @@ func TestDeletionWaitsForTheTarget(t *testing.T) {
 	h.delete()
 	result := h.Settle()
 	if len(h.Driver.VMs()) != 0 {
-		t.Error("the VM waits for the target")
+		t.Error("the VM was not deleted")
 	}
 	if h.gone() || h.node() == nil {
-		t.Error("the Machine is gone, or its node was deleted in a target that does not answer")
+		t.Error("the Machine or its node was deleted although the target cluster does not respond")
 	}
 	if result.RequeueAfter <= 0 {
-		t.Error("nothing brings the next pass")
+		t.Error("no next pass is scheduled")
 	}
 	h.target.since = since
 	h.Settle()
 	if !h.gone() || h.node() != nil {
-		t.Error("something is left when the target is back")
+		t.Error("the deletion is incomplete after the target cluster responds again")
 	}
 }
 
-// TestNoteOfADeletion: what a driver notes at a failed deletion comes back to it.
+// TestNoteOfADeletion checks that the driver gets back the LastKnownState that it returned with a failed deletion.
 func TestNoteOfADeletion(t *testing.T) {
 	h := newHarness(t)
 	h.running()

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// TestMachine_DeniedStatusWriteIsNoConflict: a webhook may deny a write with the code of a conflict. That is an error,
-// and causes one event.
+// TestMachine_DeniedStatusWriteIsNoConflict checks that a write that a webhook denies with the code of a conflict
+// is treated as an error, and causes one event.
 func TestMachine_DeniedStatusWriteIsNoConflict(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -35,7 +35,7 @@ func TestMachine_DeniedStatusWriteIsNoConflict(t *testing.T) {
 		if err != nil {
 			failures++
 		} else if result.RequeueAfter == expectations.StaleCache {
-			t.Errorf("taken for a conflict")
+			t.Errorf("the denial was treated as a conflict")
 		}
 		h.Call()
 	}

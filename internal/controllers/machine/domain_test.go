@@ -9,7 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// TestFailureDomainIsNoted: where the driver says that the VM is, in the same write as its ID; not what is no name.
+// TestFailureDomainIsNoted checks that the failure domain that the driver returns is stored in the same write as
+// the provider ID, and that an invalid name is ignored.
 func TestFailureDomainIsNoted(t *testing.T) {
 	for domain, want := range map[string]string{"": "", "rack-7": "rack-7", "a\x1b[2Jb": "", strings.Repeat("z", 300): ""} {
 		h := newHarness(t)
@@ -24,7 +25,7 @@ func TestFailureDomainIsNoted(t *testing.T) {
 		h.Settle()
 		machine := h.machine()
 		if got := machine.Annotations[v1alpha1.AnnotationKeyFailureDomain]; got != want || machine.Spec.ProviderID == "" {
-			t.Errorf("the driver says %.20q: the machine with ID %q has %q, want %q", domain, machine.Spec.ProviderID, got, want)
+			t.Errorf("failure domain %.20q: the machine with ID %q has %q, want %q", domain, machine.Spec.ProviderID, got, want)
 		}
 	}
 }

@@ -11,40 +11,39 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
 
-// lastForce is why the drainer was asked to force its last drain.
+// lastForce returns why the last request forced the drain.
 func (d *fakeDrainer) lastForce(t *testing.T) drain.Force {
 	t.Helper()
 	if len(d.requests) == 0 {
-		t.Fatal("the drainer was not asked")
+		t.Fatal("the drainer was not called")
 	}
 	return d.requests[len(d.requests)-1].Force
 }
 
-// deleteNow deletes the Machine, and sets the clock to the fake API server's.
+// deleteNow deletes the Machine and sets the clock to the time of the fake API server.
 func (h *harness) deleteNow() {
 	h.Helper()
 	h.delete()
 	h.Clock.SetTime(h.machine().DeletionTimestamp.Time)
 }
 
-// wantForcedAfter takes passes until shortly before a time is over, and then some after it: only then
-// is the drain forced.
+// wantForcedAfter checks that the drain is forced after the time left, and not a minute before.
 func (h *harness) wantForcedAfter(d *fakeDrainer, left time.Duration) {
 	h.Helper()
 	h.wait(left - time.Minute)
 	if force := d.lastForce(h.T); force != drain.NotForced {
-		h.Fatalf("forced a minute too early: %s", force)
+		h.Fatalf("forced before the timeout: %s", force)
 	}
 	h.wait(2 * time.Minute)
 	if force := d.lastForce(h.T); force != drain.ForceDeadline {
-		h.Fatalf("forced: %q after its time", force)
+		h.Fatalf("force %q after the timeout", force)
 	}
 }
 
-// TestDrainClockStandsStillWhileNobodyCanDrain: after an outage, a drain has its whole time.
+// TestDrainClockStandsStillWhileNobodyCanDrain checks that the drain timeout restarts after an outage.
 func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
-	t.Attr("fault", "nobody can drain, since the manager or an API server is away, for three times as long as a drain may take")
-	t.Attr("outcome", "each drain has its whole time afterwards")
+	t.Attr("fault", "the manager or an API server is unavailable for three times the drain timeout")
+	t.Attr("outcome", "the drain timeout restarts after the outage")
 	const away = 3 * DefaultDrainTimeout
 	cases := map[string]func(h *harness) *fakeDrainer{
 		"manager": func(h *harness) *fakeDrainer {
@@ -60,7 +59,7 @@ func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
 			d := h.draining(forPod("web"))
 			h.wait(away)
 			if len(h.Driver.VMs()) != 1 || len(h.methods()) != 0 {
-				h.Fatalf("%d VMs, calls %v: a node that nobody can see is not empty", len(h.Driver.VMs()), h.methods())
+				h.Fatalf("%d VMs, calls %v: a node that cannot be read may have Pods", len(h.Driver.VMs()), h.methods())
 			}
 			h.target.since = h.Clock.Now()
 			h.Settle()
@@ -75,7 +74,7 @@ func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
 			d := h.draining(forPod("web"))
 			h.wait(away)
 			if force := d.lastForce(h.T); force != drain.NotForced {
-				h.Fatalf("forced while the target is away: %s", force)
+				h.Fatalf("forced while the target cluster is unavailable: %s", force)
 			}
 			down = false
 			h.wait(time.Minute)
@@ -92,31 +91,32 @@ func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
 			h.Driver.ForgetCalls()
 			d := interrupt(h)
 			if force := d.lastForce(t); force != drain.NotForced {
-				t.Fatalf("forced at once: %s", force)
+				t.Fatalf("forced immediately: %s", force)
 			}
 			h.wantForcedAfter(d, DefaultDrainTimeout-time.Minute)
 		})
 	}
 }
 
-// TestOnlyTimeForcesWithoutAnOutage: nothing else delays the deadline, and no budget applies.
+// TestOnlyTimeForcesWithoutAnOutage checks that without an outage, the drain timeout is neither extended nor
+// subject to the limit on forced drains.
 func TestOnlyTimeForcesWithoutAnOutage(t *testing.T) {
 	h := newHarness(t)
 	names := h.drained(3)
 	d := h.draining(forPod("web"))
-	h.Key.Name = names[0] // no deletion precedes the manager, also if a second began meanwhile
+	h.Key.Name = names[0] // the deletion must not be earlier than the manager's start, even by a second
 	h.Clock.SetTime(h.machine().DeletionTimestamp.Time)
 	h.passOver(names...)
 	h.Clock.Step(DefaultDrainTimeout + time.Minute)
 	for _, h.Key.Name = range names {
 		h.Pass()
 		if force := d.lastForce(t); force != drain.ForceDeadline {
-			t.Errorf("%s is forced: %q", h.Key.Name, force)
+			t.Errorf("%s: force %q", h.Key.Name, force)
 		}
 	}
 }
 
-// drained declares Machines of a pool that run, and deletes them.
+// drained creates Running Machines of a pool and deletes them.
 func (h *harness) drained(count int) []string {
 	h.Helper()
 	var names []string
@@ -130,14 +130,14 @@ func (h *harness) drained(count int) []string {
 			m.Labels[v1alpha1.LabelKeyName] = "a"
 		})
 		h.join(ready)
-		h.Pass() // the manager has begun, in whatever second the API server notes the deletion
+		h.Pass() // the manager starts before the time that the API server sets on the deletion
 		h.deleteNow()
 	}
 	return names
 }
 
-// TestManagerThatRestartsForcesInTheEnd: restarts do not put a deadline off for ever, and what another
-// process has put off is known to the next.
+// TestManagerThatRestartsForcesInTheEnd checks that restarts do not postpone the drain timeout forever, and that a
+// process takes the postponement by a previous one into account.
 func TestManagerThatRestartsForcesInTheEnd(t *testing.T) {
 	for name, every := range map[string]time.Duration{"often": 5 * time.Minute, "seldom": DefaultDrainTimeout - time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -156,13 +156,13 @@ func TestManagerThatRestartsForcesInTheEnd(t *testing.T) {
 					return
 				}
 			}
-			t.Error("it is never forced")
+			t.Error("the drain was never forced")
 		})
 	}
 }
 
-// TestDeadlineIsPutOffByOneWrite: it is recorded only when it matters, once, and a value that cannot be
-// is ignored.
+// TestDeadlineIsPutOffByOneWrite checks that a postponed deadline is stored once, only when necessary, and that
+// invalid values are ignored.
 func TestDeadlineIsPutOffByOneWrite(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -174,7 +174,7 @@ func TestDeadlineIsPutOffByOneWrite(t *testing.T) {
 	h.Writes = nil
 	h.wait(DefaultDrainTimeout - time.Minute)
 	if n := len(h.TakeWrites()); n != 0 {
-		t.Errorf("%d writes before the time was over", n)
+		t.Errorf("%d writes before the deadline", n)
 	}
 	h.Clock.Step(2 * DefaultDrainTimeout)
 	h.restart()
@@ -192,17 +192,17 @@ func TestDeadlineIsPutOffByOneWrite(t *testing.T) {
 		})
 		h.Settle()
 		if force := d.lastForce(t); force != drain.NotForced {
-			t.Errorf("%q: forced: %s", value, force)
+			t.Errorf("%q: force %s", value, force)
 		}
 	}
 	h.wantForcedAfter(d, DefaultDrainTimeout)
 }
 
-// TestForcedDrainsAfterAnOutageAreFew: as many as may be replaced at once, until their Machines are
-// gone; what is asked for is not delayed.
+// TestForcedDrainsAfterAnOutageAreFew checks that after an outage, the number of drains that are forced at the
+// same time is limited like replacements, and that drains that a user forces are not delayed.
 func TestForcedDrainsAfterAnOutageAreFew(t *testing.T) {
-	t.Attr("fault", "the manager is away for so long that all drains are overdue")
-	t.Attr("outcome", "as many are forced at once as may be replaced at once")
+	t.Attr("fault", "the manager is unavailable until all drain timeouts have expired")
+	t.Attr("outcome", "the number of forced drains is limited like that of replacements")
 	h := newHarness(t)
 	names := h.drained(4)
 	h.draining(forPod("web"))
@@ -225,19 +225,19 @@ func TestForcedDrainsAfterAnOutageAreFew(t *testing.T) {
 		return forced
 	}
 	if got := forced(); len(got) != 0 {
-		t.Fatalf("%v are forced at once", got)
+		t.Fatalf("forced immediately: %v", got)
 	}
 	h.Clock.Step(DefaultDrainTimeout)
 	got := forced()
 	if len(got) != 1 {
-		t.Fatalf("%v are forced together, want one", got)
+		t.Fatalf("forced together: %v, want one", got)
 	}
 	h.Key.Name = names[3]
 	change(h, h.machine(), func(m *v1alpha1.Machine) {
 		metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyForceDeletion, "True")
 	})
 	if h.Pass(); d.lastForce(t) != drain.ForceRequested {
-		t.Error("a force that is asked for has to wait")
+		t.Error("a drain that a user forces is delayed")
 	}
 	change(h, h.machine(), func(m *v1alpha1.Machine) { delete(m.Labels, v1alpha1.LabelKeyForceDeletion) })
 
@@ -246,17 +246,17 @@ func TestForcedDrainsAfterAnOutageAreFew(t *testing.T) {
 	h.Key.Name = first
 	h.Settle()
 	if !h.gone() {
-		t.Fatal("the forced one stays")
+		t.Fatal("the Machine with the forced drain was not deleted")
 	}
-	h.Pass() // as its event brings
+	h.Pass() // its event triggers this pass
 	d.reports = []drain.Report{forPod("web")}
 	if got := forced(); len(got) != 1 || got[0] == first {
-		t.Errorf("%v are forced when the first is gone, want another one", got)
+		t.Errorf("forced after the first one was deleted: %v, want one more", got)
 	}
 }
 
-// TestOldConditionsForceNoDrain: what was known of a node before an outage, or is known of one that
-// nobody can see, forces nothing.
+// TestOldConditionsForceNoDrain checks that a drain is not forced because of node conditions from before an
+// outage, or while the node cannot be read.
 func TestOldConditionsForceNoDrain(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -274,7 +274,7 @@ func TestOldConditionsForceNoDrain(t *testing.T) {
 	d := h.draining(forPod("web"))
 	h.Settle()
 	if len(h.methods()) != 0 || len(d.requests) != 0 {
-		t.Fatalf("calls %v: the VM goes with its pods", h.methods())
+		t.Fatalf("calls %v: the VM is deleted before its node is drained", h.methods())
 	}
 	h.target.since = since
 	h.Clock.Step(time.Hour)
@@ -282,7 +282,7 @@ func TestOldConditionsForceNoDrain(t *testing.T) {
 	d = h.draining(forPod("web"))
 	h.Settle()
 	if force := d.lastForce(t); force != drain.NotForced {
-		t.Fatalf("forced at once: %s", force)
+		t.Fatalf("forced immediately: %s", force)
 	}
 	h.wait(4 * time.Minute)
 	if force := d.lastForce(t); force != drain.NotForced {
@@ -290,6 +290,6 @@ func TestOldConditionsForceNoDrain(t *testing.T) {
 	}
 	h.wait(2 * time.Minute)
 	if force := d.lastForce(t); force != drain.ForceNotReady {
-		t.Errorf("forced: %q after five minutes", force)
+		t.Errorf("force %q after five minutes", force)
 	}
 }

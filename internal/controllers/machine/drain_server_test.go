@@ -35,7 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// liveTarget is a target cluster that answers.
+// liveTarget is a target cluster that is always available.
 type liveTarget struct {
 	cluster.Cluster
 	since time.Time
@@ -51,8 +51,7 @@ func (t liveTarget) Watch(object client.Object, events handler.EventHandler, fil
 	return source.Kind(t.GetCache(), object, events, filters...)
 }
 
-// live runs the controller with a real Drainer against a real API server, under the roles
-// that are shipped.
+// live runs the controller with a real Drainer against a real API server, with the roles that the project ships.
 func live(t *testing.T) (*env.Env, *Controller) {
 	t.Helper()
 	e := env.New(t)
@@ -81,8 +80,8 @@ func live(t *testing.T) (*env.Env, *Controller) {
 		runner, waker := tasks.New(4), &tasks.Waker{}
 		machines = New(Options{
 			Client: mgr.GetClient(), Target: liveTarget{nodes, time.Now()},
-			Tokens:   &bootstrap.Tokens{Target: nodes.GetClient(), Installation: e.Namespace, Clock: clock.RealClock{}},
-			TaskEnds: waker, Events: events, Clock: clock.RealClock{}, Concurrency: 2,
+			Tokens:          &bootstrap.Tokens{Target: nodes.GetClient(), Installation: e.Namespace, Clock: clock.RealClock{}},
+			TaskCompletions: waker, Events: events, Clock: clock.RealClock{}, Concurrency: 2,
 			Engine: instance.New(vms, instance.Options{Run: runner.Go, Wake: waker.Wake}),
 			Drain: Drain{Drainer: drain.New(drain.Options{
 				Client: nodes.GetClient(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()), Run: runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
@@ -96,9 +95,9 @@ func live(t *testing.T) (*env.Env, *Controller) {
 	return e, machines
 }
 
-// TestDrainFollowsEvents: pods are evicted when a Machine is deleted, what holds it up is
-// said, and a force takes effect at once, in mid-drain; no timer of the drain is short
-// enough for any of it.
+// TestDrainFollowsEvents checks that Pods are evicted when a Machine is deleted, that the status reports what
+// delays the drain, and that forcing the drain takes effect immediately. Events must cause all of this, since the
+// timers of a drain are too long for this test.
 func TestDrainFollowsEvents(t *testing.T) {
 	e, controller := live(t)
 	g := gomega.NewWithT(t)
@@ -108,10 +107,10 @@ func TestDrainFollowsEvents(t *testing.T) {
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-" + e.Namespace + "-" + machineName},
-		Spec:       corev1.NodeSpec{ProviderID: "sim:///" + machineName}, // without it, it could be too old by a second
+		Spec:       corev1.NodeSpec{ProviderID: "sim:///" + machineName}, // otherwise the node could count as older than the Machine
 	}
 	must(e.Client.Create(t.Context(), node))
-	t.Cleanup(func() { _ = e.Client.Delete(context.Background(), node) }) // it is gone if all went well
+	t.Cleanup(func() { _ = e.Client.Delete(context.Background(), node) }) // already deleted if the test succeeds
 	node.Status.Conditions = []corev1.NodeCondition{ready}
 	must(e.Client.Status().Update(t.Context(), node))
 	for _, name := range []string{"web", "db"} {
@@ -140,13 +139,13 @@ func TestDrainFollowsEvents(t *testing.T) {
 		get(g, machine)
 		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning))
 	})
-	// The roles that are shipped suffice to ask whether the API servers answer, and how the
-	// node is, and neither is answered by a cache.
-	if !controller.outages.Countdown(t.Context(), time.Time{}, timeouts.Timeout{}).Over() { // a timeout ends only while they answer
-		t.Error("the API servers are taken for away")
+	// The shipped roles must suffice to check whether the API servers respond, and to read the node. Both requests
+	// bypass the cache.
+	if !controller.outages.Countdown(t.Context(), time.Time{}, timeouts.Timeout{}).Over() { // timeouts expire only while they respond
+		t.Error("the API servers are considered unavailable")
 	}
 	if usable, err := controller.nodes.usable(t.Context(), controller.newScope(machine, &memory{})); err != nil || !usable {
-		t.Errorf("the node of a Running machine is of use: %v, err %v", usable, err)
+		t.Errorf("usable = %v, err %v for the node of a Running machine", usable, err)
 	}
 
 	must(e.Client.Delete(t.Context(), machine))
@@ -155,8 +154,8 @@ func TestDrainFollowsEvents(t *testing.T) {
 		get(g, web)
 		g.Expect(web.DeletionTimestamp).NotTo(gomega.BeNil())
 	})
-	must(e.Client.Delete(t.Context(), web, client.GracePeriodSeconds(0))) // as its kubelet does
-	soon("it is said what holds the drain up", func(g gomega.Gomega) {
+	must(e.Client.Delete(t.Context(), web, client.GracePeriodSeconds(0))) // like its kubelet
+	soon("the status reports what delays the drain", func(g gomega.Gomega) {
 		get(g, machine)
 		g.Expect(machine.Status.LastOperation.Description).To(gomega.SatisfyAll(
 			gomega.ContainSubstring(e.Namespace+"/db"), gomega.Not(gomega.ContainSubstring("/web")), gomega.HaveSuffix(messages.Drain)))
@@ -175,5 +174,5 @@ func TestDrainFollowsEvents(t *testing.T) {
 			g.Expect(err).To(gomega.HaveOccurred())
 		})
 	}
-	t.Logf("all is gone %v after the force", time.Since(begin))
+	t.Logf("everything was deleted %v after the drain was forced", time.Since(begin))
 }

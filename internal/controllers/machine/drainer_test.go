@@ -22,9 +22,9 @@ import (
 
 // fakeDrainer is a Drainer that returns scripted reports. Without a script it is done immediately.
 type fakeDrainer struct {
-	// reports are what the next passes are answered with; the last one stays.
+	// reports are returned by the next calls of Drain. The last one is returned repeatedly.
 	reports []drain.Report
-	// attachments is how many passes the attachments take.
+	// attachments is the number of passes until the attachments are deleted.
 	attachments int
 	requests    []drain.Request
 	deleted     int
@@ -74,7 +74,7 @@ var emptied = drain.Report{Done: true}
 
 func forcedFor(reason drain.Force) drain.Report { return drain.Report{Done: true, Force: reason} }
 
-// misconfigured is the report of a budget that never lets a pod go.
+// misconfigured returns the report for a disruption budget that never allows an eviction.
 func misconfigured() drain.Report {
 	made := forPod("db")
 	made.Failed = []drain.Failure{{
@@ -84,7 +84,7 @@ func misconfigured() drain.Report {
 	return made
 }
 
-// terminationCondition is the node's, or nil.
+// terminationCondition returns the node's condition Terminating, or nil.
 func terminationCondition(n *corev1.Node) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == v1alpha1.NodeTerminationCondition {
@@ -94,8 +94,8 @@ func terminationCondition(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// TestNodeIsEmptiedFirst: the node is marked and cordoned, then drained, and only then is
-// its VM deleted; without pods all of it costs one pass and seven requests.
+// TestNodeIsEmptiedFirst checks that the node is marked, cordoned and drained before its VM is deleted. Without
+// Pods, this takes one pass and seven requests.
 func TestNodeIsEmptiedFirst(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -106,32 +106,32 @@ func TestNodeIsEmptiedFirst(t *testing.T) {
 	if got := terminationCondition(n); got == nil || got.Status != corev1.ConditionTrue || got.Reason != v1alpha1.NodeScaleDown || !n.Spec.Unschedulable {
 		t.Errorf("condition %+v, cordoned %v", got, n.Spec.Unschedulable)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "waiting for pod shop/web to end. Initiate node drain"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "waiting for pod shop/web to end. Initiate node drain"})
 	if len(h.Tasks) != 0 || len(h.methods()) != 0 {
-		t.Fatal("the VM goes before its pods")
+		t.Fatal("the VM was deleted before its Pods")
 	}
 	h.Pass()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Drain successful. Initiate VM deletion"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Drain successful. Initiate VM deletion"})
 	drains := len(d.requests)
 	h.ignoreDeletes(true)
 	h.Settle()
 	if len(d.requests) != drains {
-		t.Error("a node is drained whose VM is being deleted")
+		t.Error("the node is drained while its VM is being deleted")
 	}
 	h.ignoreDeletes(false)
 	h.SettleAfter(time.Minute)
 	if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 	if d.deleted != 0 {
-		t.Error("the attachments of a node that was emptied in order are deleted")
+		t.Error("the attachments were deleted although the drain was not forced")
 	}
 	if len(d.forgotten) == 0 {
-		t.Error("the drain is not forgotten")
+		t.Error("the drainer's state was not discarded")
 	}
 }
 
-// TestDrainRequest: whose word counts, and that what changes takes effect at the next pass.
+// TestDrainRequest checks which setting takes precedence, and that a change takes effect in the next pass.
 func TestDrainRequest(t *testing.T) {
 	retries := int32(7)
 	own := func(timeout time.Duration) func(*v1alpha1.Machine) {
@@ -165,11 +165,11 @@ func TestDrainRequest(t *testing.T) {
 		"force":                         {given: label("True"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceRequested},
 		"force, another spelling":       {given: label("1"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceRequested},
 		"force denied":                  {given: label("false"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
-		"force, no bool":                {given: label("please"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
-		"not ready for long":            {given: aged("Ready", "False", 6*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceNotReady},
-		"not ready for a while":         {given: aged("Ready", "Unknown", 4*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
-		"read-only for long":            {given: aged("ReadonlyFilesystem", "True", 6*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceReadonlyFilesystem},
-		"read-only for a while":         {given: aged("ReadonlyFilesystem", "True", 4*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"force, not a bool":             {given: label("please"), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"not ready for 6 minutes":       {given: aged("Ready", "False", 6*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceNotReady},
+		"not ready for 4 minutes":       {given: aged("Ready", "Unknown", 4*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
+		"read-only for 6 minutes":       {given: aged("ReadonlyFilesystem", "True", 6*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries, force: drain.ForceReadonlyFilesystem},
+		"read-only for 4 minutes":       {given: aged("ReadonlyFilesystem", "True", 4*time.Minute), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
 		"not read-only for a long time": {given: aged("ReadonlyFilesystem", "False", time.Hour), timeout: DefaultDrainTimeout, retries: DefaultMaxEvictRetries},
 	}
 	for name, tc := range cases {
@@ -182,10 +182,10 @@ func TestDrainRequest(t *testing.T) {
 			})
 			d := h.draining(forPod("web"))
 			h.delete()
-			h.Clock.Step(time.Hour) // the manager has seen the conditions begin
+			h.Clock.Step(time.Hour) // the manager was running when the conditions began
 			h.Pass()
 			if d.requests[0].Force != drain.NotForced {
-				t.Fatalf("forced from the beginning: %s", d.requests[0].Force)
+				t.Fatalf("forced at the start: %s", d.requests[0].Force)
 			}
 			if tc.given != nil {
 				tc.given(h)
@@ -203,7 +203,8 @@ func TestDrainRequest(t *testing.T) {
 	}
 }
 
-// TestForceIsDueInTime: no event tells that five minutes are over.
+// TestForceIsDueInTime checks that a pass is scheduled for when a condition forces the drain, since no event
+// occurs then.
 func TestForceIsDueInTime(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -213,11 +214,12 @@ func TestForceIsDueInTime(t *testing.T) {
 	h.join(c)
 	h.delete()
 	if got := h.Pass().RequeueAfter; got <= 0 || got > 6*time.Minute {
-		t.Errorf("the next pass comes after %v", got)
+		t.Errorf("the next pass is due in %v", got)
 	}
 }
 
-// TestForcedDrain: what is left is said, and the volumes are let go before the VM.
+// TestForcedDrain checks that a forced drain reports the remaining Pods, and that the volumes are detached before
+// the VM is deleted.
 func TestForcedDrain(t *testing.T) {
 	left := forcedFor(drain.ForceDeadline)
 	left.Left = []types.NamespacedName{{Namespace: "shop", Name: "db"}}
@@ -228,9 +230,9 @@ func TestForcedDrain(t *testing.T) {
 		sentence string
 		event    string
 	}{
-		"all gone":  {forcedFor(drain.ForceNotReady), "Force Drain successful. Delete Volume Attachments", "has not been Ready"},
-		"pods left": {left, "Force Drain successful. Delete Volume Attachments", "Pods remaining on the node: 1, including shop/db"},
-		"failures":  {failed, "However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments", "asked for"},
+		"no pods":     {forcedFor(drain.ForceNotReady), "Force Drain successful. Delete Volume Attachments", "has not been Ready"},
+		"pods remain": {left, "Force Drain successful. Delete Volume Attachments", "Pods remaining on the node: 1, including shop/db"},
+		"failures":    {failed, "However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments", "asked for"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -240,24 +242,24 @@ func TestForcedDrain(t *testing.T) {
 			d.attachments = 1
 			h.delete()
 			h.Pass()
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, tc.sentence})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, tc.sentence})
 			if len(h.Tasks) != 0 {
-				t.Fatal("the VM goes before its attachments")
+				t.Fatal("the VM was deleted before its attachments")
 			}
 			h.Settle()
 			if !h.gone() || d.deleted < 2 {
-				t.Errorf("gone: %v, looked at attachments %d times", h.gone(), d.deleted)
+				t.Errorf("deleted: %v, %d calls of DeleteAttachments", h.gone(), d.deleted)
 			}
 			events := h.takeEvents()
 			if n := len(slices.DeleteFunc(slices.Clone(events), func(e string) bool { return !strings.Contains(e, tc.event) })); n != 1 {
-				t.Errorf("events %q, want one that says %q", events, tc.event)
+				t.Errorf("events %q, want one with %q", events, tc.event)
 			}
 		})
 	}
 }
 
-// TestDrainThatFails: the sentence that Gardener looks for is in the status, one event
-// tells of it, and nothing is forced for it.
+// TestDrainThatFails checks that the status has the sentence that Gardener searches for, that one event is sent,
+// and that a failure does not force the drain.
 func TestDrainThatFails(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -265,7 +267,7 @@ func TestDrainThatFails(t *testing.T) {
 	h.delete()
 	h.Settle()
 	h.SettleAfter(time.Minute)
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
 	got := h.machine().Status.LastOperation.Description
 	for _, part := range []string{"misconfigured and requires zero voluntary evictions", "Will retry in next sync. Initiate node drain"} {
 		if !strings.Contains(got, part) {
@@ -276,17 +278,17 @@ func TestDrainThatFails(t *testing.T) {
 		t.Errorf("events %q, want one", events)
 	}
 	if len(h.methods()) != 0 || h.node() == nil {
-		t.Error("the VM or the node goes all the same")
+		t.Error("the VM or the node was deleted")
 	}
 	d.reports = []drain.Report{emptied}
 	h.Settle()
 	if !h.gone() {
-		t.Error("the Machine stays when the pod is gone")
+		t.Error("the Machine was not deleted after the Pod was gone")
 	}
 }
 
-// TestEvictionsThatAreGivenUpAreTold: a drain that is not forced itself goes around a
-// budget when it has tried often enough, and says for which pods.
+// TestEvictionsThatAreGivenUpAreTold checks that an event names the Pods that were deleted after too many refused
+// evictions, although the drain itself is not forced.
 func TestEvictionsThatAreGivenUpAreTold(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -304,11 +306,11 @@ func TestEvictionsThatAreGivenUpAreTold(t *testing.T) {
 	}
 	d.reports = []drain.Report{emptied}
 	if h.Settle(); d.deleted != 0 {
-		t.Error("the attachments of a node that was emptied in order are deleted")
+		t.Error("the attachments were deleted although the drain was not forced")
 	}
 }
 
-// TestDrainProgressIsWrittenSeldom: a node with many pods must not cost a write for each.
+// TestDrainProgressIsWrittenSeldom checks that the progress of a drain is not written for each Pod.
 func TestDrainProgressIsWrittenSeldom(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -319,19 +321,19 @@ func TestDrainProgressIsWrittenSeldom(t *testing.T) {
 	for _, name := range []string{"b", "c", "d", "e"} {
 		d.reports = []drain.Report{forPod(name)}
 		if got := h.Pass().RequeueAfter; got <= 0 || got > progressInterval {
-			t.Errorf("the progress is not written within %v", got)
+			t.Errorf("the progress is not written after %v", got)
 		}
 	}
 	if n := count(h.TakeWrites(), "patch status of Machine"); n != 0 {
-		t.Errorf("%d writes at once", n)
+		t.Errorf("%d writes at the start", n)
 	}
 	h.SettleAfter(progressInterval)
 	if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "shop/e") {
-		t.Errorf("description %q is not the newest", got)
+		t.Errorf("description %q is not the latest", got)
 	}
 }
 
-// TestNodeThatCannotBeMarked: no drain without a cordon, unless it is forced.
+// TestNodeThatCannotBeMarked checks that a node is drained only after it was cordoned, unless the drain is forced.
 func TestNodeThatCannotBeMarked(t *testing.T) {
 	for _, what := range []string{"patch status of Node", "patch Node"} {
 		for name, forced := range map[string]bool{"normal": false, "forced": true} {
@@ -360,19 +362,19 @@ func TestNodeThatCannotBeMarked(t *testing.T) {
 				if !errors.Is(err, errDown) || len(d.requests) != 0 {
 					t.Errorf("%d drains, err %v, want none and the error", len(d.requests), err)
 				}
-				wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
+				wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Drain failed due to - "})
 				h.Refuse = nil
 				h.Settle()
 				if !h.gone() {
-					t.Error("the Machine stays")
+					t.Error("the Machine was not deleted")
 				}
 			})
 		}
 	}
 }
 
-// TestReasonOnTheNode: who looks at the node sees whether its Machine is replaced or not
-// wanted any more.
+// TestReasonOnTheNode checks that the node's condition shows whether its Machine is deleted because it is
+// unhealthy or because of a scale-down.
 func TestReasonOnTheNode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		conditions []corev1.NodeCondition
@@ -391,14 +393,14 @@ func TestReasonOnTheNode(t *testing.T) {
 			h.join(append(h.node().Status.Conditions, condition("DiskPressure", "True"))...)
 			h.Pass()
 			if got := terminationCondition(h.node()); got == nil || got.Reason != tc.want {
-				t.Errorf("condition %+v, want reason %s, and that it stays so", got, tc.want)
+				t.Errorf("condition %+v, want the unchanged reason %s", got, tc.want)
 			}
 		})
 	}
 }
 
-// TestDrainNeedsTheTarget: a node that nobody can see is not taken for empty, until the target is
-// back or somebody forces the drain.
+// TestDrainNeedsTheTarget checks that a node that cannot be read is not considered empty, until the target cluster
+// responds again or a user forces the drain.
 func TestDrainNeedsTheTarget(t *testing.T) {
 	for name, release := range map[string]func(h *harness){
 		"return": func(h *harness) { h.target.since = h.Clock.Now() },
@@ -415,22 +417,22 @@ func TestDrainNeedsTheTarget(t *testing.T) {
 			h.target.since = time.Time{}
 			h.delete()
 			if got := h.Settle().RequeueAfter; got <= 0 || got > targetRetry {
-				t.Errorf("the next pass comes after %v; no event tells of the target's return", got)
+				t.Errorf("the next pass is due in %v, want a time, since no event reports that the target cluster responds again", got)
 			}
 			if len(h.Driver.VMs()) != 1 {
-				t.Fatal("the VM is gone, and its pods with it")
+				t.Fatal("the VM was deleted with its Pods")
 			}
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not respond"})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "the target cluster does not respond"})
 			release(h)
 			h.Settle()
 			if want := name == "return"; len(h.Driver.VMs()) != 0 || h.gone() != want {
-				t.Errorf("%d VMs; gone: %v; want the VM gone, and the Machine only with its node", len(h.Driver.VMs()), h.gone())
+				t.Errorf("%d VMs; deleted: %v; want the VM deleted, and the Machine only with its node", len(h.Driver.VMs()), h.gone())
 			}
 		})
 	}
 }
 
-// TestDrainAfterARestart: what a former process had done is found out again.
+// TestDrainAfterARestart checks that a new process detects what a previous process had done.
 func TestDrainAfterARestart(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -442,19 +444,19 @@ func TestDrainAfterARestart(t *testing.T) {
 	h.Writes = nil
 	h.Pass()
 	if n := len(h.Writes); n != 0 {
-		t.Errorf("the next process writes again what is written:\n%s", h.LastWrites())
+		t.Errorf("the next process repeats writes:\n%s", h.LastWrites())
 	}
 	if len(d.requests) != 1 {
 		t.Fatalf("%d drains", len(d.requests))
 	}
 	h.Settle()
 	if !h.gone() {
-		t.Error("the Machine stays")
+		t.Error("the Machine was not deleted")
 	}
 }
 
-// TestNodeOfALostAnswer: the VM of a Machine whose creation was never answered joins all
-// the same. Its node is found by its label or by asking the driver, and goes with it.
+// TestNodeOfALostAnswer checks a Machine whose VM joined although the response to its creation was lost. The node
+// is found by its label or through the driver, and is deleted with the Machine.
 func TestNodeOfALostAnswer(t *testing.T) {
 	lost := func(h *harness) {
 		h.Driver.Fail(fake.CreateMachine, codes.DeadlineExceeded)
@@ -464,14 +466,14 @@ func TestNodeOfALostAnswer(t *testing.T) {
 	}
 	cases := map[string]struct {
 		given func(h *harness)
-		asks  int // how often the driver is asked before the deletion
+		asks  int // calls of GetMachineStatus before the deletion
 	}{
 		"node with the machine's name": {func(h *harness) {
 			h.join(ready)
 			change(h, h.node(), func(n *corev1.Node) { n.Labels = map[string]string{v1alpha1.LabelKeyMachineName: machineName} })
 		}, 0},
-		"node without":   {func(h *harness) { h.join(ready) }, 1},
-		"node yet to be": {func(*harness) {}, 1},
+		"unlabeled node": {func(h *harness) { h.join(ready) }, 1},
+		"no node yet":    {func(*harness) {}, 1},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -486,17 +488,17 @@ func TestNodeOfALostAnswer(t *testing.T) {
 				t.Errorf("gone: %v, node left: %v, VMs %v", h.gone(), h.node() != nil, h.Driver.VMs())
 			}
 			if got := len(h.Driver.Calls(fake.GetMachineStatus)); got != tc.asks+1 {
-				t.Errorf("the driver was asked %d times, want %d and once after the deletion", got, tc.asks)
+				t.Errorf("%d calls of GetMachineStatus, want %d and one after the deletion", got, tc.asks)
 			}
-			if drained := len(d.requests) > 0; drained != (name != "node yet to be") {
+			if drained := len(d.requests) > 0; drained != (name != "no node yet") {
 				t.Errorf("drained: %v", drained)
 			}
 		})
 	}
 }
 
-// TestDriverCannotSayWhichNode: what is answered to the question for the VM that is to be
-// deleted.
+// TestDriverCannotSayWhichNode checks the errors that the driver may return while the VM of a deleted Machine is
+// identified.
 func TestDriverCannotSayWhichNode(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
 		t.Run(code.String(), func(t *testing.T) {
@@ -509,20 +511,20 @@ func TestDriverCannotSayWhichNode(t *testing.T) {
 			switch code {
 			case codes.NotFound, codes.Unimplemented, codes.Uninitialized:
 				if !h.gone() || len(h.Driver.VMs()) != 0 {
-					t.Error("something is left")
+					t.Error("the deletion is incomplete")
 				}
 				return
 			}
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Set machine status to termination. Now, getting VM Status"})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Set machine status to termination. Now, getting VM Status"})
 			if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "is out of order") {
-				t.Errorf("description %q lacks the provider's words", got)
+				t.Errorf("description %q lacks the provider's message", got)
 			}
 			if len(h.Driver.Calls(fake.DeleteMachine)) != 0 {
-				t.Error("deleted without knowing what")
+				t.Error("the VM was deleted without being identified")
 			}
 			h.SettleAfter(time.Hour)
 			if !h.gone() || len(h.Driver.VMs()) != 0 {
-				t.Error("something is left when the driver answers again")
+				t.Error("the deletion is incomplete after the driver responds again")
 			}
 		})
 	}

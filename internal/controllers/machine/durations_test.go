@@ -10,7 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestDurationsAreForPeople: whole minutes are written as MCM does, other times as people do.
+// TestDurationsAreForPeople checks that whole minutes are formatted as in MCM, and other durations in a short
+// form.
 func TestDurationsAreForPeople(t *testing.T) {
 	for timeout, want := range map[time.Duration]string{
 		4 * time.Second:  "Machine m1 failed to join the cluster in 4s.",
@@ -38,8 +39,8 @@ func TestDurationsAreForPeople(t *testing.T) {
 	}
 }
 
-// TestJoinDuration is written once, to all Machines or to those whose timeout a program chose, and costs others
-// nothing.
+// TestJoinDuration checks that the join duration is written once, for all Machines or only for those whose timeout
+// a program chose, and that it causes no other writes.
 func TestJoinDuration(t *testing.T) {
 	chosen := func(m *v1alpha1.Machine) {
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "30m")
@@ -52,7 +53,7 @@ func TestJoinDuration(t *testing.T) {
 		all        bool
 		given      func(*v1alpha1.Machine)
 		want       string
-		wantWrites int // beside that of the status
+		wantWrites int // in addition to the status update
 	}{
 		"no timeout was chosen": {false, func(*v1alpha1.Machine) {}, "", 0},
 		"of all":                {true, func(*v1alpha1.Machine) {}, "2.337045191s", 1},

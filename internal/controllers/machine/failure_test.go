@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestFailedCreationKeepsWhatAutoscalersRead: each code is in the status, and the
-// driver's note outlives those failures that say nothing about the VM.
+// TestFailedCreationKeepsWhatAutoscalersRead checks that each error code is in the status, and that the driver's
+// LastKnownState is kept for codes after which the creation may still be in progress.
 func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 	kept := map[codes.Code]bool{
 		codes.ResourceExhausted: true, codes.Unknown: true, codes.DeadlineExceeded: true, codes.Aborted: true, codes.Unavailable: true,
@@ -29,7 +29,7 @@ func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
 		for _, method := range []fake.Method{fake.GetMachineStatus, fake.CreateMachine} {
 			if code == codes.Uninitialized || method == fake.GetMachineStatus && (code == codes.NotFound || code == codes.Unimplemented) {
-				continue // no failures
+				continue // not failures
 			}
 			t.Run(fmt.Sprintf("%s from %s", code, method), func(t *testing.T) {
 				h := newHarness(t)
@@ -37,9 +37,9 @@ func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 				h.Driver.Fail(method, code)
 				h.Settle()
 				got := h.machine().Status
-				wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
+				wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
 				if !strings.Contains(got.LastOperation.Description, "is out of order") {
-					t.Errorf("description %q lacks the provider's words", got.LastOperation.Description)
+					t.Errorf("description %q lacks the provider's message", got.LastOperation.Description)
 				}
 				if got.LastOperation.ErrorCode != code.String() {
 					t.Errorf("error code %q, want %q", got.LastOperation.ErrorCode, code)
@@ -56,8 +56,8 @@ func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 	}
 }
 
-// TestNoteOfAFailedCreation: what a driver notes with its error is kept, whatever the
-// code, and through the passes until the next call.
+// TestNoteOfAFailedCreation checks that the LastKnownState that a driver returns with any error is kept until the
+// next call.
 func TestNoteOfAFailedCreation(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.ResourceExhausted} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestNoteOfAFailedCreation(t *testing.T) {
 	}
 }
 
-// TestOneEventPerChangeOfCode: an error that repeats itself makes one event.
+// TestOneEventPerChangeOfCode checks that a repeated error causes only one event.
 func TestOneEventPerChangeOfCode(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Fail(fake.CreateMachine, codes.Internal, codes.Internal, codes.Unavailable, codes.Unavailable, codes.Internal)
@@ -101,8 +101,8 @@ func TestOneEventPerChangeOfCode(t *testing.T) {
 	}
 }
 
-// TestNewestMessage: the provider's newest words are in the status also if the code stays
-// and no event tells of them.
+// TestNewestMessage checks that the status has the latest message of the provider, even if the code is the same
+// and no event is sent.
 func TestNewestMessage(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -117,8 +117,8 @@ func TestNewestMessage(t *testing.T) {
 	}
 }
 
-// TestNameTaken: a set makes another Machine with another name, a Machine without a set
-// waits for somebody to make room.
+// TestNameTaken checks that a Machine of a MachineSet whose name is taken becomes Failed, so that the set replaces
+// it, and that a Machine without a set retries.
 func TestNameTaken(t *testing.T) {
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
@@ -128,7 +128,7 @@ func TestNameTaken(t *testing.T) {
 		"owned":                    {owned, fake.CreateMachine, v1alpha1.MachineFailed},
 		"alone":                    {func(*v1alpha1.Machine) {}, fake.CreateMachine, v1alpha1.MachineCrashLoopBackOff},
 		"owned, from a status":     {owned, fake.GetMachineStatus, v1alpha1.MachineCrashLoopBackOff},
-		"owned, from initialising": {owned, fake.InitializeMachine, v1alpha1.MachineFailed},
+		"owned, from initializing": {owned, fake.InitializeMachine, v1alpha1.MachineFailed},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -144,33 +144,33 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// TestInitialisingFails: the VM is the Machine's from then on, and only initialising it
-// is repeated.
+// TestInitialisingFails checks that the VM is recorded before it is initialized, and that only the initialization
+// is retried.
 func TestInitialisingFails(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Fail(fake.InitializeMachine, codes.ResourceExhausted)
 	h.declare()
 	h.Settle()
 	got := h.machine()
-	wantStatus(t, got, want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Initialize VM Instance"})
+	wantStatus(t, got, statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Initialize VM Instance"})
 	if !strings.HasPrefix(got.Status.LastOperation.Description, "Provider error: ") || got.Status.LastOperation.ErrorCode != "ResourceExhausted" {
 		t.Errorf("description %q, code %q", got.Status.LastOperation.Description, got.Status.LastOperation.ErrorCode)
 	}
 	if got.Spec.ProviderID == "" {
-		t.Fatal("the VM is not recorded")
+		t.Fatal("the VM was not recorded")
 	}
 	h.Driver.Fail(fake.GetMachineStatus, codes.Uninitialized)
 	h.SettleAfter(time.Minute)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-		t.Errorf("phase %q after initialising worked", got)
+		t.Errorf("phase %q after the VM was initialized", got)
 	}
 	if creations, inits := len(h.Driver.Calls(fake.CreateMachine)), len(h.Driver.Calls(fake.InitializeMachine)); creations != 1 || inits != 2 {
-		t.Errorf("%d creations and %d attempts to initialise, want 1 and 2", creations, inits)
+		t.Errorf("%d creations and %d initializations, want 1 and 2", creations, inits)
 	}
 }
 
-// TestFailureEndsInFailed: a Machine that cannot be created is Failed when its time is
-// over, its driver is asked on, and it recovers if that works after all.
+// TestFailureEndsInFailed checks that a Machine that cannot be created becomes Failed after the creation timeout,
+// that the driver is still called, and that the Machine recovers if a call succeeds.
 func TestFailureEndsInFailed(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -181,11 +181,11 @@ func TestFailureEndsInFailed(t *testing.T) {
 			t.Fatalf("phase %q after %v", got, h.Clock.Since(h.machine().CreationTimestamp.Time))
 		}
 		if result.RequeueAfter <= 0 {
-			t.Fatal("nothing brings the next pass")
+			t.Fatal("no next pass is scheduled")
 		}
 		result = h.SettleAfter(result.RequeueAfter)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
 	if got := h.machine().Status.LastOperation.ErrorCode; got != "ResourceExhausted" {
 		t.Errorf("error code %q", got)
 	}
@@ -194,11 +194,12 @@ func TestFailureEndsInFailed(t *testing.T) {
 	h.join(ready)
 	h.Settle()
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
-		t.Errorf("phase %q once the VM is there and has joined", got)
+		t.Errorf("phase %q after the VM was created and joined", got)
 	}
 }
 
-// TestRestartForgivesTheGap: the time in which no manager ran is not the Machine's.
+// TestRestartForgivesTheGap checks that the time in which no manager ran does not count toward the creation
+// timeout.
 func TestRestartForgivesTheGap(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -206,7 +207,7 @@ func TestRestartForgivesTheGap(t *testing.T) {
 	h.Settle()
 	h.Clock.Step(10 * creationTimeout)
 	h.restart()
-	h.withoutTarget() // whose cache would start the clock as well
+	h.withoutTarget() // its cache would also restart the timeout
 	h.Driver.Fail(fake.CreateMachine, codes.Unavailable)
 	h.Settle()
 	h.SettleAfter(time.Minute)
@@ -215,8 +216,8 @@ func TestRestartForgivesTheGap(t *testing.T) {
 	}
 }
 
-// TestFailedCreationStaysFailed: neither a restart nor an outage gives a Machine that could
-// not be created another chance; a longer timeout does.
+// TestFailedCreationStaysFailed checks that neither a restart nor an outage extends the creation timeout of a
+// Failed Machine, but a longer timeout does.
 func TestFailedCreationStaysFailed(t *testing.T) {
 	for _, name := range []string{"restart", "outage"} {
 		t.Run(name, func(t *testing.T) {
@@ -246,14 +247,14 @@ func TestFailedCreationStaysFailed(t *testing.T) {
 			})
 			h.wait(time.Minute)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineCrashLoopBackOff {
-				t.Errorf("phase %q with more time", got)
+				t.Errorf("phase %q with a longer timeout", got)
 			}
 		})
 	}
 }
 
-// TestADriverMaySayAnything: however much it says, in whatever encoding, its words are stored,
-// cut, and once; the words that say which step of a deletion is next stay whole.
+// TestADriverMaySayAnything checks that messages of any length and encoding are shortened and stored once, and
+// that the marker of the next deletion step is kept.
 func TestADriverMaySayAnything(t *testing.T) {
 	words := errors.New("begin \xff" + strings.Repeat("é", 1<<20) + " end")
 	for method, end := range map[fake.Method]string{
@@ -271,7 +272,7 @@ func TestADriverMaySayAnything(t *testing.T) {
 			h.Writes = nil
 			h.SettleAfter(time.Minute)
 			if strings.Contains(h.LastWrites(), "status of Machine") {
-				t.Errorf("the same words are written again:\n%s", h.LastWrites())
+				t.Errorf("the same message is written again:\n%s", h.LastWrites())
 			}
 			got := h.machine().Status.LastOperation.Description
 			if len(got) > 4096 || !strings.Contains(got, "begin \uFFFDéé") || !strings.Contains(got, "éé [...] éé") || !strings.HasSuffix(got, end) {
@@ -282,7 +283,7 @@ func TestADriverMaySayAnything(t *testing.T) {
 				message, _, _ := strings.Cut(event, " map[") // the annotations
 				return len(message) > 1100 || !utf8.ValidString(event)
 			}) {
-				t.Errorf("%d events, or one that is too long", len(events))
+				t.Errorf("%d events, want one that is short enough", len(events))
 			}
 		})
 	}

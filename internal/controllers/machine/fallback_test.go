@@ -24,10 +24,11 @@ const (
 	fallbackMemory = 5 * time.Minute
 )
 
-// scarce is a harness with two further classes, of which some have no capacity.
+// scarce is a harness with two more classes, some of which have no capacity.
 type scarce struct {
 	*harness
-	// full are the names of the classes without capacity; left is what their creations leave behind.
+	// full contains the classes without capacity. If left is true, a creation that fails nevertheless creates a
+	// VM.
 	full map[string]bool
 	left bool
 }
@@ -51,7 +52,7 @@ func newScarce(t *testing.T, full ...string) *scarce {
 	return s
 }
 
-// otherClass is a class like that of the Machine.
+// otherClass returns a class with the specification of the Machine's class.
 func otherClass(name string, changes ...func(*v1alpha1.MachineClass)) *v1alpha1.MachineClass {
 	class := fixture.Named(name, newClass(namespace))
 	for _, change := range changes {
@@ -60,7 +61,7 @@ func otherClass(name string, changes ...func(*v1alpha1.MachineClass)) *v1alpha1.
 	return class
 }
 
-// remember gives the controller a new memory, as a new process has it.
+// remember gives the controller an empty capacity memory, like that of a new process.
 func (s *scarce) remember() {
 	s.controller.Capacity = capacity.New(capacity.Options{After: fallbackAfter, Memory: fallbackMemory, Clock: s.Clock})
 }
@@ -71,8 +72,8 @@ func choosing(names ...string) func(*v1alpha1.Machine) {
 	}
 }
 
-// asked are the classes that were asked to create a VM, in order.
-func (s *scarce) asked() []string {
+// requested returns the classes of the requests to create a VM, in order.
+func (s *scarce) requested() []string {
 	var names []string
 	for _, request := range fake.Requests[*driver.CreateMachineRequest](s.Driver) {
 		names = append(names, request.MachineClass.Name)
@@ -80,7 +81,7 @@ func (s *scarce) asked() []string {
 	return names
 }
 
-// wantVM checks that there is one VM, of this class, and that the Machine says so.
+// wantVM checks that there is one VM, that it has this class, and that the Machine names both.
 func (s *scarce) wantVM(class string) {
 	s.Helper()
 	vms := s.Driver.VMs()
@@ -88,40 +89,41 @@ func (s *scarce) wantVM(class string) {
 		s.Errorf("the VMs are %+v, want one of class %s", vms, class)
 	}
 	if machine := s.machine(); machine.Spec.Class.Name != class || machine.Spec.ProviderID == "" {
-		s.Errorf("the Machine is of class %q, with VM %q; want class %s", machine.Spec.Class.Name, machine.Spec.ProviderID, class)
+		s.Errorf("the Machine has class %q and VM %q, want class %s", machine.Spec.Class.Name, machine.Spec.ProviderID, class)
 	}
 }
 
-// TestTheNextClassIsTaken after a short time, and autoscalers read no code until then.
+// TestTheNextClassIsTaken checks that the next class is used after a short time, and that there is no error code
+// for autoscalers until then.
 func TestTheNextClassIsTaken(t *testing.T) {
 	s := newScarce(t, className)
 	s.declare(choosing(className, "medium", "large"))
 	s.Settle()
 	if last := s.machine().Status.LastOperation; last.ErrorCode != "" || last.State != v1alpha1.MachineStateProcessing || s.machine().Spec.Class.Name != className {
-		t.Errorf("while another class is left, the last operation is %+v", last)
+		t.Errorf("last operation %+v while another class can be used", last)
 	}
 	s.SettleAfter(fallbackAfter)
 	s.wantVM("medium")
 	if got := s.machine().Annotations[v1alpha1.AnnotationKeyClassReason]; got != v1alpha1.CauseNoCapacity {
-		t.Errorf("the reason is %q", got)
+		t.Errorf("reason %q", got)
 	}
 	if events := s.takeEvents(); !slices.ContainsFunc(events, func(event string) bool {
 		return strings.Contains(event, "FellBack") && strings.Contains(event, "class medium because class small has no capacity")
 	}) {
-		t.Errorf("no event says that another class was taken: %q", events)
+		t.Errorf("events %q, want one about the fallback", events)
 	}
-	if got := s.asked(); !slices.Equal(got, []string{className, "medium"}) {
-		t.Errorf("asked were %v", got)
+	if got := s.requested(); !slices.Equal(got, []string{className, "medium"}) {
+		t.Errorf("requested classes %v", got)
 	}
 }
 
-// TestWhatACreationLeaves is the Machine's if it is found in time. Before another class is taken, it is
-// deleted.
+// TestWhatACreationLeaves checks a VM that a failed creation leaves behind. The Machine adopts it if there is
+// time; otherwise it is deleted before the next class is used.
 func TestWhatACreationLeaves(t *testing.T) {
 	for name, test := range map[string]struct {
 		after time.Duration
 		want  string
-	}{"it is waited": {fallbackAfter, className}, "at once": {0, "medium"}} {
+	}{"after a delay": {fallbackAfter, className}, "immediately": {0, "medium"}} {
 		t.Run(name, func(t *testing.T) {
 			s := newScarce(t, className)
 			s.controller.Capacity = capacity.New(capacity.Options{After: test.after, Clock: s.Clock})
@@ -134,8 +136,8 @@ func TestWhatACreationLeaves(t *testing.T) {
 	}
 }
 
-// TestAllAreExhausted: autoscalers read the code at once when no class is left, and the first class that
-// has capacity again is taken.
+// TestAllAreExhausted checks that autoscalers see the error code as soon as no class has capacity, and that the
+// first class that has capacity again is used.
 func TestAllAreExhausted(t *testing.T) {
 	s := newScarce(t, className, "medium", "large")
 	s.declare(choosing(className, "medium", "large"))
@@ -143,28 +145,28 @@ func TestAllAreExhausted(t *testing.T) {
 	for range 3 {
 		s.SettleAfter(fallbackAfter)
 	}
-	wantStatus(t, s.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "large is full"})
+	wantStatus(t, s.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "large is full"})
 	if code := s.machine().Status.LastOperation.ErrorCode; code != codes.ResourceExhausted.String() {
-		t.Errorf("the code is %q", code)
+		t.Errorf("error code %q", code)
 	}
 	s.Driver.ForgetCalls()
 	s.SettleAfter(time.Minute)
-	if got := s.asked(); len(got) > 0 {
-		t.Errorf("asked again were %v", got)
+	if got := s.requested(); len(got) > 0 {
+		t.Errorf("requested classes %v, want none", got)
 	}
 	delete(s.full, className)
 	s.SettleAfter(fallbackMemory)
 	s.SettleAfter(fallbackAfter)
 	s.wantVM(className)
 	if _, noted := s.machine().Annotations[v1alpha1.AnnotationKeyClassReason]; noted {
-		t.Error("the first choice has a reason")
+		t.Error("the first choice has a reason annotation")
 	}
 	if !slices.ContainsFunc(s.takeEvents(), func(event string) bool { return strings.Contains(event, "Class small has capacity again") }) {
-		t.Error("no event says that the class has capacity again")
+		t.Error("there is no event that the class has capacity again")
 	}
 }
 
-// TestManyDoNotAllAsk: what is known of a class need not be asked for a Machine that was just created.
+// TestManyDoNotAllAsk checks that a new Machine uses what is known about the capacity of classes.
 func TestManyDoNotAllAsk(t *testing.T) {
 	s := newScarce(t, className)
 	s.declare(choosing(className, "medium"))
@@ -178,15 +180,16 @@ func TestManyDoNotAllAsk(t *testing.T) {
 	s.create(second)
 	s.controller.Capacity.Untouched(s.machine(), newClass(namespace))
 	s.Settle()
-	if got := s.asked(); !slices.Equal(got, []string{"medium"}) {
-		t.Errorf("asked were %v", got)
+	if got := s.requested(); !slices.Equal(got, []string{"medium"}) {
+		t.Errorf("requested classes %v", got)
 	}
 	if n := len(s.Driver.VMs()); n != 2 {
 		t.Errorf("%d VMs", n)
 	}
 }
 
-// TestALostAnswerIsNotForgotten: a VM that may have been made is not left behind for another class.
+// TestALostAnswerIsNotForgotten checks that a VM that may have been created is not left behind when the response
+// is lost.
 func TestALostAnswerIsNotForgotten(t *testing.T) {
 	s := newScarce(t)
 	s.declare(choosing(className, "medium"))
@@ -200,13 +203,13 @@ func TestALostAnswerIsNotForgotten(t *testing.T) {
 	s.wantVM(className)
 }
 
-// TestDiesWhileItFallsBack: whatever call or write a process dies after, there is one VM in the end, and
-// none after the deletion.
+// TestDiesWhileItFallsBack checks that a process may terminate after any call or write: there is one VM after the
+// creation, and none after the deletion.
 func TestDiesWhileItFallsBack(t *testing.T) {
-	for deaths := range 14 {
+	for steps := range 14 {
 		s := newScarce(t, className)
 		s.declare(choosing(className, "medium"))
-		for step := range deaths {
+		for step := range steps {
 			s.Pass()
 			s.Call()
 			if step > 4 {
@@ -222,16 +225,17 @@ func TestDiesWhileItFallsBack(t *testing.T) {
 		s.delete()
 		s.Settle()
 		if !s.gone() || len(s.Driver.VMs()) > 0 {
-			t.Fatalf("after %d passes and calls: gone %v, VMs %v", deaths, s.gone(), s.Driver.VMs())
+			t.Fatalf("after %d passes and calls: gone %v, VMs %v", steps, s.gone(), s.Driver.VMs())
 		}
 	}
 }
 
-// TestClassesThatDoNotFit: a sentence for each, no loop, and the class that fits is taken.
+// TestClassesThatDoNotFit checks that an unfit class causes one event and no repeated writes, and that the next
+// class is used.
 func TestClassesThatDoNotFit(t *testing.T) {
 	for name, test := range map[string]struct {
-		other client.Object
-		says  string
+		other   client.Object
+		message string
 	}{
 		"missing":          {nil, `Machines cannot fall back to class other: MachineClass "other" not found`},
 		"another provider": {otherClass("other", func(c *v1alpha1.MachineClass) { c.Provider = "elsewhere" }), `is of the provider "elsewhere"`},
@@ -246,16 +250,16 @@ func TestClassesThatDoNotFit(t *testing.T) {
 			s.declare(choosing(className, "other"))
 			s.Settle()
 			s.SettleAfter(fallbackAfter)
-			if events := s.takeEvents(); !slices.ContainsFunc(events, func(event string) bool { return strings.Contains(event, test.says) }) {
-				t.Errorf("no event says %q: %q", test.says, events)
+			if events := s.takeEvents(); !slices.ContainsFunc(events, func(event string) bool { return strings.Contains(event, test.message) }) {
+				t.Errorf("events do not contain %q: %q", test.message, events)
 			}
 			if code := s.machine().Status.LastOperation.ErrorCode; code != codes.ResourceExhausted.String() || s.machine().Spec.Class.Name != className {
-				t.Errorf("the code is %q, the class %q", code, s.machine().Spec.Class.Name)
+				t.Errorf("error code %q, class %q", code, s.machine().Spec.Class.Name)
 			}
 			s.TakeWrites()
 			s.Settle()
 			if writes := s.TakeWrites(); len(writes) > 0 {
-				t.Errorf("writes without a change: %v", writes)
+				t.Errorf("unexpected writes: %v", writes)
 			}
 			change(s.harness, s.machine(), func(m *v1alpha1.Machine) { choosing(className, "other", "large")(m) })
 			s.Settle()
@@ -265,7 +269,8 @@ func TestClassesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestAClassThatComesLater is taken at once, and wakes the Machines that may fall back to it.
+// TestAClassThatComesLater checks that a new class is used immediately, and triggers passes over the Machines that
+// may fall back to it.
 func TestAClassThatComesLater(t *testing.T) {
 	s := newScarce(t, className)
 	s.declare(choosing(className, "late"))
@@ -275,13 +280,14 @@ func TestAClassThatComesLater(t *testing.T) {
 	s.create(late)
 	woken := mapper{cache: s.Record(s.control, indexes)}.waitingForClass(t.Context(), late)
 	if len(woken) != 1 || woken[0].NamespacedName != s.Key {
-		t.Errorf("woken are %v", woken)
+		t.Errorf("requests %v", woken)
 	}
 	s.Settle()
 	s.wantVM("late")
 }
 
-// TestAMachineWithoutChoiceAsksAsBefore: the same calls and writes, whether or not there is a memory.
+// TestAMachineWithoutChoiceAsksAsBefore checks that a Machine without fallback classes causes the same calls and
+// writes with and without a capacity memory.
 func TestAMachineWithoutChoiceAsksAsBefore(t *testing.T) {
 	var calls [2][]fake.Method
 	var writes [2][]string
@@ -297,12 +303,12 @@ func TestAMachineWithoutChoiceAsksAsBefore(t *testing.T) {
 		calls[i], writes[i] = s.methods(), s.TakeWrites()
 	}
 	if !slices.Equal(calls[0], calls[1]) || !slices.Equal(writes[0], writes[1]) {
-		t.Errorf("calls %v and %v, writes %v and %v", calls[0], calls[1], writes[0], writes[1])
+		t.Errorf("calls with and without a memory: %v and %v, writes: %v and %v", calls[0], calls[1], writes[0], writes[1])
 	}
 }
 
-// TestAnotherAccount: the place of the first class is let go of with it, so that the driver may look where
-// the next class leads.
+// TestAnotherAccount checks that the location of the first class is removed when the Machine falls back, so that
+// the driver may use the location of the next class.
 func TestAnotherAccount(t *testing.T) {
 	s := newScarce(t, className)
 	s.accounts()
@@ -314,11 +320,11 @@ func TestAnotherAccount(t *testing.T) {
 	s.declare(choosing(className, "other"))
 	s.Settle()
 	if at := driver.Location(s.machine()); at != "account first" {
-		t.Errorf("the location is %q", at)
+		t.Errorf("location %q", at)
 	}
 	s.SettleAfter(fallbackAfter)
 	s.wantVM("other")
 	if at := driver.Location(s.machine()); at != "account second" {
-		t.Errorf("the location is %q", at)
+		t.Errorf("location %q", at)
 	}
 }

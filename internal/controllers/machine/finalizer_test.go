@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// refusedClass is a harness with a Machine in deletion whose class the driver does not take, so
-// that there never was a VM.
+// refusedClass returns a harness with a Machine that is being deleted and whose class the driver rejects, so that
+// it never had a VM.
 func refusedClass(t *testing.T) *harness {
 	t.Helper()
 	h := newHarness(t)
@@ -30,31 +30,31 @@ func refusedClass(t *testing.T) *harness {
 	h.Settle()
 	h.SettleAfter(10 * time.Minute)
 	if h.gone() || !strings.Contains(h.machine().Status.LastOperation.Description, "InvalidArgument") {
-		t.Fatal("the driver was to refuse the deletion")
+		t.Fatal("the driver must refuse the deletion in this test")
 	}
 	return h
 }
 
-// TestAClassMayBeCorrectedDuringADeletion: the deletion goes on at once.
+// TestAClassMayBeCorrectedDuringADeletion checks that the deletion continues immediately.
 func TestAClassMayBeCorrectedDuringADeletion(t *testing.T) {
 	h := refusedClass(t)
 	h.Driver.ForgetFailures()
 	h.Settle()
 	if h.gone() {
-		t.Fatal("the driver is asked again although nothing changed")
+		t.Fatal("the driver is called again although nothing changed")
 	}
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) {
 		c.ProviderSpec = runtime.RawExtension{Raw: []byte(`{"corrected":true}`)}
-		c.Generation++ // as an API server does
+		c.Generation++ // like an API server
 	})
 	h.Settle()
 	if !h.gone() {
-		t.Errorf("the Machine stays: %s", h.machine().Status.LastOperation.Description)
+		t.Errorf("the Machine was not removed: %s", h.machine().Status.LastOperation.Description)
 	}
 }
 
-// TestTheFinalizerMayBeRemoved: by the command that explain gives. Nothing is left that works
-// on the Machine, and one of the same name begins anew.
+// TestTheFinalizerMayBeRemoved checks that after a user removed the finalizer, nothing is done for the Machine any
+// longer, and that a new Machine with the same name works.
 func TestTheFinalizerMayBeRemoved(t *testing.T) {
 	h := refusedClass(t)
 	drop := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
@@ -62,12 +62,12 @@ func TestTheFinalizerMayBeRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !h.gone() {
-		t.Fatal("the Machine stays")
+		t.Fatal("the Machine was not removed")
 	}
 	h.Writes = nil
 	h.Driver.ForgetCalls()
 	if result := h.SettleAfter(time.Hour); result.RequeueAfter != 0 || len(h.Writes) != 0 || len(h.methods()) != 0 {
-		t.Errorf("afterwards the next pass is due in %v, with the calls %v and the writes\n%s", result.RequeueAfter, h.methods(), h.LastWrites())
+		t.Errorf("next pass in %v, calls %v, writes:\n%s", result.RequeueAfter, h.methods(), h.LastWrites())
 	}
 	h.Driver.ForgetFailures()
 	h.running()

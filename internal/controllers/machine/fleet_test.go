@@ -15,12 +15,12 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// TestFleetOfMCM: a manager that takes over the objects of MCM's creates no second VM,
-// writes nothing where there is nothing to do, and ends what MCM had begun to delete.
+// TestFleetOfMCM checks that a manager that takes over objects from MCM creates no second VM, writes nothing to
+// Machines that need no change, and completes deletions that MCM began.
 func TestFleetOfMCM(t *testing.T) {
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("recorded objects: %v, %d files", err, len(files))
+		t.Fatalf("reading recorded objects: %v, %d files", err, len(files))
 	}
 	rested := 0
 	for _, file := range files {
@@ -28,7 +28,7 @@ func TestFleetOfMCM(t *testing.T) {
 			h := newHarness(t)
 			machines := h.load(file)
 			if len(machines) == 0 {
-				t.Fatal("no Machines are recorded")
+				t.Fatal("the file contains no Machines")
 			}
 			for _, before := range machines {
 				if h.takeOver(before) {
@@ -38,11 +38,11 @@ func TestFleetOfMCM(t *testing.T) {
 		})
 	}
 	if rested < len(files) {
-		t.Errorf("only %d Machines of %d fleets are in a state that asks for nothing; are they compared rightly?", rested, len(files))
+		t.Errorf("only %d Machines of %d fleets need no change; check the comparison", rested, len(files))
 	}
 }
 
-// takeOver checks what becomes of a Machine, and reports whether nothing had to.
+// takeOver checks the passes over a Machine, and reports whether it needed no change.
 func (h *harness) takeOver(before v1alpha1.Machine) bool {
 	h.Helper()
 	h.Key.Name, h.Writes = before.Name, nil
@@ -50,7 +50,7 @@ func (h *harness) takeOver(before v1alpha1.Machine) bool {
 	h.Settle()
 	if before.DeletionTimestamp != nil {
 		if !h.gone() || h.hasVM(before.Name) || h.recordedNode() != nil {
-			h.Errorf("%s is not deleted", before.Name)
+			h.Errorf("%s was not deleted", before.Name)
 		}
 		return false
 	}
@@ -60,8 +60,8 @@ func (h *harness) takeOver(before v1alpha1.Machine) bool {
 	return h.restsAsMCMLeftIt(before)
 }
 
-// restsAsMCMLeftIt checks that a Machine is left alone if it is in a state that asks for
-// nothing, and reports whether it is.
+// restsAsMCMLeftIt checks that a Machine that needs no change is not changed, and reports whether it is such a
+// Machine.
 func (h *harness) restsAsMCMLeftIt(before v1alpha1.Machine) bool {
 	h.Helper()
 	node := h.recordedNode()
@@ -69,10 +69,10 @@ func (h *harness) restsAsMCMLeftIt(before v1alpha1.Machine) bool {
 		return false
 	}
 	if len(h.Writes) != 0 {
-		h.Errorf("%s is Running, and written to:\n%s", before.Name, h.LastWrites())
+		h.Errorf("%s is Running, but there are writes:\n%s", before.Name, h.LastWrites())
 	}
 	if len(h.methods()) != 0 {
-		h.Errorf("%s is Running, and the driver was called: %v", before.Name, h.methods())
+		h.Errorf("%s is Running, but the driver was called: %v", before.Name, h.methods())
 	}
 	return true
 }
@@ -86,8 +86,7 @@ func (h *harness) recordedNode() *corev1.Node {
 	return node
 }
 
-// load puts recorded objects into the clusters, with the VMs that the Machines name, and
-// returns the Machines.
+// load creates the recorded objects in the clusters, and the VMs that the Machines name. It returns the Machines.
 func (h *harness) load(file string) []v1alpha1.Machine {
 	h.Helper()
 	content, err := os.ReadFile(file)

@@ -37,7 +37,7 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// The names of what every test begins with.
+// Names that the tests use by default.
 const (
 	namespace   = "shoot"
 	machineName = "m1"
@@ -45,7 +45,7 @@ const (
 	userData    = "password: hunter2, join with <<BOOTSTRAP_TOKEN>> as <<MACHINE_NAME>>"
 )
 
-// The values of the flags.
+// Values of the flags.
 const (
 	creationTimeout = 20 * time.Minute
 	healthTimeout   = 10 * time.Minute
@@ -62,7 +62,7 @@ type harness struct {
 	nodeEvents *record.FakeRecorder
 }
 
-// fakeTarget is a target cluster that answers since a point in time; never if that is zero.
+// fakeTarget is a target cluster that is available since the given time, or never if that is zero.
 type fakeTarget struct {
 	client client.Client
 	since  time.Time
@@ -75,11 +75,10 @@ func (f *fakeTarget) Ready() bool { return !f.since.IsZero() }
 func (f *fakeTarget) ReadySince() time.Time { return f.since }
 
 func (f *fakeTarget) Watch(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source {
-	return nil // watches have tests of their own
+	return nil // other tests cover the watches
 }
 
-// newHarness makes a harness with a class, its Secret, and further objects of the control
-// cluster.
+// newHarness returns a harness with a class, its Secret, and further objects of the control cluster.
 func newHarness(t *testing.T, objects ...client.Object) *harness {
 	t.Helper()
 	h := &harness{Harness: &lockstep.Harness{
@@ -95,8 +94,8 @@ func newFake(objects ...client.Object) client.WithWatch {
 		WithStatusSubresource(&v1alpha1.Machine{}, &corev1.Node{}).Build()
 }
 
-// newServerHarness is newHarness with a real API server for both clusters, with the versions,
-// generations, finalizers and status subresources that a fake client does not have.
+// newServerHarness is like newHarness, but uses a real API server for both clusters. It has resource versions,
+// generations, finalizers and status subresources, which a fake client lacks.
 func newServerHarness(t *testing.T) *harness {
 	t.Helper()
 	e := env.New(t)
@@ -112,15 +111,15 @@ func newServerHarness(t *testing.T) *harness {
 	return h
 }
 
-// few are the kinds of the fake clients. A fake client goes through all kinds of its scheme
-// when it is made, and there are hundreds of them.
+// few contains the kinds that the fake clients need. The creation of a fake client iterates over its scheme, and
+// the full scheme has hundreds of kinds.
 var few = newFewKinds()
 
 func newFewKinds() *runtime.Scheme {
 	made := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(made); err != nil {
-			panic(err) // two kinds of one name: a mistake in this list
+			panic(err) // duplicate kind in this list
 		}
 	}
 	return made
@@ -131,13 +130,13 @@ var (
 	codecs = serializer.NewCodecFactory(scheme)
 )
 
-// indexes are those of the caches of both clusters.
+// indexes contains the indexes of the caches of both clusters.
 var indexes = newIndexes()
 
 func newIndexes() lockstep.Indexes {
 	made := lockstep.Indexes{replacement.ByPool: replacement.Pools}
 	maps.Copy(made, target.Indexes)
-	_ = fieldindex.Add(context.Background(), made) // only an indexer can fail
+	_ = fieldindex.Add(context.Background(), made) // this indexer cannot fail
 	return made
 }
 
@@ -156,10 +155,10 @@ func newDriver() *fake.Driver {
 	})
 }
 
-// addresses are those of all VMs.
+// addresses contains the addresses of every VM.
 var addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.2.3"}}
 
-// restart ends the manager and starts another one.
+// restart replaces the manager with a new one.
 func (h *harness) restart() { h.restartWith(h.Driver) }
 
 func (h *harness) restartWith(d driver.Driver) {
@@ -175,7 +174,7 @@ func (h *harness) restartWith(d driver.Driver) {
 		Clock: h.Clock,
 
 		CreationTimeout: creationTimeout,
-		Health:          Health{Timeout: healthTimeout, OutagePeriod: 24 * time.Hour}, // so that only outages' own tests see it
+		Health:          Health{Timeout: healthTimeout, OutagePeriod: 24 * time.Hour}, // only the tests of outages use it
 		NodeConditions:  []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"},
 	})
 	h.Reconciler = h.controller
@@ -184,7 +183,7 @@ func (h *harness) restartWith(d driver.Driver) {
 // useClient replaces the client of the control cluster.
 func (h *harness) useClient(c client.Client) { h.controller.Client, h.controller.edge.Reader = c, c }
 
-// targetView is the target with a client that records.
+// targetView is the target cluster with a client that records requests.
 type targetView struct {
 	*fakeTarget
 	client client.Client
@@ -192,25 +191,25 @@ type targetView struct {
 
 func (v targetView) Client() client.Client { return v.client }
 
-// withoutTarget removes the target cluster for good, as --target-kubeconfig=none does.
+// withoutTarget removes the target cluster, as --target-kubeconfig=none does.
 func (h *harness) withoutTarget() *harness {
 	h.controller.Target, h.controller.Tokens = nil, nil
 	return h
 }
 
-// unnamed has the driver name no nodes, as where no node joins.
+// unnamed makes the driver return no node names, as it does if no node joins.
 func (h *harness) unnamed() {
 	h.Driver.Configure(func(config *fake.Config) {
 		config.NodeName = func(*v1alpha1.Machine) string { return "" }
 	})
 }
 
-// ignoreDeletes has the driver accept deletions without effect, or no longer.
+// ignoreDeletes sets whether the driver accepts deletions without effect.
 func (h *harness) ignoreDeletes(ignored bool) {
 	h.Driver.Configure(func(config *fake.Config) { config.IgnoreDeletes = ignored })
 }
 
-// addVM adds a VM of a Machine that this controller has not created.
+// addVM adds a VM that this controller has not created.
 func (h *harness) addVM(name, providerID string) {
 	h.Driver.Add(vmOf(h.Key.Namespace, name, providerID))
 }
@@ -222,7 +221,7 @@ func vmOf(namespace, name, providerID string) fake.VM {
 	}
 }
 
-// removeVMs removes all VMs, as their provider might.
+// removeVMs removes all VMs, as the provider might.
 func (h *harness) removeVMs() {
 	for _, vm := range h.Driver.VMs() {
 		h.Driver.Remove(vm.ProviderID)
@@ -243,7 +242,7 @@ func (h *harness) methods() []fake.Method {
 	return methods
 }
 
-// secrets are those that the driver was given for creations.
+// secrets returns the Secrets in the requests to create a VM.
 func (h *harness) secrets() []*corev1.Secret {
 	var secrets []*corev1.Secret
 	for _, request := range fake.Requests[*driver.CreateMachineRequest](h.Driver) {
@@ -262,7 +261,7 @@ func (h *harness) machine() *v1alpha1.Machine {
 	return machine
 }
 
-// create makes objects in the control cluster.
+// create creates objects in the control cluster.
 func (h *harness) create(objects ...client.Object) {
 	h.Helper()
 	for _, object := range objects {
@@ -272,7 +271,7 @@ func (h *harness) create(objects ...client.Object) {
 	}
 }
 
-// declare makes the Machine, changed as the test wants it.
+// declare creates the Machine after it applies changes to it.
 func (h *harness) declare(changes ...func(*v1alpha1.Machine)) {
 	h.Helper()
 	machine := newMachine(h.Key.Namespace, h.Clock.Now())
@@ -315,7 +314,7 @@ func (h *harness) gone() bool {
 	return err != nil
 }
 
-// join has the node appear, or report, with these conditions.
+// join creates the node or updates its status with these conditions.
 func (h *harness) join(conditions ...corev1.NodeCondition) {
 	h.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.nodeName(), CreationTimestamp: metav1.NewTime(h.Clock.Now())}}
@@ -331,10 +330,10 @@ func (h *harness) join(conditions ...corev1.NodeCondition) {
 	}
 }
 
-// nodeName is the name that the driver gives to the Machine's node.
+// nodeName returns the name that the driver gives the Machine's node.
 func (h *harness) nodeName() string { return "node-" + h.Key.Namespace + "-" + h.Key.Name }
 
-// node reads the node; nil if there is none.
+// node reads the node. It returns nil if the node does not exist.
 func (h *harness) node() *corev1.Node {
 	h.Helper()
 	node := &corev1.Node{}
@@ -348,7 +347,7 @@ func (h *harness) node() *corev1.Node {
 	return node
 }
 
-// tokens are the bootstrap tokens that exist for the Machine.
+// tokens returns the existing bootstrap tokens of the Machine.
 func (h *harness) tokens() []corev1.Secret {
 	h.Helper()
 	secrets := &corev1.SecretList{}
@@ -373,7 +372,7 @@ func (h *harness) remove(object client.Object) {
 
 var errDown = errors.New("the API server is down")
 
-// dropNode has the node vanish.
+// dropNode removes the node.
 func (h *harness) dropNode() {
 	h.Helper()
 	change(h, h.node(), func(n *corev1.Node) { n.Finalizers = nil })
@@ -402,20 +401,20 @@ func newMachine(namespace string, created time.Time) *v1alpha1.Machine {
 	}))
 }
 
-// owned gives the Machine to a set.
+// owned sets a MachineSet as the owner of the Machine.
 func owned(machine *v1alpha1.Machine) {
 	fixture.OwnedBy(fixture.MachineSet(), machine)
 }
 
-// restored is a Machine as a control-plane migration leaves it: its VM and node are
-// known, its status is lost.
+// restored changes a Machine like a migration of the control plane: its VM and node are known, but its status is
+// lost.
 func restored(machine *v1alpha1.Machine) {
 	machine.Spec.ProviderID = "sim:///" + machine.Name
 	machine.Labels = map[string]string{v1alpha1.NodeLabelKey: "node-" + machine.Namespace + "-" + machine.Name}
 	machine.Finalizers = []string{v1alpha1.FinalizerMCM}
 }
 
-// inPhase is a Machine that has come to a phase.
+// inPhase returns a change that sets the phase and what it implies.
 func inPhase(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {
 	return func(machine *v1alpha1.Machine) {
 		restored(machine)

@@ -14,20 +14,19 @@ import (
 var (
 	notReady      = condition("Ready", "False")
 	lostTouch     = condition("Ready", "Unknown")
-	joinedNow     = want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Machine m1 successfully joined the cluster"}
-	rejoined      = want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateSuccessful, "Machine m1 successfully re-joined the cluster"}
-	turnedUnknown = want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "Machine m1 is unhealthy - changing MachinePhase to Unknown"}
-	nodeWent      = want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "Node object went missing"}
-	failedToJoin  = want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Machine m1 failed to join the cluster in 20 minutes"}
+	joinedNow     = statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "Machine m1 successfully joined the cluster"}
+	rejoined      = statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateSuccessful, "Machine m1 successfully re-joined the cluster"}
+	turnedUnknown = statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "Machine m1 is unhealthy - changing MachinePhase to Unknown"}
+	nodeWent      = statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "Node object went missing"}
+	failedToJoin  = statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Machine m1 failed to join the cluster in 20 minutes"}
 )
 
-// unchanged is what inPhase writes.
-func unchanged(phase v1alpha1.MachinePhase) want4 {
-	return want4{phase, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, descriptionCreating}
+// unchanged returns the status that inPhase writes.
+func unchanged(phase v1alpha1.MachinePhase) statusFields {
+	return statusFields{phase, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, descriptionCreating}
 }
 
-// TestPhaseFollowsNode: every transition that a node's state brings, and those that it
-// must not.
+// TestPhaseFollowsNode checks which states of a node change the phase, and which do not.
 func TestPhaseFollowsNode(t *testing.T) {
 	const (
 		pending = v1alpha1.MachinePending
@@ -49,7 +48,7 @@ func TestPhaseFollowsNode(t *testing.T) {
 		conditions []corev1.NodeCondition
 		taints     []corev1.Taint
 		after      time.Duration
-		want       want4
+		want       statusFields
 	}{
 		"Pending, ready":                         {phase: pending, conditions: with(ready), want: joinedNow},
 		"Pending, registered":                    {phase: pending, conditions: nil, want: unchanged(pending)},
@@ -57,14 +56,14 @@ func TestPhaseFollowsNode(t *testing.T) {
 		"Pending, critical components missing":   {phase: pending, conditions: with(ready), taints: []corev1.Taint{critical}, want: unchanged(pending)},
 		"Pending, other taint":                   {phase: pending, conditions: with(ready), taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, want: joinedNow},
 		"Pending, absent":                        {phase: pending, absent: true, want: unchanged(pending)},
-		"Pending, absent till the end":           {phase: pending, absent: true, after: creationTimeout, want: failedToJoin},
-		"Pending, not ready till the end":        {phase: pending, conditions: with(notReady), after: creationTimeout, want: failedToJoin},
-		"Pending, critical missing till the end": {phase: pending, conditions: with(ready), taints: []corev1.Taint{critical}, after: creationTimeout, want: failedToJoin},
-		"Pending, ready at the last moment":      {phase: pending, conditions: with(ready), after: creationTimeout, want: joinedNow},
+		"Pending, absent at the timeout":         {phase: pending, absent: true, after: creationTimeout, want: failedToJoin},
+		"Pending, not ready at the timeout":      {phase: pending, conditions: with(notReady), after: creationTimeout, want: failedToJoin},
+		"Pending, critical taint at the timeout": {phase: pending, conditions: with(ready), taints: []corev1.Taint{critical}, after: creationTimeout, want: failedToJoin},
+		"Pending, ready at the timeout":          {phase: pending, conditions: with(ready), after: creationTimeout, want: joinedNow},
 
 		"Running, ready":                    {phase: running, conditions: with(ready), want: unchanged(running)},
 		"Running, not ready":                {phase: running, conditions: with(notReady), want: turnedUnknown},
-		"Running, lost touch":               {phase: running, conditions: with(lostTouch), want: turnedUnknown},
+		"Running, Ready Unknown":            {phase: running, conditions: with(lostTouch), want: turnedUnknown},
 		"Running, listed condition True":    {phase: running, conditions: with(ready, condition("DiskPressure", "True")), want: turnedUnknown},
 		"Running, listed condition Unknown": {phase: running, conditions: with(ready, condition("NetworkUnavailable", "Unknown")), want: turnedUnknown},
 		"Running, listed condition False":   {phase: running, conditions: with(ready, condition("DiskPressure", "False")), want: unchanged(running)},
@@ -100,7 +99,7 @@ func TestPhaseFollowsNode(t *testing.T) {
 				h.join(tc.conditions...)
 				change(h, h.node(), func(n *corev1.Node) { n.Spec.Taints = tc.taints })
 			}
-			h.Pass() // the clock of this process begins
+			h.Pass() // starts the timeouts of this process
 			h.SettleAfter(tc.after)
 			got := h.machine()
 			wantStatus(t, got, tc.want)
@@ -112,14 +111,14 @@ func TestPhaseFollowsNode(t *testing.T) {
 				t.Errorf("copy of the node's conditions (-want +got):\n%s", diff)
 			}
 			if len(h.methods()) != 0 {
-				t.Errorf("the driver was called for a node's sake: %v", h.methods())
+				t.Errorf("unexpected driver calls: %v", h.methods())
 			}
 		})
 	}
 }
 
-// TestPreservationOutlastsFailure: a Machine keeps the time until which it is preserved,
-// whatever becomes of its node.
+// TestPreservationOutlastsFailure checks that a Machine keeps its PreserveExpiryTime when its node fails, until it
+// is deleted.
 func TestPreservationOutlastsFailure(t *testing.T) {
 	h := newHarness(t)
 	until := metav1.NewTime(h.Clock.Now().Add(time.Hour).Truncate(time.Second))
@@ -133,12 +132,12 @@ func TestPreservationOutlastsFailure(t *testing.T) {
 	h.Settle()
 	if !h.gone() {
 		if got := h.machine().Status.CurrentStatus.PreserveExpiryTime; got != nil {
-			t.Errorf("a Machine that is being deleted is preserved until %v", got)
+			t.Errorf("a Machine that is being deleted has PreserveExpiryTime %v", got)
 		}
 	}
 }
 
-// TestCreationTimeout: whose word counts, and when its time begins.
+// TestCreationTimeout checks which setting takes precedence, and when the timeout begins.
 func TestCreationTimeout(t *testing.T) {
 	spec := func(d time.Duration) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) {
@@ -169,22 +168,22 @@ func TestCreationTimeout(t *testing.T) {
 			h := newHarness(t)
 			h.declare(inPhase(v1alpha1.MachinePending), tc.machine)
 			if got := h.Settle().RequeueAfter; got != tc.want {
-				t.Errorf("the next pass comes after %v, want %v", got, tc.want)
+				t.Errorf("the next pass is due in %v, want %v", got, tc.want)
 			}
 			h.SettleAfter(tc.want - time.Second)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-				t.Errorf("phase %q a second early", got)
+				t.Errorf("phase %q a second before the timeout", got)
 			}
 			h.SettleAfter(time.Second)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-				t.Errorf("phase %q at the end of %v", got, tc.want)
+				t.Errorf("phase %q after %v", got, tc.want)
 			}
 		})
 	}
 }
 
-// TestCreationTimeoutNeedsTheTarget: while the target cannot be seen nobody knows who has
-// joined, and when it comes back the time begins anew.
+// TestCreationTimeoutNeedsTheTarget checks that the creation timeout does not expire while the target cluster is
+// unavailable, and that it restarts afterwards.
 func TestCreationTimeoutNeedsTheTarget(t *testing.T) {
 	h := newHarness(t)
 	h.target.since = time.Time{}
@@ -192,24 +191,24 @@ func TestCreationTimeoutNeedsTheTarget(t *testing.T) {
 	h.Settle()
 	result := h.SettleAfter(3 * creationTimeout)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-		t.Fatalf("phase %q while the target is away", got)
+		t.Fatalf("phase %q while the target cluster is unavailable", got)
 	}
 	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
-		t.Errorf("the next pass comes after %v; no event tells of the target's return", result.RequeueAfter)
+		t.Errorf("the next pass is due in %v, want a time, since no event reports that the target cluster is available again", result.RequeueAfter)
 	}
 	h.target.since = h.Clock.Now()
 	h.SettleAfter(creationTimeout - time.Second)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-		t.Errorf("phase %q although the target was seen for less than the timeout", got)
+		t.Errorf("phase %q although the target cluster was available for less than the timeout", got)
 	}
 	h.SettleAfter(time.Second)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-		t.Errorf("phase %q at the end", got)
+		t.Errorf("phase %q after the timeout", got)
 	}
 }
 
-// TestTargetAwayDeclaresNothing: a Running Machine whose node cannot be looked
-// for is not declared anything.
+// TestTargetAwayDeclaresNothing checks that a Running Machine keeps its phase while the target cluster is
+// unavailable.
 func TestTargetAwayDeclaresNothing(t *testing.T) {
 	h := newHarness(t)
 	h.target.since = time.Time{}

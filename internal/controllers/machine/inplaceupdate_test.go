@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// The labels of a node that is updated in place.
+// Labels of a node that is updated in place.
 var (
 	asCandidate  = map[string]string{v1alpha1.LabelKeyNodeCandidateForUpdate: "true"}
 	asSelected   = map[string]string{v1alpha1.LabelKeyNodeCandidateForUpdate: "true", v1alpha1.LabelKeyNodeSelectedForUpdate: "true"}
@@ -31,7 +31,7 @@ var (
 	asFailed     = map[string]string{v1alpha1.LabelKeyNodeUpdateResult: v1alpha1.LabelValueNodeUpdateFailed}
 )
 
-// label adds labels to the node, as the deployment's controller, a user and the agent do.
+// label adds labels to the node, like the MachineDeployment controller, a user or the agent.
 func (h *harness) label(labels map[string]string) {
 	h.Helper()
 	change(h, h.node(), func(n *corev1.Node) {
@@ -51,7 +51,8 @@ func (h *harness) unlabel(keys ...string) {
 	})
 }
 
-// updateReason is the reason of the node's condition InPlaceUpdate; empty if there is none.
+// updateReason returns the reason of the node's condition InPlaceUpdate. It is empty if the node does not have the
+// condition.
 func updateReason(conditions []corev1.NodeCondition) string {
 	for _, condition := range conditions {
 		if condition.Type == v1alpha1.NodeInPlaceUpdate {
@@ -61,7 +62,7 @@ func updateReason(conditions []corev1.NodeCondition) string {
 	return ""
 }
 
-// wantUpdate checks the condition of the node, that the Machine has it too, and the Machine's phase.
+// wantUpdate checks the condition of the node, its copy on the Machine, and the Machine's phase.
 func (h *harness) wantUpdate(reason string, phase v1alpha1.MachinePhase) {
 	h.Helper()
 	status := h.machine().Status
@@ -71,7 +72,7 @@ func (h *harness) wantUpdate(reason string, phase v1alpha1.MachinePhase) {
 	}
 }
 
-// updating is a Machine whose node is ready for its update.
+// updating advances the Machine until its node is ready for the update.
 func (h *harness) updating() {
 	h.Helper()
 	h.running()
@@ -80,7 +81,7 @@ func (h *harness) updating() {
 	h.wantUpdate(v1alpha1.ReadyForUpdate, v1alpha1.MachineInPlaceUpdating)
 }
 
-// recordedWrite is a write of MCM, of its machine controller, or of the agent.
+// recordedWrite is a recorded write of MCM, its machine controller, or the agent.
 type recordedWrite struct {
 	By, Verb, Resource, Subresource string
 	Body                            struct {
@@ -107,7 +108,7 @@ func recordedWrites(t *testing.T) []recordedWrite {
 	return writes
 }
 
-// trace is what the writes of an update said, without repetitions and times.
+// trace contains the states that the writes of an update contained, without repetitions and times.
 type trace struct {
 	conditions []corev1.NodeCondition
 	status     []v1alpha1.MachineStatus
@@ -127,19 +128,19 @@ func (tr *trace) node(conditions []corev1.NodeCondition) {
 
 func (tr *trace) machine(status v1alpha1.MachineStatus, name string) {
 	tr.machines++
-	said := v1alpha1.MachineStatus{LastOperation: status.LastOperation, CurrentStatus: status.CurrentStatus}
-	said.LastOperation.LastUpdateTime, said.CurrentStatus.LastUpdateTime = metav1.Time{}, metav1.Time{}
-	said.LastOperation.Description = strings.ReplaceAll(said.LastOperation.Description, name, machineName)
-	if said.LastOperation.Type == v1alpha1.MachineOperationCreate { // how long it took to join
-		said.LastOperation.Description = "joined"
+	state := v1alpha1.MachineStatus{LastOperation: status.LastOperation, CurrentStatus: status.CurrentStatus}
+	state.LastOperation.LastUpdateTime, state.CurrentStatus.LastUpdateTime = metav1.Time{}, metav1.Time{}
+	state.LastOperation.Description = strings.ReplaceAll(state.LastOperation.Description, name, machineName)
+	if state.LastOperation.Type == v1alpha1.MachineOperationCreate { // it contains the join duration
+		state.LastOperation.Description = "joined"
 	}
-	if n := len(tr.status); n == 0 || !cmp.Equal(tr.status[n-1], said) {
-		tr.status = append(tr.status, said)
+	if n := len(tr.status); n == 0 || !cmp.Equal(tr.status[n-1], state) {
+		tr.status = append(tr.status, state)
 	}
 }
 
-// TestUpdateAsRecorded: for the writes of MCM's deployment controller and of an agent, the node and the
-// Machine go through the same states as with MCM's machine controller, with no more writes.
+// TestUpdateAsRecorded repeats the recorded writes of MCM's deployment controller and of an agent. It checks that
+// the node and the Machine go through the same states as with MCM's machine controller, without more writes.
 func TestUpdateAsRecorded(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -171,12 +172,12 @@ func TestUpdateAsRecorded(t *testing.T) {
 	}
 	t.Logf("writes of MCM: %d of the node, %d of the Machine; ours: %d, %d", want.nodes, want.machines, got.nodes, got.machines)
 	if got.nodes > want.nodes || got.machines > want.machines {
-		t.Errorf("%d writes of the node and %d of the Machine; MCM needs %d and %d", got.nodes, got.machines, want.nodes, want.machines)
+		t.Errorf("%d writes of the node and %d of the Machine, want at most %d and %d as in MCM", got.nodes, got.machines, want.nodes, want.machines)
 	}
 	h.wantUpdate(v1alpha1.UpdateSuccessful, v1alpha1.MachineRunning)
 }
 
-// apply makes the write to a node: a patch adds labels, an update replaces what it has of updates.
+// apply applies the write to a node. A patch adds labels; an update replaces everything that belongs to updates.
 func (w recordedWrite) apply(n *corev1.Node) {
 	if w.Verb != "patch" {
 		for _, key := range []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult} {
@@ -191,7 +192,7 @@ func (w recordedWrite) apply(n *corev1.Node) {
 	}
 }
 
-// playBack makes a recorded write of somebody else, settles, and traces what is written then.
+// playBack applies a recorded write of another program, settles, and traces the writes that follow.
 func (h *harness) playBack(write recordedWrite, got *trace) {
 	h.Helper()
 	change(h, h.node(), write.apply)
@@ -211,18 +212,18 @@ func (h *harness) playBack(write recordedWrite, got *trace) {
 				if err := json.Unmarshal([]byte(made.Body), &body); err != nil {
 					h.Fatal(err)
 				}
-				for i := range body.Status.Conditions { // a patch has what changes
+				for i := range body.Status.Conditions { // a patch has only the changes
 					body.Status.Conditions[i].Status = updateCondition(h.node()).Status
 				}
 				got.node(body.Status.Conditions)
 			}
 		}
 	}
-	h.Fatalf("the update never comes to rest:\n%s", h.LastWrites())
+	h.Fatalf("the update does not settle:\n%s", h.LastWrites())
 }
 
-// TestUpdateOnAServer is a whole update with a real API server, whose versions and patches of lists a
-// fake client does not have; the manager restarts after each pass.
+// TestUpdateOnAServer runs an update with a real API server, since a fake client lacks resource versions and
+// patches of lists. The manager restarts after each pass.
 func TestUpdateOnAServer(t *testing.T) {
 	h := newServerHarness(t)
 	h.running()
@@ -246,14 +247,14 @@ func TestUpdateOnAServer(t *testing.T) {
 	if n := h.node(); !n.Spec.Unschedulable || len(n.Status.Conditions) != 2 {
 		t.Errorf("cordoned %v, conditions %v", n.Spec.Unschedulable, n.Status.Conditions)
 	}
-	h.join(append(h.node().Status.Conditions[:0:0], *updateCondition(h.node()), notReady)...) // it restarts
+	h.join(append(h.node().Status.Conditions[:0:0], *updateCondition(h.node()), notReady)...) // the node restarts
 	settle()
 	h.wantUpdate(v1alpha1.ReadyForUpdate, v1alpha1.MachineInPlaceUpdating)
 	h.join(*updateCondition(h.node()), ready)
 	h.label(asSuccessful)
 	settle()
 	h.wantUpdate(v1alpha1.UpdateSuccessful, v1alpha1.MachineRunning)
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateSuccessful, "successfully re-joined the cluster"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateSuccessful, "successfully re-joined the cluster"})
 
 	// The next update of the same node.
 	h.unlabel(v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult)
@@ -276,8 +277,8 @@ func updateCondition(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// TestPhaseBeforeTheAgent: the Machine is InPlaceUpdating before its node is said to be ready for the
-// update, whatever write fails.
+// TestPhaseBeforeTheAgent checks that the Machine is InPlaceUpdating before its node becomes ready for the update,
+// even if a write fails.
 func TestPhaseBeforeTheAgent(t *testing.T) {
 	for failing := range 7 {
 		h := newHarness(t)
@@ -287,7 +288,7 @@ func TestPhaseBeforeTheAgent(t *testing.T) {
 		h.Refuse = func(made lockstep.Write) error {
 			written++
 			if strings.Contains(made.Body, v1alpha1.ReadyForUpdate) && strings.HasSuffix(made.What, "Node") && h.machine().Status.CurrentStatus.Phase != v1alpha1.MachineInPlaceUpdating {
-				t.Errorf("write %d: ready in phase %s", failing, h.machine().Status.CurrentStatus.Phase)
+				t.Errorf("failure of write %d: the node is ready in phase %s", failing, h.machine().Status.CurrentStatus.Phase)
 			}
 			if written == failing+1 {
 				return errDown
@@ -303,8 +304,8 @@ func TestPhaseBeforeTheAgent(t *testing.T) {
 	}
 }
 
-// TestUpdateFails: what the agent says is in the condition and in the last operation; a label that is
-// corrected counts, and a Machine that stays so is replaced.
+// TestUpdateFails checks that the condition and the last operation contain the agent's message, that a corrected
+// label takes effect, and that the Machine is replaced if the failure persists.
 func TestUpdateFails(t *testing.T) {
 	h := newHarness(t)
 	h.updating()
@@ -317,9 +318,9 @@ func TestUpdateFails(t *testing.T) {
 	if got := updateCondition(h.node()).Message; got != "Node in-place update failed: no space left" {
 		t.Errorf("message %q", got)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateFailed, "failed to update dependencies: no space left"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateFailed, "failed to update dependencies: no space left"})
 	if !h.node().Spec.Unschedulable {
-		t.Error("a node whose update failed is uncordoned")
+		t.Error("the node whose update failed was uncordoned")
 	}
 	h.label(asSuccessful)
 	h.Settle()
@@ -330,19 +331,19 @@ func TestUpdateFails(t *testing.T) {
 	h.label(asFailed)
 	h.Settle()
 	h.SettleAfter(healthTimeout + time.Second)
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, "health checks failing"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, "health checks failing"})
 	h.restart()
 	h.Settle()
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-		t.Errorf("phase %s before the Machine is replaced: the health of its node is no recovery", got)
+		t.Errorf("phase %s, want no recovery because of a healthy node", got)
 	}
 	h.label(asSuccessful)
 	h.Settle()
 	h.wantUpdate(v1alpha1.UpdateSuccessful, v1alpha1.MachineRunning)
 }
 
-// TestUpdateTakesTooLong: an agent that never reports, and a node that is gone, fail the update after
-// its own time and not before; a late success counts.
+// TestUpdateTakesTooLong checks that an update fails after its own timeout if the agent never reports or the node
+// is missing, and that a late success is accepted.
 func TestUpdateTakesTooLong(t *testing.T) {
 	own := 7 * time.Minute
 	cases := map[string]struct {
@@ -373,10 +374,10 @@ func TestUpdateTakesTooLong(t *testing.T) {
 			}
 			h.wait(tc.timeout - time.Minute)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineInPlaceUpdating {
-				t.Fatalf("phase %s a minute before its time is over", got)
+				t.Fatalf("phase %s a minute before the timeout", got)
 			}
 			h.wait(time.Minute + time.Second)
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateFailed, "has not been updated in place within"})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateFailed, "has not been updated in place within"})
 			if h.node() == nil {
 				h.wait(healthTimeout + time.Second)
 				if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
@@ -392,11 +393,11 @@ func TestUpdateTakesTooLong(t *testing.T) {
 	}
 }
 
-// TestUpdateTimeoutBeginsAnewAfterAnOutage: nobody can see whether an agent has reported while an API
-// server is away.
+// TestUpdateTimeoutBeginsAnewAfterAnOutage checks that the timeout of an update restarts after an outage, since
+// the result of the agent cannot be read during it.
 func TestUpdateTimeoutBeginsAnewAfterAnOutage(t *testing.T) {
-	t.Attr("fault", "the target API server is away for an hour, amid an update in place")
-	t.Attr("outcome", "the update has its whole time after the outage")
+	t.Attr("fault", "the target API server is unavailable for an hour during an in-place update")
+	t.Attr("outcome", "the update timeout restarts after the outage")
 	h := newHarness(t)
 	h.controller.Health.OutagePeriod = time.Minute
 	down := false
@@ -406,7 +407,7 @@ func TestUpdateTimeoutBeginsAnewAfterAnOutage(t *testing.T) {
 	down = true
 	h.wait(3 * timeouts.DefaultInPlaceUpdate)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineInPlaceUpdating {
-		t.Fatalf("phase %s while the target is away", got)
+		t.Fatalf("phase %s while the target cluster is unavailable", got)
 	}
 	down = false
 	h.wait(timeouts.DefaultInPlaceUpdate - 2*time.Minute)
@@ -419,8 +420,8 @@ func TestUpdateTimeoutBeginsAnewAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestRestartingNodeIsNotReplaced: whatever a node says of itself while it is updated, it is the
-// update's time that counts.
+// TestRestartingNodeIsNotReplaced checks that the health of a node does not matter while the node is updated; only
+// the update timeout applies.
 func TestRestartingNodeIsNotReplaced(t *testing.T) {
 	h := newHarness(t)
 	h.updating()
@@ -431,18 +432,18 @@ func TestRestartingNodeIsNotReplaced(t *testing.T) {
 			t.Fatalf("phase %s", got)
 		}
 	}
-	h.label(asSuccessful) // before it is ready
+	h.label(asSuccessful) // before the node is ready
 	h.Settle()
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineUnknown {
-		t.Errorf("phase %s: a node that reported success and is not ready has the health timeout", got)
+		t.Errorf("phase %s, want the health timeout to apply after a success", got)
 	}
 	h.join(*updateCondition(h.node()), ready)
 	h.Settle()
 	h.wantUpdate(v1alpha1.UpdateSuccessful, v1alpha1.MachineRunning)
 }
 
-// TestDrainForAnUpdate: the drain has its own clock, and its own label that forces it; what holds it up
-// is said, and the health of the node counts meanwhile.
+// TestDrainForAnUpdate checks that the drain has its own start and its own label that forces it, that the status
+// reports what delays it, and that the health of the node still matters.
 func TestDrainForAnUpdate(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -453,21 +454,21 @@ func TestDrainForAnUpdate(t *testing.T) {
 	begun := h.Clock.Now()
 	h.wantUpdate(v1alpha1.SelectedForUpdate, v1alpha1.MachineRunning)
 	if !h.node().Spec.Unschedulable {
-		t.Error("the node is not cordoned")
+		t.Error("the node was not cordoned")
 	}
 	got := d.requests[len(d.requests)-1]
 	want := drain.Request{Machine: h.Key, Node: h.nodeName(), Since: got.Since, Timeout: DefaultDrainTimeout, MaxEvictRetries: DefaultMaxEvictRetries}
 	if diff := cmp.Diff(want, got); diff != "" || begun.Sub(got.Since) > time.Minute {
-		t.Errorf("begun at %v, since %v; request (-want +got):\n%s", begun, got.Since, diff)
+		t.Errorf("condition since %v, drain since %v; request (-want +got):\n%s", begun, got.Since, diff)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "joined the cluster"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateSuccessful, "joined the cluster"})
 
 	d.reports = []drain.Report{misconfigured()}
 	h.Settle()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationDrainNode, v1alpha1.MachineStateProcessing, "misconfigured and requires zero voluntary evictions"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationDrainNode, v1alpha1.MachineStateProcessing, "misconfigured and requires zero voluntary evictions"})
 	d.reports = []drain.Report{forPod("web")}
 	h.Settle()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationDrainNode, v1alpha1.MachineStateProcessing, "Draining the node"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationDrainNode, v1alpha1.MachineStateProcessing, "Draining the node"})
 
 	h.join(*updateCondition(h.node()), notReady)
 	h.Settle()
@@ -480,10 +481,10 @@ func TestDrainForAnUpdate(t *testing.T) {
 	h.Settle()
 	h.wantUpdate(v1alpha1.ReadyForUpdate, v1alpha1.MachineInPlaceUpdating)
 	if d.deleted != 0 {
-		t.Error("the volume attachments are deleted, as if the VM were")
+		t.Error("the volume attachments were deleted")
 	}
 	if len(d.forgotten) == 0 {
-		t.Error("the drain is remembered, and the node will have other pods")
+		t.Error("the drainer's state was not discarded")
 	}
 }
 
@@ -512,7 +513,7 @@ func TestForcedDrainForAnUpdate(t *testing.T) {
 	}
 }
 
-// TestForcedDrainThatFails is tried again, and is not taken for an empty node.
+// TestForcedDrainThatFails checks that a failed forced drain restarts, and that the node is not considered empty.
 func TestForcedDrainThatFails(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -523,11 +524,12 @@ func TestForcedDrainThatFails(t *testing.T) {
 	result := h.Settle()
 	h.wantUpdate(v1alpha1.SelectedForUpdate, v1alpha1.MachineRunning)
 	if result.RequeueAfter <= 0 || result.RequeueAfter > 5*time.Second || len(d.forgotten) == 0 {
-		t.Errorf("again after %v, forgotten %d times", result.RequeueAfter, len(d.forgotten))
+		t.Errorf("next pass in %v, state discarded %d times", result.RequeueAfter, len(d.forgotten))
 	}
 }
 
-// TestDeletionInMidUpdate: a deletion drains with its own clock, and the update ends.
+// TestDeletionInMidUpdate checks that the drain of a deletion has its own start, and that the deletion stops the
+// update.
 func TestDeletionInMidUpdate(t *testing.T) {
 	cases := map[string]func(h *harness, d *fakeDrainer){
 		"candidate": func(h *harness, _ *fakeDrainer) { h.label(asCandidate); h.Settle() },
@@ -549,7 +551,7 @@ func TestDeletionInMidUpdate(t *testing.T) {
 			h.deleteNow()
 			h.Settle()
 			if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
-				t.Error("something is left")
+				t.Error("the deletion is incomplete")
 			}
 			if last := d.requests[len(d.requests)-1]; !last.Since.Equal(h.Clock.Now()) && h.Clock.Since(last.Since) > time.Minute {
 				t.Errorf("the drain of the deletion began at %v", last.Since)
@@ -558,7 +560,7 @@ func TestDeletionInMidUpdate(t *testing.T) {
 	}
 }
 
-// TestNodeDeletedInMidUpdate deletes the Machine, as always.
+// TestNodeDeletedInMidUpdate checks that the deletion of a node deletes its Machine also during an update.
 func TestNodeDeletedInMidUpdate(t *testing.T) {
 	h := newHarness(t)
 	h.updating()
@@ -567,12 +569,12 @@ func TestNodeDeletedInMidUpdate(t *testing.T) {
 	}
 	h.Settle()
 	if !h.gone() || len(h.Driver.VMs()) != 0 {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 }
 
-// TestLabelsInAnyOrder: in whatever order users and agents set and remove the labels, the Machine comes
-// to rest, and with all labels set it ends as updated.
+// TestLabelsInAnyOrder checks that the Machine settles in whatever order users and agents set and remove the
+// labels, and that the update completes when all labels are set.
 func TestLabelsInAnyOrder(t *testing.T) {
 	keys := []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
 	all := map[string]string{}
@@ -589,7 +591,7 @@ func TestLabelsInAnyOrder(t *testing.T) {
 				for step, i := range order {
 					h.label(map[string]string{keys[i]: all[keys[i]]})
 					h.Settle()
-					if step < removed { // and set again below
+					if step < removed { // set again below
 						h.unlabel(keys[i])
 						h.Settle()
 					}
@@ -603,14 +605,14 @@ func TestLabelsInAnyOrder(t *testing.T) {
 				h.restart()
 				h.Settle()
 				if len(h.Writes) != 0 {
-					t.Errorf("writes without a change:\n%s", h.LastWrites())
+					t.Errorf("unexpected writes:\n%s", h.LastWrites())
 				}
 			})
 		}
 	}
 }
 
-// TestMisplacedLabelsAreSaid once, on the Machine.
+// TestMisplacedLabelsAreSaid checks that misplaced labels cause one event on the Machine.
 func TestMisplacedLabelsAreSaid(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -625,7 +627,7 @@ func TestMisplacedLabelsAreSaid(t *testing.T) {
 	}
 }
 
-// TestEventsOfAnUpdate: one for each thing that happened.
+// TestEventsOfAnUpdate checks that each transition of an update causes one event.
 func TestEventsOfAnUpdate(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -644,7 +646,7 @@ func TestEventsOfAnUpdate(t *testing.T) {
 	}
 }
 
-// TestNoUpdateCostsNothing: without labels of an update there is no request for it.
+// TestNoUpdateCostsNothing checks that there are no requests for updates without labels for them.
 func TestNoUpdateCostsNothing(t *testing.T) {
 	h := newHarness(t)
 	d := h.draining()
@@ -657,7 +659,7 @@ func TestNoUpdateCostsNothing(t *testing.T) {
 	}
 }
 
-// TestUpdateOfAMachineThatIsNotRunning waits until it is.
+// TestUpdateOfAMachineThatIsNotRunning checks that the update waits until the Machine is Running.
 func TestUpdateOfAMachineThatIsNotRunning(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -668,15 +670,15 @@ func TestUpdateOfAMachineThatIsNotRunning(t *testing.T) {
 	h.Settle()
 	h.wantUpdate(v1alpha1.SelectedForUpdate, v1alpha1.MachinePending)
 	if h.node().Spec.Unschedulable {
-		t.Error("a node that has not joined is cordoned")
+		t.Error("the node was cordoned before it joined")
 	}
 	h.join(*updateCondition(h.node()), ready)
 	h.Settle()
 	h.wantUpdate(v1alpha1.ReadyForUpdate, v1alpha1.MachineInPlaceUpdating)
 }
 
-// TestRestoredInMidUpdate: a Machine whose status was lost, as by a migration of the control plane,
-// goes on with the update of its node.
+// TestRestoredInMidUpdate checks that the update of a node continues if the status of its Machine is lost, as in a
+// migration of the control plane.
 func TestRestoredInMidUpdate(t *testing.T) {
 	h := newHarness(t)
 	h.updating()

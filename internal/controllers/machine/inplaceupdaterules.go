@@ -10,14 +10,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// nodeUpdate is the state of an in-place update in the labels and conditions of a node. The node's next condition
+// updateState is the state of an in-place update in the labels and conditions of a node. The node's next condition
 // follows from it.
-type nodeUpdate struct{ inplaceupdate.Node }
+type updateState struct{ inplaceupdate.Node }
 
-func readUpdate(node *corev1.Node) nodeUpdate { return nodeUpdate{inplaceupdate.Read(node)} }
+func readUpdate(node *corev1.Node) updateState { return updateState{inplaceupdate.Read(node)} }
 
 // concerns reports whether the node takes part in an in-place update.
-func (n nodeUpdate) concerns(phase v1alpha1.MachinePhase) bool {
+func (n updateState) concerns(phase v1alpha1.MachinePhase) bool {
 	return n.Candidate || n.Selected || n.Result != "" || n.Underway() || isUpdatePhase(phase)
 }
 
@@ -27,7 +27,7 @@ func isUpdatePhase(phase v1alpha1.MachinePhase) bool {
 }
 
 // next returns the reason of the node's next condition. It is empty if the condition does not change.
-func (n nodeUpdate) next(phase v1alpha1.MachinePhase) string {
+func (n updateState) next(phase v1alpha1.MachinePhase) string {
 	if n.Candidate {
 		if reason := n.nextByLabels(); reason != "" {
 			return reason
@@ -43,7 +43,7 @@ func (n nodeUpdate) next(phase v1alpha1.MachinePhase) string {
 }
 
 // nextByLabels returns the reason that follows from the labels of a candidate.
-func (n nodeUpdate) nextByLabels() string {
+func (n updateState) nextByLabels() string {
 	switch reason := n.Condition.Reason; {
 	case n.Condition.Type == "", reason == v1alpha1.UpdateSuccessful && n.Result == "": // the next update
 		return v1alpha1.CandidateForUpdate
@@ -61,7 +61,7 @@ func (n nodeUpdate) nextByLabels() string {
 
 // conditionWith returns the condition with the given reason, and whether it differs from the node's condition.
 // The message is MCM's. Like MCM's condition, it has no heartbeat time.
-func (n nodeUpdate) conditionWith(reason string, now time.Time) (condition corev1.NodeCondition, changed bool) {
+func (n updateState) conditionWith(reason string, now time.Time) (condition corev1.NodeCondition, changed bool) {
 	condition = corev1.NodeCondition{
 		Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
 		Reason: reason, Message: updateMessages[reason],
@@ -89,7 +89,7 @@ var updateMessages = map[string]string{
 
 // drains reports whether the node must be drained for its update. Nodes of Machines that have not joined are
 // drained after they join, and nodes of Failed Machines after they recover.
-func (n nodeUpdate) drains(phase v1alpha1.MachinePhase) bool {
+func (n updateState) drains(phase v1alpha1.MachinePhase) bool {
 	switch phase {
 	case v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineInPlaceUpdateSuccessful, v1alpha1.MachineInPlaceUpdateFailed:
 		return n.Condition.Reason == v1alpha1.SelectedForUpdate
@@ -99,7 +99,7 @@ func (n nodeUpdate) drains(phase v1alpha1.MachinePhase) bool {
 
 // failed reports whether the update of the node failed or timed out. If its Machine is Failed, a healthy node does
 // not make the Machine Running again, since the node is cordoned and not updated.
-func (n nodeUpdate) failed() bool {
+func (n updateState) failed() bool {
 	switch n.Condition.Reason {
 	case v1alpha1.DrainSuccessful, v1alpha1.ReadyForUpdate, v1alpha1.UpdateFailed:
 		return !n.Succeeded()

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// The short names of the labels.
+// Short names of the labels.
 const (
 	candidate  = v1alpha1.LabelKeyNodeCandidateForUpdate
 	selected   = v1alpha1.LabelKeyNodeSelectedForUpdate
@@ -21,7 +21,8 @@ const (
 	failed     = v1alpha1.LabelValueNodeUpdateFailed
 )
 
-// labelled returns a node with labels, as key=value or keys that are "true", and a condition.
+// labelled returns a node with a condition and labels. A label is given as key=value, or as a key whose value is
+// "true".
 func labelled(reason string, labels ...string) *corev1.Node {
 	node := &corev1.Node{}
 	for _, label := range labels {
@@ -32,7 +33,7 @@ func labelled(reason string, labels ...string) *corev1.Node {
 		metav1.SetMetaDataLabel(&node.ObjectMeta, key, value)
 	}
 	if reason != "" {
-		condition, _ := nodeUpdate{}.conditionWith(reason, time.Unix(0, 0))
+		condition, _ := updateState{}.conditionWith(reason, time.Unix(0, 0))
 		setNodeCondition(node, condition)
 	}
 	return node
@@ -46,32 +47,32 @@ func TestNextCondition(t *testing.T) {
 		phase  v1alpha1.MachinePhase
 		want   string
 	}{
-		"no labels":           {"", labelled(""), running, ""},
-		"selected only":       {"a node that is no candidate is not updated", labelled("", selected), running, ""},
-		"candidate":           {"", labelled("", candidate), running, v1alpha1.CandidateForUpdate},
-		"any value":           {"MCM looks at the key", labelled("", candidate+"="), running, v1alpha1.CandidateForUpdate},
-		"candidate already":   {"", labelled(v1alpha1.CandidateForUpdate, candidate), running, ""},
-		"both at once":        {"first the one, then the other", labelled("", candidate, selected), running, v1alpha1.CandidateForUpdate},
-		"selected":            {"", labelled(v1alpha1.CandidateForUpdate, candidate, selected), running, v1alpha1.SelectedForUpdate},
-		"to be drained":       {"", labelled(v1alpha1.SelectedForUpdate, candidate, selected), running, ""},
-		"drained":             {"the phase says so", labelled(v1alpha1.SelectedForUpdate, candidate, selected), updating, v1alpha1.DrainSuccessful},
-		"then ready":          {"", labelled(v1alpha1.DrainSuccessful, candidate, selected), updating, v1alpha1.ReadyForUpdate},
-		"then it waits":       {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected), updating, ""},
-		"success":             {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+successful), updating, v1alpha1.UpdateSuccessful},
-		"failure":             {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed), updating, v1alpha1.UpdateFailed},
-		"no such result":      {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"=perhaps"), updating, ""},
-		"success after all":   {"", labelled(v1alpha1.UpdateFailed, candidate, selected, result+"="+successful), v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateSuccessful},
-		"failure stays":       {"MCM does not begin anew either", labelled(v1alpha1.UpdateFailed, candidate, selected), v1alpha1.MachineInPlaceUpdateFailed, ""},
-		"success of a moment": {"the deployment removes the labels one day", labelled(v1alpha1.UpdateSuccessful, candidate, selected, result+"="+successful), running, v1alpha1.UpdateSuccessful},
-		"the next update":     {"", labelled(v1alpha1.UpdateSuccessful, candidate), running, v1alpha1.CandidateForUpdate},
-		"updated":             {"", labelled(v1alpha1.UpdateSuccessful), running, ""},
+		"no labels":         {"", labelled(""), running, ""},
+		"selected only":     {"a node that is not a candidate is not updated", labelled("", selected), running, ""},
+		"candidate":         {"", labelled("", candidate), running, v1alpha1.CandidateForUpdate},
+		"any value":         {"only the key matters, as in MCM", labelled("", candidate+"="), running, v1alpha1.CandidateForUpdate},
+		"candidate already": {"", labelled(v1alpha1.CandidateForUpdate, candidate), running, ""},
+		"both together":     {"the candidate comes before the selection", labelled("", candidate, selected), running, v1alpha1.CandidateForUpdate},
+		"selected":          {"", labelled(v1alpha1.CandidateForUpdate, candidate, selected), running, v1alpha1.SelectedForUpdate},
+		"to be drained":     {"", labelled(v1alpha1.SelectedForUpdate, candidate, selected), running, ""},
+		"drained":           {"the phase shows that the drain is complete", labelled(v1alpha1.SelectedForUpdate, candidate, selected), updating, v1alpha1.DrainSuccessful},
+		"then ready":        {"", labelled(v1alpha1.DrainSuccessful, candidate, selected), updating, v1alpha1.ReadyForUpdate},
+		"then it waits":     {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected), updating, ""},
+		"success":           {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+successful), updating, v1alpha1.UpdateSuccessful},
+		"failure":           {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed), updating, v1alpha1.UpdateFailed},
+		"unknown result":    {"", labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"=perhaps"), updating, ""},
+		"success after all": {"", labelled(v1alpha1.UpdateFailed, candidate, selected, result+"="+successful), v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateSuccessful},
+		"failure stays":     {"MCM does not restart the update either", labelled(v1alpha1.UpdateFailed, candidate, selected), v1alpha1.MachineInPlaceUpdateFailed, ""},
+		"fresh success":     {"the deployment removes the labels later", labelled(v1alpha1.UpdateSuccessful, candidate, selected, result+"="+successful), running, v1alpha1.UpdateSuccessful},
+		"the next update":   {"", labelled(v1alpha1.UpdateSuccessful, candidate), running, v1alpha1.CandidateForUpdate},
+		"updated":           {"", labelled(v1alpha1.UpdateSuccessful), running, ""},
 
-		"old result, drained first": {"a result of before does not replace the drain", labelled(v1alpha1.SelectedForUpdate, candidate, selected, result+"="+successful), running, ""},
-		"result of a candidate":     {"as in MCM, a user may have updated it", labelled(v1alpha1.CandidateForUpdate, candidate, result+"="+successful), running, v1alpha1.UpdateSuccessful},
+		"old result, drained first": {"an earlier result does not replace the drain", labelled(v1alpha1.SelectedForUpdate, candidate, selected, result+"="+successful), running, ""},
+		"result of a candidate":     {"as in MCM, since a user may have updated the node", labelled(v1alpha1.CandidateForUpdate, candidate, result+"="+successful), running, v1alpha1.UpdateSuccessful},
 		"result, no candidate":      {"", labelled(v1alpha1.ReadyForUpdate, selected, result+"="+successful), updating, ""},
-		"labels gone, drained":      {"as in MCM, what has begun goes on", labelled(v1alpha1.SelectedForUpdate), updating, v1alpha1.DrainSuccessful},
+		"labels gone, drained":      {"as in MCM, the update continues", labelled(v1alpha1.SelectedForUpdate), updating, v1alpha1.DrainSuccessful},
 		"labels gone, then ready":   {"", labelled(v1alpha1.DrainSuccessful), updating, v1alpha1.ReadyForUpdate},
-		"a reason of others":        {"", labelled("Other", candidate, selected), running, ""},
+		"unknown reason":            {"", labelled("Other", candidate, selected), running, ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +83,8 @@ func TestNextCondition(t *testing.T) {
 	}
 }
 
-// TestConditionsEnd: whatever the labels and the phase are, and in whatever state the node is, the
-// conditions that follow from each other come to an end, and a node that is selected is always drained.
+// TestConditionsEnd checks that the sequence of conditions terminates for any labels, phase and condition, and
+// that a selected node is always drained.
 func TestConditionsEnd(t *testing.T) {
 	reasons := []string{"", "Other"}
 	for reason := range updateMessages {
@@ -123,11 +124,11 @@ func follow(t *testing.T, name string, node *corev1.Node, phase v1alpha1.Machine
 			return
 		}
 		if next == v1alpha1.DrainSuccessful && phase != v1alpha1.MachineInPlaceUpdating {
-			t.Errorf("%s: drained in phase %s", name, phase)
+			t.Errorf("%s: the drain was skipped in phase %s", name, phase)
 		}
 		setNodeCondition(node, condition)
 	}
-	t.Errorf("%s: there is no end", name)
+	t.Errorf("%s: the sequence does not terminate", name)
 }
 
 func TestConditionFieldByField(t *testing.T) {
@@ -144,11 +145,11 @@ func TestConditionFieldByField(t *testing.T) {
 	}
 	n.Condition = got
 	if _, news := n.conditionWith(v1alpha1.UpdateFailed, now.Add(time.Hour)); news {
-		t.Error("the same condition is written again")
+		t.Error("an unchanged condition is reported as changed")
 	}
 	n.FailureReason = "no space left on /"
 	if got, news := n.conditionWith(v1alpha1.UpdateFailed, now.Add(time.Hour)); !news || got.LastTransitionTime != want.LastTransitionTime {
-		t.Errorf("another reason of the agent: %+v, written %v", got, news)
+		t.Errorf("after the agent's reason changed: %+v, changed = %v", got, news)
 	}
 }
 
@@ -162,7 +163,7 @@ func TestWhoIsDrained(t *testing.T) {
 			t.Errorf("phase %q: %v, want %v", phase, got, want)
 		}
 		if readUpdate(labelled(v1alpha1.CandidateForUpdate, candidate)).drains(phase) {
-			t.Errorf("phase %q: a candidate is drained", phase)
+			t.Errorf("phase %q: a candidate must not be drained", phase)
 		}
 	}
 }
@@ -176,7 +177,7 @@ func TestFailed(t *testing.T) {
 			t.Errorf("%q: %v, want %v", reason, got, want)
 		}
 		if readUpdate(labelled(reason, result+"="+successful)).failed() {
-			t.Errorf("%q: failed although the agent has reported success", reason)
+			t.Errorf("%q: failed = true although the agent reported success", reason)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// life takes the Machine from its declaration to its end, with passes that may fail, and
-// checks what has to be true in between.
+// life creates the Machine, waits until it is Running, and deletes it, with passes that may fail. It checks the
+// state after each stage.
 func (h *harness) life() {
 	h.Helper()
 	h.declare(func(m *v1alpha1.Machine) {
@@ -24,29 +24,29 @@ func (h *harness) life() {
 	})
 	h.wait(time.Minute)
 	if got := h.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachinePending || got.Spec.ProviderID == "" {
-		h.Fatalf("phase %q, VM %q after the creation", got.Status.CurrentStatus.Phase, got.Spec.ProviderID)
+		h.Fatalf("after the creation: phase %q, VM %q", got.Status.CurrentStatus.Phase, got.Spec.ProviderID)
 	}
 	h.join(ready)
 	h.wait(time.Minute)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning || len(h.tokens()) != 0 {
-		h.Fatalf("phase %q and %d tokens after the node has joined", got, len(h.tokens()))
+		h.Fatalf("after the node joined: phase %q, %d tokens", got, len(h.tokens()))
 	}
 	h.delete()
 	h.wait(time.Minute)
 	if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 || len(h.tokens()) != 0 {
-		h.Fatalf("after the deletion: gone %v, VMs %v, %d tokens", h.gone(), h.Driver.VMs(), len(h.tokens()))
+		h.Fatalf("after the deletion: deleted %v, VMs %v, %d tokens", h.gone(), h.Driver.VMs(), len(h.tokens()))
 	}
 }
 
-// TestEveryWriteMayFail: whichever write of a Machine's life the API server refuses, the
-// Machine gets its VM, one, joins, and leaves nothing behind. What becomes of processes that
-// end in between, and of answers that are lost, is explored in test/suites/crash.
+// TestEveryWriteMayFail checks that if the API server refuses any one write, the Machine nevertheless gets exactly
+// one VM, joins, and is deleted completely. The tests in test/suites/crash cover processes that terminate and
+// responses that are lost.
 func TestEveryWriteMayFail(t *testing.T) {
 	whole := newHarness(t)
 	whole.draining()
 	whole.life()
 	if len(whole.Writes) < 12 {
-		t.Fatalf("a life of %d writes, want a whole one: %s", len(whole.Writes), whole.LastWrites())
+		t.Fatalf("only %d writes without a refusal: %s", len(whole.Writes), whole.LastWrites())
 	}
 	for at := range whole.Writes {
 		t.Run(fmt.Sprintf("%d, %s", at, whole.Writes[at].What), func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 			}
 			h.life()
 			if writes <= len(whole.Writes)-1 {
-				t.Errorf("%d writes, fewer than without a refusal", writes)
+				t.Errorf("%d writes, want no fewer than without a refusal", writes)
 			}
 			if got := len(h.Driver.Calls(fake.CreateMachine)); got != 1 {
 				t.Errorf("%d creations", got)
@@ -70,8 +70,8 @@ func TestEveryWriteMayFail(t *testing.T) {
 	}
 }
 
-// TestAbsurdConfigurations: whatever a Machine says about its timeouts, nothing crashes,
-// nothing is looked at without end, and it can be deleted.
+// TestAbsurdConfigurations checks that no timeouts of a Machine cause a crash or a busy loop, and that the Machine
+// can be deleted.
 func TestAbsurdConfigurations(t *testing.T) {
 	const (
 		longest  = time.Duration(1<<63 - 1)
@@ -86,9 +86,9 @@ func TestAbsurdConfigurations(t *testing.T) {
 	}
 	cases := map[string]struct {
 		config *v1alpha1.MachineConfiguration
-		// is what the Machine comes to without a node; with one it is Running.
+		// is is the phase without a node. With a node, the Machine becomes Running.
 		is v1alpha1.MachinePhase
-		// drain and retries are what a drain is asked for.
+		// drain and retries are the expected values in the drain request.
 		drain   time.Duration
 		retries int32
 	}{
@@ -110,13 +110,13 @@ func TestAbsurdConfigurations(t *testing.T) {
 			h.join(ready)
 			h.wait(10 * time.Minute)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
-				t.Errorf("phase %q with a node that is well", got)
+				t.Errorf("phase %q with a healthy node", got)
 			}
 			d := h.draining()
 			h.delete()
 			h.wait(time.Minute)
 			if !h.gone() || len(d.requests) == 0 {
-				t.Fatalf("gone: %v, %d drains", h.gone(), len(d.requests))
+				t.Fatalf("deleted: %v, %d drains", h.gone(), len(d.requests))
 			}
 			if got := d.requests[0]; got.Timeout != tc.drain || got.MaxEvictRetries != tc.retries {
 				t.Errorf("drain timeout %v, %d retries; want %v, %d", got.Timeout, got.MaxEvictRetries, tc.drain, tc.retries)

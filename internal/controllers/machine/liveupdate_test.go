@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// Provider specifications. Of the driver's VMs, tags can change, and other fields cannot.
+// Provider specifications. The fake driver can update the tags of a VM, and no other fields.
 const (
 	specMade     = `{"size":"s","tags":{"team":"red"}}`
 	specTags     = `{"size":"s","tags":{"team":"blue"}}`
@@ -25,7 +25,7 @@ const (
 	specTagsSize = `{"size":"m","tags":{"team":"blue"}}`
 )
 
-// runningOf makes a Machine with a VM of a specification that is Running.
+// runningOf returns a harness with a Running Machine whose VM has the given specification.
 func runningOf(t *testing.T, spec string) *harness {
 	t.Helper()
 	h := newHarness(t)
@@ -51,7 +51,7 @@ func (h *harness) editClass(strategy liveupdate.Strategy, spec string) {
 	})
 }
 
-// updates are the calls of UpdateMachine so far, those that change something.
+// updates returns the numbers of dry runs and real updates among the calls of UpdateMachine so far.
 func (h *harness) updates() (dry, real int) {
 	for _, req := range fake.Requests[*driver.UpdateMachineRequest](h.Driver) {
 		if req.DryRun {
@@ -72,17 +72,17 @@ func (h *harness) wantRunning() {
 	}
 }
 
-// TestAnEditedClassChangesNothing is MCM's behaviour.
+// TestAnEditedClassChangesNothing checks the default, which is MCM's behavior.
 func TestAnEditedClassChangesNothing(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Keep, specTags)
 	h.Settle()
 	if writes, calls := h.TakeWrites(), h.methods(); len(writes)+len(calls) > 0 {
-		t.Errorf("it makes writes %v and calls %v", writes, calls)
+		t.Errorf("writes %v and calls %v, want none", writes, calls)
 	}
 }
 
-// TestAVMIsUpdated: with as few writes as the budget allows.
+// TestAVMIsUpdated checks that a VM is updated with the expected writes only.
 func TestAVMIsUpdated(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specTags)
@@ -91,20 +91,20 @@ func TestAVMIsUpdated(t *testing.T) {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}
 	if h.vmSpec() != specTags {
-		t.Errorf("the VM is %s", h.vmSpec())
+		t.Errorf("VM specification %s", h.vmSpec())
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineRunning, v1alpha1.MachineOperationUpdate, v1alpha1.MachineStateSuccessful, `VM sim:///m1 updated to MachineClass "small": tags`})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineRunning, v1alpha1.MachineOperationUpdate, v1alpha1.MachineStateSuccessful, `VM sim:///m1 updated to MachineClass "small": tags`})
 	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "InstanceUpdated") {
-		t.Errorf("events are %q", events)
+		t.Errorf("events %q, want one", events)
 	}
 	if effect := liveupdate.Read(h.machine().Annotations).Effect(h.class()); effect != liveupdate.None {
-		t.Errorf("then the class %s", effect)
+		t.Errorf("effect of the class after the update: %s", effect)
 	}
 	h.Driver.ForgetCalls()
 	h.restart()
 	h.Settle()
 	if writes, calls := h.TakeWrites(), h.methods(); len(writes)+len(calls) > 0 {
-		t.Errorf("after a restart it makes writes %v and calls %v", writes, calls)
+		t.Errorf("writes %v and calls %v after a restart, want none", writes, calls)
 	}
 }
 
@@ -124,26 +124,27 @@ func TestADryRunChangesNothing(t *testing.T) {
 			t.Errorf("%s: writes (-want +got):\n%s", spec, diff)
 		}
 		if dry, real := h.updates(); dry != 1 || real != 0 || h.vmSpec() != specMade {
-			t.Errorf("%s: %d dry runs, %d updates; the VM is %s", spec, dry, real, h.vmSpec())
+			t.Errorf("%s: %d dry runs, %d updates, VM specification %s", spec, dry, real, h.vmSpec())
 		}
 		if got := liveupdate.Read(h.machine().Annotations).Effect(h.class()); got != want {
-			t.Errorf("%s: the Machine says that it %s, want %s", spec, got, want)
+			t.Errorf("%s: effect %s, want %s", spec, got, want)
 		}
 		h.wantRunning()
 	}
 }
 
-// TestWhatNeedsAReplacement: what can be changed is, the rest is said once, and no Machine goes.
+// TestWhatNeedsAReplacement checks that the driver makes the changes that it can, that one event reports the
+// others, and that the Machine is not deleted.
 func TestWhatNeedsAReplacement(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specTagsSize)
 	h.Settle()
 	if want := `{"size":"s","tags":{"team":"blue"}}`; h.vmSpec() != want {
-		t.Errorf("the VM is %s, want %s", h.vmSpec(), want)
+		t.Errorf("VM specification %s, want %s", h.vmSpec(), want)
 	}
 	events := strings.Join(h.takeEvents(), "\n")
 	if strings.Count(events, "Warning ReplacementNeeded") != 1 || !strings.Contains(events, "size") {
-		t.Errorf("events are %s", events)
+		t.Errorf("events %s", events)
 	}
 	h.wantRunning()
 	h.Driver.ForgetCalls()
@@ -151,20 +152,21 @@ func TestWhatNeedsAReplacement(t *testing.T) {
 	h.restart()
 	h.Settle()
 	if writes, calls := h.TakeWrites(), h.methods(); len(writes)+len(calls) > 0 {
-		t.Errorf("after a restart it makes writes %v and calls %v", writes, calls)
+		t.Errorf("writes %v and calls %v after a restart, want none", writes, calls)
 	}
-	h.editClass(liveupdate.Update, specMade) // the edit is taken back
+	h.editClass(liveupdate.Update, specMade) // the edit is reverted
 	h.Settle()
 	if h.vmSpec() != specMade {
-		t.Errorf("after the edit was taken back the VM is %s", h.vmSpec())
+		t.Errorf("VM specification %s after the edit was reverted", h.vmSpec())
 	}
 }
 
-// TestAnUpdateThatIsTakenBack: it had its effect, and its answer was lost.
+// TestAnUpdateThatIsTakenBack checks that an edit can be reverted if the update took effect but its response was
+// lost.
 func TestAnUpdateThatIsTakenBack(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specMade)
-	h.Settle() // it is known what the VM was made from
+	h.Settle() // records the specification of the VM
 	h.Driver.OnUpdate(func(_ context.Context, req *driver.UpdateMachineRequest, do func() (*driver.UpdateMachineResponse, error)) (*driver.UpdateMachineResponse, error) {
 		resp, err := do()
 		if req.DryRun {
@@ -178,27 +180,27 @@ func TestAnUpdateThatIsTakenBack(t *testing.T) {
 	h.editClass(liveupdate.Update, specMade)
 	h.Settle()
 	if h.vmSpec() != specMade {
-		t.Errorf("the VM is %s", h.vmSpec())
+		t.Errorf("VM specification %s", h.vmSpec())
 	}
 }
 
 type updateHook = fake.Hook[driver.UpdateMachineRequest, driver.UpdateMachineResponse]
 
-// TestDriversThatUpdateBadly: the Machine stays as well as it is, one event says what is wrong, and the calls are
-// spread by the back-off.
+// TestDriversThatUpdateBadly checks that a failing update does not affect the Machine, that one event reports the
+// error, and that the calls are delayed by the back-off.
 func TestDriversThatUpdateBadly(t *testing.T) {
 	for name, tc := range map[string]struct {
-		update updateHook
-		says   string
-		code   codes.Code
+		update  updateHook
+		message string
+		code    codes.Code
 	}{
-		"it says that it is done, and is not": {func(_ context.Context, req *driver.UpdateMachineRequest, do func() (*driver.UpdateMachineResponse, error)) (*driver.UpdateMachineResponse, error) {
+		"it returns success without an update": {func(_ context.Context, req *driver.UpdateMachineRequest, do func() (*driver.UpdateMachineResponse, error)) (*driver.UpdateMachineResponse, error) {
 			req.DryRun = true
 			return do()
 		}, "the driver says that the VM was updated, and that it still differs in tags", codes.Internal},
-		"it answers with nothing": {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, nil), "without a response", codes.Internal},
-		"it finds no VM":          {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.NotFound)), "no luck", codes.NotFound},
-		"it is not allowed to":    {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.PermissionDenied)), "no luck", codes.PermissionDenied},
+		"it returns nothing":   {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, nil), "without a response", codes.Internal},
+		"it finds no VM":       {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.NotFound)), "no luck", codes.NotFound},
+		"it has no permission": {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.PermissionDenied)), "no luck", codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := runningOf(t, specMade)
@@ -207,42 +209,42 @@ func TestDriversThatUpdateBadly(t *testing.T) {
 			h.Settle()
 			h.wantRunning()
 			last := h.machine().Status.LastOperation
-			if last.Type != v1alpha1.MachineOperationUpdate || last.State != v1alpha1.MachineStateProcessing || last.ErrorCode != tc.code.String() || !strings.Contains(last.Description, tc.says) {
-				t.Errorf("the last operation is %+v", last)
+			if last.Type != v1alpha1.MachineOperationUpdate || last.State != v1alpha1.MachineStateProcessing || last.ErrorCode != tc.code.String() || !strings.Contains(last.Description, tc.message) {
+				t.Errorf("last operation %+v", last)
 			}
 			if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "FailedUpdate") {
-				t.Errorf("events are %q", events)
+				t.Errorf("events %q", events)
 			}
 			before := len(h.methods())
 			h.Settle()
 			if after := len(h.methods()); after != before {
-				t.Errorf("without a pause it is called %d times more", after-before)
+				t.Errorf("%d more calls without a delay", after-before)
 			}
 			h.Driver.OnUpdate(nil)
-			h.editClass(liveupdate.Update, specTags) // as with every edit, it is tried again at once
+			h.editClass(liveupdate.Update, specTags) // an edit causes an immediate retry
 			h.Settle()
 			if h.vmSpec() != specTags {
-				t.Errorf("when the driver works the VM is %s", h.vmSpec())
+				t.Errorf("VM specification %s after the driver works again", h.vmSpec())
 			}
 		})
 	}
 }
 
-// TestADriverThatHangs: the Machine is followed and deleted as ever.
+// TestADriverThatHangs checks that the Machine is still reconciled and can be deleted.
 func TestADriverThatHangs(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specTags)
-	h.Pass() // its call does not return
+	h.Pass() // the call does not return
 	h.Clock.Step(instance.Silence)
 	h.Pass()
 	h.Pass()
 	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "FailedUpdate") || !strings.Contains(events[0], driverSilent) {
-		t.Errorf("events are %q", events)
+		t.Errorf("events %q", events)
 	}
 	h.wantRunning()
 	h.Settle()
 	if h.vmSpec() != specTags {
-		t.Errorf("when the driver answers the VM is %s", h.vmSpec())
+		t.Errorf("VM specification %s after the driver responds", h.vmSpec())
 	}
 }
 
@@ -252,7 +254,7 @@ func TestADriverThatCannotUpdate(t *testing.T) {
 	h.editClass(liveupdate.Update, specTags)
 	h.Settle()
 	if events := strings.Join(h.takeEvents(), "\n"); !strings.Contains(events, "ReplacementNeeded") || !strings.Contains(events, instance.Unable) {
-		t.Errorf("events are %s", events)
+		t.Errorf("events %s", events)
 	}
 	h.wantRunning()
 }
@@ -263,10 +265,10 @@ func TestAnUnknownStrategy(t *testing.T) {
 	h.Settle()
 	h.Settle()
 	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "InvalidUpdateStrategy") {
-		t.Errorf("events are %q", events)
+		t.Errorf("events %q", events)
 	}
 	if writes, calls := h.TakeWrites(), h.methods(); len(writes)+len(calls) > 0 {
-		t.Errorf("it makes writes %v and calls %v", writes, calls)
+		t.Errorf("writes %v and calls %v, want none", writes, calls)
 	}
 }
 

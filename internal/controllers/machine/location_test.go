@@ -13,30 +13,31 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// accounts has the Secret of the class lead to an account of the provider.
+// accounts makes the fake provider use the account in the Secret of the class as the location.
 func (h *harness) accounts() {
 	h.Driver.Configure(func(config *fake.Config) { config.Accounts = true })
 }
 
-// lead changes the account that the Secret leads to.
+// lead changes the account in the Secret.
 func (h *harness) lead(account string) {
 	h.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Key.Namespace, Name: className}}
 	change(h, secret, func(s *corev1.Secret) { s.Data["account"] = []byte(account) })
 }
 
-// giveUp is what an operator does who knows that there is no VM any more.
+// giveUp removes the location, like an operator who knows that the VM no longer exists.
 func (h *harness) giveUp() {
 	h.Helper()
 	change(h, h.machine(), func(m *v1alpha1.Machine) { delete(m.Annotations, driver.AnnotationLocation) })
 }
 
-// TestNotGoneElsewhere: a deletion that is led to another account does not take the VM for gone, in
-// whatever process; it ends when it is led back, or when the VM is found there, or given up.
+// TestNotGoneElsewhere checks that a deletion with the credentials of another account does not consider the VM
+// deleted, also after a restart. It continues after the Secret is corrected, the VM is found in the other account,
+// or a user removes the location.
 func TestNotGoneElsewhere(t *testing.T) {
 	for name, test := range map[string]struct {
 		act  func(*harness)
-		left int // VMs
+		left int // remaining VMs
 	}{
 		"led back":   {func(h *harness) { h.lead("first") }, 0},
 		"moved":      {func(h *harness) { h.Driver.Move("second"); h.Clock.Step(time.Hour) }, 0},
@@ -58,21 +59,21 @@ func TestNotGoneElsewhere(t *testing.T) {
 			h.restart()
 			h.Settle()
 			if h.gone() || len(h.Driver.VMs()) != 1 {
-				t.Fatalf("the Machine is gone: %v, %d VMs", h.gone(), len(h.Driver.VMs()))
+				t.Fatalf("deleted: %v, %d VMs", h.gone(), len(h.Driver.VMs()))
 			}
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed,
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed,
 				"the VM may be in account first, and with the present class and Secret it is looked for in account second"})
 			test.act(h)
 			h.Settle()
 			if !h.gone() || len(h.Driver.VMs()) != test.left {
-				t.Errorf("the Machine is gone: %v, %d VMs are left, want %d", h.gone(), len(h.Driver.VMs()), test.left)
+				t.Errorf("deleted: %v, %d VMs remain, want %d", h.gone(), len(h.Driver.VMs()), test.left)
 			}
 		})
 	}
 }
 
-// TestDeletionAfterAMoveDies: a process dies after it began to delete the VM where it found it. The next
-// one does not find the VM any more, and believes that.
+// TestDeletionAfterAMoveDies checks a process that terminates after it began to delete a VM in another location.
+// The next process does not find the VM and considers it deleted.
 func TestDeletionAfterAMoveDies(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()
@@ -88,12 +89,12 @@ func TestDeletionAfterAMoveDies(t *testing.T) {
 	h.restart()
 	h.Settle()
 	if !h.gone() {
-		t.Errorf("the Machine stays: %+v", h.machine().Status.LastOperation)
+		t.Errorf("the Machine was not removed: %+v", h.machine().Status.LastOperation)
 	}
 }
 
-// TestOneVMForOneMachine: the answer to a creation is lost, and the Secret leads elsewhere then. No
-// second VM is made; the first is found when the Secret leads back.
+// TestOneVMForOneMachine checks that no second VM is created if the response to a creation is lost and the Secret
+// then has another account. The VM is found after the Secret is corrected.
 func TestOneVMForOneMachine(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()
@@ -107,7 +108,7 @@ func TestOneVMForOneMachine(t *testing.T) {
 	if n := len(h.Driver.VMs()); n != 1 {
 		t.Fatalf("%d VMs", n)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "the VM may be in account"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "the VM may be in account"})
 	h.lead("")
 	h.Settle()
 	if id := h.machine().Spec.ProviderID; id == "" || len(h.Driver.VMs()) != 1 {
@@ -115,8 +116,8 @@ func TestOneVMForOneMachine(t *testing.T) {
 	}
 }
 
-// TestLocationNeedsNoWrite: where creations began is known after the first of a class, and then is in
-// a write that happens anyway.
+// TestLocationNeedsNoWrite checks that after the first creation with a class, the location is part of another
+// write.
 func TestLocationNeedsNoWrite(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()
@@ -130,11 +131,11 @@ func TestLocationNeedsNoWrite(t *testing.T) {
 		t.Errorf("%d patches of the Machine, want 2: of its finalizer and of its ID", got)
 	}
 	if driver.Location(h.machine()) == "" {
-		t.Error("the location is not recorded")
+		t.Error("the location was not recorded")
 	}
 }
 
-// TestRestoredElsewhere: a Machine with a VM that the driver is led away from is not replaced.
+// TestRestoredElsewhere checks that a Machine is not replaced if its Secret has another account than its VM.
 func TestRestoredElsewhere(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()

@@ -15,27 +15,27 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 )
 
-// TestWhatIsMissing: each thing that a creation needs and lacks is said in status and in
-// one event, the driver is not troubled, and the Machine goes on when it is there.
+// TestWhatIsMissing checks that the status and one event report whatever prevents a creation, that the driver is
+// not called, and that the Machine continues after the problem is fixed.
 func TestWhatIsMissing(t *testing.T) {
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
 		spoil   func(h *harness)
 		repair  func(h *harness)
-		says    string
+		message string
 	}{
 		"class": {
 			spoil: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 				h.remove(newClass(h.Key.Namespace))
 			},
-			repair: func(h *harness) { h.create(newClass(h.Key.Namespace)) },
-			says:   `MachineClass "small" not found in namespace "shoot"`,
+			repair:  func(h *harness) { h.create(newClass(h.Key.Namespace)) },
+			message: `MachineClass "small" not found in namespace "shoot"`,
 		},
 		"secret": {
-			spoil:  func(h *harness) { h.remove(newSecret(h.Key.Namespace)) },
-			repair: func(h *harness) { h.create(newSecret(h.Key.Namespace)) },
-			says:   `Secret "shoot/small" of MachineClass "small" not found`,
+			spoil:   func(h *harness) { h.remove(newSecret(h.Key.Namespace)) },
+			repair:  func(h *harness) { h.create(newSecret(h.Key.Namespace)) },
+			message: `Secret "shoot/small" of MachineClass "small" not found`,
 		},
 		"secret elsewhere": {
 			spoil: func(h *harness) {
@@ -44,7 +44,7 @@ func TestWhatIsMissing(t *testing.T) {
 			repair: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.SecretRef.Namespace = "" })
 			},
-			says: `Secret "garden/small" of MachineClass "small" must be in namespace "shoot"`,
+			message: `Secret "garden/small" of MachineClass "small" must be in namespace "shoot"`,
 		},
 		"user data": {
 			spoil: func(h *harness) {
@@ -53,7 +53,7 @@ func TestWhatIsMissing(t *testing.T) {
 			repair: func(h *harness) {
 				change(h, newSecret(h.Key.Namespace), func(s *corev1.Secret) { s.Data["userData"] = []byte("x") })
 			},
-			says: `No Secret of MachineClass "small" has the key "userData"`,
+			message: `No Secret of MachineClass "small" has the key "userData"`,
 		},
 		"any secret": {
 			spoil: func(h *harness) {
@@ -64,9 +64,9 @@ func TestWhatIsMissing(t *testing.T) {
 					c.SecretRef = &corev1.SecretReference{Namespace: h.Key.Namespace, Name: className}
 				})
 			},
-			says: `No Secret of MachineClass "small" has the key "userData"`,
+			message: `No Secret of MachineClass "small" has the key "userData"`,
 		},
-		"a class that stays": {
+		"a class that is not being deleted": {
 			spoil: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = []string{"example.com/held-by-others"} })
 				h.remove(newClass(h.Key.Namespace))
@@ -75,23 +75,23 @@ func TestWhatIsMissing(t *testing.T) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 				h.create(newClass(h.Key.Namespace))
 			},
-			says: `MachineClass "small" is being deleted`,
+			message: `MachineClass "small" is being deleted`,
 		},
-		"sense in the class": {
+		"a valid class": {
 			spoil: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{Region: "moon"} })
 			},
 			repair: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = nil })
 			},
-			says: `MachineClass "small" is not valid`,
+			message: `MachineClass "small" is not valid`,
 		},
 		"the right kind": {
 			machine: func(m *v1alpha1.Machine) { m.Spec.Class.Kind = "AWSMachineClass" },
 			repair: func(h *harness) {
 				change(h, h.machine(), func(m *v1alpha1.Machine) { m.Spec.Class.Kind = v1alpha1.MachineClassKind })
 			},
-			says: `Class kind "AWSMachineClass" of machine "m1" is not supported`,
+			message: `Class kind "AWSMachineClass" of machine "m1" is not supported`,
 		},
 		"the right driver": {
 			spoil: func(h *harness) {
@@ -101,9 +101,9 @@ func TestWhatIsMissing(t *testing.T) {
 			repair: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Provider = "fake" })
 			},
-			says: `MachineClass "small" is for the driver "aws", and this manager has the driver "fake"`,
+			message: `MachineClass "small" is for the driver "aws", and this manager has the driver "fake"`,
 		},
-		"a whole node template": {
+		"a complete node template": {
 			spoil: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) {
 					c.NodeTemplate = &v1alpha1.NodeTemplate{Capacity: corev1.ResourceList{"cpu": {}, "memory": {}}, InstanceType: "a", Region: "b"}
@@ -114,9 +114,9 @@ func TestWhatIsMissing(t *testing.T) {
 					c.NodeTemplate.Capacity["gpu"], c.NodeTemplate.Zone = resource.Quantity{}, "c"
 				})
 			},
-			says: `MachineClass "small" is not valid: [nodeTemplate.capacity[gpu]: Required value: needed to scale from zero, nodeTemplate.zone: Required value: needed to scale from zero]`,
+			message: `MachineClass "small" is not valid: [nodeTemplate.capacity[gpu]: Required value: needed to scale from zero, nodeTemplate.zone: Required value: needed to scale from zero]`,
 		},
-		"a sensible timeout": {
+		"a valid timeout": {
 			machine: func(m *v1alpha1.Machine) {
 				disabled(false)(m)
 				m.Spec.MachineHealthTimeout = &metav1.Duration{Duration: -time.Hour}
@@ -124,7 +124,7 @@ func TestWhatIsMissing(t *testing.T) {
 			repair: func(h *harness) {
 				change(h, h.machine(), func(m *v1alpha1.Machine) { m.Spec.MachineHealthTimeout = nil })
 			},
-			says: `spec.healthTimeout: Invalid value: "-1h0m0s": must not be negative`,
+			message: `spec.healthTimeout: Invalid value: "-1h0m0s": must not be negative`,
 		},
 		"kind and name": {
 			machine: func(m *v1alpha1.Machine) { m.Spec.Class = v1alpha1.ClassSpec{} },
@@ -133,7 +133,7 @@ func TestWhatIsMissing(t *testing.T) {
 					m.Spec.Class = v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: className}
 				})
 			},
-			says: `spec.class.name: Required value`,
+			message: `spec.class.name: Required value`,
 		},
 	}
 	for name, tc := range cases {
@@ -148,16 +148,16 @@ func TestWhatIsMissing(t *testing.T) {
 				}
 			})
 			result := h.Settle()
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, tc.says})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, tc.message})
 			if code := h.machine().Status.LastOperation.ErrorCode; code != "" {
-				t.Errorf("error code %q of a driver that was not asked", code)
+				t.Errorf("error code %q without a driver call", code)
 			}
 			if result.RequeueAfter != creationTimeout {
-				t.Errorf("it is looked at again after %v, want the creation timeout: until then only an event helps", result.RequeueAfter)
+				t.Errorf("the next pass is due in %v, want the creation timeout, since only an event can change anything before that", result.RequeueAfter)
 			}
 			h.Settle()
-			if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], tc.says) {
-				t.Errorf("events %q, want one that says %q", events, tc.says)
+			if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], tc.message) {
+				t.Errorf("events %q, want one with %q", events, tc.message)
 			}
 			if len(h.methods()) != 0 {
 				t.Errorf("the driver was called: %v", h.methods())
@@ -166,31 +166,31 @@ func TestWhatIsMissing(t *testing.T) {
 			tc.repair(h)
 			h.Settle()
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-				t.Errorf("after the repair the phase is %q, want Pending", got)
+				t.Errorf("phase %q after the fix, want Pending", got)
 			}
 		})
 	}
 }
 
-// TestClassIsHeldFirst: a class without our finalizer could vanish under a VM. It will
-// have it in a moment, so nothing is said.
+// TestClassIsHeldFirst checks that the creation waits until the class has our finalizer, since the class must not
+// be removed while a VM exists. Nothing is reported, since the finalizer is added soon.
 func TestClassIsHeldFirst(t *testing.T) {
 	h := newHarness(t)
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 	h.declare()
 	h.Settle()
 	if len(h.methods()) != 0 || h.machine().Status.CurrentStatus.Phase != "" || len(h.takeEvents()) != 0 {
-		t.Fatalf("driver calls %v, phase %q; want nothing to have happened", h.methods(), h.machine().Status.CurrentStatus.Phase)
+		t.Fatalf("driver calls %v, phase %q, want neither", h.methods(), h.machine().Status.CurrentStatus.Phase)
 	}
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = []string{v1alpha1.FinalizerMCM} })
 	h.Settle()
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-		t.Errorf("phase %q once the class is held", got)
+		t.Errorf("phase %q after the class has the finalizer", got)
 	}
 }
 
-// TestMissingUntilTheEnd: also a Machine that the driver was never asked for becomes
-// Failed, so that its set does not wait for it for ever.
+// TestMissingUntilTheEnd checks that a Machine becomes Failed after the creation timeout even if the driver was
+// never called, so that its MachineSet replaces it.
 func TestMissingUntilTheEnd(t *testing.T) {
 	h := newHarness(t)
 	h.remove(newSecret(h.Key.Namespace))
@@ -206,23 +206,23 @@ func TestMissingUntilTheEnd(t *testing.T) {
 	}
 }
 
-// TestClassGoesInMidCreation: a creation that is under way is awaited before the Machine
-// goes, and the VM that it made is not forgotten.
+// TestClassGoesInMidCreation checks that a deletion waits for a running creation if the class no longer exists,
+// and that the Machine then remains because of the new VM.
 func TestClassGoesInMidCreation(t *testing.T) {
 	vanish := func(h *harness, c *v1alpha1.MachineClass) {
 		change(h, c, func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 		h.remove(c)
 	}
 	for name, tc := range map[string]struct {
-		change func(h *harness, class *v1alpha1.MachineClass)
-		fails  bool
-		says   string
+		change  func(h *harness, class *v1alpha1.MachineClass)
+		fails   bool
+		message string
 	}{
-		"class is gone": {vanish, false, "not found"},
-		"class is another driver's": {func(h *harness, c *v1alpha1.MachineClass) {
+		"class is missing": {vanish, false, "not found"},
+		"class has another driver": {func(h *harness, c *v1alpha1.MachineClass) {
 			change(h, c, func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
 		}, false, `"aws"`},
-		"class is gone, no VM comes": {vanish, true, ""},
+		"class is missing, no VM was created": {vanish, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -237,16 +237,16 @@ func TestClassGoesInMidCreation(t *testing.T) {
 			h.delete()
 			h.Pass()
 			if h.gone() {
-				t.Fatal("the Machine is gone before the call has ended")
+				t.Fatal("the Machine was removed before the call returned")
 			}
 			h.Settle()
 			if h.gone() != (len(h.Driver.VMs()) == 0) {
-				t.Fatalf("the Machine is gone: %v, VMs: %v", h.gone(), h.Driver.VMs())
+				t.Fatalf("deleted: %v, VMs: %v", h.gone(), h.Driver.VMs())
 			}
 			if !tc.fails {
-				wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 cannot be deleted"})
-				if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, tc.says) {
-					t.Errorf("%q does not say %q", got, tc.says)
+				wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 cannot be deleted"})
+				if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, tc.message) {
+					t.Errorf("description %q does not contain %q", got, tc.message)
 				}
 			}
 		})

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestEventsOnTheNode: who looks at a node sees what happens to it and why, once.
+// TestEventsOnTheNode checks that a node gets one event for each thing that happens to it.
 func TestEventsOnTheNode(t *testing.T) {
 	cases := map[string]struct {
 		happens func(h *harness)
@@ -50,7 +50,7 @@ func TestEventsOnTheNode(t *testing.T) {
 			h.Settle()
 			h.SettleAfter(healthTimeout)
 		}, []string{"Warning FailedHealth "}},
-		"VM is another's": {func(h *harness) {
+		"node has another VM": {func(h *harness) {
 			change(h, h.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///other" })
 			h.Settle()
 			h.Settle()
@@ -74,7 +74,7 @@ func TestEventsOnTheNode(t *testing.T) {
 	}
 }
 
-// TestNobodyTellsNodes: without the right, or a recorder, all goes as it goes.
+// TestNobodyTellsNodes checks that Machines are reconciled without a recorder for nodes.
 func TestNobodyTellsNodes(t *testing.T) {
 	h := newHarness(t)
 	h.controller.NodeEvents = nil
@@ -82,7 +82,7 @@ func TestNobodyTellsNodes(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if !h.gone() || h.node() != nil {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events on the Machine: %q, want one", events)

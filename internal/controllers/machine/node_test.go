@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestNodeIsMarked: the node gets what marks it as the Machine's in one write, and what
-// others put on it stays.
+// TestNodeIsMarked checks that one write marks the node as the Machine's, and that it keeps what others set on the
+// node.
 func TestNodeIsMarked(t *testing.T) {
 	h := newHarness(t)
 	h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
@@ -50,8 +50,8 @@ func TestNodeIsMarked(t *testing.T) {
 	}
 }
 
-// TestOnlyTaintsAreLocked: a kubelet's writes must not make ours fail, unless ours
-// replaces a list that others may have written to.
+// TestOnlyTaintsAreLocked checks that only a write that replaces a list, such as the taints, has an optimistic
+// lock. Other writes must not fail because of a kubelet's writes.
 func TestOnlyTaintsAreLocked(t *testing.T) {
 	for name, taints := range map[string][]corev1.Taint{
 		"labels only": nil,
@@ -92,15 +92,15 @@ func count(list []string, what string) int {
 	return n
 }
 
-// TestRegistrationIsNotDisturbed: a node that has just registered is left alone for a
-// moment, and not until it is ready: its taints keep Pods away that do not belong there.
+// TestRegistrationIsNotDisturbed checks that a new node is not written to for a moment. The controller does not
+// wait until the node is ready, since its taints must keep other Pods off it before that.
 func TestRegistrationIsNotDisturbed(t *testing.T) {
 	cases := map[string]struct {
 		conditions []corev1.NodeCondition
 		phase      v1alpha1.MachinePhase
 		waits      bool
 	}{
-		"no report yet": {nil, v1alpha1.MachinePending, true},
+		"no conditions": {nil, v1alpha1.MachinePending, true},
 		"not ready":     {[]corev1.NodeCondition{notReady}, v1alpha1.MachinePending, true},
 		"ready":         {[]corev1.NodeCondition{ready}, v1alpha1.MachinePending, false},
 		"joined before": {[]corev1.NodeCondition{notReady}, v1alpha1.MachineRunning, false},
@@ -112,24 +112,24 @@ func TestRegistrationIsNotDisturbed(t *testing.T) {
 			h.join(tc.conditions...)
 			result := h.Pass()
 			if waits := len(h.Writes) == 0; waits != tc.waits {
-				t.Fatalf("waits: %v, want %v; writes:\n%s", waits, tc.waits, h.LastWrites())
+				t.Fatalf("waits = %v, want %v; writes:\n%s", waits, tc.waits, h.LastWrites())
 			}
 			if !tc.waits {
 				return
 			}
 			if result.RequeueAfter != registrationGrace {
-				t.Errorf("the next pass comes after %v, want %v", result.RequeueAfter, registrationGrace)
+				t.Errorf("the next pass is due in %v, want %v", result.RequeueAfter, registrationGrace)
 			}
 			h.Clock.Step(registrationGrace)
 			h.Pass()
 			if len(h.node().Finalizers) != 1 {
-				t.Error("the node is left alone for too long")
+				t.Error("the node was not written to after the grace period")
 			}
 		})
 	}
 }
 
-// TestKubeletWasFaster: a node that changes under our hands costs another pass, no error.
+// TestKubeletWasFaster checks that a concurrent change of a node causes another pass but no error.
 func TestKubeletWasFaster(t *testing.T) {
 	h := newHarness(t)
 	h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
@@ -148,7 +148,7 @@ func TestKubeletWasFaster(t *testing.T) {
 		return nil
 	}
 	if result := h.Pass(); result.RequeueAfter <= 0 {
-		t.Error("nothing brings the next pass")
+		t.Error("no next pass is scheduled")
 	}
 	h.Settle()
 	if n := h.node(); len(n.Finalizers) != 1 || len(n.Spec.Taints) != 1 {
@@ -157,8 +157,8 @@ func TestKubeletWasFaster(t *testing.T) {
 	wantStatus(t, h.machine(), joinedNow)
 }
 
-// TestNodeDeleted: who deletes a node means its Machine. The node stays until the VM is
-// gone.
+// TestNodeDeleted checks that the deletion of a node deletes its Machine, and that the node remains until the VM
+// is gone.
 func TestNodeDeleted(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -170,19 +170,19 @@ func TestNodeDeleted(t *testing.T) {
 	}
 	h.Pass()
 	if h.machine().DeletionTimestamp.IsZero() {
-		t.Fatal("the Machine is not deleted")
+		t.Fatal("the Machine was not deleted")
 	}
 	if h.node() == nil {
-		t.Fatal("the node is gone before the VM")
+		t.Fatal("the node was removed before the VM")
 	}
 	h.Settle()
 	if !h.gone() || h.node() != nil || len(h.Driver.VMs()) != 0 {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 }
 
-// TestTokenIsRevokedBeforeStatusSaysSo: the status that says that the node has joined is
-// what keeps the token from being looked for again, so the token must be gone before.
+// TestTokenIsRevokedBeforeStatusSaysSo checks that the token is revoked before the status shows that the node has
+// joined, since the status keeps later passes from revoking it.
 func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -197,24 +197,24 @@ func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
 	h.Pass()
 	h.Clock.Step(registrationGrace)
 	if _, err := h.controller.Reconcile(t.Context(), h.Request()); err == nil {
-		t.Fatal("a token that could not be revoked went by")
+		t.Fatal("a failed revocation caused no error")
 	}
 	if len(h.machine().Status.Conditions) != 0 || len(h.tokens()) != 1 {
 		t.Fatalf("conditions %v, %d tokens", h.machine().Status.Conditions, len(h.tokens()))
 	}
 	h.Refuse = nil
-	h.restart() // the next process has not issued the token itself
+	h.restart() // the next process has not issued the token
 	h.Settle()
 	if len(h.tokens()) != 0 {
-		t.Error("the token outlives the join")
+		t.Error("the token was not revoked")
 	}
 	if len(h.machine().Status.Conditions) == 0 {
-		t.Error("the node's conditions are not copied")
+		t.Error("the node's conditions were not copied")
 	}
 }
 
-// TestTokenWaitsForTheKubelet: a node without conditions may be a kubelet that has only
-// begun to register.
+// TestTokenWaitsForTheKubelet checks that the token remains while the node has no conditions, since its kubelet
+// may still be registering.
 func TestTokenWaitsForTheKubelet(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -222,11 +222,11 @@ func TestTokenWaitsForTheKubelet(t *testing.T) {
 	h.join()
 	h.Settle()
 	if len(h.tokens()) != 1 {
-		t.Error("the token is gone before the kubelet reported")
+		t.Error("the token was revoked before the kubelet reported conditions")
 	}
 }
 
-// TestStaleCacheIsNotActedUpon: until the cache shows our own write, a pass does nothing.
+// TestStaleCacheIsNotActedUpon checks that a pass does nothing until the cache contains our last write.
 func TestStaleCacheIsNotActedUpon(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
@@ -235,14 +235,14 @@ func TestStaleCacheIsNotActedUpon(t *testing.T) {
 	h.Writes = nil
 	h.useClient(staleReader{h.controller.Client, stale})
 	if result := h.Pass(); result.RequeueAfter <= 0 {
-		t.Error("nothing brings the next pass")
+		t.Error("no next pass is scheduled")
 	}
 	if len(h.Tasks) != 0 && len(h.Driver.Calls(fake.CreateMachine)) != 0 || len(h.Writes) != 0 {
-		t.Errorf("acted upon a stale Machine: %s", h.LastWrites())
+		t.Errorf("writes based on a stale Machine: %s", h.LastWrites())
 	}
 }
 
-// staleReader shows a Machine as it was.
+// staleReader returns an old version of a Machine.
 type staleReader struct {
 	client.Client
 	machine *v1alpha1.Machine
@@ -256,8 +256,7 @@ func (r staleReader) Get(ctx context.Context, key client.ObjectKey, object clien
 	return r.Client.Get(ctx, key, object, options...)
 }
 
-// TestLabelIsPutBack: a VM that is well is not replaced because somebody took the name of
-// its node from the Machine.
+// TestLabelIsPutBack checks that a Machine gets back its node label, so that a healthy VM is not replaced.
 func TestLabelIsPutBack(t *testing.T) {
 	h := newHarness(t)
 	h.running()

@@ -14,8 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// conflicting declares the elder Machine, with a VM of its own and the node of the Machine that
-// the test is about.
+// conflicting creates an older Machine that has its own VM and names the node of the Machine under test.
 func (h *harness) conflicting(phase v1alpha1.MachinePhase) {
 	h.Helper()
 	h.elder(inPhase(phase), func(m *v1alpha1.Machine) {
@@ -26,19 +25,19 @@ func (h *harness) conflicting(phase v1alpha1.MachinePhase) {
 	h.addVM("elder", "sim:///elder")
 }
 
-// TestTwoMachinesOneNode: two Machines that name one node do not fight for it. The other
-// one of the two says whose it is, once, and leaves it alone.
+// TestTwoMachinesOneNode checks that only one of two Machines that name the same node writes to it, and that the
+// other one reports the owner once.
 func TestTwoMachinesOneNode(t *testing.T) {
 	const elder = "elder"
 	cases := map[string]struct {
 		reason     string
-		providerID string // that the node reports
+		providerID string // of the node
 		owner      string
 	}{
-		"no ID":           {"who was there first has it", "", elder},
-		"strange ID":      {"some kubelets write it in another form", "else:///x", elder},
-		"the elder's ID":  {"the VM tells", "sim:///elder", elder},
-		"the younger's":   {"the VM tells, whoever was first", "sim:///m1", machineName},
+		"no ID":           {"the older Machine owns the node", "", elder},
+		"unknown ID":      {"some kubelets use another format", "else:///x", elder},
+		"the elder's ID":  {"the provider ID decides", "sim:///elder", elder},
+		"the younger's":   {"the provider ID decides, not the age", "sim:///m1", machineName},
 		"the younger's x": {"IDs are compared exactly", "sim:///m1x", elder},
 	}
 	for name, tc := range cases {
@@ -54,7 +53,7 @@ func TestTwoMachinesOneNode(t *testing.T) {
 			}
 			h.Key.Name = machineName
 			if got := h.node().Labels[v1alpha1.LabelKeyMachineName]; got != tc.owner {
-				t.Errorf("the node is that of %q, want %q: %s", got, tc.owner, tc.reason)
+				t.Errorf("the node belongs to %q, want %q: %s", got, tc.owner, tc.reason)
 			}
 			if got := count(h.TakeWrites(), "patch Node"); got != 1 {
 				t.Errorf("%d writes to the node, want 1", got)
@@ -65,15 +64,15 @@ func TestTwoMachinesOneNode(t *testing.T) {
 			}
 			for _, h.Key.Name = range []string{machineName, elder} {
 				if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineRunning {
-					t.Errorf("%s is %q for the sake of a label", h.Key.Name, got)
+					t.Errorf("phase of %s is %q because of a label", h.Key.Name, got)
 				}
 			}
 		})
 	}
 }
 
-// TestNodeOfRivalIsNoJoin: a Machine that waits for its node does not get another's, and
-// is replaced when its time is over. Its deletion takes its VM, and not the other's node.
+// TestNodeOfRivalIsNoJoin checks that a Machine does not join with the node of another Machine, and is replaced
+// after the creation timeout. Its deletion removes its VM but not the other Machine's node.
 func TestNodeOfRivalIsNoJoin(t *testing.T) {
 	h := newHarness(t)
 	h.conflicting(v1alpha1.MachineRunning)
@@ -92,18 +91,18 @@ func TestNodeOfRivalIsNoJoin(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if !h.gone() || h.hasVM(machineName) {
-		t.Errorf("gone: %v, VMs %v", h.gone(), h.Driver.VMs())
+		t.Errorf("deleted: %v, VMs %v", h.gone(), h.Driver.VMs())
 	}
 	n := h.node()
 	if n == nil || n.Spec.Unschedulable || terminationCondition(n) != nil || len(d.requests) != 0 {
-		t.Fatalf("the node of the other Machine is touched: %+v", n)
+		t.Fatalf("the node of the other Machine was changed: %+v", n)
 	}
 	if n.Labels[v1alpha1.LabelKeyMachineName] != "elder" || len(n.Finalizers) != 1 {
 		t.Errorf("labels %v, finalizers %v", n.Labels, n.Finalizers)
 	}
 }
 
-// TestConflictEnds: who is the last to name the node has it, and takes it along.
+// TestConflictEnds checks that the last Machine that names the node gets it, and deletes it with itself.
 func TestConflictEnds(t *testing.T) {
 	h := newHarness(t)
 	h.conflicting(v1alpha1.MachineRunning)
@@ -113,23 +112,23 @@ func TestConflictEnds(t *testing.T) {
 	h.passOver("elder")
 	h.Key.Name = machineName
 	if got := h.Pass().RequeueAfter; got != foreignNodeRetry {
-		t.Errorf("it looks again after %v, want %v: no event tells that the other one's label was put right", got, foreignNodeRetry)
+		t.Errorf("the next pass is due in %v, want %v, since a change of the other Machine's label triggers no pass", got, foreignNodeRetry)
 	}
 	h.Key.Name = "elder"
 	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Labels[v1alpha1.NodeLabelKey] = "node-shoot-elder" })
 	h.Key.Name = machineName
 	h.Settle()
 	if got := h.node().Labels[v1alpha1.LabelKeyMachineName]; got != machineName {
-		t.Errorf("the node is that of %q", got)
+		t.Errorf("the node belongs to %q", got)
 	}
 	h.delete()
 	h.Settle()
 	if !h.gone() || h.node() != nil {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 }
 
-// TestDeletedNodeOfAnother: who deletes a node means the Machine that it belongs to.
+// TestDeletedNodeOfAnother checks that the deletion of a node deletes only the Machine that owns it.
 func TestDeletedNodeOfAnother(t *testing.T) {
 	h := newHarness(t)
 	h.conflicting(v1alpha1.MachineRunning)
@@ -141,16 +140,16 @@ func TestDeletedNodeOfAnother(t *testing.T) {
 	}
 	h.passOver("elder", machineName)
 	if !h.machine().DeletionTimestamp.IsZero() {
-		t.Error("the Machine is deleted for another's node")
+		t.Error("the Machine was deleted with another Machine's node")
 	}
 	h.Key.Name = "elder"
 	if h.machine().DeletionTimestamp.IsZero() {
-		t.Error("the Machine of the node is not deleted")
+		t.Error("the owner of the node was not deleted")
 	}
 }
 
-// TestTwoNodesOneVM: a second node that says that it is the Machine's VM makes one event each
-// time that it appears, and changes nothing.
+// TestTwoNodesOneVM checks that a second node with the Machine's provider ID causes one event each time that it
+// appears, and no other change.
 func TestTwoNodesOneVM(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -162,7 +161,7 @@ func TestTwoNodesOneVM(t *testing.T) {
 	event := func(n *corev1.Node) {
 		t.Helper()
 		if got := woken(h.controller.mapper().ofNode(t.Context(), n)); !slices.Equal(got, []string{machineName}) {
-			t.Fatalf("an event of node %s wakes %v", n.Name, got)
+			t.Fatalf("an event of node %s triggers passes over %v", n.Name, got)
 		}
 		h.Settle()
 		h.SettleAfter(time.Hour)
@@ -178,14 +177,14 @@ func TestTwoNodesOneVM(t *testing.T) {
 		t.Errorf("phase %q, calls %v", got, h.methods())
 	}
 	if err := h.target.client.Get(t.Context(), client.ObjectKeyFromObject(duplicate), duplicate); err != nil || len(duplicate.Labels)+len(duplicate.Finalizers)+len(duplicate.Annotations) != 0 {
-		t.Errorf("the second node is written to: %v, %v, err %v", duplicate.Labels, duplicate.Finalizers, err)
+		t.Errorf("the second node was changed: %v, %v, err %v", duplicate.Labels, duplicate.Finalizers, err)
 	}
 	if err := h.target.client.Delete(t.Context(), duplicate); err != nil {
 		t.Fatal(err)
 	}
 	event(duplicate) // its deletion
 	if sent := h.takeEvents(); len(sent) != 0 {
-		t.Errorf("events of a node that is gone: %q", sent)
+		t.Errorf("events about a deleted node: %q", sent)
 	}
 	duplicate.ResourceVersion = ""
 	if err := h.target.client.Create(t.Context(), duplicate); err != nil {
@@ -194,6 +193,6 @@ func TestTwoNodesOneVM(t *testing.T) {
 	event(duplicate)
 	event(duplicate)
 	if sent := h.takeEvents(); len(sent) != 1 {
-		t.Errorf("events %q, want one since the node is back", sent)
+		t.Errorf("events %q, want one after the node reappeared", sent)
 	}
 }

@@ -36,8 +36,8 @@ type Options struct {
 	// Drivers contains the engine's drivers. If no driver serves a Machine's class, the Machine's VM is
 	// neither created nor deleted. If nil, this is not checked.
 	Drivers *registry.Registry
-	// TaskEnds emits the events of the engine's Wake, one for each completed task.
-	TaskEnds source.Source
+	// TaskCompletions emits the events of the engine's Wake, one for each completed task.
+	TaskCompletions source.Source
 	// Capacity records which classes have capacity. If nil, Machines never fall back to another class.
 	Capacity Capacity
 	// Events records events on Machines. NodeEvents records events on nodes; nil drops them.

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestNew_NegativeLimitsAreNone: zero stands for the default, so that flags of zero come as negative numbers.
+// TestNew_NegativeLimitsAreNone checks that negative values mean zero. Flags of zero are passed as negative
+// values, since zero selects the default.
 func TestNew_NegativeLimitsAreNone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		given time.Duration
@@ -20,7 +21,7 @@ func TestNew_NegativeLimitsAreNone(t *testing.T) {
 			"health": c.Health.Timeout, "drain": c.Drain.Timeout, "evictions": time.Duration(c.Drain.MaxEvictRetries),
 		} {
 			if limit < 0 || limit == 0 != tc.none {
-				t.Errorf("%s: %s has %v", name, what, limit)
+				t.Errorf("%s: %s = %v", name, what, limit)
 			}
 		}
 	}

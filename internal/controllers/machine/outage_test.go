@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// awayClient is a client whose unstructured reads, which no cache answers, fail while it is away.
+// awayClient is a client whose unstructured reads fail while it is away. Such reads bypass the cache.
 type awayClient struct {
 	client.Client
 	down *bool
@@ -30,18 +30,18 @@ func (o awayClient) Get(ctx context.Context, key client.ObjectKey, object client
 	return o.Client.Get(ctx, key, object, options...)
 }
 
-// TestNobodyFailsForAnOutage: with either API server away, or just back, no Machine is
-// declared Failed, whatever its timeout; once both have been there for the timeout, it is.
+// TestNobodyFailsForAnOutage checks that no Machine becomes Failed during or right after an outage of either API
+// server. It becomes Failed after both have been available for the timeout.
 func TestNobodyFailsForAnOutage(t *testing.T) {
-	t.Attr("fault", "either API server, or both, are away for three times as long as a Machine may be Pending or Unknown")
-	t.Attr("outcome", "no Machine is Failed before its whole time has passed since they are back")
-	const away = 3 * creationTimeout // which is the longer of the two
+	t.Attr("fault", "one or both API servers are unavailable for three times the creation timeout")
+	t.Attr("outcome", "no Machine is Failed before its timeout has passed after the outage")
+	const away = 3 * creationTimeout // the longer one of the two timeouts
 	phases := map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout}
 	for phase, timeout := range phases {
 		for name, down := range map[string][2]bool{
 			"control": {true, false}, "target": {false, true}, "both": {true, true}, "neither": {false, false},
 		} {
-			for begun, before := range map[string]time.Duration{"at once": 0, "half-way": timeout / 2, "at the last moment": timeout - time.Second} {
+			for begun, before := range map[string]time.Duration{"immediately": 0, "half-way": timeout / 2, "just before the timeout": timeout - time.Second} {
 				t.Run(string(phase)+", "+name+" away "+begun, func(t *testing.T) {
 					h := newHarness(t)
 					var control, target bool
@@ -61,16 +61,16 @@ func TestNobodyFailsForAnOutage(t *testing.T) {
 						return
 					}
 					if got != phase {
-						t.Fatalf("phase %q while %s was away", got, name)
+						t.Fatalf("phase %q while %s was unavailable", got, name)
 					}
 					control, target = false, false
 					h.wait(timeout - time.Minute)
 					if got := h.machine().Status.CurrentStatus.Phase; got != phase {
-						t.Errorf("phase %q just after %s came back", got, name)
+						t.Errorf("phase %q just after the outage of %s", got, name)
 					}
 					h.wait(2 * time.Minute)
 					if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-						t.Errorf("phase %q for good", got)
+						t.Errorf("phase %q after the timeout", got)
 					}
 				})
 			}
@@ -78,8 +78,8 @@ func TestNobodyFailsForAnOutage(t *testing.T) {
 	}
 }
 
-// wait lets time pass, with the passes that the Machine asks for in it, and those that ends
-// of calls and its own writes bring. Passes that fail are tried again after a second.
+// wait advances the clock, and runs the passes that the Machine schedules and that the completion of calls and the
+// controller's own writes trigger. A pass that fails is retried after a second.
 func (h *harness) wait(d time.Duration) {
 	h.Helper()
 	end := h.Clock.Now().Add(d)
@@ -95,15 +95,15 @@ func (h *harness) wait(d time.Duration) {
 		}
 		if left := end.Sub(h.Clock.Now()); after <= 0 || after >= left {
 			h.Clock.Step(max(left, 0))
-			_, _ = h.controller.Reconcile(h.Context(), h.Request()) // an error comes again
+			_, _ = h.controller.Reconcile(h.Context(), h.Request()) // a failed pass is retried
 			return
 		}
 		h.Clock.Step(after)
 	}
-	h.Fatal("the Machine is looked at without end")
+	h.Fatal("the passes do not settle")
 }
 
-// TestHealthTimeout: whose word counts, and what becomes of the Machine.
+// TestHealthTimeout checks which setting takes precedence, and when the Machine becomes Failed.
 func TestHealthTimeout(t *testing.T) {
 	own := func(d time.Duration) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) {
@@ -116,18 +116,18 @@ func TestHealthTimeout(t *testing.T) {
 		after   time.Duration
 		want    v1alpha1.MachinePhase
 	}{
-		"unhealthy, a second early":   {node: true, after: healthTimeout - time.Second, want: v1alpha1.MachineUnknown},
-		"unhealthy":                   {node: true, after: healthTimeout, want: v1alpha1.MachineFailed},
-		"absent, a second early":      {after: healthTimeout - time.Second, want: v1alpha1.MachineUnknown},
-		"absent":                      {after: healthTimeout, want: v1alpha1.MachineFailed},
-		"own word, a second early":    {machine: own(time.Minute), node: true, after: time.Minute - time.Second, want: v1alpha1.MachineUnknown},
-		"own word":                    {machine: own(time.Minute), node: true, after: time.Minute, want: v1alpha1.MachineFailed},
-		"own word is longer":          {machine: own(time.Hour), node: true, after: time.Hour - time.Second, want: v1alpha1.MachineUnknown},
-		"own word is nonsense":        {machine: own(-time.Hour), node: true, after: healthTimeout - time.Second, want: v1alpha1.MachineUnknown},
-		"own word outlives everybody": {machine: own(1<<63 - 1), node: true, after: 100_000 * time.Hour, want: v1alpha1.MachineUnknown},
-		"switched off":                {machine: disabled(true), node: true, after: 1000 * time.Hour, want: v1alpha1.MachineUnknown},
-		"switched off, absent":        {machine: disabled(true), after: 1000 * time.Hour, want: v1alpha1.MachineUnknown},
-		"expressly not switched off":  {machine: disabled(false), node: true, after: healthTimeout, want: v1alpha1.MachineFailed},
+		"unhealthy, second before":   {node: true, after: healthTimeout - time.Second, want: v1alpha1.MachineUnknown},
+		"unhealthy":                  {node: true, after: healthTimeout, want: v1alpha1.MachineFailed},
+		"absent, second before":      {after: healthTimeout - time.Second, want: v1alpha1.MachineUnknown},
+		"absent":                     {after: healthTimeout, want: v1alpha1.MachineFailed},
+		"own timeout, second before": {machine: own(time.Minute), node: true, after: time.Minute - time.Second, want: v1alpha1.MachineUnknown},
+		"own timeout":                {machine: own(time.Minute), node: true, after: time.Minute, want: v1alpha1.MachineFailed},
+		"own timeout is longer":      {machine: own(time.Hour), node: true, after: time.Hour - time.Second, want: v1alpha1.MachineUnknown},
+		"own timeout is invalid":     {machine: own(-time.Hour), node: true, after: healthTimeout - time.Second, want: v1alpha1.MachineUnknown},
+		"own timeout is maximal":     {machine: own(1<<63 - 1), node: true, after: 100_000 * time.Hour, want: v1alpha1.MachineUnknown},
+		"switched off":               {machine: disabled(true), node: true, after: 1000 * time.Hour, want: v1alpha1.MachineUnknown},
+		"switched off, absent":       {machine: disabled(true), after: 1000 * time.Hour, want: v1alpha1.MachineUnknown},
+		"explicitly switched on":     {machine: disabled(false), node: true, after: healthTimeout, want: v1alpha1.MachineFailed},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestHealthTimeout(t *testing.T) {
 			if tc.want != v1alpha1.MachineFailed {
 				return
 			}
-			wantStatus(t, got, want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, "Updating machine phase to Failed"})
+			wantStatus(t, got, statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateFailed, "Updating machine phase to Failed"})
 			h.SettleAfter(time.Hour)
 			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
@@ -167,8 +167,8 @@ func disabled(off bool) func(*v1alpha1.Machine) {
 	}
 }
 
-// TestHealthClockDoesNotRunAhead: a restart, and a target that was not seen, begin the
-// timeout anew.
+// TestHealthClockDoesNotRunAhead checks that the health timeout restarts after a restart, and after the target
+// cluster was unavailable.
 func TestHealthClockDoesNotRunAhead(t *testing.T) {
 	for name, interrupt := range map[string]func(h *harness){
 		"restart": func(h *harness) { h.restart() },
@@ -184,17 +184,18 @@ func TestHealthClockDoesNotRunAhead(t *testing.T) {
 			h.Settle()
 			h.SettleAfter(healthTimeout - time.Second)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineUnknown {
-				t.Errorf("phase %q too early", got)
+				t.Errorf("phase %q before the timeout", got)
 			}
 			h.SettleAfter(time.Second)
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-				t.Errorf("phase %q at the end", got)
+				t.Errorf("phase %q after the timeout", got)
 			}
 		})
 	}
 }
 
-// TestOutageBehindAStaleCache: an outage that begins before the cache shows our last write is one, too.
+// TestOutageBehindAStaleCache checks that an outage is detected even if it begins before the cache contains our
+// last write.
 func TestOutageBehindAStaleCache(t *testing.T) {
 	h := newHarness(t)
 	var down bool
@@ -215,16 +216,15 @@ func TestOutageBehindAStaleCache(t *testing.T) {
 	down = false
 	h.wait(creationTimeout - time.Minute)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
-		t.Errorf("phase %q just after the outage", got)
+		t.Errorf("phase %q right after the outage", got)
 	}
 	h.wait(2 * time.Minute)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
-		t.Errorf("phase %q for good", got)
+		t.Errorf("phase %q after the timeout", got)
 	}
 }
 
-// TestCacheLagsBehindTheNode: before a Machine is given up, the API server itself is asked
-// how its node is.
+// TestCacheLagsBehindTheNode checks that the node is read from the API server before a Machine becomes Failed.
 func TestCacheLagsBehindTheNode(t *testing.T) {
 	for phase, timeout := range map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout} {
 		t.Run(string(phase), func(t *testing.T) {
@@ -237,16 +237,16 @@ func TestCacheLagsBehindTheNode(t *testing.T) {
 			h.controller.Target = targetView{h.target, staleNodes{h.controller.Target.Client(), stale}}
 			h.Clock.Step(timeout)
 			if got := h.Pass().RequeueAfter; got <= 0 {
-				t.Error("nothing brings the next pass")
+				t.Error("no next pass is scheduled")
 			}
 			if got := h.machine().Status.CurrentStatus.Phase; got != phase {
-				t.Errorf("phase %q for a cache that lags behind", got)
+				t.Errorf("phase %q because of a stale cache", got)
 			}
 		})
 	}
 }
 
-// staleNodes shows a node as it was, where the cache is asked.
+// staleNodes returns an old version of a node for reads from the cache.
 type staleNodes struct {
 	client.Client
 	node *corev1.Node

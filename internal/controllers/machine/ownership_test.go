@@ -21,8 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// elder declares a Machine that was there before, with the VM of the one that the test is
-// about.
+// elder creates an older Machine with the VM of the Machine under test.
 func (h *harness) elder(changes ...func(*v1alpha1.Machine)) {
 	h.Helper()
 	h.declare(append([]func(*v1alpha1.Machine){func(m *v1alpha1.Machine) {
@@ -33,15 +32,15 @@ func (h *harness) elder(changes ...func(*v1alpha1.Machine)) {
 	}}, changes...)...)
 }
 
-// TestTwoMachinesOneVM: the VM stays that of the Machine that had it first, and the other
-// one says so.
+// TestTwoMachinesOneVM checks that a VM belongs to the Machine that had it first, and that the other Machine
+// reports this.
 func TestTwoMachinesOneVM(t *testing.T) {
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
 		want    v1alpha1.MachinePhase
 	}{
-		"restored with another's ID": {restored, v1alpha1.MachineCrashLoopBackOff},
-		"the driver finds another's": {func(*v1alpha1.Machine) {}, v1alpha1.MachineFailed},
+		"restored with the other's ID": {restored, v1alpha1.MachineCrashLoopBackOff},
+		"the driver finds the other's": {func(*v1alpha1.Machine) {}, v1alpha1.MachineFailed},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -51,19 +50,19 @@ func TestTwoMachinesOneVM(t *testing.T) {
 			h.declare(tc.machine)
 			h.Settle()
 			h.SettleAfter(time.Minute)
-			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, `VM sim:///m1 already belongs to machine "elder"`})
+			wantStatus(t, h.machine(), statusFields{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, `VM sim:///m1 already belongs to machine "elder"`})
 			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
 			if len(h.Driver.Calls(fake.CreateMachine)) != 0 {
-				t.Error("another VM is made")
+				t.Error("another VM was created")
 			}
 		})
 	}
 }
 
-// TestDeletionTakesNoOthersVM: the deletion of one of two Machines with one VM waits until
-// a user says whose it is.
+// TestDeletionTakesNoOthersVM checks that the deletion of a Machine that shares its VM waits until a user resolves
+// the conflict.
 func TestDeletionTakesNoOthersVM(t *testing.T) {
 	h := newHarness(t)
 	h.elder()
@@ -73,9 +72,9 @@ func TestDeletionTakesNoOthersVM(t *testing.T) {
 	h.delete()
 	h.Settle()
 	h.SettleAfter(time.Hour)
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, `VM sim:///m1 is also that of machine "elder"`})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, `VM sim:///m1 is also that of machine "elder"`})
 	if len(h.methods()) != 0 || h.node() == nil || h.node().Spec.Unschedulable {
-		t.Error("something of the other Machine's is touched")
+		t.Error("the VM or node of the other Machine was changed")
 	}
 	change(h, h.machine(), func(m *v1alpha1.Machine) {
 		m.Spec.ProviderID = ""
@@ -84,11 +83,11 @@ func TestDeletionTakesNoOthersVM(t *testing.T) {
 	h.removeVMs()
 	h.SettleAfter(time.Minute)
 	if !h.gone() || h.node() == nil {
-		t.Errorf("gone: %v, node left: %v; want the Machine gone and the node there", h.gone(), h.node() != nil)
+		t.Errorf("deleted: %v, node exists: %v; want the Machine deleted and the node kept", h.gone(), h.node() != nil)
 	}
 }
 
-// TestBothOfTwoMachinesAreDeleted: then the VM may go.
+// TestBothOfTwoMachinesAreDeleted checks that a shared VM is deleted if both Machines are deleted.
 func TestBothOfTwoMachinesAreDeleted(t *testing.T) {
 	h := newHarness(t)
 	h.elder()
@@ -100,11 +99,11 @@ func TestBothOfTwoMachinesAreDeleted(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if !h.gone() || len(h.Driver.VMs()) != 0 {
-		t.Error("something is left")
+		t.Error("the deletion is incomplete")
 	}
 }
 
-// otherAPI has an object of another API name the VM of the Machine that the test is about.
+// otherAPI creates an object of another API that names the VM of the Machine under test.
 func (h *harness) otherAPI(changes ...func(*ownership.Owner)) {
 	other := ownership.Owner{
 		Kind: "MillwrightMachine", Key: types.NamespacedName{Namespace: "shoot", Name: "m1"}, UID: "other", Since: h.Clock.Now().Add(time.Hour),
@@ -124,9 +123,9 @@ func certain(c *ownership.Owner)  { c.Certain = true }
 func elder(c *ownership.Owner)    { c.Since = c.Since.Add(-2 * time.Hour) }
 func deleting(c *ownership.Owner) { c.Deleting = true }
 
-// TestVMOfTheOtherAPI: a driver that does not tell APIs apart finds the VM of an object of
-// that name, or a user writes the ID of one to another. It stays with who has the better
-// right, and no other one is made.
+// TestVMOfTheOtherAPI checks two cases: a driver that does not distinguish APIs finds the VM of an object with the
+// same name, or a user copies the ID from one object to another. The VM stays with the object that has the
+// stronger claim, and no other VM is created.
 func TestVMOfTheOtherAPI(t *testing.T) {
 	named := func(*v1alpha1.Machine) {}
 	cases := map[string]struct {
@@ -135,12 +134,12 @@ func TestVMOfTheOtherAPI(t *testing.T) {
 		theirs  []func(*ownership.Owner)
 		want    v1alpha1.MachinePhase
 	}{
-		"found by its name":           {"no object but one can have got it", named, nil, v1alpha1.MachineFailed},
-		"found by its name, for sure": {"the same", named, []func(*ownership.Owner){certain}, v1alpha1.MachineFailed},
-		"found while it is deleted":   {"it is about to go", named, []func(*ownership.Owner){certain, deleting}, v1alpha1.MachineFailed},
-		"restored, theirs for sure":   {"ours may be written by hand", restored, []func(*ownership.Owner){certain}, v1alpha1.MachineCrashLoopBackOff},
-		"restored, theirs is older":   {"either may be written by hand", restored, []func(*ownership.Owner){elder}, v1alpha1.MachineCrashLoopBackOff},
-		"restored, theirs is younger": {"the same", restored, nil, v1alpha1.MachinePending},
+		"found by its name":           {"only the other object can have created it", named, nil, v1alpha1.MachineFailed},
+		"found by its name, certain":  {"only the other object can have created it", named, []func(*ownership.Owner){certain}, v1alpha1.MachineFailed},
+		"found while it is deleted":   {"the VM is about to be deleted", named, []func(*ownership.Owner){certain, deleting}, v1alpha1.MachineFailed},
+		"restored, theirs is certain": {"our ID may have been edited", restored, []func(*ownership.Owner){certain}, v1alpha1.MachineCrashLoopBackOff},
+		"restored, theirs is older":   {"either ID may have been edited", restored, []func(*ownership.Owner){elder}, v1alpha1.MachineCrashLoopBackOff},
+		"restored, theirs is younger": {"either ID may have been edited", restored, nil, v1alpha1.MachinePending},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -156,19 +155,19 @@ func TestVMOfTheOtherAPI(t *testing.T) {
 				}
 				return
 			}
-			wantStatus(t, h.machine(), want4{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM sim:///m1 already belongs to MillwrightMachine shoot/m1"})
+			wantStatus(t, h.machine(), statusFields{tc.want, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM sim:///m1 already belongs to MillwrightMachine shoot/m1"})
 			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
 			if len(h.Driver.Calls(fake.CreateMachine)) != 0 {
-				t.Error("another VM is made")
+				t.Error("another VM was created")
 			}
 		})
 	}
 }
 
-// TestDeletionLeavesTheVMOfTheOtherAPI: a Machine that never had the VM which the driver knows
-// by its name goes without it, also where no node has to be found.
+// TestDeletionLeavesTheVMOfTheOtherAPI checks that a Machine without a provider ID is deleted without the VM that
+// the driver finds by its name, with or without a target cluster.
 func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
 	for name, given := range map[string]func(h *harness){
 		"with a target":    func(*harness) {},
@@ -191,7 +190,7 @@ func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
 				h.delete()
 				h.Settle()
 				if !h.gone() || len(h.Driver.Calls(fake.DeleteMachine)) != 0 || !h.hasVM(machineName) {
-					t.Errorf("gone: %v, calls %v, VMs %v", h.gone(), h.methods(), h.Driver.VMs())
+					t.Errorf("deleted: %v, calls %v, VMs %v", h.gone(), h.methods(), h.Driver.VMs())
 				}
 				if events := h.takeEvents(); len(events) != 1 || name != "class gone" && !strings.Contains(events[0], "already belongs to MillwrightMachine shoot/m1; it was not deleted") {
 					t.Errorf("events %q", events)
@@ -201,8 +200,8 @@ func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
 	}
 }
 
-// TestDeletionTakesNoVMOfTheOtherAPI: a Machine that has a VM which another object names too is
-// held until a user says whose it is, or until both go.
+// TestDeletionTakesNoVMOfTheOtherAPI checks that the deletion of a Machine whose VM another object also names
+// waits until a user resolves the conflict, or until both are deleted.
 func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 	begin := func(t *testing.T) *harness {
 		t.Helper()
@@ -214,9 +213,9 @@ func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 		h.delete()
 		h.Settle()
 		h.SettleAfter(time.Hour)
-		wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1; clear spec.providerID"})
+		wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1; clear spec.providerID"})
 		if len(h.methods()) != 0 || h.node().Spec.Unschedulable {
-			t.Errorf("calls %v, or the node is emptied", h.methods())
+			t.Errorf("calls %v, want none and no drain", h.methods())
 		}
 		return h
 	}
@@ -228,7 +227,7 @@ func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 		})
 		h.SettleAfter(time.Minute)
 		if !h.gone() || !h.hasVM(machineName) || h.node() == nil {
-			t.Errorf("gone: %v, VMs %v, node left: %v", h.gone(), h.Driver.VMs(), h.node() != nil)
+			t.Errorf("deleted: %v, VMs %v, node exists: %v", h.gone(), h.Driver.VMs(), h.node() != nil)
 		}
 	})
 	t.Run("both go", func(t *testing.T) {
@@ -236,12 +235,12 @@ func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 		h.otherAPI(deleting)
 		h.SettleAfter(time.Minute)
 		if !h.gone() || len(h.Driver.VMs()) != 0 {
-			t.Errorf("gone: %v, VMs %v", h.gone(), h.Driver.VMs())
+			t.Errorf("deleted: %v, VMs %v", h.gone(), h.Driver.VMs())
 		}
 	})
 }
 
-// TestOwnersCannotBeRead: then nothing is taken, and nothing deleted.
+// TestOwnersCannotBeRead checks that no VM is adopted or deleted if the owners cannot be read.
 func TestOwnersCannotBeRead(t *testing.T) {
 	h := newHarness(t)
 	h.controller.OtherOwners = func(context.Context, string, string) ([]ownership.Owner, error) { return nil, errDown }
@@ -253,7 +252,7 @@ func TestOwnersCannotBeRead(t *testing.T) {
 		return err
 	}
 	for range 3 {
-		_ = pass() // the first ones ask the driver
+		_ = pass() // the first passes call the driver
 	}
 	if err := pass(); !errors.Is(err, errDown) || h.machine().Spec.ProviderID != "" {
 		t.Errorf("error %v, provider ID %q", err, h.machine().Spec.ProviderID)
@@ -263,12 +262,12 @@ func TestOwnersCannotBeRead(t *testing.T) {
 		_ = pass()
 	}
 	if err := pass(); !errors.Is(err, errDown) || h.gone() || len(h.Driver.VMs()) != 1 {
-		t.Errorf("error %v, gone: %v, VMs %v", err, h.gone(), h.Driver.VMs())
+		t.Errorf("error %v, deleted: %v, VMs %v", err, h.gone(), h.Driver.VMs())
 	}
 }
 
-// TestNodeOfAnotherVM: a provider ID that was edited by hand, or a second VM that joined
-// under the name, makes one event and changes nothing.
+// TestNodeOfAnotherVM checks that a node with another provider ID causes one event and no other change. A user may
+// have edited the Machine's provider ID, or a second VM may have joined with the name.
 func TestNodeOfAnotherVM(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -282,17 +281,16 @@ func TestNodeOfAnotherVM(t *testing.T) {
 	h.SettleAfter(time.Hour)
 	events := h.takeEvents()
 	if len(events) != 1 || !strings.Contains(events[0], "sim:///m1") || !strings.Contains(events[0], "sim:///mine") {
-		t.Errorf("events %q, want one that names both", events)
+		t.Errorf("events %q, want one that names both IDs", events)
 	}
 	if got := h.machine(); got.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || got.Spec.ProviderID != "sim:///mine" {
 		t.Errorf("phase %q, provider ID %q", got.Status.CurrentStatus.Phase, got.Spec.ProviderID)
 	}
 }
 
-// TestStaleNode: a cloud that gives a new VM the name of one that is gone, whose node is
-// still there.
+// TestStaleNode checks a new VM that has the name of a previous VM whose node still exists.
 func TestStaleNode(t *testing.T) {
-	older := func(h *harness) { // by an hour
+	older := func(h *harness) { // the node is an hour older than the Machine
 		h.Clock.Step(-time.Hour)
 		h.join(ready)
 		h.Clock.Step(time.Hour)
@@ -301,8 +299,8 @@ func TestStaleNode(t *testing.T) {
 		given func(h *harness)
 		stale bool
 	}{
-		"node of a VM that is gone": {older, true},
-		"the same, and it cannot be initialised": {func(h *harness) {
+		"node of a previous VM": {older, true},
+		"node of a previous VM, initialization fails": {func(h *harness) {
 			older(h)
 			h.Driver.Fail(fake.InitializeMachine, codes.Internal)
 		}, true},
@@ -328,23 +326,24 @@ func TestStaleNode(t *testing.T) {
 				}
 				return
 			}
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM using old node obj"})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "VM using old node obj"})
 			if n := h.node(); len(n.Finalizers) != 0 || n.Labels[v1alpha1.LabelKeyMachineName] != "" {
-				t.Error("the node is taken for the Machine's")
+				t.Error("the node was adopted")
 			}
 			if got := len(h.Driver.Calls(fake.CreateMachine)); got != 1 {
-				t.Errorf("%d VMs are made", got)
+				t.Errorf("%d VMs were created", got)
 			}
-			h.delete() // as its set does
+			h.delete() // like its MachineSet
 			h.Settle()
 			if !h.gone() || len(h.Driver.VMs()) != 0 || h.node() == nil || h.node().Spec.Unschedulable {
-				t.Errorf("gone: %v, VMs %v, node left: %v; want the VM gone and the node untouched", h.gone(), h.Driver.VMs(), h.node() != nil)
+				t.Errorf("deleted: %v, VMs %v, node exists: %v; want the VM deleted and the node unchanged", h.gone(), h.Driver.VMs(), h.node() != nil)
 			}
 		})
 	}
 }
 
-// TestDriverBreaksTheContract: one sentence, and no call sooner than the back-off has it.
+// TestDriverBreaksTheContract checks that a response that violates the contract is reported, and that calls are
+// delayed by the back-off.
 func TestDriverBreaksTheContract(t *testing.T) {
 	cases := map[string]struct {
 		create   func() (*driver.CreateMachineResponse, error)
@@ -368,86 +367,86 @@ func TestDriverBreaksTheContract(t *testing.T) {
 			h.restartWith(instrument.Wrap(h.Driver, instrument.Options{}))
 			h.declare()
 			result := h.Settle()
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, tc.sentence})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, tc.sentence})
 			if got := h.machine().Status.LastOperation.ErrorCode; got != codes.Internal.String() {
 				t.Errorf("error code %q", got)
 			}
 			if result.RequeueAfter < 5*time.Second {
-				t.Errorf("it is tried again after %v", result.RequeueAfter)
+				t.Errorf("the next pass is due in %v", result.RequeueAfter)
 			}
 			for range 10 {
 				h.Pass()
 			}
 			if h.Call(); len(h.Driver.Calls(fake.CreateMachine)) != 1 {
-				t.Errorf("%d creations within no time", len(h.Driver.Calls(fake.CreateMachine)))
+				t.Errorf("%d creations without a delay", len(h.Driver.Calls(fake.CreateMachine)))
 			}
 		})
 	}
 }
 
-// TestDriverThatHangs: a Machine whose driver never answers is Failed when its time is
-// over, so that its set goes on.
+// TestDriverThatHangs checks that a Machine whose driver never returns becomes Failed after the creation timeout,
+// so that its MachineSet replaces it.
 func TestDriverThatHangs(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Pass()
 	if len(h.Tasks) != 1 {
-		t.Fatalf("%d calls under way, want 1", len(h.Tasks))
+		t.Fatalf("%d calls in progress, want 1", len(h.Tasks))
 	}
 	h.Clock.Step(creationTimeout - time.Second)
 	if h.Pass(); h.machine().Status.CurrentStatus.Phase != "" {
-		t.Fatalf("phase %q too early", h.machine().Status.CurrentStatus.Phase)
+		t.Fatalf("phase %q before the timeout", h.machine().Status.CurrentStatus.Phase)
 	}
 	h.Clock.Step(time.Second)
 	h.Pass()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered within 20m"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered within 20m"})
 	if len(h.Tasks) != 1 {
-		t.Errorf("%d calls under way, want still 1", len(h.Tasks))
+		t.Errorf("%d calls in progress, want still 1", len(h.Tasks))
 	}
 }
 
-// TestDriverThatHangsLater: the same of a driver that has answered before; what it answered
-// stays to be read until the call is overdue.
+// TestDriverThatHangsLater checks a driver that returned from previous calls. Its last error remains in the status
+// until the new call takes too long.
 func TestDriverThatHangsLater(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Fail(fake.CreateMachine, codes.Unavailable)
 	h.declare()
 	h.Settle()
 	h.Clock.Step(creationTimeout - time.Minute)
-	h.Pass() // the call that hangs begins
+	h.Pass() // starts the call that hangs
 	if len(h.Tasks) != 1 {
-		t.Fatalf("%d calls under way, want 1", len(h.Tasks))
+		t.Fatalf("%d calls in progress, want 1", len(h.Tasks))
 	}
 	h.Clock.Step(time.Minute)
 	if got := h.Pass().RequeueAfter; got != instance.Silence-time.Minute {
-		t.Errorf("looked at again after %v", got)
+		t.Errorf("the next pass is due in %v", got)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "is out of order (Unavailable)"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "is out of order (Unavailable)"})
 	h.takeEvents()
 	h.Clock.Step(instance.Silence - time.Minute)
 	for range 3 {
 		h.Pass()
 		h.Clock.Step(time.Minute)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s"})
 	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events %q, want one", events)
 	}
-	h.Settle() // the driver answers after all
+	h.Settle() // the driver returns
 	h.join(ready)
 	h.Settle()
 	wantStatus(t, h.machine(), rejoined)
 }
 
-// TestDriverThatHangsAtADeletion: it is said, once, whatever the call is about; and when
-// the driver answers the deletion goes on.
+// TestDriverThatHangsAtADeletion checks that one event reports any call that does not return, and that the
+// deletion continues when the driver returns.
 func TestDriverThatHangsAtADeletion(t *testing.T) {
 	cases := map[string]struct {
 		given  func(h *harness)
 		marker string
 	}{
 		"deleting": {func(h *harness) { h.running(); h.delete() }, messages.DeleteVM},
-		"looking for it": {func(h *harness) {
+		"finding the VM": {func(h *harness) {
 			h.declare(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerMCM} })
 			h.delete()
 		}, messages.Terminating},
@@ -463,36 +462,36 @@ func TestDriverThatHangsAtADeletion(t *testing.T) {
 			tc.given(h)
 			h.Pass()
 			if len(h.Tasks) != 1 {
-				t.Fatalf("%d calls under way, want 1", len(h.Tasks))
+				t.Fatalf("%d calls in progress, want 1", len(h.Tasks))
 			}
 			h.Clock.Step(instance.Silence - time.Second)
 			if got := h.Pass().RequeueAfter; got != time.Second {
-				t.Errorf("looked at again after %v", got)
+				t.Errorf("the next pass is due in %v", got)
 			}
 			if got := h.machine().Status.LastOperation.State; got != v1alpha1.MachineStateProcessing {
-				t.Errorf("state %q too early", got)
+				t.Errorf("state %q before the time limit", got)
 			}
 			for range 3 {
 				h.Clock.Step(time.Minute)
 				h.Pass()
 			}
-			wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s. " + tc.marker})
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s. " + tc.marker})
 			if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "has not answered") {
 				t.Errorf("events %q, want one", events)
 			}
 			if len(h.Tasks) != 1 {
-				t.Errorf("%d calls under way, want still 1", len(h.Tasks))
+				t.Errorf("%d calls in progress, want still 1", len(h.Tasks))
 			}
 			h.Settle()
 			if !h.gone() || len(h.Driver.VMs()) != 0 || h.node() != nil {
-				t.Error("something is left when the driver has answered")
+				t.Error("the deletion is incomplete after the driver returned")
 			}
 		})
 	}
 }
 
-// TestSecretChangesInMidCreation: what is under way ends, and is looked at again with the
-// new Secret; one VM is made.
+// TestSecretChangesInMidCreation checks that a running creation completes if the Secret changes, that the next
+// passes use the new Secret, and that one VM is created.
 func TestSecretChangesInMidCreation(t *testing.T) {
 	for name, spoil := range map[string]func(h *harness){
 		"changes": func(h *harness) {
@@ -507,7 +506,7 @@ func TestSecretChangesInMidCreation(t *testing.T) {
 			spoil(h)
 			h.Settle()
 			if name == "disappears" {
-				wantStatus(t, h.machine(), want4{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "not found"})
+				wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "not found"})
 				h.create(newSecret(h.Key.Namespace))
 				h.Settle()
 			}
@@ -515,26 +514,25 @@ func TestSecretChangesInMidCreation(t *testing.T) {
 				t.Errorf("phase %q", got)
 			}
 			if got := len(h.Driver.Calls(fake.CreateMachine)); got != 1 {
-				t.Errorf("%d VMs are made", got)
+				t.Errorf("%d VMs were created", got)
 			}
 		})
 	}
 }
 
-// TestLostWithoutTarget: a VM that is gone is replaced also where no node tells of it.
+// TestLostWithoutTarget checks that a lost VM is replaced even if there are no nodes.
 func TestLostWithoutTarget(t *testing.T) {
 	h := newHarness(t).withoutTarget()
 	h.declare(restored)
 	h.Settle()
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"})
 	h.SettleAfter(healthTimeout)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 		t.Errorf("phase %q after the health timeout", got)
 	}
 }
 
-// TestTokenOutlivesASlowVM: as long as a VM may join, its token is valid, and stays the
-// one that the VM has.
+// TestTokenOutlivesASlowVM checks that the token remains valid and unchanged as long as the VM may join.
 func TestTokenOutlivesASlowVM(t *testing.T) {
 	h := newHarness(t)
 	h.declare(func(m *v1alpha1.Machine) {
@@ -549,12 +547,12 @@ func TestTokenOutlivesASlowVM(t *testing.T) {
 		if len(tokens) != 1 {
 			t.Fatalf("%d tokens", len(tokens))
 		}
-		ends, err := time.Parse(time.RFC3339, string(tokens[0].Data["expiration"]))
-		if err != nil || !ends.After(h.Clock.Now()) {
-			t.Fatalf("the token ended at %v, now it is %v", ends, h.Clock.Now())
+		expires, err := time.Parse(time.RFC3339, string(tokens[0].Data["expiration"]))
+		if err != nil || !expires.After(h.Clock.Now()) {
+			t.Fatalf("the token expired at %v, the time is %v", expires, h.Clock.Now())
 		}
 		if string(tokens[0].Data["token-secret"]) != string(first["token-secret"]) || string(tokens[0].Data["token-id"]) != string(first["token-id"]) {
-			t.Fatal("it is another token")
+			t.Fatal("the token changed")
 		}
 	}
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachinePending {
@@ -562,8 +560,7 @@ func TestTokenOutlivesASlowVM(t *testing.T) {
 	}
 }
 
-// TestNodeWithoutIDs: a node that was there before is not taken for that of a VM because
-// neither of them says which VM it is.
+// TestNodeWithoutIDs checks that a Machine does not adopt an older node if neither has a provider ID.
 func TestNodeWithoutIDs(t *testing.T) {
 	h := newHarness(t)
 	h.Clock.Step(-time.Hour)
@@ -576,6 +573,6 @@ func TestNodeWithoutIDs(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if n := h.node(); n == nil || n.Spec.Unschedulable || !h.gone() {
-		t.Errorf("the Machine is gone: %v; the older node is %v", h.gone(), n)
+		t.Errorf("deleted: %v; the older node is %v", h.gone(), n)
 	}
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// recorded is a Machine and its node as MCM left them.
+// recorded is a Machine and its node as recorded from MCM.
 type recorded struct {
 	machine *v1alpha1.Machine
 	node    *corev1.Node
 }
 
-// readRecorded reads a state of testdata/preservation.
+// readRecorded reads a recorded state from testdata/preservation.
 func readRecorded(t *testing.T, state, name string) recorded {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", "preservation", state+".json"))
@@ -56,7 +56,7 @@ func readRecorded(t *testing.T, state, name string) recorded {
 	return found
 }
 
-// facts are what a preservation changes, field by field.
+// facts returns the fields that a preservation changes.
 func (r recorded) facts() map[string]any {
 	of := map[string]any{
 		"annotations of the machine": r.machine.Annotations, "annotations of the node": r.node.Annotations,
@@ -69,8 +69,8 @@ func (r recorded) facts() map[string]any {
 	return of
 }
 
-// TestRecordedPreservation: from the states that MCM was recorded in, Millwright comes to those that
-// followed, in each field.
+// TestRecordedPreservation checks that from the recorded states of MCM, Millwright reaches the states that
+// followed, field by field.
 func TestRecordedPreservation(t *testing.T) {
 	const one, two = "scaled-7d4c5-2mmbx", "scaled-7d4c5-6g5jw"
 	const annotated, unknown, preserved, stopping = "27-preserve-when-failed-annotated", "28-preserve-when-failed", "29-preserve-now", "30-preserve-stopped"
@@ -112,14 +112,14 @@ func TestRecordedPreservation(t *testing.T) {
 				t.Errorf("after MCM (-) and after Millwright (+):\n%s", diff)
 			}
 			if test.from == test.to && len(h.Writes) > 0 {
-				t.Errorf("nothing is to do:\n%s", h.LastWrites())
+				t.Errorf("unexpected writes:\n%s", h.LastWrites())
 			}
 		})
 	}
 }
 
-// TestPreservationOnAServer: a preservation from its wish to its end with a real API server, which has
-// versions and validation as they are in life.
+// TestPreservationOnAServer checks a whole preservation with a real API server, which has resource versions and
+// validation.
 func TestPreservationOnAServer(t *testing.T) {
 	h := newServerHarness(t)
 	h.controller.PreserveTimeout = preserveTimeout
@@ -137,7 +137,7 @@ func TestPreservationOnAServer(t *testing.T) {
 		}
 		err = h.control.Status().Patch(t.Context(), h.machine(), client.RawPatch(types.MergePatchType, patch))
 		if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-			t.Errorf("the API server takes the expiry %v: %v", expiry, err)
+			t.Errorf("the API server accepts the expiry %v: %v", expiry, err)
 		}
 	}
 	far := metav1.NewTime(time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC))
@@ -168,7 +168,7 @@ func TestPreservationOnAServer(t *testing.T) {
 	h.Clock.Step(time.Minute)
 	h.Settle()
 	if len(h.Writes) != 0 {
-		t.Errorf("writes without a change:\n%s", h.LastWrites())
+		t.Errorf("unexpected writes:\n%s", h.LastWrites())
 	}
 	h.preserve("false")
 	h.Settle()

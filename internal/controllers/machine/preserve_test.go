@@ -18,10 +18,10 @@ import (
 
 const preserveTimeout = 72 * time.Hour
 
-// preserve sets the annotation of the Machine; empty removes it.
+// preserve sets the preserve annotation of the Machine. An empty value removes it.
 func (h *harness) preserve(value string) { change(h, h.machine(), annotated(value)) }
 
-// preserveNode does the same with the node.
+// preserveNode sets the preserve annotation of the node. An empty value removes it.
 func (h *harness) preserveNode(value string) {
 	change(h, h.node(), func(n *corev1.Node) { setPreserve(n, value) })
 }
@@ -42,7 +42,7 @@ func setPreserve(object metav1.Object, value string) {
 	object.SetAnnotations(annotations)
 }
 
-// newPreserving makes a harness with a running Machine.
+// newPreserving returns a harness with a Running Machine.
 func newPreserving(t *testing.T) *harness {
 	h := newHarness(t)
 	h.controller.PreserveTimeout = preserveTimeout
@@ -50,7 +50,7 @@ func newPreserving(t *testing.T) *harness {
 	return h
 }
 
-// fail has the node fail until the Machine has.
+// fail makes the node unhealthy until the Machine is Failed.
 func (h *harness) fail() {
 	h.Helper()
 	h.join(notReady)
@@ -61,13 +61,13 @@ func (h *harness) fail() {
 	}
 }
 
-// kept is what can be seen of a preservation.
+// kept contains the visible effects of a preservation.
 type kept struct {
-	// Own and Last are annotations of the Machine, Node and Scale those of the node.
+	// Own and Last are annotations of the Machine; Node and Scale are annotations of the node.
 	Own, Last, Node, Scale string
 	Expiry                 string
 	Tainted                bool
-	// Condition is the status and the reason on the node, and Message its message up to the time.
+	// Condition is the status and reason of the node's condition. Message is its message without the time.
 	Condition, Message string
 }
 
@@ -90,7 +90,7 @@ func (h *harness) kept() kept {
 		seen.Message, _, _ = strings.Cut(condition.Message, "Machine preserved")
 		seen.Message = strings.TrimSpace(seen.Message)
 		if copied := noderef.Condition(machine.Status.Conditions, v1alpha1.NodePreserved); copied == nil || copied.Message != condition.Message || copied.Status != condition.Status {
-			h.Errorf("the Machine's copy of the condition is %+v, the node's %+v", copied, condition)
+			h.Errorf("condition of the Machine %+v, of the node %+v", copied, condition)
 		}
 	}
 	return seen
@@ -111,7 +111,8 @@ const (
 	notEmpty = "Preserved node could not be drained."
 )
 
-// TestPreservation: each value, on Machine and node, through failure, recovery and expiry.
+// TestPreservation checks each value of the annotation on the Machine and the node, through failure, recovery and
+// expiry.
 func TestPreservation(t *testing.T) {
 	const full = "72h0m0s"
 	cases := map[string]struct {
@@ -128,16 +129,16 @@ func TestPreservation(t *testing.T) {
 		"now, recovered": {func(h *harness) { h.preserve("now"); h.Settle(); h.fail(); h.join(preservedAnd(h, ready)...) }, kept{
 			Own: "now", Expiry: "71h50m0s", Scale: "true", Condition: byUser,
 		}},
-		"now, on the node":            {func(h *harness) { h.preserveNode("now") }, kept{Node: "now", Last: "now", Expiry: full, Scale: "true", Condition: byUser}},
-		"now, removed":                {func(h *harness) { h.preserve("now"); h.Settle(); h.preserve("") }, kept{Condition: stopped}},
-		"now, then false":             {func(h *harness) { h.preserve("now"); h.Settle(); h.preserve("false") }, kept{Own: "false", Condition: stopped}},
-		"now, expired":                {func(h *harness) { h.preserve("now"); h.Settle(); h.SettleAfter(preserveTimeout) }, kept{Condition: stopped}},
-		"on the node, removed":        {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode("") }, kept{Condition: stopped}},
-		"on the node, false":          {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode("false") }, kept{Node: "false", Last: "false", Condition: stopped}},
-		"on the node, expired":        {func(h *harness) { h.preserveNode("now"); h.Settle(); h.SettleAfter(preserveTimeout) }, kept{Condition: stopped}},
-		"on both":                     {func(h *harness) { h.preserve("when-failed"); h.preserveNode("now") }, kept{Node: "now", Last: "now", Expiry: full, Scale: "true", Condition: byUser}},
-		"removed while nobody looked": {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode(""); h.restart() }, kept{Condition: stopped}},
-		"when failed":                 {func(h *harness) { h.preserve("when-failed") }, kept{Own: "when-failed"}},
+		"now, on the node":              {func(h *harness) { h.preserveNode("now") }, kept{Node: "now", Last: "now", Expiry: full, Scale: "true", Condition: byUser}},
+		"now, removed":                  {func(h *harness) { h.preserve("now"); h.Settle(); h.preserve("") }, kept{Condition: stopped}},
+		"now, then false":               {func(h *harness) { h.preserve("now"); h.Settle(); h.preserve("false") }, kept{Own: "false", Condition: stopped}},
+		"now, expired":                  {func(h *harness) { h.preserve("now"); h.Settle(); h.SettleAfter(preserveTimeout) }, kept{Condition: stopped}},
+		"on the node, removed":          {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode("") }, kept{Condition: stopped}},
+		"on the node, false":            {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode("false") }, kept{Node: "false", Last: "false", Condition: stopped}},
+		"on the node, expired":          {func(h *harness) { h.preserveNode("now"); h.Settle(); h.SettleAfter(preserveTimeout) }, kept{Condition: stopped}},
+		"on both":                       {func(h *harness) { h.preserve("when-failed"); h.preserveNode("now") }, kept{Node: "now", Last: "now", Expiry: full, Scale: "true", Condition: byUser}},
+		"removed while manager is down": {func(h *harness) { h.preserveNode("now"); h.Settle(); h.preserveNode(""); h.restart() }, kept{Condition: stopped}},
+		"when failed":                   {func(h *harness) { h.preserve("when-failed") }, kept{Own: "when-failed"}},
 		"when failed, failed": {func(h *harness) { h.preserve("when-failed"); h.fail() }, kept{
 			Own: "when-failed", Expiry: full, Scale: "true", Tainted: true, Condition: byUser, Message: drained,
 		}},
@@ -155,12 +156,12 @@ func TestPreservation(t *testing.T) {
 			h.Settle()
 			h.join(preservedAnd(h, ready)...)
 		}, kept{Condition: stopped}},
-		"auto, running":           {func(h *harness) { h.preserve("auto-preserved") }, kept{}},
-		"false":                   {func(h *harness) { h.preserve("false"); h.fail() }, kept{Own: "false"}},
-		"nonsense":                {func(h *harness) { h.preserve("please"); h.fail() }, kept{Own: "please"}},
-		"nonsense on the node":    {func(h *harness) { h.preserveNode("True"); h.fail() }, kept{Node: "True"}},
-		"node gone":               {func(h *harness) { h.preserve("now"); h.Settle(); h.dropNode() }, kept{Own: "now", Expiry: full}},
-		"node gone, its wish too": {func(h *harness) { h.preserveNode("now"); h.Settle(); h.dropNode() }, kept{}},
+		"auto, running":          {func(h *harness) { h.preserve("auto-preserved") }, kept{}},
+		"false":                  {func(h *harness) { h.preserve("false"); h.fail() }, kept{Own: "false"}},
+		"nonsense":               {func(h *harness) { h.preserve("please"); h.fail() }, kept{Own: "please"}},
+		"invalid on the node":    {func(h *harness) { h.preserveNode("True"); h.fail() }, kept{Node: "True"}},
+		"node gone":              {func(h *harness) { h.preserve("now"); h.Settle(); h.dropNode() }, kept{Own: "now", Expiry: full}},
+		"annotated node deleted": {func(h *harness) { h.preserveNode("now"); h.Settle(); h.dropNode() }, kept{}},
 		"own timeout": {func(h *harness) {
 			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachinePreserveTimeout: &metav1.Duration{Duration: time.Hour}}
@@ -179,18 +180,19 @@ func TestPreservation(t *testing.T) {
 			h.Clock.Step(2 * time.Second)
 			h.Settle()
 			if len(h.Writes) != 0 || len(h.takeEvents()) != 0 {
-				t.Errorf("it does not rest:\n%s", h.LastWrites())
+				t.Errorf("the passes do not settle:\n%s", h.LastWrites())
 			}
 		})
 	}
 }
 
-// preservedAnd returns conditions as a kubelet reports them: it leaves those of others alone.
+// preservedAnd returns conditions like a kubelet, which keeps the conditions that others set.
 func preservedAnd(h *harness, conditions ...corev1.NodeCondition) []corev1.NodeCondition {
 	return append(conditions, *noderef.Condition(h.node().Status.Conditions, v1alpha1.NodePreserved))
 }
 
-// TestPreservationCosts: no more writes than MCM's, and none for Machines that nobody preserves.
+// TestPreservationCosts checks that a preservation needs no more writes than with MCM, and that other Machines
+// cause none.
 func TestPreservationCosts(t *testing.T) {
 	cases := map[string]struct {
 		before, do func(h *harness)
@@ -228,8 +230,8 @@ func TestPreservationCosts(t *testing.T) {
 	}
 }
 
-// TestPreservedDrain: the node of a preserved Machine that failed is drained once, without a cordon, and
-// each time that it fails.
+// TestPreservedDrain checks that the node of a preserved Machine is drained without a cordon once for each failure
+// of the Machine.
 func TestPreservedDrain(t *testing.T) {
 	h := newPreserving(t)
 	d := h.draining(forPod("web"))
@@ -240,34 +242,34 @@ func TestPreservedDrain(t *testing.T) {
 	h.Settle()
 	h.wantKept(kept{Own: "when-failed", Expiry: "72h0m0s", Scale: "true", Tainted: true, Condition: "False, Preserved by user.", Message: notEmpty})
 	if events := h.takeEvents(); !slices.ContainsFunc(events, func(e string) bool { return strings.Contains(e, "cannot be drained yet") }) {
-		t.Errorf("nobody says why the node is not drained: %q", events)
+		t.Errorf("events %q, want one about the failed drain", events)
 	}
 	d.reports = []drain.Report{emptied}
 	h.Settle()
 	h.wantKept(kept{Own: "when-failed", Expiry: "72h0m0s", Scale: "true", Tainted: true, Condition: byUser, Message: drained})
 	if h.node().Spec.Unschedulable {
-		t.Error("the node is cordoned")
+		t.Error("the node was cordoned")
 	}
 	if len(d.forgotten) == 0 {
-		t.Error("the drain before a deletion would begin with what this one tried")
+		t.Error("the state of the drain was not discarded")
 	}
-	asked := len(d.requests)
+	before := len(d.requests)
 	h.Clock.Step(time.Minute)
 	h.Settle()
-	if len(d.requests) != asked {
-		t.Error("an empty node is drained again")
+	if len(d.requests) != before {
+		t.Error("a drained node is drained again")
 	}
 	h.join(preservedAnd(h, ready)...)
 	h.Settle()
 	h.Clock.Step(time.Minute)
 	h.fail()
-	if len(d.requests) == asked {
-		t.Error("a node that recovered in between is not drained again")
+	if len(d.requests) == before {
+		t.Error("the node was not drained after the second failure")
 	}
 }
 
-// TestPreservedDrainIsForced: by the label of MCM, or at the drain timeout, which counts from the
-// preservation.
+// TestPreservedDrainIsForced checks that a drain is forced by MCM's label or by the drain timeout, which begins
+// with the preservation.
 func TestPreservedDrainIsForced(t *testing.T) {
 	lost := notReady
 	cases := map[string]struct {
@@ -289,7 +291,7 @@ func TestPreservedDrainIsForced(t *testing.T) {
 			h := newPreserving(t)
 			d := h.draining(forPod("web"))
 			h.controller.Drain.Timeout = time.Hour
-			lost.LastTransitionTime = metav1.NewTime(h.Clock.Now().Add(1000 * time.Hour)) // its age forces nothing
+			lost.LastTransitionTime = metav1.NewTime(h.Clock.Now().Add(1000 * time.Hour)) // so that its age does not force the drain
 			h.join(lost)
 			h.preserve("when-failed")
 			h.Settle()
@@ -298,14 +300,14 @@ func TestPreservedDrainIsForced(t *testing.T) {
 			h.Settle()
 			h.SettleAfter(tc.after)
 			if got := d.requests[len(d.requests)-1].Force; got != tc.want {
-				t.Errorf("forced: %q, want %q", got, tc.want)
+				t.Errorf("force %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-// TestPreservationSurvivesRefusals: an API server that refuses what is written to the node does not keep
-// the Machine from being preserved, and a preservation does not end before its marks are gone.
+// TestPreservationSurvivesRefusals checks that a Machine is preserved even if the API server refuses writes to its
+// node, and that a preservation stops only after its marks were removed.
 func TestPreservationSurvivesRefusals(t *testing.T) {
 	h := newPreserving(t)
 	refused := func(made lockstep.Write) error {
@@ -316,25 +318,25 @@ func TestPreservationSurvivesRefusals(t *testing.T) {
 	}
 	h.Refuse = refused
 	h.preserve("now")
-	_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // it fails
+	_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // the pass fails
 	if h.machine().Status.CurrentStatus.PreserveExpiryTime == nil {
-		t.Error("the Machine is not preserved as its node cannot be written")
+		t.Error("the Machine is not preserved")
 	}
 	h.Refuse = nil
 	h.Settle()
 	h.wantKept(kept{Own: "now", Expiry: "72h0m0s", Scale: "true", Condition: byUser})
 	h.Refuse = refused
 	h.preserve("")
-	_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // it fails
+	_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // the pass fails
 	if h.machine().Status.CurrentStatus.PreserveExpiryTime == nil {
-		t.Error("the preservation is over, and its marks are not")
+		t.Error("the preservation stopped before its marks were removed")
 	}
 	h.Refuse = nil
 	h.Settle()
 	h.wantKept(kept{Condition: stopped})
 }
 
-// TestAnInvalidWishIsSaidOnce: a value by hand that means nothing is a sentence, and no loop.
+// TestAnInvalidWishIsSaidOnce checks that an invalid value of the annotation causes one event and no other passes.
 func TestAnInvalidWishIsSaidOnce(t *testing.T) {
 	h := newPreserving(t)
 	for _, value := range []string{"true", "NOW", " now", strings.Repeat("x", 10_000)} {
@@ -352,7 +354,8 @@ func TestAnInvalidWishIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestATargetThatIsAwayEndsNothing: while the node cannot be seen, nobody knows what it asks for.
+// TestATargetThatIsAwayEndsNothing checks that a preservation continues while the target cluster is unavailable,
+// since the node's annotation cannot be read.
 func TestATargetThatIsAwayEndsNothing(t *testing.T) {
 	h := newPreserving(t)
 	h.preserveNode("now")
@@ -367,7 +370,7 @@ func TestATargetThatIsAwayEndsNothing(t *testing.T) {
 	}
 }
 
-// TestADeletedMachineIsNotPreserved: who deletes a Machine means it.
+// TestADeletedMachineIsNotPreserved checks that the deletion of a Machine stops its preservation.
 func TestADeletedMachineIsNotPreserved(t *testing.T) {
 	h := newPreserving(t)
 	h.preserve("now")

@@ -17,14 +17,14 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestNothingIsWrittenWhenNothingChanged: in every state in which a Machine can rest, a
-// further pass writes nothing and calls nothing, in this process and in the next.
+// TestNothingIsWrittenWhenNothingChanged checks that in every state in which a Machine can remain, further passes
+// cause no writes or calls, also after a restart.
 func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	cases := map[string]func(h *harness){
-		"Running":            func(h *harness) { h.running() },
-		"Pending":            func(h *harness) { h.declare(); h.Settle() },
-		"Unknown":            func(h *harness) { h.running(); h.join(notReady); h.Settle() },
-		"Unknown, node gone": func(h *harness) { h.running(); h.dropNode(); h.Settle() },
+		"Running":               func(h *harness) { h.running() },
+		"Pending":               func(h *harness) { h.declare(); h.Settle() },
+		"Unknown":               func(h *harness) { h.running(); h.join(notReady); h.Settle() },
+		"Unknown, node missing": func(h *harness) { h.running(); h.dropNode(); h.Settle() },
 		"Failed": func(h *harness) {
 			h.declare()
 			h.Settle()
@@ -54,7 +54,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 			h.delete()
 			h.Settle()
 		},
-		"Unknown, others first": func(h *harness) {
+		"Unknown, replacement delayed": func(h *harness) {
 			h.declare(func(m *v1alpha1.Machine) { m.Name, m.UID = "other", "other" }, inPhase(v1alpha1.MachineFailed), pooled)
 			h.declare(inPhase(v1alpha1.MachineUnknown), pooled)
 			h.Settle()
@@ -64,12 +64,12 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 			change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
 			h.running()
 		},
-		"in a bad template": func(h *harness) {
+		"with an invalid template": func(h *harness) {
 			h.running(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"bad key": "v", "good": "v"}
 			})
 		},
-		"in a rich template": func(h *harness) {
+		"with a full template": func(h *harness) {
 			h.running(func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec.Labels = map[string]string{"b": "2", "a": "1"}
 				m.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "z", Effect: corev1.TaintEffectNoSchedule}, {Key: "a", Effect: corev1.TaintEffectNoExecute}}
@@ -91,10 +91,10 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 				}
 			}
 			if len(h.Writes) != 0 {
-				t.Errorf("writes without a change:\n%s", h.LastWrites())
+				t.Errorf("unexpected writes:\n%s", h.LastWrites())
 			}
 			if events := h.takeEvents(); len(events) != 0 {
-				t.Errorf("events without a change: %q", events)
+				t.Errorf("unexpected events: %q", events)
 			}
 			h.restart()
 			h.Pass()
@@ -105,10 +105,10 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	}
 }
 
-// pooled puts a Machine into a pool.
+// pooled adds a Machine to a pool.
 func pooled(m *v1alpha1.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyName, "a") }
 
-// TestHeartbeatsAreNotCopied: a node that only says that it is still alive costs nothing.
+// TestHeartbeatsAreNotCopied checks that heartbeats cause no writes.
 func TestHeartbeatsAreNotCopied(t *testing.T) {
 	h := newHarness(t)
 	h.running()
@@ -121,17 +121,17 @@ func TestHeartbeatsAreNotCopied(t *testing.T) {
 	}
 }
 
-// quote is an error that quotes a Secret.
+// quote returns an error that quotes a Secret.
 func quote(secret *corev1.Secret) error {
 	var all []string
 	for _, value := range secret.Data {
 		all = append(all, string(value))
 	}
-	return status.Error(codes.Internal, "cannot make anything of "+strings.Join(all, " and "))
+	return status.Error(codes.Internal, "cannot use "+strings.Join(all, " and "))
 }
 
-// TestNoSecretIsWritten: whatever a driver says, no value of a Secret and no token
-// reaches a Machine, a node or an event.
+// TestNoSecretIsWritten checks that no value of a Secret and no token gets into a Machine, a node or an event,
+// whatever error a driver returns.
 func TestNoSecretIsWritten(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.OnCreate(func(_ context.Context, req *driver.CreateMachineRequest, _ func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
@@ -151,8 +151,8 @@ func TestNoSecretIsWritten(t *testing.T) {
 	h.delete()
 	h.Settle()
 	events = append(events, h.takeEvents()...)
-	if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "cannot make anything of") {
-		t.Fatalf("description %q: the driver's words are lost altogether", got)
+	if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "cannot use") {
+		t.Fatalf("description %q lacks the driver's message", got)
 	}
 	for _, secret := range []string{"s3cr3t-k3y-of-the-cloud", "hunter2", string(tokens[0].Data["token-secret"])} {
 		for _, made := range h.Writes {

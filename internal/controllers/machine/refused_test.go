@@ -14,8 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// refuseNode has the API server refuse patches of a node that contain one of the texts, and
-// counts them.
+// refuseNode makes the API server refuse patches of a node that contain one of the texts, and counts them.
 func (h *harness) refuseNode(texts ...string) *int {
 	refused := 0
 	h.Refuse = func(made lockstep.Write) error {
@@ -30,23 +29,23 @@ func (h *harness) refuseNode(texts ...string) *int {
 	return &refused
 }
 
-// badTemplates are node templates with something that no node can have, or that a policy does
-// not let any have. Each has a label that fits.
+// badTemplates contains node templates with a part that is invalid or that a policy forbids. Each has a valid
+// label, too.
 var badTemplates = map[string]struct {
-	spoil  func(*v1alpha1.NodeTemplateSpec)
-	refuse string
-	says   string
-	rest   bool // is written
+	spoil   func(*v1alpha1.NodeTemplateSpec)
+	refuse  string
+	message string
+	rest    bool // whether the valid parts are written
 }{
-	"key of a label":        {func(t *v1alpha1.NodeTemplateSpec) { t.Labels["bad key"] = "v" }, "bad key", `label "bad key"`, true},
-	"value of a label":      {func(t *v1alpha1.NodeTemplateSpec) { t.Labels["tier"] = "bad value" }, "bad value", `"bad value"`, true},
-	"key of an annotation":  {func(t *v1alpha1.NodeTemplateSpec) { t.Annotations = map[string]string{"bad key": "v"} }, "bad key", `annotation "bad key"`, true},
-	"effect of a taint":     {func(t *v1alpha1.NodeTemplateSpec) { t.Spec.Taints = []corev1.Taint{{Key: "a", Effect: "Nope"}} }, "Nope", `taint "a:Nope"`, true},
-	"a policy's own reason": {func(t *v1alpha1.NodeTemplateSpec) { t.Labels["forbidden"] = "v" }, "forbidden", "is invalid", false},
+	"key of a label":       {func(t *v1alpha1.NodeTemplateSpec) { t.Labels["bad key"] = "v" }, "bad key", `label "bad key"`, true},
+	"value of a label":     {func(t *v1alpha1.NodeTemplateSpec) { t.Labels["tier"] = "bad value" }, "bad value", `"bad value"`, true},
+	"key of an annotation": {func(t *v1alpha1.NodeTemplateSpec) { t.Annotations = map[string]string{"bad key": "v"} }, "bad key", `annotation "bad key"`, true},
+	"effect of a taint":    {func(t *v1alpha1.NodeTemplateSpec) { t.Spec.Taints = []corev1.Taint{{Key: "a", Effect: "Nope"}} }, "Nope", `taint "a:Nope"`, true},
+	"refused by a policy":  {func(t *v1alpha1.NodeTemplateSpec) { t.Labels["forbidden"] = "v" }, "forbidden", "is invalid", false},
 }
 
-// TestABadTemplateStopsNothing: neither the revocation of the token nor health nor timeouts
-// wait for a template to be corrected. It makes one event, and is written once it is good.
+// TestABadTemplateStopsNothing checks that an invalid template delays neither the revocation of the token, nor
+// health checks or timeouts. It causes one event, and the template is written after it is corrected.
 func TestABadTemplateStopsNothing(t *testing.T) {
 	for name, tc := range badTemplates {
 		t.Run(name, func(t *testing.T) {
@@ -65,10 +64,10 @@ func TestABadTemplateStopsNothing(t *testing.T) {
 				t.Errorf("the node is not marked: finalizers %v, labels %v", n.Finalizers, n.Labels)
 			}
 			if _, written := n.Labels["pool"]; written != tc.rest {
-				t.Errorf("the rest of the template: labels %v", n.Labels)
+				t.Errorf("labels %v, want the valid label: %v", n.Labels, tc.rest)
 			}
 			if len(h.tokens()) != 0 {
-				t.Error("the token is not revoked")
+				t.Error("the token was not revoked")
 			}
 			h.join(ready, condition("DiskPressure", "True"))
 			h.wait(time.Minute)
@@ -77,8 +76,8 @@ func TestABadTemplateStopsNothing(t *testing.T) {
 			if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 				t.Errorf("phase %q, want Failed", got)
 			}
-			if sent := warnings(h.takeEvents(), "InvalidNodeTemplate", "NodeTemplateRefused"); len(sent) != 1 || !strings.Contains(sent[0], tc.says) {
-				t.Errorf("warnings %q, want one that says %q", sent, tc.says)
+			if sent := warnings(h.takeEvents(), "InvalidNodeTemplate", "NodeTemplateRefused"); len(sent) != 1 || !strings.Contains(sent[0], tc.message) {
+				t.Errorf("warnings %q, want one with %q", sent, tc.message)
 			}
 			change(h, h.machine(), func(m *v1alpha1.Machine) {
 				m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{}
@@ -86,13 +85,13 @@ func TestABadTemplateStopsNothing(t *testing.T) {
 			})
 			h.Settle()
 			if got := h.node().Labels["pool"]; got != "b" {
-				t.Errorf("corrected, the node has the label %q", got)
+				t.Errorf("label %q after the template was corrected", got)
 			}
 		})
 	}
 }
 
-// warnings are the events with one of the reasons.
+// warnings returns the events with one of the reasons.
 func warnings(events []string, reasons ...string) []string {
 	var found []string
 	for _, event := range events {
@@ -105,7 +104,8 @@ func warnings(events []string, reasons ...string) []string {
 	return found
 }
 
-// TestABadTemplateDoesNotStopTheCreationTimeout: a node that never becomes ready is given up.
+// TestABadTemplateDoesNotStopTheCreationTimeout checks that a Machine whose node never becomes ready becomes
+// Failed.
 func TestABadTemplateDoesNotStopTheCreationTimeout(t *testing.T) {
 	for name, tc := range badTemplates {
 		t.Run(name, func(t *testing.T) {
@@ -123,8 +123,8 @@ func TestABadTemplateDoesNotStopTheCreationTimeout(t *testing.T) {
 	}
 }
 
-// TestWhatAPolicyRefusesIsTriedLessAndLess: and written soon after the policy is gone, or at
-// once when the template changes.
+// TestWhatAPolicyRefusesIsTriedLessAndLess checks that a refused write is retried with back-off, and that it
+// succeeds soon after the policy was removed, or immediately after the template changed.
 func TestWhatAPolicyRefusesIsTriedLessAndLess(t *testing.T) {
 	label := func(value string) func(m *v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"forbidden": value} }
@@ -134,35 +134,36 @@ func TestWhatAPolicyRefusesIsTriedLessAndLess(t *testing.T) {
 	h.running(label("a"))
 	h.wait(time.Hour)
 	if *refused < 8 || *refused > 13 { // after 10 s, 20 s, … 10 min
-		t.Errorf("tried %d times in an hour", *refused)
+		t.Errorf("%d attempts in an hour", *refused)
 	}
 	before := *refused
 	change(h, h.machine(), label("b"))
 	h.Settle()
 	if *refused != before+1 {
-		t.Errorf("another template is tried %d times, want 1", *refused-before)
+		t.Errorf("%d attempts with another template, want 1", *refused-before)
 	}
 	for range 20 {
 		h.Pass()
 	}
 	if *refused != before+1 {
-		t.Errorf("further passes try it %d times more", *refused-before-1)
+		t.Errorf("%d more attempts in further passes", *refused-before-1)
 	}
 	h.Refuse = nil
 	h.wait(refusalBackoff.Cap)
 	if got := h.node().Labels["forbidden"]; got != "b" {
-		t.Errorf("the node has the label %q after the policy is gone", got)
+		t.Errorf("label %q after the policy was removed", got)
 	}
 	h.refuseNode("forbidden")
 	h.takeEvents()
 	change(h, h.machine(), label("a"))
 	h.Settle()
 	if sent := warnings(h.takeEvents(), "NodeTemplateRefused"); len(sent) != 1 {
-		t.Errorf("warnings %q: the next refusal makes another event", sent)
+		t.Errorf("warnings %q, want one about the next refusal", sent)
 	}
 }
 
-// TestRefusedCapacityStopsNothing: nor is it recorded as applied.
+// TestRefusedCapacityStopsNothing checks that a refused virtual capacity delays nothing and is not recorded as
+// applied.
 func TestRefusedCapacityStopsNothing(t *testing.T) {
 	h := newHarness(t)
 	h.refuseNode(`"` + device + `":"-1"`)
@@ -184,12 +185,12 @@ func TestRefusedCapacityStopsNothing(t *testing.T) {
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(3) })
 	h.Settle()
 	if got := h.devices(); got != 3 {
-		t.Errorf("corrected, the node has %d devices", got)
+		t.Errorf("%d devices after the class was corrected", got)
 	}
 }
 
-// TestWhatIsWrongIsToldAlthoughAStatusIsNot: a pass whose status is not written sends no
-// events, and the next one makes up for it.
+// TestWhatIsWrongIsToldAlthoughAStatusIsNot checks that a pass that cannot write the status sends no events, and
+// that the next pass sends them.
 func TestWhatIsWrongIsToldAlthoughAStatusIsNot(t *testing.T) {
 	h := newHarness(t)
 	h.declare(func(m *v1alpha1.Machine) {
@@ -213,7 +214,7 @@ func TestWhatIsWrongIsToldAlthoughAStatusIsNot(t *testing.T) {
 	}
 }
 
-// TestOutagesAreNoRefusals: a pass that could not write goes no further, as ever.
+// TestOutagesAreNoRefusals checks that a pass stops at a write that fails for another reason.
 func TestOutagesAreNoRefusals(t *testing.T) {
 	h := newHarness(t)
 	h.declare(func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"} })
@@ -226,7 +227,7 @@ func TestOutagesAreNoRefusals(t *testing.T) {
 		return nil
 	}
 	if _, err := h.controller.Reconcile(t.Context(), h.Request()); err == nil {
-		t.Error("a write that failed went by")
+		t.Error("a failed write caused no error")
 	}
 	wantStatus(t, h.machine(), unchanged(v1alpha1.MachinePending))
 	h.Refuse = nil
@@ -234,7 +235,8 @@ func TestOutagesAreNoRefusals(t *testing.T) {
 	wantStatus(t, h.machine(), joinedNow)
 }
 
-// TestServerTakesWhatFits: what is left out is what an API server refuses, and no more.
+// TestServerTakesWhatFits checks that exactly those parts of the template are left out that an API server would
+// refuse.
 func TestServerTakesWhatFits(t *testing.T) {
 	h := newServerHarness(t)
 	h.declare(func(m *v1alpha1.Machine) {
@@ -252,6 +254,6 @@ func TestServerTakesWhatFits(t *testing.T) {
 		t.Errorf("labels %q, annotations %q, taints %v", n.Labels, n.Annotations, n.Spec.Taints)
 	}
 	if sent := warnings(h.takeEvents(), "NodeTemplateRefused"); len(sent) != 0 {
-		t.Errorf("refused by the server: %q", sent)
+		t.Errorf("unexpected warnings: %q", sent)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 )
 
-// mate is a Machine of a pool that is in a phase.
+// mate returns a Machine of a pool in a phase.
 func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
 	m := *newMachine("shoot", time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	m.Name, m.UID = name, types.UID(name)
@@ -30,7 +30,7 @@ func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
 	return m
 }
 
-// pool declares Machines that have been unhealthy for too long.
+// pool creates Machines that have been unhealthy for too long.
 func (h *harness) pool(name string, size int) []string {
 	h.Helper()
 	var names []string
@@ -46,7 +46,7 @@ func (h *harness) pool(name string, size int) []string {
 	return names
 }
 
-// failed names those of the Machines that are.
+// failed returns the names of the Machines that are Failed.
 func (h *harness) failed(names ...string) []string {
 	h.Helper()
 	var failed []string
@@ -65,8 +65,8 @@ func (h *harness) passOver(names ...string) {
 	}
 }
 
-// TestOneAfterTheOther: of a pool whose nodes all fail, one Machine is replaced at a time;
-// another pool has nothing to do with it; and those that wait say so, once.
+// TestOneAfterTheOther checks that if all nodes of a pool fail, one Machine is replaced at a time, that other
+// pools are independent of it, and that the delayed Machines report this once.
 func TestOneAfterTheOther(t *testing.T) {
 	h := newHarness(t)
 	a, b := h.pool("a", 4), h.pool("b", 2)
@@ -76,16 +76,16 @@ func TestOneAfterTheOther(t *testing.T) {
 	h.passOver(b...)
 	h.passOver(a...)
 	if got := h.failed(a...); len(got) != 1 {
-		t.Fatalf("%v of pool a are Failed, want one", got)
+		t.Fatalf("Failed Machines of pool a: %v, want one", got)
 	}
 	if got := h.failed(b...); len(got) != 1 {
-		t.Errorf("%v of pool b are Failed, want one", got)
+		t.Errorf("Failed Machines of pool b: %v, want one", got)
 	}
 	first := h.failed(a...)[0]
 	h.Key.Name = a[3]
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, `other machines of "a" are being replaced`})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, `other machines of "a" are being replaced`})
 	if got := h.Pass().RequeueAfter; got != replacementRetry {
-		t.Errorf("it is tried again after %v", got)
+		t.Errorf("the next pass is due in %v", got)
 	}
 	events := h.takeEvents()
 	delayed := 0
@@ -95,10 +95,10 @@ func TestOneAfterTheOther(t *testing.T) {
 		}
 	}
 	if delayed != 4 { // three of a, one of b
-		t.Errorf("%d events of delays, want 4: %q", delayed, events)
+		t.Errorf("%d events about delays, want 4: %q", delayed, events)
 	}
 
-	// The successor of the first one is on its way, then it cannot be created.
+	// The replacement of the first Machine is Pending, and later cannot be created.
 	h.Key.Name = first
 	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Finalizers = nil })
 	h.remove(h.machine())
@@ -113,10 +113,10 @@ func TestOneAfterTheOther(t *testing.T) {
 			rest = append(rest, name)
 		}
 	}
-	h.passOver(first, "a-new") // as their events bring
+	h.passOver(first, "a-new") // their events trigger these passes
 	h.passOver(rest...)
 	if got := h.failed(rest...); len(got) != 0 {
-		t.Fatalf("%v are Failed while a successor is Pending", got)
+		t.Fatalf("Failed Machines while the replacement is Pending: %v", got)
 	}
 	h.Key.Name = "a-new"
 	successor := h.machine()
@@ -127,11 +127,11 @@ func TestOneAfterTheOther(t *testing.T) {
 	h.passOver("a-new")
 	h.passOver(rest...)
 	if got := h.failed(rest...); len(got) != 1 {
-		t.Errorf("%v are Failed although a successor that cannot be created blocks nobody", got)
+		t.Errorf("Failed Machines: %v, want one, since a replacement that cannot be created does not count", got)
 	}
 }
 
-// TestManyAtATime: the limit may be a number or a percentage.
+// TestManyAtATime checks that the limit may be a number or a percentage.
 func TestManyAtATime(t *testing.T) {
 	for name, limit := range map[string]intstr.IntOrString{"number": intstr.FromInt32(3), "percentage": intstr.FromString("30%")} {
 		t.Run(name, func(t *testing.T) {
@@ -143,14 +143,14 @@ func TestManyAtATime(t *testing.T) {
 			h.passOver(names...)
 			h.passOver(names...)
 			if got := h.failed(names...); len(got) != 3 {
-				t.Errorf("%v are Failed, want 3", got)
+				t.Errorf("Failed Machines: %v, want 3", got)
 			}
 		})
 	}
 }
 
-// TestLimitHoldsForManyWorkers: with a cache that shows nothing of what is written, and
-// all workers at it at once.
+// TestLimitHoldsForManyWorkers checks the limit with many concurrent workers and a cache that does not contain
+// their writes.
 func TestLimitHoldsForManyWorkers(t *testing.T) {
 	h := newHarness(t)
 	h.controller.Health.MaxReplacements = intstr.FromInt32(2)
@@ -183,16 +183,16 @@ func TestLimitHoldsForManyWorkers(t *testing.T) {
 	if len(distinct) != 2 {
 		t.Fatalf("%d Machines may be replaced, want 2", len(distinct))
 	}
-	// A place is free again when its Machine is well, or gone.
+	// The limit allows another Machine after one was released.
 	for name := range distinct {
 		h.controller.replacements.Release(types.NamespacedName{Namespace: h.Key.Namespace, Name: name})
 	}
 	if verdict, err := h.controller.health.mayReplace(t.Context(), machines[0]); !verdict.Allowed() || err != nil {
-		t.Errorf("%+v, err %v, although the places are free", verdict, err)
+		t.Errorf("verdict %+v, err %v after the release", verdict, err)
 	}
 }
 
-// liveReads counts the reads of objects that no cache answers.
+// liveReads counts the reads that go to the API server instead of the cache.
 type liveReads struct {
 	client.Client
 	count *int
@@ -205,8 +205,8 @@ func (r liveReads) Get(ctx context.Context, key client.ObjectKey, object client.
 	return r.Client.Get(ctx, key, object, options...)
 }
 
-// TestWaitingForReplacementCostsNoRequests: a pool that fails as a whole does not load the
-// API server with questions about those whose turn has not come.
+// TestWaitingForReplacementCostsNoRequests checks that Machines whose replacement is delayed cause no requests to
+// the API server.
 func TestWaitingForReplacementCostsNoRequests(t *testing.T) {
 	h := newHarness(t)
 	reads := 0
@@ -223,19 +223,19 @@ func TestWaitingForReplacementCostsNoRequests(t *testing.T) {
 		h.passOver(a[1:]...)
 	}
 	if reads != 1 {
-		t.Errorf("%d requests of those that wait", reads-1)
+		t.Errorf("%d requests for delayed Machines", reads-1)
 	}
 }
 
-// TestPlaceIsGivenBack: a Machine that turns out to be well, or of which nobody can tell,
-// keeps no other one from being replaced.
+// TestPlaceIsGivenBack checks that a Machine whose node turns out to be healthy or cannot be read does not count
+// toward the limit.
 func TestPlaceIsGivenBack(t *testing.T) {
 	for name, client := range map[string]func(h *harness) client.Client{
 		"well": func(h *harness) client.Client {
 			well := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}}
 			return liveNode{h.controller.Target.Client(), well, nil}
 		},
-		"nobody can tell": func(h *harness) client.Client { return liveNode{h.controller.Target.Client(), nil, errAway} },
+		"unreadable": func(h *harness) client.Client { return liveNode{h.controller.Target.Client(), nil, errAway} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -245,17 +245,17 @@ func TestPlaceIsGivenBack(t *testing.T) {
 			usual := h.controller.Target
 			h.Key.Name = a[0]
 			h.controller.Target = targetView{h.target, client(h)}
-			_, _ = h.controller.Reconcile(t.Context(), h.Request()) // an error is tried again
+			_, _ = h.controller.Reconcile(t.Context(), h.Request()) // a failed pass is retried
 			h.controller.Target = usual
 			h.passOver(a[1])
 			if got := h.failed(a...); len(got) != 1 || got[0] != a[1] {
-				t.Errorf("%v are Failed, want %s", got, a[1])
+				t.Errorf("Failed Machines: %v, want %s", got, a[1])
 			}
 		})
 	}
 }
 
-// liveNode answers for the API server itself when it is asked for a node.
+// liveNode returns a node for reads that go to the API server.
 type liveNode struct {
 	client.Client
 	node *corev1.Node
@@ -263,7 +263,7 @@ type liveNode struct {
 }
 
 func (l liveNode) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	asked, live := object.(*unstructured.Unstructured)
+	read, live := object.(*unstructured.Unstructured)
 	if !live || key.Name == outage.Nobody {
 		return l.Client.Get(ctx, key, object, options...)
 	}
@@ -271,6 +271,6 @@ func (l liveNode) Get(ctx context.Context, key client.ObjectKey, object client.O
 		return l.err
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(l.node)
-	asked.Object = content
+	read.Object = content
 	return err
 }

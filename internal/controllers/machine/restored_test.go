@@ -7,18 +7,18 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// TestRestoredWithoutItsDeletion: a Machine comes back from a backup as Terminating, and nobody
-// deletes it. Its VM is looked for as that of a new one is.
+// TestRestoredWithoutItsDeletion checks a Machine that was restored from a backup with the phase Terminating but
+// is not being deleted. It is reconciled like a new Machine.
 func TestRestoredWithoutItsDeletion(t *testing.T) {
 	for name, test := range map[string]struct {
 		noTarget bool
 		act      func(*harness)
 		want     v1alpha1.MachinePhase
 	}{
-		"its VM and node are well":     {false, func(*harness) {}, v1alpha1.MachineRunning},
-		"its node is gone":             {false, func(h *harness) { h.dropNode() }, v1alpha1.MachinePending},
-		"its VM is gone, and its node": {false, func(h *harness) { h.removeVMs(); h.dropNode() }, v1alpha1.MachineUnknown},
-		"it has no node to wait for":   {true, func(*harness) {}, v1alpha1.MachineAvailable},
+		"its VM and node are healthy": {false, func(*harness) {}, v1alpha1.MachineRunning},
+		"its node is missing":         {false, func(h *harness) { h.dropNode() }, v1alpha1.MachinePending},
+		"its VM and node are missing": {false, func(h *harness) { h.removeVMs(); h.dropNode() }, v1alpha1.MachineUnknown},
+		"there is no target cluster":  {true, func(*harness) {}, v1alpha1.MachineAvailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -46,7 +46,7 @@ func TestRestoredWithoutItsDeletion(t *testing.T) {
 				t.Errorf("phase %q, want %q", got, test.want)
 			}
 			if n := len(h.Driver.Calls(fake.CreateMachine)); n != 1 {
-				t.Errorf("%d VMs were made", n)
+				t.Errorf("%d VMs were created", n)
 			}
 		})
 	}

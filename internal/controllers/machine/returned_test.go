@@ -11,7 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestADriverThatHasReturned: what waits for it does not wait until its next try is due.
+// TestADriverThatHasReturned checks that the registration of a driver triggers passes over the Machines that wait
+// for it, without the rest of their back-off.
 func TestADriverThatHasReturned(t *testing.T) {
 	h := newHarness(t)
 	away := func() {
@@ -23,7 +24,7 @@ func TestADriverThatHasReturned(t *testing.T) {
 	returned := func() {
 		h.Driver.OnStatus(nil)
 		if got := woken(h.controller.driverRegistered(t.Context(), newClass(namespace).Provider)); len(got) != 1 || got[0] != machineName {
-			t.Errorf("its return wakes %v", got)
+			t.Errorf("the registration triggers passes over %v", got)
 		}
 		h.Settle()
 	}
@@ -31,11 +32,11 @@ func TestADriverThatHasReturned(t *testing.T) {
 	h.declare()
 	away()
 	if h.hasVM(machineName) {
-		t.Fatal("there is a VM before the driver has returned")
+		t.Fatal("there is a VM before the driver was registered")
 	}
 	returned()
 	if !h.hasVM(machineName) {
-		t.Error("there is no VM when the driver has returned")
+		t.Error("there is no VM after the driver was registered")
 	}
 
 	h.join(ready)
@@ -46,10 +47,10 @@ func TestADriverThatHasReturned(t *testing.T) {
 	h.delete()
 	away()
 	if h.gone() {
-		t.Fatal("it is gone before the driver has returned")
+		t.Fatal("the Machine was removed before the driver was registered")
 	}
 	returned()
 	if !h.gone() {
-		t.Error("it is not gone when the driver has returned")
+		t.Error("the Machine was not removed after the driver was registered")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestLifeOnAServer: the way from declaration to deletion with a real API server, which
-// has versions, generations and subresources as they are in life.
+// TestLifeOnAServer covers a Machine from its creation to its deletion with a real API server, which has resource
+// versions, generations and subresources.
 func TestLifeOnAServer(t *testing.T) {
 	h := newServerHarness(t)
 	h.Driver.Fail(fake.CreateMachine, codes.ResourceExhausted)
@@ -36,7 +36,7 @@ func TestLifeOnAServer(t *testing.T) {
 	got := h.machine()
 	wantStatus(t, got, joinedNow)
 	if got.Status.LastOperation.ErrorCode != "" {
-		t.Errorf("the error code %q outlives its error", got.Status.LastOperation.ErrorCode)
+		t.Errorf("the error code %q remains after the success", got.Status.LastOperation.ErrorCode)
 	}
 	if n := h.node(); n.Labels["pool"] != "a" || len(n.Finalizers) != 1 || len(h.tokens()) != 0 {
 		t.Errorf("node: labels %v, finalizers %v; %d tokens", n.Labels, n.Finalizers, len(h.tokens()))
@@ -44,7 +44,7 @@ func TestLifeOnAServer(t *testing.T) {
 	h.Writes = nil
 	h.Settle()
 	if len(h.Writes) != 0 {
-		t.Errorf("writes without a change:\n%s", h.LastWrites())
+		t.Errorf("unexpected writes:\n%s", h.LastWrites())
 	}
 
 	h.delete()
@@ -52,19 +52,18 @@ func TestLifeOnAServer(t *testing.T) {
 	if diff := cmp.Diff([]string{"example.com/backup"}, h.machine().Finalizers); diff != "" {
 		t.Errorf("finalizers (-want +got):\n%s", diff)
 	}
-	wantStatus(t, h.machine(), want4{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, messages.Terminating})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, messages.Terminating})
 	if h.node() != nil || len(h.Driver.VMs()) != 0 {
-		t.Error("node or VM are left")
+		t.Error("the node or the VM was not deleted")
 	}
 	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Finalizers = nil })
 	h.Pass()
 	if !h.gone() {
-		t.Error("the Machine stays")
+		t.Error("the Machine was not removed")
 	}
 }
 
-// TestSomebodyElseWasFirst: what others write between our reading and our writing is
-// never undone, and costs another pass.
+// TestSomebodyElseWasFirst checks that a concurrent write by another client is not undone and causes another pass.
 func TestSomebodyElseWasFirst(t *testing.T) {
 	for _, ours := range []string{"patch Machine", "patch status of Machine"} {
 		t.Run(ours, func(t *testing.T) {
@@ -84,10 +83,10 @@ func TestSomebodyElseWasFirst(t *testing.T) {
 			}
 			h.Settle()
 			if !interfered {
-				t.Fatalf("nobody wrote %q", ours)
+				t.Fatalf("the write %q did not happen", ours)
 			}
 			if result := h.Pass(); result.RequeueAfter <= 0 {
-				t.Error("nothing brings the next pass")
+				t.Error("no next pass is scheduled")
 			}
 			h.Settle()
 			got := h.machine()
@@ -104,8 +103,8 @@ func TestSomebodyElseWasFirst(t *testing.T) {
 	}
 }
 
-// TestNameIsUsedAgain: a new Machine is not taken for the one of its name that is gone,
-// although no pass has seen that that one is.
+// TestNameIsUsedAgain checks that a new Machine is not confused with a deleted Machine of the same name whose
+// deletion no pass has seen.
 func TestNameIsUsedAgain(t *testing.T) {
 	h := newServerHarness(t)
 	h.declare()

@@ -15,14 +15,14 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// namedLikeMachine has VMs join under the names of their Machines, as most do.
+// namedLikeMachine makes VMs join with the names of their Machines, as most providers do.
 func (h *harness) namedLikeMachine() {
 	h.Driver.Configure(func(config *fake.Config) {
 		config.NodeName = func(machine *v1alpha1.Machine) string { return machine.Name }
 	})
 }
 
-// stranger makes a node that was there before the Machine.
+// stranger creates a node that is older than the Machine.
 func (h *harness) stranger(name string, changes ...func(*corev1.Node)) {
 	h.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -45,12 +45,12 @@ func (h *harness) strangerUntouched(name string) {
 		h.Fatalf("the node: %v", err)
 	}
 	if node.Spec.Unschedulable || len(node.Finalizers) > 0 || node.Labels[v1alpha1.LabelKeyMachineName] != "" {
-		h.Errorf("the node is touched: unschedulable %v, finalizers %q, labels %q", node.Spec.Unschedulable, node.Finalizers, node.Labels)
+		h.Errorf("the node was changed: unschedulable %v, finalizers %q, labels %q", node.Spec.Unschedulable, node.Finalizers, node.Labels)
 	}
 }
 
-// TestStrangeNode: a Machine that has, or claims, the name of a node that was there before takes
-// neither that node nor its pods.
+// TestStrangeNode checks that a Machine does not adopt or drain an older node that has its name or that its label
+// names.
 func TestStrangeNode(t *testing.T) {
 	for name, declared := range map[string]func(*v1alpha1.Machine){
 		"the Machine has its name":           func(*v1alpha1.Machine) {},
@@ -63,21 +63,21 @@ func TestStrangeNode(t *testing.T) {
 			h.declare(declared)
 			h.Settle()
 			if phase := h.machine().Status.CurrentStatus.Phase; phase == v1alpha1.MachineRunning {
-				t.Error("the Machine took the node")
+				t.Error("the Machine adopted the node")
 			}
 			h.strangerUntouched(machineName)
 			h.delete()
 			h.Settle()
 			h.strangerUntouched(machineName)
 			if !h.gone() || len(h.Driver.VMs()) > 0 {
-				t.Errorf("the Machine is gone: %v; %d VMs are left", h.gone(), len(h.Driver.VMs()))
+				t.Errorf("deleted: %v; %d VMs remain", h.gone(), len(h.Driver.VMs()))
 			}
 		})
 	}
 }
 
-// TestNodesThatJoin: a node without a provider ID, or with one of another form, joins if it is younger
-// than the Machine; and so does an older one that is the Machine's own, as after a restore.
+// TestNodesThatJoin checks that a node without a provider ID, or with an ID in another format, joins if it is
+// younger than the Machine. An older node joins if it is the Machine's own, as after a restore.
 func TestNodesThatJoin(t *testing.T) {
 	hour := func(n *corev1.Node) *metav1.Time { return &n.CreationTimestamp }
 	for name, test := range map[string]struct {
@@ -117,7 +117,7 @@ func TestNodesThatJoin(t *testing.T) {
 	}
 }
 
-// lagging is a cache that shows a node as it was, or not at all.
+// lagging is a cache that returns an old version of a node, or no node.
 type lagging struct {
 	client.Client
 	shown *corev1.Node
@@ -135,8 +135,7 @@ func (l lagging) Get(ctx context.Context, key client.ObjectKey, object client.Ob
 	return nil
 }
 
-// TestNodeDeletedByItsUID: the node that is deleted is the one that was found to be the Machine's, also
-// if the cache lags behind.
+// TestNodeDeletedByItsUID checks that only the Machine's own node is deleted, even if the cache lags behind.
 func TestNodeDeletedByItsUID(t *testing.T) {
 	for name, test := range map[string]struct {
 		shown, strange, stays bool
@@ -164,7 +163,7 @@ func TestNodeDeletedByItsUID(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				left := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.nodeName()}}
-				_ = h.target.client.Delete(context.Background(), left) // or there is none
+				_ = h.target.client.Delete(context.Background(), left) // the node may not exist
 			})
 			h.delete()
 			h.controller.Target = targetView{h.target, cache}
@@ -176,7 +175,7 @@ func TestNodeDeletedByItsUID(t *testing.T) {
 				h.Clock.Step(time.Second)
 			}
 			if stays := h.node() != nil; stays != test.stays {
-				t.Errorf("the node stays: %v, want %v", stays, test.stays)
+				t.Errorf("the node exists: %v, want %v", stays, test.stays)
 			}
 		})
 	}

@@ -19,8 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// TestWhichNodeChangesMatter: thousands of kubelets report every few seconds; none of
-// that may wake a Machine.
+// TestWhichNodeChangesMatter checks that heartbeats of kubelets trigger no passes.
 func TestWhichNodeChangesMatter(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	cases := map[string]struct {
@@ -60,17 +59,17 @@ func TestWhichNodeChangesMatter(t *testing.T) {
 			is := was.DeepCopy()
 			tc.change(is)
 			if got := nodeChanges().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != tc.want {
-				t.Errorf("passes: %v, want %v", got, tc.want)
+				t.Errorf("passes = %v, want %v", got, tc.want)
 			}
 		})
 	}
 	if !nodeChanges().Create(event.CreateEvent{Object: &corev1.Node{}}) || !nodeChanges().Delete(event.DeleteEvent{Object: &corev1.Node{}}) {
-		t.Error("nodes that come or go do not pass")
+		t.Error("creations or deletions of nodes do not pass")
 	}
 }
 
-// TestWhichClassAndSecretChangesMatter: what a class or Secret holds, and the finalizer
-// of the class, which creations wait for.
+// TestWhichClassAndSecretChangesMatter checks that changes to the content of a class or Secret, and to the
+// finalizer of a class, trigger passes.
 func TestWhichClassAndSecretChangesMatter(t *testing.T) {
 	class, secret := newClass("n"), newSecret("n")
 	updates := map[string]struct {
@@ -96,7 +95,7 @@ func TestWhichClassAndSecretChangesMatter(t *testing.T) {
 	}
 	for name, tc := range updates {
 		if tc.passes != tc.want {
-			t.Errorf("%s: passes: %v, want %v", name, tc.passes, tc.want)
+			t.Errorf("%s: passes = %v, want %v", name, tc.passes, tc.want)
 		}
 	}
 }
@@ -110,8 +109,8 @@ func edited[O interface {
 	return object
 }
 
-// TestWhoIsWoken: an event about a node, class or Secret wakes the Machines that it
-// concerns, and of those of a class only such as still need it.
+// TestWhoIsWoken checks that an event about a node, class or Secret triggers passes only over the Machines that
+// need it.
 func TestWhoIsWoken(t *testing.T) {
 	machine := func(name string, changes ...func(*v1alpha1.Machine)) *v1alpha1.Machine {
 		m := newMachine("shoot", time.Now())
@@ -162,12 +161,12 @@ func TestWhoIsWoken(t *testing.T) {
 	}
 	for name, tc := range cases {
 		if !slices.Equal(tc.got, tc.want) {
-			t.Errorf("%s wakes %v, want %v", name, tc.got, tc.want)
+			t.Errorf("%s: requests %v, want %v", name, tc.got, tc.want)
 		}
 	}
 }
 
-// indexer gives the indexes of the cache to a fake client.
+// indexer adds the indexes of the cache to a fake client.
 type indexer struct{ *fakeclient.ClientBuilder }
 
 func (i indexer) IndexField(_ context.Context, object client.Object, field string, values client.IndexerFunc) error {

@@ -21,15 +21,15 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// scripted is a sink that answers as it is told, and notes what it was asked.
+// scripted is a sink that returns scripted errors and records its calls.
 type scripted struct {
-	answer error
-	asked  []string
+	err   error
+	calls []string
 }
 
 func (s *scripted) do(verb string, event *corev1.Event) (*corev1.Event, error) {
-	s.asked = append(s.asked, verb)
-	return event, s.answer
+	s.calls = append(s.calls, verb)
+	return event, s.err
 }
 
 func (s *scripted) Create(event *corev1.Event) (*corev1.Event, error) { return s.do("create", event) }
@@ -40,10 +40,10 @@ func (s *scripted) Patch(event *corev1.Event, _ []byte) (*corev1.Event, error) {
 	return s.do("patch", event)
 }
 
-// TestForbiddenEventsAreDropped: without an error, and without asking again and again.
+// TestForbiddenEventsAreDropped checks that forbidden events cause no error and no repeated requests.
 func TestForbiddenEventsAreDropped(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
-	inner := &scripted{answer: apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no rule"))}
+	inner := &scripted{err: apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no rule"))}
 	sink := &optionalSink{EventSink: inner, clock: clock, log: logr.Discard()}
 	event := &corev1.Event{Message: "m"}
 	send := func() {
@@ -61,33 +61,34 @@ func TestForbiddenEventsAreDropped(t *testing.T) {
 	send()
 	clock.Step(forbiddenRetry - time.Second)
 	send()
-	if !slices.Equal(inner.asked, []string{"create"}) {
-		t.Fatalf("asked %q, want once", inner.asked)
+	if !slices.Equal(inner.calls, []string{"create"}) {
+		t.Fatalf("calls %q, want one", inner.calls)
 	}
-	inner.answer, inner.asked = nil, nil
+	inner.err, inner.calls = nil, nil
 	clock.Step(time.Second)
 	send()
-	if !slices.Equal(inner.asked, []string{"create", "update", "patch"}) {
-		t.Errorf("asked %q once it is allowed", inner.asked)
+	if !slices.Equal(inner.calls, []string{"create", "update", "patch"}) {
+		t.Errorf("calls %q after permission was granted", inner.calls)
 	}
 }
 
-// TestOtherErrorsAreTheBroadcasters: it knows what to try again.
+// TestOtherErrorsAreTheBroadcasters checks that other errors are returned to the broadcaster, which decides what
+// to retry.
 func TestOtherErrorsAreTheBroadcasters(t *testing.T) {
 	away := errors.New("connection refused")
-	inner := &scripted{answer: away}
+	inner := &scripted{err: away}
 	sink := &optionalSink{EventSink: inner, clock: testingclock.NewFakeClock(time.Now()), log: logr.Discard()}
 	for range 2 {
 		if _, err := sink.Create(&corev1.Event{}); !errors.Is(err, away) {
 			t.Errorf("err %v", err)
 		}
 	}
-	if len(inner.asked) != 2 {
-		t.Errorf("asked %q", inner.asked)
+	if len(inner.calls) != 2 {
+		t.Errorf("asked %q", inner.calls)
 	}
 }
 
-// TestEventOnANode: what a user sees who may have it written.
+// TestEventOnANode checks the event that is created with sufficient permissions.
 func TestEventOnANode(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)

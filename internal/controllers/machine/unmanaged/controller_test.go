@@ -42,7 +42,7 @@ func (t fakeTarget) Client() client.Client { return t.client }
 func (t fakeTarget) Ready() bool { return !t.away }
 
 func (t fakeTarget) Watch(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source {
-	return nil // no test sets up watches
+	return nil // the tests set up no watches
 }
 
 type indexer struct{ *fake.ClientBuilder }
@@ -52,10 +52,10 @@ func (i indexer) IndexField(_ context.Context, object client.Object, field strin
 	return nil
 }
 
-// kinds are the scheme of all clients.
+// kinds returns the scheme of all clients.
 var kinds = sync.OnceValue(env.NewScheme)
 
-// harness is a controller and a node.
+// harness is a controller with a node.
 type harness struct {
 	*testing.T
 	clock      *testingclock.FakeClock
@@ -116,12 +116,12 @@ func newNode(age time.Duration) *corev1.Node {
 	}}
 }
 
-// TestNodeWithoutMachine: it is marked when its time is over, which begins with the
-// process or with the node, and not before.
+// TestNodeWithoutMachine checks that a node is marked after the grace period, which begins with the process or the
+// node, and not before.
 func TestNodeWithoutMachine(t *testing.T) {
 	for name, tc := range map[string]struct {
 		age time.Duration
-		due time.Duration // after the process began
+		due time.Duration // after the start of the process
 	}{
 		"old node": {24 * time.Hour, grace},
 		"new node": {-time.Minute, grace + time.Minute},
@@ -130,12 +130,12 @@ func TestNodeWithoutMachine(t *testing.T) {
 			h := newHarness(t, newNode(tc.age))
 			h.machine("another-node")
 			if got := h.pass().RequeueAfter; got != tc.due {
-				t.Errorf("it is looked at again after %v, want %v", got, tc.due)
+				t.Errorf("the next pass is due in %v, want %v", got, tc.due)
 			}
 			h.clock.Step(tc.due - time.Second)
 			h.pass()
 			if h.writes != 0 {
-				t.Fatal("it is marked too early")
+				t.Fatal("the node was marked before the grace period expired")
 			}
 			h.clock.Step(time.Second)
 			h.pass()
@@ -154,24 +154,25 @@ func TestNodeWithoutMachine(t *testing.T) {
 			h.machine("n")
 			h.pass()
 			if diff := cmp.Diff(map[string]string{"a": "b"}, h.node().Annotations); diff != "" {
-				t.Errorf("annotations of a node that has a Machine again (-want +got):\n%s", diff)
+				t.Errorf("annotations after the node has a Machine again (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestNodeWithMachine: it is left alone, however old it is.
+// TestNodeWithMachine checks that a node with a Machine is not changed, even if it is old.
 func TestNodeWithMachine(t *testing.T) {
 	h := newHarness(t, newNode(24*time.Hour))
 	h.machine("n")
 	h.pass()
 	h.clock.Step(24 * time.Hour)
 	if got := h.pass(); h.writes != 0 || got.RequeueAfter != 0 {
-		t.Errorf("%d writes, looked at again after %v", h.writes, got.RequeueAfter)
+		t.Errorf("%d writes, next pass in %v", h.writes, got.RequeueAfter)
 	}
 }
 
-// TestWrongMarkGoes: also one with another value, and that of a node which is not due.
+// TestWrongMarkGoes checks that wrong marks are removed: a mark with another value, and a mark before the grace
+// period has expired.
 func TestWrongMarkGoes(t *testing.T) {
 	node := newNode(0)
 	node.Annotations[v1alpha1.AnnotationKeyNotManaged] = "yes"
@@ -183,7 +184,7 @@ func TestWrongMarkGoes(t *testing.T) {
 	}
 }
 
-// TestNodeIsGone: between the event and the pass.
+// TestNodeIsGone checks a node that was deleted between the event and the pass.
 func TestNodeIsGone(t *testing.T) {
 	h := newHarness(t, newNode(0))
 	if _, err := h.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "gone"}}); err != nil {
@@ -191,24 +192,24 @@ func TestNodeIsGone(t *testing.T) {
 	}
 }
 
-// TestTargetIsAway: a Machine's event brings a pass before the target has answered. Nothing
-// is read then, which would hold the worker up, and nothing is an error.
+// TestTargetIsAway checks a pass before the target cluster is available, which an event of a Machine triggers. It
+// must not read the node, since that would block the worker, and must not fail.
 func TestTargetIsAway(t *testing.T) {
 	h := newHarness(t, newNode(24*time.Hour))
-	h.controller.Target = fakeTarget{away: true} // whoever reads gets a nil client
+	h.controller.Target = fakeTarget{away: true} // a read would use a nil client
 	h.pass()
 	h.clock.Step(grace)
 	if got := h.pass(); got.RequeueAfter != 0 {
-		t.Errorf("it is looked at again after %v", got.RequeueAfter)
+		t.Errorf("the next pass is due in %v", got.RequeueAfter)
 	}
 	h.controller.Target = fakeTarget{client: h.nodes}
 	h.pass()
 	if _, marked := h.node().Annotations[v1alpha1.AnnotationKeyNotManaged]; !marked {
-		t.Error("the node is not marked once the target answers")
+		t.Error("the node was not marked after the target cluster became available")
 	}
 }
 
-// TestWriteFails: it is tried again.
+// TestWriteFails checks that a failed write is retried.
 func TestWriteFails(t *testing.T) {
 	down := errors.New("down")
 	h := newHarness(t, newNode(0))
@@ -225,7 +226,7 @@ func TestWriteFails(t *testing.T) {
 	}
 }
 
-// TestWhichEventsMatter: heartbeats do not.
+// TestWhichEventsMatter checks that heartbeats trigger no passes.
 func TestWhichEventsMatter(t *testing.T) {
 	was, beat, marked, held := newNode(0), newNode(0), newNode(0), newNode(0)
 	beat.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
@@ -236,16 +237,16 @@ func TestWhichEventsMatter(t *testing.T) {
 		want bool
 	}{"heartbeat": {beat, false}, "mark": {marked, true}, "finalizer": {held, true}} {
 		if got := markChanges().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: tc.is}); got != tc.want {
-			t.Errorf("%s passes: %v", name, got)
+			t.Errorf("%s: passes = %v", name, got)
 		}
 	}
 	machine := &v1alpha1.Machine{}
 	linked := machine.DeepCopy()
 	linked.Labels = map[string]string{v1alpha1.NodeLabelKey: "n"}
 	if !linkChanges().Update(event.UpdateEvent{ObjectOld: machine, ObjectNew: linked}) || linkChanges().Update(event.UpdateEvent{ObjectOld: linked, ObjectNew: linked.DeepCopy()}) {
-		t.Error("a Machine that gets a node passes, another change does not")
+		t.Error("only a change of the node label must pass")
 	}
 	if got := nodeOf(t.Context(), linked); len(got) != 1 || got[0].Name != "n" || len(nodeOf(t.Context(), machine)) != 0 {
-		t.Errorf("a Machine wakes %v", got)
+		t.Errorf("a Machine triggers passes over %v", got)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzReconcile: whatever nodes and Machines contain, a node with a Machine is not marked, one without is
-// as soon as its time is over, and nothing else changes but the finalizer.
+// FuzzReconcile checks that for any nodes and Machines, a node is marked if and only if it has had no Machine for
+// the grace period, and that nothing else changes except the finalizer.
 func FuzzReconcile(f *testing.F) {
 	f.Add([]byte(nil), []byte(nil), true)
 	absurd.Seed(f, func(data []byte) {
@@ -29,12 +29,12 @@ func FuzzReconcile(f *testing.F) {
 		h := newHarness(t, node)
 		machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "m", Labels: map[string]string{v1alpha1.NodeLabelKey: "n"}}}
 		absurd.Objects(ofMachine, machine)
-		machine.DeletionTimestamp = nil // none can be created so
+		machine.DeletionTimestamp = nil // objects cannot be created with it
 		if !has {
 			machine.Labels = nil
 		}
 		if err := h.machines.Create(t.Context(), machine); err != nil {
-			t.Skip(err) // no API server has such a one
+			t.Skip(err) // an API server would reject it
 		}
 		before := h.node()
 		for range 4 {
@@ -51,29 +51,29 @@ func FuzzReconcile(f *testing.F) {
 		after := &corev1.Node{}
 		if err := h.nodes.Get(t.Context(), client.ObjectKey{Name: "n"}, after); err != nil {
 			if before.DeletionTimestamp == nil || len(kept(before).Finalizers) > 0 {
-				t.Errorf("the node is gone: %v", err)
+				t.Errorf("cannot read the node: %v", err)
 			}
 			return
 		}
 		checkMark(t, before, after, machine.Labels[v1alpha1.NodeLabelKey] == "n")
 		if diff := cmp.Diff(kept(before), kept(after)); diff != "" {
-			t.Errorf("more changed (-was +is):\n%s", diff)
+			t.Errorf("unexpected changes (-before +after):\n%s", diff)
 		}
 	})
 }
 
-// checkMark checks whether a node is marked.
+// checkMark checks whether a node is marked if it should be.
 func checkMark(t *testing.T, before, after *corev1.Node, owned bool) {
 	t.Helper()
 	_, marked := after.Annotations[v1alpha1.AnnotationKeyNotManaged]
 	if owned && marked {
-		t.Error("a node with a Machine is marked")
+		t.Error("the node has a Machine but is marked")
 	} else if young := before.CreationTimestamp.After(begin); !owned && !young && !marked {
-		t.Error("a node without a Machine is not marked")
+		t.Error("the node has no Machine but is not marked")
 	}
 }
 
-// kept is what must not change of a node.
+// kept returns a copy of the node that contains only what must not change.
 func kept(node *corev1.Node) *corev1.Node {
 	node = node.DeepCopy()
 	node.ResourceVersion = ""

@@ -16,49 +16,49 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// askedClass is the class that Machines are asked about.
-const askedClass = "other"
+// otherClassName is the class to which a live update is planned.
+const otherClassName = "other"
 
-// askAbout makes another class with a specification, and asks what an update to it would change.
-func (h *harness) askAbout(spec string, changes ...func(*v1alpha1.MachineClass)) {
+// planUpdateTo creates another class with the given specification, and requests a plan of the update to it.
+func (h *harness) planUpdateTo(spec string, changes ...func(*v1alpha1.MachineClass)) {
 	h.Helper()
 	class := newClass(h.Key.Namespace)
-	class.Name, class.ResourceVersion, class.UID = askedClass, "", ""
+	class.Name, class.ResourceVersion, class.UID = otherClassName, "", ""
 	class.ProviderSpec = runtime.RawExtension{Raw: []byte(spec)}
 	for _, c := range changes {
 		c(class)
 	}
 	h.create(class)
 	change(h, h.machine(), func(machine *v1alpha1.Machine) {
-		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: askedClass}
+		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: otherClassName}
 	})
 	h.Settle()
 }
 
 func (h *harness) effectOnOther() liveupdate.Effect {
-	return liveupdate.Read(h.machine().Annotations).EffectOn(askedClass)
+	return liveupdate.Read(h.machine().Annotations).EffectOn(otherClassName)
 }
 
-// TestAskedAboutAClass: the driver says what an update to another class would change, by one call and one write, and
-// nothing changes.
+// TestAskedAboutAClass checks that an update to another class is planned with one call and one write, without
+// changing the VM.
 func TestAskedAboutAClass(t *testing.T) {
 	for spec, want := range map[string]liveupdate.Effect{specMade: liveupdate.None, specTags: liveupdate.Updates, specSize: liveupdate.Replaces} {
 		h := runningOf(t, specMade)
-		h.askAbout(spec)
+		h.planUpdateTo(spec)
 		if diff := cmp.Diff([]string{"patch Machine"}, h.TakeWrites()); diff != "" {
 			t.Errorf("%s: writes (-want +got):\n%s", spec, diff)
 		}
 		if dry, real := h.updates(); dry != 1 || real != 0 || h.vmSpec() != specMade {
-			t.Errorf("%s: %d dry runs, %d updates; the VM is %s", spec, dry, real, h.vmSpec())
+			t.Errorf("%s: %d dry runs, %d updates, VM specification %s", spec, dry, real, h.vmSpec())
 		}
 		if got := h.effectOnOther(); got != want {
-			t.Errorf("%s: the Machine says that it %s, want %s: %s", spec, got, want, h.machine().Annotations[v1alpha1.AnnotationKeyUpdatePlan])
+			t.Errorf("%s: effect %s, want %s: %s", spec, got, want, h.machine().Annotations[v1alpha1.AnnotationKeyUpdatePlan])
 		}
 		h.wantRunning()
 	}
 }
 
-// TestClassesThatAreForOtherVMs: whatever the driver would say, it is not asked.
+// TestClassesThatAreForOtherVMs checks that the driver is not called if the classes always require a replacement.
 func TestClassesThatAreForOtherVMs(t *testing.T) {
 	for name, differs := range map[string]func(*v1alpha1.MachineClass){
 		"provider": func(class *v1alpha1.MachineClass) { class.Provider = "elsewhere" },
@@ -69,57 +69,59 @@ func TestClassesThatAreForOtherVMs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := runningOf(t, specMade)
 			h.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Key.Namespace, Name: "other-user-data"}, Data: map[string][]byte{"userData": []byte("another")}})
-			h.askAbout(specMade, differs)
+			h.planUpdateTo(specMade, differs)
 			if got := h.effectOnOther(); got != liveupdate.Replaces {
-				t.Errorf("the Machine says that it %s", got)
+				t.Errorf("effect %s", got)
 			}
 			if dry, real := h.updates(); dry+real > 0 {
-				t.Errorf("the driver is asked %d times", dry+real)
+				t.Errorf("%d calls of UpdateMachine", dry+real)
 			}
 		})
 	}
 }
 
-// TestAClassThatLeadsElsewhere: with its credentials the driver finds no VM.
+// TestAClassThatLeadsElsewhere checks a class with whose credentials the driver does not find the VM.
 func TestAClassThatLeadsElsewhere(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.Driver.OnUpdate(fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.NotFound)))
-	h.askAbout(specTags)
+	h.planUpdateTo(specTags)
 	if got := h.effectOnOther(); got != liveupdate.Replaces {
-		t.Errorf("the Machine says that it %s", got)
+		t.Errorf("effect %s", got)
 	}
 	h.wantRunning()
 }
 
-// TestAClassThatIsMissing is said, and asked about as soon as it is there.
+// TestAClassThatIsMissing checks that a missing class is reported, and that the update is planned as soon as the
+// class exists.
 func TestAClassThatIsMissing(t *testing.T) {
 	h := runningOf(t, specMade)
 	change(h, h.machine(), func(machine *v1alpha1.Machine) {
-		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: askedClass}
+		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: otherClassName}
 	})
 	h.Settle()
 	h.Settle()
-	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], `FailedUpdate`) || !strings.Contains(events[0], askedClass) {
-		t.Errorf("events are %q", events)
+	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], `FailedUpdate`) || !strings.Contains(events[0], otherClassName) {
+		t.Errorf("events %q", events)
 	}
-	h.askAbout(specTags)
+	h.planUpdateTo(specTags)
 	if got := h.effectOnOther(); got != liveupdate.Updates {
-		t.Errorf("then the Machine says that it %s", got)
+		t.Errorf("effect %s after the class was created", got)
 	}
 }
 
-// TestAMachineThatFollows: it got the class, and its VM is updated without a strategy of that.
+// TestAMachineThatFollows checks that a Machine that got the class is updated to it even if the class has no
+// update strategy.
 func TestAMachineThatFollows(t *testing.T) {
 	h := runningOf(t, specMade)
-	h.askAbout(specTags)
+	h.planUpdateTo(specTags)
 	h.TakeWrites()
-	change(h, h.machine(), func(machine *v1alpha1.Machine) { machine.Spec.Class.Name = askedClass })
+	change(h, h.machine(), func(machine *v1alpha1.Machine) { machine.Spec.Class.Name = otherClassName })
 	h.Settle()
 	if h.vmSpec() != specTags {
-		t.Errorf("the VM is %s", h.vmSpec())
+		t.Errorf("VM specification %s", h.vmSpec())
 	}
-	if asked := liveupdate.Asked(h.machine()); asked != "" {
-		t.Errorf("it is still asked about %q", asked)
+	if planned := liveupdate.Asked(h.machine()); planned != "" {
+		t.Errorf("an update to class %q is still planned", planned)
 	}
 	h.wantRunning()
 	h.TakeWrites()
@@ -127,6 +129,6 @@ func TestAMachineThatFollows(t *testing.T) {
 	h.restart()
 	h.Settle()
 	if writes, calls := h.TakeWrites(), h.methods(); len(writes)+len(calls) > 0 {
-		t.Errorf("after a restart it makes writes %v and calls %v", writes, calls)
+		t.Errorf("writes %v and calls %v after a restart, want none", writes, calls)
 	}
 }
