@@ -57,7 +57,7 @@ func TestExplainSets(t *testing.T) {
 	add(bad, incomplete(v1alpha1.CauseInvalidSpec, "spec.template.metadata.labels", "Correct the field"))
 	one, two := w.set("one", "small", 1), w.set("two", "small", 1)
 	two.Spec.Selector, two.Spec.Template.Labels = one.Spec.Selector, one.Spec.Template.Labels
-	add(one, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a label of its own.", "SelectorOverlap"}})
+	add(one, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a unique label.", "SelectorOverlap"}})
 	add(two, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"selected by one"}})
 	all := w.set("all", "small", 1)
 	all.Spec.Selector = &metav1.LabelSelector{}

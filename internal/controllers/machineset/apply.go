@@ -28,34 +28,36 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
-// parallel is how many equal writes are sent at the same time.
+// parallel is the number of writes of the same kind that are sent at the same time.
 const parallel = 20
 
-// Errors that decide the reason of the condition ReplicaFailure.
+// Errors that determine the reason of the condition ReplicaFailure.
 var (
 	errCreate = errors.New("creating machines")
 	errOwner  = errors.New("adopting and releasing machines")
 	errUpdate = errors.New("updating machines")
 )
 
-// outcome is what became of a plan.
+// outcome is the result of applying a plan.
 type outcome struct {
-	// set is the set as it was written last.
+	// set is the set as it was last written.
 	set *v1alpha1.MachineSet
-	// created is how many Machines were created, and unknown how many may have been.
+	// created is the number of Machines that were created, and unknown the number that may have been.
 	created, unknown int32
-	// deleted are the deletions that were done.
+	// deleted contains the successful deletions.
 	deleted []scale.Operation
-	// leaving has the UIDs of Machines that were deleted, or may have been, or are next.
+	// leaving contains the UIDs of Machines that were deleted, may have been deleted, or will be in the next
+	// pass.
 	leaving map[types.UID]bool
-	// changed has the new versions of Machines that were changed, by UID.
+	// changed contains the new resource versions of Machines that were changed, by UID.
 	changed map[types.UID]string
-	// froze is why the set was frozen, if it was.
+	// froze is the reason why the set was frozen, if it was.
 	froze   string
 	failure error
 }
 
-// apply carries out a plan. Its numbers are only right if Machines could be adopted and released.
+// apply carries out a plan. It stops if Machines cannot be adopted or released, since the numbers of the plan
+// would be wrong.
 func (c *Controller) apply(ctx context.Context, f scale.Facts, operations []scale.Operation) *outcome {
 	done := &outcome{set: f.Set.DeepCopy(), leaving: map[types.UID]bool{}, changed: map[types.UID]string{}}
 	if done.failure = c.changeOwners(ctx, f, operations, done); done.failure != nil {
@@ -79,43 +81,44 @@ func (c *Controller) apply(ctx context.Context, f scale.Facts, operations []scal
 	return done
 }
 
-// freed reports whether all Machines in excess that are wanted for pods are for them. Others are made after
-// that, so that pods have not to wait for those.
+// freed reports whether all Machines of the reserve that Pods need were released for them. Other Machines are
+// created after that, so that Pods do not have to wait for them.
 func freed(f scale.Facts, done *outcome) bool {
 	return !slices.ContainsFunc(f.Outdated, func(o scale.Outdated) bool {
 		return o.Mark == reserve.None && reserve.In(&o.Machine.Spec) && done.changed[o.Machine.UID] == ""
 	})
 }
 
-func only(operations []scale.Operation, wanted ...scale.Action) []scale.Operation {
-	return slices.DeleteFunc(slices.Clone(operations), func(op scale.Operation) bool { return !slices.Contains(wanted, op.Action) })
+func only(operations []scale.Operation, actions ...scale.Action) []scale.Operation {
+	return slices.DeleteFunc(slices.Clone(operations), func(op scale.Operation) bool { return !slices.Contains(actions, op.Action) })
 }
 
-// create creates Machines in batches of growing size, until one fails: the cause is likely the same.
+// create creates Machines in batches of growing size. It stops at the first failure, since the cause is likely the
+// same for all.
 func (c *Controller) create(ctx context.Context, f scale.Facts, op scale.Operation, done *outcome) error {
-	if err := c.memory.Of(client.ObjectKeyFromObject(f.Set)).astray.Waits(f.Set.Generation, c.Clock.Now()); err != nil {
+	if err := c.memory.Of(client.ObjectKeyFromObject(f.Set)).mismatches.Waits(f.Set.Generation, c.Clock.Now()); err != nil {
 		return fmt.Errorf("%w: %w", errCreate, err)
 	}
 	classes, err := c.classesOf(ctx, f)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errCreate, err)
 	}
-	var made []scale.Operation
+	var operations []scale.Operation
 	var failure error
-	for batch := 1; len(made) < op.Count && failure == nil; batch *= 2 {
+	for batch := 1; len(operations) < op.Count && failure == nil; batch *= 2 {
 		var created []*v1alpha1.Machine
-		size := min(batch, op.Count-len(made))
-		excess := max(0, len(made)+size-(op.Count-op.Excess)) // the last ones are
+		size := min(batch, op.Count-len(operations))
+		excess := max(0, len(operations)+size-(op.Count-op.Excess)) // the last ones belong to the reserve
 		created, failure = c.createBatch(ctx, f.Set, c.newMachines(ctx, f.Set, classes, size, min(size, excess)), done)
 		for _, machine := range created {
 			one := withClass(op, f.Set, machine)
 			one.Machine = machine
-			made = append(made, one)
+			operations = append(operations, one)
 		}
 	}
-	done.created += int32(len(made))
-	slices.SortFunc(made, func(a, b scale.Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
-	c.reportEach(ctx, f.Set, "SuccessfulCreate", "Created", made)
+	done.created += int32(len(operations))
+	slices.SortFunc(operations, func(a, b scale.Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
+	c.reportEach(ctx, f.Set, "SuccessfulCreate", "Created", operations)
 	if failure != nil {
 		c.Events.Eventf(f.Set, corev1.EventTypeWarning, "FailedCreate", "Error creating: %s", withoutName(failure, f.Set.Name))
 		failure = fmt.Errorf("%w: %w", errCreate, failure)
@@ -123,35 +126,35 @@ func (c *Controller) create(ctx context.Context, f scale.Facts, op scale.Operati
 	return failure
 }
 
-// createBatch creates Machines in parallel, and returns those that exist then, and the first failure.
+// createBatch creates Machines in parallel. It returns those that now exist, and the first failure.
 func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, done *outcome) ([]*v1alpha1.Machine, error) {
 	failures := make([]error, len(machines))
 	each(len(machines), func(i int) { failures[i] = c.createMachine(ctx, set, machines[i]) })
-	known := c.memory.Of(client.ObjectKeyFromObject(set))
+	memory := c.memory.Of(client.ObjectKeyFromObject(set))
 	var created []*v1alpha1.Machine
 	for i, machine := range machines {
 		switch {
 		case failures[i] == nil:
-			if failures[i] = c.keep(ctx, set, machine); failures[i] != nil {
-				known.astray.Failed(failures[i], set.Generation, c.Clock.Now())
+			if failures[i] = c.deleteMismatch(ctx, set, machine); failures[i] != nil {
+				memory.mismatches.Failed(failures[i], set.Generation, c.Clock.Now())
 				continue
 			}
-			known.astray.Succeeded()
-			known.machines.Created(machine, c.Clock.Now())
+			memory.mismatches.Succeeded()
+			memory.machines.Created(machine, c.Clock.Now())
 			created = append(created, machine)
 		case errors.Is(failures[i], errUnread), !refused(failures[i]):
 			done.unknown++
-			known.machines.Doubt()
+			memory.machines.Doubt()
 		}
 	}
 	return created, cmp.Or(failures...)
 }
 
-// errUnread marks the failure to read a Machine that exists, which may be the one that was asked for.
+// errUnread marks the failure to read an existing Machine, which may be the one that was to be created.
 var errUnread = errors.New("the machine may have been created")
 
-// createMachine creates a Machine, and finds it if it exists: something on the way to the API server
-// may have sent the request twice.
+// createMachine creates a Machine. If it exists already, createMachine reads it, since a proxy may have sent the
+// request twice.
 func (c *Controller) createMachine(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	failure := c.Client.Create(ctx, machine)
 	if failure == nil {
@@ -172,13 +175,13 @@ func (c *Controller) createMachine(ctx context.Context, set *v1alpha1.MachineSet
 	return nil
 }
 
-// each calls do for each number below n, some at the same time.
+// each calls do(i) for each i below n, with limited parallelism.
 func each(n int, do func(i int)) { workqueue.ParallelizeUntil(context.Background(), parallel, n, do) }
 
-// keep deletes a new Machine that a webhook changed so that it is not the set's, and returns why. The set
-// would create another one in its place, without end.
-func (c *Controller) keep(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
-	why := astray(set, machine)
+// deleteMismatch deletes a new Machine if a webhook changed it so that it does not belong to the set, and returns
+// why. Otherwise the set would create more and more Machines.
+func (c *Controller) deleteMismatch(ctx context.Context, set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
+	why := mismatch(set, machine)
 	if why == nil {
 		return nil
 	}
@@ -188,20 +191,20 @@ func (c *Controller) keep(ctx context.Context, set *v1alpha1.MachineSet, machine
 	return why
 }
 
-// astray returns why a new Machine does not count as one of the set. Without a controller it does: the
-// set adopts it.
-func astray(set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
+// mismatch returns why a new Machine does not belong to the set. A Machine without a controller belongs to the set,
+// which adopts it.
+func mismatch(set *v1alpha1.MachineSet, machine *v1alpha1.Machine) error {
 	if owner := metav1.GetControllerOfNoCopy(machine); owner != nil && owner.UID != set.UID {
-		return fmt.Errorf("what is made is controlled by %s %q", owner.Kind, owner.Name)
+		return fmt.Errorf("the created machine is controlled by %s %q", owner.Kind, owner.Name)
 	}
 	if !scale.Selector(set.Spec.Selector).Matches(labels.Set(machine.Labels)) {
-		return fmt.Errorf("what is made has the labels %q, which the selector %q does not match",
+		return fmt.Errorf("the created machine has the labels %q, which the selector %q does not match",
 			labels.Set(machine.Labels), metav1.FormatLabelSelector(set.Spec.Selector))
 	}
 	return nil
 }
 
-// refused reports whether an error proves that nothing was written: the API server answered.
+// refused reports whether an error proves that nothing was written, since the API server rejected the request.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -211,15 +214,15 @@ func refused(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
-// withoutName returns the text of an error without the generated names of a set's Machines, or each
-// attempt would change the set's condition.
+// withoutName returns the text of an error without the generated names of a set's Machines. Otherwise each attempt
+// would change the set's condition.
 func withoutName(err error, set string) string {
 	generated := regexp.MustCompile(regexp.QuoteMeta(namePrefix(set)) + fmt.Sprintf("[bcdfghjklmnpqrstvwxz2456789]{%d}", suffix))
 	return generated.ReplaceAllLiteralString(err.Error(), set+"-*")
 }
 
-// newMachine returns a Machine of the set's template. It has the finalizer and the priority that the
-// machine controller would otherwise add.
+// newMachine returns a Machine from the set's template. It has the finalizer and the priority that the machine
+// controller would otherwise add.
 func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	template := set.Spec.Template.DeepCopy()
 	machine := &v1alpha1.Machine{
@@ -235,7 +238,7 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 		Spec: template.Spec,
 	}
 	maps.Copy(machine.Annotations, template.Annotations)
-	delete(machine.Annotations, driver.AnnotationLocation) // it is nothing that machines share
+	delete(machine.Annotations, driver.AnnotationLocation) // machines of a set may have different locations
 	if timeout, ok := set.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]; ok {
 		machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] = timeout
 	}
@@ -243,8 +246,8 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	return machine
 }
 
-// setLocation notes where the VM of a new Machine will be created, unless that is not known: the machine
-// controller would otherwise add it.
+// setLocation sets the location of a new Machine's VM if it is known. The machine controller would otherwise add
+// it.
 func setLocation(machine *v1alpha1.Machine, location string) {
 	if location != "" {
 		machine.Annotations[driver.AnnotationLocation] = location
@@ -252,18 +255,17 @@ func setLocation(machine *v1alpha1.Machine, location string) {
 }
 
 const (
-	// longestPrefix and suffix are the lengths of the parts of a generated name, as the API server
-	// makes them.
-	longestPrefix, suffix = 58, 5
+	// maxPrefix and suffix are the lengths of the parts of a generated name, like those of the API server.
+	maxPrefix, suffix = 58, 5
 )
 
-// newName generates the name of a Machine as the API server would, so that a request which arrives
-// twice makes one Machine.
+// newName generates the name of a Machine like the API server would. With the name set by the client, a request
+// that arrives twice creates only one Machine.
 func newName(set string) string { return namePrefix(set) + rand.String(suffix) }
 
 func namePrefix(set string) string {
 	prefix := set + "-"
-	return prefix[:min(len(prefix), longestPrefix)]
+	return prefix[:min(len(prefix), maxPrefix)]
 }
 
 var setKind = v1alpha1.SchemeGroupVersion.WithKind("MachineSet")
@@ -272,21 +274,21 @@ func ownerReference(set *v1alpha1.MachineSet) metav1.OwnerReference {
 	return *metav1.NewControllerRef(set, setKind)
 }
 
-// remove tries to delete all of some Machines. It returns the first failure in the order of the plan.
+// remove deletes Machines. It continues after a failure, and returns the first one in the order of the plan.
 func (c *Controller) remove(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
 	failures := make([]error, len(operations))
 	each(len(operations), func(i int) { failures[i] = c.removeOne(ctx, operations[i].Machine, done.changed) })
-	known := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines
+	children := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines
 	for i, op := range operations {
 		switch {
 		case failures[i] == nil:
-			known.Deleted(op.Machine, c.Clock.Now()) // gone already, if the cache did not show it
+			children.Deleted(op.Machine, c.Clock.Now()) // it may have been gone already
 			done.deleted = append(done.deleted, op)
 			done.leaving[op.Machine.UID] = true
-		case apierror.Conflict(failures[i]): // it changed, and is deleted in the next pass
+		case apierror.Conflict(failures[i]): // it changed; the next pass deletes it
 			done.leaving[op.Machine.UID] = true
 		case !refused(failures[i]):
-			known.Doubt()
+			children.Doubt()
 			done.leaving[op.Machine.UID] = true
 		}
 	}
@@ -298,7 +300,7 @@ func (c *Controller) remove(ctx context.Context, f scale.Facts, operations []sca
 	return err
 }
 
-// removeOne deletes a Machine unless it changed since the plan: it may be preserved or released.
+// removeOne deletes a Machine unless it changed after the plan was made. It may be preserved or released now.
 func (c *Controller) removeOne(ctx context.Context, machine *v1alpha1.Machine, changed map[types.UID]string) error {
 	version := cmp.Or(changed[machine.UID], machine.ResourceVersion)
 	as := client.Preconditions{UID: &machine.UID, ResourceVersion: &version}
@@ -308,7 +310,8 @@ func (c *Controller) removeOne(ctx context.Context, machine *v1alpha1.Machine, c
 	return nil
 }
 
-// serious returns failures without conflicts, after which the next pass sees what changed.
+// serious returns the failures without conflicts, unless all are conflicts. After a conflict, the next pass sees
+// the change.
 func serious(failures []error) []error {
 	others := slices.DeleteFunc(slices.Clone(failures), apierror.Conflict)
 	if errors.Join(others...) == nil {

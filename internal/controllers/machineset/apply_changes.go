@@ -52,7 +52,7 @@ func (c *Controller) changeOwners(ctx context.Context, f scale.Facts, operations
 	return nil
 }
 
-// update brings changes of the template into Machines.
+// update applies changes to the template to existing Machines.
 func (c *Controller) update(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
 	versions, failures := make([]string, len(operations)), make([]error, len(operations))
 	each(len(operations), func(i int) {
@@ -61,7 +61,7 @@ func (c *Controller) update(ctx context.Context, f scale.Facts, operations []sca
 			scale.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, machine)), &machine.Spec)
 			scarcity.TakeOver(f.Set, machine)
 		})
-		if err != nil && !apierror.Conflict(err) { // after a conflict, the event starts the next pass
+		if err != nil && !apierror.Conflict(err) { // after a conflict, the event triggers the next pass
 			failures[i] = fmt.Errorf("%w: %w", errUpdate, err)
 		}
 	})
@@ -76,7 +76,7 @@ func (c *Controller) update(ctx context.Context, f scale.Facts, operations []sca
 	return cmp.Or(failures...)
 }
 
-// patchMachine changes a Machine and returns its new version, or the old one if it is gone.
+// patchMachine changes a Machine and returns its new resource version, or the old one if it is gone.
 func (c *Controller) patchMachine(ctx context.Context, machine *v1alpha1.Machine, change func(*v1alpha1.Machine)) (string, error) {
 	changed := machine.DeepCopy()
 	change(changed)
@@ -112,17 +112,17 @@ func (c *Controller) changeFreeze(ctx context.Context, f scale.Facts, operations
 		if op.Action == scale.Freeze {
 			done.froze = why
 		} else if !scale.Frozen(f.Set) && condition(f.Set.Status.Conditions, v1alpha1.MachineSetFrozen) < 0 {
-			continue // it was not frozen
+			continue // the set was not frozen
 		}
-		// MCM's events of this kind are normal ones.
+		// The type is Normal, as in MCM.
 		c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s machine set %s: %s", message, set.Name, why)
 		ctrl.LoggerFrom(ctx).Info(message+" the machine set", "why", why)
 	}
 	return nil
 }
 
-// confirmOvershoot returns why a set has to be frozen; empty if it has not. It asks the API server for
-// the deployment: the cache may not show yet that the deployment was scaled up.
+// confirmOvershoot returns why a set must be frozen, or "" if it must not. It reads the deployment from the API
+// server, since the cache may not show yet that the deployment was scaled up.
 func (c *Controller) confirmOvershoot(ctx context.Context, f scale.Facts, op scale.Operation) (string, error) {
 	if f.Parent == nil {
 		return op.Reason, nil
@@ -137,8 +137,8 @@ func (c *Controller) confirmOvershoot(ctx context.Context, f scale.Facts, op sca
 	return "", nil
 }
 
-// changeFinalizer patches a set if change adds or removes its finalizer. That of old versions of MCM goes in
-// both cases: nobody else removes it.
+// changeFinalizer patches a set if change adds or removes its finalizer. In both cases, it also removes the
+// finalizer of old versions of MCM, since nothing else does.
 func (c *Controller) changeFinalizer(ctx context.Context, set *v1alpha1.MachineSet, change func(client.Object, string) bool) error {
 	before := set.DeepCopy()
 	changed := change(set, v1alpha1.FinalizerMCM)
@@ -155,22 +155,21 @@ func (c *Controller) patchSet(ctx context.Context, set, before *v1alpha1.Machine
 	return nil
 }
 
-// longestEvent is how many bytes the message of an event may have.
-const longestEvent = 1024
+// maxEventMessage is the maximum length of an event's message in bytes.
+const maxEventMessage = 1024
 
-// perEvent splits the names of Machines into those of one event each. Failed Machines are all named,
-// in as few events as hold them beside the reason: once they are gone, nothing else says why. Of
-// others, one event names some.
+// perEvent splits the names of Machines into one group per event. All failed Machines are named, since only events
+// explain the failures after the Machines are gone. Of other Machines, one event names a few.
 func perEvent(names []string, cause string) [][]string {
-	const longest = longestEvent / 2
+	const maxLength = maxEventMessage / 2
 	if cause != v1alpha1.CauseMachineFailed {
 		return [][]string{names}
 	}
 	var groups [][]string
-	length := 0 // of the names of the last group
+	length := 0 // length of the names in the last group
 	for _, name := range names {
 		length += len(name) + len(", ")
-		if last := len(groups) - 1; last >= 0 && length <= longest {
+		if last := len(groups) - 1; last >= 0 && length <= maxLength {
 			groups[last] = append(groups[last], name)
 			continue
 		}
@@ -179,7 +178,7 @@ func perEvent(names []string, cause string) [][]string {
 	return groups
 }
 
-// reportEach reports operations with the same reason together.
+// reportEach reports operations, grouped by their reason.
 func (c *Controller) reportEach(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, done []scale.Operation) {
 	names, ops := map[string][]string{}, map[string]scale.Operation{}
 	for _, op := range done {
@@ -192,7 +191,7 @@ func (c *Controller) reportEach(ctx context.Context, set *v1alpha1.MachineSet, r
 	}
 }
 
-// report reports an operation in one event, annotated with the cause, and one log line.
+// report reports an operation with one event, which has the cause as an annotation, and one log line.
 func (c *Controller) report(ctx context.Context, set *v1alpha1.MachineSet, reason, verb string, names []string, op scale.Operation) {
 	some := names[:min(5, len(names))]
 	if op.Cause == v1alpha1.CauseMachineFailed {
@@ -203,7 +202,7 @@ func (c *Controller) report(ctx context.Context, set *v1alpha1.MachineSet, reaso
 		list = fmt.Sprintf("%s and %d more", list, more)
 	}
 	text := fmt.Sprintf("%s %s (%s): %s", verb, messages.Machines(len(names)), list, op.Reason)
-	text = strings.ToValidUTF8(text[:min(len(text), longestEvent)], "")
+	text = strings.ToValidUTF8(text[:min(len(text), maxEventMessage)], "")
 	annotations := map[string]string{v1alpha1.EventAnnotationObjects: strings.Join(some, ",")}
 	if op.Cause != "" {
 		annotations[v1alpha1.EventAnnotationCause] = op.Cause

@@ -14,23 +14,23 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
-// preservationsCurrent reports whether the cache shows all Machines that this process has annotated. If
-// it did not, a set would preserve too many.
-func preservationsCurrent(known *memory, owned []*v1alpha1.Machine) bool {
+// preservationsCurrent reports whether the cache contains all annotations that this process has set. Otherwise the
+// set might preserve too many Machines.
+func preservationsCurrent(memory *memory, owned []*v1alpha1.Machine) bool {
 	for _, machine := range owned {
-		if !known.preserved.Fresh(machine) {
+		if !memory.preserved.Fresh(machine) {
 			return false
 		}
 	}
 	return true
 }
 
-// changePreservation annotates Machines that the set preserves by itself, or removes that annotation. The
+// changePreservation annotates Machines that the set preserves automatically, or removes the annotation. The
 // machine controller does the rest.
 func (c *Controller) changePreservation(ctx context.Context, f scale.Facts, operations []scale.Operation, done *outcome) error {
-	known := c.memory.Of(client.ObjectKeyFromObject(f.Set))
+	memory := c.memory.Of(client.ObjectKeyFromObject(f.Set))
 	failures := make([]error, len(operations))
-	var preserved, givenUp []scale.Operation
+	var preserved, stopped []scale.Operation
 	for i, op := range operations {
 		changed := op.Machine.DeepCopy()
 		if op.Action == scale.Preserve {
@@ -38,9 +38,9 @@ func (c *Controller) changePreservation(ctx context.Context, f scale.Facts, oper
 		} else {
 			delete(changed.Annotations, v1alpha1.AnnotationKeyPreserve)
 		}
-		err := known.preserved.Patch(ctx, c.Client, changed, op.Machine)
+		err := memory.preserved.Patch(ctx, c.Client, changed, op.Machine)
 		switch {
-		case apierror.Conflict(err): // the event of the other's write starts the next pass
+		case apierror.Conflict(err): // the event of the other write triggers the next pass
 		case apierror.Gone(err):
 		case err != nil:
 			failures[i] = fmt.Errorf("%w: preserving machine %s: %w", errUpdate, op.Machine.Name, err)
@@ -49,11 +49,11 @@ func (c *Controller) changePreservation(ctx context.Context, f scale.Facts, oper
 			if op.Action == scale.Preserve {
 				preserved = append(preserved, op)
 			} else {
-				givenUp = append(givenUp, op)
+				stopped = append(stopped, op)
 			}
 		}
 	}
 	c.reportEach(ctx, f.Set, "Preserved", "Preserved", preserved)
-	c.reportEach(ctx, f.Set, "PreservationStopped", "No longer preserved", givenUp)
+	c.reportEach(ctx, f.Set, "PreservationStopped", "No longer preserved", stopped)
 	return cmp.Or(failures...)
 }

@@ -241,7 +241,7 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 	for reason, skew := range map[string]time.Duration{"alike": 0, "the API server's is ahead": 2 * time.Minute, "it is behind": -2 * time.Minute} {
 		t.Run(reason, func(t *testing.T) {
 			var known failures
-			of := contents{set: "a", class: "b"}
+			of := version{set: "a", class: "b"}
 			fails := func(at time.Duration, made ...*v1alpha1.Machine) {
 				for i, m := range made {
 					f := scale.Facts{Set: newSet(3), Now: noon.Add(at + time.Duration(i)*time.Second), Owned: made[i:]}
@@ -279,7 +279,7 @@ func TestMachinesOfOneRoundFailOneByOne(t *testing.T) {
 	f := scale.Facts{Set: newSet(2), Owned: []*v1alpha1.Machine{machine("a", failed, age(2*time.Minute)), machine("b", failed, age(time.Minute))}, Now: noon}
 	var known failures
 	for _, m := range f.Owned {
-		known.count(f, contents{}, []scale.Operation{{Action: scale.Delete, Machine: m}})
+		known.count(f, version{}, []scale.Operation{{Action: scale.Delete, Machine: m}})
 		if known.rounds != 1 {
 			t.Errorf("after %s: %d rounds", m.Name, known.rounds)
 		}

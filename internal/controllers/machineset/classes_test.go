@@ -41,8 +41,8 @@ func TestClassesOfNewMachines(t *testing.T) {
 		says      string
 	}{
 		"all is well":                  {"", "", map[string]int{fixture.Class: 4}, "Created 4 machines"},
-		"the first is exhausted":       {"", fixture.Class, map[string]int{"b": 4}, "with class b, as " + fixture.Class + " has no capacity left"},
-		"spread":                       {"1", "", map[string]int{fixture.Class: 2, "b": 2}, "as its zone has fewer machines than that of " + fixture.Class},
+		"the first is exhausted":       {"", fixture.Class, map[string]int{"b": 4}, "with class b because class " + fixture.Class + " has no capacity"},
+		"spread":                       {"1", "", map[string]int{fixture.Class: 2, "b": 2}, "because its zone has fewer machines than that of class " + fixture.Class},
 		"spread, and one is exhausted": {"1", "b", map[string]int{fixture.Class: 4}, "Created 4 machines"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestNoNewMachinesInAZoneThatIsOut(t *testing.T) {
 			if made != 1 {
 				t.Errorf("%d machines were made, want one", made)
 			}
-			const says = "with class b, as all machines in the zone of " + fixture.Class + " were unhealthy"
+			const says = "with class b because all machines in the zone of class " + fixture.Class + " were unhealthy"
 			if got := slices.ContainsFunc(s.events.lines, func(event string) bool { return strings.Contains(event, says) }); got != (want == "b") {
 				t.Errorf("events: %q", s.events.lines)
 			}

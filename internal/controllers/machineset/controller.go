@@ -1,6 +1,7 @@
-// Package machineset reconciles MachineSets: it keeps as many Machines as each asks for.
+// Package machineset reconciles MachineSets: it creates and deletes Machines to keep the desired number of
+// replicas.
 //
-// A pass gathers the facts, plans operations from them, applies those, and writes the status.
+// A pass gathers facts, plans operations, applies them, and writes the status.
 package machineset
 
 import (
@@ -32,37 +33,38 @@ import (
 
 // Options configure a Controller.
 type Options struct {
-	// Client of the control cluster; reads come from the cache.
+	// Client is the client of the control cluster. It reads from the cache.
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Machines finds the Machines of a set. Nil: by listing them with Client.
+	// Machines finds the Machines of a set. If nil, they are listed with Client.
 	Machines fieldindex.Machines
-	// Location returns where the VM of a new Machine will be created, see driver.Locator; empty if
-	// it does not know. Nil: it never does.
+	// Location returns the location where the VM of a new Machine will be created, or "" if it is not known;
+	// see driver.Locator. If nil, locations are not known.
 	Location func(ctx context.Context, machine *v1alpha1.Machine) string
-	// Capacity is what is known of the capacity of classes. Nil: nothing, so Machines are created with
-	// the class of the template, and their controller falls back.
+	// Capacity records which classes have capacity. If nil, Machines are created with the class of the
+	// template, and the machine controller falls back to other classes.
 	Capacity Capacity
-	// OutageMemory is for how long no Machines are made in a zone after the last one of those that were all
-	// unhealthy is gone, where they are replaced in other zones. Zero means capacity.DefaultMemory, as for classes without capacity.
+	// OutageMemory is how long no Machines are created in a zone after an outage. It applies to sets whose
+	// unhealthy Machines are replaced in other zones, and begins when the last unhealthy Machine of the zone
+	// is gone. Zero means capacity.DefaultMemory, as for classes without capacity.
 	OutageMemory time.Duration
-	// Events explains to users what was done.
+	// Events records events on sets.
 	Events record.EventRecorder
 	Clock  clock.PassiveClock
-	// Concurrency is how many sets are reconciled at the same time.
+	// Concurrency is the number of sets that are reconciled at the same time.
 	Concurrency int
-	// Overshoot is when a set is frozen. Nil: never.
+	// Overshoot configures when a set is frozen. If nil, sets are never frozen.
 	Overshoot *Overshoot
-	// EnforceMinReadySeconds counts Machines as available only after a set's
-	// spec.minReadySeconds, as is documented. MCM never does.
+	// EnforceMinReadySeconds counts Machines as available only after spec.minReadySeconds of their set, as
+	// documented. MCM ignores that field.
 	EnforceMinReadySeconds bool
 }
 
 // Overshoot configures when a set is frozen.
 type Overshoot = scale.Overshoot
 
-// Controller reconciles MachineSets. Make one with New.
+// Controller reconciles MachineSets. Create one with New.
 type Controller struct {
 	Options
 	edge     edge.Reconciler[*v1alpha1.MachineSet]
@@ -71,7 +73,7 @@ type Controller struct {
 	orphaned cascade.Orphaned
 }
 
-// New makes a Controller.
+// New creates a Controller.
 func New(opts Options) *Controller {
 	if opts.Machines == nil {
 		opts.Machines = fieldindex.Listed(opts.Client)
@@ -84,7 +86,7 @@ func New(opts Options) *Controller {
 	return c
 }
 
-// SetupWithManager registers the controller and what it watches.
+// SetupWithManager registers the controller and its watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machineset").
@@ -101,12 +103,12 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile creates or deletes Machines until a set has as many as it asks for.
+// Reconcile runs one pass over a set.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return c.edge.Reconcile(ctx, req)
 }
 
-// held reports whether a set has a finalizer of MCM, of today or of old versions.
+// held reports whether a set has a finalizer of MCM or of its old versions.
 func held(set *v1alpha1.MachineSet) bool {
 	return controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerMCM) || controllerutil.ContainsFinalizer(set, v1alpha1.FinalizerLegacy)
 }
@@ -120,30 +122,30 @@ func (c *Controller) pass(ctx context.Context, set *v1alpha1.MachineSet) (time.D
 			return 0, err
 		}
 	}
-	facts, contents, err := c.gather(ctx, set)
+	facts, version, err := c.gather(ctx, set)
 	if err != nil {
 		return 0, err
 	}
-	known := c.memory.Of(client.ObjectKeyFromObject(set))
-	known.publish(facts)
-	c.warnOfPolicy(set, &known.said)
+	memory := c.memory.Of(client.ObjectKeyFromObject(set))
+	memory.publish(facts)
+	c.warnOfPolicy(set, &memory.sent)
 	if facts.Deleted() && held(set) {
 		return 0, apierror.IgnoreGone(c.changeFinalizer(ctx, set, controllerutil.RemoveFinalizer))
 	}
 	done := c.apply(ctx, facts, scale.Plan(facts))
-	notBefore := c.backOff(ctx, facts, contents, done.deleted)
-	known.publish(facts)
+	notBefore := c.backOff(ctx, facts, version, done.deleted)
+	memory.publish(facts)
 	failure := done.failure
-	if apierror.Conflict(failure) { // another client was first, which is not for users to read
+	if apierror.Conflict(failure) { // users need not know that another client was first
 		if set.DeletionTimestamp.IsZero() && done.froze == "" {
 			return 0, failure
 		}
-		// The status is written all the same: many Machines that change while they are deleted would
-		// keep it old, and no later pass knows why the set was frozen.
+		// The status is written nevertheless. During a deletion, frequent changes of many Machines could
+		// otherwise prevent any update, and no later pass knows why the set was frozen.
 		done.failure = nil
 	}
 	if !facts.Current {
-		// The numbers would be those of no generation.
+		// The numbers would not match any generation.
 		return expectations.StaleCache, failure
 	}
 	if err := c.writeStatus(ctx, done.set, nextStatus(facts, done)); err != nil {
@@ -152,8 +154,8 @@ func (c *Controller) pass(ctx context.Context, set *v1alpha1.MachineSet) (time.D
 	return scale.RequeueAfter(facts, notBefore), edge.Reported(failure)
 }
 
-// invalid returns what is wrong with a set. A set that selects everything would adopt, and then
-// delete, the Machines of others. MCM accepts a negative time and ignores it.
+// invalid validates a set. A set that selects everything would adopt, and then delete, the Machines of other sets.
+// MCM accepts negative minReadySeconds and ignores them.
 func invalid(set *v1alpha1.MachineSet) field.ErrorList {
 	errs := validation.MachineSet(set)
 	if scale.SelectsAll(set.Spec.Selector) {

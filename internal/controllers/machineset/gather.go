@@ -19,37 +19,37 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// gather reads the facts, and which contents of the set and its class they are about.
-func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (scale.Facts, contents, error) {
+// gather reads the facts, and the version of the set and its class that they describe.
+func (c *Controller) gather(ctx context.Context, set *v1alpha1.MachineSet) (scale.Facts, version, error) {
 	f := scale.Facts{
 		Set: set, Now: c.Clock.Now(), Overshoot: c.Overshoot, EnforceMinReady: c.EnforceMinReadySeconds, Orphaned: c.orphaned.Has(set),
 	}
-	known := c.memory.Of(client.ObjectKeyFromObject(set))
+	memory := c.memory.Of(client.ObjectKeyFromObject(set))
 	class, name := &v1alpha1.MachineClass{}, set.Spec.Template.Spec.Class.Name
 	if err := c.Client.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, class); client.IgnoreNotFound(err) != nil {
-		return f, contents{}, fmt.Errorf("reading machine class %s: %w", name, err)
+		return f, version{}, fmt.Errorf("reading machine class %s: %w", name, err)
 	}
-	of := contents{set.UID, class.UID, set.Generation, class.Generation}
+	current := version{set.UID, class.UID, set.Generation, class.Generation}
 	err := c.gatherMachines(ctx, &f)
 	if err != nil {
-		return f, of, err
+		return f, current, err
 	}
 	f.Reserve = scale.Members(set, f.Owned, f.Now)
-	f.Outdated = known.upToDate.outdated(set, f.Owned, f.Reserve)
-	f.PreservationsCurrent = preservationsCurrent(known, f.Owned)
-	f.NotBefore = known.failures.until(f.Owned, of)
+	f.Outdated = memory.upToDate.outdated(set, f.Owned, f.Reserve)
+	f.PreservationsCurrent = preservationsCurrent(memory, f.Owned)
+	f.NotBefore = memory.failures.until(f.Owned, current)
 	if f.Parent, err = c.parent(ctx, c.Client, set); err != nil {
-		return f, of, err
+		return f, current, err
 	}
 	overlapping, err := c.overlapping(ctx, set)
 	if err != nil {
-		return f, of, err
+		return f, current, err
 	}
 	for _, other := range overlapping {
 		f.Overlaps = append(f.Overlaps, other.Name)
 	}
 	f.Current, err = c.current(ctx, f)
-	return f, of, err
+	return f, current, err
 }
 
 // gatherMachines reads the Machines that the set controls, and those that it may adopt.
@@ -68,7 +68,7 @@ func (c *Controller) gatherMachines(ctx context.Context, f *scale.Facts) error {
 	return err
 }
 
-// parent returns the deployment of a set, nil if it has none.
+// parent returns the deployment of a set, or nil if it has none.
 func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alpha1.MachineSet) (*v1alpha1.MachineDeployment, error) {
 	owner := metav1.GetControllerOfNoCopy(set)
 	if owner == nil || owner.Kind != "MachineDeployment" {
@@ -85,14 +85,14 @@ func (c *Controller) parent(ctx context.Context, from client.Reader, set *v1alph
 	return deployment, nil
 }
 
-// overlapping returns the sets that overlap with one, sorted by name. They are the cache's.
+// overlapping returns the sets that overlap with the given one, sorted by name. They are the cache's objects.
 func (c *Controller) overlapping(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.MachineSet, error) {
 	if !scale.CanOverlap(set) {
 		return nil, nil
 	}
 	var queries []client.ListOption
 	if label := fieldindex.SelectorLabel(set.Spec.Selector); label == fieldindex.NoLabel {
-		queries = []client.ListOption{client.UnsafeDisableDeepCopy} // all, since any may match
+		queries = []client.ListOption{client.UnsafeDisableDeepCopy} // all sets, since any may match
 	} else {
 		queries = []client.ListOption{
 			client.MatchingFields{fieldindex.MachineSetByTemplate: label}, client.MatchingFields{fieldindex.MachineSetBySelector: fieldindex.NoLabel},
@@ -116,8 +116,8 @@ func (c *Controller) overlapping(ctx context.Context, set *v1alpha1.MachineSet) 
 	return slices.SortedFunc(maps.Values(found), func(a, b *v1alpha1.MachineSet) int { return cmp.Compare(a.Name, b.Name) }), nil
 }
 
-// current reports whether the cache shows all Machines that this process created and deleted. After a
-// write of unknown outcome, the API server is asked.
+// current reports whether the cache contains the effects of all creations and deletions by this process. After a
+// write with an unknown outcome, it reads from the API server.
 func (c *Controller) current(ctx context.Context, f scale.Facts) (bool, error) {
 	machines := &c.memory.Of(client.ObjectKeyFromObject(f.Set)).machines
 	if state := machines.Check(f.Owned, f.Now); state != expectations.Unknown {
@@ -125,7 +125,7 @@ func (c *Controller) current(ctx context.Context, f scale.Facts) (bool, error) {
 	}
 	selector := scale.Selector(f.Set.Spec.Selector)
 	if !f.Set.DeletionTimestamp.IsZero() {
-		selector = labels.Everything() // it also deletes Machines that it does not select any more
+		selector = labels.Everything() // Machines that it no longer selects are also deleted
 	}
 	cached := slices.DeleteFunc(slices.Clone(f.Owned), func(machine *v1alpha1.Machine) bool {
 		return !selector.Matches(labels.Set(machine.Labels))

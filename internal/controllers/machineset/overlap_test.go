@@ -118,7 +118,7 @@ func TestOverlapIsSaidOnceAndWorkGoesOn(t *testing.T) {
 		pass(t, c)
 		s.catchUp()
 	}
-	const want = "spec.selector: the same machines are selected by other. Give each set a label of its own."
+	const want = "spec.selector: the same machines are selected by other. Give each set a unique label."
 	if got := overlapOf(s.set()); got != want {
 		t.Errorf("got %q", got)
 	}

@@ -44,7 +44,7 @@ func TestAbsurdPolicy(t *testing.T) {
 			t.Errorf("%.50q: says %.300q, want %d sentences", tc.text, lines, tc.want)
 		}
 		for _, line := range lines {
-			if len(line) > 2*longestEvent || strings.Contains(line, "\x1b") {
+			if len(line) > 2*maxEventMessage || strings.Contains(line, "\x1b") {
 				t.Errorf("%.50q: says %.300q, of %d bytes", tc.text, line, len(line))
 			}
 		}

@@ -52,7 +52,7 @@ func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	if all, active := len(s.all()), s.activeCount(); all != tries || active != 0 {
 		t.Errorf("%d machines were made in %d passes, and %d of them stay", all, tries, active)
 	}
-	const why = `creating machines: what is made has the labels "name=other", which the selector "name=pool" does not match`
+	const why = `creating machines: the created machine has the labels "name=other", which the selector "name=pool" does not match`
 	conditions := s.set().Status.Conditions
 	if len(conditions) != 1 || conditions[0].Reason != v1alpha1.MachineSetReasonFailedCreate || conditions[0].Message != why {
 		t.Errorf("conditions: %+v", conditions)

@@ -24,21 +24,21 @@ import (
 )
 
 const (
-	// mostFailed is how many failed Machines a status names, and longestFailed how many bytes of each
-	// description it has: an object that is too large cannot be stored.
-	mostFailed    = 100
-	longestFailed = 1024
-	// mostNamed is how many overlapping sets a condition names. It does not say how many more there
-	// are: creating one of many would change the conditions of all others.
-	mostNamed = 3
+	// maxFailed is the number of failed Machines in a status, and maxFailedDescription is the length of each
+	// description in bytes. An object that is too large cannot be stored.
+	maxFailed            = 100
+	maxFailedDescription = 1024
+	// maxNamed is the number of overlapping sets that a condition names. The condition does not contain the
+	// total number, since each new set would change the conditions of all others.
+	maxNamed = 3
 )
 
 // nextStatus returns the status that follows from the facts and from the outcome of a plan.
 //
-// The deployment's controller relies on two things. If the observed generation is the set's, then
-// Replicas counts every Machine that exists, whether the cache shows it or not. And a Machine that is
-// being deleted is not counted as ready or available, not even in the pass that deletes it. What may
-// have been created or deleted, since the answer was lost, counts as done.
+// The deployment controller relies on two properties. If the observed generation is the set's, Replicas includes
+// every existing Machine, even if the cache does not contain it. A Machine that is being deleted does not count as
+// ready or available, not even in the pass that deletes it. If the response to a creation or deletion was lost, it
+// counts as successful.
 func nextStatus(f scale.Facts, done *outcome) v1alpha1.MachineSetStatus {
 	next := v1alpha1.MachineSetStatus{
 		Conditions:         slices.Clone(f.Set.Status.Conditions),
@@ -61,7 +61,7 @@ func nextStatus(f scale.Facts, done *outcome) v1alpha1.MachineSetStatus {
 	return next
 }
 
-// count adds a Machine to the numbers.
+// count adds a Machine to the numbers of the status.
 func count(next *v1alpha1.MachineSetStatus, machine *v1alpha1.Machine, f scale.Facts, stays bool) {
 	next.Replicas++
 	phase := machine.Status.CurrentStatus.Phase
@@ -83,7 +83,7 @@ func one(yes bool) int32 {
 	return 0
 }
 
-// failedMachines returns the Machines whose last operation failed, by name; nil if there are none.
+// failedMachines returns the Machines whose last operation failed, sorted by name, or nil if there are none.
 func failedMachines(f scale.Facts) *[]v1alpha1.MachineSummary {
 	var failed []v1alpha1.MachineSummary
 	for _, machine := range f.Owned {
@@ -95,14 +95,14 @@ func failedMachines(f scale.Facts) *[]v1alpha1.MachineSummary {
 		return nil
 	}
 	slices.SortFunc(failed, func(a, b v1alpha1.MachineSummary) int { return cmp.Compare(a.Name, b.Name) })
-	more := len(failed) - mostFailed
-	failed = failed[:min(len(failed), mostFailed)]
+	more := len(failed) - maxFailed
+	failed = failed[:min(len(failed), maxFailed)]
 	for i := range failed {
 		last := &failed[i].LastOperation
-		last.Description = messages.Shorten(last.Description, longestFailed)
+		last.Description = messages.Shorten(last.Description, maxFailedDescription)
 	}
 	if more > 0 {
-		failed[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and %d more failed machines)", more)
+		failed[maxFailed-1].LastOperation.Description += fmt.Sprintf(" (and %d more failed machines)", more)
 	}
 	return &failed
 }
@@ -123,7 +123,7 @@ func failureCondition(f scale.Facts, failure error) *v1alpha1.MachineSetConditio
 	return isTrue(v1alpha1.MachineSetReplicaFailure, reason, withoutName(failure, f.Set.Name), f.Now)
 }
 
-// frozenCondition returns why a set was frozen.
+// frozenCondition returns the condition that explains why a set is frozen, or nil if it is not.
 func frozenCondition(f scale.Facts, done *outcome) *v1alpha1.MachineSetCondition {
 	if !scale.Frozen(done.set) {
 		return nil
@@ -131,21 +131,21 @@ func frozenCondition(f scale.Facts, done *outcome) *v1alpha1.MachineSetCondition
 	if at := condition(f.Set.Status.Conditions, v1alpha1.MachineSetFrozen); at >= 0 {
 		return f.Set.Status.Conditions[at].DeepCopy()
 	}
-	message := cmp.Or(done.froze, "it creates no machines as long as its label "+v1alpha1.LabelKeyFreeze+" is True")
+	message := cmp.Or(done.froze, "no machines are created while the label "+v1alpha1.LabelKeyFreeze+" is True")
 	return isTrue(v1alpha1.MachineSetFrozen, v1alpha1.MachineSetReasonOvershoot, message, f.Now)
 }
 
-// overlapCondition names the other sets that select the same Machines. Each keeps its own, but any of
-// them may adopt a Machine that loses its owner.
+// overlapCondition returns a condition that names the other sets that select the same Machines. Each set keeps its
+// own Machines, but any of the sets may adopt a Machine that loses its owner.
 func overlapCondition(f scale.Facts) *v1alpha1.MachineSetCondition {
 	if len(f.Overlaps) == 0 {
 		return nil
 	}
-	names := strings.Join(f.Overlaps[:min(mostNamed, len(f.Overlaps))], ", ")
-	if len(f.Overlaps) > mostNamed {
+	names := strings.Join(f.Overlaps[:min(maxNamed, len(f.Overlaps))], ", ")
+	if len(f.Overlaps) > maxNamed {
 		names += " and others"
 	}
-	message := fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each set a label of its own.", names)
+	message := fmt.Sprintf("spec.selector: the same machines are selected by %s. Give each set a unique label.", names)
 	return isTrue(v1alpha1.MachineSetSelectorOverlap, string(v1alpha1.MachineSetSelectorOverlap), message, f.Now)
 }
 
@@ -155,35 +155,35 @@ func isTrue(kind v1alpha1.MachineSetConditionType, reason, message string, now t
 	}
 }
 
-// condition returns the index of a condition, -1 if there is none of that type.
+// condition returns the index of the condition with the given type, or -1.
 func condition(conditions []v1alpha1.MachineSetCondition, kind v1alpha1.MachineSetConditionType) int {
 	return slices.IndexFunc(conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == kind })
 }
 
-// invalidStatus returns the status of an invalid set, whose numbers stay.
+// invalidStatus returns the status of an invalid set. It keeps the numbers.
 func invalidStatus(set *v1alpha1.MachineSet, message string, now time.Time) v1alpha1.MachineSetStatus {
 	next := *set.Status.DeepCopy()
 	setCondition(&next, v1alpha1.MachineSetReplicaFailure, isTrue(v1alpha1.MachineSetReplicaFailure, v1alpha1.MachineSetReasonInvalidSpec, message, now))
 	return next
 }
 
-// setCondition sets a condition, or removes it if it is nil.
-func setCondition(status *v1alpha1.MachineSetStatus, kind v1alpha1.MachineSetConditionType, wanted *v1alpha1.MachineSetCondition) {
+// setCondition sets a condition, or removes it if desired is nil.
+func setCondition(status *v1alpha1.MachineSetStatus, kind v1alpha1.MachineSetConditionType, desired *v1alpha1.MachineSetCondition) {
 	at := condition(status.Conditions, kind)
 	switch {
-	case wanted == nil:
+	case desired == nil:
 		status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1alpha1.MachineSetCondition) bool { return c.Type == kind })
 	case at < 0:
-		status.Conditions = append(status.Conditions, *wanted)
+		status.Conditions = append(status.Conditions, *desired)
 	default:
-		if status.Conditions[at].Status == wanted.Status {
-			wanted.LastTransitionTime = status.Conditions[at].LastTransitionTime
+		if status.Conditions[at].Status == desired.Status {
+			desired.LastTransitionTime = status.Conditions[at].LastTransitionTime
 		}
-		status.Conditions[at] = *wanted
+		status.Conditions[at] = *desired
 	}
 }
 
-// writeStatus writes the status if it differs from what is stored.
+// writeStatus writes the status if it differs from the stored one.
 func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, next v1alpha1.MachineSetStatus) error {
 	stored := set.Status
 	stored.Selector = next.Selector // pruned under MCM's CRDs, so its absence must not cause a write
@@ -194,13 +194,13 @@ func (c *Controller) writeStatus(ctx context.Context, set *v1alpha1.MachineSet, 
 	next.LastOperation.LastUpdateTime = metav1.NewTime(c.Clock.Now())
 	set.Status = next
 	if err := c.written.PatchStatus(ctx, c.Client, set, before); err != nil {
-		return apierror.IgnoreGone(fmt.Errorf("status of machine set %s: %w", set.Name, err))
+		return apierror.IgnoreGone(fmt.Errorf("writing status of machine set %s: %w", set.Name, err))
 	}
 	c.warn(set, before)
 	return nil
 }
 
-// warn sends an event for each new or changed condition that is about what users wrote.
+// warn sends an event for each new or changed condition that reports a mistake of a user.
 func (c *Controller) warn(set, before *v1alpha1.MachineSet) {
 	for _, is := range set.Status.Conditions {
 		same := slices.Contains(before.Status.Conditions, is)
@@ -210,19 +210,19 @@ func (c *Controller) warn(set, before *v1alpha1.MachineSet) {
 	}
 }
 
-// reasonInvalidReplacement is the reason of events about replacement policies that count for nothing.
+// reasonInvalidReplacement is the reason of events about invalid replacement policies.
 const reasonInvalidReplacement = "InvalidReplacement"
 
-// warnOfPolicy sends an event, once, if the replacement policy of a set cannot be followed. A deployment gives none
-// such: somebody wrote it into the set.
-func (c *Controller) warnOfPolicy(set *v1alpha1.MachineSet, said *events.Said) {
+// warnOfPolicy sends an event once if the replacement policy of a set is invalid. Such a policy comes from a user,
+// since deployments set only valid ones.
+func (c *Controller) warnOfPolicy(set *v1alpha1.MachineSet, sent *events.Said) {
 	wrong := budget.Wrong(set)
 	if wrong == "" {
-		said.Over(reasonInvalidReplacement)
+		sent.Over(reasonInvalidReplacement)
 		return
 	}
-	if said.News(reasonInvalidReplacement, wrong) {
+	if sent.News(reasonInvalidReplacement, wrong) {
 		c.Events.Event(set, corev1.EventTypeWarning, reasonInvalidReplacement, fmt.Sprintf(
-			"The annotation %s counts for nothing: %s", v1alpha1.AnnotationKeyReplacement, messages.Shorten(wrong, longestEvent)))
+			"Ignoring the invalid annotation %s: %s", v1alpha1.AnnotationKeyReplacement, messages.Shorten(wrong, maxEventMessage)))
 	}
 }

@@ -44,7 +44,7 @@ func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 			}
 			return queue.seen[0]
 		}
-		if got := after(); got != settle {
+		if got := after(); got != settleTime {
 			t.Errorf("before its first look, a set is looked at after %s", got)
 		}
 		pass(t, c)
@@ -56,7 +56,7 @@ func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 		must(s.live.Update(testContext, gone))
 		must(s.live.Delete(testContext, gone))
 		pass(t, c)
-		if got := after(); got != settle {
+		if got := after(); got != settleTime {
 			t.Errorf("one of the same name as a set of %d machines is looked at after %s", test.machines, got)
 		}
 	}

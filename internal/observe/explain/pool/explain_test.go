@@ -63,7 +63,7 @@ var pools = map[string]situation{
 		f.Machines[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: ago(time.Minute)}}
 		f.Machines[0].Status.CurrentStatus.LastUpdateTime = ago(time.Minute)
 	}, report.Incomplete, report.MinReadySeconds},
-	"set-overlap": {explain.KindSet, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), report.Healthy, report.SelectorOverlap},
+	"set-overlap": {explain.KindSet, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a unique label."), report.Healthy, report.SelectorOverlap},
 	"set-failing": {explain.KindSet, allOf(failing(0, 3*time.Minute), failing(1, time.Minute)), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"set-unread":  {explain.KindSet, allOf(failing(0, 3*time.Minute), func(f *Facts) { f.Examples = nil }), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"set-deleting": {explain.KindSet, func(f *Facts) {
@@ -135,7 +135,7 @@ var pools = map[string]situation{
 	"deployment-overlap":       {explain.KindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), report.Healthy, report.SelectorOverlap},
 	"deployment-released":      {explain.KindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), report.Healthy, report.SetReleased},
 	"deployment-no-way-back":   {explain.KindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), report.Incomplete, v1alpha1.CauseDriverFailed},
-	"deployment-set-overlap":   {explain.KindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a label of its own."), report.Healthy, report.SelectorOverlap},
+	"deployment-set-overlap":   {explain.KindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a unique label."), report.Healthy, report.SelectorOverlap},
 	"deployment-rolling":       {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), report.Incomplete, report.RolloutInProgress},
 	"deployment-class-asked":   {explain.KindDeployment, otherClassNamed(liveupdate.Update), report.Incomplete, report.RolloutInProgress},
 	"deployment-class-dry-run": {explain.KindDeployment, allOf(otherClassNamed(liveupdate.DryRun), answers(0, nil), answers(1, []string{"zone"})), report.Incomplete, report.RolloutInProgress},
