@@ -93,12 +93,12 @@ func TestNetworksThatGuestsHide(t *testing.T) {
 func TestANetworkThatIsTaken(t *testing.T) {
 	taken := func(guests netip.Prefix) (string, error) {
 		if guests.Bits() == 24 {
-			return guests.String() + " overlaps 192.0.2.0/24, a network of this host (eth0): guests do not reach hosts whose addresses are in both", nil
+			return guests.String() + " overlaps 192.0.2.0/24, a network of this host (eth0): guests cannot reach hosts whose addresses are in both", nil
 		}
 		return "", errors.New("nobody knows")
 	}
 	const (
-		pods   = "--pod-network: 192.0.2.0/24 overlaps 192.0.2.0/24, a network of this host (eth0): guests do not reach hosts whose addresses are in both; choose another network, or set --guest-outside=false"
+		pods   = "--pod-network: 192.0.2.0/24 overlaps 192.0.2.0/24, a network of this host (eth0): guests cannot reach hosts whose addresses are in both; choose another network, or set --guest-outside=false"
 		guests = "--vm-network: 192.0.2.0/24 overlaps"
 	)
 	for name, test := range map[string]struct {

@@ -44,7 +44,7 @@ var (
 // Authority is the certificate authority of controller and hypervisors. It is safe for concurrent use.
 type Authority struct{ pair ca.Pair }
 
-// NewAuthority creates an authority that is valid for ten years.
+// NewAuthority creates a certificate authority that is valid for ten years.
 func NewAuthority(now time.Time) (*Authority, error) {
 	pair, err := ca.New(x509.Certificate{
 		Subject:        pkix.Name{CommonName: "millwright-vm-authority"},
@@ -54,7 +54,8 @@ func NewAuthority(now time.Time) (*Authority, error) {
 	return &Authority{pair}, err
 }
 
-// ParseAuthority is the inverse of Authority.PEM. Errors: ErrBadAuthority, which never contains any part of the key.
+// ParseAuthority is the inverse of Authority.PEM. It returns ErrBadAuthority for invalid input; the error never
+// contains any part of the key.
 func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	if _, err := parseCertificates(certPEM); err != nil {
 		return nil, err
@@ -66,12 +67,13 @@ func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	return &Authority{pair}, nil
 }
 
-// PEM returns the authority's certificate, and its private key as PKCS #8.
+// PEM returns the authority's certificate and its PKCS #8 private key, both in PEM form.
 func (a *Authority) PEM() (cert, key []byte) { return a.pair.CertPEM(), a.pair.KeyPEM() }
 
-// Sign returns a certificate in DER form for a PKCS #10 request in DER form. The peer uses it as a client and as a
-// server. Only the public key of the request is used. The certificate is valid for Lifetime, but not longer than the
-// authority's. Errors: ErrBadRequest, ErrNotAPeer.
+// Sign returns a certificate in DER form for a PKCS #10 request in DER form. The certificate is valid both for
+// clients and for servers. Sign uses only the public key of the request. The certificate is valid for the given
+// lifetime, but not longer than the authority's own certificate. Sign returns ErrBadRequest or ErrNotAPeer if its
+// input is invalid.
 func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now time.Time) ([]byte, error) {
 	public, err := requestedKey(csrDER)
 	if err != nil {
@@ -102,9 +104,9 @@ func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now t
 	return signed.Raw, nil
 }
 
-// ServerCertificate returns a certificate for a host name, with its key, for clients that verify names instead of
-// identities, such as kube-apiserver. Its holder is not accepted as a peer. It is valid for Lifetime, but not longer
-// than the authority's.
+// ServerCertificate returns a certificate and key for a host name. It is for clients that verify names instead of
+// identities, such as kube-apiserver; it is not valid as the identity of a peer. The certificate is valid for the
+// given lifetime, but not longer than the authority's own certificate.
 func (a *Authority) ServerCertificate(host string, lifetime time.Duration, now time.Time) (*tls.Certificate, error) {
 	key, err := ca.NewKey()
 	if err != nil {
@@ -149,24 +151,24 @@ func requestedKey(csrDER []byte) (crypto.PublicKey, error) {
 	return nil, fmt.Errorf("%w: the key must be ECDSA on P-256 or P-384, or Ed25519", ErrBadRequest)
 }
 
-// parseCertificates parses one or more certificates of authorities.
+// parseCertificates parses one or more CA certificates in PEM form.
 func parseCertificates(certPEM []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(certPEM); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != blockCertificate {
-			return nil, fmt.Errorf("%w: a PEM block is not a certificate", ErrBadAuthority)
+			return nil, fmt.Errorf("%w: expected only certificates in PEM form, found another PEM block", ErrBadAuthority)
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrBadAuthority, err)
 		}
 		if !cert.BasicConstraintsValid || !cert.IsCA {
-			return nil, fmt.Errorf("%w: the certificate does not belong to an authority", ErrBadAuthority)
+			return nil, fmt.Errorf("%w: not a CA certificate", ErrBadAuthority)
 		}
 		certs = append(certs, cert)
 	}
 	if len(certs) == 0 {
-		return nil, fmt.Errorf("%w: no certificate in PEM form", ErrBadAuthority)
+		return nil, fmt.Errorf("%w: no PEM certificate found", ErrBadAuthority)
 	}
 	return certs, nil
 }
@@ -180,7 +182,7 @@ func newRequest() (key *ecdsa.PrivateKey, csrDER []byte, err error) {
 	return key, csrDER, err
 }
 
-// maxTokenLength is far above the length of service account tokens.
+// maxTokenLength is far above the length of a service account token, in bytes.
 const maxTokenLength = 16 << 10
 
 // Issuer is the controller's gRPC service that exchanges a hypervisor's token for a
@@ -190,9 +192,10 @@ type Issuer struct {
 
 	// Authority signs. Required.
 	Authority *Authority
-	// Resolve reviews a token and returns its hypervisor. Required. If its error is a gRPC status, the caller gets
-	// it: UNAUTHENTICATED for a token that is invalid or not bound to a Pod, PERMISSION_DENIED for a Pod that is not
-	// a hypervisor. Any other error is logged, and the caller gets UNAVAILABLE. The token is removed from errors.
+	// Resolve reviews a token and returns the hypervisor that it belongs to. Required. If Resolve returns a gRPC
+	// status, the caller receives it: UNAUTHENTICATED for a token that is invalid or not bound to a Pod,
+	// PERMISSION_DENIED for a Pod that is not a hypervisor. Any other error is logged, and the caller receives
+	// UNAVAILABLE. The token is redacted from errors.
 	Resolve func(ctx context.Context, token string) (Peer, error)
 	// Now is the clock. The default is time.Now.
 	Now func() time.Time
@@ -202,7 +205,7 @@ type Issuer struct {
 
 // Issue implements CertificateAuthority.
 func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*identitypb.IssueResponse, error) {
-	// Checked first, since it needs no API request.
+	// Check the request first, because that needs no API request.
 	if _, err := requestedKey(request.GetCertificateRequest()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -215,7 +218,7 @@ func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*
 		return nil, i.refusal(err, token)
 	}
 	if peer.IsController() {
-		return nil, status.Error(codes.PermissionDenied, "the controller's certificate is not issued to others")
+		return nil, status.Error(codes.PermissionDenied, "cannot issue a certificate for the controller's identity")
 	}
 	now := time.Now
 	if i.Now != nil {
@@ -223,23 +226,23 @@ func (i *Issuer) Issue(ctx context.Context, request *identitypb.IssueRequest) (*
 	}
 	der, err := i.Authority.Sign(request.GetCertificateRequest(), peer, Lifetime, now())
 	if err != nil {
-		i.complain("certificate not signed", "peer", peer.String(), "error", err.Error())
+		i.logError("cannot sign a certificate", "peer", peer.String(), "error", err.Error())
 		return nil, status.Error(codes.Internal, "cannot sign the certificate")
 	}
 	return &identitypb.IssueResponse{Certificate: der}, nil
 }
 
-// refusal returns the status for an error of Resolve.
+// refusal returns the gRPC status for an error of Resolve, without the token.
 func (i *Issuer) refusal(err error, token string) error {
 	text := strings.ReplaceAll(err.Error(), token, "[token]")
-	if answer, ok := status.FromError(err); ok {
-		return status.Error(answer.Code(), strings.ReplaceAll(answer.Message(), token, "[token]"))
+	if refused, ok := status.FromError(err); ok {
+		return status.Error(refused.Code(), strings.ReplaceAll(refused.Message(), token, "[token]"))
 	}
-	i.complain("token not checked", "error", text)
-	return status.Error(codes.Unavailable, "the token cannot be reviewed at the moment")
+	i.logError("cannot review a token", "error", text)
+	return status.Error(codes.Unavailable, "cannot review the token at the moment")
 }
 
-func (i *Issuer) complain(message string, details ...any) {
+func (i *Issuer) logError(message string, details ...any) {
 	if i.Log != nil {
 		i.Log.Error(message, details...)
 	}

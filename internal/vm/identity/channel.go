@@ -7,22 +7,23 @@ import (
 	"net"
 )
 
-// Accept turns an accepted connection into a TLS connection with one client; other certificates of the authority are
-// rejected. The protocol names the purpose of the connection, and must be the same on both sides. After an error the
-// connection is closed. Errors: ErrNotAPeer if the client is invalid, or why the handshake failed.
+// Accept turns an accepted connection into a TLS connection with one client. It rejects every other client,
+// including those with a certificate of the same authority. The protocol names the purpose of the connection and
+// must be the same on both sides. After an error the connection is closed. Accept returns ErrNotAPeer if client is
+// invalid; other errors say why the handshake failed.
 func (c *Credentials) Accept(ctx context.Context, raw net.Conn, client Peer, protocol string) (*tls.Conn, error) {
 	conn, _, err := c.acceptAny(ctx, raw, client, protocol, func(got Peer) bool { return got == client })
 	return conn, err
 }
 
-// acceptAny is Accept for all clients that may connect, of which client is an example. It returns the client that has
-// connected.
+// acceptAny is like Accept, but accepts every client for which may returns true, and also returns the identity of
+// the client that connected. The parameter client is used in error messages only and must be valid.
 func (c *Credentials) acceptAny(ctx context.Context, raw net.Conn, client Peer, protocol string, may func(Peer) bool) (*tls.Conn, Peer, error) {
 	var got Peer
 	conn, err := c.secure(ctx, raw, side{client, protocol, tls.Server, func() *tls.Config {
 		config := c.trust.server(tls.RequireAndVerifyClientCert)
 		config.VerifyConnection = func(state tls.ConnectionState) (err error) {
-			got, err = c.trust.peerOf(state.PeerCertificates[0]) // its chain has been verified
+			got, err = c.trust.peerOf(state.PeerCertificates[0]) // the chain is already verified
 			if err == nil && !may(got) {
 				err = fmt.Errorf("the client is %s, not %s", got, client)
 			}
@@ -33,7 +34,7 @@ func (c *Credentials) acceptAny(ctx context.Context, raw net.Conn, client Peer, 
 	return conn, got, err
 }
 
-// Connect turns a connection into a TLS connection with one server. Otherwise it is like Accept.
+// Connect turns a connection into a TLS connection with one server. In all other respects it is like Accept.
 func (c *Credentials) Connect(ctx context.Context, raw net.Conn, server Peer, protocol string) (*tls.Conn, error) {
 	return c.secure(ctx, raw, side{server, protocol, tls.Client, func() *tls.Config { return c.trust.client(server) }})
 }
@@ -55,7 +56,7 @@ func (c *Credentials) secure(ctx context.Context, raw net.Conn, s side) (*tls.Co
 		if err != nil {
 			return nil, err
 		}
-		config := s.config() // read after the certificate, since both may have changed
+		config := s.config() // read after the certificate, because both may have changed
 		config.Certificates = []tls.Certificate{*cert}
 		config.NextProtos = []string{s.protocol}
 		conn := s.new(raw, config)
@@ -63,7 +64,7 @@ func (c *Credentials) secure(ctx context.Context, raw net.Conn, s side) (*tls.Co
 			return nil, err
 		}
 		if got := conn.ConnectionState().NegotiatedProtocol; got != s.protocol {
-			return nil, fmt.Errorf("the other side uses the protocol %q instead of %q", got, s.protocol)
+			return nil, fmt.Errorf("the peer uses protocol %q, expected %q", got, s.protocol)
 		}
 		return conn, nil
 	}()

@@ -15,9 +15,9 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// Dial returns a connection to a server that must be the expected peer. Like grpc.NewClient it does not wait for the
-// server. A call without a connection or certificate fails with UNAVAILABLE. Errors: ErrNotAPeer if expected is
-// invalid, and those of grpc.NewClient.
+// Dial returns a connection to a server that must have the expected identity. Like grpc.NewClient, it does not
+// wait for the server. A call without a connection or certificate fails with UNAVAILABLE. Dial returns ErrNotAPeer
+// if expected is invalid, and the errors of grpc.NewClient.
 func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if err := expected.validate(); err != nil {
 		return nil, err
@@ -35,13 +35,13 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 	return conn, nil
 }
 
-// ServerOptions make a gRPC server use TLS with this certificate and require a certificate of the same authority from
-// clients; see FromContext.
+// ServerOptions configure a gRPC server to use TLS with this certificate and to require client certificates of the
+// same authority; see FromContext for the identity of the client.
 //
-// The server of a controller that issues certificates also accepts clients without one, for CertificateAuthority
-// only: a chained interceptor rejects other calls with UNAUTHENTICATED.
+// The server of a controller that issues certificates also accepts clients without one, but only for
+// CertificateAuthority: a chained interceptor rejects other calls with UNAUTHENTICATED.
 //
-// Each wrap may change the credentials, for example to refuse connections.
+// Each wrap function may change the credentials, for example to refuse connections.
 func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredentials) credentials.TransportCredentials) []grpc.ServerOption {
 	auth := tls.RequireAndVerifyClientCert
 	if c.self == uriController {
@@ -54,9 +54,9 @@ func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredential
 			if err != nil {
 				return nil, err
 			}
-			config := c.trust.server(auth) // read after the certificate, since both may have changed
+			config := c.trust.server(auth) // read after the certificate, because both may have changed
 			config.Certificates = []tls.Certificate{*cert}
-			config.NextProtos = []string{"h2"} // set here because this configuration replaces the one that gRPC completes
+			config.NextProtos = []string{"h2"} // set here because this configuration replaces the one that gRPC fills in
 			return config, nil
 		},
 	})
@@ -66,8 +66,8 @@ func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredential
 	return append([]grpc.ServerOption{grpc.Creds(transport)}, Intercept(authenticate)...)
 }
 
-// Only makes a server's credentials refuse connections from peers that may not call any method, and from clients
-// without a certificate.
+// Only returns a wrap function for ServerOptions. The server then refuses clients without a certificate, and peers
+// for which may returns false because they may not call any method.
 func Only(may func(Peer) bool) func(credentials.TransportCredentials) credentials.TransportCredentials {
 	return func(inner credentials.TransportCredentials) credentials.TransportCredentials {
 		return &selective{inner, may}
@@ -100,7 +100,7 @@ func (s *selective) Clone() credentials.TransportCredentials {
 	return &selective{s.TransportCredentials.Clone(), s.may}
 }
 
-// authenticate accepts callers with a certificate, and any caller of Issue.
+// authenticate accepts callers with a certificate, and callers of Issue without one.
 func authenticate(ctx context.Context, method string) error {
 	if method == identitypb.CertificateAuthority_Issue_FullMethodName {
 		return nil
@@ -109,7 +109,7 @@ func authenticate(ctx context.Context, method string) error {
 	return err
 }
 
-// Intercept makes a gRPC server call check before each method. The caller gets its error.
+// Intercept makes a gRPC server call check before each method. If check fails, the caller receives its error.
 func Intercept(check func(ctx context.Context, method string) error) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -127,7 +127,7 @@ func Intercept(check func(ctx context.Context, method string) error) []grpc.Serv
 	}
 }
 
-// clientTransport is TLS that uses the current certificate for every connection, and notices when the server rejects
+// clientTransport is TLS that uses the current certificate for every connection and detects that a server rejects
 // it.
 type clientTransport struct {
 	credentials.TransportCredentials
@@ -139,10 +139,10 @@ type clientTransport struct {
 func (t *clientTransport) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
-	// Before the handshake, which has a timeout.
+	// Get the certificate before the handshake, which has a timeout.
 	cert, err := t.credentials.certificate(ctx)
 	if err != nil {
-		// Without its gRPC status, which gRPC would return for the call instead of UNAVAILABLE.
+		// Drop the gRPC status: gRPC would return it for the call instead of UNAVAILABLE.
 		return nil, nil, errors.New(err.Error())
 	}
 	config := t.credentials.trust.client(t.expected)
@@ -163,9 +163,9 @@ func (t *clientTransport) Clone() credentials.TransportCredentials {
 	return &clone
 }
 
-// watchedConn detects that the server rejects the certificate. In TLS 1.3 the client's handshake ends before the
-// server has verified the certificate, so the rejection is an alert instead of the first bytes, or a reset if the
-// server had not read everything.
+// watchedConn detects that the server rejects the certificate. In TLS 1.3 the client's handshake completes before
+// the server has verified the certificate. The rejection is therefore an alert in place of the first bytes, or a
+// connection reset if the server had not read everything.
 type watchedConn struct {
 	net.Conn
 	onRefusal func(error)
@@ -184,6 +184,6 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 func isRefusal(err error) bool { return isAlert(err) || errors.Is(err, syscall.ECONNRESET) }
 
 func isAlert(err error) bool {
-	var alert *net.OpError // the type of alerts in crypto/tls
+	var alert *net.OpError // the type of an alert in crypto/tls
 	return errors.As(err, &alert) && alert.Op == "remote error"
 }

@@ -23,25 +23,25 @@ const (
 )
 
 // Credentials are the key and the certificate of one process. A certificate is requested when it is first needed,
-// when two thirds of its lifetime have passed, and after a server rejected it. Credentials are safe for concurrent
-// use; concurrent callers share one request.
+// when two thirds of its lifetime have passed, and after a server has rejected it. Credentials are safe for
+// concurrent use; concurrent callers share one request.
 type Credentials struct {
 	trust  trust
 	log    *slog.Logger
 	self   string // the name in logs and errors
 	obtain func(context.Context) (*tls.Certificate, error)
-	// every is the time after which obtain is called again, even if it failed. If 0, see Credentials.
+	// every is the interval at which obtain is called again, even if it failed. If 0, see Credentials.
 	every  time.Duration
 	flight singleflight.Group
 
 	mu      sync.Mutex
-	current *tls.Certificate // nil if there is none yet
+	current *tls.Certificate // nil before the first certificate
 	renewAt time.Time
-	err     error // of the last attempt, if it was ErrNoIssuer or ErrBadFiles
+	err     error // the error of the last attempt, if it was ErrNoIssuer or ErrBadFiles
 }
 
-// Err returns why the last attempt to get a certificate failed, if this process has none and the reason is not an
-// unreachable controller: it wraps ErrNoIssuer or ErrBadFiles. Otherwise it returns nil.
+// Err returns why this process has no certificate, if the reason is permanent: the error wraps ErrNoIssuer or
+// ErrBadFiles. It returns nil if there is a certificate or the controller is merely unreachable.
 func (c *Credentials) Err() error {
 	if cert, _ := c.have(); cert != nil {
 		return nil
@@ -51,7 +51,7 @@ func (c *Credentials) Err() error {
 	return c.err
 }
 
-// ForController returns the credentials of the controller. A nil now means time.Now.
+// ForController returns the credentials of the controller. If now is nil, time.Now is used.
 func ForController(authority *Authority, now func() time.Time) *Credentials {
 	if now == nil {
 		now = time.Now
@@ -75,8 +75,8 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 	return c
 }
 
-// ForServer returns the credentials of a server for clients that verify a host name, such as kube-apiserver. No peer
-// accepts them; use them with Certificate only. A nil now means time.Now.
+// ForServer returns the credentials of a server for clients that verify a host name, such as kube-apiserver. Peers
+// do not accept them; use them with Certificate only. If now is nil, time.Now is used.
 func ForServer(authority *Authority, host string, now func() time.Time) *Credentials {
 	c := ForController(authority, now)
 	c.self = host
@@ -91,7 +91,6 @@ func (c *Credentials) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate,
 	return c.certificate(hello.Context())
 }
 
-// certificate returns a valid certificate.
 func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error) {
 	cert, due := c.have()
 	if !due {
@@ -107,7 +106,7 @@ func (c *Credentials) certificate(ctx context.Context) (*tls.Certificate, error)
 	return cert, nil
 }
 
-// have returns the certificate if it is valid, and whether to request another one.
+// have returns the current certificate if it is valid, and whether a new one must be requested.
 func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,12 +117,12 @@ func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	return c.current, !now.Before(c.renewAt)
 }
 
-// renew requests a certificate. Concurrent callers share the request, so it continues when one of them stops waiting.
+// renew requests a certificate. Concurrent callers share the request, which continues when one of them gives up.
 func (c *Credentials) renew(ctx context.Context) (*tls.Certificate, error) {
 	shared := context.WithoutCancel(ctx)
 	result := c.flight.DoChan("", func() (any, error) {
 		if cert, due := c.have(); !due {
-			return cert, nil // another request has succeeded meanwhile
+			return cert, nil // another request has succeeded in the meantime
 		}
 		ctx, cancel := context.WithTimeout(shared, obtainTimeout)
 		defer cancel()
@@ -173,8 +172,8 @@ func (c *Credentials) postpone(cert *tls.Certificate) {
 	}
 }
 
-// refused makes the next connection request another certificate, because a server rejected this one. If that fails,
-// the old one is used: it may have been the wrong server.
+// refused records that a server rejected this certificate, so that the next connection requests a new one. If that
+// fails, the old certificate is used: it may have been the wrong server.
 func (c *Credentials) refused(cert *tls.Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +182,7 @@ func (c *Credentials) refused(cert *tls.Certificate) {
 	}
 }
 
-// withLeaf returns the pair of certificate and key, if they belong together.
+// withLeaf returns the certificate with its key. It fails if they do not belong together.
 func withLeaf(der []byte, key privateKey) (*tls.Certificate, error) {
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -191,12 +190,12 @@ func withLeaf(der []byte, key privateKey) (*tls.Certificate, error) {
 	}
 	public, ok := leaf.PublicKey.(publicKey)
 	if !ok || !public.Equal(key.Public()) {
-		return nil, fmt.Errorf("the certificate is for another key")
+		return nil, errors.New("the certificate does not match the key")
 	}
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// Methods of all private keys in the standard library.
+// The methods of all private keys in the standard library.
 type (
 	privateKey = crypto.Signer
 	publicKey  interface{ Equal(crypto.PublicKey) bool }

@@ -15,14 +15,15 @@ import (
 const reread = time.Second
 
 // ErrBadFiles means that the files of an identity are missing, cannot be read, do not belong together, or are not
-// valid now for the process that uses them.
-var ErrBadFiles = errors.New("unusable files of an identity")
+// valid at present for the process that uses them.
+var ErrBadFiles = errors.New("unusable identity files")
 
-// Files are the files of an identity that others issue, in PEM form: cert-manager writes tls.crt, tls.key and ca.crt;
-// SPIFFE's helper writes svid.pem, svid_key.pem and svid_bundle.pem.
+// Files are the PEM files of an identity that another system issues. cert-manager writes tls.crt, tls.key and
+// ca.crt; SPIFFE's helper writes svid.pem, svid_key.pem and svid_bundle.pem.
 type Files struct {
-	// Certificate is the file with the certificate, followed by intermediate certificates, if any. The only URI of
-	// the certificate is the identity. Its extended key usages, if it has any, must allow clients and servers.
+	// Certificate is the file with the certificate, followed by intermediate certificates, if any. The identity is
+	// the only URI of the certificate. If the certificate has extended key usages, they must allow clients and
+	// servers.
 	Certificate string
 	// Key is the file with its private key.
 	Key string
@@ -36,10 +37,10 @@ func (f Files) None() bool { return f == Files{} }
 // Complete reports whether all files are set.
 func (f Files) Complete() bool { return f.Certificate != "" && f.Key != "" && f.Authority != "" }
 
-// FromFiles returns the credentials of a process whose identity is issued by others: a hypervisor, or the controller.
-// The files are read when a connection is made, so a new certificate, key or authority applies to the next
-// connection. If the files are invalid, the previous content is used as long as it is valid. The files need not exist
-// yet. A nil now means time.Now; a nil log disables logging.
+// FromFiles returns the credentials of a hypervisor or controller whose identity another system issues. The files
+// are read when a connection is made, so a new certificate, key or authority applies to the next connection. If
+// the files become invalid, the previous content is used for as long as it is valid. The files need not exist yet.
+// If now is nil, time.Now is used; if log is nil, nothing is logged.
 func FromFiles(files Files, self Peer, now func() time.Time, log *slog.Logger) *Credentials {
 	if now == nil {
 		now = time.Now
@@ -59,7 +60,7 @@ func FromFiles(files Files, self Peer, now func() time.Time, log *slog.Logger) *
 	return c
 }
 
-// Check reads the files, and returns what is wrong with them: an error that wraps ErrBadFiles.
+// Check reads the files. It returns an error that wraps ErrBadFiles if they cannot be used.
 func (f Files) Check(self Peer, now time.Time) error {
 	if _, _, err := f.load(self, now); err != nil {
 		return fmt.Errorf("%w: %w", ErrBadFiles, err)
@@ -93,7 +94,7 @@ func (f Files) load(self Peer, now time.Time) (*tls.Certificate, *anchors, error
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 		is, err := trusted.verify(chain, usage, now)
 		if err == nil && is != self {
-			err = fmt.Errorf("it belongs to %s, and this process is %s", is, self)
+			err = fmt.Errorf("it belongs to %s, but this process is %s", is, self)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", f.Certificate, err)

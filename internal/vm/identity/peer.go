@@ -1,17 +1,18 @@
 // Package identity is the public key infrastructure of the VM controller and hypervisors.
 //
-// The VM controller has a certificate authority ([Authority]). Identities ([Peer]) are similar to SPIFFE's: the only
-// name in a certificate is a URI, millwright://controller or millwright://vm/NAMESPACE/VM/POD. In certificates that
-// others issue it may also be spiffe://TRUST-DOMAIN/millwright/controller, and so on. Host names and addresses have
-// no meaning.
+// The VM controller has a certificate authority ([Authority]). Identities ([Peer]) are similar to SPIFFE's: the
+// only name in a certificate is a URI, millwright://controller or millwright://vm/NAMESPACE/VM/POD. A certificate
+// that another system issues may instead contain spiffe://TRUST-DOMAIN/millwright/controller or
+// spiffe://TRUST-DOMAIN/millwright/vm/NAMESPACE/VM/POD. Host names and addresses have no meaning.
 //
-// A process holds [Credentials], which renew its certificate. The controller signs its own ([ForController]). A
-// hypervisor generates a key in memory and sends a certificate signing request with its Pod's bound service account
-// token to the controller's [Issuer] ([ForHypervisor]). Certificates are valid for [Lifetime]. Only the authority's
-// key is stored. Alternatively, both may use files that others issue ([FromFiles]).
+// A process holds [Credentials], which renew its certificate. The controller signs its own certificate
+// ([ForController]). A hypervisor generates a key in memory and sends a certificate signing request, together with
+// the bound service account token of its Pod, to the controller's [Issuer] ([ForHypervisor]). Certificates are
+// valid for [Lifetime]. Only the key of the authority is stored. Alternatively, both may use files that another
+// system issues ([FromFiles]).
 //
-// All connections are mutual TLS 1.3. A certificate is verified when a connection is made;
-// its expiry does not end the connection.
+// All connections use mutual TLS 1.3. A certificate is verified when a connection is made; the connection stays
+// open after the certificate has expired.
 package identity
 
 import (
@@ -64,7 +65,7 @@ func (p Peer) String() string {
 	return uriVM + p.Namespace + "/" + p.VM + "/" + p.Pod
 }
 
-// parsePeer is the inverse of Peer.String. Errors: ErrNotAPeer, also for other spellings of a URI.
+// parsePeer is the inverse of Peer.String. It returns ErrNotAPeer for any other spelling of a URI, too.
 func parsePeer(uri string) (Peer, error) {
 	if uri == uriController {
 		return Controller(), nil
@@ -77,7 +78,7 @@ func parsePeer(uri string) (Peer, error) {
 	return p, p.validate()
 }
 
-// objectName matches names of Kubernetes objects. They contain no character with a meaning in a URI.
+// objectName matches the names of Kubernetes objects. They contain no character that is special in a URI.
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 func (p Peer) validate() error {
@@ -92,17 +93,17 @@ func (p Peer) validate() error {
 	return nil
 }
 
-// uriOwn is the prefix of names in certificates of our own authority.
+// uriOwn is the prefix of names in certificates of Millwright's own authority.
 const uriOwn = "millwright://"
 
 // spiffeRealm matches the prefix of names in a SPIFFE trust domain.
 var spiffeRealm = regexp.MustCompile(`^spiffe://[a-z0-9._-]{1,255}/millwright/`)
 
-// nameOf returns the identity in a certificate, which it does not verify, and the realm of its name: the part before
-// "controller" or "vm/NAMESPACE/VM/POD".
+// nameOf returns the identity in a certificate and its realm: the part of the name before "controller" or
+// "vm/NAMESPACE/VM/POD". It does not verify the certificate.
 func nameOf(cert *x509.Certificate) (p Peer, realm string, err error) {
 	if len(cert.URIs) != 1 {
-		return Peer{}, "", fmt.Errorf("%w: a certificate with %d URIs", ErrNotAPeer, len(cert.URIs))
+		return Peer{}, "", fmt.Errorf("%w: expected one URI in the certificate, found %d", ErrNotAPeer, len(cert.URIs))
 	}
 	uri := cert.URIs[0].String()
 	realm = spiffeRealm.FindString(uri)
@@ -115,14 +116,14 @@ func nameOf(cert *x509.Certificate) (p Peer, realm string, err error) {
 	return p, realm, err
 }
 
-// peerOf returns the identity in a certificate, which it does not verify.
+// peerOf returns the identity in a certificate without verifying the certificate.
 func peerOf(cert *x509.Certificate) (Peer, error) {
 	p, _, err := nameOf(cert)
 	return p, err
 }
 
-// FromContext returns the identity of the caller of a gRPC method. Errors: a status with code UNAUTHENTICATED if the
-// caller has no certificate.
+// FromContext returns the identity of the caller of a gRPC method. It returns a status with code UNAUTHENTICATED
+// if the caller has no certificate.
 func FromContext(ctx context.Context) (Peer, error) {
 	caller, ok := peer.FromContext(ctx)
 	if !ok {
@@ -131,7 +132,7 @@ func FromContext(ctx context.Context) (Peer, error) {
 	return FromAuthInfo(caller.AuthInfo)
 }
 
-// FromAuthInfo returns the identity of the client of a connection after its handshake. Errors: those of FromContext.
+// FromAuthInfo returns the identity of the client of a connection after its handshake, or an error of FromContext.
 func FromAuthInfo(auth credentials.AuthInfo) (Peer, error) {
 	info, ok := auth.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
@@ -146,8 +147,8 @@ func FromAuthInfo(auth credentials.AuthInfo) (Peer, error) {
 
 var errNoCertificate = status.Error(codes.Unauthenticated, "a client certificate is required")
 
-// RequireVM returns nil if the caller is the hypervisor in that Pod of that VM. Errors: a status with code
-// PERMISSION_DENIED, or those of FromContext.
+// RequireVM returns nil if the caller is the hypervisor in the given Pod of the given VM. Otherwise it returns a
+// status with code PERMISSION_DENIED, or an error of FromContext.
 func RequireVM(ctx context.Context, namespace, vm, pod string) error {
 	want := Peer{Namespace: namespace, VM: vm, Pod: pod}
 	caller, err := FromContext(ctx)

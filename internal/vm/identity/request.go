@@ -21,15 +21,15 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// ErrNoIssuer means that the controller was reached, but does not issue certificates.
-var ErrNoIssuer = errors.New("the controller issues no certificates")
+// ErrNoIssuer means that the controller is reachable but does not issue certificates.
+var ErrNoIssuer = errors.New("the controller does not issue certificates")
 
-// Options of ForHypervisor.
+// Options are the options of ForHypervisor.
 type Options struct {
 	// Authority holds the certificates of the trusted authorities, in PEM form. Required.
 	Authority []byte
-	// TokenFile is the file with the Pod's bound token. It is read for every certificate, as the token changes.
-	// Required.
+	// TokenFile is the file with the bound token of the Pod. It is read for every certificate, because the token
+	// changes. Required.
 	TokenFile string
 	// Endpoint is the gRPC target of the controller. Required.
 	Endpoint string
@@ -39,8 +39,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// ForHypervisor returns the credentials of a hypervisor process. It does not connect yet.
-// Errors: ErrBadAuthority.
+// ForHypervisor returns the credentials of a hypervisor process. It does not connect yet. It returns
+// ErrBadAuthority if the authority is invalid.
 func ForHypervisor(options Options) (*Credentials, error) {
 	authorities, err := parseCertificates(options.Authority)
 	if err != nil {
@@ -63,7 +63,7 @@ func ForHypervisor(options Options) (*Credentials, error) {
 	return c, nil
 }
 
-// ask requests a certificate from the controller for the Pod of the token.
+// ask requests a certificate from the controller with the token of the Pod.
 func (t trust) ask(ctx context.Context, endpoint, tokenFile string) (*tls.Certificate, error) {
 	token, err := os.ReadFile(tokenFile)
 	if err != nil {
@@ -73,33 +73,33 @@ func (t trust) ask(ctx context.Context, endpoint, tokenFile string) (*tls.Certif
 	if err != nil {
 		return nil, err
 	}
-	answer, err := t.issue(ctx, endpoint, &identitypb.IssueRequest{
+	response, err := t.issue(ctx, endpoint, &identitypb.IssueRequest{
 		CertificateRequest: request,
 		Token:              string(bytes.TrimSpace(token)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	cert, err := withLeaf(answer.GetCertificate(), key)
+	cert, err := withLeaf(response.GetCertificate(), key)
 	if err != nil {
 		return nil, err
 	}
 	self, err := t.verify([]*x509.Certificate{cert.Leaf}, x509.ExtKeyUsageClientAuth)
 	if err != nil {
-		return nil, fmt.Errorf("invalid response of the controller: %w", err)
+		return nil, fmt.Errorf("invalid response from the controller: %w", err)
 	}
 	if self.IsController() {
-		return nil, errors.New("the controller issued a certificate of its own identity")
+		return nil, errors.New("the controller issued a certificate for its own identity")
 	}
 	return cert, nil
 }
 
-// issue calls the controller without a certificate. The connection is not kept, since it is needed about once a day.
-// Errors: ErrNoIssuer, and those of the call.
+// issue calls the controller without a client certificate. The connection is closed afterwards, because it is
+// needed only about once a day. Errors: ErrNoIssuer, and those of the call.
 func (t trust) issue(
 	ctx context.Context, endpoint string, request *identitypb.IssueRequest,
 ) (*identitypb.IssueResponse, error) {
-	// The handshake fails with any other server, so only the controller gets the token.
+	// The handshake fails with any other server, so only the controller receives the token.
 	transport := &anonymousTransport{TransportCredentials: credentials.NewTLS(t.client(Controller()))}
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(transport))
 	if err != nil {
@@ -116,16 +116,16 @@ func (t trust) issue(
 	return response, err
 }
 
-// anonymousTransport is TLS without a certificate, which notices when the server requires one.
+// anonymousTransport is TLS without a client certificate. It detects that the server requires one.
 type anonymousTransport struct {
 	credentials.TransportCredentials
 	refused atomic.Bool
 }
 
-// ClientHandshake implements credentials.TransportCredentials. In TLS 1.3 the client's handshake ends before the server has
-// checked the client, so that a rejection arrives with the first read. A gRPC server sends first. The client therefore waits
-// for that before it writes: if it wrote to a connection that the server has closed, the connection would be reset, and the
-// reason would be lost.
+// ClientHandshake implements credentials.TransportCredentials. In TLS 1.3 the client's handshake completes before
+// the server has checked the client, so a rejection arrives with the first read. A gRPC server sends first, so the
+// client waits for the first bytes before it writes. If it wrote to a connection that the server has closed, the
+// connection would be reset and the reason would be lost.
 func (t *anonymousTransport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := t.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
@@ -136,7 +136,7 @@ func (t *anonymousTransport) ClientHandshake(ctx context.Context, authority stri
 	first := make([]byte, 1)
 	n, err := conn.Read(first)
 	if err != nil {
-		if isAlert(err) { // a reset connection does not tell the reason
+		if isAlert(err) { // a reset connection does not carry the reason
 			t.refused.Store(true)
 		}
 		_ = conn.Close()
@@ -145,7 +145,7 @@ func (t *anonymousTransport) ClientHandshake(ctx context.Context, authority stri
 	return &prefixedConn{Conn: conn, prefix: first[:n]}, info, nil
 }
 
-// prefixedConn returns bytes that were read before, and then those of the connection.
+// prefixedConn returns the bytes that were read earlier, followed by those of the connection.
 type prefixedConn struct {
 	net.Conn
 	prefix []byte

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// trust verifies the certificates of others. Copies share the trusted authorities.
+// trust verifies the certificates of peers. Copies share the trusted authorities.
 type trust struct {
 	anchors *atomic.Pointer[anchors]
 	now     func() time.Time
 }
 
-// anchors are the trusted authorities, and the prefix of the names that they may certify.
+// anchors are the trusted authorities and the prefix of the names that they may certify.
 type anchors struct {
 	roots *x509.CertPool
 	realm string
@@ -26,7 +26,7 @@ func newTrust(authorities []*x509.Certificate, now func() time.Time) trust {
 	return t
 }
 
-// set replaces the trusted authorities, from the next connection on.
+// set replaces the trusted authorities for all later connections.
 func (t trust) set(authorities []*x509.Certificate, realm string) {
 	t.anchors.Store(anchorsOf(authorities, realm))
 }
@@ -39,7 +39,7 @@ func anchorsOf(authorities []*x509.Certificate, realm string) *anchors {
 	return &anchors{roots, realm}
 }
 
-// verify returns the identity in the first certificate of a chain, if the authority signed it for that usage and it
+// verify returns the identity in the first certificate of a chain if an authority signed it for that usage and it
 // is valid now.
 func (t trust) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage) (Peer, error) {
 	return t.anchors.Load().verify(chain, usage, t.now())
@@ -70,11 +70,11 @@ func (a *anchors) peerOf(cert *x509.Certificate) (Peer, error) {
 	return p, err
 }
 
-// client returns the TLS configuration that requires the server to be want.
+// client returns a TLS configuration that accepts only the given server.
 func (t trust) client(want Peer) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// Go verifies host names, which have no meaning here. VerifyConnection does the rest.
+		// Go verifies host names, which have no meaning here. VerifyConnection verifies everything else.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			got, err := t.verify(state.PeerCertificates, x509.ExtKeyUsageServerAuth)
@@ -89,8 +89,8 @@ func (t trust) client(want Peer) *tls.Config {
 	}
 }
 
-// server returns the TLS configuration that requires a client's certificate to be signed by
-// the authority, for a peer.
+// server returns a TLS configuration that accepts only client certificates that the authority has signed for a
+// peer.
 func (t trust) server(auth tls.ClientAuthType) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -101,7 +101,7 @@ func (t trust) server(auth tls.ClientAuthType) *tls.Config {
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
-				return nil // ClientAuth allows that
+				return nil // ClientAuth permits it
 			}
 			_, err := t.peerOf(state.PeerCertificates[0])
 			return err

@@ -5,50 +5,50 @@ import "time"
 // State is the state of a stored lease.
 type State string
 
-// States of a stored lease. In all states except Open the lease is barred: it is not granted.
+// States of a stored lease. In every state except Open the lease is barred, which means that it is not granted.
 const (
-	// Open means that the holder gets the lease when it asks for it.
+	// Open means that the holder receives the lease when it asks for it.
 	Open State = "Open"
 	// Suspected means that the holder did not renew the lease. If it asks again, the lease becomes open.
 	Suspected State = "Suspected"
-	// Revoked means that the holder never gets the lease again.
+	// Revoked means that the holder never receives the lease again.
 	Revoked State = "Revoked"
 	// Released means that the holder has reported that its guest has terminated.
 	Released State = "Released"
 )
 
-// Record is what is stored of a lease, in addition to its holder. Record and holder are changed together, only by
+// Record is the stored state of a lease. It is stored together with the holder, and both are changed only by
 // compare-and-swap.
 type Record struct {
 	State State
-	// Transitions grows with each change of the record or of the holder. It distinguishes two periods in which the
-	// lease is barred.
+	// Transitions increases with each change of the record or of the holder. It distinguishes separate periods in
+	// which the lease is barred.
 	Transitions int64
 	// Duration is the duration of the holder's leases.
 	Duration time.Duration
 }
 
-// Next returns the record in another state.
+// Next returns the record after a transition to another state.
 func (r Record) Next(state State) Record {
 	r.State = state
 	r.Transitions++
 	return r
 }
 
-// Verdict is the response to a holder's request.
+// Verdict is the decision on a holder's request.
 type Verdict string
 
-// Verdicts.
+// The possible verdicts.
 const (
 	// Grant grants the lease.
 	Grant Verdict = "grant"
-	// Reopen requires that the record is opened first, and then asked again.
+	// Reopen requires the caller to store the state Open first and then to call Ask again.
 	Reopen Verdict = "reopen"
 	// Refuse refuses the lease forever.
 	Refuse Verdict = "refuse"
 )
 
-// Ask returns the verdict on a request of the holder. The record must have been read after the request was received.
+// Ask returns the verdict on a request of the holder. Read the record after the request has arrived, not before.
 func (r Record) Ask() Verdict {
 	switch r.State {
 	case Open:
@@ -60,14 +60,15 @@ func (r Record) Ask() Verdict {
 	}
 }
 
-// Watch is what a controller remembers of a record. It is lost with the process; a new controller then waits again.
+// Watch is what a controller process remembers about a record. It is not stored: a new process starts waiting
+// again.
 type Watch struct {
 	known       bool
 	transitions int64
 	since       Instant
 }
 
-// See notes when the record was first seen in its current form. Call it after reading or writing the record.
+// See records when this form of the record was first seen. Call it after reading or writing the record.
 func (w *Watch) See(record Record, now Instant) {
 	if !w.known || w.transitions != record.Transitions {
 		*w = Watch{known: true, transitions: record.Transitions, since: now}
@@ -77,10 +78,10 @@ func (w *Watch) See(record Record, now Instant) {
 // Facts are the basis of a controller's decision.
 type Facts struct {
 	Record Record
-	// Gone reports whether the holder's Pod has terminated, as far as is known. It may be wrong.
+	// Gone reports whether the holder's Pod is known to have terminated. It may be wrong.
 	Gone bool
-	// Heard is when the holder was last granted a lease, or could have been granted its first one. It may be too
-	// early.
+	// Heard is when the holder was last granted a lease, or could have been granted its first one. It may be
+	// earlier than the actual time.
 	Heard Instant
 	// Now is the time.
 	Now Instant
@@ -89,7 +90,7 @@ type Facts struct {
 // Step is what a controller does with a lease.
 type Step string
 
-// Steps of a controller.
+// The steps of a controller.
 const (
 	// Stay does nothing for now.
 	Stay Step = "stay"
@@ -97,27 +98,28 @@ const (
 	Suspect Step = "suspect"
 	// Revoke stores the state Revoked.
 	Revoke Step = "revoke"
-	// HandOn means that the lease has expired: another hypervisor may become the holder.
+	// HandOn means that the lease has expired and another hypervisor may become the holder.
 	HandOn Step = "hand-on"
 )
 
-// Next returns what to do, and after which time that may change without an event. 0 means that it does not.
+// Next returns what to do now, and after what time that may change without an event. If after is 0, it changes
+// only by an event.
 func (w *Watch) Next(f Facts) (step Step, after time.Duration) {
 	w.See(f.Record, f.Now)
 	if f.Record.State == Open {
 		if f.Gone {
 			return Revoke, 0
 		}
-		return rest(Suspect, f.Heard+Silence(f.Record.Duration)-f.Now)
+		return stepAfter(Suspect, f.Heard+Silence(f.Record.Duration)-f.Now)
 	}
 	if f.Record.State == Released && f.Gone {
 		return HandOn, 0
 	}
-	return rest(HandOn, w.since+Wait(f.Record.Duration)-f.Now)
+	return stepAfter(HandOn, w.since+Wait(f.Record.Duration)-f.Now)
 }
 
-// rest returns a step once its time has come.
-func rest(step Step, left time.Duration) (Step, time.Duration) {
+// stepAfter returns the step if the remaining time has passed, and Stay otherwise.
+func stepAfter(step Step, left time.Duration) (Step, time.Duration) {
 	if left > 0 {
 		return Stay, left
 	}

@@ -3,9 +3,9 @@ package lease
 // HolderState is what a hypervisor may do.
 type HolderState int8
 
-// States of a holder.
+// The states of a holder.
 const (
-	// Waiting means that there is no lease yet.
+	// Waiting means that the holder does not have a lease yet.
 	Waiting HolderState = iota
 	// Holding means that the guest may run until Lease.Stop.
 	Holding
@@ -19,7 +19,7 @@ type Holder struct {
 	lease Lease
 }
 
-// State returns the state at a time.
+// State returns the state at the given time.
 func (h *Holder) State(now Instant) HolderState {
 	if h.state == Holding && now >= h.lease.Stop() {
 		h.state = Ended
@@ -30,8 +30,8 @@ func (h *Holder) State(now Instant) HolderState {
 // Lease returns the last lease, or the zero value if there was none.
 func (h *Holder) Lease() Lease { return h.lease }
 
-// Granted applies a response, which may be old. It ignores a response that is too late, and any response after the
-// end: the guest has been or is being killed.
+// Granted applies a response, which may be old. It ignores a response that arrives too late, and every response
+// once the holder has ended: the guest has been or is being killed.
 func (h *Holder) Granted(lease Lease, now Instant) {
 	if h.State(now) == Ended || now >= lease.Stop() {
 		return

@@ -1,14 +1,16 @@
-// Package lease decides who may run a VM by leases that expire.
+// Package lease decides which hypervisor may run a VM, using leases that expire.
 //
-// [Holder] is the hypervisor's side; [Record] and [Watch] are the VM controller's side. All are pure: they turn time
-// and events into decisions. If the record is changed only by compare-and-swap, they guarantee together that two
-// hypervisors never run the VM at the same time, even if messages are lost, duplicated, delayed or reordered,
-// processes are paused or terminated, and several controllers respond; and that another hypervisor gets the lease
-// once the holder is gone for good.
+// [Holder] is the hypervisor's side; [Record] and [Watch] are the VM controller's side. All of them are pure: they
+// turn time and events into decisions.
 //
-// This is based on three facts. The holder's time begins when it sends its request. The controller reads the record
-// after it has received the request, and grants nothing once the record is barred. The controller's time begins when
-// it has seen that the record is barred, which is after it has read the record for the last request that it granted.
+// If the record is changed only by compare-and-swap, two hypervisors never run the VM at the same time, even if
+// messages are lost, duplicated, delayed or reordered, processes are paused or terminated, and several controllers
+// respond. Another hypervisor gets the lease once the holder has terminated for good.
+//
+// This is based on three facts. The lease starts, for the holder, when it sends its request. The controller reads
+// the record after it has received the request, and does not grant a barred lease. The controller starts to wait
+// when it has seen that the record is barred, which is after it has read the record for the last request that it
+// granted.
 package lease
 
 import (
@@ -16,21 +18,21 @@ import (
 	"time"
 )
 
-// Instant is a time on the clock of one party: the time since an arbitrary moment. The clock never goes back, and
-// also runs while the host is suspended.
+// Instant is a time on the clock of one party, measured from an arbitrary moment. The clock never goes back, and
+// it keeps running while the host is suspended.
 type Instant = time.Duration
 
 const (
-	// MinDuration is the shortest lease. It leaves two seconds for a renewal, which may be retried.
+	// MinDuration is the shortest lease. It leaves two seconds for a renewal, including retries.
 	MinDuration = 6 * time.Second
-	// MaxDuration is the longest lease. It is how long to wait if the duration is not known.
+	// MaxDuration is the longest lease. The controller waits this long if it does not know the duration.
 	MaxDuration = 10 * time.Minute
-	// DefaultDuration outlasts the fail-over of a controller.
+	// DefaultDuration is long enough for a controller to fail over.
 	DefaultDuration = time.Minute
 
 	// minMargin is the smallest margin.
 	minMargin = time.Second
-	// marginShare is the fraction of the duration that is the margin: clocks may differ by five percent.
+	// marginShare sets the margin to this fraction of the duration: clock rates may differ by five percent.
 	marginShare = 20
 )
 
@@ -38,9 +40,9 @@ const (
 func Check(duration time.Duration) error {
 	switch {
 	case duration < MinDuration:
-		return fmt.Errorf("%v is too short for a lease; the minimum is %v", duration, MinDuration)
+		return fmt.Errorf("lease duration %v is too short; the minimum is %v", duration, MinDuration)
 	case duration > MaxDuration:
-		return fmt.Errorf("%v is too long for a lease; the maximum is %v", duration, MaxDuration)
+		return fmt.Errorf("lease duration %v is too long; the maximum is %v", duration, MaxDuration)
 	}
 	return nil
 }
@@ -62,18 +64,18 @@ func (l Lease) Stop() Instant { return l.Sent + l.Duration - l.Duration/6 }
 // Kill returns when the guest is killed, even if the holder's process hangs.
 func (l Lease) Kill() Instant { return l.Sent + l.Duration - l.Duration/12 }
 
-// End returns when the lease expires. Nothing of the guest runs by then.
+// End returns when the lease expires. No process of the guest runs by then.
 func (l Lease) End() Instant { return l.Sent + l.Duration }
 
 // Retry returns how long one request for a lease may take before another one is sent.
 func Retry(duration time.Duration) time.Duration { return duration / 6 }
 
-// Wait returns how long the controller waits after it has seen that a lease is barred. By then the lease has expired,
-// even if the holder's clock is slower than the controller's.
+// Wait returns how long the controller waits after it has seen that a lease is barred. By then the lease has
+// expired, even if the holder's clock is slower than the controller's.
 func Wait(duration time.Duration) time.Duration {
 	return duration + max(minMargin, duration/marginShare)
 }
 
-// Silence returns how long the controller waits for a renewal before it bars the lease. The holder can still undo
-// that.
+// Silence returns how long the controller waits for a renewal before it suspects the holder and bars the lease.
+// The holder can still undo that by asking again.
 func Silence(duration time.Duration) time.Duration { return duration - duration/3 }

@@ -1,7 +1,7 @@
-// Package metadataservice knows the addresses of the metadata services of clouds.
+// Package metadataservice contains the addresses of the metadata services of clouds.
 //
-// Such a service identifies the machine from which a connection comes, and returns that machine's credentials. So no
-// one else may connect from that machine.
+// A metadata service identifies the machine from which a connection comes and returns that machine's credentials.
+// Connections of guests and other untrusted parties must therefore not come from that machine.
 package metadataservice
 
 import (
@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// elsewhere are the addresses that are not link-local.
+// elsewhere are the addresses of metadata services that are not link-local.
 var elsewhere = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),   // Amazon
 	netip.MustParseAddr("100.100.100.200"), // Alibaba
@@ -17,8 +17,8 @@ var elsewhere = []netip.Addr{
 	netip.MustParseAddr("192.0.0.192"),     // Oracle
 }
 
-// MayBeAt reports whether a metadata service may be at an address: at each link-local one, and at some others. An
-// IPv4-mapped IPv6 address counts as its IPv4 address.
+// MayBeAt reports whether an address may belong to a metadata service: each link-local address may, and so may
+// some others. An IPv4-mapped IPv6 address counts as its IPv4 address.
 func MayBeAt(address netip.Addr) bool {
 	address = address.Unmap()
 	return address.IsLinkLocalUnicast() || slices.Contains(elsewhere, address)

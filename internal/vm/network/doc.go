@@ -1,9 +1,9 @@
 // Package network carries packets between the guests of a host.
 //
-// A guest's gateway, which leads to the host and to the outside, is in a network of that guest alone. This network
-// only carries packets for other guests. A [Switch] has one port for each guest, and learns the guest's Ethernet and
-// IP addresses from the hypervisor, not from the guest. It forwards packets like a router that has a route to each
-// guest: from one unicast address to another, with new Ethernet addresses and a lower hop limit. So it never forwards
+// A guest's gateway, which leads to the host and to the outside, is on a network that only this guest uses. This
+// network carries only packets for other guests. A [Switch] has one port for each guest, and learns the guest's
+// Ethernet and IP addresses from the hypervisor, not from the guest. It forwards unicast packets like a router
+// that has a route to each guest: with new Ethernet addresses and a lower hop limit. It therefore never forwards
 // the protocols by which machines on the same link find and configure each other (ARP, neighbor discovery, router
 // advertisements, DHCP).
 package network

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Link connects a guest to a switch. Use Join.
+// Link connects a guest to a switch. Create it with Join.
 type Link struct {
 	socket  string
 	hello   []byte
@@ -24,15 +24,15 @@ type Link struct {
 	done  chan struct{}
 }
 
-// The delays between attempts to connect grow from the first to the last.
+// The delay between attempts to connect grows from firstPause to lastPause.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 5 * time.Second
 )
 
-// Join connects the port to the switch at the socket until the context ends. It reconnects, since a guest outlives
-// the switch. Frames for the guest are delivered sequentially, in QEMU's format: a length of four bytes and the
-// content. If that fails, the link ends.
+// Join connects the port to the switch at the socket until the context is canceled. It reconnects, because a guest
+// outlives the switch. Frames for the guest are delivered sequentially in QEMU's format: a length of four bytes,
+// followed by the content. If deliver fails, the link terminates.
 func Join(ctx context.Context, socket string, port Port, deliver func(framed []byte) error, log *slog.Logger) (*Link, error) {
 	if err := port.check(); err != nil {
 		return nil, err
@@ -46,10 +46,10 @@ func Join(ctx context.Context, socket string, port Port, deliver func(framed []b
 	return l, nil
 }
 
-// Done is closed when the link has ended.
+// Done is closed when the link has terminated.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// Send sends a frame of the guest. It never blocks: a frame is dropped while there is no connection, or when too many
+// Send sends a frame of the guest. It never blocks: it drops the frame if there is no connection or too many
 // frames are pending.
 func (l *Link) Send(frame []byte) {
 	l.mu.Lock()
@@ -79,7 +79,7 @@ func (l *Link) run(ctx context.Context) {
 			pause = firstPause
 		}
 		if ctx.Err() == nil && pause < lastPause {
-			l.log.Warn("the guest cannot reach other guests; retrying", "error", err)
+			l.log.Warn("cannot connect the guest to other guests; retrying", "error", err)
 		}
 		select {
 		case <-time.After(pause):
@@ -89,7 +89,7 @@ func (l *Link) run(ctx context.Context) {
 	}
 }
 
-// connect connects once, and carries frames until the connection ends.
+// connect connects once and carries frames until the connection is closed.
 func (l *Link) connect(ctx context.Context) error {
 	var conn net.Conn
 	err := inFolder(l.socket, func(short string) error {

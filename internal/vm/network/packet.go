@@ -6,23 +6,23 @@ import (
 	"net/netip"
 )
 
-// Refusal is why a frame was dropped.
+// Refusal is the reason for dropping a frame.
 type Refusal string
 
 const (
-	// Malformed means that it is not an IP packet in an Ethernet frame, is longer than the network allows, or has
-	// headers that a router must inspect.
+	// Malformed means that the frame is not an IP packet in an Ethernet frame, is longer than the network allows,
+	// or has headers that a router must inspect.
 	Malformed Refusal = "Malformed"
-	// ForeignMAC means that the Ethernet address of the sender is not the port's.
+	// ForeignMAC means that the sender's Ethernet address is not the port's.
 	ForeignMAC Refusal = "ForeignMAC"
-	// ForeignAddress means that the IP address of the sender is not the port's.
+	// ForeignAddress means that the sender's IP address is not the port's.
 	ForeignAddress Refusal = "ForeignAddress"
-	// LinkOnly means that it is ARP for another link, neighbor discovery, a router advertisement, DHCP, or not for a
-	// single address.
+	// LinkOnly means that the packet is only meaningful on its own link: ARP, neighbor discovery, router
+	// advertisements, DHCP, or a packet for more than one address.
 	LinkOnly Refusal = "LinkOnly"
-	// Expired means that the hop limit is reached.
+	// Expired means that the hop limit has been reached.
 	Expired Refusal = "Expired"
-	// NoGuest means that no port has the destination.
+	// NoGuest means that no port has the destination address.
 	NoGuest Refusal = "NoGuest"
 	// QueueFull means that the receiver is slower than the senders.
 	QueueFull Refusal = "QueueFull"
@@ -65,8 +65,8 @@ const (
 // ethernetIPv4 is the beginning of an ARP packet about IPv4 addresses on Ethernet.
 var ethernetIPv4 = []byte{0, 1, 8, 0, 6, 4}
 
-// inspect returns the destination of a frame that a guest may send. It is the zero Addr if the frame only announces
-// where the guest is. The refusal is empty if there is none.
+// inspect returns the destination of a frame that a guest may send. The destination is the zero Addr if the frame
+// only announces where the guest is. The refusal is empty if the frame is allowed.
 func (p Port) inspect(frame []byte) (netip.Addr, Refusal) {
 	if len(frame) < etherHeader || len(frame) > maxFrame {
 		return netip.Addr{}, Malformed
@@ -85,7 +85,7 @@ func (p Port) inspect(frame []byte) (netip.Addr, Refusal) {
 	return netip.Addr{}, Malformed
 }
 
-// inspectARP accepts the announcement of a machine that has moved to another host.
+// inspectARP accepts the announcement of a guest that has moved to another host.
 func (p Port) inspectARP(data []byte) Refusal {
 	if len(data) < arpLength || !bytes.Equal(data[:arpKinds], ethernetIPv4) {
 		return Malformed
@@ -105,7 +105,7 @@ func (p Port) inspect4(data []byte) (netip.Addr, Refusal) {
 		return netip.Addr{}, Malformed
 	}
 	header, total := int(data[0]&0xf)*4, int(binary.BigEndian.Uint16(data[2:]))
-	// With options a packet could request another route.
+	// IP options could request another route.
 	if header != header4 || total < header || total > len(data) {
 		return netip.Addr{}, Malformed
 	}
@@ -145,7 +145,7 @@ func (p Port) inspect6(data []byte) (netip.Addr, Refusal) {
 	return to, inspectPayload6(data[protocol6], data[header6:end])
 }
 
-// inspectPayload6 rejects packets that only have a meaning on a link. It inspects whole packets, and the first of
+// inspectPayload6 rejects packets that have a meaning only on a link. It inspects whole packets and the first of
 // several fragments.
 func inspectPayload6(protocol byte, payload []byte) Refusal {
 	if protocol == protocolFragment {
@@ -175,15 +175,16 @@ func inspectPayload6(protocol byte, payload []byte) Refusal {
 	return ""
 }
 
-// unicast reports whether an address may belong to a single guest, beyond a link.
+// unicast reports whether an address may belong to a single guest and is valid beyond one link.
 func unicast(address netip.Addr) bool { return address.IsGlobalUnicast() }
 
-// isUDPTo also returns true if the payload is too short to be sure.
+// isUDPTo reports whether the payload is a UDP datagram to the port. It also returns true if the payload is too
+// short.
 func isUDPTo(payload []byte, port uint16) bool {
 	return len(payload) < 4 || binary.BigEndian.Uint16(payload[2:]) == port
 }
 
-// route rewrites a frame that inspect has allowed for the port.
+// route rewrites a frame that inspect has allowed, for delivery to the port.
 func (p Port) route(frame []byte) {
 	copy(frame, p.MAC)
 	copy(frame[etherSource:], gatewayMAC)
@@ -193,10 +194,10 @@ func (p Port) route(frame []byte) {
 		return
 	}
 	packet[ttl4]--
-	// RFC 1624: the sum changes by as much as the word with the TTL.
+	// RFC 1624: the checksum changes by as much as the 16 bits that contain the TTL.
 	sum := uint32(binary.BigEndian.Uint16(packet[checksum4:])) + 0x100
 	binary.BigEndian.PutUint16(packet[checksum4:], uint16(sum+sum>>16))
 }
 
-// gatewayMAC is the sender of routed frames. Guests do not respond to it, but to their gateway.
+// gatewayMAC is the sender of routed frames. Guests send their responses to their own gateway, not to it.
 var gatewayMAC = []byte{0x02, 0, 0, 0, 0, 0x01}

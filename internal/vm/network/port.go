@@ -16,9 +16,9 @@ type Port struct {
 	// VM is the namespace and name of the VM. A VM may have several ports: during a migration it moves from one to
 	// another. Required.
 	VM string `json:"vm"`
-	// MAC is the Ethernet address of the VM's card. Required.
+	// MAC is the Ethernet address of the VM's network interface. Required.
 	MAC net.HardwareAddr `json:"mac"`
-	// IPv4 and IPv6 are the VM's addresses. They are zero if it has none of this version.
+	// IPv4 and IPv6 are the VM's addresses. A zero value means that it has no address of this version.
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
 }
@@ -31,7 +31,7 @@ func (p Port) check() error {
 	const length = 6
 	switch {
 	case p.VM == "":
-		return fmt.Errorf("%w: it does not belong to a VM", errPort)
+		return fmt.Errorf("%w: no VM is set", errPort)
 	case len(p.MAC) != length:
 		return fmt.Errorf("%w: %q is not an Ethernet address", errPort, p.MAC)
 	case p.IPv4.IsValid() && (!p.IPv4.Is4() || !unicast(p.IPv4)), p.IPv6.IsValid() && (!p.IPv6.Is6() || p.IPv6.Is4In6() || !unicast(p.IPv6)):
@@ -40,7 +40,7 @@ func (p Port) check() error {
 	return nil
 }
 
-// addresses returns the IP addresses that the port has.
+// addresses returns the IP addresses of the port.
 func (p Port) addresses() []netip.Addr {
 	var all []netip.Addr
 	for _, address := range []netip.Addr{p.IPv4, p.IPv6} {
@@ -51,13 +51,13 @@ func (p Port) addresses() []netip.Addr {
 	return all
 }
 
-// A connection to a switch carries frames like QEMU: a length of four bytes, big endian, and the content. The first
-// message from the hypervisor is not a frame, but its Port as JSON.
+// A connection to a switch carries frames in the same format as QEMU: a length of four bytes, big-endian, followed
+// by the content. The first message from the hypervisor is not a frame but its Port, encoded as JSON.
 const (
 	lengthSize = 4
-	// maxHello is the maximum length of a Port, in bytes.
+	// maxHello is the maximum length of an encoded Port, in bytes.
 	maxHello = 4 << 10
-	// maxUnread is the length of the longest frame that is skipped. A longer one ends the connection.
+	// maxUnread is the length of the longest frame that is skipped. A longer frame closes the connection.
 	maxUnread = 1 << 17
 )
 
@@ -65,7 +65,7 @@ func framed(content []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, lengthSize+len(content)), uint32(len(content))), content...)
 }
 
-// readFrame reads up to limit bytes of content. It skips a frame that is longer, and returns nil.
+// readFrame reads up to limit bytes of content. It skips a longer frame and returns nil.
 func readFrame(in *bufio.Reader, limit int) ([]byte, error) {
 	var length [lengthSize]byte
 	if _, err := io.ReadFull(in, length[:]); err != nil {

@@ -17,32 +17,32 @@ import (
 	"time"
 )
 
-// Switch passes packets between guests. Use NewSwitch.
+// Switch passes packets between guests. Create it with NewSwitch.
 type Switch struct {
 	log *slog.Logger
 
 	mu sync.RWMutex
-	// owners are the ports with an address. The last one is where the guest was last seen, and gets what is sent to
-	// it.
+	// owners are the ports that have an address. The last port is where the guest was last seen; it receives the
+	// frames for that address.
 	owners  map[netip.Addr][]*attached
 	refused map[string]map[Refusal]uint64
 	logged  map[string]time.Time
 }
 
-// attached is a port in use.
+// attached is a port that is in use.
 type attached struct {
 	Port
 	queue chan []byte
 }
 
 const (
-	// maxQueued is how many frames may be pending for a guest. More are dropped.
+	// maxQueued is the maximum number of frames that may be pending for a guest. Further frames are dropped.
 	maxQueued = 512
 	// helloLimit is how long a hypervisor may take to send its port.
 	helloLimit = 10 * time.Second
-	// logInterval is the time between two log lines about refused frames of a VM.
+	// logInterval is the minimum time between two log lines about the refused frames of a VM.
 	logInterval = time.Minute
-	// maxVMs is the number of VMs for which refusals are counted.
+	// maxVMs is the maximum number of VMs for which refusals are counted.
 	maxVMs = 4096
 )
 
@@ -54,11 +54,11 @@ func NewSwitch(log *slog.Logger) *Switch {
 	}
 }
 
-// ErrTaken means that another VM has one of the addresses.
-var ErrTaken = errors.New("another VM has the address")
+// ErrTaken means that another VM already has one of the addresses.
+var ErrTaken = errors.New("another VM already has the address")
 
-// Listen opens the socket of a switch, for the user of this process only. It replaces an existing socket: no other
-// user may access the directory.
+// Listen opens the socket of a switch, which only the user of this process may access. It replaces an existing
+// socket, so no other user may have access to the directory.
 func Listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing the old socket of the switch: %w", err)
@@ -67,7 +67,7 @@ func Listen(path string) (net.Listener, error) {
 	err := inFolder(path, func(short string) error {
 		var err error
 		if listener, err = net.Listen("unix", short); err == nil {
-			listener.(*net.UnixListener).SetUnlinkOnClose(false) // the short path will not exist then
+			listener.(*net.UnixListener).SetUnlinkOnClose(false) // the short path no longer exists then
 			err = os.Chmod(path, 0o600)
 		}
 		return err
@@ -88,8 +88,8 @@ func inFolder(path string, use func(short string) error) error {
 	return use(fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)))
 }
 
-// Serve serves the ports of hypervisors that connect to the listener until the context ends, and closes the listener.
-// Any client may have any port.
+// Serve serves the ports of hypervisors that connect to the listener until the context is canceled. It then closes
+// the listener. Any client may claim any port.
 func (s *Switch) Serve(ctx context.Context, listener net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
@@ -105,13 +105,13 @@ func (s *Switch) Serve(ctx context.Context, listener net.Listener) error {
 		}
 		all.Go(func() {
 			if err := s.serve(ctx, conn); err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
-				s.log.Warn("the port of a guest ended", "error", err)
+				s.log.Warn("closed the port of a guest", "error", err)
 			}
 		})
 	}
 }
 
-// serve serves one port until the connection or the context ends.
+// serve serves one port until the connection is closed or the context is canceled.
 func (s *Switch) serve(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -144,7 +144,7 @@ func (s *Switch) serve(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// attach assigns its addresses to a port. Errors: ErrTaken.
+// attach assigns the addresses of a port to it. It returns ErrTaken if another VM has one of them.
 func (s *Switch) attach(a *attached) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,13 +154,13 @@ func (s *Switch) attach(a *attached) error {
 		}
 	}
 	for _, address := range a.addresses() {
-		// A guest that migrates still runs at the previous port.
+		// A guest that is being migrated still runs at its previous port.
 		s.owners[address] = append([]*attached{a}, s.owners[address]...)
 	}
 	return nil
 }
 
-// detach removes the port's addresses, after which nothing is sent to it.
+// detach removes the port's addresses, so no more frames are sent to it.
 func (s *Switch) detach(a *attached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +215,7 @@ func (s *Switch) move(address netip.Addr, a *attached) {
 }
 
 func (s *Switch) deliver(to netip.Addr, frame []byte) Refusal {
-	s.mu.RLock() // queues are closed only under the lock
+	s.mu.RLock() // queues are closed only while this lock is held
 	defer s.mu.RUnlock()
 	owners := s.owners[to]
 	if len(owners) == 0 {
@@ -231,7 +231,7 @@ func (s *Switch) deliver(to netip.Addr, frame []byte) Refusal {
 	}
 }
 
-// refuse counts a dropped frame, and logs the counts of a VM at intervals.
+// refuse counts a dropped frame and logs the counts of its VM at intervals.
 func (s *Switch) refuse(vm string, refusal Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,10 +248,10 @@ func (s *Switch) refuse(vm string, refusal Refusal) {
 		return
 	}
 	s.logged[vm] = time.Now()
-	s.log.Info("frames of a guest were dropped", "vm", vm, "counts", maps.Clone(counts))
+	s.log.Info("dropped frames of a guest", "vm", vm, "counts", maps.Clone(counts))
 }
 
-// Refused returns how many frames of each VM were dropped since the start, by reason.
+// Refused returns the number of dropped frames since the start, by VM and reason.
 func (s *Switch) Refused() map[string]map[Refusal]uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -262,8 +262,8 @@ func (s *Switch) Refused() map[string]map[Refusal]uint64 {
 	return all
 }
 
-// writeFrames writes frames until the queue is closed, in batches if they come faster than they can be written. It
-// drops them after an error: then reading fails, too.
+// writeFrames writes frames until the queue is closed. It writes in batches if frames arrive faster than they can
+// be written. After an error it drops frames; reading from the connection then fails, too.
 func writeFrames(conn io.Writer, queue <-chan []byte) {
 	out := bufio.NewWriterSize(conn, 1<<16)
 	for frame := range queue {

@@ -11,7 +11,7 @@ import (
 	storagepb "github.com/millwright-dev/millwright/proto/storage"
 )
 
-// At returns the volume of a disk server. The connection must use the controller's identity.
+// At returns the volume that a disk server serves. The connection must use the controller's identity.
 func At(conn grpc.ClientConnInterface) Volume { return remote{storagepb.NewDiskServerClient(conn)} }
 
 type remote struct{ server storagepb.DiskServerClient }
@@ -33,7 +33,7 @@ func (r remote) Revoke(ctx context.Context, upTo Token) error {
 	return nil
 }
 
-// typed returns a gRPC error as an error of this package, if it is one.
+// typed converts a gRPC error to the matching error of this package, if there is one.
 func typed(err error) error {
 	for cause, code := range CodesOf {
 		if status.Code(err) == code {

@@ -1,8 +1,8 @@
 // Package dialer connects this process to guests.
 //
-// A [Dialer] is a port of the guests' switch with an address of its own, and uses gVisor's TCP over IPv4: it needs no
-// privileges and no network card of the host, and reaches guests even after they have moved. Nothing listens at its
-// address.
+// A [Dialer] is a port of the guests' switch with its own address. It uses gVisor's TCP over IPv4, so it needs
+// neither privileges nor a network interface of the host, and it reaches guests even after they have moved.
+// Nothing listens on its address.
 package dialer
 
 import (
@@ -25,24 +25,25 @@ import (
 )
 
 const (
-	// card is the only network card.
+	// card is the ID of the only network interface.
 	card = 1
 	// maxPacket is the longest packet of the switch, in bytes.
 	maxPacket = 1500
-	// queued is how many packets to guests may be pending; more are dropped, as TCP expects.
+	// queued is the maximum number of pending packets to guests. Further packets are dropped, as TCP expects.
 	queued = 512
-	// lengthSize is the size of the length before a delivered frame.
+	// lengthSize is the size of the length prefix of a delivered frame.
 	lengthSize = 4
 )
 
-// Dialer connects to guests. Use New.
+// Dialer connects to guests. Create it with New.
 type Dialer struct {
 	stack *stack.Stack
 	local tcpip.FullAddress
 	guest netip.Prefix
 }
 
-// New joins the switch at a socket until the context ends, with an address of the guests' network that no VM has.
+// New joins the switch at a socket until the context is canceled. The address must belong to the guests' network
+// and must not be the address of a VM.
 func New(ctx context.Context, socket string, address netip.Addr, guests netip.Prefix, log *slog.Logger) (*Dialer, error) {
 	port := network.Port{VM: "host", MAC: net.HardwareAddr{0x02, 0, 0, 0, 0, 0x02}, IPv4: address}
 	outgoing := channel.New(queued, maxPacket, "")
@@ -76,7 +77,7 @@ func New(ctx context.Context, socket string, address netip.Addr, guests netip.Pr
 
 func (d *Dialer) configure(endpoint stack.LinkEndpoint) error {
 	if err := d.stack.CreateNIC(card, endpoint); err != nil {
-		return fmt.Errorf("making the network card: %s", err)
+		return fmt.Errorf("creating the network interface: %s", err)
 	}
 	own := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: d.local.Addr.WithPrefix()}
 	if err := d.stack.AddProtocolAddress(card, own, stack.AddressProperties{}); err != nil {
@@ -98,7 +99,7 @@ func receive(endpoint *channel.Endpoint, frame []byte) {
 	endpoint.InjectInbound(header.IPv4ProtocolNumber, packet)
 }
 
-// frameOf returns the frame with a packet for the switch, which only checks the sender.
+// frameOf returns a frame with the packet for the switch, which checks only the sender.
 func frameOf(port network.Port, packet *stack.PacketBuffer) []byte {
 	frame := make([]byte, header.EthernetMinimumSize, header.EthernetMinimumSize+packet.Size())
 	header.Ethernet(frame).Encode(&header.EthernetFields{
@@ -110,7 +111,7 @@ func frameOf(port network.Port, packet *stack.PacketBuffer) []byte {
 	return frame
 }
 
-// Reaches reports whether an address is in the guests' networks.
+// Reaches reports whether an address belongs to the guests' network.
 func (d *Dialer) Reaches(address netip.Addr) bool { return d.guest.Contains(address) }
 
 // Dial connects to a TCP port of a guest.

@@ -1,8 +1,8 @@
-// Package overlap checks the network of guests: whether it is usable, and which networks of this host it hides from
-// the guests.
+// Package overlap checks whether a network of guests is usable, and which networks of this host it hides from the
+// guests.
 //
-// A guest assumes that all addresses of its network belong to other guests, so it cannot reach other hosts with these
-// addresses. The host does not notice: the network exists only in QEMU.
+// A guest assumes that all addresses of its network belong to other guests, so it cannot reach other hosts with
+// these addresses. The host itself is not affected: the guest network exists only in QEMU.
 package overlap
 
 import (
@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network is a network in which this host has an address, or to which it has a route.
+// Network is a network that this host has an address in or a route to.
 type Network struct {
-	// Prefix is a single address if it is the host's own.
+	// Prefix is the network. It contains a single address if it is an address of this host.
 	Prefix netip.Prefix
-	// Interface is the name of the network card. It is empty for a route through several.
+	// Interface is the name of the network interface. It is empty for a route that uses several.
 	Interface string
-	// Own reports whether this host has an address in the network. Other networks are behind routers, or in a VPN.
+	// Own reports whether this host has an address in the network. Other networks are behind routers or in a VPN.
 	Own bool
 }
 
-// String describes the network for users.
+// String returns a description of the network for users.
 func (n Network) String() string {
 	what := "a route of this host"
 	switch {
@@ -42,22 +42,22 @@ func (n Network) String() string {
 	return fmt.Sprintf("%s, %s", n.Prefix, what)
 }
 
-// reserved are addresses that no machine can use in a network; see IANA's registries of special-purpose addresses.
+// reserved are addresses that no host can have on a network; see IANA's special-purpose address registries.
 var reserved = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("::/8"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 }
 
-// Lengths of the prefixes of guests' networks, in bits. The first sixteen addresses of a network are not assigned to
-// guests. QEMU assigns IPv6 addresses only in networks of one length.
+// The allowed lengths of guest network prefixes, in bits. The first sixteen addresses of a network are not
+// assigned to guests. QEMU assigns IPv6 addresses only in networks of one length.
 const (
 	minBits4, maxBits4 = 8, 27
 	bits6              = 64
 )
 
-// Unusable returns what is wrong with a network of guests, independent of other networks. It returns an empty string
-// if nothing is.
+// Unusable returns what is wrong with a guest network, independently of other networks. It returns an empty string
+// if the network is usable.
 func Unusable(guests netip.Prefix) (problem string) {
 	switch {
 	case !guests.IsValid():
@@ -72,8 +72,8 @@ func Unusable(guests netip.Prefix) (problem string) {
 	return Reserved(guests)
 }
 
-// Reserved returns what is wrong with a network of guests that contains addresses that no guest can have: loopback,
-// link-local, multicast. It returns an empty string if nothing is.
+// Reserved returns what is wrong with a guest network that contains addresses no guest can have: loopback,
+// link-local or multicast addresses. It returns an empty string if it contains none of them.
 func Reserved(guests netip.Prefix) (problem string) {
 	for _, special := range reserved {
 		if special.Overlaps(guests) {
@@ -83,8 +83,8 @@ func Reserved(guests netip.Prefix) (problem string) {
 	return ""
 }
 
-// Hidden returns a sentence about the networks of this host that overlap the network of the guests. It returns an
-// empty string if there are none. It only considers the network namespace of this process.
+// Hidden returns a sentence about the networks of this host that overlap the guest network. It returns an empty
+// string if there are none. It considers only the network namespace of this process.
 func Hidden(guests netip.Prefix) (sentence string, err error) {
 	networks, err := ofHost()
 	if err != nil {
@@ -93,7 +93,7 @@ func Hidden(guests netip.Prefix) (sentence string, err error) {
 	return describe(guests, overlapping(guests, networks)), nil
 }
 
-// Taken is Hidden for the networks in which this host has an address.
+// Taken is like Hidden, but considers only the networks in which this host has an address.
 func Taken(guests netip.Prefix) (sentence string, err error) {
 	networks, err := ofHost()
 	if err != nil {
@@ -111,14 +111,14 @@ func describe(guests netip.Prefix, hidden []Network) string {
 	for _, network := range hidden {
 		names = append(names, network.String())
 	}
-	return fmt.Sprintf("%s overlaps %s: guests do not reach hosts whose addresses are in both", guests, strings.Join(names, ", and "))
+	return fmt.Sprintf("%s overlaps %s: guests cannot reach hosts whose addresses are in both", guests, strings.Join(names, ", and "))
 }
 
-// everything is the length of prefixes that are not a network but a default route, such as a route to the Internet or
-// into a VPN. They usually contain all addresses.
+// everything is the maximum length of prefixes that count as a default route instead of a network, such as a route
+// to the Internet or into a VPN. They usually contain all addresses.
 const everything = 8
 
-// overlapping returns the networks that overlap the network of the guests, except those inside other networks.
+// overlapping returns the networks that overlap the guest network, except those inside other networks.
 func overlapping(guests netip.Prefix, networks []Network) []Network {
 	var found []Network
 	slices.SortFunc(networks, func(a, b Network) int {
@@ -135,7 +135,7 @@ func overlapping(guests netip.Prefix, networks []Network) []Network {
 	return found
 }
 
-// ofHost returns all networks in all routing tables. The kernel has a table with its own addresses, too.
+// ofHost returns all networks in all routing tables, including the kernel's table of local addresses.
 func ofHost() ([]Network, error) {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -151,7 +151,7 @@ func ofHost() ([]Network, error) {
 			continue
 		}
 		bits, _ := route.Dst.Mask.Size()
-		// Routes that the kernel adds for its own addresses, and for the networks that contain them.
+		// The kernel adds these routes for its own addresses and for the networks that contain them.
 		network := Network{Prefix: netip.PrefixFrom(address.Unmap(), bits), Own: route.Protocol == unix.RTPROT_KERNEL}
 		if card, err := net.InterfaceByIndex(route.LinkIndex); err == nil {
 			network.Interface = card.Name

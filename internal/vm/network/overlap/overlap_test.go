@@ -43,15 +43,15 @@ func TestNetwork_Overlapping(t *testing.T) {
 		"the way to others": {map[string]string{"0.0.0.0/0": "eth0", "0.0.0.0/1": "tun0", "::/0": "eth0"}, ""},
 		"a larger network": {
 			map[string]string{"10.0.0.0/8": "tun0"},
-			"10.77.0.0/16 overlaps 10.0.0.0/8, a route of this host (tun0): guests do not reach hosts whose addresses are in both",
+			"10.77.0.0/16 overlaps 10.0.0.0/8, a route of this host (tun0): guests cannot reach hosts whose addresses are in both",
 		},
 		"an address and its network": {
 			map[string]string{"10.77.4.9/32": "eth0", "10.77.4.0/24": "eth0"},
-			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host (eth0): guests do not reach hosts whose addresses are in both",
+			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host (eth0): guests cannot reach hosts whose addresses are in both",
 		},
 		"two": {
 			map[string]string{"10.77.9.9/32": "lo", "10.77.4.0/24": ""},
-			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host, and 10.77.9.9/32, an address of this host (lo): guests do not reach hosts whose addresses are in both",
+			"10.77.0.0/16 overlaps 10.77.4.0/24, a route of this host, and 10.77.9.9/32, an address of this host (lo): guests cannot reach hosts whose addresses are in both",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

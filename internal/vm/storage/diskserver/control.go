@@ -23,8 +23,8 @@ type control struct {
 	at     storage.Attachment
 }
 
-// Register registers the disks with a gRPC server, which must require certificates, for the VM controller. The
-// attachment tells where sessions are served.
+// Register registers the disks with a gRPC server for the VM controller. The server must require certificates. The
+// attachment specifies where sessions are served.
 func (s *Server) Register(to grpc.ServiceRegistrar, at storage.Attachment) {
 	storagepb.RegisterDiskServerServer(to, &control{server: s, at: at})
 }
@@ -35,7 +35,7 @@ func (c *control) Open(ctx context.Context, request *storagepb.OpenRequest) (*st
 		return nil, err
 	}
 	if err := c.server.Open(ctx, storage.Token(request.GetToken()), request.GetPod()); err != nil {
-		return nil, answer(err)
+		return nil, statusOf(err)
 	}
 	return &storagepb.OpenResponse{Address: c.at.Address, Pod: c.at.Pod}, nil
 }
@@ -46,7 +46,7 @@ func (c *control) Revoke(ctx context.Context, request *storagepb.RevokeRequest) 
 		return nil, err
 	}
 	if err := c.server.Revoke(ctx, storage.Token(request.GetUpToToken())); err != nil {
-		return nil, answer(err)
+		return nil, statusOf(err)
 	}
 	return &storagepb.RevokeResponse{}, nil
 }
@@ -60,7 +60,7 @@ func (c *control) Grow(ctx context.Context, request *storagepb.GrowRequest) (*st
 		return nil, err
 	}
 	if c.server.config.Grow == nil {
-		return nil, status.Error(codes.Unimplemented, "the disks cannot grow")
+		return nil, status.Error(codes.Unimplemented, "this disk server cannot enlarge disks")
 	}
 	wanted := map[string]uint64{}
 	for _, disk := range request.GetDisks() {
@@ -87,13 +87,13 @@ func (c *control) Grow(ctx context.Context, request *storagepb.GrowRequest) (*st
 func onlyController(ctx context.Context) error {
 	caller, err := identity.FromContext(ctx)
 	if err == nil && !caller.IsController() {
-		err = status.Errorf(codes.PermissionDenied, "%s may not decide who uses the disks", caller)
+		err = status.Errorf(codes.PermissionDenied, "%s may not control access to the disks", caller)
 	}
 	return err
 }
 
-// answer returns the gRPC status of an error. It is UNAVAILABLE if the same call may succeed later.
-func answer(err error) error {
+// statusOf returns the gRPC status for an error. The code is UNAVAILABLE if the same call may succeed later.
+func statusOf(err error) error {
 	code := codes.Unavailable
 	for cause, of := range storage.CodesOf {
 		if errors.Is(err, cause) {

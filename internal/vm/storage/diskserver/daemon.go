@@ -24,41 +24,41 @@ import (
 )
 
 const (
-	// DefaultProgram is looked up in PATH unless another program is set.
+	// DefaultProgram is looked up in PATH if no other program is set.
 	DefaultProgram = "qemu-storage-daemon"
 
-	// stderrLimit is how many bytes of a daemon's standard error are kept.
+	// stderrLimit is the maximum number of bytes of a daemon's standard error that are kept.
 	stderrLimit = 8 << 10
 
-	// startLimit is how long a daemon may take until it serves the disks.
+	// startLimit is how long a daemon may take to start serving the disks.
 	startLimit = 30 * time.Second
 )
 
-// The files that a daemon inherits, by their descriptors in its process. The locks of the disks follow.
+// The file descriptors that a daemon inherits, numbered as in its process. The locks of the disks follow.
 const (
 	monitorFD = iota + 3
 	listenerFD
 )
 
 // daemon is a process that serves the disks for one token. Once it has terminated, nothing that was sent to it
-// changes a disk: the kernel terminates a process only after all its system calls have returned.
+// changes a disk, because the kernel terminates a process only after all of its system calls have returned.
 type daemon struct {
 	token storage.Token
-	// kill kills it, without waiting.
+	// kill kills the process without waiting.
 	kill func()
 	// ended is closed when the process has terminated.
 	ended  chan struct{}
 	stderr *output
-	// socket is the path of its socket in this process.
+	// socket is the path of the daemon's socket in this process.
 	socket string
 	ready  chan struct{} // closed when it serves the disks
 }
 
-// startDaemon starts a daemon, which is not ready yet.
+// startDaemon starts a daemon. It does not wait until the daemon is ready.
 func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 	d := &daemon{
 		token: token, stderr: &output{}, ready: make(chan struct{}), ended: make(chan struct{}),
-		// The path of the directory may be longer than the path of a socket may be.
+		// Use a descriptor, because the directory's path may be longer than the maximum length of a socket path.
 		socket: fmt.Sprintf("/proc/self/fd/%d/disks-%d", s.folder.Fd(), token),
 	}
 	var process *child.Process
@@ -75,7 +75,7 @@ func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 		}
 		return nil, err
 	}
-	d.kill = func() { _ = process.Signal(syscall.SIGKILL) } // fails only if it has terminated
+	d.kill = func() { _ = process.Signal(syscall.SIGKILL) } // fails only if the process has already terminated
 	go d.negotiate(monitor)
 	go d.watch(process, s.log)
 	return d, nil
@@ -88,7 +88,7 @@ func (d *daemon) open() (monitor net.Conn, inherited []*os.File, err error) {
 		return nil, nil, fmt.Errorf("opening a socket for the storage daemon: %w", err)
 	}
 	inherited = []*os.File{theirs}
-	_ = os.Remove(d.socket) // of an earlier process
+	_ = os.Remove(d.socket) // left by an earlier process
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: d.socket})
 	if err != nil {
 		return monitor, inherited, fmt.Errorf("listening for the storage daemon: %w", err)
@@ -135,9 +135,10 @@ func arguments(disks []Disk) []string {
 	for i, d := range disks {
 		node := fmt.Sprintf("disk%d", i)
 		args = append(args, "--blockdev", object{
-			// The format is set, never detected: see package qemu.
+			// The format is set explicitly and never detected; see package qemu.
 			"driver": "raw", "node-name": node, "discard": "unmap",
-			// What threads write is complete when the process has terminated. This is the default, which may change.
+			// Writes of threads are complete once the process has terminated. Threads are the default, but the
+			// default may change.
 			"file": object{"driver": "file", "filename": d.Path, "aio": "threads", "locking": "on", "discard": "unmap"},
 		}.json())
 	}
@@ -161,9 +162,9 @@ func (o object) json() string {
 	return string(text)
 }
 
-// negotiate notes when the daemon is ready: it accepts QMP commands once it has processed its command line. It keeps
-// the monitor open until the daemon terminates. A daemon that is not ready in time is killed: the next call of Open
-// starts another one.
+// negotiate closes ready when the daemon accepts QMP commands, which it does once it has processed its command
+// line. It keeps the monitor open until the daemon terminates. It kills a daemon that is not ready in time; the
+// next call of Open then starts another one.
 func (d *daemon) negotiate(conn net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
@@ -177,9 +178,9 @@ func (d *daemon) negotiate(conn net.Conn) {
 // watch waits until the process has terminated.
 func (d *daemon) watch(process *child.Process, log *slog.Logger) {
 	<-process.Ended()
-	_ = os.Remove(d.socket) // while the server has its directory
+	_ = os.Remove(d.socket) // the server still has its directory open
 	close(d.ended)
-	log.Info("a storage daemon has terminated", "token", d.token, "stderr", d.stderr.String())
+	log.Info("the storage daemon has terminated", "token", d.token, "stderr", d.stderr.String())
 }
 
 // dial connects to the daemon.
@@ -210,7 +211,7 @@ func (d *daemon) alive() bool {
 	}
 }
 
-// output keeps the first part of what is written. It is safe for concurrent use.
+// output keeps the beginning of what is written to it. It is safe for concurrent use.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -224,7 +225,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what was kept, on one line.
+// String returns the kept output on one line.
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -19,26 +19,27 @@ const (
 	// recordSuffix is the suffix of the record's file, which is next to the first disk.
 	recordSuffix = ".fence"
 
-	// nextSuffix is the suffix of the file for the next record. Its space is reserved, so that tokens can be revoked
-	// while the file system is full.
+	// nextSuffix is the suffix of the file for the next record. Its space is reserved, so tokens can be revoked
+	// even if the file system is full.
 	nextSuffix = ".next"
 
 	// recordBytes is the size of both files, which are padded with spaces.
 	recordBytes = 512
 )
 
-// record is what is remembered for as long as the disk exists.
+// record is the state that is kept for as long as the disk exists.
 type record struct {
 	// Revoked is the highest token that was revoked, or 0.
 	Revoked storage.Token `json:"revokedUpToToken"`
 	// Opened is the highest token that was opened, or 0.
 	Opened storage.Token `json:"openedUpToToken"`
-	// Boot is the ID of the kernel's boot in which it was opened.
+	// Boot is the kernel's boot ID at the time when the token was opened.
 	Boot string `json:"bootID"`
 }
 
-// after returns the record after a reboot of the host. Data that hypervisors were told is written may be lost, as it
-// was in the kernel's memory, and a guest that continues would not notice. So all tokens that were open are revoked.
+// after returns the record after a reboot of the host. Writes that were acknowledged to hypervisors may be lost,
+// because they were in the kernel's memory, and a guest that continues would not notice. All open tokens are
+// therefore revoked.
 func (r record) after(boot string) record {
 	if r.Boot != boot {
 		r.Revoked = max(r.Revoked, r.Opened)
@@ -46,16 +47,16 @@ func (r record) after(boot string) record {
 	return r
 }
 
-// bootID returns the ID of the kernel's current boot.
+// bootID returns the ID of the current boot.
 func bootID() (string, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "", fmt.Errorf("reading the ID of this boot: %w", err)
+		return "", fmt.Errorf("reading the boot ID: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
-// readRecord reads the file. A disk without a record is new here.
+// readRecord reads the record. If the file does not exist, the disk is new to this host.
 func readRecord(path string) (record, error) {
 	var r record
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -71,7 +72,7 @@ func readRecord(path string) (record, error) {
 	if err == nil {
 		err = json.Unmarshal(text[:n], &r)
 	}
-	if err == nil && r.Revoked == 0 && r.Opened == 0 { // no such file is ever written
+	if err == nil && r.Revoked == 0 && r.Opened == 0 { // such a file is never written
 		err = errors.New("it has no token")
 	}
 	if err != nil {
@@ -80,7 +81,8 @@ func readRecord(path string) (record, error) {
 	return r, nil
 }
 
-// write returns when the record is durable. The file has the old or the new record at any time.
+// write replaces the record and returns once it is durable. At any time, the file contains either the old or the
+// new record.
 func (r record) write(path string) error {
 	text, err := json.Marshal(r)
 	if err == nil {
@@ -95,7 +97,7 @@ func (r record) write(path string) error {
 	if err != nil {
 		return fmt.Errorf("writing the record of tokens: %w", err)
 	}
-	_ = reserve(path) // if it fails, the next write may, too
+	_ = reserve(path) // if it fails, the next write may fail, too
 	return nil
 }
 

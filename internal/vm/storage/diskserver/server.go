@@ -1,11 +1,11 @@
-// Package diskserver serves the disks of one virtual machine to its hypervisors, and excludes those that ran it
-// earlier.
+// Package diskserver serves the disks of one virtual machine to its hypervisors, and excludes hypervisors that ran
+// the VM earlier.
 //
-// Each fencing token has its own qemu-storage-daemon, which exports the disks by NBD on a unix socket. Revoking a
-// token kills its daemon and waits until it has terminated, so nothing that was sent before arrives later. Revoked
-// tokens are recorded in a file next to the first disk.
+// Each fencing token has its own qemu-storage-daemon, which exports the disks by NBD on a Unix socket. Revoking a
+// token kills its daemon and waits until it has terminated, so a write that was sent earlier cannot arrive later.
+// Revoked tokens are recorded in a file next to the first disk.
 //
-// Hypervisors have TLS sessions, each with the daemon of its token. The VM controller has opened the token for the
+// Each hypervisor has TLS sessions with the daemon of its token, which the VM controller has opened for the
 // hypervisor's Pod.
 package diskserver
 
@@ -30,24 +30,25 @@ import (
 type Disk struct {
 	// Name is the name of the NBD export. It must be unique. Required.
 	Name string
-	// Path is the path of an existing file. Required. Next to it is its lock, PATH.lock. Next to the first disk is
-	// the record of tokens: PATH.fence and, with space for the next record, PATH.fence.next.
+	// Path is the path of an existing file. Required. The disk's lock, PATH.lock, is next to it. The record of
+	// tokens is next to the first disk: PATH.fence, and PATH.fence.next, which reserves space for the next record.
 	Path string
 }
 
-// Config is the input of New.
+// Config is the configuration of New.
 type Config struct {
-	// Disks are the disks of the virtual machine, at least one.
+	// Disks are the disks of the virtual machine. At least one is required.
 	Disks []Disk
-	// Run is an existing directory for sockets, which no other user may access. Required.
+	// Run is an existing directory for sockets to which no other user has access. Required.
 	Run string
-	// Locks are the locks of the disks, which the caller holds and releases after Close. If nil, New acquires them.
+	// Locks are the locks of the disks. The caller holds them and releases them after Close. If nil, New acquires
+	// them.
 	Locks []*disk.Lock
-	// Grow enlarges disks to the desired sizes in bytes, and returns the sizes of all disks. The keys are the names
-	// of data disks, and empty for the root disk. Running daemons continue to serve the sizes with which they
+	// Grow enlarges disks to the desired sizes in bytes and returns the sizes of all disks. The keys are the names
+	// of data disks; the empty key is the root disk. Running daemons keep serving the sizes with which they
 	// started. If nil, the disks cannot grow.
-	Grow func(wanted map[string]uint64) (map[string]uint64, error)
-	// Program is the storage daemon, a path or a name in PATH. The default is DefaultProgram.
+	Grow func(sizes map[string]uint64) (map[string]uint64, error)
+	// Program is the storage daemon: a path, or a name in PATH. The default is DefaultProgram.
 	Program string
 	// Log is the logger. If nil, nothing is logged.
 	Log *slog.Logger
@@ -72,12 +73,12 @@ type Server struct {
 type export struct {
 	pod    string
 	daemon *daemon
-	// sessions are the sessions to cut.
+	// sessions are closed when the token is revoked.
 	sessions map[io.Closer]struct{}
 }
 
-// New locks the disks, and reads which tokens were revoked. Nothing is open yet. The server must be closed. Errors:
-// disk.ErrLocked as long as a daemon of an earlier process, or any other process, holds a disk.
+// New locks the disks and reads which tokens are revoked. No token is open yet. Call Close when done. New returns
+// disk.ErrLocked while another process, such as a daemon of an earlier server, holds a disk.
 func New(config Config) (*Server, error) {
 	config.Program = cmp.Or(config.Program, DefaultProgram)
 	s := &Server{config: config, log: config.Log, exports: map[storage.Token]*export{}}
@@ -102,7 +103,7 @@ func (s *Server) take() (err error) {
 	return s.remember()
 }
 
-// lock locks the disks, unless the caller has done that.
+// lock locks the disks, unless the caller has already locked them.
 func (s *Server) lock() error {
 	if s.config.Locks != nil {
 		return nil
@@ -117,7 +118,7 @@ func (s *Server) lock() error {
 	return nil
 }
 
-// remember reads the record, and revokes what was open when the host rebooted.
+// remember reads the record. If the host has rebooted since, it revokes the tokens that were open.
 func (s *Server) remember() (err error) {
 	if s.config.boot == "" {
 		if s.config.boot, err = bootID(); err != nil {
@@ -128,13 +129,13 @@ func (s *Server) remember() (err error) {
 		return err
 	}
 	if next := s.record.after(s.config.boot); next != s.record {
-		s.log.Warn("the host was rebooted; revoked the tokens that were in use", "upTo", next.Revoked)
+		s.log.Warn("the host has rebooted; revoked the tokens that were in use", "upTo", next.Revoked)
 		return s.store(next)
 	}
 	return reserve(s.recordPath())
 }
 
-// store changes the record once that is durable.
+// store replaces the record, once the new one is durable.
 func (s *Server) store(next record) error {
 	if err := next.write(s.recordPath()); err != nil {
 		return err
@@ -154,8 +155,8 @@ func (s *Server) release() {
 
 func (s *Server) recordPath() string { return s.config.Disks[0].Path + recordSuffix }
 
-// lockFiles returns the locks, which the daemons inherit, so that the disks are locked until the last daemon has
-// terminated.
+// lockFiles returns the files of the locks. The daemons inherit them, so the disks stay locked until the last
+// daemon has terminated.
 func (s *Server) lockFiles() []*os.File {
 	var files []*os.File
 	for _, lock := range slices.Concat(s.config.Locks, s.locks) {
@@ -164,17 +165,17 @@ func (s *Server) lockFiles() []*os.File {
 	return files
 }
 
-// maxSessions is the maximum number of sessions with one token. It is far above the number of disks of a virtual
+// maxSessions is the maximum number of sessions for one token. It is far above the number of disks of a virtual
 // machine.
 const maxSessions = 64
 
-// errTooMany means that a token has maxSessions.
+// errTooMany means that a token already has maxSessions sessions.
 var errTooMany = errors.New("too many sessions with this fencing token")
 
 // errClosed means that the server is closed.
 var errClosed = errors.New("the disk server is shutting down")
 
-// Open lets the hypervisor in a Pod attach the disks with a token. It returns when the disks are served. Errors:
+// Open lets the hypervisor in a Pod attach the disks with a token. It returns once the disks are served. Errors:
 // those of storage.Volume.
 func (s *Server) Open(ctx context.Context, token storage.Token, pod string) error {
 	daemon, err := s.admit(token, pod)
@@ -184,7 +185,7 @@ func (s *Server) Open(ctx context.Context, token storage.Token, pod string) erro
 	return daemon.awaitReady(ctx)
 }
 
-// admit returns a daemon for the token, which may not be ready.
+// admit returns the daemon for the token, which may not be ready yet.
 func (s *Server) admit(token storage.Token, pod string) (*daemon, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,12 +212,12 @@ func (s *Server) admit(token storage.Token, pod string) (*daemon, error) {
 		return nil, err
 	}
 	s.exports[token] = &export{pod: pod, daemon: daemon, sessions: map[io.Closer]struct{}{}}
-	s.log.Info("the disks are open", "token", token, "pod", pod)
+	s.log.Info("opened the disks", "token", token, "pod", pod)
 	return daemon, nil
 }
 
-// join adds a session that is cut when the token is revoked, and returns the token's daemon. Errors: ErrRevoked,
-// ErrNotOpen, also for a token of another Pod, or errTooMany.
+// join adds a session, which is cut when the token is revoked, and returns the token's daemon. Errors: ErrRevoked;
+// ErrNotOpen, also if the token belongs to another Pod; or errTooMany.
 func (s *Server) join(token storage.Token, pod string, session io.Closer) (*daemon, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,8 +244,9 @@ func (s *Server) leave(token storage.Token, session io.Closer) {
 	}
 }
 
-// Revoke returns nil when no session with that token or a lower one can change the disks any more, and there will be
-// none, not even after a restart. Errors: a failure to record that, or the context's cause. Then it must be repeated.
+// Revoke returns nil once no session with that token or a lower one can change the disks, and no such session can
+// begin, even after a restart. It returns an error if the revocation cannot be recorded or the context is
+// canceled. The caller must then call Revoke again.
 func (s *Server) Revoke(ctx context.Context, upTo storage.Token) error {
 	daemons, err := s.bar(upTo)
 	if err != nil {
@@ -261,8 +263,8 @@ func (s *Server) Revoke(ctx context.Context, upTo storage.Token) error {
 	return nil
 }
 
-// bar records that tokens are revoked, cuts the sessions, and returns the daemons to wait for. These may belong to an
-// earlier call that did not wait until they had terminated.
+// bar records that tokens are revoked, cuts their sessions, and returns the daemons to wait for. Some of them may
+// belong to an earlier call that did not wait for their termination.
 func (s *Server) bar(upTo storage.Token) ([]*daemon, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +289,7 @@ func (s *Server) bar(upTo storage.Token) ([]*daemon, error) {
 	return daemons, nil
 }
 
-// cut cuts the sessions and kills their daemon, without waiting.
+// cut closes the sessions and kills their daemon, without waiting.
 func (e *export) cut() {
 	e.daemon.kill()
 	for session := range e.sessions {
@@ -300,13 +302,13 @@ func awaitEnd(ctx context.Context, daemons []*daemon) error {
 		select {
 		case <-d.ended:
 		case <-ctx.Done():
-			return fmt.Errorf("a storage daemon does not terminate: %w", context.Cause(ctx))
+			return fmt.Errorf("waiting for a storage daemon to terminate: %w", context.Cause(ctx))
 		}
 	}
 	return nil
 }
 
-// Close ends all sessions, and waits until the daemons have terminated.
+// Close closes all sessions and waits until the daemons have terminated.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true

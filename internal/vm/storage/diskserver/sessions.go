@@ -12,19 +12,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 )
 
-// Limits of connections in their handshake: anyone on the network can open them.
+// Limits for connections that are still in their handshake. Anyone on the network can open such connections.
 const (
 	handshakeLimit         = 10 * time.Second
 	maxAnonymous           = 64
 	maxAnonymousPerAddress = 16
 )
 
-// AcceptAny authenticates a connection with a hypervisor of the virtual machine, and returns its Pod:
-// identity.Siblings.AcceptAny.
+// AcceptAny authenticates a connection with a hypervisor of the virtual machine and returns the hypervisor's Pod.
+// It is identity.Siblings.AcceptAny.
 type AcceptAny func(ctx context.Context, raw net.Conn, protocol string) (*tls.Conn, string, error)
 
-// Serve serves sessions of hypervisors until the context ends. Then it closes the listener, and waits until they have
-// ended.
+// Serve serves sessions of hypervisors until the context is canceled. It then closes the listener and waits until
+// the sessions have ended.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, accept AcceptAny) {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()

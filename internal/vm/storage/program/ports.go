@@ -13,15 +13,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Limits of the controller's connections in their handshake, and how long a handshake may take: anyone on the network
-// can open connections.
+// Limits for connections of the controller that are still in their handshake. Anyone on the network can open such
+// connections.
 const (
 	maxAnonymous           = 64
 	maxAnonymousPerAddress = 16
 	handshakeTime          = 10 * time.Second
 )
 
-// keptAlive detects broken connections.
+// keptAlive returns server options that detect broken connections.
 func keptAlive() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeTime),
@@ -46,13 +46,13 @@ func listen(control, sessions string) (p ports, err error) {
 
 func (p ports) close() { _, _ = p.control.Close(), p.sessions.Close() }
 
-// bounded returns the listener for the controller.
+// bounded returns the listener for the controller, which limits connections.
 func (p ports) bounded() net.Listener {
 	return connlimit.Listen(p.control, maxAnonymous, maxAnonymousPerAddress)
 }
 
-// attachment returns the response of Open. An unspecified address of the sessions port is replaced by the address of
-// the other port, if that is specified.
+// attachment returns the response to Open. If the sessions port listens on an unspecified address, it is replaced
+// by the address of the control port, if that is specified.
 func (p ports) attachment(pod string) storage.Attachment {
 	at, control := *p.sessions.Addr().(*net.TCPAddr), p.control.Addr().(*net.TCPAddr)
 	if at.IP.IsUnspecified() {

@@ -26,26 +26,26 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Config is the input of Run.
+// Config is the configuration of Run.
 type Config struct {
-	// Spec is the virtual machine with the paths of its disks, as vmspec.Parse returns it. Required.
+	// Spec is the virtual machine with the paths of its disks, as returned by vmspec.Parse. Required.
 	Spec *vmpb.VMSpec
-	// Paths of files; see hypervisor.PathsFor. Required.
+	// Paths are the paths of files; see hypervisor.PathsFor. Required.
 	Paths hypervisor.Paths
-	// Control and Sessions are the addresses to listen on, host:port; see vmpb.EnvDisksControl and
+	// Control and Sessions are the addresses to listen on, in the form host:port; see vmpb.EnvDisksControl and
 	// vmpb.EnvDisksSessions. Required.
 	Control, Sessions string
-	// Options of the server at Control; they must require certificates. Required.
+	// Options are the options of the server at Control, which must require certificates. Required.
 	Options []grpc.ServerOption
-	// Accept authenticates a connection with a hypervisor of the virtual machine: identity.Siblings.AcceptAny.
-	// Required.
+	// Accept authenticates a connection with a hypervisor of the virtual machine. It is
+	// identity.Siblings.AcceptAny. Required.
 	Accept diskserver.AcceptAny
-	// Connect opens the connection to the controller, with the credentials of this
-	// process and controller.DialOptions. It must not wait for the controller. Required.
+	// Connect opens the connection to the controller, using the credentials of this process and
+	// controller.DialOptions. It must not wait for the controller. Required.
 	Connect func(target string) (*grpc.ClientConn, error)
 	// WriteDisk creates a disk from an image. The default is image.WriteDisk.
 	WriteDisk func(context.Context, image.Source, image.Target, image.Options) error
-	// Program is the storage daemon, a path or a name in PATH. The default is diskserver.DefaultProgram.
+	// Program is the storage daemon: a path, or a name in PATH. The default is diskserver.DefaultProgram.
 	Program string
 	// LockRetry, LockLimit and Prepared are like those of hypervisor.Timing, with the same defaults.
 	LockRetry, LockLimit, Prepared time.Duration
@@ -53,9 +53,9 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Run prepares and serves the disks until the context ends (SIGTERM), and returns why it terminated. By then nothing
-// is served, all daemons have terminated, and the locks are released. An invalid specification is rejected before
-// anything is changed.
+// Run prepares and serves the disks until the context is canceled (by SIGTERM) and returns why it terminated. By
+// then all sessions are closed, all daemons have terminated, and the locks are released. Run rejects an invalid
+// specification before it changes anything.
 func Run(ctx context.Context, config Config) vmpb.Termination {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
@@ -72,7 +72,7 @@ func Run(ctx context.Context, config Config) vmpb.Termination {
 	l := &life{config: config, log: config.Log, disks: disks.New(config.Spec, config.Paths.RootDisk, config.Paths.DataDisks)}
 	err := l.live(ctx)
 	if ctx.Err() != nil {
-		return vmpb.Termination{Reason: vmpb.EndStopped, Message: "asked to end"}
+		return vmpb.Termination{Reason: vmpb.EndStopped, Message: "stopped on request"}
 	}
 	return hypervisor.TerminationOf(err)
 }
@@ -82,7 +82,7 @@ func (c Config) check() error {
 	if c.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
 		return &vmspec.Error{Field: "mode", Problem: "SM_INCOMING_MIGRATION is not possible for a disk server"}
 	}
-	// Revoked tokens are recorded next to the root disk.
+	// Revoked tokens are recorded next to the root disk, so it must be a file.
 	if problem := noDevice("root_disk_path", c.Spec.GetRootDiskPath()); problem != nil {
 		return problem
 	}
@@ -99,21 +99,21 @@ func (c Config) check() error {
 
 func noDevice(field, path string) error {
 	if strings.HasPrefix(path, "/dev/") {
-		return &vmspec.Error{Field: field, Problem: "a disk server serves only files"}
+		return &vmspec.Error{Field: field, Problem: "a disk server supports only files"}
 	}
 	return nil
 }
 
-// life is one run of the process. It is used by one goroutine.
+// life is one run of the process. It is used by a single goroutine.
 type life struct {
 	config   Config
 	log      *slog.Logger
 	disks    *disks.Set
 	reporter *controller.Reporter
-	growing  sync.Mutex // one growth at a time
+	growing  sync.Mutex // only one growth at a time
 }
 
-// live returns why the process terminates.
+// live runs until the process must terminate, and returns the reason.
 func (l *life) live(ctx context.Context) error {
 	spec := l.config.Spec
 	us, err := l.us()
@@ -138,7 +138,7 @@ func (l *life) live(ctx context.Context) error {
 	return errors.Join(l.serve(ctx, us.GetPodName()), l.disks.Unlock())
 }
 
-// us returns the ID of this run.
+// us returns the ID of this process run.
 func (l *life) us() (*vmpb.HypervisorID, error) {
 	pod, err := hypervisor.PodName(l.config.Spec)
 	if err != nil {
@@ -154,8 +154,8 @@ func (l *life) us() (*vmpb.HypervisorID, error) {
 	}, nil
 }
 
-// onConnection calls a function whenever a new connection is established, until the context ends: it may be to
-// another controller, which needs the whole report.
+// onConnection calls a function whenever a new connection is established, until the context is canceled. A new
+// connection may lead to another controller, which needs the whole report.
 func onConnection(ctx context.Context, conn *grpc.ClientConn, call func()) {
 	for state := conn.GetState(); ; state = conn.GetState() {
 		switch state {
@@ -170,7 +170,7 @@ func onConnection(ctx context.Context, conn *grpc.ClientConn, call func()) {
 	}
 }
 
-// prepare locks the disks and makes them complete, like a hypervisor.
+// prepare locks the disks and prepares them, as a hypervisor does.
 func (l *life) prepare(ctx context.Context) error {
 	preparing := disks.Preparer{
 		Spec: l.config.Spec, Run: l.config.Paths.Run, WriteDisk: l.config.WriteDisk, Report: l.reporter.Update,
@@ -203,7 +203,7 @@ func (l *life) prepare(ctx context.Context) error {
 	return nil
 }
 
-// serve serves the disks until the context ends.
+// serve serves the disks until the context is canceled.
 func (l *life) serve(ctx context.Context, pod string) (err error) {
 	server, err := diskserver.New(diskserver.Config{
 		Disks: l.exports(), Run: l.config.Paths.Run, Program: l.config.Program, Log: l.log, Locks: l.disks.Locks(), Grow: l.grow,
@@ -239,7 +239,7 @@ func (l *life) serve(ctx context.Context, pod string) (err error) {
 	}
 }
 
-// exports returns the disks by the names that hypervisors use.
+// exports returns the disks under the names that hypervisors use.
 func (l *life) exports() []diskserver.Disk {
 	exports := []diskserver.Disk{{Name: session.Export(""), Path: l.config.Paths.RootDisk}}
 	for _, data := range l.config.Spec.GetDataDisks() {
@@ -248,7 +248,7 @@ func (l *life) exports() []diskserver.Disk {
 	return exports
 }
 
-// grow enlarges disks, reports their sizes, and returns them.
+// grow enlarges disks, reports their sizes to the controller, and returns them.
 func (l *life) grow(wanted map[string]uint64) (map[string]uint64, error) {
 	l.growing.Lock()
 	defer l.growing.Unlock()

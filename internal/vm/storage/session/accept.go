@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// firstPause and lastPause limit the time between two attempts to accept a connection.
+// firstPause and lastPause are the shortest and the longest pause between two attempts to accept a connection.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// Accept waits for the next connection of a listener that lives as long as the context. It retries while the process
-// has too many open files. An error means that the listener is closed, or the context has ended.
+// Accept waits for the next connection of a listener that stays open until the context is canceled. It retries
+// while the process has too many open files. It returns an error if the listener is closed or the context is
+// canceled.
 func Accept(ctx context.Context, from net.Listener) (net.Conn, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		conn, err := from.Accept()

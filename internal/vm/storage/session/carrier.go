@@ -17,25 +17,26 @@ import (
 // beginLimit is the timeout for connecting and beginning a session.
 const beginLimit = 10 * time.Second
 
-// silence is how long the server may acknowledge nothing of what QEMU sends until the connection is closed. QEMU then
-// gets an error, and connects again when the guest is continued. The kernel's own limit is a quarter of an hour.
+// silence is how long the server may fail to acknowledge what QEMU sends before the connection is closed. QEMU
+// then gets an error and reconnects when the guest is continued. The kernel's own limit is fifteen minutes.
 const silence = 30 * time.Second
 
-// Carrier is a hypervisor's side of its sessions, one for each connection of QEMU. All fields are required.
+// Carrier is a hypervisor's side of its sessions. QEMU has one session for each connection. All fields are
+// required.
 type Carrier struct {
 	// To is where the disks are served.
 	To storage.Attachment
 	// Token is the token of the hypervisor's lease.
 	Token storage.Token
-	// Connect authenticates a connection with the hypervisor or server in a Pod of this VM:
+	// Connect authenticates a connection with the hypervisor or disk server in a Pod of this VM. It is
 	// identity.Siblings.Connect.
 	Connect func(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
-	// Refused is called with the error of Begin when a session did not begin. QEMU then gets an error, and connects
-	// again when the guest is continued.
+	// Refused is called with the error of Begin when a session cannot be started. QEMU then gets an error and
+	// reconnects when the guest is continued.
 	Refused func(error)
 }
 
-// Begin begins a session. Errors: storage.ErrRevoked, which is permanent; storage.ErrNotOpen; or those of the
+// Begin starts a session. Errors: storage.ErrRevoked, which is permanent; storage.ErrNotOpen; or those of the
 // connection.
 func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, beginLimit)
@@ -57,12 +58,12 @@ func (c Carrier) Begin(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// Carry is the function Carry for this carrier.
+// Carry calls the function Carry with this carrier.
 func (c Carrier) Carry(ctx context.Context, from net.Listener) { Carry(ctx, from, c.Begin, c.Refused) }
 
-// Carry serves QEMU's connections until the context ends. Then it closes the listener, and waits until all sessions
-// have ended. Each connection calls begin. If that fails, refused gets the error, and QEMU connects again when the
-// guest is continued.
+// Carry serves QEMU's connections until the context is canceled. It then closes the listener and waits until all
+// sessions have ended. It calls begin for each connection. If that fails, it calls refused with the error; QEMU
+// reconnects when the guest is continued.
 func Carry(ctx context.Context, from net.Listener, begin func(context.Context) (net.Conn, error), refused func(error)) {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()

@@ -19,7 +19,7 @@ func Export(name string) string {
 	return "data-" + name
 }
 
-// Numbers of the protocol of NBD, "fixed newstyle negotiation"
+// Constants of the NBD protocol, "fixed newstyle negotiation"
 // (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md).
 const (
 	nbdMagic      = 0x4e42444d41474943 // NBDMAGIC
@@ -40,10 +40,10 @@ const (
 	maxReply = 4096
 )
 
-var errNotNBD = errors.New("the disk server does not speak NBD as QEMU does")
+var errNotNBD = errors.New("the disk server does not use QEMU's variant of NBD")
 
-// Sizes begins a session, asks for the sizes of disks in bytes, and ends it. The names are names of exports. Errors:
-// those of Begin, or storage.ErrNoDisk.
+// Sizes starts a session, queries the sizes of disks in bytes, and ends the session. The names are names of
+// exports. Errors: those of Begin, or storage.ErrNoDisk.
 func (c Carrier) Sizes(ctx context.Context, exports []string) ([]uint64, error) {
 	conn, err := c.Begin(ctx)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c Carrier) Sizes(ctx context.Context, exports []string) ([]uint64, error) 
 	return sizes(conn, exports)
 }
 
-// sizes is an NBD client that only asks for sizes.
+// sizes is an NBD client that only queries sizes.
 func sizes(conn io.ReadWriter, exports []string) ([]uint64, error) {
 	var hello struct {
 		Magic, Options uint64
@@ -85,7 +85,7 @@ func sizes(conn io.ReadWriter, exports []string) ([]uint64, error) {
 
 func sizeOf(conn io.ReadWriter, export string) (size uint64, err error) {
 	request := append(binary.BigEndian.AppendUint32(nil, uint32(len(export))), export...)
-	request = append(request, 0, 0) // the information that every server provides
+	request = append(request, 0, 0) // no specific information; every server provides the size
 	if err := ask(conn, optionInfo, request); err != nil {
 		return 0, err
 	}
