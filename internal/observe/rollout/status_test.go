@@ -66,7 +66,7 @@ var situations = map[string]struct {
 		g.machines, g.set("b").Status = g.machines[:2], v1alpha1.MachineSetStatus{}
 		g.around.Events = []corev1.Event{backOff("pool-b", 5, 10*time.Second, "pool-b-9")}
 	}), Progressing},
-	"no-image": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "Unknown", "Cloud provider message - image https://images.example.com/"+strings.Repeat("very-long-", 20)+"name.qcow2: the server answered 404 Not Found"))), Progressing},
+	"no-image": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "Unknown", "Cloud provider message - image https://images.example.com/"+strings.Repeat("very-long-", 20)+"name.qcow2: the server returned 404 Not Found"))), Progressing},
 	"no-room": {all(rolls, has("b", 1, crashes, says(2*time.Minute, failed, "Internal", "Cloud provider message - machine codes error: code = [Internal] message = [try later]")),
 		has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom))), Progressing},
 	"unhealthy": {all(rolls, has("b", 1, v1alpha1.MachineUnknown, says(time.Minute, processing, "", "Machine pool-b-3 is unhealthy - changing MachineState to Unknown."))), Progressing},

@@ -24,58 +24,59 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Config is the input of Run.
+// Config is the configuration of Run.
 type Config struct {
-	// Spec is the VM, as vmspec.Parse returns it. Required.
+	// Spec is the VM's specification, as returned by vmspec.Parse. Required.
 	Spec *vmpb.VMSpec
-	// Paths of files; see PathsFor. Required.
+	// Paths are the paths of files; see PathsFor. Required.
 	Paths Paths
-	// Network holds the prefixes of the guest's user-mode network, at most one of each IP version: IPv4 of 8 to 28
-	// bits, IPv6 of 64 bits. The second address of each is the gateway. They must contain the VM's addresses. If
-	// empty, the guest has no network. IPv6 alone is rejected.
+	// Network holds the prefixes of the guest's user-mode network, at most one of each IP version: IPv4 with 8 to
+	// 28 bits, IPv6 with 64 bits. The second address of each prefix is the gateway. The prefixes must contain the
+	// VM's addresses. If empty, the guest has no network. IPv6 without IPv4 is rejected.
 	Network []netip.Prefix
-	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at the gateway's addresses.
-	// If empty, there are none.
+	// HostPorts are the TCP ports of the host's loopback interface that the guest may connect to, at the addresses
+	// of the gateway. If empty, the guest may connect to none of them.
 	HostPorts []uint16
-	// Switch is the path of the socket of the switch that connects the guest to other guests; see package network. If
-	// empty, the guest reaches no other guest.
+	// Switch is the path of the socket of the switch that connects the guest to other guests; see package network.
+	// If empty, the guest cannot reach other guests.
 	Switch string
 	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
-	// Machines starts the machine. Required.
+	// Machines starts machines. Required.
 	Machines Starter
 	// WriteDisk creates the root disk from an image. The default is image.WriteDisk.
 	WriteDisk func(context.Context, image.Source, image.Target, image.Options) error
 	// Fetch downloads a boot file to a path. The default is image.Fetch.
 	Fetch func(ctx context.Context, source image.Source, path string, options image.Options) error
-	// Connect opens the connection to the controller, with the credentials of this
-	// process and controller.DialOptions. It must not wait for the controller. Required.
+	// Connect opens the connection to the controller, using the credentials of this process and
+	// controller.DialOptions. It must not wait for the controller. Required.
 	Connect func(target string) (*grpc.ClientConn, error)
-	// IdentityError returns why this process cannot authenticate to the controller, unless the reason is that the
-	// controller is unreachable; nil if it can. With an error, the guest does not start. If IdentityError is nil, the
-	// process can always authenticate.
+	// IdentityError returns why this process cannot authenticate to the controller, or nil if it can or the
+	// controller is merely unreachable. The guest does not start while it returns an error. If IdentityError is
+	// nil, the process can always authenticate.
 	IdentityError func() error
-	// Peers serves the services over the network. The zero value does not.
+	// Peers configures the services on the network. The zero value disables them.
 	Peers service.Peers
-	// Migration configures live migration. If nil, a guest is shut down instead of migrated. Required for
+	// Migration configures live migration. If nil, a guest is shut down instead of being migrated. Required for
 	// SM_INCOMING_MIGRATION.
 	Migration *Migration
-	// DiskServer connects to the disk server: identity.Siblings.Connect. Required for disks_served.
+	// DiskServer connects to the disk server. It is identity.Siblings.Connect. Required for disks_served.
 	DiskServer served.Connect
-	// Watchdog starts a watchdog for this process, which Close stops. Required for LM_FULL_LEASES.
+	// Watchdog starts a watchdog for this process. Close stops it. Required for LM_FULL_LEASES.
 	Watchdog func() (Watchdog, error)
-	// Clock never goes back, and counts while the host is suspended. The default is watchdog.Now.
+	// Clock returns the current time. It never goes back and keeps running while the host is suspended. The
+	// default is watchdog.Now.
 	Clock func() lease.Instant
 	// Timing holds the time limits. Zero fields use the defaults.
 	Timing Timing
-	// SecondSIGTERM receives when the process is asked to terminate again: then the time for a controller that does not
-	// respond becomes short. If nil, it never receives. See the function SecondSIGTERM.
+	// SecondSIGTERM receives a value when the process gets another SIGTERM. The time to wait for an unresponsive
+	// controller then becomes short. If nil, further signals have no effect. See the function SecondSIGTERM.
 	SecondSIGTERM <-chan struct{}
 	// Log is the logger. If nil, nothing is logged.
 	Log *slog.Logger
 }
 
-// Watchdog kills this process if it outlives its lease: a *watchdog.Watchdog.
+// Watchdog kills this process if it outlives its lease. It is implemented by *watchdog.Watchdog.
 type Watchdog interface {
 	controller.Watchdog
 	Close()
@@ -83,10 +84,10 @@ type Watchdog interface {
 
 // Migration configures live migration.
 type Migration struct {
-	// Siblings are the other hypervisors of the VM: an identity.Siblings. Required.
+	// Siblings are the other hypervisors of the VM. Required.
 	Siblings Siblings
-	// Bandwidth is the limit for memory and for disks, each in bytes per second. If 0, QEMU's default applies to the
-	// memory, and the disks have no limit.
+	// Bandwidth limits the transfer of memory and the transfer of disks, each in bytes per second. If 0, QEMU's
+	// default applies to the memory, and the disks are not limited.
 	Bandwidth uint64
 	// Departure holds the time limits of a source. Zero fields use the defaults.
 	Departure departure.Timing
@@ -94,31 +95,32 @@ type Migration struct {
 	Arrival arrival.Timing
 }
 
-// Siblings are the other hypervisors of the VM.
+// Siblings are the other hypervisors of the VM. It is implemented by identity.Siblings.
 type Siblings interface {
 	departure.Siblings
 	arrival.Siblings
 }
 
-// Paths of the files that a hypervisor uses.
+// Paths are the paths of the files that a hypervisor uses.
 type Paths struct {
-	// RootDisk is the file with the root disk; its directory must exist. Next to it are its lock (".lock") and, while
-	// it is written, the partial file (".partial").
+	// RootDisk is the file with the root disk. Its directory must exist. The disk's lock (".lock") and, while the
+	// disk is being written, a partial file (".partial") are next to it.
 	RootDisk string
-	// DataDisks are the files with the data disks, by the disk's name, as for RootDisk.
+	// DataDisks are the files with the data disks, by the name of the disk. The rules of RootDisk apply to them,
+	// too.
 	DataDisks map[string]string
-	// Run is the directory for files that live as long as the Pod: the socket, and QEMU's inputs. It is created if
+	// Run is the directory for files that live as long as the Pod: the socket and QEMU's inputs. It is created if
 	// necessary.
 	Run string
-	// UserData is the file with the guest's configuration. If empty, there is none.
+	// UserData is the file with the guest's configuration. If empty, the guest has no user data.
 	UserData string
 }
 
-// Socket is the unix socket of the services.
+// Socket returns the path of the Unix socket of the services.
 func (p Paths) Socket() string { return filepath.Join(p.Run, filepath.Base(vmpb.SocketPath)) }
 
-// PathsFor returns the paths of the container's contract and the specification, below the directory root. An empty
-// root is the root of the file system.
+// PathsFor returns the paths that the container contract and the specification define, below the directory root.
+// If root is empty, the paths start at the root of the file system.
 func PathsFor(spec *vmpb.VMSpec, root string) Paths {
 	paths := Paths{
 		RootDisk: filepath.Join(root, vmpb.RootDiskPath),
@@ -143,20 +145,21 @@ func PathsFor(spec *vmpb.VMSpec, root string) Paths {
 type Timing struct {
 	// LockRetry is the time between two attempts to lock the disk. The default is 1 s.
 	LockRetry time.Duration
-	// LockLimit is how long to wait for a locked disk: a process that is about to terminate may still hold the lock.
-	// The default is 60 s.
+	// LockLimit is how long to wait for a locked disk, because a process that is about to terminate may still hold
+	// the lock. The default is 60 s.
 	LockLimit time.Duration
-	// FirstAnswer is how long to wait for the controller's first response before the guest starts without it. The
+	// FirstResponse is how long to wait for the controller's first response before the guest starts without one. The
 	// default is 10 s.
-	FirstAnswer time.Duration
-	// Identity is how long a process tries to get a certificate if no one issues it. The default is 60 s.
+	FirstResponse time.Duration
+	// Identity is how long the process tries to get a certificate if no controller issues one. The default is 60
+	// s.
 	Identity time.Duration
-	// Prepared is how long to wait for the controller's confirmation that the disk is prepared. The default is 10 s.
+	// Prepared is how long to wait until the controller confirms that the disks are prepared. The default is 10 s.
 	Prepared time.Duration
 	// Grace is how long a guest may take to shut down. The default is 20 s.
 	Grace time.Duration
-	// Press is the time between two presses of the power button: a guest that is booting does not notice the first
-	// one. The default is 3 s.
+	// Press is the time between two presses of the power button. A guest that is booting may miss the first one.
+	// The default is 3 s.
 	Press time.Duration
 	// Command is how long QEMU may take to start or to execute a command. The default is 30 s.
 	Command time.Duration
@@ -164,21 +167,22 @@ type Timing struct {
 	Quit time.Duration
 	// Resume is the time between two attempts to continue a guest whose storage failed. The default is 5 s.
 	Resume time.Duration
-	// Settle is how long such a guest must run until the storage counts as working again. The default is 1 s.
+	// Settle is how long such a guest must run before its storage counts as working again. The default is 1 s.
 	Settle time.Duration
-	// Margin is what remains of VMSpec.grace when everything else has taken as long as allowed. The default is 2 s.
+	// Margin is the part of VMSpec.grace that remains if everything else takes as long as allowed. The default is
+	// 2 s.
 	Margin time.Duration
 }
 
 // Starter starts machines.
 type Starter interface {
-	// Accelerator returns the accelerator of the machines.
+	// Accelerator returns the accelerator that the machines use.
 	Accelerator() (qemu.Accelerator, error)
 	// Start starts a machine, like qemu.Start.
 	Start(ctx context.Context, config qemu.Config) (Machine, error)
 }
 
-// Machine is a running machine: a *qemu.Process.
+// Machine is a running machine. It is implemented by *qemu.Process.
 type Machine interface {
 	service.Guest
 	departure.Machine
@@ -209,7 +213,7 @@ func (q QEMU) Accelerator() (qemu.Accelerator, error) { return qemu.DetectAccele
 func (q QEMU) Start(ctx context.Context, config qemu.Config) (Machine, error) {
 	process, err := qemu.Start(ctx, q.Program, config)
 	if err != nil {
-		return nil, err // a nil *qemu.Process would not be a nil Machine
+		return nil, err // a nil *qemu.Process would become a non-nil Machine
 	}
 	return process, nil
 }
@@ -233,7 +237,7 @@ func (c Config) withDefaults() Config {
 	t := &c.Timing
 	t.LockRetry = cmp.Or(t.LockRetry, time.Second)
 	t.LockLimit = cmp.Or(t.LockLimit, time.Minute)
-	t.FirstAnswer = cmp.Or(t.FirstAnswer, 10*time.Second)
+	t.FirstResponse = cmp.Or(t.FirstResponse, 10*time.Second)
 	t.Identity = cmp.Or(t.Identity, time.Minute)
 	t.Prepared = cmp.Or(t.Prepared, 10*time.Second)
 	t.Grace = cmp.Or(t.Grace, 20*time.Second)
@@ -252,9 +256,9 @@ func (c Config) check() error {
 	case c.Spec == nil:
 		return &vmspec.Error{Field: "spec", Problem: "is required"}
 	case c.Machines == nil || c.Connect == nil || c.Paths.RootDisk == "" || c.Paths.Run == "":
-		return errors.New("the configuration lacks paths, machines or the connection")
+		return errors.New("the configuration must set Paths, Machines and Connect")
 	case c.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION && c.Migration == nil:
-		return &vmspec.Error{Field: "mode", Problem: "SM_INCOMING_MIGRATION is not possible without connections to other hypervisors"}
+		return &vmspec.Error{Field: "mode", Problem: "SM_INCOMING_MIGRATION requires connections to other hypervisors"}
 	}
 	if err := vmspec.Check(c.Spec); err != nil {
 		return err
@@ -269,13 +273,13 @@ func (c Config) check() error {
 	return err
 }
 
-// checkLeased returns what is missing for a virtual machine with leases; nil if nothing is.
+// checkLeased returns an error if the configuration lacks something that a virtual machine with leases requires.
 func (c Config) checkLeased() error {
 	switch {
 	case fullLeases(c.Spec) && c.Watchdog == nil:
-		return &vmspec.Error{Field: "lease_mode", Problem: "LM_FULL_LEASES is not possible without a watchdog"}
+		return &vmspec.Error{Field: "lease_mode", Problem: "LM_FULL_LEASES requires a watchdog"}
 	case c.Spec.GetDisksServed() && c.DiskServer == nil:
-		return &vmspec.Error{Field: "disks_served", Problem: "is not possible without connections to the disk server"}
+		return &vmspec.Error{Field: "disks_served", Problem: "requires connections to the disk server"}
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// metadataKey is where the guest finds its VMMetadata in fw_cfg.
+// metadataKey is the fw_cfg key under which the guest finds its VMMetadata.
 const metadataKey = "vm.metropolis.monogon.dev/v1/metadata.pb"
 
 // Defaults of Resources.
@@ -27,8 +27,8 @@ const (
 	defaultMemoryBytes = 512 << 20
 )
 
-// describeGuest writes the guest's inputs to the run directory and returns the machine to start, without its
-// accelerator and disks. The same specification results in the same machine on every host.
+// describeGuest writes the guest's inputs to the run directory and returns the description of the machine, without
+// its accelerator and disks. The same specification results in the same machine on every host.
 func describeGuest(config Config) (qemu.Config, error) {
 	spec := config.Spec
 	network, err := guestNetwork(spec, config.Network, config.HostPorts)
@@ -65,26 +65,27 @@ func describeGuest(config Config) (qemu.Config, error) {
 	}, nil
 }
 
-// guestNetwork returns the guest's network card, or nil without a network. Errors: *vmspec.Error.
+// guestNetwork returns the guest's network interface, or nil if the guest has no network. The error is a
+// *vmspec.Error.
 func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix, hostPorts []uint16) (*qemu.UserNetwork, error) {
-	wanted, err := vmspec.ParseAddresses(spec.GetAddress())
+	desired, err := vmspec.ParseAddresses(spec.GetAddress())
 	if err != nil {
 		return nil, err
 	}
 	if len(prefixes) == 0 {
-		if wanted != (vmspec.Addresses{}) {
-			return nil, &vmspec.Error{Field: "address", Problem: "the guest has no network to use an address in"}
+		if desired != (vmspec.Addresses{}) {
+			return nil, &vmspec.Error{Field: "address", Problem: "requires a network, and the guest has none"}
 		}
 		return nil, nil
 	}
-	network := &qemu.UserNetwork{MAC: hardwareAddress(spec), Address4: wanted.V4, Address6: wanted.V6, HostPorts: hostPorts}
+	network := &qemu.UserNetwork{MAC: hardwareAddress(spec), Address4: desired.V4, Address6: desired.V6, HostPorts: hostPorts}
 	for _, prefix := range prefixes {
 		place := &network.IPv6
 		if prefix.Addr().Is4() {
 			place = &network.IPv4
 		}
 		if place.IsValid() {
-			return nil, &vmspec.Error{Field: "spec", Problem: fmt.Sprintf("the network has more than one prefix of the IP version of %s", prefix)}
+			return nil, &vmspec.Error{Field: "spec", Problem: fmt.Sprintf("the network has more than one prefix of the same IP version as %s", prefix)}
 		}
 		*place = prefix
 	}
@@ -94,7 +95,7 @@ func guestNetwork(spec *vmpb.VMSpec, prefixes []netip.Prefix, hostPorts []uint16
 	return network, nil
 }
 
-// hardwareAddress returns a locally administered address that is the same on every host.
+// hardwareAddress returns a locally administered address, which is the same on every host.
 func hardwareAddress(spec *vmpb.VMSpec) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(identityOf(spec)))
 	return append(net.HardwareAddr{0x02}, sum[:5]...)
@@ -105,7 +106,7 @@ func identityOf(spec *vmpb.VMSpec) string {
 	return cmp.Or(spec.GetUuid(), spec.GetNamespace()+"/"+spec.GetName())
 }
 
-// links returns the guest's links, or nil if it has no static addresses.
+// links returns the guest's links, or nil if the guest has no static addresses.
 func links(n *qemu.UserNetwork) *vmpb.NetworkConfig {
 	if n == nil || !n.Address4.IsValid() && !n.Address6.IsValid() {
 		return nil
@@ -132,8 +133,8 @@ func writeMetadata(path string, spec *vmpb.VMSpec, network *qemu.UserNetwork) er
 	return nil
 }
 
-// writeSeed writes the volume with the guest's configuration and returns its path. It returns an empty path without
-// user data.
+// writeSeed writes the volume with the guest's configuration and returns its path. Without user data it returns an
+// empty path.
 func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
 	if config.Paths.UserData == "" {
 		return "", nil

@@ -13,9 +13,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// storage is where the guest's disks are: a *disks.Set, or a *served.Disks.
+// storage is the storage of the guest's disks: a *disks.Set or a *served.Disks.
 type storage interface {
-	// Lock excludes other processes from the disks. Errors: disk.ErrLocked.
+	// Lock excludes other processes from the disks. It returns disk.ErrLocked if another process holds them.
 	Lock() error
 	Unlock() error
 	// Locked reports whether the disks are locked.
@@ -24,14 +24,15 @@ type storage interface {
 	Attach(to *qemu.Disks) error
 	// Sizes returns the sizes of the disks, the root disk first.
 	Sizes() ([]*vmpb.DiskSize, error)
-	// Shared reports whether both sides of a migration use the same disks, so that none is copied.
+	// Shared reports whether both sides of a migration use the same disks, which means that no disk is copied.
 	Shared() bool
-	// Expect prepares the disks for a guest that arrives. The sizes are those of the disks that are copied.
+	// Expect prepares the disks for a guest that will be received. The sizes are those of the disks that are
+	// copied.
 	Expect(sizes []*vmpb.DiskSize) error
 }
 
-// guestDisks are the disks of the guest. A disk server locks, prepares and grows the disks that it serves itself; of these,
-// only the run directory is locked here.
+// guestDisks are the disks of the guest. A disk server locks, prepares and grows the disks that it serves. In that
+// case, this process only locks its run directory.
 type guestDisks struct {
 	storage
 	local    *disks.Set    // nil if a server serves the disks
@@ -40,11 +41,11 @@ type guestDisks struct {
 	log      *slog.Logger
 	// claimed is the run that has claimed the disks.
 	claimed string
-	// isNew is whether disks were created that the controller may not know of.
+	// isNew is true if disks were created that the controller may not know about.
 	isNew bool
 	// known are the sizes of the disks. If nil, they must be measured.
 	known *controller.Disks
-	// grown is the last request to grow that QEMU got, or nil.
+	// grown is the last request to grow that was passed to QEMU, or nil.
 	grown *controller.Disks
 }
 
@@ -68,7 +69,7 @@ func newGuestDisks(config Config) *guestDisks {
 // lock locks the disks. It must be called before anything is written to a disk or next to it.
 func (d *guestDisks) lock(ctx context.Context) error { return d.preparer.AwaitLock(ctx, d.Lock) }
 
-// claim records that a run is the one that runs a guest on shared disks.
+// claim records on shared disks that this run runs the guest.
 func (d *guestDisks) claim(us *vmpb.HypervisorID) error {
 	if d.local == nil {
 		return nil
@@ -77,12 +78,12 @@ func (d *guestDisks) claim(us *vmpb.HypervisorID) error {
 	return d.local.Claim(d.claimed)
 }
 
-// claimOf names a run in the claim of disks.
+// claimOf returns the name of a run in a claim of disks.
 func claimOf(us *vmpb.HypervisorID) string {
 	return fmt.Sprintf("%s/%d", us.GetPodName(), us.GetRunId())
 }
 
-// prepare makes local disks complete. They are created only once.
+// prepare prepares local disks. Disks are created only once.
 func (d *guestDisks) prepare(ctx context.Context) (err error) {
 	if d.local != nil {
 		d.isNew, err = d.preparer.Prepare(ctx, d.local)
@@ -96,7 +97,7 @@ func (d *guestDisks) mustBeReported() bool { return d.local != nil && d.local.Mu
 // release unlocks shared disks for the target of a migration.
 func (d *guestDisks) release() error {
 	if d.local == nil {
-		return nil // the fencing token excludes others from served disks
+		return nil // the fencing token excludes other hypervisors from served disks
 	}
 	return d.local.Release()
 }
@@ -106,7 +107,7 @@ func (d *guestDisks) takeOver(ctx context.Context, from *vmpb.HypervisorID) erro
 	return d.relock(ctx, claimOf(from))
 }
 
-// retake locks shared disks again that were released for a target which did not get the VM.
+// retake locks shared disks again after they were released for a target that did not get the VM.
 func (d *guestDisks) retake(ctx context.Context, us *vmpb.HypervisorID) error {
 	if d.local == nil || d.Locked() {
 		return nil
@@ -117,7 +118,7 @@ func (d *guestDisks) retake(ctx context.Context, us *vmpb.HypervisorID) error {
 	return d.claim(us)
 }
 
-// relock locks shared disks, and fails if another run than the given one has used them meanwhile.
+// relock locks shared disks. It fails if a run other than the given one has used them in the meantime.
 func (d *guestDisks) relock(ctx context.Context, claim string) error {
 	if d.local == nil || d.Locked() {
 		return nil
@@ -128,17 +129,17 @@ func (d *guestDisks) relock(ctx context.Context, claim string) error {
 	return d.local.Unused(claim)
 }
 
-// follow attaches served disks where a lease locates them, with its token.
+// follow attaches served disks at the location in a lease, using the token of the lease.
 func (d *guestDisks) follow(lease *controller.Lease) {
 	if d.served != nil {
 		d.served.Follow(lease)
 	}
 }
 
-// located reports whether the lease says where the disks can be attached. Local disks need no lease.
+// located reports whether the location of the disks is known from the lease. Local disks do not need a lease.
 func (d *guestDisks) located() bool { return d.served == nil || d.served.Located() }
 
-// await waits until the disks can be attached, and reports meanwhile what it waits for.
+// await waits until the disks can be attached. Meanwhile it reports what it is waiting for.
 func (d *guestDisks) await(ctx context.Context, report func(string)) error {
 	if d.served == nil {
 		return nil
@@ -155,14 +156,14 @@ func (d *guestDisks) available(ctx context.Context) bool {
 	return err == nil
 }
 
-// detach closes the connections to served disks, and waits until nothing more is sent.
+// detach closes the connections to served disks. When it returns, nothing more is sent.
 func (d *guestDisks) detach() {
 	if d.served != nil {
 		d.served.Detach()
 	}
 }
 
-// explain adds to a message about failed storage why the disks cannot be attached.
+// explain appends the reason why the disks cannot be attached to a message about failed storage.
 func (d *guestDisks) explain(message string) string {
 	if d.served == nil {
 		return message
@@ -170,7 +171,7 @@ func (d *guestDisks) explain(message string) string {
 	return d.served.Explain(message)
 }
 
-// describe returns what both sides of a migration must agree on about their disks.
+// describe returns the properties of the disks that both sides of a migration must agree on.
 func (d *guestDisks) describe() negotiation.Machine {
 	return negotiation.Machine{SharedDisk: d.Shared(), Served: d.served != nil}
 }
@@ -188,8 +189,8 @@ func (d *guestDisks) sizes() *controller.Disks {
 	return d.known
 }
 
-// grow enlarges local disks to at least the desired sizes. A failure is not retried: the next start of the VM enlarges the
-// disk. Nil sizes request nothing.
+// grow enlarges local disks to at least the desired sizes. A failure is not retried: the disks are enlarged when
+// the VM is next started. If desired is nil, grow does nothing.
 func (d *guestDisks) grow(ctx context.Context, machine Machine, desired *controller.Disks) {
 	if d.local == nil || desired == nil || desired == d.grown {
 		return
@@ -199,5 +200,5 @@ func (d *guestDisks) grow(ctx context.Context, machine Machine, desired *control
 		err := machine.Grow(ctx, size.GetName(), size.GetBytes())
 		d.log.Info("growing a disk", "disk", size.GetName(), "bytes", size.GetBytes(), "error", err)
 	}
-	d.known = nil // measured when they are reported
+	d.known = nil // they are measured when they are reported
 }

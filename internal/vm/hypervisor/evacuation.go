@@ -9,37 +9,40 @@ import (
 )
 
 const (
-	// maxUnreachable is how long an unreachable controller is waited for: the whole installation may be shutting down.
+	// maxUnreachable is how long to wait for an unreachable controller. It is short because the whole installation
+	// may be shutting down.
 	maxUnreachable = 2 * time.Second
-	// maxFailOver replaces maxUnreachable if the controller was connected when the process was asked to terminate: then
-	// another replica of it may be starting.
+	// maxFailOver replaces maxUnreachable if the controller was connected when the process was asked to terminate:
+	// another replica of the controller may be starting.
 	maxFailOver = time.Minute
 )
 
-// evacuation moves the guest to another hypervisor when the controller requests it, or when the process is asked to
-// terminate. If the guest cannot be moved in time, it requests a shutdown instead. The zero value cannot migrate.
+// evacuation moves the guest to another hypervisor when the controller requests it, or when the process is asked
+// to terminate. If the guest cannot be moved in time, it requests a shutdown instead. The zero value cannot
+// migrate the guest.
 //
-// The methods return what is left to do for the hypervisor, see hypervisor.apply.
+// The methods return the action that the hypervisor must take; see hypervisor.apply.
 type evacuation struct {
 	migrations *departure.Departure // nil if live migration is disabled
 	log        *slog.Logger
-	// requested is whether the controller requests, by the run lease, that the VM moves.
+	// requested is true while the controller requests, in its response to the run lease, that the VM moves.
 	requested bool
-	// stopping is whether the process was asked to terminate.
+	// stopping is true once the process was asked to terminate.
 	stopping bool
-	// timeout receives when the time for migrating is over.
+	// timeout receives a value when the time for migrating has run out.
 	timeout <-chan time.Time
-	// controllerTimeout is how long the controller may be unreachable until the guest is shut down instead of migrated,
-	// and controllerDeadline is when that time is over.
+	// controllerTimeout is how long the controller may be unreachable before the guest is shut down instead of
+	// migrated. controllerDeadline is when that time has run out.
 	controllerTimeout  time.Duration
 	controllerDeadline time.Time
-	// recheck receives when controllerDeadline has passed after expedite.
+	// recheck receives a value when controllerDeadline has passed after expedite.
 	recheck <-chan time.Time
-	// shutDown is whether the guest must shut down once no migration is in progress.
+	// shutDown is true if the guest must shut down once no migration is in progress.
 	shutDown bool
-	// shutdownReason tells users why the guest shuts down instead of migrating. It is empty if the controller decided so.
+	// shutdownReason explains to users why the guest shuts down instead of migrating. It is empty if the controller
+	// decided that.
 	shutdownReason string
-	// committed is whether another hypervisor may run the guest.
+	// committed is true if another hypervisor may run the guest.
 	committed bool
 }
 
@@ -52,7 +55,7 @@ func (e *evacuation) close() {
 // idle reports whether no migration is in progress.
 func (e *evacuation) idle() bool { return e.migrations == nil || e.migrations.Idle() }
 
-// controlsQEMU reports whether a migration decides if QEMU runs the guest.
+// controlsQEMU reports whether a migration controls whether QEMU runs the guest.
 func (e *evacuation) controlsQEMU() bool { return e.migrations != nil && e.migrations.ControlsQEMU() }
 
 // mayRun reports whether the guest may run here.
@@ -65,17 +68,17 @@ func (e *evacuation) results() <-chan departure.Result {
 	return e.migrations.Results()
 }
 
-// tell passes an event to the migration.
-func (e *evacuation) tell(event handover.SourceEvent) handover.SourceAction {
-	return e.note(e.migrations.Tell(event))
+// handle passes an event to the migration.
+func (e *evacuation) handle(event handover.SourceEvent) handover.SourceAction {
+	return e.record(e.migrations.Handle(event))
 }
 
 // take passes the result of a step to the migration.
 func (e *evacuation) take(result departure.Result) handover.SourceAction {
-	return e.note(e.migrations.Take(result))
+	return e.record(e.migrations.Take(result))
 }
 
-func (e *evacuation) note(action handover.SourceAction) handover.SourceAction {
+func (e *evacuation) record(action handover.SourceAction) handover.SourceAction {
 	switch action {
 	case handover.ShutDown:
 		e.shutDown = e.stopping
@@ -85,17 +88,17 @@ func (e *evacuation) note(action handover.SourceAction) handover.SourceAction {
 	return action
 }
 
-// terminate ends the guest's run here because the controller requests it.
+// terminate stops the guest's run on this hypervisor because the controller requests it.
 func (e *evacuation) terminate() handover.SourceAction {
 	if e.migrations == nil {
 		return handover.Kill
 	}
-	return e.tell(handover.Terminated)
+	return e.handle(handover.Terminated)
 }
 
-// follow moves the VM or keeps it as the controller requests, or continues a guest that has waited for its lease.
-// disksLocated is whether the disks can be attached: a guest whose disks were cut off with the token of its previous run
-// cannot use them without the new one.
+// follow moves or keeps the VM as the controller requests, or continues a guest that has waited for its lease.
+// disksLocated reports whether the disks can be attached. A guest whose disks were cut off together with the token
+// of its previous run cannot use them without the new token.
 func (e *evacuation) follow(requested, disksLocated bool) handover.SourceAction {
 	switch {
 	case e.migrations == nil:
@@ -110,22 +113,22 @@ func (e *evacuation) follow(requested, disksLocated bool) handover.SourceAction 
 	e.requested = requested
 	switch {
 	case requested:
-		return e.tell(handover.Ordered)
+		return e.handle(handover.Ordered)
 	case !e.stopping:
-		return e.tell(handover.Cancelled)
+		return e.handle(handover.Cancelled)
 	}
 	return handover.Nothing
 }
 
 // leased continues a guest that has waited for its lease.
-func (e *evacuation) leased() handover.SourceAction { return e.tell(handover.Leased) }
+func (e *evacuation) leased() handover.SourceAction { return e.handle(handover.Leased) }
 
-// resumed notes that the guest runs here again.
+// resumed records that the guest runs on this hypervisor again.
 func (e *evacuation) resumed() {
 	e.committed, e.requested, e.shutDown = false, false, e.stopping
 }
 
-// stop begins the termination of the process: the VM migrates if that leaves enough time for a shutdown.
+// stop begins the termination of the process. The VM migrates if enough time would remain for a shutdown.
 func (e *evacuation) stop(limit time.Duration, connected bool) handover.SourceAction {
 	e.stopping = true
 	if e.migrations == nil || limit <= 0 {
@@ -138,17 +141,17 @@ func (e *evacuation) stop(limit time.Duration, connected bool) handover.SourceAc
 		e.controllerTimeout = min(limit/10, maxFailOver)
 	}
 	e.controllerDeadline = time.Now().Add(e.controllerTimeout)
-	return e.tell(handover.Ordered)
+	return e.handle(handover.Ordered)
 }
 
-// expedite limits the time for an unreachable controller to maxUnreachable, even if it was connected before.
+// expedite limits the time for an unreachable controller to maxUnreachable, even if it was connected earlier.
 func (e *evacuation) expedite() {
 	e.controllerTimeout = min(e.controllerTimeout, maxUnreachable)
 	e.controllerDeadline = time.Now().Add(e.controllerTimeout)
 	e.recheck = time.After(e.controllerTimeout)
 }
 
-// afterResult is checkController after the result of a step, which may show that the controller responds.
+// afterResult calls checkController after the result of a step, which may show that the controller responds.
 func (e *evacuation) afterResult(connected bool) handover.SourceAction {
 	if !e.unreachable(connected) {
 		e.controllerDeadline = time.Now().Add(e.controllerTimeout)
@@ -156,17 +159,18 @@ func (e *evacuation) afterResult(connected bool) handover.SourceAction {
 	return e.checkController(connected)
 }
 
-// checkController shuts the guest down if the process is stopping and the controller was unreachable for too long.
+// checkController shuts the guest down if the process is stopping and the controller has been unreachable for too
+// long.
 func (e *evacuation) checkController(connected bool) handover.SourceAction {
 	if !e.stopping || e.shutDown || !e.unreachable(connected) || time.Now().Before(e.controllerDeadline) {
 		return handover.Nothing
 	}
 	e.log.Warn("the controller does not respond; shutting down the guest instead of migrating it")
-	return e.cancel("The controller did not answer.")
+	return e.cancel("The controller did not respond.")
 }
 
-// unreachable reports whether the controller was asked for a target and cannot be reached. If it can be reached, it has
-// no target yet.
+// unreachable reports whether the controller was asked for a target and cannot be reached. If it can be reached,
+// it does not have a target yet.
 func (e *evacuation) unreachable(connected bool) bool { return e.migrations.Unanswered() && !connected }
 
 // cancel shuts the guest down instead of migrating it, unless the migration has been committed.
@@ -178,5 +182,5 @@ func (e *evacuation) cancel(reason string) handover.SourceAction {
 	if e.migrations == nil {
 		return handover.Nothing
 	}
-	return e.tell(handover.Cancelled)
+	return e.handle(handover.Cancelled)
 }

@@ -12,7 +12,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// guest is the guest of a machine that has started.
+// guest is the guest of a machine that has been started.
 type guest struct {
 	machine  Machine
 	disks    *guestDisks
@@ -21,16 +21,16 @@ type guest struct {
 	timing   Timing
 	log      *slog.Logger
 
-	// paused is whether the controller requests that the guest is stopped.
+	// paused is true if the controller requests that the guest is stopped.
 	paused bool
-	// lastOrder is what QEMU was told last.
+	// lastOrder is the last order that was sent to QEMU.
 	lastOrder order
 	recovery  recovery
-	// exitDeadline is when QEMU, which has closed its connection, must have exited. It is zero while the connection is open.
+	// exitDeadline is when QEMU must have exited after it closed its connection. It is zero while the connection is open.
 	exitDeadline time.Time
 }
 
-// order is what QEMU is told.
+// order is a command for QEMU.
 type order string
 
 const (
@@ -39,20 +39,21 @@ const (
 	orderHold order = "hold"
 )
 
-// offer serves the guest's console and its reset.
+// offer makes the guest's console and reset available.
 func (g *guest) offer() { g.server.SetGuest(g.machine) }
 
-// withdraw stops serving the guest, which does not run here any more.
+// withdraw makes them unavailable, because the guest no longer runs here.
 func (g *guest) withdraw() {
 	g.server.SetGuest(nil)
 	g.server.SetServing(false)
 }
 
 // hold runs or stops the guest as the controller requests, and reports its state. A machine starts with the guest
-// stopped. again receives when hold must be called again even if nothing changes; nil never does.
+// stopped. The channel again receives a value when hold must be called again even if nothing else happens. It is
+// nil if that is not necessary.
 //
-// QEMU is told once. If someone else stops or continues the guest then, that is only reported, unless the storage or a
-// reset was the cause.
+// Each order is sent to QEMU once. If the guest is then stopped or continued by someone else, hold only reports
+// that, unless the cause is the storage or a reset.
 func (g *guest) hold(ctx context.Context) (again <-chan time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, g.timing.Command)
 	defer cancel()
@@ -62,7 +63,7 @@ func (g *guest) hold(ctx context.Context) (again <-chan time.Time, err error) {
 	}
 	retry := g.recovery.due(state.Status, g.timing.Resume)
 	if next := g.next(state.Status, retry); next != orderNone {
-		if err := g.tell(ctx, next); err != nil {
+		if err := g.send(ctx, next); err != nil {
 			return nil, err
 		}
 		if state, err = g.machine.State(ctx); err != nil {
@@ -81,8 +82,8 @@ func (g *guest) hold(ctx context.Context) (again <-chan time.Time, err error) {
 	return g.recovery.timer(), nil
 }
 
-// resume runs or stops a guest that has arrived, or whose migration did not succeed. The disks are activated even if it
-// stays stopped: it may grow, or move again.
+// resume runs or stops a guest that was received, or whose migration failed. It activates the disks even if the
+// guest stays stopped, because the guest may grow or migrate again.
 func (g *guest) resume() error {
 	if g.paused {
 		ctx, cancel := context.WithTimeout(context.Background(), g.timing.Command)
@@ -95,21 +96,21 @@ func (g *guest) resume() error {
 	return err
 }
 
-// next returns what to tell QEMU.
+// next returns the next order for QEMU, or none.
 func (g *guest) next(status qemu.Status, retry bool) order {
 	switch {
 	case g.paused && g.lastOrder != orderHold:
 		return orderHold
 	case g.paused:
 		return orderNone
-	case g.lastOrder != orderRun, retry, status == qemu.Prelaunch, // it was reset while it was stopped
-		status == qemu.Left: // it was sent, but the migration was not committed
+	case g.lastOrder != orderRun, retry, status == qemu.Prelaunch, // the guest was reset while it was stopped
+		status == qemu.Left: // the state was sent, but the migration was not committed
 		return orderRun
 	}
 	return orderNone
 }
 
-func (g *guest) tell(ctx context.Context, what order) error {
+func (g *guest) send(ctx context.Context, what order) error {
 	act := g.machine.Cont
 	if what == orderHold {
 		act = g.machine.Stop
@@ -121,14 +122,15 @@ func (g *guest) tell(ctx context.Context, what order) error {
 	return nil
 }
 
-// shutDown asks the guest to shut down, waits, and terminates it. reason is for users.
+// shutDown asks the guest to shut down and waits for it. It terminates the guest if that takes too long. The
+// reason is for users.
 func (g *guest) shutDown(lease *runLease, reason string) error {
 	g.server.SetServing(false)
 	g.reporter.Update(func(r *controller.Report) { r.State, r.Message = vmpb.ReportStateRequest_STATE_STOPPING, reason })
 	late := time.After(g.timing.Grace)
 	if !g.runs() {
 		// A stopped guest would not notice the power button.
-		return g.quit("the guest was held, and was terminated without being asked to shut down")
+		return g.quit("the guest was stopped, so it was terminated without a shutdown")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.timing.Grace)
 	defer cancel()
@@ -148,14 +150,14 @@ func (g *guest) shutDown(lease *runLease, reason string) error {
 			}
 			press.Reset(g.timing.Press)
 		case <-late:
-			return g.quit("the guest did not shut down in time, and was terminated")
+			return g.quit("the guest did not shut down in time and was terminated")
 		case <-changed:
 		}
 	}
 }
 
-// runs reports whether the guest runs. It asks QEMU: the guest may have been continued a moment ago, without a report yet.
-// If QEMU does not respond, its last order decides.
+// runs reports whether the guest runs. It asks QEMU, because the guest may have been continued a moment ago and
+// not reported yet. If QEMU does not respond, the last order decides.
 func (g *guest) runs() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timing.Quit)
 	defer cancel()
@@ -167,17 +169,17 @@ func (g *guest) runs() bool {
 	return state.Status == qemu.Running
 }
 
-// quit lets QEMU write its buffers to the disk. If it does not exit, hypervisor.close kills it.
+// quit lets QEMU flush its buffers to the disk and exit. If QEMU does not exit, hypervisor.close kills it.
 func (g *guest) quit(message string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timing.Quit)
 	defer cancel()
 	if err := g.machine.Quit(ctx); err != nil {
-		g.log.Warn("QEMU does not quit; killing it", "error", err)
+		g.log.Warn("QEMU did not quit; killing it", "error", err)
 	}
 	return &ending{vmpb.EndStopped, message}
 }
 
-// flush stops the guest and lets QEMU write its buffers to the disk, if that takes no longer than limit.
+// flush stops the guest and lets QEMU flush its buffers to the disk, if that takes no longer than limit.
 func (g *guest) flush(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -186,16 +188,16 @@ func (g *guest) flush(limit time.Duration) {
 	}
 }
 
-// kill kills the guest, since another hypervisor may be waiting for its disk, and returns why.
+// kill kills the guest, because another hypervisor may be waiting for its disk. It returns the given reason.
 func (g *guest) kill(why error) error {
 	g.server.SetServing(false)
-	_ = g.machine.Kill(context.Background()) // returns when the process has terminated
+	_ = g.machine.Kill(context.Background()) // returns once the process has terminated
 	return why
 }
 
-// awaitExit waits for the exit of QEMU, which has closed its connection: to free the memory of a large guest takes it
-// seconds. The limit of failed is too short for that, and a guest that powered itself off would count as a failure. After
-// Timing.Command, awaitExit returns the connection's error.
+// awaitExit waits for the exit of QEMU after QEMU has closed its connection. Freeing the memory of a large guest
+// takes seconds. The limit in failed is too short for that: a guest that powered itself off would be reported as
+// failed. After Timing.Command, awaitExit returns the error of the connection.
 func (g *guest) awaitExit(disconnected error) (again <-chan time.Time, err error) {
 	if g.exitDeadline.IsZero() {
 		g.exitDeadline = time.Now().Add(g.timing.Command)
@@ -207,7 +209,7 @@ func (g *guest) awaitExit(disconnected error) (again <-chan time.Time, err error
 	return time.After(left), nil
 }
 
-// failed explains why a command failed. Usually the machine has just terminated; then its exit is the reason.
+// failed explains why a command failed. Usually the machine has just terminated; its exit is then the reason.
 func (g *guest) failed(err error) error {
 	select {
 	case <-g.machine.Done():
@@ -217,7 +219,7 @@ func (g *guest) failed(err error) error {
 	}
 }
 
-// ended explains the exit of a machine that was not asked to exit.
+// ended returns the reason for the exit of a machine that was not asked to exit.
 func ended(exit qemu.Exit) error {
 	if exit.Reason == qemu.GuestShutdown {
 		return &ending{vmpb.EndGuestShutdown, "the guest powered itself off"}
@@ -225,7 +227,7 @@ func ended(exit qemu.Exit) error {
 	return &ending{vmpb.EndQEMUFailed, "QEMU exited: " + exit.String()}
 }
 
-// stopped explains the exit of a machine whose guest was asked to shut down.
+// stopped returns the reason for the exit of a machine whose guest was asked to shut down.
 func stopped(exit qemu.Exit) error {
 	if exit.Reason == qemu.GuestShutdown {
 		return &ending{vmpb.EndStopped, "the guest shut down as requested"}
@@ -233,7 +235,7 @@ func stopped(exit qemu.Exit) error {
 	return ended(exit)
 }
 
-// report reports the state of the guest. The disks are complete by then.
+// report reports the state of the guest. The disks are complete at this point.
 func (g *guest) report(state qemu.State) {
 	report := describeState(state, g.paused)
 	if report.Cause == vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED {
@@ -247,7 +249,7 @@ func (g *guest) report(state qemu.State) {
 	g.log.Info("guest state", "state", report.State, "qemu", state.Status, "message", report.Message)
 }
 
-// describeState returns the report of a machine's state.
+// describeState returns the report for the state of a machine.
 func describeState(state qemu.State, paused bool) controller.Report {
 	stopped := controller.Report{State: vmpb.ReportStateRequest_STATE_PAUSED}
 	switch status := state.Status; {
@@ -255,10 +257,10 @@ func describeState(state qemu.State, paused bool) controller.Report {
 		return controller.Report{State: vmpb.ReportStateRequest_STATE_RUNNING}
 	case status == qemu.StorageFailed && state.Failure.NoSpace:
 		stopped.Cause = vmpb.ReportStateRequest_CAUSE_NO_SPACE
-		stopped.Message = "The disk's storage is full. The guest is stopped, and continues when there is free space."
+		stopped.Message = "The disk's storage is full. The guest is stopped and continues when there is free space."
 	case status == qemu.StorageFailed:
 		stopped.Cause = vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED
-		stopped.Message = fmt.Sprintf("The disk's storage failed (%s: %s). The guest is stopped, and continues when the storage works.",
+		stopped.Message = fmt.Sprintf("The disk's storage failed (%s: %s). The guest is stopped and continues when the storage works again.",
 			state.Failure.Operation, state.Failure.Reason)
 	case status == qemu.Suspended:
 		stopped.Cause = vmpb.ReportStateRequest_CAUSE_SUSPENDED

@@ -1,12 +1,12 @@
-// Package hypervisor is the process that runs one virtual machine.
+// Package hypervisor runs one virtual machine in the current process.
 //
-// Package vmspec reads the VM's specification, and [Run] runs the VM: it locks the disks, asks the controller for
-// authorization, prepares the disks, starts the guest, and serves until the guest or the process terminates. The
-// steps of the start are in start.go; what follows is in serve.go. Package qemu runs QEMU, package controller calls
-// the controller, and package service serves the gRPC API.
+// Package vmspec reads the VM's specification, and [Run] runs the VM. Run locks the disks, asks the controller for
+// authorization, prepares the disks, starts the guest, and serves requests until the guest or the process
+// terminates. The startup steps are in start.go, and the main loop is in serve.go. Package qemu runs QEMU, package
+// controller calls the controller, and package service serves the gRPC API.
 //
-// Two locks prevent two processes from running the same VM: the lock that this package holds next to the disk, and
-// QEMU's lock on the disk. The controller's authorization only decides which process should terminate.
+// Two locks prevent two processes from running the same VM: this package locks a file next to the disk, and QEMU
+// locks the disk. The controller's authorization only decides which process should terminate.
 package hypervisor
 
 import (
@@ -25,13 +25,13 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Run runs a hypervisor and returns why it terminated. When the context ends (SIGTERM), the guest is asked to shut
-// down, and is killed after Timing.Grace.
+// Run runs a hypervisor and returns why it terminated. When the context is canceled (by SIGTERM), Run asks the
+// guest to shut down, and kills it after Timing.Grace.
 //
-// When Run returns, the machine's process has terminated, the disks are unlocked and nothing is served. An invalid
-// specification is rejected before anything is changed.
+// When Run returns, the machine's process has terminated, the disks are unlocked and no service is available. Run
+// rejects an invalid specification before it changes anything.
 //
-// At most one call per run directory may be active at a time.
+// At most one call for a run directory may be active at a time.
 func Run(ctx context.Context, config Config) vmpb.Termination {
 	return TerminationOf(run(ctx, config.withDefaults(), listenAll))
 }
@@ -51,7 +51,7 @@ func run(ctx context.Context, config Config, listen listenFunc) error {
 	return h.serve(ctx.Done())
 }
 
-// hypervisor is one run of the process. The steps of start.go set its fields, in this order. It is used by one
+// hypervisor is one run of the process. The steps in start.go set its fields in this order. It is used by a single
 // goroutine.
 type hypervisor struct {
 	config Config
@@ -65,10 +65,10 @@ type hypervisor struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	reporter *controller.Reporter
-	// machine describes the machine to start. Its disks are set when it starts.
+	// machine describes the machine to start. Its disks are set when it is started.
 	machine qemu.Config
-	guest   *guest // nil until the machine has started
-	// received is whether this hypervisor got its guest by a migration.
+	guest   *guest // nil until the machine has been started
+	// received is true if this hypervisor received its guest by a migration.
 	received   bool
 	evacuation evacuation
 }
@@ -88,7 +88,7 @@ func (h *hypervisor) start(outer context.Context) error {
 		h.log.Debug("starting", "step", step.name)
 		err := step.do(h, ctx)
 		if ctx.Err() != nil && !h.received {
-			return endReason(ctx) // the step's error is a consequence
+			return endReason(ctx) // the error of the step is only a consequence
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -100,7 +100,7 @@ func (h *hypervisor) start(outer context.Context) error {
 	return nil
 }
 
-// endReason returns why the context of the start ended: the controller, or a signal.
+// endReason returns why the context of the startup was canceled: by the controller, or by a signal.
 func endReason(ctx context.Context) error {
 	for _, cause := range []error{errTerminated, errExpired} {
 		if errors.Is(context.Cause(ctx), cause) {
@@ -110,10 +110,10 @@ func endReason(ctx context.Context) error {
 	return errStopped
 }
 
-// close undoes the steps in reverse order. The disks are unlocked last, when nothing in this process uses them.
+// close undoes the steps in reverse order. It unlocks the disks last, when nothing in this process uses them.
 func (h *hypervisor) close() {
 	if h.guest != nil {
-		// There is no timeout: QEMU may write to the disk for as long as its process exists.
+		// No timeout: QEMU may write to the disk for as long as its process exists.
 		_ = h.guest.machine.Kill(context.Background())
 		<-h.guest.machine.Done()
 	}
@@ -136,12 +136,12 @@ func (h *hypervisor) reportState(state vmpb.ReportStateRequest_State, message st
 	h.reporter.Update(func(r *controller.Report) { r.State, r.Message = state, message })
 }
 
-// reportMigration reports the progress of a migration and leaves the rest of the report unchanged.
+// reportMigration reports the progress of a migration. It leaves the other fields of the report unchanged.
 func (h *hypervisor) reportMigration(progress controller.Migration) {
 	h.reporter.Update(func(r *controller.Report) { r.Migration = progress })
 }
 
-// listenFunc returns the listeners on the socket and the network. The latter may be nil.
+// listenFunc returns the listeners on the socket and on the network. The latter may be nil.
 type listenFunc func(Config) (local, peers net.Listener, err error)
 
 func listenAll(config Config) (local, peers net.Listener, err error) {
@@ -159,7 +159,7 @@ func listenAll(config Config) (local, peers net.Listener, err error) {
 	return local, peers, nil
 }
 
-// PodName returns the name of the hypervisor's Pod. The default is the host name.
+// PodName returns the name of the hypervisor's Pod. If the specification does not name it, it is the host name.
 func PodName(spec *vmpb.VMSpec) (string, error) {
 	if name := spec.GetPodName(); name != "" {
 		return name, nil

@@ -12,17 +12,17 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// releaseLimit is how long the controller may take to confirm that the lease is released.
+// releaseLimit is how long the controller may take to confirm the release of the lease.
 const releaseLimit = 2 * time.Second
 
-// runLease is the controller's permission to run the guest. It is used by one goroutine.
+// runLease is the controller's permission to run the guest. It is used by a single goroutine.
 type runLease struct {
 	*controller.Lease // nil before open, and between suspend and the next open
 	config            Config
 	log               *slog.Logger
 	watchdog          Watchdog // nil if leases do not expire
-	// suspended receives when the lease of the previous run has expired while the new run has none. If nil, it never
-	// receives.
+	// suspended receives a value if the lease of the previous run expires before the new run has a lease. It is
+	// nil while no lease is suspended.
 	suspended <-chan time.Time
 }
 
@@ -34,14 +34,14 @@ func fullLeases(spec *vmpb.VMSpec) bool {
 func (r *runLease) expires() bool           { return fullLeases(r.config.Spec) }
 func (r *runLease) duration() time.Duration { return r.config.Spec.GetLeaseDuration().AsDuration() }
 
-// open asks for the lease of a run. The watchdog starts first: once there is a lease, everything that this process writes
-// must end with it.
+// open requests the lease of a run. The watchdog starts first, so that nothing in this process writes to the disks
+// after the lease has expired.
 func (r *runLease) open(conn *grpc.ClientConn, us *vmpb.HypervisorID, reopened func()) error {
 	if !r.expires() {
 		r.Lease = controller.OpenLease(vmpb.NewVMControllerClient(conn), us, r.log, reopened)
 		return nil
 	}
-	if r.watchdog == nil { // otherwise it knows the lease of the previous run
+	if r.watchdog == nil { // otherwise it already knows the lease of the previous run
 		watchdog, err := r.config.Watchdog()
 		if err != nil {
 			return err
@@ -55,8 +55,8 @@ func (r *runLease) open(conn *grpc.ClientConn, us *vmpb.HypervisorID, reopened f
 	return nil
 }
 
-// current returns the controller's last response, and a channel that is closed when there is another one. While the lease
-// is suspended, it returns the zero value and nil.
+// current returns the controller's last response, and a channel that is closed when there is a new one. While the
+// lease is suspended, it returns the zero value and nil.
 func (r *runLease) current() (controller.Authorization, <-chan struct{}) {
 	if r.Lease == nil {
 		return controller.Authorization{}, nil
@@ -67,7 +67,7 @@ func (r *runLease) current() (controller.Authorization, <-chan struct{}) {
 // connected reports whether the controller can be reached.
 func (r *runLease) connected() bool { return r.Lease != nil && r.Lease.Connected() }
 
-// over returns why the guest must not run any more; nil if it may.
+// over returns why the guest must not run any more, or nil if it may run.
 func over(authorization controller.Authorization) error {
 	switch {
 	case authorization.Terminated:
@@ -78,7 +78,7 @@ func over(authorization controller.Authorization) error {
 	return nil
 }
 
-// watch ends a context when the controller terminates this hypervisor, or its lease expires. It does not block.
+// watch cancels a context when the controller terminates this hypervisor or the lease expires. It does not block.
 func (r *runLease) watch(ctx context.Context, end context.CancelCauseFunc) {
 	lease := r.Lease
 	go func() {
@@ -103,8 +103,8 @@ func (r *runLease) flushTime() time.Duration {
 	return (l.Kill() - l.Stop()) / 2
 }
 
-// suspend closes the lease of a run that has given up its authority. If the lease expires before another run has one, the
-// process still terminates.
+// suspend closes the lease of a run that has given up its authority. The process still terminates if that lease
+// expires before another run has one.
 func (r *runLease) suspend() {
 	if r.Lease == nil {
 		return
@@ -122,7 +122,7 @@ func (r *runLease) close() {
 	}
 }
 
-// release lets another hypervisor start immediately, once nothing of the VM runs here any more.
+// release releases the lease once no part of the VM runs here, so that another hypervisor can start immediately.
 func (r *runLease) release(conn *grpc.ClientConn, us *vmpb.HypervisorID) {
 	if r.watchdog == nil {
 		return

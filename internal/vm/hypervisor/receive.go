@@ -15,7 +15,7 @@ import (
 
 var errReceivedBefore = fmt.Errorf("%w: this Pod has received its virtual machine before", arrival.ErrNotArrived)
 
-// receive waits for the VM, and runs it.
+// receive waits for the VM and then runs it.
 func (h *hypervisor) receive(ctx context.Context) error {
 	if err := h.describe(); err != nil {
 		return err
@@ -41,7 +41,8 @@ func (h *hypervisor) receive(ctx context.Context) error {
 	return h.runReceived()
 }
 
-// describeTarget returns what the source must match. The disks do not exist yet, so they have no size.
+// describeTarget returns the properties that the source must match. The disks do not exist yet, so they have no
+// size.
 func (h *hypervisor) describeTarget() (negotiation.Machine, error) {
 	machine := h.disks.describe()
 	config := h.machine
@@ -54,8 +55,8 @@ func (h *hypervisor) describeTarget() (negotiation.Machine, error) {
 	return machine, err
 }
 
-// startIncoming starts a machine without a guest. Disks that are copied are created empty with the given sizes, which the
-// negotiation has compared with the specification. Shared disks exist already.
+// startIncoming starts a machine without a guest. Disks that are copied are created empty with the given sizes,
+// which the negotiation has compared with the specification. Shared disks already exist.
 func (h *hypervisor) startIncoming(ctx context.Context, sizes []*vmpb.DiskSize) (arrival.Machine, error) {
 	err := h.disks.Expect(sizes)
 	if err == nil {
@@ -72,8 +73,8 @@ func (h *hypervisor) startIncoming(ctx context.Context, sizes []*vmpb.DiskSize) 
 	return h.guest.machine, nil
 }
 
-// awaitLease waits until this hypervisor, which is now authoritative, may run its guest. If the process is asked to
-// terminate, it keeps waiting for the duration of a lease: no other hypervisor has the guest.
+// awaitLease waits until this hypervisor, which is now authoritative, may run its guest. If the process is asked
+// to terminate, it keeps waiting for the duration of a lease, because no other hypervisor has the guest.
 func (h *hypervisor) awaitLease(ctx context.Context) error {
 	h.received = true
 	if !h.lease.expires() {
@@ -101,7 +102,7 @@ func (h *hypervisor) awaitLease(ctx context.Context) error {
 	}
 }
 
-// runReceived runs the guest that has arrived.
+// runReceived runs the guest that was received.
 func (h *hypervisor) runReceived() error {
 	if err := h.disks.claim(h.us); err != nil {
 		return err

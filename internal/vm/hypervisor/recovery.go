@@ -8,9 +8,10 @@ import (
 
 // recovery continues a guest whose storage failed, until the storage works again.
 type recovery struct {
-	// at is when the guest is continued, or when continuing it counts as a success. It is zero while the storage works.
+	// at is when to continue the guest, or when a continued guest counts as recovered. It is zero while the
+	// storage works.
 	at time.Time
-	// trying reports whether the guest was continued.
+	// trying is true after the guest was continued.
 	trying bool
 }
 
@@ -36,7 +37,7 @@ func (r *recovery) pending(status qemu.Status) bool {
 	return r.trying && (status == qemu.Running || status == qemu.StorageFailed)
 }
 
-// timer receives when the result of due may change. Nil never does.
+// timer returns a channel that receives a value when the result of due may change. It may be nil.
 func (r *recovery) timer() <-chan time.Time {
 	if r.at.IsZero() {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 )
 
-// NextRun creates the run directory and returns the ID of this run: the time in nanoseconds since the Unix epoch. If the
-// clock was set back, it is the last ID plus one. The last ID is stored in the directory.
+// NextRun creates the run directory and returns the ID of this run: the time in nanoseconds since the Unix epoch,
+// or the last ID plus one if the clock was set back. The directory stores the last ID.
 func NextRun(dir string, now time.Time) (uint64, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, fmt.Errorf("creating the run directory: %w", err)
@@ -31,8 +31,8 @@ func NextRun(dir string, now time.Time) (uint64, error) {
 	return next, nil
 }
 
-// lastRun returns the stored ID, or 0 if there is none. Runs replace the file atomically, so content that is not a number
-// was not written by them.
+// lastRun returns the stored ID, or 0 if there is none. Runs replace the file atomically, so content that is not a
+// number comes from somewhere else.
 func lastRun(path string) (uint64, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

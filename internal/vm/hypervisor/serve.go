@@ -14,8 +14,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// serve runs or stops the guest as the controller requests, until the guest powers off, the machine fails, the
-// controller terminates this hypervisor, or the process is asked to terminate and the VM has moved or shut down.
+// serve runs or stops the guest as the controller requests. It returns when the guest powers off, the machine
+// fails, the controller terminates this hypervisor, or the VM has moved or shut down after the process was asked
+// to terminate.
 func (h *hypervisor) serve(stop <-chan struct{}) error {
 	h.openEvacuation()
 	for {
@@ -36,8 +37,8 @@ func (h *hypervisor) serve(stop <-chan struct{}) error {
 	}
 }
 
-// await waits for the next event and handles it. It sets stop to nil once the process was asked to terminate. An error
-// is the reason to terminate.
+// await waits for the next event and handles it. It sets stop to nil once the process was asked to terminate. If
+// it returns an error, the process must terminate for that reason.
 func (h *hypervisor) await(changed <-chan struct{}, again <-chan time.Time, stop *<-chan struct{}) error {
 	select {
 	case <-h.guest.machine.Done():
@@ -60,13 +61,13 @@ func (h *hypervisor) await(changed <-chan struct{}, again <-chan time.Time, stop
 	case <-h.evacuation.recheck:
 		return h.apply(h.evacuation.checkController(h.lease.connected()))
 	case <-h.evacuation.timeout:
-		return h.apply(h.evacuation.cancel("The time for migrating is over."))
+		return h.apply(h.evacuation.cancel("The migration did not complete in time."))
 	}
 	return nil
 }
 
-// hold runs or stops the guest, unless a migration controls QEMU. It returns early, without an error, when there is
-// something else to do.
+// hold runs or stops the guest, unless a migration controls QEMU. It returns early, without an error, if another
+// event must be handled.
 func (h *hypervisor) hold(changed, stop <-chan struct{}) (again <-chan time.Time, err error) {
 	if h.evacuation.controlsQEMU() {
 		return nil, nil
@@ -94,8 +95,8 @@ func (h *hypervisor) hold(changed, stop <-chan struct{}) (again <-chan time.Time
 	return again, err
 }
 
-// followLease does what the controller requests by the run lease. changed is closed when the request changes; nil never
-// is. An error is the reason to terminate.
+// followLease does what the controller requests in its response to the run lease. changed is closed when the
+// request changes; it may be nil. If followLease returns an error, the process must terminate for that reason.
 func (h *hypervisor) followLease() (changed <-chan struct{}, err error) {
 	authorization, changed := h.lease.current()
 	switch {
@@ -115,14 +116,15 @@ func (h *hypervisor) expire() error {
 	h.log.Warn("the lease was not renewed in time; terminating the guest")
 	h.server.SetServing(false)
 	h.guest.flush(h.lease.flushTime())
-	defer func() { h.log.Warn("the guest was terminated because its lease expires") }()
+	defer func() { h.log.Warn("terminated the guest before its lease expires") }()
 	return h.guest.kill(errExpired)
 }
 
-// defaultGrace is VMSpec.grace if it is not set.
+// defaultGrace is used if VMSpec.grace is not set.
 const defaultGrace = 30 * time.Second
 
-// migrationTime returns how much of VMSpec.grace is left for migrating before the guest must be shut down.
+// migrationTime returns the part of VMSpec.grace that is available for a migration before the guest must be shut
+// down.
 func (h *hypervisor) migrationTime() time.Duration {
 	grace := defaultGrace
 	if h.config.Spec.GetGrace() != nil {
@@ -145,7 +147,7 @@ func (h *hypervisor) openEvacuation() {
 	})
 }
 
-// nextRun returns another run of this process.
+// nextRun returns a new run of this process.
 func (h *hypervisor) nextRun() (*vmpb.HypervisorID, error) {
 	run, err := NextRun(h.config.Paths.Run, time.Now())
 	if err != nil {
@@ -156,7 +158,7 @@ func (h *hypervisor) nextRun() (*vmpb.HypervisorID, error) {
 	return next, nil
 }
 
-// describeSource returns what a target must match.
+// describeSource returns the properties that a target must match.
 func (h *hypervisor) describeSource() (negotiation.Machine, error) {
 	machine := h.disks.describe()
 	hardware, err := h.machine.Hardware()
@@ -174,7 +176,8 @@ func (h *hypervisor) describeSource() (negotiation.Machine, error) {
 	return machine, nil
 }
 
-// apply does what a migration leaves to the hypervisor. An error is the reason to terminate.
+// apply performs the action that a migration requires of the hypervisor. If it returns an error, the process must
+// terminate for that reason.
 func (h *hypervisor) apply(action handover.SourceAction) error {
 	switch action {
 	case handover.Kill:
@@ -197,7 +200,7 @@ func (h *hypervisor) apply(action handover.SourceAction) error {
 	return nil
 }
 
-// reopenLease opens the lease of the run that has regained the VM.
+// reopenLease opens the lease of the run that got the VM back.
 func (h *hypervisor) reopenLease() error {
 	h.us = h.evacuation.migrations.Run()
 	h.reporter.Become(h.us)
@@ -207,7 +210,7 @@ func (h *hypervisor) reopenLease() error {
 	return h.apply(h.evacuation.leased())
 }
 
-// resume continues a guest whose migration did not succeed. The lease of the run before the migration no longer counts.
+// resume continues a guest whose migration failed. The lease of the run before the migration is no longer used.
 func (h *hypervisor) resume() error {
 	if err := h.retakeDisks(); err != nil {
 		return err
@@ -222,8 +225,8 @@ func (h *hypervisor) resume() error {
 	return nil
 }
 
-// retakeDisks locks the disks again that were released for a target. The guest does not run while another process holds
-// them.
+// retakeDisks locks the disks again after they were released for a target. The guest does not run while another
+// process holds them.
 func (h *hypervisor) retakeDisks() error {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)

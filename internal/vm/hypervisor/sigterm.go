@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// SecondSIGTERM returns a channel for Config.SecondSIGTERM, which receives when this process gets another SIGTERM after the
-// first one. The caller must call stop.
+// SecondSIGTERM returns a channel for Config.SecondSIGTERM. It receives a value for each SIGTERM that this process
+// gets after the first one. The caller must call stop.
 func SecondSIGTERM() (second <-chan struct{}, stop func()) {
 	signals, again, done := make(chan os.Signal, 2), make(chan struct{}, 1), make(chan struct{})
 	signal.Notify(signals, syscall.SIGTERM)
@@ -23,7 +23,7 @@ func SecondSIGTERM() (second <-chan struct{}, stop func()) {
 			}
 			select {
 			case again <- struct{}{}:
-			default: // the last one was not received yet
+			default: // the previous value was not received yet
 			}
 		}
 	}()

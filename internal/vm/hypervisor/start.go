@@ -15,24 +15,24 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// guestOrigin is how the guest starts to run in this process.
+// guestOrigin is how the guest gets to this process.
 type guestOrigin string
 
 const (
 	// booted means that the guest boots here.
 	booted guestOrigin = "booted"
-	// migrated means that the guest arrives by a live migration.
+	// migrated means that the guest is received by a live migration.
 	migrated guestOrigin = "migrated"
 )
 
-// step is one step of the start. Its context ends when the process is asked to terminate, or when the controller
-// terminates it.
+// step is one step of the startup. Its context is canceled when the process is asked to terminate, or when the
+// controller terminates it.
 type step struct {
 	name string
 	do   func(*hypervisor, context.Context) error
-	// only limits the step to guests of one origin. If empty, it applies to all.
+	// only restricts the step to guests of one origin. If empty, it applies to all.
 	only guestOrigin
-	// watch reports whether the controller can terminate the process after this step.
+	// watch is true if the controller can terminate the process after this step.
 	watch bool
 }
 
@@ -43,8 +43,8 @@ var steps = []step{
 	{name: "serving", do: (*hypervisor).openServices},
 	{name: "connecting to the controller", do: (*hypervisor).connect},
 	{name: "locking the disks", do: (*hypervisor).lockDisks},
-	// Not earlier: the controller passes authority from an old run of the Pod to a new one because the lock proves
-	// that the old one has terminated.
+	// Authorization comes after locking the disks. The controller passes the authority from an old run of the Pod
+	// to a new one because the lock proves that the old run has terminated.
 	{name: "asking for authorization", do: (*hypervisor).openLease, watch: true},
 	{name: "waiting for authorization", do: (*hypervisor).awaitAuthorization, only: booted},
 	{name: "preparing the disks", do: (*hypervisor).prepareDisks, only: booted},
@@ -70,7 +70,7 @@ func (h *hypervisor) openRun(context.Context) error {
 	return nil
 }
 
-// openServices comes early: until the guest runs, the health check reports that it does not.
+// openServices runs early, so that the health check reports that the guest does not run yet.
 func (h *hypervisor) openServices(context.Context) error {
 	local, peers, err := h.listen(h.config)
 	if err != nil {
@@ -98,8 +98,8 @@ func (h *hypervisor) connect(context.Context) error {
 	return nil
 }
 
-// lockDisks locks the disks before anything is written. The source of a migration holds the lock of shared disks until
-// it commits.
+// lockDisks locks the disks before anything is written. The source of a migration holds the lock of shared disks
+// until it commits.
 func (h *hypervisor) lockDisks(ctx context.Context) error {
 	if h.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION && h.config.Spec.GetRootDiskShared() {
 		return nil
@@ -115,17 +115,18 @@ func (h *hypervisor) openLease(context.Context) error {
 	return nil
 }
 
-// awaitAuthorization lets the controller refuse. Without full leases, the guest starts even if the controller does not
-// respond: this process holds the lock, and hosts must be able to start VMs without the control plane. It does not start
-// if this process has no certificate: then the controller may be available, and cannot be asked.
+// awaitAuthorization waits for the controller's decision. Without full leases, the guest starts even if the
+// controller does not respond: this process holds the lock, and hosts must be able to start VMs without the
+// control plane. The guest does not start if this process has no certificate, because then the controller may be
+// available but cannot be asked.
 func (h *hypervisor) awaitAuthorization(ctx context.Context) error {
-	begin, late := time.Now(), time.After(h.config.Timing.FirstAnswer)
+	begin, late := time.Now(), time.After(h.config.Timing.FirstResponse)
 	for {
 		authorization, changed := h.lease.current()
 		if authorization.Granted {
 			return nil
 		}
-		h.reportState(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the controller's answer")
+		h.reportState(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the controller's response")
 		select {
 		case <-changed:
 		case <-late:
@@ -135,10 +136,10 @@ func (h *hypervisor) awaitAuthorization(ctx context.Context) error {
 			case problem != nil:
 				h.log.Error("the guest does not start because this hypervisor has no certificate; retrying", "error", problem)
 			case !h.lease.expires():
-				h.log.Warn("the controller does not respond; starting the VM without its authorization", "waited", h.config.Timing.FirstAnswer)
+				h.log.Warn("the controller does not respond; starting the VM without its authorization", "waited", h.config.Timing.FirstResponse)
 				return nil
 			}
-			late = time.After(h.config.Timing.FirstAnswer)
+			late = time.After(h.config.Timing.FirstResponse)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -152,35 +153,36 @@ func (h *hypervisor) prepareDisks(ctx context.Context) error {
 	return h.disks.prepare(ctx)
 }
 
-// fetchBootFiles downloads the kernel and the initrd at every start: the content of the URLs may have changed.
+// fetchBootFiles downloads the kernel and the initrd at every start, because the content behind the URLs may have
+// changed.
 func (h *hypervisor) fetchBootFiles(ctx context.Context) error {
-	boot := h.config.Spec.GetKernelBoot()
-	for _, wanted := range []struct {
-		file  *vmpb.BootFile
+	kernelBoot := h.config.Spec.GetKernelBoot()
+	for _, file := range []struct {
+		boot  *vmpb.BootFile
 		name  string
 		check func(io.ReaderAt) string
 	}{
-		{boot.GetKernel(), kernelFile, architecture.CheckKernel(qemu.Architecture)}, {boot.GetInitrd(), initrdFile, nil},
+		{kernelBoot.GetKernel(), kernelFile, architecture.CheckKernel(qemu.Architecture)}, {kernelBoot.GetInitrd(), initrdFile, nil},
 	} {
-		if wanted.file == nil {
+		if file.boot == nil {
 			continue
 		}
-		doing := "fetching the " + wanted.name
+		doing := "fetching the " + file.name
 		preparer := h.disks.preparer
 		preparer.ReportProgress(doing)
-		source := image.Source{URL: wanted.file.GetUrl(), Checksum: wanted.file.GetChecksum()}
-		path := filepath.Join(h.config.Paths.Run, wanted.name)
+		source := image.Source{URL: file.boot.GetUrl(), Checksum: file.boot.GetChecksum()}
+		path := filepath.Join(h.config.Paths.Run, file.name)
 		options := preparer.ImageOptions(doing)
 		options.Progress = nil // the files are small
-		options.Check = wanted.check
+		options.Check = file.check
 		if err := h.config.Fetch(ctx, source, path, options); err != nil {
-			return fmt.Errorf("the %s: %w", wanted.name, err)
+			return fmt.Errorf("the %s: %w", file.name, err)
 		}
 	}
 	return nil
 }
 
-// describe sets the machine to start, except for its disks.
+// describe sets the description of the machine, without its disks.
 func (h *hypervisor) describe() error {
 	machine, err := describeGuest(h.config)
 	if err == nil {
@@ -201,11 +203,11 @@ func (h *hypervisor) startMachine(ctx context.Context) error {
 		if err == nil || h.disks.available(ctx) {
 			return err
 		}
-		h.log.Warn("the machine did not start because the disks are not available; retrying", "error", err)
+		h.log.Warn("cannot start the machine because the disks are not available; retrying", "error", err)
 	}
 }
 
-// startOnce starts the machine. An earlier QEMU that is about to terminate may still hold QEMU's lock.
+// startOnce starts the machine. An earlier QEMU process that is about to exit may still hold QEMU's lock.
 func (h *hypervisor) startOnce(ctx context.Context) error {
 	if err := h.describe(); err != nil {
 		return err
@@ -236,14 +238,14 @@ func (h *hypervisor) launch(ctx context.Context, config qemu.Config) error {
 	return nil
 }
 
-// reportPrepared reports before the first start that the disks are prepared. If that fails, the next hypervisor still
-// finds the disks, unless the controller has to know of one of them.
+// reportPrepared reports before the first start that the disks are prepared. If the report fails, the next
+// hypervisor still finds the disks, unless the controller must know about one of them.
 func (h *hypervisor) reportPrepared(ctx context.Context) error {
 	if !h.disks.isNew {
 		return nil
 	}
 	h.reporter.Update(func(r *controller.Report) {
-		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disk is prepared", true
+		r.State, r.Message, r.Prepared = vmpb.ReportStateRequest_STATE_WAITING, "the disks are prepared", true
 		r.Disks = h.disks.sizes()
 	})
 	if h.disks.mustBeReported() {
@@ -257,8 +259,8 @@ func (h *hypervisor) reportPrepared(ctx context.Context) error {
 	return nil
 }
 
-// refuseSecondMigration fails in a second process of a Pod that was the target of a migration: the disk has been used
-// by a guest, and only the controller knows whether it may run here again.
+// refuseSecondMigration fails in a second process of a Pod that was the target of a migration. A guest has already
+// used the disk, and only the controller knows whether the guest may run here again.
 func (h *hypervisor) refuseSecondMigration(context.Context) error {
 	complete, err := disks.Recorded(h.config.Paths.Run)
 	if err == nil && complete {

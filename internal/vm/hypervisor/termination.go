@@ -31,13 +31,14 @@ var (
 	errTerminated = &ending{vmpb.EndTerminated, "the controller terminated this hypervisor"}
 	errMoved      = &ending{vmpb.EndTerminated, "the virtual machine has moved to another hypervisor"}
 	errExpired    = &ending{vmpb.EndLeaseExpired, "the lease was not renewed in time; another hypervisor may run the virtual machine"}
-	errStopped    = &ending{vmpb.EndStopped, "asked to terminate before the guest ran"}
+	errStopped    = &ending{vmpb.EndStopped, "stopped on request before the guest ran"}
 
 	// errMachine is wrapped by errors of QEMU.
 	errMachine = errors.New("the machine failed")
 )
 
-// TerminationOf returns the termination reason for the error of a process that runs a virtual machine or serves its disks.
+// TerminationOf converts the error of a process that runs a virtual machine or serves its disks to a termination
+// reason.
 func TerminationOf(err error) vmpb.Termination {
 	var end *ending
 	if errors.As(err, &end) {
@@ -76,12 +77,13 @@ func isInvalid(err error) bool {
 	return errors.As(err, &spec) || errors.As(err, &field) || errors.Is(err, disk.ErrNotFile) || errors.Is(err, disk.ErrNotDevice)
 }
 
-// MaxTerminationBytes is how many bytes of a container's termination message the kubelet reads.
+// MaxTerminationBytes is the maximum size of a container's termination message that the kubelet reads.
 const MaxTerminationBytes = 4096
 
-// WriteTermination writes why the process terminates to a file for Kubernetes, and returns the exit code to use, also with
-// an error. It creates the file if necessary, and truncates a message that is too long. An existing file is overwritten in
-// place, so that a full disk does not matter if the file has enough space reserved.
+// WriteTermination writes the reason for terminating to a file for Kubernetes and returns the exit code to use.
+// The exit code is valid even if WriteTermination returns an error. It creates the file if necessary and truncates
+// a message that is too long. It overwrites an existing file in place, so it works on a full disk if the file has
+// enough space reserved.
 func WriteTermination(path string, termination vmpb.Termination) (int, error) {
 	text, err := encodeTermination(termination)
 	if err == nil {
@@ -93,7 +95,7 @@ func WriteTermination(path string, termination vmpb.Termination) (int, error) {
 	return exitCode(termination.Reason), err
 }
 
-// overwrite does not rename a file, since the path may be a mount point.
+// overwrite does not replace the file by renaming, because the path may be a mount point.
 func overwrite(path string, text []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
@@ -115,7 +117,7 @@ func exitCode(reason string) int {
 	}
 }
 
-// encodeTermination returns JSON that is short enough for Kubernetes.
+// encodeTermination returns JSON that is short enough for Kubernetes. It shortens the message if necessary.
 func encodeTermination(termination vmpb.Termination) ([]byte, error) {
 	termination.Message = strings.ToValidUTF8(termination.Message, string(utf8.RuneError))
 	for {

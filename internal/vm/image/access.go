@@ -12,18 +12,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
 )
 
-// Access is what the URLs of images and boot files may access on the host: its files, and servers that trust its own
-// addresses. The authors of URLs are not trusted with these. The zero value allows none of them.
+// Access lists what the URLs of images and boot files may access on this host: files of the host, and servers that
+// trust connections from the host's own addresses. The authors of URLs are not trusted with either. The zero value
+// allows nothing.
 type Access struct {
-	// Files is the directory below which file URLs may name files. Links are followed if they stay in it. If empty,
-	// file URLs are rejected.
+	// Files is the directory whose files may be named by file URLs. Links are followed if they stay in the
+	// directory. If empty, file URLs are rejected.
 	Files string
-	// Servers are addresses of this host that may be used although they would be refused otherwise; see
+	// Servers are addresses of this host that are allowed although they would otherwise be refused; see
 	// refusedAddress. Port 0 allows all ports.
 	Servers []netip.AddrPort
 }
 
-// ParseServers parses Access.Servers: addresses IP:PORT, or IP for all its ports, separated by commas.
+// ParseServers parses Access.Servers: a comma-separated list of addresses in the form IP:PORT, or IP for all
+// ports.
 func ParseServers(list string) ([]netip.AddrPort, error) {
 	var servers []netip.AddrPort
 	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
@@ -31,7 +33,7 @@ func ParseServers(list string) ([]netip.AddrPort, error) {
 		if err != nil {
 			address, notAddress := netip.ParseAddr(text)
 			if notAddress != nil {
-				return nil, fmt.Errorf("%q is not IP or IP:PORT", text)
+				return nil, fmt.Errorf("invalid address %q; expected IP or IP:PORT", text)
 			}
 			server = netip.AddrPortFrom(address, 0)
 		}
@@ -40,7 +42,7 @@ func ParseServers(list string) ([]netip.AddrPort, error) {
 	return servers, nil
 }
 
-// mayDownload reports whether a server may be used.
+// mayDownload reports whether downloads from a server are allowed.
 func (a Access) mayDownload(server netip.AddrPort) bool {
 	address := server.Addr().Unmap()
 	for _, allowed := range a.Servers {
@@ -51,14 +53,14 @@ func (a Access) mayDownload(server netip.AddrPort) bool {
 	return !refusedAddress(address)
 }
 
-// refusedAddress reports whether a server at an address may trust everyone who reaches it: the loopback of the host,
-// its links, and metadata services.
+// refusedAddress reports whether a server at this address may trust everyone who reaches it. This applies to the
+// loopback interface of the host, to link-local addresses, and to metadata services.
 func refusedAddress(address netip.Addr) bool {
 	return address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || metadataservice.MayBeAt(address)
 }
 
-// newClient returns a client that checks each address to which it connects, after resolving names and also for
-// redirects.
+// newClient returns a client that checks each address to which it connects, after it has resolved the name. This
+// includes the targets of redirects.
 func (j *job) newClient(access Access) *http.Client {
 	dialer := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 		server, err := netip.ParseAddrPort(address)
@@ -66,7 +68,7 @@ func (j *job) newClient(access Access) *http.Client {
 			return err
 		}
 		if !access.mayDownload(server) {
-			return j.rejected("its server has the address %s, from which nothing may be downloaded", server)
+			return j.rejected("its server has the address %s, from which downloads are not allowed", server)
 		}
 		return nil
 	}}
@@ -77,6 +79,6 @@ func (j *job) newClient(access Access) *http.Client {
 		},
 		TLSHandshakeTimeout: stallLimit,
 		ForceAttemptHTTP2:   true,
-		DisableKeepAlives:   true, // the client is used for one file
+		DisableKeepAlives:   true, // the client is used for a single file
 	}}
 }

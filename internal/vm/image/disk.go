@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// blockSize is how many bytes are read and written at a time.
+	// blockSize is the number of bytes that are read and written at a time.
 	blockSize = 1 << 20
-	// holeSize is the granularity of holes in the file.
+	// holeSize is the granularity of holes in the file, in bytes.
 	holeSize = 64 << 10
-	// How far back a compressed stream may refer, which determines the decoder's memory. For zstd the format
-	// recommends 8 MiB to decoders; this is the window of --ultra --long=27. For xz it is the window of its highest
-	// preset. The window of gzip is 32 KiB.
+	// How far back a compressed stream may refer, in bytes, which determines the memory of the decoder. For zstd,
+	// the format recommends that decoders support 8 MiB; this value is the window of --ultra --long=27. For xz, it
+	// is the window of the highest preset. The window of gzip is 32 KiB.
 	maxZstdWindow = 128 << 20
 	maxXZWindow   = 64 << 20
 )
@@ -35,7 +35,7 @@ const (
 	magicZstd  = "\x28\xb5\x2f\xfd"
 )
 
-// draft is a file or a device that is complete after Commit: a *disk.Partial or a *disk.Draft.
+// draft is a file or a device that becomes complete with Commit: a *disk.Partial or a *disk.Draft.
 type draft interface {
 	io.ReaderAt
 	io.WriterAt
@@ -93,18 +93,18 @@ func (j *job) fill(ctx context.Context, to draft, target Target, from *content) 
 	return nil
 }
 
-// writeSparse writes and verifies everything that is read, at most limit bytes, and returns the number of bytes.
+// writeSparse writes and verifies everything that is read, up to limit bytes, and returns the number of bytes.
 func (j *job) writeSparse(to io.WriterAt, decoded *decoded, from *content, limit int64) (int64, error) {
 	size, err := copySparse(to, decoded, limit)
 	if err == nil {
-		err = from.rest()
+		err = from.drain()
 	}
 	var readErr *readError
 	switch {
 	case from.failed() != nil:
 		return 0, from.failed()
 	case errors.Is(err, errLimit):
-		return 0, j.rejected("it is larger than the disk of %d bytes", limit)
+		return 0, j.rejected("it is larger than the disk, which has %d bytes", limit)
 	case errors.As(err, &readErr):
 		return 0, j.rejected("it cannot be decompressed: %v", readErr.error)
 	case err != nil:
@@ -114,10 +114,11 @@ func (j *job) writeSparse(to io.WriterAt, decoded *decoded, from *content, limit
 }
 
 func (j *job) tooLarge(size, disk int64) error {
-	return j.rejected("it has %d bytes, more than the disk of %d bytes", size, disk)
+	return j.rejected("it has %d bytes, but the disk has only %d bytes", size, disk)
 }
 
-// diskSize returns the requested size, or the size of the image rounded up to whole sectors.
+// diskSize returns the requested size, or the size of the image rounded up to whole sectors if no size is
+// requested.
 func diskSize(target Target, image int64) int64 {
 	const sector = 512
 	if target.Bytes > 0 {
@@ -130,8 +131,8 @@ func diskSize(target Target, image int64) int64 {
 type decoded struct {
 	*bufio.Reader
 	close func()
-	plain bool // it was not compressed
-	qcow2 bool // it is a QCOW2 file instead of the content of the disk
+	plain bool // the image was not compressed
+	qcow2 bool // a QCOW2 file instead of the content of the disk
 }
 
 // decode detects the format of the image.
@@ -166,8 +167,8 @@ func beginsWith(from *bufio.Reader, magic string) bool {
 	return string(start) == magic
 }
 
-// decompress returns the content of a compressed file, or nil if it is not compressed. After an error there is
-// nothing to close.
+// decompress returns the content of a compressed file, or nil if the file is not compressed. If it returns an
+// error, the caller does not need to close anything.
 func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) {
 	switch {
 	case beginsWith(from, magicGzip):
@@ -177,7 +178,7 @@ func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) 
 		}
 		return reader, func() { _ = reader.Close() }, nil
 	case beginsWith(from, magicXZ):
-		reader, err := xz.NewReader(from, maxXZWindow) // of every block
+		reader, err := xz.NewReader(from, maxXZWindow) // applies to every block
 		return reader, func() {}, err
 	case beginsWith(from, magicZstd):
 		reader, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderLowmem(true))
@@ -190,17 +191,17 @@ func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) 
 	}
 }
 
-// errLimit means that there is more data than may be written.
+// errLimit means that there is more data than the limit allows.
 var errLimit = errors.New("more than the limit")
 
-// readError is an error of the reader, not of the writer.
+// readError is an error of the reader, as opposed to the writer.
 type readError struct{ error }
 
 // Unwrap returns the reader's error.
 func (e *readError) Unwrap() error { return e.error }
 
-// copySparse copies to the same offsets of an empty file, except for zeros. It returns how many bytes it read; the
-// file may be shorter. A limit of 0 means that there is none.
+// copySparse copies to the same offsets of an empty file, and skips zeros. It returns the number of bytes that it
+// read; the file may be shorter. A limit of 0 means no limit.
 func copySparse(to io.WriterAt, from io.Reader, limit int64) (int64, error) {
 	block := make([]byte, blockSize)
 	var offset int64
@@ -222,8 +223,8 @@ func copySparse(to io.WriterAt, from io.Reader, limit int64) (int64, error) {
 	}
 }
 
-// readBlock fills the block as far as possible. It cannot use io.ReadFull, which returns io.ErrUnexpectedEOF at the
-// end. This is also a decoder's error for a truncated file.
+// readBlock fills the block as far as possible. It cannot use io.ReadFull, which returns io.ErrUnexpectedEOF at
+// the end of the input: decoders return the same error for a truncated file.
 func readBlock(from io.Reader, block []byte) (n int, err error) {
 	for n < len(block) && err == nil {
 		var got int

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// maxFile is the maximum size of a boot file.
+	// maxFile is the maximum size of a boot file, in bytes.
 	maxFile = 2 << 30
 
 	maxRedirects        = 10
 	defaultRetryTimeout = 30 * time.Second
-	// stallLimit is how long a server may send nothing.
+	// stallLimit is how long a server may send no data.
 	stallLimit = 30 * time.Second
-	// The delays between attempts double from firstDelay to maxDelay.
+	// The delay between attempts doubles from firstDelay to maxDelay.
 	firstDelay = 250 * time.Millisecond
 	maxDelay   = 5 * time.Second
 )
@@ -42,7 +42,7 @@ func (j *job) fetch(ctx context.Context, path string) error {
 	}
 	defer func() { _ = from.Close() }()
 	if from.total > maxFile {
-		return j.rejected("it has %d bytes, and the maximum is %d", from.total, int64(maxFile))
+		return j.rejected("it has %d bytes; the maximum is %d", from.total, int64(maxFile))
 	}
 	to, err := disk.CreatePartial(path, 0o644)
 	if err != nil {
@@ -57,7 +57,7 @@ func (j *job) fetch(ctx context.Context, path string) error {
 
 func (j *job) copyBytes(to *os.File, from *content) error {
 	if file, ok := from.stream.ReadCloser.(*os.File); ok && j.checksum == nil {
-		// From file to file, the kernel copies or shares the blocks.
+		// The kernel can copy or share blocks between two files.
 		if _, err := io.Copy(to, file); err != nil {
 			return j.storage(err)
 		}
@@ -70,13 +70,13 @@ func (j *job) copyBytes(to *os.File, from *content) error {
 	case err != nil:
 		return j.storage(err)
 	case written > maxFile:
-		return j.rejected("it has more than the maximum of %d bytes", int64(maxFile))
+		return j.rejected("it is larger than the maximum of %d bytes", int64(maxFile))
 	}
 	return j.verify(from.hash)
 }
 
-// content reads the bytes behind the URL once, from first to last, over as many connections as needed. It hashes them
-// and reports the progress.
+// content reads the bytes behind the URL once from beginning to end, over as many connections as needed. It hashes
+// the bytes and reports the progress.
 type content struct {
 	job    *job
 	ctx    context.Context
@@ -84,8 +84,8 @@ type content struct {
 	total  int64 // -1 if unknown
 	offset int64
 	hash   hash.Hash
-	// err is what ended the reading, including io.EOF. Callers that read through a decoder use it to find out whether
-	// the source failed.
+	// err is the error that stopped reading, including io.EOF. Callers that read through a decoder use it to find
+	// out whether the source failed.
 	err error
 }
 
@@ -105,19 +105,19 @@ func (j *job) open(ctx context.Context) (*content, error) {
 	return c, nil
 }
 
-// openFile opens the file of a file URL, below the directory of Access. It must be a regular file: reading a pipe or
-// a device might never end.
+// openFile opens the file of a file URL, below the directory in Access. It must be a regular file: reading a pipe
+// or a device might never complete.
 func (j *job) openFile() (*stream, error) {
 	if j.files == "" {
 		return nil, j.rejected("file URLs are not allowed on this host")
 	}
 	name, err := confine.Below(j.files, j.url.Path)
 	if err != nil {
-		return nil, j.rejected("it is not in the folder of images of this host")
+		return nil, j.rejected("it is not in the image directory of this host")
 	}
 	file, err := openBelow(j.files, name)
 	if failure, ok := errors.AsType[*fs.PathError](err); ok {
-		err = &fs.PathError{Op: "open", Path: j.url.Path, Err: failure.Err} // with the whole path
+		err = &fs.PathError{Op: "open", Path: j.url.Path, Err: failure.Err} // with the full path
 	}
 	if err != nil {
 		return nil, j.unavailable(err, err.Error())
@@ -133,9 +133,9 @@ func (j *job) openFile() (*stream, error) {
 	return &stream{ReadCloser: file, total: info.Size()}, nil
 }
 
-// openBelow opens a file below the directory, even through links.
-func openBelow(folder, name string) (*os.File, error) {
-	root, err := os.OpenRoot(folder)
+// openBelow opens a file below the directory and follows links that stay in it.
+func openBelow(directory, name string) (*os.File, error) {
+	root, err := os.OpenRoot(directory)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (c *content) Read(p []byte) (int, error) {
 
 func (c *content) reportProgress() { c.job.progress(c.offset, max(c.total, 0)) }
 
-// resume connects again after a failure, to continue at the same byte. If that fails, the download must start over.
+// resume reconnects after a failure and continues at the same byte. If that fails, the download must start over.
 func (c *content) resume(failure error) error {
 	if c.job.url.Scheme == "file" {
 		return fmt.Errorf("%s: %w", c.job.subject, failure)
@@ -191,7 +191,7 @@ func (c *content) resume(failure error) error {
 	return err
 }
 
-// failed returns the error that ended the reading, or nil if there is none so far.
+// failed returns the error that stopped reading, or nil if there is none so far.
 func (c *content) failed() error {
 	if c.err == io.EOF {
 		return nil
@@ -199,8 +199,8 @@ func (c *content) failed() error {
 	return c.err
 }
 
-// rest reads what a decoder left, so that everything is hashed.
-func (c *content) rest() error {
+// drain reads the data that a decoder did not read, so that everything is hashed.
+func (c *content) drain() error {
 	_, err := io.Copy(io.Discard, c)
 	return err
 }
@@ -208,14 +208,14 @@ func (c *content) rest() error {
 // Close implements io.Closer.
 func (c *content) Close() error { return c.stream.Close() }
 
-// stream is content from some offset on.
+// stream is the content from some offset to its end.
 type stream struct {
 	io.ReadCloser
-	total int64  // size of the whole content, -1 if unknown
-	etag  string // version of the content; empty if the server cannot continue it
+	total int64  // size of the whole content, or -1 if unknown
+	etag  string // version of the content; empty if the server cannot resume it
 }
 
-// connect requests the whole content, or with an etag the content from offset on.
+// connect requests the whole content or, if etag is set, the content from offset on.
 func (j *job) connect(ctx context.Context, offset int64, etag string) (*stream, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	watch := &watchedBody{ctx: ctx, cancel: cancel}
@@ -230,7 +230,7 @@ func (j *job) connect(ctx context.Context, offset int64, etag string) (*stream, 
 	watch.body = response.Body
 	content := &stream{ReadCloser: watch, total: -1, etag: response.Header.Get("ETag")}
 	if !strings.HasPrefix(content.etag, `"`) {
-		content.etag = "" // a weak one does not guarantee the same bytes
+		content.etag = "" // a weak ETag does not guarantee the same bytes
 	}
 	if err := j.accept(response, content, offset); err != nil {
 		_ = watch.Close()
@@ -244,8 +244,8 @@ func (j *job) request(ctx context.Context, offset int64, etag string) (*http.Res
 	if err != nil {
 		return nil, err
 	}
-	// Without it the client requests a compression and undoes it: length, checksum and ranges would apply to other
-	// bytes.
+	// Otherwise the client would request compression and undo it, and the length, checksum and ranges would apply
+	// to different bytes.
 	request.Header.Set("Accept-Encoding", "identity")
 	if offset > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
@@ -254,7 +254,7 @@ func (j *job) request(ctx context.Context, offset int64, etag string) (*http.Res
 	return j.client.Do(request)
 }
 
-// accept checks the response, and sets the size of the content.
+// accept checks the response and sets the size of the content.
 func (j *job) accept(response *http.Response, content *stream, offset int64) error {
 	continues := strings.HasPrefix(response.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset))
 	switch code := response.StatusCode; {
@@ -272,17 +272,17 @@ func (j *job) accept(response *http.Response, content *stream, offset int64) err
 		return e
 	case code >= http.StatusInternalServerError, code == http.StatusRequestTimeout,
 		code == http.StatusTooEarly, code == http.StatusTooManyRequests:
-		return j.temporary(nil, "the server answered "+response.Status)
+		return j.temporary(nil, "the server returned "+response.Status)
 	default:
-		return j.unavailable(nil, "the server answered "+response.Status)
+		return j.unavailable(nil, "the server returned "+response.Status)
 	}
 }
 
-// transport explains why there is no response, or why it was cut.
+// transport converts the error of a request that got no response, or whose response was cut off.
 func (j *job) transport(err error) *Error {
 	var ours *Error
 	if errors.As(err, &ours) {
-		return ours // of a redirect
+		return ours // from a redirect
 	}
 	// The client's error contains the URL, which may contain secrets.
 	var client *url.Error
@@ -297,17 +297,17 @@ func (j *job) transport(err error) *Error {
 		return j.unavailable(err, err.Error())
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return j.temporary(err, "the server ended the connection before the end of the content")
+		return j.temporary(err, "the server closed the connection before the end of the content")
 	}
 	return j.temporary(err, err.Error())
 }
 
-// withRedirects returns a client that follows redirects to HTTP and HTTPS only.
+// withRedirects returns a client that follows redirects to HTTP and HTTPS URLs only.
 func (j *job) withRedirects(base *http.Client) *http.Client {
 	client := *base
 	client.CheckRedirect = func(next *http.Request, before []*http.Request) error {
 		if scheme := next.URL.Scheme; scheme != "http" && scheme != "https" {
-			return j.rejected("the server redirects out of HTTP, to %.20q", scheme)
+			return j.rejected("the server redirects to a URL with the scheme %.20q; only http and https are allowed", scheme)
 		}
 		if len(before) > maxRedirects {
 			return j.unavailable(nil, fmt.Sprintf("the server redirected more than %d times", maxRedirects))
@@ -333,7 +333,7 @@ func (w *watchedBody) Read(p []byte) (int, error) {
 	return n, w.explain(err)
 }
 
-// explain replaces the cancellation by its cause.
+// explain replaces the error of a cancellation by its cause.
 func (w *watchedBody) explain(err error) error {
 	if err != nil && err != io.EOF && context.Cause(w.ctx) == errStalled {
 		return errStalled
@@ -341,7 +341,7 @@ func (w *watchedBody) explain(err error) error {
 	return err
 }
 
-// Close implements io.Closer. The connection is reused if everything was read.
+// Close implements io.Closer. The connection is reused if the whole body was read.
 func (w *watchedBody) Close() error {
 	w.timer.Stop()
 	err := w.body.Close()
@@ -349,12 +349,12 @@ func (w *watchedBody) Close() error {
 	return err
 }
 
-// retries spreads attempts over time. It starts over with every byte beyond all earlier attempts; since content ends,
-// so do the attempts.
+// retries spaces out the attempts of a download. It starts over whenever an attempt gets further than all earlier
+// ones; since the content is finite, so is the number of attempts.
 type retries struct {
 	limit time.Duration
 	best  int64
-	since time.Time // time of the first failure without progress, or zero
+	since time.Time // time of the first failure since the last progress, or zero
 	delay time.Duration
 }
 
@@ -364,7 +364,7 @@ func (p *retries) reached(offset int64) {
 	}
 }
 
-// wait returns true when it is time for the next attempt, and false if there is none.
+// wait waits until the next attempt is due and returns true, or returns false if there are no more attempts.
 func (p *retries) wait(ctx context.Context) bool {
 	now := time.Now()
 	if p.since.IsZero() {

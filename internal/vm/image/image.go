@@ -1,15 +1,15 @@
 // Package image downloads, verifies and unpacks disk images and boot files.
 //
-// [WriteDisk] creates the root disk of a new VM from an image; [Fetch] downloads a kernel or an initial RAM disk.
-// Both write another file next to the target, and rename it when its content is complete, verified and on stable
-// storage. The next attempt overwrites what remains after a crash.
+// [WriteDisk] creates the root disk of a new VM from an image. [Fetch] downloads a kernel or an initial RAM disk.
+// Both write to a temporary file next to the target, and rename it when its content is complete, verified and on
+// stable storage. The next attempt overwrites a file that remains after a crash.
 //
-// Content is not trusted. Its format is detected from the first bytes, not from the URL; an image is rejected if it
-// refers to other files, is larger than the disk, or needs a decoder with much memory; the checksum applies to the
-// bytes behind the URL. URLs are not trusted either: see [Access].
+// Content is not trusted. Its format is detected from the first bytes, not from the URL. An image is rejected if
+// it refers to other files, is larger than the disk, or needs a decoder that uses a lot of memory. The checksum
+// applies to the bytes behind the URL. URLs are not trusted either: see [Access].
 //
-// Temporary failures are retried for a while, continuing where the last attempt ended if the server supports that.
-// Other failures are an [*Error] with a [Kind].
+// Temporary failures are retried for a limited time. A retry resumes the download if the server supports that.
+// Other failures are returned as an [*Error] with a [Kind].
 package image
 
 import (
@@ -34,36 +34,37 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Source is where content comes from.
+// Source describes the content to download.
 type Source struct {
-	// URL with the scheme http, https or file. Required.
+	// URL has the scheme http, https or file. Required.
 	URL string
-	// Checksum is "sha256:" and the 64 lower-case hexadecimal digits of the hash of the bytes behind the URL. If empty,
-	// the content is not verified.
+	// Checksum is "sha256:" followed by the hash of the bytes behind the URL, as 64 lower-case hexadecimal digits.
+	// If empty, the content is not verified.
 	Checksum string
-	// Format is the format of these bytes; Fetch ignores it. If zero, content that begins like gzip, xz or zstd is
-	// decompressed, and is then QCOW2 if it begins like that, and raw otherwise. Any other value is the format of the
-	// bytes themselves.
+	// Format is the format of these bytes. Fetch ignores it. If zero, the format is detected: content that begins
+	// like gzip, xz or zstd is decompressed, and the result is QCOW2 if it begins like QCOW2, and raw otherwise.
+	// Any other value is the format of the bytes themselves.
 	Format vmpb.InitialImage_Format
 }
 
 // Target is the disk to write.
 type Target struct {
-	// Path is the path of the file, in an existing directory. Path.partial and Path.qcow2.partial are written
-	// temporarily. The caller must prevent concurrent use of the three. If there is a block device at the path, the disk
-	// is written to it. It must not have a disk yet: see package disk.
+	// Path is the path of the file, in an existing directory. WriteDisk temporarily writes Path.partial and
+	// Path.qcow2.partial; the caller must prevent concurrent use of all three files. If Path is a block device,
+	// the disk is written to it. The device must not contain a disk yet: see package disk.
 	Path string
-	// Bytes is the size of the disk; the file is sparse. A larger image is rejected; the rest after a smaller one is
-	// zero. If 0, the disk has the size of the image. A device may be larger, but not smaller.
+	// Bytes is the size of the disk. The file is sparse. A larger image is rejected; after a smaller image, the
+	// remaining bytes are zero. If 0, the disk has the size of the image. A device may be larger than the disk,
+	// but not smaller.
 	Bytes int64
-	// Scratch is a directory for temporary files of an image for a device. Required for a device.
+	// Scratch is a directory for temporary files of an image that is written to a device. Required for a device.
 	Scratch string
 }
 
 // device reports whether the disk is a block device.
 func (t Target) device() bool { return disk.Disk{Path: t.Path}.IsDevice() }
 
-// temporary returns where a QCOW2 file is kept during the conversion; its name ends in ".partial".
+// temporary returns the path of a QCOW2 file during its conversion. WriteDisk appends ".partial" to it.
 func (t Target) temporary() string {
 	if t.device() {
 		return filepath.Join(t.Scratch, filepath.Base(t.Path)+".qcow2")
@@ -71,26 +72,26 @@ func (t Target) temporary() string {
 	return t.Path + ".qcow2"
 }
 
-// Options of WriteDisk and Fetch. The zero value is valid.
+// Options are the options of WriteDisk and Fetch. The zero value is valid.
 type Options struct {
-	// Access is what URLs may access on this host. The zero value allows nothing.
+	// Access lists what URLs may access on this host. The zero value allows nothing.
 	Access Access
-	// Client makes the requests, and ignores Access.Servers. The default is a client that respects it. Its
-	// CheckRedirect is not used.
+	// Client sends the requests; it does not respect Access.Servers. If nil, a client that respects it is used.
+	// CheckRedirect of the client is ignored.
 	Client *http.Client
 	// RetryTimeout is how long to retry without progress. 0 means 30 seconds; a negative value disables retries.
 	RetryTimeout time.Duration
-	// Progress is called with the number of bytes read from the URL and the total number, which is 0 if unknown. It
-	// is called often; done decreases when an attempt starts over.
+	// Progress is called with the number of bytes read from the URL and the total number, which is 0 if unknown.
+	// It is called often. The number of bytes decreases when an attempt starts over.
 	Progress func(done, total int64)
 	// OnRetry is called with each failure that is retried.
 	OnRetry func(error)
-	// Check inspects the downloaded content, or the disk in an image, before the file gets its name. If it returns a
-	// problem, the content is Rejected. If nil, nothing is checked.
+	// Check inspects the downloaded content, or the disk in an image, before the file is renamed to its final
+	// name. If it returns a problem, the content is Rejected. If Check is nil, nothing is checked.
 	Check func(content io.ReaderAt) (problem string)
 }
 
-// Kind classifies errors. It is an error, for use with errors.Is.
+// Kind classifies errors. It is itself an error, for use with errors.Is.
 type Kind string
 
 const (
@@ -98,7 +99,8 @@ const (
 	Invalid Kind = "Invalid"
 	// Unavailable means that the content cannot be downloaded now.
 	Unavailable Kind = "Unavailable"
-	// Rejected means that the content cannot be used, because of its checksum, format or size.
+	// Rejected means that the content cannot be used because of its checksum, format, size, or the result of
+	// Check.
 	Rejected Kind = "Rejected"
 	// NoSpace means that the storage is full.
 	NoSpace Kind = "NoSpace"
@@ -107,19 +109,19 @@ const (
 // Error implements error.
 func (k Kind) Error() string { return string(k) }
 
-// Error is why a file was not written. It wraps its Kind and its Cause.
+// Error explains why a file was not written. It wraps its Kind and its Cause.
 type Error struct {
 	// Kind classifies the error.
 	Kind Kind
-	// Subject is "image" or "file", and the URL without parts that may be secret.
+	// Subject is "image" or "file", followed by the URL without parts that may be secret.
 	Subject string
 	// Problem is a message for users.
 	Problem string
 	// Cause is the underlying error, or nil.
 	Cause error
 
-	retry   bool // another attempt may succeed
-	restart bool // if so, from the start
+	retry   bool // whether another attempt may succeed
+	restart bool // whether that attempt must start from the beginning
 }
 
 // Error implements error.
@@ -133,14 +135,14 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
-// ErrNoQemuImg means that qemu-img is not installed, which QCOW2 images require.
+// ErrNoQemuImg means that qemu-img, which QCOW2 images require, is not installed.
 var ErrNoQemuImg = errors.New("qemu-img is not installed; QCOW2 images require it")
 
-// WriteDisk creates a disk from an image. It never replaces a disk: if there is a file at target.Path, or a device
-// with data, the error is fs.ErrExist.
+// WriteDisk creates a disk from an image. It never replaces a disk: it returns fs.ErrExist if there is a file at
+// target.Path, or a device with data.
 //
-// Other errors: *Error, ErrNoQemuImg, disk.ErrTooSmall, the context's cause, and file system errors other than lack
-// of space. After an error there is no file of that name, and the device has no complete disk.
+// Other errors: *Error, ErrNoQemuImg, disk.ErrTooSmall, the context's cause, and file system errors other than
+// lack of space. After an error, the file does not exist, or the device has no complete disk.
 func WriteDisk(ctx context.Context, source Source, target Target, options Options) error {
 	j, err := newJob("image", source, options)
 	if err != nil {
@@ -155,14 +157,14 @@ func WriteDisk(ctx context.Context, source Source, target Target, options Option
 			Op: "create", Path: target.Path, Err: fs.ErrExist,
 		})
 	}
-	// Unlike the disk's, this temporary file would otherwise stay if the image is now raw.
+	// Unlike the partial file of the disk, this one would otherwise remain if the image is now raw.
 	if err := os.Remove(target.temporary() + ".partial"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return j.try(ctx, func(ctx context.Context) error { return j.writeDisk(ctx, target) })
 }
 
-// exists reports whether there is a disk.
+// exists reports whether there already is a disk.
 func (t Target) exists() (bool, error) {
 	if t.device() {
 		content, err := disk.Disk{Path: t.Path}.Content()
@@ -175,8 +177,8 @@ func (t Target) exists() (bool, error) {
 	return err == nil, err
 }
 
-// Fetch writes the bytes behind the URL to the file at path, and replaces an existing one. The directory must exist.
-// The maximum size is 2 GiB.
+// Fetch writes the bytes behind the URL to the file at path, and replaces an existing file. The directory must
+// exist. The maximum size is 2 GiB.
 //
 // Errors: *Error, the context's cause, and file system errors other than lack of space.
 func Fetch(ctx context.Context, source Source, path string, options Options) error {
@@ -225,7 +227,7 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	return j, nil
 }
 
-// try makes attempts, each from the start, until one succeeds or fails permanently.
+// try makes attempts, each from the beginning, until one succeeds or fails permanently.
 func (j *job) try(ctx context.Context, attempt func(context.Context) error) error {
 	for {
 		err := attempt(ctx)
@@ -240,7 +242,7 @@ func (j *job) try(ctx context.Context, attempt func(context.Context) error) erro
 	}
 }
 
-// again reports a failure, and waits for the next attempt. It returns false if there is none.
+// again reports a failure and waits until the next attempt is due. It returns false if there are no more attempts.
 func (j *job) again(ctx context.Context, failure error) bool {
 	j.onRetry(failure)
 	return j.retries.wait(ctx)
@@ -255,7 +257,7 @@ func (j *job) verify(hashed hash.Hash) error {
 	return nil
 }
 
-// commit renames the complete file.
+// commit renames the complete file to its final name.
 func (j *job) commit(to draft) error {
 	if problem := j.check(to); problem != "" {
 		return j.rejected("%s", problem)
@@ -284,7 +286,7 @@ func (j *job) unavailable(cause error, problem string) *Error {
 	return &Error{Kind: Unavailable, Subject: j.subject, Problem: problem, Cause: cause}
 }
 
-// temporary is like unavailable, but the failure may be retried.
+// temporary is like unavailable, but for a failure that may be retried.
 func (j *job) temporary(cause error, problem string) *Error {
 	e := j.unavailable(cause, problem)
 	e.retry = true
@@ -295,7 +297,7 @@ func (j *job) temporary(cause error, problem string) *Error {
 type location struct {
 	url      *url.URL
 	subject  string
-	checksum []byte // nil if not verified
+	checksum []byte // nil if the content is not verified
 	format   vmpb.InitialImage_Format
 }
 
@@ -305,10 +307,10 @@ func (s Source) parse(noun string) (location, error) {
 	}
 	parsed, err := url.Parse(s.URL)
 	if err != nil {
-		// The parser's error contains the URL, which may contain secrets.
+		// The error of url.Parse contains the URL, which may contain secrets.
 		return invalid(noun, "cannot parse its URL")
 	}
-	// Without user, password, query and fragment.
+	// The public part has no user, password, query and fragment.
 	public := url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path, RawPath: parsed.RawPath}
 	subject := noun + " " + public.String()
 	if problem := urlProblem(parsed); problem != "" {
@@ -316,10 +318,10 @@ func (s Source) parse(noun string) (location, error) {
 	}
 	sum, ok := parseChecksum(s.Checksum)
 	if !ok {
-		return invalid(subject, `the checksum must be "sha256:" and 64 lower-case hexadecimal digits`)
+		return invalid(subject, `the checksum must be "sha256:" followed by 64 lower-case hexadecimal digits`)
 	}
 	if _, known := vmpb.InitialImage_Format_name[int32(s.Format)]; !known {
-		return invalid(subject, "the format is none that this version knows")
+		return invalid(subject, "this version does not support the format")
 	}
 	return location{url: parsed, subject: subject, checksum: sum, format: s.Format}, nil
 }
@@ -328,7 +330,7 @@ func urlProblem(u *url.URL) string {
 	switch u.Scheme {
 	case "http", "https":
 		if u.Hostname() == "" {
-			return "the URL names no host"
+			return "the URL does not name a host"
 		}
 	case "file":
 		if u.Host != "" && u.Host != "localhost" {
@@ -338,12 +340,12 @@ func urlProblem(u *url.URL) string {
 			return "a file URL must have an absolute path"
 		}
 	default:
-		return "the URL must begin with http, https or file"
+		return "the scheme of the URL must be http, https or file"
 	}
 	return ""
 }
 
-// parseChecksum returns the hash, or nil for an empty text.
+// parseChecksum returns the hash, or nil if the text is empty.
 func parseChecksum(text string) (sum []byte, ok bool) {
 	if text == "" {
 		return nil, true

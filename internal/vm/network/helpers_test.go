@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func makeFolder(t *testing.T, socket string) {
+func makeDirectory(t *testing.T, socket string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		t.Fatal(err)

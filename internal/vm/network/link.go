@@ -92,7 +92,7 @@ func (l *Link) run(ctx context.Context) {
 // connect connects once and carries frames until the connection is closed.
 func (l *Link) connect(ctx context.Context) error {
 	var conn net.Conn
-	err := inFolder(l.socket, func(short string) error {
+	err := withShortPath(l.socket, func(short string) error {
 		var err error
 		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", short)
 		return err

@@ -64,7 +64,7 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("removing the old socket of the switch: %w", err)
 	}
 	var listener net.Listener
-	err := inFolder(path, func(short string) error {
+	err := withShortPath(path, func(short string) error {
 		var err error
 		if listener, err = net.Listen("unix", short); err == nil {
 			listener.(*net.UnixListener).SetUnlinkOnClose(false) // the short path no longer exists then
@@ -78,14 +78,14 @@ func Listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// inFolder calls use with a path to the same file that is short enough for a socket.
-func inFolder(path string, use func(short string) error) error {
-	folder, err := os.Open(filepath.Dir(path))
+// withShortPath calls use with a path to the same file that is short enough for a socket.
+func withShortPath(path string, use func(short string) error) error {
+	directory, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	defer folder.Close()
-	return use(fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)))
+	defer directory.Close()
+	return use(fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)))
 }
 
 // Serve serves the ports of hypervisors that connect to the listener until the context is canceled. It then closes

@@ -253,7 +253,7 @@ func TestLink_Join(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	socket := filepath.Join(t.TempDir(), strings.Repeat("x", 200), "switch.sock")
-	makeFolder(t, socket)
+	makeDirectory(t, socket)
 	stop := startSwitch(t, socket)
 	got := make(chan []byte, 1)
 	a, err := Join(ctx, socket, alice, func([]byte) error { return nil }, slog.New(slog.DiscardHandler))

@@ -74,9 +74,9 @@ func malformedSpec(c *cluster) func(*cluster) {
 	return func(c *cluster) {
 		for name, one := range map[string]struct{ spec, want string }{
 			"not-a-spec":   {"nonsense!", "METROPOLIS_VM_SPEC: spec: is neither JSON nor base64"},
-			"half-a-spec":  {`{"name":`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
+			"half-a-spec":  {`{"name":`, "METROPOLIS_VM_SPEC: spec: cannot be parsed as JSON"},
 			"empty-spec":   {`{}`, "METROPOLIS_VM_SPEC: name: is required"},
-			"wrong-number": {`{"name":"a","resources":{"cpus":-1}}`, "METROPOLIS_VM_SPEC: spec: cannot be read as JSON"},
+			"wrong-number": {`{"name":"a","resources":{"cpus":-1}}`, "METROPOLIS_VM_SPEC: spec: cannot be parsed as JSON"},
 		} {
 			root := filepath.Join(c.dir, name)
 			if err := os.MkdirAll(filepath.Join(root, filepath.Dir(vmpb.TerminationMessagePath)), 0o700); err != nil {

@@ -110,13 +110,13 @@ func (s *imageServer) bad() []badImage {
 	wrong.Checksum = "sha256:" + strings.Repeat("0", 64)
 	return []badImage{
 		{name: "truncated", image: at("/short"), slow: true, reason: vmpb.EndImageUnavailable, words: []string{
-			"the server ended the connection before the end of the content",
+			"the server closed the connection before the end of the content",
 		}},
 		// Nothing ever listens on port 1.
 		{name: "refused", image: vmv1alpha1.InitialImage{URL: "http://127.0.0.1:1/disk"}, slow: true, reason: vmpb.EndImageUnavailable, words: []string{
 			"connection refused",
 		}},
-		{name: "not-found", image: at("/missing"), reason: vmpb.EndImageUnavailable, words: []string{"the server answered 404 Not Found"}},
+		{name: "not-found", image: at("/missing"), reason: vmpb.EndImageUnavailable, words: []string{"the server returned 404 Not Found"}},
 		{name: "redirects", image: at("/loop"), reason: vmpb.EndImageUnavailable, words: []string{"the server redirected more than"}},
 		{name: "checksum", image: wrong, reason: vmpb.EndImageRejected, words: []string{"its checksum is sha256:", "expected " + wrong.Checksum}},
 		{name: "large", image: at("/large"), reason: vmpb.EndImageRejected, words: []string{

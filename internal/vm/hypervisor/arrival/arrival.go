@@ -1,7 +1,7 @@
 // Package arrival receives a VM from another hypervisor.
 //
 // [handover.Target] decides what happens next; this package does it. It starts the machine when the source calls
-// StartMigration, and asks for the authority when QEMU has loaded the state and the source has committed. The guest
+// StartMigration. It asks for the authority once QEMU has loaded the state and the source has committed. The guest
 // does not run until the controller has responded with OK and this hypervisor has a lease.
 package arrival
 
@@ -26,7 +26,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Machine is the machine that receives: a *qemu.Process.
+// Machine is the machine that receives the VM. It is implemented by *qemu.Process.
 type Machine interface {
 	Receive(ctx context.Context, exports []qemu.Export) error
 	Received(ctx context.Context) error
@@ -36,32 +36,32 @@ type Machine interface {
 	Exit() qemu.Exit
 }
 
-// Siblings knows the other hypervisors of the VM: an identity.Siblings.
+// Siblings authenticates the other hypervisors of the VM. It is implemented by identity.Siblings.
 type Siblings interface {
 	Caller(ctx context.Context) (pod string, err error)
 	Accept(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 }
 
-// Options configure an Arrival. All fields but Source, TakeDisks and Lease are required.
+// Options configure an Arrival. All fields except Source, TakeDisks and Lease are required.
 type Options struct {
 	// Us is this run of the hypervisor.
 	Us *vmpb.HypervisorID
-	// Source is the Pod that may call. If empty, any other Pod of the VM may.
+	// Source is the only Pod that may call. If empty, every other Pod of the VM may call.
 	Source string
-	// Controller decides who may run the VM.
+	// Controller decides which hypervisor may run the VM.
 	Controller vmpb.VMControllerClient
 	// Siblings authenticates the caller.
 	Siblings Siblings
-	// Describe returns what the source must match.
+	// Describe returns the properties that the source must match.
 	Describe func() (negotiation.Machine, error)
-	// Start starts a machine that waits for a state, with empty disks of these sizes. There are no sizes if both
-	// sides share the disks. The caller of Run owns the machine, also after an error.
+	// Start starts a machine that waits for a state, with empty disks of these sizes. The list is empty if both
+	// sides share the disks. The caller of Run owns the machine, even if Run returns an error.
 	Start func(ctx context.Context, disks []*vmpb.DiskSize) (Machine, error)
-	// TakeDisks locks the disks that both sides share and the source has released. This hypervisor asks for the
-	// authority only with the locks. If nil, no disks are shared.
+	// TakeDisks locks disks that both sides share, after the source has released them. This hypervisor asks for
+	// the authority only once it holds the locks. If nil, no disks are shared.
 	TakeDisks func(ctx context.Context, from *vmpb.HypervisorID) error
-	// Lease waits, once this hypervisor is authoritative, until it has a lease. No other hypervisor has the guest
-	// then: an error terminates it. If nil, leases do not expire.
+	// Lease waits until this hypervisor has a lease. It is called once the hypervisor is authoritative. An error
+	// terminates the guest, because no other hypervisor has it. If nil, leases do not expire.
 	Lease func(ctx context.Context) error
 	// Timing holds the time limits. Zero fields use the defaults.
 	Timing Timing
@@ -75,9 +75,9 @@ type Timing struct {
 	Call time.Duration
 	// Connect is how long the source may take to connect after its call. The default is 30 s.
 	Connect time.Duration
-	// Switchover is how long to ask for the authority. The default is 30 s.
+	// Switchover is how long to keep asking for the authority. The default is 30 s.
 	Switchover time.Duration
-	// Ask is the limit of one request for the authority. The default is 5 s.
+	// Ask is the timeout of one request for the authority. The default is 5 s.
 	Ask time.Duration
 	// Retry is the delay between two requests. The default is 200 ms.
 	Retry time.Duration
@@ -95,10 +95,10 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// ErrNotArrived is wrapped by the errors of Run if the guest has not run here, and must not.
-var ErrNotArrived = errors.New("no migration has arrived")
+// ErrNotArrived is wrapped by the errors of Run if the guest has not run here and must not run here.
+var ErrNotArrived = errors.New("the virtual machine was not received")
 
-// disksOf returns the disks that are copied, the root disk first.
+// disksOf returns the disks that are copied. The root disk comes first.
 func disksOf(chosen *vmpb.MigrationProtocol_QemuNBD) []*vmpb.DiskSize {
 	if !chosen.GetConstraintWithBlockmigration() {
 		return nil
@@ -106,7 +106,7 @@ func disksOf(chosen *vmpb.MigrationProtocol_QemuNBD) []*vmpb.DiskSize {
 	return append([]*vmpb.DiskSize{{Bytes: chosen.GetConstraintDiskBytes()}}, chosen.GetConstraintDataDisks()...)
 }
 
-// exportsOf returns the exports that receive the disks. Only clients with the source's certificate reach them.
+// exportsOf returns the exports that receive the disks. Only clients with the source's certificate can reach them.
 func exportsOf(disks []*vmpb.DiskSize) []qemu.Export {
 	var exports []qemu.Export
 	for _, disk := range disks {
@@ -129,17 +129,17 @@ type Arrival struct {
 	machine  Machine
 	receiver *bulk.Receiver
 	them     *vmpb.HypervisorID
-	answer   *vmpb.StartMigrationResponse
+	response *vmpb.StartMigrationResponse
 }
 
 // call is a call of StartMigration that waits for a response.
 type call struct {
 	request *vmpb.StartMigrationRequest
-	local   string // the address that was called
-	answer  chan<- answer
+	local   string // the local address that the caller connected to
+	reply   chan<- reply
 }
 
-type answer struct {
+type reply struct {
 	response *vmpb.StartMigrationResponse
 	err      error
 }
@@ -152,8 +152,8 @@ func New(options Options) *Arrival {
 
 var errBusy = status.Error(codes.FailedPrecondition, "this hypervisor is not waiting for this migration")
 
-// Run receives the VM. When it returns without an error, the guest may run here but has not been continued yet.
-// Errors: ErrNotArrived, the context's cause, or the error of Lease.
+// Run receives the VM. If it returns nil, the guest may run here but has not been continued yet. Errors:
+// ErrNotArrived, the context's cause, or the error of Lease.
 func (a *Arrival) Run(ctx context.Context) error {
 	defer close(a.over)
 	defer func() {
@@ -169,7 +169,7 @@ func (a *Arrival) Run(ctx context.Context) error {
 	return nil
 }
 
-// take applies an event.
+// take applies an event and logs the transition.
 func (a *Arrival) take(event handover.TargetEvent) handover.TargetAction {
 	from := a.target.State()
 	action := a.target.Take(event)
@@ -177,19 +177,19 @@ func (a *Arrival) take(event handover.TargetEvent) handover.TargetAction {
 	return action
 }
 
-// exit fails because there is no guest to run.
+// exit returns ErrNotArrived with the reason. There is no guest to run.
 func (a *Arrival) exit(event handover.TargetEvent, reason error) error {
 	a.take(event)
 	return fmt.Errorf("%w: %w", ErrNotArrived, reason)
 }
 
-// ended fails because the process must terminate.
+// ended returns the context's cause, because the process must terminate.
 func (a *Arrival) ended(ctx context.Context) error {
 	a.take(handover.Ended)
 	return context.Cause(ctx)
 }
 
-// awaitCall waits until a call was accepted.
+// awaitCall waits until a call is accepted.
 func (a *Arrival) awaitCall(ctx context.Context) error {
 	late := time.After(a.Timing.Call)
 	for {
@@ -206,27 +206,27 @@ func (a *Arrival) awaitCall(ctx context.Context) error {
 	}
 }
 
-// first responds to a call. It reports whether the caller will send the VM.
+// first responds to a call. It returns true if the caller will send the VM.
 func (a *Arrival) first(ctx context.Context, c call) (bool, error) {
 	chosen, err := a.choose(c.request)
 	if err != nil {
-		c.answer <- answer{err: err} // a later call may be accepted
+		c.reply <- reply{err: err} // a later call may still be accepted
 		return false, nil
 	}
 	if a.take(handover.Called) != handover.Listen {
-		c.answer <- answer{err: errBusy}
+		c.reply <- reply{err: errBusy}
 		return false, nil
 	}
 	if err := a.listen(ctx, chosen, c); err != nil {
 		a.Log.Warn("cannot receive the VM", "error", err)
-		c.answer <- answer{err: status.Errorf(codes.Unavailable, "preparing to receive the VM: %v", err)}
+		c.reply <- reply{err: status.Errorf(codes.Unavailable, "preparing to receive the VM: %v", err)}
 		return false, a.exit(handover.Broken, err)
 	}
 	a.them = c.request.GetUs()
-	a.answer = &vmpb.StartMigrationResponse{MigrationProtocol: &vmpb.MigrationProtocol{
+	a.response = &vmpb.StartMigrationResponse{MigrationProtocol: &vmpb.MigrationProtocol{
 		Kind: &vmpb.MigrationProtocol_QemuNbd{QemuNbd: chosen},
 	}}
-	c.answer <- answer{response: a.answer}
+	c.reply <- reply{response: a.response}
 	return true, nil
 }
 
@@ -242,7 +242,7 @@ func (a *Arrival) choose(request *vmpb.StartMigrationRequest) (*vmpb.MigrationPr
 	return chosen.GetQemuNbd(), nil
 }
 
-// listen starts the machine, and sets its addresses in the protocol.
+// listen starts the machine and adds its addresses to the protocol.
 func (a *Arrival) listen(ctx context.Context, chosen *vmpb.MigrationProtocol_QemuNBD, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
 	defer cancel()
@@ -282,7 +282,7 @@ func (a *Arrival) dial(socket qemu.Socket) bulk.Dial {
 	return func(ctx context.Context) (net.Conn, error) { return a.machine.Dial(ctx, socket) }
 }
 
-// awaitState waits until QEMU has loaded everything, and the source has committed.
+// awaitState waits until QEMU has loaded the whole state and the source has committed.
 func (a *Arrival) awaitState(ctx context.Context) error {
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -294,7 +294,7 @@ func (a *Arrival) awaitState(ctx context.Context) error {
 		var err error
 		select {
 		case c := <-a.calls:
-			c.answer <- a.again(c)
+			c.reply <- a.again(c)
 		case err = <-loaded:
 			loaded = nil
 		case err = <-committed:
@@ -315,12 +315,12 @@ func (a *Arrival) awaitState(ctx context.Context) error {
 	return a.complete(ctx)
 }
 
-// again responds to a call after the first one.
-func (a *Arrival) again(c call) answer {
+// again responds to calls after the first one.
+func (a *Arrival) again(c call) reply {
 	if !proto.Equal(c.request.GetUs(), a.them) || a.receiver.Begun() {
-		return answer{err: errBusy}
+		return reply{err: errBusy}
 	}
-	return answer{response: a.answer}
+	return reply{response: a.response}
 }
 
 // complete stops accepting data from the source.
@@ -328,7 +328,7 @@ func (a *Arrival) complete(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Command)
 	defer cancel()
 	var err error
-	switch copied := a.answer.GetMigrationProtocol().GetQemuNbd().GetConstraintWithBlockmigration(); {
+	switch copied := a.response.GetMigrationProtocol().GetQemuNbd().GetConstraintWithBlockmigration(); {
 	case copied:
 		err = a.machine.CloseExports(ctx)
 	case a.TakeDisks != nil:
@@ -376,7 +376,8 @@ func (a *Arrival) awaitLease(ctx context.Context) error {
 	return nil
 }
 
-// ask asks for the authority once. Any other status counts as no response: the controller may have switched over.
+// ask asks for the authority once. Any other status counts as no response, because the controller may have
+// switched over.
 func (a *Arrival) ask(ctx context.Context) handover.TargetEvent {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Ask)
 	defer cancel()

@@ -308,7 +308,7 @@ func TestSharedDisksAreTakenFirst(t *testing.T) {
 					return want
 				}
 			})
-			a.machine, a.answer = loaded{machine{make(chan struct{})}}, &vmpb.StartMigrationResponse{
+			a.machine, a.response = loaded{machine{make(chan struct{})}}, &vmpb.StartMigrationResponse{
 				MigrationProtocol: negotiation.Offer(negotiation.Machine{Hardware: "pc", SharedDisk: true})[0],
 			}
 			a.them = id("web-1", 1)
@@ -326,7 +326,7 @@ func TestArrival_OwnDisksAreNotLockedAgain(t *testing.T) {
 	a := newArrival(func(o *Options) {
 		o.TakeDisks = func(context.Context, *vmpb.HypervisorID) error { return errors.New("it has them") }
 	})
-	a.machine, a.answer = machine{make(chan struct{})}, &vmpb.StartMigrationResponse{
+	a.machine, a.response = machine{make(chan struct{})}, &vmpb.StartMigrationResponse{
 		MigrationProtocol: negotiation.Offer(negotiation.Machine{Hardware: "pc", DiskBytes: 512})[0],
 	}
 	a.take(handover.Called)

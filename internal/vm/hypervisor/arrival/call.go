@@ -11,12 +11,12 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// StartMigration implements vmpb.HypervisorServer. Errors: gRPC statuses.
+// StartMigration implements vmpb.HypervisorServer. Its errors are gRPC statuses.
 func (a *Arrival) StartMigration(ctx context.Context, request *vmpb.StartMigrationRequest) (*vmpb.StartMigrationResponse, error) {
 	if err := a.admit(ctx, request.GetUs()); err != nil {
 		return nil, err
 	}
-	got := make(chan answer, 1)
+	got := make(chan reply, 1)
 	select {
 	case a.calls <- call{request, localHost(ctx), got}:
 	case <-a.over:
@@ -25,14 +25,14 @@ func (a *Arrival) StartMigration(ctx context.Context, request *vmpb.StartMigrati
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	select {
-	case answer := <-got:
-		return answer.response, answer.err
+	case r := <-got:
+		return r.response, r.err
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 }
 
-// admit refuses callers that are not the source.
+// admit rejects callers that are not the source.
 func (a *Arrival) admit(ctx context.Context, us *vmpb.HypervisorID) error {
 	pod, err := a.Siblings.Caller(ctx)
 	switch {
@@ -52,7 +52,7 @@ func (a *Arrival) admit(ctx context.Context, us *vmpb.HypervisorID) error {
 	return nil
 }
 
-// localHost returns the address at which the caller reaches this process.
+// localHost returns the local address that the caller connected to.
 func localHost(ctx context.Context) string {
 	if caller, known := peer.FromContext(ctx); known {
 		if address, isTCP := caller.LocalAddr.(*net.TCPAddr); isTCP {

@@ -99,7 +99,7 @@ func TestArrival_SwitchoverNeedsStateAndCommit(t *testing.T) {
 			a := newArrival(func(*Options) {})
 			receiver := listen(t, server.TLS)
 			a.receiver, a.machine = receiver, loading{machine{make(chan struct{})}, test.received}
-			a.answer = &vmpb.StartMigrationResponse{MigrationProtocol: negotiation.Offer(negotiation.Machine{SharedDisk: true})[0]}
+			a.response = &vmpb.StartMigrationResponse{MigrationProtocol: negotiation.Offer(negotiation.Machine{SharedDisk: true})[0]}
 			a.take(handover.Called)
 			if test.commits != nil {
 				channel(t, receiver.Address(bulk.Memory), *test.commits)

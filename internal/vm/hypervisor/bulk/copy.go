@@ -10,17 +10,17 @@ import (
 	"sync"
 )
 
-// bufferBytes is how much is copied at a time. Copying record by record would spend half of its time in system calls:
-// crypto/tls writes and reads each record separately, and a record has at most 16 KiB.
+// bufferBytes is the number of bytes that are copied at a time. Copying single records would spend half of the
+// time in system calls: crypto/tls writes and reads each record separately, and a record has at most 16 KiB.
 const bufferBytes = 256 << 10
 
-// recordBytes is the maximum payload of a record.
+// recordBytes is the maximum payload of a TLS record.
 const recordBytes = 16 << 10
 
-// gathering is a connection that can send several records at once.
+// gathering is a connection that can send several records in one system call.
 type gathering struct {
 	net.Conn
-	// mu is needed because crypto/tls may also write during a read or a close.
+	// mu is necessary because crypto/tls may also write during a read or a close.
 	mu      sync.Mutex
 	gathers bool
 	records []byte
@@ -37,7 +37,7 @@ func (g *gathering) Write(record []byte) (int, error) {
 	return len(record), nil
 }
 
-// together calls write, and then sends everything that it has written.
+// together calls write and then sends everything that it has written.
 func (g *gathering) together(write func() error) error {
 	g.mu.Lock()
 	g.gathers = true
@@ -51,7 +51,7 @@ func (g *gathering) together(write func() error) error {
 	return errors.Join(err, sent)
 }
 
-// send copies to a connection over g until the end of from, and until everything was sent.
+// send copies to a connection over g until from is exhausted and everything has been sent.
 func (g *gathering) send(conn *tls.Conn, from io.Reader) error {
 	buffer := make([]byte, bufferBytes)
 	for {
@@ -70,11 +70,11 @@ func (g *gathering) send(conn *tls.Conn, from io.Reader) error {
 	}
 }
 
-// errNoNotify is not io.ErrUnexpectedEOF itself, which crypto/tls turns into io.EOF.
+// errNoNotify does not equal io.ErrUnexpectedEOF, which crypto/tls would convert to io.EOF.
 var errNoNotify = fmt.Errorf("%w: the connection was closed without a close_notify", io.ErrUnexpectedEOF)
 
-// strictConn is a connection whose end without a close_notify is an error. Package crypto/tls accepts such an end
-// between two records. Several records are read at a time.
+// strictConn is a connection that reports an error if it is closed without a close_notify. Package crypto/tls
+// accepts that between two records. strictConn reads several records at a time.
 type strictConn struct {
 	net.Conn
 	arrived *bufio.Reader
@@ -87,20 +87,21 @@ func newStrictConn(raw net.Conn) strictConn {
 // Read implements net.Conn.
 func (c strictConn) Read(p []byte) (int, error) {
 	n, err := c.arrived.Read(p)
-	if err == io.EOF { // never wrapped by a net.Conn
+	if err == io.EOF { // a net.Conn never wraps it
 		err = errNoNotify
 	}
 	return n, err
 }
 
-// receive copies from a connection over c until its end. Records that have arrived together are written at once.
+// receive copies from a connection over c until the end of its data. It writes all records that have arrived
+// together in one call.
 func (c strictConn) receive(to io.Writer, conn *tls.Conn) error {
 	buffer, filled := make([]byte, bufferBytes), 0
 	for {
 		n, end := conn.Read(buffer[filled:])
 		filled += n
 		more := end == nil && c.arrived.Buffered() > 0
-		// A receiver that has everything may have closed: then even an empty write fails.
+		// A receiver that has everything may have closed the connection; even an empty write would then fail.
 		if filled > 0 && (!more || len(buffer)-filled < recordBytes) {
 			if _, err := to.Write(buffer[:filled]); err != nil {
 				return err
@@ -108,7 +109,7 @@ func (c strictConn) receive(to io.Writer, conn *tls.Conn) error {
 			filled = 0
 		}
 		switch {
-		case end == io.EOF: // without close_notify the error is another one
+		case end == io.EOF: // without a close_notify, the error is different
 			return nil
 		case end != nil:
 			return end

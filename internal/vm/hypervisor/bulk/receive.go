@@ -1,8 +1,9 @@
-// Package bulk carries the bulk traffic of a live migration between the sockets of two QEMUs, through TLS.
+// Package bulk carries the bulk traffic of a live migration between the sockets of two QEMU processes, over TLS.
 //
-// One channel carries memory and devices, and one the disks, with a connection for each disk. The end of the memory
-// channel has a meaning: a proper end (close_notify) is the source's commit, after which the source's guest cannot
-// continue without a switchover. Any other end, such as the termination of the process, is not a commit.
+// One channel carries the memory and the device state. Another one carries the disks, with one connection per
+// disk. The way in which the memory channel is closed has a meaning. If it is closed with close_notify, the source
+// has committed: its guest cannot continue without a switchover. If it is closed in any other way, for example
+// because the process has terminated, the source has not committed.
 package bulk
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// Channel is the purpose of a connection, and its protocol in the TLS handshake.
+// Channel is the purpose of a connection. It is also the name of the protocol in the TLS handshake.
 type Channel string
 
 // The channels.
@@ -28,37 +29,38 @@ const (
 	Disk   Channel = "millwright-migration-disk"
 )
 
-// ErrCut means that the memory channel ended without the source's commit.
+// ErrCut means that the memory channel was closed without the source's commit.
 var ErrCut = errors.New("the connection from the source was cut")
 
-// Secure turns a connection into a TLS connection with the other side of this migration, and with no one else.
+// Secure converts a connection to a TLS connection with the other side of this migration. It rejects all other
+// peers.
 type Secure func(ctx context.Context, raw net.Conn, channel Channel) (*tls.Conn, error)
 
-// Dial connects to a socket of QEMU.
+// Dial connects to a QEMU socket.
 type Dial func(ctx context.Context) (net.Conn, error)
 
-// Receiver is the target's end of the channels.
+// Receiver is the target's side of the channels.
 type Receiver struct {
 	secure Secure
 	dial   map[Channel]Dial
 	ports  map[Channel]net.Listener
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	begun  atomic.Bool // the source has connected on any channel
-	taken  atomic.Bool // the source has connected on the memory channel
+	begun  atomic.Bool // whether the source has connected on any channel
+	taken  atomic.Bool // whether the source has connected on the memory channel
 	end    chan error
 }
 
 // handshakeLimit is how long a handshake may take.
 const handshakeLimit = 10 * time.Second
 
-// Limits of connections in their handshake: anyone on the network can open them.
+// Limits for connections that are still in their handshake. Anyone on the network can open such connections.
 const (
 	maxAnonymous           = 64
 	maxAnonymousPerAddress = 16
 )
 
-// Listen opens a port on the host for each channel in dial. The receiver must be closed.
+// Listen opens a port on the host for each channel in dial. The caller must close the receiver.
 func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error) {
 	r := &Receiver{secure: secure, dial: dial, ports: map[Channel]net.Listener{}, end: make(chan error, 1)}
 	for channel := range dial {
@@ -83,11 +85,12 @@ func (r *Receiver) Address(channel Channel) string { return r.ports[channel].Add
 // Begun reports whether the source has connected.
 func (r *Receiver) Begun() bool { return r.begun.Load() }
 
-// End receives once, after the end of the memory channel: nil if the source has committed, else ErrCut. It also
-// receives if a connection of the disk channel ends before the memory channel has begun.
+// End returns a channel that receives one value after the memory channel was closed: nil if the source has
+// committed, or ErrCut otherwise. It also receives an error if a disk connection is closed before the memory
+// channel is open.
 func (r *Receiver) End() <-chan error { return r.end }
 
-// Close closes all connections and waits for that.
+// Close closes all connections and waits until they are closed.
 func (r *Receiver) Close() {
 	r.cancel()
 	r.closePorts()
@@ -100,8 +103,8 @@ func (r *Receiver) closePorts() {
 	}
 }
 
-// accept serves all clients of a channel. A client that is not the source fails in the handshake, and does not delay
-// the source.
+// accept serves all clients of a channel. A client that is not the source fails in the handshake and does not
+// delay the source.
 func (r *Receiver) accept(ctx context.Context, channel Channel, port net.Listener) {
 	for {
 		raw, err := port.Accept()
@@ -134,7 +137,7 @@ func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
 	r.end <- r.carry(ctx, channel, conn, strict)
 }
 
-// carry copies between the source and QEMU. It returns nil after a proper end.
+// carry copies between the source and QEMU. It returns nil if the connection was closed properly.
 func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn, strict strictConn) error {
 	defer closeWith(ctx, conn)()
 	theirs, err := r.dial[channel](ctx)
@@ -161,14 +164,14 @@ func (r *Receiver) carry(ctx context.Context, channel Channel, conn *tls.Conn, s
 }
 
 // endDisk fails the migration if the source closes a disk connection early. The source copies the disks before the
-// memory, and keeps their connections open until the memory has arrived.
+// memory, and keeps the disk connections open until the memory has arrived.
 func (r *Receiver) endDisk() {
 	if !r.taken.Swap(true) {
-		r.end <- fmt.Errorf("%w: the disk channel ended before the memory channel began", ErrCut)
+		r.end <- fmt.Errorf("%w: the disk channel was closed before the memory channel was opened", ErrCut)
 	}
 }
 
-// closeWith closes a connection when the context ends, or when the returned function is called.
+// closeWith closes a connection when the context is canceled or the returned function is called.
 func closeWith(ctx context.Context, conn io.Closer) func() {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return func() {

@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// ErrNotSent means that there is nothing to commit: not everything that QEMU wrote was sent.
+// ErrNotSent means that there is nothing to commit, because not everything that QEMU wrote was sent.
 var ErrNotSent = errors.New("the memory was not sent completely")
 
-// Sender is the source's end of the channels.
+// Sender is the source's side of the channels.
 type Sender struct {
 	secure Secure
 	cancel context.CancelFunc
@@ -24,7 +24,7 @@ type Sender struct {
 	broken chan error    // receives once if the memory channel fails instead
 }
 
-// NewSender returns a sender that carries nothing yet. It must be closed.
+// NewSender returns a sender without connections. The caller must close it.
 func NewSender(secure Secure) *Sender {
 	return &Sender{secure: secure, cancel: func() {}, sent: make(chan struct{}), broken: make(chan error, 1)}
 }
@@ -37,7 +37,7 @@ type Source struct {
 	To string
 }
 
-// Start carries what QEMU sends, until Close. It must be called once.
+// Start carries the data that QEMU sends until Close is called. It must be called only once.
 func (s *Sender) Start(channels map[Channel]Source) {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
@@ -69,14 +69,14 @@ func (s *Sender) accept(ctx context.Context, channel Channel, source Source) {
 	}
 }
 
-// carry copies from QEMU to the target, and for disks also back.
+// carry copies data from QEMU to the target. For disks it also copies in the other direction.
 func (s *Sender) carry(ctx context.Context, channel Channel, address string, qemu net.Conn) error {
 	defer closeWith(ctx, qemu)()
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	// The connection is closed without a close_notify, which would be a commit.
+	// Close the connection without a close_notify, which would be a commit.
 	abort := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	out := &gathering{Conn: raw}
 	conn, err := s.secure(ctx, out, channel)
@@ -101,7 +101,7 @@ func (s *Sender) carry(ctx context.Context, channel Channel, address string, qem
 	return err
 }
 
-// carryMemory leaves the connection open: only Commit closes it properly.
+// carryMemory leaves the connection open, because only Commit may close it properly.
 func (s *Sender) carryMemory(conn *tls.Conn, out *gathering, qemu net.Conn) error {
 	if err := out.send(conn, qemu); err != nil {
 		_ = conn.NetConn().Close()
@@ -112,7 +112,7 @@ func (s *Sender) carryMemory(conn *tls.Conn, out *gathering, qemu net.Conn) erro
 	return nil
 }
 
-// Sent waits until everything that QEMU has written was sent. Errors: ErrNotSent.
+// Sent waits until everything that QEMU has written was sent. It returns ErrNotSent if that fails.
 func (s *Sender) Sent(ctx context.Context) error {
 	select {
 	case <-s.sent:
@@ -124,9 +124,9 @@ func (s *Sender) Sent(ctx context.Context) error {
 	}
 }
 
-// Commit tells the target that it may switch over, once everything that QEMU has written was sent, and waits for the
-// target's confirmation. After ErrNotSent the target was not told. After any other error, and after the end of the
-// context, it may have been.
+// Commit waits until everything that QEMU has written was sent. It then signals the target that it may switch
+// over, and waits for the target's confirmation. If Commit returns ErrNotSent, the signal was not sent. After any
+// other error, and after the context is canceled, it may have been sent.
 func (s *Sender) Commit(ctx context.Context) error {
 	if err := s.Sent(ctx); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (s *Sender) Commit(ctx context.Context) error {
 	return nil
 }
 
-// Close cuts the channels that are not committed, and waits for that.
+// Close cuts the channels that are not committed and waits until they are closed.
 func (s *Sender) Close() {
 	s.cancel()
 	s.work.Wait()

@@ -1,4 +1,4 @@
-// Package console shares the serial port of a guest between its clients.
+// Package console shares a guest's serial port among its clients.
 package console
 
 import (
@@ -13,32 +13,32 @@ import (
 )
 
 const (
-	// HistorySize is how many bytes of the console's last output a new client gets.
+	// HistorySize is the maximum number of bytes of earlier output that a new client receives.
 	HistorySize = 64 << 10
 
-	// clientLimit is how many bytes may be pending for one client.
+	// clientLimit is the maximum number of bytes that may be pending for a client.
 	clientLimit = 2 * HistorySize
 )
 
 var (
-	// ErrSlowClient disconnects a client that did not read the console's output in time. It may attach again, but has
-	// missed output.
+	// ErrSlowClient means that a client was disconnected because it did not read the console's output in time. It
+	// may attach again, but it has missed output.
 	ErrSlowClient = errors.New("console client did not read its output in time")
 
-	// ErrClientClosed is returned by a client after its Close.
+	// ErrClientClosed is returned by the methods of a client after its Close.
 	ErrClientClosed = errors.New("console client is closed")
 
-	// ErrEnded is returned to writers when the machine has terminated.
+	// ErrEnded is returned to writers after the machine has terminated.
 	ErrEnded = errors.New("console has ended")
 )
 
-// Console is the guest's serial port, shared by any number of clients. It lives as long as the machine, so it
+// Console is the guest's serial port, shared by any number of clients. It exists as long as the machine, so it
 // survives a reset of the guest.
 //
-// It reads the port even without clients: a guest whose output is not read blocks.
+// It reads the port even without clients, because a guest whose output is not read blocks.
 type Console struct {
 	conn    net.Conn
-	input   chan []byte // whole messages for the one goroutine that writes
+	input   chan []byte // whole messages for the goroutine that writes
 	done    chan struct{}
 	history tail.Writer
 
@@ -47,7 +47,7 @@ type Console struct {
 	ended   bool
 }
 
-// New takes over the connection to a serial port. The console ends with the connection.
+// New takes over the connection to a serial port. The console terminates when the connection is closed.
 func New(conn net.Conn) *Console {
 	c := &Console{
 		conn:    conn,
@@ -61,14 +61,15 @@ func New(conn net.Conn) *Console {
 	return c
 }
 
-// Done is closed when the console has ended and all of its output is available.
+// Done is closed when the console has terminated and all of its output is available.
 func (c *Console) Done() <-chan struct{} { return c.done }
 
-// Attach adds a client. Its output begins with the console's last output, up to HistorySize bytes, and continues
-// without a gap. After the machine has terminated, it gets only the last output. The client must be closed.
+// Attach adds a client. The client first receives up to HistorySize bytes of earlier output, and then new output
+// without a gap. After the machine has terminated, it receives only the earlier output. The caller must close the
+// client.
 func (c *Console) Attach() *Client { return c.attach(c.history.Bytes) }
 
-// AttachNow is Attach without the last output.
+// AttachNow is like Attach, but without the earlier output.
 func (c *Console) AttachNow() *Client { return c.attach(func() []byte { return nil }) }
 
 func (c *Console) attach(history func() []byte) *Client {
@@ -90,7 +91,7 @@ func (c *Console) attach(history func() []byte) *Client {
 	return client
 }
 
-// read is the only reader of the port. It does not wait for clients.
+// read is the only reader of the port. It never waits for clients.
 func (c *Console) read() {
 	defer c.end()
 	buffer := make([]byte, 32<<10)
@@ -119,7 +120,7 @@ func (c *Console) broadcast(output []byte) {
 	}
 }
 
-// detach ends one client. The caller holds the lock.
+// detach disconnects a client. The caller must hold the lock.
 func (c *Console) detach(client *Client, reason error) {
 	delete(c.clients, client)
 	if client.err == nil {
@@ -141,13 +142,13 @@ func (c *Console) end() {
 }
 
 // write is the only writer of the port, so messages are not interleaved. A guest that does not read blocks it, and
-// thereby the clients that write.
+// therefore also blocks the clients that write.
 func (c *Console) write() {
 	for {
 		select {
 		case message := <-c.input:
 			if _, err := c.conn.Write(message); err != nil {
-				return // the reader gets the error too
+				return // the reader gets the error, too
 			}
 		case <-c.done:
 			return
@@ -155,23 +156,23 @@ func (c *Console) write() {
 	}
 }
 
-// Client reads and writes a console. Next must be called by one goroutine at a time;
-// the other methods are safe for concurrent use.
+// Client reads from and writes to a console. Next must not be called concurrently; the other methods are safe for
+// concurrent use.
 type Client struct {
 	console *Console
 	wake    chan struct{}
 	ended   chan struct{}
 	replay  int
 
-	// Guarded by the console's lock.
+	// The following fields are guarded by the lock of the console.
 	pending []byte
 	err     error
 }
 
-// Ended is closed when there is no more output. Next returns what is left, and then the reason.
+// Ended is closed when there is no new output. Next then returns the pending output, followed by the reason.
 func (c *Client) Ended() <-chan struct{} { return c.ended }
 
-// Replay returns how many bytes of the output are older than the client. They come first.
+// Replay returns the number of bytes that were output before the client attached. They are returned first.
 func (c *Client) Replay() int { return c.replay }
 
 // Slow reports whether the client was disconnected because it did not read in time.
@@ -181,8 +182,8 @@ func (c *Client) Slow() bool {
 	return errors.Is(c.err, ErrSlowClient)
 }
 
-// Next waits for output and returns all of it, at least one byte. Nothing is translated. Errors, after the last
-// output: io.EOF if the machine has terminated, ErrSlowClient, ErrClientClosed, or the context's cause.
+// Next waits for output and returns all of it, at least one byte, unchanged. After all output was returned, it
+// returns an error: io.EOF if the machine has terminated, ErrSlowClient, ErrClientClosed, or the context's cause.
 func (c *Client) Next(ctx context.Context) ([]byte, error) {
 	for {
 		output, err := c.take()
@@ -208,9 +209,9 @@ func (c *Client) take() ([]byte, error) {
 	return output, nil
 }
 
-// Write sends one message to the guest, without bytes of other clients in between. It returns when the message is
-// certain to be sent completely; while the guest does not read, it blocks until the context ends. An empty message
-// does nothing. Errors: those of Next for a client that has ended, but ErrEnded if the machine has terminated.
+// Write sends one message to the guest without interleaving it with input of other clients. It returns once it is
+// certain that the whole message will be sent. While the guest does not read, Write blocks until the context is
+// canceled. An empty message has no effect. Errors: those of Next, but ErrEnded if the machine has terminated.
 func (c *Client) Write(ctx context.Context, message []byte) error {
 	if err := c.writable(); err != nil || len(message) == 0 {
 		return err
@@ -234,7 +235,8 @@ func (c *Client) writable() error {
 	return c.err
 }
 
-// Close detaches the client and drops its unread output. The console continues. Close may be called more than once.
+// Close detaches the client and drops its pending output. The console continues. Close may be called more than
+// once.
 func (c *Client) Close() {
 	c.console.mu.Lock()
 	defer c.console.mu.Unlock()
@@ -242,7 +244,7 @@ func (c *Client) Close() {
 	c.pending = nil
 }
 
-// notify wakes Next. One wake-up is enough for any amount of output.
+// notify wakes Next. One notification is enough for any amount of output.
 func (c *Client) notify() {
 	select {
 	case c.wake <- struct{}{}:

@@ -14,44 +14,45 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Terms describe a lease that expires. All fields are required.
+// Terms describe an expiring lease. All fields are required.
 type Terms struct {
 	// Duration is the duration of each lease.
 	Duration time.Duration
 	// Now is the clock.
 	Now func() lease.Instant
-	// Connect opens another connection to the controller. A connection on which a request got no response is closed:
-	// it may be broken, which would be noticed too late.
+	// Connect opens another connection to the controller. A connection on which a request got no response is
+	// closed, because it may be broken, which would otherwise be detected too late.
 	Connect func() (*grpc.ClientConn, error)
 	// Watchdog kills this process when its lease has expired.
 	Watchdog Watchdog
 }
 
-// Watchdog kills a process whose lease has expired: a *watchdog.Watchdog.
+// Watchdog kills a process whose lease has expired. It is implemented by *watchdog.Watchdog.
 type Watchdog interface {
 	Until(kill lease.Instant) error
 	Lost() <-chan struct{}
 }
 
-// expiring is the state of a lease that expires. The lock of the Lease guards holder and spare.
+// expiring is the state of an expiring lease. The lock of the Lease guards holder and spare.
 type expiring struct {
 	Terms
 	holder lease.Holder
 	// spare is how much time was left when the last lease was renewed.
 	spare time.Duration
-	// due receives when a lease is requested early.
+	// due receives a value when a lease is requested before it is due.
 	due chan struct{}
-	// Used only by the goroutine: the connection, and whether the last stream had a response and has not ended.
+	// The following fields are used only by the goroutine: the connection, and whether the last stream is open and
+	// had a response.
 	conn   *grpc.ClientConn
 	steady bool
 }
 
-// granted applies STATUS_OK, and reports whether the guest may run. It tells the watchdog first.
+// granted applies STATUS_OK and reports whether the guest may run. It passes the deadline to the watchdog first.
 func (e *expiring) granted(update *vmpb.RunLeaseUpdate, sent lease.Instant, log *slog.Logger) bool {
 	duration := update.GetValidFor().AsDuration()
 	if duration <= 0 {
-		// The target of a migration gets only such responses until the switchover.
-		log.Info("the controller's response is not a lease: it has no duration")
+		// The target of a migration receives only such responses until the switchover.
+		log.Info("the controller's response has no duration, so it is not a lease")
 		return false
 	}
 	if before := e.holder.Lease(); before.Duration > 0 {
@@ -62,7 +63,7 @@ func (e *expiring) granted(update *vmpb.RunLeaseUpdate, sent lease.Instant, log 
 		return false
 	}
 	if err := e.Watchdog.Until(e.holder.Lease().Kill()); err != nil {
-		log.Error("the watchdog is lost", "error", err)
+		log.Error("the watchdog has exited", "error", err)
 		e.holder.Refused()
 		return false
 	}
@@ -103,15 +104,15 @@ func (l *Lease) renew(ctx context.Context) {
 	end()
 }
 
-var errEnded = errors.New("the stream has ended")
+var errEnded = errors.New("the controller closed the stream")
 
 // stream is a stream of run authorizations.
 type stream struct {
-	end   func() // cancels the stream, and waits for that
+	end   func() // cancels the stream and waits until it is closed
 	ended chan struct{}
 }
 
-// open opens a stream, and waits for its first response.
+// open opens a stream and waits for its first response.
 func (l *Lease) open(ctx context.Context, sent lease.Instant) (*stream, error) {
 	if l.expiring.conn == nil {
 		conn, err := l.expiring.Connect()
@@ -126,14 +127,14 @@ func (l *Lease) open(ctx context.Context, sent lease.Instant) (*stream, error) {
 		cancel()
 		<-opened.ended
 	}
-	answered := make(chan struct{})
+	responded := make(chan struct{})
 	var failure error
 	go func() {
 		defer close(opened.ended)
-		failure = l.read(ctx, vmpb.NewVMControllerClient(l.expiring.conn), sent, answered)
+		failure = l.read(ctx, vmpb.NewVMControllerClient(l.expiring.conn), sent, responded)
 	}()
 	select {
-	case <-answered:
+	case <-responded:
 		return opened, nil
 	case <-opened.ended:
 		cancel()
@@ -144,8 +145,8 @@ func (l *Lease) open(ctx context.Context, sent lease.Instant) (*stream, error) {
 	}
 }
 
-// read reads a stream to its end. It closes answered after the first response.
-func (l *Lease) read(ctx context.Context, client vmpb.VMControllerClient, sent lease.Instant, answered chan<- struct{}) error {
+// read reads a stream until it is closed. It closes responded after the first response.
+func (l *Lease) read(ctx context.Context, client vmpb.VMControllerClient, sent lease.Instant, responded chan<- struct{}) error {
 	updates, err := client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us})
 	if err != nil {
 		return status.Convert(err).Err()
@@ -157,18 +158,18 @@ func (l *Lease) read(ctx context.Context, client vmpb.VMControllerClient, sent l
 		}
 		l.take(update, sent)
 		if first {
-			close(answered)
+			close(responded)
 		}
 	}
 }
 
-// follows waits until the lease must be renewed. It returns an error if the stream ends before.
+// follows waits until the lease must be renewed. It returns an error if the stream is closed earlier.
 func (l *Lease) follows(ctx context.Context, open *stream, sent lease.Instant) error {
-	if l.answered && !l.expiring.steady {
+	if l.responded && !l.expiring.steady {
 		l.log.Info("renewed the lease after failures", "spare", l.spare())
 		l.reopened()
 	}
-	l.answered, l.expiring.steady = true, true
+	l.responded, l.expiring.steady = true, true
 	l.setConnected(true)
 	due := lease.Lease{Sent: sent, Duration: l.expiring.Duration}.Renew()
 	select {
@@ -190,7 +191,7 @@ func (e *expiring) hangUp() {
 	}
 }
 
-// expire waits until the lease expires or the watchdog is lost, and publishes that.
+// expire waits until the lease expires or the watchdog has exited, and publishes that.
 func (l *Lease) expire(ctx context.Context) {
 	for {
 		left, changed := l.left()
@@ -201,7 +202,7 @@ func (l *Lease) expire(ctx context.Context) {
 		case <-time.After(left):
 		case <-changed:
 		case <-l.expiring.Watchdog.Lost():
-			l.log.Error("the watchdog is lost; terminating the guest")
+			l.log.Error("the watchdog has exited; terminating the guest")
 			l.mu.Lock()
 			l.expiring.holder.Refused()
 			l.mu.Unlock()
@@ -211,7 +212,7 @@ func (l *Lease) expire(ctx context.Context) {
 	}
 }
 
-// left returns how long the guest may still run. If the lease has expired, it publishes that.
+// left returns how long the guest may still run. If the lease has expired, left publishes that.
 func (l *Lease) left() (time.Duration, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,7 +237,7 @@ func (l *Lease) spare() time.Duration {
 	return l.expiring.spare
 }
 
-// Renew requests another lease immediately, if leases expire.
+// Renew requests another lease immediately. It has no effect if leases do not expire.
 func (l *Lease) Renew() {
 	select {
 	case l.expiring.due <- struct{}{}:
@@ -244,8 +245,8 @@ func (l *Lease) Renew() {
 	}
 }
 
-// Left returns how long the guest may run by the last lease. It returns 0 if the guest must not run, or if there was
-// no lease. It must only be called for leases that expire.
+// Left returns how long the guest may run under the last lease. It returns 0 if the guest must not run or there
+// was no lease. Call it only for leases that expire.
 func (l *Lease) Left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,8 +257,8 @@ func (l *Lease) Left() time.Duration {
 	return l.expiring.holder.Lease().Stop() - now
 }
 
-// Release tells the controller that the VM has terminated here and does not run here again. If that fails, the lease
-// expires.
+// Release reports to the controller that the VM has terminated here and will not run here again. If that fails,
+// the lease expires.
 func Release(ctx context.Context, client vmpb.VMControllerClient, us *vmpb.HypervisorID) error {
 	updates, err := client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: us, Release: true})
 	if err != nil {

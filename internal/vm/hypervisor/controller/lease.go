@@ -1,8 +1,8 @@
-// Package controller is a hypervisor's client of the VM controller.
+// Package controller is the hypervisor's client for the VM controller.
 //
-// A [Lease] keeps the stream of run authorizations open and holds the last response; a [Reporter] repeats the
-// hypervisor's state until the controller has confirmed it. Neither fails: the controller may be unavailable for any
-// time.
+// A [Lease] keeps the stream of run authorizations open and holds the last response. A [Reporter] repeats the
+// hypervisor's state until the controller has confirmed it. Neither of them fails, because the controller may be
+// unavailable for any length of time.
 package controller
 
 import (
@@ -22,22 +22,22 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Back-off of all requests: while the controller is unavailable, hundreds of hypervisors retry.
+// Back-off for all requests. While the controller is unavailable, hundreds of hypervisors retry.
 const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 10 * time.Second
-	// connectDelay is the longest delay between attempts to connect, which cost nothing if nothing listens.
+	// connectDelay is the longest delay between connection attempts. An attempt is cheap if nothing listens.
 	connectDelay = 4 * time.Second
-	// dialTime is the timeout for an address that does not respond, such as that of a deleted Pod. The next attempt
-	// may reach another controller under the same name.
+	// dialTime is the connection timeout for an address that does not respond, such as that of a deleted Pod. The
+	// next attempt may reach another controller under the same name.
 	dialTime = 2 * time.Second
 )
 
-// DialOptions are the options for connections to a controller. A broken connection is noticed even if nothing is sent
-// for hours, and a new one is attempted at least every five seconds. With gRPC's defaults, broken connections are
-// never noticed, and attempts are up to two minutes apart.
+// DialOptions returns the options for connections to a controller. A broken connection is detected even if nothing
+// is sent for hours, and a reconnection is attempted at least every five seconds. With gRPC's defaults, broken
+// connections are never detected and attempts are up to two minutes apart.
 //
-// The server must allow pings: keepalive.EnforcementPolicy with a MinTime of 20 s or less.
+// The server must allow these pings with a keepalive.EnforcementPolicy whose MinTime is at most 20 s.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -51,7 +51,7 @@ func DialOptions() []grpc.DialOption {
 	}
 }
 
-// delays returns the delays between attempts: doubling, with jitter.
+// delays generates the delays between attempts: they double, with jitter.
 type delays struct{ next time.Duration }
 
 func (d *delays) take() time.Duration {
@@ -62,31 +62,33 @@ func (d *delays) take() time.Duration {
 
 func (d *delays) reset() { d.next = 0 }
 
-// Authorization is the controller's last response about running the VM. The zero value means that there is none yet.
+// Authorization is the controller's last response about running the VM. The zero value means that there is no
+// response yet.
 type Authorization struct {
 	// Granted reports whether the controller has responded with STATUS_OK.
 	Granted bool
 	// Paused reports whether the guest must be stopped.
 	Paused bool
-	// Terminated reports whether the VM must be killed. It is never revoked.
+	// Terminated reports whether the VM must be killed. Once true, it stays true.
 	Terminated bool
 	// Migrate reports whether the VM must move to another hypervisor.
 	Migrate bool
 	// Grow are the minimum sizes of the disks. A new pointer is a new request; nil requests nothing.
 	Grow *Disks
-	// Token is the fencing token of the lease. The target of a migration gets the token of its future lease, which
-	// only allows it to attach the disks. 0 means that there is none.
+	// Token is the fencing token of the lease. The target of a migration receives the token of its future lease,
+	// which only allows it to attach the disks. 0 means that there is no token.
 	Token uint64
-	// DiskServer is where served disks are attached with the token. It is zero if that is not known yet.
+	// DiskServer is where served disks are attached with the token. It is zero while the location is unknown.
 	DiskServer DiskServer
-	// Expired reports whether a lease has expired, except for the time to terminate the guest. It is never revoked.
+	// Expired reports whether the lease has expired. A margin remains to terminate the guest. Once true, it stays
+	// true.
 	Expired bool
 }
 
-// DiskServer locates a disk server. Its fields are those of vmpb.DiskServer.
+// DiskServer is the location of a disk server. Its fields are those of vmpb.DiskServer.
 type DiskServer struct{ Address, Pod string }
 
-// background is a client of the controller with one goroutine.
+// background is a client of the controller that runs in one goroutine.
 type background struct {
 	client vmpb.VMControllerClient
 	us     *vmpb.HypervisorID
@@ -102,7 +104,7 @@ func newBackground(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *s
 	return &background{client: client, us: us, log: log, done: make(chan struct{}), changed: make(chan struct{})}
 }
 
-// start runs the goroutine until Close.
+// start runs the goroutine until Close is called.
 func (b *background) start(run func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
@@ -112,13 +114,13 @@ func (b *background) start(run func(context.Context)) {
 	}()
 }
 
-// wake announces a change. The caller holds the lock.
+// wake announces a change. The caller must hold the lock.
 func (b *background) wake() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// Close cancels the requests, and waits until none is in progress.
+// Close cancels all requests and waits until they have returned.
 func (b *background) Close() {
 	b.cancel()
 	<-b.done
@@ -128,31 +130,31 @@ func (b *background) Close() {
 type Lease struct {
 	*background
 	current Authorization
-	// reopened is called when a stream after the first one gets a response.
-	reopened func()
-	answered bool // a stream got a response
-	// connected is whether the current stream got a response. The lock guards it.
+	// reopened is called when a stream other than the first one gets a response.
+	reopened  func()
+	responded bool // whether any stream got a response
+	// connected reports whether the current stream got a response. It is guarded by the lock.
 	connected bool
 	expiring  *expiring // nil if leases do not expire
 }
 
-// OpenLease opens the stream in the background. The lease must be closed. reopened is called when a later stream gets
-// a response: it may come from another controller.
+// OpenLease opens the stream in the background. The caller must close the lease. OpenLease calls reopened when a
+// later stream gets a response, which may come from another controller.
 func OpenLease(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger, reopened func()) *Lease {
 	l := &Lease{background: newBackground(client, us, log), reopened: reopened}
 	l.start(l.keep)
 	return l
 }
 
-// OpenExpiring opens and renews a lease that expires. reopened is called when a stream gets a response after one that
-// did not, or that ended.
+// OpenExpiring opens and renews an expiring lease. It calls reopened when a stream gets a response after an
+// earlier stream did not, or was closed.
 func OpenExpiring(us *vmpb.HypervisorID, log *slog.Logger, reopened func(), terms Terms) *Lease {
 	l := &Lease{background: newBackground(nil, us, log), reopened: reopened, expiring: &expiring{Terms: terms, due: make(chan struct{}, 1)}}
 	l.start(l.renew)
 	return l
 }
 
-// Connected reports whether a stream is open to which the controller has responded.
+// Connected reports whether a stream is open and the controller has responded to it.
 func (l *Lease) Connected() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +167,7 @@ func (l *Lease) setConnected(connected bool) {
 	l.connected = connected
 }
 
-// Current returns the last response, and a channel that is closed when there is another one.
+// Current returns the last response, and a channel that is closed when there is a new one.
 func (l *Lease) Current() (Authorization, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,11 +182,11 @@ func (l *Lease) keep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// A stream that ends immediately does not reset the delays, even with a response.
+		// A stream that is closed immediately does not reset the delays, even if it had a response.
 		if time.Since(opened) > lastDelay {
 			pause.reset()
 		}
-		l.log.Info("the stream of run authorizations ended; opening another one", "error", err)
+		l.log.Info("the stream of run authorizations was closed; opening another one", "error", err)
 		select {
 		case <-time.After(pause.take()):
 		case <-ctx.Done():
@@ -192,11 +194,11 @@ func (l *Lease) keep(ctx context.Context) {
 	}
 }
 
-// follow reads one stream to its end.
+// follow reads one stream until it is closed.
 func (l *Lease) follow(ctx context.Context) error {
-	ctx, release := context.WithCancel(ctx) // releases a stream that does not end by itself
+	ctx, release := context.WithCancel(ctx) // releases the stream if the server does not close it
 	defer release()
-	// WaitForReady, since connecting has its own back-off, and both would add up.
+	// WaitForReady, because connecting has its own back-off, and both would add up.
 	stream, err := l.client.RunLease(ctx, &vmpb.RunLeaseRequest{Us: l.us}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
@@ -207,18 +209,18 @@ func (l *Lease) follow(ctx context.Context) error {
 		if err != nil {
 			return status.Convert(err).Err()
 		}
-		if first && l.answered {
+		if first && l.responded {
 			l.log.Info("the stream of run authorizations is open again")
 			l.reopened()
 		}
-		l.answered = true
+		l.responded = true
 		l.setConnected(true)
 		l.take(update, 0)
 	}
 }
 
-// take applies the response to a request that was sent at the given time. A termination is final: the guest may have
-// been killed, and another hypervisor may run the VM.
+// take applies the response to a request that was sent at the given time. A termination is final: the guest may
+// have been killed, and another hypervisor may run the VM.
 func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,12 +238,12 @@ func (l *Lease) take(update *vmpb.RunLeaseUpdate, sent lease.Instant) {
 	case vmpb.RunLeaseUpdate_STATUS_TERMINATE:
 		next.Terminated = true
 	default:
-		l.log.Warn("ignoring an unknown response of the controller", "status", update.GetStatus())
+		l.log.Warn("ignoring an unknown response from the controller", "status", update.GetStatus())
 	}
 	l.set(next)
 }
 
-// set publishes a changed authorization. The caller holds the lock.
+// set publishes a changed authorization. The caller must hold the lock.
 func (l *Lease) set(next Authorization) {
 	if next != l.current {
 		l.current = next

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// progressEvery is the time between two reports that differ only in numbers.
+	// progressEvery is the minimum time between two reports that differ only in numbers.
 	progressEvery = time.Second
-	// reportLimit is the timeout of one report.
+	// reportLimit is the timeout of a report.
 	reportLimit = 5 * time.Second
-	// maxMessage is the maximum length of a message in bytes. Messages may come from QEMU or the storage.
+	// maxMessage is the maximum length of a message in bytes. Messages may come from QEMU or from the storage.
 	maxMessage = 1024
 )
 
@@ -29,12 +29,12 @@ type Report struct {
 	Message    string
 	DoneBytes  uint64
 	TotalBytes uint64
-	// Endpoint and Prepared are kept from one report to the next; see Reporter.Update.
+	// Endpoint and Prepared are carried over from one report to the next; see Reporter.Update.
 	Endpoint string
 	Prepared bool
-	// Disks are kept, too. They are replaced, never changed. Nil means that they are not known.
+	// Disks is carried over, too. It is replaced, never modified. If nil, the sizes are unknown.
 	Disks *Disks
-	// Migration and CanMigrate are kept, too. The zero Migration means that there is none.
+	// Migration and CanMigrate are carried over, too. The zero Migration means that no migration is in progress.
 	Migration  Migration
 	CanMigrate bool
 
@@ -51,7 +51,7 @@ func (d *Disks) list() []*vmpb.DiskSize {
 	return *d
 }
 
-// orNew returns d if it has these sizes, and otherwise a new value.
+// orNew returns d if it has these sizes, and a new value otherwise.
 func (d *Disks) orNew(sizes []*vmpb.DiskSize) *Disks {
 	same := slices.EqualFunc(d.list(), sizes, func(a, b *vmpb.DiskSize) bool {
 		return a.GetName() == b.GetName() && a.GetBytes() == b.GetBytes()
@@ -83,7 +83,7 @@ func (m Migration) message() *vmpb.ReportStateRequest_Migration {
 	}
 }
 
-// withoutNumbers returns the part of the report that is sent immediately when it changes.
+// withoutNumbers returns the part of the report whose changes are sent immediately.
 func (r Report) withoutNumbers() Report {
 	r.DoneBytes, r.TotalBytes, r.sequence = 0, 0, 0
 	r.Migration.DoneBytes, r.Migration.TotalBytes = 0, 0
@@ -95,18 +95,18 @@ type Reporter struct {
 	*background
 	current   Report
 	confirmed Report // the last report that the controller has confirmed
-	silent    bool   // the controller does not accept reports
+	silent    bool   // whether the controller does not accept reports
 }
 
-// NewReporter returns a reporter without a report. It must be closed.
+// NewReporter returns a reporter without a report. The caller must close it.
 func NewReporter(client vmpb.VMControllerClient, us *vmpb.HypervisorID, log *slog.Logger) *Reporter {
 	r := &Reporter{background: newBackground(client, us, log)}
 	r.start(r.keep)
 	return r
 }
 
-// Update changes the report, and does not wait until it is sent. The function gets the last report without cause,
-// message and numbers. A message that is too long or not valid UTF-8 is changed so that it can be sent.
+// Update changes the report without waiting until it is sent. The function receives the last report without its
+// cause, message and numbers. A message that is too long or not valid UTF-8 is changed so that it can be sent.
 func (r *Reporter) Update(change func(*Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,12 +122,12 @@ func (r *Reporter) Update(change func(*Report)) {
 	}
 }
 
-// text returns a message that can be sent.
+// text returns the message in a form that can be sent.
 func text(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxMessage)], "\uFFFD")
 }
 
-// Become makes later reports the reports of another run.
+// Become changes the run on whose behalf later reports are sent.
 func (r *Reporter) Become(us *vmpb.HypervisorID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *Reporter) Become(us *vmpb.HypervisorID) {
 	r.wake()
 }
 
-// Repeat sends the current report again, to another controller.
+// Repeat sends the current report again, because the controller may be a different one.
 func (r *Reporter) Repeat() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,8 +144,8 @@ func (r *Reporter) Repeat() {
 	r.wake()
 }
 
-// Confirmed waits until the controller has confirmed the current report, or does not accept reports. Otherwise it
-// returns the context's cause.
+// Confirmed waits until the controller has confirmed the current report. It also returns nil if the controller
+// does not accept reports. Otherwise it returns the context's cause.
 func (r *Reporter) Confirmed(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -162,20 +162,20 @@ func (r *Reporter) Confirmed(ctx context.Context) error {
 	}
 }
 
-// settled reports whether there is nothing to send. The caller holds the lock.
+// settled reports whether there is nothing to send. The caller must hold the lock.
 func (r *Reporter) settled() bool {
 	unknown := r.current.State == vmpb.ReportStateRequest_STATE_UNKNOWN
 	return r.silent || unknown || r.current == r.confirmed
 }
 
-// attempt is the last attempt to send a report.
+// attempt describes the last attempt to send a report.
 type attempt struct {
 	report Report
-	again  time.Time // when it may be sent again, even if only numbers have changed
+	again  time.Time // when it may be sent again even if only numbers have changed
 }
 
-// pending returns the report to send now. If it is not due, wait is the time until it is; 0 means that it becomes due
-// when something changes.
+// pending returns the report to send now. If no report is due, wait is the time until one is; 0 means that it
+// becomes due only when something changes.
 func (r *Reporter) pending(last attempt) (report Report, due bool, wait time.Duration, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,15 +206,16 @@ func (r *Reporter) keep(ctx context.Context) {
 			last.again = time.Now().Add(pause.take())
 			level := slog.LevelInfo
 			if status.Code(err) == codes.FailedPrecondition {
-				// Not authoritative yet: the first report and the lease are requested concurrently.
+				// This hypervisor is not authoritative yet, because the first report and the lease are requested
+				// concurrently.
 				level = slog.LevelDebug
 			}
-			r.log.Log(ctx, level, "the controller did not take a report; it is repeated", "error", err)
+			r.log.Log(ctx, level, "cannot report the state to the controller; retrying", "error", err)
 		}
 	}
 }
 
-// await waits for the limit, unless it is 0, or for the channel.
+// await waits for the time limit (0 means none) or until the channel is closed.
 func await(ctx context.Context, limit time.Duration, changed <-chan struct{}) {
 	var late <-chan time.Time
 	if limit > 0 {

@@ -129,7 +129,7 @@ func TestDeparture_DisksAreReleasedBeforeCommit(t *testing.T) {
 		d.ReleaseDisks = func() error { released = time.Since(begun); return errors.New("still locked") }
 		d.attempt.sender = bulk.NewSender(nil) // its Commit waits for memory that is never sent
 		reach(d, handover.Ordered, handover.TargetFound, handover.Agreed, handover.GuestStopped)
-		wantAction(t, d.Tell(handover.Copied), handover.Commit)
+		wantAction(t, d.Handle(handover.Copied), handover.Commit)
 		if result := <-d.Results(); result.event != handover.TimeOver || released != 0 {
 			t.Errorf("event %q, released after %v", result.event, released)
 		}
@@ -156,11 +156,11 @@ func TestDeparture_RequestsResetBackOff(t *testing.T) {
 			}
 		}
 		d.pause = time.Minute
-		d.Tell(handover.Ordered)
+		d.Handle(handover.Ordered)
 		wantSoon("asked for a target")
 		reach(d, handover.TargetFound, handover.Agreed, handover.GuestStopped)
 		d.pause, d.attempt.sender = time.Minute, bulk.NewSender(nil)
-		d.Tell(handover.Copied)
+		d.Handle(handover.Copied)
 		wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 		wantSoon("asked for the authority")
 	})
@@ -178,7 +178,7 @@ func TestDeparture_ReclaimIsRetriedWithoutNextRun(t *testing.T) {
 		}
 		d.attempt.sender = bulk.NewSender(nil)
 		reach(d, handover.Ordered, handover.TargetFound, handover.Agreed, handover.GuestStopped)
-		d.Tell(handover.Copied)
+		d.Handle(handover.Copied)
 		wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 		wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 		wantAction(t, d.Take(<-d.Results()), handover.OpenLease)

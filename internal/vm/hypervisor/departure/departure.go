@@ -1,11 +1,11 @@
 // Package departure sends a running VM to another hypervisor.
 //
-// [handover.Source] decides what happens next; this package does it. Its owner passes events to [Departure.Tell], and
-// the results of the operations in this package to [Departure.Take]. Both return what the owner must do: resume the
-// guest, shut it down, or kill the machine.
+// [handover.Source] decides what happens next; this package does it. The owner passes events to
+// [Departure.Handle], and the results of the operations in this package to [Departure.Take]. Both return what the
+// owner must do: resume the guest, shut it down, or kill the machine.
 //
-// One operation is in progress at a time. A new operation begins when the previous one has ended, and the result of a
-// canceled one changes nothing.
+// Only one operation is in progress at a time. A new operation starts when the previous one has returned. The
+// result of a canceled operation is ignored.
 package departure
 
 import (
@@ -26,7 +26,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Machine is the machine that is sent: a *qemu.Process.
+// Machine is the machine that is sent. It is implemented by *qemu.Process.
 type Machine interface {
 	Listen(socket qemu.Socket) (net.Listener, error)
 	Send(ctx context.Context, to qemu.Destination, progress func(qemu.Progress)) error
@@ -34,31 +34,32 @@ type Machine interface {
 	Abandon(ctx context.Context) error
 }
 
-// Siblings connects to another hypervisor of the VM: an identity.Siblings.
+// Siblings connects to another hypervisor of the VM. It is implemented by identity.Siblings.
 type Siblings interface {
 	Dial(endpoint, pod string) (*grpc.ClientConn, error)
 	Connect(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 }
 
-// Options configure a Departure. All fields but ReleaseDisks and Bandwidth are required.
+// Options configure a Departure. All fields except ReleaseDisks and Bandwidth are required.
 type Options struct {
 	// Us is this run of the hypervisor.
 	Us *vmpb.HypervisorID
-	// NextRun returns another run of this hypervisor, with a higher number.
+	// NextRun returns a new run of this hypervisor, with a higher number.
 	NextRun func() (*vmpb.HypervisorID, error)
-	// Controller decides who may run the VM.
+	// Controller decides which hypervisor may run the VM.
 	Controller vmpb.VMControllerClient
 	// Siblings connects to the target.
 	Siblings Siblings
 	// Machine is the machine to send.
 	Machine Machine
-	// Describe returns what the target must match.
+	// Describe returns the properties that the target must match.
 	Describe func() (negotiation.Machine, error)
-	// ReleaseDisks unlocks disks that both sides use, before the target may ask for the authority. If nil, there are none.
+	// ReleaseDisks unlocks the disks that both sides use, before the target may ask for the authority. If nil, no
+	// disks are shared.
 	ReleaseDisks func() error
 	// Report is called with the progress. It must not block.
 	Report func(controller.Migration)
-	// Bandwidth is the limit of each copy in bytes per second. If 0, see qemu.Destination.
+	// Bandwidth limits each copy, in bytes per second. If 0, see qemu.Destination.
 	Bandwidth uint64
 	// Timing holds the time limits. Zero fields use the defaults.
 	Timing Timing
@@ -74,12 +75,12 @@ type Timing struct {
 	Negotiate time.Duration
 	// Stall is how long a copy may make no progress. The default is 15 s.
 	Stall time.Duration
-	// Rest is how long the copy may take after the guest was stopped. The default is 30 s.
+	// Rest is how long the copy may take after the guest has been stopped. The default is 30 s.
 	Rest time.Duration
-	// Switchover is the time between the commit and the attempt to reclaim the authority. It must be longer than the
-	// target's attempts to get it. The default is 40 s.
+	// Switchover is the time between the commit and the attempt to reclaim the authority. It must be longer than
+	// the time for which the target asks for the authority. The default is 40 s.
 	Switchover time.Duration
-	// Call is the limit of one request for the authority, and of the commit. The default is 5 s.
+	// Call is the timeout of one request for the authority, and of the commit. The default is 5 s.
 	Call time.Duration
 	// Retry is the delay after the first failure; it doubles up to RetryLimit. The default is 1 s.
 	Retry time.Duration
@@ -102,25 +103,26 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// Departure is the source's side of consecutive migrations. It is used by one goroutine, and must be closed.
+// Departure is the source's side of consecutive migrations. It must not be used concurrently. The caller must
+// close it.
 type Departure struct {
 	Options
 	source  handover.Source
 	results chan Result
 
-	// The operation in progress.
+	// The following fields describe the operation in progress.
 	number int
 	cancel func()
 	done   chan struct{}
 
-	// unsettled is whether QEMU may still be busy with a canceled migration.
+	// unsettled is true if QEMU may still be busy with a canceled migration.
 	unsettled bool
 	// pause is the delay before the next attempt.
 	pause time.Duration
-	// unanswered is whether the controller did not respond to the last request for a target.
+	// unanswered is true if the controller did not respond to the last request for a target.
 	unanswered bool
 
-	// The following fields belong to the operation in progress.
+	// The following fields belong to the attempt in progress.
 	attempt attempt
 	// next is the run under which a source reclaims the authority.
 	next *vmpb.HypervisorID
@@ -136,13 +138,14 @@ type attempt struct {
 // Result is the result of an operation.
 type Result struct {
 	number  int
-	event   handover.SourceEvent // empty if there is none
+	event   handover.SourceEvent // empty if there is no event
 	settled bool
-	// waited is whether the controller has waited for a target for a long time: it may be asked again immediately.
+	// waited is true if the controller spent a long time waiting for a target. It may then be asked again
+	// immediately.
 	waited bool
 }
 
-// New returns a departure for a guest that runs.
+// New returns a departure for a running guest.
 func New(options Options) *Departure {
 	options.Timing = options.Timing.withDefaults()
 	done := make(chan struct{})
@@ -150,10 +153,10 @@ func New(options Options) *Departure {
 	return &Departure{Options: options, results: make(chan Result), cancel: func() {}, done: done}
 }
 
-// Results receives what the owner must pass to Take.
+// Results receives the results that the owner must pass to Take.
 func (d *Departure) Results() <-chan Result { return d.results }
 
-// Take applies the result of an operation.
+// Take applies the result of an operation and returns what the owner must do.
 func (d *Departure) Take(result Result) handover.SourceAction {
 	if result.number != d.number {
 		return handover.Nothing
@@ -170,8 +173,9 @@ func (d *Departure) Take(result Result) handover.SourceAction {
 	return d.apply(result.event)
 }
 
-// Tell applies an event from outside: a request to move, its cancellation, a lease, or the termination of the run.
-func (d *Departure) Tell(event handover.SourceEvent) handover.SourceAction {
+// Handle applies an external event: a request to move, its cancellation, a lease, or the termination of the run.
+// It returns what the owner must do.
+func (d *Departure) Handle(event handover.SourceEvent) handover.SourceAction {
 	if event == handover.Ordered {
 		d.pause = 0
 	}
@@ -187,18 +191,19 @@ func (d *Departure) Idle() bool { return d.source.State() == handover.Running &&
 // Unanswered reports whether the controller was asked for a target and did not respond.
 func (d *Departure) Unanswered() bool { return d.unanswered && d.source.State() == handover.Asking }
 
-// ControlsQEMU reports whether the owner must not tell QEMU to stop or continue the guest.
+// ControlsQEMU reports whether a migration controls QEMU. The owner must then not stop or continue the guest.
 func (d *Departure) ControlsQEMU() bool {
 	return d.unsettled || d.source.State() == handover.Copying || !d.source.MayRun()
 }
 
-// AwaitsLease reports whether the authority was regained, and only a lease is missing.
+// AwaitsLease reports whether the authority was regained and only a lease is missing.
 func (d *Departure) AwaitsLease() bool { return d.source.State() == handover.Regained }
 
-// Run returns the run of the hypervisor. It changes with OpenLease.
+// Run returns the current run of the hypervisor. It changes with OpenLease.
 func (d *Departure) Run() *vmpb.HypervisorID { return d.Us }
 
-// Close cancels the operation in progress, and waits for that. A target without a commit by then never gets one.
+// Close cancels the operation in progress and waits until it has returned. If no commit was sent by then, none
+// will be sent.
 func (d *Departure) Close() {
 	d.cancel()
 	<-d.done
@@ -243,27 +248,28 @@ func (d *Departure) act(from handover.SourceState, action handover.SourceAction)
 	}
 }
 
-// settled delays an operation until QEMU has canceled the previous migration. The operation that should wait for that
-// may have been canceled before it could report.
+// settled delays an operation until QEMU has canceled the previous migration. That must not be left to the
+// operation that canceled it, which may itself be canceled before it can report.
 func (d *Departure) settled(do operation) operation {
 	if !d.unsettled {
 		return do
 	}
-	return func(ctx context.Context, tell func(Result)) {
-		d.abandon(ctx, tell)
-		do(ctx, tell)
+	return func(ctx context.Context, emit func(Result)) {
+		d.abandon(ctx, emit)
+		do(ctx, emit)
 	}
 }
 
-// operation does something and tells its results. It returns soon after its context is canceled.
-type operation func(ctx context.Context, tell func(Result))
+// operation performs a step and reports its results. It returns soon after its context is canceled.
+type operation func(ctx context.Context, emit func(Result))
 
-// begin cancels the operation in progress, and then begins another one.
+// begin cancels the operation in progress and then starts another one.
 func (d *Departure) begin(do operation) {
 	d.cancel()
 	d.number++
 	number, before, done := d.number, d.done, make(chan struct{})
-	// Not derived from the process's context: a migration continues when the process was asked to terminate.
+	// The context is not derived from that of the process, because a migration continues when the process was
+	// asked to terminate.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	d.cancel, d.done = func() { cancel(errCanceled) }, done
 	go func() {
@@ -279,14 +285,14 @@ func (d *Departure) begin(do operation) {
 	}()
 }
 
-// retry delays an operation. The delay grows with each call of retry.
+// retry delays an operation. The delay increases with each call of retry.
 func (d *Departure) retry(do operation, limit time.Duration) operation {
 	pause := d.pause
 	d.pause = min(max(2*pause, d.Timing.Retry), limit)
-	return func(ctx context.Context, tell func(Result)) {
+	return func(ctx context.Context, emit func(Result)) {
 		select {
 		case <-time.After(pause):
-			do(ctx, tell)
+			do(ctx, emit)
 		case <-ctx.Done():
 		}
 	}

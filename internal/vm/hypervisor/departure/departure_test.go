@@ -91,7 +91,7 @@ func TestAnswersWithoutATarget(t *testing.T) {
 				d, _ := newDeparture(t, &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
 					return test.answer, test.err
 				}})
-				wantAction(t, d.Tell(handover.Ordered), handover.Ask)
+				wantAction(t, d.Handle(handover.Ordered), handover.Ask)
 				wantAction(t, d.Take(<-d.Results()), test.want)
 				if d.Unanswered() != (test.want == handover.Ask) || d.Idle() == (test.want == handover.Ask) {
 					t.Errorf("silent is %t, idle is %t", d.Unanswered(), d.Idle())
@@ -119,7 +119,7 @@ func TestPausesGrow(t *testing.T) {
 					time.Sleep(test.takes)
 					return nil, errors.New("no target yet")
 				}})
-				d.Tell(handover.Ordered)
+				d.Handle(handover.Ordered)
 				for range 7 {
 					d.Take(<-d.Results())
 				}
@@ -140,9 +140,9 @@ func TestDeparture_CanceledRequestEndsQuestion(t *testing.T) {
 			close(ended)
 			return nil, ctx.Err()
 		}})
-		d.Tell(handover.Ordered)
+		d.Handle(handover.Ordered)
 		synctest.Wait()
-		wantAction(t, d.Tell(handover.Cancelled), handover.Nothing)
+		wantAction(t, d.Handle(handover.Cancelled), handover.Nothing)
 		<-ended
 		if !d.Idle() || d.ControlsQEMU() {
 			t.Error("it is still migrating")
@@ -159,7 +159,7 @@ func TestDeparture_ControlsQEMUUntilCanceled(t *testing.T) {
 		if !d.ControlsQEMU() || !d.MayRun() {
 			t.Error("someone may stop the guest while it is copied, or it may not run")
 		}
-		wantAction(t, d.Tell(handover.Cancelled), handover.Abandon)
+		wantAction(t, d.Handle(handover.Cancelled), handover.Abandon)
 		if !d.ControlsQEMU() || d.Idle() {
 			t.Error("QEMU is not left alone until the copy is given up")
 		}
@@ -196,12 +196,12 @@ func TestReclaim(t *testing.T) {
 				d.attempt.sender = bulk.NewSender(nil)
 				begun := time.Now()
 				d.act(handover.Stopped, d.source.Take(handover.Copied))
-				wantAction(t, d.Tell(handover.Cancelled), handover.Nothing) // too late
+				wantAction(t, d.Handle(handover.Cancelled), handover.Nothing) // too late
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				if passed := time.Since(begun); passed != 40*time.Second {
 					t.Errorf("asked after %v", passed)
 				}
-				wantAction(t, d.Tell(handover.Terminated), handover.Nothing) // that is about the old run
+				wantAction(t, d.Handle(handover.Terminated), handover.Nothing) // that is about the old run
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), test.want)
@@ -211,7 +211,7 @@ func TestReclaim(t *testing.T) {
 				if test.run == 1 {
 					return
 				}
-				wantAction(t, d.Tell(handover.Leased), handover.Resume)
+				wantAction(t, d.Handle(handover.Leased), handover.Resume)
 				if !d.MayRun() || d.ControlsQEMU() {
 					t.Error("the guest may not run with a lease")
 				}
@@ -232,8 +232,8 @@ func TestDeparture_CancelingDoesNotBlockQEMU(t *testing.T) {
 					return &vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil
 				}})
 				reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
-				d.Tell(test.first)
-				d.Tell(test.second)
+				d.Handle(test.first)
+				d.Handle(test.second)
 				for late := time.After(time.Minute); !d.Idle(); {
 					select {
 					case result := <-d.Results():
@@ -262,11 +262,11 @@ func TestDeparture_UnansweredWhileAsking(t *testing.T) {
 				t.Errorf("%s: Unanswered is %t", when, !want)
 			}
 		}
-		d.Tell(handover.Ordered)
+		d.Handle(handover.Ordered)
 		want("before a response", false)
 		d.Take(<-d.Results())
 		want("without a response", true)
-		d.Tell(handover.Cancelled)
+		d.Handle(handover.Cancelled)
 		want("canceled", false)
 	})
 }
@@ -277,10 +277,10 @@ func TestDeparture_ResultOfEarlierOperationIsIgnored(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}})
-		d.Tell(handover.Ordered)
+		d.Handle(handover.Ordered)
 		stale := Result{number: d.number, event: handover.TargetFound}
-		d.Tell(handover.Cancelled)
-		d.Tell(handover.Ordered)
+		d.Handle(handover.Cancelled)
+		d.Handle(handover.Ordered)
 		wantAction(t, d.Take(stale), handover.Nothing)
 		if d.source.State() != handover.Asking {
 			t.Errorf("the source is %s", d.source.State())

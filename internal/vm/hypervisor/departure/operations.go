@@ -23,52 +23,52 @@ import (
 
 var (
 	errCanceled = errors.New("the migration was canceled")
-	errStalled  = errors.New("the copy makes no progress")
-	errTooLong  = errors.New("copying the rest while the guest was stopped took too long")
+	errStalled  = errors.New("the copy made no progress")
+	errTooLong  = errors.New("the rest of the copy took too long while the guest was stopped")
 )
 
-// patientWait is how long a request for a target must have waited so that the next one is sent immediately.
+// patientWait is how long a request for a target must have waited for the next one to be sent immediately.
 const patientWait = 10 * time.Second
 
 // ask asks the controller for a target.
-func (d *Departure) ask(ctx context.Context, tell func(Result)) {
+func (d *Departure) ask(ctx context.Context, emit func(Result)) {
 	limited, cancel := context.WithTimeout(ctx, d.Timing.Ask)
 	defer cancel()
 	d.attempt = attempt{}
 	begun := time.Now()
-	answer, err := d.Controller.EnsureMigrationTarget(limited, &vmpb.EnsureMigrationTargetRequest{Us: d.Us})
+	response, err := d.Controller.EnsureMigrationTarget(limited, &vmpb.EnsureMigrationTargetRequest{Us: d.Us})
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		tell(Result{event: handover.NoTarget}) // a controller that cannot migrate
+		emit(Result{event: handover.NoTarget}) // the controller does not support migration
 	case err != nil:
-		d.Log.Warn("no target for the migration", "error", err)
-		tell(Result{event: handover.Failed, waited: time.Since(begun) >= patientWait})
-	case answer.GetAction() == vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN:
-		tell(Result{event: handover.NoTarget})
-	case answer.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE || answer.GetTargetEndpoint() == "":
-		d.Log.Warn("the controller's response names no known action", "answer", answer)
-		tell(Result{event: handover.Failed})
-	case answer.GetTargetPod() == "":
-		// Anyone with a certificate for the VM could be the target.
-		d.Log.Warn("the controller's response does not name the target's Pod; not migrating")
-		tell(Result{event: handover.NoTarget})
+		d.Log.Warn("cannot get a target for the migration", "error", err)
+		emit(Result{event: handover.Failed, waited: time.Since(begun) >= patientWait})
+	case response.GetAction() == vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN:
+		emit(Result{event: handover.NoTarget})
+	case response.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE || response.GetTargetEndpoint() == "":
+		d.Log.Warn("the controller responded with an unknown action", "response", response)
+		emit(Result{event: handover.Failed})
+	case response.GetTargetPod() == "":
+		// Without the Pod, anyone with a certificate for the VM could be the target.
+		d.Log.Warn("the controller's response does not name the Pod of the target; not migrating")
+		emit(Result{event: handover.NoTarget})
 	default:
-		d.attempt = attempt{endpoint: answer.GetTargetEndpoint(), pod: answer.GetTargetPod()}
-		tell(Result{event: handover.TargetFound})
+		d.attempt = attempt{endpoint: response.GetTargetEndpoint(), pod: response.GetTargetPod()}
+		emit(Result{event: handover.TargetFound})
 	}
 }
 
 // negotiate agrees on a protocol with the target.
-func (d *Departure) negotiate(ctx context.Context, tell func(Result)) {
+func (d *Departure) negotiate(ctx context.Context, emit func(Result)) {
 	limited, cancel := context.WithTimeout(ctx, d.Timing.Negotiate)
 	defer cancel()
 	agreed, err := d.offer(limited)
 	if err != nil {
-		d.failed(fmt.Errorf("negotiating with %s: %w", d.attempt.pod, err), tell)
+		d.failed(fmt.Errorf("negotiating with %s: %w", d.attempt.pod, err), emit)
 		return
 	}
 	d.attempt.agreed = agreed
-	tell(Result{event: handover.Agreed})
+	emit(Result{event: handover.Agreed})
 }
 
 func (d *Departure) offer(ctx context.Context) (*vmpb.MigrationProtocol_QemuNBD, error) {
@@ -82,20 +82,20 @@ func (d *Departure) offer(ctx context.Context) (*vmpb.MigrationProtocol_QemuNBD,
 	}
 	defer func() { _ = conn.Close() }()
 	offered := negotiation.Offer(machine)
-	// The call waits for a connection until its context is done.
-	answer, err := vmpb.NewHypervisorClient(conn).StartMigration(ctx,
+	// The call waits for a connection until its context expires.
+	response, err := vmpb.NewHypervisorClient(conn).StartMigration(ctx,
 		&vmpb.StartMigrationRequest{SupportedMigrationProtocol: offered, Us: d.Us}, grpc.WaitForReady(true))
 	if err != nil {
 		return nil, err
 	}
-	return negotiation.Verify(offered, answer.GetMigrationProtocol())
+	return negotiation.Verify(offered, response.GetMigrationProtocol())
 }
 
-// failed reports that the attempt failed.
-func (d *Departure) failed(err error, tell func(Result)) {
+// failed reports the failure of the attempt.
+func (d *Departure) failed(err error, emit func(Result)) {
 	d.Log.Warn("the migration failed", "target", d.attempt.pod, "error", err)
 	d.report(vmpb.ReportStateRequest_Migration_PHASE_FAILED, qemu.Progress{}, err.Error())
-	tell(Result{event: handover.Failed})
+	emit(Result{event: handover.Failed})
 }
 
 func (d *Departure) report(phase vmpb.ReportStateRequest_Migration_Phase, done qemu.Progress, message string) {
@@ -104,8 +104,9 @@ func (d *Departure) report(phase vmpb.ReportStateRequest_Migration_Phase, done q
 	})
 }
 
-// copy sends the disks and the memory. It tells when the guest is stopped, and when everything was sent.
-func (d *Departure) copy(ctx context.Context, tell func(Result)) {
+// copy sends the disks and the memory. It reports an event when the guest has been stopped, and another when
+// everything was sent.
+func (d *Departure) copy(ctx context.Context, emit func(Result)) {
 	d.report(vmpb.ReportStateRequest_Migration_PHASE_COPYING, qemu.Progress{}, "")
 	to := qemu.Destination{Exports: exportsOf(d.attempt.agreed), Bandwidth: d.Bandwidth}
 	err := d.openSender(to)
@@ -113,21 +114,21 @@ func (d *Departure) copy(ctx context.Context, tell func(Result)) {
 		err = d.send(ctx, to)
 	}
 	if err != nil {
-		d.failed(err, tell)
+		d.failed(err, emit)
 		return
 	}
 	d.report(vmpb.ReportStateRequest_Migration_PHASE_STOPPED, qemu.Progress{}, "")
-	tell(Result{event: handover.GuestStopped})
+	emit(Result{event: handover.GuestStopped})
 	limited, cancel := context.WithTimeoutCause(ctx, d.Timing.Rest, errTooLong)
 	defer cancel()
 	if err = d.Machine.Finish(limited, to); err == nil {
 		err = d.attempt.sender.Sent(limited)
 	}
 	if err != nil {
-		d.failed(err, tell)
+		d.failed(err, emit)
 		return
 	}
-	tell(Result{event: handover.Copied})
+	emit(Result{event: handover.Copied})
 }
 
 // exportsOf returns the target's exports for the disks.
@@ -168,7 +169,7 @@ func (d *Departure) openSender(to qemu.Destination) error {
 	return nil
 }
 
-// send copies until QEMU has stopped the guest. It fails without progress for Timing.Stall.
+// send copies until QEMU has stopped the guest. It fails if it makes no progress for Timing.Stall.
 func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 	limited, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -184,8 +185,8 @@ func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 	})
 }
 
-// abandon cancels the attempt. The channels are closed first, since QEMU may be blocked on them.
-func (d *Departure) abandon(ctx context.Context, tell func(Result)) {
+// abandon cancels the attempt. It closes the channels first, because QEMU may be blocked on them.
+func (d *Departure) abandon(ctx context.Context, emit func(Result)) {
 	d.attempt.close()
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.Timing.Command)
 	defer cancel()
@@ -193,11 +194,11 @@ func (d *Departure) abandon(ctx context.Context, tell func(Result)) {
 		d.Log.Warn("cannot cancel QEMU's migration", "error", err)
 	}
 	if ctx.Err() == nil {
-		tell(Result{settled: true})
+		emit(Result{settled: true})
 	}
 }
 
-// close cuts the channels. Without a commit by then, there will be none.
+// close cuts the channels. If no commit was sent by then, none will be sent.
 func (a *attempt) close() {
 	if a.sender != nil {
 		a.sender.Close()
@@ -205,10 +206,10 @@ func (a *attempt) close() {
 	}
 }
 
-// commit tells the target that it may switch over, and waits until the target has stopped trying. It does not matter
-// whether the target has received the commit: from now on only a switchover decides. Disks that both sides use are
-// released first: QEMU has written everything, and writes nothing more unless it is continued.
-func (d *Departure) commit(ctx context.Context, tell func(Result)) {
+// commit signals the target that it may switch over, and waits until the target has stopped trying. It does not
+// matter whether the target has received the commit: from now on, only a switchover decides. Disks that both sides
+// use are released first. QEMU has written everything by then, and writes nothing more unless it is continued.
+func (d *Departure) commit(ctx context.Context, emit func(Result)) {
 	late := time.After(d.Timing.Switchover)
 	if d.ReleaseDisks != nil {
 		if err := d.ReleaseDisks(); err != nil {
@@ -223,18 +224,18 @@ func (d *Departure) commit(ctx context.Context, tell func(Result)) {
 	d.attempt.close()
 	select {
 	case <-late:
-		tell(Result{event: handover.TimeOver})
+		emit(Result{event: handover.TimeOver})
 	case <-ctx.Done():
 	}
 }
 
 // reclaim asks for the authority under another run.
-func (d *Departure) reclaim(ctx context.Context, tell func(Result)) {
+func (d *Departure) reclaim(ctx context.Context, emit func(Result)) {
 	if d.next == nil {
 		next, err := d.NextRun()
 		if err != nil {
-			d.Log.Warn("cannot begin another run", "error", err)
-			tell(Result{event: handover.Unknown})
+			d.Log.Warn("cannot start another run", "error", err)
+			emit(Result{event: handover.Unknown})
 			return
 		}
 		d.next = next
@@ -244,12 +245,12 @@ func (d *Departure) reclaim(ctx context.Context, tell func(Result)) {
 	_, err := d.Controller.MigrationSwitchover(limited, &vmpb.MigrationSwitchoverRequest{Us: d.next, Them: d.Us})
 	switch status.Code(err) {
 	case codes.OK:
-		d.report(vmpb.ReportStateRequest_Migration_PHASE_FAILED, qemu.Progress{}, "the target has not taken the VM")
-		tell(Result{event: handover.Granted})
+		d.report(vmpb.ReportStateRequest_Migration_PHASE_FAILED, qemu.Progress{}, "the target has not taken over the VM")
+		emit(Result{event: handover.Granted})
 	case codes.FailedPrecondition:
-		tell(Result{event: handover.Denied})
+		emit(Result{event: handover.Denied})
 	default:
 		d.Log.Warn("cannot determine whether the authority was regained", "error", err)
-		tell(Result{event: handover.Unknown})
+		emit(Result{event: handover.Unknown})
 	}
 }

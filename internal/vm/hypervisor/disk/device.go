@@ -11,21 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The name of a device does not tell whether it is complete, and there is no directory next to it for a file that
-// does. Its content tells: while an image is written, the first sector is a mark, which the first sector of the image
-// replaces at the end. A device that begins with anything else has a disk, which is never overwritten.
+// The name of a device does not show whether its disk is complete, and a file for that purpose cannot be placed
+// next to it. The content of the device shows it. While an image is being written, the first sector is a mark; at
+// the end, the first sector of the image replaces it. A device that starts with anything else has a disk, which is
+// never overwritten.
 
-// HeadBytes is how many bytes at the start of a device are written last. Any device can write blocks of this size.
+// HeadBytes is the number of bytes at the start of a device that are written last. Every device can write blocks
+// of this size.
 const HeadBytes = 4096
 
 // sector is the number of bytes that every device writes atomically.
 const sector = 512
 
-// edgeBytes is how many bytes at each end of a device must be zero for the device to count as blank: partition
-// tables, boot sectors and the superblocks of file systems are there.
+// edgeBytes is the number of bytes at each end of a device that must be zero for the device to count as blank.
+// Partition tables, boot sectors and the superblocks of file systems are in these places.
 const edgeBytes = 1 << 20
 
-// zeroChunk is how many bytes are zeroed at a time.
+// zeroChunk is the number of bytes that are zeroed at a time.
 const zeroChunk = 1 << 30
 
 // mark is the first sector of a device while its disk is not complete.
@@ -36,20 +38,20 @@ const marking = "millwright: this disk is not complete yet\n"
 // ErrTooSmall means that a device is smaller than the disk.
 var ErrTooSmall = errors.New("the device is too small")
 
-// Content is what is on a device.
+// Content describes what is on a device.
 type Content string
 
 const (
-	// Blank means that there is nothing.
+	// Blank means that the device is empty.
 	Blank Content = "Blank"
-	// Begun means that there is a disk that was not completed.
+	// Begun means that the device has a disk that was not completed.
 	Begun Content = "Begun"
-	// Data means that there is a disk.
+	// Data means that the device has a disk.
 	Data Content = "Data"
 )
 
-// IsDevice reports whether the disk is a block device. The device must be at the path itself: a link could point to
-// any device of the host.
+// IsDevice reports whether the disk is a block device. The device must be at the path itself, because a link could
+// point to any device of the host.
 func (d Disk) IsDevice() bool {
 	var info unix.Stat_t
 	return unix.Lstat(d.Path, &info) == nil && info.Mode&unix.S_IFMT == unix.S_IFBLK
@@ -71,7 +73,7 @@ func (d Disk) Length() (uint64, error) {
 	return uint64(size), device.Close()
 }
 
-// openDevice opens a block device, and returns its size.
+// openDevice opens a block device and returns its size.
 func openDevice(path string, flags int) (*os.File, int64, error) {
 	device, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -113,8 +115,8 @@ func (d Disk) Content() (Content, error) {
 	return Blank, nil
 }
 
-// Clear zeroes a device without a disk, on which an earlier attempt to write one may have left data. Errors:
-// ErrTooSmall, if the device is smaller than the requested size.
+// Clear zeroes a device without a disk. An earlier attempt to write a disk may have left data on it. Clear returns
+// ErrTooSmall if the device is smaller than the requested size.
 func (d Disk) Clear(ctx context.Context) error {
 	draft, err := d.Draft(ctx)
 	if err != nil {
@@ -124,15 +126,15 @@ func (d Disk) Clear(ctx context.Context) error {
 	return draft.Commit()
 }
 
-// Draft is a disk on a device while it is being written. It is zero at first, and complete after Commit.
+// Draft is a disk on a device while it is being written. It is zero at first and complete after Commit.
 type Draft struct {
 	device *os.File
 	head   [HeadBytes]byte
 	size   int64
 }
 
-// Draft marks the disk on the device as incomplete and zeroes the rest. On storage that cannot do that efficiently,
-// the zeros are written, which takes time. Errors: ErrTooSmall, and the context's cause.
+// Draft marks the disk on the device as incomplete and zeroes everything else. If the storage cannot do that
+// efficiently, it writes zeros, which takes time. Errors: ErrTooSmall, and the context's cause.
 func (d Disk) Draft(ctx context.Context) (*Draft, error) {
 	device, size, err := openDevice(d.Path, os.O_RDWR)
 	if err != nil {
@@ -172,7 +174,7 @@ func (d *Draft) begin(ctx context.Context) error {
 	return nil
 }
 
-// zero releases a range to the storage, or else writes zeros. The range then reads as zero.
+// zero deallocates a range of the storage, or writes zeros. The range then reads as zeros.
 func zero(device *os.File, at, length int64) error {
 	err := unix.Fallocate(int(device.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, length)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -187,7 +189,7 @@ func zero(device *os.File, at, length int64) error {
 // Name returns the path of the device.
 func (d *Draft) Name() string { return d.device.Name() }
 
-// WriteAt implements io.WriterAt. The first HeadBytes are written to the device by Commit.
+// WriteAt implements io.WriterAt. It holds back the first HeadBytes, which Commit writes to the device.
 func (d *Draft) WriteAt(data []byte, at int64) (int, error) {
 	kept := 0
 	if at >= 0 && at < HeadBytes {
@@ -200,7 +202,7 @@ func (d *Draft) WriteAt(data []byte, at int64) (int, error) {
 	return kept + n, err
 }
 
-// ReadAt implements io.ReaderAt. It returns what was written.
+// ReadAt implements io.ReaderAt. It also returns bytes that are held back.
 func (d *Draft) ReadAt(data []byte, at int64) (int, error) {
 	kept := 0
 	if at >= 0 && at < HeadBytes {
@@ -213,7 +215,7 @@ func (d *Draft) ReadAt(data []byte, at int64) (int, error) {
 	return kept + n, err
 }
 
-// Truncate changes nothing, since a device has a fixed size. Errors: ErrTooSmall.
+// Truncate has no effect, because a device has a fixed size. It returns ErrTooSmall if the device is smaller.
 func (d *Draft) Truncate(size int64) error {
 	if size > d.size {
 		return fmt.Errorf("%w: the device has %d bytes, the disk needs %d", ErrTooSmall, d.size, size)
@@ -221,7 +223,7 @@ func (d *Draft) Truncate(size int64) error {
 	return nil
 }
 
-// Commit makes the content durable, and then marks the disk as complete.
+// Commit makes the content durable and then marks the disk as complete.
 func (d *Draft) Commit() error {
 	if _, err := d.device.WriteAt(d.head[sector:], sector); err != nil {
 		return err
@@ -235,11 +237,11 @@ func (d *Draft) Commit() error {
 	return errors.Join(d.device.Sync(), d.device.Close())
 }
 
-// Discard leaves the disk incomplete. It does nothing after Commit.
+// Discard leaves the disk incomplete. It has no effect after Commit.
 func (d *Draft) Discard() { _ = d.device.Close() }
 
-// acquireDevice locks a device for one open file. Byte-range locks would not do: they belong to a device node, and
-// each container has its own node. This lock belongs to the device, on this host.
+// acquireDevice locks a device for one open file. Byte-range locks do not work, because they belong to a device
+// node and each container has its own node. This lock belongs to the device, but only on this host.
 func acquireDevice(path string) (*Lock, error) {
 	device, err := os.OpenFile(path, os.O_RDWR|os.O_EXCL|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.EBUSY) {

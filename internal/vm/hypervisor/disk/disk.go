@@ -1,8 +1,8 @@
 // Package disk creates the disks of VMs and locks them for one process.
 //
-// A disk file that exists is complete: it is written under another name and then renamed. The content of its
-// directory is not trusted, since a guest may have compromised an earlier process: symbolic links are not followed.
-// What makes a disk on a block device complete is in device.go.
+// If a disk file exists, it is complete: it is written under another name and then renamed. The content of its
+// directory is not trusted, because a guest may have compromised an earlier process. Symbolic links are therefore
+// not followed. For disks on block devices, see device.go.
 package disk
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultBytes is the size of a disk without a requested size.
+// DefaultBytes is the size of a disk if no size is requested.
 const DefaultBytes = 1 << 30
 
 var (
@@ -32,7 +32,7 @@ var (
 
 // Disk is a disk in a file, or on a block device if there is one at the path.
 type Disk struct {
-	// Path of the file or of the device. Its directory must exist.
+	// Path is the path of the file or device. Its directory must exist.
 	Path string
 	// Bytes is the requested size. If 0, a file has DefaultBytes, and a device may have any size.
 	Bytes uint64
@@ -93,8 +93,7 @@ func (d Disk) Grow() error {
 	return nil
 }
 
-// Partial is a file that is renamed when it is complete. Until then its name ends in
-// ".partial".
+// Partial is a file that is renamed when it is complete. Until then its name has the suffix ".partial".
 type Partial struct {
 	*os.File
 	path string
@@ -103,7 +102,7 @@ type Partial struct {
 // CreatePartial creates an empty file that Commit renames to path. It replaces the file of an earlier attempt.
 func CreatePartial(path string, mode fs.FileMode) (*Partial, error) {
 	name := path + ".partial"
-	// Removed, not truncated: a process that still writes to it must not write here.
+	// Remove it instead of truncating it, because another process may still write to the old file.
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -114,7 +113,7 @@ func CreatePartial(path string, mode fs.FileMode) (*Partial, error) {
 	return &Partial{File: file, path: path}, nil
 }
 
-// Commit makes first the content durable, and then the name.
+// Commit makes the content durable first, and then the name.
 func (p *Partial) Commit() error {
 	if err := errors.Join(p.Sync(), p.Close()); err != nil {
 		return err
@@ -122,21 +121,21 @@ func (p *Partial) Commit() error {
 	if err := os.Rename(p.Name(), p.path); err != nil {
 		return err
 	}
-	folder, err := os.Open(filepath.Dir(p.path))
+	directory, err := os.Open(filepath.Dir(p.path))
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(directory.Sync(), directory.Close())
 }
 
-// Discard removes the file. It does nothing after Commit.
+// Discard removes the file. It has no effect after Commit.
 func (p *Partial) Discard() {
 	_ = p.Close()
 	_ = os.Remove(p.Name())
 }
 
-// ReplaceFile replaces a file atomically: after a crash, also of the host, it has its old or its new content. After a
-// failure no other file is left next to it.
+// ReplaceFile replaces a file atomically. After a crash, even of the host, the file has either its old or its new
+// content. After an error, no temporary file remains.
 func ReplaceFile(path string, data []byte) error {
 	partial, err := CreatePartial(path, 0o600)
 	if err != nil {
@@ -149,16 +148,17 @@ func ReplaceFile(path string, data []byte) error {
 	return partial.Commit()
 }
 
-// Lock is the lock of a disk. The kernel releases it when the process terminates. Keep a reference to the Lock until
-// it is released: otherwise the garbage collector closes its file.
+// Lock is the lock of a disk. The kernel releases it when the process terminates. The caller must keep a reference
+// to the Lock until it is released, because otherwise the garbage collector closes its file.
 type Lock struct {
 	file   *os.File
 	device bool
 }
 
-// Acquire locks the disk at a path with the file path.lock, without waiting. The lock belongs to an open file, so it
-// also works within one process, and on network file systems that support locks. The lock of a device is on the
-// device itself, and excludes only processes on this host. Errors: ErrLocked.
+// Acquire locks the disk at a path by locking the file path.lock, without waiting. The lock belongs to an open
+// file, so it also works within one process, and on network file systems that support locks. The lock of a device
+// is on the device itself and excludes only processes on this host. Acquire returns ErrLocked if another process
+// holds the lock.
 func Acquire(path string) (*Lock, error) {
 	if (Disk{Path: path}).IsDevice() {
 		return acquireDevice(path)
@@ -167,7 +167,7 @@ func Acquire(path string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the disk's lock: %w", err)
 	}
-	// The file is never removed: the lock of a removed file would not exclude other processes.
+	// The file is never removed, because the lock of a removed file would not exclude other processes.
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &whole)
 	if err == nil {
@@ -183,7 +183,7 @@ func Acquire(path string) (*Lock, error) {
 // File returns the file of the lock. A process that inherits it keeps the disk locked until it terminates, too.
 func (l *Lock) File() *os.File { return l.file }
 
-// Release releases the lock. It does nothing if l is nil.
+// Release releases the lock. It has no effect if l is nil.
 func (l *Lock) Release() error {
 	if l == nil {
 		return nil
@@ -191,7 +191,7 @@ func (l *Lock) Release() error {
 	return l.file.Close()
 }
 
-// maxWritten is how many bytes Read returns at most.
+// maxWritten is the maximum number of bytes that Read returns.
 const maxWritten = 1 << 10
 
 // Write replaces the content of the lock file. The file is empty at first, and after a crash during Write.
@@ -212,8 +212,8 @@ func (l *Lock) Read() (string, error) {
 	return string(text), err
 }
 
-// Device returns the open file that holds the lock of a device, or nil if the disk is a file. A process that inherits
-// it holds the lock, too.
+// Device returns the open file that holds the lock of a device, or nil if the disk is a file. A process that
+// inherits the file holds the lock, too.
 func (l *Lock) Device() *os.File {
 	if l == nil || !l.device {
 		return nil

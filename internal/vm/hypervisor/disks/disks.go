@@ -1,4 +1,5 @@
-// Package disks keeps the disks of one VM: the root disk, and then the data disks in the order of the guest's bus.
+// Package disks manages the disks of one VM: the root disk, followed by the data disks in the order of the guest's
+// bus.
 package disks
 
 import (
@@ -13,12 +14,12 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// MaxBytes is the size limit of a disk. It is above QEMU's limit, and prevents overflows.
+// MaxBytes is the maximum size of a disk. It is above QEMU's limit and prevents overflows.
 const MaxBytes = 1 << 52
 
-// ErrLost means that a disk is missing that was complete before. It is never created again: the guest would start
-// without its data.
-var ErrLost = errors.New("the disk is missing although this virtual machine had one before")
+// ErrLost means that a disk is missing although it was complete before. It is not created again, because the guest
+// would then start without its data.
+var ErrLost = errors.New("the disk is missing, although this virtual machine had one before")
 
 // Disk is one of the disks of a VM.
 type Disk struct {
@@ -31,8 +32,8 @@ type Disk struct {
 	Image *vmpb.InitialImage
 	// Device reports whether the disk must be a block device. A file in its place would be lost with the Pod.
 	Device bool
-	// Boots reports whether the firmware boots the guest from an image on the disk. Such a disk never becomes blank
-	// again.
+	// Boots reports whether the firmware boots the guest from an image on the disk. Such a disk must not become
+	// blank again.
 	Boots bool
 }
 
@@ -49,15 +50,15 @@ func (d Disk) Named(err error) error {
 	return err
 }
 
-// Set is all disks of a VM. Except for Sizes, it must not be used concurrently.
+// Set contains all disks of a VM. Except for Sizes, its methods must not be called concurrently.
 type Set struct {
 	all    []Disk
 	locks  []*disk.Lock
 	shared bool
 }
 
-// New returns the disks of a specification. root is the file of the root disk; data has the files of the data disks
-// by name.
+// New returns the disks of a specification. root is the file of the root disk, and data has the files of the data
+// disks by name.
 func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 	first := Disk{
 		Disk: disk.Disk{Path: root, Bytes: spec.GetRootDiskBytes()}, Had: spec.GetRootDiskExists(),
@@ -80,8 +81,8 @@ func New(spec *vmpb.VMSpec, root string, data map[string]string) *Set {
 // mustBeDevice reports whether a path in a specification is the path of a device.
 func mustBeDevice(path string) bool { return strings.HasPrefix(path, "/dev/") }
 
-// Lock locks all disks, or none: two hypervisors that each hold some would wait for each other. It must be called
-// before anything is written to a disk or next to it. Errors: disk.ErrLocked, disk.ErrNotDevice.
+// Lock locks all disks or none, because two hypervisors that each hold some of the locks would wait for each
+// other. Call it before writing anything to a disk or next to it. Errors: disk.ErrLocked, disk.ErrNotDevice.
 func (s *Set) Lock() error {
 	for _, d := range s.all {
 		lock, err := d.lock()
@@ -113,12 +114,12 @@ func (s *Set) Unlock() error {
 // Locks returns the locks that Lock has acquired.
 func (s *Set) Locks() []*disk.Lock { return s.locks }
 
-// Prepare makes the disks complete. before reports whether an earlier run of this Pod completed them; write writes
-// the image of a new disk. It reports whether there are disks that the controller may not know of. Errors: ErrLost,
-// and those of write.
+// Prepare prepares the disks. The parameter before reports whether an earlier run of this Pod completed them. The
+// function write writes the image of a new disk. Prepare returns true if there are disks that the controller may
+// not know about. Errors: ErrLost, and those of write.
 func (s *Set) Prepare(ctx context.Context, before bool, write func(Disk) error) (isNew bool, err error) {
 	for _, d := range s.all {
-		// This includes existing disks: an earlier report may have been lost.
+		// This includes existing disks, because an earlier report may have been lost.
 		if d.Name == "" {
 			isNew = isNew || d.Image != nil
 		} else {
@@ -151,8 +152,8 @@ func (d Disk) ensure(before bool, write func(Disk) error) error {
 	return d.MakeBlank()
 }
 
-// ensureDevice never writes to a device that has data: it is complete, and a guest may have used it. A blank one may
-// be a disk to which the guest has written nothing.
+// ensureDevice never writes to a device with data: it is complete, and a guest may have used it. A blank device
+// may be a disk to which the guest has not written yet.
 func (d Disk) ensureDevice(ctx context.Context, before bool, write func(Disk) error) error {
 	content, err := d.Content()
 	complete := before || d.Had
@@ -173,7 +174,7 @@ func (d Disk) ensureDevice(ctx context.Context, before bool, write func(Disk) er
 	return d.fits()
 }
 
-// fits returns nil if a device is at least as large as requested. Errors: disk.ErrTooSmall.
+// fits returns nil if a device is at least as large as requested, and disk.ErrTooSmall otherwise.
 func (d Disk) fits() error {
 	length, err := d.Length()
 	if err == nil && length < d.Bytes {
@@ -182,14 +183,14 @@ func (d Disk) fits() error {
 	return err
 }
 
-// MustBeKnown reports whether the controller must know, before the guest runs, that the disks are complete. That is
-// so for a device with an image, which a guest may make blank again.
+// MustBeKnown reports whether the controller must know that the disks are complete before the guest runs. That
+// applies to a device with an image, because a guest may make it blank again.
 func (s *Set) MustBeKnown() bool {
 	return slices.ContainsFunc(s.all, func(d Disk) bool { return d.Image != nil && !d.Had && d.IsDevice() })
 }
 
-// MakeBlank replaces the disks by empty ones with these sizes, which must be given in the order of the disks. A
-// device may be larger and keeps its content: the content of the source's disk replaces it.
+// MakeBlank replaces the disks with empty disks of the given sizes, which must be in the order of the disks. A
+// device may be larger than requested. It keeps its content until the content of the source's disk replaces it.
 func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 	same := slices.EqualFunc(s.all, sizes, func(d Disk, size *vmpb.DiskSize) bool { return d.Name == size.GetName() })
 	if !same {
@@ -211,9 +212,9 @@ func (s *Set) MakeBlank(sizes []*vmpb.DiskSize) error {
 	return nil
 }
 
-// Attach adds the disks, which must exist, to the description of a machine. The machine of shared disks does not
-// inherit the locks, since they could not be released before its process exits. It also does not use the page cache
-// of the host, which no other host sees.
+// Attach adds the disks, which must exist, to the description of a machine. For shared disks, the machine does not
+// inherit the locks, because they could not be released before its process exits. It also bypasses the host's page
+// cache, which other hosts cannot see.
 func (s *Set) Attach(to *qemu.Disks) error {
 	to.Data, to.Locks = nil, nil
 	for _, lock := range s.locks {
@@ -236,7 +237,8 @@ func (s *Set) Attach(to *qemu.Disks) error {
 	return nil
 }
 
-// Sizes returns the sizes of the disks, which must be complete. With an error it returns the sizes that are known.
+// Sizes returns the sizes of the disks, which must be complete. If it returns an error, it also returns the sizes
+// that are known.
 func (s *Set) Sizes() ([]*vmpb.DiskSize, error) {
 	var sizes []*vmpb.DiskSize
 	var problems []error
@@ -251,13 +253,13 @@ func (s *Set) Sizes() ([]*vmpb.DiskSize, error) {
 	return sizes, errors.Join(problems...)
 }
 
-// Grow enlarges existing disk files to the desired sizes. It does not change larger ones, nor devices.
-func (s *Set) Grow(wanted []*vmpb.DiskSize) error {
+// Grow enlarges existing disk files to the desired sizes. It does not change larger files or devices.
+func (s *Set) Grow(desired []*vmpb.DiskSize) error {
 	has, err := s.Sizes()
 	if err != nil {
 		return err
 	}
-	for _, size := range Growing(has, wanted) {
+	for _, size := range Growing(has, desired) {
 		i := slices.IndexFunc(s.all, func(d Disk) bool { return d.Name == size.GetName() })
 		if d := s.all[i]; !d.IsDevice() {
 			d.Bytes = size.GetBytes()
@@ -269,11 +271,11 @@ func (s *Set) Grow(wanted []*vmpb.DiskSize) error {
 	return nil
 }
 
-// Growing returns the desired sizes that are larger than the current sizes, and possible.
-func Growing(has, wanted []*vmpb.DiskSize) []*vmpb.DiskSize {
+// Growing returns the desired sizes that are larger than the current sizes and are possible.
+func Growing(has, desired []*vmpb.DiskSize) []*vmpb.DiskSize {
 	var growing []*vmpb.DiskSize
 	for _, d := range has {
-		for _, size := range wanted {
+		for _, size := range desired {
 			if size.GetName() == d.GetName() && size.GetBytes() > d.GetBytes() && size.GetBytes() <= MaxBytes {
 				growing = append(growing, size)
 			}

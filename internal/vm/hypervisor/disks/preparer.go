@@ -14,24 +14,24 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Preparer locks the disks of a virtual machine and makes them complete. All fields are required.
+// Preparer locks and prepares the disks of a virtual machine. All fields are required.
 type Preparer struct {
 	// Spec is the virtual machine.
 	Spec *vmpb.VMSpec
 	// Run is the directory for files that live as long as the Pod.
 	Run string
-	// WriteDisk creates a disk from an image: image.WriteDisk.
+	// WriteDisk creates a disk from an image. It is image.WriteDisk.
 	WriteDisk func(context.Context, image.Source, image.Target, image.Options) error
-	// Report changes the report to the controller: controller.Reporter.Update.
+	// Report changes the report to the controller. It is controller.Reporter.Update.
 	Report func(func(*controller.Report))
-	// LockRetry is the time between two attempts to lock the disks. LockLimit is how long attempts continue: a process that
-	// is about to terminate may still hold the lock.
+	// LockRetry is the time between two attempts to lock the disks. LockLimit is how long to retry, because a
+	// process that is about to terminate may still hold the lock.
 	LockRetry, LockLimit time.Duration
 }
 
-// AwaitLock calls lock until it does not fail because another process holds a lock, or until LockLimit. An earlier run of
-// this virtual machine may be about to terminate. Errors: disk.ErrLocked, qemu.ErrDiskLocked, the context's cause, and other
-// errors of lock, which are returned immediately.
+// AwaitLock calls lock until it succeeds, fails for a reason other than a lock of another process, or LockLimit
+// has passed. An earlier run of this virtual machine may be about to terminate. Errors: disk.ErrLocked,
+// qemu.ErrDiskLocked, the context's cause, and other errors of lock, which are returned immediately.
 func (p Preparer) AwaitLock(ctx context.Context, lock func() error) error {
 	late := time.After(p.LockLimit)
 	for {
@@ -53,8 +53,8 @@ func (p Preparer) AwaitLock(ctx context.Context, lock func() error) error {
 	}
 }
 
-// Prepare makes the disks of a set complete. They are created only once. It reports whether there are disks that the
-// controller may not know of. Errors: ErrLost, and those of WriteDisk.
+// Prepare prepares the disks of a set. Disks are created only once. Prepare returns true if there are disks that
+// the controller may not know about. Errors: ErrLost, and those of WriteDisk.
 func (p Preparer) Prepare(ctx context.Context, set *Set) (isNew bool, err error) {
 	before, err := Recorded(p.Run)
 	if err != nil {

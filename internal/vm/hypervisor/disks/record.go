@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 )
 
-// record is a file in the run directory. It exists if an earlier run of this Pod completed the disks, which the older
-// specification does not say.
+// record is the name of a file in the run directory. It exists if an earlier run of this Pod completed the disks.
+// The specification, which is older, does not contain that information.
 const record = "disk-complete"
 
 // Recorded reports whether an earlier run has called Record with the same run directory.

@@ -1,9 +1,9 @@
-// Package firewall decides which frames of a guest enter QEMU's user-mode network.
+// Package firewall decides which frames of a guest may enter QEMU's user-mode network.
 //
-// QEMU connects as a process on the host, so without a firewall a guest reaches every service on the host's loopback:
-// at the gateway's address, at other addresses of its own network, at broadcast addresses, and at loopback addresses
-// themselves. The firewall lists what is allowed within the guest's network and blocks every other address of the
-// loopback. All other addresses are outside, and allowed.
+// QEMU connects as a process on the host, so without a firewall a guest can reach every service on the host's
+// loopback interface: through the address of the gateway, other addresses of its own network, broadcast addresses,
+// and loopback addresses themselves. The firewall lists what is allowed within the guest's network and blocks all
+// other addresses that lead to the loopback interface. All other addresses are outside and allowed.
 package firewall
 
 import (
@@ -14,16 +14,17 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
 )
 
-// Rules define what a guest may reach in its own network. The zero value allows nothing there.
+// Rules define what a guest may reach in its own network. The zero value allows nothing in it.
 type Rules struct {
-	// Networks of the guest.
+	// Networks are the networks of the guest.
 	Networks []Network
-	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at the address of a gateway.
+	// HostPorts are the TCP ports of the host's loopback interface that the guest may connect to, at the address
+	// of a gateway.
 	HostPorts []uint16
 	// Forwarded are the TCP ports of the guest that the host may connect to. Their responses go to the gateway.
 	Forwarded []uint16
-	// NoOutside blocks all addresses outside the networks. It also blocks the name servers, through which data could
-	// leave.
+	// NoOutside blocks all addresses outside the networks. It also blocks the name servers, through which data
+	// could leave.
 	NoOutside bool
 }
 
@@ -31,9 +32,9 @@ type Rules struct {
 type Network struct {
 	// Prefix contains all addresses.
 	Prefix netip.Prefix
-	// Gateway represents the host's loopback.
+	// Gateway is the address that represents the host's loopback interface.
 	Gateway netip.Addr
-	// NameServer represents the host's name server. It responds only on port 53.
+	// NameServer is the address that represents the host's name server. It responds only on port 53.
 	NameServer netip.Addr
 }
 
@@ -71,7 +72,7 @@ const (
 type packet struct {
 	to       netip.Addr
 	protocol byte
-	// fragment reports whether the packet is a fragment, whose ports may be in another packet.
+	// fragment reports whether the packet is a fragment. Its ports may be in another packet.
 	fragment bool
 	payload  []byte
 }
@@ -123,7 +124,8 @@ func parse6(data []byte) (packet, bool) {
 
 var (
 	broadcast = netip.MustParseAddr("255.255.255.255")
-	// thisHost4 and compatible6 also lead to the loopback, like loopback addresses and IPv4 addresses in IPv6.
+	// thisHost4 and compatible6 lead to the loopback interface, too, as do loopback addresses and IPv4-mapped
+	// addresses.
 	thisHost4   = netip.MustParsePrefix("0.0.0.0/8")
 	compatible6 = netip.MustParsePrefix("::/96")
 )
@@ -150,8 +152,8 @@ func (r Rules) allows(p packet) bool {
 	return !r.NoOutside && !metadataservice.MayBeAt(p.to)
 }
 
-// toGuest reports whether a frame is for an ordinary address of the guest's network, and so possibly for another
-// guest. ARP always is.
+// toGuest reports whether a frame is for an ordinary address of the guest's network, and may therefore be for
+// another guest. ARP frames always may.
 func (r Rules) toGuest(frame []byte) (toGuest, isARP bool) {
 	if len(frame) < ethernetHeader {
 		return false, false
@@ -170,7 +172,7 @@ func (r Rules) toGuest(frame []byte) (toGuest, isARP bool) {
 	}), false
 }
 
-// allowsInside decides on a packet to an address of the guest's own network.
+// allowsInside decides whether a packet to an address of the guest's own network is allowed.
 func (r Rules) allowsInside(network Network, p packet) bool {
 	if p.protocol == protocolICMP || p.protocol == protocolICMPv6 {
 		return !p.fragment
@@ -202,7 +204,7 @@ func (p packet) isUDP(port uint16) bool {
 	return ok && p.protocol == protocolUDP && to == port
 }
 
-// opens reports whether a TCP packet may open a connection. QEMU connects for no other packet.
+// opens reports whether a TCP packet may open a connection. QEMU does not open connections for other packets.
 func (p packet) opens() bool {
 	return len(p.payload) <= tcpFlags || p.payload[tcpFlags]&(flagSYN|flagACK) == flagSYN
 }

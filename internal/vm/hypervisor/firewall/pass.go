@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// maxFrame is above the largest frame of QEMU.
+	// maxFrame is above the size of QEMU's largest frame, in bytes.
 	maxFrame = 1 << 17
-	// maxQueued is how many frames may wait for the network. Further frames are dropped, as in a switch.
+	// maxQueued is the maximum number of frames that may wait for the network. Further frames are dropped, as in a
+	// switch.
 	maxQueued = 1024
-	// lengthSize is the size of the length before each frame.
+	// lengthSize is the size of the length prefix of a frame.
 	lengthSize = 4
 )
 
-// Pass reads frames of the guest and writes those that the rules allow to the network, until reading fails. It never
-// waits for the network, since QEMU blocks while Pass does not read. Frames have the format of QEMU's
-// filter-redirector: a length of four bytes, big endian, and the content.
+// Pass reads frames from the guest and writes those that the rules allow to the network. It returns when reading
+// fails. It never waits for the network, because QEMU blocks while Pass does not read. Frames have the format of
+// QEMU's filter-redirector: a length of four bytes, big-endian, followed by the content.
 //
-// Frames for other guests are passed to the function others, which must not block, instead of the network; ARP goes
-// to both. If others is nil, frames for other guests are dropped.
+// Frames for other guests are passed to the function others instead of the network. The function must not block.
+// ARP frames go to both. If others is nil, frames for other guests are dropped.
 func Pass(rules Rules, guest io.Reader, network io.Writer, others func(frame []byte)) error {
 	queue := make(chan []byte, maxQueued)
 	written := make(chan struct{})
@@ -53,7 +54,7 @@ func Pass(rules Rules, guest io.Reader, network io.Writer, others func(frame []b
 	return err
 }
 
-// read calls the function with each frame, including the length before it.
+// read calls the function with each frame, including the length prefix.
 func read(guest io.Reader, use func(frame []byte)) error {
 	var length [lengthSize]byte
 	for {
@@ -73,8 +74,8 @@ func read(guest io.Reader, use func(frame []byte)) error {
 	}
 }
 
-// write writes frames, in batches if they come faster than they can be written. It drops them after an error: then
-// reading fails, too.
+// write writes frames. It writes in batches if frames arrive faster than they can be written. After an error it
+// drops frames; reading then fails, too.
 func write(network io.Writer, queue <-chan []byte) {
 	out := bufio.NewWriterSize(network, maxFrame)
 	for frame := range queue {

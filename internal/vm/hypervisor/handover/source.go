@@ -1,22 +1,21 @@
 // Package handover decides what the two hypervisors of a live migration do next.
 //
-// [Source] and [Target] are pure state machines: an event goes in, a new state and an action come out. They know
-// neither QEMU nor the network. If the controller's switchover is an atomic compare-and-swap, they guarantee together
-// that the guest never runs on both sides, and does not stay stopped on both while one of them and the controller can be
-// reached.
+// [Source] and [Target] are pure state machines: an event leads to a new state and an action. They depend on
+// neither QEMU nor the network. If the controller's switchover is an atomic compare-and-swap, the guest never runs
+// on both sides. It also does not stay stopped on both sides while one of them and the controller can be reached.
 //
-// This is based on two facts. The source may continue its guest by itself only before the action [Commit], by which it
-// lets the target ask for the switchover. From then on the side whose switchover succeeds runs the guest, and no other
-// result decides anything.
+// This is based on two facts. The source may continue its guest by itself only before the action [Commit], by
+// which it allows the target to ask for the switchover. From then on, the side whose switchover succeeds runs the
+// guest, and no other result decides anything.
 //
-// With leases that expire (package lease) both sides then wait for a lease of their new authority. A lease of the source
+// If leases expire (package lease), both sides then wait for a lease of their new authority. A lease of the source
 // is void after the commit, even if it has not expired.
 package handover
 
-// SourceState is the state of the hypervisor that has the guest at first.
+// SourceState is the state of the hypervisor that has the guest initially.
 type SourceState string
 
-// States of a source.
+// The states of a source.
 const (
 	// Running means that the guest runs here and no migration is requested.
 	Running SourceState = "running"
@@ -24,7 +23,7 @@ const (
 	Asking SourceState = "asking"
 	// Negotiating means that the target was asked for a protocol.
 	Negotiating SourceState = "negotiating"
-	// Copying means that disk and memory are copied while the guest runs.
+	// Copying means that the disks and the memory are copied while the guest runs.
 	Copying SourceState = "copying"
 	// Stopped means that the guest is stopped for the rest of the copy. It can still be continued.
 	Stopped SourceState = "stopped"
@@ -32,21 +31,21 @@ const (
 	Awaiting SourceState = "awaiting"
 	// Reclaiming means that the source asks for the authority under a new run ID.
 	Reclaiming SourceState = "reclaiming"
-	// Regained means that the source has the authority again, but may not run the guest yet: it has no lease under
-	// its new run ID.
+	// Regained means that the source has the authority again but may not run the guest yet, because it does not
+	// have a lease under its new run ID.
 	Regained SourceState = "regained"
-	// Left means that the guest runs elsewhere, or nowhere. The process terminates.
+	// Left means that the guest runs on another hypervisor, or not at all. The process terminates.
 	Left SourceState = "left"
 )
 
 // SourceEvent is something that happened to a source.
 type SourceEvent string
 
-// Events of a source.
+// The events of a source.
 const (
 	// Ordered means that the VM must leave this host.
 	Ordered SourceEvent = "ordered"
-	// Cancelled means that the VM must stay, or that the time for migrating is over.
+	// Cancelled means that the VM must stay, or that the time for migrating has run out.
 	Cancelled SourceEvent = "cancelled"
 	// TargetFound means that the controller named a target.
 	TargetFound SourceEvent = "target-found"
@@ -58,51 +57,52 @@ const (
 	Failed SourceEvent = "failed"
 	// GuestStopped means that QEMU has stopped the guest for the rest of the copy.
 	GuestStopped SourceEvent = "guest-stopped"
-	// Copied means that everything was sent, and QEMU does not continue the guest by itself.
+	// Copied means that everything was sent and QEMU does not continue the guest by itself.
 	Copied SourceEvent = "copied"
-	// TimeOver means that the target's time for the switchover is over.
+	// TimeOver means that the target's time for the switchover has run out.
 	TimeOver SourceEvent = "time-over"
 	// Granted means that the controller responded to this process's switchover with OK.
 	Granted SourceEvent = "granted"
-	// Leased means that the current run has its own lease. If leases do not expire, each run has one.
+	// Leased means that the current run has its own lease. If leases do not expire, every run has one.
 	Leased SourceEvent = "leased"
 	// Denied means that the controller responded with FAILED_PRECONDITION.
 	Denied SourceEvent = "denied"
-	// Unknown means that there was no response. The controller may have done the switchover.
+	// Unknown means that there was no response. The controller may or may not have performed the switchover.
 	Unknown SourceEvent = "unknown"
 	// Terminated means that the controller terminated this run.
 	Terminated SourceEvent = "terminated"
 )
 
-// SourceAction is what a source does on a transition.
+// SourceAction is the action of a source after a transition.
 type SourceAction string
 
-// Actions of a source.
+// The actions of a source.
 const (
-	// Nothing is no action.
+	// Nothing means that there is no action.
 	Nothing SourceAction = ""
-	// Ask asks the controller for a target; after a failure, with a delay.
+	// Ask asks the controller for a target. After a failure, it does so with a delay.
 	Ask SourceAction = "ask"
 	// Negotiate negotiates with the target.
 	Negotiate SourceAction = "negotiate"
-	// Copy begins the copy.
+	// Copy starts the copy.
 	Copy SourceAction = "copy"
-	// Abandon ends the attempt: the channels are cut without a commit, QEMU's migration is
-	// cancelled, and the guest runs.
+	// Abandon gives up the attempt: it cuts the channels without a commit and cancels QEMU's migration. The guest
+	// runs.
 	Abandon SourceAction = "abandon"
-	// AbandonAndAsk is Abandon, then Ask.
+	// AbandonAndAsk performs Abandon and then Ask.
 	AbandonAndAsk SourceAction = "abandon-and-ask"
-	// Commit closes the memory channel properly. From then on the target may ask for the switchover, and its time
-	// for that begins.
+	// Commit closes the memory channel properly. From then on, the target may ask for the switchover, for a
+	// limited time.
 	Commit SourceAction = "commit"
-	// Reclaim takes a new run ID, closes the run lease of the old one, and asks for the switchover from the old to
-	// the new. When it is repeated, it keeps the new run ID.
+	// Reclaim takes a new run ID, closes the run lease of the old ID, and asks for the switchover from the old ID
+	// to the new one. When it is repeated, it keeps the new ID.
 	Reclaim SourceAction = "reclaim"
-	// OpenLease becomes the new run, and opens a run lease with its ID. The lease of the old one no longer counts.
+	// OpenLease changes to the new run and opens a run lease with its ID. The lease of the old run is no longer
+	// valid.
 	OpenLease SourceAction = "open-lease"
 	// Resume continues the guest.
 	Resume SourceAction = "resume"
-	// ShutDown asks the guest to shut down, and terminates the process, if the process was asked to terminate.
+	// ShutDown asks the guest to shut down and terminates the process, if the process was asked to terminate.
 	// Otherwise the guest keeps running.
 	ShutDown SourceAction = "shut-down"
 	// Kill kills the machine and terminates the process.
@@ -115,7 +115,7 @@ type sourceStep struct {
 	do SourceAction
 }
 
-// sourceSteps are all transitions. An event that a state does not have changes nothing: it came too late.
+// sourceSteps are all transitions. An event that a state does not list is late and has no effect.
 var sourceSteps = map[SourceState]map[SourceEvent]sourceStep{
 	Running: {
 		Ordered:    {Asking, Ask},
@@ -150,7 +150,7 @@ var sourceSteps = map[SourceState]map[SourceEvent]sourceStep{
 		TimeOver:   {Reclaiming, Reclaim},
 		Terminated: {Left, Kill},
 	},
-	// Terminated concerns the old run here, which the switchover itself ends.
+	// Terminated concerns the old run, which the switchover itself terminates.
 	Reclaiming: {
 		Granted: {Regained, OpenLease},
 		Denied:  {Left, Kill},
@@ -163,7 +163,7 @@ var sourceSteps = map[SourceState]map[SourceEvent]sourceStep{
 	Left: {},
 }
 
-// Source is the side that has the guest at first. The zero value runs its guest.
+// Source is the side that has the guest initially. The zero value runs its guest.
 type Source struct{ state SourceState }
 
 // State returns the state.
@@ -174,7 +174,7 @@ func (s *Source) State() SourceState {
 	return s.state
 }
 
-// Take applies an event, and returns what to do.
+// Take applies an event and returns the action to perform.
 func (s *Source) Take(event SourceEvent) SourceAction {
 	step, known := sourceSteps[s.State()][event]
 	if !known {

@@ -3,7 +3,7 @@ package handover
 // TargetState is the state of the hypervisor that waits for a guest.
 type TargetState string
 
-// States of a target.
+// The states of a target.
 const (
 	// Waiting means that no source has called yet.
 	Waiting TargetState = "waiting"
@@ -11,26 +11,26 @@ const (
 	Incoming TargetState = "incoming"
 	// Switching means that the controller was asked for the authority.
 	Switching TargetState = "switching"
-	// Authorized means that the controller has given the VM to this hypervisor, which has no lease yet.
+	// Authorized means that the controller has given the VM to this hypervisor, which does not have a lease yet.
 	Authorized TargetState = "authorized"
 	// Arrived means that the guest runs here.
 	Arrived TargetState = "arrived"
-	// Gone means that the guest never ran here and never will. The process terminates.
+	// Gone means that the guest has never run here and never will. The process terminates.
 	Gone TargetState = "gone"
 )
 
 // TargetEvent is something that happened to a target.
 type TargetEvent string
 
-// Events of a target.
+// The events of a target.
 const (
 	// Called means that the source has called StartMigration.
 	Called TargetEvent = "called"
-	// Received means that QEMU has loaded the whole state, and the source has committed.
+	// Received means that QEMU has loaded the whole state and the source has committed.
 	Received TargetEvent = "received"
-	// Broken means that the copy ended in any other way.
+	// Broken means that the copy was terminated in any other way.
 	Broken TargetEvent = "broken"
-	// WaitedTooLong means that no migration has arrived, or that no switchover got a response in time.
+	// WaitedTooLong means that no migration was received, or that no switchover got a response in time.
 	WaitedTooLong TargetEvent = "waited-too-long"
 	// SwitchedOver means that the controller responded with OK.
 	SwitchedOver TargetEvent = "switched-over"
@@ -38,22 +38,22 @@ const (
 	GotLease TargetEvent = "got-lease"
 	// Refused means that the controller responded with FAILED_PRECONDITION.
 	Refused TargetEvent = "refused"
-	// Unanswered means that there was no response. The controller may have done the switchover.
+	// Unanswered means that there was no response. The controller may or may not have performed the switchover.
 	Unanswered TargetEvent = "unanswered"
 	// Ended means that the controller terminated this run, or the process must terminate.
 	Ended TargetEvent = "ended"
 )
 
-// TargetAction is what a target does on a transition.
+// TargetAction is the action of a target after a transition.
 type TargetAction string
 
-// Actions of a target.
+// The actions of a target.
 const (
-	// Stay is no action.
+	// Stay means that there is no action.
 	Stay TargetAction = ""
 	// Listen prepares QEMU and responds to the source.
 	Listen TargetAction = "listen"
-	// SwitchOver asks for the authority of the caller of StartMigration; again after a delay.
+	// SwitchOver asks for the authority of the caller of StartMigration. It is repeated after a delay.
 	SwitchOver TargetAction = "switch-over"
 	// AwaitLease asks for a lease until it is granted.
 	AwaitLease TargetAction = "await-lease"
@@ -68,7 +68,7 @@ type targetStep struct {
 	do TargetAction
 }
 
-// targetSteps are all transitions. An event that a state does not have changes nothing.
+// targetSteps are all transitions. An event that a state does not list has no effect.
 var targetSteps = map[TargetState]map[TargetEvent]targetStep{
 	Waiting: {
 		Called:        {Incoming, Listen},
@@ -88,17 +88,18 @@ var targetSteps = map[TargetState]map[TargetEvent]targetStep{
 		WaitedTooLong: {Gone, Exit},
 		Ended:         {Gone, Exit},
 	},
-	// From here on no other hypervisor has the guest: it is not given up, however long the rest takes.
+	// From here on, no other hypervisor has the guest, so it is not given up, no matter how long the remaining
+	// steps take.
 	Authorized: {
 		GotLease: {Arrived, Run},
 		Ended:    {Gone, Exit},
 	},
-	// From here on it is a hypervisor like any other.
+	// From here on, it is a hypervisor like any other.
 	Arrived: {Ended: {Gone, Exit}},
 	Gone:    {},
 }
 
-// Target is the side that waits for the guest. The zero value waits.
+// Target is the side that waits for the guest. The zero value is waiting.
 type Target struct{ state TargetState }
 
 // State returns the state.
@@ -109,7 +110,7 @@ func (t *Target) State() TargetState {
 	return t.state
 }
 
-// Take applies an event, and returns what to do.
+// Take applies an event and returns the action to perform.
 func (t *Target) Take(event TargetEvent) TargetAction {
 	step, known := targetSteps[t.State()][event]
 	if !known {

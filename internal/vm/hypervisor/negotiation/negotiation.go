@@ -1,8 +1,8 @@
 // Package negotiation agrees on the protocol of a live migration.
 //
-// The source sends its [Offer]. The target returns the result of [Choose] and adds its addresses. The source checks
-// that with [Verify]: a constraint that the target does not know is missing in its response, and then the source does
-// not migrate.
+// The source sends its [Offer]. The target responds with the result of [Choose] and its addresses. The source
+// checks the response with [Verify]. If the target does not know a constraint, its response lacks it, and the
+// source does not migrate.
 package negotiation
 
 import (
@@ -18,34 +18,33 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Machine is what must match on both sides.
+// Machine contains the properties that must match on both sides.
 type Machine struct {
-	// Hardware describes what the guest sees of its virtual machine.
+	// Hardware describes the hardware that the guest sees.
 	Hardware string
-	// DiskBytes is the size of the source's root disk. It is ignored for a target.
+	// DiskBytes is the size of the source's root disk. It is ignored on a target.
 	DiskBytes uint64
-	// SharedDisk reports whether both sides use the same disks, so that none is copied.
+	// SharedDisk reports whether both sides use the same disks, which means that no disk is copied.
 	SharedDisk bool
 	// Served reports whether a disk server serves the disks to both sides.
 	Served bool
-	// DataDisks are the disks in addition to the root disk, in the order of the guest's bus. They are copied if the
-	// root disk is.
+	// DataDisks are the other disks, in the order of the guest's bus. They are copied if the root disk is.
 	DataDisks []DataDisk
 }
 
-// DataDisk is a disk in addition to the root disk.
+// DataDisk is a disk other than the root disk.
 type DataDisk struct {
-	// Name of the disk.
+	// Name is the name of the disk.
 	Name string
-	// Bytes is the size of the source's disk. It is ignored for a target.
+	// Bytes is the size of the source's disk. It is ignored on a target.
 	Bytes uint64
 }
 
-// Offer returns the protocols of a source, the best first. The channels are always encrypted, and the disks are
-// copied unless they are shared.
+// Offer returns the protocols that a source supports, the best one first. The channels are always encrypted, and
+// the disks are copied unless they are shared.
 //
-// QEMU's own block migration (qmeu_block) is not offered: with a large disk it was measured to end before everything
-// was copied.
+// QEMU's own block migration (qmeu_block) is not offered. In tests with a large disk, it completed before
+// everything was copied.
 func Offer(source Machine) []*vmpb.MigrationProtocol {
 	nbd := &vmpb.MigrationProtocol_QemuNBD{
 		ConstraintWithBlockmigration: !source.SharedDisk,
@@ -66,11 +65,11 @@ func Offer(source Machine) []*vmpb.MigrationProtocol {
 	return []*vmpb.MigrationProtocol{{Kind: &vmpb.MigrationProtocol_QemuNbd{QemuNbd: nbd}}}
 }
 
-// Choose returns the first offered protocol that the target supports, with its constraints and nothing else. Errors:
-// a status with code INVALID_ARGUMENT that explains why each protocol was rejected.
+// Choose returns the first offered protocol that the target supports, with all of its constraints and no other
+// fields. It returns a status with code INVALID_ARGUMENT that explains why each protocol was rejected.
 func Choose(offered []*vmpb.MigrationProtocol, target Machine) (*vmpb.MigrationProtocol, error) {
 	if len(offered) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "no migration protocol is offered")
+		return nil, status.Error(codes.InvalidArgument, "the request offers no migration protocol")
 	}
 	var reasons []string
 	for _, protocol := range offered {
@@ -83,7 +82,7 @@ func Choose(offered []*vmpb.MigrationProtocol, target Machine) (*vmpb.MigrationP
 	return nil, status.Error(codes.InvalidArgument, "no offered migration protocol can be used: "+strings.Join(reasons, "; "))
 }
 
-// choose returns the response to one offer, or why it is rejected.
+// choose returns the response to one offer, or the reason for rejecting it.
 func choose(offered *vmpb.MigrationProtocol, target Machine) (*vmpb.MigrationProtocol, string) {
 	switch kind := offered.GetKind().(type) {
 	case *vmpb.MigrationProtocol_QmeuBlock:
@@ -95,24 +94,24 @@ func choose(offered *vmpb.MigrationProtocol, target Machine) (*vmpb.MigrationPro
 		}
 		return &vmpb.MigrationProtocol{Kind: &vmpb.MigrationProtocol_QemuNbd{QemuNbd: chosen}}, ""
 	default:
-		return nil, "a protocol that this hypervisor does not know"
+		return nil, "this hypervisor does not know the protocol"
 	}
 }
 
-// refuseQemu returns why QEMU's own protocol cannot be used.
+// refuseQemu returns the reason why QEMU's own protocol cannot be used.
 func refuseQemu(offered *vmpb.MigrationProtocol_Qemu, target Machine) string {
 	switch {
 	case offered.GetConstraintWithBlockmigration():
-		return "QEMU's block migration can lose data of the disk"
+		return "QEMU's block migration can lose data on the disk"
 	case !target.SharedDisk:
-		return "the disk would be lost, since it does not travel with the VM and the target has another"
+		return "the disk would be lost, because it is not copied and the target uses another disk"
 	default:
 		return "its channel is not encrypted"
 	}
 }
 
-// chooseNBD sets the fields one by one: a copy of the offer would confirm constraints that this version does not
-// know.
+// chooseNBD sets each field separately, because a copy of the offer would confirm constraints that this version
+// does not know.
 func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen *vmpb.MigrationProtocol_QemuNBD, reason string) {
 	block := offered.GetConstraintWithBlockmigration()
 	switch reason := refuseDisk(offered, target); {
@@ -121,7 +120,7 @@ func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen 
 	case reason != "":
 		return nil, reason
 	case offered.GetConstraintHardware() != "" && offered.GetConstraintHardware() != target.Hardware:
-		return nil, fmt.Sprintf("the guest's hardware is (%s) at the source, and would be (%s) here",
+		return nil, fmt.Sprintf("the guest's hardware is (%s) on the source, but would be (%s) on the target",
 			offered.GetConstraintHardware(), target.Hardware)
 	}
 	disks, reason := chooseDataDisks(offered.GetConstraintDataDisks(), block, target)
@@ -138,27 +137,27 @@ func chooseNBD(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) (chosen 
 	}, ""
 }
 
-// refuseDisk returns why the target would not have the guest's disks, or an empty string if it would.
+// refuseDisk returns the reason why the target would not have the guest's disks, or an empty string if it would.
 func refuseDisk(offered *vmpb.MigrationProtocol_QemuNBD, target Machine) string {
 	switch block := offered.GetConstraintWithBlockmigration(); {
 	case !block && !target.SharedDisk:
-		return "the disk would be lost, since it does not travel with the VM and the target has another"
+		return "the disk would be lost, because it is not copied and the target uses another disk"
 	case block && target.SharedDisk:
-		return "the disk would be copied onto itself, since the target has the source's"
+		return "the disk would be copied to itself, because the target uses the same disk"
 	case block && offered.GetConstraintDiskBytes() == 0:
 		return "the size of the disk is missing"
 	case offered.GetConstraintDisksServed() != target.Served:
-		return "the disks are those of a server on one side only"
+		return "only one side uses a disk server"
 	}
 	return ""
 }
 
-// chooseDataDisks returns the constraint on the data disks, or why it cannot be met. Only the same disk names in the
-// same order are accepted: a missing disk would be lost, and an additional one would be blank.
+// chooseDataDisks returns the constraint on the data disks, or the reason why it cannot be met. It accepts only
+// the same disk names in the same order: a missing disk would be lost, and an additional disk would be blank.
 func chooseDataDisks(offered []*vmpb.DiskSize, block bool, target Machine) (chosen []*vmpb.DiskSize, reason string) {
 	same := slices.EqualFunc(offered, target.DataDisks, func(a *vmpb.DiskSize, b DataDisk) bool { return a.GetName() == b.Name })
 	if !same {
-		return nil, fmt.Sprintf("the data disks are %s at the source, and would be %s here", names(offered, (*vmpb.DiskSize).GetName),
+		return nil, fmt.Sprintf("the data disks are %s on the source, but would be %s on the target", names(offered, (*vmpb.DiskSize).GetName),
 			names(target.DataDisks, func(disk DataDisk) string { return disk.Name }))
 	}
 	for _, disk := range offered {
@@ -170,7 +169,7 @@ func chooseDataDisks(offered []*vmpb.DiskSize, block bool, target Machine) (chos
 	return chosen, ""
 }
 
-// names lists names for users.
+// names formats a list of names for users.
 func names[D any](disks []D, name func(D) string) string {
 	var all []string
 	for _, disk := range disks {
@@ -179,10 +178,10 @@ func names[D any](disks []D, name func(D) string) string {
 	return "(" + strings.Join(all, ", ") + ")"
 }
 
-// Verify returns the target's response if it is one of the offered protocols, with all constraints and the necessary
-// endpoints.
-func Verify(offered []*vmpb.MigrationProtocol, answer *vmpb.MigrationProtocol) (*vmpb.MigrationProtocol_QemuNBD, error) {
-	got := answer.GetQemuNbd()
+// Verify returns the target's response if it is one of the offered protocols, with all constraints and the
+// necessary endpoints.
+func Verify(offered []*vmpb.MigrationProtocol, response *vmpb.MigrationProtocol) (*vmpb.MigrationProtocol_QemuNBD, error) {
+	got := response.GetQemuNbd()
 	if got == nil {
 		return nil, errors.New("the target has chosen a protocol that was not offered")
 	}
@@ -195,24 +194,24 @@ func Verify(offered []*vmpb.MigrationProtocol, answer *vmpb.MigrationProtocol) (
 }
 
 // constraints returns a response without the fields that the target adds.
-func constraints(answer *vmpb.MigrationProtocol_QemuNBD) *vmpb.MigrationProtocol_QemuNBD {
-	bare := proto.CloneOf(answer)
+func constraints(response *vmpb.MigrationProtocol_QemuNBD) *vmpb.MigrationProtocol_QemuNBD {
+	bare := proto.CloneOf(response)
 	bare.NegotiatedEndpoint, bare.NegotiatedNbdEndpoint, bare.NegotiatedExport = "", "", ""
 	bare.NegotiatedDataExports = nil
 	return bare
 }
 
-func checkEndpoints(answer *vmpb.MigrationProtocol_QemuNBD) error {
+func checkEndpoints(response *vmpb.MigrationProtocol_QemuNBD) error {
 	switch {
-	case !strings.HasPrefix(answer.GetNegotiatedEndpoint(), "tcp:"):
-		return fmt.Errorf("the target's endpoint %q is not tcp:HOST:PORT", answer.GetNegotiatedEndpoint())
-	case !answer.GetConstraintWithBlockmigration():
+	case !strings.HasPrefix(response.GetNegotiatedEndpoint(), "tcp:"):
+		return fmt.Errorf("the target's endpoint %q is not tcp:HOST:PORT", response.GetNegotiatedEndpoint())
+	case !response.GetConstraintWithBlockmigration():
 		return nil
-	case answer.GetNegotiatedNbdEndpoint() == "" || answer.GetNegotiatedExport() == "":
+	case response.GetNegotiatedNbdEndpoint() == "" || response.GetNegotiatedExport() == "":
 		return errors.New("the target's response has no endpoint or export for the disk")
 	}
-	exports := append([]string{answer.GetNegotiatedExport()}, answer.GetNegotiatedDataExports()...)
-	disks := 1 + len(answer.GetConstraintDataDisks())
+	exports := append([]string{response.GetNegotiatedExport()}, response.GetNegotiatedDataExports()...)
+	disks := 1 + len(response.GetConstraintDataDisks())
 	slices.Sort(exports)
 	if len(exports) != disks || exports[0] == "" || len(slices.Compact(exports)) != disks {
 		return errors.New("the target's response does not have one export for each disk")

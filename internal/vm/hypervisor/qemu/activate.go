@@ -2,12 +2,12 @@ package qemu
 
 import "context"
 
-// Activate makes a machine whose guest is stopped acquire its disks and their locks, as Cont does. A machine that has
-// sent its guest, or has received one whose disks were not copied, has released them: QEMU 7.2 aborts with an
-// assertion failure if it then resizes such a disk, or sends the guest on. Activate does nothing if the machine has
-// its disks.
+// Activate makes a machine whose guest is stopped acquire its disks and their locks, as Cont does. A machine that
+// has sent its guest, or has received a guest whose disks were not copied, has released them. If QEMU 7.2 then
+// resizes such a disk or migrates the guest again, it aborts with an assertion failure. Activate has no effect if
+// the machine already has its disks.
 //
-// QEMU has no command for that, but does it for a disk that is exported.
+// QEMU has no command for this, but it activates a disk when the disk is exported.
 func (p *Process) Activate(ctx context.Context) error {
 	var exports []object
 	for _, node := range p.disks {

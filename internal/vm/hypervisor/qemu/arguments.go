@@ -10,43 +10,44 @@ import (
 	"strings"
 )
 
-// The sockets that QEMU inherits, by their file descriptors in its process.
+// The sockets that QEMU inherits, numbered by their file descriptors in its process.
 const (
 	firstFD   = 3
 	monitorFD = iota + firstFD - 1
 	consoleFD
 	agentFD
-	// The guest's frames leave QEMU here, and those that the firewall allows return on toNetworkFD.
+	// The guest's frames leave QEMU through fromGuestFD. Those that the firewall allows return through
+	// toNetworkFD.
 	fromGuestFD
 	toNetworkFD
 	// Frames from other guests.
 	toGuestFD
 	inherited = toGuestFD - firstFD + 1
 	// The directory with the sockets of a migration.
-	folderFD = firstFD + inherited
+	directoryFD = firstFD + inherited
 )
 
 // AgentPort is the name of the guest agent's virtio-serial port.
 const AgentPort = "org.qemu.guest_agent.0"
 
-// reconnectDelay is how many seconds the guest waits for a new connection to a served disk before it is stopped. QEMU
-// notices a lost connection when the guest uses the disk.
+// reconnectDelay is how many seconds the guest waits for a new connection to a served disk before it is stopped.
+// QEMU detects a lost connection when the guest uses the disk.
 const reconnectDelay = 2
 
 // rootNode is the name of the root disk in QEMU.
 const rootNode = "root"
 
-// plainProcessor is TCG's guest processor: x86-64-v2, the level that distributions are built for.
+// plainProcessor is the guest's processor with TCG: x86-64-v2, the level that distributions are built for.
 const plainProcessor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 
 // arguments returns QEMU's command line for a valid configuration.
 //
-// Where QEMU accepts JSON, it gets JSON, in which a value cannot become another option. Elsewhere the values are
-// generated numbers and addresses, or escaped, or whole arguments that QEMU does not parse (-kernel, -initrd,
+// Where QEMU accepts JSON, arguments uses JSON, in which a value cannot turn into another option. All other values
+// are generated numbers and addresses, or escaped, or whole arguments that QEMU does not parse (-kernel, -initrd,
 // -append).
 //
-// With -no-reboot a reset would terminate the process; with -no-shutdown a guest that powers off would not.
-// would not.
+// The arguments -no-reboot and -no-shutdown are not used. With -no-reboot, a reset would terminate the process;
+// with -no-shutdown, a guest that powers off would not.
 func arguments(c Config) []string {
 	args := []string{"-name", "guest=" + escape(c.Name) + ",debug-threads=on"}
 	if c.UUID != "" {
@@ -60,8 +61,8 @@ func arguments(c Config) []string {
 		"-m", strconv.Itoa(c.MemoryMiB)+"M",
 		"-nodefaults", "-no-user-config",
 		"-display", "none",
-		// QEMU does not need obsolete system calls, privilege escalation, other programs, or other limits and
-		// priorities; an attacker might.
+		// QEMU does not need obsolete system calls, privilege escalation, other programs, or changes to limits and
+		// priorities, but an attacker might.
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-boot", "menu=off,strict=on",
 		"-S",
@@ -97,7 +98,7 @@ func channelArguments() []string {
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD),
 		"-device", object{"driver": "virtio-serial-pci", "id": "channels"}.json(),
 		"-device", object{
-			// QEMU reports only the opening of ports that have an ID.
+			// QEMU reports the opening of a port only if the port has an ID.
 			"driver": "virtserialport", "id": "agent0", "bus": "channels.0", "nr": 1,
 			"chardev": "agent", "name": AgentPort,
 		}.json(),
@@ -134,19 +135,20 @@ func dataDiskArguments(disks []DataDisk) []string {
 	return args
 }
 
-// dataNode is the name of a data disk in QEMU.
+// dataNode returns the name of a data disk in QEMU.
 func dataNode(serial string) string { return "data-" + serial }
 
-// blockDevice describes a disk of the guest. An error of the storage stops the guest instead of being passed to it:
-// most errors are temporary, and a guest loses what it could not write.
+// blockDevice describes a disk of the guest. If the storage fails, the guest is stopped instead of receiving the
+// error: most errors are temporary, and a guest that receives an error loses the data that it could not write.
 func blockDevice(id, node string, options object) object {
 	device := object{"driver": "virtio-blk-pci", "id": id, "drive": node, "werror": "stop", "rerror": "stop"}
 	maps.Copy(device, options)
 	return device
 }
 
-// blockNode describes a raw image; the options also apply to the file below it. The format is set, never detected: a
-// guest could write the header of another format to its raw disk and make QEMU open any file of the host.
+// blockNode describes a raw image. The options also apply to the file below it. The format is set explicitly and
+// never detected: a guest could write the header of another format to its raw disk and make QEMU open any file of
+// the host.
 func blockNode(name string, disk Disk, options object) object {
 	file := object{
 		"driver": "file", "filename": disk.Path,
@@ -184,7 +186,7 @@ func networkArguments(n *UserNetwork) []string {
 	if n == nil {
 		return nil
 	}
-	// ipv4=on is no longer the default once ipv6=on is set.
+	// Once ipv6=on is set, ipv4=on is no longer the default.
 	backend := fmt.Sprintf("user,id=net0,ipv4=on,net=%s,host=%s,dns=%s,dhcpstart=%s",
 		n.IPv4, n.Gateway4(), n.DNS4(), n.Guest4())
 	if n.IPv6.IsValid() {
@@ -200,12 +202,12 @@ func networkArguments(n *UserNetwork) []string {
 		"-netdev", backend,
 		"-chardev", fmt.Sprintf("socket,id=fromguest,fd=%d", fromGuestFD),
 		"-chardev", fmt.Sprintf("socket,id=tonetwork,fd=%d", toNetworkFD),
-		// The queue is named from the network's point of view: it is what the network receives.
+		// Queues are named from the network's point of view: this one is what the network receives.
 		"-object", object{
 			"qom-type": "filter-redirector", "id": "firewall", "netdev": "net0", "queue": "rx",
 			"outdev": "fromguest", "indev": "tonetwork",
 		}.json(),
-		// The network card has no boot ROM, since guests do not boot from this network.
+		// The network interface has no boot ROM, because guests do not boot from this network.
 		"-device", object{
 			"driver": "virtio-net-pci", "id": "nic0", "netdev": "net0", "mac": n.MAC.String(), "romfile": "",
 		}.json(),
@@ -215,7 +217,7 @@ func networkArguments(n *UserNetwork) []string {
 	}
 	return append(args,
 		"-chardev", fmt.Sprintf("socket,id=toguest,fd=%d", toGuestFD),
-		// The queue of what the network sends.
+		// This queue is what the network sends.
 		"-object", object{"qom-type": "filter-redirector", "id": "guests", "netdev": "net0", "queue": "tx", "indev": "toguest"}.json(),
 	)
 }
@@ -239,18 +241,18 @@ func (o object) json() string {
 type Accelerator string
 
 const (
-	// KVM executes them on the host's processor.
+	// KVM executes the instructions on the host's processor.
 	KVM Accelerator = "kvm"
-	// TCG translates them. It is at least ten times slower, and works everywhere.
+	// TCG translates the instructions. It is at least ten times slower but works everywhere.
 	TCG Accelerator = "tcg"
 )
 
 // DetectAccelerator returns KVM if this host can run any guest with it, and TCG otherwise. The override "kvm" or
-// "tcg" selects an accelerator; "" and "auto" mean detection. Any other override is a *FieldError.
+// "tcg" selects an accelerator; "" and "auto" select detection. Any other override results in a *FieldError.
 //
-// It is not enough that /dev/kvm can be opened: some hosts that are virtual machines have it, but their processor has
-// neither vmx nor svm. QEMU starts there, and an ordinary guest never boots. QEMU's own fallback (-accel kvm -accel
-// tcg) does not help, as it requires that opening KVM fails.
+// It is not sufficient that /dev/kvm can be opened. Some hosts that are virtual machines have this device,
+// although their processor has neither vmx nor svm. QEMU starts there, but an ordinary guest never boots. QEMU's
+// own fallback (-accel kvm -accel tcg) does not help, because it applies only if KVM cannot be opened.
 func DetectAccelerator(override string) (Accelerator, error) {
 	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -274,7 +276,7 @@ func chooseAccelerator(override, cpuinfo string, probe func() error) (Accelerato
 		return Accelerator(override), nil
 	case "", "auto":
 	default:
-		return "", &FieldError{"accelerator", fmt.Sprintf("%q is not auto, kvm or tcg", override)}
+		return "", &FieldError{"accelerator", fmt.Sprintf("invalid accelerator %q; expected auto, kvm or tcg", override)}
 	}
 	if virtualizes(cpuinfo) && probe() == nil {
 		return KVM, nil
@@ -282,8 +284,8 @@ func chooseAccelerator(override, cpuinfo string, probe func() error) (Accelerato
 	return TCG, nil
 }
 
-// virtualizes reports whether /proc/cpuinfo lists one of the flags. It compares whole words, since there are flags
-// such as svm_lock.
+// virtualizes reports whether /proc/cpuinfo lists one of the flags. It compares whole words, because other flags,
+// such as svm_lock, contain these.
 func virtualizes(cpuinfo string) bool {
 	for line := range strings.Lines(cpuinfo) {
 		key, value, _ := strings.Cut(line, ":")

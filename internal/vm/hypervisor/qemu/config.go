@@ -15,42 +15,43 @@ import (
 // migration and after an update of QEMU.
 const MachineType = "pc-q35-7.2"
 
-// Config describes one virtual machine. Paths may contain any characters, and none has a special meaning to QEMU.
+// Config describes one virtual machine. Paths may contain any characters; none of them has a special meaning to
+// QEMU.
 type Config struct {
 	// Name is shown in the process list. Required.
 	Name string
-	// UUID is the guest's SMBIOS system UUID, in its form of 36 characters. If empty, there is none.
+	// UUID is the guest's SMBIOS system UUID in its 36-character form. If empty, the guest has none.
 	UUID string
-	// Processor of the guest. Required.
+	// Processor is the processor of the guest. Required.
 	Processor Processor
-	// MemoryMiB is the guest's memory in MiB, at least 1.
+	// MemoryMiB is the guest's memory in MiB. It must be at least 1.
 	MemoryMiB int
-	// Disks of the guest. Required.
+	// Disks are the disks of the guest. Required.
 	Disks Disks
-	// Kernel is booted directly. If nil, the firmware boots the root disk.
+	// Kernel is the kernel to boot directly. If nil, the firmware boots the root disk.
 	Kernel *Kernel
-	// Network is the guest's network card. If nil, there is none.
+	// Network is the guest's network interface. If nil, the guest has none.
 	Network *UserNetwork
 	// Firmware holds the items of fw_cfg. Their order must be the same on both sides of a migration.
 	Firmware []FirmwareItem
-	// Sockets is the directory for the sockets of a migration, which no other user may access. Its path may have any
-	// length. If empty, the machine cannot migrate.
+	// Sockets is the directory for the sockets of a migration. No other user may have access to it. Its path may
+	// have any length. If empty, the machine cannot migrate.
 	Sockets string
 	// Incoming reports whether the machine waits for the state of another machine; see Process.Receive. Such a
-	// machine does not lock its disks until then. It requires Sockets.
+	// machine does not lock its disks until it has received the state. It requires Sockets.
 	Incoming bool
 }
 
 // Processor is the guest's processor.
 type Processor struct {
-	// Count is the number of virtual CPUs, at least 1.
+	// Count is the number of virtual CPUs. It must be at least 1.
 	Count int
-	// Accelerator executes their instructions. Required. With KVM the guest sees the host's processor, with TCG a
-	// generic one of level x86-64-v2.
+	// Accelerator executes their instructions. Required. With KVM, the guest sees the host's processor; with TCG,
+	// it sees a generic processor of level x86-64-v2.
 	Accelerator Accelerator
-	// TranslatedMiB is the size of TCG's cache of translated code in MiB. When the cache is full, it is dropped, and
-	// code is translated again as needed. It is not part of the guest's memory, and the guest does not see it. If 0,
-	// QEMU's default applies, which is up to 1 GiB. KVM does not use it.
+	// TranslatedMiB is the size of TCG's cache of translated code in MiB. When the cache is full, it is flushed,
+	// and code is translated again as needed. The cache is not part of the guest's memory, and the guest does not
+	// see it. If 0, QEMU's default applies, which is up to 1 GiB. KVM does not use it.
 	TranslatedMiB int
 }
 
@@ -62,18 +63,18 @@ func (p Processor) accelerator() string {
 	return string(p.Accelerator) + ",tb-size=" + strconv.Itoa(p.TranslatedMiB)
 }
 
-// Disks are the guest's block devices. All are raw and use virtio.
+// Disks are the guest's block devices. All of them are raw and use virtio.
 type Disks struct {
-	// Root is the disk with the guest's system. Required. QEMU holds a lock on it as long as it runs; see
-	// ErrDiskLocked.
+	// Root is the disk with the guest's operating system. Required. QEMU holds a lock on it for as long as it
+	// runs; see ErrDiskLocked.
 	Root Disk
-	// Seed is a read-only image with the user data. If zero, there is none.
+	// Seed is a read-only image with the user data. If zero, the guest has none.
 	Seed Disk
-	// Data are further disks, locked like Root. They come last on the guest's bus, so that they do not change the
-	// names of its other devices.
+	// Data are further disks, locked like Root. They come last on the guest's bus, so they do not change the names
+	// of its other devices.
 	Data []DataDisk
-	// Locks are open files that QEMU inherits and does not use: their locks are held until QEMU has terminated, even
-	// if this process terminates earlier. May be nil.
+	// Locks are open files that QEMU inherits but does not use. Their locks are held until QEMU has terminated,
+	// even if this process terminates earlier. May be nil.
 	Locks []*os.File
 }
 
@@ -86,29 +87,30 @@ type DataDisk struct {
 
 // Disk is a file or block device of the host, or a disk that another process serves.
 type Disk struct {
-	// Path of the file or device.
+	// Path is the path of the file or device.
 	Path string
 	// Block reports whether Path is a block device.
 	Block bool
-	// Direct reports whether QEMU bypasses the host's page cache, which other hosts do not see. The file system must
-	// support that.
+	// Direct reports whether QEMU bypasses the host's page cache, which other hosts cannot see. The file system
+	// must support that.
 	Direct bool
-	// Served locates a served disk, instead of Path. It is zero for other disks.
+	// Served locates a served disk and replaces Path. It is zero for other disks.
 	Served Served
 }
 
-// Served is a disk that is served by NBD. QEMU takes no lock for it. If the connection is lost, QEMU opens another
-// one when the guest uses the disk, and the guest waits for that. After two seconds the guest's requests fail, which
-// stops it. It may stop once more after Process.Cont, as QEMU retries with growing delays.
+// Served is a disk that is served by NBD. QEMU does not lock it. If the connection is lost, QEMU opens another one
+// when the guest uses the disk, and the guest waits for it. After two seconds the guest's requests fail, which
+// stops the guest. The guest may stop again after Process.Cont, because QEMU retries with increasing delays.
 type Served struct {
-	// Socket is the socket to which QEMU connects. It must be listening before the start. It requires Config.Sockets.
+	// Socket is the socket that QEMU connects to. It must be listening before QEMU starts. It requires
+	// Config.Sockets.
 	Socket Socket
 	// Export is the name of the NBD export.
 	Export string
 }
 
-// DiskAt returns the disk at a path. Errors: those of the file system, or a *FieldError if it is neither a regular
-// file nor a block device.
+// DiskAt returns the disk at a path. Errors: those of the file system, or a *FieldError if the path is neither a
+// regular file nor a block device.
 func DiskAt(path string) (Disk, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -124,11 +126,11 @@ func DiskAt(path string) (Disk, error) {
 	}
 }
 
-// Kernel is what QEMU boots instead of a firmware and a boot loader.
+// Kernel is a kernel that QEMU boots directly, without firmware and boot loader.
 type Kernel struct {
 	// Path is the path of a bzImage, or of an uncompressed kernel with a PVH entry. Required.
 	Path string
-	// Initrd is the path of the initial RAM disk. If empty, there is none.
+	// Initrd is the path of the initial RAM disk. If empty, the guest has none.
 	Initrd string
 	// Cmdline is the kernel's command line. Optional.
 	Cmdline string
@@ -142,31 +144,31 @@ type FirmwareItem struct {
 	Path string
 }
 
-// UserNetwork is a network card on QEMU's user-mode network: a private network of this guest, with a gateway that
-// reaches what the process on the host reaches. The gateway's addresses represent the host's loopback, of which only
-// HostPorts can be reached.
+// UserNetwork is a network interface on QEMU's user-mode network: a private network of this guest, with a gateway
+// that reaches what the process on the host reaches. The addresses of the gateway represent the host's loopback
+// interface, of which only HostPorts can be reached.
 type UserNetwork struct {
-	// MAC is the card's Ethernet address. Required.
+	// MAC is the Ethernet address of the interface. Required.
 	MAC net.HardwareAddr
-	// IPv4 is the guest's network, masked, of 8 to 28 bits. Required. Several guests may use the same network: they
-	// do not see each other.
+	// IPv4 is the guest's network, masked, with 8 to 28 bits. Required. Several guests may use the same network;
+	// they do not see each other.
 	IPv4 netip.Prefix
-	// IPv6 is the guest's IPv6 network, masked, of 64 bits. If zero, there is no IPv6.
+	// IPv6 is the guest's IPv6 network, masked, with 64 bits. If zero, the guest has no IPv6.
 	IPv6 netip.Prefix
 	// Address4 is the guest's IPv4 address. The default is the fourth address of the network.
 	Address4 netip.Addr
-	// Address6 is the guest's IPv6 address. QEMU accepts any address, so it is only validated. If zero, the guest
-	// chooses one.
+	// Address6 is the guest's IPv6 address. QEMU accepts any address, so the address is only validated. If zero,
+	// the guest chooses one.
 	Address6 netip.Addr
-	// Forwards are ports of the host that are forwarded to the guest.
+	// Forwards are the ports of the host that are forwarded to the guest.
 	Forwards []Forward
-	// HostPorts are the TCP ports of the host's loopback that the guest may connect to, at
-	// the gateway's addresses.
+	// HostPorts are the TCP ports of the host's loopback interface that the guest may connect to, at the addresses
+	// of the gateway.
 	HostPorts []uint16
-	// Switch is the path of the socket of the switch to other guests; see package network. If empty, the guest
-	// reaches no other guest.
+	// Switch is the path of the socket of the switch that connects the guest to other guests; see package network.
+	// If empty, the guest cannot reach other guests.
 	Switch string
-	// Log gets a line when the switch cannot be reached. If nil, nothing is logged.
+	// Log is the logger for errors of the connection to the switch. If nil, nothing is logged.
 	Log *slog.Logger
 	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
@@ -180,20 +182,20 @@ type Forward struct {
 	Port uint16
 }
 
-// Offsets within the IPv4 network. These are QEMU's defaults, set explicitly for any network.
+// Offsets of special addresses within the IPv4 network. These are QEMU's defaults, set explicitly for any network.
 const (
 	gatewayOffset = 2
 	dnsOffset     = 3
 	guestOffset   = 4
 )
 
-// Gateway4 is the guest's IPv4 gateway, the second address of the network.
+// Gateway4 returns the guest's IPv4 gateway, the second address of the network.
 func (n UserNetwork) Gateway4() netip.Addr { return nth(n.IPv4, gatewayOffset) }
 
-// DNS4 is the guest's name server, the third address of the network.
+// DNS4 returns the guest's name server, the third address of the network.
 func (n UserNetwork) DNS4() netip.Addr { return nth(n.IPv4, dnsOffset) }
 
-// Guest4 is the guest's address, which QEMU leases by DHCP.
+// Guest4 returns the guest's address, which QEMU leases by DHCP.
 func (n UserNetwork) Guest4() netip.Addr {
 	if n.Address4.IsValid() {
 		return n.Address4
@@ -201,7 +203,7 @@ func (n UserNetwork) Guest4() netip.Addr {
 	return nth(n.IPv4, guestOffset)
 }
 
-// Gateway6 is the guest's IPv6 gateway, the second address of the network. It is the zero Addr without IPv6.
+// Gateway6 returns the guest's IPv6 gateway, the second address of the network, or the zero Addr without IPv6.
 func (n UserNetwork) Gateway6() netip.Addr {
 	if !n.IPv6.IsValid() {
 		return netip.Addr{}
@@ -209,7 +211,7 @@ func (n UserNetwork) Gateway6() netip.Addr {
 	return nth(n.IPv6, gatewayOffset)
 }
 
-// DNS6 is the guest's IPv6 name server, the third address of the network. It is the zero Addr without IPv6.
+// DNS6 returns the guest's IPv6 name server, the third address of the network, or the zero Addr without IPv6.
 func (n UserNetwork) DNS6() netip.Addr {
 	if !n.IPv6.IsValid() {
 		return netip.Addr{}
@@ -251,8 +253,8 @@ type FieldError struct {
 // Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
-// Validate returns a *FieldError for the first value that QEMU would reject or could not use, and nil if there is
-// none.
+// Validate returns a *FieldError for the first value that QEMU would reject or could not use, or nil if all values
+// are valid.
 func (n UserNetwork) Validate() error {
 	switch {
 	case !validIPv4(n.IPv4):
@@ -267,7 +269,7 @@ func (n UserNetwork) Validate() error {
 	return nil
 }
 
-// isFree reports whether the address is in the network and is not a special address there.
+// isFree reports whether the address is in the network and is not a special address of it.
 func (n UserNetwork) isFree(address netip.Addr, network netip.Prefix) bool {
 	if !network.Contains(address) || address == network.Addr() {
 		return false

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Hardware describes what a guest sees of its machine, in one line. A guest can move only between machines of the
-// same hardware.
+// Hardware returns a one-line description of the hardware that the guest sees. A guest can move only between
+// machines with the same hardware.
 func (c Config) Hardware() (string, error) {
 	parts := []string{
 		MachineType, string(c.Processor.Accelerator), c.Processor.model(),
@@ -54,19 +54,19 @@ func sizeOf(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// model names the processor that the guest sees.
+// model returns the name of the processor that the guest sees.
 func (p Processor) model() string {
 	if p.Accelerator != KVM {
 		return plainProcessor
 	}
 	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
-		cpuinfo = nil // like DetectAccelerator
+		cpuinfo = nil // as in DetectAccelerator
 	}
 	return hostModel(string(cpuinfo))
 }
 
-// hostModel names a host's processor, with a checksum of its features.
+// hostModel returns the name of a host's processor, with a checksum of its features.
 func hostModel(cpuinfo string) string {
 	var model, flags string
 	for line := range strings.Lines(cpuinfo) {

@@ -9,11 +9,11 @@ const (
 	// lookEvery is the interval of progress requests.
 	lookEvery = time.Second
 	// leftEvery is how often QEMU is asked whether it has sent the guest, which it does not announce by an event.
-	// This takes milliseconds, during which the guest does not run.
+	// Sending takes milliseconds, during which the guest does not run.
 	leftEvery = 2 * time.Millisecond
 )
 
-// migrationStatus is QEMU's name for the status of a migration. There are more than these.
+// migrationStatus is QEMU's name for the status of a migration. QEMU also has other values.
 type migrationStatus string
 
 const (
@@ -50,12 +50,12 @@ func (p *Process) queryMigration(ctx context.Context) (migrationInfo, error) {
 	return info, err
 }
 
-// await repeats a check after each event, and at intervals, until it reports that it is done.
+// await repeats a check after each event and at intervals until the check reports that it is done.
 func (p *Process) await(ctx context.Context, check func(context.Context) (done bool, err error)) error {
 	return p.awaitEvery(ctx, lookEvery, check)
 }
 
-// awaitEvery is await for changes that QEMU may not announce by an event.
+// awaitEvery is like await, for changes that QEMU may not announce by an event.
 func (p *Process) awaitEvery(ctx context.Context, period time.Duration, check func(context.Context) (done bool, err error)) error {
 	look := time.NewTicker(period)
 	defer look.Stop()
@@ -72,10 +72,10 @@ func (p *Process) awaitEvery(ctx context.Context, period time.Duration, check fu
 	}
 }
 
-// setCapabilities turns properties of migrations on or off.
-func (p *Process) setCapabilities(ctx context.Context, wanted map[string]bool) error {
+// setCapabilities turns capabilities of migrations on or off.
+func (p *Process) setCapabilities(ctx context.Context, capabilities map[string]bool) error {
 	var list []object
-	for name, state := range wanted {
+	for name, state := range capabilities {
 		list = append(list, object{"capability": name, "state": state})
 	}
 	return p.monitor.Execute(ctx, "migrate-set-capabilities", object{"capabilities": list}, nil)

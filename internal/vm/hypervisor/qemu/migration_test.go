@@ -257,6 +257,6 @@ func TestMachineWithoutSockets(t *testing.T) {
 	config.Sockets = filepath.Join(t.TempDir(), "missing")
 	if p, err := Start(bounded(t), requireQEMU(t), config); err == nil {
 		_ = p.Kill(bounded(t))
-		t.Error("a machine has started without its folder")
+		t.Error("a machine has started without its directory")
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// mirrorName is the name of the job that copies the root disk, and of the node that is its destination. For a data
-// disk, its serial number is appended.
+// mirrorName is the name of the job that copies the root disk, and of its destination node. For a data disk, the
+// serial number is appended.
 const mirrorName = "migration"
 
 // sectorSize is the unit of sizes in QEMU, in bytes.
 const sectorSize = 512
 
-// Export is the destination of a disk's content.
+// Export is the destination for the content of a disk.
 type Export struct {
 	// Serial is the serial number of a data disk. It is empty for the root disk.
 	Serial string
@@ -25,7 +25,7 @@ type Export struct {
 	Bytes uint64
 }
 
-// node returns the disk's name in QEMU.
+// node returns the name of the disk in QEMU.
 func (e Export) node() string {
 	if e.Serial == "" {
 		return rootNode
@@ -59,7 +59,7 @@ const (
 	jobConcluded = "concluded"
 )
 
-// failure returns why the copy of a disk has ended, or nil while it continues.
+// failure returns why the copy of a disk was terminated, or nil while it continues.
 func (j jobInfo) failure() error {
 	switch {
 	case j.ID == "":
@@ -82,7 +82,7 @@ func (p *Process) queryMirrors(ctx context.Context) (mirrors, error) {
 	return slices.DeleteFunc(jobs, func(job jobInfo) bool { return !isMirror(job.ID) }), err
 }
 
-// failure returns why a copy of these disks has ended, or nil while all continue.
+// failure returns why a copy of these disks was terminated, or nil while all of them continue.
 func (m mirrors) failure(of []Export) error {
 	for _, export := range of {
 		if err := m.job(export).failure(); err != nil {
@@ -101,7 +101,7 @@ func (m mirrors) job(of Export) jobInfo {
 	return m[at]
 }
 
-// progress returns the progress of all disks together.
+// progress returns the total progress of all disks.
 func (m mirrors) progress(of []Export) Progress {
 	var sum Progress
 	for _, export := range of {
@@ -112,9 +112,9 @@ func (m mirrors) progress(of []Export) Progress {
 	return sum
 }
 
-// mirror copies the disks until they are the same on both sides, and keeps them the same. It starts the copies one
-// after another, since a bandwidth limit applies to each copy. A copy that is complete only transfers what the guest
-// writes.
+// mirror copies the disks until they are the same on both sides, and then keeps them the same. It starts the
+// copies one after another, because a bandwidth limit applies to each copy. A copy that is complete transfers only
+// what the guest writes.
 func (p *Process) mirror(ctx context.Context, to Destination, progress func(Progress)) error {
 	for i, export := range to.Exports {
 		if err := p.beginMirror(ctx, export, to.Bandwidth); err != nil {
@@ -141,7 +141,7 @@ func (p *Process) beginMirror(ctx context.Context, export Export, speed uint64) 
 		"file": object{"driver": "nbd", "server": unixAddress(DiskSocket), "export": export.Name, "discard": "unmap"},
 	}
 	if export.Bytes > 0 && export.Bytes%sectorSize == 0 {
-		// The destination may be a larger device, and QEMU copies only to one of the same size.
+		// The destination may be a larger device, but QEMU copies only to a destination of the same size.
 		destination["size"] = export.Bytes
 	}
 	err := p.monitor.Execute(ctx, "blockdev-add", destination, nil)
@@ -151,13 +151,13 @@ func (p *Process) beginMirror(ctx context.Context, export Export, speed uint64) 
 	return p.monitor.Execute(ctx, "blockdev-mirror", object{
 		"job-id": export.mirror(), "device": export.node(), "target": export.mirror(), "sync": "full",
 		"speed": speed,
-		// The job is kept until its error has been read.
+		// Keep the job until its error has been read.
 		"auto-dismiss": false,
 	}, nil)
 }
 
-// completeMirrors ends the copies when both sides are the same, with the guest stopped, so that all disks are from
-// the same moment. QEMU calls that canceling: the machine keeps its own disks.
+// completeMirrors stops the copies when both sides are the same. The guest is stopped, so that all disks are from
+// the same moment. QEMU calls this canceling: the machine keeps its own disks.
 func (p *Process) completeMirrors(ctx context.Context, to Destination) error {
 	copies, err := p.queryMirrors(ctx)
 	if err == nil {
@@ -182,7 +182,7 @@ func (p *Process) completeMirrors(ctx context.Context, to Destination) error {
 	return p.removeMirrors(ctx, copies)
 }
 
-// awaitMirrors waits until all copies have ended.
+// awaitMirrors waits until all copies have terminated.
 func (p *Process) awaitMirrors(ctx context.Context) (mirrors, error) {
 	var copies mirrors
 	err := p.await(ctx, func(ctx context.Context) (done bool, err error) {
@@ -193,7 +193,7 @@ func (p *Process) awaitMirrors(ctx context.Context) (mirrors, error) {
 	return copies, err
 }
 
-// removeMirrors removes copies that have ended.
+// removeMirrors removes copies that have terminated.
 func (p *Process) removeMirrors(ctx context.Context, copies mirrors) error {
 	for _, job := range copies {
 		if err := p.monitor.Execute(ctx, "job-dismiss", object{"id": job.ID}, nil); err != nil {
@@ -203,7 +203,7 @@ func (p *Process) removeMirrors(ctx context.Context, copies mirrors) error {
 	return p.removeDestinations(ctx)
 }
 
-// abandonMirrors cancels all copies, complete or not.
+// abandonMirrors cancels all copies, whether complete or not.
 func (p *Process) abandonMirrors(ctx context.Context) error {
 	copies, err := p.queryMirrors(ctx)
 	if err != nil {
@@ -211,7 +211,7 @@ func (p *Process) abandonMirrors(ctx context.Context) error {
 	}
 	for _, job := range copies {
 		if job.Status != jobConcluded {
-			// An error means that the job is already ending.
+			// An error means that the job is already terminating.
 			_ = p.monitor.Execute(ctx, "block-job-cancel", object{"device": job.ID, "force": true}, nil)
 		}
 	}

@@ -1,8 +1,8 @@
 // Package qemu runs one virtual machine with QEMU.
 //
-// [Start] runs the machine of a [Config] as a child process, with the guest stopped until [Process.Cont]. QEMU
-// inherits three sockets: QMP, the serial console and the guest agent's port. No other process can connect to them,
-// and the length of paths does not matter for them.
+// [Start] runs the machine of a [Config] as a child process. The guest is stopped until [Process.Cont] is called.
+// QEMU inherits three sockets: QMP, the serial console and the guest agent's port. No other process can connect to
+// them, and they are not subject to the limit on the length of socket paths.
 //
 // The package does not decide whether a machine may run. QEMU's lock protects a disk against a second machine: see
 // [ErrDiskLocked].
@@ -32,13 +32,13 @@ import (
 )
 
 const (
-	// DefaultProgram is looked up in PATH unless another program is set.
+	// DefaultProgram is looked up in PATH if no other program is set.
 	DefaultProgram = "qemu-system-" + Architecture
 
 	// Architecture is the processor architecture of every guest, independent of the host. MachineType belongs to it.
 	Architecture = "x86_64"
 
-	// stderrLimit is how many bytes of QEMU's standard error are kept.
+	// stderrLimit is the maximum number of bytes of QEMU's standard error that are kept.
 	stderrLimit = 8 << 10
 
 	// endLimit is how long QEMU may take to exit after it has closed the guest's network.
@@ -47,27 +47,27 @@ const (
 
 // Process is a running QEMU with its machine. It is safe for concurrent use.
 type Process struct {
-	name    string
-	child   *child.Process
-	stderr  *tail.Writer
-	killed  atomic.Bool
-	monitor *qmp.Client
-	console *console.Console
-	agent   net.Conn
-	folder  *os.File // with the sockets of a migration, or nil
-	disks   []string // the nodes that the guest can write to
+	name      string
+	child     *child.Process
+	stderr    *tail.Writer
+	killed    atomic.Bool
+	monitor   *qmp.Client
+	console   *console.Console
+	agent     net.Conn
+	directory *os.File // the directory with the sockets of a migration, or nil
+	disks     []string // the nodes that the guest can write to
 
 	events observer
 	done   chan struct{}
 	exit   Exit // written before done is closed
 }
 
-// Start runs QEMU with the guest stopped before its first instruction. The disks are locked from then on. The program
-// is a path or a name in PATH; the default is DefaultProgram. The context limits only Start. The kernel kills QEMU
-// when this process terminates.
+// Start runs QEMU with the guest stopped before its first instruction. The disks are locked from then on. The
+// program is a path, or a name in PATH; the default is DefaultProgram. The context applies only to Start itself.
+// The kernel kills QEMU when this process terminates.
 //
-// Errors: ErrNotInstalled, *StartError with QEMU's own message, ErrDiskLocked, or the context's cause. After an error
-// no process is left.
+// Errors: ErrNotInstalled, *StartError with QEMU's own message, ErrDiskLocked, or the context's cause. After an
+// error, no process is running.
 func Start(ctx context.Context, program string, config Config) (*Process, error) {
 	if program == "" {
 		program = DefaultProgram
@@ -83,18 +83,18 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	for _, disk := range config.Disks.Data {
 		p.disks = append(p.disks, dataNode(disk.Serial))
 	}
-	if err = p.openFolder(config.Sockets); err == nil {
+	if err = p.openDirectory(config.Sockets); err == nil {
 		err = p.spawn(exec.Command(program, arguments(config)...), p.inheritance(sockets, config.Disks.Locks))
 	}
 	if err != nil {
-		p.closeFolder()
+		p.closeDirectory()
 		sockets.close()
 		return nil, err
 	}
 	sockets.closeTheirs()
 	p.monitor, err = qmp.New(ctx, sockets.ours[monitorFD-firstFD], p.events.observe)
 	if err != nil {
-		defer p.closeFolder()
+		defer p.closeDirectory()
 		defer sockets.close()
 		return nil, p.failedStart(ctx, err)
 	}
@@ -106,13 +106,13 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	return p, nil
 }
 
-// spawn starts the process, which inherits the files as descriptor 3 and following.
+// spawn starts the process. It inherits the files, starting at descriptor 3.
 func (p *Process) spawn(command *exec.Cmd, files []*os.File) error {
 	command.Stderr = p.stderr
 	command.ExtraFiles = files
 	// The environment of this process may contain secrets.
 	command.Env = []string{"LC_ALL=C"}
-	// Another process may keep the standard error open.
+	// Another process may keep standard error open.
 	command.WaitDelay = time.Second
 	started, err := child.Start(command, syscall.SIGKILL)
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
@@ -125,7 +125,7 @@ func (p *Process) spawn(command *exec.Cmd, files []*os.File) error {
 	return nil
 }
 
-// failedStart makes sure that no process is left. If QEMU exited by itself, its message is the error.
+// failedStart makes sure that no process is running. If QEMU exited by itself, the error contains its message.
 func (p *Process) failedStart(ctx context.Context, reason error) error {
 	if errors.Is(reason, qmp.ErrDisconnected) {
 		// QEMU closes the connection when it exits.
@@ -140,8 +140,8 @@ func (p *Process) failedStart(ctx context.Context, reason error) error {
 	return fmt.Errorf("starting QEMU: %w", reason)
 }
 
-// filter is the firewall of the guest's network. Without it QEMU would pass everything, so QEMU is killed when the
-// filter ends.
+// filter runs the firewall of the guest's network. Without it, QEMU would pass all frames, so filter kills QEMU
+// before it returns.
 func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- struct{}) {
 	defer close(done)
 	fromGuest, toNetwork, toGuest := sockets.ours[fromGuestFD-firstFD], sockets.ours[toNetworkFD-firstFD], sockets.ours[toGuestFD-firstFD]
@@ -155,7 +155,7 @@ func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- stru
 			case <-time.After(endLimit):
 			}
 		}
-		_ = p.child.Signal(syscall.SIGKILL) // fails only if QEMU has exited
+		_ = p.child.Signal(syscall.SIGKILL) // fails only if QEMU has already exited
 	}
 	<-p.child.Ended()
 	_ = fromGuest.Close()
@@ -163,8 +163,8 @@ func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- stru
 	_ = toGuest.Close()
 }
 
-// join connects the guest to the switch, and returns the function that sends to other guests. It returns nil without
-// a switch.
+// join connects the guest to the switch and returns the function that sends frames to other guests. Without a
+// switch it returns nil.
 func (n UserNetwork) join(ctx context.Context, vm string, toGuest io.Writer) func(frame []byte) {
 	if n.Switch == "" {
 		return nil
@@ -179,13 +179,13 @@ func (n UserNetwork) join(ctx context.Context, vm string, toGuest io.Writer) fun
 		return err
 	}, log)
 	if err != nil {
-		log.Error("the guest cannot reach other guests", "error", err)
+		log.Error("cannot connect the guest to other guests", "error", err)
 		return nil
 	}
 	return link.Send
 }
 
-// awaitEnd waits until the process has exited and everything that it wrote was read.
+// awaitEnd waits until the process has exited and all of its output was read.
 func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	<-p.monitor.Done()
 	wake(p.events.changed)
@@ -194,7 +194,7 @@ func (p *Process) awaitEnd(filtered <-chan struct{}) {
 	<-p.console.Done()
 	<-filtered
 	_ = p.agent.Close() // the other side is closed
-	p.closeFolder()
+	p.closeDirectory()
 	p.exit = p.explainExit()
 	close(p.done)
 }
@@ -215,8 +215,8 @@ func (p *Process) explainExit() Exit {
 // PID returns the process ID of QEMU. Once Done is closed, another process may have the same ID.
 func (p *Process) PID() int { return p.child.PID() }
 
-// Done is closed when the process has exited: the guest executes no instruction and writes nothing to its disks after
-// that. The console's output is complete.
+// Done is closed when the process has exited. After that, the guest executes no instructions and writes nothing to
+// its disks, and the console's output is complete.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Exit returns how the process exited. It is the zero value until Done is closed.
@@ -232,19 +232,19 @@ func (p *Process) Exit() Exit {
 // Console returns the guest's serial port.
 func (p *Process) Console() *console.Console { return p.console }
 
-// Agent returns the host's side of the guest agent's port; see AgentPort. There is only one connection. It ends with
-// the process.
+// Agent returns the host's side of the guest agent's port; see AgentPort. There is only one connection. It is
+// closed when the process exits.
 func (p *Process) Agent() net.Conn { return p.agent }
 
 // Monitor returns the QMP connection, for commands without a method of Process.
 func (p *Process) Monitor() *qmp.Client { return p.monitor }
 
-// Cont starts the guest, or continues it after Stop. Errors: ErrDiskLocked if QEMU has released the disk's lock and
-// could not acquire it again.
+// Cont starts the guest, or continues it after Stop. It returns ErrDiskLocked if QEMU has released the lock of a
+// disk and cannot acquire it again.
 func (p *Process) Cont(ctx context.Context) error {
 	err := p.monitor.Execute(ctx, "cont", nil, nil)
 	var refusal *qmp.Error
-	if errors.As(err, &refusal) && lockComplaint.MatchString(refusal.Description) {
+	if errors.As(err, &refusal) && lockError.MatchString(refusal.Description) {
 		return fmt.Errorf("%w: %w", ErrDiskLocked, err)
 	}
 	return err
@@ -253,7 +253,7 @@ func (p *Process) Cont(ctx context.Context) error {
 // Stop stops the guest's CPUs. When it returns, the guest's writes have reached the disk.
 func (p *Process) Stop(ctx context.Context) error { return p.monitor.Execute(ctx, "stop", nil, nil) }
 
-// Reset resets the machine: the guest boots again, with the same process, console and disks. A stopped guest stays
+// Reset resets the machine: the guest boots again with the same process, console and disks. A stopped guest stays
 // stopped.
 func (p *Process) Reset(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_reset", nil, nil)
@@ -264,8 +264,8 @@ func (p *Process) Powerdown(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "system_powerdown", nil, nil)
 }
 
-// Quit makes QEMU exit without asking the guest, and waits until the process has exited. After an error it may still
-// exit. If the process has already exited, Quit succeeds.
+// Quit makes QEMU exit without asking the guest, and waits until the process has exited. After an error, QEMU may
+// still exit. If the process has already exited, Quit returns nil.
 func (p *Process) Quit(ctx context.Context) error {
 	err := p.monitor.Execute(ctx, "quit", nil, nil)
 	if err != nil && !errors.Is(err, qmp.ErrDisconnected) {
@@ -275,7 +275,7 @@ func (p *Process) Quit(ctx context.Context) error {
 }
 
 // Kill kills QEMU with SIGKILL and waits until the process has exited. If the process has already exited, Kill
-// succeeds.
+// returns nil.
 func (p *Process) Kill(ctx context.Context) error {
 	p.kill()
 	return p.wait(ctx)
@@ -283,7 +283,7 @@ func (p *Process) Kill(ctx context.Context) error {
 
 func (p *Process) kill() {
 	p.killed.Store(true)
-	_ = p.child.Signal(syscall.SIGKILL) // fails only if QEMU has exited
+	_ = p.child.Signal(syscall.SIGKILL) // fails only if QEMU has already exited
 }
 
 func (p *Process) wait(ctx context.Context) error {

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// Destination is where a machine is sent.
+// Destination describes where a machine is sent.
 type Destination struct {
-	// Exports receive the disks, one each. If empty, the disks are not copied, since the other machine uses the same
-	// ones.
+	// Exports receive the disks, one for each disk. If empty, the disks are not copied, because the other machine
+	// uses the same disks.
 	Exports []Export
-	// Bandwidth is the limit of each copy in bytes per second. Disks are copied one after another, each with this
-	// limit. If 0, the disks have no limit, and QEMU's default applies to the memory.
+	// Bandwidth limits each copy, in bytes per second. Disks are copied one after another, each with this limit.
+	// If 0, the disks are not limited, and QEMU's default applies to the memory.
 	Bandwidth uint64
 }
 
@@ -19,11 +19,11 @@ type Destination struct {
 type Progress struct{ Done, Total uint64 }
 
 // Send copies the disks and the memory to another machine while the guest runs, and then stops the guest. QEMU
-// connects to DiskSocket and MemorySocket. Finish does the rest. After an error, or instead of Finish, Abandon must
-// be called.
+// connects to DiskSocket and MemorySocket. Finish sends the rest. After an error, or instead of Finish, Abandon
+// must be called.
 //
-// QEMU gets no return path from the other machine: with one it would continue the guest when an acknowledgement is
-// lost, and the other machine might run it, too.
+// QEMU is not given a return path from the other machine. With a return path, it would continue the guest if an
+// acknowledgement is lost, and the other machine might run it, too.
 func (p *Process) Send(ctx context.Context, to Destination, progress func(Progress)) error {
 	err := p.setCapabilities(ctx, map[string]bool{"events": true, "pause-before-switchover": true, "return-path": false})
 	if err != nil {
@@ -66,8 +66,8 @@ func (p *Process) sent(ctx context.Context, to Destination, progress func(Progre
 	return info.Status == preSwitchover, nil
 }
 
-// Finish sends the rest after Send, with the guest stopped. When it returns without an error, QEMU has written
-// everything to its sockets, does not continue the guest by itself, and has the status Left: Cont is possible.
+// Finish sends the rest after Send. The guest is stopped. When Finish returns nil, QEMU has written everything to
+// its sockets, does not continue the guest by itself, and has the status Left: Cont is possible.
 func (p *Process) Finish(ctx context.Context, to Destination) error {
 	if len(to.Exports) > 0 {
 		if err := p.completeMirrors(ctx, to); err != nil {
@@ -87,7 +87,7 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 	if err != nil {
 		return err
 	}
-	// The status changes a little later, and QEMU refuses to continue until then.
+	// The status changes slightly later, and QEMU refuses to continue until then.
 	return p.awaitEvery(ctx, leftEvery, func(ctx context.Context) (bool, error) {
 		state, err := p.State(ctx)
 		return state.Status == Left, err
@@ -95,7 +95,7 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 }
 
 // Abandon cancels a migration. QEMU continues a guest that it has stopped for the migration, unless Finish has
-// succeeded: then Cont continues it, and acquires its disks. The sockets must be closed before, since QEMU may be
+// succeeded: then Cont continues it and acquires its disks. The sockets must be closed before, because QEMU may be
 // blocked on them.
 func (p *Process) Abandon(ctx context.Context) error {
 	if err := p.monitor.Execute(ctx, "migrate_cancel", nil, nil); err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-// Status is QEMU's name for the state of the guest. There are more than these.
+// Status is QEMU's name for the state of the guest. QEMU also has other values.
 type Status string
 
 const (
-	// Prelaunch means that the guest was not started, or that it was reset while it was stopped.
+	// Prelaunch means that the guest was not started yet, or was reset while it was stopped.
 	Prelaunch Status = "prelaunch"
 	// Running means that the guest runs.
 	Running Status = "running"
-	// Paused means that someone has stopped the guest.
+	// Paused means that the guest was stopped by a command.
 	Paused Status = "paused"
 	// StorageFailed means that QEMU has stopped the guest because a disk failed. Cont repeats the failed operation.
 	StorageFailed Status = "io-error"
@@ -30,14 +30,14 @@ const (
 	Left Status = "postmigrate"
 )
 
-// State is the state of the guest, and why.
+// State is the state of the guest and its reason.
 type State struct {
 	Status Status
-	// Failure is why QEMU stopped the guest. It is only set with StorageFailed.
+	// Failure is the reason why QEMU stopped the guest. It is set only with StorageFailed.
 	Failure StorageFailure
 }
 
-// StorageFailure is the failure of a disk that stopped the guest.
+// StorageFailure describes the failure of a disk that stopped the guest.
 type StorageFailure struct {
 	// Operation is "read" or "write".
 	Operation string `json:"operation"`
@@ -47,13 +47,13 @@ type StorageFailure struct {
 	NoSpace bool `json:"nospace"`
 }
 
-// observer keeps what QEMU's events reported.
+// observer keeps the information from QEMU's events.
 type observer struct {
-	// changed receives after an event that may change the state.
+	// changed receives a value after an event that may change the state.
 	changed chan struct{}
-	// moved receives after an event of a migration, or of the copy of a disk.
+	// moved receives a value after an event of a migration or of the copy of a disk.
 	moved chan struct{}
-	// shutdown is the reason of the last SHUTDOWN event. It is read once there are no more events.
+	// shutdown is the reason in the last SHUTDOWN event. It is read once there are no more events.
 	shutdown string
 
 	mu      sync.Mutex
@@ -98,20 +98,21 @@ func wake(waiting chan<- struct{}) {
 	}
 }
 
-// Changed receives when State may have changed, and when the connection to QEMU is lost. It supports one receiver.
+// Changed receives a value when State may have changed, or when the connection to QEMU is lost. It supports only
+// one receiver.
 func (p *Process) Changed() <-chan struct{} { return p.events.changed }
 
-// State asks QEMU.
+// State queries QEMU for the state of the guest.
 func (p *Process) State(ctx context.Context) (State, error) {
-	var answer struct {
+	var response struct {
 		Status Status `json:"status"`
 	}
-	if err := p.monitor.Execute(ctx, "query-status", nil, &answer); err != nil {
+	if err := p.monitor.Execute(ctx, "query-status", nil, &response); err != nil {
 		return State{}, err
 	}
-	state := State{Status: answer.Status}
+	state := State{Status: response.Status}
 	if state.Status == StorageFailed {
-		// Its event came before this response.
+		// The event arrived before this response.
 		p.events.mu.Lock()
 		state.Failure = p.events.failure
 		p.events.mu.Unlock()

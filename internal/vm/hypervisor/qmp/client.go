@@ -1,8 +1,8 @@
 // Package qmp is a client of the QEMU Machine Protocol (QMP).
 //
-// QMP controls a running QEMU by JSON objects, one per line. QEMU sends a greeting, the client enables its
-// capabilities, and from then on commands and responses are matched by ID, with events in between; see
-// docs/interop/qmp-spec in QEMU's source. The package knows no commands.
+// QMP controls a running QEMU with JSON objects, one per line. QEMU sends a greeting, and the client enables its
+// capabilities. From then on, responses are matched to commands by ID, with events in between; see
+// docs/interop/qmp-spec in QEMU's source. The package does not know any commands.
 package qmp
 
 import (
@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// maxLine is the maximum size of a message in bytes. The largest responses (the schema of all commands) have some
-	// hundred kilobytes.
+	// maxLine is the maximum size of a message in bytes. The largest responses (the schema of all commands) have
+	// several hundred kilobytes.
 	maxLine = 8 << 20
-	// lastWords is how long a connection that cannot be written to is still read.
-	lastWords = time.Second
+	// drainTimeout is how long to keep reading from a connection that can no longer be written to.
+	drainTimeout = time.Second
 )
 
-// ErrDisconnected is wrapped by errors of commands that get no response because the connection was lost. QEMU may
-// have executed the command.
+// ErrDisconnected is wrapped by the errors of commands that got no response because the connection was lost. QEMU
+// may have executed the command.
 var ErrDisconnected = errors.New("connection to QEMU lost")
 
 // Client is one QMP connection. It is safe for concurrent use.
 type Client struct {
 	conn    net.Conn
 	onEvent func(Event)
-	// outgoing passes whole messages to the one goroutine that writes: otherwise a command whose context ends could
-	// leave half a message on the wire.
+	// outgoing passes whole messages to the goroutine that writes. Otherwise, a command whose context is canceled
+	// could leave half a message on the connection.
 	outgoing chan []byte
 	greeted  chan struct{}
 	done     chan struct{}
@@ -43,12 +43,12 @@ type Client struct {
 	mu      sync.Mutex
 	lastID  uint64
 	waiters map[string]chan message
-	err     error // why the connection ended, or nil
+	err     error // the reason why the connection was closed, or nil
 }
 
-// New takes over a connection to QEMU's monitor in control mode, waits for QEMU's greeting and enables the commands.
-// It closes the connection if that fails. onEvent is called for each event, in order, and must not block: responses
-// come through the same connection. The context limits only New.
+// New takes over a connection to QEMU's monitor in control mode, waits for QEMU's greeting and enables the
+// commands. It closes the connection if that fails. It calls onEvent for each event, in order. The function must
+// not block, because responses come through the same connection. The context applies only to New itself.
 func New(ctx context.Context, conn net.Conn, onEvent func(Event)) (*Client, error) {
 	c := &Client{
 		conn:     conn,
@@ -78,13 +78,13 @@ func (c *Client) negotiate(ctx context.Context) error {
 	return c.Execute(ctx, "qmp_capabilities", nil, nil)
 }
 
-// Execute runs a command and waits for its response. The arguments must encode to a JSON object, or be nil. The
-// response is decoded into result unless that is nil.
+// Execute runs a command and waits for its response. The arguments must be nil or encode to a JSON object. The
+// response is decoded into result, unless that is nil.
 //
-// Errors: *Error if QEMU rejects the command, ErrDisconnected, or the context's cause. In the last case QEMU may
+// Errors: *Error if QEMU rejects the command, ErrDisconnected, or the context's cause. In the last case, QEMU may
 // still execute the command.
 func (c *Client) Execute(ctx context.Context, command string, arguments, result any) error {
-	id, answer, err := c.expect()
+	id, response, err := c.expect()
 	if err != nil {
 		return fmt.Errorf("QMP command %s: %w", command, err)
 	}
@@ -93,7 +93,7 @@ func (c *Client) Execute(ctx context.Context, command string, arguments, result 
 	if err != nil {
 		return fmt.Errorf("encoding the arguments of %s: %w", command, err)
 	}
-	got, err := c.exchange(ctx, append(text, '\n'), answer)
+	got, err := c.exchange(ctx, append(text, '\n'), response)
 	switch {
 	case err != nil:
 		return fmt.Errorf("QMP command %s: %w", command, err)
@@ -109,7 +109,7 @@ func (c *Client) Execute(ctx context.Context, command string, arguments, result 
 }
 
 // exchange sends a message and waits for its response.
-func (c *Client) exchange(ctx context.Context, text []byte, answer <-chan message) (message, error) {
+func (c *Client) exchange(ctx context.Context, text []byte, response <-chan message) (message, error) {
 	select {
 	case c.outgoing <- text:
 	case <-c.done:
@@ -118,7 +118,7 @@ func (c *Client) exchange(ctx context.Context, text []byte, answer <-chan messag
 		return message{}, context.Cause(ctx)
 	}
 	select {
-	case got := <-answer:
+	case got := <-response:
 		return got, nil
 	case <-c.done:
 	case <-ctx.Done():
@@ -126,14 +126,14 @@ func (c *Client) exchange(ctx context.Context, text []byte, answer <-chan messag
 	}
 	// The response may have been the last message on the connection.
 	select {
-	case got := <-answer:
+	case got := <-response:
 		return got, nil
 	default:
 		return message{}, c.reason()
 	}
 }
 
-// Done is closed when the connection has ended, after the last call of onEvent.
+// Done is closed when the connection is closed, after the last call of onEvent.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 func (c *Client) reason() error {
@@ -142,7 +142,7 @@ func (c *Client) reason() error {
 	return c.err
 }
 
-// expect returns the ID of the next command and the channel of its response.
+// expect returns the ID of the next command and the channel for its response.
 func (c *Client) expect() (string, <-chan message, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,9 +151,9 @@ func (c *Client) expect() (string, <-chan message, error) {
 	}
 	c.lastID++
 	id := strconv.FormatUint(c.lastID, 10)
-	answer := make(chan message, 1) // so that the reader does not block
-	c.waiters[id] = answer
-	return id, answer, nil
+	response := make(chan message, 1) // buffered, so that the reader does not block
+	c.waiters[id] = response
+	return id, response, nil
 }
 
 func (c *Client) forget(id string) {
@@ -162,7 +162,7 @@ func (c *Client) forget(id string) {
 	delete(c.waiters, id)
 }
 
-// fail closes the connection. The first reason is kept.
+// fail closes the connection. Only the first reason is kept.
 func (c *Client) fail(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,7 +206,7 @@ func (c *Client) dispatch(got message) {
 	default:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if waiter, found := c.waiters[got.ID]; found { // otherwise the command's context has ended
+		if waiter, found := c.waiters[got.ID]; found { // otherwise the command's context was canceled
 			delete(c.waiters, got.ID)
 			waiter <- got
 		}
@@ -219,9 +219,9 @@ func (c *Client) write() {
 		select {
 		case text := <-c.outgoing:
 			if _, err := c.conn.Write(text); err != nil {
-				// QEMU's last messages may still be unread, and say why it exited. The reader ends the connection
-				// immediately, unless the stream is broken in one direction only.
-				_ = c.conn.SetReadDeadline(time.Now().Add(lastWords))
+				// QEMU's last messages may still be unread and contain the reason for its exit. The reader closes
+				// the connection immediately, unless only one direction of the connection is broken.
+				_ = c.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 				return
 			}
 		case <-c.done:
@@ -230,14 +230,14 @@ func (c *Client) write() {
 	}
 }
 
-// errMalformed is wrapped by errors about messages from QEMU.
+// errMalformed is wrapped by errors about invalid messages from QEMU.
 var errMalformed = errors.New("malformed QMP message")
 
-// Error is QEMU's rejection of a command. The connection stays usable.
+// Error is QEMU's rejection of a command. The connection remains usable.
 type Error struct {
 	// Command is the command that was rejected.
 	Command string
-	// Class is QEMU's error class. It is nearly always "GenericError"; others are "CommandNotFound" and
+	// Class is QEMU's error class. It is nearly always "GenericError"; other values are "CommandNotFound" and
 	// "DeviceNotFound".
 	Class string
 	// Description is a message for users. It is often the only way to distinguish errors.
@@ -253,7 +253,7 @@ func (e *Error) Error() string {
 type Event struct {
 	// Name is the name of the event, such as "SHUTDOWN".
 	Name string
-	// Data is the event's JSON object. It is nil if there is none.
+	// Data is the event's JSON object, or nil if there is none.
 	Data json.RawMessage
 }
 
@@ -264,7 +264,7 @@ type request struct {
 }
 
 // message is one line from QEMU: a greeting, an event, or the response with an ID. Unknown members are ignored, as
-// the protocol's specification requires of clients.
+// the protocol's specification requires.
 type message struct {
 	Greeting json.RawMessage `json:"QMP"`
 	Event    string          `json:"event"`
@@ -277,8 +277,8 @@ type message struct {
 	} `json:"error"`
 }
 
-// decode parses one line from QEMU. A response without an ID is an error: QEMU sends one when it could not parse a
-// command, so the caller of some command would wait forever.
+// decode parses one line from QEMU. A response without an ID is an error. QEMU sends such a response if it could
+// not parse a command; the caller of that command would otherwise wait forever.
 func decode(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {

@@ -10,12 +10,12 @@ import (
 	"net/netip"
 )
 
-// maxUserData is the maximum size in bytes, 16 times the limit of a Secret.
+// maxUserData is the maximum size of the user data in bytes, 16 times the maximum size of a Secret.
 const maxUserData = 16 << 20
 
 // Content is the content of the volume.
 type Content struct {
-	// InstanceID identifies the machine: guests apply the configuration once per ID. Required.
+	// InstanceID identifies the machine. Guests apply the configuration once per ID. Required.
 	InstanceID string
 	// HostName is the guest's name. Required.
 	HostName string
@@ -25,13 +25,13 @@ type Content struct {
 	Network *Network
 }
 
-// Network configures one network card.
+// Network configures one network interface.
 type Network struct {
-	// MAC is the card's address.
+	// MAC is the Ethernet address of the interface.
 	MAC net.HardwareAddr
-	// Links are the card's addresses, at most one of each IP version.
+	// Links are the addresses of the interface, at most one of each IP version.
 	Links []Link
-	// NameServers are optional.
+	// NameServers are the addresses of name servers. Optional.
 	NameServers []netip.Addr
 }
 
@@ -39,12 +39,13 @@ type Network struct {
 type Link struct {
 	// Address is the address of the guest.
 	Address netip.Addr
-	// Gateway has the same IP version. It is on the link.
+	// Gateway is the gateway on the link. It must have the same IP version as Address.
 	Gateway netip.Addr
 }
 
-// Image returns the volume: ISO 9660 named CIDATA, with the files user-data, meta-data and, with a network,
-// network-config. It is reproducible: source and target of a migration must have the same disk.
+// Image returns the volume: an ISO 9660 file system with the label CIDATA and the files user-data, meta-data and,
+// with a network, network-config. The result is reproducible, because source and target of a migration must have
+// the same disk.
 func Image(content Content) ([]byte, error) {
 	if len(content.UserData) > maxUserData {
 		return nil, fmt.Errorf("%d bytes of user data exceed the maximum of %d", len(content.UserData), maxUserData)
@@ -67,7 +68,7 @@ func Image(content Content) ([]byte, error) {
 	return iso("CIDATA", append(files, file{"user-data", content.UserData})), nil
 }
 
-// version2 returns the network in cloud-init's format, version 2.
+// version2 returns the network in version 2 of cloud-init's format.
 func (n *Network) version2() map[string]any {
 	var addresses []string
 	var routes []map[string]any
@@ -88,8 +89,8 @@ func (n *Network) version2() map[string]any {
 	return map[string]any{"version": 2, "ethernets": map[string]any{"eth0": card}}
 }
 
-// The structures of ISO 9660 (ECMA-119) for a few files in one directory. Available libraries write the current time
-// into the volume. Numbers in brackets are sections of ECMA-119.
+// The structures of ISO 9660 (ECMA-119) for a few files in one directory. The available libraries write the
+// current time into the volume. Numbers in brackets are sections of ECMA-119.
 
 const (
 	sectorSize = 2048
@@ -103,11 +104,11 @@ const (
 	terminatorSector
 	littleTableSector
 	bigTableSector
-	folderSector
+	directorySector
 	firstFileSector
 )
 
-// file is a file of the root directory. Its name is used without conversion to upper case and without a version.
+// file is a file in the root directory. Its name is used without conversion to upper case and without a version.
 type file struct {
 	name string
 	data []byte
@@ -117,17 +118,17 @@ type file struct {
 // space for about forty.
 func iso(volume string, files []file) []byte {
 	var content bytes.Buffer
-	folder := append(record("\x00", folderSector, sectorSize, true), record("\x01", folderSector, sectorSize, true)...)
+	directory := append(record("\x00", directorySector, sectorSize, true), record("\x01", directorySector, sectorSize, true)...)
 	for _, f := range files {
 		sector := firstFileSector + content.Len()/sectorSize
-		folder = append(folder, record(f.name, sector, len(f.data), false)...)
+		directory = append(directory, record(f.name, sector, len(f.data), false)...)
 		content.Write(padded(f.data))
 	}
 	image := make([]byte, systemArea*sectorSize)
 	sectors := firstFileSector + content.Len()/sectorSize
 	for _, part := range [][]byte{
 		primary(volume, sectors), terminator(),
-		pathTable(binary.LittleEndian), pathTable(binary.BigEndian), folder, content.Bytes(),
+		pathTable(binary.LittleEndian), pathTable(binary.BigEndian), directory, content.Bytes(),
 	} {
 		image = append(image, padded(part)...)
 	}
@@ -140,8 +141,8 @@ func padded(data []byte) []byte {
 	return append(data[:len(data):len(data)], make([]byte, missing)...)
 }
 
-// record returns an entry of the directory [9.1].
-func record(name string, sector, size int, isFolder bool) []byte {
+// record returns a directory entry [9.1].
+func record(name string, sector, size int, isDirectory bool) []byte {
 	length := 33 + len(name)
 	length += length & 1
 	r := make([]byte, length)
@@ -149,7 +150,7 @@ func record(name string, sector, size int, isFolder bool) []byte {
 	both32(r[2:], sector)
 	both32(r[10:], size)
 	copy(r[18:], []byte{70, 1, 1, 0, 0, 0, 0}) // the first possible date
-	if isFolder {
+	if isDirectory {
 		r[25] = 2
 	}
 	both16(r[28:], 1)
@@ -158,7 +159,7 @@ func record(name string, sector, size int, isFolder bool) []byte {
 	return r
 }
 
-// primary returns the descriptor of the volume [8.4].
+// primary returns the primary volume descriptor [8.4].
 func primary(volume string, sectors int) []byte {
 	d := make([]byte, sectorSize)
 	copy(d, "\x01CD001\x01")
@@ -166,12 +167,12 @@ func primary(volume string, sectors int) []byte {
 	text(d[40:72], volume)  // volume
 	both32(d[80:], sectors) // size of the volume
 	both16(d[120:], 1)      // volumes of the set
-	both16(d[124:], 1)      // which one of them this is
+	both16(d[124:], 1)      // the number of this volume
 	both16(d[128:], sectorSize)
 	both32(d[132:], len(pathTable(binary.LittleEndian)))
 	binary.LittleEndian.PutUint32(d[140:], littleTableSector)
 	binary.BigEndian.PutUint32(d[148:], bigTableSector)
-	copy(d[156:190], record("\x00", folderSector, sectorSize, true))
+	copy(d[156:190], record("\x00", directorySector, sectorSize, true))
 	text(d[190:813], "") // set, publisher, preparer, application, three files' names
 	for date := 813; date < 881; date += 17 {
 		copy(d[date:], "0000000000000000\x00") // not specified [8.4.26.1]
@@ -180,19 +181,19 @@ func primary(volume string, sectors int) []byte {
 	return d
 }
 
-// terminator ends the descriptors [8.3].
+// terminator returns the end of the descriptors [8.3].
 func terminator() []byte { return []byte("\xffCD001\x01") }
 
-// pathTable returns the table with the one directory [9.4].
+// pathTable returns the table with the only directory [9.4].
 func pathTable(order binary.ByteOrder) []byte {
 	t := make([]byte, 10)
 	t[0] = 1
-	order.PutUint32(t[2:], folderSector)
+	order.PutUint32(t[2:], directorySector)
 	order.PutUint16(t[6:], 1)
 	return t
 }
 
-// text pads the field with blanks.
+// text writes the value and pads the field with spaces.
 func text(field []byte, value string) {
 	copy(field, bytes.Repeat([]byte{' '}, len(field)))
 	copy(field, value)

@@ -1,4 +1,4 @@
-// Package served attaches disks that a disk server serves to a machine.
+// Package served attaches disks of a disk server to a machine.
 package served
 
 import (
@@ -21,25 +21,25 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// socket is the socket in the run directory to which QEMU connects.
+// socket is the socket in the run directory that QEMU connects to.
 const socket qemu.Socket = "disks.sock"
 
 // lockedPath is the path in the run directory that is locked.
 const lockedPath = "disks"
 
-// ErrNowhere means that the controller has not said yet where the disks are served.
-var ErrNowhere = errors.New("the controller has not said where the disks are served")
+// ErrNowhere means that the controller has not reported yet where the disks are served.
+var ErrNowhere = errors.New("the controller has not reported where the disks are served")
 
-// Connect authenticates a connection with the disk server in a Pod: identity.Siblings.Connect.
+// Connect authenticates a connection with the disk server in a Pod. It is identity.Siblings.Connect.
 type Connect func(ctx context.Context, raw net.Conn, pod, protocol string) (*tls.Conn, error)
 
 // Options configure Disks. All fields except Disks are required.
 type Options struct {
-	// Disks are the data disks, in the order of the guest's bus. Only their names matter.
+	// Disks are the data disks, in the order of the guest's bus. Only their names are used.
 	Disks []*vmpb.DataDisk
 	// Run is the directory for files that live as long as the Pod. No other user may access it.
 	Run string
-	// Connect connects to the server.
+	// Connect connects to the disk server.
 	Connect Connect
 	// Retry is the time between two attempts to find the disks.
 	Retry time.Duration
@@ -47,20 +47,20 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Disks are the disks of one virtual machine: the root disk, and then the data disks. Explain is safe for concurrent
-// use, everything else is not.
+// Disks are the disks of one virtual machine: the root disk, followed by the data disks. Only Explain is safe for
+// concurrent use.
 type Disks struct {
 	options Options
-	names   []string // of all disks; the name of the root disk is empty
+	names   []string // the names of all disks; that of the root disk is empty
 	lock    *disk.Lock
 	// sizes are the sizes that the server has reported, in the order of the disks.
 	sizes []uint64
-	// end ends the sessions, and waits for that. It is nil if there are none.
+	// end closes the sessions and waits until they are closed. It is nil if there are no sessions.
 	end func()
 
 	mu    sync.Mutex
 	lease *controller.Lease
-	// refusal is why the last session did not begin, or nil.
+	// refusal is the reason why the last session could not be started, or nil.
 	refusal error
 }
 
@@ -73,8 +73,9 @@ func New(options Options) *Disks {
 	return d
 }
 
-// Lock locks the run directory: an earlier process in the same Pod, whose QEMU may still run, could have attached the
-// disks with the same token. The token excludes other Pods. Errors: disk.ErrLocked.
+// Lock locks the run directory. An earlier process in the same Pod, whose QEMU may still run, could have attached
+// the disks with the same token. The token excludes other Pods. Lock returns disk.ErrLocked if another process
+// holds the lock.
 func (d *Disks) Lock() (err error) {
 	d.lock, err = disk.Acquire(filepath.Join(d.options.Run, lockedPath))
 	return err
@@ -83,7 +84,7 @@ func (d *Disks) Lock() (err error) {
 // Locked reports whether Lock has locked the run directory.
 func (d *Disks) Locked() bool { return d.lock != nil }
 
-// Detach ends the sessions, and waits until nothing more is sent.
+// Detach closes the sessions. When it returns, nothing more is sent.
 func (d *Disks) Detach() {
 	if d.end != nil {
 		d.end()
@@ -104,7 +105,7 @@ func (d *Disks) Follow(lease *controller.Lease) {
 	d.lease = lease
 }
 
-// carrier returns where a session begins now, and a channel that is closed when that may change.
+// carrier returns where to start a session now, and a channel that is closed when that may change.
 func (d *Disks) carrier() (session.Carrier, <-chan struct{}) {
 	d.mu.Lock()
 	lease := d.lease
@@ -128,7 +129,7 @@ func known(carrier session.Carrier) error {
 	return nil
 }
 
-// begin begins a session for QEMU.
+// begin starts a session for QEMU.
 func (d *Disks) begin(ctx context.Context) (net.Conn, error) {
 	carrier, _ := d.carrier()
 	if err := known(carrier); err != nil {
@@ -137,7 +138,7 @@ func (d *Disks) begin(ctx context.Context) (net.Conn, error) {
 	conn, err := carrier.Begin(ctx)
 	if err == nil {
 		d.note(nil)
-		d.options.Log.Info("the disks are attached", "server", carrier.To.Pod, "token", carrier.Token)
+		d.options.Log.Info("attached the disks", "server", carrier.To.Pod, "token", carrier.Token)
 	}
 	return conn, err
 }
@@ -153,7 +154,7 @@ func (d *Disks) note(refusal error) {
 	d.refusal = refusal
 }
 
-// Explain adds to a message why the disks cannot be attached, if that is the case.
+// Explain appends the reason why the disks cannot be attached to a message, if there is one.
 func (d *Disks) Explain(message string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,35 +164,35 @@ func (d *Disks) Explain(message string) string {
 	return fmt.Sprintf("%s The disks cannot be attached: %v.", message, d.refusal)
 }
 
-// Located reports whether the lease says where a session begins, and with which token.
+// Located reports whether the lease contains the server and the token for a session.
 func (d *Disks) Located() bool {
 	carrier, _ := d.carrier()
 	return known(carrier) == nil
 }
 
-// Shared returns true: both sides of a migration use the same disks, and none is copied.
+// Shared returns true, because both sides of a migration use the same disks and none is copied.
 func (d *Disks) Shared() bool { return true }
 
-// Expect returns an error if a disk would be copied here. Await has found the disks.
+// Expect returns an error if a disk would be copied. Await has already found the disks.
 func (d *Disks) Expect(sizes []*vmpb.DiskSize) error {
 	if len(sizes) > 0 {
-		return errors.New("sizes are given for served disks, which are not copied")
+		return errors.New("unexpected sizes: served disks are not copied")
 	}
 	return nil
 }
 
-// Await waits until the server has all disks, and reports meanwhile what it waits for. It returns the context's cause
-// if that ends first.
-func (d *Disks) Await(ctx context.Context, say func(string)) error {
-	said := ""
+// Await waits until the server has all disks. Meanwhile it reports what it is waiting for. It returns the
+// context's cause if the context is canceled first.
+func (d *Disks) Await(ctx context.Context, report func(string)) error {
+	reported := ""
 	for {
 		changed, err := d.Find(ctx)
 		if err == nil {
 			return nil
 		}
-		if reason := waitsFor(err); reason != said {
-			said = reason
-			say(reason)
+		if reason := waitsFor(err); reason != reported {
+			reported = reason
+			report(reason)
 		}
 		select {
 		case <-changed:
@@ -207,13 +208,13 @@ func waitsFor(err error) string {
 	case errors.Is(err, ErrNowhere):
 		return "waiting for the disk server"
 	case errors.Is(err, storage.ErrNoDisk):
-		return fmt.Sprintf("the disk server lacks a disk: %v; retrying", err)
+		return fmt.Sprintf("a disk is missing on the disk server: %v; retrying", err)
 	}
-	return fmt.Sprintf("the disk server cannot be used: %v; retrying", err)
+	return fmt.Sprintf("cannot use the disk server: %v; retrying", err)
 }
 
-// Find asks the server for the sizes of all disks. changed is closed when the server may have changed. Errors:
-// ErrNowhere, storage.ErrNoToken, storage.ErrNoDisk, or those of a session.
+// Find queries the server for the sizes of all disks. It returns a channel that is closed when the server may have
+// changed. Errors: ErrNowhere, storage.ErrNoToken, storage.ErrNoDisk, or those of a session.
 func (d *Disks) Find(ctx context.Context) (changed <-chan struct{}, err error) {
 	carrier, changed := d.carrier()
 	if err := known(carrier); err != nil {
@@ -230,7 +231,7 @@ func (d *Disks) Find(ctx context.Context) (changed <-chan struct{}, err error) {
 	return changed, err
 }
 
-// Attach adds the disks to the description of a machine, and serves its connections until Detach.
+// Attach adds the disks to the description of a machine and serves its connections until Detach is called.
 func (d *Disks) Attach(to *qemu.Disks) error {
 	if d.end == nil {
 		listener, err := service.ListenSocket(filepath.Join(d.options.Run, string(socket)))
@@ -259,7 +260,7 @@ func at(name string) qemu.Disk {
 	return qemu.Disk{Served: qemu.Served{Socket: socket, Export: session.Export(name)}}
 }
 
-// Sizes returns the sizes of the last successful Find.
+// Sizes returns the sizes from the last successful Find.
 func (d *Disks) Sizes() ([]*vmpb.DiskSize, error) {
 	var sizes []*vmpb.DiskSize
 	for i, name := range d.names[:len(d.sizes)] {

@@ -22,7 +22,7 @@ var (
 	errLeft   = status.Error(codes.Unavailable, "the VM has moved or terminated")
 )
 
-// Guest is the part of a machine that is served.
+// Guest is the part of a machine that the service uses.
 type Guest interface {
 	// Reset resets the machine.
 	Reset(ctx context.Context) error
@@ -36,12 +36,12 @@ type oob struct {
 
 	guest atomic.Pointer[Guest]
 
-	// resetting serializes resets: two attempts of the same reset may be concurrent.
+	// resetting serializes resets, because two attempts of the same reset may be concurrent.
 	resetting sync.Mutex
 	lastReset uint64
 }
 
-// SetGuest sets the machine to serve, or none if nil. Open consoles stay open.
+// SetGuest sets the machine to serve, or none if guest is nil. Open consoles stay open.
 func (o *oob) SetGuest(guest Guest) {
 	if guest == nil {
 		o.guest.Store(nil)
@@ -79,7 +79,7 @@ func (o *oob) Reset(ctx context.Context, request *vmpb.ResetRequest) (*vmpb.Rese
 }
 
 // Console implements vmpb.OOBManagementServer. It sends output and receives input. It disconnects a client that is
-// too slow, even while its output is blocked.
+// too slow, even while the output to this client is blocked.
 func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO]) error {
 	guest, err := o.present()
 	if err != nil {
@@ -87,7 +87,7 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 	}
 	client := attach(stream.Context(), guest.Console())
 	defer client.Close()
-	// Sent immediately, so that the caller knows that it is connected even if the guest writes nothing.
+	// Send the header immediately, so that the caller knows that it is connected even if the guest writes nothing.
 	if err := stream.SendHeader(metadata.Pairs(vmpb.MetadataReplay, strconv.Itoa(client.Replay()))); err != nil {
 		return err
 	}
@@ -116,9 +116,9 @@ func (o *oob) Console(stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.Conso
 	}
 }
 
-// attach adds a client, with the last output unless it declines that.
+// attach adds a client. It includes the earlier output, unless the client declines it.
 func attach(ctx context.Context, port *console.Console) *console.Client {
-	if wish := metadata.ValueFromIncomingContext(ctx, vmpb.MetadataReplay); len(wish) > 0 && wish[0] == vmpb.ReplayNone {
+	if replay := metadata.ValueFromIncomingContext(ctx, vmpb.MetadataReplay); len(replay) > 0 && replay[0] == vmpb.ReplayNone {
 		return port.AttachNow()
 	}
 	return port.Attach()
@@ -138,7 +138,7 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO
 		}
 		err = client.Write(ctx, message.GetData())
 		if errors.Is(err, console.ErrEnded) {
-			return nil // send returns the error, after the last output
+			return nil // send returns the error after the last output
 		}
 		if err != nil {
 			return consoleError(err)
@@ -146,7 +146,7 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO
 	}
 }
 
-// send forwards output until it ends.
+// send forwards output until there is no more.
 func send(ctx context.Context, stream grpc.BidiStreamingServer[vmpb.ConsoleIO, vmpb.ConsoleIO], client *console.Client) error {
 	for {
 		output, err := client.Next(ctx)
@@ -182,7 +182,7 @@ type migration struct {
 	incoming atomic.Pointer[Incoming]
 }
 
-// SetIncoming sets the migration that this hypervisor is waiting for, or none if nil.
+// SetIncoming sets the migration that this hypervisor is waiting for, or none if incoming is nil.
 func (m *migration) SetIncoming(incoming Incoming) {
 	if incoming == nil {
 		m.incoming.Store(nil)

@@ -1,4 +1,4 @@
-// Package service serves a hypervisor's gRPC API: on a unix socket to local users, and on the network to its peers.
+// Package service serves a hypervisor's gRPC API on a Unix socket to local users and on the network to peers.
 package service
 
 import (
@@ -27,38 +27,39 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Limits of peer connections in their handshake, and how long a handshake may take: anyone on the network can open
-// connections.
+// Limits for peer connections that are still in their handshake. Anyone on the network can open such connections.
 const (
 	maxAnonymous           = 256
 	maxAnonymousPerAddress = 64
 	handshakeTime          = 10 * time.Second
 )
 
-// farewell is how long streams may take to end before they are aborted.
-const farewell = time.Second
+// stopTimeout is how long streams may take to complete before they are aborted.
+const stopTimeout = time.Second
 
 // Peers configures the services on the network.
 type Peers struct {
-	// Listen is the address to listen on, host:port. Port 0 selects a free port. If empty, the network is not served.
+	// Listen is the address to listen on, in the form host:port. Port 0 selects a free port. If empty, the network
+	// is not served.
 	Listen string
-	// Options are the options of the server; they must require certificates. Required with Listen. Clients must
-	// become connlimit.Known once they have authenticated.
+	// Options are the options of the server, which must require certificates. Required with Listen. Clients must
+	// be marked with connlimit.Known once they have authenticated.
 	Options []grpc.ServerOption
-	// Authorize returns nil if the caller may call the method, such as "/metropolis.proto.vm.OOBManagement/Reset",
-	// and otherwise the gRPC status for the caller. Required with Listen.
+	// Authorize returns nil if the caller may call the method, such as "/metropolis.proto.vm.OOBManagement/Reset".
+	// Otherwise it returns the gRPC status for the caller. Required with Listen.
 	Authorize func(ctx context.Context, method string) error
 }
 
 // Check returns an error if the network would be served without authentication or authorization.
 func (p Peers) Check() error {
 	if p.Listen != "" && (p.Authorize == nil || len(p.Options) == 0) {
-		return errors.New("the network cannot be served without credentials and authorization")
+		return errors.New("serving the network requires credentials and authorization")
 	}
 	return nil
 }
 
-// Server serves OOBManagement and grpc.health.v1, and to peers also Hypervisor. It may serve before there is a guest.
+// Server serves OOBManagement and grpc.health.v1. To peers it also serves Hypervisor. It may serve before there is
+// a guest.
 type Server struct {
 	*oob
 	*migration
@@ -67,7 +68,7 @@ type Server struct {
 	peers  *grpc.Server
 }
 
-// New returns a server without listeners. It must be stopped.
+// New returns a server without listeners. The caller must stop it.
 func New(peers Peers) *Server {
 	s := &Server{oob: &oob{}, migration: &migration{}, health: health.NewServer()}
 	s.SetServing(false)
@@ -90,7 +91,7 @@ func (s *Server) register(server *grpc.Server) {
 	healthpb.RegisterHealthServer(server, s.health)
 }
 
-// keptAlive detects broken connections: a console may be idle for days.
+// keptAlive returns server options that detect broken connections, because a console may be idle for days.
 func keptAlive() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
@@ -98,30 +99,30 @@ func keptAlive() []grpc.ServerOption {
 	}
 }
 
-// ServeLocal serves all clients of the listener until Stop.
+// ServeLocal serves all clients of the listener until Stop is called.
 func (s *Server) ServeLocal(listener net.Listener) { go func() { _ = s.local.Serve(listener) }() }
 
-// ServePeers serves authorized clients until Stop.
+// ServePeers serves authorized clients until Stop is called.
 func (s *Server) ServePeers(listener net.Listener) {
 	bounded := connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress)
 	go func() { _ = s.peers.Serve(bounded) }()
 }
 
-// SetServing sets the status of all services in the health service: whether the guest runs.
+// SetServing sets the status of all services in the health service. It reports whether the guest runs.
 func (s *Server) SetServing(serving bool) {
-	answer := healthpb.HealthCheckResponse_NOT_SERVING
+	servingStatus := healthpb.HealthCheckResponse_NOT_SERVING
 	if serving {
-		answer = healthpb.HealthCheckResponse_SERVING
+		servingStatus = healthpb.HealthCheckResponse_SERVING
 	}
 	for _, name := range []string{
 		"", vmpb.OOBManagement_ServiceDesc.ServiceName, vmpb.Hypervisor_ServiceDesc.ServiceName,
 	} {
-		s.health.SetServingStatus(name, answer)
+		s.health.SetServingStatus(name, servingStatus)
 	}
 }
 
-// Stop ends all streams. Clients of a console whose machine has terminated get the last output first, if they read
-// it.
+// Stop closes all streams. Clients of a console whose machine has terminated receive the last output first, if
+// they read it.
 func (s *Server) Stop() {
 	s.health.Shutdown()
 	gone := make(chan struct{})
@@ -132,22 +133,22 @@ func (s *Server) Stop() {
 	}()
 	select {
 	case <-gone:
-	case <-time.After(farewell):
+	case <-time.After(stopTimeout):
 	}
 	s.local.Stop()
 	s.peers.Stop()
 	<-gone
 }
 
-// ListenSocket listens on a unix socket with mode 0600. It replaces the socket of an earlier process. The path may
-// have any length. The socket's file remains after Close.
+// ListenSocket listens on a Unix socket with mode 0600. It replaces the socket of an earlier process. The path may
+// have any length. The file of the socket remains after Close.
 func ListenSocket(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("removing an old socket: %w", err)
 	}
 	var listener net.Listener
 	err := atShortPath(path, func(short string) error {
-		// A socket's file gets the mode that the socket has when it is bound.
+		// The file has the mode that the socket has when it is bound.
 		private := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 			var failure error
 			err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })
@@ -160,13 +161,13 @@ func ListenSocket(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", path, err)
 	}
-	// The short path refers to another file by the time of Close.
+	// By the time of Close, the short path refers to a different file.
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	return listener, nil
 }
 
-// DialSocket returns a connection to OOBManagement and grpc.health.v1 on a unix socket. The path may have any length.
-// It does not connect before the first call. Errors: fs.ErrNotExist if there is no socket.
+// DialSocket returns a connection to OOBManagement and grpc.health.v1 on a Unix socket. The path may have any
+// length. It connects with the first call. DialSocket returns fs.ErrNotExist if there is no socket.
 func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("checking the socket: %w", err)
@@ -186,13 +187,13 @@ func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, erro
 	return grpc.NewClient("passthrough:///hypervisor", options...)
 }
 
-// atShortPath calls a function with a short path of the same file, since the address of a unix socket is limited to
-// 107 bytes. The path is valid during the call.
+// atShortPath calls a function with a short path of the same file, because the address of a Unix socket is limited
+// to 107 bytes. The path is valid only during the call.
 func atShortPath(path string, do func(short string) error) error {
-	folder, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
+	directory, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = folder.Close() }()
-	return do(fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)))
+	defer func() { _ = directory.Close() }()
+	return do(fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)))
 }

@@ -8,15 +8,15 @@ import (
 
 // Writer keeps the last Limit bytes that are written to it. It is safe for concurrent use.
 type Writer struct {
-	// Limit is how many bytes are kept, at least 1.
+	// Limit is the number of bytes to keep. It must be at least 1.
 	Limit int
 
 	mu   sync.Mutex
 	data []byte
 }
 
-// Write implements io.Writer. It removes old bytes when there are twice as many as the limit, so that small writes
-// stay cheap.
+// Write implements io.Writer. It removes old bytes only when there are twice as many as the limit, so that small
+// writes are cheap.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -27,7 +27,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bytes returns a copy of what is kept.
+// Bytes returns a copy of the bytes that are kept.
 func (w *Writer) Bytes() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()

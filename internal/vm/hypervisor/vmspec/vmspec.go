@@ -21,8 +21,8 @@ import (
 
 // Error reports an invalid VMSpec. Nothing was changed.
 type Error struct {
-	// Field is the path of the field, such as "initial_image.url". It is "spec" if the text cannot be parsed or does
-	// not match the configuration.
+	// Field is the path of the field, such as "initial_image.url". It is "spec" if the text cannot be parsed or
+	// does not match the configuration.
 	Field string
 	// Problem is a message for users.
 	Problem string
@@ -31,9 +31,9 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 
-// Parse parses and validates a VMSpec: protobuf JSON, or the binary form in standard base64 with padding. Unknown
-// fields, which a newer controller may set, are dropped. Errors: *Error for the first field that is missing, invalid,
-// or not implemented.
+// Parse parses and validates a VMSpec, which is either protobuf JSON or the binary form in standard base64 with
+// padding. Unknown fields, which a newer controller may set, are dropped. Parse returns an *Error for the first
+// field that is missing, invalid, or not implemented.
 func Parse(text string) (*vmpb.VMSpec, error) {
 	spec, problem := decode(strings.TrimSpace(text))
 	if problem != nil {
@@ -52,7 +52,7 @@ func decode(text string) (*vmpb.VMSpec, *Error) {
 		return nil, &Error{"spec", "is required"}
 	case strings.HasPrefix(text, "{"):
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(text), spec); err != nil {
-			return nil, &Error{"spec", "cannot be read as JSON: " + err.Error()}
+			return nil, &Error{"spec", "cannot be parsed as JSON: " + err.Error()}
 		}
 		return spec, nil
 	}
@@ -61,19 +61,19 @@ func decode(text string) (*vmpb.VMSpec, *Error) {
 		return nil, &Error{"spec", "is neither JSON nor base64: " + err.Error()}
 	}
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, spec); err != nil {
-		return nil, &Error{"spec", "cannot be read as a binary message: " + err.Error()}
+		return nil, &Error{"spec", "cannot be parsed as a binary message: " + err.Error()}
 	}
 	return spec, nil
 }
 
-// Limits of a VM. They are above QEMU's limits, and prevent overflows.
+// Limits of a VM. They are above QEMU's limits and prevent overflows.
 const (
 	maxCPUs        = 4096
 	minMemoryBytes = 1 << 20
 	maxMemoryBytes = 64 << 40
 	maxDiskBytes   = disks.MaxBytes
 	maxDataDisks   = 16
-	// maxCommandLine is above the limit of Linux on any platform.
+	// maxCommandLine is above the limit of Linux on any platform, in bytes.
 	maxCommandLine = 64 << 10
 )
 
@@ -82,11 +82,11 @@ var (
 	checksumForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	// dataDiskForm is limited by the length of a virtio serial number.
 	dataDiskForm = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,18}[0-9a-z])?$`)
-	// nameForm allows more than Kubernetes, and is safe in logs, command lines and host names.
+	// nameForm allows more than Kubernetes does. All of its names are safe in logs, command lines and host names.
 	nameForm = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]{0,251}[0-9A-Za-z])?$`)
 )
 
-// Check validates a VMSpec. Errors: those of Parse.
+// Check validates a VMSpec. It returns the same errors as Parse.
 func Check(spec *vmpb.VMSpec) error {
 	for _, check := range []func(*vmpb.VMSpec) *Error{
 		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks, checkServed, checkShared,
@@ -106,7 +106,7 @@ func checkNames(spec *vmpb.VMSpec) *Error {
 			return &Error{field.name, "is required"}
 		}
 		if field.value != "" && !nameForm.MatchString(field.value) {
-			return &Error{field.name, fmt.Sprintf("%q is not a name", field.value)}
+			return &Error{field.name, fmt.Sprintf("%q is not a valid name", field.value)}
 		}
 	}
 	return nil
@@ -128,9 +128,9 @@ func checkMode(spec *vmpb.VMSpec) *Error {
 func checkIncoming(spec *vmpb.VMSpec) *Error {
 	switch source := spec.GetMigrationSourcePod(); {
 	case source != "" && !nameForm.MatchString(source):
-		return &Error{"migration_source_pod", fmt.Sprintf("%q is not a name", source)}
+		return &Error{"migration_source_pod", fmt.Sprintf("%q is not a valid name", source)}
 	case source != "" && source == spec.GetPodName():
-		return &Error{"migration_source_pod", "is this Pod"}
+		return &Error{"migration_source_pod", "must not be this Pod"}
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func checkShared(spec *vmpb.VMSpec) *Error {
 // checkServed rejects served disks that no fencing token protects.
 func checkServed(spec *vmpb.VMSpec) *Error {
 	if spec.GetDisksServed() && spec.GetLeaseMode() != vmpb.LeaseMode_LM_FULL_LEASES {
-		return &Error{"disks_served", "requires LM_FULL_LEASES: only these leases have fencing tokens"}
+		return &Error{"disks_served", "requires LM_FULL_LEASES, because only these leases have fencing tokens"}
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func checkInitialImage(field string, image *vmpb.InitialImage) *Error {
 	return nil
 }
 
-// checkSource does not quote URLs: they may contain a password.
+// checkSource does not quote URLs, because they may contain a password.
 func checkSource(field, address, checksum string) *Error {
 	if address == "" {
 		return &Error{field + ".url", "is required"}
@@ -180,10 +180,10 @@ func checkSource(field, address, checksum string) *Error {
 	switch parsed.Scheme {
 	case "http", "https", "file":
 	default:
-		return &Error{field + ".url", fmt.Sprintf("the scheme %q is not http, https or file", parsed.Scheme)}
+		return &Error{field + ".url", fmt.Sprintf("scheme %q is not supported; expected http, https or file", parsed.Scheme)}
 	}
 	if checksum != "" && !checksumForm.MatchString(checksum) {
-		return &Error{field + ".checksum", fmt.Sprintf("%q is not sha256: followed by 64 lower-case hexadecimal digits", checksum)}
+		return &Error{field + ".checksum", fmt.Sprintf("%q is not \"sha256:\" followed by 64 lower-case hexadecimal digits", checksum)}
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ func checkFiles(spec *vmpb.VMSpec) *Error {
 // checkDataDisks checks images only if they would be written.
 func checkDataDisks(spec *vmpb.VMSpec) *Error {
 	if count := len(spec.GetDataDisks()); count > maxDataDisks {
-		return &Error{"data_disks", fmt.Sprintf("%d disks are more than the maximum of %d", count, maxDataDisks)}
+		return &Error{"data_disks", fmt.Sprintf("%d disks exceed the maximum of %d", count, maxDataDisks)}
 	}
 	names := map[string]bool{}
 	for i, data := range spec.GetDataDisks() {
@@ -293,7 +293,7 @@ func checkDataDisk(field string, data *vmpb.DataDisk) *Error {
 	return problem
 }
 
-// checkPath accepts only clean absolute paths, and thereby no path that leaves its root by "..".
+// checkPath accepts only clean absolute paths. A path therefore cannot leave its root by "..".
 func checkPath(field, name string) *Error {
 	if name == "" {
 		return nil
@@ -304,10 +304,11 @@ func checkPath(field, name string) *Error {
 	return nil
 }
 
-// Addresses are the addresses of a VM by IP version. An address is invalid if the VM has none.
+// Addresses are the addresses of a VM by IP version. An address is invalid if the VM does not have one.
 type Addresses struct{ V4, V6 netip.Addr }
 
-// ParseAddresses parses VMSpec.address: plain addresses, and prefixes of full length. Errors: *Error.
+// ParseAddresses parses VMSpec.address, which contains plain addresses and prefixes of full length. The error is
+// an *Error.
 func ParseAddresses(texts []string) (Addresses, error) {
 	all, problem := parseAddresses(texts)
 	if problem != nil {
@@ -329,7 +330,7 @@ func parseAddresses(texts []string) (Addresses, *Error) {
 			place = &all.V4
 		}
 		if place.IsValid() {
-			return Addresses{}, &Error{field, fmt.Sprintf("%q is a second address of its IP version", text)}
+			return Addresses{}, &Error{field, fmt.Sprintf("%q is a second address of the same IP version", text)}
 		}
 		*place = address
 	}

@@ -1,11 +1,11 @@
 // Package watchdog kills a process that has outlived its lease.
 //
-// The watchdog is a child process. Its parent may be stopped by a signal, or hang: then it does not notice that its
-// lease expires, and neither do its other children. The watchdog kills it, and the kernel kills its other children,
-// if package child started them with SIGKILL.
+// The watchdog is a child process. If its parent is stopped by a signal or hangs, the parent does not detect that
+// its lease expires, and neither do its other children. The watchdog then kills the parent, and the kernel kills
+// the other children, if package child started them with SIGKILL.
 //
-// The watchdog does not help if all processes stop at the same time, as in a frozen container or on a suspended host.
-// The storage must refuse what a guest writes between the moment they continue and the kill.
+// The watchdog does not help if all processes stop at the same time, as in a frozen container or on a suspended
+// host. The storage must reject what a guest writes between the moment when they continue and the kill.
 package watchdog
 
 import (
@@ -27,7 +27,7 @@ import (
 func Now() lease.Instant {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic(err) // every Linux kernel has this clock
+		panic(err) // every supported Linux kernel has this clock
 	}
 	return time.Duration(now.Nano())
 }
@@ -35,13 +35,13 @@ func Now() lease.Instant {
 // parentFD is the file descriptor of the parent's pidfd.
 const parentFD = 3
 
-// Watchdog is the child process. It must not be used concurrently.
+// Watchdog is the child process. Its methods must not be called concurrently.
 type Watchdog struct {
 	process *child.Process
 	pipe    *os.File
 }
 
-// Start starts a program that calls Main. It kills nothing before Until is called.
+// Start starts a program that calls Main. It does not kill anything before Until is called.
 func Start(command *exec.Cmd) (*Watchdog, error) {
 	parent, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -55,7 +55,7 @@ func Start(command *exec.Cmd) (*Watchdog, error) {
 	}
 	defer func() { _ = theirs.Close() }()
 	command.Stdin, command.ExtraFiles = theirs, []*os.File{self}
-	// No signal: the watchdog exits when the pipe is closed with this process.
+	// It gets no signal from the kernel: the watchdog exits when this process closes the pipe.
 	process, err := child.Start(command, 0)
 	if err != nil {
 		_ = ours.Close()
@@ -64,15 +64,15 @@ func Start(command *exec.Cmd) (*Watchdog, error) {
 	return &Watchdog{process: process, pipe: ours}, nil
 }
 
-// Until tells the watchdog when to kill this process.
+// Until sets the time at which the watchdog kills this process.
 func (w *Watchdog) Until(kill lease.Instant) error {
 	if _, err := w.pipe.Write(binary.LittleEndian.AppendUint64(nil, uint64(kill))); err != nil {
-		return fmt.Errorf("telling the watchdog: %w", err)
+		return fmt.Errorf("setting the watchdog's time: %w", err)
 	}
 	return nil
 }
 
-// Lost is closed when the watchdog has exited. Then nothing stops this process any more when its lease expires.
+// Lost is closed when the watchdog has exited. From then on, nothing kills this process when its lease expires.
 func (w *Watchdog) Lost() <-chan struct{} { return w.process.Ended() }
 
 // PID returns the process ID of the watchdog.
@@ -84,11 +84,11 @@ func (w *Watchdog) Close() {
 	<-w.process.Ended()
 }
 
-// Main is the program of the child. It returns when the parent has closed the pipe, has exited or was killed.
+// Main is the program of the child. It returns when the parent has closed the pipe, has exited, or was killed.
 func Main() error {
 	timer, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("making a timer: %w", err)
+		return fmt.Errorf("creating a timer: %w", err)
 	}
 	for {
 		fds := []unix.PollFd{{Fd: int32(os.Stdin.Fd()), Events: unix.POLLIN}, {Fd: int32(timer), Events: unix.POLLIN}}
@@ -98,7 +98,7 @@ func Main() error {
 			}
 			return fmt.Errorf("waiting: %w", err)
 		}
-		// A pending later time takes precedence over the timer.
+		// A later time that is pending takes precedence over the timer.
 		if fds[0].Revents != 0 {
 			if err := obey(timer); err != nil {
 				return endOfPipe(err)

@@ -1,6 +1,7 @@
 // Package architecture detects the processor architecture of kernels and disks.
 //
-// It reports one only if it is certain. For most disks it is not known: what boots is a file in a file system.
+// It reports an architecture only if it is certain. For most disks the architecture is unknown: the program that
+// boots is a file in a file system.
 package architecture
 
 import (
@@ -14,18 +15,19 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// Names of architectures. There are others: the lower-case names of ELF, such as "s390".
+// Names of architectures. Other values are possible: the lower-case names from the ELF specification, such as
+// "s390".
 const (
 	// Unknown means that the architecture is not known.
 	Unknown = ""
 	X86_64  = "x86_64"
-	// X86 has 32 bits. A processor of x86_64 boots it, too.
+	// X86 is the 32-bit architecture. An x86_64 processor can boot it, too.
 	X86     = "x86"
 	ARM64   = "arm64"
 	ARM     = "arm"
 	RISCV   = "riscv"
 	Loong64 = "loong64"
-	// ppc64le and s390x are only detected on disks.
+	// ppc64le and s390x are detected only on disks.
 	ppc64le = "ppc64le"
 	s390x   = "s390x"
 )
@@ -33,14 +35,14 @@ const (
 // kernelStart is how many bytes of a kernel are inspected.
 const kernelStart = 8 << 10
 
-// OfKernel returns the architecture of a Linux kernel in any of the formats that boot loaders support, or compressed
-// by gzip. It returns Unknown for other formats.
+// OfKernel returns the architecture of a Linux kernel, in any of the formats that boot loaders support or
+// compressed with gzip. It returns Unknown for other formats.
 func OfKernel(file io.ReaderAt) string {
 	start := head(io.NewSectionReader(file, 0, kernelStart))
 	if known := ofKernel(start); known != Unknown {
 		return known
 	}
-	// Kernels of arm64 have no decompressor, and are often distributed like this.
+	// Kernels for arm64 have no decompressor, so they are often distributed as gzip files.
 	packed, err := gzip.NewReader(bytes.NewReader(start))
 	if err != nil {
 		return Unknown
@@ -83,7 +85,7 @@ func ofKernel(start []byte) string {
 	return ofPE(start)
 }
 
-// elfMachines maps the machines with different names.
+// elfMachines maps ELF machines to architectures whose names differ.
 var elfMachines = map[elf.Machine]string{
 	elf.EM_NONE: Unknown, elf.EM_X86_64: X86_64, elf.EM_386: X86, elf.EM_486: X86,
 	elf.EM_AARCH64: ARM64, elf.EM_LOONGARCH: Loong64,
@@ -105,7 +107,7 @@ func ofELF(start []byte) string {
 	}
 	name, named := strings.CutPrefix(machine.String(), "EM_")
 	if !named || strings.Contains(name, "+") {
-		return Unknown // a number
+		return Unknown // a machine without a name
 	}
 	return strings.ToLower(name)
 }

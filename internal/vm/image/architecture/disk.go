@@ -7,10 +7,10 @@ import (
 	"io"
 )
 
-// The partition table GPT; see the specification of UEFI, chapter 5. Numbers are little-endian.
+// The GPT partition table; see the UEFI specification, chapter 5. Numbers are little-endian.
 const (
 	sector = 512
-	// bootCode is the length of the boot program for a BIOS at the beginning of the disk.
+	// bootCode is the length of the BIOS boot program at the beginning of the disk.
 	bootCode = 440
 
 	signature      = "EFI PART"
@@ -22,8 +22,8 @@ const (
 	partitionTypes = 16
 )
 
-// roots are the partition types of Linux root file systems, from the Discoverable Partitions Specification of the
-// UAPI Group.
+// roots maps the partition types of Linux root file systems to architectures. Source: the Discoverable Partitions
+// Specification of the UAPI Group.
 var roots = map[string]string{
 	"4f68bce3-e8cd-4db1-96e7-fbcaf984b709": X86_64,
 	"44479540-f297-41b2-9af7-d131d5f0458a": X86,
@@ -35,9 +35,9 @@ var roots = map[string]string{
 	"5eead9a9-fe09-4a1e-a1d7-520d00531306": s390x,
 }
 
-// OfDisk returns the architecture of the only system on a disk that a BIOS cannot boot. It returns Unknown for all
-// other disks: with a boot program, with systems of several architectures, or without a GPT that tells the
-// architecture.
+// OfDisk returns the architecture of the only operating system on a disk that a BIOS cannot boot. It returns
+// Unknown for all other disks: those with a BIOS boot program, with systems for several architectures, or without
+// a GPT that names the architecture.
 func OfDisk(disk io.ReaderAt) string {
 	first := make([]byte, 2*sector)
 	if _, err := disk.ReadAt(first, 0); err != nil {
@@ -69,7 +69,7 @@ func OfDisk(disk io.ReaderAt) string {
 	return only
 }
 
-// guid returns the text of a GUID, whose first three parts are little-endian.
+// guid returns the text form of a GUID, whose first three parts are little-endian.
 func guid(b [partitionTypes]byte) string {
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(b[:]),
 		binary.LittleEndian.Uint16(b[4:]), binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:])

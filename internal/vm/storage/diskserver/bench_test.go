@@ -12,7 +12,7 @@ import (
 func BenchmarkSession(b *testing.B) {
 	s := newInstallation(b).serve(newDisk(b, nil))
 	s.open(7, first)
-	socket := filepath.Join(folder(b), "disk")
+	socket := filepath.Join(directory(b), "disk")
 	listener, err := net.Listen("unix", socket)
 	must(b, err)
 	ctx, cancel := context.WithCancel(b.Context())

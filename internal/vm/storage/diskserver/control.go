@@ -62,14 +62,14 @@ func (c *control) Grow(ctx context.Context, request *storagepb.GrowRequest) (*st
 	if c.server.config.Grow == nil {
 		return nil, status.Error(codes.Unimplemented, "this disk server cannot enlarge disks")
 	}
-	wanted := map[string]uint64{}
+	desired := map[string]uint64{}
 	for _, disk := range request.GetDisks() {
 		if disk.GetBytes() > maxBytes {
 			return nil, status.Errorf(codes.InvalidArgument, "a disk of %d bytes is larger than 4 PiB", disk.GetBytes())
 		}
-		wanted[disk.GetName()] = disk.GetBytes()
+		desired[disk.GetName()] = disk.GetBytes()
 	}
-	sizes, err := c.server.config.Grow(wanted)
+	sizes, err := c.server.config.Grow(desired)
 	if err != nil {
 		code := codes.Unavailable
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {

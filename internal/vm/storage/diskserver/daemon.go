@@ -59,7 +59,7 @@ func (s *Server) startDaemon(token storage.Token) (*daemon, error) {
 	d := &daemon{
 		token: token, stderr: &output{}, ready: make(chan struct{}), ended: make(chan struct{}),
 		// Use a descriptor, because the directory's path may be longer than the maximum length of a socket path.
-		socket: fmt.Sprintf("/proc/self/fd/%d/disks-%d", s.folder.Fd(), token),
+		socket: fmt.Sprintf("/proc/self/fd/%d/disks-%d", s.directory.Fd(), token),
 	}
 	var process *child.Process
 	monitor, inherited, err := d.open()

@@ -49,8 +49,8 @@ func bounded(t testing.TB) context.Context {
 	return ctx
 }
 
-// folder returns a new directory whose path is short enough for sockets.
-func folder(t testing.TB) string {
+// directory returns a new directory whose path is short enough for sockets.
+func directory(t testing.TB) string {
 	t.Helper()
 	path, err := os.MkdirTemp("", "disks")
 	must(t, err)
@@ -62,7 +62,7 @@ func folder(t testing.TB) string {
 type installation struct {
 	t         testing.TB
 	authority *identity.Authority
-	folder    string
+	directory string
 }
 
 func newInstallation(t testing.TB) *installation {
@@ -85,7 +85,7 @@ func (i *installation) files(of identity.Peer) identity.Files {
 	must(i.t, err)
 	authority, _ := i.authority.PEM()
 	write := func(name string, text []byte) string {
-		path := filepath.Join(i.folder, of.VM+"-"+of.Pod+name)
+		path := filepath.Join(i.directory, of.VM+"-"+of.Pod+name)
 		must(i.t, os.WriteFile(path, text, 0o600))
 		return path
 	}
@@ -133,7 +133,7 @@ func (i *installation) serveAt(sessions net.Listener, path string, more ...disks
 	t := i.t
 	t.Helper()
 	server, err := diskserver.New(diskserver.Config{
-		Disks: append([]diskserver.Disk{{Name: "root", Path: path}}, more...), Run: folder(t),
+		Disks: append([]diskserver.Disk{{Name: "root", Path: path}}, more...), Run: directory(t),
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -149,7 +149,7 @@ func startHolder(t *testing.T, h holding) *holder {
 	if _, err := exec.LookPath(qemu.DefaultProgram); err != nil {
 		t.Fatalf("%v; run hack/install-qemu.sh", err)
 	}
-	h.Run = folder(t)
+	h.Run = directory(t)
 	text, err := json.Marshal(h)
 	must(t, err)
 	command := exec.Command(os.Args[0])

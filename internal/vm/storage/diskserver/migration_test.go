@@ -30,7 +30,7 @@ type guest struct {
 func (s *site) guest(t *testing.T, pod string, token storage.Token, incoming bool) *guest {
 	t.Helper()
 	const socket = "disk"
-	run := folder(t)
+	run := directory(t)
 	listener, err := net.Listen("unix", filepath.Join(run, socket))
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -92,7 +92,7 @@ func (r record) write(path string) error {
 		err = os.Rename(path+nextSuffix, path)
 	}
 	if err == nil {
-		err = syncFolder(path)
+		err = syncDirectory(path)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the record of tokens: %w", err)
@@ -124,10 +124,10 @@ func fill(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-func syncFolder(path string) error {
-	folder, err := os.Open(filepath.Dir(path))
+func syncDirectory(path string) error {
+	directory, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(directory.Sync(), directory.Close())
 }

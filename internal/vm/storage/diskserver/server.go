@@ -58,10 +58,10 @@ type Config struct {
 
 // Server owns the disks of one virtual machine. It is safe for concurrent use.
 type Server struct {
-	config Config
-	log    *slog.Logger
-	folder *os.File
-	locks  []*disk.Lock
+	config    Config
+	log       *slog.Logger
+	directory *os.File
+	locks     []*disk.Lock
 
 	mu      sync.Mutex
 	record  record
@@ -97,7 +97,7 @@ func (s *Server) take() (err error) {
 	if err := s.lock(); err != nil {
 		return err
 	}
-	if s.folder, err = os.OpenFile(s.config.Run, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+	if s.directory, err = os.OpenFile(s.config.Run, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return fmt.Errorf("opening the directory of sockets: %w", err)
 	}
 	return s.remember()
@@ -148,8 +148,8 @@ func (s *Server) release() {
 	for _, lock := range s.locks {
 		_ = lock.Release()
 	}
-	if s.folder != nil {
-		_ = s.folder.Close()
+	if s.directory != nil {
+		_ = s.directory.Close()
 	}
 }
 

@@ -161,7 +161,7 @@ func TestOnlyTheControllerOpensAndRevokes(t *testing.T) {
 // qemuIO runs a command of qemu-io on an export, through a session.
 func qemuIO(t *testing.T, c session.Carrier, export, command string) {
 	t.Helper()
-	socket := filepath.Join(folder(t), "disk")
+	socket := filepath.Join(directory(t), "disk")
 	listener, err := net.Listen("unix", socket)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -199,7 +199,7 @@ func TestDisksThatCannotBeServed(t *testing.T) {
 	path := newDisk(t, nil)
 	lock, err := disk.Acquire(path)
 	must(t, err)
-	config := diskserver.Config{Disks: []diskserver.Disk{{Name: "root", Path: path}}, Run: folder(t)}
+	config := diskserver.Config{Disks: []diskserver.Disk{{Name: "root", Path: path}}, Run: directory(t)}
 	if _, err = diskserver.New(config); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("a disk of another process: error = %v, want ErrLocked", err)
 	}

@@ -249,11 +249,11 @@ func (l *life) exports() []diskserver.Disk {
 }
 
 // grow enlarges disks, reports their sizes to the controller, and returns them.
-func (l *life) grow(wanted map[string]uint64) (map[string]uint64, error) {
+func (l *life) grow(desired map[string]uint64) (map[string]uint64, error) {
 	l.growing.Lock()
 	defer l.growing.Unlock()
 	var list []*vmpb.DiskSize
-	for name, bytes := range wanted {
+	for name, bytes := range desired {
 		list = append(list, &vmpb.DiskSize{Name: name, Bytes: bytes})
 	}
 	if err := l.disks.Grow(list); err != nil {
@@ -263,7 +263,7 @@ func (l *life) grow(wanted map[string]uint64) (map[string]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.log.Info("enlarged the disks", "wanted", wanted)
+	l.log.Info("enlarged the disks", "desired", desired)
 	l.reporter.Update(func(r *controller.Report) { r.Disks = (*controller.Disks)(&sizes) })
 	has := map[string]uint64{}
 	for _, size := range sizes {

@@ -14,51 +14,52 @@ import (
 // Socket is the name of a migration socket in Config.Sockets.
 type Socket string
 
-// The sockets of a migration. The machine that sends its state connects to them, and the one that receives it listens
-// on them.
+// The sockets of a migration. The machine that sends its state connects to them, and the machine that receives the
+// state listens on them.
 const (
 	MemorySocket Socket = "migration-memory"
 	DiskSocket   Socket = "migration-disk"
 )
 
-// openFolder opens the directory with the sockets, if there is one.
-func (p *Process) openFolder(path string) error {
+// openDirectory opens the directory with the sockets, if there is one.
+func (p *Process) openDirectory(path string) error {
 	if path == "" {
 		return nil
 	}
-	folder, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	directory, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return fmt.Errorf("opening the directory of QEMU's sockets: %w", err)
 	}
-	p.folder = folder
+	p.directory = directory
 	return nil
 }
 
-func (p *Process) closeFolder() {
-	if p.folder != nil {
-		_ = p.folder.Close()
+func (p *Process) closeDirectory() {
+	if p.directory != nil {
+		_ = p.directory.Close()
 	}
 }
 
-// inheritance returns the files that QEMU inherits, from firstFD on: the ones that it uses, and then the locks.
+// inheritance returns the files that QEMU inherits, starting at firstFD: the files that it uses, followed by the
+// locks.
 func (p *Process) inheritance(sockets *channels, locks []*os.File) []*os.File {
 	files := sockets.theirs[:inherited:inherited]
-	if p.folder != nil {
-		files = append(files, p.folder)
+	if p.directory != nil {
+		files = append(files, p.directory)
 	}
 	return append(files, locks...)
 }
 
-// path returns the path of a socket in QEMU's process. The address of a unix socket is limited to 107 bytes, and the
-// directory's path may be longer.
-func (s Socket) path() string { return fmt.Sprintf("/proc/self/fd/%d/%s", folderFD, s) }
+// path returns the path of a socket in QEMU's process. The address of a Unix socket is limited to 107 bytes, and
+// the path of the directory may be longer.
+func (s Socket) path() string { return fmt.Sprintf("/proc/self/fd/%d/%s", directoryFD, s) }
 
 // path returns the path of a socket in this process.
 func (p *Process) path(s Socket) (string, error) {
-	if p.folder == nil {
+	if p.directory == nil {
 		return "", errors.New("this machine has no sockets for a migration")
 	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", p.folder.Fd(), s), nil
+	return fmt.Sprintf("/proc/self/fd/%d/%s", p.directory.Fd(), s), nil
 }
 
 // Dial connects to a socket that QEMU listens on.
@@ -83,7 +84,7 @@ func (p *Process) Listen(s Socket) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for QEMU: %w", err)
 	}
-	// The path refers to another file after the machine has terminated.
+	// After the machine has terminated, the path refers to a different file.
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	return listener, nil
 }
