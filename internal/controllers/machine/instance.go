@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
@@ -157,8 +158,6 @@ func (a adapter) Record(ctx context.Context, found instance.Instance, location s
 	return flow.Fail(a.recordIdentity(ctx, found, location))
 }
 
-const defaultPriority = "3"
-
 func (a adapter) recordIdentity(ctx context.Context, found instance.Instance, location string) error {
 	if a.Target == nil {
 		a.s.machine.Status.Addresses = mergeAddresses(a.s.machine.Status.Addresses, found)
@@ -169,7 +168,7 @@ func (a adapter) recordIdentity(ctx context.Context, found instance.Instance, lo
 			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
 		}
 		if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "" {
-			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, defaultPriority)
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, deletion.Normal)
 		}
 		if found.FailureDomain != "" {
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyFailureDomain, found.FailureDomain)

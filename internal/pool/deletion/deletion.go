@@ -22,11 +22,13 @@ const (
 	First = "1"
 	// Normal is the default.
 	Normal = "3"
+
+	// first and normal are First and Normal as numbers.
+	first, normal = 1, 3
 )
 
 // priority returns the annotated priority of a Machine.
 func priority(machine *v1alpha1.Machine) int {
-	const normal = 3
 	if value, err := strconv.Atoi(machine.Annotations[v1alpha1.AnnotationKeyMachinePriority]); err == nil {
 		return value
 	}
@@ -61,7 +63,7 @@ func Marked(machine *v1alpha1.Machine) string {
 // replicas of the set's deployment. The rule is MCM's.
 func Named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	marked := markedAt(machine)
-	if marked.Equal(never) || priority(machine) != 1 {
+	if marked.Equal(never) || priority(machine) != first {
 		return false
 	}
 	changed, err := time.Parse(time.RFC3339, set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
