@@ -5,7 +5,6 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -94,22 +93,13 @@ type Health struct {
 // Drain configures the drain of nodes before their VMs are deleted.
 type Drain struct {
 	// Drainer drains nodes. If nil, nodes are only cordoned.
-	Drainer Drainer
+	Drainer drain.Interface
 	// Timeout is the time from the deletion of a Machine until its drain is forced. Zero means
 	// DefaultDrainTimeout.
 	Timeout time.Duration
 	// MaxEvictRetries is how many times a refused eviction is retried. Zero means DefaultMaxEvictRetries. A
 	// Machine may override it.
 	MaxEvictRetries int32
-}
-
-// Drainer drains nodes. It is implemented by drain.Drainer.
-type Drainer interface {
-	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
-	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
-	Awaiting(persistentVolume string) []types.NamespacedName
-	Refused(namespace string) []types.NamespacedName
-	Forget(machine types.NamespacedName)
 }
 
 // Default values of the options. They are MCM's.

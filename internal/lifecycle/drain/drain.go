@@ -103,6 +103,22 @@ type Request struct {
 	Force Force
 }
 
+// Interface is the part of Drainer that its callers use, so that a decorator can measure drains.
+type Interface interface {
+	// Drain takes the drain of a node one pass further. It returns an error if the cache cannot be read. The Report has
+	// the problems of Pods.
+	Drain(ctx context.Context, req Request) (Report, error)
+	// DeleteAttachments deletes the VolumeAttachments of a node after a forced drain. It reports whether all of them are
+	// being deleted, or the node is gone.
+	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
+	// Awaiting returns the Machines whose drains wait for a volume.
+	Awaiting(persistentVolume string) []types.NamespacedName
+	// Refused returns the Machines of whose Pods in a namespace an eviction was refused.
+	Refused(namespace string) []types.NamespacedName
+	// Forget drops everything that is remembered of a Machine's drain.
+	Forget(machine types.NamespacedName)
+}
+
 // Drainer drains nodes. Make one with New. Workers may use it at the same time for different
 // Machines.
 type Drainer struct {

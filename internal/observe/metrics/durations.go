@@ -121,22 +121,13 @@ func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.Initial
 	return resp, err
 }
 
-// Drainer is drain.Drainer, where the methods are documented.
-type Drainer interface {
-	Drain(ctx context.Context, req drain.Request) (drain.Report, error)
-	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
-	Awaiting(persistentVolume string) []types.NamespacedName
-	Refused(namespace string) []types.NamespacedName
-	Forget(machine types.NamespacedName)
-}
-
 // Drainer times the drains of a Drainer.
-func (w *Work) Drainer(d Drainer) Drainer {
-	return &timedDrainer{Drainer: d, work: w, drains: map[types.NamespacedName]timedDrain{}}
+func (w *Work) Drainer(d drain.Interface) drain.Interface {
+	return &timedDrainer{Interface: d, work: w, drains: map[types.NamespacedName]timedDrain{}}
 }
 
 type timedDrainer struct {
-	Drainer
+	drain.Interface
 	work   *Work
 	mu     sync.Mutex
 	drains map[types.NamespacedName]timedDrain
@@ -148,9 +139,9 @@ type timedDrain struct {
 	reported bool
 }
 
-// Drain implements Drainer.
+// Drain implements drain.Interface.
 func (d *timedDrainer) Drain(ctx context.Context, req drain.Request) (drain.Report, error) {
-	report, err := d.Drainer.Drain(ctx, req)
+	report, err := d.Interface.Drain(ctx, req)
 	if err == nil && !report.NodeGone {
 		if took, ends := d.observe(req, report.Done); ends {
 			d.work.drained(ctx, req.Machine, took)
@@ -178,12 +169,12 @@ func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration
 	return now.Sub(known.since), ends
 }
 
-// Forget implements Drainer.
+// Forget implements drain.Interface.
 func (d *timedDrainer) Forget(machine types.NamespacedName) {
 	d.mu.Lock()
 	delete(d.drains, machine)
 	d.mu.Unlock()
-	d.Drainer.Forget(machine)
+	d.Interface.Forget(machine)
 }
 
 // drained exports how long a drain took, unless the Machine is gone.

@@ -178,7 +178,7 @@ func TestADriverThatInitializesNothing(t *testing.T) {
 
 // script is a Drainer that reports what it is told to.
 type script struct {
-	Drainer
+	drain.Interface
 	report drain.Report
 	err    error
 	forgot []types.NamespacedName

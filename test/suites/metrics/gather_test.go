@@ -52,7 +52,7 @@ import (
 )
 
 // drained is a Drainer whose nodes are empty.
-type drained struct{ metrics.Drainer }
+type drained struct{ drain.Interface }
 
 func (drained) Drain(context.Context, drain.Request) (drain.Report, error) {
 	return drain.Report{Done: true}, nil
