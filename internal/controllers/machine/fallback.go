@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
@@ -16,16 +14,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
-
-// Capacity records which classes have capacity. It is implemented by capacity.Memory.
-type Capacity interface {
-	For(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, others []*v1alpha1.MachineClass) instance.Capacity
-	Claim(class *v1alpha1.MachineClass) bool
-	Next(classes []*v1alpha1.MachineClass) time.Duration
-	Returned(class *v1alpha1.MachineClass) bool
-	Untouched(machine *v1alpha1.Machine, class *v1alpha1.MachineClass)
-	Forget(machine types.NamespacedName)
-}
 
 // fallbacks contains the classes that a Machine without a VM may use instead of its own.
 type fallbacks struct {

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
@@ -38,7 +39,7 @@ type Options struct {
 	// TaskCompletions emits the events of the engine's Wake, one for each completed task.
 	TaskCompletions source.Source
 	// Capacity records which classes have capacity. If nil, Machines never fall back to another class.
-	Capacity Capacity
+	Capacity *capacity.Memory
 	// Events records events on Machines. NodeEvents records events on nodes; nil drops them.
 	Events, NodeEvents record.EventRecorder
 	Clock              clock.PassiveClock

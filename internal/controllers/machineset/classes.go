@@ -12,21 +12,12 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity"
+	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
-
-// Capacity records which classes have capacity. It is implemented by package capacity.
-type Capacity interface {
-	// Claim reports whether a Machine of the class may be created now.
-	Claim(class *v1alpha1.MachineClass) bool
-	// Out reports whether a class is known to have no capacity.
-	Out(class *v1alpha1.MachineClass) bool
-	// Untouched records that no VM of a new Machine has been requested with the class yet.
-	Untouched(machine *v1alpha1.Machine, class *v1alpha1.MachineClass)
-}
 
 // classes contains the classes that new Machines of a set may have, in order of preference. It is empty if there
 // is only one.
@@ -123,7 +114,7 @@ func (cs classes) count(machines []*v1alpha1.Machine) {
 }
 
 // next returns the class of the next Machine, and the cause if it is not the first choice.
-func (cs classes) next(known Capacity) (class *v1alpha1.MachineClass, why string) {
+func (cs classes) next(known *capacity.Memory) (class *v1alpha1.MachineClass, why string) {
 	ordered := scarcity.Order(cs.choices, cs.skew, cs.spread)
 	first := slices.IndexFunc(ordered, func(choice scarcity.Choice) bool { return known == nil || known.Claim(choice.Class) })
 	class = ordered[max(0, first)].Class

@@ -44,7 +44,7 @@ type Options struct {
 	Location func(ctx context.Context, machine *v1alpha1.Machine) string
 	// Capacity records which classes have capacity. If nil, Machines are created with the class of the
 	// template, and the machine controller falls back to other classes.
-	Capacity Capacity
+	Capacity *capacity.Memory
 	// OutageMemory is how long no Machines are created in a zone after an outage. It applies to sets whose
 	// unhealthy Machines are replaced in other zones, and begins when the last unhealthy Machine of the zone
 	// is gone. Zero means capacity.DefaultMemory, as for classes without capacity.
