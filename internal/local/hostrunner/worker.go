@@ -152,18 +152,10 @@ func (w *worker) pass(ctx context.Context) time.Duration {
 	if err := errors.Join(act.Err, report.Err); err != nil {
 		w.failures++
 		w.log().Info("the pass failed; retrying", "reason", err.Error())
-		return earlier(w.retry.Step(), earlier(act.After, report.After))
+		return flow.Sooner(w.retry.Step(), flow.Sooner(act.After, report.After))
 	}
 	w.failures, w.retry = 0, retryDelays
-	return earlier(act.After, report.After)
-}
-
-// earlier returns the shorter of two durations. Zero means no limit.
-func earlier(a, b time.Duration) time.Duration {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
+	return flow.Sooner(act.After, report.After)
 }
 
 var retryDelays = wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 15 * time.Second}
