@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
@@ -40,7 +41,7 @@ func (p scope) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Ope
 		case errors.Is(err, errNodes):
 			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
 			outcome.NodesLater = true
-		case errors.Is(err, rollout.ErrMark) && !outdated(err):
+		case errors.Is(err, rollout.ErrMark) && !edge.Outdated(err):
 			outcome.Unmarked = append(outcome.Unmarked, err)
 		default:
 			outcome.Failure = err
@@ -110,7 +111,7 @@ func (p scope) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment,
 	deletion.Mark(machine, op.Since)
 	err := p.Client.Patch(ctx, machine, expectations.Locked(op.Machine))
 	if apierror.Gone(err) {
-		return errCacheBehind
+		return edge.ErrStale
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", rollout.ErrMark, machine.Name, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
 // transfer moves a Machine to another set, in one patch.
@@ -36,7 +37,7 @@ func (p scope) settle(ctx context.Context, op rollout.Operation) error {
 func (p scope) patchMachine(ctx context.Context, machine, was *v1alpha1.Machine) error {
 	err := p.memory.machines.Patch(ctx, p.Client, machine, was)
 	if apierror.Gone(err) {
-		return errCacheBehind
+		return edge.ErrStale
 	}
 	if err != nil {
 		return fmt.Errorf("patching machine %s: %w", machine.Name, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
 // takeClass gives a set the class that the template names.
@@ -17,7 +18,7 @@ func (p scope) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		if apierror.Gone(err) {
-			return errCacheBehind
+			return edge.ErrStale
 		}
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
 // create creates the set of the current template. A set that comes back mutated is deleted.
@@ -81,19 +82,19 @@ func (p scope) stillMutated(ctx context.Context, r *rollout.Rollout) error {
 	return known.mutated.Waits(r.Deployment.Generation, p.Clock.Now())
 }
 
-// nameTaken returns errCacheBehind if the existing set is the wanted one, which the cache does not show
+// nameTaken returns edge.ErrStale if the existing set is the wanted one, which the cache does not show
 // yet, and ErrNameTaken otherwise, also for a set that is being deleted: that may take long.
 func (p scope) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeployment, wanted *v1alpha1.MachineSet) error {
 	taken := &v1alpha1.MachineSet{}
 	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
 		if apierrors.IsNotFound(err) {
-			return errCacheBehind
+			return edge.ErrStale
 		}
 		return fmt.Errorf("reading machine set %s: %w", wanted.Name, err)
 	}
 	ours := metav1.IsControlledBy(taken, deployment) && taken.DeletionTimestamp.IsZero()
 	if ours && revision.Same(&taken.Spec.Template, &deployment.Spec.Template) {
-		return errCacheBehind
+		return edge.ErrStale
 	}
 	return rollout.ErrNameTaken
 }
@@ -131,7 +132,7 @@ func (p scope) change(ctx context.Context, r *rollout.Rollout, op rollout.Operat
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		if apierror.Gone(err) {
-			return errCacheBehind
+			return edge.ErrStale
 		}
 		return err
 	}

@@ -129,12 +129,6 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// errCacheBehind means that the cache does not show yet what exists.
-var errCacheBehind = edge.ErrStale
-
-// outdated reports whether an error means that the pass read an old state.
-func outdated(err error) bool { return edge.Outdated(err) }
-
 // Reconcile brings a deployment closer to its spec.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return c.edge.Reconcile(ctx, req)
@@ -147,7 +141,7 @@ func (c *Controller) pass(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	}
 	p := scope{Controller: c, memory: c.memory.Of(client.ObjectKeyFromObject(deployment))}
 	if !p.fresh(deployment, sets) {
-		return 0, errCacheBehind
+		return 0, edge.ErrStale
 	}
 	return p.reconcile(ctx, deployment, sets)
 }
@@ -243,7 +237,7 @@ func (p scope) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploy
 			failure = errors.Join(failure, p.deleteSet(ctx, set))
 		}
 	}
-	if outdated(failure) {
+	if edge.Outdated(failure) {
 		return 0, failure
 	}
 	now := p.Clock.Now()

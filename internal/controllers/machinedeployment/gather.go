@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
+	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
@@ -166,7 +167,7 @@ func (p scope) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1a
 		if !machine.DeletionTimestamp.IsZero() {
 			p.memory.machines.Forget(client.ObjectKeyFromObject(machine))
 		} else if !p.memory.machines.Fresh(machine) {
-			return nil, errCacheBehind // a Machine may be another set's by now
+			return nil, edge.ErrStale // a Machine may be another set's by now
 		}
 	}
 	slices.SortFunc(machines, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })

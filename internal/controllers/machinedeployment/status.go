@@ -30,7 +30,7 @@ func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome
 	if o.Failure == nil && !begins {
 		deployment, o.Failure = p.annotate(ctx, after, deployment)
 	}
-	if outdated(o.Failure) {
+	if edge.Outdated(o.Failure) {
 		return 0, o.Failure
 	}
 	next := status.Next(r, o)
