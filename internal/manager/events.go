@@ -52,7 +52,7 @@ func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
 }
 
 func (e *events) recorder(component string) record.EventRecorder {
-	return recorder.Printable(e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component}))
+	return recorder.New(e.broadcaster.NewRecorder(e.scheme, corev1.EventSource{Component: component}))
 }
 
 func (e *events) shutdown() { e.broadcaster.Shutdown() }

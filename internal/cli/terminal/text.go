@@ -9,7 +9,7 @@ import (
 )
 
 // Text is an output for texts, some of which come from providers, guests and users. It replaces unprintable
-// characters, so that texts cannot control the terminal on which they are read; see messages.Printable. Use
+// characters, so that texts cannot control the terminal on which they are read; see messages.ToPrintable. Use
 // NewText to create one.
 type Text struct {
 	out io.Writer
@@ -38,7 +38,7 @@ func (t *Text) Write(p []byte) (int, error) {
 	all := append(t.begun, p...)
 	end := whole(all)
 	t.begun = append([]byte(nil), all[end:]...)
-	if _, err := io.WriteString(t.out, messages.Printable(string(all[:end]))); err != nil {
+	if _, err := io.WriteString(t.out, messages.ToPrintable(string(all[:end]))); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -20,7 +20,7 @@ func FuzzText(f *testing.F) {
 				t.Fatalf("wrote %d: %v", n, err)
 			}
 		}
-		if want := messages.Printable(string(text) + "\n"); out.String() != want {
+		if want := messages.ToPrintable(string(text) + "\n"); out.String() != want {
 			t.Errorf("%q in pieces of %d becomes %q, want %q", text, step, &out, want)
 		}
 	})

@@ -177,7 +177,7 @@ func (i *Instance) reduce(req Request) {
 	if !req.NodeExpected && len(validation.IsValidLabelValue(i.NodeName)) > 0 {
 		i.NodeName = ""
 	}
-	if len(i.FailureDomain) > longestDomain || !Printable(i.FailureDomain) {
+	if len(i.FailureDomain) > longestDomain || !IsPrintable(i.FailureDomain) {
 		i.FailureDomain = ""
 	}
 }
@@ -185,7 +185,7 @@ func (i *Instance) reduce(req Request) {
 // unstorable returns what of an instance no API server stores; empty if nothing.
 func (i *Instance) unstorable() string {
 	switch {
-	case len(i.ProviderID) > longestID || !Printable(i.ProviderID):
+	case len(i.ProviderID) > longestID || !IsPrintable(i.ProviderID):
 		return "the driver named a provider ID that cannot be stored"
 	case len(validation.IsValidLabelValue(i.NodeName)) > 0:
 		return "the driver named a node whose name cannot be the value of a label"
@@ -214,11 +214,11 @@ func storable(addresses []corev1.NodeAddress) []corev1.NodeAddress {
 
 func unusable(a corev1.NodeAddress) bool {
 	text := string(a.Type) + a.Address
-	return len(text) > longestAddress || !Printable(text)
+	return len(text) > longestAddress || !IsPrintable(text)
 }
 
-// Printable reports whether a text of a driver is UTF-8 in one line that controls no terminal.
-func Printable(text string) bool {
+// IsPrintable reports whether a text of a driver is UTF-8 in one line that controls no terminal.
+func IsPrintable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 

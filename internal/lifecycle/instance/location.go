@@ -63,7 +63,7 @@ func (e *Engine) locate(ctx context.Context, req Request) (place, error) {
 		return p, err
 	case resp == nil || resp.Location == "":
 		return p, unnamed(nil)
-	case len(resp.Location) > longestID || !Printable(resp.Location):
+	case len(resp.Location) > longestID || !IsPrintable(resp.Location):
 		return p, status.Error(codes.Internal, "the driver named a location that cannot be stored")
 	}
 	p.at = resp.Location

@@ -86,7 +86,7 @@ func shown(texts []string) []string {
 		if len(all) == mostDifferences-1 && len(texts) > mostDifferences {
 			return append(all, fmt.Sprintf("%d more", len(texts)-i))
 		}
-		if len(text) > longestDifference || !Printable(text) || strings.TrimSpace(text) == "" {
+		if len(text) > longestDifference || !IsPrintable(text) || strings.TrimSpace(text) == "" {
 			text = "something that the driver does not name properly"
 		}
 		if !slices.Contains(all, text) {

@@ -149,7 +149,7 @@ func readMessage(f podDir) string {
 	}
 	defer file.Close()
 	content, _ := io.ReadAll(io.LimitReader(file, maxMessage))
-	return strings.TrimSpace(messages.Printable(strings.ToValidUTF8(string(content), "?")))
+	return strings.TrimSpace(messages.ToPrintable(strings.ToValidUTF8(string(content), "?")))
 }
 
 // openRegular opens a file that a process may have replaced. A link is an error, and so is a pipe, for which an

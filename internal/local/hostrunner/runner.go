@@ -83,7 +83,7 @@ func newRunner(config Config) (*runner, error) {
 			Config: config,
 			client: client,
 			vms:    objects.Resource(vmv1alpha1.SchemeGroupVersion.WithResource("virtualmachines")),
-			events: recorder.Printable(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name})),
+			events: recorder.New(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: config.Name})),
 		},
 		broadcaster: broadcaster,
 		workers:     map[types.UID]*worker{},

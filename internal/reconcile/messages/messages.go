@@ -98,10 +98,9 @@ func Duration(d time.Duration) string {
 	return text
 }
 
-// Printable returns a text of somebody else, such as a provider or a guest, as a terminal may get it:
-// with a space for each character that is not printed, but for line breaks and tabs. Escape
-// sequences would move the cursor, or make the terminal type.
-func Printable(text string) string {
+// ToPrintable makes a text from a provider or a guest safe for a terminal: it replaces each character that is not
+// printable, except line breaks and tabs, by a space. Escape sequences would move the cursor, or make the terminal type.
+func ToPrintable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
 			return r
@@ -112,7 +111,7 @@ func Printable(text string) string {
 
 // Line returns such a text in one line, without trailing spaces.
 func Line(text string) string {
-	return strings.TrimRight(strings.NewReplacer("\n", " ", "\t", " ").Replace(Printable(text)), " ")
+	return strings.TrimRight(strings.NewReplacer("\n", " ", "\t", " ").Replace(ToPrintable(text)), " ")
 }
 
 // Cut replaces what Shorten has left out.
@@ -122,7 +121,7 @@ const Cut = " [...] "
 // the end, where a description has its next step. What is not UTF-8 is replaced, as the API server
 // does, so that the text can be compared with a stored one, and what is not printable, too.
 func Shorten(text string, longest int) string {
-	text = Printable(strings.ToValidUTF8(text, "\uFFFD"))
+	text = ToPrintable(strings.ToValidUTF8(text, "\uFFFD"))
 	if len(text) <= longest {
 		return text
 	}

@@ -13,7 +13,7 @@ func FuzzPrintable(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		got := Printable(text)
+		got := ToPrintable(text)
 		bad := func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 		if strings.ContainsFunc(got, bad) || !utf8.ValidString(got) {
 			t.Errorf("%q becomes %q", text, got)

@@ -35,7 +35,7 @@ func TestShortenKeepsBothEnds(t *testing.T) {
 			t.Fatalf("%q becomes %q, of %d bytes", text, got, len(got))
 		}
 		begin, end, cut := strings.Cut(got, Cut)
-		valid := Printable(strings.ToValidUTF8(text, "\uFFFD"))
+		valid := ToPrintable(strings.ToValidUTF8(text, "\uFFFD"))
 		if !cut && got != valid || cut && !(strings.HasPrefix(valid, begin) && strings.HasSuffix(valid, end)) {
 			t.Fatalf("%q becomes %q", text, got)
 		}

@@ -235,10 +235,10 @@ func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachin
 func domainsOf(resp *driver.ListFailureDomainsResponse) []infrav1.FailureDomain {
 	named := map[string]infrav1.FailureDomain{}
 	for _, domain := range resp.FailureDomains {
-		if domain.Name != "" && len(domain.Name) <= longestName && instance.Printable(domain.Name) {
+		if domain.Name != "" && len(domain.Name) <= longestName && instance.IsPrintable(domain.Name) {
 			attributes := maps.Clone(domain.Attributes)
 			// JSON cannot hold all of them, so that what is stored would differ from them in every pass.
-			maps.DeleteFunc(attributes, func(key, value string) bool { return !instance.Printable(key) || !instance.Printable(value) })
+			maps.DeleteFunc(attributes, func(key, value string) bool { return !instance.IsPrintable(key) || !instance.IsPrintable(value) })
 			named[domain.Name] = infrav1.FailureDomain{Name: domain.Name, ControlPlane: new(true), Attributes: attributes}
 		}
 	}

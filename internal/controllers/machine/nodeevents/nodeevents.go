@@ -30,7 +30,7 @@ func Start(cluster *rest.Config, scheme *runtime.Scheme, log logr.Logger) (event
 	broadcaster.StartRecordingToSink(&optionalSink{
 		EventSink: &typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")}, clock: clock.RealClock{}, log: log,
 	})
-	return recorder.Printable(broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "machine-controller"})), broadcaster.Shutdown, nil
+	return recorder.New(broadcaster.NewRecorder(scheme, corev1.EventSource{Component: "machine-controller"})), broadcaster.Shutdown, nil
 }
 
 // forbiddenRetry is how long events are dropped after one was forbidden.

@@ -205,7 +205,7 @@ func defaultMessage(reason string) string {
 // influence the message. It never splits a character: the API server would replace the invalid remainder, and the
 // condition would then differ from the message in every pass.
 func Truncate(message string) string {
-	message = messages.Printable(strings.ToValidUTF8(message, "\uFFFD"))
+	message = messages.ToPrintable(strings.ToValidUTF8(message, "\uFFFD"))
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "")
 	}

@@ -109,7 +109,7 @@ func (p Provisioner) Run(ctx context.Context) error {
 	w := &worker{
 		Provisioner: p,
 		files:       files,
-		events:      recorder.Printable(events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})),
+		events:      recorder.New(events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})),
 		claims:      core.PersistentVolumeClaims().Lister(),
 		volumes:     core.PersistentVolumes().Lister(),
 		queue: workqueue.NewTypedRateLimitingQueue(

@@ -14,8 +14,8 @@ import (
 // Longest is how many bytes the text of an event may have.
 const Longest = 4 << 10
 
-// Printable returns a recorder whose texts are short and printable. All recorders are made so.
-func Printable(inner record.EventRecorder) record.EventRecorder { return printable{inner} }
+// New returns a recorder that shortens the texts of events and makes them printable. All recorders are made with it.
+func New(inner record.EventRecorder) record.EventRecorder { return printable{inner} }
 
 type printable struct{ record.EventRecorder }
 

@@ -14,7 +14,7 @@ import (
 
 func TestEventsControlNoTerminal(t *testing.T) {
 	fake := record.NewFakeRecorder(3)
-	recorder := Printable(fake)
+	recorder := New(fake)
 	recorder.Event(nil, corev1.EventTypeNormal, "R", "a\x1b[2Jb")
 	recorder.Eventf(nil, corev1.EventTypeNormal, "R", "%s", "a\x1b[2Jb")
 	recorder.AnnotatedEventf(nil, nil, corev1.EventTypeNormal, "R", "%s", "a\x1b[2Jb")
@@ -32,7 +32,7 @@ func TestEventsControlNoTerminal(t *testing.T) {
 // TestAllRecordersArePrintable: there is no way around this package.
 func TestAllRecordersArePrintable(t *testing.T) {
 	made, seen := regexp.MustCompile(`\.NewRecorder\(|GetEventRecorder(For)?\(`), 0
-	printable := regexp.MustCompile(`recorder\.Printable\([a-z.]+\.NewRecorder\(`)
+	printable := regexp.MustCompile(`recorder\.New\([a-z.]+\.NewRecorder\(`)
 	err := filepath.WalkDir("../../..", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
