@@ -41,7 +41,7 @@ var notOfObjects = regexp.MustCompile(`apierrors\.(IsConflict|IsAlreadyExists)\(
 // TestControllers_TellWebhooksFromConflicts checks that conflicts are recognized by package apierror: a webhook may deny a
 // write with the status code of a conflict, too.
 func TestControllers_TellWebhooksFromConflicts(t *testing.T) {
-	for _, folder := range []string{"internal/controllers", "internal/lifecycle", "internal/reconcile"} {
+	for _, folder := range []string{"internal/autoscaler", "internal/controllers", "internal/lifecycle", "internal/local", "internal/reconcile"} {
 		for path, text := range sources(t, folder) {
 			if found := notOfObjects.FindString(text); found != "" && filepath.Base(filepath.Dir(path)) != "apierror" {
 				t.Errorf("%s uses %s...), which webhooks can cause; use package apierror", path, found)

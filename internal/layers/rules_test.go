@@ -133,14 +133,14 @@ var rules = []rule{
 	// What serves autoscalers. It reads the annotations by the rules of the pool.
 	{
 		from: []string{"internal/autoscaler"},
-		may:  []string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/fieldindex", "internal/connlimit", pool},
+		may:  []string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/apierror", "internal/reconcile/fieldindex", "internal/connlimit", pool},
 	},
 
 	// The manager's side of drivers in other processes.
 	{from: []string{"internal/pluginserver"}, may: []string{"api", "proto", "driver", "internal/connlimit"}},
 
 	// What runs around the controllers on one host.
-	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/loop"}},
+	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/apierror", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/loop"}},
 
 	// Where everything is put together.
 	{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/autoscaler"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
@@ -187,9 +188,9 @@ func failed(doing string, err error) error {
 		code = codes.DeadlineExceeded
 	case apierrors.IsForbidden(err):
 		code = codes.PermissionDenied
-	case apierrors.IsConflict(err):
+	case apierror.Conflict(err):
 		code = codes.Aborted
-	case apierrors.IsInvalid(err):
+	case apierrors.IsInvalid(err), apierror.Denied(err):
 		code = codes.FailedPrecondition
 	}
 	return status.Error(code, fmt.Sprintf("%s: %v", doing, err))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
 	"slices"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,6 +84,10 @@ func TestSizeOfAGroupThatWasChanged(t *testing.T) {
 // TestAnswersToFailures: a change under a version that is not the newest is tried again, and other failures
 // have the code that says what they are.
 func TestAnswersToFailures(t *testing.T) {
+	denied := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
+		Message: `admission webhook "freeze.example.com" denied the request: the cluster is frozen`,
+	}}
 	deployments := schema.GroupResource{Group: v1alpha1.SchemeGroupVersion.Group, Resource: "machinedeployments"}
 	for name, s := range map[string]struct {
 		id      string
@@ -91,6 +97,7 @@ func TestAnswersToFailures(t *testing.T) {
 	}{
 		"somebody else was first": {"", 1, []error{apierrors.NewConflict(deployments, "pool", nil)}, codes.OK},
 		"somebody else always is": {"", 1, slices.Repeat([]error{apierrors.NewConflict(deployments, "pool", nil)}, tries), codes.Aborted},
+		"a webhook denies it":     {"", 1, []error{denied}, codes.FailedPrecondition},
 		"no rights":               {"", 1, []error{apierrors.NewForbidden(deployments, "pool", nil)}, codes.PermissionDenied},
 		"the API server is away":  {"", 1, []error{context.DeadlineExceeded}, codes.DeadlineExceeded},
 		"it is busy":              {"", 1, []error{apierrors.NewTooManyRequests("busy", 1)}, codes.Unavailable},

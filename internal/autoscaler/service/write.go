@@ -7,12 +7,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/autoscaler"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
@@ -104,7 +104,7 @@ func (s *Service) changeNewest(ctx context.Context, id string, f func(*v1alpha1.
 			return nil, err
 		}
 		err = s.Live.Patch(ctx, next, client.MergeFromWithOptions(deployment, client.MergeFromWithOptimisticLock{}))
-		if !apierrors.IsConflict(err) {
+		if !apierror.Conflict(err) {
 			return next, err
 		}
 	}

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 // Intervals of the heartbeats, as in the kubelet.
@@ -124,7 +125,7 @@ func (n *node) update(ctx context.Context) error {
 		if err == nil {
 			n.Log.Info("registered the Node", "node", n.Name)
 		}
-		if apierrors.IsAlreadyExists(err) {
+		if apierror.Taken(err) {
 			return nil // the watch has not caught up
 		}
 		return err
@@ -153,7 +154,7 @@ func (n *node) patch(ctx context.Context, from, to *corev1.Node, subresources ..
 		return err
 	}
 	_, err = n.client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, subresources...)
-	return client.IgnoreNotFound(err) // the watch reports a deletion
+	return apierror.IgnoreGone(err) // the watch reports a deletion
 }
 
 // setCondition keeps the times of a condition that did not change, and its heartbeat until it is outdated.

@@ -8,14 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/local/directory"
 	"github.com/millwright-dev/millwright/internal/local/process"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -299,10 +298,10 @@ func (w *worker) report(ctx context.Context) flow.Result {
 	}
 	patched, err := w.client.CoreV1().Pods(w.pod.Namespace).Patch(
 		ctx, w.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) {
+	if apierror.Gone(err) {
 		return flow.Wait(0, "the watch to report that the Pod is gone")
 	}
-	if apierrors.IsConflict(err) {
+	if apierror.Conflict(err) {
 		return conflict()
 	}
 	if err != nil {
@@ -342,8 +341,8 @@ func (w *worker) cleanUp(ctx context.Context) flow.Result {
 		GracePeriodSeconds: ptr.To[int64](0),
 		Preconditions:      metav1.NewUIDPreconditions(string(w.pod.UID)),
 	})
-	if apierrors.IsConflict(err) {
+	if apierror.Conflict(err) {
 		return conflict()
 	}
-	return flow.Fail(client.IgnoreNotFound(err))
+	return flow.Fail(apierror.IgnoreGone(err))
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -32,6 +31,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages/recorder"
 )
 
@@ -71,7 +71,7 @@ func EnsureClass(ctx context.Context, client kubernetes.Interface, name string) 
 		AllowVolumeExpansion: ptr.To(true),
 	}
 	_, err := client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
+	if apierror.Taken(err) {
 		// A StorageClass of an earlier version does not allow it.
 		_, err = client.StorageV1().StorageClasses().Patch(ctx, name, types.MergePatchType, []byte(`{"allowVolumeExpansion":true}`), metav1.PatchOptions{})
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/confine"
 	"github.com/millwright-dev/millwright/internal/loop"
+	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
 const (
@@ -63,7 +64,7 @@ func (w *worker) provision(ctx context.Context, name item) error {
 	}
 	volume := w.volume(claim, filepath.Join(w.Dir, string(claim.UID)))
 	_, err = w.Client.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
+	if apierror.Taken(err) {
 		return nil // by an earlier attempt
 	}
 	if err != nil {
@@ -164,7 +165,7 @@ func (w *worker) reclaim(ctx context.Context, name item) error {
 	}
 	precondition := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(volume.UID))}
 	err = w.Client.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, precondition)
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err != nil && !apierror.Gone(err) && !apierror.Conflict(err) {
 		return fmt.Errorf("deleting PersistentVolume %s: %w", volume.Name, err)
 	}
 	w.Log.Info("removed a volume", "volume", volume.Name)
