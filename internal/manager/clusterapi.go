@@ -123,7 +123,9 @@ func (a *assembly) clusterAPIControllers() []controller {
 			WatchFilter: a.ClusterAPI.WatchFilter, FailureDomains: a.mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
 			Drivers: a.Drivers, Run: a.runner.Go, Wake: asked.Wake, TaskEnds: asked,
 		}),
-		template.New(template.Options{Client: a.mgr.GetClient(), WatchFilter: a.ClusterAPI.WatchFilter}),
-		finalizers.NewForClasses(a.mgr.GetClient()),
+		template.New(template.Options{
+			Client: a.mgr.GetClient(), Events: a.events.recorder("millwrightmachinetemplate-controller"), WatchFilter: a.ClusterAPI.WatchFilter,
+		}),
+		finalizers.NewForClasses(a.mgr.GetClient(), a.events.recorder("millwrightmachine-controller")),
 	}
 }

@@ -67,8 +67,10 @@ func (a *assembly) mcmControllers() ([]controller, error) {
 		machines.Migration = older.Migration
 		ofMachines := machine.New(machines)
 		sets.Location, sets.Capacity = ofMachines.Location, a.capacity
-		all = append(all, older, ofMachines, machineclass.New(a.mgr.GetClient()), machineclass.NewForSecrets(a.mgr.GetClient()))
-		all = append(all, a.nodeControllers(machines.Tokens)...)
+		all = append(all, older, ofMachines,
+			machineclass.New(a.mgr.GetClient(), a.events.recorder("machineclass-controller")),
+			machineclass.NewForSecrets(a.mgr.GetClient(), a.events.recorder("machineclass-controller")))
+		all = append(all, a.nodeControllers(machines)...)
 	}
 	if a.runs(HalfSets) {
 		deployments := machinedeployment.Options{
@@ -84,16 +86,16 @@ func (a *assembly) mcmControllers() ([]controller, error) {
 }
 
 // nodeControllers are those of the target's Nodes and of their certificates.
-func (a *assembly) nodeControllers(tokens *bootstrap.Tokens) []controller {
+func (a *assembly) nodeControllers(machines machine.Options) []controller {
 	if a.joined == nil {
 		return nil
 	}
 	all := []controller{unmanaged.New(unmanaged.Options{
-		Machines: a.mgr.GetClient(), Target: a.joined, Clock: clock.RealClock{}, Grace: a.CreationTimeout,
+		Machines: a.mgr.GetClient(), Target: a.joined, Events: machines.NodeEvents, Clock: clock.RealClock{}, Grace: a.CreationTimeout,
 	})}
 	if a.ApproveNodeCertificates {
 		all = append(all, nodecertificate.New(nodecertificate.Options{
-			Machines: a.mgr.GetClient(), Target: a.joined, Tokens: tokens, Reserved: a.ReservedNode,
+			Machines: a.mgr.GetClient(), Target: a.joined, Tokens: machines.Tokens, Reserved: a.ReservedNode,
 			Events: a.events.recorder("node-certificate-controller"), Clock: clock.RealClock{},
 		}))
 	}

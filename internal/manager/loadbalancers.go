@@ -67,8 +67,13 @@ func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
 		return err
 	}
 	pages.missing.Store(missingCaches)
+	events, err := newEvents(cfg.Control, mgr.GetScheme())
+	if err != nil {
+		return err
+	}
+	defer events.shutdown()
 	options := balancer.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clock.RealClock{}, Namespace: cfg.Namespace, WatchFilter: cfg.WatchFilter,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: events.recorder("load-balancer-controller"), Clock: clock.RealClock{}, Namespace: cfg.Namespace, WatchFilter: cfg.WatchFilter,
 		Name: cfg.Name, Host: cfg.Host, FirstPort: cfg.FirstPort, LastPort: cfg.LastPort, MaxPerNamespace: cfg.MaxPerNamespace,
 		Listen: func(port int32) (net.Listener, error) {
 			return loadbalancer.Listen(ctx, net.JoinHostPort(cfg.Address, fmt.Sprint(port)))

@@ -92,7 +92,7 @@ func New(opts Options) *Controller {
 	}
 	c.Secrets = finalizers.NewForSecrets(opts.Client, opts.Live, func(machine *infrav1.MillwrightMachine) bool {
 		return c.watched(machine) && c.Drivers.Has(machine.Spec.Driver)
-	})
+	}, opts.Events)
 	c.edge = edge.Reconciler[*infrav1.MillwrightMachine]{
 		Reader: c.Client, Kind: &infrav1.MillwrightMachine{}, Written: &c.written, Pass: c.pass, Forget: c.forget, Events: c.Events,
 	}

@@ -175,7 +175,7 @@ func TestStaleCacheHoldsNoSecret(t *testing.T) {
 		},
 	})
 	key := client.ObjectKeyFromObject(h.cloud())
-	secrets := finalizers.NewForSecrets(stale, h.client, func(*infrav1.MillwrightMachine) bool { return true })
+	secrets := finalizers.NewForSecrets(stale, h.client, func(*infrav1.MillwrightMachine) bool { return true }, nil)
 	expect := func(when string, want bool) {
 		t.Helper()
 		if err := settle(t, secrets, key); err != nil {

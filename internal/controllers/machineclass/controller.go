@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,10 +31,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
 )
 
-// New returns the controller of MachineClasses. The client's reads come from the cache.
-func New(c client.Client) *inuse.Controller {
+// New returns the controller of MachineClasses. The client's reads come from the cache. Events are about MachineClasses.
+func New(c client.Client, events record.EventRecorder) *inuse.Controller {
 	return inuse.New(inuse.Options{
-		Name: "machineclass", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: v1alpha1.FinalizerMCM,
+		Name: "machineclass", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: v1alpha1.FinalizerMCM, Events: events,
 		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) { return classInUse(ctx, c, key) },
 		Watch: func(b *builder.Builder) {
 			b.Watches(&v1alpha1.Machine{}, machineEvents(), builder.WithPredicates(referenceChanges()))
@@ -45,17 +46,17 @@ func New(c client.Client) *inuse.Controller {
 }
 
 // NewForSecrets returns the controller of the Secrets of MachineClasses. The client's reads come
-// from the cache.
-func NewForSecrets(c client.Client) *inuse.Controller {
+// from the cache. Events are about Secrets.
+func NewForSecrets(c client.Client, events record.EventRecorder) *inuse.Controller {
 	return inuse.New(inuse.Options{
-		Name: "secret", Client: c, Kind: &corev1.Secret{}, Finalizer: v1alpha1.FinalizerSecret,
+		Name: "secret", Client: c, Kind: &corev1.Secret{}, Finalizer: v1alpha1.FinalizerSecret, Events: events,
 		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) {
 			return found(ctx, c, &v1alpha1.MachineClassList{}, client.MatchingFields{fieldindex.ClassBySecret: key.String()})
 		},
 		Watch: func(b *builder.Builder) {
 			b.Watches(&v1alpha1.MachineClass{}, handler.EnqueueRequestsFromMapFunc(secretsOf), builder.WithPredicates(secretChanges()))
 		},
-		Events: predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		Filter: predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			return !slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 		}},
 	})

@@ -29,8 +29,8 @@ type harness struct {
 func newHarness(t *testing.T) *harness {
 	t.Helper()
 	h := &harness{Env: env.New(t), T: t}
-	h.RunControllers(t, func(mgr ctrl.Manager, _ record.EventRecorder) error {
-		return errors.Join(machineclass.New(mgr.GetClient()).SetupWithManager(mgr), machineclass.NewForSecrets(mgr.GetClient()).SetupWithManager(mgr))
+	h.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
+		return errors.Join(machineclass.New(mgr.GetClient(), events).SetupWithManager(mgr), machineclass.NewForSecrets(mgr.GetClient(), events).SetupWithManager(mgr))
 	})
 	return h
 }

@@ -67,7 +67,7 @@ var secretKey = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "n", Na
 // comes before the cache shows what the event of the other led to.
 func TestOnePatchPerFinalizer(t *testing.T) {
 	b := newBehind(t)
-	c := NewForSecrets(b)
+	c := NewForSecrets(b, nil)
 	pass := func() ctrl.Result {
 		t.Helper()
 		result, err := c.Reconcile(t.Context(), secretKey)
@@ -106,7 +106,7 @@ func TestPatchOfAFinalizerFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBehind(t)
 			b.refuse = tc.refuse
-			result, err := NewForSecrets(b).Reconcile(t.Context(), secretKey)
+			result, err := NewForSecrets(b, nil).Reconcile(t.Context(), secretKey)
 			if again := result.RequeueAfter > 0; again != tc.again || !errors.Is(err, tc.err) {
 				t.Errorf("again: %v, err %v; want %v, %v", again, err, tc.again, tc.err)
 			}

@@ -89,7 +89,7 @@ func passes(t *testing.T, c client.Client, object client.Object) (found client.O
 	t.Helper()
 	controllers := map[bool]interface {
 		Reconcile(context.Context, ctrl.Request) (ctrl.Result, error)
-	}{true: New(c), false: NewForSecrets(c)}
+	}{true: New(c, nil), false: NewForSecrets(c, nil)}
 	_, isClass := object.(*v1alpha1.MachineClass)
 	key := client.ObjectKeyFromObject(object)
 	found = object.DeepCopyObject().(client.Object)

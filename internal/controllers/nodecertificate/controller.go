@@ -70,6 +70,7 @@ func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
 	c.edge = edge.Reconciler[*certificatesv1.CertificateSigningRequest]{
 		Reader: opts.Target.Client(), Kind: &certificatesv1.CertificateSigningRequest{}, ReadOnly: true, Pass: c.pass,
+		Events: opts.Events,
 	}
 	return c
 }
@@ -214,7 +215,8 @@ func (c *Controller) write(ctx context.Context, request *certificatesv1.Certific
 		LastUpdateTime: metav1.NewTime(c.Clock.Now()),
 	})
 	if err := apierror.IgnoreGone(c.Target.Client().SubResource("approval").Update(ctx, decided)); err != nil {
-		return fmt.Errorf("deciding on certificate signing request %s: %w", request.Name, err)
+		// The request is in the target cluster, where Events records nothing.
+		return edge.About(machine, fmt.Errorf("deciding on certificate signing request %s: %w", request.Name, err))
 	}
 	ctrl.LoggerFrom(ctx).Info("decided", "decision", made.kind, "reason", made.reason, "machine", client.ObjectKeyFromObject(machine))
 	if made.kind == certificatesv1.CertificateDenied {

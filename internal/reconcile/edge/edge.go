@@ -42,7 +42,7 @@ func Outdated(err error) bool { return errors.Is(err, ErrStale) || apierror.Conf
 // back-off.
 type Reconciler[T client.Object] struct {
 	// Reader reads the objects, usually from a cache. If nil, they are not read: Pass gets an object that has only a
-	// name.
+	// name, and may fill it, since events refer to it.
 	Reader client.Reader
 	// Kind is an empty object of the kind. Required.
 	Kind T
@@ -56,7 +56,8 @@ type Reconciler[T client.Object] struct {
 	Pass func(ctx context.Context, object T) (time.Duration, error)
 	// Forget drops what the controller remembers of an object that does not exist any more. Optional.
 	Forget func(key client.ObjectKey)
-	// Events gets an event if a write is denied. Optional.
+	// Events gets an event if a write is denied. It is about the object of Pass unless the error is marked with About.
+	// Optional.
 	Events record.EventRecorder
 
 	said expectations.Memory[events.Said]
@@ -79,7 +80,7 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	case r.Events != nil && apierror.Denied(err) && !errors.As(err, new(reported)):
 		if said := r.said.Of(req.NamespacedName); said.News(ReasonWriteDenied, err.Error()) {
 			message := messages.Shorten(fmt.Sprintf("A write was denied and is retried: %v", err), longestMessage)
-			r.Events.Event(object, corev1.EventTypeWarning, ReasonWriteDenied, message)
+			r.Events.Event(subject(err, object), corev1.EventTypeWarning, ReasonWriteDenied, message)
 		}
 	}
 	return ctrl.Result{}, err
@@ -132,6 +133,30 @@ func Reported(err error) error {
 		return nil
 	}
 	return reported{err}
+}
+
+// about is an error about another object than the reconciled one.
+type about struct {
+	error
+	object client.Object
+}
+
+func (e about) Unwrap() error { return e.error }
+
+// About marks an error with the object that its event is about, if that is not the reconciled one.
+func About(object client.Object, err error) error {
+	if err == nil {
+		return nil
+	}
+	return about{err, object}
+}
+
+// subject returns the object that the event of an error is about.
+func subject(err error, reconciled client.Object) client.Object {
+	if other := (about{}); errors.As(err, &other) {
+		return other.object
+	}
+	return reconciled
 }
 
 // Result returns what a Pass returns after its steps ended with an outcome.

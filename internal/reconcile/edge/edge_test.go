@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,31 @@ func TestReconciler_EventOfDenialIsNotRepeated(t *testing.T) {
 				t.Errorf("event %q", said)
 			}
 		}
+	}
+}
+
+// subjects records what events are about.
+type subjects struct {
+	record.EventRecorder
+	names []string
+}
+
+func (s *subjects) Event(object runtime.Object, _, _, _ string) {
+	s.names = append(s.names, object.(client.Object).GetName())
+}
+
+func TestReconciler_EventOfDenialIsAboutTheMarkedObject(t *testing.T) {
+	h, about := newHarness(t, fixture.Secret()), &subjects{}
+	h.Events = about
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
+	for _, err := range []error{denial, nil, fmt.Errorf("writing: %w", edge.About(other, denial)), edge.About(other, nil)} {
+		h.err = err
+		if _, got := h.Reconcile(t.Context(), request); !errors.Is(got, err) {
+			t.Errorf("returns %v, want %v", got, err)
+		}
+	}
+	if want := []string{fixture.Class, "other"}; !slices.Equal(about.names, want) {
+		t.Errorf("events are about %q, want %q", about.names, want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// Options configure a Controller. All fields but Events are required.
+// Options configure a Controller. All fields but Filter and Events are required.
 type Options struct {
 	// Name of the controller.
 	Name string
@@ -32,8 +33,10 @@ type Options struct {
 	InUse func(ctx context.Context, key client.ObjectKey) (bool, error)
 	// Watch adds the watches of the objects that refer to the kind.
 	Watch func(*builder.Builder)
-	// Events selects the events of the kind itself that are handled. If nil, all are.
-	Events predicate.Predicate
+	// Filter selects the watch events of the kind itself that are handled. If nil, all are.
+	Filter predicate.Predicate
+	// Events gets an event on an object if a write to it is denied. If nil, there is none.
+	Events record.EventRecorder
 }
 
 // Controller adds a finalizer to the objects of one kind that are in use, and removes it from
@@ -49,17 +52,17 @@ type Controller struct {
 // New makes a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
-	c.edge = edge.Reconciler[client.Object]{Reader: opts.Client, Kind: opts.Kind, Written: &c.written, Pass: c.pass}
+	c.edge = edge.Reconciler[client.Object]{Reader: opts.Client, Kind: opts.Kind, Written: &c.written, Pass: c.pass, Events: opts.Events}
 	return c
 }
 
 // SetupWithManager registers the controller and its watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
-	var events []builder.ForOption
-	if c.Events != nil {
-		events = append(events, builder.WithPredicates(c.Events))
+	var options []builder.ForOption
+	if c.Filter != nil {
+		options = append(options, builder.WithPredicates(c.Filter))
 	}
-	b := ctrl.NewControllerManagedBy(mgr).Named(c.Name).For(c.Kind, events...).
+	b := ctrl.NewControllerManagedBy(mgr).Named(c.Name).For(c.Kind, options...).
 		WithOptions(controller.Options{RateLimiter: expectations.RateLimiter()})
 	c.Watch(b)
 	if err := b.Complete(c); err != nil {

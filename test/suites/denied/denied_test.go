@@ -133,15 +133,15 @@ func (w *world) engine() *instance.Engine {
 var controllers = map[string]struct {
 	object client.Object
 	others []client.Object
-	// silent means that no event is expected: the controller has no recorder, or the status reports the error.
+	// silent means that no event is expected, because the status reports the error.
 	silent bool
 	begin  func(*world) reconcile.Reconciler
 }{
 	"machine": {object: fixture.Machine(), others: []client.Object{fixture.MachineClass(), fixture.Secret()}, begin: func(w *world) reconcile.Reconciler {
 		return machine.New(machine.Options{Client: w, Engine: w.engine(), Events: w.events, Clock: w.clock})
 	}},
-	"unmanaged node": {object: fixture.Node(), silent: true, begin: func(w *world) reconcile.Reconciler {
-		return unmanaged.New(unmanaged.Options{Machines: w, Target: w.target(), Clock: w.clock})
+	"unmanaged node": {object: fixture.Node(), begin: func(w *world) reconcile.Reconciler {
+		return unmanaged.New(unmanaged.Options{Machines: w, Target: w.target(), Events: w.events, Clock: w.clock})
 	}},
 	"machineset": {object: fixture.MachineSet(), silent: true, begin: func(w *world) reconcile.Reconciler {
 		return machineset.New(machineset.Options{Client: w, Live: w, Events: w.events, Clock: w.clock})
@@ -149,8 +149,11 @@ var controllers = map[string]struct {
 	"machinedeployment": {object: fixture.MachineDeployment(), silent: true, begin: func(w *world) reconcile.Reconciler {
 		return machinedeployment.New(machinedeployment.Options{Client: w, Live: w, Events: w.events, Clock: w.clock})
 	}},
-	"machineclass": {object: fixture.MachineClass(), silent: true, others: []client.Object{fixture.Machine()}, begin: func(w *world) reconcile.Reconciler {
-		return machineclass.New(w)
+	"machineclass": {object: fixture.MachineClass(), others: []client.Object{fixture.Machine()}, begin: func(w *world) reconcile.Reconciler {
+		return machineclass.New(w, w.events)
+	}},
+	"machineclass's secrets": {object: fixture.Secret(), others: []client.Object{fixture.MachineClass()}, begin: func(w *world) reconcile.Reconciler {
+		return machineclass.NewForSecrets(w, w.events)
 	}},
 	"legacyclass": {
 		object: &legacy.AWSMachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "old"}},
@@ -167,7 +170,7 @@ var controllers = map[string]struct {
 		},
 	},
 	"nodecertificate": {
-		object: &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "join"}}, silent: true,
+		object: &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "join"}},
 		others: []client.Object{fixture.Machine(func(m *v1alpha1.Machine) { m.Labels[v1alpha1.NodeLabelKey] = "machine" })},
 		begin: func(w *world) reconcile.Reconciler {
 			tokens := &bootstrap.Tokens{Target: w, Installation: fixture.Namespace, Clock: w.clock}
@@ -199,19 +202,19 @@ var controllers = map[string]struct {
 		return capi.New(capi.Options{Client: w, Live: w, Engine: w.engine(), Events: w.events, Clock: w.clock, Drivers: registry.Only("fake", fake.New(fake.Config{}))})
 	}},
 	"capi's secrets": {
-		object: fixture.Secret(), silent: true,
+		object: fixture.Secret(),
 		others: []client.Object{fixture.MillwrightMachine(func(m *infrav1.MillwrightMachine) {
 			m.Finalizers = []string{infrav1.Finalizer}
 			m.Spec.ProviderID = "fake:///1"
 			m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: fixture.Class}
 		})},
 		begin: func(w *world) reconcile.Reconciler {
-			return finalizers.NewForSecrets(w, w, func(*infrav1.MillwrightMachine) bool { return true })
+			return finalizers.NewForSecrets(w, w, func(*infrav1.MillwrightMachine) bool { return true }, w.events)
 		},
 	},
 	"capi's classes": {
-		object: fixture.MachineClass(), silent: true, others: []client.Object{fixture.MillwrightMachine()},
-		begin: func(w *world) reconcile.Reconciler { return finalizers.NewForClasses(w) },
+		object: fixture.MachineClass(), others: []client.Object{fixture.MillwrightMachine()},
+		begin: func(w *world) reconcile.Reconciler { return finalizers.NewForClasses(w, w.events) },
 	},
 	"cluster": {object: infraCluster(), others: []client.Object{coreCluster()}, begin: func(w *world) reconcile.Reconciler {
 		return cluster.New(cluster.Options{Client: w, Live: w, Events: w.events, Clock: w.clock})
@@ -223,12 +226,13 @@ var controllers = map[string]struct {
 				NodeTemplate: &infrav1.NodeTemplate{Capacity: corev1.ResourceList{corev1.ResourceCPU: {}}},
 			}}},
 		},
-		silent: true,
-		begin:  func(w *world) reconcile.Reconciler { return template.New(template.Options{Client: w}) },
+		begin: func(w *world) reconcile.Reconciler {
+			return template.New(template.Options{Client: w, Events: w.events})
+		},
 	},
-	"balancer": {object: infraCluster(), silent: true, others: []client.Object{coreCluster()}, begin: func(w *world) reconcile.Reconciler {
+	"balancer": {object: infraCluster(), others: []client.Object{coreCluster()}, begin: func(w *world) reconcile.Reconciler {
 		c := balancer.New(balancer.Options{
-			Client: w, Live: w, Clock: w.clock, Name: infrav1.DefaultLoadBalancer, Host: "lb.example.com", FirstPort: 1, LastPort: 1,
+			Client: w, Live: w, Events: w.events, Clock: w.clock, Name: infrav1.DefaultLoadBalancer, Host: "lb.example.com", FirstPort: 1, LastPort: 1,
 			Listen:   func(int32) (net.Listener, error) { return memnet.New(), nil },
 			Balancer: loadbalancer.Options{Log: slog.New(slog.DiscardHandler)},
 		})

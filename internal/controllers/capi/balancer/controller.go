@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -41,6 +42,8 @@ type Options struct {
 	Live client.Reader
 	// Namespace of the objects. Empty: all namespaces.
 	Namespace string
+	// Events records events on MillwrightClusters. Required.
+	Events record.EventRecorder
 	// Clock is required.
 	Clock clock.PassiveClock
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
@@ -100,7 +103,9 @@ func New(opts Options) *Controller {
 		Options: opts, waker: &tasks.Waker{}, start: newStart(opts.Ready), leads: opts.Lock == nil,
 		open: map[types.NamespacedName]*endpoint{}, waiting: map[types.NamespacedName]struct{}{},
 	}
-	c.edge = edge.Reconciler[*infrav1.MillwrightCluster]{Reader: c.Client, Kind: &infrav1.MillwrightCluster{}, Pass: c.pass, Forget: c.release}
+	c.edge = edge.Reconciler[*infrav1.MillwrightCluster]{
+		Reader: c.Client, Kind: &infrav1.MillwrightCluster{}, Pass: c.pass, Forget: c.release, Events: c.Events,
+	}
 	return c
 }
 

@@ -69,23 +69,23 @@ type holder struct {
 	open, chosen bool
 	since        time.Time
 	// said is what its condition says of it, also from before this process.
-	said record
+	said portRecord
 }
 
-// record is what the condition of a MillwrightCluster says of who had its port. The process that leads writes it, so all
+// portRecord is what the condition of a MillwrightCluster says of who had its port. The process that leads writes it, so all
 // processes find the same.
-type record int
+type portRecord int
 
 const (
 	// notServed: it had none, or nobody knows.
-	notServed record = iota
+	notServed portRecord = iota
 	// servedOnce: it had the port of an earlier spec, which may be that of another endpoint.
 	servedOnce
 	// served: it had this port.
 	served
 )
 
-func recordOf(infra *infrav1.MillwrightCluster) record {
+func recordOf(infra *infrav1.MillwrightCluster) portRecord {
 	condition := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionLoadBalancerReady)
 	switch {
 	case condition == nil || condition.Reason != infrav1.ReasonForwarding && condition.Reason != infrav1.ReasonNoHealthyMachine:

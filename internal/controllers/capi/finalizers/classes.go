@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -45,10 +46,10 @@ func name(ref *infrav1.LocalReference) []string {
 }
 
 // NewForClasses returns the controller of the MachineClasses. The client's reads come from a
-// cache with Indexes.
-func NewForClasses(c client.Client) *inuse.Controller {
+// cache with Indexes. Events are about MachineClasses.
+func NewForClasses(c client.Client, events record.EventRecorder) *inuse.Controller {
 	return inuse.New(inuse.Options{
-		Name: "millwrightmachine-class", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: infrav1.ClassFinalizer,
+		Name: "millwrightmachine-class", Client: c, Events: events, Kind: &v1alpha1.MachineClass{}, Finalizer: infrav1.ClassFinalizer,
 		InUse: func(ctx context.Context, key client.ObjectKey) (bool, error) {
 			users := &infrav1.MillwrightMachineList{}
 			err := c.List(ctx, users, client.InNamespace(key.Namespace), client.MatchingFields{ByClass: key.Name}, client.UnsafeDisableDeepCopy)

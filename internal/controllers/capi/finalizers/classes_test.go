@@ -25,7 +25,7 @@ func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small", Finalizers: []string{v1alpha1.FinalizerMCM}}}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(class).
 		WithIndex(&infrav1.MillwrightMachine{}, ByClass, Indexes[ByClass]).Build()
-	controller := NewForClasses(c)
+	controller := NewForClasses(c, nil)
 	finalizers := func() []string {
 		t.Helper()
 		for range 2 {

@@ -9,7 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -58,11 +60,14 @@ type need struct {
 // NewForSecrets returns the controller. The client reads from a cache with Indexes and writes,
 // live reads from the API server, and ours reports whether a MillwrightMachine belongs to this
 // manager.
-func NewForSecrets(client client.Client, live client.Reader, ours func(*infrav1.MillwrightMachine) bool) *Secrets {
+func NewForSecrets(client client.Client, live client.Reader, ours func(*infrav1.MillwrightMachine) bool, events record.EventRecorder) *Secrets {
 	s := &Secrets{client: client, live: live, ours: ours}
-	s.edge = edge.Reconciler[*corev1.Secret]{Kind: &corev1.Secret{}, Pass: func(ctx context.Context, secret *corev1.Secret) (time.Duration, error) {
-		return 0, s.settle(ctx, types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}) // which reads it under the lock
-	}}
+	s.edge = edge.Reconciler[*corev1.Secret]{
+		Kind: &corev1.Secret{}, Events: events,
+		Pass: func(ctx context.Context, secret *corev1.Secret) (time.Duration, error) {
+			return 0, s.settle(ctx, secret)
+		},
+	}
 	return s
 }
 
@@ -165,18 +170,20 @@ func (s *Secrets) SettleAll(ctx context.Context, machine *infrav1.MillwrightMach
 	}
 	s.Note(machine, does)
 	for _, key := range keys {
-		if err := s.settle(ctx, key); err != nil {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		if err := s.settle(ctx, secret); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// settle adds the finalizer to a Secret that is needed, and removes it from one that is not.
-func (s *Secrets) settle(ctx context.Context, key types.NamespacedName) error {
+// settle reads a Secret, of which only the name is known, under the lock. It adds the finalizer to one that is needed, and
+// removes it from one that is not.
+func (s *Secrets) settle(ctx context.Context, secret *corev1.Secret) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	secret := &corev1.Secret{}
+	key := client.ObjectKeyFromObject(secret)
 	if err := s.live.Get(ctx, key, secret); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,8 @@ import (
 type Options struct {
 	// Client reads from the cache. Required.
 	Client client.Client
+	// Events records events on templates. Required.
+	Events record.EventRecorder
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
 	// Empty: all objects are reconciled.
 	WatchFilter string
@@ -45,7 +48,9 @@ type Controller struct {
 // New makes a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
-	c.edge = edge.Reconciler[*infrav1.MillwrightMachineTemplate]{Reader: opts.Client, Kind: &infrav1.MillwrightMachineTemplate{}, Pass: c.pass}
+	c.edge = edge.Reconciler[*infrav1.MillwrightMachineTemplate]{
+		Reader: opts.Client, Kind: &infrav1.MillwrightMachineTemplate{}, Pass: c.pass, Events: opts.Events,
+	}
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -39,6 +40,8 @@ type Options struct {
 	Machines client.Reader
 	// Target is the cluster that nodes join.
 	Target target.Interface
+	// Events records events on nodes, in the cluster that they join.
+	Events record.EventRecorder
 	Clock  clock.PassiveClock
 	// Grace is how long a node may have no Machine: the creation timeout. It begins with the node's
 	// creation, or with the start of this process if that is later, since Machines may be restored into
@@ -57,7 +60,9 @@ type Controller struct {
 // New creates a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
-	c.edge = edge.Reconciler[*corev1.Node]{Reader: opts.Target.Client(), Kind: &corev1.Node{}, ReadOnly: true, Pass: c.pass}
+	c.edge = edge.Reconciler[*corev1.Node]{
+		Reader: opts.Target.Client(), Kind: &corev1.Node{}, ReadOnly: true, Pass: c.pass, Events: opts.Events,
+	}
 	return c
 }
 
