@@ -101,6 +101,46 @@ func TestDeparture_CopyFailsWithoutProgress(t *testing.T) {
 	}
 }
 
+// withoutSocket is a machine that cannot open one of its sockets.
+type withoutSocket struct {
+	idle
+	missing qemu.Socket
+	opened  []*bufconn.Listener
+}
+
+func (w *withoutSocket) Listen(socket qemu.Socket) (net.Listener, error) {
+	if socket == w.missing {
+		return nil, net.ErrClosed
+	}
+	w.opened = append(w.opened, bufconn.Listen(1))
+	return w.opened[len(w.opened)-1], nil
+}
+
+func TestDeparture_CopyFailsWithoutSocket(t *testing.T) {
+	for name, socket := range map[string]qemu.Socket{"memory": qemu.MemorySocket, "disks": qemu.DiskSocket} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := newDeparture(t, &script{})
+			machine := &withoutSocket{missing: socket}
+			var last controller.Migration
+			d.Machine, d.Report = machine, func(m controller.Migration) { last = m }
+			d.attempt.agreed = &vmpb.MigrationProtocol_QemuNBD{NegotiatedEndpoint: "tcp:target:1", ConstraintWithBlockmigration: true}
+			reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
+			d.begin(d.copy)
+			if result := <-d.Results(); result.event != handover.Failed {
+				t.Errorf("event %q, want %q", result.event, handover.Failed)
+			}
+			if last.Phase != vmpb.ReportStateRequest_Migration_PHASE_FAILED || !strings.Contains(last.Message, net.ErrClosed.Error()) {
+				t.Errorf("reported %v %q, want %v", last.Phase, last.Message, net.ErrClosed)
+			}
+			for _, listener := range machine.opened {
+				if _, err := listener.Accept(); err == nil {
+					t.Error("a socket stays open")
+				}
+			}
+		})
+	}
+}
+
 // deaf is a target that cannot be reached.
 type deaf struct{ Siblings }
 
