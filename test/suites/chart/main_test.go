@@ -1,11 +1,7 @@
 package chart
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,13 +11,12 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	k8syaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/provider"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
@@ -82,28 +77,5 @@ func charted(t *testing.T, namespace string, of values) []*unstructured.Unstruct
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects(t, manifests)
-}
-
-// objects reads the documents of a text.
-func objects(t *testing.T, text string) []*unstructured.Unstructured {
-	t.Helper()
-	var all []*unstructured.Unstructured
-	documents := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader([]byte(text))))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		object := &unstructured.Unstructured{}
-		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
-			t.Fatalf("%v\n%s", err, document)
-		}
-		if object.Object != nil {
-			all = append(all, object)
-		}
-	}
+	return fixture.Objects(t, []byte(manifests))
 }

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // kustomized are the objects of a folder of config/machine with components laid over it, and with an image.
@@ -43,7 +45,7 @@ func kustomized(t *testing.T, folder string, components ...string) []*unstructur
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects(t, string(manifests))
+	return fixture.Objects(t, manifests)
 }
 
 // optional has the components and the values of what is not installed by default.
@@ -172,7 +174,7 @@ func TestChartHasTheCRDs(t *testing.T) {
 			want = append(want, object)
 		}
 	}
-	if diff := cmp.Diff(byName(want), byName(objects(t, text.String()))); diff != "" || len(want) != 5 {
+	if diff := cmp.Diff(byName(want), byName(fixture.Objects(t, []byte(text.String())))); diff != "" || len(want) != 5 {
 		t.Errorf("%d definitions; make generate copies them (-generated +chart):\n%s", len(want), diff)
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
+
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // TestLint: as helm lint --strict, but for the advice of an icon.
@@ -138,7 +140,7 @@ func TestEveryValueCounts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			objects(t, manifests)
+			fixture.Objects(t, []byte(manifests))
 			for _, want := range tc.want {
 				if !strings.Contains(manifests, want) {
 					t.Errorf("%q is not in\n%s", want, manifests)

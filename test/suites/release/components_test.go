@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -27,11 +28,11 @@ func TestComponentsAreWhatClusterctlWants(t *testing.T) {
 	for _, contract := range contracts {
 		t.Run(contract, func(t *testing.T) {
 			t.Run("published", func(t *testing.T) {
-				look(t, objects(t, p.read(contract, "infrastructure-components.yaml")), "millwright-system", contract)
+				look(t, fixture.Objects(t, p.read(contract, "infrastructure-components.yaml")), "millwright-system", contract)
 			})
 			t.Run("elsewhere", func(t *testing.T) {
 				text := p.clusterctl(contract, nil, "generate", "provider", "--infrastructure", "millwright:"+release, "--target-namespace", "elsewhere")
-				look(t, objects(t, text), "elsewhere", contract)
+				look(t, fixture.Objects(t, text), "elsewhere", contract)
 				if strings.Contains(string(text), "${") || strings.Contains(string(text), "millwright-system") {
 					t.Errorf("a variable or the first namespace is left:\n%s", text)
 				}
@@ -133,7 +134,7 @@ func TestImageCanBeOverridden(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, stderr)
 	}
-	deployment := decode[appsv1.Deployment](t, only(t, objects(t, out), "Deployment"))
+	deployment := decode[appsv1.Deployment](t, only(t, fixture.Objects(t, out), "Deployment"))
 	if got, want := deployment.Spec.Template.Spec.Containers[0].Image, "mirror.example.com/mirrored/millwright:"+release; got != want {
 		t.Errorf("the image is %s, want %s", got, want)
 	}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -40,7 +41,7 @@ func TestImage(t *testing.T) {
 	bills := p.bills()
 	built, again := readImage(t, layouts[0]), readImage(t, layouts[1])
 	t.Run("fits the Deployment", func(t *testing.T) {
-		deployment := decode[appsv1.Deployment](t, only(t, objects(t, p.read(contract(), "infrastructure-components.yaml")), "Deployment"))
+		deployment := decode[appsv1.Deployment](t, only(t, fixture.Objects(t, p.read(contract(), "infrastructure-components.yaml")), "Deployment"))
 		built.fits(t, &deployment.Spec.Template.Spec)
 	})
 	t.Run("holds what it takes and nothing else", built.holds)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -36,7 +37,7 @@ func TestClusterctlInstallsTheProvider(t *testing.T) {
 	// Now that it is known which provider there is, no command has to name it.
 	rendered := p.clusterctl(contract(), nil, "generate", "cluster", "c1", "--flavor", "sim", "--target-namespace", e.Namespace,
 		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "1", "--kubeconfig", e.ControlPlane.Kubeconfig())
-	m.makesMachines(objects(t, rendered))
+	m.makesMachines(fixture.Objects(t, rendered))
 	m.process.Stop()
 }
 

@@ -1,11 +1,8 @@
 package release
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	k8syaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/test/support/env"
@@ -122,29 +118,6 @@ func (p *place) tryClusterctl(config string, variables []string, args ...string)
 	command.Stderr = &errors
 	stdout, err = command.Output()
 	return stdout, errors.Bytes(), err
-}
-
-// objects reads the documents of a file.
-func objects(t *testing.T, text []byte) []*unstructured.Unstructured {
-	t.Helper()
-	var all []*unstructured.Unstructured
-	documents := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		object := &unstructured.Unstructured{}
-		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
-			t.Fatalf("%v\n%s", err, document)
-		}
-		if object.Object != nil {
-			all = append(all, object)
-		}
-	}
 }
 
 // only finds the one object of a kind.

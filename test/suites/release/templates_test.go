@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -50,7 +51,7 @@ func TestTemplatesAreValid(t *testing.T) {
 				// A name that YAML takes for a number, unless it is quoted.
 				text := p.clusterctl(contract, variables, "generate", "cluster", "1234", "--infrastructure", "millwright:"+release, "--flavor", flavor,
 					"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3", "--control-plane-machine-count", "3", "--worker-machine-count", "5")
-				rendered := objects(t, text)
+				rendered := fixture.Objects(t, text)
 				there := map[string]bool{}
 				for _, object := range rendered {
 					there[object.GetKind()+" "+object.GetName()] = true
@@ -114,7 +115,7 @@ func driverTakes(t *testing.T, flavor string) {
 	text := p.clusterctl(contract(), append(flavors[flavor], "MILLWRIGHT_VM_POOL="+e.Namespace), "generate", "cluster", "c1", "--infrastructure", "millwright:"+release, "--flavor", flavor,
 		"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3")
 	asked := 0
-	for _, object := range objects(t, text) {
+	for _, object := range fixture.Objects(t, text) {
 		if object.GetKind() != infrav1.MillwrightMachineTemplateKind {
 			continue
 		}
