@@ -77,33 +77,14 @@ secretRef: {name: pool, namespace: %s}
 `
 
 // buildProvider builds the controller of examples/mcm-provider and its integration suite, and returns their
-// folder.
+// directory.
 func buildProvider(t *testing.T) string {
 	t.Helper()
-	root, err := env.Sources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, built := t.TempDir(), t.TempDir()
-	if err := os.CopyFS(source, os.DirFS(filepath.Join(root, "examples/mcm-provider"))); err != nil {
-		t.Fatal(err)
-	}
-	rewrite(t, root, source)
-	environment := proxy(t)
-	run := func(arguments ...string) {
-		command := exec.CommandContext(t.Context(), "go", arguments...)
-		command.Dir, command.Env = source, environment
-		if out, err := command.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", command, err, out)
-		}
-	}
-	for _, replaced := range []string{mcm, strings.TrimSuffix(ours, "/"), ours + "api", ours + "client"} {
-		run("mod", "edit", "-dropreplace="+replaced)
-	}
-	run("mod", "edit", "-replace="+mcm+"="+ours+"compat/mcm@"+version)
-	run("build", "-ldflags=-w", "-o", built, "./cmd/machine-controller")
-	run("test", "-ldflags=-w", "-c", "-o", built, "./test/integration/controller")
-	if lines := strings.Count(read(t, filepath.Join(source, "go.mod")), "\nreplace "); lines != 1 {
+	provider, built := copyModule(t, "examples/mcm-provider"), t.TempDir()
+	provider.run("mod", "edit", "-dropreplace="+mcm, "-replace="+mcm+"="+ours+"compat/mcm@"+version)
+	provider.run("build", "-ldflags=-w", "-o", built, "./cmd/machine-controller")
+	provider.run("test", "-ldflags=-w", "-c", "-o", built, "./test/integration/controller")
+	if lines := strings.Count(provider.mod(), "\nreplace "); lines != 1 {
 		t.Errorf("go.mod has %d replace lines", lines)
 	}
 	return built

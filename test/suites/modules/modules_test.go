@@ -133,6 +133,47 @@ func rewrite(t *testing.T, root, folder string) {
 	}
 }
 
+// copied is a copy of a module of this repository that requires ours in the released version, without a replace.
+type copied struct {
+	*testing.T
+	directory   string
+	environment []string // with the proxy that has them
+}
+
+func copyModule(t *testing.T, path string) copied {
+	t.Helper()
+	root, err := env.Sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := copied{T: t, directory: t.TempDir()}
+	if err := os.CopyFS(c.directory, os.DirFS(filepath.Join(root, path))); err != nil {
+		t.Fatal(err)
+	}
+	rewrite(t, root, c.directory)
+	c.environment = proxy(t)
+	for _, replaced := range []string{strings.TrimSuffix(ours, "/"), ours + "api", ours + "client"} {
+		c.run("mod", "edit", "-dropreplace="+replaced)
+	}
+	return c
+}
+
+// run runs the go command in the module.
+func (c copied) run(arguments ...string) {
+	c.Helper()
+	command := exec.CommandContext(c.Context(), "go", arguments...)
+	command.Dir, command.Env = c.directory, c.environment
+	if out, err := command.CombinedOutput(); err != nil {
+		c.Fatalf("%v: %v\n%s", command, err, out)
+	}
+}
+
+// mod returns the go.mod file.
+func (c copied) mod() string {
+	c.Helper()
+	return read(c.T, filepath.Join(c.directory, "go.mod"))
+}
+
 // TestARelease: the modules require each other in its version, and nothing else is changed; a version that Go
 // would not take is refused.
 func TestARelease(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -193,31 +192,12 @@ func (p *pool) settled(deployment *v1alpha1.MachineDeployment, before []string) 
 	return vms
 }
 
-// buildExample builds the programs of examples/provider without a replace, and returns their folder.
+// buildExample builds the programs of examples/provider without a replace, and returns their directory.
 func buildExample(t *testing.T) string {
 	t.Helper()
-	root, err := env.Sources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, built := t.TempDir(), t.TempDir()
-	if err := os.CopyFS(source, os.DirFS(filepath.Join(root, "examples/provider"))); err != nil {
-		t.Fatal(err)
-	}
-	rewrite(t, root, source)
-	environment := proxy(t)
-	run := func(arguments ...string) {
-		command := exec.CommandContext(t.Context(), "go", arguments...)
-		command.Dir, command.Env = source, environment
-		if out, err := command.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", command, err, out)
-		}
-	}
-	for _, replaced := range []string{strings.TrimSuffix(ours, "/"), ours + "api", ours + "client"} {
-		run("mod", "edit", "-dropreplace="+replaced)
-	}
-	run("build", "-ldflags=-w", "-o", built, ".", "./cmd/cloud", "./cmd/plugin")
-	if text := read(t, filepath.Join(source, "go.mod")); strings.Contains(text, "replace") && strings.Contains(text, "=>") {
+	example, built := copyModule(t, "examples/provider"), t.TempDir()
+	example.run("build", "-ldflags=-w", "-o", built, ".", "./cmd/cloud", "./cmd/plugin")
+	if text := example.mod(); strings.Contains(text, "replace") && strings.Contains(text, "=>") {
 		t.Errorf("go.mod has a replace:\n%s", text)
 	}
 	return built
