@@ -2,7 +2,6 @@ package machine
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // Short names of the labels.
@@ -24,14 +24,7 @@ const (
 // labelled returns a node with a condition and labels. A label is given as key=value, or as a key whose value is
 // "true".
 func labelled(reason string, labels ...string) *corev1.Node {
-	node := &corev1.Node{}
-	for _, label := range labels {
-		key, value, found := strings.Cut(label, "=")
-		if !found {
-			value = "true"
-		}
-		metav1.SetMetaDataLabel(&node.ObjectMeta, key, value)
-	}
+	node := fixture.LabelledNode(labels...)
 	if reason != "" {
 		condition, _ := updateState{}.conditionWith(reason, time.Unix(0, 0))
 		setNodeCondition(node, condition)

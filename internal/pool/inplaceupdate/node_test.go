@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
 // The short names of the labels.
@@ -21,14 +21,7 @@ const (
 
 // labelledNode returns a node with labels, as key=value or keys that are "true", and the reason of a condition.
 func labelledNode(reason string, labels ...string) *corev1.Node {
-	node := &corev1.Node{}
-	for _, label := range labels {
-		key, value, found := strings.Cut(label, "=")
-		if !found {
-			value = labelled
-		}
-		metav1.SetMetaDataLabel(&node.ObjectMeta, key, value)
-	}
+	node := fixture.LabelledNode(labels...)
 	if reason != "" {
 		node.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason}}
 	}
