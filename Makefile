@@ -200,6 +200,13 @@ reliability: controlplane qemu guest ## Play all faults, and write their table i
 	MILLWRIGHT_TIER=exhaustive MILLWRIGHT_SOAK=$(SOAK) go test -json -count=1 -p 1 -timeout 24h -run '$(RUN)' \
 		$(or $(FAULTS),$(FAULT_TESTS)) | bin/reliability $(if $(FAULTS)$(filter-out .,$(RUN)),-part) docs/contributing/reliability.md
 
+# Packages whose conditions decide what is created, changed and deleted.
+MUTATE ?= ./internal/pool/... ./internal/lifecycle/drain ./internal/lifecycle/instance ./internal/lifecycle/ownership \
+	./internal/lifecycle/timeouts ./internal/controllers/virtualmachine/authority ./internal/vm/hypervisor/handover
+.PHONY: mutate
+mutate: ## Report conditions that no unit test guards, by changing each of them (half an hour; MUTATE=./PACKAGE)
+	@go run ./hack/mutate $$(go list -f '{{.Dir}}' $(MUTATE) | sed 's,^$(CURDIR),.,')
+
 # How long each fuzz test runs, and which (a regular expression of PACKAGE.FuzzXxx):
 # make fuzz FUZZTIME=1m FUZZ=qmp
 FUZZTIME ?= 10m

@@ -83,7 +83,7 @@ func (o options) mutate(ctx context.Context) error {
 		unexpected += o.reportStale(accepted, path)
 	}
 	if unexpected > 0 {
-		return fmt.Errorf("%d conditions are not guarded: add a test, or a line with a reason to %s", unexpected, o.accepted)
+		return fmt.Errorf("unguarded conditions: %d; add a test for each, or a line with a reason to %s", unexpected, o.accepted)
 	}
 	return nil
 }
