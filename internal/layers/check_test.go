@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// ours is what every import path of this repository begins with.
+// ours is the prefix of all import paths of this repository.
 const ours = "github.com/millwright-dev/millwright"
 
-// goPackage is one folder of Go files, and what they import.
+// goPackage is a directory with Go files and their imports.
 type goPackage struct {
-	folder string
-	// imports holds every import path; the value reports whether only tests use it.
+	directory string
+	// imports contains all import paths. The value reports whether only tests use the path.
 	imports map[string]bool
 }
 
-// violations lists what the packages do against the rules, in a stable order.
+// violations returns all violations of the rules, in a stable order.
 func violations(rules []rule, packages []goPackage) []string {
 	var found []string
 	for _, pkg := range packages {
-		r, home, ok := ruleOf(rules, pkg.folder)
+		r, home, ok := ruleOf(rules, pkg.directory)
 		if !ok {
-			found = append(found, fmt.Sprintf("%s is in no layer: give it a row in rules_test.go", pkg.folder))
+			found = append(found, fmt.Sprintf("%s does not belong to a layer; add a row to rules_test.go", pkg.directory))
 			continue
 		}
 		for path, onlyTests := range pkg.imports {
 			if !r.allows(home, path, onlyTests) {
-				found = append(found, fmt.Sprintf("%s must not import %s", pkg.folder, path))
+				found = append(found, fmt.Sprintf("%s must not import %s", pkg.directory, path))
 			}
 		}
 	}
@@ -35,12 +35,12 @@ func violations(rules []rule, packages []goPackage) []string {
 	return found
 }
 
-// ruleOf finds the rule of a folder and which of the rule's folders it is in. The
-// longest path wins.
-func ruleOf(rules []rule, folder string) (best rule, home string, ok bool) {
+// ruleOf returns the rule for a directory, and the directory of the rule that contains it. The longest path has
+// precedence.
+func ruleOf(rules []rule, directory string) (best rule, home string, ok bool) {
 	for _, r := range rules {
 		for _, from := range r.from {
-			if within(folder, from) && len(from) > len(home) {
+			if within(directory, from) && len(from) > len(home) {
 				best, home, ok = r, from, true
 			}
 		}
@@ -48,8 +48,7 @@ func ruleOf(rules []rule, folder string) (best rule, home string, ok bool) {
 	return best, home, ok
 }
 
-// allows reports whether a package in the folder home, to which the rule belongs, may
-// import path.
+// allows reports whether a package in home, which is one of the rule's directories, may import path.
 func (r rule) allows(home, path string, onlyTests bool) bool {
 	target, isOurs := strings.CutPrefix(path, ours+"/")
 	if isOurs && within(target, home) {
@@ -65,7 +64,7 @@ func anyWithin(path string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return within(path, prefix) })
 }
 
-// within reports whether path is prefix or lies below it.
+// within reports whether path equals prefix or is below it.
 func within(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+"/")
 }

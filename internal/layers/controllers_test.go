@@ -10,39 +10,39 @@ import (
 	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
-// TestControllers_UseTheEdge checks that every controller begins and ends its reconciles in package edge, and has the
-// rate limiter of package expectations: with controller-runtime's, objects that failed during an outage are not retried
-// for up to a quarter of an hour after it.
+// TestControllers_UseTheEdge checks that every controller reconciles through package edge and uses the rate limiter of
+// package expectations. With controller-runtime's rate limiter, objects that failed during an outage would not be retried
+// for up to fifteen minutes after it.
 func TestControllers_UseTheEdge(t *testing.T) {
-	made, onEdge := map[string]int{}, map[string]bool{} // by folder
+	made, onEdge := map[string]int{}, map[string]bool{} // by directory
 	for path, text := range sources(t, "internal") {
-		folder, count := filepath.Dir(path), strings.Count(text, "ctrl.NewControllerManagedBy(")
-		made[folder] += count
-		onEdge[folder] = onEdge[folder] || strings.Contains(text, "edge.Reconciler[")
+		directory, count := filepath.Dir(path), strings.Count(text, "ctrl.NewControllerManagedBy(")
+		made[directory] += count
+		onEdge[directory] = onEdge[directory] || strings.Contains(text, "edge.Reconciler[")
 		if count != strings.Count(text, "RateLimiter: expectations.RateLimiter()") {
-			t.Errorf("%s makes %d controllers, not each with expectations.RateLimiter", path, count)
+			t.Errorf("%s creates %d controllers, but not all of them use expectations.RateLimiter", path, count)
 		}
 	}
 	controllers := 0
-	for folder, count := range made {
+	for directory, count := range made {
 		controllers += count
-		if count > 0 && !onEdge[folder] {
-			t.Errorf("%s makes a controller without edge.Reconciler", folder)
+		if count > 0 && !onEdge[directory] {
+			t.Errorf("%s creates a controller without edge.Reconciler", directory)
 		}
 	}
 	if controllers == 0 {
-		t.Error("no controller was found")
+		t.Error("no controllers found")
 	}
 }
 
-// notOfObjects matches what takes an error of a webhook for one about an object.
+// notOfObjects matches calls that would mistake the error of a webhook for a conflict of an object.
 var notOfObjects = regexp.MustCompile(`apierrors\.(IsConflict|IsAlreadyExists)\(`)
 
-// TestControllers_TellWebhooksFromConflicts checks that conflicts are recognized by package apierror: a webhook may deny a
-// write with the status code of a conflict, too.
+// TestControllers_TellWebhooksFromConflicts checks that conflicts are recognized only by package apierror, because a
+// webhook may also deny a write with the status code of a conflict.
 func TestControllers_TellWebhooksFromConflicts(t *testing.T) {
-	for _, folder := range []string{"internal/autoscaler", "internal/controllers", "internal/lifecycle", "internal/local", "internal/reconcile"} {
-		for path, text := range sources(t, folder) {
+	for _, directory := range []string{"internal/autoscaler", "internal/controllers", "internal/lifecycle", "internal/local", "internal/reconcile"} {
+		for path, text := range sources(t, directory) {
 			if found := notOfObjects.FindString(text); found != "" && filepath.Base(filepath.Dir(path)) != "apierror" {
 				t.Errorf("%s uses %s...), which webhooks can cause; use package apierror", path, found)
 			}
@@ -50,11 +50,11 @@ func TestControllers_TellWebhooksFromConflicts(t *testing.T) {
 	}
 }
 
-// sources returns the Go files below a folder, but for tests, by their paths.
-func sources(t *testing.T, folder string) map[string]string {
+// sources returns the Go files below a directory, except tests, by their paths.
+func sources(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, path := range repository.GoFiles(t, filepath.Join(root, folder)) {
+	for _, path := range repository.GoFiles(t, filepath.Join(root, directory)) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
@@ -65,7 +65,7 @@ func sources(t *testing.T, folder string) map[string]string {
 		texts[path] = string(text)
 	}
 	if len(texts) == 0 {
-		t.Errorf("no files below %s", folder)
+		t.Errorf("no files below %s", directory)
 	}
 	return texts
 }

@@ -1,5 +1,5 @@
-// Package layers checks which package imports which.
+// Package layers checks the imports of all packages.
 //
-// The table in rules_test.go says what each folder may import; a package that is in no row fails
-// the test, so that a new folder is placed on purpose. There is nothing to import here.
+// The table in rules_test.go lists what each directory may import. The test fails for a package without a row, so every new
+// directory must be assigned to a layer. The package contains only tests.
 package layers

@@ -9,7 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
-// TestPropertiesAreTheSameInEachRun: a test that calls rapid itself has another seed in each run. See tier.Check.
+// TestPropertiesAreTheSameInEachRun checks that tests use tier.Check. A test that calls rapid directly would use a
+// different seed in each run.
 func TestPropertiesAreTheSameInEachRun(t *testing.T) {
 	const call, may = "rapid." + "Check(", "test/support/tier/tier.go"
 	found := map[string]bool{}
@@ -23,10 +24,10 @@ func TestPropertiesAreTheSameInEachRun(t *testing.T) {
 		}
 	}
 	if !found[may] {
-		t.Errorf("%s does not call it: is its name here still right?", may)
+		t.Errorf("%s does not call rapid; check the path in this test", may)
 	}
 	delete(found, may)
 	for name := range found {
-		t.Errorf("%s calls rapid itself: use tier.Check", name)
+		t.Errorf("%s calls rapid directly; use tier.Check", name)
 	}
 }

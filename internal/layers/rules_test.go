@@ -2,22 +2,22 @@ package layers
 
 import "slices"
 
-// rule says what the packages of some folders may import. Folders are paths below
-// the root of the repository, and stand for everything below them that no longer
-// path of another rule claims. A folder's own packages may always import each other.
+// rule lists what the packages in some directories may import. Directories are paths relative to the root of the
+// repository. A directory includes everything below it, except directories with their own rules. Packages in the same
+// directory may always import each other.
 type rule struct {
 	from []string
-	// may lists folders of this repository that from may import.
+	// may lists the directories of this repository that the packages may import.
 	may []string
-	// never outranks may. Beside folders it takes prefixes of foreign import paths.
+	// never takes precedence over may. In addition to directories, it may contain prefixes of external import paths.
 	never []string
 }
 
-// kubernetes is refused where code must work without any cluster.
+// kubernetes is forbidden for code that must work without a cluster.
 var kubernetes = []string{"k8s.io", "sigs.k8s.io"}
 
-// parts are what controllers are made of. None imports another, but for noderef, flow,
-// apierror and expectations.
+// parts are the building blocks of controllers. They must not import each other, except for noderef, flow, apierror and
+// expectations.
 var parts = []string{
 	"internal/reconcile/apierror", "internal/reconcile/cascade", "internal/reconcile/cascade/orphaning", "internal/reconcile/events",
 	"internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/messages",
@@ -26,25 +26,24 @@ var parts = []string{
 	"internal/lifecycle/scarcity",
 }
 
-// pool are the pure rules about a pool of machines, which all who act on one or describe one apply.
+// pool contains the pure rules about a pool of machines, for all packages that modify or describe one.
 const pool = "internal/pool"
 
-// budget are those rules of a pool that validation applies, too.
+// budget contains the rules of a pool that validation uses, too.
 const budget = "internal/pool/budget"
 
-// timeouts are pure rules that also know the error codes of drivers.
+// timeouts contains pure rules that depend on the error codes of drivers.
 const timeouts = "internal/lifecycle/timeouts"
 
-// everything is what programs and tests may import.
+// everything lists what programs and tests may import.
 var everything = []string{"api", "config", "proto", "driver", "drivers", "provider", "internal", "cmd", "test", "bench", "guest"}
 
-// controllers are for the manager alone.
+// controllers may be imported only by the manager.
 const controllers = "internal/controllers"
 
-// rules is the architecture. Rows of folders that do not exist yet are wanted: they
-// say what may come.
+// rules define the architecture. Rows for directories that do not exist yet are allowed: they are planned.
 var rules = []rule{
-	// What others import: types, manifests, generated protocols, the driver SDK.
+	// Packages for external users: types, manifests, generated protocols, the driver SDK.
 	{from: []string{"api"}},
 	{from: []string{"client"}, may: []string{"api"}},
 	{from: []string{"config"}},
@@ -52,7 +51,7 @@ var rules = []rule{
 	{from: []string{"driver"}, may: []string{"api"}, never: []string{"internal"}},
 	{from: []string{"driver/plugin"}, may: []string{"api", "driver", "proto"}, never: []string{"internal"}},
 
-	// Code that knows nothing of Kubernetes.
+	// Code that does not depend on Kubernetes.
 	{from: []string{"internal/reconcile/flow"}, never: kubernetes},
 	{from: []string{"internal/ca"}, never: kubernetes},
 	{from: []string{"internal/child"}, never: kubernetes},
@@ -62,7 +61,7 @@ var rules = []rule{
 	{from: []string{"internal/loop"}, never: kubernetes},
 	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "proto"}, never: kubernetes},
 
-	// Virtual machines. The driver goes through objects, like a driver outside.
+	// Virtual machines. The driver uses only API objects, like an external driver.
 	{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
@@ -74,7 +73,7 @@ var rules = []rule{
 	},
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
 
-	// What controllers stand on.
+	// Packages that controllers use.
 	{from: parts, may: []string{"api", budget, "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror", "internal/reconcile/expectations"}},
 	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
@@ -104,7 +103,7 @@ var rules = []rule{
 		may:  []string{"api", "internal/lifecycle/instance", "internal/lifecycle/ownership", "internal/reconcile/flow"},
 	},
 
-	// Controllers. None imports another: they meet in the objects only.
+	// Controllers. They must not import each other: they communicate only through API objects.
 	{
 		from: []string{
 			"internal/controllers/machine", "internal/controllers/machineset",
@@ -123,33 +122,33 @@ var rules = []rule{
 		},
 	},
 
-	// What reads what controllers wrote, to tell monitoring systems and people.
+	// Packages that present the results of controllers to monitoring systems and users.
 	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain", "internal/pool/reserve"}},
 	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", pool, timeouts}, parts)},
 	{from: []string{"internal/observe/follow"}},
 	{from: []string{"internal/observe/rollout/replacements"}, may: []string{"api", budget, timeouts}},
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow", pool}, parts)},
 
-	// What serves autoscalers. It reads the annotations by the rules of the pool.
+	// The service for autoscalers. It interprets annotations by the rules of the pool.
 	{
 		from: []string{"internal/autoscaler"},
 		may:  []string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/apierror", "internal/reconcile/fieldindex", "internal/connlimit", pool},
 	},
 
-	// The manager's side of drivers in other processes.
+	// The manager's side of the protocol for drivers in other processes.
 	{from: []string{"internal/pluginserver"}, may: []string{"api", "proto", "driver", "internal/connlimit"}},
 
-	// What runs around the controllers on one host.
+	// Local mode: everything that runs next to the controllers on one host.
 	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/apierror", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/loop"}},
 
-	// Where everything is put together.
+	// Packages that combine the others.
 	{
 		from:  []string{"internal/manager"},
 		may:   []string{"api", "config", "proto", "driver", "drivers", "internal"},
 		never: []string{"internal/local", "internal/cli", "cmd"},
 	},
-	// A machine controller outside of this repository has the flags of ours, which one place reads. It
-	// gets neither local mode nor our drivers; a test in provider looks at all that it links.
+	// A machine controller outside of this repository has the same flags as Millwright's, which are read in one place.
+	// It includes neither local mode nor Millwright's drivers; a test in provider checks all linked packages.
 	{
 		from: []string{"provider"},
 		may:  []string{"driver", "internal/cli/args", "internal/cli/manager", "internal/cli/plugin", "internal/cli/program", "internal/pluginserver"},
@@ -160,11 +159,11 @@ var rules = []rule{
 		may:  everything,
 	},
 
-	// Programs and modules that stand apart.
+	// Independent programs and modules.
 	{from: []string{"guest"}, may: []string{"proto"}, never: []string{"internal"}},
 	{from: []string{"compat"}, may: []string{"api", "client", "driver", "provider"}},
 	{from: []string{"examples"}, may: []string{"api", "client", "driver", "provider"}, never: []string{"internal"}},
-	{from: []string{"examples/mcm-provider"}}, // it knows MCM only
+	{from: []string{"examples/mcm-provider"}}, // depends only on MCM
 	{from: []string{"controlplane"}},
 	{from: []string{"hack/aliases"}},
 	{from: []string{"hack/image"}},
@@ -176,6 +175,6 @@ var rules = []rule{
 	{from: []string{"internal/layers"}},
 }
 
-// testsMay lists what the test files of every layer may import beside their rule:
-// the harness, drivers to test with, and the manifests.
+// testsMay lists what the test files of every layer may import in addition to their rule: the test harness, drivers and
+// manifests.
 var testsMay = []string{"test", "driver", "config"}

@@ -12,33 +12,33 @@ import (
 	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
-// scan reads the imports of all Go files of the repository: of all modules, and whatever
-// their build tags, which is why it does not ask the go command.
+// scan reads the imports of all Go files of the repository. It does not use the go command, because it includes all
+// modules and files with any build tags.
 func scan(t *testing.T) []goPackage {
 	t.Helper()
-	byFolder := map[string]map[string]bool{}
+	byDirectory := map[string]map[string]bool{}
 	for _, path := range repository.GoFiles(t, root) {
-		folder, err := filepath.Rel(root, filepath.Dir(path))
+		directory, err := filepath.Rel(root, filepath.Dir(path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		folder = filepath.ToSlash(folder)
-		if byFolder[folder] == nil {
-			byFolder[folder] = map[string]bool{}
+		directory = filepath.ToSlash(directory)
+		if byDirectory[directory] == nil {
+			byDirectory[directory] = map[string]bool{}
 		}
-		if err := addImports(byFolder[folder], path); err != nil {
+		if err := addImports(byDirectory[directory], path); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var packages []goPackage
-	for folder, imports := range byFolder {
-		packages = append(packages, goPackage{folder: folder, imports: imports})
+	for directory, imports := range byDirectory {
+		packages = append(packages, goPackage{directory: directory, imports: imports})
 	}
 	return packages
 }
 
-// addImports adds the imports of one file. A file that vanished meanwhile (an editor's, say)
-// imports nothing.
+// addImports adds the imports of one file. A file that was deleted in the meantime, such as a temporary file of an editor,
+// has no imports.
 func addImports(imports map[string]bool, path string) error {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
 	if os.IsNotExist(err) {

@@ -11,23 +11,22 @@ import (
 	"testing"
 )
 
-// maySentences are the files that may compare what a field named Message or Description says, since
-// they only format, show or store it, or find a name that stands nowhere else. Nothing else is
-// decided there.
-var maySentences = []string{
-	"internal/observe/explain/report/events.go", // finds the Machine that a set of MCM deleted, whose events have no annotations
-	"internal/cli/logging/logging.go",           // leaves out what controller-runtime logs at every orderly end
+// mayCompareText are the files that may compare the text of a field named Message or Description. They only format, show
+// or store it, or find a name that is not available anywhere else. They make no other decisions based on it.
+var mayCompareText = []string{
+	"internal/observe/explain/report/events.go", // finds the Machine that a MachineSet of MCM deleted, whose events have no annotations
+	"internal/cli/logging/logging.go",           // suppresses a message that controller-runtime logs at every normal shutdown
 }
 
-// deciders are the functions of package strings whose answer is a decision.
+// deciders are the functions of package strings whose result is a decision.
 var deciders = []string{"Contains", "ContainsAny", "HasPrefix", "HasSuffix", "Index", "EqualFold"}
 
-// TestNothingIsDecidedOnASentence: messages are outputs. Reasons, generations and typed causes are
-// what programs read.
+// TestNothingIsDecidedOnASentence checks that programs do not make decisions based on messages, which are outputs. They
+// must use reasons, generations and typed causes instead.
 func TestNothingIsDecidedOnASentence(t *testing.T) {
 	used := map[string]bool{}
-	for _, folder := range []string{"api", "bench", "cmd", "driver", "drivers", "guest", "internal"} {
-		err := filepath.WalkDir(filepath.Join("../..", folder), func(path string, entry fs.DirEntry, err error) error {
+	for _, directory := range []string{"api", "bench", "cmd", "driver", "drivers", "guest", "internal"} {
+		err := filepath.WalkDir(filepath.Join("../..", directory), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
 				strings.HasSuffix(path, ".pb.go") || strings.HasPrefix(entry.Name(), "zz_generated.") {
 				return err
@@ -40,8 +39,8 @@ func TestNothingIsDecidedOnASentence(t *testing.T) {
 			name := filepath.ToSlash(strings.TrimPrefix(path, "../../"))
 			for _, position := range sentenceDecisions(file) {
 				used[name] = true
-				if !slices.Contains(maySentences, name) {
-					t.Errorf("%s:%d decides on a sentence: use a reason or a typed cause", name, set.Position(position).Line)
+				if !slices.Contains(mayCompareText, name) {
+					t.Errorf("%s:%d makes a decision based on a message; use a reason or a typed cause", name, set.Position(position).Line)
 				}
 			}
 			return nil
@@ -50,14 +49,14 @@ func TestNothingIsDecidedOnASentence(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range maySentences {
+	for _, name := range mayCompareText {
 		if !used[name] {
-			t.Errorf("%s compares no sentence: take it off the list", name)
+			t.Errorf("%s does not compare a message; remove it from the list", name)
 		}
 	}
 }
 
-// sentenceDecisions are the places of a file where something is decided on a sentence.
+// sentenceDecisions returns the positions in a file where a decision is based on a message.
 func sentenceDecisions(file *ast.File) []token.Pos {
 	var found []token.Pos
 	ast.Inspect(file, func(node ast.Node) bool {
@@ -71,7 +70,7 @@ func sentenceDecisions(file *ast.File) []token.Pos {
 
 func decidesOnSentence(node ast.Node) bool {
 	switch n := node.(type) {
-	case *ast.BinaryExpr: // that there is none is no sentence
+	case *ast.BinaryExpr: // a comparison with the empty string is allowed
 		return (n.Op == token.EQL || n.Op == token.NEQ) && (isSentence(n.X) || isSentence(n.Y)) && !isEmpty(n.X) && !isEmpty(n.Y)
 	case *ast.SwitchStmt:
 		return isSentence(n.Tag)
@@ -83,7 +82,7 @@ func decidesOnSentence(node ast.Node) bool {
 	return false
 }
 
-// isDecider reports whether a function is one of package strings whose answer is a decision.
+// isDecider reports whether a function is one of the deciders.
 func isDecider(function ast.Expr) bool {
 	f, ok := function.(*ast.SelectorExpr)
 	if !ok {

@@ -1,3 +1,3 @@
 // Package autoscalerpb is the protocol of the cluster-autoscaler for cloud providers in other processes. It is
-// generated from externalgrpc.proto, which documents each message and method.
+// generated from externalgrpc.proto, which documents all messages and methods.
 package autoscalerpb

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// wire is what the autoscaler sends and reads: of each message that is not empty, number and type of
-// every field.
+// wire is the format that the autoscaler sends and reads: the number and type of every field of each message that is not
+// empty.
 const wire = `
 NodeGroup 1 string, 2 int32, 3 int32, 4 string
 ExternalGrpcNode 1 string, 2 string, 3 map, 4 map
@@ -40,8 +40,8 @@ NodeGroupAutoscalingOptionsRequest 1 string, 2 NodeGroupAutoscalingOptions
 NodeGroupAutoscalingOptionsResponse 1 NodeGroupAutoscalingOptions
 `
 
-// TestTheWireIsThatOfTheAutoscaler: whoever changes a number breaks the protocol, and both ends of the
-// other tests would agree on it.
+// TestTheWireIsThatOfTheAutoscaler checks field numbers and types. Other tests do not detect a changed number, because both
+// sides use the same generated code.
 func TestTheWireIsThatOfTheAutoscaler(t *testing.T) {
 	got := "\n"
 	messages := File_autoscaler_externalgrpc_proto.Messages()

@@ -1,3 +1,3 @@
-// Package driverpb is the protocol between a machine manager and drivers in other processes. Its
-// messages and methods are generated from driver.proto, which documents them.
+// Package driverpb is the protocol between a machine manager and drivers in other processes. It is generated from
+// driver.proto, which documents all messages and methods.
 package driverpb

@@ -8,12 +8,12 @@ import (
 
 // Limits of the protocol.
 const (
-	// MaxMessage is the maximum length of a message, in bytes. The longest messages are lists: that of
-	// 50,000 VMs fits.
+	// MaxMessage is the maximum length of a message, in bytes. The longest messages are lists; a list of 50,000 VMs
+	// fits.
 	MaxMessage = 16 << 20
 	// MaxHeaders is the maximum length of the headers of a call, in bytes.
 	MaxHeaders = 16 << 10
-	// DefaultOperations and MaxOperations are for Registration.max_operations.
+	// DefaultOperations and MaxOperations are the default and the maximum of Registration.max_operations.
 	DefaultOperations, MaxOperations = 50, 1000
 	// MaxText is the maximum length of an error's message, in bytes.
 	MaxText = 4096
@@ -23,11 +23,11 @@ const (
 	MinInstance, MaxInstance = 16, 64
 )
 
-// KeepaliveTime is how long a connection may be idle before it is probed, and how long the other end then has
-// to respond.
+// KeepaliveTime is how long a connection may be idle before it is probed, and also how long the other side has to
+// respond to the probe.
 const KeepaliveTime = 10 * time.Second
 
-// Shortened returns the beginning of an error's message, as valid UTF-8 of at most MaxText bytes.
+// Shortened returns the message of an error as valid UTF-8, truncated to MaxText bytes.
 func Shortened(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= MaxText {

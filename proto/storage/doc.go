@@ -1,3 +1,3 @@
-// Package storagepb is the protocol by which the VM controller says which hypervisor may use the disks of a
-// virtual machine. It is generated from storage.proto.
+// Package storagepb is the protocol that the VM controller uses to control which hypervisor may use the disks of a
+// virtual machine. It is generated from storage.proto, which documents all messages and methods.
 package storagepb
