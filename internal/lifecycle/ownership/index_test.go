@@ -3,6 +3,7 @@ package ownership_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -152,12 +153,13 @@ func TestConflictingNode(t *testing.T) {
 		node         string
 		want         bool
 	}{
-		"theirs is older":             {machine("ours", 2, ""), machine("theirs", 1, ""), "", true},
-		"ours is older":               {machine("ours", 1, ""), machine("theirs", 2, ""), "", false},
-		"equally old, by name":        {machine("ours", 1, ""), machine("a", 1, ""), "", true},
-		"the node says it is ours":    {machine("ours", 2, providerID), machine("theirs", 1, ""), providerID, false},
-		"the node says it is theirs":  {machine("ours", 1, ""), machine("theirs", 2, providerID), providerID, true},
-		"the node says it is neither": {machine("ours", 1, providerID), machine("theirs", 2, providerID), "sim:///m2", false},
+		"theirs is older":                               {machine("ours", 2, ""), machine("theirs", 1, ""), "", true},
+		"ours is older":                                 {machine("ours", 1, ""), machine("theirs", 2, ""), "", false},
+		"equally old, by name":                          {machine("ours", 1, ""), machine("a", 1, ""), "", true},
+		"the node says it is ours":                      {machine("ours", 2, providerID), machine("theirs", 1, ""), providerID, false},
+		"the node says it is theirs":                    {machine("ours", 1, ""), machine("theirs", 2, providerID), providerID, true},
+		"neither the node nor theirs has a provider ID": {machine("ours", 1, providerID), machine("theirs", 2, ""), "", false},
+		"the node says it is neither":                   {machine("ours", 1, providerID), machine("theirs", 2, providerID), "sim:///m2", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,5 +169,63 @@ func TestConflictingNode(t *testing.T) {
 				t.Errorf("%v, %v; want one: %t", got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestConflictingNode_ItselfInTheCache checks that a Machine does not conflict with the newer version of itself that
+// the cache has.
+func TestConflictingNode_ItselfInTheCache(t *testing.T) {
+	t.Parallel()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	got, err := ownership.ConflictingNode(t.Context(), cache(t, machine("ours", 1, providerID)), machine("ours", 1, ""), node)
+	if err != nil || got != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestOwners_UnreadableCache checks that owners that cannot be listed are not reported as absent.
+func TestOwners_UnreadableCache(t *testing.T) {
+	t.Parallel()
+	down := unreadable(t)
+	for name, find := range map[string]ownership.Finder{"Machines": ownership.Machines(down), "MillwrightMachines": ownership.MillwrightMachines(down)} {
+		if owners, err := find(t.Context(), "ns", providerID); !errors.Is(err, errUnreadable) {
+			t.Errorf("%s: %v, %v", name, owners, err)
+		}
+	}
+	if got, err := ownership.ConflictingNode(t.Context(), down, machine("ours", 1, ""), &corev1.Node{}); !errors.Is(err, errUnreadable) {
+		t.Errorf("ConflictingNode: %v, %v", got, err)
+	}
+}
+
+func TestProviderIDs(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		spec, status string
+		want         []string
+	}{
+		"none":      {"", "", nil},
+		"spec":      {"a", "", []string{"a"}},
+		"status":    {"", "a", []string{"a"}},
+		"the same":  {"a", "a", []string{"a"}},
+		"different": {"a", "b", []string{"a", "b"}},
+	} {
+		object := &infrav1.MillwrightMachine{}
+		object.Spec.ProviderID, object.Status.ProviderID = tc.spec, tc.status
+		if got := ownership.ProviderIDs(object); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestOwner_WithoutProviderID checks that an object without an instance is not certain to own one.
+func TestOwner_WithoutProviderID(t *testing.T) {
+	t.Parallel()
+	running := machine("running", 1, "")
+	running.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
+	if ownership.OfMachine(running).Certain {
+		t.Error("a Machine without a provider ID is certain")
+	}
+	if ownership.OfMillwrightMachine(&infrav1.MillwrightMachine{}, "").Certain {
+		t.Error("a MillwrightMachine without a provider ID is certain")
 	}
 }
