@@ -361,7 +361,7 @@ func TestExplainReplacements(t *testing.T) {
 		machine := create(t, set)
 		w.patch(set, `{"spec":{"replicas":0}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseSurplus, "1 machine more than the 0 wanted exists"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseSurplus, "1 surplus machine, 0 desired"))
 	})
 	t.Run("rolled out", func(t *testing.T) {
 		deployment := w.deployment("rolls", "small", 1)
@@ -370,7 +370,7 @@ func TestExplainReplacements(t *testing.T) {
 		w.reaches(t, machine.Name, v1alpha1.MachineRunning)
 		w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"next"}}}}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseSurplus, "wanted exists", "MachineDeployment rolls: Scaled down machine set rolls-"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseSurplus, "surplus machine", "MachineDeployment rolls: Scaled down machine set rolls-"))
 	})
 	t.Run("set deleted", func(t *testing.T) {
 		set := w.set("whole", "small", 1)

@@ -104,7 +104,7 @@ func TestExplainFrozen(t *testing.T) {
 	w.create(w.set("overfull", "never", 1))
 	// Twice as many as wanted are too many, and only none is few enough again. The manager begins when it can see all.
 	w.manage(func(config *manager.Config) { config.Overshoot = scale.Overshoot{Up: 0, Down: 1000} })
-	why := "it is frozen, and creates no machines: 3 machines exist, which is no less than the limit of 2"
+	why := "it is frozen, and creates no machines: 3 machines exist, at least the freeze limit of 2"
 	w.asks(t, "machineset", "overfull", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
 	w.asks(t, "machine", w.only(t, "pool", "overfull").Name, answer{
 		verdict: report.NotRunning, cause: report.NodeNotJoined,
@@ -201,9 +201,9 @@ func TestExplainDeployments(t *testing.T) {
 		w.asks(t, "machinedeployment", name, answer{verdict: report.Healthy})
 	}
 	w.patch(renamed, `{"spec":{"selector":{"matchLabels":{"name":"new-name"}},"template":{"metadata":{"labels":{"name":"new-name"}}}}}`)
-	expect("renamed", report.Healthy, report.SetReleased, "has the machine that it wants, but spec.selector: it does not match machine sets that were the deployment's: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
+	expect("renamed", report.Healthy, report.SetReleased, "has the machine that it wants, but spec.selector: no longer matches machine sets of this deployment: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
 	w.patch(back, `{"spec":{"rollbackTo":{"revision":77}}}`)
-	expect("back", report.Healthy, report.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: there is no machine set of revision 77; the template stays that of revision 1.", "millwright rollout history back -n NS")
+	expect("back", report.Healthy, report.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: no machine set has revision 77; the template remains that of revision 1.", "millwright rollout history back -n NS")
 
 	for name, answer := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machinedeployment", name, answer) })

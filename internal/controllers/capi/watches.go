@@ -81,7 +81,7 @@ func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Requ
 		return object.(*infrav1.MillwrightMachine).Spec.Driver == name
 	})
 	for _, request := range requests {
-		c.Engine.Hurry(request.NamespacedName)
+		c.Engine.ResetUnavailable(request.NamespacedName)
 	}
 	return requests
 }

@@ -49,9 +49,9 @@ func TestBudgetOfTheSet(t *testing.T) {
 		message string
 	}{
 		"half at the same time": {`{"budgets":[{"max":"50%"}]}`, 3, "no more than 50% may be replaced at the same time"},
-		"none":                  {`{"budgets":[{"max":0}]}`, 0, "a budget of 0 forbids to replace machines"},
+		"none":                  {`{"budgets":[{"max":0}]}`, 0, "a budget of 0 does not allow replacing machines"},
 		"a rate":                {`{"budgets":[{"max":2,"within":"1h"}]}`, 2, "no more than 2 may be replaced within 60m"},
-		"an outage":             {`{"zoneOutage":"Wait"}`, 0, "all machines in zone z1 are unhealthy, and it waits for the zone"},
+		"an outage":             {`{"zoneOutage":"Wait"}`, 0, "all machines in zone z1 are unhealthy; waiting for the zone to recover"},
 		"unparsable policy":     {`{"budget":7}`, 1, `because other machines of "a" are being replaced`},
 	} {
 		t.Run(name, func(t *testing.T) {

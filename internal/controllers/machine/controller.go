@@ -220,7 +220,7 @@ func (c *Controller) mapper() mapper { return mapper{cache: c.Client} }
 func (c *Controller) driverRegistered(ctx context.Context, name string) []reconcile.Request {
 	requests := c.mapper().waitingForDriver(ctx, name)
 	for _, request := range requests {
-		c.Engine.Hurry(request.NamespacedName)
+		c.Engine.ResetUnavailable(request.NamespacedName)
 	}
 	return requests
 }

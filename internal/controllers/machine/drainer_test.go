@@ -106,7 +106,7 @@ func TestNodeIsEmptiedFirst(t *testing.T) {
 	if got := terminationCondition(n); got == nil || got.Status != corev1.ConditionTrue || got.Reason != v1alpha1.NodeScaleDown || !n.Spec.Unschedulable {
 		t.Errorf("condition %+v, cordoned %v", got, n.Spec.Unschedulable)
 	}
-	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "waiting for pod shop/web to end. Initiate node drain"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "waiting for pod shop/web to terminate. Initiate node drain"})
 	if len(h.Tasks) != 0 || len(h.methods()) != 0 {
 		t.Fatal("the VM was deleted before its Pods")
 	}

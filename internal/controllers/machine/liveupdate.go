@@ -59,7 +59,7 @@ func (u *liveUpdater) run(ctx context.Context, s *scope) flow.Result {
 	strategy, invalid := liveupdate.Of(s.machine, class)
 	s.events.warnOrForget(topicStrategy, pendingEvent{reason: reasonInvalidStrategy, message: invalid})
 	live := &liveUpdateScope{scope: s, current: class, strategy: strategy, state: liveupdate.Read(s.machine.Annotations)}
-	switch requested := liveupdate.Asked(s.machine); requested {
+	switch requested := liveupdate.RequestedClass(s.machine); requested {
 	case "":
 		return flow.Fail(u.update(ctx, live))
 	case class.Name:

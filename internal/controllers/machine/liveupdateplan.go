@@ -30,7 +30,7 @@ func (u *liveUpdater) planClass(ctx context.Context, s *liveUpdateScope, name st
 		s.events.warnOrForget(topicLiveInputs, pendingEvent{reason: reasonLiveUpdateFailed, message: fmt.Sprintf("MachineClass %q not found in namespace %q", name, s.machine.Namespace)})
 		return nil
 	}
-	step, next := s.state.Answer(requested)
+	step, next := s.state.Query(requested)
 	if step == liveupdate.Nothing {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (u *liveUpdater) planClass(ctx context.Context, s *liveUpdateScope, name st
 	case err != nil:
 		return err
 	case difference != "":
-		return u.storeResult(ctx, s, s.state.Answered(requested, nil, nil, []string{difference}))
+		return u.storeResult(ctx, s, s.state.Queried(requested, nil, nil, []string{difference}))
 	case in.class == nil:
 		return nil
 	case step == liveupdate.Note:
@@ -47,13 +47,13 @@ func (u *liveUpdater) planClass(ctx context.Context, s *liveUpdateScope, name st
 	}
 	result := u.Engine.Plan(instance.Request{Machine: s.machine, Class: in.class, Secret: in.secret, MadeFrom: s.state.Spec()})
 	if failed, ok := result.(instance.Failed); ok && failed.Failure.Code == codes.NotFound {
-		return u.storeResult(ctx, s, s.state.Answered(requested, nil, nil, []string{differentLocation}))
+		return u.storeResult(ctx, s, s.state.Queried(requested, nil, nil, []string{differentLocation}))
 	}
 	d, compared := s.compared(result)
 	if !compared {
 		return nil
 	}
-	return u.storeResult(ctx, s, s.state.Answered(requested, d.Updates, d.AtNextStart, d.Replacements))
+	return u.storeResult(ctx, s, s.state.Queried(requested, d.Updates, d.AtNextStart, d.Replacements))
 }
 
 // compare returns the inputs for the requested class, and a difference from the current class that always

@@ -120,7 +120,7 @@ func TestAMachineThatFollows(t *testing.T) {
 	if h.vmSpec() != specTags {
 		t.Errorf("VM specification %s", h.vmSpec())
 	}
-	if planned := liveupdate.Asked(h.machine()); planned != "" {
+	if planned := liveupdate.RequestedClass(h.machine()); planned != "" {
 		t.Errorf("an update to class %q is still planned", planned)
 	}
 	h.wantRunning()

@@ -62,7 +62,7 @@ func TestNotGoneElsewhere(t *testing.T) {
 				t.Fatalf("deleted: %v, %d VMs", h.gone(), len(h.Driver.VMs()))
 			}
 			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed,
-				"the VM may be in account first, and with the present class and Secret it is looked for in account second"})
+				"the VM may be in account first, but with the current class and Secret the driver looks in account second"})
 			test.act(h)
 			h.Settle()
 			if !h.gone() || len(h.Driver.VMs()) != test.left {

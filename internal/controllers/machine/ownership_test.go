@@ -353,10 +353,10 @@ func TestDriverBreaksTheContract(t *testing.T) {
 		"nothing": {func() (*driver.CreateMachineResponse, error) { return nil, nil }, "neither a response nor an error"},
 		"no provider ID": {func() (*driver.CreateMachineResponse, error) {
 			return &driver.CreateMachineResponse{NodeName: "n"}, nil
-		}, "the driver named no provider ID"},
+		}, "the driver returned no provider ID"},
 		"no node name": {func() (*driver.CreateMachineResponse, error) {
 			return &driver.CreateMachineResponse{ProviderID: "a"}, nil
-		}, "the driver named no node"},
+		}, "the driver returned no node name"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -65,7 +65,7 @@ func (m mapper) waitingForClass(ctx context.Context, object client.Object) []rec
 		return !machine.DeletionTimestamp.IsZero() || !ownership.Established(machine)
 	})
 	return append(requests, m.find(ctx, nil, func(machine *v1alpha1.Machine) bool {
-		waits := liveupdate.Asked(machine) == name || !ownership.Established(machine) && slices.Contains(scarcity.OfMachine(machine), name)
+		waits := liveupdate.RequestedClass(machine) == name || !ownership.Established(machine) && slices.Contains(scarcity.OfMachine(machine), name)
 		return waits && machine.Spec.Class.Name != name
 	})...)
 }

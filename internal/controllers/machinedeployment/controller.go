@@ -202,7 +202,7 @@ func (p scope) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploy
 		return p.report(ctx, r, rollout.Outcome{Failure: err})
 	}
 	plan := rollout.Plan(r)
-	p.memory.nodesUnmarked = !r.MarksNodes && !r.NodesConcerned && (p.memory.nodesUnmarked || r.NodesUnmarked(plan))
+	p.memory.nodesUnmarked = !r.MarksNodes && !r.NeedsNodes && (p.memory.nodesUnmarked || r.NodesUnmarked(plan))
 	outcome := p.apply(ctx, r, plan)
 	if outcome.Ended && outcome.Failure == nil {
 		return 0, nil // the events of the writes start the next pass, which has the right numbers

@@ -59,7 +59,7 @@ func TestANewDeploymentGetsASet(t *testing.T) {
 	if s.progress().Reason != "NewMachineSetCreated" {
 		t.Errorf("got %+v", s.progress())
 	}
-	if want := []string{"ScalingMachineSet: Scaled up machine set " + set.Name + " to 3: there is no machine set for this template yet"}; !slices.Equal(want, s.lines) {
+	if want := []string{"ScalingMachineSet: Scaled up machine set " + set.Name + " to 3: no machine set has this template yet"}; !slices.Equal(want, s.lines) {
 		t.Errorf("events %q, want %q", s.lines, want)
 	}
 	s.pass(t)
@@ -153,7 +153,7 @@ func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	check("the name is taken", 5, 0, map[string]int32{first: 5})
 	s.pass(t)
 	second = revision.Current(slices.Collect(maps.Values(s.all())), &s.deployment().Spec.Template).Name
-	want := "ScalingMachineSet: Scaled up machine set " + second + " to 1: the machine set of this template is being deleted: 6 machines may exist during the rollout, and 5 do"
+	want := "ScalingMachineSet: Scaled up machine set " + second + " to 1: the machine set of this template is being deleted: at most 6 machines allowed during the rollout, currently 5"
 	if diff := cmp.Diff([]string{want}, s.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}

@@ -33,18 +33,18 @@ func TestEachOperationIsSaid(t *testing.T) {
 	}{
 		"create": {
 			fixture.Deployment(3), nil,
-			"ScalingMachineSet: Scaled up machine set pool-69569 to 3: there is no machine set for this template yet",
-			"Scaled up machine set: there is no machine set for this template yet",
+			"ScalingMachineSet: Scaled up machine set pool-69569 to 3: no machine set has this template yet",
+			"Scaled up machine set: no machine set has this template yet",
 		},
 		"scale up": {
 			fixture.Deployment(5), []client.Object{set},
-			"ScalingMachineSet: Scaled up machine set pool-a to 5: the deployment wants 5 machines",
-			"Scaled up machine set: the deployment wants 5 machines",
+			"ScalingMachineSet: Scaled up machine set pool-a to 5: 5 replicas desired",
+			"Scaled up machine set: 5 replicas desired",
 		},
 		"scale down": {
 			fixture.Deployment(1), []client.Object{set},
-			"ScalingMachineSet: Scaled down machine set pool-a to 1: the deployment wants 1 machine",
-			"Scaled down machine set: the deployment wants 1 machine",
+			"ScalingMachineSet: Scaled down machine set pool-a to 1: 1 replica desired",
+			"Scaled down machine set: 1 replica desired",
 		},
 		"adopt": {
 			fixture.Deployment(3), []client.Object{fixture.Set("a", 3, free)},
@@ -52,23 +52,23 @@ func TestEachOperationIsSaid(t *testing.T) {
 		},
 		"release": {
 			fixture.Deployment(3), []client.Object{set, fixture.Set("b", 2, fixture.WithUID, other)},
-			"Released: Released machine set pool-b: its labels do not match the selector any more",
-			"Released machine set: its labels do not match the selector any more",
+			"Released: Released machine set pool-b: its labels no longer match the selector",
+			"Released machine set: its labels no longer match the selector",
 		},
 		"refresh": {
 			fixture.Deployment(3, slow), []client.Object{set},
-			"RefreshedMachineSet: Refreshed machine set pool-a: the deployment has changed in what needs no new machines",
-			"Refreshed machine set: the deployment has changed in what needs no new machines",
+			"RefreshedMachineSet: Refreshed machine set pool-a: the deployment changed in fields that need no new machines",
+			"Refreshed machine set: the deployment changed in fields that need no new machines",
 		},
 		"refresh annotations": {
 			fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) { d.Annotations = map[string]string{"why": "so"} }), []client.Object{set},
-			"RefreshedMachineSet: Refreshed machine set pool-a: its annotations follow the deployment and its rollout",
-			"Refreshed machine set: its annotations follow the deployment and its rollout",
+			"RefreshedMachineSet: Refreshed machine set pool-a: its annotations were updated from the deployment and its rollout",
+			"Refreshed machine set: its annotations were updated from the deployment and its rollout",
 		},
 		"prune": {
 			fixture.Deployment(3, fixture.OfClass("b"), noHistory), []client.Object{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))},
-			"DeletedMachineSet: Deleted machine set pool-a of revision 1: 0 old machine sets are kept",
-			"Deleted machine set: 0 old machine sets are kept",
+			"DeletedMachineSet: Deleted machine set pool-a of revision 1: revisionHistoryLimit is 0",
+			"Deleted machine set: revisionHistoryLimit is 0",
 		},
 		"mark": {
 			fixture.Deployment(2, trigger), []client.Object{set, fixture.Member(set, "m")},
@@ -81,8 +81,8 @@ func TestEachOperationIsSaid(t *testing.T) {
 		},
 		"refuse": {
 			fixture.Deployment(3, rollbackTo(7)), []client.Object{set},
-			"DeploymentRollbackRevisionNotFound: spec.rollbackTo.revision: there is no machine set of revision 7",
-			"Answered spec.rollbackTo: spec.rollbackTo.revision: there is no machine set of revision 7",
+			"DeploymentRollbackRevisionNotFound: spec.rollbackTo.revision: no machine set has revision 7",
+			"Answered spec.rollbackTo: spec.rollbackTo.revision: no machine set has revision 7",
 		},
 	} {
 		t.Run(operation, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	s.setSet(t, "pool-b", fixture.Reports(1, 0)) // so that nothing else is done
 	s.pass(t)
-	if events := strings.Join(s.lines, "\n"); strings.Count(events, "NodesMarked: 2 nodes of machines that will be replaced") != 1 {
+	if events := strings.Join(s.lines, "\n"); strings.Count(events, "NodesMarked: Marked 2 nodes of machines that will be replaced") != 1 {
 		t.Errorf("first: %q", s.lines)
 	}
 	must(s.live.Create(t.Context(), fixture.Member(s.all()["pool-b"], "late")))
@@ -136,10 +136,10 @@ func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 			t.Errorf("%s: events: want - got +\n%s", when, diff)
 		}
 	}
-	step("a new node", nil, []string{"Patched nodes: 1 node of new machines, during the rollout"})
+	step("a new node", nil, []string{"Patched nodes: 1 node of new machines updated during the rollout"})
 	step("nothing new", nil, nil)
 	finish(t, s)
-	step("it is over", []string{"NodesUnmarked: 1 node released: the rollout is over"}, []string{"Patched nodes: 1 node released: the rollout is over"})
+	step("it is over", []string{"NodesUnmarked: Unmarked 1 node: the rollout is complete"}, []string{"Patched nodes: Unmarked 1 node: the rollout is complete"})
 }
 
 // TestASetThatIsRefusedIsSaid: in an event. The error goes into the log with the pass.

@@ -188,7 +188,7 @@ func (p scope) liveUpdate(ctx context.Context, f rollout.Facts) (*liveupdate.Poo
 // nodesMatter reports whether nodes may have to be marked, or marks be removed.
 func (p scope) nodesMatter(r *rollout.Rollout) bool {
 	return p.Target != nil && !r.Deployment.Spec.Paused &&
-		(r.MarksNodes || r.UnmarksCurrent || r.RolledOut && !p.memory.nodesUnmarked || r.NodesConcerned)
+		(r.MarksNodes || r.UnmarksCurrent || r.RolledOut && !p.memory.nodesUnmarked || r.NeedsNodes)
 }
 
 func (p scope) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, error) {
@@ -215,7 +215,7 @@ func (p scope) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, 
 			}
 		}
 	}
-	nodes.UnansweredSince = p.unanswered(nodes, f.Now)
+	nodes.AwaitingSince = p.unanswered(nodes, f.Now)
 	return nodes, nil
 }
 

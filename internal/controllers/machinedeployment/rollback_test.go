@@ -87,7 +87,7 @@ func TestARollbackThatCannotBeIsSaid(t *testing.T) {
 	s.refuse = nil
 	check := func(when string) {
 		t.Helper()
-		const want = "spec.rollbackTo.revision: there is no machine set of revision 99; the template stays that of revision 2."
+		const want = "spec.rollbackTo.revision: no machine set has revision 99; the template remains that of revision 2."
 		if is := said(); is.Status != "True" || is.Reason != "DeploymentRollbackRevisionNotFound" || is.Message != want {
 			t.Errorf("%s: %+v", when, is)
 		}
@@ -120,7 +120,7 @@ func TestARollbackOfOneThatIsNew(t *testing.T) {
 		s.pass(t)
 	}
 	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused)
-	if at < 0 || !strings.HasPrefix(s.deployment().Status.Conditions[at].Message, "spec.rollbackTo: there is no earlier revision;") {
+	if at < 0 || !strings.HasPrefix(s.deployment().Status.Conditions[at].Message, "spec.rollbackTo: no earlier revision exists;") {
 		t.Errorf("got %+v", s.deployment().Status.Conditions)
 	}
 	s.change(fixture.OfClass("b"))

@@ -48,7 +48,7 @@ func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome
 
 // lookAgain returns the time to the next pass without an event; 0 is never.
 func lookAgain(r *rollout.Rollout, o rollout.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
-	times := []time.Duration{r.ProtectedFor(), status.DeadlineIn(r.Deployment, next, r.Now), r.AnswerIn()}
+	times := []time.Duration{r.ProtectedFor(), status.DeadlineIn(r.Deployment, next, r.Now), r.ResponseDeadlineIn()}
 	if r.TargetAway || o.NodesLater || r.Nodes != nil && (r.Nodes.Behind || r.Blocked() != "") {
 		times = append(times, targetAway)
 	}

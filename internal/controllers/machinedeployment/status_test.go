@@ -34,7 +34,7 @@ func TestReleasedSetsAreSaid(t *testing.T) {
 	}
 	want := func(when, machines string) {
 		t.Helper()
-		begin := "spec.selector: it does not match machine sets that were the deployment's: " + name + " (machines: " + machines + "). "
+		begin := "spec.selector: no longer matches machine sets of this deployment: " + name + " (machines: " + machines + "). "
 		if got := said(); !strings.HasPrefix(got, begin) {
 			t.Errorf("%s: %q", when, got)
 		}

@@ -133,7 +133,7 @@ func classChange(was, is *v1alpha1.Machine) bool {
 		after, has := is.Annotations[key]
 		return before != after || had != has // the empty update strategy is an exception
 	}
-	asked := liveupdate.Asked(was) != "" || liveupdate.Asked(is) != ""
+	asked := liveupdate.RequestedClass(was) != "" || liveupdate.RequestedClass(is) != ""
 	return was.Spec.Class.Name != is.Spec.Class.Name ||
 		annotated(v1alpha1.AnnotationKeyUpdateClass) || annotated(v1alpha1.AnnotationKeyUpdateStrategy) || annotated(v1alpha1.AnnotationKeyMachinePriority) ||
 		asked && (annotated(v1alpha1.AnnotationKeyUpdatePlan) ||

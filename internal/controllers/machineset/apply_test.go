@@ -256,7 +256,7 @@ func TestEventsSayHowManyAndWhy(t *testing.T) {
 	if len(s.events.lines) != 2 {
 		t.Fatalf("got the events %q, want one for all creations and one for the deletion", s.events.lines)
 	}
-	for i, want := range []string{"SuccessfulCreate: Created 7 machines (", "SuccessfulDelete: Deleted 1 machine (" + created[0] + "): 1 machine more than the 6 wanted exists"} {
+	for i, want := range []string{"SuccessfulCreate: Created 7 machines (", "SuccessfulDelete: Deleted 1 machine (" + created[0] + "): 1 surplus machine, 6 desired"} {
 		if !strings.HasPrefix(s.events.lines[i], want) {
 			t.Errorf("event %d is %q, want %q", i, s.events.lines[i], want)
 		}

@@ -17,7 +17,7 @@ import (
 
 // TestEachOperationIsSaid: in one event and one line of the log, both of which say why.
 func TestEachOperationIsSaid(t *testing.T) {
-	const orphan, changed = "it has no owner and its labels match the selector", "its labels do not match the selector any more"
+	const orphan, changed = "it has no owner and its labels match the selector", "its labels no longer match the selector"
 	scaled := func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
 	}
@@ -38,8 +38,8 @@ func TestEachOperationIsSaid(t *testing.T) {
 		},
 		"delete": {
 			[]client.Object{newSet(0), machine("a")},
-			[]string{"SuccessfulDelete: Deleted 1 machine (a): 1 machine more than the 0 wanted exists"},
-			[]string{"Deleted machines: 1 machine more than the 0 wanted exists"},
+			[]string{"SuccessfulDelete: Deleted 1 machine (a): 1 surplus machine, 0 desired"},
+			[]string{"Deleted machines: 1 surplus machine, 0 desired"},
 		},
 		"delete one that was named": {
 			[]client.Object{newSet(1, scaled), machine("a", marked(noon))},
@@ -60,20 +60,20 @@ func TestEachOperationIsSaid(t *testing.T) {
 		"update, each for its reason": {
 			[]client.Object{newSet(3), machine("a", configured), machine("b", relabelled), machine("c", configured)},
 			[]string{
-				"SuccessfulUpdate: Updated 2 machines (a, c): the machine set has another configuration",
-				"SuccessfulUpdate: Updated 1 machine (b): the machine set has another node template",
+				"SuccessfulUpdate: Updated 2 machines (a, c): the machine set has a different configuration",
+				"SuccessfulUpdate: Updated 1 machine (b): the machine set has a different node template",
 			},
-			[]string{"Updated machines: the machine set has another configuration", "Updated machines: the machine set has another node template"},
+			[]string{"Updated machines: the machine set has a different configuration", "Updated machines: the machine set has a different node template"},
 		},
 		"freeze": {
 			[]client.Object{newSet(0), machine("a"), machine("b")},
 			[]string{
-				"FrozeMachineSet: Froze machine set pool: 2 machines exist, which is no less than the limit of 2",
-				"SuccessfulDelete: Deleted 2 machines (a, b): 2 machines more than the 0 wanted exist",
+				"FrozeMachineSet: Froze machine set pool: 2 machines exist, at least the freeze limit of 2",
+				"SuccessfulDelete: Deleted 2 machines (a, b): 2 surplus machines, 0 desired",
 			},
 			[]string{
-				"Froze the machine set: 2 machines exist, which is no less than the limit of 2",
-				"Deleted machines: 2 machines more than the 0 wanted exist",
+				"Froze the machine set: 2 machines exist, at least the freeze limit of 2",
+				"Deleted machines: 2 surplus machines, 0 desired",
 			},
 		},
 		"unfreeze": {
@@ -148,7 +148,7 @@ func TestWhatIsGoneCountsAsDeleted(t *testing.T) {
 	if _, err := lockstep.Logged(t, c, request); err != nil {
 		t.Errorf("got the error %v", err)
 	}
-	if diff := cmp.Diff([]string{"SuccessfulDelete: Deleted 1 machine (a): 1 machine more than the 0 wanted exists"}, s.events.lines); diff != "" {
+	if diff := cmp.Diff([]string{"SuccessfulDelete: Deleted 1 machine (a): 1 surplus machine, 0 desired"}, s.events.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
 	if set := s.set(); set.Status.ObservedGeneration != set.Generation || len(set.Status.Conditions) > 0 {

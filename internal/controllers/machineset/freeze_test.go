@@ -86,8 +86,8 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 		}
 	}
 	want := []string{
-		"FrozeMachineSet: Froze machine set pool: 9 machines exist, which is no less than the limit of 6",
-		"UnfrozeMachineSet: Unfroze machine set pool: 2 machines exist, which is no more than the limit of 5",
+		"FrozeMachineSet: Froze machine set pool: 9 machines exist, at least the freeze limit of 6",
+		"UnfrozeMachineSet: Unfroze machine set pool: 2 machines exist, at most the unfreeze limit of 5",
 	}
 	if diff := cmp.Diff(want, frozenEvents); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
@@ -116,7 +116,7 @@ func TestWhyASetIsFrozenIsSaidAlsoAfterAConflict(t *testing.T) {
 	}
 	conditions := s.set().Status.Conditions
 	at := condition(conditions, v1alpha1.MachineSetFrozen)
-	if at < 0 || conditions[at].Message != "9 machines exist, which is no less than the limit of 6" || len(conditions) != 1 {
+	if at < 0 || conditions[at].Message != "9 machines exist, at least the freeze limit of 6" || len(conditions) != 1 {
 		t.Errorf("conditions %+v", conditions)
 	}
 }

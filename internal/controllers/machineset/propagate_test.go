@@ -62,16 +62,16 @@ func TestPropagate(t *testing.T) {
 		"all alike": {nil, machines(2), map[string]string{}},
 		"node template": {
 			tainted, machines(2),
-			map[string]string{"m0": "the machine set has another node template", "m1": "the machine set has another node template"},
+			map[string]string{"m0": "the machine set has a different node template", "m1": "the machine set has a different node template"},
 		},
 		"a timeout is set": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = drainFor(time.Hour) }),
 			[]*v1alpha1.Machine{machine("a"), machine("b", configured)},
-			map[string]string{"a": "the machine set has another configuration"},
+			map[string]string{"a": "the machine set has a different configuration"},
 		},
 		"a timeout is taken away": {
 			nil, []*v1alpha1.Machine{machine("a"), machine("b", configured)},
-			map[string]string{"b": "the machine set has another configuration"},
+			map[string]string{"b": "the machine set has a different configuration"},
 		},
 		"a configuration that says nothing is none": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = &v1alpha1.MachineConfiguration{} }),
@@ -79,31 +79,31 @@ func TestPropagate(t *testing.T) {
 		},
 		"two in excess of three: the newest": {
 			excess(2), []*v1alpha1.Machine{machine("a", age(3*time.Hour)), machine("b", age(time.Hour)), machine("c", age(2*time.Hour))},
-			map[string]string{"b": "it is in excess of the machines that are wanted for pods", "c": "it is in excess of the machines that are wanted for pods"},
+			map[string]string{"b": "it is in excess of the desired replicas", "c": "it is in excess of the desired replicas"},
 		},
 		"in excess no more": {
 			nil, []*v1alpha1.Machine{machine("a"), machine("b", inExcess)},
-			map[string]string{"b": "it is wanted for pods, and not in excess any more"},
+			map[string]string{"b": "it is needed for pods and is no longer in excess"},
 		},
 		"in excess, and another node template": {
 			func(set *v1alpha1.MachineSet) { tainted(set); excess(1)(set) }, []*v1alpha1.Machine{machine("a"), machine("b", inExcess)},
-			map[string]string{"a": "the machine set has another node template", "b": "the machine set has another node template"},
+			map[string]string{"a": "the machine set has a different node template", "b": "the machine set has a different node template"},
 		},
 		"in excess, with pods evicted": {
 			func(set *v1alpha1.MachineSet) {
 				excess(1)(set)
 				set.Annotations[v1alpha1.AnnotationKeyExcessNoExecute] = "true"
 			}, []*v1alpha1.Machine{machine("a"), machine("b", inExcess)},
-			map[string]string{"b": "machines in excess keep their nodes free in another way"},
+			map[string]string{"b": "the taints of excess machines changed"},
 		},
 		"kind of class": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.Class.Kind = "Other" }), machines(1),
-			map[string]string{"m0": "the machine set has another kind of class"},
+			map[string]string{"m0": "the machine set has a different kind of class"},
 		},
 		"a legacy kind of class is taken over by none that was migrated": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.Class.Kind = legacy.GCP }),
 			[]*v1alpha1.Machine{machine("a"), machine("b", func(m *v1alpha1.Machine) { m.Spec.Class.Kind = legacy.AWS })},
-			map[string]string{"b": "the machine set has another kind of class"},
+			map[string]string{"b": "the machine set has a different kind of class"},
 		},
 		"what makes new machines stays as it is in old ones": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) {
@@ -113,7 +113,7 @@ func TestPropagate(t *testing.T) {
 		"only what is the set's and stays": {
 			tainted,
 			[]*v1alpha1.Machine{machine("a", deleting), machine("b", phase(v1alpha1.MachineTerminating)), machine("c", unlabelled)},
-			map[string]string{"b": "the machine set has another node template"},
+			map[string]string{"b": "the machine set has a different node template"},
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package bootstrap makes what new machines need to join a cluster: a bootstrap token for each
-// machine. Package userdata puts it into their user data.
+// Package bootstrap issues the bootstrap tokens that new machines need to join a cluster, one for each machine.
+// Package userdata puts them into user data.
 package bootstrap
 
 import (
@@ -25,31 +25,30 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// Tokens issues and revokes the bootstrap tokens of machines. Each is a Secret in the
-// namespace kube-system of the target cluster, as Kubernetes' bootstrap token authenticator
-// reads it. Its id follows from the machine, so that it is found again after a crash; its
-// secret is random.
+// Tokens issues and revokes the bootstrap tokens of machines. Each token is a Secret in the namespace
+// kube-system of the target cluster, in the format of Kubernetes' bootstrap token authenticator. The token ID
+// is derived from the machine, so that the token can be found again after a crash. The token secret is random.
 type Tokens struct {
-	// Target cluster. Reads of Secrets must not come from a cache. Required.
+	// Target is a client of the target cluster. Reads of Secrets must not come from a cache. Required.
 	Target client.Client
 	// Installation distinguishes the managers of one target cluster.
 	Installation string
-	// Groups of the token's bearer, separated by commas. Empty means only the group of all
-	// bearers.
+	// Groups are the additional groups of the token's user, separated by commas. If empty, the user is only in
+	// the group of all bootstrap tokens.
 	Groups string
 	// Clock is used for the validity of tokens. Required.
 	Clock clock.PassiveClock
 
-	// memory saves reads, and keeps the secret of a token that is renewed. A restart loses it.
+	// memory saves reads, and keeps the secret of a token that is being renewed. It is lost on restart.
 	memory expectations.Memory[atomic.Pointer[known]]
 }
 
-// known is what is known of a machine's token, which is nil if it has none.
+// known is the known token of a machine. The token is nil if the machine has none.
 type known struct{ token *corev1.Secret }
 
 const namespace = "kube-system"
 
-// attempts is how many ids are tried for a machine, as the ids of two may collide.
+// attempts is how many IDs are tried for a machine, because the IDs of two machines may collide.
 const attempts = 4
 
 // The parts of a token.
@@ -62,7 +61,7 @@ const (
 // UserPrefix precedes the id of a bootstrap token in the name of the user that it authenticates.
 const UserPrefix = "system:bootstrap:"
 
-// IDs returns the ids that the machine's token may have.
+// IDs returns the IDs that the machine's token may have.
 func (t *Tokens) IDs(machine types.NamespacedName) []string {
 	ids := make([]string, attempts)
 	for salt := range ids {
@@ -71,7 +70,7 @@ func (t *Tokens) IDs(machine types.NamespacedName) []string {
 	return ids
 }
 
-// Issued reports whether there is a token with that id, and it is the machine's.
+// Issued reports whether a token with the given ID exists and belongs to the machine.
 func (t *Tokens) Issued(ctx context.Context, machine types.NamespacedName, id string) (bool, error) {
 	token := &corev1.Secret{}
 	err := t.Target.Get(ctx, types.NamespacedName{Namespace: namespace, Name: secretName(id)}, token)
@@ -81,15 +80,15 @@ func (t *Tokens) Issued(ctx context.Context, machine types.NamespacedName, id st
 	return err == nil && t.isOf(token, machine), nil
 }
 
-// Issue returns a token for the machine as "id.secret", which is valid for at least half the
-// given time. An existing token that ends sooner is renewed with the same id and secret, since
-// the VM may have them.
+// Issue returns a token for the machine as "id.secret" that is valid for at least half the given time. If an
+// existing token expires sooner, it is renewed with the same ID and secret, because the VM may already have
+// them.
 func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid time.Duration) (string, error) {
 	secret := strings.ToLower(rand.Text())[:secretLength]
 	if token, _ := t.recall(machine); token != nil {
 		secret = string(token.Data["token-secret"])
 	} else {
-		t.Forget(machine) // a token may exist from now on, even if the answer is lost
+		t.Forget(machine) // a token may exist from now on, even if the response is lost
 	}
 	for salt := range attempts {
 		token := t.newToken(machine, t.id(machine, salt), secret, valid)
@@ -117,12 +116,12 @@ func (t *Tokens) Issue(ctx context.Context, machine types.NamespacedName, valid 
 		}
 		return text(existing), nil
 	}
-	return "", fmt.Errorf("no bootstrap token id is free for machine %s after %d attempts", machine, attempts)
+	return "", fmt.Errorf("no free bootstrap token ID for machine %s after %d attempts", machine, attempts)
 }
 
-// Keep renews the token of a machine that is still awaited when it is valid for less than half
-// the given time, and returns when to be called again; zero if the machine has no token. It
-// sends no request for a token that is known to be valid.
+// Keep renews the token of a machine that has not joined yet, once it is valid for less than half the given
+// time. It returns when to call Keep again, or zero if the machine has no token. It sends no request for a
+// token that is known to be valid.
 func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid time.Duration) (time.Duration, error) {
 	token, isKnown := t.recall(machine)
 	if !isKnown {
@@ -145,7 +144,7 @@ func (t *Tokens) Keep(ctx context.Context, machine types.NamespacedName, valid t
 	return valid / 2, nil
 }
 
-// Revoke deletes the machine's token, if there is one. It sends no request if there is known to be none.
+// Revoke deletes the machine's token, if it exists. It sends no request if the machine is known to have none.
 func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error {
 	token, isKnown := t.recall(machine)
 	if token != nil {
@@ -156,7 +155,7 @@ func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error
 		if !apierror.Conflict(err) {
 			return err
 		}
-		isKnown = false // another process has renewed it
+		isKnown = false // another process renewed it
 	}
 	if isKnown {
 		return nil
@@ -172,10 +171,10 @@ func (t *Tokens) Revoke(ctx context.Context, machine types.NamespacedName) error
 	return err
 }
 
-// Forget drops what is remembered of the machine's token.
+// Forget drops the remembered token of the machine.
 func (t *Tokens) Forget(machine types.NamespacedName) { t.memory.Forget(machine) }
 
-// recall returns the machine's token, nil if it has none, and whether that is known.
+// recall returns the machine's token, or nil if it has none, and whether this is known.
 func (t *Tokens) recall(machine types.NamespacedName) (*corev1.Secret, bool) {
 	if memory := t.memory.Find(machine); memory != nil {
 		if is := memory.Load(); is != nil {
@@ -189,8 +188,8 @@ func (t *Tokens) remember(machine types.NamespacedName, token *corev1.Secret) {
 	t.memory.Of(machine).Store(&known{token})
 }
 
-// find reads the machine's token; nil if there is none. It tries all ids, since a token that
-// took the first one may have gone since.
+// find reads the machine's token. It returns nil if there is none. It tries all IDs, because another token that
+// used the first ID may have been deleted since.
 func (t *Tokens) find(ctx context.Context, machine types.NamespacedName) (*corev1.Secret, error) {
 	for salt := range attempts {
 		existing, err := t.read(ctx, machine, salt)
@@ -211,16 +210,16 @@ func (t *Tokens) read(ctx context.Context, machine types.NamespacedName, salt in
 	return existing, t.Target.Get(ctx, key, existing)
 }
 
-// left is how long a token is valid; zero if it does not say.
+// left returns how long a token remains valid, or zero if it has no valid expiration.
 func (t *Tokens) left(token *corev1.Secret) time.Duration {
-	ends, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
+	expiration, err := time.Parse(time.RFC3339, string(token.Data["expiration"]))
 	if err != nil {
 		return 0
 	}
-	return ends.Sub(t.Clock.Now())
+	return expiration.Sub(t.Clock.Now())
 }
 
-// delete deletes this token only: it fails with a conflict if another one has its name.
+// delete deletes exactly this token. It fails with a conflict if another token has its name.
 func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token *corev1.Secret) error {
 	err := apierror.IgnoreGone(t.Target.Delete(ctx, token, client.Preconditions{UID: &token.UID}))
 	if err == nil {
@@ -229,12 +228,12 @@ func (t *Tokens) delete(ctx context.Context, machine types.NamespacedName, token
 	return fmt.Errorf("deleting the bootstrap token of machine %s: %w", machine, err)
 }
 
-// renew replaces a token by one with the same id and secret. MCM's role does not allow updates
-// of Secrets, so it is deleted and created again.
+// renew replaces a token with one that has the same ID and secret. MCM's role does not allow updates of
+// Secrets, so the token is deleted and created again.
 func (t *Tokens) renew(ctx context.Context, machine types.NamespacedName, token *corev1.Secret, valid time.Duration) error {
 	if err := t.delete(ctx, machine, token); err != nil {
 		if apierror.Conflict(err) {
-			t.Forget(machine) // another process has renewed it: the next call finds that one
+			t.Forget(machine) // another process renewed it; the next call finds the new one
 		}
 		return err
 	}
@@ -262,15 +261,15 @@ func (t *Tokens) newToken(machine types.NamespacedName, id, secret string, valid
 	}
 }
 
-// isOf reports whether a token was issued to the machine. What has not the form of a token was not: it would
-// come into the user data of the machine as it is.
+// isOf reports whether a token was issued to the machine. A Secret without the format of a token does not
+// qualify, because its contents would be copied to the machine's user data.
 func (t *Tokens) isOf(token *corev1.Secret, machine types.NamespacedName) bool {
 	id, secret := token.Data["token-id"], token.Data["token-secret"]
 	return string(token.Data["description"]) == t.description(machine) && token.Type == corev1.SecretTypeBootstrapToken &&
 		token.Name == secretName(string(id)) && isPart(id, idLength) && isPart(secret, secretLength)
 }
 
-// isPart reports whether a text has the form of a part of a token.
+// isPart reports whether a text has the format of a part of a token.
 func isPart(text []byte, length int) bool {
 	return len(text) == length && len(bytes.Trim(text, characters)) == 0
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 )
 
-// requestTimeout allows for webhooks, which may take 30 s.
+// requestTimeout allows for admission webhooks, which may take 30 s.
 const requestTimeout = 40 * time.Second
 
-func (d *Drainer) apply(machine types.NamespacedName, l *ledger, ops []operation) {
+func (d *Drainer) apply(machine types.NamespacedName, l *drainState, ops []operation) {
 	for _, op := range ops {
 		accepted := d.Run(func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -33,7 +33,7 @@ func (d *Drainer) apply(machine types.NamespacedName, l *ledger, ops []operation
 		})
 		if !accepted {
 			d.mu.Lock()
-			l.pods[op.pod.uid].calling = false // this process leads no longer
+			l.pods[op.pod.uid].calling = false // this process is no longer the leader
 			d.mu.Unlock()
 		}
 	}
@@ -47,8 +47,9 @@ func (d *Drainer) do(ctx context.Context, op operation) error {
 	return d.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &op.pod.uid})
 }
 
-// note records the outcome of an operation. If the API server finds no such Pod, or another one of that name, the Pod has left.
-func (d *Drainer) note(l *ledger, op operation, err error) {
+// note records the outcome of an operation. If the API server finds no such Pod, or another Pod of that name,
+// the Pod is gone.
+func (d *Drainer) note(l *drainState, op operation, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := l.pods[op.pod.uid]
@@ -68,8 +69,8 @@ func (d *Drainer) note(l *ledger, op operation, err error) {
 	p.failure = err
 }
 
-// DeleteAttachments deletes the VolumeAttachments of a node after a forced drain, and reports
-// whether it is done: all of them are being deleted, or the node is gone or has nothing attached.
+// DeleteAttachments deletes the VolumeAttachments of a node after a forced drain. It reports done when all of
+// them are being deleted, the node is gone, or nothing is attached to it.
 func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool, err error) {
 	found := &corev1.Node{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: node}, found); err != nil {
@@ -97,18 +98,18 @@ func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool
 	return done, errors.Join(problems...)
 }
 
-// Evictor evicts pods, and finds those that are left. Its errors are those of the API server: a
-// Conflict if the pod of that name has another UID.
+// Evictor evicts Pods and lists the remaining ones. Its errors are those of the API server: a Conflict if the
+// Pod of that name has another UID.
 type Evictor interface {
 	Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error
-	// Left returns pods of a node, or of all if it is empty, by a consistent list and not from a
-	// cache. It returns no more than the limit, and whether there are more; zero means all.
+	// Left returns the Pods of a node, or all Pods if node is empty. It uses a consistent list and no cache. It
+	// returns at most limit Pods and whether there are more. If limit is zero, it returns all.
 	Left(ctx context.Context, node string, limit int64) (pods []corev1.Pod, more bool, err error)
 }
 
-// NewEvictor returns an Evictor that uses the subresource eviction in policy/v1, over a client of
-// the core group as CoreV1().RESTClient() is one. On an API server without the subresource, pods
-// are deleted with their grace period.
+// NewEvictor returns an Evictor that uses the policy/v1 eviction subresource. The client must be for the core
+// group, such as CoreV1().RESTClient(). If the API server does not have the subresource, Pods are deleted with
+// their grace period.
 func NewEvictor(core rest.Interface) Evictor { return restEvictor{core} }
 
 type restEvictor struct{ core rest.Interface }
@@ -120,7 +121,7 @@ func (e restEvictor) Evict(ctx context.Context, pod types.NamespacedName, uid ty
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 		DeleteOptions: &options,
 	}
-	// A refusal may carry a Retry-After, which client-go would sleep for, up to ten times.
+	// A refusal may have a Retry-After header, for which client-go would sleep up to ten times.
 	err := e.core.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
 		VersionedParams(&metav1.CreateOptions{}, scheme.ParameterCodec).MaxRetries(0).Body(eviction).Do(ctx).Error()
 	if !unsupported(err) {
@@ -140,8 +141,8 @@ func (e restEvictor) Left(ctx context.Context, node string, limit int64) (left [
 	return pods.Items, pods.Continue != "", err
 }
 
-// unsupported reports whether the subresource is missing, rather than the pod: only the latter is
-// answered with a Status of the API server.
+// unsupported reports whether the subresource rather than the Pod is missing. Only for a missing Pod does the
+// API server return a Status.
 func unsupported(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err)
 }

@@ -18,15 +18,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Indexes of the cache, for client.MatchingFields: of Pods by the name of their Node, and of
-// VolumeAttachments by the names of their Node and their PersistentVolume.
+// Indexes of the cache, for client.MatchingFields: Pods by the name of their Node, and VolumeAttachments by the
+// names of their Node and PersistentVolume.
 const (
 	PodByNode          = "drain.pod.node"
 	AttachmentByNode   = "drain.attachment.node"
 	AttachmentByVolume = "drain.attachment.volume"
 )
 
-// AddIndexes adds the indexes to the cache of the target cluster, before the cache starts.
+// AddIndexes adds the indexes to the cache of the target cluster. Call it before the cache starts.
 func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, index := range []struct {
 		object client.Object
@@ -52,9 +52,9 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// StripPod is a transform for a cache of Pods which keeps what a drain reads, in place. A Pod
-// without containers was stripped before: caches transform twice, and by then the Pod may be in
-// use. Other objects are returned unchanged. It never fails.
+// StripPod is a cache transform for Pods that removes, in place, everything that a drain does not read. Pods
+// without containers are unchanged because they were stripped before: caches transform objects twice, and the
+// second time the Pod may be in use. Other objects are returned unchanged. StripPod never fails.
 func StripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || len(pod.Spec.Containers) == 0 {
@@ -93,7 +93,7 @@ func claimedVolumes(pod *corev1.Pod) []corev1.Volume {
 		case volume.PersistentVolumeClaim != nil:
 			kept.PersistentVolumeClaim = volume.PersistentVolumeClaim
 		case volume.Ephemeral != nil:
-			kept.Ephemeral = &corev1.EphemeralVolumeSource{} // the claim's name follows from the volume's
+			kept.Ephemeral = &corev1.EphemeralVolumeSource{} // the name of the claim is derived from the volume's
 		default:
 			continue
 		}
@@ -102,7 +102,8 @@ func claimedVolumes(pod *corev1.Pod) []corev1.Volume {
 	return volumes
 }
 
-// PodChanges lets through that a Pod is bound to a node, is being deleted, finishes, or is gone.
+// PodChanges is a predicate for events in which a Pod is bound to a node, is being deleted, finishes or is
+// gone.
 func PodChanges() predicate.Predicate {
 	bound := func(object client.Object) bool { return object.(*corev1.Pod).Spec.NodeName != "" }
 	return predicate.Funcs{
@@ -130,9 +131,9 @@ func VolumesDiffer(was, is *corev1.Node) bool {
 	return len(was.Status.VolumesAttached) != len(is.Status.VolumesAttached)
 }
 
-// Events maps events of the target cluster to the machines whose drains they concern.
+// Events maps events of the target cluster to the Machines whose drains they affect.
 type Events struct {
-	// Draining returns the machines of a node that are being deleted.
+	// Draining returns the Machines of a node that are being deleted.
 	Draining func(ctx context.Context, node string) []reconcile.Request
 	Drainer  interface {
 		Awaiting(persistentVolume string) []types.NamespacedName
@@ -140,7 +141,7 @@ type Events struct {
 	}
 }
 
-// Sources returns all event sources, made by watch.
+// Sources returns all event sources, created with watch.
 func (e Events) Sources(watch func(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source) []source.Source {
 	mapped := handler.EnqueueRequestsFromMapFunc
 	return []source.Source{
@@ -151,17 +152,17 @@ func (e Events) Sources(watch func(client.Object, handler.EventHandler, ...predi
 	}
 }
 
-// OfNode returns the machines of a Node.
+// OfNode returns the Machines of a Node.
 func (e Events) OfNode(ctx context.Context, object client.Object) []reconcile.Request {
 	return e.Draining(ctx, object.GetName())
 }
 
-// OfPod returns the machines of a Pod's node.
+// OfPod returns the Machines of a Pod's node.
 func (e Events) OfPod(ctx context.Context, object client.Object) []reconcile.Request {
 	return e.Draining(ctx, object.(*corev1.Pod).Spec.NodeName)
 }
 
-// OfAttachment returns the machines of a VolumeAttachment's node, and those that await its volume.
+// OfAttachment returns the Machines of a VolumeAttachment's node and the Machines that wait for its volume.
 func (e Events) OfAttachment(ctx context.Context, object client.Object) []reconcile.Request {
 	attachment := object.(*storagev1.VolumeAttachment)
 	requests := e.Draining(ctx, attachment.Spec.NodeName)
@@ -171,7 +172,7 @@ func (e Events) OfAttachment(ctx context.Context, object client.Object) []reconc
 	return requests
 }
 
-// OfBudget returns the machines whose drains a PodDisruptionBudget holds up.
+// OfBudget returns the Machines whose drains are blocked by a PodDisruptionBudget.
 func (e Events) OfBudget(_ context.Context, object client.Object) []reconcile.Request {
 	return requestsFor(e.Drainer.Refused(object.GetNamespace()))
 }
@@ -184,7 +185,7 @@ func requestsFor(keys []types.NamespacedName) []reconcile.Request {
 	return requests
 }
 
-// VolumeChanges lets through that volumes were attached to a Node or detached.
+// VolumeChanges is a predicate for events in which volumes were attached to a Node or detached from it.
 func VolumeChanges() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

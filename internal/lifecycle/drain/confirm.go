@@ -11,103 +11,104 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// emptiness is an answer of the API server about the pods of a node. Only the passes over one
-// Machine use it, of which there is one at a time.
+// emptiness is the result of a check with the API server that a node has no Pods left. It is used only by the
+// passes of one Machine, which never run concurrently.
 type emptiness struct {
-	// asked is when it was asked; zero if it was not.
-	asked time.Time
-	// unseen are the pods that the cache did not show.
+	// checked is when the check was made. It is zero if none was made.
+	checked time.Time
+	// unseen are the Pods that the cache did not show.
 	unseen  []types.NamespacedName
 	failure error
-	// failures is how many answers were errors, one after the other.
+	// failures is the number of consecutive failed checks.
 	failures int
 }
 
-// again is when to ask again: soon after the first errors, as nothing else may hold up the Machine.
-func (e *emptiness) again() time.Time {
+// nextCheck returns when to check again. The first retries follow soon, because the Machine may wait for
+// nothing else.
+func (e *emptiness) nextCheck() time.Time {
 	interval := failureInterval
 	if e.failures > 0 {
 		interval = min(interval, time.Second<<(min(e.failures, 4)-1))
 	}
-	return e.asked.Add(interval)
+	return e.checked.Add(interval)
 }
 
-// confirmed reports that the node is empty: new pods do not come, as it is cordoned.
+// confirmed reports whether the node is known to be empty. Because the node is cordoned, no new Pods are
+// scheduled.
 func (e *emptiness) confirmed() bool {
-	return !e.asked.IsZero() && e.failure == nil && len(e.unseen) == 0
+	return !e.checked.IsZero() && e.failure == nil && len(e.unseen) == 0
 }
 
 // confirmTimeout is how long a pass waits for the API server.
 const confirmTimeout = 5 * time.Second
 
-// confirm has a drain wait that is done by the cache, until the API server has said that the node is
-// empty.
-func (d *Drainer) confirm(ctx context.Context, l *ledger, made *Report) {
+// confirm keeps a drain waiting that is done according to the cache, until the API server has confirmed that
+// the node is empty.
+func (d *Drainer) confirm(ctx context.Context, l *drainState, made *Report) {
 	now := d.Clock.Now()
-	if !l.empty.confirmed() && !now.Before(l.empty.again()) {
-		l.empty = d.ask(ctx, l, now)
+	if !l.empty.confirmed() && !now.Before(l.empty.nextCheck()) {
+		l.empty = d.check(ctx, l, now)
 	}
 	if l.empty.confirmed() {
 		return
 	}
 	made.Done = false
-	made.Wait = max(l.empty.again().Sub(now), time.Millisecond)
+	made.Wait = max(l.empty.nextCheck().Sub(now), time.Millisecond)
 	for _, pod := range l.empty.unseen {
 		made.Waiting = append(made.Waiting, Waiting{For: ForCache, Pod: pod, Next: now.Add(made.Wait)})
 	}
 	if l.empty.failure != nil {
-		made.Failed = append(made.Failed, Failure{Text: fmt.Sprintf("asking for the pods of node %s: %v", l.node, l.empty.failure)})
+		made.Failed = append(made.Failed, Failure{Text: fmt.Sprintf("listing the pods of node %s: %v", l.node, l.empty.failure)})
 	}
 }
 
-// ask asks for all pods of a small cluster, or else for those of the node.
-func (d *Drainer) ask(ctx context.Context, l *ledger, now time.Time) emptiness {
+// check lists all Pods of a small cluster, or otherwise the Pods of the node.
+func (d *Drainer) check(ctx context.Context, l *drainState, now time.Time) emptiness {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	left, err, done := d.census.ofAll(ctx, d, l)
+	left, err, done := d.clusterPods.ofAll(ctx, d, l)
 	if !done {
 		pods, _, failure := d.Evictor.Left(ctx, l.node, 0)
 		left, err = byNode(pods), failure
 	}
-	answer := emptiness{asked: now, unseen: left[l.node], failure: err}
+	result := emptiness{checked: now, unseen: left[l.node], failure: err}
 	if err != nil {
-		answer.failures = l.empty.failures + 1
+		result.failures = l.empty.failures + 1
 	}
-	return answer
+	return result
 }
 
-// Clusters of no more pods are listed as a whole, as that answers for all drains. How many there are
-// is found out at intervals.
+// Clusters with at most this many Pods are listed completely, because one list then serves all drains. The size
+// of a larger cluster is checked again after the interval.
 const (
-	censusLimit    = 200
-	censusInterval = 10 * time.Minute
+	clusterListLimit    = 200
+	clusterListInterval = 10 * time.Minute
 )
 
-// census is a list of all pods of a small cluster. It answers for all nodes that were cordoned before
-// it began.
-type census struct {
-	mu sync.Mutex // also while the API server is asked: who waits shares the next answer
-	// begun is when the API server was asked; left and failure are its answer.
+// clusterPods is a list of all Pods of a small cluster. It is valid for all nodes that were cordoned before the
+// list began.
+type clusterPods struct {
+	mu sync.Mutex // also held during the list, so that waiting drains share its result
+	// begun is when the list began; left and failure are its result.
 	begun   time.Time
 	left    map[string][]types.NamespacedName
 	failure error
-	// large is when the cluster had too many pods.
+	// large is when the cluster was found to have too many Pods.
 	large time.Time
 }
 
-// ofAll returns the pods that have to leave, by their nodes. It is not done if the cluster has too
-// many pods.
-func (c *census) ofAll(ctx context.Context, d *Drainer, l *ledger) (left map[string][]types.NamespacedName, failure error, done bool) {
+// ofAll returns the Pods that must leave, by node. Done is false if the cluster has too many Pods.
+func (c *clusterPods) ofAll(ctx context.Context, d *Drainer, l *drainState) (left map[string][]types.NamespacedName, failure error, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := d.Clock.Now()
 	switch {
-	case !c.large.IsZero() && now.Sub(c.large) < censusInterval:
+	case !c.large.IsZero() && now.Sub(c.large) < clusterListInterval:
 		return nil, nil, false
-	case c.begun.After(l.cordoned) && c.begun.After(l.empty.asked):
+	case c.begun.After(l.cordoned) && c.begun.After(l.empty.checked):
 		return c.left, c.failure, true
 	}
-	pods, more, err := d.Evictor.Left(ctx, "", censusLimit)
+	pods, more, err := d.Evictor.Left(ctx, "", clusterListLimit)
 	if more {
 		c.large = now
 		return nil, nil, false

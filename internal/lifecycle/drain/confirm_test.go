@@ -57,17 +57,17 @@ func confirmWith(t *testing.T, api *server) *confirming {
 }
 
 // begin begins drains of nodes, a moment before they are confirmed.
-func (c *confirming) begin(nodes ...string) []*ledger {
-	var begun []*ledger
+func (c *confirming) begin(nodes ...string) []*drainState {
+	var begun []*drainState
 	for _, node := range nodes {
-		begun = append(begun, newLedger(node, c.clock.Now()))
+		begun = append(begun, newDrainState(node, c.clock.Now()))
 	}
 	c.clock.Step(time.Second)
 	return begun
 }
 
 // want confirms drains, and says whether they should be done.
-func (c *confirming) want(done bool, drains ...*ledger) {
+func (c *confirming) want(done bool, drains ...*drainState) {
 	c.Helper()
 	for _, l := range drains {
 		made := Report{Done: true}
@@ -103,7 +103,7 @@ func TestConfirm(t *testing.T) {
 	c.api.pods = nil
 	c.clock.Step(failureInterval)
 	c.want(true, busy)
-	c.want(true, newLedger("c", c.clock.Now())) // which was cordoned later
+	c.want(true, newDrainState("c", c.clock.Now())) // which was cordoned later
 	c.asked("", "")
 }
 
@@ -145,7 +145,7 @@ func TestAForcedDrainMayPrecedeTheCordon(t *testing.T) {
 		clock.Step(time.Second)
 	}
 	pass()
-	other := newLedger("other", clock.Now())
+	other := newDrainState("other", clock.Now())
 	clock.Step(time.Second)
 	d.confirm(t.Context(), other, &Report{Done: true}) // asks
 	pass()

@@ -1,29 +1,29 @@
-// Package drain evicts the pods of a node and waits for their volumes.
+// Package drain evicts the Pods of a node and waits for their volumes.
 //
-// Each call of Drain looks at the pods, starts the evictions that may start now, and reports
-// what is awaited. It blocks for one short request only; see below. What a Drainer remembers (attempts, waits for volumes) may
-// be lost: a restart begins the waits again, but for volumes of pods that are gone. The caller says
-// when the drain is forced.
+// Each call of Drain looks at the Pods, starts the evictions that may start now, and reports what it waits for.
+// It blocks for one short request at most; see below. The state of a Drainer (attempts, waits for volumes) may
+// be lost. After a restart, waits begin again, except for volumes of Pods that are already gone. The caller
+// decides when the drain is forced.
 //
 // # Pods
 //
-// All pods of the node leave, apart from mirror pods and those of DaemonSets. Finished pods
-// count as pods without volumes. Pods without claims leave at the same time. Pods with claims
-// leave by priority, highest first, one after another (Serial) or at the same time unless they
-// share a volume (Independent). The next one leaves when the volumes of the last one are
-// detached from the node and attached to another, or when the time for that is over. Volumes
-// that several pods of the node use, or that may be attached to several nodes, are not awaited.
+// All Pods of the node are evicted, except mirror Pods and Pods of DaemonSets. Finished Pods count as Pods
+// without volumes. Pods without claims are evicted at the same time. Pods with claims are evicted by priority,
+// highest first: either one after another (Serial), or at the same time unless they share a volume
+// (Independent). The next Pod is evicted when the volumes of the previous one are detached from the node and
+// attached to another node, or when the timeout for that expires. The drain does not wait for volumes that
+// several Pods of the node use, or that may be attached to several nodes.
 //
-// A PodDisruptionBudget is ignored only when the drain is forced, or when a pod's evictions were
-// refused too often. The Report says so.
+// A PodDisruptionBudget is ignored only if the drain is forced, or if the eviction of a Pod was refused too
+// often. The Report shows this.
 //
 // # Events and caches
 //
-// A Report's Wait is for time alone. [Events] bring all other passes, together with
-// Options.Wake. The cache must have the indexes of [AddIndexes], may hold what [StripPod] leaves
-// of Pods, and must be complete: pods that it does not show count as gone. As the cache may be older
-// than the cordon, the API server is asked, once for a drain, whether it has no pods either. Only
-// versions of objects of one kind can be compared, so that the version of the Node does not tell.
+// Report.Wait is only for changes that happen without an event. [Events] and Options.Wake trigger all other
+// passes. The cache must have the indexes of [AddIndexes] and must be complete, because Pods that it does not
+// show count as gone. For Pods, it needs only what [StripPod] keeps. The cache may be older than the cordon.
+// For this reason, each drain asks the API server once to confirm that the node has no Pods. The version of the
+// Node is of no use for this, because resource versions can be compared only within one kind.
 package drain
 
 import (
@@ -40,7 +40,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Defaults, which are those of MCM.
+// Defaults of the options, as in MCM.
 const (
 	// DefaultDetachTimeout is the default of Options.DetachTimeout.
 	DefaultDetachTimeout = 2 * time.Minute
@@ -48,56 +48,56 @@ const (
 	DefaultReattachTimeout = 90 * time.Second
 )
 
-// Strategy is the order in which pods with volumes leave.
+// Strategy is the order in which Pods with volumes are evicted.
 type Strategy string
 
 const (
-	// Serial evicts one after another, by priority, as MCM does.
+	// Serial evicts one Pod after another, by priority, as MCM does.
 	Serial Strategy = "serial"
-	// Independent evicts those that share no volumes at the same time.
+	// Independent evicts Pods that share no volumes at the same time.
 	Independent Strategy = "independent"
 )
 
 // Options configure a Drainer.
 type Options struct {
-	// Client of the target cluster, with a cache that has the indexes of AddIndexes. Required.
+	// Client is a client of the target cluster, with a cache that has the indexes of AddIndexes. Required.
 	Client client.Client
 	// Evictor evicts pods. Required.
 	Evictor Evictor
-	// Run starts a task, or returns false if it never will. It must not block. Required.
+	// Run starts a task, or returns false if it will never run. It must not block. Required.
 	Run func(task func(ctx context.Context)) bool
-	// Wake asks for another pass over a Machine when a task of it has ended. Required.
+	// Wake triggers another pass for a Machine when one of its tasks has completed. Required.
 	Wake func(machine types.NamespacedName)
 	// Clock is required.
 	Clock clock.PassiveClock
 	// Strategy defaults to Serial.
 	Strategy Strategy
-	// DetachTimeout limits the detachment of a pod's volumes, beyond its grace period. Zero
-	// means DefaultDetachTimeout, a negative value none at all.
+	// DetachTimeout limits the detachment of a Pod's volumes, in addition to its grace period. Zero means
+	// DefaultDetachTimeout. A negative value means that the drain does not wait.
 	DetachTimeout time.Duration
-	// ReattachTimeout limits their attachment to another node. Zero means
-	// DefaultReattachTimeout, a negative value none at all.
+	// ReattachTimeout limits the attachment of the volumes to another node. Zero means DefaultReattachTimeout. A
+	// negative value means that the drain does not wait.
 	ReattachTimeout time.Duration
-	// Identify returns the ID of a volume at a Machine's provider, which is the end of the
-	// volume's name in a node's status.volumesAttached. The detachment of a volume without one is
-	// not awaited. Pods with a pending volume stay until the provider's answer wakes the caller.
-	// It must not block nor change the volume. An error ends the pass. Required.
+	// Identify returns the ID of a volume at a Machine's provider, which is the suffix of the volume's name in a
+	// node's status.volumesAttached. If the ID is empty, the drain does not wait for the volume's detachment.
+	// Pods with a pending volume are not evicted until the provider's response wakes the caller. Identify must
+	// not block or change the volume. An error aborts the pass. Required.
 	Identify func(ctx context.Context, machine types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool, err error)
 }
 
-// Request asks for the drain of a node. All of it but Machine may change between passes.
+// Request is a request to drain a node. All fields except Machine may change between passes.
 type Request struct {
 	// Machine identifies the drain.
 	Machine types.NamespacedName
-	// Node is the name of the Machine's node, which is cordoned.
+	// Node is the name of the Machine's node, which must be cordoned.
 	Node string
-	// Since is when the drain began, or began anew after an outage. While nobody can drain it is
-	// now. Attempts from before do not count, and waits for volumes begin there at the earliest.
+	// Since is when the drain began, or began again after an outage. While a drain is impossible, it is the
+	// current time. Earlier attempts do not count, and waits for volumes begin at this time at the earliest.
 	Since time.Time
 	// Timeout is the time after which the caller forces the drain.
 	Timeout time.Duration
-	// MaxEvictRetries is how often a refused eviction is tried again, every 20 s and within
-	// Timeout, until the pod is deleted by force.
+	// MaxEvictRetries is how often a refused eviction is retried before the Pod is deleted forcibly. Retries
+	// happen every 20 s and within Timeout.
 	MaxEvictRetries int32
 	// Force is why the drain is forced; see ForceFor.
 	Force Force
@@ -105,43 +105,42 @@ type Request struct {
 
 // Interface is the part of Drainer that its callers use, so that a decorator can measure drains.
 type Interface interface {
-	// Drain takes the drain of a node one pass further. It returns an error if the cache cannot be read. The Report has
-	// the problems of Pods.
+	// Drain runs one pass of the drain of a node. It returns an error if the cache could not be read. The Report has the
+	// problems of Pods.
 	Drain(ctx context.Context, req Request) (Report, error)
 	// DeleteAttachments deletes the VolumeAttachments of a node after a forced drain. It reports whether all of them are
-	// being deleted, or the node is gone.
+	// being deleted, the node is gone, or nothing is attached to it.
 	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
 	// Awaiting returns the Machines whose drains wait for a volume.
 	Awaiting(persistentVolume string) []types.NamespacedName
-	// Refused returns the Machines of whose Pods in a namespace an eviction was refused.
+	// Refused returns the Machines for whose drains an eviction in the namespace was refused.
 	Refused(namespace string) []types.NamespacedName
-	// Forget drops everything that is remembered of a Machine's drain.
+	// Forget drops the state of a Machine's drain.
 	Forget(machine types.NamespacedName)
 }
 
-// Drainer drains nodes. Make one with New. Workers may use it at the same time for different
-// Machines.
+// Drainer drains nodes. Create one with New. It can be used concurrently for different Machines.
 type Drainer struct {
 	Options
-	mu      sync.Mutex
-	ledgers map[types.NamespacedName]*ledger
-	census  census
+	mu          sync.Mutex
+	states      map[types.NamespacedName]*drainState
+	clusterPods clusterPods
 }
 
-// New makes a Drainer.
+// New creates a Drainer.
 func New(opts Options) *Drainer {
 	if opts.Strategy == "" {
 		opts.Strategy = Serial
 	}
 	opts.DetachTimeout = max(0, cmp.Or(opts.DetachTimeout, DefaultDetachTimeout))
 	opts.ReattachTimeout = max(0, cmp.Or(opts.ReattachTimeout, DefaultReattachTimeout))
-	return &Drainer{Options: opts, ledgers: map[types.NamespacedName]*ledger{}}
+	return &Drainer{Options: opts, states: map[types.NamespacedName]*drainState{}}
 }
 
-// Drain takes the drain of a node one pass further. An error means that the cache could not be
-// read; problems of pods are in the Report.
+// Drain runs one pass of the drain of a node. It returns an error if the cache could not be read. Problems of
+// Pods are in the Report.
 func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
-	l, before := d.ledgerOf(req)
+	l, before := d.stateOf(req)
 	f, err := d.gather(ctx, req, before)
 	if err != nil {
 		return Report{}, err
@@ -157,20 +156,20 @@ func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	d.apply(req.Machine, l, ops)
 	switch {
 	case made.Force != NotForced:
-		l.cordoned = f.now // at the latest by the next pass, if that is not forced
+		l.cordoned = f.now // the next pass may not be forced and needs a lower bound
 	case made.Done:
 		d.confirm(ctx, l, &made)
 	}
 	return made, nil
 }
 
-func (d *Drainer) ledgerOf(req Request) (*ledger, known) {
+func (d *Drainer) stateOf(req Request) (*drainState, known) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l := d.ledgers[req.Machine]
+	l := d.states[req.Machine]
 	if l == nil || l.node != req.Node {
-		l = newLedger(req.Node, d.Clock.Now())
-		d.ledgers[req.Machine] = l
+		l = newDrainState(req.Node, d.Clock.Now())
+		d.states[req.Machine] = l
 	}
 	return l, l.known()
 }
@@ -183,22 +182,21 @@ func (d *Drainer) rules(req Request) rules {
 	}
 }
 
-// Forget drops what is remembered of a Machine's drain.
+// Forget drops the state of a Machine's drain.
 func (d *Drainer) Forget(machine types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.ledgers, machine)
+	delete(d.states, machine)
 }
 
-// Awaiting returns the Machines whose drains wait for the volume to be detached, or attached to
-// another node.
+// Awaiting returns the Machines whose drains wait until the volume is detached, or attached to another node.
 func (d *Drainer) Awaiting(persistentVolume string) []types.NamespacedName {
 	return d.machines(func(p *progress) bool {
 		return !p.settled && slices.ContainsFunc(p.awaited, func(a awaited) bool { return a.volume == persistentVolume })
 	})
 }
 
-// Refused returns the Machines whose drains were refused an eviction in the namespace.
+// Refused returns the Machines for whose drains an eviction in the namespace was refused.
 func (d *Drainer) Refused(namespace string) []types.NamespacedName {
 	return d.machines(func(p *progress) bool { return p.refused && p.key.Namespace == namespace })
 }
@@ -207,7 +205,7 @@ func (d *Drainer) machines(concerned func(*progress) bool) []types.NamespacedNam
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var found []types.NamespacedName
-	for machine, l := range d.ledgers {
+	for machine, l := range d.states {
 		for _, p := range l.pods {
 			if concerned(p) {
 				found = append(found, machine)
@@ -221,30 +219,30 @@ func (d *Drainer) machines(concerned func(*progress) bool) []types.NamespacedNam
 
 func compareKeys(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
 
-// Force is why a drain ignores PodDisruptionBudgets and waits for nothing.
+// Force is why a drain ignores PodDisruptionBudgets and does not wait.
 type Force string
 
 const (
 	// NotForced is the zero value.
 	NotForced Force = ""
 	// ForceRequested means that a label of the Machine forces the drain.
-	ForceRequested Force = "it was asked for"
-	// ForceNotReady means that the kubelet is not expected to end the pods.
+	ForceRequested Force = "a label of the machine requests it"
+	// ForceNotReady means that the kubelet is not expected to terminate the Pods.
 	ForceNotReady Force = "the node has not been Ready for over 5 minutes"
 	// ForceReadonlyFilesystem is a condition of node-problem-detector.
 	ForceReadonlyFilesystem Force = "the node's filesystem has been read-only for over 5 minutes"
-	// ForceDeadline means that the timeout has passed.
-	ForceDeadline Force = "the drain timeout has passed"
+	// ForceDeadline means that the drain timeout expired.
+	ForceDeadline Force = "the drain timeout has expired"
 )
 
-// lostAfter is how long such a condition must have lasted.
+// lostAfter is how long such a condition must persist.
 const lostAfter = 5 * time.Minute
 
 const readonlyFilesystem = "ReadonlyFilesystem"
 
-// ForceFor returns why a drain has to be forced: because it is requested, or because the node
-// has had a Ready condition that is not True, or a ReadonlyFilesystem one that is not False, for
-// five minutes. Absent conditions force nothing.
+// ForceFor returns why a drain must be forced: because it was requested, or because for five minutes the node's
+// Ready condition was not True or its ReadonlyFilesystem condition was not False. Missing conditions do not
+// force a drain.
 func ForceFor(requested bool, conditions []corev1.NodeCondition, now time.Time) Force {
 	if requested {
 		return ForceRequested
@@ -264,8 +262,8 @@ func ForceFor(requested bool, conditions []corev1.NodeCondition, now time.Time) 
 	return NotForced
 }
 
-// ForceDue returns after how long ForceFor changes without a change of the conditions; zero if
-// never.
+// ForceDue returns the time after which the result of ForceFor changes even if the conditions do not change. It
+// returns zero if it does not change.
 func ForceDue(conditions []corev1.NodeCondition, now time.Time) time.Duration {
 	var due time.Duration
 	for i := range conditions {

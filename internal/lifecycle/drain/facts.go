@@ -17,18 +17,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// facts are what a plan is made from, apart from the ledger.
+// facts are the input of a plan, in addition to the drain's state.
 type facts struct {
 	now time.Time
-	// pods are those that have to leave, by priority.
+	// pods are the Pods that must leave, by priority.
 	pods []pod
-	// volumes of the pods, by the name of the PersistentVolume.
+	// volumes are the volumes of the Pods, by the name of the PersistentVolume.
 	volumes map[string]volume
 	// attached is the node's status.volumesAttached.
 	attached []corev1.UniqueVolumeName
 	// elsewhere has the PersistentVolumes that are attached to another node.
 	elsewhere map[string]bool
-	// budgets that hold back pods whose eviction was refused, by the pod's UID.
+	// budgets are the budgets that block Pods whose eviction was refused, by the Pod's UID.
 	budgets map[types.UID]*policyv1.PodDisruptionBudget
 }
 
@@ -38,16 +38,16 @@ type pod struct {
 	labels   map[string]string
 	priority int32
 	grace    time.Duration
-	// leaving reports that it is being deleted, killed that it is without a grace period.
+	// leaving reports that the Pod is being deleted, and killed that it is being deleted without a grace period.
 	leaving, killed bool
-	// controlled reports that a controller will replace it.
+	// controlled reports that a controller will replace the Pod.
 	controlled bool
-	// volumes are the names of its PersistentVolumes; none once it is finished.
+	// volumes are the names of the Pod's PersistentVolumes. It is empty once the Pod is finished.
 	volumes []string
 }
 
 type volume struct {
-	// multi reports that it may be attached to several nodes at once.
+	// multi reports that the volume may be attached to several nodes at the same time.
 	multi   bool
 	id      string
 	pending bool
@@ -66,7 +66,7 @@ func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// podFacts leaves the volumes to the caller.
+// podFacts returns the facts about a Pod without its volumes, which the caller adds.
 func podFacts(p *corev1.Pod) pod {
 	fact := pod{
 		key:        types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
@@ -89,20 +89,20 @@ func podFacts(p *corev1.Pod) pod {
 	return fact
 }
 
-// longest limits grace periods, of which an API server takes any number of seconds.
+// longest limits grace periods, because the API server accepts any number of seconds.
 const longest = 365 * 24 * time.Hour
 
 func duration(seconds int64) time.Duration {
 	return time.Duration(min(seconds, int64(longest/time.Second))) * time.Second
 }
 
-// byPriority puts the highest first, and keeps the order between passes.
+// byPriority sorts the highest priority first, in an order that is stable between passes.
 func byPriority(a, b pod) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), compareKeys(a.key, b.key))
 }
 
-// claimsOf returns the claims of a Pod. Its own are those of generic ephemeral volumes, which
-// count only if the Pod controls them.
+// claimsOf returns the names of a Pod's claims. Own has the claims of generic ephemeral volumes, which count
+// only if the Pod controls them.
 func claimsOf(p *corev1.Pod) (names []string, own map[string]bool) {
 	own = map[string]bool{}
 	for i := range p.Spec.Volumes {
@@ -124,9 +124,9 @@ func multiAttach(pv *corev1.PersistentVolume) bool {
 		slices.Contains(pv.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
-// attachedAs reports whether a name of a node's status.volumesAttached is that of the volume
-// with this id at its provider. Names are PLUGIN/ID, or PLUGIN/DRIVER^HANDLE, where a handle may
-// be a path that ends in the id.
+// attachedAs reports whether a name in a node's status.volumesAttached is that of the volume with this ID at
+// its provider. Names have the form PLUGIN/ID or PLUGIN/DRIVER^HANDLE, where the handle may be a path that ends
+// in the ID.
 func attachedAs(name corev1.UniqueVolumeName, id string) bool {
 	rest, found := strings.CutSuffix(string(name), id)
 	return found && id != "" && (rest == "" || strings.HasSuffix(rest, "/") || strings.HasSuffix(rest, "^"))
@@ -137,13 +137,13 @@ func (f facts) isAttached(id string) bool {
 }
 
 type known struct {
-	// refused has the pods whose last eviction was refused.
+	// refused has the Pods whose last eviction was refused.
 	refused map[types.UID]bool
-	// volumes are those that are awaited.
+	// volumes are the volumes that the drain waits for.
 	volumes []string
 }
 
-// gather reads the facts from the cache; nil if the node is gone.
+// gather reads the facts from the cache. It returns nil if the node is gone.
 func (d *Drainer) gather(ctx context.Context, req Request, before known) (*facts, error) {
 	node := &corev1.Node{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: req.Node}, node); err != nil {
@@ -188,7 +188,7 @@ func (d *Drainer) gatherPod(ctx context.Context, req Request, p *corev1.Pod, vol
 			return pod{}, err
 		}
 		if pv == nil {
-			continue // not bound, or gone: nothing is attached
+			continue // not bound or gone, so nothing is attached
 		}
 		if _, seen := volumes[pv.Name]; !seen {
 			id, pending, err := d.Identify(ctx, req.Machine, pv)
@@ -258,20 +258,20 @@ func (d *Drainer) gatherElsewhere(ctx context.Context, node string, elsewhere ma
 	return nil
 }
 
-// Covering returns those of the budgets of a pod's namespace that select a pod with these
-// labels.
+// Covering returns the budgets that select a Pod with these labels. The budgets must be those of the Pod's
+// namespace.
 func Covering(podLabels map[string]string, budgets []policyv1.PodDisruptionBudget) []*policyv1.PodDisruptionBudget {
 	var covering []*policyv1.PodDisruptionBudget
 	for i := range budgets {
 		selector, err := metav1.LabelSelectorAsSelector(budgets[i].Spec.Selector)
-		if err == nil && selector.Matches(labels.Set(podLabels)) { // the API server matches nothing with an invalid one either
+		if err == nil && selector.Matches(labels.Set(podLabels)) { // for the API server, too, an invalid selector matches nothing
 			covering = append(covering, &budgets[i])
 		}
 	}
 	return covering
 }
 
-// Settled reports whether the status is that of the budget's generation.
+// Settled reports whether the status belongs to the budget's current generation.
 func Settled(pdb *policyv1.PodDisruptionBudget) bool {
 	return pdb.Status.ObservedGeneration == pdb.Generation
 }
@@ -281,15 +281,15 @@ func Allows(pdb *policyv1.PodDisruptionBudget) bool {
 	return Settled(pdb) && pdb.Status.DisruptionsAllowed > 0
 }
 
-// Misconfigured reports whether the budget never allows an eviction: it allows none although all
-// of its pods are healthy.
+// Misconfigured reports whether the budget never allows an eviction, because it allows none although all of its
+// Pods are healthy.
 func Misconfigured(pdb *policyv1.PodDisruptionBudget) bool {
 	return Settled(pdb) && pdb.Status.DisruptionsAllowed == 0 && pdb.Status.ExpectedPods > 0 &&
 		pdb.Status.CurrentHealthy >= pdb.Status.ExpectedPods && len(pdb.Status.DisruptedPods) == 0
 }
 
-// budgetOf returns the first budget that refuses the eviction of a pod with these labels, else the
-// first that covers it; nil if none does.
+// budgetOf returns the first budget that refuses the eviction of a Pod with these labels, or else the first
+// that covers it. It returns nil if none covers it.
 func budgetOf(podLabels map[string]string, budgets []policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 	var found *policyv1.PodDisruptionBudget
 	for _, pdb := range Covering(podLabels, budgets) {

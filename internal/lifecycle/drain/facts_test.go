@@ -405,7 +405,7 @@ func TestNote(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			d, l := drainerOver(t), newLedger("node", start)
+			d, l := drainerOver(t), newDrainState("node", start)
 			l.pods["a"] = &progress{calling: true}
 			d.note(l, operation{pod: pod{uid: "a"}}, tc.err)
 			p := l.pods["a"]

@@ -10,27 +10,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Times between two requests about one pod.
+// Intervals between requests about the same Pod.
 const (
-	// evictionInterval follows a refusal, unless a budget allows the eviction before.
+	// evictionInterval applies after a refusal, unless a budget allows the eviction earlier.
 	evictionInterval = 20 * time.Second
-	// budgetInterval follows a refusal in any case: the budget in the cache may be older.
+	// budgetInterval applies after every refusal, because the budget in the cache may be out of date.
 	budgetInterval = time.Second
-	// failureInterval follows an error.
+	// failureInterval applies after an error.
 	failureInterval = 5 * time.Second
-	// forcedFor is how long forced deletions are tried again after errors.
+	// forcedFor is how long failed forced deletions are retried.
 	forcedFor = time.Minute
 )
 
 type operation struct {
 	pod   pod
 	force bool
-	// reason is why it is forced.
+	// reason is why the deletion is forced.
 	reason string
 }
 
-// plan brings the ledger up to date, and returns the requests to be made now.
-func plan(f facts, r rules, l *ledger) []operation {
+// plan updates the drain's state and returns the requests to make now.
+func plan(f facts, r rules, l *drainState) []operation {
 	l.observe(f, r)
 	if r.force != NotForced {
 		return planForced(f, r, l)
@@ -52,7 +52,7 @@ func plan(f facts, r rules, l *ledger) []operation {
 	return ops
 }
 
-func planVolumes(f facts, r rules, l *ledger) []operation {
+func planVolumes(f facts, r rules, l *drainState) []operation {
 	var ops []operation
 	var ahead []*progress
 	for _, p := range l.pods {
@@ -69,7 +69,7 @@ func planVolumes(f facts, r rules, l *ledger) []operation {
 			continue
 		}
 		if pod.sent.IsZero() && unidentified(f, l, p) {
-			ahead = append(ahead, pod) // its turn comes within moments
+			ahead = append(ahead, pod) // its volumes will be identified soon
 			continue
 		}
 		if op, due := next(f, r, pod); due {
@@ -90,7 +90,7 @@ func mustWait(f facts, strategy Strategy, ahead []*progress, pod *progress) bool
 	})
 }
 
-func unidentified(f facts, l *ledger, p pod) bool {
+func unidentified(f facts, l *drainState, p pod) bool {
 	return slices.ContainsFunc(p.volumes, func(name string) bool {
 		v := f.volumes[name]
 		return v.pending && !v.multi && !l.shared[name]
@@ -102,7 +102,7 @@ func next(f facts, r rules, p *progress) (operation, bool) {
 		return operation{}, false
 	}
 	if b := f.budgets[p.uid]; b != nil && Misconfigured(b) {
-		return operation{pod: p.pod}, true // it may be corrected; only the deadline ignores it
+		return operation{pod: p.pod}, true // the budget may be corrected; only a forced drain ignores it
 	}
 	if p.counted.Before(r.since) {
 		p.attempts = 0
@@ -119,18 +119,18 @@ func next(f facts, r rules, p *progress) (operation, bool) {
 
 func (p *progress) gaveUp() string {
 	if p.failure != nil {
-		return fmt.Sprintf("its eviction did not work %d time(s), the last one because of: %v", p.attempts, p.failure)
+		return fmt.Sprintf("its eviction failed %d time(s), most recently with: %v", p.attempts, p.failure)
 	}
 	return fmt.Sprintf("its eviction was refused %d time(s)", p.attempts)
 }
 
-// counts reports whether the last answer counts as a retry. An error does for pods with volumes
-// only, since they hold back others, and if the API server could decide.
+// counts reports whether the last response counts as a retry. An error counts only if the API server made a
+// decision, and only for Pods with volumes, because those block others.
 func (p *progress) counts() bool {
 	return p.refused || len(p.volumes) > 0 && decided(p.failure)
 }
 
-// decided reports whether an error is the decision of an API server that works.
+// decided reports whether an error is the decision of a working API server.
 func decided(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
@@ -157,8 +157,8 @@ func (p *progress) nextTry(f facts) time.Time {
 	}
 }
 
-// planForced deletes everything at once, and waits for nothing.
-func planForced(f facts, r rules, l *ledger) []operation {
+// planForced deletes all Pods immediately and does not wait.
+func planForced(f facts, r rules, l *drainState) []operation {
 	if l.forced.IsZero() {
 		l.forced = f.now
 	}
@@ -177,10 +177,10 @@ func planForced(f facts, r rules, l *ledger) []operation {
 func (p *progress) ended() bool { return p.killed || p.removed }
 
 // tried reports whether a forced deletion has failed.
-func (l *ledger) tried(p *progress) bool { return p.failure != nil && !p.last.Before(l.forced) }
+func (l *drainState) tried(p *progress) bool { return p.failure != nil && !p.last.Before(l.forced) }
 
-// givenUp reports whether forced deletions have failed for forcedFor.
-func (l *ledger) givenUp(p *progress, now time.Time) bool {
+// givenUp reports whether forced deletions have been failing for forcedFor.
+func (l *drainState) givenUp(p *progress, now time.Time) bool {
 	return l.tried(p) && !now.Before(l.forced.Add(forcedFor))
 }
 
@@ -193,57 +193,56 @@ type rules struct {
 	force            Force
 }
 
-// ledger is what is remembered of a drain. Losing it costs time only.
-type ledger struct {
+// drainState is the remembered state of a drain. Losing it only costs time.
+type drainState struct {
 	node string
-	// cordoned is a time when the node was cordoned.
+	// cordoned is a time at which the node was known to be cordoned.
 	cordoned time.Time
 	pods     map[types.UID]*progress
-	// shared has the volumes that several pods of the node have used at the same time.
+	// shared has the volumes that several Pods of the node have used at the same time.
 	shared map[string]bool
 	// forced is when the first forced deletion was planned.
 	forced time.Time
-	// empty is what the API server said of the node when the cache showed no pods.
+	// empty is the API server's result after the cache showed no more Pods.
 	empty emptiness
 }
 
-func newLedger(node string, now time.Time) *ledger {
-	return &ledger{node: node, cordoned: now, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
+func newDrainState(node string, now time.Time) *drainState {
+	return &drainState{node: node, cordoned: now, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
 }
 
 type progress struct {
 	pod
-	// calling reports that a request is under way.
+	// calling reports that a request is in progress.
 	calling bool
-	// refused reports that a budget refused the last eviction; failure is any other error of
-	// the last request.
+	// refused reports that a budget refused the last eviction. failure is any other error of the last request.
 	refused bool
 	failure error
-	// last is when the last request was answered.
+	// last is when the last response arrived.
 	last time.Time
-	// counted is when a retry was last counted, attempts their number.
+	// counted is when the last retry was counted, and attempts is the number of retries.
 	counted  time.Time
 	attempts int
 
-	// sent is when the pod was evicted, or first seen to be leaving with volumes that are all identified.
+	// sent is when the Pod was evicted, or first seen to be terminating with all its volumes identified.
 	sent time.Time
 	// removed reports that the API server has accepted the forced deletion.
 	removed bool
 	awaited []awaited
 	// detached is when all awaited volumes were detached from the node.
 	detached time.Time
-	// settled reports that no volume of the pod is awaited any longer.
+	// settled reports that the drain no longer waits for volumes of the Pod.
 	settled bool
 }
 
 type awaited struct {
 	volume, id string
-	// was reports that it was attached when the pod began to leave: else it need not be
-	// attached to another node.
+	// was reports that the volume was attached when the Pod began to leave. If not, it need not be attached to
+	// another node.
 	was bool
 }
 
-func (l *ledger) known() known {
+func (l *drainState) known() known {
 	k := known{refused: map[types.UID]bool{}}
 	for uid, p := range l.pods {
 		k.refused[uid] = p.refused
@@ -258,7 +257,7 @@ func (l *ledger) known() known {
 	return k
 }
 
-func (l *ledger) observe(f facts, r rules) {
+func (l *drainState) observe(f facts, r rules) {
 	l.observeSharing(f)
 	here := map[types.UID]bool{}
 	for _, p := range f.pods {
@@ -273,7 +272,7 @@ func (l *ledger) observe(f facts, r rules) {
 		case p.leaving && known.sent.IsZero() && !unidentified(f, l, p):
 			l.depart(known, f)
 			known.sent = f.now
-		case !p.leaving && known.unheard(f.now):
+		case !p.leaving && known.ineffective(f.now):
 			*known = progress{pod: p}
 		}
 	}
@@ -285,13 +284,13 @@ func (l *ledger) observe(f facts, r rules) {
 	}
 }
 
-// unheard reports whether an accepted request has had no effect for long: a conflict may have
-// meant something else than another pod of the same name.
-func (p *progress) unheard(now time.Time) bool {
+// ineffective reports whether an accepted request has had no effect for a long time. A conflict may have had
+// another cause than a different Pod of the same name.
+func (p *progress) ineffective(now time.Time) bool {
 	return !p.calling && !p.sent.IsZero() && !now.Before(p.sent.Add(evictionInterval))
 }
 
-func (l *ledger) observeSharing(f facts) {
+func (l *drainState) observeSharing(f facts) {
 	users := map[string]int{}
 	for _, p := range f.pods {
 		for _, name := range p.volumes {
@@ -302,7 +301,7 @@ func (l *ledger) observeSharing(f facts) {
 	}
 }
 
-func (l *ledger) depart(p *progress, f facts) {
+func (l *drainState) depart(p *progress, f facts) {
 	p.awaited = nil
 	for _, name := range p.volumes {
 		if v := f.volumes[name]; v.id != "" && !v.multi && !l.shared[name] {
@@ -311,24 +310,24 @@ func (l *ledger) depart(p *progress, f facts) {
 	}
 }
 
-// followVolumes notes whether the volumes are detached from the node, then whether they are
-// attached to another.
+// followVolumes records whether the volumes are detached from the node, and then whether they are attached to
+// another node.
 func (p *progress) followVolumes(f facts, r rules) {
 	if p.sent.IsZero() || p.settled {
 		return
 	}
-	if len(p.stillHere(f)) > 0 {
+	if len(p.stillAttached(f)) > 0 {
 		p.settled = !f.now.Before(p.detachBy(r))
 		return
 	}
 	if p.detached.IsZero() {
 		p.detached = f.now
 	}
-	p.settled = len(p.notBack(f)) == 0 || !f.now.Before(p.reattachBy(r))
+	p.settled = len(p.notReattached(f)) == 0 || !f.now.Before(p.reattachBy(r))
 }
 
-// stillHere returns the awaited volumes that are attached to the node.
-func (p *progress) stillHere(f facts) []string {
+// stillAttached returns the awaited volumes that are attached to the node.
+func (p *progress) stillAttached(f facts) []string {
 	var names []string
 	for _, a := range p.awaited {
 		if f.isAttached(a.id) {
@@ -338,9 +337,9 @@ func (p *progress) stillHere(f facts) []string {
 	return names
 }
 
-// notBack returns the awaited volumes that are not attached to another node yet: none for a pod
-// without a controller, which is not replaced.
-func (p *progress) notBack(f facts) []string {
+// notReattached returns the awaited volumes that are not attached to another node yet. It returns none for a
+// Pod without a controller, which is not replaced.
+func (p *progress) notReattached(f facts) []string {
 	if !p.controlled {
 		return nil
 	}
@@ -366,14 +365,14 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// goneSlack is what a pod gets beyond its grace period.
-const goneSlack = 30 * time.Second
+// terminationSlack is the time that a Pod gets in addition to its grace period.
+const terminationSlack = 30 * time.Second
 
-func (p *progress) goneBy(r rules) time.Time {
-	return p.sent.Add(min(p.grace, r.timeout) + goneSlack)
+func (p *progress) terminationDeadline(r rules) time.Time {
+	return p.sent.Add(min(p.grace, r.timeout) + terminationSlack)
 }
 
-// holds reports whether other pods with volumes may have to wait for this one.
+// holds reports whether other Pods with volumes may have to wait for this one.
 func (p *progress) holds() bool {
 	leaves := p.leaving || !p.sent.IsZero()
 	return len(p.volumes) > 0 && (p.calling || leaves && !p.settled)

@@ -24,7 +24,7 @@ type story struct {
 	t     *testing.T
 	facts facts
 	rules rules
-	l     *ledger
+	l     *drainState
 }
 
 func newStory(t *testing.T) *story {
@@ -37,7 +37,7 @@ func newStory(t *testing.T) *story {
 			strategy: Serial, detach: 2 * time.Minute, reattach: 90 * time.Second, timeout: 2 * time.Hour,
 			retries: 3, since: start,
 		},
-		l: newLedger("node", start),
+		l: newDrainState("node", start),
 	}
 }
 
@@ -370,10 +370,10 @@ func TestRestart(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(answers{"a": "ok"}, "a")
 	s.later(time.Minute)
-	s.l = newLedger("node", start)
+	s.l = newDrainState("node", start)
 	s.waits(s.pass(nil), "detach a v1", "pod a", "turn b") // the pod that leaves is found by its look
 	s.gone("a").detach("v1")
-	s.l = newLedger("node", start)
+	s.l = newDrainState("node", start)
 	s.pass(nil, "b") // a wait for reattachment is dropped
 }
 
@@ -424,7 +424,7 @@ func TestForceWaitsForNoFinalizer(t *testing.T) {
 	s.waits(s.pass(nil), "pod a")
 	r := s.later(forcedSlack).pass(nil)
 	s.waits(r)
-	s.l = newLedger("node", start) // after a restart nothing is deleted twice
+	s.l = newDrainState("node", start) // after a restart nothing is deleted twice
 	s.pass(nil)
 	s.waits(s.later(forcedSlack).pass(nil))
 }
@@ -433,7 +433,7 @@ func TestSummary(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2").pod("c", 0, "v3")
 	s.pass(answers{"a": "ok"}, "a")
 	got := s.pass(nil).Summary()
-	want := "volume v1 of pod ns/a to be detached, pod ns/a to end, then 2 more with volumes"
+	want := "volume v1 of pod ns/a to be detached, pod ns/a to terminate, then 2 more with volumes"
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -524,7 +524,7 @@ func TestRefusedPodThatLeavesAllTheSame(t *testing.T) {
 func TestGivenUpEvictionsAreSaid(t *testing.T) {
 	for answer, want := range map[string]string{
 		"refused": "ns/a (its eviction was refused 1 time(s))",
-		"error":   "ns/a (its eviction did not work 1 time(s), the last one because of: Internal error occurred: broken)",
+		"error":   "ns/a (its eviction failed 1 time(s), most recently with: Internal error occurred: broken)",
 	} {
 		s := newStory(t).pod("a", 0, "v")
 		s.rules.retries = 0

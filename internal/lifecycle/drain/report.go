@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Report says how far a drain is.
+// Report describes the progress of a drain.
 type Report struct {
-	// Done reports that nothing is awaited. After a forced drain the attachments of the node
-	// have to be deleted before its VM.
+	// Done reports that the drain is complete. After a forced drain, the node's volume attachments must be
+	// deleted before its VM.
 	Done bool
 	// Force is why the drain is forced.
 	Force Force
@@ -22,21 +22,20 @@ type Report struct {
 	NodeGone bool
 	// Started are the requests of this pass.
 	Started []Action
-	// Waiting is what is awaited, sorted by pod.
+	// Waiting is what the drain waits for, sorted by Pod.
 	Waiting []Waiting
-	// Failed are problems that are retried, sorted by pod.
+	// Failed are the problems that are retried, sorted by Pod.
 	Failed []Failure
-	// Left are the pods that are still there when a forced drain is done.
+	// Left are the Pods that still exist when a forced drain is done.
 	Left []types.NamespacedName
-	// Wait is when another pass is due at the latest; zero if only an event can help.
+	// Wait is the time until another pass is due. It is zero if only an event can change anything.
 	Wait time.Duration
 }
 
 // Action is a request about a pod.
 type Action struct {
 	Pod types.NamespacedName
-	// Forced reports that the pod is deleted without regard to budgets and grace period, for
-	// the Reason.
+	// Forced reports that the Pod is deleted ignoring budgets and its grace period, for the given Reason.
 	Forced bool
 	Reason string
 }
@@ -45,16 +44,16 @@ type Action struct {
 type Cause string
 
 const (
-	// ForAnswer waits for the API server.
-	ForAnswer Cause = "answer"
-	// ForPod waits for the pod to end.
+	// ForResponse waits for the API server's response.
+	ForResponse Cause = "answer"
+	// ForPod waits for the Pod to terminate.
 	ForPod Cause = "pod"
-	// ForBudget waits for the PodDisruptionBudget Object, "namespace/name", to allow the
-	// eviction. Object is empty if the budget is not known yet.
+	// ForBudget waits until the PodDisruptionBudget in Object, as "namespace/name", allows the eviction. Object
+	// is empty if the budget is not known yet.
 	ForBudget Cause = "budget"
 	// ForIdentity waits for the provider to identify the pod's volumes.
 	ForIdentity Cause = "identity"
-	// ForTurn waits for another pod with volumes.
+	// ForTurn waits for other Pods with volumes that come first.
 	ForTurn Cause = "turn"
 	// ForDetach waits for the volume Object to be detached from the node.
 	ForDetach Cause = "detach"
@@ -64,16 +63,16 @@ const (
 	ForReattach Cause = "reattach"
 )
 
-// Waiting is something that is awaited for a pod, which may be gone.
+// Waiting is something that the drain waits for. The Pod may be gone.
 type Waiting struct {
 	For    Cause
 	Pod    types.NamespacedName
 	Object string
-	// Next is when the wait ends or something is tried again; zero if an event decides.
+	// Next is when the wait expires or the request is retried. It is zero if only an event can end the wait.
 	Next time.Time
 }
 
-// String describes it, in the same words at every pass.
+// String returns a description that does not change between passes.
 func (w Waiting) String() string {
 	if w.For == ForBudget && w.Object == "" {
 		return fmt.Sprintf("a pod disruption budget to allow the eviction of pod %s", w.Pod)
@@ -82,11 +81,11 @@ func (w Waiting) String() string {
 }
 
 var awaits = map[Cause]string{
-	ForAnswer:   "the API server to answer about pod {pod}",
-	ForPod:      "pod {pod} to end",
+	ForResponse: "the API server to respond about pod {pod}",
+	ForPod:      "pod {pod} to terminate",
 	ForBudget:   "pod disruption budget {object} to allow the eviction of pod {pod}",
 	ForIdentity: "the provider to identify the volumes of pod {pod}",
-	ForTurn:     "the turn of pod {pod}",
+	ForTurn:     "other pods with volumes to leave before pod {pod}",
 	ForDetach:   "volume {object} of pod {pod} to be detached",
 	ForCache:    "the cache to show pod {pod}",
 	ForReattach: "volume {object} of pod {pod} to be attached to another node",
@@ -95,12 +94,12 @@ var awaits = map[Cause]string{
 // Failure is a problem of a pod.
 type Failure struct {
 	Pod types.NamespacedName
-	// Text is a sentence without its full stop.
+	// Text is a clause without a period.
 	Text string
 }
 
-// Forced lists, in one line, the pods that this pass began to delete by force, with the reasons;
-// empty if none.
+// Forced lists, in one line, the Pods whose forced deletion began in this pass, with the reasons. It returns an
+// empty string if there are none.
 func (r Report) Forced() string {
 	var texts []string
 	for _, action := range r.Started {
@@ -111,8 +110,8 @@ func (r Report) Forced() string {
 	return inShort(texts, ", ")
 }
 
-// Problem lists the failures, in one line and in the same words at every pass; empty if there are
-// none.
+// Problem lists the failures in one line that does not change between passes. It returns an empty string if
+// there are none.
 func (r Report) Problem() string {
 	var texts []string
 	for _, failure := range r.Failed {
@@ -121,8 +120,8 @@ func (r Report) Problem() string {
 	return inShort(texts, "; ")
 }
 
-// Summary lists what is awaited, in one line; empty if nothing is. Pods that wait for their turn
-// are only counted.
+// Summary lists in one line what the drain waits for. It returns an empty string if the drain does not wait.
+// Pods that wait for other Pods are only counted.
 func (r Report) Summary() string {
 	var texts []string
 	turns := 0
@@ -152,10 +151,10 @@ type reporter struct {
 	Report
 	f facts
 	r rules
-	l *ledger
+	l *drainState
 }
 
-func report(f facts, r rules, l *ledger, ops []operation) Report {
+func report(f facts, r rules, l *drainState, ops []operation) Report {
 	made := &reporter{Report: Report{Force: r.force}, f: f, r: r, l: l}
 	for _, op := range ops {
 		made.Started = append(made.Started, Action{Pod: op.pod.key, Forced: op.force, Reason: op.reason})
@@ -179,8 +178,8 @@ func (m *reporter) fail(p *progress, format string, args ...any) {
 	m.Failed = append(m.Failed, Failure{Pod: p.key, Text: fmt.Sprintf(format, args...)})
 }
 
-// forcedSlack is how late the cache may show a forced deletion. Pods that finalizers hold for
-// longer are not awaited.
+// forcedSlack is how late the cache may show a forced deletion. Pods that finalizers keep for longer are not
+// awaited.
 const forcedSlack = time.Second
 
 func (m *reporter) forced(p *progress) {
@@ -190,7 +189,7 @@ func (m *reporter) forced(p *progress) {
 	switch {
 	case !m.present(p):
 	case p.calling, !p.ended() && !m.l.givenUp(p, m.f.now):
-		m.wait(p, ForAnswer, "", p.retryAfterFailure())
+		m.wait(p, ForResponse, "", p.retryAfterFailure())
 	case m.f.now.Before(p.sent.Add(forcedSlack)):
 		m.wait(p, ForPod, "", p.sent.Add(forcedSlack))
 	default:
@@ -202,7 +201,7 @@ func (m *reporter) present(p *progress) bool {
 	return slices.ContainsFunc(m.f.pods, func(other pod) bool { return other.uid == p.uid })
 }
 
-// retryAfterFailure is when a forced deletion is tried again; zero while one is under way.
+// retryAfterFailure returns when a forced deletion is retried, or zero while one is in progress.
 func (p *progress) retryAfterFailure() time.Time {
 	if p.calling || p.failure == nil {
 		return time.Time{}
@@ -213,8 +212,8 @@ func (p *progress) retryAfterFailure() time.Time {
 func (m *reporter) normal(p *progress) {
 	again := p.sent.IsZero() && (p.refused || p.failure != nil)
 	switch {
-	case p.calling && !again: // that it is tried again is no news
-		m.wait(p, ForAnswer, "", time.Time{})
+	case p.calling && !again: // a retry is not reported
+		m.wait(p, ForResponse, "", time.Time{})
 	case !p.sent.IsZero():
 		m.leaving(p)
 	case p.refused:
@@ -229,7 +228,7 @@ func (m *reporter) normal(p *progress) {
 	}
 }
 
-// retry is when a failed request is made again; zero while one is under way.
+// retry returns when a failed request is retried, or zero while one is in progress.
 func (m *reporter) retry(p *progress) time.Time {
 	if p.calling {
 		return time.Time{}
@@ -242,7 +241,7 @@ func (m *reporter) refused(p *progress) {
 	object := ""
 	if b != nil {
 		object = client.ObjectKeyFromObject(b).String()
-		if Misconfigured(b) { // Gardener looks for this sentence
+		if Misconfigured(b) { // Gardener searches for this text
 			m.fail(p, "error while evicting pod %q: pod disruption budget %s is misconfigured and requires zero voluntary evictions", p.key.Name, object)
 		}
 	}
@@ -251,9 +250,9 @@ func (m *reporter) refused(p *progress) {
 
 func (m *reporter) leaving(p *progress) {
 	if m.present(p) {
-		next := p.goneBy(m.r)
+		next := p.terminationDeadline(m.r)
 		if !m.f.now.Before(next) {
-			m.fail(p, "pod %s has not ended within %v", p.key, next.Sub(p.sent))
+			m.fail(p, "pod %s has not terminated within %v", p.key, next.Sub(p.sent))
 			next = time.Time{}
 		}
 		m.wait(p, ForPod, "", next)
@@ -262,12 +261,12 @@ func (m *reporter) leaving(p *progress) {
 		return
 	}
 	if p.detached.IsZero() {
-		for _, name := range p.stillHere(m.f) {
+		for _, name := range p.stillAttached(m.f) {
 			m.wait(p, ForDetach, name, p.detachBy(m.r))
 		}
 		return
 	}
-	for _, name := range p.notBack(m.f) {
+	for _, name := range p.notReattached(m.f) {
 		m.wait(p, ForReattach, name, p.reattachBy(m.r))
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// ensure creates the instance only if there is none and never was.
+// ensure creates the instance only if it does not exist and never did.
 func (e *Engine) ensure(ctx context.Context, req Request) EnsureResult {
 	p, err := e.locate(ctx, req)
 	if err != nil {
@@ -55,9 +55,9 @@ func (e *Engine) find(ctx context.Context, req Request) FindResult {
 	switch code := codeOf(err); {
 	case code == codes.OK || code == codes.Uninitialized:
 		if resp == nil {
-			return failed(MethodStatus, unnamed(err))
+			return failed(MethodStatus, noResponse(err))
 		}
-		exists := Exists{Instance: Instance(*resp), Location: p.news()}
+		exists := Exists{Instance: Instance(*resp), Location: p.unrecorded()}
 		exists.Instance.reduce(req)
 		if wrong := exists.Instance.unstorable(); wrong != "" {
 			return failed(MethodStatus, status.Error(codes.Internal, wrong))
@@ -77,9 +77,9 @@ func (e *Engine) status(ctx context.Context, req Request) (*driver.GetMachineSta
 
 func found(req Request, resp *driver.GetMachineStatusResponse, err error, p place) EnsureResult {
 	if resp == nil {
-		return failed(MethodStatus, unnamed(err))
+		return failed(MethodStatus, noResponse(err))
 	}
-	return complete(MethodStatus, req, Exists{Instance: Instance(*resp), Location: p.news()})
+	return complete(MethodStatus, req, Exists{Instance: Instance(*resp), Location: p.unrecorded()})
 }
 
 func (e *Engine) create(ctx context.Context, req Request) EnsureResult {
@@ -107,7 +107,7 @@ func (e *Engine) create(ctx context.Context, req Request) EnsureResult {
 	}
 	switch {
 	case code == codes.OK && resp == nil:
-		return failed(MethodCreate, unnamed(err))
+		return failed(MethodCreate, noResponse(err))
 	case code == codes.OK, code == codes.Uninitialized && resp != nil:
 		req.Secret = secret
 		return e.initialize(ctx, req, complete(MethodCreate, req, Exists{
@@ -120,12 +120,12 @@ func (e *Engine) create(ctx context.Context, req Request) EnsureResult {
 		failure.LastKnownState = note(resp.LastKnownState)
 	}
 	if failure.Fallback == FallsBack {
-		return e.vacated(ctx, req, failure)
+		return e.afterCleanup(ctx, req, failure)
 	}
 	return failure
 }
 
-// initialize initializes a complete instance if the driver can.
+// initialize initializes a complete instance if the driver supports that.
 func (e *Engine) initialize(ctx context.Context, req Request, result EnsureResult) EnsureResult {
 	initializer, able := driver.As[driver.Initializer](e.driver)
 	exists, complete := result.(Exists)
@@ -136,7 +136,7 @@ func (e *Engine) initialize(ctx context.Context, req Request, result EnsureResul
 	switch codeOf(err) {
 	case codes.OK:
 		if resp != nil {
-			for _, address := range resp.Addresses { // new ones or all, depending on the driver
+			for _, address := range resp.Addresses { // the new ones or all, depending on the driver
 				if !slices.Contains(exists.Instance.Addresses, address) {
 					exists.Instance.Addresses = append(exists.Instance.Addresses, address)
 				}
@@ -152,16 +152,16 @@ func (e *Engine) initialize(ctx context.Context, req Request, result EnsureResul
 	return exists
 }
 
-// complete checks that the driver returned everything that is required, and nothing that cannot be stored:
-// the API server would refuse the whole Machine. If the check fails, only LastKnownState is kept.
+// complete checks that the driver returned everything that is required, and nothing that cannot be stored,
+// because the API server would then refuse the whole Machine. If the check fails, only LastKnownState is kept.
 func complete(method Method, req Request, exists Exists) EnsureResult {
 	exists.Instance.reduce(req)
 	wrong := exists.Instance.unstorable()
 	switch {
 	case exists.Instance.ProviderID == "":
-		wrong = "the driver named no provider ID"
+		wrong = "the driver returned no provider ID"
 	case wrong == "" && req.NodeExpected && exists.Instance.NodeName == "":
-		wrong = "the driver named no node"
+		wrong = "the driver returned no node name"
 	}
 	if wrong == "" {
 		return exists
@@ -171,7 +171,7 @@ func complete(method Method, req Request, exists Exists) EnsureResult {
 	return incomplete
 }
 
-// reduce leaves out what is not needed, and cannot be stored.
+// reduce removes optional values that cannot be stored.
 func (i *Instance) reduce(req Request) {
 	i.Addresses = storable(i.Addresses)
 	if !req.NodeExpected && len(validation.IsValidLabelValue(i.NodeName)) > 0 {
@@ -182,24 +182,25 @@ func (i *Instance) reduce(req Request) {
 	}
 }
 
-// unstorable returns what of an instance no API server stores; empty if nothing.
+// unstorable returns which value of an instance the API server cannot store, or an empty string if it can store
+// all.
 func (i *Instance) unstorable() string {
 	switch {
 	case len(i.ProviderID) > longestID || !IsPrintable(i.ProviderID):
-		return "the driver named a provider ID that cannot be stored"
+		return "the driver returned a provider ID that cannot be stored"
 	case len(validation.IsValidLabelValue(i.NodeName)) > 0:
-		return "the driver named a node whose name cannot be the value of a label"
+		return "the driver returned a node name that is not a valid label value"
 	}
 	return ""
 }
 
 const (
-	// longestID is how many bytes a provider ID may have.
+	// longestID is the maximum length of a provider ID, in bytes.
 	longestID = 2048
-	// longestDomain is how many bytes the name of a failure domain may have, by Cluster API's limit.
+	// longestDomain is the maximum length of the name of a failure domain, in bytes. The limit is Cluster API's.
 	longestDomain = 256
-	// mostAddresses is how many addresses of an instance are stored, and longestAddress how many bytes
-	// each may have.
+	// mostAddresses is how many addresses of an instance are stored, and longestAddress the maximum length of
+	// each, in bytes.
 	mostAddresses  = 64
 	longestAddress = 256
 )
@@ -217,15 +218,15 @@ func unusable(a corev1.NodeAddress) bool {
 	return len(text) > longestAddress || !IsPrintable(text)
 }
 
-// IsPrintable reports whether a text of a driver is UTF-8 in one line that controls no terminal.
+// IsPrintable reports whether a driver's text is valid UTF-8 in a single line without control characters.
 func IsPrintable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// LongestNote is how many bytes of a driver's LastKnownState are stored.
+// LongestNote is the maximum length of a driver's LastKnownState that is stored, in bytes.
 const LongestNote = 64 << 10
 
-// note returns a driver's LastKnownState, and nil if no API server would store it as it is.
+// note returns a driver's LastKnownState, or nil if the API server cannot store it unchanged.
 func note(text string) *string {
 	if len(text) > LongestNote || !utf8.ValidString(text) {
 		return nil
@@ -233,12 +234,13 @@ func note(text string) *string {
 	return &text
 }
 
-func unnamed(cause error) error {
-	return status.WrapError(codes.Internal, "the driver answered without a response", cause)
+func noResponse(cause error) error {
+	return status.WrapError(codes.Internal, "the driver returned no response", cause)
 }
 
-// remove deletes the instance. If the driver looks elsewhere than where the instance has to be, it must
-// find the instance there first, and that has to be recorded: later, it will not be found.
+// remove deletes the instance. If the driver looks for it in another place than the recorded one, the driver
+// must find it there and the new place must be recorded before the deletion, because the instance can no longer
+// be found afterwards.
 func (e *Engine) remove(ctx context.Context, req Request) DeleteResult {
 	p, err := e.locate(ctx, req)
 	switch {
@@ -258,7 +260,7 @@ func (e *Engine) remove(ctx context.Context, req Request) DeleteResult {
 	}
 }
 
-// delete deletes the instance, which is gone only when GetMachineStatus says so.
+// delete deletes the instance. It is gone only when GetMachineStatus reports that.
 func (e *Engine) delete(ctx context.Context, req Request) DeleteResult {
 	resp, err := e.driver.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: req.Machine, MachineClass: req.Class, Secret: req.Secret})
 	var left *string
@@ -287,8 +289,8 @@ func (e *Engine) delete(ctx context.Context, req Request) DeleteResult {
 	}
 }
 
-// codeOf classifies an error. Without a status of the driver it is Unknown, unless the context has
-// ended. An error is never OK.
+// codeOf returns the code of an error. An error without a driver status has the code Unknown, unless the
+// context expired or was canceled. The code of an error is never OK.
 func codeOf(err error) codes.Code {
 	if _, ok := status.FromError(err); ok {
 		return status.Code(err)

@@ -1,12 +1,12 @@
 // Package instance brings the instances of a driver to their declared state.
 //
-// An Engine ensures that an instance exists, or that it is gone, and immediately returns what is known;
-// the driver's calls run as tasks, and the engine wakes the caller when one has returned. It serves
+// An Engine ensures that an instance exists, or that it is gone. Its methods return immediately with what is
+// known. The driver's calls run as tasks, and the engine wakes the caller when a call has returned. It serves
 // Machines and MillwrightMachines.
 //
-// What the engine remembers (calls in progress, the last result, back-off) delays work or keeps it
-// from being done twice. Losing it costs time. When many failing calls come due at once, after a
-// restart or because a shared Secret changed, all but the first few are spread over half a minute.
+// The engine's state (calls in progress, the last result, back-off) only delays work or prevents it from being
+// done twice. Losing it costs time. If many failing calls become due at the same moment, after a restart or
+// because a shared Secret changed, all but the first few are spread over half a minute.
 package instance
 
 import (
@@ -31,7 +31,7 @@ import (
 // Method is a method of the driver.
 type Method = timeouts.Method
 
-// The methods of a driver, and what precedes a creation.
+// The methods of a driver, and the preparation of a creation.
 const (
 	MethodCreate     = timeouts.Create
 	MethodInitialize = timeouts.Initialize
@@ -44,49 +44,48 @@ const (
 // Key is the namespace and name of an instance's machine.
 type Key = types.NamespacedName
 
-// Request identifies an instance. The engine copies what it keeps.
+// Request identifies an instance. The engine copies the parts that it keeps.
 type Request struct {
 	Machine *v1alpha1.Machine
 	Class   *v1alpha1.MachineClass
-	// Secret with the merged data of the class's Secrets.
+	// Secret has the merged data of the class's Secrets.
 	Secret *corev1.Secret
-	// Prepare, if set, makes the Secret for CreateMachine. It is called in the task.
+	// Prepare, if not nil, prepares the Secret for CreateMachine. It is called in the task.
 	Prepare func(ctx context.Context) (*corev1.Secret, error)
-	// NodeExpected requires the driver to name a node.
+	// NodeExpected requires that the driver returns a node name.
 	NodeExpected bool
-	// Capacity, if set, is what is known about the capacity of the class and of others.
+	// Capacity, if not nil, is the known capacity of the class and of alternative classes.
 	Capacity Capacity
-	// Others are the versions of the other classes that the instance may have instead. A change of them
-	// begins anew.
+	// Others are the versions of the alternative classes. If they change, the engine starts over.
 	Others string
-	// MadeFrom is the provider specification that the instance was made from, if that is known. It is for
-	// Plan and Update.
+	// MadeFrom is the provider specification that the instance was created from, if it is known. Plan and Update
+	// use it.
 	MadeFrom runtime.RawExtension
 }
 
-// Capacity is what is known about the capacity for an instance, of its class and of others that it may
-// have instead. Its methods are called in the task.
+// Capacity is the known capacity for an instance, of its class and of the alternative classes. Its methods are
+// called in the task.
 type Capacity interface {
-	// Spent reports whether the class is known to have no capacity, and another one may have some, so
-	// that the class need not be asked; and whether it never was for this instance.
+	// Spent reports whether the class is known to have no capacity while another class may have some, so that
+	// the class is not tried. Untouched reports whether the class was never tried for this instance.
 	Spent() (spent, untouched bool)
 	// Asking is called before CreateMachine.
 	Asking()
-	// Asked is called with the code that CreateMachine returned. It returns what follows, and the time until
-	// the driver is called again if it is shorter than usual; zero if it is not.
+	// Asked is called with the code that CreateMachine returned. It returns what follows, and the time until the
+	// driver is called again if it is shorter than usual, or else zero.
 	Asked(code codes.Code) (Fallback, time.Duration)
 }
 
-// Fallback is whether another class follows a creation that failed for lack of capacity.
+// Fallback describes whether another class is used after a creation failed for lack of capacity.
 type Fallback int
 
 const (
-	// NoFallback means that no other class is left to be tried.
+	// NoFallback means that no other class remains to be tried.
 	NoFallback Fallback = iota
 	// FallsBackLater means that another class is tried unless this one has capacity soon.
 	FallsBackLater
-	// FallsBack means that nothing is left of the creation, so that the instance may be made with
-	// another class.
+	// FallsBack means that no resources of the creation remain, so that the instance may be created with another
+	// class.
 	FallsBack
 )
 
@@ -94,25 +93,25 @@ const (
 type Options struct {
 	// Run runs a task, as tasks.Runner.Go does. Required.
 	Run func(task func(ctx context.Context)) bool
-	// Wake is called when a call has returned, or a delayed one is due. Required.
+	// Wake is called when a call has returned or a delayed call is due. Required.
 	Wake func(Key)
-	// Policy for failed calls.
+	// Policy is the retry policy for failed calls.
 	Policy timeouts.Policy
-	// OutOfRange is called when GetMachineStatus begins to return that code: the driver
-	// has several VMs of one machine, of which one is an orphan. Optional.
+	// OutOfRange is called when GetMachineStatus begins to return that code: the driver has several VMs for one
+	// machine, and all but one are orphans. Optional.
 	OutOfRange func()
 	// Clock defaults to the real one.
 	Clock clock.WithDelayedExecution
-	// Chance in [0, 1) is the jitter of back-offs. Nil means a random number.
+	// Chance returns the jitter of back-offs, in [0, 1). If nil, it is random.
 	Chance func() float64
 }
 
-// Engine brings instances to their declared state. Make one with New.
+// Engine brings instances to their declared state. Create one with New.
 type Engine struct {
 	driver driver.Driver
 	opts   Options
 
-	// locations are where instances were created, by the inputs of their creation.
+	// locations are the places where instances were created, by the inputs of their creation.
 	locations *lru.Cache
 
 	mu      sync.Mutex
@@ -130,20 +129,21 @@ const (
 	goalUpdated
 )
 
-// entry is what the engine remembers of an instance.
+// entry is the engine's state of an instance.
 type entry struct {
 	goal        goal
 	fingerprint fingerprint
-	// cancel ends the running call; nil if none runs.
+	// cancel cancels the running call. It is nil if no call is running.
 	cancel context.CancelFunc
 	began  time.Time
-	// changing has the running call make something. superseded has it make nothing more.
+	// changing allows the running call to create resources. superseded prevents it from creating more.
 	changing, superseded bool
-	// forgotten has the entry dropped when the running call has ended.
+	// forgotten causes the entry to be dropped when the running call returns.
 	forgotten bool
-	// result of the last call; nil before it has returned.
+	// result is the result of the last call. It is nil before the first one returns.
 	result any
-	// failures of one code in a row. policy is what the code began with, backoff what is left.
+	// failures is the number of consecutive results with the same code. policy is the code's back-off, and
+	// backoff is its current state.
 	code            codes.Code
 	failures        int
 	policy, backoff wait.Backoff
@@ -151,7 +151,7 @@ type entry struct {
 	due time.Time
 }
 
-// New makes an Engine for a driver.
+// New creates an Engine for a driver.
 func New(d driver.Driver, opts Options) *Engine {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
@@ -162,22 +162,22 @@ func New(d driver.Driver, opts Options) *Engine {
 	return &Engine{driver: d, opts: opts, locations: lru.New(maxLocations), entries: map[Key]*entry{}}
 }
 
-// Ensure returns whether the instance exists, and creates it if it does not. A result is kept until
-// Forget, or until the request changes.
+// Ensure returns whether the instance exists, and creates it if it does not. A result is kept until Forget is
+// called or the request changes.
 func (e *Engine) Ensure(req Request) EnsureResult { return pursue(e, goalExists, req, e.ensure) }
 
-// Delete returns whether the instance is gone, and deletes it if it is not. A creation that is in
-// progress is awaited first, and canceled after some time.
+// Delete returns whether the instance is gone, and deletes it if it is not. If a creation is in progress,
+// Delete first waits for it, and cancels it after some time.
 func (e *Engine) Delete(req Request) DeleteResult { return pursue(e, goalGone, req, e.remove) }
 
-// Find returns which instance the driver knows. It is for callers that are about to delete an instance
-// whose provider ID they do not know. A creation that is in progress is awaited first, and canceled after
-// some time. Find must not be called after Delete: each would restart the other's work.
+// Find returns the instance that the driver knows. It is for callers that are about to delete an instance whose
+// provider ID they do not know. If a creation is in progress, Find first waits for it, and cancels it after
+// some time. Find must not be called after Delete, because each would restart the other's work.
 func (e *Engine) Find(req Request) FindResult { return pursue(e, goalFound, req, e.find) }
 
-// Abandon is for callers that cannot call the driver any more. It cancels the call that is in progress
-// and returns Pending until the call has returned. Then it returns the instance that the last call found
-// or created, or Gone if there is none.
+// Abandon is for callers that can no longer call the driver. It cancels the call in progress and returns
+// Pending until the call has returned. Then it returns the instance that the last call found or created, or
+// Gone if there is none.
 func (e *Engine) Abandon(key Key) FindResult {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,8 +208,8 @@ func (e *Engine) Deleting(key Key) bool {
 	return known != nil && known.goal == goalGone && !known.forgotten
 }
 
-// Forget drops what is remembered of an instance. A call in progress is canceled; until it has returned,
-// no other call is made for the instance.
+// Forget drops the state of an instance. A call in progress is canceled. No other call is made for the instance
+// until it has returned.
 func (e *Engine) Forget(key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,8 +224,9 @@ func (e *Engine) Forget(key Key) {
 	}
 }
 
-// Hurry clears the back-off that an Unavailable error started. Call it when the driver has registered.
-func (e *Engine) Hurry(key Key) {
+// ResetUnavailable clears the back-off that an Unavailable error started. Call it when the driver has
+// registered.
+func (e *Engine) ResetUnavailable(key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.entries[key]
@@ -238,7 +239,7 @@ func (e *Engine) Hurry(key Key) {
 	known.failures, known.due = 0, e.opts.Clock.Now()
 }
 
-// pursue returns the result of the last call for a goal, or Pending after it has made a call.
+// pursue returns the result of the last call for a goal. If a call is due, it starts one and returns Pending.
 func pursue[Result any](e *Engine, want goal, req Request, do func(context.Context, Request) Result) Result {
 	return e.pursue(want, req, func(ctx context.Context, req Request) any { return do(ctx, req) }).(Result)
 }
@@ -270,11 +271,12 @@ func (e *Engine) pursue(want goal, req Request, do call) any {
 	return Pending{Since: known.began}
 }
 
-// creationGrace is how long a creation that is not wanted any more may take to end by itself. A request
-// that is cut short may be carried out later, when its token and its VM have been looked for in vain.
+// creationGrace is how long a creation that is no longer desired may take to return. If it were canceled
+// immediately, its request might still be carried out later, after its token and VM were looked for and not
+// found.
 const creationGrace = 10 * time.Second
 
-// supersede has a running call end, since something else is wanted. The lock is held.
+// supersede stops a running call because the goal has changed. The lock is held.
 func (e *Engine) supersede(running *entry) {
 	switch {
 	case running.superseded:
@@ -286,8 +288,8 @@ func (e *Engine) supersede(running *entry) {
 	running.superseded = true
 }
 
-// proceed reports whether the running call for an instance may make something. From then on, it has
-// time to end.
+// proceed reports whether the running call for an instance may create resources. From then on, supersede gives
+// the call time to return.
 func (e *Engine) proceed(req Request) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -296,8 +298,7 @@ func (e *Engine) proceed(req Request) bool {
 	return !running.superseded
 }
 
-// entry returns what is remembered of an instance, and begins anew if the request changed. The lock
-// is held.
+// entry returns the state of an instance. If the request changed, it starts over. The lock is held.
 func (e *Engine) entry(key Key, want goal, req Request) *entry {
 	known, print := e.entries[key], fingerprintOf(req)
 	if known != nil && known.goal == want && known.fingerprint == print {

@@ -8,8 +8,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// spent returns a failure instead of a creation if the class is known to have no capacity and another one
-// may have some. The driver has just reported that there is no instance.
+// spent returns a failure without calling the driver if the class is known to have no capacity while another
+// class may have some. The driver has just reported that the instance does not exist.
 func (e *Engine) spent(ctx context.Context, req Request) (failure Failed, spent bool) {
 	if req.Capacity == nil {
 		return Failed{}, false
@@ -18,26 +18,27 @@ func (e *Engine) spent(ctx context.Context, req Request) (failure Failed, spent 
 	if !spent {
 		return Failed{}, false
 	}
-	failure = failed(MethodCreate, status.Error(codes.ResourceExhausted, fmt.Sprintf("class %s had no capacity left a moment ago, and was not asked again", req.Class.Name)))
+	failure = failed(MethodCreate, status.Error(codes.ResourceExhausted, fmt.Sprintf("class %s had no capacity a moment ago and was not tried again", req.Class.Name)))
 	failure.Fallback = FallsBack
 	if untouched {
 		return failure, true
 	}
-	return e.vacated(ctx, req, failure), true
+	return e.afterCleanup(ctx, req, failure), true
 }
 
-// vacated deletes what is left of a creation that failed for lack of capacity, since an instance of
-// another class may then be created elsewhere. Until all of it is gone, it returns what is in the way.
-func (e *Engine) vacated(ctx context.Context, req Request, failure Failed) Failed {
-	if left, remains := e.deleteRest(ctx, req, "what is left of a creation with class "+req.Class.Name+" is being deleted"); remains {
+// afterCleanup deletes the resources of a creation that failed for lack of capacity, because an instance of
+// another class may then be created elsewhere. It returns the given failure when they are gone. Until then, it
+// returns what is in the way.
+func (e *Engine) afterCleanup(ctx context.Context, req Request, failure Failed) Failed {
+	if left, remains := e.cleanUp(ctx, req, "resources of a failed creation with class "+req.Class.Name+" are being deleted"); remains {
 		return left
 	}
 	return failure
 }
 
-// deleteRest deletes what a creation left. Until all of it is gone, it returns what is in the way: a failure
-// of the driver, or one with a message if the deletion is in progress.
-func (e *Engine) deleteRest(ctx context.Context, req Request, message string) (left Failed, remains bool) {
+// cleanUp deletes the resources of an earlier creation. Until they are gone, it returns what is in the way: a
+// failure of the driver, or a failure with the given message if the deletion is in progress.
+func (e *Engine) cleanUp(ctx context.Context, req Request, message string) (left Failed, remains bool) {
 	switch r := e.delete(ctx, req).(type) {
 	case Failed:
 		return r, true

@@ -15,36 +15,37 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// place is where the driver looks for an instance, and where it has to: where its creation began, or
-// where it was found since.
+// place is where the driver looks for an instance, and where it must look: the place where the instance's
+// creation began or where it was found later.
 type place struct {
-	// at is empty if the driver does not tell. recorded is empty if nothing was recorded.
+	// at is empty if the driver does not report it. recorded is empty if no place was recorded.
 	at, recorded string
 }
 
-// elsewhere reports whether the driver looks where the instance need not be, so that nothing follows
-// if it finds none.
+// elsewhere reports whether the driver looks in another place than the recorded one. If so, an instance that it
+// does not find may still exist.
 func (p place) elsewhere() bool { return p.at != "" && p.recorded != "" && p.at != p.recorded }
 
-// news is the location to record once the driver has found the instance; empty if it is recorded.
-func (p place) news() string {
+// unrecorded returns the location to record once the driver has found the instance. It is empty if it is
+// already recorded.
+func (p place) unrecorded() string {
 	if p.at == p.recorded {
 		return ""
 	}
 	return p.at
 }
 
-// errElsewhere is the cause of a failure after which the driver has to be led back.
-var errElsewhere = errors.New("the driver looks elsewhere")
+// errElsewhere is the cause of a failure that requires the driver's configuration to be restored.
+var errElsewhere = errors.New("the driver looks in another location")
 
-// Elsewhere reports whether the driver found no instance, and looked elsewhere than where its creation
-// began. The class, its Secret or the infrastructure behind them has changed.
+// Elsewhere reports whether the driver found no instance but looked in another place than where its creation
+// began. In this case, the class, its Secret or the infrastructure has changed.
 func (f *Failure) Elsewhere() bool { return f != nil && errors.Is(f.Err, errElsewhere) }
 
-// failure is the result if the driver looks elsewhere and finds nothing.
+// failure returns the result if the driver looks elsewhere and does not find the instance.
 func (p place) failure() Failed {
 	return failed(MethodStatus, status.WrapError(codes.FailedPrecondition, fmt.Sprintf(
-		"the VM may be in %s, and with the present class and Secret it is looked for in %s, where it is not: restore what was changed, or if there is no VM any more, remove the annotation %s",
+		"the VM may be in %s, but with the current class and Secret the driver looks in %s and does not find it; restore the class and Secret, or if the VM no longer exists, remove the annotation %s",
 		p.recorded, p.at, driver.AnnotationLocation), errElsewhere))
 }
 
@@ -62,16 +63,16 @@ func (e *Engine) locate(ctx context.Context, req Request) (place, error) {
 	case err != nil:
 		return p, err
 	case resp == nil || resp.Location == "":
-		return p, unnamed(nil)
+		return p, noResponse(nil)
 	case len(resp.Location) > longestID || !IsPrintable(resp.Location):
-		return p, status.Error(codes.Internal, "the driver named a location that cannot be stored")
+		return p, status.Error(codes.Internal, "the driver returned a location that cannot be stored")
 	}
 	p.at = resp.Location
 	return p, nil
 }
 
-// begin creates an instance that does not exist, after the place where that happens is recorded. If
-// an earlier creation began in another place, what it left there is deleted first.
+// begin creates an instance that does not exist, after the place of its creation is recorded. If an earlier
+// creation began in another place, its resources there are deleted first.
 func (e *Engine) begin(ctx context.Context, req Request, p place) EnsureResult {
 	switch {
 	case p.at == "":
@@ -82,23 +83,23 @@ func (e *Engine) begin(ctx context.Context, req Request, p place) EnsureResult {
 	unbegun := req
 	unbegun.Machine = req.Machine.DeepCopy()
 	delete(unbegun.Machine.Annotations, driver.AnnotationLocation)
-	wanted, err := e.locate(ctx, unbegun)
+	target, err := e.locate(ctx, unbegun)
 	switch {
 	case err != nil:
 		return failed(MethodStatus, err)
-	case wanted.at == p.recorded:
-		e.locations.Add(inputsOf(req.Class, req.Secret), wanted.at)
+	case target.at == p.recorded:
+		e.locations.Add(inputsOf(req.Class, req.Secret), target.at)
 		return e.create(ctx, req)
 	}
-	if left, remains := e.deleteRest(ctx, req, "what an earlier creation left in "+p.recorded+" is being deleted"); remains {
+	if left, remains := e.cleanUp(ctx, req, "resources of an earlier creation in "+p.recorded+" are being deleted"); remains {
 		return left
 	}
-	return Located{Location: wanted.at}
+	return Located{Location: target.at}
 }
 
-// LocationOf returns where instances of a class were created last; empty if this process does not
-// know. It is for writes that happen anyway before the creation of an instance: the location need not
-// be written separately then.
+// LocationOf returns where instances of a class were last created, or an empty string if this process does not
+// know. Callers that write the machine before the creation anyway can include the location and save a separate
+// write.
 func (e *Engine) LocationOf(class *v1alpha1.MachineClass, secret *corev1.Secret) string {
 	known, _ := e.locations.Get(inputsOf(class, secret))
 	location, _ := known.(string)
@@ -108,7 +109,7 @@ func (e *Engine) LocationOf(class *v1alpha1.MachineClass, secret *corev1.Secret)
 // maxLocations limits how many locations are remembered.
 const maxLocations = 256
 
-// inputsOf is a digest of what a driver may derive a location from.
+// inputsOf returns a digest of everything from which a driver may derive a location.
 func inputsOf(class *v1alpha1.MachineClass, secret *corev1.Secret) [sha256.Size]byte {
 	var data map[string][]byte
 	if secret != nil {

@@ -84,14 +84,14 @@ func TestHurry(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(tc.code, "no")))
 				req := request("m")
-				p.Hurry(keyOf(req)) // of what is not known
+				p.ResetUnavailable(keyOf(req)) // of what is not known
 				for range 5 {
 					time.Sleep(retry(ask(p.Ensure, req)))
 				}
 				ask(p.Ensure, req)
 				made(t, d)
 
-				p.Hurry(keyOf(req))
+				p.ResetUnavailable(keyOf(req))
 				again := retry(ask(p.Ensure, req))
 				if asked := len(made(t, d)) > 0; asked != tc.want {
 					t.Errorf("asked at once: %v, want %v", asked, tc.want)

@@ -22,16 +22,18 @@ type FindResult interface{ findResult() }
 // UpdateResult is a Pending, Compared or Failed.
 type UpdateResult interface{ updateResult() }
 
-// Pending means that a call is in progress or delayed. The engine wakes the caller when there is news.
+// Pending means that a call is in progress or delayed. The engine wakes the caller when there is a result.
 type Pending struct {
-	// Since is when the call began that is in progress, which may be for another goal; zero if none is.
+	// Since is when the call in progress began, which may be for another goal. It is zero if no call is in
+	// progress.
 	Since time.Time
 }
 
-// Silence is the time after which a driver counts as silent: it ignores the deadlines of its calls.
+// Silence is the time after which a driver counts as unresponsive, because it ignores the deadlines of its
+// calls.
 const Silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
 
-// SilentIn returns the time until the driver counts as silent; not positive once it does.
+// SilentIn returns the time until the driver counts as unresponsive. It is not positive once it does.
 func (p Pending) SilentIn(now time.Time) time.Duration {
 	if p.Since.IsZero() {
 		return Silence
@@ -50,16 +52,16 @@ type Exists struct {
 	Instance Instance
 	// Location must be stored with the machine if it is not empty.
 	Location string
-	// Created is set if the engine created the instance, and not if it found it.
+	// Created reports whether the engine created the instance rather than found it.
 	Created bool
 	// LastKnownState is nil if the driver returned none.
 	LastKnownState *string
 }
 
-// Lost means that the driver does not find an instance whose provider ID is stored.
+// Lost means that the driver does not find an instance that has a recorded provider ID.
 type Lost struct{}
 
-// Gone means that the instance was deleted, or that the driver finds none or cannot look.
+// Gone means that the instance was deleted, or that the driver finds none or cannot look for it.
 type Gone struct {
 	// LastKnownState is nil if the driver returned none.
 	LastKnownState *string
@@ -73,11 +75,11 @@ type Remains struct {
 	Retry time.Duration
 }
 
-// Failed means that the last call failed. It is retried.
+// Failed means that the last call failed. It will be retried.
 type Failed struct {
 	// Failure is never nil.
 	Failure *Failure
-	// Uninitialized is the instance whose initialization failed; nil if another call failed.
+	// Uninitialized is the instance whose initialization failed. It is nil if another call failed.
 	Uninitialized *Exists
 	// LastKnownState is nil if the driver returned none.
 	LastKnownState *string
@@ -86,11 +88,11 @@ type Failed struct {
 	// Retry is the time until the driver is called again.
 	Retry time.Duration
 
-	// sooner is the time until the driver is called again if it is shorter than usual; zero if it is not.
+	// sooner is the time until the driver is called again if it is shorter than usual, or else zero.
 	sooner time.Duration
 }
 
-// Compared means that the driver compared the instance with its class, and changed it if that was asked for.
+// Compared means that the driver compared the instance with its class and, if requested, changed it.
 type Compared struct {
 	Differences Differences
 }
@@ -121,7 +123,7 @@ type Instance struct {
 	ProviderID string
 	NodeName   string
 	Addresses  []corev1.NodeAddress
-	// FailureDomain is where the driver put the instance; empty if it does not say.
+	// FailureDomain is the failure domain of the instance. It is empty if the driver does not report it.
 	FailureDomain string
 }
 
@@ -142,7 +144,7 @@ func failed(method Method, err error) Failed {
 	return Failed{Failure: &Failure{Method: method, Code: codeOf(err), Err: err}}
 }
 
-// failureOf returns the failure of a result; nil if it is not a Failed.
+// failureOf returns the failure of a result, or nil if the result is not Failed.
 func failureOf(result any) *Failure {
 	failed, _ := result.(Failed)
 	return failed.Failure
@@ -157,7 +159,7 @@ func retried(result any) bool {
 	return false
 }
 
-// retriedIn returns a result whose call is repeated after a time.
+// retriedIn returns a copy of a result with the time until its call is retried.
 func retriedIn(result any, wait time.Duration) any {
 	switch r := result.(type) {
 	case Failed:

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// fingerprint changes with everything in a request that could make a failed call succeed.
+// fingerprint identifies everything in a request whose change could make a failed call succeed.
 type fingerprint struct {
 	machine, class                     types.UID
 	machineGeneration, classGeneration int64
@@ -28,7 +28,7 @@ func (f fingerprint) sameButSecret(other fingerprint) bool {
 func fingerprintOf(req Request) fingerprint {
 	var data []byte
 	if req.Secret != nil {
-		data, _ = json.Marshal(req.Secret.Data) // bytes under sorted keys: never fails
+		data, _ = json.Marshal(req.Secret.Data) // cannot fail: bytes under sorted keys
 	}
 	return fingerprint{
 		machine:           req.Machine.UID,
@@ -42,28 +42,28 @@ func fingerprintOf(req Request) fingerprint {
 	}
 }
 
-// Many failing calls can come due at the same moment: when a process takes over without their
-// back-off, and when a Secret changes that many machines share. The first few are made immediately, and
-// the others are spread.
+// Many failing calls can become due at the same moment: when a process takes over without the back-off of its
+// predecessor, and when a Secret changes that many machines share. The first few are made immediately, and the
+// others are spread over the window.
 const (
 	spreadWindow = 30 * time.Second
-	// spreadPrompt is how many calls of a window are made immediately.
+	// spreadPrompt is how many calls per window are made immediately.
 	spreadPrompt = 10
-	// spreadTakeover is how long a process counts as having taken over.
+	// spreadTakeover is how long a process counts as having just taken over.
 	spreadTakeover = time.Minute
 )
 
 // spread holds back first calls. The zero value is ready to use.
 type spread struct {
-	// begun is when this process began to lead, with the first request.
+	// begun is when this process became the leader, measured at its first request.
 	begun time.Time
-	// since is the beginning of the window, count the number of its calls.
+	// since is the beginning of the window, and count the number of its calls.
 	since time.Time
 	count int
 }
 
-// delay is how long the first call for the next entry is held back, which replaces the one before, if
-// any.
+// delay returns how long the first call for the next entry is delayed. The next entry replaces the one before,
+// which may be nil.
 func (c *spread) delay(now time.Time, before, next *entry, machine *v1alpha1.Machine) time.Duration {
 	if c.begun.IsZero() {
 		c.begun = now
@@ -82,8 +82,8 @@ func (c *spread) delay(now time.Time, before, next *entry, machine *v1alpha1.Mac
 	return rand.N(spreadWindow)
 }
 
-// hasFailed reports whether the Machine's last call failed, by its status. It may, as this only
-// delays.
+// hasFailed reports whether the Machine's last call failed, according to its status. The status may be out of
+// date, which is harmless because it only causes a delay.
 func hasFailed(machine *v1alpha1.Machine) bool {
 	switch machine.Status.CurrentStatus.Phase {
 	case v1alpha1.MachineCrashLoopBackOff:

@@ -65,7 +65,7 @@ func (e *Engine) compare(ctx context.Context, req Request, dryRun bool) UpdateRe
 	case code != codes.OK:
 		return failed(MethodUpdate, err)
 	case resp == nil:
-		return failed(MethodUpdate, unnamed(err))
+		return failed(MethodUpdate, noResponse(err))
 	}
 	return Compared{Differences{
 		Updates: shown(resp.Updates), AtNextStart: shown(resp.AtNextStart), Replacements: shown(resp.Replacements),

@@ -126,10 +126,10 @@ func busyNow(l *Limiter, machines []v1alpha1.Machine, asking *v1alpha1.Machine) 
 		switch {
 		case machine.UID == asking.UID:
 		case known != nil && known.granted && budget.MayTimeOut(machine.Status.CurrentStatus.Phase):
-			counts[budget.Going]++
+			counts[budget.Outgoing]++
 		default:
 			counts[budget.RoleOf(machine)]++
 		}
 	}
-	return max(counts[budget.Going], counts[budget.Coming])
+	return max(counts[budget.Outgoing], counts[budget.Incoming])
 }

@@ -90,7 +90,7 @@ func (r *Limiter) poolFor(p *pool, req Request) budget.Pool {
 	for m := range p.members {
 		member := budget.Member{Machine: m.machine, Role: m.role}
 		if m.granted {
-			member.Role = budget.Going
+			member.Role = budget.Outgoing
 		}
 		made.Members = append(made.Members, member)
 	}
@@ -227,9 +227,9 @@ func (p *pool) count(m *member, change int) {
 		p.forced += change
 	}
 	switch {
-	case m.granted, m.role == budget.Going:
+	case m.granted, m.role == budget.Outgoing:
 		p.going += change
-	case m.role == budget.Coming:
+	case m.role == budget.Incoming:
 		p.coming += change
 	}
 }

@@ -159,7 +159,7 @@ func driverFailed(code, step, message string, since time.Duration) given {
 }
 
 // lookedElsewhere is an error of the engine that keeps a VM from being taken for gone.
-const lookedElsewhere = "machine codes error: code = [FailedPrecondition] message = [the VM may be in a/pool, and with the present class and Secret it is looked for in b/pool, where it is not]. "
+const lookedElsewhere = "machine codes error: code = [FailedPrecondition] message = [the VM may be in a/pool, but with the current class and Secret the driver looks in b/pool and does not find it]. "
 
 // elsewhere is the warning of such a failure.
 func elsewhere(reason string) given {

@@ -152,7 +152,7 @@ func deploymentRows(d *v1alpha1.MachineDeployment) []row {
 	if rolling := d.Spec.Strategy.RollingUpdate; rolling != nil {
 		surge, unavailable = bound(d, rolling.MaxSurge, true), bound(d, rolling.MaxUnavailable, false)
 	}
-	if reserve.Asked(d) != nil || d.Status.ExcessReplicas != 0 {
+	if reserve.Setting(d) != nil || d.Status.ExcessReplicas != 0 {
 		asked, excess = number(reserve.Requested(d)), number(d.Status.ExcessReplicas)
 	}
 	for _, m := range d.Status.FailedMachines {

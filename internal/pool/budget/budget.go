@@ -12,15 +12,15 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Pool is what is known of the Machines of a pool. It is read-only.
+// Pool is what is known about the Machines of a pool. It is read-only.
 type Pool struct {
 	Members []Member
-	// Past are the Machines that became Failed for their health, as far as that is known.
+	// Past are the Machines that are known to have become Failed because of their health.
 	Past []Past
-	// Zone returns the zone of a Machine; empty if it is not known.
+	// Zone returns the zone of a Machine, or an empty string if it is unknown.
 	Zone func(machine *v1alpha1.Machine) string
-	// Limit is how many Machines are replaced at the same time if no budget says so, a number or a percentage
-	// as in ReplacementBudget, but at least 1.
+	// Limit is how many Machines may be replaced at the same time if the policy has no budgets. It is a number
+	// or a percentage, as in ReplacementBudget, and counts as at least 1.
 	Limit intstr.IntOrString
 	Now   time.Time
 }
@@ -28,23 +28,25 @@ type Pool struct {
 // Member is a Machine of a pool.
 type Member struct {
 	Machine *v1alpha1.Machine
-	// Role is what the Machine is in the replacements of the pool.
+	// Role is the role of the Machine in the replacements of the pool.
 	Role Role
 }
 
-// Past is a Machine that became Failed for its health.
+// Past is a Machine that became Failed because of its health.
 type Past struct {
 	Machine *v1alpha1.Machine
 	At      time.Time
-	// Guessed reports that it, or the Machine that it replaced, may have been.
+	// Guessed reports that this is an assumption: the Machine, or the one that it replaced, may have become
+	// Failed.
 	Guessed bool
 }
 
-// Guess returns what a Machine tells of replacements before a time of which nothing else is known: if it was made
-// then, it may have replaced another one; if it goes, it may have become Failed for its health.
+// Guess returns replacements before a time for which no records exist, as far as a Machine suggests them. A
+// Machine that was created before that time may have replaced another one. An outgoing Machine may have become
+// Failed because of its health.
 func Guess(member Member, before time.Time) []Past {
 	at := member.Machine.CreationTimestamp.Time
-	if member.Role == Going {
+	if member.Role == Outgoing {
 		at = member.Machine.Status.CurrentStatus.LastUpdateTime.Time
 	}
 	if !at.Before(before) {
@@ -53,18 +55,19 @@ func Guess(member Member, before time.Time) []Past {
 	return []Past{{Machine: member.Machine, At: at, Guessed: true}}
 }
 
-// Verdict is whether a Machine may become Failed for its health now. The zero value is that it may.
+// Verdict is whether a Machine may become Failed because of its health now. In the zero value, it may.
 type Verdict struct {
-	// Cause why it may not, as in v1alpha1.CauseReplacementDelayed; empty if it may.
+	// Cause is why it may not, as in v1alpha1.CauseReplacementDelayed. It is empty if the Machine may become
+	// Failed.
 	Cause string
-	// Reason says to people what it waits for; empty for others of its pool, by the pool's limit.
+	// Reason describes to users what the Machine waits for. It is empty if the pool's limit is reached.
 	Reason string
 }
 
 // Allowed reports whether the Machine may become Failed.
 func (v Verdict) Allowed() bool { return v.Cause == "" }
 
-// Decide decides about a Machine of the pool. A nil policy leaves it to the limit of the pool.
+// Decide returns the verdict on a Machine of the pool. If the policy is nil, only the pool's limit applies.
 func (p Pool) Decide(policy *v1alpha1.ReplacementPolicy, machine *v1alpha1.Machine) Verdict {
 	if policy == nil {
 		policy = &v1alpha1.ReplacementPolicy{}
@@ -72,7 +75,7 @@ func (p Pool) Decide(policy *v1alpha1.ReplacementPolicy, machine *v1alpha1.Machi
 	zone := p.zone(machine)
 	out := policy.ZoneOutage != "" && zone != "" && p.Lost(zone)
 	if out && policy.ZoneOutage == v1alpha1.ZoneOutageWait {
-		return Verdict{v1alpha1.CauseZoneOutage, fmt.Sprintf("all machines in zone %s are unhealthy, and it waits for the zone", zone)}
+		return Verdict{v1alpha1.CauseZoneOutage, fmt.Sprintf("all machines in zone %s are unhealthy; waiting for the zone to recover", zone)}
 	}
 	if len(policy.Budgets) == 0 && !out {
 		if p.busy(machine) >= max(1, Share(p.Limit, len(p.Members))) {
@@ -87,16 +90,16 @@ func (p Pool) Decide(policy *v1alpha1.ReplacementPolicy, machine *v1alpha1.Machi
 	return Verdict{}
 }
 
-// spent says why a budget forbids to replace a Machine; empty if it does not.
+// spent returns why a budget does not allow replacing a Machine, or an empty string if it does.
 func (p Pool) spent(budget v1alpha1.ReplacementBudget, machine *v1alpha1.Machine) string {
-	most := Share(budget.Max, p.wanted(machine, budget.Per))
+	most := Share(budget.Max, p.groupSize(machine, budget.Per))
 	group := ""
 	if budget.Per != "" {
 		group = fmt.Sprintf(" with %s %s", budget.Per, cmp.Or(p.value(machine, budget.Per), "unset"))
 	}
 	switch {
 	case most == 0:
-		return fmt.Sprintf("a budget of %s forbids to replace machines%s", budget.Max.String(), group)
+		return fmt.Sprintf("a budget of %s does not allow replacing machines%s", budget.Max.String(), group)
 	case budget.Within == nil && p.replacements(machine, budget.Per) >= most:
 		return fmt.Sprintf("no more than %s may be replaced at the same time%s", budget.Max.String(), group)
 	case budget.Within == nil:
@@ -108,44 +111,44 @@ func (p Pool) spent(budget v1alpha1.ReplacementBudget, machine *v1alpha1.Machine
 	case known >= most:
 		return limit
 	case known+guessed >= most:
-		return limit + ", and younger machines may be replacements from before the manager began"
+		return limit + ", and recently created machines may be replacements from before the manager started"
 	}
 	return ""
 }
 
-// busy counts the replacements of other Machines of the pool. A replacement is a Machine that goes, one that
-// comes, or both.
+// busy counts the replacements of other Machines of the pool. A replacement is an outgoing Machine, an incoming
+// one, or a pair of both.
 func (p Pool) busy(machine *v1alpha1.Machine) int {
-	var counts [Coming + 1]int
+	var counts [Incoming + 1]int
 	for _, member := range p.Members {
 		if member.Machine.UID != machine.UID {
 			counts[member.Role]++
 		}
 	}
-	return max(counts[Going], counts[Coming])
+	return max(counts[Outgoing], counts[Incoming])
 }
 
-// replacements counts those of other Machines in the group of a Machine, so that no more than a budget are
-// Failed or not gone yet, and no more than that are missing. One that is not being deleted has none yet that
-// comes for it: of those that come, each is for another one.
+// replacements counts the replacements of other Machines in a Machine's group. The count limits both how many
+// Machines are Failed or still being deleted, and how many are missing. A Machine that is not being deleted yet
+// has no successor, so each incoming Machine replaces one that is being deleted.
 func (p Pool) replacements(machine *v1alpha1.Machine, per string) int {
 	alone, leaving, coming := 0, 0, 0
 	for _, member := range p.Members {
 		switch other := member.Machine; {
 		case other.UID == machine.UID || !p.together(other, machine, per):
-		case member.Role == Coming:
+		case member.Role == Incoming:
 			coming++
-		case member.Role == Going && other.DeletionTimestamp.IsZero():
+		case member.Role == Outgoing && other.DeletionTimestamp.IsZero():
 			alone++
-		case member.Role == Going:
+		case member.Role == Outgoing:
 			leaving++
 		}
 	}
 	return alone + max(leaving, coming)
 }
 
-// recent counts the other Machines in the group of a Machine that became Failed within a time, and those of
-// which that is guessed.
+// recent counts the other Machines in a Machine's group that became Failed within the given time: those that
+// are known to have, and those that are assumed to have.
 func (p Pool) recent(per string, within time.Duration, machine *v1alpha1.Machine) (known, guessed int) {
 	for _, past := range p.Past {
 		switch {
@@ -159,16 +162,16 @@ func (p Pool) recent(per string, within time.Duration, machine *v1alpha1.Machine
 	return known, guessed
 }
 
-// wanted is how many Machines are in the group of a Machine, without those that are being deleted: others come
-// for them, or they are not wanted any more.
-func (p Pool) wanted(machine *v1alpha1.Machine, per string) int {
-	wanted := 0
+// groupSize returns how many Machines are in a Machine's group. Machines that are being deleted do not count:
+// either others replace them, or they are no longer desired.
+func (p Pool) groupSize(machine *v1alpha1.Machine, per string) int {
+	size := 0
 	for _, member := range p.Members {
 		if member.Machine.DeletionTimestamp.IsZero() && p.together(member.Machine, machine, per) {
-			wanted++
+			size++
 		}
 	}
-	return wanted
+	return size
 }
 
 // together reports whether two Machines are in the same group.
@@ -176,7 +179,7 @@ func (p Pool) together(a, b *v1alpha1.Machine, per string) bool {
 	return per == "" || p.value(a, per) == p.value(b, per)
 }
 
-// value returns the value of a label of a Machine, or that its node is to have.
+// value returns the value of a label of a Machine, or else of the node that its template describes.
 func (p Pool) value(machine *v1alpha1.Machine, key string) string {
 	if key == corev1.LabelTopologyZone {
 		return p.zone(machine)
@@ -193,12 +196,12 @@ func (p Pool) zone(machine *v1alpha1.Machine) string {
 	return p.Zone(machine)
 }
 
-// fewest is of how many unhealthy Machines a zone is out. Of one alone it cannot be told whether it is the
-// Machine or the zone.
-const fewest = 2
+// minUnhealthy is how many unhealthy Machines a zone outage requires. A single unhealthy Machine does not show
+// whether the Machine or the zone failed.
+const minUnhealthy = 2
 
-// Lost reports whether a zone is out: two or more of its Machines are unhealthy, and none is healthy. Machines
-// that have not joined yet, or that are being deleted, do not count.
+// Lost reports whether a zone has an outage: two or more of its Machines are unhealthy, and none is healthy.
+// Machines that have not joined yet or are being deleted do not count.
 func (p Pool) Lost(zone string) bool {
 	unhealthy := 0
 	for _, member := range p.Members {
@@ -210,11 +213,11 @@ func (p Pool) Lost(zone string) bool {
 			return false
 		}
 	}
-	return unhealthy >= fewest
+	return unhealthy >= minUnhealthy
 }
 
-// Share returns how many of so many Machines a limit is: a percentage is rounded down, and at least 1 unless
-// it is 0%. What is neither is none.
+// Share returns the number of Machines that a limit allows in a group of the given size. A percentage is
+// rounded down, but to at least 1 unless it is 0%. An invalid limit allows none.
 func Share(limit intstr.IntOrString, size int) int {
 	number, err := intstr.GetScaledValueFromIntOrPercent(&limit, size, false)
 	if err != nil {

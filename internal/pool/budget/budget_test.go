@@ -113,9 +113,9 @@ func TestDecide(t *testing.T) {
 		"a percentage is at least 1": {
 			pool: pool(in("a", unknown), in("a", running)), budgets: []v1alpha1.ReplacementBudget{percentage("1%")},
 		},
-		"0":                       {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{number(0)}, cause: delayed, reason: "a budget of 0 forbids to replace machines"},
-		"0%":                      {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("0%")}, cause: delayed, reason: "a budget of 0% forbids to replace machines"},
-		"nonsense forbids":        {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("many")}, cause: delayed, reason: "a budget of many forbids to replace machines"},
+		"0":                       {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{number(0)}, cause: delayed, reason: "a budget of 0 does not allow replacing machines"},
+		"0%":                      {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("0%")}, cause: delayed, reason: "a budget of 0% does not allow replacing machines"},
+		"nonsense forbids":        {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("many")}, cause: delayed, reason: "a budget of many does not allow replacing machines"},
 		"per zone, another zone":  {pool: pool(in("a", unknown), in("a", running), in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(number(1))}},
 		"per zone, the same zone": {pool: pool(in("a", unknown), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(number(1))}, cause: delayed, reason: "no more than 1 may be replaced at the same time with topology.kubernetes.io/zone a"},
 		"all budgets have to allow": {
@@ -130,8 +130,8 @@ func TestDecide(t *testing.T) {
 			pool:    pool(in("a", unknown), in("a", v1alpha1.MachinePending), deleted(in("a", failed), false), deleted(in("a", failed), false)),
 			budgets: []v1alpha1.ReplacementBudget{percentage("75%")}, cause: delayed, reason: "no more than 75% may be replaced at the same time",
 		},
-		"below zero is none": {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{number(-1)}, cause: delayed, reason: "a budget of -1 forbids to replace machines"},
-		"0 % is none":        {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("0%")}, cause: delayed, reason: "a budget of 0% forbids to replace machines"},
+		"below zero is none": {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{number(-1)}, cause: delayed, reason: "a budget of -1 does not allow replacing machines"},
+		"0 % is none":        {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("0%")}, cause: delayed, reason: "a budget of 0% does not allow replacing machines"},
 		"1000 % is all":      {pool: pool(in("a", unknown), in("a", failed), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{percentage("1000%")}},
 		"a rate, long ago":   {pool: pool(in("a", unknown)).ago(time.Hour, in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
 		"a rate, lately": {
@@ -140,12 +140,12 @@ func TestDecide(t *testing.T) {
 		},
 		"a rate, perhaps": {
 			pool: pool(in("a", unknown)).guess(in("a", running)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)},
-			cause: delayed, reason: "no more than 1 may be replaced within 60m, and younger machines may be replacements from before the manager began",
+			cause: delayed, reason: "no more than 1 may be replaced within 60m, and recently created machines may be replacements from before the manager started",
 		},
 		"a rate per zone, lately elsewhere": {pool: pool(in("a", unknown)).ago(time.Minute, in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(within(number(1), time.Hour))}},
 		"a rate does not mind what happens": {pool: pool(in("a", unknown), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
 		"an outage, zones do not matter":    {pool: outage(), cause: delayed},
-		"an outage is waited for":           {pool: outage(), outage: wait, budgets: []v1alpha1.ReplacementBudget{number(9)}, cause: out, reason: "all machines in zone a are unhealthy, and it waits for the zone"},
+		"an outage is waited for":           {pool: outage(), outage: wait, budgets: []v1alpha1.ReplacementBudget{number(9)}, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
 		"an outage, replaced at once":       {pool: outage(), outage: replace},
 		"an outage, replaced in a budget": {
 			pool: outage(), outage: replace, budgets: []v1alpha1.ReplacementBudget{number(1)},
@@ -153,10 +153,10 @@ func TestDecide(t *testing.T) {
 		},
 		"one that is healthy is no outage":   {pool: pool(in("a", unknown), in("a", unknown), in("a", running)), outage: wait},
 		"one alone is no outage":             {pool: pool(in("a", unknown), in("b", running)), outage: wait},
-		"one that comes is not healthy":      {pool: pool(in("a", unknown), in("a", unknown), in("a", v1alpha1.MachinePending)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy, and it waits for the zone"},
-		"the driver says the zone":           {pool: pool(toldBy("a", unknown), toldBy("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy, and it waits for the zone"},
+		"one that comes is not healthy":      {pool: pool(in("a", unknown), in("a", unknown), in("a", v1alpha1.MachinePending)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
+		"the driver says the zone":           {pool: pool(toldBy("a", unknown), toldBy("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
 		"without a zone there is no outage":  {pool: pool(in("", unknown), in("", unknown)), outage: wait},
-		"a whole pool of one zone is out":    {pool: pool(in("a", unknown), in("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy, and it waits for the zone"},
+		"a whole pool of one zone is out":    {pool: pool(in("a", unknown), in("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
 		"the others of its zone are deleted": {pool: pool(in("a", unknown), deleted(in("a", failed), false)), outage: wait, cause: delayed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestBudgetsHold(t *testing.T) {
 		granted := map[string]int32{}
 		for i := range p.Members {
 			if machine := p.Members[i].Machine; MayTimeOut(machine.Status.CurrentStatus.Phase) && p.Decide(policy, machine).Allowed() {
-				p.Members[i].Role = Going
+				p.Members[i].Role = Outgoing
 				p.Past = append(p.Past, Past{Machine: machine, At: now})
 				granted[p.zone(machine)]++
 			}

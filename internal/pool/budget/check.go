@@ -10,10 +10,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// mostBudgets is how many budgets a policy may have, also by the CRD of deployments.
-const mostBudgets = 8
+// maxBudgets is how many budgets a policy may have. The CRD of deployments has the same limit.
+const maxBudgets = 8
 
-// Check returns why a policy cannot be followed, whatever object has it. The path leads to it, and may be nil.
+// Check validates a policy. The path is the policy's field path and may be nil.
 func Check(path *field.Path, policy *v1alpha1.ReplacementPolicy) field.ErrorList {
 	var errs field.ErrorList
 	switch policy.ZoneOutage {
@@ -22,8 +22,8 @@ func Check(path *field.Path, policy *v1alpha1.ReplacementPolicy) field.ErrorList
 		errs = append(errs, field.NotSupported(path.Child("zoneOutage"), policy.ZoneOutage,
 			[]v1alpha1.ZoneOutagePolicy{v1alpha1.ZoneOutageWait, v1alpha1.ZoneOutageReplace}))
 	}
-	if len(policy.Budgets) > mostBudgets {
-		return append(errs, field.TooMany(path.Child("budgets"), len(policy.Budgets), mostBudgets))
+	if len(policy.Budgets) > maxBudgets {
+		return append(errs, field.TooMany(path.Child("budgets"), len(policy.Budgets), maxBudgets))
 	}
 	for i := range policy.Budgets {
 		errs = append(errs, checkBudget(path.Child("budgets").Index(i), &policy.Budgets[i])...)

@@ -11,12 +11,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// Outages are the zones in which new Machines of a set are not to be made, where Machines that are not healthy
-// are replaced, by when that was seen. A set has them in an annotation: the Machines themselves may be gone
-// before their successors are made.
+// Outages are the zones with an outage, each with the time when it was seen. A set creates no Machines there to
+// replace unhealthy ones. A set stores its outages in an annotation, because the Machines themselves may be
+// gone before their successors are created.
 type Outages map[string]metav1.Time
 
-// OutagesOf returns the outages in the annotation of a set; none if it cannot be read.
+// OutagesOf returns the outages in a set's annotation. It returns nil if the annotation cannot be parsed.
 func OutagesOf(set metav1.Object) Outages {
 	text := set.GetAnnotations()[v1alpha1.AnnotationKeyZonesOut]
 	if text == "" || len(text) > longestText {
@@ -29,12 +29,12 @@ func OutagesOf(set metav1.Object) Outages {
 	return outages
 }
 
-// Equal reports whether others are the same, seen at the same times.
+// Equal reports whether both have the same outages, seen at the same times.
 func (o Outages) Equal(others Outages) bool {
 	return maps.EqualFunc(o, others, func(a, b metav1.Time) bool { return a.Equal(&b) })
 }
 
-// Annotate writes the outages into the annotation of a set.
+// Annotate writes the outages to a set's annotation.
 func (o Outages) Annotate(set metav1.Object) {
 	annotations := maps.Clone(set.GetAnnotations())
 	delete(annotations, v1alpha1.AnnotationKeyZonesOut)
@@ -47,29 +47,29 @@ func (o Outages) Annotate(set metav1.Object) {
 	set.SetAnnotations(annotations)
 }
 
-// Outages returns which ones of some zones are out. A zone is out if two or more of its Machines are unhealthy, also
-// those that are being deleted, and none is healthy or may become so. A zone that was known to be out stays so as
-// long as it has an unhealthy Machine, and for a time after the last one.
+// Outages returns which of the given zones have an outage. A zone has an outage if two or more of its Machines
+// are unhealthy, including Machines that are being deleted, and no Machine is healthy or may become healthy. A
+// known outage continues while the zone has an unhealthy Machine, and for a time after the last one.
 func (p Pool) Outages(zones []string, known Outages, memory time.Duration) Outages {
 	outages := Outages{}
 	for _, zone := range zones {
 		unhealthy, others := p.unhealthy(zone)
 		at, was := known[zone]
 		age := p.Now.Sub(at.Time)
-		was = was && age > -memory // a time in the future is not one
+		was = was && age > -memory // times in the future are ignored
 		switch {
 		case others:
 		case was && (unhealthy > 0 && age < memory/2 || unhealthy == 0 && age < memory):
 			outages[zone] = at
-		case unhealthy >= fewest, was && unhealthy > 0:
-			outages[zone] = metav1.NewTime(p.Now.Truncate(time.Second)) // as it is written
+		case unhealthy >= minUnhealthy, was && unhealthy > 0:
+			outages[zone] = metav1.NewTime(p.Now.Truncate(time.Second)) // the resolution of the annotation
 		}
 	}
 	return outages
 }
 
-// unhealthy returns how many Machines of a zone are unhealthy, and whether another one is healthy or may become so.
-// Those that are being deleted count if their nodes were not healthy.
+// unhealthy returns how many Machines of a zone are unhealthy, and whether any other Machine is healthy or may
+// become healthy. Machines that are being deleted count if their nodes were unhealthy.
 func (p Pool) unhealthy(zone string) (count int, others bool) {
 	for _, member := range p.Members {
 		switch machine := member.Machine; {

@@ -15,10 +15,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// Priorities of Machines, as their annotation has them. Lower ones are deleted first.
+// Priorities of Machines, as in their annotation. Machines with a lower priority are deleted first.
 const (
-	// First is the priority of Machines that are deleted before others: that were named for deletion, or that a live
-	// update cannot reach.
+	// First is the priority of Machines that are deleted before others: Machines that were named for deletion,
+	// and Machines that a live update cannot update.
 	First = "1"
 	// Normal is the default.
 	Normal = "3"
@@ -45,13 +45,14 @@ func Prefer(machine *v1alpha1.Machine) {
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, First)
 }
 
-// Mark marks a Machine as named for deletion at a time, in RFC 3339 form.
+// Mark marks a Machine as named for deletion at the given time, in RFC 3339 format.
 func Mark(machine *v1alpha1.Machine, at string) {
 	Prefer(machine)
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMarkedForDeletionTime, at)
 }
 
-// Marked returns when a Machine was marked as named for deletion, as its annotation has it; empty if it is not marked.
+// Marked returns the time when a Machine was marked as named for deletion, as written in its annotation. It
+// returns an empty string if the Machine is not marked.
 func Marked(machine *v1alpha1.Machine) string {
 	if !IsFirst(machine) {
 		return ""
@@ -59,8 +60,8 @@ func Marked(machine *v1alpha1.Machine) string {
 	return machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
 }
 
-// Named reports whether an autoscaler named a Machine for deletion no later than it last changed the
-// replicas of the set's deployment. The rule is MCM's.
+// Named reports whether an autoscaler named a Machine for deletion no later than it last changed the replicas
+// of the set's deployment. This is MCM's rule.
 func Named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	marked := markedAt(machine)
 	if marked.Equal(never) || priority(machine) != first {
@@ -70,14 +71,15 @@ func Named(machine *v1alpha1.Machine, set *v1alpha1.MachineSet) bool {
 	return err == nil && !marked.After(changed)
 }
 
-// never is later than all times that RFC 3339 can express.
+// never is later than all times in RFC 3339 format.
 var never = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// markedAt returns when a Machine was marked for deletion, whatever its priority; never if it was not.
+// markedAt returns when a Machine was marked for deletion, regardless of its priority. It returns never if it
+// was not.
 func markedAt(machine *v1alpha1.Machine) time.Time {
 	mark := machine.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
 	if mark == "" {
-		return never // nearly always, without parsing
+		return never // the common case, without parsing
 	}
 	if at, err := time.Parse(time.RFC3339, mark); err == nil {
 		return at
@@ -85,9 +87,8 @@ func markedAt(machine *v1alpha1.Machine) time.Time {
 	return never
 }
 
-// Compare orders Machines for deletion: by lower priority, earlier mark, worse phase, those in excess of what
-// is for pods, those of a later choice of class, and age. Replaced reports whether their set is one that an
-// in-place update replaces.
+// Compare orders Machines for deletion: by lower priority, earlier mark, worse phase, excess Machines first,
+// later class choice first, and age. Replaced reports whether an in-place update replaces their set.
 func Compare(a, b *v1alpha1.Machine, replaced bool) int {
 	return cmp.Or(
 		cmp.Compare(priority(a), priority(b)),
@@ -100,9 +101,9 @@ func Compare(a, b *v1alpha1.Machine, replaced bool) int {
 	)
 }
 
-// phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM, but a
-// Machine that is being updated in place comes last, and so does one of a replaced set that was updated and waits to
-// be moved: MCM deletes the former before others, the latter like others.
+// phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM. A Machine that
+// is being updated in place comes last, and so does an updated Machine of a replaced set that waits to be
+// moved. MCM deletes the former first and treats the latter like others.
 func phaseRank(machine *v1alpha1.Machine, replaced bool) int {
 	order := []v1alpha1.MachinePhase{
 		v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,

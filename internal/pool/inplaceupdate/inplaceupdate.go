@@ -1,8 +1,8 @@
-// Package inplaceupdate reads from Machines and their Nodes how far updates in place are.
+// Package inplaceupdate determines the progress of in-place updates from Machines and their Nodes.
 //
-// The deployment makes nodes candidates and selects some of them. The machine controller drains a
-// selected node, the agent on the node updates it and labels it with the result, and the deployment moves
-// the Machine to its new set. Labels, conditions and their meaning are MCM's.
+// The deployment makes nodes candidates and selects some of them. The machine controller drains a selected
+// node, the agent on the node updates it and labels it with the result, and the deployment moves the Machine to
+// its new set. The labels and conditions, and their meaning, are those of MCM.
 package inplaceupdate
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// State returns how far the update of a Machine's node is: the reason of the node's condition, of which
-// the Machine has a copy. It is empty if the node was never a candidate.
+// State returns the progress of the update of a Machine's node. It is the reason of the node's condition, which
+// is copied to the Machine. It is empty if the node was never a candidate.
 func State(machine *v1alpha1.Machine) string {
 	if condition := noderef.Condition(machine.Status.Conditions, v1alpha1.NodeInPlaceUpdate); condition != nil {
 		return condition.Reason
@@ -25,7 +25,7 @@ func State(machine *v1alpha1.Machine) string {
 	return ""
 }
 
-// Updating reports whether a Machine is being updated: from when its node is drained until the result is
+// Updating reports whether a Machine is being updated, from the start of its node's drain until the result is
 // known.
 func Updating(machine *v1alpha1.Machine) bool {
 	switch machine.Status.CurrentStatus.Phase {
@@ -37,8 +37,8 @@ func Updating(machine *v1alpha1.Machine) bool {
 	return underway(State(machine))
 }
 
-// Waits reports whether a Machine of an old set was updated, and waits for its deployment to move it. In the
-// newest set it says so, too, of all that were updated before.
+// Waits reports whether a Machine of an old set was updated and waits for its deployment to move it. For the
+// newest set, it also returns true for all Machines that were updated earlier.
 func Waits(machine *v1alpha1.Machine) bool {
 	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning && State(machine) == v1alpha1.UpdateSuccessful
 }
@@ -48,19 +48,20 @@ func Moved(machine *v1alpha1.Machine) bool {
 	return machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
 }
 
-// Concerned reports whether a Machine takes part in an update, or came to its set by one that is not concluded.
+// Concerned reports whether a Machine is part of an update, or was moved to its set by an update that is not
+// settled.
 func Concerned(machine *v1alpha1.Machine) bool {
 	state := State(machine)
 	return Moved(machine) || state != "" && state != v1alpha1.UpdateSuccessful || Failed(machine, nil)
 }
 
-// Manual reports whether users select the nodes of a deployment to update.
+// Manual reports whether users select the nodes of a deployment that are updated.
 func Manual(deployment *v1alpha1.MachineDeployment) bool {
 	update := deployment.Spec.Strategy.InPlaceUpdate
 	return update != nil && update.OrchestrationType == v1alpha1.OrchestrationTypeManual
 }
 
-// CreatesNone reports whether a set has the label that keeps it from creating Machines.
+// CreatesNone reports whether a set has the label that prevents it from creating Machines.
 func CreatesNone(set *v1alpha1.MachineSet) bool {
 	_, ok := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
 	return ok
@@ -68,9 +69,9 @@ func CreatesNone(set *v1alpha1.MachineSet) bool {
 
 var setKind = v1alpha1.SchemeGroupVersion.WithKind("MachineSet")
 
-// Transfer makes a set the controller of a Machine of another set, and gives it the labels of the set's
-// template. The label of the result keeps the set from deleting Machines before its replicas count this
-// one. As in MCM, the Machine keeps its spec, also the name of its class.
+// Transfer makes set to the controller of a Machine of set from, and gives the Machine the labels of the new
+// template. The result label prevents the set from deleting Machines before its replicas count this one. As in
+// MCM, the Machine keeps its spec, including its class name.
 func Transfer(machine *v1alpha1.Machine, from, to *v1alpha1.MachineSet) {
 	machine.OwnerReferences = slices.DeleteFunc(machine.OwnerReferences, func(owner metav1.OwnerReference) bool {
 		return owner.UID == from.UID || owner.UID == to.UID
@@ -86,37 +87,38 @@ func Transfer(machine *v1alpha1.Machine, from, to *v1alpha1.MachineSet) {
 	machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] = v1alpha1.LabelValueNodeUpdateSuccessful
 }
 
-// Settle makes a Machine that was moved one like any other of its set.
+// Settle removes the result label of a moved Machine, so that it counts like any other of its set.
 func Settle(machine *v1alpha1.Machine) { delete(machine.Labels, v1alpha1.LabelKeyNodeUpdateResult) }
 
-// Failed reports whether the update of a Machine failed. The node is nil if it is not known.
+// Failed reports whether the update of a Machine failed. The node is nil if it is unknown.
 func Failed(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdateFailed || Read(node).Result == v1alpha1.LabelValueNodeUpdateFailed
 }
 
-// Undergoing reports whether a Machine takes part in the update now, so that it counts as unavailable: its
-// node is selected, being updated, or failed to be. The node is nil if it is not known.
+// Undergoing reports whether a Machine is part of the update now and counts as unavailable: its node is
+// selected, is being updated, or failed to update. The node is nil if it is unknown.
 func Undergoing(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return Selected(node) || Updating(machine) || Failed(machine, node)
 }
 
-// Selected reports whether a node is selected for the update. A node that is not known is not.
+// Selected reports whether a node is selected for the update. It returns false for nil.
 func Selected(node *corev1.Node) bool { return Read(node).Selected }
 
-// SelectedCandidate reports whether a node has both labels on which the machine controller drains it.
+// SelectedCandidate reports whether a node has both labels that make the machine controller drain it.
 func SelectedCandidate(node *corev1.Node) bool {
 	n := Read(node)
 	return n.Selected && n.Candidate
 }
 
-// Selectable reports whether a node takes no part in an update, and has no result of one.
+// Selectable reports whether a Machine's node is not part of an update and has no result of one.
 func Selectable(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return !Undergoing(machine, node) && !Moved(machine) && Read(node).Result == ""
 }
 
-// Updated reports whether a node was updated, so that its Machine can move: the agent and the machine
-// controller say so. The Machine's copy of the condition may be older or newer than the cached node. Until
-// its phase says it, too, also after a failure, the machine controller needs the label of the result.
+// Updated reports whether a node was updated, so that its Machine can move. Both the agent and the machine
+// controller must have reported that. The Machine's copy of the condition may be older or newer than the cached
+// node. The machine controller needs the result label until the Machine's phase shows the result, also after a
+// failure.
 func Updated(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	switch machine.Status.CurrentStatus.Phase {
 	case v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineInPlaceUpdateFailed:
@@ -125,19 +127,20 @@ func Updated(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return Read(node).Succeeded() && (State(machine) == v1alpha1.UpdateSuccessful || Finished(node))
 }
 
-// Finished reports whether a node says that its last update succeeded. Its Machine may have an older copy of that.
+// Finished reports whether the node's condition shows that its last update succeeded. The Machine may have an
+// older copy.
 func Finished(node *corev1.Node) bool {
 	return Read(node).Condition.Reason == v1alpha1.UpdateSuccessful
 }
 
-// Behind reports whether a Machine says that its node was updated, which the cached node may not show yet.
+// Behind reports whether a Machine's status shows a completed update that the cached node may not show yet.
 func Behind(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	n := Read(node)
 	return n.Selected && n.Result == "" && State(machine) == v1alpha1.UpdateSuccessful && !Updating(machine)
 }
 
-// Unanswered reports whether the node of a Machine that runs is a candidate, and has no condition of that update:
-// no machine controller that updates in place has looked at it yet.
+// Unanswered reports whether a running Machine's node is a candidate without a condition of this update. If so,
+// no machine controller that supports in-place updates has processed it yet.
 func Unanswered(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	n := Read(node)
 	return n.Candidate && n.Result == "" && (n.Condition.Reason == "" || n.Condition.Reason == v1alpha1.UpdateSuccessful) &&
@@ -158,7 +161,7 @@ func SameLabels(a, b *corev1.Node) bool {
 	})
 }
 
-// Nominate makes a node a candidate, and selects it if wanted. The node's labels are changed.
+// Nominate labels a node as a candidate and, if selected is true, as selected. It modifies the node.
 func Nominate(node *corev1.Node, selected bool) {
 	label := func(key string) {
 		if node.Labels == nil {
@@ -174,8 +177,8 @@ func Nominate(node *corev1.Node, selected bool) {
 	}
 }
 
-// Finish takes an updated node back into use, as MCM does: without labels of the update, schedulable, and
-// with the taint that Gardener removes when the node's critical components are ready.
+// Finish returns an updated node to use, as MCM does: without the labels of the update, schedulable, and with
+// the taint that Gardener removes when the node's critical components are ready.
 func Finish(node *corev1.Node) {
 	Withdraw(node)
 	delete(node.Annotations, v1alpha1.AnnotationKeyMachineUpdateFailedReason)
@@ -186,8 +189,8 @@ func Finish(node *corev1.Node) {
 	}
 }
 
-// Withdraw removes the labels of an update from a node that takes no part in one. A result that was left there
-// would count for the next update.
+// Withdraw removes the labels of an update from a node that is not part of one. An old result would count for
+// the next update.
 func Withdraw(node *corev1.Node) {
 	for _, key := range labels {
 		delete(node.Labels, key)

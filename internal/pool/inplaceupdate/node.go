@@ -10,28 +10,28 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// labels are the labels of an update on a node: those of candidates and of selected nodes, and the result.
+// labels are the labels of an update on a node, for candidates, for selected nodes, and for the result.
 var labels = []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
 
-// labelled is the value of the labels of candidates and of selected nodes.
+// labelled is the value of the labels for candidates and for selected nodes.
 const labelled = "true"
 
-// Node is what a node says about its update.
+// Node is the state of an update as the labels, annotations and conditions of a node show it.
 type Node struct {
-	// Candidate and Selected report whether the node has these labels. As in MCM, their value does not matter.
+	// Candidate and Selected report whether the node has these labels. As in MCM, their values do not matter.
 	Candidate, Selected bool
-	// Result is the label with which the agent reports; empty if there is none.
+	// Result is the label with which the agent reports the result. It is empty if there is none.
 	Result string
-	// FailureReason is why the update failed, as the agent says; empty if it does not.
+	// FailureReason is the agent's reason for a failed update. It is empty if the agent reported none.
 	FailureReason string
-	// Condition is InPlaceUpdate; the zero value if there is none.
+	// Condition is the condition InPlaceUpdate. It is the zero value if there is none.
 	Condition corev1.NodeCondition
 
-	// labels are those of the node.
+	// labels are all labels of the node.
 	labels map[string]string
 }
 
-// Read returns what a node says about its update. A nil node, which is not known, says nothing.
+// Read returns the state of an update on a node. It returns the zero value for nil.
 func Read(node *corev1.Node) Node {
 	if node == nil {
 		return Node{}
@@ -49,7 +49,7 @@ func Read(node *corev1.Node) Node {
 // Succeeded reports whether the agent has reported success.
 func (n Node) Succeeded() bool { return n.Result == v1alpha1.LabelValueNodeUpdateSuccessful }
 
-// Underway reports whether the update has begun and the agent has not reported yet.
+// Underway reports whether the update has begun and the agent has not reported a result yet.
 func (n Node) Underway() bool { return underway(n.Condition.Reason) }
 
 func underway(reason string) bool {
@@ -69,11 +69,11 @@ func (n Node) early() bool {
 	return false
 }
 
-// Problem is something wrong with the labels of a node. The zero value is no problem.
+// Problem is a problem with the labels of a node. The zero value means that there is none.
 type Problem struct {
-	// Message names the label and what is wrong with it, as a clause.
+	// Message is a clause that names the label and the problem.
 	Message string
-	// Blocks reports whether the update does not continue until the label is corrected.
+	// Blocks reports whether the update cannot continue until the label is corrected.
 	Blocks bool
 }
 
@@ -81,18 +81,18 @@ func problem(blocks bool, format string, args ...any) Problem {
 	return Problem{Message: fmt.Sprintf(format, args...), Blocks: blocks}
 }
 
-// withoutEffect is the message about a label that needs another one.
+// withoutEffect is the message about a label that requires another one.
 const withoutEffect = "label %s has no effect without %s"
 
-// Check returns the first problem with the labels of the node of a Machine. A Machine that was just moved to its set
-// may have a node with the result of that update, and without the other labels.
+// Check returns the first problem with the labels of a Machine's node. The node of a Machine that was just
+// moved to its set may have the result label without the other labels.
 func (n Node) Check(machine *v1alpha1.Machine) Problem {
 	if wrong := n.wrongValue(); wrong != (Problem{}) {
 		return wrong
 	}
 	switch {
 	case n.Result == "" && n.Underway() && !(n.Candidate && n.Selected):
-		return problem(false, "label %s or %s was removed while the node is updated: the update continues", labels[0], labels[1])
+		return problem(false, "label %s or %s was removed during the node's update; the update continues", labels[0], labels[1])
 	case n.Selected && !n.Candidate:
 		return problem(false, withoutEffect, labels[1], labels[0])
 	case n.Result == "" || Moved(machine):
@@ -101,7 +101,7 @@ func (n Node) Check(machine *v1alpha1.Machine) Problem {
 	return n.misplacedResult()
 }
 
-// wrongValue returns the problem of a label whose value has no meaning.
+// wrongValue returns the problem of a label with an invalid value.
 func (n Node) wrongValue() Problem {
 	for _, key := range labels[:2] {
 		if value, ok := n.labels[key]; ok && value != labelled {

@@ -17,11 +17,11 @@ func TestAskedAboutAnotherClass(t *testing.T) {
 	own, other := named("own", `{"tags":"a"}`), named("other", `{"tags":"b"}`)
 	made := MadeFrom(own)
 	s := State{Made: &made}
-	if step, _ := s.Answer(other); step != Ask {
+	if step, _ := s.Query(other); step != Ask {
 		t.Errorf("about a class that nobody asked about the step is %d", step)
 	}
-	s = s.Answered(other, []string{"tags"}, nil, nil)
-	if step, _ := s.Answer(other); step != Nothing || s.EffectOn("other") != Updates {
+	s = s.Queried(other, []string{"tags"}, nil, nil)
+	if step, _ := s.Query(other); step != Nothing || s.EffectOn("other") != Updates {
 		t.Errorf("after the answer the step is %d, and the effect %q", step, s.EffectOn("other"))
 	}
 	if string(s.Spec().Raw) != string(made.Spec) {
@@ -30,10 +30,10 @@ func TestAskedAboutAnotherClass(t *testing.T) {
 	if effect := s.EffectOn("third"); effect != Undecided {
 		t.Errorf("the effect of a third class is %q", effect)
 	}
-	if step, _ := s.Answer(named("other", `{"tags":"c"}`)); step != Ask {
+	if step, _ := s.Query(named("other", `{"tags":"c"}`)); step != Ask {
 		t.Errorf("after an edit of that class the step is %d", step)
 	}
-	if replaced := s.Answered(other, []string{"tags"}, nil, []string{"size"}); replaced.EffectOn("other") != Replaces {
+	if replaced := s.Queried(other, []string{"tags"}, nil, []string{"size"}); replaced.EffectOn("other") != Replaces {
 		t.Errorf("the effect of a replacement is %q", replaced.EffectOn("other"))
 	}
 }
@@ -43,20 +43,20 @@ func TestAskedAboutTheSameSpec(t *testing.T) {
 	same := class(`{"tags":"a"}`)
 	same.Name = "copy"
 	made := MadeFrom(same)
-	step, next := State{Made: &made}.Answer(same)
+	step, next := State{Made: &made}.Query(same)
 	if step != Note || next.EffectOn("copy") != None || next.Made == nil {
 		t.Errorf("the step is %d, and the effect %q", step, next.EffectOn("copy"))
 	}
 	begun := State{Made: &made, Plan: &Plan{Digest: "another", Begun: true}}
-	if step, _ := begun.Answer(same); step != Ask {
+	if step, _ := begun.Query(same); step != Ask {
 		t.Errorf("amid an update the step is %d", step)
 	}
 }
 
 // TestSettled: an update to a class ends when the VM is as it says, or cannot become so.
 func TestSettled(t *testing.T) {
-	wanted := class(`{"tags":"b"}`)
-	made, digest := MadeFrom(wanted), Digest(wanted)
+	desired := class(`{"tags":"b"}`)
+	made, digest := MadeFrom(desired), Digest(desired)
 	for name, tc := range map[string]struct {
 		state State
 		want  bool
@@ -70,7 +70,7 @@ func TestSettled(t *testing.T) {
 		"the rest is made":      {State{Plan: &Plan{Digest: digest, Updates: []string{"tags"}, Replacements: []string{"size"}}}, false},
 		"an answer about other": {State{Plan: &Plan{Digest: "other", Replacements: []string{"size"}, Done: true}}, false},
 	} {
-		if got := Settled(tc.state, wanted); got != tc.want {
+		if got := Settled(tc.state, desired); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}

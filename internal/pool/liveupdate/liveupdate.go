@@ -1,8 +1,8 @@
-// Package liveupdate decides how instances follow their class without a replacement.
+// Package liveupdate decides how instances are updated to match their class without being replaced.
 //
-// It is pure: what is to be done for a Machine, of either API, follows from its annotations and its class. The annotations
-// work with MCM's CRDs and roles, are part of a restore, and can be removed: then the driver is asked again. What is to be
-// done for the Machines of a deployment follows from that: see Pool.
+// It is pure: the next step for a Machine of either API follows from its annotations and its class. The
+// annotations work with MCM's CRDs and roles, and backups include them. If they are removed, the driver is
+// queried again. Pool derives the steps for the Machines of a deployment.
 package liveupdate
 
 import (
@@ -20,31 +20,32 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Strategy is what becomes of VMs that exist when what they were made from changes.
+// Strategy is what happens to existing VMs when their class changes.
 type Strategy string
 
 // The strategies.
 const (
-	// Keep leaves them as they are, as in MCM. It is the default, and not written.
+	// Keep leaves VMs unchanged, as in MCM. It is the default and is not written.
 	Keep Strategy = ""
 	// DryRun asks the driver what it could change.
 	DryRun Strategy = "DryRun"
-	// Update changes them as far as the driver can.
+	// Update changes VMs as far as the driver can.
 	Update Strategy = "Update"
 )
 
-// Parse returns the strategy of the annotation of an object, and what is wrong with it.
+// Parse returns the update strategy in an object's annotations. If it is invalid, Parse returns Keep and an
+// error message.
 func Parse(annotations map[string]string) (Strategy, string) {
 	switch text := annotations[v1alpha1.AnnotationKeyUpdateStrategy]; Strategy(text) {
 	case Keep, DryRun, Update:
 		return Strategy(text), ""
 	default:
-		return Keep, fmt.Sprintf("%.64q is no update strategy: %s is %q or %q", text, v1alpha1.AnnotationKeyUpdateStrategy, Update, DryRun)
+		return Keep, fmt.Sprintf("%.64q is not an update strategy; set %s to %q or %q", text, v1alpha1.AnnotationKeyUpdateStrategy, Update, DryRun)
 	}
 }
 
-// Of returns the strategy of a Machine, and what is wrong with the annotation that counts: that of the Machine, or
-// else that of its class.
+// Of returns the strategy of a Machine, and an error message if it is invalid. The annotation of the Machine
+// overrides that of its class.
 func Of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (Strategy, string) {
 	if _, own := machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy]; own || class == nil {
 		return Parse(machine.Annotations)
@@ -52,34 +53,34 @@ func Of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (Strategy, stri
 	return Parse(class.Annotations)
 }
 
-// Made is what a VM was made from, or updated to.
+// Made is what a VM was created from or updated to.
 type Made struct {
-	// Digest is that of what the driver reads of the class.
+	// Digest is the digest of the parts of the class that the driver reads.
 	Digest string `json:"digest"`
-	// Spec is the provider specification; nil if it is too long to be kept.
+	// Spec is the provider specification. It is nil if it is too long to store.
 	Spec json.RawMessage `json:"providerSpec,omitempty"`
 }
 
-// Plan is what the driver says that an update would change, and how far the update is.
+// Plan is what an update would change, as the driver reported it, and the progress of the update.
 type Plan struct {
-	// Digest as in Made, of the class that was compared with the VM.
+	// Digest is the digest, as in Made, of the class that was compared with the VM.
 	Digest string `json:"digest"`
-	// Class is the name of that class if it is another one than that of the Machine: see Asked.
+	// Class is the name of that class if it is not the Machine's class; see RequestedClass.
 	Class string `json:"class,omitempty"`
-	// Updates, AtNextStart and Replacements as in driver.UpdateMachineResponse.
+	// Updates, AtNextStart and Replacements are as in driver.UpdateMachineResponse.
 	Updates      []string `json:"updates,omitempty"`
 	AtNextStart  []string `json:"atNextStart,omitempty"`
 	Replacements []string `json:"replacements,omitempty"`
-	// Begun says that the VM may have been changed, for this plan or one before it, and so is not what Made says.
+	// Begun reports that this plan or an earlier one may have changed the VM, so that Made may be out of date.
 	Begun bool `json:"begun,omitempty"`
-	// Done says that the updates were made, or that there are none.
+	// Done reports that the updates were made, or that there are none.
 	Done bool `json:"done,omitempty"`
 }
 
-// longestSpec limits the bytes of a provider specification that is kept with each Machine.
+// longestSpec is the maximum length of a provider specification that is stored with each Machine, in bytes.
 const longestSpec = 8 << 10
 
-// MadeFrom returns what a VM is once it is as a class says.
+// MadeFrom returns the Made of a VM that matches a class.
 func MadeFrom(class *v1alpha1.MachineClass) Made {
 	made := Made{Digest: Digest(class)}
 	compact := &bytes.Buffer{}
@@ -89,26 +90,26 @@ func MadeFrom(class *v1alpha1.MachineClass) Made {
 	return made
 }
 
-// Digest is equal for classes from which a driver makes the same VM.
+// Digest returns a digest that is equal for classes from which a driver creates the same VM.
 func Digest(class *v1alpha1.MachineClass) string {
 	var spec any
 	if json.Unmarshal(class.ProviderSpec.Raw, &spec) != nil {
 		spec = string(class.ProviderSpec.Raw)
 	}
-	text, _ := json.Marshal([]any{class.Provider, spec}) // was read from JSON, or is a text
+	text, _ := json.Marshal([]any{class.Provider, spec}) // cannot fail: decoded JSON or a string
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// State is what a Machine says about the update of its VM.
+// State is the state of the update of a Machine's VM, as stored in the Machine's annotations.
 type State struct {
-	// Made is nil if it is not known.
+	// Made is nil if it is unknown.
 	Made *Made
 	// Plan is nil if there is none.
 	Plan *Plan
 }
 
-// Read reads the annotations of a Machine. What cannot be read is not there.
+// Read returns the state in the annotations of a Machine. Invalid annotations are ignored.
 func Read(annotations map[string]string) State {
 	return State{
 		Made: decode[Made](annotations[v1alpha1.AnnotationKeyMadeFrom]),
@@ -124,7 +125,7 @@ func decode[T any](text string) *T {
 	return value
 }
 
-// Write writes the annotations of a Machine, which must not be shared.
+// Write stores the state in the annotations of a Machine, which must not be shared.
 func (s State) Write(machine metav1.Object) {
 	annotations := machine.GetAnnotations()
 	if annotations == nil {
@@ -140,11 +141,11 @@ func put(annotations map[string]string, key string, absent bool, value any) {
 		delete(annotations, key)
 		return
 	}
-	text, _ := json.Marshal(value) // plain fields, and JSON that was read
+	text, _ := json.Marshal(value) // cannot fail: plain fields and decoded JSON
 	annotations[key] = string(text)
 }
 
-// Spec is the provider specification that the VM was made from; its Raw is nil if that is not known.
+// Spec returns the provider specification that the VM was created from. Its Raw is nil if it is unknown.
 func (s State) Spec() runtime.RawExtension {
 	if s.Made == nil || s.Plan != nil && s.Plan.Begun {
 		return runtime.RawExtension{}
@@ -152,12 +153,12 @@ func (s State) Spec() runtime.RawExtension {
 	return runtime.RawExtension{Raw: s.Made.Spec}
 }
 
-// Step is what is to be done next for the VM of a Machine.
+// Step is the next step for the VM of a Machine.
 type Step int
 
 // The steps.
 const (
-	// Nothing is to be done.
+	// Nothing means that there is nothing to do.
 	Nothing Step = iota
 	// Note stores the state that Next returns.
 	Note
@@ -167,9 +168,9 @@ const (
 	Change
 )
 
-// Next returns the next step towards a class, and the state to store before it. The VM is known to be as the class
-// says only if that was noted, and no update was begun since: one that is cut short, and then not wanted any more,
-// is undone by the driver.
+// Next returns the next step towards a class, and the state to store before it. The VM is known to match the
+// class only if that was stored and no update has begun since. If an update is interrupted and then no longer
+// requested, the driver undoes it.
 func (s State) Next(class *v1alpha1.MachineClass, strategy Strategy) (Step, State) {
 	digest := Digest(class)
 	begun := s.Plan != nil && s.Plan.Begun
@@ -194,7 +195,7 @@ func (s State) Next(class *v1alpha1.MachineClass, strategy Strategy) (Step, Stat
 	return Change, s
 }
 
-// settled is the end of an update, and of a dry run.
+// settled returns the last step of an update or of a dry run.
 func (s State) settled(class *v1alpha1.MachineClass, strategy Strategy) (Step, State) {
 	if strategy == Update && len(s.Plan.Replacements) == 0 {
 		made := MadeFrom(class)
@@ -203,7 +204,7 @@ func (s State) settled(class *v1alpha1.MachineClass, strategy Strategy) (Step, S
 	return Nothing, s
 }
 
-// Planned is the state after the driver has said what an update to a class would change.
+// Planned returns the state after the driver has reported what an update to a class would change.
 func (s State) Planned(class *v1alpha1.MachineClass, strategy Strategy, updates, atNextStart, replacements []string) State {
 	plan := &Plan{
 		Digest: Digest(class), Updates: updates, AtNextStart: atNextStart, Replacements: replacements,
@@ -220,8 +221,8 @@ func (s State) Planned(class *v1alpha1.MachineClass, strategy Strategy, updates,
 	return State{Made: s.Made, Plan: plan}
 }
 
-// Updated is the state after the driver has made the update to a class. Differences that need a new VM stay in
-// the plan.
+// Updated returns the state after the driver has made the update to a class. Differences that require a new VM
+// remain in the plan.
 func (s State) Updated(class *v1alpha1.MachineClass, updates, atNextStart, replacements []string) State {
 	if len(replacements) == 0 {
 		made := MadeFrom(class)
@@ -232,10 +233,10 @@ func (s State) Updated(class *v1alpha1.MachineClass, updates, atNextStart, repla
 	}}
 }
 
-// Effect is what an update to a class does to a Machine.
+// Effect is the effect of an update to a class on a Machine.
 type Effect string
 
-// The effects. Undecided is that of a Machine whose driver has not answered.
+// The effects. Undecided means that the driver has not reported the effect yet.
 const (
 	Undecided Effect = ""
 	None      Effect = "nothing"
@@ -243,7 +244,7 @@ const (
 	Replaces  Effect = "replaces"
 )
 
-// Effect says what an update to a class would do.
+// Effect returns the effect that an update to a class would have.
 func (s State) Effect(class *v1alpha1.MachineClass) Effect {
 	digest := Digest(class)
 	switch p := s.Plan; {
@@ -255,9 +256,9 @@ func (s State) Effect(class *v1alpha1.MachineClass) Effect {
 	return s.Plan.effect()
 }
 
-// Says describes what the driver has said, such as "replaces (zone), updates (tags)".
-func (p *Plan) Says() string {
-	list := func(word string, differences []string) string { return word + strings.Join(differences, ", ") }
+// Summary describes what the driver reported, such as "replaces (zone), updates (tags)".
+func (p *Plan) Summary() string {
+	list := func(prefix string, differences []string) string { return prefix + strings.Join(differences, ", ") }
 	var parts []string
 	if len(p.Replacements) > 0 {
 		parts = append(parts, list("replaces (", p.Replacements)+")")
@@ -271,7 +272,7 @@ func (p *Plan) Says() string {
 	return cmp.Or(strings.Join(parts, ", "), string(None))
 }
 
-// effect is what the driver has said.
+// effect returns the effect that the driver reported.
 func (p *Plan) effect() Effect {
 	switch {
 	case len(p.Replacements) > 0:

@@ -92,19 +92,19 @@ func TestAVMBecomesAsItsClassSays(t *testing.T) {
 		is, want := draw(), draw()
 		stored := &v1alpha1.Machine{}
 		step := func(strategy Strategy, dies bool) Step {
-			wanted := class(fmt.Sprintf(`{"tags":%q,"size":%q}`, want.tags, want.size))
+			desired := class(fmt.Sprintf(`{"tags":%q,"size":%q}`, want.tags, want.size))
 			state := Read(stored.Annotations)
-			todo, next := state.Next(wanted, strategy)
+			todo, next := state.Next(desired, strategy)
 			updates, replacements := is.differences(want)
 			switch todo {
 			case Ask:
-				next = state.Planned(wanted, strategy, updates, nil, replacements)
+				next = state.Planned(desired, strategy, updates, nil, replacements)
 			case Change:
 				if strategy != Update {
 					t.Fatalf("with the strategy %q a VM is changed", strategy)
 				}
 				is.tags = want.tags
-				next = state.Updated(wanted, updates, nil, replacements)
+				next = state.Updated(desired, updates, nil, replacements)
 			}
 			if todo != Nothing && !dies {
 				next.Write(stored)
@@ -122,8 +122,8 @@ func TestAVMBecomesAsItsClassSays(t *testing.T) {
 				t.Fatalf("it does not come to an end: %v", stored.Annotations)
 			}
 		}
-		wanted := class(fmt.Sprintf(`{"tags":%q,"size":%q}`, want.tags, want.size))
-		said := Read(stored.Annotations).Effect(wanted) == Replaces
+		desired := class(fmt.Sprintf(`{"tags":%q,"size":%q}`, want.tags, want.size))
+		said := Read(stored.Annotations).Effect(desired) == Replaces
 		if is.tags != want.tags || said != (is.size != want.size) {
 			t.Fatalf("the VM is %v, the class %v, and the Machine says %v", is, want, stored.Annotations)
 		}

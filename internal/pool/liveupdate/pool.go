@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,15 +18,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Pool is the live update of the Machines of a deployment, whose template names another class than they have. Their
-// drivers are asked what an update to it would change. If some instances need no replacement, the set with all
-// Machines takes the new class over, and its Machines follow; only the rest is replaced.
+// Pool is the live update of the Machines of a deployment whose template names a class that they do not have.
+// Their drivers are asked what an update to it would change. If some instances need no replacement, the set
+// with all Machines takes over the new class, and its Machines are updated. Only the others are replaced.
 //
-// It is read-only. Nil is no live update: its methods say that nothing is to be done.
+// A Pool is read-only. A nil Pool is valid and stands for no live update; its methods return zero values.
 type Pool struct {
-	// Set has all Machines of the deployment.
+	// Set is the set that has all Machines of the deployment.
 	Set *v1alpha1.MachineSet
-	// Machines of the set.
+	// Machines are the Machines of the set.
 	Machines []*v1alpha1.Machine
 
 	deployment *v1alpha1.MachineDeployment
@@ -33,8 +34,9 @@ type Pool struct {
 	now        time.Time
 }
 
-// Find returns the live update of a deployment that has an update strategy; nil if its template is rolled out as usual. Current is the set of the template, nil if there is none; old are the others. The Machines are the caller's to
-// fill in.
+// Find returns the live update of a deployment that has an update strategy, or nil if its template is rolled
+// out as usual. Current is the set of the template, or nil if there is none. Old are the other sets. The caller
+// fills in the Machines.
 func Find(deployment *v1alpha1.MachineDeployment, current *v1alpha1.MachineSet, old []*v1alpha1.MachineSet, now time.Time) *Pool {
 	strategy, _ := Parse(deployment.Annotations)
 	rolling := cmp.Or(deployment.Spec.Strategy.Type, v1alpha1.RollingUpdateMachineDeploymentStrategyType)
@@ -46,7 +48,7 @@ func Find(deployment *v1alpha1.MachineDeployment, current *v1alpha1.MachineSet, 
 		switch {
 		case !used(set):
 		case p.Set != nil && used(p.Set):
-			return nil // a rollout is under way
+			return nil // a rollout is in progress
 		default:
 			p.Set = set
 		}
@@ -57,10 +59,10 @@ func Find(deployment *v1alpha1.MachineDeployment, current *v1alpha1.MachineSet, 
 	return p
 }
 
-// used reports whether a set has Machines, or may have some that it did not report yet.
+// used reports whether a set has Machines, or may have some that it has not reported yet.
 func used(set *v1alpha1.MachineSet) bool { return counts.Existing(set) > 0 || !counts.Settled(set) }
 
-// sameButForTheClass reports whether the templates of deployment and set differ in the name of the class alone.
+// sameButForTheClass reports whether the templates of deployment and set differ only in the name of the class.
 func (p *Pool) sameButForTheClass() bool {
 	template := p.deployment.Spec.Template.DeepCopy()
 	template.Spec.Class.Name = p.Set.Spec.Template.Spec.Class.Name
@@ -68,63 +70,64 @@ func (p *Pool) sameButForTheClass() bool {
 	return revision.Same(template, &p.Set.Spec.Template) && kind(template) == v1alpha1.MachineClassKind && kind(&p.Set.Spec.Template) == v1alpha1.MachineClassKind
 }
 
-// class is the name of the class that the template names.
+// class returns the name of the class that the template names.
 func (p *Pool) class() string { return p.deployment.Spec.Template.Spec.Class.Name }
 
-// taken reports whether the set has taken the class over.
+// taken reports whether the set has taken over the class.
 func (p *Pool) taken() bool { return p.Set.Spec.Template.Spec.Class.Name == p.class() }
 
-// stage is how far a Machine is.
+// stage is the progress of a Machine.
 type stage int
 
 const (
-	// over: it has the class and its VM is as that says, as far as it can be; or it has fallen back to another class.
-	over stage = iota
-	// following: it has the class, and its VM is being updated.
-	following
-	// waiting: it does not run, so its driver cannot be asked.
+	// done Machines have the class and a VM that matches it as far as possible, or use a fallback class.
+	done stage = iota
+	// updating Machines have the class, and their VMs are being updated.
+	updating
+	// waiting Machines do not run, so their drivers cannot be queried.
 	waiting
-	// unasked: its driver is to be asked.
-	unasked
-	// asked: its driver has not answered.
-	asked
-	// updatable: its VM can be updated.
+	// unqueried Machines have drivers that must be queried.
+	unqueried
+	// queried Machines have drivers that have not responded yet.
+	queried
+	// updatable Machines have VMs that can be updated.
 	updatable
-	// replaceable: it has to be replaced.
+	// replaceable Machines must be replaced.
 	replaceable
 )
 
 func (p *Pool) stageOf(machine *v1alpha1.Machine) stage {
 	_, fellBack := machine.Annotations[v1alpha1.AnnotationKeyClassReason]
-	subject := Asked(machine)
+	subject := RequestedClass(machine)
 	switch {
 	case machine.Spec.Class.Name == p.class() && subject == p.class():
-		return following
+		return updating
 	case machine.Spec.Class.Name == p.class() || fellBack:
-		return over
+		return done
 	case excepted(machine):
 		return replaceable
 	case !counts.Usable(machine):
 		return waitingOrNew(machine)
 	case subject != p.class():
-		return unasked
+		return unqueried
 	}
 	switch Read(machine.Annotations).EffectOn(p.class()) {
 	case Undecided:
-		return asked
+		return queried
 	case Replaces:
 		return replaceable
 	}
 	return updatable
 }
 
-// excepted reports whether a Machine has an update strategy of its own by which its VM is not updated.
+// excepted reports whether a Machine has its own update strategy, which prevents updates of its VM.
 func excepted(machine *v1alpha1.Machine) bool {
 	own, has := machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy]
 	return has && own != string(Update)
 }
 
-// waitingOrNew is the stage of a Machine that does not run. One without a VM loses nothing by a replacement.
+// waitingOrNew returns the stage of a Machine that does not run. A Machine without a VM can be replaced without
+// a loss.
 func waitingOrNew(machine *v1alpha1.Machine) stage {
 	phase := machine.Status.CurrentStatus.Phase
 	if machine.Spec.ProviderID == "" && (phase == "" || phase == v1alpha1.MachineCrashLoopBackOff) {
@@ -148,43 +151,44 @@ func (p *Pool) at(stages ...stage) []*v1alpha1.Machine {
 	return slices.DeleteFunc(p.Active(), func(machine *v1alpha1.Machine) bool { return !slices.Contains(stages, p.stageOf(machine)) })
 }
 
-// Unasked returns the Machines whose drivers are to be asked now.
-func (p *Pool) Unasked() []*v1alpha1.Machine { return p.at(unasked) }
+// ToQuery returns the Machines whose drivers must be queried now.
+func (p *Pool) ToQuery() []*v1alpha1.Machine { return p.at(unqueried) }
 
-// Forgotten returns the Machines that are asked about another class, since the template went back.
-func (p *Pool) Forgotten() []*v1alpha1.Machine {
-	return slices.DeleteFunc(p.at(over), func(machine *v1alpha1.Machine) bool { return Asked(machine) == "" })
+// Obsolete returns the Machines with a request for another class, because the template was changed back.
+func (p *Pool) Obsolete() []*v1alpha1.Machine {
+	return slices.DeleteFunc(p.at(done), func(machine *v1alpha1.Machine) bool { return RequestedClass(machine) == "" })
 }
 
-// Followers returns the Machines that get the class now.
-func (p *Pool) Followers() []*v1alpha1.Machine {
+// ToUpdate returns the Machines that get the class now.
+func (p *Pool) ToUpdate() []*v1alpha1.Machine {
 	if p == nil || !p.taken() || p.dryRun {
 		return nil
 	}
 	return p.at(updatable)
 }
 
-// TakesOver reports whether the set takes the class over now: all drivers have answered, and at least one VM needs no
-// replacement.
+// TakesOver reports whether the set takes over the class now: all drivers have responded, and at least one VM
+// needs no replacement.
 func (p *Pool) TakesOver() bool {
-	return p != nil && !p.taken() && !p.dryRun && len(p.at(unasked, asked)) == 0 && len(p.at(updatable, following, over)) > 0
+	return p != nil && !p.taken() && !p.dryRun && len(p.at(unqueried, queried)) == 0 && len(p.at(updatable, updating, done)) > 0
 }
 
-// Holds reports whether the rollout waits: it is not known yet how many Machines are replaced, or this is a dry run.
+// Holds reports whether the rollout must wait because it is not known yet how many Machines need a replacement,
+// or because this is a dry run.
 func (p *Pool) Holds() bool {
-	return p != nil && !p.taken() && (p.dryRun || p.TakesOver() || len(p.at(unasked, asked)) > 0)
+	return p != nil && !p.taken() && (p.dryRun || p.TakesOver() || len(p.at(unqueried, queried)) > 0)
 }
 
-// DryRun reports whether nothing is changed but what the Machines say.
+// DryRun reports whether this is a dry run, which changes only annotations of Machines.
 func (p *Pool) DryRun() bool { return p != nil && p.dryRun && !p.taken() }
 
-// Left returns how many Machines do not have the class of their set yet, or are being updated to it, without those that
-// stay since they are preserved.
+// Left returns how many Machines do not have the class of their set yet or are being updated to it. Preserved
+// Machines that would be replaced do not count.
 func (p *Pool) Left() int32 {
 	if p == nil || !p.taken() {
 		return 0
 	}
-	return int32(len(p.at(following, waiting, unasked, asked, updatable)) + len(p.unpreserved(p.at(replaceable))))
+	return int32(len(p.at(updating, waiting, unqueried, queried, updatable)) + len(p.unpreserved(p.at(replaceable))))
 }
 
 // unpreserved returns the Machines that are not preserved.
@@ -192,9 +196,9 @@ func (p *Pool) unpreserved(machines []*v1alpha1.Machine) []*v1alpha1.Machine {
 	return slices.DeleteFunc(machines, func(machine *v1alpha1.Machine) bool { return preservation.Active(machine, p.now) })
 }
 
-// Rest returns the Machines that have to be replaced, in the order in which they go: those that do not run, then those
-// in excess, and the oldest. Preserved ones stay.
-func (p *Pool) Rest() []*v1alpha1.Machine {
+// ToReplace returns the Machines that must be replaced, in the order of their deletion: Machines that do not
+// run, then excess Machines, then the oldest. Preserved ones are left out.
+func (p *Pool) ToReplace() []*v1alpha1.Machine {
 	if p == nil || !p.taken() || p.dryRun {
 		return nil
 	}
@@ -212,21 +216,21 @@ func rank(machine *v1alpha1.Machine) int {
 	return reserve.Rank(machine)
 }
 
-// Replacements are the next step of replacing the rest.
+// Replacements is the next step of the replacement of Machines that cannot be updated.
 type Replacements struct {
-	// Replicas of the set.
+	// Replicas is the number of replicas of the set.
 	Replicas int32
-	// Leaving are the Machines that it loses.
+	// Leaving are the Machines that the set loses.
 	Leaving []*v1alpha1.Machine
 }
 
-// Next returns the next step of replacing the rest, whose set is settled. As many Machines are wanted; there may be
-// surge more, and unavailable fewer that are available.
-func (p *Pool) Next(wanted, surge, unavailable int32) Replacements {
-	rest := p.Rest()
-	desired := counts.Desired(p.Set)
-	spare := counts.Available(p.Set) - max(0, wanted-unavailable)
-	step := Replacements{Replicas: max(desired, min(wanted+surge, wanted+int32(len(rest))))}
+// Next returns the next step of replacing Machines. The set must be settled. Desired is the desired number of
+// Machines. At most surge more may exist, and at most unavailable fewer may be available.
+func (p *Pool) Next(desired, surge, unavailable int32) Replacements {
+	rest := p.ToReplace()
+	current := counts.Desired(p.Set)
+	spare := counts.Available(p.Set) - max(0, desired-unavailable)
+	step := Replacements{Replicas: max(current, min(desired+surge, desired+int32(len(rest))))}
 	for _, machine := range rest {
 		if counts.Usable(machine) {
 			if spare <= 0 {
@@ -237,69 +241,69 @@ func (p *Pool) Next(wanted, surge, unavailable int32) Replacements {
 		step.Leaving = append(step.Leaving, machine)
 	}
 	if n := int32(len(step.Leaving)); n > 0 {
-		step.Replicas = max(0, desired-n)
+		step.Replicas = max(0, current-n)
 	}
 	return step
 }
 
-// Says returns how many Machines are how far.
-func (p *Pool) Says() string {
+// Summary describes how many Machines are at which stage.
+func (p *Pool) Summary() string {
 	replaceable := p.at(replaceable)
 	rest := p.unpreserved(slices.Clone(replaceable))
 	parts := []struct {
 		count int
-		words string
+		what  string
 	}{
-		{len(p.at(over)), "done"},
-		{len(p.at(following)), "being updated"},
+		{len(p.at(done)), "done"},
+		{len(p.at(updating)), "being updated"},
 		{len(p.at(updatable)), "to be updated"},
 		{len(rest), "to be replaced"},
-		{len(replaceable) - len(rest), "preserved as before"},
+		{len(replaceable) - len(rest), "preserved without an update"},
 		{len(p.at(waiting)), "not running"},
-		{len(p.at(unasked, asked)), "without an answer of the driver"},
+		{len(p.at(unqueried, queried)), "waiting for the driver"},
 	}
-	total, text := 0, ""
+	total, text := 0, []string(nil)
 	for _, part := range parts {
 		if part.count > 0 {
 			total += part.count
-			text += fmt.Sprintf(", %d %s", part.count, part.words)
+			text = append(text, fmt.Sprintf("%d %s", part.count, part.what))
 		}
 	}
-	return fmt.Sprintf("of %s for class %q%s", messages.Machines(total), p.class(), text)
+	return fmt.Sprintf("%s for class %q: %s", messages.Machines(total), p.class(), strings.Join(text, ", "))
 }
 
-// Describe says what becomes of a Machine, such as "updates (tags)".
+// Describe describes the effect on a Machine, such as "updates (tags)".
 func (p *Pool) Describe(machine *v1alpha1.Machine) string {
 	switch at := p.stageOf(machine); {
-	case at == over:
+	case at == done:
 		return "nothing"
-	case at == following:
-		return "is being updated"
+	case at == updating:
+		return "being updated"
 	case at == waiting:
-		return "not known: it does not run"
-	case at == unasked, at == asked:
-		return "not known: its driver has not answered"
+		return "unknown: not running"
+	case at == unqueried, at == queried:
+		return "unknown: waiting for the driver"
 	case at == replaceable && preservation.Active(machine, p.now):
-		return "nothing (it is preserved)"
+		return "nothing (preserved)"
 	case at == replaceable && excepted(machine):
 		return fmt.Sprintf("replaces (its own update strategy is %q)", machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy])
 	case at == replaceable && !counts.Usable(machine):
-		return "replaces (it has no VM)"
+		return "replaces (no VM)"
 	}
-	return Read(machine.Annotations).Plan.Says()
+	return Read(machine.Annotations).Plan.Summary()
 }
 
-// Ask makes a Machine say that its driver is to be asked about the class.
+// Ask requests that the driver of a Machine reports the effect of an update to the class.
 func (p *Pool) Ask(machine *v1alpha1.Machine) {
 	metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyUpdateClass, p.class())
 }
 
-// Forget takes that back.
+// Forget withdraws that request.
 func (p *Pool) Forget(machine *v1alpha1.Machine) {
 	delete(machine.Annotations, v1alpha1.AnnotationKeyUpdateClass)
 }
 
-// Follow gives a Machine the class. Its choices are those of its set from then on.
+// Follow gives a Machine the class. From then on, it has the class choices of its set.
 func (p *Pool) Follow(machine *v1alpha1.Machine) {
 	machine.Spec.Class = p.Set.Spec.Template.Spec.Class
 	if text := scarcity.Text(p.Set); text != "" {
@@ -309,7 +313,7 @@ func (p *Pool) Follow(machine *v1alpha1.Machine) {
 	}
 }
 
-// TakeOver gives the set the class of the deployment.
+// TakeOver gives the class of the deployment to the set.
 func (p *Pool) TakeOver(set *v1alpha1.MachineSet) {
 	set.Spec.Template.Spec.Class = p.deployment.Spec.Template.Spec.Class
 }

@@ -63,7 +63,7 @@ func answered(replacements ...string) func(*v1alpha1.Machine) {
 	return func(machine *v1alpha1.Machine) {
 		machine.Annotations[v1alpha1.AnnotationKeyUpdateClass] = "b"
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
-		State{}.Answered(class, []string{"tags"}, nil, replacements).Write(machine)
+		State{}.Queried(class, []string{"tags"}, nil, replacements).Write(machine)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestOneMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			does := func(change *Pool) string {
 				var all []string
-				for what, machines := range map[string][]*v1alpha1.Machine{asks: change.Unasked(), forgets: change.Forgotten(), follows: change.Followers(), replaces: change.Rest()} {
+				for what, machines := range map[string][]*v1alpha1.Machine{asks: change.ToQuery(), forgets: change.Obsolete(), follows: change.ToUpdate(), replaces: change.ToReplace()} {
 					if len(machines) > 0 {
 						all = append(all, what)
 					}
@@ -173,17 +173,17 @@ func TestDescribe(t *testing.T) {
 		got = append(got, machine.Name+": "+change.Describe(machine))
 	}
 	want := []string{
-		"asked: not known: its driver has not answered",
+		"asked: unknown: waiting for the driver",
 		`excepted: replaces (its own update strategy is "DryRun")`,
 		`excepted-not-running: replaces (its own update strategy is "")`,
-		"following: is being updated",
-		"not-running: not known: it does not run",
+		"following: being updated",
+		"not-running: unknown: not running",
 		"over: nothing",
-		"preserved: nothing (it is preserved)",
+		"preserved: nothing (preserved)",
 		"replaceable: replaces (zone, image), updates (tags)",
-		"unasked: not known: its driver has not answered",
+		"unasked: unknown: waiting for the driver",
 		"updatable: updates (tags)",
-		"without-vm: replaces (it has no VM)",
+		"without-vm: replaces (no VM)",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -219,7 +219,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 		}
 		change := Find(wanting(DryRun), current, old, fixture.Noon)
 		change.Machines = []*v1alpha1.Machine{fixture.Running(set, "updatable", ofClass("a"), answered()), fixture.Running(set, "replaceable", ofClass("a"), answered("zone"))}
-		if n := len(change.Followers()) + len(change.Rest()); n > 0 || change.TakesOver() || change.Holds() != holds || change.DryRun() != holds {
+		if n := len(change.ToUpdate()) + len(change.ToReplace()); n > 0 || change.TakesOver() || change.Holds() != holds || change.DryRun() != holds {
 			t.Errorf("set of class %s: %d machines change, takes over %v, holds %v, dry run %v", class, n, change.TakesOver(), change.Holds(), change.DryRun())
 		}
 	}
@@ -241,7 +241,7 @@ func TestRest(t *testing.T) {
 		change.Machines = append(change.Machines, fixture.Running(set, machine.name, ofClass("a"), answered("zone"), machine.is))
 	}
 	var got []string
-	for _, machine := range change.Rest() {
+	for _, machine := range change.ToReplace() {
 		got = append(got, machine.Name)
 	}
 	if diff := cmp.Diff([]string{"without-vm", "in-excess", "older", "younger"}, got); diff != "" {
@@ -264,7 +264,7 @@ func TestFollow(t *testing.T) {
 func TestNext(t *testing.T) {
 	for name, test := range map[string]struct {
 		replicas, available int32
-		wanted              int32
+		desired             int32
 		surge, unavailable  int32
 		idle                bool // one of the two that are to go does not run
 		grow                int32
@@ -289,7 +289,7 @@ func TestNext(t *testing.T) {
 				}
 				change.Machines = append(change.Machines, machine)
 			}
-			step := change.Next(test.wanted, test.surge, test.unavailable)
+			step := change.Next(test.desired, test.surge, test.unavailable)
 			var leaving []string
 			for _, machine := range step.Leaving {
 				leaving = append(leaving, machine.Name)

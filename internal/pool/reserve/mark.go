@@ -9,19 +9,19 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Mark is how the nodes of a reserve are kept free.
+// Mark is how the nodes of a reserve are kept free of Pods.
 type Mark string
 
 const (
-	// None is the mark of Machines that are for pods.
+	// None is the mark of Machines that are not in a reserve.
 	None Mark = ""
-	// NoSchedule keeps new pods away.
+	// NoSchedule prevents new Pods from being scheduled.
 	NoSchedule Mark = "NoSchedule"
-	// NoExecute also evicts the pods that are there.
+	// NoExecute also evicts running Pods.
 	NoExecute Mark = "NoExecute"
 )
 
-// MarkOf returns the mark of a Machine by its spec.
+// MarkOf returns the mark of a Machine, according to its spec.
 func MarkOf(spec *v1alpha1.MachineSpec) Mark {
 	mark := None
 	for _, taint := range spec.NodeTemplateSpec.Spec.Taints {
@@ -36,10 +36,10 @@ func MarkOf(spec *v1alpha1.MachineSpec) Mark {
 	return mark
 }
 
-// In reports whether a Machine is in a reserve, by its spec.
+// In reports whether a Machine is in a reserve, according to its spec.
 func In(spec *v1alpha1.MachineSpec) bool { return MarkOf(spec) != None }
 
-// Rank is lower for Machines in a reserve, which give way first: no Pods run there.
+// Rank returns a lower number for Machines in a reserve. They are deleted first because no Pods run there.
 func Rank(machine *v1alpha1.Machine) int {
 	if In(&machine.Spec) {
 		return 0
@@ -47,7 +47,8 @@ func Rank(machine *v1alpha1.Machine) int {
 	return 1
 }
 
-// MarkFor returns the mark that a Machine of a set is to have. One that is gone soon keeps its mark.
+// MarkFor returns the mark that a Machine of a set should have. A Machine that will be gone soon keeps its
+// mark.
 func (m Members) MarkFor(set *v1alpha1.MachineSet, machine *v1alpha1.Machine) Mark {
 	switch {
 	case !counted(machine):
@@ -66,8 +67,8 @@ func MarkIn(set *v1alpha1.MachineSet) Mark {
 	return NoSchedule
 }
 
-// Marked returns the spec of a template as it is for a Machine with a mark. Without one, it is the
-// template itself.
+// Marked returns a copy of a template's spec for a Machine with a mark. For None, it returns the template
+// itself.
 func Marked(template *v1alpha1.MachineSpec, mark Mark) *v1alpha1.MachineSpec {
 	if mark == None {
 		return template

@@ -1,8 +1,8 @@
 // Package reserve decides which Machines exist in excess of the replicas, as a reserve.
 //
-// A MachineDeployment shares out its reserve over its sets, by an annotation of each; a MachineSet says
-// which of its Machines are in it. No pods are scheduled on the nodes of those, and autoscalers leave
-// them alone: the node template of such a Machine says so. All of it is pure.
+// A MachineDeployment distributes its reserve among its sets in an annotation of each set. A MachineSet decides
+// which of its Machines are in the reserve. The node template of these Machines prevents Pods from being
+// scheduled on their nodes and autoscalers from removing them. The package is pure.
 package reserve
 
 import (
@@ -21,8 +21,9 @@ import (
 
 const yes = "true"
 
-// Asked returns what a deployment asks for, by field or by annotation; nil if it asks for nothing.
-func Asked(deployment *v1alpha1.MachineDeployment) *intstr.IntOrString {
+// Setting returns the excess replicas of a deployment, from its field or its annotation. It returns nil if
+// neither is set.
+func Setting(deployment *v1alpha1.MachineDeployment) *intstr.IntOrString {
 	if deployment.Spec.ExcessReplicas != nil {
 		return deployment.Spec.ExcessReplicas
 	}
@@ -37,9 +38,10 @@ func Asked(deployment *v1alpha1.MachineDeployment) *intstr.IntOrString {
 	return &value
 }
 
-// Requested returns how many Machines a deployment asks for beyond its replicas, 0 if that cannot be read.
+// Requested returns how many Machines a deployment requests beyond its replicas. It returns 0 if the value is
+// invalid.
 func Requested(deployment *v1alpha1.MachineDeployment) int32 {
-	asked, replicas := Asked(deployment), max(0, int(deployment.Spec.Replicas))
+	asked, replicas := Setting(deployment), max(0, int(deployment.Spec.Replicas))
 	if asked == nil {
 		return 0
 	}
@@ -47,11 +49,11 @@ func Requested(deployment *v1alpha1.MachineDeployment) int32 {
 	if err != nil {
 		return 0
 	}
-	return int32(min(max(0, number), math.MaxInt32-replicas)) // their sum is a number of replicas, too
+	return int32(min(max(0, number), math.MaxInt32-replicas)) // the sum must be a valid number of replicas
 }
 
-// Excess returns how many Machines a deployment has beyond its replicas: no more than it requests,
-// and than an autoscaler may give it.
+// Excess returns how many Machines a deployment has beyond its replicas: the requested number, limited by the
+// autoscaler's maximum.
 func Excess(deployment *v1alpha1.MachineDeployment) int32 {
 	requested := Requested(deployment)
 	if most, given := Most(deployment); requested > 0 && given {
@@ -60,18 +62,19 @@ func Excess(deployment *v1alpha1.MachineDeployment) int32 {
 	return requested
 }
 
-// Most returns how many Machines an autoscaler may give a deployment, and whether that is known.
+// Most returns the maximum number of Machines that an autoscaler may give a deployment, and whether it is
+// known.
 func Most(deployment *v1alpha1.MachineDeployment) (int32, bool) {
 	most, err := strconv.ParseInt(deployment.Annotations[v1alpha1.AnnotationKeyAutoscalerMaxSize], 10, 32)
 	return int32(most), err == nil && most >= 0
 }
 
-// Desired returns how many Machines a deployment is to have: its replicas and what it has in excess.
+// Desired returns how many Machines a deployment should have: its replicas and its excess replicas.
 func Desired(deployment *v1alpha1.MachineDeployment) int32 {
 	return deployment.Spec.Replicas + Excess(deployment)
 }
 
-// OfSet returns how many of a set's replicas are in excess; 0 if that cannot be read.
+// OfSet returns how many of a set's replicas are excess replicas. It returns 0 if the annotation is invalid.
 func OfSet(set *v1alpha1.MachineSet) int32 {
 	n, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyExcessReplicas], 10, 32)
 	if err != nil {
@@ -80,8 +83,8 @@ func OfSet(set *v1alpha1.MachineSet) int32 {
 	return max(0, min(int32(n), counts.Desired(set)))
 }
 
-// Assign writes into a set how many of its replicas are in excess, and how their nodes are kept free.
-// Without a reserve, the set has no annotation about it.
+// Assign writes to a set how many of its replicas are excess replicas, and how their nodes are kept free of
+// Pods. If there are none, it removes the annotations.
 func Assign(set *v1alpha1.MachineSet, deployment *v1alpha1.MachineDeployment, excess int32) {
 	annotate := func(key, value string, is bool) {
 		if is {
@@ -95,26 +98,28 @@ func Assign(set *v1alpha1.MachineSet, deployment *v1alpha1.MachineDeployment, ex
 	annotate(v1alpha1.AnnotationKeyExcessNoExecute, yes, excess > 0 && evicts)
 }
 
-// Sets are the sets of a deployment, and what is about to become of them. They are read-only.
+// Sets are the sets of a deployment and the planned changes. They are read-only.
 type Sets struct {
 	Deployment *v1alpha1.MachineDeployment
-	// Current is the set of the deployment's template; nil if there is none. Old are the others, the
-	// oldest first.
+	// Current is the set of the deployment's template, or nil if there is none. Old are the others, the oldest
+	// first.
 	Current *v1alpha1.MachineSet
 	Old     []*v1alpha1.MachineSet
-	// Planned are the replicas of the sets that are scaled; the key nil is a new current set.
+	// Planned are the new replicas of the sets to scale. The key nil stands for a new current set.
 	Planned map[*v1alpha1.MachineSet]int32
-	// Named are Machines that are deleted by their names.
+	// Named are Machines that were named for deletion.
 	Named []*v1alpha1.Machine
-	// Machines are those of all sets, by the names of the sets, if Machines move between sets; else nil.
+	// Machines are the Machines of all sets, by the names of the sets, if Machines move between sets. Otherwise
+	// it is nil.
 	Machines map[string][]*v1alpha1.Machine
 }
 
-// Plan returns how many replicas of each set are in excess; the key nil is a new set, and nothing is none.
+// Plan returns how many replicas of each set are excess replicas. The key nil stands for a new set. It returns
+// nil if there is no excess.
 //
-// At least the deployment's replicas are for pods, as far as the sets ask for so many: what is in excess
-// gives way first. During a rollout, old sets keep what they have of the reserve, which is replaced first
-// since it is empty. The current set gets the rest.
+// At least the deployment's replicas are for Pods, as far as the sets have as many: excess replicas are given
+// up first. During a rollout, old sets keep what they have of the reserve, which is replaced first because it
+// is empty. The current set gets the remainder.
 func Plan(s Sets) map[*v1alpha1.MachineSet]int32 {
 	excess := Excess(s.Deployment)
 	none := func(set *v1alpha1.MachineSet) bool { return OfSet(set) == 0 }
@@ -137,7 +142,7 @@ func Plan(s Sets) map[*v1alpha1.MachineSet]int32 {
 	return shares
 }
 
-// beyond returns how many replicas all sets have beyond those of the deployment.
+// beyond returns how many replicas all sets have in total beyond those of the deployment.
 func (s Sets) beyond() int32 {
 	sum := int64(s.replicas(s.Current)) - int64(s.Deployment.Spec.Replicas)
 	for _, set := range s.Old {
@@ -146,7 +151,7 @@ func (s Sets) beyond() int32 {
 	return counts.Clamp(sum)
 }
 
-// replicas returns how many replicas a set is about to have.
+// replicas returns how many replicas a set has after the planned changes.
 func (s Sets) replicas(set *v1alpha1.MachineSet) int32 {
 	if planned, scaled := s.Planned[set]; scaled || set == nil {
 		return max(0, planned)
@@ -154,8 +159,8 @@ func (s Sets) replicas(set *v1alpha1.MachineSet) int32 {
 	return counts.Desired(set)
 }
 
-// kept returns how many Machines of its reserve an old set keeps: it loses those first, but for Machines
-// that are deleted by their names, and but for those that move to another set.
+// kept returns how many Machines of its reserve an old set keeps. It loses these first, except for Machines
+// that were named for deletion or move to another set.
 func (s Sets) kept(set *v1alpha1.MachineSet) int32 {
 	was := OfSet(set)
 	if s.Machines != nil {
@@ -176,13 +181,12 @@ func (s Sets) kept(set *v1alpha1.MachineSet) int32 {
 	return was - max(0, lost)
 }
 
-// Members are the Machines of a set that are to be in its reserve, by UID.
+// Members are the Machines of a set that should be in its reserve, by UID.
 type Members map[types.UID]bool
 
-// Of returns the members of a set's reserve: those that are in it stay as long as the set has enough
-// others for pods, the newest for longest; if there are too few, the newest others join them. Machines
-// that are gone soon do not count: those that are being deleted, or have failed. The machines of joins
-// may join.
+// Of returns the members of a set's reserve. Machines in the reserve remain in it while the set has enough
+// others for Pods; the newest remain the longest. If there are too few, the newest other Machines join, if
+// joins allows it. Machines that are being deleted or have failed do not count.
 func Of(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, joins func(*v1alpha1.Machine) bool) Members {
 	var in, others []*v1alpha1.Machine
 	excess := OfSet(set)
@@ -213,9 +217,9 @@ func Of(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, joins func(*v1al
 	return members
 }
 
-// Born returns how many of the next Machines of a set are created as members of its reserve. As the newest
-// ones, they are created last.
-func (m Members) Born(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, created int) int {
+// NewMembers returns how many of the next Machines of a set are created as members of its reserve. They are
+// created last, because the reserve prefers the newest Machines.
+func (m Members) NewMembers(set *v1alpha1.MachineSet, machines []*v1alpha1.Machine, created int) int {
 	exist := 0
 	for _, machine := range machines {
 		if counted(machine) {
@@ -235,10 +239,11 @@ func newestFirst(a, b *v1alpha1.Machine) int {
 	return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
 }
 
-// Apart counts the reserve of a deployment apart from the other Machines of its status: what exists beyond
-// the replicas is the reserve, as far as it goes. Autoscalers that read the status find the replicas that they set.
-// While Machines of old sets exist, fewer than all others count as updated.
-func Apart(status *v1alpha1.MachineDeploymentStatus, deployment *v1alpha1.MachineDeployment) {
+// Separate moves the reserve of a deployment from the other counts of its status to ExcessReplicas. Machines
+// that exist beyond the replicas count as the reserve. Autoscalers that read the status then find the replicas
+// that they set. While Machines of old sets exist, UpdatedReplicas is lower than the number of all other
+// Machines.
+func Separate(status *v1alpha1.MachineDeploymentStatus, deployment *v1alpha1.MachineDeployment) {
 	beyond := func(n, most int32) int32 { return max(0, min(n-deployment.Spec.Replicas, most)) }
 	excess := beyond(status.Replicas, Excess(deployment))
 	status.ExcessReplicas = excess

@@ -32,23 +32,23 @@ func TestExcess(t *testing.T) {
 	for reason, test := range map[string]struct {
 		replicas               int32
 		field, annotation, max string
-		want, wish             int32
+		want, setting          int32
 	}{
 		"nothing is asked for":               {replicas: 3},
-		"a number":                           {replicas: 3, field: "2", want: 2, wish: 2},
-		"a percentage is rounded up":         {replicas: 3, field: "50%", want: 2, wish: 2},
+		"a number":                           {replicas: 3, field: "2", want: 2, setting: 2},
+		"a percentage is rounded up":         {replicas: 3, field: "50%", want: 2, setting: 2},
 		"a percentage of none":               {replicas: 0, field: "50%"},
-		"a number beside none":               {replicas: 0, field: "2", want: 2, wish: 2},
-		"an annotation":                      {replicas: 3, annotation: "2", want: 2, wish: 2},
-		"an annotation, in per cent":         {replicas: 4, annotation: "25%", want: 1, wish: 1},
+		"a number beside none":               {replicas: 0, field: "2", want: 2, setting: 2},
+		"an annotation":                      {replicas: 3, annotation: "2", want: 2, setting: 2},
+		"an annotation, in per cent":         {replicas: 4, annotation: "25%", want: 1, setting: 1},
 		"the field outranks it":              {replicas: 3, field: "0", annotation: "2"},
 		"what is wrong is nothing":           {replicas: 3, annotation: "two"},
 		"below zero is nothing":              {replicas: 3, annotation: "-1"},
-		"the autoscaler's maximum":           {replicas: 3, field: "2", max: "4", want: 1, wish: 2},
-		"no room below the maximum":          {replicas: 3, field: "2", max: "3", wish: 2},
-		"the replicas are above it":          {replicas: 5, field: "2", max: "3", wish: 2},
-		"a maximum that is no number":        {replicas: 3, field: "2", max: "x", want: 2, wish: 2},
-		"a sum beyond what a field can hold": {replicas: 1<<31 - 2, field: "5", want: 1, wish: 1},
+		"the autoscaler's maximum":           {replicas: 3, field: "2", max: "4", want: 1, setting: 2},
+		"no room below the maximum":          {replicas: 3, field: "2", max: "3", setting: 2},
+		"the replicas are above it":          {replicas: 5, field: "2", max: "3", setting: 2},
+		"a maximum that is no number":        {replicas: 3, field: "2", max: "x", want: 2, setting: 2},
+		"a sum beyond what a field can hold": {replicas: 1<<31 - 2, field: "5", want: 1, setting: 1},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -63,8 +63,8 @@ func TestExcess(t *testing.T) {
 			if is := reserve.Excess(d); is != test.want {
 				t.Errorf("the excess is %d, want %d", is, test.want)
 			}
-			if is := reserve.Requested(d); is != test.wish {
-				t.Errorf("the wish is %d, want %d", is, test.wish)
+			if is := reserve.Requested(d); is != test.setting {
+				t.Errorf("the wish is %d, want %d", is, test.setting)
 			}
 			if is := reserve.Desired(d); is != test.replicas+test.want {
 				t.Errorf("%d machines are wanted, want %d", is, test.replicas+test.want)
@@ -213,7 +213,7 @@ func TestMembers(t *testing.T) {
 			if diff := cmp.Diff(test.want, is); diff != "" {
 				t.Errorf("want - got +:\n%s", diff)
 			}
-			if born := members.Born(set, machines, test.created); born != test.born {
+			if born := members.NewMembers(set, machines, test.created); born != test.born {
 				t.Errorf("of %d machines, %d are created in excess, want %d", test.created, born, test.born)
 			}
 		})
@@ -264,7 +264,7 @@ func TestApart(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			status := &v1alpha1.MachineDeploymentStatus{Replicas: test.given.replicas, UpdatedReplicas: test.given.updated, ReadyReplicas: test.given.ready, AvailableReplicas: test.given.available}
-			reserve.Apart(status, deployment(3, "2"))
+			reserve.Separate(status, deployment(3, "2"))
 			is := numbers{status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas, status.ExcessReplicas}
 			if is != test.want {
 				t.Errorf("got %+v, want %+v", is, test.want)

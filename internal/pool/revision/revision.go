@@ -1,7 +1,7 @@
-// Package revision finds the MachineSets of a MachineDeployment: the current one, and that of a
-// revision; and numbers revisions.
+// Package revision finds the current MachineSet of a MachineDeployment and the MachineSet of a revision, and
+// numbers revisions.
 //
-// The rules are MCM's. With others, Machines that MCM created would be replaced.
+// It follows the rules of MCM. Other rules would replace Machines that MCM created.
 package revision
 
 import (
@@ -22,19 +22,19 @@ import (
 )
 
 // Same reports whether two templates describe the same Machines.
-func Same(a, b *v1alpha1.MachineTemplateSpec) bool { return is(Essence(b))(a) }
+func Same(a, b *v1alpha1.MachineTemplateSpec) bool { return sameAs(Essence(b))(a) }
 
-// is returns a function that compares templates with an essence. Class and annotations are compared
-// first, since there may be hundreds of sets which mostly differ in these.
-func is(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpec) bool {
+// sameAs returns a function that compares templates with an essence. It compares class and annotations first,
+// because hundreds of sets may exist, which differ mostly in these.
+func sameAs(essence *v1alpha1.MachineTemplateSpec) func(*v1alpha1.MachineTemplateSpec) bool {
 	return func(template *v1alpha1.MachineTemplateSpec) bool {
 		return template.Spec.Class.Name == essence.Spec.Class.Name && maps.Equal(template.Annotations, essence.Annotations) &&
 			equality.Semantic.DeepEqual(Essence(template), essence)
 	}
 }
 
-// Essence returns a template without what changes on existing Machines (node template, timeouts, kind of
-// the class) and without the set's own label. It shares memory with the template and is read-only.
+// Essence returns a template without the fields that change on existing Machines (node template, timeouts, kind
+// of the class) and without the set's own label. It shares memory with the template and is read-only.
 func Essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSpec {
 	reduced := *template
 	if _, ofSet := reduced.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]; ofSet {
@@ -47,20 +47,21 @@ func Essence(template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineTemplateSp
 	return &reduced
 }
 
-// Older compares sets by their age.
+// Older compares sets by age.
 func Older(a, b *v1alpha1.MachineSet) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// Current returns the oldest remaining set of a template, of sets sorted by age; nil if there is none.
+// Current returns the oldest set of a template that is not being deleted. Sets must be sorted by age. It
+// returns nil if there is none.
 func Current(sets []*v1alpha1.MachineSet, template *v1alpha1.MachineTemplateSpec) *v1alpha1.MachineSet {
-	wanted := is(Essence(template))
+	matches := sameAs(Essence(template))
 	return first(sets, func(set *v1alpha1.MachineSet) bool {
-		return set.DeletionTimestamp.IsZero() && wanted(&set.Spec.Template)
+		return set.DeletionTimestamp.IsZero() && matches(&set.Spec.Template)
 	})
 }
 
-// Number returns the revision of a set, or the last one of a deployment; 0 if it has none.
+// Number returns the revision of a set, or the latest revision of a deployment. It returns 0 if there is none.
 func Number(of metav1.Object) int64 {
 	number, err := strconv.ParseInt(of.GetAnnotations()[v1alpha1.AnnotationKeyRevision], 10, 64)
 	if err != nil {
@@ -69,7 +70,7 @@ func Number(of metav1.Object) int64 {
 	return number
 }
 
-// Followed is Number, but 0 for the highest possible one, which no other could follow.
+// Followed is like Number, but returns 0 for the highest possible number, which no other number can follow.
 func Followed(of metav1.Object) int64 {
 	if number := Number(of); number < math.MaxInt64 {
 		return number
@@ -77,7 +78,7 @@ func Followed(of metav1.Object) int64 {
 	return 0
 }
 
-// Last returns the highest revision of the sets that another one can follow; 0 if there is none.
+// Last returns the highest revision of the sets that can be followed by another one, or 0 if there is none.
 func Last(sets []*v1alpha1.MachineSet) int64 {
 	var last int64
 	for _, set := range sets {
@@ -86,10 +87,10 @@ func Last(sets []*v1alpha1.MachineSet) int64 {
 	return last
 }
 
-// longestHistory is how long the history of a set's revisions may be, as for a ReplicaSet.
+// longestHistory is the maximum length of a set's revision history in bytes, as for a ReplicaSet.
 const longestHistory = 2000
 
-// Give gives a set a revision, and adds the former one to its bounded history.
+// Give sets the revision of a set, and appends the former revision to the set's history.
 func Give(set *v1alpha1.MachineSet, number int64) {
 	if was := set.Annotations[v1alpha1.AnnotationKeyRevision]; was != "" {
 		history := strings.TrimPrefix(set.Annotations[v1alpha1.AnnotationKeyRevisionHistory]+","+was, ",")
@@ -101,7 +102,7 @@ func Give(set *v1alpha1.MachineSet, number int64) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyRevision, strconv.FormatInt(number, 10))
 }
 
-// Sorted returns the sets that a deployment can be rolled back to, from the first revision to the last.
+// Sorted returns the sets that a deployment can be rolled back to, sorted by revision.
 func Sorted(sets []*v1alpha1.MachineSet) []*v1alpha1.MachineSet {
 	numbered := slices.DeleteFunc(slices.Clone(sets), func(set *v1alpha1.MachineSet) bool {
 		return !set.DeletionTimestamp.IsZero() || Number(set) == 0
@@ -110,7 +111,7 @@ func Sorted(sets []*v1alpha1.MachineSet) []*v1alpha1.MachineSet {
 	return numbered
 }
 
-// Pick returns the set with that revision, 0 being the last but one; nil if there is none.
+// Pick returns the set with a revision, or nil if there is none. Revision 0 means the last but one.
 func Pick(sets []*v1alpha1.MachineSet, number int64) *v1alpha1.MachineSet {
 	numbered := Sorted(sets)
 	if number != 0 {
@@ -122,16 +123,17 @@ func Pick(sets []*v1alpha1.MachineSet, number int64) *v1alpha1.MachineSet {
 	return numbered[len(numbered)-2]
 }
 
-func first(sets []*v1alpha1.MachineSet, is func(*v1alpha1.MachineSet) bool) *v1alpha1.MachineSet {
-	if at := slices.IndexFunc(sets, is); at >= 0 {
+func first(sets []*v1alpha1.MachineSet, matches func(*v1alpha1.MachineSet) bool) *v1alpha1.MachineSet {
+	if at := slices.IndexFunc(sets, matches); at >= 0 {
 		return sets[at]
 	}
 	return nil
 }
 
-// Hash returns a number to name a new set by. The set of a template is found by comparison.
+// Hash returns a number for the name of a new set. Existing sets are found by their templates, not by this
+// number.
 func Hash(template *v1alpha1.MachineTemplateSpec, collisions int32) string {
-	encoded, _ := json.Marshal(Essence(template)) // plain fields: it cannot fail
+	encoded, _ := json.Marshal(Essence(template)) // cannot fail: plain fields
 	hash := fnv.New32a()
 	_, _ = hash.Write(encoded) // a hash never fails
 	if collisions > 0 {
@@ -140,14 +142,14 @@ func Hash(template *v1alpha1.MachineTemplateSpec, collisions int32) string {
 	return strconv.FormatUint(uint64(hash.Sum32()), 10)
 }
 
-// SetName returns the name of a deployment's set with that hash, in MCM's form.
+// SetName returns the name of a deployment's set with a hash, in MCM's format.
 func SetName(deployment, hash string) string {
 	const length = 5
 	safe := rand.SafeEncodeString(hash)
 	return deployment + "-" + safe[:min(length, len(safe))]
 }
 
-// CreatedFor reports whether a set was created for a deployment of that name. It may have no owner now.
+// CreatedFor reports whether a set was created for a deployment of the given name. It may have no owner now.
 func CreatedFor(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) bool {
 	hash := set.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]
 	return hash != "" && set.Name == SetName(deployment.Name, hash)

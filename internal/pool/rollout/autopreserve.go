@@ -5,12 +5,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 )
 
-// Failed machines that are preserved without being asked to are counted by each set for itself. So
-// that there are no more than the deployment's maximum over all sets, that is shared out: old sets keep
-// what they need, as it becomes less, and the current one has the rest.
+// Each set counts the failed Machines that it preserves automatically. To stay within the deployment's maximum,
+// the maximum is divided among the sets: old sets keep what they need, which decreases over time, and the
+// current set gets the remainder.
 
-// autoPreserveMax returns the share of a set, which is one of the sets of f or nil for a new one. A share
-// grows only when the others have become smaller.
+// autoPreserveMax returns the share of a set. The set is one of the sets of f, or nil for a new one. A share
+// grows only after the other shares have become smaller.
 func autoPreserveMax(f Facts, set *v1alpha1.MachineSet) int32 {
 	whole := max(0, f.Deployment.Spec.AutoPreserveFailedMachineMax)
 	if set != nil && set != newest(f) {
@@ -24,7 +24,7 @@ func autoPreserveMax(f Facts, set *v1alpha1.MachineSet) int32 {
 		}
 	}
 	rest := max(0, int64(whole)-held)
-	if set != nil { // what it preserves stays, while old sets have more than they need
+	if set != nil { // it keeps what it preserves while old sets have more than they need
 		rest = max(rest, min(int64(set.Status.AutoPreserveFailedMachineCount), int64(whole)-preserved))
 	}
 	return counts.Clamp(rest)
@@ -35,7 +35,7 @@ func mayPreserve(set *v1alpha1.MachineSet) bool {
 	return set.Spec.AutoPreserveFailedMachineMax > 0 && counts.Existing(set) > 0
 }
 
-// newest returns the current set, or the last one before a rollout that has yet to begin.
+// newest returns the current set, or the latest one if the rollout has not begun.
 func newest(f Facts) *v1alpha1.MachineSet {
 	if f.Current == nil && len(f.Old) > 0 {
 		return f.Old[len(f.Old)-1]
@@ -43,7 +43,8 @@ func newest(f Facts) *v1alpha1.MachineSet {
 	return f.Current
 }
 
-// oldAutoPreserveMax returns what an old set preserves, within what newer old sets leave of the whole.
+// oldAutoPreserveMax returns how many Machines an old set preserves, at most what newer old sets leave of the
+// maximum.
 func oldAutoPreserveMax(f Facts, set *v1alpha1.MachineSet, whole int32) int32 {
 	for i := len(f.Old) - 1; i >= 0; i-- {
 		old := f.Old[i]

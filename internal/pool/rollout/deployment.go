@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// Bounds returns how many Machines an update may have beyond the replicas, and how many of the
-// replicas may be unavailable. Both default to 1, and if both are 0, one may be unavailable. If users
-// select the nodes that are updated in place, there is no surge. The strategy Recreate has no bounds.
+// Bounds returns how many Machines an update may create beyond the replicas, and how many of the replicas may
+// be unavailable. Both default to 1. If both are 0, one Machine may be unavailable. If users select the nodes
+// to update in place, the surge is 0. For the strategy Recreate, both are 0.
 func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 	config := v1alpha1.UpdateConfiguration{}
 	switch strategy := deployment.Spec.Strategy; strategy.Type {
@@ -36,7 +36,7 @@ func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 		}
 	}
 	one, total := intstr.FromInt32(1), int(reserve.Desired(deployment))
-	// Both were validated, so neither can fail.
+	// Both values were validated, so neither call can fail.
 	up, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxSurge, one), total, true)
 	down, _ := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(config.MaxUnavailable, one), total, false)
 	if up == 0 && down == 0 {
@@ -45,12 +45,12 @@ func Bounds(deployment *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 	if inplaceupdate.Manual(deployment) {
 		up = 0
 	}
-	// Their sum with the replicas is a number of replicas, too.
+	// The sum of surge and replicas must be a valid number of replicas, too.
 	return int32(min(up, math.MaxInt32-total)), int32(min(down, total))
 }
 
-// Selects returns a function that reports whether a deployment's selector matches a set: its own labels
-// and those of its Machines.
+// Selects returns a function that reports whether a deployment's selector matches a set. It must match both the
+// set's labels and the labels of the set's template.
 func Selects(deployment *v1alpha1.MachineDeployment) func(*v1alpha1.MachineSet) bool {
 	selector := scale.Selector(deployment.Spec.Selector)
 	return func(set *v1alpha1.MachineSet) bool {
@@ -63,15 +63,16 @@ func SelectsAll(deployment *v1alpha1.MachineDeployment) bool {
 	return scale.SelectsAll(deployment.Spec.Selector)
 }
 
-// Overlap reports whether the selector of one of two deployments matches the Machines of the other.
-// A deployment that is being deleted, or that selects everything, creates none.
+// Overlap reports whether the selector of one of two deployments matches the Machines of the other. Deployments
+// that are being deleted or that select everything create no Machines and do not overlap.
 func Overlap(a, b *v1alpha1.MachineDeployment) bool {
 	creates := func(d *v1alpha1.MachineDeployment) bool { return d.DeletionTimestamp.IsZero() && !SelectsAll(d) }
 	return a.UID != b.UID && creates(a) && creates(b) &&
 		(scale.Matches(a.Spec.Selector, b.Spec.Template.Labels) || scale.Matches(b.Spec.Selector, a.Spec.Template.Labels))
 }
 
-// Invalid returns why a deployment cannot be reconciled, with the field; empty if it can.
+// Invalid returns why a deployment cannot be reconciled, including the field. It returns an empty string if the
+// deployment is valid.
 func Invalid(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) string {
 	if errs := validation.MachineDeployment(deployment); len(errs) > 0 {
 		return errs.ToAggregate().Error()
@@ -86,20 +87,20 @@ func Invalid(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet
 	}) {
 		return ""
 	}
-	return Unselected(deployment, New(Facts{Deployment: deployment}).NewSet(0)) // which adds the hash
+	return Unselected(deployment, New(Facts{Deployment: deployment}).NewSet(0)) // NewSet adds the hash
 }
 
-// Unselected returns why a deployment does not select a new set; empty if it does. Such a set would be
-// released as soon as it exists, and another one created, without end.
+// Unselected returns why a deployment does not select the given new set, or an empty string if it does. Such a
+// set would be released as soon as it exists, and the deployment would create sets forever.
 func Unselected(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) string {
 	if Selects(deployment)(set) {
 		return ""
 	}
 	const key = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
-	return fmt.Sprintf("spec.selector: %q does not match the machine set that would be made, which has the label %s=%s. Leave that label to the sets.", scale.Selector(deployment.Spec.Selector), key, set.Labels[key])
+	return fmt.Sprintf("spec.selector: %q does not match the machine set to be created, which has the label %s=%s; remove that label from the selector", scale.Selector(deployment.Spec.Selector), key, set.Labels[key])
 }
 
-// Mutated names the fields in which a set that was created differs from the deployment's template.
+// Mutated returns the fields in which a created set differs from the deployment's template.
 func Mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSet) []string {
 	want, is := revision.Essence(&deployment.Spec.Template), revision.Essence(&created.Spec.Template)
 	var fields []string

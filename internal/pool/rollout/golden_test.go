@@ -118,8 +118,8 @@ func TestGoldenTranscripts(t *testing.T) {
 			if test.model.done() == test.stays {
 				t.Errorf("over: %t", test.model.done())
 			}
-			if least := int(test.model.least()); test.stays && test.model.available() < least {
-				t.Errorf("%d are available, at least %d have to be", test.model.available(), least)
+			if minAvailable := int(test.model.minAvailable()); test.stays && test.model.available() < minAvailable {
+				t.Errorf("%d are available, at least %d have to be", test.model.available(), minAvailable)
 			}
 		})
 	}

@@ -187,13 +187,13 @@ func (w *updates) reconcile() {
 	o := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	r := rollout.New(*f)
 	for _, op := range rollout.Plan(r) {
-		if o.Ended && !op.Ends() {
+		if o.Ended && !op.EndsPass() {
 			break
 		}
 		if !w.apply(*f, op, &o) {
 			return // a conflict: the pass ends
 		}
-		o.Ended = o.Ended || op.Ends()
+		o.Ended = o.Ended || op.EndsPass()
 	}
 	if o.Ended {
 		return

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// planInPlace has the replicas of the sets follow the Machines that are moved or gone, takes what is too
-// many, and creates what is missing, and the surge, in the current set. Old sets create nothing.
+// planInPlace adjusts the sets' replicas to Machines that were moved or deleted, removes surplus Machines, and
+// creates missing and surge Machines in the current set. Old sets create no Machines.
 func planInPlace(r *Rollout) []Operation {
 	if !r.settled || !r.Shown {
 		return nil
@@ -24,21 +24,21 @@ func planInPlace(r *Rollout) []Operation {
 	switch {
 	case tooMany(r) == 0:
 		return grow(r)
-	case r.Nodes != nil && r.Nodes.Stale: // it is not known which Machines are being updated
+	case r.Nodes != nil && r.Nodes.Stale: // unknown which Machines are being updated
 		return nil
 	}
 	taken := r.surplus(tooMany(r))
 	var operations []Operation
 	for _, set := range r.sets {
 		if n := taken[set]; n > 0 {
-			operations = append(operations, scaleTo(set, counts.Desired(set)-n, wants(r)+fmt.Sprintf(", and %d more %s", n, messages.Are(n))))
+			operations = append(operations, scaleTo(set, counts.Desired(set)-n, fmt.Sprintf("%s; removing %s beyond that", desired(r), messages.Machines(n))))
 		}
 	}
 	return operations
 }
 
-// planCounts raises the replicas of sets to which Machines were moved, and lowers those of sets that
-// create none and have fewer Machines. Neither creates or deletes any.
+// planCounts raises the replicas of sets to which Machines were moved, and lowers the replicas of sets that
+// have fewer Machines and create none. No Machines are created or deleted as a result.
 func planCounts(r *Rollout) []Operation {
 	var operations []Operation
 	for _, set := range r.sets {
@@ -52,16 +52,16 @@ func planCounts(r *Rollout) []Operation {
 		}
 		switch {
 		case raised > desired:
-			operations = append(operations, scaleTo(set, raised, messages.Machines(raised-desired)+" updated in place came to it"))
+			operations = append(operations, scaleTo(set, raised, messages.Machines(raised-desired)+" moved to it after an in-place update"))
 		case active < desired && inplaceupdate.CreatesNone(set):
-			operations = append(operations, scaleTo(set, active, fmt.Sprintf("%d of its %s moved to another set, or %s gone", desired-active, messages.Machines(desired), messages.Are(desired-active))))
+			operations = append(operations, scaleTo(set, active, fmt.Sprintf("%d of its %s moved to another machine set or %s gone", desired-active, messages.Machines(desired), messages.Are(desired-active))))
 		}
 	}
 	return operations
 }
 
-// tooMany returns how many Machines the sets are to lose: those beyond the surge and, when the current set
-// has all its Machines, all others.
+// tooMany returns how many Machines the sets must lose: those beyond the surge, or those beyond the desired
+// number if the current set has all its Machines.
 func tooMany(r *Rollout) int32 {
 	most := r.limit
 	if r.Current != nil && counts.Desired(r.Current) >= r.Desired {
@@ -78,24 +78,26 @@ func (r *Rollout) selection() map[string]bool {
 	return r.selectable()
 }
 
-// mostBlocked is how many Machines are named whose update is blocked.
-const mostBlocked = 3
+// maxBlockedNames is how many Machines with a blocked update a message names.
+const maxBlockedNames = 3
 
-// answerWithin is how long the machine controller may take to look at a candidate. It may be restarted, or be
-// waiting for its lease.
-const answerWithin = time.Minute
+// responseTimeout is how long the machine controller may take to respond to a candidate. It may be restarting
+// or waiting for its lease.
+const responseTimeout = time.Minute
 
-// AnswerIn returns how long the machine controller still has to look at all candidates; 0 if it did, or is late.
-func (r *Rollout) AnswerIn() time.Duration {
-	if r.Nodes == nil || r.Nodes.UnansweredSince.IsZero() {
+// ResponseDeadlineIn returns how long the machine controller may still take to respond to all candidates. It
+// returns 0 if it has responded or is late.
+func (r *Rollout) ResponseDeadlineIn() time.Duration {
+	if r.Nodes == nil || r.Nodes.AwaitingSince.IsZero() {
 		return 0
 	}
-	return max(0, r.Nodes.UnansweredSince.Add(answerWithin).Sub(r.Now))
+	return max(0, r.Nodes.AwaitingSince.Add(responseTimeout).Sub(r.Now))
 }
 
-// unanswered says that candidates wait for a machine controller in vain; empty if none does.
+// unanswered returns a message about candidates to which no machine controller responded in time, or an empty
+// string if there are none.
 func unanswered(r *Rollout) string {
-	if r.Nodes == nil || r.Nodes.UnansweredSince.IsZero() || r.AnswerIn() > 0 {
+	if r.Nodes == nil || r.Nodes.AwaitingSince.IsZero() || r.ResponseDeadlineIn() > 0 {
 		return ""
 	}
 	waiting := slices.DeleteFunc(slices.Clone(r.Nodes.OfOld), func(n Node) bool { return !inplaceupdate.Unanswered(n.Machine, n.Node) })
@@ -103,18 +105,18 @@ func unanswered(r *Rollout) string {
 		return ""
 	}
 	var names []string
-	for _, n := range waiting[:min(len(waiting), mostBlocked)] {
+	for _, n := range waiting[:min(len(waiting), maxBlockedNames)] {
 		names = append(names, n.Machine.Name)
 	}
-	text := "no machine controller answers that the nodes of " + strings.Join(names, ", ")
-	if more := len(waiting) - mostBlocked; more > 0 {
-		text += fmt.Sprintf(" and %s more", messages.Machines(int32(more)))
+	text := "no machine controller has responded to the in-place update of " + strings.Join(names, ", ")
+	if more := len(waiting) - maxBlockedNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
-	return text + " are candidates: none runs, or its version does not update nodes in place"
+	return text + "; check that one is running and that its version supports in-place updates"
 }
 
-// Blocked says what keeps an update in place from its end and does not go away by itself; empty if nothing
-// does.
+// Blocked returns what prevents an in-place update from completing and needs intervention. It returns an empty
+// string if nothing does.
 func (r *Rollout) Blocked() string {
 	if !r.inPlace || !r.MarksNodes {
 		return ""
@@ -125,9 +127,9 @@ func (r *Rollout) Blocked() string {
 	if len(why) == 0 && silent == "" {
 		return ""
 	}
-	said := slices.Clone(why[:min(len(why), mostBlocked)])
-	if more := len(why) - mostBlocked; more > 0 {
-		said = append(said, fmt.Sprintf("and %s more", messages.Machines(int32(more))))
+	said := slices.Clone(why[:min(len(why), maxBlockedNames)])
+	if more := len(why) - maxBlockedNames; more > 0 {
+		said = append(said, fmt.Sprintf("and %d more", more))
 	}
 	if silent != "" {
 		said = append([]string{silent}, said...)
@@ -151,7 +153,7 @@ func planTransfers(r *Rollout) []Operation {
 	return operations
 }
 
-// planSettling removes the label of moved Machines that their sets count.
+// planSettling removes the label of moved Machines once their sets count them.
 func planSettling(r *Rollout) []Operation {
 	if !r.inPlace || r.suspended || r.Nodes == nil || r.Nodes.Stale {
 		return nil
@@ -159,7 +161,7 @@ func planSettling(r *Rollout) []Operation {
 	var operations []Operation
 	for _, set := range r.sets {
 		for _, machine := range r.countable(set) {
-			operations = append(operations, Operation{Action: Settle, Machine: machine, Set: set, Reason: "its set counts it"})
+			operations = append(operations, Operation{Action: Settle, Machine: machine, Set: set, Reason: "its machine set counts it"})
 		}
 	}
 	return operations

@@ -15,15 +15,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// Machines of old sets are updated in place as long as enough others stay available. Those whose nodes were
-// updated move to the current set.
+// Machines of old sets are updated in place as long as enough others remain available. When their nodes are
+// updated, they move to the current set.
 
 // active returns how many Machines of a set are not being deleted.
 func (r *Rollout) active(set *v1alpha1.MachineSet) int32 {
 	return r.count(set, counts.Active)
 }
 
-// moved returns how many Machines were moved to a set, and are to be counted by it.
+// moved returns how many Machines were moved to a set whose replicas may not count them yet.
 func (r *Rollout) moved(set *v1alpha1.MachineSet) int32 {
 	return r.count(set, func(machine *v1alpha1.Machine) bool { return counts.Active(machine) && inplaceupdate.Moved(machine) })
 }
@@ -47,8 +47,8 @@ func (r *Rollout) lacks() int32 {
 	return r.Desired - max(counts.Desired(r.Current), r.active(r.Current))
 }
 
-// usable returns how many Machines are available and take no part in the update. The sets know which of
-// them are ready for long enough.
+// usable returns how many Machines are available and not part of the update. It is limited by what the sets
+// report as available, because only they know which Machines have been ready for long enough.
 func (r *Rollout) usable() int32 {
 	var all int32
 	for _, set := range r.sets {
@@ -67,7 +67,7 @@ func (r *Rollout) usableNow(machine *v1alpha1.Machine) bool {
 	return counts.Active(machine) && counts.Usable(machine) && !inplaceupdate.Undergoing(machine, r.nodeOf[machine.Name])
 }
 
-// undergoing returns how many Machines of old sets take part in the update.
+// undergoing returns how many Machines of old sets are part of the update.
 func (r *Rollout) undergoing() (n int32) {
 	for _, set := range r.Old {
 		for _, machine := range r.Machines[set.Name] {
@@ -79,14 +79,15 @@ func (r *Rollout) undergoing() (n int32) {
 	return n
 }
 
-// selectable returns the names of the Machines whose nodes are selected now: as many as can be spared, and
-// as the current set lacks, of the oldest sets first. A failed one keeps its place until it is replaced.
+// selectable returns the names of the Machines whose nodes are selected now, those of the oldest sets first. It
+// selects as many as the current set lacks and availability allows. A failed Machine counts until it is
+// replaced.
 func (r *Rollout) selectable() map[string]bool {
 	selected := map[string]bool{}
 	if r.Current == nil {
 		return selected
 	}
-	places := min(r.usable()-counts.Clamp(r.least), r.lacks()-r.undergoing())
+	places := min(r.usable()-counts.Clamp(r.minAvailable), r.lacks()-r.undergoing())
 	for _, m := range r.turns() {
 		if int32(len(selected)) >= places {
 			break
@@ -98,14 +99,14 @@ func (r *Rollout) selectable() map[string]bool {
 	return selected
 }
 
-// member is a Machine and its set.
+// member is a Machine with its set.
 type member struct {
 	Machine *v1alpha1.Machine
 	Set     *v1alpha1.MachineSet
 }
 
-// turns returns the Machines of old sets with known nodes in the order in which they are updated, without
-// those of sets that are being deleted or are about to delete Machines.
+// turns returns the Machines of old sets with known nodes, in the order in which they are updated. It leaves
+// out sets that are being deleted or are about to delete Machines.
 func (r *Rollout) turns() []member {
 	var all []member
 	for _, set := range r.Old {
@@ -126,8 +127,8 @@ func (r *Rollout) turns() []member {
 	return all
 }
 
-// transfers returns the Machines whose nodes were updated and that move to the current set now, as many as
-// it lacks. Their sets must have been told to create no others.
+// transfers returns the updated Machines that move to the current set now, at most as many as it lacks. Their
+// sets must be labeled so that they create no Machines.
 func (r *Rollout) transfers() []member {
 	if r.Current == nil {
 		return nil
@@ -146,9 +147,9 @@ func (r *Rollout) transfers() []member {
 	return moves
 }
 
-// countable returns the Machines of a set that were moved, and become like any other: the replicas of the
-// set count them, or all that are wanted, the set has seen that, and the nodes are in use again. Before,
-// the set might delete another Machine.
+// countable returns the moved Machines of a set that can be settled. This requires that the set's replicas
+// count them or that the set has all desired replicas, that the set has observed that, and that the nodes are
+// in use again. Settled earlier, the set might delete another Machine.
 func (r *Rollout) countable(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	full := set == r.Current && counts.Desired(set) >= r.Desired
 	if !set.DeletionTimestamp.IsZero() || !counts.Settled(set) || !full && counts.Desired(set) < r.active(set) {
@@ -161,8 +162,8 @@ func (r *Rollout) countable(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	})
 }
 
-// blocked says of each Machine of an old set why its update does not go on by itself, by the names of the
-// Machines. With manual, that includes those that users are to select.
+// blocked returns why updates of Machines of old sets do not continue without intervention, sorted by Machine
+// name. If manual is true, that includes nodes that users have yet to select.
 func (r *Rollout) blocked(manual bool) []string {
 	var why []string
 	for _, set := range r.Old {
@@ -176,7 +177,8 @@ func (r *Rollout) blocked(manual bool) []string {
 	return why
 }
 
-// whyBlocked says why the update of a Machine does not go on by itself; empty if it does.
+// whyBlocked returns why the update of a Machine does not continue without intervention, or an empty string if
+// it does.
 func whyBlocked(machine *v1alpha1.Machine, node *corev1.Node, manual bool) string {
 	says := inplaceupdate.Read(node)
 	problem := says.Check(machine)
@@ -186,26 +188,26 @@ func whyBlocked(machine *v1alpha1.Machine, node *corev1.Node, manual bool) strin
 	case inplaceupdate.Failed(machine, node):
 		return "the update of its node failed: " + cmp.Or(says.FailureReason, machine.Status.LastOperation.Description)
 	case problem.Blocks:
-		return "the labels of its node are wrong: " + problem.Message
+		return "its node has invalid labels: " + problem.Message
 	case manual && node != nil && inplaceupdate.Selectable(machine, node):
 		return "its node is not selected"
 	}
 	return ""
 }
 
-// spare is a Machine that may be deleted as one of too many.
+// spare is a Machine that may be deleted as surplus.
 type spare struct {
 	set *v1alpha1.MachineSet
-	// usable reports whether it is available and takes no part in the update.
+	// usable reports whether it is available and not part of the update.
 	named, updating, available, usable bool
 }
 
-// surplus returns how many Machines each set loses if there are so many too many: Machines named for
-// deletion, unavailable ones, and others while enough stay available, of old sets first. Machines that are
-// being updated are left to the end of their update, unless none is wanted. The current set loses only what
-// it has beyond the wanted ones.
+// surplus returns how many of the given number of surplus Machines each set loses. It takes Machines named for
+// deletion first, then unavailable ones, then others as long as enough remain available, and prefers old sets.
+// Updates in progress are completed first, unless no Machines are desired. The current set loses only what it
+// has beyond the desired number.
 func (r *Rollout) surplus(rest int32) map[*v1alpha1.MachineSet]int32 {
-	left := r.usable() - counts.Clamp(r.least)
+	left := r.usable() - counts.Clamp(r.minAvailable)
 	taken := map[*v1alpha1.MachineSet]int32{}
 	for _, c := range r.deletable() {
 		has := counts.Desired(c.set) - taken[c.set]
@@ -223,8 +225,8 @@ func (r *Rollout) surplus(rest int32) map[*v1alpha1.MachineSet]int32 {
 	return taken
 }
 
-// deletable returns the Machines that may be deleted as surplus ones, in that order. Within a set, it is
-// the set that chooses, in the same order.
+// deletable returns the Machines that may be deleted as surplus, in order of deletion. Within a set, the set
+// itself chooses, in the same order.
 func (r *Rollout) deletable() []spare {
 	var all []spare
 	for _, set := range r.sets {
@@ -245,7 +247,7 @@ func (r *Rollout) deletable() []spare {
 	return all
 }
 
-// rank is lower for a Machine that is deleted earlier.
+// rank returns the order of deletion. Machines with a lower rank are deleted earlier.
 func (s spare) rank() int {
 	switch {
 	case s.named:
@@ -258,7 +260,7 @@ func (s spare) rank() int {
 	return 1
 }
 
-// unfinished reports whether a Machine takes part in the update, and its result is not known.
+// unfinished reports whether a Machine is part of the update and its result is not known yet.
 func unfinished(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return inplaceupdate.Undergoing(machine, node) && !inplaceupdate.Failed(machine, node) && !inplaceupdate.Updated(machine, node)
 }

@@ -46,8 +46,8 @@ func TestBlocked(t *testing.T) {
 		"the agent says why":        {v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed, failed, "no space left", false, "the update of its node failed: no space left"},
 		"the agent does not":        {v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed, failed, "", false, "the update of its node failed: took too long"},
 		"it is replaced":            {v1alpha1.MachineFailed, v1alpha1.UpdateFailed, failed, "no space left", false, ""},
-		"a label has another value": {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "yes"}, "", false, `the labels of its node are wrong: label ` + candidate + ` is "yes", not "true"`},
-		"a result is no result":     {v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, map[string]string{candidate: "true", selected: "true", result: "done"}, "", false, `the labels of its node are wrong: label ` + result + ` is "done", neither "successful" nor "failed"`},
+		"a label has another value": {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "yes"}, "", false, `its node has invalid labels: label ` + candidate + ` is "yes", not "true"`},
+		"a result is no result":     {v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, map[string]string{candidate: "true", selected: "true", result: "done"}, "", false, `its node has invalid labels: label ` + result + ` is "done", neither "successful" nor "failed"`},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// planClass gives Machines the class that the template names without replacing them. Nothing else is planned in a
-// pass that does something for that.
+// planLiveUpdate gives Machines the class that the template names without replacing them. If it returns
+// operations, nothing else is planned in the pass.
 func planLiveUpdate(r *Rollout) []Operation {
 	var operations []Operation
 	of := func(action Action, machines []*v1alpha1.Machine, why string) {
@@ -19,30 +19,30 @@ func planLiveUpdate(r *Rollout) []Operation {
 			operations = append(operations, Operation{Action: action, Machine: machine, Set: r.LiveUpdate.Set, Reason: why})
 		}
 	}
-	of(ForgetUpdate, r.LiveUpdate.Forgotten(), "the template names its class again")
-	of(AskUpdate, r.LiveUpdate.Unasked(), "the template names another class")
-	of(FollowClass, r.LiveUpdate.Followers(), "its VM can be updated")
+	of(ForgetUpdate, r.LiveUpdate.Obsolete(), "the template names its class again")
+	of(AskUpdate, r.LiveUpdate.ToQuery(), "the template names another class")
+	of(FollowClass, r.LiveUpdate.ToUpdate(), "its VM can be updated")
 	if len(operations) == 0 && r.LiveUpdate.TakesOver() {
 		operations = takeClass(r)
 	}
 	return operations
 }
 
-// takeClass gives the set of the Machines the class, and with it the next revision. A set without Machines that has
-// the template goes first: there must be one only.
+// takeClass gives the class, and with it the next revision, to the set with the Machines. A set without
+// Machines that already has the template is deleted first, because only one set may have it.
 func takeClass(r *Rollout) []Operation {
 	if r.Current != nil {
-		return []Operation{{Action: Prune, Set: r.Current, Reason: fmt.Sprintf("machine set %s gets its template", r.LiveUpdate.Set.Name)}}
+		return []Operation{{Action: Prune, Set: r.Current, Reason: fmt.Sprintf("machine set %s takes over its template", r.LiveUpdate.Set.Name)}}
 	}
 	next := r.LiveUpdate.Set.DeepCopy()
 	r.LiveUpdate.TakeOver(next)
 	revision.Give(next, max(revision.Last(r.Old), revision.Followed(r.Deployment))+1)
-	return []Operation{{Action: TakeClass, Set: r.LiveUpdate.Set, Next: next, Reason: r.LiveUpdate.Says()}}
+	return []Operation{{Action: TakeClass, Set: r.LiveUpdate.Set, Next: next, Reason: r.LiveUpdate.Summary()}}
 }
 
-// planRest replaces the Machines that cannot be updated: more are created first, as far as the surge allows, and then
-// as many go as can be spared. The set deletes those that are retired before others.
-func planRest(r *Rollout) []Operation {
+// planReplacements replaces the Machines that cannot be updated. It first creates more as far as the surge
+// allows, then removes as many as availability allows. The set deletes retired Machines before others.
+func planReplacements(r *Rollout) []Operation {
 	if !r.settled || int(r.LiveUpdate.Set.Status.Replicas) > len(r.LiveUpdate.Machines) {
 		return nil
 	}
@@ -56,6 +56,6 @@ func planRest(r *Rollout) []Operation {
 	if len(operations) > 0 || step.Replicas == counts.Desired(r.Current) {
 		return operations
 	}
-	reason := fmt.Sprintf("%s cannot be updated to the class, and %s replaced", messages.Machines(len(r.LiveUpdate.Rest())), messages.Are(len(r.LiveUpdate.Rest())))
+	reason := fmt.Sprintf("%s cannot be updated to the class and %s replaced", messages.Machines(len(r.LiveUpdate.ToReplace())), messages.Are(len(r.LiveUpdate.ToReplace())))
 	return []Operation{scaleTo(r.Current, step.Replicas, reason)}
 }

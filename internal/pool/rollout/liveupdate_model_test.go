@@ -99,7 +99,7 @@ func TestADryRunOfAClass(t *testing.T) {
 	p.rollTo("b")
 	p.rounds(20)
 	is := status.Progress(p.deployment.Status)
-	if want := "of 3 machines for class \"b\", 2 to be updated, 1 to be replaced"; is.Reason != v1alpha1.DeploymentReasonDryRun || !strings.Contains(is.Message, want) {
+	if want := "3 machines for class \"b\": 2 to be updated, 1 to be replaced"; is.Reason != v1alpha1.DeploymentReasonDryRun || !strings.Contains(is.Message, want) {
 		t.Errorf("Progressing says %s: %s", is.Reason, is.Message)
 	}
 	if len(p.gone) > 0 || p.sets[0].Spec.Template.Spec.Class.Name != "a" {
@@ -108,7 +108,7 @@ func TestADryRunOfAClass(t *testing.T) {
 	p.rollTo("a")
 	p.rounds(20)
 	for _, machine := range p.all() {
-		if asked := liveupdate.Asked(machine); asked != "" {
+		if asked := liveupdate.RequestedClass(machine); asked != "" {
 			t.Errorf("machine %s is still asked about %s", machine.Name, asked)
 		}
 	}

@@ -47,9 +47,9 @@ type modelSet struct {
 	// least is how many machines had to stay available by the plans whose deletions are
 	// still to come, and known how many had failed, in all sets, as far as these plans
 	// could know.
-	least   int32
-	known   int
-	pending bool
+	minAvailable int32
+	known        int
+	pending      bool
 	// wanted is what the deployment wanted when the set was last scaled.
 	wanted int32
 	// scaled tells that machines shall go because a user scaled the deployment.
@@ -206,16 +206,16 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op rollout.Operatio
 		// What is preserved counts as wanted, also if its set has more than it asks for.
 		preserved := counts.Total(f.All(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
 		_, unavailable := rollout.Bounds(f.Deployment)
-		least := int32(min(int64(reserve.Desired(f.Deployment)-unavailable)-preserved, counts.Total(f.All(), counts.Available)))
+		minAvailable := int32(min(int64(reserve.Desired(f.Deployment)-unavailable)-preserved, counts.Total(f.All(), counts.Available)))
 		for _, other := range w.sets {
 			if other.pending { // the deployment may want less by now
-				other.least = min(other.least, least)
+				other.minAvailable = min(other.minAvailable, minAvailable)
 			}
 		}
 		if !s.pending {
-			s.least, s.known = least, known
+			s.minAvailable, s.known = minAvailable, known
 		}
-		s.least, s.known, s.pending = min(s.least, least), min(s.known, known), true
+		s.minAvailable, s.known, s.pending = min(s.minAvailable, minAvailable), min(s.known, known), true
 	}
 	if s.wanted != reserve.Desired(f.Deployment) {
 		s.excuse()
@@ -291,8 +291,8 @@ func (w *model) remove(s *modelSet, m *modelMachine, surplus bool) {
 	for _, other := range w.sets {
 		unforeseen += other.failed
 	}
-	if least := min(s.least, w.least()); was && w.available() < int(least)-unforeseen {
-		w.broken = fmt.Sprintf("a machine of %s is deleted, after which %d are available; at least %d have to be", w.name(s), w.available(), least)
+	if minAvailable := min(s.minAvailable, w.minAvailable()); was && w.available() < int(minAvailable)-unforeseen {
+		w.broken = fmt.Sprintf("a machine of %s is deleted, after which %d are available; at least %d have to be", w.name(s), w.available(), minAvailable)
 	}
 }
 
@@ -426,7 +426,7 @@ func (s *modelSet) excuse() {
 	}
 }
 
-func (w *model) least() int32 {
+func (w *model) minAvailable() int32 {
 	_, unavailable := rollout.Bounds(w.deployment)
 	return reserve.Desired(w.deployment) - unavailable
 }

@@ -10,19 +10,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/deletion"
 )
 
-// Named is an entry of the annotation by which an autoscaler names Machines for deletion.
+// Named is an entry of the annotation in which an autoscaler names Machines for deletion.
 type Named struct {
 	// Name of the Machine.
 	Name string
-	// Time at which it was named, as written there; empty in the old form, which has names only.
+	// Time is when it was named, as written in the annotation. It is empty in the old format, which has only
+	// names.
 	Time string
-	// Machine of that name, if it exists and is the deployment's.
+	// Machine is the Machine of that name, if it exists and belongs to the deployment.
 	Machine *v1alpha1.Machine
 }
 
-// ParseNamed reads the annotation by which an autoscaler names Machines: NAME~TIME, separated by
-// commas, or in its old form NAME only. Other entries are left out. If a name occurs twice, the latest
-// time counts.
+// ParseNamed parses the annotation in which an autoscaler names Machines. Entries have the form NAME~TIME or,
+// in the old format, NAME, and are separated by commas. Invalid entries are ignored. If a name occurs twice,
+// the latest time is used.
 func ParseNamed(text string) []Named {
 	var entries []Named
 	known := map[string]int{}
@@ -43,7 +44,7 @@ func ParseNamed(text string) []Named {
 	return entries
 }
 
-// since returns when a Machine was named. The old form has no time: the last scaling or mark counts.
+// since returns when a Machine was named. In the old format, that is the time of the last scaling or mark.
 func (n Named) since(r *Rollout) string {
 	was := ""
 	if n.Machine != nil {
@@ -55,8 +56,8 @@ func (n Named) since(r *Rollout) string {
 // exists reports whether the Machine exists and is not being deleted.
 func (n Named) exists() bool { return n.Machine != nil && n.Machine.DeletionTimestamp.IsZero() }
 
-// pending reports whether the Machine is still to be deleted by its name. Its set deletes a Failed one
-// in any case; but if it is preserved, the set must know that no other is deleted instead.
+// pending reports whether the Machine must still be deleted by name. Its set deletes a Failed Machine anyway.
+// But if the Machine is preserved, the set must know not to delete another one instead.
 func (n Named) pending(now time.Time) bool {
 	if !n.exists() {
 		return false
@@ -71,7 +72,8 @@ func (n Named) pending(now time.Time) bool {
 	}
 }
 
-// planMarks marks the Machines named for deletion. Scaled before that, a set would delete others.
+// planMarks marks the Machines named for deletion. If a set were scaled down before that, it would delete
+// others.
 func planMarks(r *Rollout) []Operation {
 	var operations []Operation
 	for _, n := range r.Named {
@@ -84,7 +86,7 @@ func planMarks(r *Rollout) []Operation {
 	return operations
 }
 
-// pendingNames returns the annotation with the Machines that are still to be deleted.
+// pendingNames returns the annotation value with the Machines that are still to be deleted.
 func pendingNames(r *Rollout) string {
 	var entries []string
 	for _, n := range r.Named {
@@ -95,9 +97,9 @@ func pendingNames(r *Rollout) string {
 	return strings.Join(entries, ",")
 }
 
-// scaledAt returns when an autoscaler last scaled the deployment; empty if none did. One that names
-// Machines in the old form may not write that. Then it is the time that the names get, so that their sets
-// delete them at once, as in MCM.
+// scaledAt returns when an autoscaler last scaled the deployment, or an empty string if none did. Autoscalers
+// that name Machines in the old format may not write this time. In that case the time given to the names is
+// used, so that the sets delete the Machines immediately, as in MCM.
 func scaledAt(r *Rollout) string {
 	at := r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
 	for _, n := range r.Named {

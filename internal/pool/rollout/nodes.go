@@ -16,12 +16,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// NodeChange is a node as the cache has it, and as it is to be, without its status.
+// NodeChange is a node as it is in the cache and as it should be. New has no status.
 type NodeChange struct{ Old, New *corev1.Node }
 
-// planNodes marks the nodes of an update: old ones so that pods avoid them, all so that autoscalers do not
-// remove them. Afterwards it removes the marks. For an update in place, it also nominates and selects
-// nodes, and takes updated ones back into use.
+// planNodes marks the nodes of a rollout: nodes of old sets so that Pods avoid them, and all nodes so that
+// autoscalers do not remove them. When the rollout is complete, it removes the marks. For an in-place update,
+// it also selects nodes and returns updated ones to use.
 func planNodes(r *Rollout) []Operation {
 	if r.Nodes == nil || r.Deployment.Spec.Paused {
 		return nil
@@ -48,36 +48,37 @@ func planNodes(r *Rollout) []Operation {
 		operations = append(operations, patchOld(r, ofOld, selected))
 	}
 	if len(ofCurrent) > 0 {
-		op := Operation{Action: PatchNodes, Nodes: ofCurrent, Reason: countNodes(ofCurrent, "of new machines, during the rollout")}
+		op := Operation{Action: PatchNodes, Nodes: ofCurrent, Reason: countNodes(ofCurrent) + " of new machines updated during the rollout"}
 		if !marks {
-			op.Reason, op.Topic = countNodes(ofCurrent, "released: the rollout is over"), v1alpha1.DeploymentReasonNodesUnmarked
+			op.Reason, op.Topic = "Unmarked "+countNodes(ofCurrent)+": the rollout is complete", v1alpha1.DeploymentReasonNodesUnmarked
 		}
 		operations = append(operations, op)
 	}
 	return operations
 }
 
-// patchOld is the operation that changes nodes of old sets. Those of the selected Machines are updated in place.
+// patchOld returns the operation that changes nodes of old sets. The nodes of the selected Machines are updated
+// in place.
 func patchOld(r *Rollout, nodes []NodeChange, selected map[string]bool) Operation {
-	what := "of machines that will be replaced"
+	what := "replaced"
 	if r.inPlace {
-		what = "of machines that will be updated in place"
+		what = "updated in place"
 	}
-	op := Operation{Action: PatchNodes, Nodes: nodes, Reason: countNodes(nodes, what)}
+	op := Operation{Action: PatchNodes, Nodes: nodes, Reason: fmt.Sprintf("Marked %s of machines that will be %s", countNodes(nodes), what)}
 	unmarked := func(set *v1alpha1.MachineSet) bool {
 		return counts.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
 	}
 	switch {
 	case len(selected) > 0:
-		op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, fmt.Sprintf("%s to be updated in place", strings.Join(slices.Sorted(maps.Keys(selected)), ", "))
+		op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, "Selected for an in-place update: "+strings.Join(slices.Sorted(maps.Keys(selected)), ", ")
 	case slices.ContainsFunc(r.Old, unmarked):
-		op.Topic = v1alpha1.DeploymentReasonNodesMarked // there was no event yet
+		op.Topic = v1alpha1.DeploymentReasonNodesMarked // no event was recorded yet
 	}
 	return op
 }
 
-// updateOld makes the node of an old set a candidate, and selects it if wanted. If its Machine came to the
-// set by an update, and the template changed since, that update is finished first.
+// updateOld makes the node of an old set a candidate, and selects it if selected is true. If an update moved
+// its Machine to this set and the template changed since, that update is finished first.
 func updateOld(n Node, node *corev1.Node, selected bool) {
 	if inplaceupdate.Moved(n.Machine) && node.Labels[v1alpha1.LabelKeyNodeUpdateResult] != "" {
 		inplaceupdate.Finish(node)
@@ -85,46 +86,46 @@ func updateOld(n Node, node *corev1.Node, selected bool) {
 	inplaceupdate.Nominate(node, selected)
 }
 
-// updateCurrent takes an updated node of the current set back into use. A node that was selected before its
-// set became the current one is updated to the end, since its drain may have begun. Others are no
-// candidates any more.
+// updateCurrent returns an updated node of the current set to use. If a node was selected before its set became
+// the current one, its update is completed, because its drain may have begun. Other nodes stop being
+// candidates.
 func updateCurrent(n Node, node *corev1.Node) {
 	switch {
 	case inplaceupdate.Updated(n.Machine, n.Node), inplaceupdate.Moved(n.Machine) && inplaceupdate.Labelled(node):
 		inplaceupdate.Finish(node)
 	case inplaceupdate.Updating(n.Machine) && n.Machine.Status.CurrentStatus.Phase != v1alpha1.MachineInPlaceUpdateSuccessful && !inplaceupdate.Finished(n.Node):
-		inplaceupdate.Nominate(node, false) // one that is finished keeps that phase, or an old condition, for a while
+		inplaceupdate.Nominate(node, false) // a finished node keeps that phase or an old condition for a while
 	case !inplaceupdate.Failed(n.Machine, n.Node) && !inplaceupdate.SelectedCandidate(node):
 		inplaceupdate.Withdraw(node)
 	}
 }
 
-func countNodes(nodes []NodeChange, what string) string {
+func countNodes(nodes []NodeChange) string {
 	if len(nodes) == 1 {
-		return "1 node " + what
+		return "1 node"
 	}
-	return fmt.Sprintf("%d nodes %s", len(nodes), what)
+	return fmt.Sprintf("%d nodes", len(nodes))
 }
 
-// changed returns the nodes that change makes a difference to.
+// changed returns the nodes that the given function changes.
 func changed(nodes []Node, change func(Node, *corev1.Node)) []NodeChange {
 	var result []NodeChange
-	var node corev1.Node // one for all: most need no change, and nodes are large
+	var node corev1.Node // reused: most nodes need no change, and they are large
 	for _, n := range nodes {
 		node = *n.Node
 		node.Annotations, node.Labels, node.Spec.Taints = maps.Clone(node.Annotations), maps.Clone(node.Labels), slices.Clone(node.Spec.Taints)
 		change(n, &node)
 		if !maps.Equal(node.Annotations, n.Node.Annotations) || !maps.Equal(node.Labels, n.Node.Labels) ||
 			node.Spec.Unschedulable != n.Node.Spec.Unschedulable || !slices.EqualFunc(node.Spec.Taints, n.Node.Spec.Taints, SameTaint) {
-			node.Status = corev1.NodeStatus{} // it stays, and is most of a node
+			node.Status = corev1.NodeStatus{} // the status does not change and is most of a node
 			result = append(result, NodeChange{n.Node, node.DeepCopy()})
 		}
 	}
 	return result
 }
 
-// protect keeps autoscalers from removing a node while the rollout lasts, or its Machine is preserved.
-// An annotation of a user is left alone.
+// protect prevents autoscalers from removing a node during the rollout, and while its Machine is preserved. It
+// does not change an annotation that a user set.
 func protect(r *Rollout, n Node, node *corev1.Node) {
 	_, users := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabled]
 	switch {
@@ -137,14 +138,14 @@ func protect(r *Rollout, n Node, node *corev1.Node) {
 	}
 }
 
-// protected reports whether a rollout keeps autoscalers from removing a node.
+// protected reports whether a rollout prevents autoscalers from removing a node.
 func protected(node *corev1.Node) bool {
 	_, ours := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM]
 	return ours
 }
 
-// NodesUnmarked reports whether the rollout is over, no node has its marks or labels of an update in place,
-// and the plan changes none.
+// NodesUnmarked reports whether the rollout is complete, no node has marks or labels of an in-place update, and
+// the plan changes no nodes.
 func (r *Rollout) NodesUnmarked(plan []Operation) bool {
 	patches := func(op Operation) bool { return op.Action == PatchNodes }
 	marked := func(n Node) bool { return protected(n.Node) || r.inPlace && inplaceupdate.Labelled(n.Node) }
@@ -152,8 +153,8 @@ func (r *Rollout) NodesUnmarked(plan []Operation) bool {
 		!slices.ContainsFunc(r.Nodes.OfOld, marked) && !slices.ContainsFunc(r.Nodes.OfCurrent, marked)
 }
 
-// ProtectedFor returns the time until a preservation ends that keeps a node protected beyond the
-// rollout; 0 if none does.
+// ProtectedFor returns the time until the first preservation expires that keeps a node protected beyond the
+// rollout. It returns 0 if there is none.
 func (r *Rollout) ProtectedFor() time.Duration {
 	if r.Nodes == nil || !r.RolledOut {
 		return 0
@@ -176,5 +177,5 @@ var ourTaint = corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Value: isTru
 
 func isOurTaint(taint corev1.Taint) bool { return taint.MatchTaint(&ourTaint) }
 
-// SameTaint reports whether two taints are equal, but for when they were added.
+// SameTaint reports whether two taints are equal, ignoring the time when they were added.
 func SameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }

@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Plan returns what brings the deployment closer to its goal, in order. Before anything is counted,
-// it has to be clear which sets are the deployment's, which template is wanted, and which Machines
-// are deleted first. What follows the marks is only carried out if no mark can be made.
+// Plan returns the operations that bring the deployment closer to its spec, in order. Ownership, rollbacks and
+// live updates come first and end the plan, because the number of Machines depends on them. Operations after a
+// Mark are carried out only if no Machine can be marked.
 func Plan(r *Rollout) []Operation {
 	if operations := planOwnership(r); len(operations) > 0 {
 		return operations
@@ -43,8 +43,8 @@ func planSets(r *Rollout) []Operation {
 	return slices.Concat(operations, planSettling(r), planHistory(r))
 }
 
-// planReserve returns how many replicas of each set are a reserve once the operations are carried out; the key nil is a
-// new set.
+// planReserve returns how many replicas of each set are excess replicas once the operations are carried out.
+// The key nil stands for a new set.
 func planReserve(r *Rollout, replicas []Operation) map[*v1alpha1.MachineSet]int32 {
 	sets := reserve.Sets{Deployment: r.Deployment, Current: r.Current, Old: r.Old, Machines: r.Machines, Planned: map[*v1alpha1.MachineSet]int32{}}
 	for _, op := range replicas {
@@ -58,7 +58,7 @@ func planReserve(r *Rollout, replicas []Operation) map[*v1alpha1.MachineSet]int3
 	return reserve.Plan(sets)
 }
 
-// next returns the set as an operation creates or scales it, with so many replicas in excess.
+// next returns the set that an operation creates or scales, with the given number of excess replicas.
 func next(r *Rollout, op Operation, excess int32) *v1alpha1.MachineSet {
 	if op.Action == Create {
 		set := r.NewSet(op.Replicas)
@@ -78,10 +78,10 @@ func next(r *Rollout, op Operation, excess int32) *v1alpha1.MachineSet {
 // planReplicas creates the current set and scales all of them.
 func planReplicas(r *Rollout) []Operation {
 	switch {
-	case r.suspended: // the status says why
+	case r.suspended: // the status reports the reason
 		return planSuspended(r)
-	case len(r.LiveUpdate.Rest()) > 0:
-		return planRest(r)
+	case len(r.LiveUpdate.ToReplace()) > 0:
+		return planReplacements(r)
 	case r.replaced && !(r.Current != nil && r.reduced(r.Current)):
 		return planCurrent(r)
 	case r.Deployment.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
@@ -93,13 +93,13 @@ func planReplicas(r *Rollout) []Operation {
 	}
 }
 
-// planOwnership adopts orphans, and releases sets that do not match any more.
+// planOwnership adopts orphans and releases sets that no longer match.
 func planOwnership(r *Rollout) []Operation {
 	var operations []Operation
 	selects := Selects(r.Deployment)
 	for _, set := range r.sets {
 		if set.DeletionTimestamp.IsZero() && !selects(set) {
-			operations = append(operations, Operation{Action: Release, Set: set, Reason: "its labels do not match the selector any more"})
+			operations = append(operations, Operation{Action: Release, Set: set, Reason: "its labels no longer match the selector"})
 		}
 	}
 	for _, set := range r.Orphans {
@@ -113,22 +113,22 @@ func scaleTo(set *v1alpha1.MachineSet, replicas int32, reason string) Operation 
 	return Operation{Action: Scale, Set: set, Replicas: replicas, Reason: reason}
 }
 
-// wants says how many Machines the deployment wants.
-func wants(r *Rollout) string {
-	text := "the deployment wants " + messages.Machines(r.Deployment.Spec.Replicas)
+// desired describes how many replicas the deployment should have.
+func desired(r *Rollout) string {
+	text := messages.Replicas(r.Deployment.Spec.Replicas) + " desired"
 	if excess := reserve.Excess(r.Deployment); excess > 0 {
-		text += fmt.Sprintf(" and %d in excess", excess)
+		text += fmt.Sprintf(", plus %d in excess", excess)
 	}
 	return text
 }
 
-// planCurrent gives the current set all replicas.
+// planCurrent gives all replicas to the current set.
 func planCurrent(r *Rollout) []Operation {
 	if r.Current == nil {
-		return []Operation{{Action: Create, Replicas: r.Desired, Reason: "there is no machine set for this template yet"}}
+		return []Operation{{Action: Create, Replicas: r.Desired, Reason: "no machine set has this template yet"}}
 	}
 	if r.Current.Spec.Replicas == r.Desired {
 		return nil
 	}
-	return []Operation{scaleTo(r.Current, r.Desired, wants(r))}
+	return []Operation{scaleTo(r.Current, r.Desired, desired(r))}
 }

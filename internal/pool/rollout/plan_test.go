@@ -209,7 +209,7 @@ func TestPlanSaysWhy(t *testing.T) {
 	if len(operations) != 1 {
 		t.Fatalf("got %+v", operations)
 	}
-	const want = "6 of its machines are unavailable, and 1 can be spared, since 3 of all are available and 2 have to be"
+	const want = "6 of its machines are unavailable, and 1 machine can be removed (3 available, at least 2 required)"
 	if operations[0].Reason != want {
 		t.Errorf("got %q, want %q", operations[0].Reason, want)
 	}

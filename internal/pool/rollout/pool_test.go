@@ -38,7 +38,7 @@ type pool struct {
 	// planned is what the deployment asked for when it was planned last.
 	planned size
 	// least is how many of those for pods have to run, by each plan that a set has yet to carry out.
-	least int
+	minAvailable int
 	// broken says what must not happen, and did.
 	broken string
 }
@@ -104,8 +104,8 @@ func (p *pool) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 func (p *pool) plan() {
 	p.planned = sizeOf(p.deployment)
 	bound := int(p.planned.Replicas - p.planned.Unavailable)
-	if p.least = min(p.least, bound); !slices.ContainsFunc(p.sets, func(set *v1alpha1.MachineSet) bool { return !p.idle(set) }) {
-		p.least = bound
+	if p.minAvailable = min(p.minAvailable, bound); !slices.ContainsFunc(p.sets, func(set *v1alpha1.MachineSet) bool { return !p.idle(set) }) {
+		p.minAvailable = bound
 	}
 	f := rollout.NewFacts(p.deployment, p.sets, fixture.Noon)
 	f.LiveUpdate = liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
@@ -115,7 +115,7 @@ func (p *pool) plan() {
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	r := rollout.New(f)
 	for _, op := range rollout.Plan(r) {
-		outcome.Ended = outcome.Ended || op.Ends()
+		outcome.Ended = outcome.Ended || op.EndsPass()
 		p.apply(f, op, &outcome)
 	}
 	if outcome.Ended {
@@ -256,7 +256,7 @@ func (p *pool) running(machines []*v1alpha1.Machine) (n int) {
 
 // reconcileMachine lets a Machine run, answer, and have its VM updated.
 func (p *pool) reconcileMachine(machine *v1alpha1.Machine) {
-	switch asked := liveupdate.Asked(machine); {
+	switch asked := liveupdate.RequestedClass(machine); {
 	case machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending:
 		machine.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
 	case machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || asked == "":

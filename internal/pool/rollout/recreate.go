@@ -7,7 +7,7 @@ func planRecreate(r *Rollout) []Operation {
 	var operations []Operation
 	for _, set := range r.Old {
 		if counts.Desired(set) > 0 {
-			operations = append(operations, scaleTo(set, 0, "the strategy Recreate removes all old machines first"))
+			operations = append(operations, scaleTo(set, 0, "the strategy Recreate removes all old machines before it creates new ones"))
 		}
 	}
 	return operations

@@ -68,8 +68,8 @@ func TestReserveOfAPool(t *testing.T) {
 			if p.broken != "" {
 				t.Fatalf("%s: %s", p.broken, p)
 			}
-			if is := p.usable(); is < min(before, p.least) {
-				t.Fatalf("%d machines run for pods, %d did before, and %d have to: %s", is, before, p.least, p)
+			if is := p.usable(); is < min(before, p.minAvailable) {
+				t.Fatalf("%d machines run for pods, %d did before, and %d have to: %s", is, before, p.minAvailable, p)
 			}
 			surge, _ := rollout.Bounds(p.deployment)
 			if is, most := p.promised(), p.planned.Replicas+p.planned.Excess+surge; is > max(promised, most) {

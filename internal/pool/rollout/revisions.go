@@ -13,10 +13,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
-// isTrue is the value of labels and annotations that say yes.
+// isTrue is the value of labels and annotations that are set.
 const isTrue = "True"
 
-// notCopied are the annotations of a deployment that its sets do not get.
+// notCopied are the annotations of a deployment that are not copied to its sets.
 var notCopied = []string{
 	"kubectl.kubernetes.io/last-applied-configuration",
 	v1alpha1.AnnotationKeyRevision,
@@ -41,12 +41,12 @@ func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string
 	return copied
 }
 
-// operational are the annotations of a deployment that control how its Machines are created and deleted,
-// whatever their template. Old sets get them, too, and a rollback leaves them. An old set keeps all
-// others, and a rollback brings them back; MCM overwrites those whenever it scales a set.
+// operational are the annotations of a deployment that control how Machines are created and deleted,
+// independent of the template. Old sets get them too, and a rollback does not change them. Old sets keep their
+// values of all other annotations, and a rollback restores those. MCM overwrites them whenever it scales a set.
 var operational = []string{v1alpha1.AnnotationKeyLastReplicaChange, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
 
-// setReplicaAnnotations records for which size of the deployment a set was last scaled.
+// setReplicaAnnotations records the size of the deployment for which a set was last scaled.
 func setReplicaAnnotations(set *v1alpha1.MachineSet, r *Rollout, size int32) {
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(size)))
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(size)+int(r.surge)))
@@ -65,14 +65,14 @@ func (r *Rollout) TemplateRevision() int64 {
 	}
 }
 
-// Annotated returns a deployment with the metadata that follow from its sets: the revision, whether a
-// set is frozen, which of the named Machines are still to be deleted, and since when.
+// Annotated returns a copy of a deployment with the metadata that follows from its sets: the revision, whether
+// a set is frozen, and which named Machines are still to be deleted, since when.
 func (r *Rollout) Annotated(deployment *v1alpha1.MachineDeployment) *v1alpha1.MachineDeployment {
 	deployment = deployment.DeepCopy()
 	if r.Current != nil && revision.Number(r.Current) > revision.Followed(deployment) {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, r.Current.Annotations[v1alpha1.AnnotationKeyRevision])
 	}
-	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have it
+	delete(deployment.Annotations, v1alpha1.AnnotationKeyUnfreeze) // its sets have the annotation now
 	if slices.ContainsFunc(r.sets, scale.Frozen) {
 		metav1.SetMetaDataLabel(&deployment.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
 	} else {
@@ -89,33 +89,33 @@ func (r *Rollout) Annotated(deployment *v1alpha1.MachineDeployment) *v1alpha1.Ma
 	return deployment
 }
 
-// planRollback answers spec.rollbackTo, unless the deployment is paused.
+// planRollback carries out or refuses spec.rollbackTo, unless the deployment is paused.
 func planRollback(r *Rollout) []Operation {
 	to := r.Deployment.Spec.RollbackTo
 	if to == nil || r.Deployment.Spec.Paused {
 		return nil
 	}
-	answered := r.Deployment.DeepCopy()
-	answered.Spec.RollbackTo = nil
-	op := Operation{Action: Refuse, Topic: v1alpha1.DeploymentReasonRevisionNotFound, Deployment: answered}
+	next := r.Deployment.DeepCopy()
+	next.Spec.RollbackTo = nil
+	op := Operation{Action: Refuse, Topic: v1alpha1.DeploymentReasonRevisionNotFound, Deployment: next}
 	target := revision.Pick(r.sets, to.Revision)
 	switch {
 	case target == nil && to.Revision == 0:
-		op.Reason = "spec.rollbackTo: there is no earlier revision"
+		op.Reason = "spec.rollbackTo: no earlier revision exists"
 	case target == nil:
-		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: there is no machine set of revision %d", to.Revision)
+		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: no machine set has revision %d", to.Revision)
 	case revision.Same(&target.Spec.Template, &r.Deployment.Spec.Template):
 		op.Topic = v1alpha1.DeploymentReasonTemplateUnchanged
-		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: the template is that of revision %d already", revision.Number(target))
+		op.Reason = fmt.Sprintf("spec.rollbackTo.revision: the template is already that of revision %d", revision.Number(target))
 	default:
-		rollBack(answered, target)
+		rollBack(next, target)
 		op.Action, op.Set, op.Topic = RollBack, target, v1alpha1.DeploymentReasonRollback
 		op.Reason = fmt.Sprintf("Rolled back deployment %q to revision %d", r.Deployment.Name, revision.Number(target))
 	}
 	return []Operation{op}
 }
 
-// rollBack gives a deployment the template of an old set, and the annotations that belong to it.
+// rollBack restores the template of an old set and the annotations that belong to it.
 func rollBack(deployment *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) {
 	set.Spec.Template.DeepCopyInto(&deployment.Spec.Template)
 	delete(deployment.Spec.Template.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)

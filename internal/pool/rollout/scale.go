@@ -18,14 +18,14 @@ type share struct {
 	replicas int32
 }
 
-// available returns how many Machines of the set stay available. The set deletes no preserved ones.
+// available returns how many Machines of the set remain available. The set does not delete preserved ones.
 func (s share) available() int32 {
 	return max(0, min(counts.Available(s.set), s.replicas-counts.PreservedFailed(s.set)))
 }
 
-// planScaleDown takes Machines from all sets of a rollout whose deployment was scaled down: first those
-// named for deletion, then from every set in proportion to its size. It leaves enough available, and
-// takes unusable Machines instead.
+// planScaleDown takes Machines from all sets of a rollout whose deployment was scaled down. It first takes
+// Machines named for deletion, then Machines from every set in proportion to its size. It keeps enough Machines
+// available and takes unusable ones instead.
 func planScaleDown(r *Rollout) []Operation {
 	var shares []share
 	for _, set := range r.used {
@@ -33,7 +33,7 @@ func planScaleDown(r *Rollout) []Operation {
 	}
 	rest := takeNamed(r, shares, r.excess)
 	if last := &shares[len(shares)-1]; last.set == r.Current && last.replicas > r.Desired {
-		take := last.replicas - r.Desired // it is never to have more
+		take := last.replicas - r.Desired // it must never have more
 		last.replicas, rest = last.replicas-take, max(0, rest-take)
 	}
 	takeInProportion(r, shares, rest)
@@ -41,13 +41,13 @@ func planScaleDown(r *Rollout) []Operation {
 	var operations []Operation
 	for _, s := range shares {
 		if s.replicas < counts.Desired(s.set) {
-			operations = append(operations, scaleTo(s.set, s.replicas, wants(r)+", and all sets give their share"))
+			operations = append(operations, scaleTo(s.set, s.replicas, desired(r)+"; all machine sets are scaled down in proportion to their sizes"))
 		}
 	}
 	return operations
 }
 
-// planScaleUp gives all sets in use more Machines, in proportion to their sizes, as there is room.
+// planScaleUp gives Machines to all sets in use, in proportion to their sizes, as far as the limits allow.
 func planScaleUp(r *Rollout) []Operation {
 	used := slices.Clone(r.used)
 	slices.Reverse(used) // the newer first
@@ -59,7 +59,7 @@ func planScaleUp(r *Rollout) []Operation {
 		more := int32(math.Round(float64(rest) * float64(counts.Desired(set)) / float64(of)))
 		rest, of = rest-more, of-counts.Desired(set)
 		if more > 0 {
-			op := scaleTo(set, counts.Desired(set)+more, wants(r)+", and all sets in use get their share")
+			op := scaleTo(set, counts.Desired(set)+more, desired(r)+"; all machine sets in use are scaled up in proportion to their sizes")
 			op.size = size
 			operations = append(operations, op)
 		}
@@ -67,7 +67,7 @@ func planScaleUp(r *Rollout) []Operation {
 	return operations
 }
 
-// takeNamed takes Machines named for deletion, and returns how many others are to be taken.
+// takeNamed takes Machines named for deletion, and returns how many others remain to be taken.
 func takeNamed(r *Rollout, shares []share, rest int32) int32 {
 	for i := range shares {
 		s := &shares[i]
@@ -80,7 +80,8 @@ func takeNamed(r *Rollout, shares []share, rest int32) int32 {
 	return rest
 }
 
-// takeInProportion takes from every set in proportion to its size, the largest first, then the rest.
+// takeInProportion takes Machines from every set in proportion to its size, the largest set first. It then
+// takes the remaining ones in the same order.
 func takeInProportion(r *Rollout, shares []share, rest int32) {
 	bySize := make([]*share, len(shares))
 	for i := range shares {
@@ -97,28 +98,28 @@ func takeInProportion(r *Rollout, shares []share, rest int32) {
 	}
 }
 
-// proportional returns the size of a set in the resized deployment, whose former size is annotated.
+// proportional returns the size of a set in the resized deployment, whose former size is in an annotation.
 func proportional(r *Rollout, set *v1alpha1.MachineSet) int32 {
 	of, err := strconv.ParseInt(set.Annotations[v1alpha1.AnnotationKeyMaxReplicas], 10, 32)
-	if err != nil || of <= 0 || r.suspended && !r.begun { // in the last case there was a surge, and is none
+	if err != nil || of <= 0 || r.suspended && !r.begun { // in the last case there was a surge, and there is none now
 		of = counts.Total(r.sets, counts.Desired)
 	}
 	size := math.Round(float64(counts.Desired(set)) * float64(r.limit) / float64(of))
 	return int32(min(size, math.MaxInt32))
 }
 
-// keepAvailable gives back Machines that have to stay available, to the current set first, and takes
-// unusable ones instead.
+// keepAvailable gives back Machines that must remain available, to the current set first, and takes unusable
+// ones instead.
 func keepAvailable(r *Rollout, shares []share) {
-	least := min(r.least, counts.Total(r.sets, counts.Available))
+	minAvailable := min(r.minAvailable, counts.Total(r.sets, counts.Available))
 	var left, given int64
 	for _, s := range shares {
 		left += int64(s.available())
 	}
-	for i := len(shares) - 1; i >= 0 && left < least; i-- { // the current one comes last
+	for i := len(shares) - 1; i >= 0 && left < minAvailable; i-- { // the current one comes last
 		s := &shares[i]
 		was, had, preserved := s.replicas, s.available(), counts.PreservedFailed(s.set)
-		s.replicas = counts.Clamp(min(int64(max(s.replicas, preserved))+least-left, int64(max(s.replicas, preserved+counts.Available(s.set)))))
+		s.replicas = counts.Clamp(min(int64(max(s.replicas, preserved))+minAvailable-left, int64(max(s.replicas, preserved+counts.Available(s.set)))))
 		left += int64(s.available() - had)
 		given += int64(s.replicas - was)
 	}

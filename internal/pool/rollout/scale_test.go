@@ -81,9 +81,9 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 		if most := deployment.Spec.Replicas + r.surge; rest > most {
 			t.Fatalf("%d are left, at most %d may be", rest, most)
 		}
-		least := int32(min(int64(deployment.Spec.Replicas-r.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available)))
-		if available < least {
-			t.Fatalf("%d stay available, at least %d have to", available, least)
+		minAvailable := int32(min(int64(deployment.Spec.Replicas-r.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available)))
+		if available < minAvailable {
+			t.Fatalf("%d stay available, at least %d have to", available, minAvailable)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
-// NewSet returns a new set of the deployment's template, none of whose replicas is in excess.
+// NewSet returns a new set with the deployment's template. None of its replicas are excess replicas.
 func (r *Rollout) NewSet(replicas int32) *v1alpha1.MachineSet {
 	deployment := r.Deployment
 	hash := revision.Hash(&deployment.Spec.Template, ptr.Deref(deployment.Status.CollisionCount, 0))
@@ -56,15 +56,15 @@ func withHash(labels map[string]string, hash string) map[string]string {
 	return labelled
 }
 
-// Kind is the kind of deployments.
+// Kind is the group, version and kind of MachineDeployment.
 var Kind = v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment")
 
-// OwnerReference returns the reference by which a deployment controls its sets.
+// OwnerReference returns the owner reference that makes a deployment the controller of a set.
 func OwnerReference(deployment *v1alpha1.MachineDeployment) metav1.OwnerReference {
 	return *metav1.NewControllerRef(deployment, Kind)
 }
 
-// planRefresh updates sets that are not scaled. While others are scaled, none records a new size.
+// planRefresh updates sets that are not scaled. It records no new sizes while other sets are scaled.
 func planRefresh(r *Rollout, replicas []Operation, excess map[*v1alpha1.MachineSet]int32) []Operation {
 	var operations []Operation
 	for _, set := range r.sets {
@@ -79,21 +79,23 @@ func planRefresh(r *Rollout, replicas []Operation, excess map[*v1alpha1.MachineS
 		if equality.Semantic.DeepEqual(set, next) {
 			continue
 		}
-		op := Operation{Action: Refresh, Set: set, Next: next, Reason: "the deployment has changed in what needs no new machines"}
+		op := Operation{Action: Refresh, Set: set, Next: next, Reason: "the deployment changed in fields that need no new machines"}
 		if equality.Semantic.DeepEqual(set.Spec, next.Spec) {
-			op.Reason = "its annotations follow the deployment and its rollout"
+			op.Reason = "its annotations were updated from the deployment and its rollout"
 		}
 		operations = append(operations, op)
 	}
 	return operations
 }
 
-// idle reports cheaply whether a set takes over nothing, as hundreds of old ones do.
+// idle is a cheap check that a set has nothing to copy from the deployment, as is the case for hundreds of old
+// sets.
 func idle(r *Rollout, set *v1alpha1.MachineSet) bool {
 	return set != r.Current && counts.Desired(set) == 0 && !scale.Frozen(set) && !mayPreserve(set)
 }
 
-// refreshed returns a set of so many replicas, some of them in excess, with all that it takes over from the deployment.
+// refreshed returns a copy of a set with the given numbers of replicas and excess replicas, and with everything
+// that it copies from the deployment.
 func refreshed(r *Rollout, set *v1alpha1.MachineSet, replicas, excess int32) *v1alpha1.MachineSet {
 	next := set.DeepCopy()
 	next.Spec.Replicas = replicas
@@ -121,10 +123,10 @@ func refreshed(r *Rollout, set *v1alpha1.MachineSet, replicas, excess int32) *v1
 	return next
 }
 
-// mayGrow allows the current set to create Machines. In an update in place it does so once the replicas of
-// the set are, or were, no more than it has: it may have been an old one, from which Machines were moved or deleted.
-// Otherwise it does so when an old set becomes the current one, which may have the label from updates in
-// place, before the deployment got another strategy. Else the label is a user's.
+// mayGrow removes the label that prevents the current set from creating Machines. During an in-place update, it
+// does so if the set's former or next replicas do not exceed its Machines, because the set may have been an old
+// one that lost Machines. With another strategy, it does so when an old set becomes the current one, because
+// the label may come from an earlier in-place update. Otherwise the label belongs to the user.
 func mayGrow(r *Rollout, set, next *v1alpha1.MachineSet) {
 	may := revision.Number(set) <= revision.Last(r.Old)
 	if r.inPlace {
@@ -135,7 +137,7 @@ func mayGrow(r *Rollout, set, next *v1alpha1.MachineSet) {
 	}
 }
 
-// keepAnnotation leaves an annotation of a set as it was.
+// keepAnnotation restores an annotation of a set to its former value.
 func keepAnnotation(next, was *v1alpha1.MachineSet, key string) {
 	delete(next.Annotations, key)
 	if value, ok := was.Annotations[key]; ok {
@@ -143,7 +145,7 @@ func keepAnnotation(next, was *v1alpha1.MachineSet, key string) {
 	}
 }
 
-// refreshCurrent takes over what changes on existing Machines. Old sets keep theirs for a rollback.
+// refreshCurrent copies the fields that can change on existing Machines. Old sets keep theirs for a rollback.
 func refreshCurrent(r *Rollout, set *v1alpha1.MachineSet) {
 	scale.TakeOver(&r.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
 	set.Spec.MinReadySeconds = r.Deployment.Spec.MinReadySeconds
@@ -152,7 +154,7 @@ func refreshCurrent(r *Rollout, set *v1alpha1.MachineSet) {
 		revision.Give(set, last+1)
 	}
 	if r.Nodes != nil {
-		delete(set.Annotations, v1alpha1.AnnotationKeyPreferNoSchedule) // the nodes come first
+		delete(set.Annotations, v1alpha1.AnnotationKeyPreferNoSchedule) // after the nodes were changed
 	}
 }
 
@@ -168,8 +170,8 @@ func refreshOld(r *Rollout, set *v1alpha1.MachineSet) {
 	}
 }
 
-// planHistory deletes old sets beyond the history limit, the oldest first. As in MCM, a set that still
-// has Machines is passed over, and no other is deleted instead.
+// planHistory deletes old sets that exceed the history limit, the oldest first. As in MCM, a set that still has
+// Machines is skipped, and no other set is deleted instead.
 func planHistory(r *Rollout) []Operation {
 	limit := r.Deployment.Spec.RevisionHistoryLimit
 	if limit == nil || r.Current == nil || !r.Deployment.Spec.Paused && !r.RolledOut {
@@ -178,8 +180,8 @@ func planHistory(r *Rollout) []Operation {
 	old := slices.DeleteFunc(slices.Clone(r.Old), func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() })
 	var operations []Operation
 	for _, set := range old[:max(0, len(old)-max(0, int(*limit)))] {
-		if counts.Settled(set) && counts.Existing(set) == 0 && !r.HasMachines(set) { // one may just have been moved there
-			operations = append(operations, Operation{Action: Prune, Set: set, Reason: fmt.Sprintf("%d old machine sets are kept", *limit)})
+		if counts.Settled(set) && counts.Existing(set) == 0 && !r.HasMachines(set) { // one may just have been moved to it
+			operations = append(operations, Operation{Action: Prune, Set: set, Reason: fmt.Sprintf("revisionHistoryLimit is %d", *limit)})
 		}
 	}
 	return operations

@@ -118,15 +118,15 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && counts.Desired(s.stored) > 0 })
 		w.scaleTo(wanted)
 		rounds(30)
-		least, most := wanted, wanted
+		minAvailable, most := wanted, wanted
 		if wanted < before {
-			least = min(was, wanted)
+			minAvailable = min(was, wanted)
 		}
 		if surge, _ := rollout.Bounds(w.deployment); begun && wanted > 0 {
 			most += surge
 		}
-		if is := w.desired(); is < least || is > most {
-			t.Fatalf("%d machines are asked for, want %d to %d: %s", is, least, most, w)
+		if is := w.desired(); is < minAvailable || is > most {
+			t.Fatalf("%d machines are asked for, want %d to %d: %s", is, minAvailable, most, w)
 		}
 		if w.broken != "" {
 			t.Fatalf("%s: %s", w.broken, w)

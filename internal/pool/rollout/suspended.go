@@ -7,7 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 )
 
-// planSuspended only scales. The sets of a rollout that had begun are scaled together.
+// planSuspended only scales. If a rollout had begun, its sets are scaled together.
 func planSuspended(r *Rollout) []Operation {
 	used := r.used
 	if len(used) == 0 {
@@ -28,15 +28,15 @@ func planSuspended(r *Rollout) []Operation {
 	if replicas == used[0].Spec.Replicas {
 		return nil
 	}
-	reason := "the deployment was scaled, and its template is not rolled out"
+	reason := "the deployment was scaled; its template is not being rolled out"
 	if r.Deployment.Spec.Paused {
 		reason = "the paused deployment was scaled"
 	}
 	return []Operation{scaleTo(used[0], replicas, reason)}
 }
 
-// reachable returns how many replicas the only set in use may have now: those of the deployment, or
-// fewer while Machines that a rollout took from other sets may exist.
+// reachable returns how many replicas the only set in use may have now: those of the deployment, or fewer while
+// Machines that a rollout took from other sets may still exist.
 func reachable(r *Rollout, set *v1alpha1.MachineSet) int32 {
 	bounded := r.rolling || r.inPlace || r.Unsupported
 	others := slices.ContainsFunc(r.sets, func(other *v1alpha1.MachineSet) bool { return other != set && r.occupied(other) })
@@ -46,8 +46,8 @@ func reachable(r *Rollout, set *v1alpha1.MachineSet) int32 {
 	return min(r.Desired, counts.Desired(set)+r.creatable)
 }
 
-// latest returns the set by which a deployment without Machines is scaled up: the current or else the
-// newest, as in MCM. Machines of sets being deleted have to be gone first.
+// latest returns the set to use when a deployment without Machines is scaled up: the current set, or else the
+// newest one, as in MCM. It returns none until the Machines of sets that are being deleted are gone.
 func latest(r *Rollout) []*v1alpha1.MachineSet {
 	if slices.ContainsFunc(r.Old, func(set *v1alpha1.MachineSet) bool { return !set.DeletionTimestamp.IsZero() && r.occupied(set) }) {
 		return nil

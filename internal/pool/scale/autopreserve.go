@@ -12,10 +12,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 )
 
-// autoPreserve preserves failed Machines about which users have not decided, the newest first, as long as
-// the set has places for them, and gives up the oldest if it has too few. It also returns the Machines
-// that this pass must not delete for that. A set that is to have fewer Machines preserves no more: those
-// that failed are the first to go.
+// autoPreserve preserves failed Machines for which users made no decision, the newest first, as long as the
+// set's maximum allows. If too many are preserved, it gives up the oldest. It also returns the Machines that
+// this pass must not delete as a result. A set that has too many Machines preserves no more, because failed
+// Machines are deleted first.
 func autoPreserve(f Facts, kept []*v1alpha1.Machine, surplus int) ([]Operation, map[types.UID]bool) {
 	places := int(max(0, f.Set.Spec.AutoPreserveFailedMachineMax))
 	var preserved, undecided []*v1alpha1.Machine
@@ -30,20 +30,20 @@ func autoPreserve(f Facts, kept []*v1alpha1.Machine, surplus int) ([]Operation, 
 	}
 	free := places - len(preserved)
 	switch {
-	case !f.PreservationsCurrent: // some of them may be preserved already
+	case !f.PreservationsCurrent: // some may already be preserved
 		return nil, spare(undecided)
 	case free < 0:
 		slices.SortStableFunc(preserved, byAge)
-		return each(preserved[:-free], Operation{Action: GiveUp, Reason: fmt.Sprintf("the set preserves no more than %d failed machines by itself", places)}), nil
+		return each(preserved[:-free], Operation{Action: GiveUp, Reason: fmt.Sprintf("the machine set preserves at most %d failed machines automatically", places)}), nil
 	}
 	slices.SortStableFunc(undecided, byAge)
 	slices.Reverse(undecided)
 	undecided = undecided[:min(free, len(undecided))]
-	return each(undecided, Operation{Action: Preserve, Reason: fmt.Sprintf("it failed, and the set preserves %d of %d such machines", len(preserved), places)}), spare(undecided)
+	return each(undecided, Operation{Action: Preserve, Reason: fmt.Sprintf("it failed, and the machine set preserves %d of at most %d failed machines", len(preserved), places)}), spare(undecided)
 }
 
-// mayPreserve reports whether a Machine failed, was not preserved before, and neither it nor its node
-// has an annotation about that.
+// mayPreserve reports whether a Machine failed, was not preserved before, and has no annotation about
+// preservation, neither itself nor on its node.
 func mayPreserve(machine *v1alpha1.Machine) bool {
 	status := machine.Status.CurrentStatus
 	return status.Phase == v1alpha1.MachineFailed && status.PreserveExpiryTime == nil &&

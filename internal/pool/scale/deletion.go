@@ -12,14 +12,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// scaleDown deletes the surplus in the order of rank, Machines that an autoscaler named, and Failed
-// ones, also if there are too few Machines. Preserved Machines stay.
+// scaleDown deletes surplus Machines by rank. It also deletes Machines that an autoscaler named and Failed
+// Machines, even if there are too few Machines. It does not delete preserved Machines.
 func scaleDown(f Facts, kept []*v1alpha1.Machine, surplus int) []Operation {
 	inPlace := updatesInPlace(f.Parent)
 	for _, machine := range kept {
 		switch {
 		case inPlace && counts.Active(machine) && inplaceupdate.Moved(machine):
-			surplus-- // the replicas do not count it yet, so no other Machine is deleted instead of it
+			surplus-- // the replicas do not count it yet, so no other Machine must be deleted instead
 		case deletable(machine, inPlace) && preservation.Active(machine, f.Now) && deletion.Named(machine, f.Set):
 			surplus-- // no other Machine is deleted instead of the named one
 		}
@@ -44,8 +44,8 @@ func scaleDown(f Facts, kept []*v1alpha1.Machine, surplus int) []Operation {
 	return operations
 }
 
-// deletionCandidates returns the Machines that may be deleted, in the order of rank. Since sorting
-// takes long, without a surplus these are only the Machines that are deleted in any case.
+// deletionCandidates returns the Machines that may be deleted, by rank. Without a surplus, it returns only
+// Machines that are deleted in any case, because sorting all is slow.
 func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alpha1.Machine {
 	var some []*v1alpha1.Machine
 	inPlace := updatesInPlace(f.Parent)
@@ -60,8 +60,8 @@ func deletionCandidates(f Facts, kept []*v1alpha1.Machine, surplus int) []*v1alp
 	return some
 }
 
-// deletable reports whether a Machine may be deleted at all: it is not being deleted, and was not just
-// moved here from another set by an in-place update. Without such updates, the label means nothing.
+// deletable reports whether a Machine may be deleted: it is not being deleted, and was not just moved here by
+// an in-place update. If the strategy has no in-place updates, the label is ignored.
 func deletable(machine *v1alpha1.Machine, inPlace bool) bool {
 	return counts.Active(machine) && !(inPlace && inplaceupdate.Moved(machine))
 }
@@ -70,14 +70,14 @@ func updatesInPlace(deployment *v1alpha1.MachineDeployment) bool {
 	return deployment != nil && deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
 }
 
-// Replaced reports whether a set is an old one of a deployment that updates its Machines in place.
+// Replaced reports whether the set is an old set of a deployment that updates its Machines in place.
 func Replaced(f Facts) bool {
 	return updatesInPlace(f.Parent) && f.Set.Annotations[v1alpha1.AnnotationKeyRevision] != f.Parent.Annotations[v1alpha1.AnnotationKeyRevision]
 }
 
 func surplusReason(surplus int, set *v1alpha1.MachineSet) string {
 	if surplus == 1 {
-		return fmt.Sprintf("1 machine more than the %d wanted exists", set.Spec.Replicas)
+		return fmt.Sprintf("1 surplus machine, %d desired", set.Spec.Replicas)
 	}
-	return fmt.Sprintf("%d machines more than the %d wanted exist", surplus, set.Spec.Replicas)
+	return fmt.Sprintf("%d surplus machines, %d desired", surplus, set.Spec.Replicas)
 }

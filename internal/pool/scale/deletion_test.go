@@ -313,7 +313,7 @@ func TestScaleDownSaysWhy(t *testing.T) {
 		got[v.Machine.Name] = v.Reason
 	}
 	want := map[string]string{
-		"small":  "2 machines more than the 1 wanted exist",
+		"small":  "2 surplus machines, 1 desired",
 		"named":  "it was named for deletion",
 		"broken": "it failed: the node never joined",
 		"worse":  "it failed: no such image", // also as one of the surplus: its cause must outlive it

@@ -17,10 +17,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Burst is how many Machines one pass creates, deletes or updates at most.
+// Burst is the maximum number of Machines that one pass creates, deletes or updates.
 const Burst = 100
 
-// Action is what an operation does.
+// Action is the kind of an operation.
 type Action string
 
 const (
@@ -28,9 +28,9 @@ const (
 	Adopt Action = "adopt"
 	// Release removes the set from the owners of a Machine.
 	Release Action = "release"
-	// Update brings changes of the template into a Machine.
+	// Update copies changes of the template to a Machine.
 	Update Action = "update"
-	// Freeze sets the label that keeps the set from creating Machines.
+	// Freeze sets the label that prevents the set from creating Machines.
 	Freeze Action = "freeze"
 	// Unfreeze removes that label.
 	Unfreeze Action = "unfreeze"
@@ -44,27 +44,27 @@ const (
 	GiveUp Action = "give up"
 )
 
-// Operation is one thing to do, and why.
+// Operation is one change, with its reason.
 type Operation struct {
 	Action Action
-	// Machine is what is adopted, released, updated or deleted; nil otherwise.
+	// Machine is the Machine to adopt, release, update, delete or preserve. It is nil for other actions.
 	Machine *v1alpha1.Machine
-	// Count is how many Machines are created, or how many exist that freeze the set.
+	// Count is how many Machines to create, or how many exist when the set is frozen.
 	Count int
-	// Excess is how many of the Machines that are created are in the reserve of the set: the last ones.
+	// Excess is how many of the created Machines are in the reserve of the set. They are created last.
 	Excess int
-	// Cause is why a Machine is deleted, as in v1alpha1.CauseMachineFailed; empty otherwise.
+	// Cause is why a Machine is deleted, as in v1alpha1.CauseMachineFailed. It is empty for other actions.
 	Cause string
-	// Reason says to people why it is done.
+	// Reason is a clause for events and logs.
 	Reason string
 }
 
-// Plan returns what brings the set closer to its spec.
+// Plan returns the operations that bring the set closer to its spec.
 func Plan(f Facts) []Operation {
 	switch {
-	case orphaning.Pending(f.Set): // the garbage collector has yet to release the Machines
+	case orphaning.Pending(f.Set): // the garbage collector has not released the Machines yet
 		return nil
-	case f.Orphaned: // the garbage collector may not have known these Machines
+	case f.Orphaned: // the garbage collector may have missed these Machines
 		return each(f.Owned, Operation{Action: Release, Reason: "the machine set is deleted without its machines"})
 	case !f.Set.DeletionTimestamp.IsZero():
 		active := slices.DeleteFunc(slices.Clone(f.Owned), func(machine *v1alpha1.Machine) bool { return !counts.Active(machine) })
@@ -86,16 +86,16 @@ func Plan(f Facts) []Operation {
 		}
 	}
 	operations = append(operations, freezeOrUnfreeze(f, count-preserved)...)
-	wanted := int(f.Set.Spec.Replicas)
-	preservations, spared := autoPreserve(f, kept, count-wanted)
+	desired := int(f.Set.Spec.Replicas)
+	preservations, spared := autoPreserve(f, kept, count-desired)
 	operations, f.spared = append(operations, preservations...), spared
-	if count < wanted && !f.Now.Before(f.NotBefore) {
-		return append(operations, scaleUp(f, kept, count, wanted)...)
+	if count < desired && !f.Now.Before(f.NotBefore) {
+		return append(operations, scaleUp(f, kept, count, desired)...)
 	}
-	return append(operations, scaleDown(f, kept, count-wanted)...)
+	return append(operations, scaleDown(f, kept, count-desired)...)
 }
 
-// adoptAndRelease adopts and releases Machines, and returns those that the set then has.
+// adoptAndRelease adopts and releases Machines, and returns the Machines that the set has afterwards.
 func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
 	var kept []*v1alpha1.Machine
 	var operations []Operation
@@ -104,7 +104,7 @@ func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
 		if selector.Matches(labels.Set(machine.Labels)) {
 			kept = append(kept, machine)
 		} else {
-			operations = append(operations, Operation{Action: Release, Machine: machine, Reason: "its labels do not match the selector any more"})
+			operations = append(operations, Operation{Action: Release, Machine: machine, Reason: "its labels no longer match the selector"})
 		}
 	}
 	for _, machine := range f.Unowned {
@@ -116,20 +116,22 @@ func adoptAndRelease(f Facts) ([]*v1alpha1.Machine, []Operation) {
 	return kept, byName(operations)
 }
 
-// byName sorts operations: the first failure goes into the status and must not change between passes.
+// byName sorts operations, because the first failure is written to the status and must not change between
+// passes.
 func byName(operations []Operation) []Operation {
 	slices.SortFunc(operations, func(a, b Operation) int { return cmp.Compare(a.Machine.Name, b.Machine.Name) })
 	return operations
 }
 
-// update brings changes of the template into a burst of Machines. Their events start the next pass.
+// update copies changes of the template to a burst of Machines. The events of these changes start the next
+// pass.
 func update(f Facts) []Operation {
 	var operations []Operation
 	for _, outdated := range f.Outdated {
 		operations = append(operations, Operation{Action: Update, Machine: outdated.Machine, Reason: whyUpdate(outdated)})
 	}
 	operations = byName(operations)
-	slices.SortStableFunc(operations, func(a, b Operation) int { // pods may wait for those that leave the reserve
+	slices.SortStableFunc(operations, func(a, b Operation) int { // Pods may be waiting for Machines that leave the reserve
 		return cmp.Compare(reserve.Rank(a.Machine), reserve.Rank(b.Machine))
 	})
 	return oneBurst(operations)
@@ -138,27 +140,27 @@ func update(f Facts) []Operation {
 func whyUpdate(outdated Outdated) string {
 	switch is := reserve.MarkOf(&outdated.Machine.Spec); {
 	case is == outdated.Mark:
-		return "the machine set has another " + strings.Join(outdated.Differences, ", ")
+		return "the machine set has a different " + strings.Join(outdated.Differences, ", ")
 	case outdated.Mark == reserve.None:
-		return "it is wanted for pods, and not in excess any more"
+		return "it is needed for pods and is no longer in excess"
 	case is == reserve.None:
-		return "it is in excess of the machines that are wanted for pods"
+		return "it is in excess of the desired replicas"
 	}
-	return "machines in excess keep their nodes free in another way"
+	return "the taints of excess machines changed"
 }
 
-// scaleUp creates what is missing. A set that is being unfrozen does so in its next pass.
-func scaleUp(f Facts, kept []*v1alpha1.Machine, count, wanted int) []Operation {
+// scaleUp creates missing Machines. A set that is being unfrozen does so in its next pass.
+func scaleUp(f Facts, kept []*v1alpha1.Machine, count, desired int) []Operation {
 	_, disabled := f.Set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
 	if disabled || Frozen(f.Set) {
 		return nil
 	}
-	op := Operation{Action: Create, Count: min(wanted-count, Burst), Reason: fmt.Sprintf("%d of %d machines exist", count, wanted)}
-	op.Excess = f.Reserve.Born(f.Set, kept, op.Count)
+	op := Operation{Action: Create, Count: min(desired-count, Burst), Reason: fmt.Sprintf("%d of %d machines exist", count, desired)}
+	op.Excess = f.Reserve.NewMembers(f.Set, kept, op.Count)
 	return []Operation{op}
 }
 
-// each returns the same operation for each of some Machines.
+// each returns a copy of an operation for each Machine.
 func each(machines []*v1alpha1.Machine, op Operation) []Operation {
 	var operations []Operation
 	for _, machine := range machines {
@@ -170,29 +172,29 @@ func each(machines []*v1alpha1.Machine, op Operation) []Operation {
 
 func oneBurst(operations []Operation) []Operation { return operations[:min(len(operations), Burst)] }
 
-// Overshoot configures when a set is frozen, that is, creates no Machines.
+// Overshoot configures when a set is frozen. A frozen set creates no Machines.
 type Overshoot struct {
-	// Up is how many Machines beyond its limit freeze a set. The limit is the replicas of its
-	// deployment with the surge; for a set without a deployment, twice its own replicas.
+	// Up is how many Machines beyond its limit freeze a set. The limit is the desired size of its deployment
+	// plus the surge. For a set without a deployment, it is twice the set's replicas.
 	Up int32
-	// Down is how many Machines fewer than froze it unfreeze a set. At least one fewer is needed, and
-	// no Machines are always few enough.
+	// Down is how many Machines below the freezing number unfreeze a set. It counts as at least 1. A set without
+	// Machines is always unfrozen.
 	Down int32
 }
 
 // Frozen reports whether a set must not create Machines.
 func Frozen(set *v1alpha1.MachineSet) bool { return set.Labels[v1alpha1.LabelKeyFreeze] == "True" }
 
-// freezeOrUnfreeze freezes a set that has far too many Machines, and unfreezes it when it has fewer
-// again or when an annotation asks for that.
+// freezeOrUnfreeze freezes a set that has far too many Machines. It unfreezes the set when it has fewer, or
+// when an annotation requests it.
 //
-// Machines that are being deleted or preserved do not count, nor does it matter that the deployment
-// wants fewer than the set does: replacements, rollouts and late caches are no error. A set that is
-// scaled down by many at once is frozen until those are being deleted; MCM does the same, and its
-// integration tests wait for the two events.
+// Machines that are being deleted or preserved do not count. A set is not frozen because its deployment has
+// fewer replicas than the set, because replacements, rollouts and delayed caches cause that in normal
+// operation. A set that is scaled down by many replicas is frozen until the surplus is being deleted. MCM does
+// the same, and its integration tests wait for the two events.
 func freezeOrUnfreeze(f Facts, count int) []Operation {
 	if _, asked := f.Set.Annotations[v1alpha1.AnnotationKeyUnfreeze]; asked {
-		return []Operation{{Action: Unfreeze, Reason: "the annotation " + v1alpha1.AnnotationKeyUnfreeze + " asks for it"}}
+		return []Operation{{Action: Unfreeze, Reason: "annotation " + v1alpha1.AnnotationKeyUnfreeze + " requests it"}}
 	}
 	if f.Overshoot == nil {
 		return nil
@@ -204,23 +206,24 @@ func freezeOrUnfreeze(f Facts, count int) []Operation {
 	case exceeded && !Frozen(f.Set):
 		return []Operation{{Action: Freeze, Count: count, Reason: TooMany(count, high)}}
 	case count <= low && (Frozen(f.Set) || reported):
-		return []Operation{{Action: Unfreeze, Reason: fmt.Sprintf("%d machines exist, which is no more than the limit of %d", count, low)}}
+		return []Operation{{Action: Unfreeze, Reason: fmt.Sprintf("%d machines exist, at most the unfreeze limit of %d", count, low)}}
 	}
 	return nil
 }
 
-// TooMany says why a set is frozen.
+// TooMany returns the reason why a set is frozen.
 func TooMany(count, limit int) string {
-	return fmt.Sprintf("%d machines exist, which is no less than the limit of %d", count, limit)
+	return fmt.Sprintf("%d machines exist, at least the freeze limit of %d", count, limit)
 }
 
-// Exceeded returns how many Machines freeze a set of a deployment or nil, and whether it has as many.
+// Exceeded returns how many Machines freeze a set, and whether it has that many. The deployment is nil if the
+// set has none.
 func (o *Overshoot) Exceeded(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment, count int) (int, bool) {
 	high := max(1, limit(set, parent)+int(o.Up))
 	return high, count >= high
 }
 
-// limit returns how many Machines a set has at most. The deployment may be shown later than the set.
+// limit returns the maximum number of Machines of a set. The cache may show the deployment later than the set.
 func limit(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment) int {
 	if parent == nil {
 		return 2 * int(set.Spec.Replicas)
@@ -228,8 +231,8 @@ func limit(set *v1alpha1.MachineSet, parent *v1alpha1.MachineDeployment) int {
 	return int(max(reserve.Desired(parent), set.Spec.Replicas)) + surge(parent)
 }
 
-// surge returns how many Machines beyond its replicas a deployment may have during a rollout. An
-// invalid value counts as none: the deployment's controller reports it.
+// surge returns how many Machines beyond its replicas a deployment may have during a rollout. An invalid value
+// counts as 0, because the deployment controller reports it.
 func surge(deployment *v1alpha1.MachineDeployment) int {
 	var value *intstr.IntOrString
 	switch strategy := deployment.Spec.Strategy; {

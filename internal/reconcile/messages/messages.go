@@ -62,6 +62,14 @@ func Machines[N integer](n N) string {
 	return fmt.Sprintf("%d machines", n)
 }
 
+// Replicas returns "1 replica", "2 replicas".
+func Replicas[N integer](n N) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
+}
+
 // Are returns "is" after 1, else "are".
 func Are[N integer](n N) string {
 	if n == 1 {

@@ -75,7 +75,7 @@ func allFollowed(ctx context.Context, r *run) error {
 		return err
 	}
 	for i := range machines.Items {
-		if asked := liveupdate.Asked(&machines.Items[i]); asked != "" {
+		if asked := liveupdate.RequestedClass(&machines.Items[i]); asked != "" {
 			return fmt.Errorf("machine %s is still asked about class %s", machines.Items[i].Name, asked)
 		}
 	}

@@ -41,7 +41,7 @@ func drainedMachines(c *cluster) {
 		c.t.Fatal(err)
 	}
 	forced.awaitGone()
-	c.awaitEvent("Machine", forced.machine, "ForcedDrain", "it was asked for")
+	c.awaitEvent("Machine", forced.machine, "ForcedDrain", "a label of the machine requests it")
 }
 
 // drained is a machine with pods on its node.

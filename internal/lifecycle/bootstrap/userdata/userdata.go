@@ -1,5 +1,5 @@
-// Package userdata fills the placeholders of user data. It imports nothing of Kubernetes, so that a
-// build of it for fuzzing takes seconds.
+// Package userdata fills the placeholders of user data. It imports no Kubernetes packages, so that it can be
+// built for fuzzing within seconds.
 package userdata
 
 import (
@@ -7,14 +7,14 @@ import (
 	"net/url"
 )
 
-// Placeholders in user data. They may also be escaped for a URL query.
+// Placeholders in user data. They may also be escaped as in a URL query.
 const (
 	PlaceholderToken       = "<<BOOTSTRAP_TOKEN>>"
 	PlaceholderMachineName = "<<MACHINE_NAME>>"
 )
 
-// Render fills the placeholders of user data. The escaped form of a placeholder is filled, with
-// the escaped value, only where the plain form is absent. An empty token leaves its placeholder.
+// Render fills the placeholders of user data. The escaped form of a placeholder is replaced by the escaped
+// value, but only if the plain form does not occur. An empty token leaves its placeholder unchanged.
 func Render(userData []byte, machineName, token string) []byte {
 	userData = replace(userData, PlaceholderMachineName, machineName)
 	if token == "" {

@@ -1,5 +1,5 @@
-// Package steps takes an instance from its creation to its deletion, for machines of both API
-// groups. An Adapter stores the instance and reports the results.
+// Package steps manages an instance from its creation to its deletion, for machines of both API groups. An
+// Adapter stores the instance and reports the results.
 package steps
 
 import (
@@ -10,10 +10,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// Step is a method of Steps.
+// Step identifies a method of Steps.
 type Step int
 
-// The steps, which are methods of Steps.
+// The steps, named after the methods of Steps.
 const (
 	Ensure Step = iota
 	AwaitSoleOwner
@@ -21,37 +21,36 @@ const (
 	Delete
 )
 
-// Adapter is an object in one pass.
+// Adapter is a machine object in one pass.
 type Adapter interface {
 	// Owner returns the object as an owner of its instance.
 	Owner() ownership.Owner
-	// Request returns the driver's input.
+	// Request returns the input of the driver.
 	Request() instance.Request
-	// Record stores an instance that belongs to no other object, and where it was found unless
-	// that is empty.
+	// Record stores an instance that belongs to no other object, and its location if that is not empty.
 	Record(ctx context.Context, found instance.Instance, location string) flow.Result
-	// Locate immediately stores where the instance is about to be created, or was found. The request
-	// has it afterwards.
+	// Locate immediately stores where the instance is about to be created or was found. Afterwards, Request
+	// includes the location.
 	Locate(ctx context.Context, location string) flow.Result
-	// Conflict is called when the instance belongs to another object, too. The result must end
-	// the pass, or the steps that follow must ignore the instance.
+	// Conflict is called when the instance also belongs to another object. The result must end the pass, or the
+	// following steps must ignore the instance.
 	Conflict(ctx context.Context, step Step, providerID string, other ownership.Owner) flow.Result
 	Reporter
 }
 
-// Reporter writes a result to the object's status, and returns how the pass continues. It has a method
-// for each type of result that is not handled by the steps themselves.
+// Reporter writes a result to the object's status and returns how the pass continues. It has a method for each
+// result type that the steps do not handle themselves.
 type Reporter interface {
 	// Exists is called when the instance is complete and recorded.
 	Exists(ctx context.Context, result instance.Exists) flow.Result
-	// Lost is called when the recorded instance does not exist any more.
+	// Lost is called when the recorded instance no longer exists.
 	Lost(ctx context.Context) flow.Result
 	// Gone is called by Identify and Delete.
 	Gone(ctx context.Context, step Step, result instance.Gone) flow.Result
 	// Remains is called by Delete.
 	Remains(ctx context.Context, result instance.Remains) flow.Result
-	// Failed is called by Ensure, Identify and Delete. An instance that could not be initialized is
-	// recorded before.
+	// Failed is called by Ensure, Identify and Delete. If an instance could not be initialized, it is recorded
+	// first.
 	Failed(ctx context.Context, step Step, result instance.Failed) flow.Result
 	// Await is called by Ensure, Identify and Delete.
 	Await(ctx context.Context, step Step, result instance.Pending) flow.Result
@@ -63,7 +62,7 @@ type Steps struct {
 	Owners ownership.Index
 }
 
-// Ensure creates the instance if there never was one.
+// Ensure creates the instance if it never existed.
 func (s Steps) Ensure(ctx context.Context, a Adapter) flow.Result {
 	result := s.Engine.Ensure(a.Request())
 	switch r := result.(type) {
@@ -79,8 +78,8 @@ func (s Steps) Ensure(ctx context.Context, a Adapter) flow.Result {
 	return a.Await(ctx, Ensure, result.(instance.Pending))
 }
 
-// AwaitSoleOwner holds a deletion back while another object has the instance. Only a user can tell
-// which one owns it.
+// AwaitSoleOwner delays a deletion while another object has the same instance. Only a user can decide which one
+// owns it.
 func (s Steps) AwaitSoleOwner(ctx context.Context, a Adapter) flow.Result {
 	ours := a.Owner()
 	if s.Engine.Deleting(ours.Key) {
@@ -93,8 +92,8 @@ func (s Steps) AwaitSoleOwner(ctx context.Context, a Adapter) flow.Result {
 	return a.Conflict(ctx, AwaitSoleOwner, ours.ProviderID, *other)
 }
 
-// Identify asks the driver for the object's instance, and records it: the response to its creation may
-// have been lost, and the driver may have another object's instance of that name.
+// Identify asks the driver for the object's instance and records it. It is needed because the response to the
+// creation may have been lost, and the driver may return another object's instance of the same name.
 func (s Steps) Identify(ctx context.Context, a Adapter) flow.Result {
 	result := s.Engine.Find(a.Request())
 	switch r := result.(type) {
@@ -124,7 +123,7 @@ func (s Steps) Delete(ctx context.Context, a Adapter) flow.Result {
 	return a.Await(ctx, Delete, result.(instance.Pending))
 }
 
-// located stores a location, and repeats the step with it.
+// located stores a location and repeats the step with it.
 func located(ctx context.Context, a Adapter, at instance.Located, step func(context.Context, Adapter) flow.Result) flow.Result {
 	if result := a.Locate(ctx, at.Location); result.Ends() {
 		return result
@@ -132,7 +131,7 @@ func located(ctx context.Context, a Adapter, at instance.Located, step func(cont
 	return step(ctx, a)
 }
 
-// recorded records an instance unless it is nil, and continues with next.
+// recorded records an instance if it is not nil, and continues with next.
 func (s Steps) recorded(ctx context.Context, a Adapter, step Step, exists *instance.Exists, next func() flow.Result) flow.Result {
 	if exists != nil {
 		if result := s.record(ctx, a, step, *exists); result.Ends() {

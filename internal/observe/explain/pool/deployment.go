@@ -123,13 +123,13 @@ func (e *explainer) rollout() {
 	case old == 0 || e.Deployment.Spec.Paused:
 		return
 	case e.change.DryRun():
-		e.Why(classDryRun, "", time.Time{}, "{text}", e.change.Says(), "{annotation}", v1alpha1.AnnotationKeyUpdateStrategy)
+		e.Why(classDryRun, "", time.Time{}, "{text}", e.change.Summary(), "{annotation}", v1alpha1.AnnotationKeyUpdateStrategy)
 		return
 	case e.change.Holds():
-		e.Why(classAsked, "", time.Time{}, "{text}", e.change.Says())
+		e.Why(classAsked, "", time.Time{}, "{text}", e.change.Summary())
 		return
 	case e.change.Left() > 0:
-		e.Why(classFollowed, "", time.Time{}, "{text}", e.change.Says(), "{bounds}", e.bounds())
+		e.Why(classFollowed, "", time.Time{}, "{text}", e.change.Summary(), "{bounds}", e.bounds())
 		return
 	}
 	var sets []string

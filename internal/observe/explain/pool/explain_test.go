@@ -46,7 +46,7 @@ var pools = map[string]situation{
 	"set-invalid":    {explain.KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "InvalidSpec", "spec.selector: Required value: which machines are the set's"), func(f *Facts) { f.Sets[0].Generation = 4 }), report.Healthy, v1alpha1.CauseInvalidSpec},
 	"set-quota":      {explain.KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", `creating machines: machines.machine.sapcloud.io "pool-a-*" is forbidden: exceeded quota`), lacks(1)), report.Incomplete, report.ReplicaFailure},
 	"set-blocked":    {explain.KindSet, allOf(setSays(v1alpha1.MachineSetReplicaFailure, "FailedCreate", "creating machines: metadata.labels: Invalid value"), lacks(3), func(f *Facts) { f.Sets[0].Generation = 4 }), report.Incomplete, report.ReplicaFailure},
-	"set-frozen":     {explain.KindSet, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), report.Incomplete, report.Frozen},
+	"set-frozen":     {explain.KindSet, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, at least the freeze limit of 6"), lacks(1)), report.Incomplete, report.Frozen},
 	"set-label-frozen": {explain.KindSet, allOf(func(f *Facts) {
 		f.Sets[0].Labels, f.Deployment = map[string]string{v1alpha1.LabelKeyFreeze: "True"}, nil
 	}, lacks(1)), report.Incomplete, report.Frozen},
@@ -121,7 +121,7 @@ var pools = map[string]situation{
 	"deployment-complete":  {explain.KindDeployment, allOf(), report.Healthy, ""},
 	"deployment-invalid":   {explain.KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "InvalidSpec", "spec.selector: Required value: which machines are the deployment's"), report.Healthy, v1alpha1.CauseInvalidSpec},
 	"deployment-all":       {explain.KindDeployment, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "SelectingAll", "spec.selector: the empty selector selects all machines; nothing is done until it names labels."), report.Healthy, v1alpha1.CauseInvalidSpec},
-	"deployment-in-place":  {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")), report.Incomplete, report.NotSupported},
+	"deployment-in-place":  {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "NotSupported", "The template changed, but in-place updates need a target cluster and none is configured. Machines are not updated; scaling still works.")), report.Incomplete, report.NotSupported},
 	"deployment-updating": {explain.KindDeployment, allOf(rolls, inPlace, updates(0, v1alpha1.MachineRunning, v1alpha1.SelectedForUpdate), updates(1, v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate),
 		deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), report.Incomplete, report.InPlaceUpdate},
 	"deployment-update-blocked": {explain.KindDeployment, allOf(rolls, inPlace, updates(0, v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed),
@@ -133,8 +133,8 @@ var pools = map[string]situation{
 	}), report.Healthy, ""},
 	"set-updated-in-place":     {explain.KindSet, allOf(inPlace, func(f *Facts) { f.Deployment.Spec.Template.Spec.Class.Name = "pool-v2" }, lacks(1)), report.Incomplete, report.InPlaceUpdate},
 	"deployment-overlap":       {explain.KindDeployment, deploymentSays("SelectorOverlap", v1alpha1.ConditionTrue, "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each deployment a label of its own."), report.Healthy, report.SelectorOverlap},
-	"deployment-released":      {explain.KindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: it does not match machine sets that were the deployment's: pool-0 (machines: 3). They keep their machines, which are neither counted nor updated here. Delete them, or select them again."), report.Healthy, report.SetReleased},
-	"deployment-no-way-back":   {explain.KindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: there is no machine set of revision 7; the template stays that of revision 2.")), report.Incomplete, v1alpha1.CauseDriverFailed},
+	"deployment-released":      {explain.KindDeployment, deploymentSays("SetReleased", v1alpha1.ConditionTrue, "SetReleased", "spec.selector: no longer matches machine sets of this deployment: pool-0 (machines: 3). Their machines are neither counted nor updated; delete these machine sets or select them again."), report.Healthy, report.SetReleased},
+	"deployment-no-way-back":   {explain.KindDeployment, allOf(rolls, failing(3, time.Minute), deploymentSays("RollbackRefused", v1alpha1.ConditionTrue, "DeploymentRollbackRevisionNotFound", "spec.rollbackTo.revision: no machine set has revision 7; the template remains that of revision 2.")), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"deployment-set-overlap":   {explain.KindDeployment, setSays("SelectorOverlap", "SelectorOverlap", "spec.selector: the same machines are selected by other. Give each set a unique label."), report.Healthy, report.SelectorOverlap},
 	"deployment-rolling":       {explain.KindDeployment, allOf(rolls, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)), report.Incomplete, report.RolloutInProgress},
 	"deployment-class-asked":   {explain.KindDeployment, otherClassNamed(liveupdate.Update), report.Incomplete, report.RolloutInProgress},
@@ -150,13 +150,13 @@ var pools = map[string]situation{
 	}), report.Incomplete, v1alpha1.CauseDriverFailed},
 	"deployment-refreshed": {explain.KindDeployment, func(f *Facts) {
 		f.Events = []corev1.Event{
-			poolEvent(explain.KindDeployment, "pool", corev1.EventTypeNormal, "ScalingMachineSet", "Scaled up machine set pool-a to 3: the deployment wants 3 machines", 2*time.Minute),
+			poolEvent(explain.KindDeployment, "pool", corev1.EventTypeNormal, "ScalingMachineSet", "Scaled up machine set pool-a to 3: 3 replicas desired", 2*time.Minute),
 			poolEvent(explain.KindDeployment, "pool", corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set pool-a: its annotations follow those of the deployment", time.Minute),
 		}
 	}, report.Healthy, ""},
 	"deployment-paused":    {explain.KindDeployment, allOf(rolls, func(f *Facts) { f.Deployment.Spec.Paused = true }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionUnknown, "DeploymentPaused", "explain.KindDeployment is paused")), report.Incomplete, report.Paused},
 	"deployment-idle":      {explain.KindDeployment, func(f *Facts) { f.Deployment.Spec.Paused = true }, report.Healthy, ""},
-	"deployment-frozen":    {explain.KindDeployment, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, which is no less than the limit of 6"), lacks(1)), report.Incomplete, report.Frozen},
+	"deployment-frozen":    {explain.KindDeployment, allOf(setSays(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, at least the freeze limit of 6"), lacks(1)), report.Incomplete, report.Frozen},
 	"deployment-no-set":    {explain.KindDeployment, func(f *Facts) { f.Sets, f.Machines = nil, nil }, report.Incomplete, report.Scaling},
 	"deployment-set-fails": {explain.KindDeployment, allOf(func(f *Facts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "MachineSetCreateError", "creating a machine set: forbidden")), report.Incomplete, report.ReplicaFailure},
 	"deployment-mutated":   {explain.KindDeployment, allOf(func(f *Facts) { f.Sets, f.Machines = nil, nil }, deploymentSays(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, "TemplateMutated", "spec.template: the API server changes the template of a new machine set (labels)")), report.Incomplete, report.ReplicaFailure},
@@ -312,7 +312,7 @@ func answers(i int, replacements []string) given {
 	return func(f *Facts) {
 		metav1.SetMetaDataAnnotation(&f.Machines[i].ObjectMeta, v1alpha1.AnnotationKeyUpdateClass, "pool-v2")
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "pool-v2"}}
-		liveupdate.State{}.Answered(class, []string{"tags"}, nil, replacements).Write(f.Machines[i])
+		liveupdate.State{}.Queried(class, []string{"tags"}, nil, replacements).Write(f.Machines[i])
 	}
 }
 

@@ -247,11 +247,11 @@ func replaced(f, then rollout.Facts, now time.Time) []string {
 	change := then.ClassChange(now)
 	switch {
 	case change.DryRun():
-		return []string{"No machine is replaced, and no VM updated (dry run): " + change.Says() + "."}
+		return []string{"No machine is replaced, and no VM updated (dry run): " + change.Summary() + "."}
 	case change.Holds():
-		return []string{fmt.Sprintf("Machines whose VMs can be updated stay, with the class from then on. The others are replaced, %s. By now it is known: %s.", steps(d), change.Says())}
+		return []string{fmt.Sprintf("Machines whose VMs can be updated stay, with the class from then on. The others are replaced, %s. By now it is known: %s.", steps(d), change.Summary())}
 	case change.Left() > 0:
-		return []string{fmt.Sprintf("Machine set %s has the class: %s, %s.", change.Set.Name, change.Says(), steps(d))}
+		return []string{fmt.Sprintf("Machine set %s has the class: %s, %s.", change.Set.Name, change.Summary(), steps(d))}
 	case count <= 0 && current == f.Current():
 		return []string{"No machine is replaced."}
 	case count <= 0:

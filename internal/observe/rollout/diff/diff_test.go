@@ -161,10 +161,10 @@ func TestOfAClassThatMachinesFollow(t *testing.T) {
 		want     string
 	}{
 		"nobody was asked": {liveupdate.Update, 0, "Machines whose VMs can be updated stay, with the class from then on. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 wanted. " +
-			`By now it is known: of 3 machines for class "c", 3 without an answer of the driver.`},
+			`By now it is known: 3 machines for class "c": 3 waiting for the driver.`},
 		"a dry run": {liveupdate.DryRun, 2, "No machine is replaced, and no VM updated (dry run): " +
-			`of 3 machines for class "c", 1 to be updated, 1 to be replaced, 1 without an answer of the driver.`},
-		"a dry run with all answers": {liveupdate.DryRun, 3, `of 3 machines for class "c", 2 to be updated, 1 to be replaced.`},
+			`3 machines for class "c": 1 to be updated, 1 to be replaced, 1 waiting for the driver.`},
+		"a dry run with all answers": {liveupdate.DryRun, 3, `3 machines for class "c": 2 to be updated, 1 to be replaced.`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := given()
@@ -190,7 +190,7 @@ func answer(machine *v1alpha1.Machine, class string, replaces bool) {
 	machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: class}
 	replacements := map[bool][]string{true: {"zone"}}[replaces]
 	of := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: class}}
-	liveupdate.State{}.Answered(of, []string{"tags"}, nil, replacements).Write(machine)
+	liveupdate.State{}.Queried(of, []string{"tags"}, nil, replacements).Write(machine)
 }
 
 // TestUnreleased: without a change, what the template changes that no set has yet.

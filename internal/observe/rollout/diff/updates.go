@@ -62,11 +62,11 @@ func of(machine *v1alpha1.Machine, strategy liveupdate.Strategy, effect liveupda
 	case strategy == liveupdate.Keep:
 		return "nothing (it has no update strategy)"
 	case effect == liveupdate.Replaces, effect == liveupdate.Updates:
-		return plan.Says()
+		return plan.Summary()
 	case effect == liveupdate.None:
 		return "nothing"
 	}
-	return "not known: its driver has not answered"
+	return "unknown: waiting for the driver"
 }
 
 // OfClassChange says for each Machine what becomes of it while it gets another class. There are no lines if there is no

@@ -41,7 +41,7 @@ func TestOfVMs(t *testing.T) {
 	want := `  m1: updates (tags, cpus), at its next start: cpus
   m2: replaces (zone), updates (tags)
   m3: nothing
-  m4: not known: its driver has not answered
+  m4: unknown: waiting for the driver
   m6: nothing (it has no update strategy)
 
 This is a dry run: nothing is changed until the annotation machine.millwright.dev/update-strategy of the class is "Update".
@@ -74,14 +74,14 @@ func TestOfClassChange(t *testing.T) {
 			machine.Spec.Class.Name = "a"
 			machine.Annotations[v1alpha1.AnnotationKeyUpdateClass] = "b"
 			class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
-			liveupdate.State{}.Answered(class, nil, nil, []string{"zone\x1b[2J"}).Write(machine)
+			liveupdate.State{}.Queried(class, nil, nil, []string{"zone\x1b[2J"}).Write(machine)
 		}))
 	}
 	if lines := OfClassChange(change); lines != nil {
 		t.Errorf("of a template that is rolled out as ever it says %q", lines)
 	}
 	change.Machines[0].Annotations = nil
-	want := []string{"  m1: replaces (zone [2J)", "  m2: not known: its driver has not answered"}
+	want := []string{"  m1: replaces (zone [2J)", "  m2: unknown: waiting for the driver"}
 	if diff := cmp.Diff(want, OfClassChange(change)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

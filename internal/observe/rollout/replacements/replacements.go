@@ -61,7 +61,7 @@ func Of(machines []*v1alpha1.Machine, of Settings, now time.Time) []Unhealthy {
 		}
 		if all[i].Verdict = pool.Decide(of.Policy, machine); all[i].Verdict.Allowed() {
 			at := slices.IndexFunc(pool.Members, func(member budget.Member) bool { return member.Machine == machine })
-			pool.Members[at].Role = budget.Going
+			pool.Members[at].Role = budget.Outgoing
 			pool.Past = append(pool.Past, budget.Past{Machine: machine, At: now})
 		}
 	}

@@ -54,8 +54,8 @@ b-1: yes, in 6m unless it recovers`},
 		"a rate": {&v1alpha1.ReplacementPolicy{Budgets: []v1alpha1.ReplacementBudget{rate}}, `a-1: yes, now
 a-2: waits: no more than 1 may be replaced within 60m
 b-1: waits: no more than 1 may be replaced within 60m`},
-		"an outage": {&v1alpha1.ReplacementPolicy{ZoneOutage: v1alpha1.ZoneOutageWait}, `a-1: waits: all machines in zone a are unhealthy, and it waits for the zone
-a-2: waits: all machines in zone a are unhealthy, and it waits for the zone
+		"an outage": {&v1alpha1.ReplacementPolicy{ZoneOutage: v1alpha1.ZoneOutageWait}, `a-1: waits: all machines in zone a are unhealthy; waiting for the zone to recover
+a-2: waits: all machines in zone a are unhealthy; waiting for the zone to recover
 b-1: yes, in 6m unless it recovers`},
 	} {
 		t.Run(name, func(t *testing.T) {

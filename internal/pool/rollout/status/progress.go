@@ -18,11 +18,11 @@ import (
 var (
 	// failures are the reasons of Progressing that report the failure of a pass.
 	failures = []string{v1alpha1.DeploymentReasonMutated, v1alpha1.DeploymentReasonSetCreateError, v1alpha1.DeploymentReasonSetUpdateError}
-	// timed are the reasons of Progressing under which the deadline runs.
+	// timed are the reasons of Progressing for which the progress deadline applies.
 	timed = []string{v1alpha1.DeploymentReasonUpdated, v1alpha1.DeploymentReasonUpdateBlocked, v1alpha1.DeploymentReasonCreated, v1alpha1.DeploymentReasonFound, v1alpha1.DeploymentReasonResumed}
 )
 
-// progress reports the rollout. Its deadline counts from the condition's last update.
+// progress sets the condition Progressing. The deadline counts from its last update time.
 func (s *scope) progress() {
 	was, is := Progress(s.was), s.rollout()
 	s.set(is)
@@ -40,15 +40,15 @@ func progressing(status v1alpha1.ConditionStatus, reason, message string) *v1alp
 	return &is
 }
 
-// rollout returns the condition Progressing, before whose NewMachineSetAvailable autoscalers wait.
+// rollout returns the condition Progressing. Autoscalers wait for its reason NewMachineSetAvailable.
 func (s *scope) rollout() v1alpha1.MachineDeploymentCondition {
-	if is := cmp.Or(s.failed(), s.waits(), s.found(), s.ended()); is != nil {
+	if is := cmp.Or(s.failed(), s.held(), s.found(), s.ended()); is != nil {
 		return *is
 	}
-	return s.goesOn()
+	return s.ongoing()
 }
 
-// failed returns the condition of a pass that failed; nil if it did not.
+// failed returns the condition of a pass that failed, or nil if it did not fail.
 func (s *scope) failed() *v1alpha1.MachineDeploymentCondition {
 	switch failure := s.outcome.Failure; {
 	case errors.Is(failure, rollout.ErrMutated):
@@ -56,27 +56,27 @@ func (s *scope) failed() *v1alpha1.MachineDeploymentCondition {
 	case errors.Is(failure, rollout.ErrCreate):
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetCreateError, failure.Error())
 	case errors.Is(failure, rollout.ErrNameTaken):
-		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, "The name of the new machine set is taken; another one is tried.")
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonUpdated, "The name of the new machine set is taken; retrying with another name.")
 	case failure != nil && !s.failsApart():
 		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonSetUpdateError, failure.Error())
 	}
 	return nil
 }
 
-// waits returns the condition of a deployment that does not roll out its template; nil if it does.
-func (s *scope) waits() *v1alpha1.MachineDeploymentCondition {
+// held returns the condition of a deployment that does not roll out its template, or nil if it does.
+func (s *scope) held() *v1alpha1.MachineDeploymentCondition {
 	switch {
 	case s.Deployment.Spec.Paused:
 		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
 	case s.LiveUpdate.DryRun():
-		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonDryRun, fmt.Sprintf("The template is not rolled out, since the update strategy is %q: %s.", liveupdate.DryRun, s.LiveUpdate.Says()))
+		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonDryRun, fmt.Sprintf("The template is not rolled out because the update strategy is %q: %s.", liveupdate.DryRun, s.LiveUpdate.Summary()))
 	case s.Unsupported:
-		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, and there is no cluster whose nodes can be updated in place. The machines stay as they are; scaling works.")
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonNotSupported, "The template changed, but in-place updates need a target cluster and none is configured. Machines are not updated; scaling still works.")
 	}
 	return nil
 }
 
-// found returns the condition of a rollout that begins; nil if it began before.
+// found returns the condition of a rollout that begins, or nil if it began before.
 func (s *scope) found() *v1alpha1.MachineDeploymentCondition {
 	switch {
 	case s.outcome.Created != nil:
@@ -87,54 +87,54 @@ func (s *scope) found() *v1alpha1.MachineDeploymentCondition {
 	return nil
 }
 
-// what names that which makes progress.
-func (s *scope) what() string {
+// subject names what makes progress.
+func (s *scope) subject() string {
 	if s.Current == nil {
 		return "The removal of the old machines"
 	}
 	return fmt.Sprintf("MachineSet %q", s.Current.Name)
 }
 
-// ended returns the condition of a rollout that is over, resumed or late; nil if it goes on.
+// ended returns the condition of a rollout that is complete, resumed or timed out, or nil if it continues.
 func (s *scope) ended() *v1alpha1.MachineDeploymentCondition {
 	switch {
 	case s.Current != nil && (s.complete() || s.WasComplete):
-		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, s.what()+" has successfully progressed.")
+		return progressing(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, s.subject()+" has successfully progressed.")
 	case Progress(s.was).Reason == v1alpha1.DeploymentReasonPaused:
 		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonResumed, "Deployment is resumed")
 	case s.timedOut():
-		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, s.what()+" has timed out progressing.")
+		return progressing(v1alpha1.ConditionFalse, v1alpha1.DeploymentReasonTimedOut, s.subject()+" has timed out progressing.")
 	}
 	return nil
 }
 
-// goesOn returns the condition of a rollout that goes on, with what keeps an update in place from its end.
-func (s *scope) goesOn() v1alpha1.MachineDeploymentCondition {
-	reason, message := v1alpha1.DeploymentReasonUpdated, s.what()+" is progressing."
+// ongoing returns the condition of a rollout in progress, including what blocks an in-place update.
+func (s *scope) ongoing() v1alpha1.MachineDeploymentCondition {
+	reason, message := v1alpha1.DeploymentReasonUpdated, s.subject()+" is progressing."
 	switch {
 	case s.LiveUpdate.Holds():
-		message = "The drivers of the machines are asked what an update would change: " + s.LiveUpdate.Says() + "."
+		message = "Asking the drivers what an update would change: " + s.LiveUpdate.Summary() + "."
 	case s.LiveUpdate.Left() > 0:
-		message = s.what() + " is progressing: " + s.LiveUpdate.Says() + "."
+		message = s.subject() + " is progressing: " + s.LiveUpdate.Summary() + "."
 	}
 	if blocked := s.Blocked(); blocked != "" {
-		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, s.what()+" is progressing, but: "+blocked
+		reason, message = v1alpha1.DeploymentReasonUpdateBlocked, s.subject()+" is progressing, but: "+blocked
 	}
 	return *progressing(v1alpha1.ConditionTrue, reason, message)
 }
 
-// failsApart reports whether a failure does not belong to the rollout, which is over, paused or late.
+// failsApart reports whether a failure is unrelated to the rollout, which is complete, paused or timed out.
 func (s *scope) failsApart() bool {
 	return s.WasComplete || s.Deployment.Spec.Paused || s.timedOut()
 }
 
-// complete reports whether all Machines are of the current template and available, except retained ones.
+// complete reports whether all Machines, except retained ones, have the current template and are available.
 func (s *scope) complete() bool {
 	return !s.Moving && s.LiveUpdate.Left() == 0 && counts.Desired(s.Current) == s.Desired && s.Counted(s.Current) == s.Desired &&
 		counts.Total(s.All(), s.Counted) == int64(s.Desired) && counts.Available(s.Current) == s.Desired
 }
 
-// Progress returns the condition Progressing of a status, the zero value if there is none.
+// Progress returns the condition Progressing of a status, or the zero value if there is none.
 func Progress(status v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploymentCondition {
 	if at := indexOf(status, v1alpha1.MachineDeploymentProgressing); at >= 0 {
 		return status.Conditions[at]
@@ -142,7 +142,7 @@ func Progress(status v1alpha1.MachineDeploymentStatus) v1alpha1.MachineDeploymen
 	return v1alpha1.MachineDeploymentCondition{}
 }
 
-// progressed reports whether more Machines are new, ready or available, or fewer are old.
+// progressed reports whether more Machines are updated, ready or available, or fewer are old.
 func (s *scope) progressed() bool {
 	return s.next.UpdatedReplicas > s.was.UpdatedReplicas ||
 		s.next.Replicas-s.next.UpdatedReplicas < s.was.Replicas-s.was.UpdatedReplicas ||
@@ -150,24 +150,24 @@ func (s *scope) progressed() bool {
 		s.next.AvailableReplicas > s.was.AvailableReplicas
 }
 
-// begins reports whether a rollout begins, so that the former status was about another one: before it
-// has a set, and when it gets one.
+// begins reports whether a rollout begins, so that the former status was about another one. That is the case
+// before the rollout has a set, and when it gets one.
 func (s *scope) begins() bool {
 	return s.outcome.Created != nil || s.reused || s.Current == nil && s.was.ObservedGeneration < s.Deployment.Generation
 }
 
-// runs reports whether the deadline runs under a reason. It goes on after a failed write.
+// runs reports whether the deadline applies for a reason. It also continues after a failed write.
 func runs(reason string) bool {
 	return slices.Contains(timed, reason) || reason == v1alpha1.DeploymentReasonSetUpdateError
 }
 
-// interrupts reports whether writes began or ceased to fail, neither of which is progress.
+// interrupts reports whether writes started or stopped failing, neither of which is progress.
 func interrupts(was, is string) bool {
 	const failed = v1alpha1.DeploymentReasonSetUpdateError
 	return is == failed && runs(was) || was == failed && (is == v1alpha1.DeploymentReasonUpdated || is == v1alpha1.DeploymentReasonUpdateBlocked)
 }
 
-// timedOut reports whether there was no progress for too long, and none since.
+// timedOut reports whether the deadline expired without progress, and there was none since.
 func (s *scope) timedOut() bool {
 	was, limit := Progress(s.was), s.Deployment.Spec.ProgressDeadlineSeconds
 	if limit == nil || s.progressed() || s.begins() {
@@ -180,12 +180,12 @@ func deadline(progress v1alpha1.MachineDeploymentCondition, seconds int32) time.
 	return progress.LastUpdateTime.Add(time.Duration(seconds) * time.Second)
 }
 
-// DeadlineIn returns the time until a rollout without progress is late; 0 if no deadline runs.
+// DeadlineIn returns the time until a rollout without progress times out, or 0 if no deadline applies.
 func DeadlineIn(deployment *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus, now time.Time) time.Duration {
 	is, limit := Progress(next), deployment.Spec.ProgressDeadlineSeconds
 	if limit == nil || !slices.Contains(timed, is.Reason) {
 		return 0
 	}
-	const second = time.Second // times of the API are whole seconds
+	const second = time.Second // API timestamps have a resolution of one second
 	return max(second, deadline(is, *limit).Sub(now)+second)
 }

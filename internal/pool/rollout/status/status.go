@@ -1,7 +1,7 @@
 // Package status derives the status of a MachineDeployment from the facts and the outcome of the plan.
 //
-// What keeps a deployment from its goal is a reason of a condition: see the DeploymentReason constants
-// of the API.
+// Each problem that keeps a deployment from its desired state is the reason of a condition. See the
+// DeploymentReason constants of the API.
 package status
 
 import (
@@ -23,15 +23,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// mostFailed is how many failed Machines a status lists, as in a set's status.
-const mostFailed = 100
+// maxFailed is how many failed Machines a status lists, as in the status of a set.
+const maxFailed = 100
 
-// longestMessage is how many bytes the message of a condition may have. Those of webhooks have any length.
-const longestMessage = 1024
+// maxMessage is the maximum length of a condition's message, in bytes. Messages of webhooks can be arbitrarily
+// long.
+const maxMessage = 1024
 
-// scope is a status in the making.
+// scope is a status under construction.
 type scope struct {
-	// Rollout as it is after the plan.
+	// Rollout is the rollout after the plan was carried out.
 	*rollout.Rollout
 	outcome rollout.Outcome
 	// reused reports whether an old set has become the current one in this pass.
@@ -86,10 +87,10 @@ func (s *scope) count() {
 		}
 	}
 	s.next.UnavailableReplicas = counts.Clamp(counts.Total(s.All(), counts.Desired) - int64(s.next.AvailableReplicas))
-	reserve.Apart(&s.next, s.Deployment)
-	if more := len(s.next.FailedMachines) - mostFailed; more > 0 {
-		s.next.FailedMachines = s.next.FailedMachines[:mostFailed]
-		s.next.FailedMachines[mostFailed-1].LastOperation.Description += fmt.Sprintf(" (and at least %d more failed machines)", more)
+	reserve.Separate(&s.next, s.Deployment)
+	if more := len(s.next.FailedMachines) - maxFailed; more > 0 {
+		s.next.FailedMachines = s.next.FailedMachines[:maxFailed]
+		s.next.FailedMachines[maxFailed-1].LastOperation.Description += fmt.Sprintf(" (and at least %d more failed machines)", more)
 	}
 }
 
@@ -102,9 +103,9 @@ func (s *scope) availability() {
 	s.set(is)
 }
 
-// replicaFailure reports failures that do not belong to a rollout: to scale a deployment whose rollout is
-// over, paused or late, or to mark a Machine. Otherwise it repeats the condition of the current set, or
-// else of an old one.
+// replicaFailure reports failures that do not belong to the rollout: a failure to scale a deployment whose
+// rollout is complete, paused or timed out, or a failure to mark a Machine. Otherwise it repeats the condition
+// of the current set, or else of an old one.
 func (s *scope) replicaFailure() {
 	const kind = v1alpha1.MachineDeploymentReplicaFailure
 	switch failure := s.outcome.Failure; {
@@ -113,7 +114,7 @@ func (s *scope) replicaFailure() {
 		return
 	case len(s.outcome.Unmarked) > 0:
 		s.setOrRemove(kind, v1alpha1.DeploymentReasonMarkError,
-			s.outcome.MarkError().Error()+". Its machine set is not scaled down until it is marked, since another machine would go.")
+			s.outcome.MarkError().Error()+"; the machine set is not scaled down until the machine is marked, because it would delete another one.")
 		return
 	}
 	for _, set := range slices.Backward(s.All()) { // the current one comes last
@@ -130,13 +131,13 @@ func (s *scope) replicaFailure() {
 func (s *scope) frozen() {
 	message := ""
 	if i := slices.IndexFunc(s.All(), scale.Frozen); i >= 0 {
-		message = fmt.Sprintf("MachineSet %q is frozen: more machines exist than it should have. It creates none until some are gone.", s.All()[i].Name)
+		message = fmt.Sprintf("MachineSet %q is frozen: it has too many machines and creates none until enough are deleted.", s.All()[i].Name)
 	}
 	s.setOrRemove(v1alpha1.MachineDeploymentFrozen, v1alpha1.DeploymentReasonFrozen, message)
 }
 
-// overlap reports other deployments that select the same Machines. Each keeps its own, but any of them
-// may adopt one that loses its owner.
+// overlap reports other deployments that select the same Machines. Each deployment keeps its own Machines, but
+// any of them may adopt a Machine that loses its owner.
 func (s *scope) overlap() {
 	message := ""
 	if len(s.Overlaps) > 0 {
@@ -145,7 +146,7 @@ func (s *scope) overlap() {
 	s.setOrRemove(v1alpha1.MachineDeploymentSelectorOverlap, v1alpha1.DeploymentReasonSelectorOverlap, message)
 }
 
-// released reports sets that the selector does not match any more, and which keep their Machines.
+// released reports sets that the selector no longer matches. They keep their Machines.
 func (s *scope) released() {
 	var names []string
 	for _, set := range s.Released {
@@ -154,8 +155,8 @@ func (s *scope) released() {
 	slices.Sort(names)
 	message := ""
 	if len(names) > 0 {
-		message = fmt.Sprintf("spec.selector: it does not match machine sets that were the deployment's: %s. "+
-			"They keep their machines, which are neither counted nor updated here. Delete them, or select them again.", firstOf(names))
+		message = fmt.Sprintf("spec.selector: no longer matches machine sets of this deployment: %s. "+
+			"Their machines are neither counted nor updated; delete these machine sets or select them again.", firstOf(names))
 	}
 	s.setOrRemove(v1alpha1.MachineDeploymentSetReleased, v1alpha1.DeploymentReasonSetReleased, message)
 }
@@ -169,14 +170,14 @@ func (s *scope) setOrRemove(kind v1alpha1.MachineDeploymentConditionType, reason
 	s.set(condition(kind, v1alpha1.ConditionTrue, reason, message))
 }
 
-// rollback removes the refusal of a rollback when another rollout, but not the first, begins.
+// rollback removes the condition about a refused rollback when a rollout other than the first begins.
 func (s *scope) rollback() {
 	if s.begins() && revision.Number(s.Deployment) > 0 {
 		remove(&s.next, v1alpha1.MachineDeploymentRollbackRefused)
 	}
 }
 
-// firstOf joins the first names.
+// firstOf joins the first three names.
 func firstOf(names []string) string {
 	const most = 3
 	named := strings.Join(names[:min(most, len(names))], ", ")
@@ -189,10 +190,10 @@ func firstOf(names []string) string {
 func (s *scope) set(is v1alpha1.MachineDeploymentCondition) { set(&s.next, is, s.Now) }
 
 func condition(kind v1alpha1.MachineDeploymentConditionType, status v1alpha1.ConditionStatus, reason, message string) v1alpha1.MachineDeploymentCondition {
-	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: messages.Shorten(message, longestMessage)}
+	return v1alpha1.MachineDeploymentCondition{Type: kind, Status: status, Reason: reason, Message: messages.Shorten(message, maxMessage)}
 }
 
-// set sets a condition of a status. If nothing changes, it keeps its times.
+// set sets a condition of a status. If the condition does not change, its times do not change.
 func set(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineDeploymentCondition, now time.Time) {
 	at := indexOf(*status, is.Type)
 	if at < 0 {
@@ -212,7 +213,7 @@ func set(status *v1alpha1.MachineDeploymentStatus, is v1alpha1.MachineDeployment
 	*was = is
 }
 
-// indexOf returns the index of a condition; negative if there is none of that type.
+// indexOf returns the index of the condition of a type, or a negative number if there is none.
 func indexOf(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType) int {
 	return slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == kind })
 }
@@ -221,12 +222,12 @@ func remove(status *v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeplo
 	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == kind })
 }
 
-// Deleting returns the status of a deployment that is being deleted. All Machines that exist and are not
-// available count as unavailable. The conditions about the last rollout and about released sets stay.
+// Deleting returns the status of a deployment that is being deleted. All existing Machines that are not
+// available count as unavailable. The conditions about the last rollout and about released sets do not change.
 func Deleting(r *rollout.Rollout, failure error) v1alpha1.MachineDeploymentStatus {
 	was, next := r.Deployment.Status, Next(r, rollout.Outcome{Failure: failure})
 	next.UnavailableReplicas = max(0, next.Replicas-next.AvailableReplicas)
-	for _, set := range r.Old { // no set is current, since all are being deleted
+	for _, set := range r.Old { // no set is current because all are being deleted
 		if revision.Same(&set.Spec.Template, &r.Deployment.Spec.Template) {
 			next.UpdatedReplicas = counts.Clamp(int64(next.UpdatedReplicas) + int64(max(0, set.Status.Replicas)))
 		}
@@ -248,7 +249,7 @@ func Deleting(r *rollout.Rollout, failure error) v1alpha1.MachineDeploymentStatu
 	return next
 }
 
-// Refused returns the status of a deployment that is not reconciled. Its numbers stay.
+// Refused returns the status of a deployment that is not reconciled. Its numbers do not change.
 func Refused(deployment *v1alpha1.MachineDeployment, reason, message string, now time.Time) v1alpha1.MachineDeploymentStatus {
 	next := *deployment.Status.DeepCopy()
 	set(&next, condition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionFalse, reason, message), now)
@@ -258,7 +259,7 @@ func Refused(deployment *v1alpha1.MachineDeployment, reason, message string, now
 // RollbackRefused returns the status after a rollback to a revision that does not exist.
 func RollbackRefused(r *rollout.Rollout, why string) v1alpha1.MachineDeploymentStatus {
 	next := *r.Deployment.Status.DeepCopy()
-	message := fmt.Sprintf("%s; the template stays that of revision %d.", why, r.TemplateRevision())
+	message := fmt.Sprintf("%s; the template remains that of revision %d.", why, r.TemplateRevision())
 	set(&next, condition(v1alpha1.MachineDeploymentRollbackRefused, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonRevisionNotFound, message), r.Now)
 	return next
 }
