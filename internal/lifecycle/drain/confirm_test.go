@@ -125,7 +125,7 @@ func TestConfirmWithoutAnAnswer(t *testing.T) {
 
 // TestConfirmAmongManyPods: when one answer cannot hold the pods of all nodes, each is asked for.
 func TestConfirmAmongManyPods(t *testing.T) {
-	c := confirmWith(t, &server{pods: podsOn("other", censusLimit+1)})
+	c := confirmWith(t, &server{pods: podsOn("other", clusterListLimit+1)})
 	c.want(true, c.begin("a", "b")...)
 	c.asked("", "a", "b")
 }

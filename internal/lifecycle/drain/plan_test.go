@@ -382,7 +382,7 @@ func TestVanishedPod(t *testing.T) {
 	s.pass(answers{"a": "refused"}, "a")
 	s.budget("a", refusing).gone("a").pass(answers{"b": "ok"}, "b")
 	if len(s.l.pods) != 1 {
-		t.Errorf("the ledger keeps %d pods, want b's only", len(s.l.pods))
+		t.Errorf("the state has %d pods, want only b", len(s.l.pods))
 	}
 }
 
