@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// located is a driver whose location is replaced.
+// located is a driver that reports a fixed location.
 type located struct {
 	driver.Driver
 	location string
@@ -27,7 +27,7 @@ func (l located) LocateMachine(context.Context, *driver.LocateMachineRequest) (*
 	return &driver.LocateMachineResponse{Location: l.location}, nil
 }
 
-// plain is a driver that changes nothing in the one that it wraps.
+// plain is a driver that wraps another one without changing it.
 type plain struct{ driver.Driver }
 
 func (p plain) Unwrap() driver.Driver { return p.Driver }
@@ -36,12 +36,12 @@ func TestAs(t *testing.T) {
 	vms := fake.New(fake.Config{})
 	for name, tc := range map[string]struct {
 		driver driver.Driver
-		// locator and updater are what must be found.
+		// locator and updater are the expected abilities.
 		locator, updater any
 	}{
 		"the driver itself":              {vms, vms, vms},
 		"a wrapped driver":               {plain{vms}, vms, vms},
-		"the first of several":           {plain{located{located{vms, "inner"}, "outer"}}, located{located{vms, "inner"}, "outer"}, vms},
+		"the outermost of several":       {plain{located{located{vms, "inner"}, "outer"}}, located{located{vms, "inner"}, "outer"}, vms},
 		"hidden by a wrapper":            {plain{struct{ driver.Driver }{vms}}, nil, nil},
 		"a driver without the abilities": {struct{ driver.Driver }{}, nil, nil},
 		"a wrapper without a driver":     {plain{}, nil, nil},
@@ -57,7 +57,7 @@ func TestAs(t *testing.T) {
 	}
 }
 
-// TestDriversThatWrapOthersUnwrapThem: without Unwrap, a decorator hides the abilities of its driver.
+// TestDriversThatWrapOthersUnwrapThem: a decorator without Unwrap hides the abilities of the driver that it wraps.
 func TestDriversThatWrapOthersUnwrapThem(t *testing.T) {
 	decorators := 0
 	for dir, files := range sources(t, "..") {
@@ -75,17 +75,17 @@ func TestDriversThatWrapOthersUnwrapThem(t *testing.T) {
 			}
 			decorators++
 			if !slices.Contains(has[name], "Unwrap") {
-				t.Errorf("%s: %s wraps a driver and has no Unwrap", dir, name)
+				t.Errorf("%s: %s wraps a driver but has no Unwrap method", dir, name)
 			}
 		}
 	}
 	if decorators < 2 {
-		t.Errorf("%d decorators were found; this test looks for the wrong thing", decorators)
+		t.Errorf("found %d decorators, want at least 2; check how this test looks for them", decorators)
 	}
 }
 
-// TestNoCallEscapesInstrumentation: driver.As would find a call that the decorator lacks in the driver that it
-// wraps, where it has no deadline and Secrets are not redacted.
+// TestNoCallEscapesInstrumentation: if the decorator lacks a method, driver.As finds it in the wrapped driver,
+// where the call has no deadline and Secrets are not redacted.
 func TestNoCallEscapesInstrumentation(t *testing.T) {
 	has := methodsOf(sources(t, "instrument")["instrument"])["Driver"]
 	calls := 0
@@ -109,11 +109,11 @@ func TestNoCallEscapesInstrumentation(t *testing.T) {
 		})
 	}
 	if calls < 11 {
-		t.Errorf("%d calls of drivers were found; this test looks for the wrong thing", calls)
+		t.Errorf("found %d driver methods, want at least 11; check how this test looks for them", calls)
 	}
 }
 
-// sources are the files below a directory, without tests, by their directory.
+// sources parses the Go files below a directory, except tests, and groups them by directory.
 func sources(t *testing.T, root string) map[string][]*ast.File {
 	t.Helper()
 	parsed := map[string][]*ast.File{}
@@ -131,7 +131,7 @@ func sources(t *testing.T, root string) map[string][]*ast.File {
 	return parsed
 }
 
-// methodsOf are the names of the methods of a package by their type.
+// methodsOf returns the names of the methods in a package, by receiver type.
 func methodsOf(files []*ast.File) map[string][]string {
 	all := map[string][]string{}
 	for _, file := range files {
@@ -152,7 +152,7 @@ func methodsOf(files []*ast.File) map[string][]string {
 	return all
 }
 
-// structsOf are the fields of the structs of a package.
+// structsOf returns the fields of the structs in a package, by struct name.
 func structsOf(files []*ast.File) map[string][]*ast.Field {
 	all := map[string][]*ast.Field{}
 	for _, file := range files {

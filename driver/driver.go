@@ -8,99 +8,87 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Driver creates, finds and deletes the machines of one provider. The rules of the
-// package comment apply to all methods.
+// Driver creates, finds and deletes the machines of one provider. The rules of the package comment apply to all
+// methods.
 //
-// Besides the codes that are listed for a method, each may return Canceled, Unknown,
+// In addition to the codes that are listed for a method, each method may return Canceled, Unknown,
 // DeadlineExceeded, Internal, Unavailable and Unauthenticated.
 type Driver interface {
 	// CreateMachine creates the VM of a machine. Every driver MUST implement it.
 	//
-	//   - It MUST be idempotent by the name of the machine (a SHOULD of MCM's
-	//     contract; Millwright relies on it, since responses can be lost and
-	//     controllers can be killed). If a VM of that name exists and fits the
-	//     request, it returns OK with its data. Concurrent calls create one VM;
-	//     the later one MAY return Aborted.
-	//   - If a VM of that name exists and does not fit, it MUST return
-	//     AlreadyExists, and leave the VM unchanged.
-	//   - It SHOULD return when the provider has accepted the VM, and not wait for
-	//     the guest to boot or for the node to join.
-	//   - Steps after the creation that can fail separately belong into
-	//     InitializeMachine, so that they can be repeated.
-	//   - A VM that cannot be completed SHOULD be deleted before an error is
-	//     returned. As long as it exists, GetMachineStatus, DeleteMachine and
-	//     ListMachines MUST find it.
+	//   - It MUST be idempotent by the name of the machine (a SHOULD of MCM's contract; Millwright relies on it,
+	//     since responses can be lost and controllers can be killed). If a VM of that name exists and fits the
+	//     request, it returns OK with the data of that VM. Concurrent calls create one VM; the later one MAY return
+	//     Aborted.
+	//   - If a VM of that name exists and does not fit the request, it MUST return AlreadyExists and leave the VM
+	//     unchanged.
+	//   - It SHOULD return when the provider has accepted the VM, and not wait for the guest to boot or for the
+	//     node to join.
+	//   - Steps after the creation that can fail separately belong in InitializeMachine, so that they can be
+	//     repeated.
+	//   - A VM that cannot be completed SHOULD be deleted before an error is returned. As long as it exists,
+	//     GetMachineStatus, DeleteMachine and ListMachines MUST find it.
 	//
-	// Codes: InvalidArgument (name or provider specification; the message names the
-	// field), AlreadyExists, PermissionDenied, ResourceExhausted (quota or capacity),
-	// FailedPrecondition, Aborted (an operation on this machine is pending),
-	// OutOfRange (a size is out of its valid range), Unimplemented.
+	// Codes: InvalidArgument (name or provider specification; the message names the field), AlreadyExists,
+	// PermissionDenied, ResourceExhausted (quota or capacity), FailedPrecondition, Aborted (an operation on this
+	// machine is pending), OutOfRange (a size is outside its valid range), Unimplemented.
 	CreateMachine(ctx context.Context, req *CreateMachineRequest) (*CreateMachineResponse, error)
 
-	// DeleteMachine deletes the VM of a machine and everything that belongs to this VM
-	// only (disks, network interfaces, addresses). Every driver MUST implement it.
+	// DeleteMachine deletes the VM of a machine and everything that belongs only to this VM (disks, network
+	// interfaces, addresses). Every driver MUST implement it.
 	//
 	//   - If the VM does not exist, or is completely deleted, it MUST return OK.
-	//   - It SHOULD be idempotent: it is repeated until the VM is gone.
-	//   - It MUST find the VM by spec.providerID if that is set, and by the machine's
-	//     name otherwise: the ID may not be stored yet, and an orphan's Machine has
-	//     little more than the ID. If the ID is set, a VM of the same name with another
-	//     ID MUST NOT be deleted (Millwright).
-	//   - Without an ID it SHALL delete only VMs of the cluster that the provider
-	//     specification names, and only those that have the driver's tags (Millwright):
-	//     after AlreadyExists the Machine is deleted, and the other cluster's VM must stay.
-	//     With an ID, tags of the class do not matter, only that the VM was made for this
-	//     machine: a class can be edited while its VMs exist (Millwright).
-	//   - It SHOULD return only when the VM is gone. It may return earlier: the
-	//     controller calls GetMachineStatus until it returns NotFound or
-	//     Unimplemented, and only then deletes the Node (Millwright).
+	//   - It SHOULD be idempotent: controllers repeat it until the VM is gone.
+	//   - It MUST find the VM by spec.providerID if that is set, and by the machine's name otherwise. The ID may
+	//     not be stored yet, and an orphan's Machine has little more than the ID. If the ID is set, a VM of the
+	//     same name with another ID MUST NOT be deleted (Millwright).
+	//   - Without an ID, it SHALL delete only VMs of the cluster that the provider specification names, and only
+	//     those that have the driver's tags (Millwright): after AlreadyExists the Machine is deleted, and the other
+	//     cluster's VM must not be. With an ID, the tags of the class do not matter; the VM only needs to have been
+	//     created for this machine, since a class can be edited while its VMs exist (Millwright).
+	//   - It SHOULD return only when the VM is gone. It may return earlier: the controller calls GetMachineStatus
+	//     until it returns NotFound or Unimplemented, and only then deletes the Node (Millwright).
 	//
-	// Codes: InvalidArgument (the name is empty or malformed), PermissionDenied,
-	// FailedPrecondition, Aborted, Unimplemented. NotFound is accepted as OK.
+	// Codes: InvalidArgument (the name is empty or malformed), PermissionDenied, FailedPrecondition, Aborted,
+	// Unimplemented. NotFound is accepted as OK.
 	DeleteMachine(ctx context.Context, req *DeleteMachineRequest) (*DeleteMachineResponse, error)
 
-	// GetMachineStatus finds the VM of a machine. A driver MAY return Unimplemented;
-	// then creation relies on the idempotency of CreateMachine alone, and deletion ends
-	// with the first OK of DeleteMachine.
+	// GetMachineStatus finds the VM of a machine. A driver MAY return Unimplemented. Then creation relies only on
+	// the idempotency of CreateMachine, and a deletion is complete after the first OK of DeleteMachine.
 	//
 	//   - It MUST be idempotent and change nothing.
-	//   - It MUST find the VM by spec.providerID if that is set, and by the machine's
-	//     name otherwise. If the ID is set, a VM of the same name with another ID
-	//     does not count: it returns NotFound, since the VM is lost (Millwright).
+	//   - It MUST find the VM by spec.providerID if that is set, and by the machine's name otherwise. If the ID is
+	//     set, it ignores a VM of the same name with another ID and returns NotFound, since the VM is lost
+	//     (Millwright).
 	//   - If the VM exists, the response MUST be the same as that of CreateMachine.
-	//   - A VM whose deletion has not ended exists (Millwright).
-	//   - If the VM exists but is not initialized, it MUST return Uninitialized with a
-	//     complete response.
-	//   - It MUST NOT return NotFound if it cannot find out (Millwright): after
-	//     NotFound a VM is created, or counts as lost. Return Unavailable or Unknown
-	//     instead.
+	//   - A VM exists until its deletion is complete (Millwright).
+	//   - If the VM exists but is not initialized, it MUST return Uninitialized with a complete response.
+	//   - It MUST NOT return NotFound if it cannot determine whether the VM exists (Millwright): after NotFound, a
+	//     controller creates a VM or considers the VM lost. Return Unavailable or Unknown instead.
 	//
-	// Codes: NotFound, Uninitialized, InvalidArgument, PermissionDenied,
-	// FailedPrecondition, OutOfRange (several VMs exist for this machine),
-	// Unimplemented.
+	// Codes: NotFound, Uninitialized, InvalidArgument, PermissionDenied, FailedPrecondition, OutOfRange (several
+	// VMs exist for this machine), Unimplemented.
 	GetMachineStatus(ctx context.Context, req *GetMachineStatusRequest) (*GetMachineStatusResponse, error)
 
-	// ListMachines returns all VMs of a class. A driver MAY return Unimplemented; then
-	// orphaned VMs are not found and have to be deleted by hand.
+	// ListMachines returns all VMs of a class. A driver MAY return Unimplemented. Then orphaned VMs are not found
+	// and have to be deleted manually.
 	//
-	//   - It SHALL return all VMs of the class, including those whose creation or
-	//     deletion has not ended, and several VMs of one name.
-	//   - It MUST return only VMs of this cluster (Millwright): a VM in the list that
-	//     no Machine owns is deleted. It SHOULD have the provider filter them.
-	//   - If other classes of the same cluster have the same tags, their VMs MAY be in
-	//     the list.
+	//   - It SHALL return all VMs of the class, including VMs whose creation or deletion is not complete, and
+	//     several VMs of one name.
+	//   - It MUST return only VMs of this cluster (Millwright): a VM in the list that no Machine owns is deleted.
+	//     The provider SHOULD do the filtering.
+	//   - If other classes of the same cluster have the same tags, their VMs MAY be in the list.
 	//   - A partial list MUST NOT be returned as OK (Millwright).
 	//
-	// Codes: InvalidArgument (provider specification), PermissionDenied,
-	// Unimplemented.
+	// Codes: InvalidArgument (provider specification), PermissionDenied, Unimplemented.
 	ListMachines(ctx context.Context, req *ListMachinesRequest) (*ListMachinesResponse, error)
 }
 
-// As returns the ability T of a driver, for example its [Locator]: the driver itself if it implements T, or
-// else the first one in the chain of drivers that it wraps.
+// As returns the driver as a T, for example as a [Locator]. It returns the driver itself if that implements T, and
+// otherwise the first driver in the chain of wrapped drivers that does.
 //
-// A driver that wraps another one MUST have a method Unwrap() Driver that returns the wrapped one. It
-// implements only the abilities whose behavior it changes; As finds all others in the wrapped driver.
+// A driver that wraps another one MUST have a method Unwrap() Driver that returns the wrapped one. It implements
+// only the optional interfaces whose behavior it changes; As finds all others in the wrapped driver.
 func As[T any](d Driver) (ability T, found bool) {
 	for d != nil {
 		if ability, found = d.(T); found {
@@ -128,20 +116,19 @@ type CreateMachineRequest struct {
 
 // CreateMachineResponse describes the VM that was created or found.
 type CreateMachineResponse struct {
-	// ProviderID identifies the VM at the provider, for example
-	// "gce:///project/zone/vm". The node should have the same spec.providerID. Empty
-	// is an error.
+	// ProviderID identifies the VM at the provider, for example "gce:///project/zone/vm". The node should have the
+	// same spec.providerID. An empty ProviderID is an error.
 	ProviderID string
-	// NodeName is the name with which the node will register. Empty is an error if
-	// there is a target cluster.
+	// NodeName is the name under which the node will register. An empty NodeName is an error if there is a target
+	// cluster.
 	NodeName string
-	// LastKnownState is for the driver: it is stored with the Machine and passed in
-	// later requests. Optional. One that is not UTF-8, or longer than 64 KiB, is not stored.
+	// LastKnownState is data of the driver: it is stored with the Machine and passed in later requests. Optional. A
+	// value that is not UTF-8, or is longer than 64 KiB, is not stored.
 	LastKnownState string
-	// Addresses of the VM as far as they are known. Optional.
+	// Addresses of the VM, as far as they are known. Optional.
 	Addresses []corev1.NodeAddress
-	// FailureDomain in which the provider has put the VM, as in FailureDomains. Empty means that it is not
-	// known, or is that of the request. It is shown to users of Cluster API.
+	// FailureDomain in which the provider has placed the VM, as in FailureDomains. If empty, it is unknown, or is
+	// the one in the request. It is shown to users of Cluster API.
 	FailureDomain string
 }
 
@@ -171,8 +158,7 @@ type GetMachineStatusRequest struct {
 	Secret *corev1.Secret
 }
 
-// GetMachineStatusResponse describes the VM that was found. It accompanies the error
-// Uninitialized, too.
+// GetMachineStatusResponse describes the VM that was found. The error Uninitialized also comes with this response.
 type GetMachineStatusResponse struct {
 	// ProviderID as in CreateMachineResponse.
 	ProviderID string
@@ -194,7 +180,7 @@ type ListMachinesRequest struct {
 
 // ListMachinesResponse lists the VMs of a class.
 type ListMachinesResponse struct {
-	// MachineList maps the ProviderID of each VM to the name of its Machine. Nil and
-	// empty both mean that there are none.
+	// MachineList maps the ProviderID of each VM to the name of its Machine. Nil and empty both mean that the class
+	// has no VMs.
 	MachineList map[string]string
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// FailureDomains is implemented by drivers whose provider has failure domains: zones, racks or
-// hosts, each of which fails as a whole. For other drivers, users declare failure domains and
-// the provider specification of each.
+// FailureDomains is implemented by drivers whose provider has failure domains: zones, racks or hosts that each fail
+// as a unit. With other drivers, users declare failure domains and the provider specification of each.
 type FailureDomains interface {
 	// ListFailureDomains returns the failure domains in which VMs can be created.
 	//
@@ -31,17 +30,17 @@ type FailureDomains interface {
 	// FailedPrecondition, Unimplemented.
 	ListFailureDomains(ctx context.Context, req *ListFailureDomainsRequest) (*ListFailureDomainsResponse, error)
 
-	// PlaceMachine returns the provider specification of a class, changed so that its VMs
-	// are created in a failure domain.
+	// PlaceMachine returns the provider specification of a class, changed so that its VMs are created in a failure
+	// domain.
 	//
-	//   - It MUST be a pure function of the request: it sends no requests and does not
-	//     block. CreateMachine checks whether the failure domain exists.
-	//   - A failure domain in the provider specification is replaced.
-	//   - It changes the meaning of nothing else, and leaves the validation of the
-	//     provider specification to CreateMachine.
+	//   - It MUST be a pure function of the request: it sends no requests and does not block. CreateMachine checks
+	//     whether the failure domain exists.
+	//   - It replaces a failure domain that the provider specification already names.
+	//   - It does not change the meaning of anything else, and leaves the validation of the provider specification
+	//     to CreateMachine.
 	//
-	// Codes: NotFound (no failure domain can have that name), InvalidArgument (the
-	// provider specification cannot be changed), Unimplemented.
+	// Codes: NotFound (no failure domain can have that name), InvalidArgument (the provider specification cannot be
+	// changed), Unimplemented.
 	PlaceMachine(ctx context.Context, req *PlaceMachineRequest) (*PlaceMachineResponse, error)
 }
 
@@ -59,7 +58,7 @@ type ListFailureDomainsResponse struct {
 	FailureDomains []FailureDomain
 }
 
-// FailureDomain is a part of the provider that fails as a whole.
+// FailureDomain is a part of the provider that fails as a unit.
 type FailureDomain struct {
 	// Name to pass to PlaceMachine.
 	Name string
@@ -75,30 +74,30 @@ type PlaceMachineRequest struct {
 	FailureDomain string
 }
 
-// PlaceMachineResponse has the provider specification for a failure domain.
+// PlaceMachineResponse contains the provider specification for a failure domain.
 type PlaceMachineResponse struct {
 	// ProviderSpec replaces that of the class.
 	ProviderSpec runtime.RawExtension
 }
 
-// WithField returns a provider specification with one field set to a text. It implements
-// PlaceMachine where a field names the failure domain. Other fields stay as they are, numbers
-// to the last digit. The error is InvalidArgument if the specification is not a JSON object.
+// WithField returns a provider specification with one field set to a string. It implements PlaceMachine for drivers
+// with a field that names the failure domain. Other fields stay unchanged, and numbers keep their precision. The
+// error is InvalidArgument if the specification is not a JSON object.
 func WithField(spec runtime.RawExtension, name, text string) (runtime.RawExtension, error) {
 	fields := map[string]json.RawMessage{}
 	if len(bytes.TrimSpace(spec.Raw)) > 0 {
 		if err := json.Unmarshal(spec.Raw, &fields); err != nil || fields == nil {
-			return runtime.RawExtension{}, status.WrapError(codes.InvalidArgument, "providerSpec: is not a JSON object", err)
+			return runtime.RawExtension{}, status.WrapError(codes.InvalidArgument, "providerSpec is not a JSON object", err)
 		}
 	}
 	value, err := json.Marshal(text)
 	if err != nil {
-		return runtime.RawExtension{}, fmt.Errorf("writing %s: %w", name, err)
+		return runtime.RawExtension{}, fmt.Errorf("cannot encode field %s: %w", name, err)
 	}
 	fields[name] = value
 	raw, err := json.Marshal(fields)
 	if err != nil {
-		return runtime.RawExtension{}, fmt.Errorf("writing the provider specification: %w", err)
+		return runtime.RawExtension{}, fmt.Errorf("cannot encode the provider specification: %w", err)
 	}
 	return runtime.RawExtension{Raw: raw}, nil
 }

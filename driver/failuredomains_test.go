@@ -17,11 +17,11 @@ func TestWithField(t *testing.T) {
 	}{
 		"added":            {given: `{"size":"small"}`, want: `{"size":"small","zone":"a"}`},
 		"replaced":         {given: `{"zone":{"no":"text"}}`, want: `{"zone":"a"}`},
-		"numbers stay":     {given: `{"big":12345678901234567890,"x":1.50}`, want: `{"big":12345678901234567890,"x":1.50,"zone":"a"}`},
-		"nothing was said": {given: "", want: `{"zone":"a"}`},
-		"no object":        {given: `["a"]`, code: codes.InvalidArgument},
+		"numbers are kept": {given: `{"big":12345678901234567890,"x":1.50}`, want: `{"big":12345678901234567890,"x":1.50,"zone":"a"}`},
+		"no specification": {given: "", want: `{"zone":"a"}`},
+		"not an object":    {given: `["a"]`, code: codes.InvalidArgument},
 		"null":             {given: `null`, code: codes.InvalidArgument},
-		"no JSON":          {given: `{"a":`, code: codes.InvalidArgument},
+		"not JSON":         {given: `{"a":`, code: codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := driver.WithField(runtime.RawExtension{Raw: []byte(tc.given)}, "zone", "a")

@@ -9,25 +9,22 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// The interfaces below are optional; controllers find them with [As]. A method that
-// returns Unimplemented means the same as an interface that is not implemented.
+// The interfaces below are optional; controllers find them with [As]. A method that returns Unimplemented has the
+// same effect as an interface that is not implemented.
 
-// Initializer is implemented by drivers whose VMs need steps after their creation, for
-// example for a property that the provider cannot set at creation. VMs of other drivers
-// count as initialized.
+// Initializer is implemented by drivers whose VMs need steps after their creation, for example to set a property
+// that the provider cannot set at creation. VMs of other drivers count as initialized.
 type Initializer interface {
-	// InitializeMachine does the remaining steps.
+	// InitializeMachine performs the remaining steps.
 	//
-	//   - It is called after a successful CreateMachine, and whenever
-	//     GetMachineStatus returns Uninitialized.
+	//   - It is called after a successful CreateMachine, and whenever GetMachineStatus returns Uninitialized.
 	//   - It MUST be idempotent (Millwright): for an initialized VM it returns OK.
-	//   - Until it has succeeded, GetMachineStatus MUST return Uninitialized
-	//     (Millwright). Otherwise a restarted controller would take the VM as
-	//     initialized.
+	//   - Until it has succeeded, GetMachineStatus MUST return Uninitialized (Millwright). Otherwise a restarted
+	//     controller would consider the VM initialized.
 	//
-	// Codes: NotFound (there is no VM), Uninitialized (steps remain),
-	// ResourceExhausted, Unimplemented (no VM needs initialization), and those of
-	// CreateMachine. After all but Unimplemented it is called again.
+	// Codes: NotFound (the VM does not exist), Uninitialized (steps remain), ResourceExhausted, Unimplemented (no
+	// VM needs initialization), and those of CreateMachine. After any code except Unimplemented, it is called
+	// again.
 	InitializeMachine(ctx context.Context, req *InitializeMachineRequest) (*InitializeMachineResponse, error)
 }
 
@@ -52,18 +49,17 @@ type InitializeMachineResponse struct {
 	Addresses []corev1.NodeAddress
 }
 
-// VolumeIdentifier is implemented by drivers that know the provider's IDs of persistent
-// volumes. With it, a drain evicts pods with volumes one after another and waits for
-// each volume to be detached; without it, they are evicted like other pods.
+// VolumeIdentifier is implemented by drivers that know the provider's IDs of persistent volumes. With it, a drain
+// evicts pods with volumes one after another and waits until each volume is detached; without it, they are evicted
+// like other pods.
 type VolumeIdentifier interface {
 	// GetVolumeIDs returns the IDs of volumes.
 	//
 	//   - It MUST be idempotent.
-	//   - Volumes without a known ID, such as those of other storage systems, MAY be
-	//     left out; that is not an error.
+	//   - Volumes without a known ID, such as those of other storage systems, MAY be left out; that is not an
+	//     error.
 	//
-	// Codes: InvalidArgument (the list is malformed; the message says how),
-	// Unimplemented.
+	// Codes: InvalidArgument (the list is malformed; the message describes how), Unimplemented.
 	GetVolumeIDs(ctx context.Context, req *GetVolumeIDsRequest) (*GetVolumeIDsResponse, error)
 }
 
@@ -75,14 +71,13 @@ type GetVolumeIDsRequest struct {
 
 // GetVolumeIDsResponse lists the IDs of volumes.
 type GetVolumeIDsResponse struct {
-	// VolumeIDs are the provider's IDs of the volumes. Order and number may differ from
-	// the request.
+	// VolumeIDs are the provider's IDs of the volumes. Their order and number may differ from the request.
 	VolumeIDs []string
 }
 
-// ClassMigrator is implemented by drivers that had a kind of machine class of their own
-// before MachineClass existed. It is called for the objects of these kinds that Machines, sets and
-// deployments refer to; see docs/legacy-classes.md. In today's MCM no controller calls it.
+// ClassMigrator is implemented by drivers that had their own kind of machine class before MachineClass existed. It
+// is called for objects of these kinds that Machines, MachineSets and MachineDeployments refer to; see
+// docs/legacy-classes.md. In today's MCM, no controller calls it.
 type ClassMigrator interface {
 	// GenerateMachineClassForMigration fills a MachineClass from an object of an older
 	// kind.
@@ -98,11 +93,10 @@ type ClassMigrator interface {
 
 // GenerateMachineClassForMigrationRequest asks for the conversion of a class.
 type GenerateMachineClassForMigrationRequest struct {
-	// ProviderSpecificMachineClass is the object to convert, for example a pointer
-	// to an AWSMachineClass.
+	// ProviderSpecificMachineClass is the object to convert, for example a pointer to an AWSMachineClass.
 	ProviderSpecificMachineClass any
-	// MachineClass to fill; its name and namespace are set. This is the only field of
-	// all requests that a driver writes.
+	// MachineClass to fill; its name and namespace are set. This is the only field in any request that a driver
+	// writes.
 	MachineClass *v1alpha1.MachineClass
 	// ClassSpec names the kind of ProviderSpecificMachineClass.
 	ClassSpec *v1alpha1.ClassSpec
@@ -111,15 +105,15 @@ type GenerateMachineClassForMigrationRequest struct {
 // GenerateMachineClassForMigrationResponse is empty: the result is in the request.
 type GenerateMachineClassForMigrationResponse struct{}
 
-// KindMigrator is implemented by a ClassMigrator that lists the older kinds that are its own. If a manager has
-// several drivers, or others may register, an object is migrated by the only driver that lists its kind. A
-// driver that lists no kinds migrates objects only while it is the only driver, or if they name it.
+// KindMigrator is implemented by a ClassMigrator that lists the older kinds that it migrates. If a manager has
+// several drivers, or accepts registrations of drivers, an object is migrated by the only driver that lists its
+// kind. A driver that lists no kinds migrates objects only while it is the only driver, or if they name it.
 type KindMigrator interface {
 	// MigratedKinds returns the kinds, for example "AWSMachineClass".
 	MigratedKinds() []string
 }
 
-// MigratedKinds returns the older kinds that a driver lists as its own; nil if it lists none.
+// MigratedKinds returns the older kinds that a driver lists, or nil if it lists none.
 func MigratedKinds(d Driver) []string {
 	migrator, ok := As[KindMigrator](d)
 	if !ok {
@@ -128,28 +122,26 @@ func MigratedKinds(d Driver) []string {
 	return migrator.MigratedKinds()
 }
 
-// AnnotationAPIGroup is an annotation of the Machine and the MachineClass of a request. Its value
-// is the API group of the object that the VM is for; the default is machine.sapcloud.io. Objects of
-// two API groups may have the same namespace and name, so a driver SHOULD make the group part of
-// the identity of a VM, and list only VMs of the class's group; see [APIGroupSeparator]. Otherwise
-// machines of two API groups must have different tags: of two with the same name, the later one
-// never gets a VM.
+// AnnotationAPIGroup is an annotation of the Machine and the MachineClass of a request. Its value is the API group
+// of the object that the VM is for; the default is machine.sapcloud.io. Objects of two API groups may have the same
+// namespace and name, so a driver SHOULD make the group part of the identity of a VM, and list only VMs of the
+// class's group; see [APIGroupSeparator]. Otherwise machines of the two API groups must have different tags: if two
+// machines have the same name, the later one never gets a VM.
 const AnnotationAPIGroup = "driver.millwright.dev/api-group"
 
 // APIGroupClusterAPI is the value of AnnotationAPIGroup for a MillwrightMachine of Cluster API.
 const APIGroupClusterAPI = "infrastructure.millwright.dev"
 
-// APIGroup returns the value of AnnotationAPIGroup of a request's Machine or MachineClass. Empty
-// means machine.sapcloud.io.
+// APIGroup returns the value of AnnotationAPIGroup of a request's Machine or MachineClass. If it is empty, the
+// group is machine.sapcloud.io.
 func APIGroup(object metav1.Object) string {
 	return object.GetAnnotations()[AnnotationAPIGroup]
 }
 
-// APIGroupSeparator is implemented by drivers that keep the VMs of API groups apart, see
-// [AnnotationAPIGroup]. With other drivers, orphaned VMs are not deleted while the objects of any
-// API group cannot be read.
+// APIGroupSeparator is implemented by drivers that keep the VMs of API groups apart, see [AnnotationAPIGroup]. With
+// other drivers, orphaned VMs are not deleted while the objects of any API group cannot be read.
 type APIGroupSeparator interface {
-	// SeparatesAPIGroups reports whether the driver does so.
+	// SeparatesAPIGroups reports whether the driver keeps the VMs of API groups apart.
 	SeparatesAPIGroups() bool
 }
 

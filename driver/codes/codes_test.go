@@ -9,8 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-// The numbers are metric labels and the names are stored in the status of machines:
-// this list is frozen.
+// The numbers are metric labels and the names are stored in the status of machines, so this list must not change.
 func TestNumbersAndNamesAreFrozen(t *testing.T) {
 	want := []string{
 		"OK", "Canceled", "Unknown", "InvalidArgument", "DeadlineExceeded", "NotFound",
@@ -29,7 +28,7 @@ func TestNumbersAndNamesAreFrozen(t *testing.T) {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 	if codes.Uninitialized != 17 || codes.Unauthenticated != 16 || codes.ResourceExhausted != 8 {
-		t.Error("constants do not have their numbers")
+		t.Error("constants do not match their numbers")
 	}
 }
 

@@ -143,7 +143,7 @@ var brokenCreations = map[int]func(*world, *patched){
 	88: recode(codes.Unauthenticated, codes.Internal),
 }
 
-// recode replaces a code of CreateMachine, for machines with a name.
+// recode replaces one error code of CreateMachine by another, for machines that have a name.
 func recode(from, to codes.Code) func(*world, *patched) {
 	return onCreate(func(ctx context.Context, req *driver.CreateMachineRequest, next create) (*driver.CreateMachineResponse, error) {
 		resp, err := next(ctx, req)
@@ -154,7 +154,7 @@ func recode(from, to codes.Code) func(*world, *patched) {
 	})
 }
 
-// oneNamespace ignores the namespace of a machine.
+// oneNamespace makes the driver ignore the namespace of machines.
 func oneNamespace(_ *world, p *patched) {
 	nextCreate, nextFind, nextRemove := p.create, p.find, p.remove
 	p.create = func(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
@@ -177,7 +177,7 @@ func oneNamespace(_ *world, p *patched) {
 	}
 }
 
-// reusedIDs gives the VMs of a machine, one after another, the same ID.
+// reusedIDs makes the driver give all VMs of a machine the same ID.
 func reusedIDs(w *world, p *patched) {
 	updateReused(w, p)
 	nextCreate, nextFind, nextRemove, nextList := p.create, p.find, p.remove, p.list

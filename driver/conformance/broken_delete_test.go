@@ -77,11 +77,11 @@ var brokenRequests = map[int]func(*world, *patched){
 	}),
 }
 
-// ofOther reports whether a class is that of the other cluster.
+// ofOther reports whether a class belongs to the other cluster.
 func ofOther(spec runtime.RawExtension) bool { return bytes.Contains(spec.Raw, []byte("one-other")) }
 
 // elsewhere deletes the VM of another machine.
-func elsewhere(ctx context.Context, req *driver.DeleteMachineRequest, next remove) (removeResp, error) {
+func deleteOther(ctx context.Context, req *driver.DeleteMachineRequest, next remove) (removeResp, error) {
 	other := *req
 	other.Machine = req.Machine.DeepCopy()
 	other.Machine.Spec.ProviderID = ""
@@ -94,7 +94,7 @@ var brokenDeletions = map[int]func(*world, *patched){
 		if req.Machine.Name == "" {
 			return next(ctx, req)
 		}
-		return elsewhere(ctx, req, next)
+		return deleteOther(ctx, req, next)
 	}),
 	30: func(w *world, p *patched) {
 		made := &counter{}
@@ -120,7 +120,7 @@ var brokenDeletions = map[int]func(*world, *patched){
 	}),
 	32: onRemove(func(ctx context.Context, w *world, req *driver.DeleteMachineRequest, next remove) (removeResp, error) {
 		if req.Machine.Spec.ProviderID == "" && w.has(req.Machine.Name) {
-			return elsewhere(ctx, req, next)
+			return deleteOther(ctx, req, next)
 		}
 		return next(ctx, req)
 	}),
@@ -133,7 +133,7 @@ var brokenDeletions = map[int]func(*world, *patched){
 	}),
 	34: onRemove(func(ctx context.Context, _ *world, req *driver.DeleteMachineRequest, next remove) (removeResp, error) {
 		if req.Machine.Spec.ProviderID != "" && ofOther(req.MachineClass.ProviderSpec) {
-			return elsewhere(ctx, req, next)
+			return deleteOther(ctx, req, next)
 		}
 		return next(ctx, req)
 	}),
@@ -147,7 +147,7 @@ var brokenDeletions = map[int]func(*world, *patched){
 		removed := &counter{}
 		onCreate(func(ctx context.Context, req *driver.CreateMachineRequest, next create) (createResp, error) {
 			before := removed.get(req.Machine.Name)
-			time.Sleep(5 * time.Millisecond) // on the fake clock, as the next one
+			time.Sleep(5 * time.Millisecond) // on the fake clock, like the next one
 			if removed.get(req.Machine.Name) != before {
 				w.leak()
 			}

@@ -12,14 +12,14 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// withID returns a request with another ID.
+// withID returns a copy of a request with another provider ID.
 func withID(req *driver.GetMachineStatusRequest, id string) *driver.GetMachineStatusRequest {
 	other := &driver.GetMachineStatusRequest{Machine: req.Machine.DeepCopy(), MachineClass: req.MachineClass, Secret: req.Secret}
 	other.Machine.Spec.ProviderID = id
 	return other
 }
 
-// refind replaces one answer of GetMachineStatus by another.
+// refind replaces one error code of GetMachineStatus by an error.
 func refind(from codes.Code, to error) func(*world, *patched) {
 	return onFind(func(ctx context.Context, _ *world, req *driver.GetMachineStatusRequest, next find) (findResp, error) {
 		resp, err := next(ctx, req)
@@ -173,7 +173,7 @@ var brokenLists = map[int]func(*world, *patched){
 	}),
 }
 
-// onEndedList replaces ListMachines for contexts that have ended.
+// onEndedList replaces ListMachines for contexts that are done.
 func onEndedList(answer func(ctx context.Context, w *world) error) func(*world, *patched) {
 	return onList(func(ctx context.Context, w *world, req *driver.ListMachinesRequest, next list) (listResp, error) {
 		if ctx.Err() != nil {
@@ -208,7 +208,7 @@ var brokenErrors = map[int]func(*world, *patched){
 	84: onEndedList(func(ctx context.Context, _ *world) error { return ctx.Err() }),
 	85: onEndedList(func(context.Context, *world) error { return status.Error(codes.Canceled, "") }),
 	86: onEndedList(func(context.Context, *world) error {
-		return status.Error(codes.Canceled, "the request with "+token+" was cancelled")
+		return status.Error(codes.Canceled, "the request with "+token+" was canceled")
 	}),
 	87: onEndedList(func(context.Context, *world) error { return failing(codes.OutOfRange) }),
 	91: onCreate(func(ctx context.Context, req *driver.CreateMachineRequest, next create) (createResp, error) {

@@ -19,7 +19,7 @@ type (
 	migrateResp = *driver.GenerateMachineClassForMigrationResponse
 )
 
-// relocate changes the locations of a driver.
+// relocate changes the locations that a driver returns.
 func relocate(change func(location string, req *driver.LocateMachineRequest) string) func(*world, *patched) {
 	return func(_ *world, p *patched) {
 		next := p.locate
@@ -33,7 +33,7 @@ func relocate(change func(location string, req *driver.LocateMachineRequest) str
 	}
 }
 
-// redomain changes the failure domains of a driver.
+// redomain changes the failure domains that a driver returns.
 func redomain(change func([]driver.FailureDomain) []driver.FailureDomain) func(*world, *patched) {
 	return func(_ *world, p *patched) {
 		next := p.domains
@@ -47,7 +47,7 @@ func redomain(change func([]driver.FailureDomain) []driver.FailureDomain) func(*
 	}
 }
 
-// reidentify changes the IDs of volumes.
+// reidentify changes the volume IDs that a driver returns.
 func reidentify(change func(ids []string, req *driver.GetVolumeIDsRequest) []string) func(*world, *patched) {
 	return func(_ *world, p *patched) {
 		next := p.volumes

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestBrokenDrivers: a driver that breaks one rule fails that rule, and no other.
+// TestBrokenDrivers: a driver that breaks one rule fails the check of that rule and of no other.
 func TestBrokenDrivers(t *testing.T) {
 	broken := map[int]func(*world, *patched){}
 	for _, some := range []map[int]func(*world, *patched){brokenCreations, brokenRequests, brokenDeletions, brokenAnswers, brokenLists, brokenOptions, brokenUpdates, brokenErrors} {
@@ -23,7 +23,7 @@ func TestBrokenDrivers(t *testing.T) {
 		}
 		breakIt := broken[rule.Number]
 		if breakIt == nil {
-			t.Errorf("no driver breaks %s", rule.Name())
+			t.Errorf("no broken driver covers %s", rule.Name())
 			continue
 		}
 		t.Run(rule.Name(), func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestBrokenDrivers(t *testing.T) {
 				}
 			}
 			if !slices.Contains(failed, rule.ID()) {
-				t.Errorf("the broken driver fails %v, want %s", failed, rule.ID())
+				t.Errorf("the broken driver fails %v, want only %s", failed, rule.ID())
 			}
 		})
 	}
@@ -48,7 +48,7 @@ func TestBrokenDrivers(t *testing.T) {
 
 func failing(code codes.Code) error { return status.Error(code, "this driver is broken") }
 
-// leak makes a VM that no machine knows.
+// leak creates a VM that belongs to no machine.
 func (w *world) leak() {
 	if err := w.add("ns", "leaked"); err != nil {
 		w.t.Error(err)

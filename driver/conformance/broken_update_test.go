@@ -11,8 +11,8 @@ import (
 
 type updateResp = *driver.UpdateMachineResponse
 
-// reanswer changes the answers of UpdateMachine.
-func reanswer(change func(resp updateResp, req *driver.UpdateMachineRequest)) func(*world, *patched) {
+// changeResponse changes the responses of UpdateMachine.
+func changeResponse(change func(resp updateResp, req *driver.UpdateMachineRequest)) func(*world, *patched) {
 	return func(_ *world, p *patched) {
 		next := p.update
 		p.update = func(ctx context.Context, req *driver.UpdateMachineRequest) (updateResp, error) {
@@ -25,7 +25,7 @@ func reanswer(change func(resp updateResp, req *driver.UpdateMachineRequest)) fu
 	}
 }
 
-// updateReused has UpdateMachine find the VMs of reusedIDs.
+// updateReused makes UpdateMachine find the VMs that reusedIDs creates.
 func updateReused(w *world, p *patched) {
 	next := p.update
 	p.update = func(ctx context.Context, req *driver.UpdateMachineRequest) (updateResp, error) {
@@ -51,17 +51,17 @@ var brokenUpdates = map[int]func(*world, *patched){
 			return resp, err
 		}
 	},
-	99: reanswer(func(resp updateResp, req *driver.UpdateMachineRequest) {
+	99: changeResponse(func(resp updateResp, req *driver.UpdateMachineRequest) {
 		if req.MadeFrom.Raw == nil && adds(req) {
 			resp.Updates = nil
 		}
 	}),
-	100: reanswer(func(resp updateResp, req *driver.UpdateMachineRequest) {
+	100: changeResponse(func(resp updateResp, req *driver.UpdateMachineRequest) {
 		if string(req.MachineClass.ProviderSpec.Raw) == spec {
 			resp.Replacements = []string{"size"}
 		}
 	}),
-	101: reanswer(func(resp updateResp, req *driver.UpdateMachineRequest) {
+	101: changeResponse(func(resp updateResp, req *driver.UpdateMachineRequest) {
 		if string(req.MachineClass.ProviderSpec.Raw) == specChanged {
 			resp.Updates, resp.Replacements = nil, nil
 		}
@@ -74,7 +74,7 @@ var brokenUpdates = map[int]func(*world, *patched){
 			return next(ctx, &really)
 		}
 	},
-	103: reanswer(func(resp updateResp, req *driver.UpdateMachineRequest) {
+	103: changeResponse(func(resp updateResp, req *driver.UpdateMachineRequest) {
 		if req.DryRun && adds(req) {
 			resp.Updates = append(resp.Updates, "everything")
 		}
@@ -107,7 +107,7 @@ var brokenUpdates = map[int]func(*world, *patched){
 			return resp, err
 		}
 	},
-	108: reanswer(func(resp updateResp, req *driver.UpdateMachineRequest) {
+	108: changeResponse(func(resp updateResp, req *driver.UpdateMachineRequest) {
 		if adds(req) && len(resp.Updates) > 0 {
 			resp.Updates = append(resp.Updates, "token "+token)
 		}

@@ -18,29 +18,28 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// record is a call that was answered, or was given up.
+// record describes a call that has returned, or that the check stopped waiting for.
 type record struct {
 	method string
 	err    error
 	// empty is true if the call returned neither a response nor an error.
 	empty bool
-	// changed names what the driver changed in the request.
+	// changed is the name of the field that the driver changed in the request.
 	changed string
 	// logged is what the driver logged.
 	logged []string
-	// hung is true if the call did not return after the end of its context.
+	// hung is true if the call did not return after its context was done.
 	hung bool
 }
 
 const (
-	// grace is how long a call may go on after its context has ended. It only bounds the wait
-	// for a driver that hangs.
+	// grace is how long a call may run after its context is done. It only limits the wait for a driver that hangs.
 	grace = 30 * time.Second
-	// labelKey is the profiler label of the goroutines of a driver.
+	// labelKey is the profiler label of a driver's goroutines.
 	labelKey = "conformance"
 )
 
-// do calls a method of the driver, with a deadline and a logger, and records the call.
+// do calls a method of the driver with a deadline and a logger, and records the call.
 func do[Q, R any](p *probe, ctx context.Context, method string, call func(context.Context, *Q) (*R, error), req *Q) (*R, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.suite.options.Timeout)
 	defer cancel()
@@ -58,10 +57,10 @@ func do[Q, R any](p *probe, ctx context.Context, method string, call func(contex
 		defer func() { answered <- a }()
 		defer func() {
 			if what := recover(); what != nil {
-				a.err = status.Error(codes.Internal, fmt.Sprintf("the driver panics: %v\n%s", what, debug.Stack()))
+				a.err = status.Error(codes.Internal, fmt.Sprintf("the driver panicked: %v\n%s", what, debug.Stack()))
 			}
 		}()
-		a.resp, a.err = call(observe.EndingAt(ctx), req)
+		a.resp, a.err = call(observe.DriverContext(ctx), req)
 	})
 	var a answer
 	select {
@@ -71,7 +70,7 @@ func do[Q, R any](p *probe, ctx context.Context, method string, call func(contex
 		case a = <-answered:
 		case <-time.After(grace):
 			made.hung = true
-			a.err = status.Error(codes.DeadlineExceeded, method+" has not returned although its context has ended")
+			a.err = status.Error(codes.DeadlineExceeded, method+" did not return after its context was done")
 		}
 	}
 	if !made.hung {
@@ -84,22 +83,22 @@ func do[Q, R any](p *probe, ctx context.Context, method string, call func(contex
 	return a.resp, a.err
 }
 
-// label is unique to the rule.
+// label returns a profiler label that is unique to the rule.
 func (p *probe) label() string { return p.suite.name + "-" + p.rule.ID() }
 
 func is(err error, want ...codes.Code) bool { return slices.Contains(want, status.Code(err)) }
 
-// exists reports whether an answer of GetMachineStatus means that there is a VM.
+// exists reports whether an error of GetMachineStatus means that the VM exists.
 func exists(err error) bool { return is(err, codes.OK, codes.Uninitialized) }
 
-// refused reports whether an answer of CreateMachine means that no VM was created by the call.
+// refused reports whether an error of CreateMachine means that the call created no VM.
 func refused(err error) bool {
 	return is(err, codes.InvalidArgument, codes.OutOfRange, codes.AlreadyExists, codes.PermissionDenied, codes.Unauthenticated,
 		codes.ResourceExhausted, codes.FailedPrecondition, codes.Unimplemented)
 }
 
-// poll repeats a question until the answer is yes, in growing intervals. It returns false when the
-// time is over.
+// poll calls a function at increasing intervals until it returns true. It returns false if the timeout expires
+// first.
 func (p *probe) poll(ctx context.Context, yes func(context.Context) bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.suite.options.Timeout)
 	defer cancel()
@@ -113,25 +112,25 @@ func (p *probe) poll(ctx context.Context, yes func(context.Context) bool) bool {
 	return true
 }
 
-var errLeft = errors.New("it still exists")
+var errStillExists = errors.New("it still exists")
 
-// hopeless reports whether an answer will be the same when it is asked for again.
-func hopeless(err error) bool {
+// isPermanent reports whether a retry would return the same error.
+func isPermanent(err error) bool {
 	return is(err, codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated)
 }
 
-// gone waits until there is no VM of a machine any more, as the controllers do.
-func (p *probe) gone(ctx context.Context, t target) error {
-	last := errLeft
+// gone waits until the VM of a machine no longer exists, as the controllers do.
+func (p *probe) waitUntilGone(ctx context.Context, t target) error {
+	last := errStillExists
 	if p.poll(ctx, func(ctx context.Context) bool {
 		_, err := do(p, ctx, "GetMachineStatus", p.provider.Driver.GetMachineStatus, &driver.GetMachineStatusRequest{
 			Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
 		})
 		if last = err; exists(err) {
-			last = errLeft
+			last = errStillExists
 		}
-		return is(err, codes.NotFound, codes.Unimplemented) || hopeless(err)
-	}) && !hopeless(last) {
+		return is(err, codes.NotFound, codes.Unimplemented) || isPermanent(err)
+	}) && !isPermanent(last) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.suite.existing, t.key())
@@ -140,18 +139,17 @@ func (p *probe) gone(ctx context.Context, t target) error {
 	return last
 }
 
-// destroy deletes the VM of a machine and waits until it is gone, which must succeed.
+// destroy deletes the VM of a machine and waits until it is gone. If that fails, the check stops.
 func (p *probe) destroy(t target) {
 	if err := p.remove(t); err != nil && !is(err, codes.NotFound) {
 		p.stopf("DeleteMachine of %s: %v", t.name, err)
 	}
-	if err := p.gone(p.ctx, t); err != nil {
+	if err := p.waitUntilGone(p.ctx, t); err != nil {
 		p.stopf("%s after DeleteMachine: %v", t.name, err)
 	}
 }
 
-// cleanUp deletes all machines of the rule, also when the run was interrupted, by their IDs and by
-// their names.
+// cleanUp deletes all machines of the rule by ID and by name. It also runs after an interruption.
 func (p *probe) cleanUp() {
 	p.ctx = context.WithoutCancel(p.ctx)
 	for _, t := range p.touched {
@@ -159,11 +157,11 @@ func (p *probe) cleanUp() {
 			continue
 		}
 		ids := p.ids[t.key()]
-		if len(ids) == 0 { // it was refused, perhaps for its class or its Secret
+		if len(ids) == 0 { // the driver may have rejected its class or its Secret
 			t = t.of(p.provider.Class).with(p.provider.Secret)
 		}
 		for _, id := range append(ids, "") {
-			if err := p.clean(t.known(id)); err != nil && (len(ids) > 0 || p.suite.existing[t.key()]) {
+			if err := p.clean(t.withID(id)); err != nil && (len(ids) > 0 || p.suite.existing[t.key()]) {
 				p.suite.left = append(p.suite.left, p.redact(fmt.Sprintf("%s/%s %s: %v", t.namespace, t.name, cmp.Or(id, "(provider ID not known)"), err)))
 				break
 			}
@@ -176,10 +174,10 @@ func (p *probe) clean(t target) error {
 	var last error
 	done := p.poll(p.ctx, func(context.Context) bool {
 		last = p.remove(t)
-		return last == nil || is(last, codes.NotFound, codes.Unimplemented) || hopeless(last)
+		return last == nil || is(last, codes.NotFound, codes.Unimplemented) || isPermanent(last)
 	})
 	if !done || is(last, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented) {
 		return last
 	}
-	return p.gone(p.ctx, t)
+	return p.waitUntilGone(p.ctx, t)
 }

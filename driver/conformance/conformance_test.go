@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// check checks all rules on a fake clock.
+// check runs all rules on a fake clock.
 func check(t *testing.T, initialize bool, breakIt func(*world) full) (report conformance.Report) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,11 +40,11 @@ func check(t *testing.T, initialize bool, breakIt func(*world) full) (report con
 }
 
 func TestSim(t *testing.T) {
-	for name, initialize := range map[string]bool{"plain": false, "with initialisation": true} {
+	for name, initialize := range map[string]bool{"plain": false, "with initialization": true} {
 		t.Run(name, func(t *testing.T) {
 			report := check(t, initialize, nil)
 			for _, result := range report.Results {
-				wantSkipped := !initialize && regexp.MustCompile(`nitializ|initialis`).MatchString(result.Title)
+				wantSkipped := !initialize && regexp.MustCompile(`nitializ`).MatchString(result.Title)
 				if result.Outcome == conformance.Failed || result.Outcome == conformance.Skipped && !wantSkipped {
 					t.Errorf("%+v", result)
 				}
@@ -56,7 +56,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// An interrupted run deletes the machines of its rule.
+// An interrupted run deletes the machines of the current rule.
 func TestInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
@@ -72,19 +72,19 @@ func TestInterrupted(t *testing.T) {
 		if err != nil || !report.Interrupted || report.Conforms() || report.Created != 1 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if ids, _ := w.instances(t.Context()); len(ids) != 1 { // the one that fills a pool
+		if ids, _ := w.instances(t.Context()); len(ids) != 1 { // the VM that fills a pool
 			t.Errorf("left: %v", ids)
 		}
 	})
 }
 
-// Machines that cannot be deleted are listed, without the Secret.
+// The report lists machines that cannot be deleted, without the values of the Secret.
 func TestLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		d := patch(w, func(p *patched) {
 			p.remove = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-				return nil, status.Error(codes.Unavailable, "no answer for "+token)
+				return nil, status.Error(codes.Unavailable, "no response for "+token)
 			}
 		})
 		report, err := conformance.Check(t.Context(), w.provider(d), conformance.Options{Run: regexp.MustCompile("R01|R29"), Timeout: time.Minute, Name: "mine"})
@@ -100,18 +100,18 @@ func TestLeft(t *testing.T) {
 		if err := report.PrintSummary(&text); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"ns/cf-mine-r01-a sim:///ns/cf-mine-r01-a/", "no answer for [redacted]", "failed    R29 ", "delete them by hand"} {
+		for _, want := range []string{"ns/cf-mine-r01-a sim:///ns/cf-mine-r01-a/", "no response for [redacted]", "failed    R29 ", "delete them manually"} {
 			if !strings.Contains(text.String(), want) {
-				t.Errorf("lacks %q:\n%s", want, &text)
+				t.Errorf("report lacks %q:\n%s", want, &text)
 			}
 		}
 		if strings.Contains(text.String(), token) {
-			t.Errorf("contains the token:\n%s", &text)
+			t.Errorf("report contains the token:\n%s", &text)
 		}
 	})
 }
 
-// Of a class or a Secret that the driver refuses, nothing is left, and nothing is waited for.
+// If the driver rejects a class or a Secret, no VM remains and the run does not wait.
 func TestRefusedForGood(t *testing.T) {
 	for name, change := range map[string]func(*conformance.Provider){
 		"class":  func(p *conformance.Provider) { p.Class = classOf(`{"pool":7}`) },
@@ -133,18 +133,18 @@ func TestRefusedForGood(t *testing.T) {
 	}
 }
 
-// A machine that the driver does not delete for lack of rights is named at once.
+// The report immediately names a machine that the driver may not delete.
 func TestNotAllowedToDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		d := patch(w, func(p *patched) {
 			p.remove = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-				return nil, status.Error(codes.PermissionDenied, "you may not delete")
+				return nil, status.Error(codes.PermissionDenied, "deletion is forbidden")
 			}
 		})
 		begin := time.Now()
 		report, err := conformance.Check(t.Context(), w.provider(d), conformance.Options{Run: regexp.MustCompile("R01"), Name: "mine"})
-		if err != nil || len(report.Left) != 1 || !strings.Contains(report.Left[0], "cf-mine-r01-a") || !strings.Contains(report.Left[0], "you may not delete") {
+		if err != nil || len(report.Left) != 1 || !strings.Contains(report.Left[0], "cf-mine-r01-a") || !strings.Contains(report.Left[0], "deletion is forbidden") {
 			t.Errorf("%+v, %v", report, err)
 		}
 		if waited := time.Since(begin); waited > time.Second {
@@ -153,7 +153,7 @@ func TestNotAllowedToDelete(t *testing.T) {
 	})
 }
 
-// No more machines than allowed are created.
+// The run creates no more machines than allowed.
 func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
@@ -169,7 +169,7 @@ func TestLimit(t *testing.T) {
 			}
 		}
 		if err != nil || made == 0 || made > 5 {
-			t.Errorf("%d machines were created, want at most 5: %v", made, err)
+			t.Errorf("created %d machines, want at most 5: %v", made, err)
 		}
 	})
 }
@@ -178,15 +178,15 @@ func TestNothingToCheck(t *testing.T) {
 	w := newWorld(t, false)
 	for name, provider := range map[string]conformance.Provider{"no driver": {Class: classOf(spec)}, "no class": {Driver: w.full}} {
 		if _, err := conformance.Check(t.Context(), provider, conformance.Options{}); err == nil {
-			t.Errorf("%s: no error", name)
+			t.Errorf("%s: got no error", name)
 		}
 	}
 	if _, err := conformance.Check(t.Context(), w.provider(w.full), conformance.Options{MaxMachines: -1}); err == nil {
-		t.Error("a negative limit: no error")
+		t.Error("a negative limit: got no error")
 	}
 }
 
-// Nothing of a report has a value of any Secret, however a driver writes it.
+// A report contains no value of any Secret, in whatever encoding a driver writes it.
 func TestNoSecretsInTheReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
@@ -216,7 +216,7 @@ func TestNoSecretsInTheReport(t *testing.T) {
 		text := fmt.Sprintf("%+v", report)
 		for _, secret := range []string{token, "98765", "43210", "not-the-token", "secret-account", base64.RawStdEncoding.EncodeToString([]byte("43210"))} {
 			if strings.Contains(text, secret) {
-				t.Errorf("%q is in the report:\n%s", secret, text)
+				t.Errorf("report contains %q:\n%s", secret, text)
 			}
 		}
 	})

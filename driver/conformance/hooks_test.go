@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// onCreate replaces CreateMachine. The function gets the one that is replaced.
+// onCreate replaces CreateMachine. The function gets the original method.
 func onCreate(change func(ctx context.Context, req *driver.CreateMachineRequest, next create) (*driver.CreateMachineResponse, error)) func(*world, *patched) {
 	return func(_ *world, p *patched) {
 		next := p.create
@@ -48,7 +48,7 @@ func onList(change func(ctx context.Context, w *world, req *driver.ListMachinesR
 	}
 }
 
-// counter counts by name.
+// counter counts calls by name.
 type counter struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -70,7 +70,7 @@ func (c *counter) get(name string) int {
 	return c.n[name]
 }
 
-// gate holds the first of several concurrent calls until the second one has begun.
+// gate holds the first of several concurrent calls until the second one has started.
 type gate struct {
 	mu     sync.Mutex
 	flying int
@@ -78,19 +78,19 @@ type gate struct {
 	second chan struct{}
 }
 
-// enter returns how many calls run, and the request of the first one.
+// enter returns the number of running calls and the request of the first one.
 func (g *gate) enter(req *driver.CreateMachineRequest) (int, *driver.CreateMachineRequest) {
 	n, first, wait := g.begin(req)
 	if wait != nil {
 		select {
 		case <-wait:
-		case <-time.After(time.Millisecond): // on the fake clock: no other call comes
+		case <-time.After(time.Millisecond): // on the fake clock, this means that no other call starts
 		}
 	}
 	return n, first
 }
 
-// begin counts a call. The first one of several gets a channel to wait on.
+// begin counts a call. If several calls run, the first one gets a channel to wait on.
 func (g *gate) begin(req *driver.CreateMachineRequest) (n int, first *driver.CreateMachineRequest, wait <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// Methods of a driver.
+// Signatures of driver methods.
 type (
 	create     = func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error)
 	remove     = func(context.Context, *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error)
@@ -21,7 +21,7 @@ type (
 	migrate    = func(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error)
 )
 
-// patched is a driver of which some methods are replaced.
+// patched is a driver with some methods replaced.
 type patched struct {
 	full
 	create     create
@@ -41,7 +41,7 @@ type optional struct {
 	migrate migrate
 }
 
-// patch replaces methods of the driver of a world.
+// patch replaces methods of a world's driver.
 func patch(w *world, change func(*patched)) full {
 	p := &patched{
 		full: w.full, create: w.CreateMachine, remove: w.DeleteMachine, find: w.GetMachineStatus, list: w.ListMachines, initialize: w.InitializeMachine,

@@ -29,13 +29,13 @@ type probe struct {
 	mu       sync.Mutex
 	failures []string
 	calls    []record
-	// touched are the targets that CreateMachine was called for, without an ID.
+	// touched are the targets for which CreateMachine was called, without an ID.
 	touched []target
-	// ids are the provider IDs that were seen, by the key of the target.
+	// ids are the provider IDs that were returned, by the key of the target.
 	ids map[string][]string
 }
 
-// skipped ends a check without a result. stopped ends one that has failed.
+// A check panics with skipped to stop without a result, and with stopped to stop after a failure.
 type (
 	skipped struct{ why string }
 	stopped struct{}
@@ -60,49 +60,49 @@ func (p *probe) run() (result Result) {
 	return p.rule.result(Passed)
 }
 
-// failf says how the rule is broken. The check goes on.
+// failf records how the driver breaks the rule. The check continues.
 func (p *probe) failf(format string, values ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failures = append(p.failures, p.redact(fmt.Sprintf(format, values...)))
 }
 
-// redact removes values of all Secrets, which a driver's error may contain, from a text.
+// redact removes the values of all Secrets from a text, for example from a driver's error.
 func (p *probe) redact(text string) string {
 	return redact.New(len(text), p.provider.secrets()...).Text(text)
 }
 
-// stopf is failf, and ends the check.
+// stopf records a failure as failf does and stops the check.
 func (p *probe) stopf(format string, values ...any) {
 	p.failf(format, values...)
 	panic(stopped{})
 }
 
-// skip ends the check without a result.
+// skip stops the check without a result.
 func (p *probe) skip(why string) { panic(skipped{why}) }
 
-// need skips the check unless something is there.
-func (p *probe) need(there bool, what string) {
-	if !there {
-		p.skip("it needs " + what)
+// need skips the check unless a condition holds.
+func (p *probe) need(ok bool, what string) {
+	if !ok {
+		p.skip("requires " + what)
 	}
 }
 
 // target is the machine that a request is about.
 type target struct {
 	namespace, name string
-	// id is the provider ID that is stored with the machine; empty before that.
+	// id is the provider ID that is stored with the machine. It is empty before the ID is stored.
 	id     string
 	class  *v1alpha1.MachineClass
 	secret *corev1.Secret
 	// annotations of the machine.
 	annotations map[string]string
 	uid         string
-	// bare machines have no more than a name and an ID.
+	// bare machines have only a name and an ID.
 	bare bool
 }
 
-// target returns a machine of the rule with a name that ends with a suffix.
+// target returns a machine of the rule whose name has the given suffix.
 func (p *probe) target(suffix string) target {
 	namespace := p.provider.Class.Namespace
 	if namespace == "" {
@@ -114,14 +114,14 @@ func (p *probe) target(suffix string) target {
 
 func (t target) of(class *v1alpha1.MachineClass) target { t.class = class; return t }
 func (t target) with(secret *corev1.Secret) target      { t.secret = secret; return t }
-func (t target) known(id string) target                 { t.id = id; return t }
+func (t target) withID(id string) target                { t.id = id; return t }
 func (t target) in(namespace string) target             { t.namespace = namespace; return t }
-func (t target) begunAt(location string) target {
+func (t target) withLocation(location string) target {
 	t.annotations = map[string]string{driver.AnnotationLocation: location}
 	return t
 }
 
-// key identifies the VM of a target.
+// key returns an identifier of the target's VM.
 func (t target) key() string { return t.namespace + "/" + t.name + "@" + driver.APIGroup(t.class) }
 
 // machine returns a new object.
@@ -138,7 +138,7 @@ func (t target) machine() *v1alpha1.Machine {
 	return m
 }
 
-// create calls CreateMachine, if the limit allows another machine.
+// create calls CreateMachine if the limit allows another machine.
 func (p *probe) create(ctx context.Context, t target) (*driver.CreateMachineResponse, error) {
 	p.count(t)
 	resp, err := do(p, ctx, "CreateMachine", p.provider.Driver.CreateMachine, &driver.CreateMachineRequest{
@@ -156,7 +156,7 @@ func (p *probe) create(ctx context.Context, t target) (*driver.CreateMachineResp
 	return resp, err
 }
 
-// count counts a machine unless it exists. Concurrent calls are counted before they begin.
+// count counts a machine that does not exist yet. Concurrent calls count their machines before they start.
 func (p *probe) count(t target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,38 +165,38 @@ func (p *probe) count(t target) {
 		return
 	}
 	if limit := s.options.MaxMachines; limit > 0 && s.created >= limit {
-		panic(skipped{fmt.Sprintf("the limit of %d machines is reached", limit)})
+		panic(skipped{fmt.Sprintf("reached the limit of %d machines", limit)})
 	}
 	s.created++
 	s.existing[t.key()] = true
 	p.touched = append(p.touched, t)
 }
 
-// make creates and initialises the VM of a machine, which must succeed, and returns the machine with
-// its ID.
+// make creates and initializes the VM of a machine and returns the machine with its ID. If that fails, the check
+// stops.
 func (p *probe) make(t target) target {
 	t = p.makeOnly(t)
 	p.settle(t)
 	return t
 }
 
-// settle initialises a VM if VMs need it. Whether that succeeds is the matter of other rules.
+// settle initializes a VM if VMs need it. Other rules check whether that succeeds.
 func (p *probe) settle(t target) {
 	if p.provider.Uninitialized {
 		_ = p.initialize(t)
 	}
 }
 
-// makeOnly is make without initialisation.
+// makeOnly is make without the initialization.
 func (p *probe) makeOnly(t target) target {
 	resp, err := p.create(p.ctx, t)
 	switch {
 	case err != nil:
 		p.stopf("CreateMachine of %s: %v", t.name, err)
 	case resp == nil || resp.ProviderID == "":
-		p.stopf("CreateMachine of %s answers OK without a provider ID", t.name)
+		p.stopf("CreateMachine of %s returned OK without a provider ID", t.name)
 	}
-	return t.known(resp.ProviderID)
+	return t.withID(resp.ProviderID)
 }
 
 // remove calls DeleteMachine.
@@ -222,7 +222,7 @@ func (p *probe) tryStatus(t target) (*driver.GetMachineStatusResponse, error) {
 	})
 }
 
-// idOf returns the ID of the VM that GetMachineStatus finds; empty if it finds none.
+// idOf returns the ID of the VM that GetMachineStatus finds, or an empty string.
 func (p *probe) idOf(t target) string {
 	resp, err := p.status(t)
 	if !exists(err) || resp == nil {
@@ -256,21 +256,21 @@ func (p *probe) tryList(class *v1alpha1.MachineClass, secret *corev1.Secret) (ma
 // initialize calls InitializeMachine.
 func (p *probe) initialize(t target) error {
 	initializer, ok := driver.As[driver.Initializer](p.provider.Driver)
-	p.need(ok && p.provider.Uninitialized, "VMs that need initialisation")
+	p.need(ok && p.provider.Uninitialized, "VMs that need initialization")
 	_, err := do(p, p.ctx, "InitializeMachine", initializer.InitializeMachine, &driver.InitializeMachineRequest{
 		Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
 	})
 	return err
 }
 
-// instances are the VMs that exist: as the provider says, or else those that are listed. The value
-// is false for VMs of others.
+// instances returns the IDs of the existing VMs, from the provider's hook if there is one and from ListMachines
+// otherwise. The value is false for VMs that belong to others.
 func (p *probe) instances() map[string]bool {
 	found := map[string]bool{}
 	if hook := p.provider.Hooks.Instances; hook != nil {
 		ids, err := hook(p.ctx)
 		if err != nil {
-			p.stopf("counting the VMs of the provider: %v", err)
+			p.stopf("cannot list the VMs of the provider: %v", err)
 		}
 		for _, id := range ids {
 			found[id] = true
@@ -287,7 +287,7 @@ func (p *probe) instances() map[string]bool {
 	return found
 }
 
-// added are the IDs of the VMs that exist and did not before.
+// added returns the IDs of VMs that exist now and did not exist before.
 func (p *probe) added(before map[string]bool) []string {
 	now := p.instances()
 	maps.DeleteFunc(now, func(id string, ours bool) bool { return before[id] || !ours })

@@ -15,16 +15,17 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// Provider is a driver, and what its requests need.
+// Provider is a driver with the values that its requests need.
 type Provider struct {
 	// Driver to check.
 	Driver driver.Driver
-	// Class of the machines, valid for the driver. Required.
+	// Class of the machines, which must be valid for the driver. Required.
 	Class *v1alpha1.MachineClass
-	// Secret of the requests: the data of both Secrets of the class. Nil means one without data.
+	// Secret of the requests, with the data of both Secrets of the class. If nil, requests have a Secret without
+	// data.
 	Secret *corev1.Secret
-	// Uninitialized says that VMs of Class need InitializeMachine. Otherwise the rules about it
-	// are skipped.
+	// Uninitialized states that VMs of Class need InitializeMachine. If false, the rules about initialization are
+	// skipped.
 	Uninitialized bool
 	// Variants of the class and the Secret. Optional.
 	Variants Variants
@@ -32,56 +33,56 @@ type Provider struct {
 	Hooks Hooks
 }
 
-// Variants are other classes, Secrets and volumes. Each is optional; rules that need one that is
-// missing are skipped.
+// Variants are other classes, Secrets and volumes. Each is optional; a rule is skipped if one that it needs is
+// missing.
 type Variants struct {
-	// OtherCluster is the class with the tags of another cluster. Nil means that it is made from
-	// the class, if that has a tag such as kubernetes.io/cluster/NAME.
+	// OtherCluster is the class with the tags of another cluster. If nil, it is derived from Class, provided that
+	// Class has a tag such as kubernetes.io/cluster/NAME.
 	OtherCluster *v1alpha1.MachineClass
-	// Changed is the class with other parameters: a VM of the class does not fit it.
+	// Changed is the class with other parameters, so that a VM of Class does not fit it.
 	Changed *v1alpha1.MachineClass
-	// Updated is the class with parameters that UpdateMachine can change in a VM of the class, and no others.
+	// Updated is the class with parameters that UpdateMachine can change in a VM of Class, and no others.
 	Updated *v1alpha1.MachineClass
-	// Classes that the driver refuses, by what is wrong with them.
+	// Classes that the driver rejects, by the reason for the rejection.
 	Classes map[Refusal]*v1alpha1.MachineClass
-	// SlowDeletion is the class with VMs that exist for a while after DeleteMachine has answered.
+	// SlowDeletion is the class with VMs that still exist for a while after DeleteMachine has returned.
 	SlowDeletion *v1alpha1.MachineClass
 	// BadSecret is a Secret that the provider does not accept.
 	BadSecret *corev1.Secret
-	// OtherAccount is a Secret that leads to other VMs than the Secret of the provider.
+	// OtherAccount is a Secret with which the driver reaches other VMs than with the Secret of the provider.
 	OtherAccount *corev1.Secret
-	// Volumes whose IDs the driver knows, by their ID.
+	// Volumes whose IDs the driver knows, by ID.
 	Volumes map[string]*corev1.PersistentVolumeSpec
 }
 
-// Refusal is why a class is refused.
+// Refusal is the reason why the driver rejects a class.
 type Refusal string
 
 // The refusals.
 const (
-	// Invalid specifications lack something, or have a value that is not possible.
+	// Invalid specifications lack a field, or have an invalid value.
 	Invalid Refusal = "invalid"
-	// OutOfRange specifications have a size that is out of its valid range.
+	// OutOfRange specifications have a size outside its valid range.
 	OutOfRange Refusal = "out of range"
-	// Full means that a quota is used up, or that the provider has no capacity.
+	// Full means that a quota is exhausted, or that the provider has no capacity.
 	Full Refusal = "full"
 )
 
-// Hooks reach the provider without the driver. Each is optional.
+// Hooks access the provider without the driver. Each is optional.
 type Hooks struct {
-	// Instances returns the provider IDs of all VMs that exist, of all clusters, also of those
-	// that are being deleted. Without it, ListMachines is believed.
+	// Instances returns the provider IDs of all existing VMs of all clusters, including those that are being
+	// deleted. Without it, the checks rely on ListMachines.
 	Instances func(ctx context.Context) ([]string, error)
-	// Restart returns another driver of the same provider, as after a restart of the process.
+	// Restart returns a new driver for the same provider, as after a restart of the process.
 	Restart func() (driver.Driver, error)
-	// Duplicate makes a second VM of a machine that has one, as a faulty program would.
+	// Duplicate creates a second VM for a machine that has one, as a faulty program might.
 	Duplicate func(ctx context.Context, namespace, machine string, class *v1alpha1.MachineClass) error
 }
 
-// clusterTags are the prefixes of the tags that name a cluster; not every provider allows slashes.
+// clusterTags are the prefixes of tags that name a cluster. Some providers do not allow slashes.
 var clusterTags = []string{"kubernetes.io/cluster/", "kubernetes.io-cluster-", "kubernetes-io-cluster-"}
 
-// otherCluster is the class with the tags of another cluster; nil if it has no such tags.
+// otherCluster returns the class with the tags of another cluster, or nil if the class has no such tags.
 func (p Provider) otherCluster() *v1alpha1.MachineClass {
 	if p.Variants.OtherCluster != nil {
 		return p.Variants.OtherCluster
@@ -113,8 +114,8 @@ func isClusterTag(text string) bool {
 	return slices.ContainsFunc(clusterTags, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
-// refused returns invalid classes by what is wrong with them: those that can be made from the class,
-// and the one of the variants.
+// refused returns invalid classes by the reason why they are invalid: those derived from the class, and the one in
+// the variants.
 func (p Provider) refused() map[string]*v1alpha1.MachineClass {
 	list := p.Class.DeepCopy()
 	list.ProviderSpec = runtime.RawExtension{Raw: []byte(`[]`)}
@@ -135,7 +136,7 @@ func (p Provider) refused() map[string]*v1alpha1.MachineClass {
 	return classes
 }
 
-// fieldsOf decodes the provider specification of a class; nothing if it is no object.
+// fieldsOf decodes the provider specification of a class. It returns nil if it is not an object.
 func fieldsOf(class *v1alpha1.MachineClass) map[string]any {
 	fields := map[string]any{}
 	if json.Unmarshal(class.ProviderSpec.Raw, &fields) != nil {
@@ -148,19 +149,19 @@ func withFields(class *v1alpha1.MachineClass, fields map[string]any) *v1alpha1.M
 	other := class.DeepCopy()
 	raw, err := json.Marshal(fields)
 	if err != nil {
-		panic(err) // it was decoded from JSON
+		panic(err) // the fields were decoded from JSON
 	}
 	other.ProviderSpec = runtime.RawExtension{Raw: raw}
 	return other
 }
 
-// secrets are all Secrets that requests may have. Some may be nil.
+// secrets returns all Secrets that requests may have. Some may be nil.
 func (p Provider) secrets() []*corev1.Secret {
 	return []*corev1.Secret{p.Secret, p.Variants.BadSecret, p.Variants.OtherAccount}
 }
 
-// secretTexts are the values of the Secrets that must not appear anywhere: those that are long enough
-// not to occur by chance, and their long lines.
+// secretTexts returns the values of the Secrets that must not appear anywhere: values that are long enough not to
+// occur by chance, and their long lines.
 func (p Provider) secretTexts() []string {
 	var texts []string
 	for _, secret := range p.secrets() {

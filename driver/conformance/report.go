@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// Outcome is what became of a rule.
+// Outcome is the outcome of a rule.
 type Outcome string
 
 // The outcomes.
 const (
-	// Passed rules are kept, as far as the check can tell.
+	// Passed means that the driver follows the rule, as far as the check can determine.
 	Passed Outcome = "passed"
-	// Failed rules are broken.
+	// Failed means that the driver breaks the rule.
 	Failed Outcome = "failed"
-	// Skipped rules were not checked; Result.Details say why.
+	// Skipped means that the rule was not checked; Result.Details gives the reason.
 	Skipped Outcome = "skipped"
-	// Unchecked rules have no check; Result.Details say why.
+	// Unchecked means that the rule has no check; Result.Details gives the reason.
 	Unchecked Outcome = "unchecked"
 )
 
@@ -27,7 +27,7 @@ type Result struct {
 	Level   Level   `json:"level"`
 	Title   string  `json:"title"`
 	Outcome Outcome `json:"outcome"`
-	// Details say what was broken, or why nothing was checked.
+	// Details describe how the rule was broken, or why it was not checked.
 	Details []string `json:"details,omitempty"`
 }
 
@@ -36,13 +36,13 @@ type Report struct {
 	Results []Result `json:"results"`
 	// Created is the number of machines that were created.
 	Created int `json:"machinesCreated"`
-	// Left are machines that may still exist, with the reason.
+	// Left are machines that may still exist, each with the reason.
 	Left []string `json:"left,omitempty"`
-	// Interrupted says that the run ended before all rules were checked.
+	// Interrupted is true if the run stopped before all rules were checked.
 	Interrupted bool `json:"interrupted,omitempty"`
 }
 
-// Count returns the number of rules with an outcome.
+// Count returns the number of rules with the given outcome.
 func (r Report) Count(outcome Outcome) int {
 	count := 0
 	for _, result := range r.Results {
@@ -53,7 +53,7 @@ func (r Report) Count(outcome Outcome) int {
 	return count
 }
 
-// Conforms reports whether the run was complete, no rule failed, and nothing was left.
+// Conforms reports whether the run was complete, no rule failed, and no machine was left.
 func (r Report) Conforms() bool {
 	return r.Count(Failed) == 0 && len(r.Left) == 0 && !r.Interrupted
 }
@@ -68,7 +68,7 @@ func (r Result) Print(out io.Writer) error {
 	return err
 }
 
-// PrintSummary writes what became of the run: numbers, and machines that are left.
+// PrintSummary writes the counts and the machines that may still exist.
 func (r Report) PrintSummary(out io.Writer) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d rules: %d passed, %d failed, %d skipped, %d without a check; %d machines created\n",
@@ -77,7 +77,7 @@ func (r Report) PrintSummary(out io.Writer) error {
 		text.WriteString("The run was interrupted.\n")
 	}
 	if len(r.Left) > 0 {
-		text.WriteString("These machines may still exist; delete them by hand:\n")
+		text.WriteString("These machines may still exist; delete them manually:\n")
 		for _, left := range r.Left {
 			text.WriteString("  " + left + "\n")
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Level says how binding a rule is, in the words of RFC 2119.
+// Level is the requirement level of a rule, as defined by RFC 2119.
 type Level string
 
 // The levels.
@@ -23,25 +23,25 @@ type Rule struct {
 	Level Level
 	// Title is the rule in a few words.
 	Title string
-	// Places of the contract where the rule is from: "driver SECTION N" is the N-th item of a
-	// section or of a comment in package driver; "MCM SECTION N" is the N-th normative sentence
-	// of a section of MCM's document on machine error codes.
+	// Places of the contract that the rule covers: "driver SECTION N" is the N-th item of a section or of a comment
+	// in package driver; "MCM SECTION N" is the N-th normative sentence of a section of MCM's document on machine
+	// error codes.
 	Places []string
-	// Unchecked is why there is no check. Empty if there is one.
+	// Unchecked is the reason why the rule has no check. It is empty if the rule has one.
 	Unchecked string
 
-	// needs are the numbers of rules without which the check cannot tell anything.
+	// needs are the numbers of the rules that must pass for the check to be meaningful.
 	needs []int
 	check func(*probe)
 }
 
-// ID is the number as it is written: "R07".
+// ID returns the number in the form "R07".
 func (r Rule) ID() string { return fmt.Sprintf("R%02d", r.Number) }
 
-// Name is the number and the title.
+// Name returns the ID and the title.
 func (r Rule) Name() string { return r.ID() + " " + r.Title }
 
-// Rules returns all rules, by number.
+// Rules returns all rules, sorted by number.
 func Rules() []Rule {
 	all := slices.Concat(identityRules, requestRules, createRules, deleteRules, statusRules, listRules,
 		groupRules, initializeRules, volumeRules, migrationRules, domainRules, locationRules, updateRules, contextRules, errorRules, processRules)

@@ -14,21 +14,21 @@ var deleteRules = []Rule{
 			a := p.make(p.target("a"))
 			p.destroy(a)
 			if p.instances()[a.id] {
-				p.failf("%s still exists although GetMachineStatus answers NotFound", a.id)
+				p.failf("VM %s still exists although GetMachineStatus returned NotFound", a.id)
 			}
 		},
 	},
 	{
-		Number: 30, Level: Must, Title: "deleting what is not there succeeds", Places: []string{"driver DeleteMachine 1", "MCM DeleteMachine 2"},
-		check: func(p *probe) { p.wantRemoved(p.target("a")) },
+		Number: 30, Level: Must, Title: "DeleteMachine succeeds if the VM does not exist", Places: []string{"driver DeleteMachine 1", "MCM DeleteMachine 2"},
+		check: func(p *probe) { p.wantDeleted(p.target("a")) },
 	},
 	{
-		Number: 31, Level: Should, Title: "a repeated deletion succeeds", Places: []string{"driver DeleteMachine 2", "MCM DeleteMachine 7"},
+		Number: 31, Level: Should, Title: "a repeated DeleteMachine succeeds", Places: []string{"driver DeleteMachine 2", "MCM DeleteMachine 7"},
 		needs: []int{created, deleted},
 		check: func(p *probe) {
 			a := p.make(p.target("a"))
 			p.destroy(a)
-			p.wantRemoved(a)
+			p.wantDeleted(a)
 		},
 	},
 	{
@@ -36,48 +36,48 @@ var deleteRules = []Rule{
 		needs: []int{created, deleted},
 		check: func(p *probe) {
 			a := p.make(p.target("a"))
-			p.wantRemoved(a.known(""))
-			if err := p.gone(p.ctx, a); err != nil {
-				p.failf("after DeleteMachine by name: %v", err)
+			p.wantDeleted(a.withID(""))
+			if err := p.waitUntilGone(p.ctx, a); err != nil {
+				p.failf("DeleteMachine by name did not delete the VM: %v", err)
 			}
 		},
 	},
 	{
-		Number: 33, Level: Must, Title: "a VM of the same name with another ID is not deleted", Places: []string{"driver DeleteMachine 3"},
+		Number: 33, Level: Must, Title: "DeleteMachine does not delete a VM of the same name with another ID", Places: []string{"driver DeleteMachine 3"},
 		needs: []int{created, deleted, 5},
 		check: func(p *probe) {
 			first := p.make(p.target("a"))
 			p.destroy(first)
-			second := p.make(first.known(""))
-			p.wantRemoved(first)
-			p.wantThere(second)
+			second := p.make(first.withID(""))
+			p.wantDeleted(first)
+			p.wantExists(second)
 		},
 	},
 	{
-		Number: 34, Level: Must, Title: "a VM with a stored ID is deleted although its class was edited", Places: []string{"driver DeleteMachine 4"},
+		Number: 34, Level: Must, Title: "DeleteMachine deletes a VM with a stored ID after its class was edited", Places: []string{"driver DeleteMachine 4"},
 		needs: []int{created, deleted},
 		check: func(p *probe) {
 			other := p.needOtherCluster()
 			a := p.make(p.target("a"))
-			p.wantRemoved(a.of(other))
-			if err := p.gone(p.ctx, a); err != nil {
-				p.failf("after DeleteMachine with the edited class: %v", err)
+			p.wantDeleted(a.of(other))
+			if err := p.waitUntilGone(p.ctx, a); err != nil {
+				p.failf("DeleteMachine with the edited class did not delete the VM: %v", err)
 			}
 		},
 	},
 	{
-		Number: 35, Level: Must, Title: "VMs of other clusters are not deleted",
+		Number: 35, Level: Must, Title: "DeleteMachine does not delete VMs of other clusters",
 		Places: []string{"driver Identity 2", "driver DeleteMachine 4", "MCM DeleteMachine 3"},
 		needs:  []int{created},
 		check: func(p *probe) {
 			other := p.needOtherCluster()
 			a := p.make(p.target("a"))
-			p.wantRemoved(a.known("").of(other))
-			p.wantThere(a)
+			p.wantDeleted(a.withID("").of(other))
+			p.wantExists(a)
 		},
 	},
 	{
-		Number: 36, Level: Must, Title: "a deletion during the creation can be completed",
+		Number: 36, Level: Must, Title: "a deletion that starts during the creation can be completed",
 		Places: []string{"driver Requests 7", "driver DeleteMachine 2"},
 		needs:  []int{created, deleted, 17}, check: deletedWhileCreated,
 	},
@@ -86,25 +86,25 @@ var deleteRules = []Rule{
 		needs: []int{created, deleted},
 		check: func(p *probe) {
 			a := p.make(p.target("a"))
-			p.wantRemoved(a)
+			p.wantDeleted(a)
 			if _, err := p.status(a); !is(err, codes.NotFound) {
-				p.failf("after DeleteMachine, GetMachineStatus answers %s: MCM deletes the Node while the VM runs", said(err))
+				p.failf("after DeleteMachine, GetMachineStatus returned %s; MCM then deletes the Node while the VM still runs", describe(err))
 			}
 		},
 	},
 }
 
-// wantRemoved expects DeleteMachine to succeed.
-func (p *probe) wantRemoved(t target) {
+// wantDeleted expects DeleteMachine to succeed.
+func (p *probe) wantDeleted(t target) {
 	if err := p.remove(t); err != nil && !is(err, codes.NotFound) {
-		p.stopf("DeleteMachine answers %s", said(err))
+		p.stopf("DeleteMachine returned %s", describe(err))
 	}
 }
 
-// wantThere expects that a VM exists.
-func (p *probe) wantThere(t target) {
+// wantExists expects a VM to exist.
+func (p *probe) wantExists(t target) {
 	if id := p.idOf(t); id != t.id {
-		p.failf("the VM %s is gone", t.id)
+		p.failf("VM %s was deleted", t.id)
 	}
 }
 
@@ -115,17 +115,17 @@ func deletedWhileCreated(p *probe) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		if _, err := p.create(p.ctx, a); err != nil && !is(err, codes.Aborted, codes.FailedPrecondition, codes.NotFound, codes.Unavailable, codes.Unknown) {
-			p.failf("CreateMachine during a deletion answers %s", said(err))
+			p.failf("CreateMachine during a deletion returned %s", describe(err))
 		}
 	})
 	both.Go(func() {
 		if err := p.remove(a); err != nil && !is(err, codes.NotFound, codes.Aborted, codes.FailedPrecondition, codes.Unavailable, codes.Unknown) {
-			p.failf("DeleteMachine during a creation answers %s", said(err))
+			p.failf("DeleteMachine during a creation returned %s", describe(err))
 		}
 	})
 	both.Wait()
-	p.destroy(a.known(p.idOf(a)))
+	p.destroy(a.withID(p.idOf(a)))
 	if left := p.added(before); len(left) > 0 {
-		p.failf("a deletion during a creation, and another one after both, leave %v", left)
+		p.failf("VMs remain after a deletion during a creation and a deletion after both: %v", left)
 	}
 }

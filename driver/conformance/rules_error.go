@@ -13,13 +13,13 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// ends is the rule that calls return; without it every other rule about ends of contexts waits.
+// ends is the number of the rule that calls return. If it fails, all other rules about contexts would wait.
 const ends = 82
 
-// anyMethod are codes that each method may return.
+// anyMethod are the codes that any method may return.
 var anyMethod = []codes.Code{codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Internal, codes.Unavailable, codes.Unauthenticated}
 
-// listed are the codes of each method besides.
+// listed are the additional codes of each method.
 var listed = map[string][]codes.Code{
 	"CreateMachine": {
 		codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition, codes.Aborted,
@@ -42,11 +42,11 @@ var listed = map[string][]codes.Code{
 
 var contextRules = []Rule{
 	{
-		Number: 80, Level: Must, Title: "a cancelled CreateMachine answers Canceled and makes no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
-		check: func(p *probe) { p.wantEnded(observe.Cancelled(p.ctx), codes.Canceled) },
+		Number: 80, Level: Must, Title: "a canceled CreateMachine returns Canceled and creates no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
+		check: func(p *probe) { p.wantEnded(observe.Canceled(p.ctx), codes.Canceled) },
 	},
 	{
-		Number: 81, Level: Must, Title: "an expired CreateMachine answers DeadlineExceeded and makes no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
+		Number: 81, Level: Must, Title: "an expired CreateMachine returns DeadlineExceeded and creates no VM", Places: []string{"driver Requests 6", "MCM CreateMachine 12"},
 		check: func(p *probe) {
 			ctx, cancel := observe.Expired(p.ctx)
 			defer cancel()
@@ -54,7 +54,7 @@ var contextRules = []Rule{
 		},
 	},
 	{
-		Number: ends, Level: Must, Title: "calls return when their context ends", Places: []string{"driver Requests 6"},
+		Number: ends, Level: Must, Title: "calls return when their context is done", Places: []string{"driver Requests 6"},
 		check: func(p *probe) {
 			p.provoke()
 			for _, call := range p.calls {
@@ -65,7 +65,7 @@ var contextRules = []Rule{
 		},
 	},
 	{
-		Number: 83, Level: Must, Title: "calls whose context has ended leave no goroutine", Places: []string{"driver Requests 6"},
+		Number: 83, Level: Must, Title: "calls whose context is done leave no goroutine running", Places: []string{"driver Requests 6"},
 		needs: []int{ends}, check: leavesNoGoroutine,
 	},
 }
@@ -80,13 +80,13 @@ var errorRules = []Rule{
 		check: func(p *probe) {
 			p.eachError(func(call record) {
 				if _, ok := status.FromError(call.err); !ok {
-					p.failf("%s returns an error without a code: %v", call.method, call.err)
+					p.failf("%s returned an error without a code: %v", call.method, call.err)
 				}
 			})
 		},
 	},
 	{
-		Number: 85, Level: Must, Title: "the message of an error is a sentence",
+		Number: 85, Level: Must, Title: "an error message is a sentence",
 		Places: []string{
 			"driver Errors 1", "MCM CreateMachine 13", "MCM DeleteMachine 12", "MCM GetMachineStatus 9", "MCM ListMachines 8", "MCM GetVolumeIDs 5",
 			"MCM GenerateMachineClassForMigration 5",
@@ -95,24 +95,24 @@ var errorRules = []Rule{
 		check: func(p *probe) {
 			p.eachError(func(call record) {
 				if s, _ := status.FromError(call.err); !strings.Contains(strings.TrimSpace(s.Message()), " ") || !utf8.ValidString(s.Message()) {
-					p.failf("%s: the message of %s is %q", call.method, s.Code(), s.Message())
+					p.failf("%s returned %s with the message %q, want a sentence", call.method, s.Code(), s.Message())
 				}
 			})
 		},
 	},
 	{
-		Number: 86, Level: Must, Title: "errors have no secrets", Places: []string{"driver Errors 1"},
+		Number: 86, Level: Must, Title: "error messages contain no secrets", Places: []string{"driver Errors 1"},
 		needs: []int{ends},
 		check: func(p *probe) {
 			p.eachError(func(call record) {
 				if p.hasSecret(call.err.Error()) {
-					p.failf("an error of %s with the code %s contains a value of the Secret", call.method, status.Code(call.err))
+					p.failf("%s returned an error with the code %s that contains a value of the Secret", call.method, status.Code(call.err))
 				}
 			})
 		},
 	},
 	{
-		Number: 87, Level: Must, Title: "a method returns only its codes",
+		Number: 87, Level: Must, Title: "a method returns only the codes of its contract",
 		Places: []string{
 			"driver Errors 3", "driver ListMachines Codes", "driver GetVolumeIDs Codes", "driver ListFailureDomains Codes", "driver LocateMachine Codes", "driver UpdateMachine Codes",
 			"MCM CreateMachine 12", "MCM DeleteMachine 11", "MCM GetMachineStatus 8", "MCM ListMachines 7",
@@ -122,13 +122,13 @@ var errorRules = []Rule{
 			p.eachError(func(call record) {
 				may, known := listed[call.method]
 				if code := status.Code(call.err); known && !slices.Contains(slices.Concat(anyMethod, may), code) {
-					p.failf("%s returns %s, to which no reaction is defined", call.method, said(call.err))
+					p.failf("%s returned %s; controllers define no reaction to this code", call.method, describe(call.err))
 				}
 			})
 		},
 	},
 	{
-		Number: 88, Level: Must, Title: "bad credentials have a code of their own", Places: []string{"MCM CreateMachine 12"},
+		Number: 88, Level: Must, Title: "CreateMachine rejects invalid credentials with a matching code", Places: []string{"MCM CreateMachine 12"},
 		check: func(p *probe) {
 			bad := p.provider.Variants.BadSecret
 			p.need(bad != nil, "a Secret that the provider does not accept")
@@ -136,13 +136,13 @@ var errorRules = []Rule{
 		},
 	},
 	{
-		Number: 89, Level: Must, Title: "an answer has a response or an error", Places: []string{"driver Errors 2"},
+		Number: 89, Level: Must, Title: "a call returns a response or an error", Places: []string{"driver Errors 2"},
 		needs: []int{created},
 		check: func(p *probe) {
-			p.life()
+			p.callAll()
 			for _, call := range p.calls {
 				if call.empty {
-					p.failf("%s returns neither a response nor an error", call.method)
+					p.failf("%s returned neither a response nor an error", call.method)
 				}
 			}
 		},
@@ -152,23 +152,23 @@ var errorRules = []Rule{
 		Unchecked: "a permission",
 	},
 	{
-		Number: 91, Level: Must, Title: "the last known state is a short text", Places: []string{"driver CreateMachineResponse"},
+		Number: 91, Level: Must, Title: "LastKnownState is a short text", Places: []string{"driver CreateMachineResponse"},
 		needs: []int{created},
 		check: func(p *probe) {
 			if resp, err := p.create(p.ctx, p.target("a")); err == nil && resp != nil && (!utf8.ValidString(resp.LastKnownState) || len(resp.LastKnownState) > 64<<10) {
-				p.failf("LastKnownState is not UTF-8, or is longer than 64 KiB (%d bytes): it is not stored", len(resp.LastKnownState))
+				p.failf("LastKnownState has %d bytes and is not stored; it must be UTF-8 and at most 64 KiB long", len(resp.LastKnownState))
 			}
 		},
 	},
 	{
-		Number: 92, Level: Should, Title: "logs have no secrets", Places: []string{"driver Logging 1", "MCM Logging 4"},
+		Number: 92, Level: Should, Title: "logs contain no secrets", Places: []string{"driver Logging 1", "MCM Logging 4"},
 		needs: []int{created, ends},
 		check: func(p *probe) {
-			p.life()
+			p.callAll()
 			p.provoke()
 			for _, call := range p.calls {
 				if slices.ContainsFunc(call.logged, p.hasSecret) {
-					p.failf("%s logs a value of the Secret", call.method)
+					p.failf("%s logged a value of the Secret", call.method)
 				}
 			}
 		},
@@ -179,47 +179,47 @@ var errorRules = []Rule{
 			"MCM CreateMachine 14", "MCM DeleteMachine 13", "MCM GetMachineStatus 10", "MCM ListMachines 9", "MCM GetVolumeIDs 6",
 			"MCM GenerateMachineClassForMigration 6",
 		},
-		Unchecked: "a permission of the controllers",
+		Unchecked: "a permission for the controllers",
 	},
 }
 
-// wantEnded expects that CreateMachine with a context that has ended makes nothing.
+// wantEnded expects CreateMachine to return a code and to create no VM if its context is done.
 func (p *probe) wantEnded(ctx context.Context, want codes.Code) {
 	before := p.instances()
 	p.wantCreateIn(ctx, p.target("a"), want)
 	if left := p.added(before); len(left) > 0 {
-		p.failf("it has made %v", left)
+		p.failf("VMs were created: %v", left)
 	}
 }
 
 func (p *probe) wantCreateIn(ctx context.Context, t target, want codes.Code) {
 	if _, err := p.create(ctx, t); !is(err, want) {
-		p.failf("CreateMachine answers %s, want %s", said(err), want)
+		p.failf("CreateMachine returned %s, want %s", describe(err), want)
 	}
 }
 
-// provoke calls methods such that they fail, without making a VM.
+// provoke makes calls that fail and create no VM.
 func (p *probe) provoke() {
 	ctx := p.ctx
 	defer func() { p.ctx = ctx }()
 	a := p.target("a")
 	end, cancel := observe.Expired(ctx)
 	defer cancel()
-	for _, p.ctx = range []context.Context{observe.Cancelled(ctx), end} {
+	for _, p.ctx = range []context.Context{observe.Canceled(ctx), end} {
 		_, _ = p.create(p.ctx, a)
-		p.ask(a)
+		p.callReadOnly(a)
 		_ = p.remove(a)
 	}
 	p.ctx = ctx
-	p.ask(a)
-	p.eachRefused(func(_ string, t target) { p.ask(t) })
+	p.callReadOnly(a)
+	p.eachRefused(func(_ string, t target) { p.callReadOnly(t) })
 	if bad := p.provider.Variants.BadSecret; bad != nil {
-		p.ask(a.with(bad))
+		p.callReadOnly(a.with(bad))
 	}
 }
 
-// ask calls the methods that change nothing.
-func (p *probe) ask(t target) {
+// callReadOnly calls the methods that change nothing.
+func (p *probe) callReadOnly(t target) {
 	_, _ = p.tryStatus(t)
 	_, _ = p.tryList(t.class, t.secret)
 	if locator, ok := driver.As[driver.Locator](p.provider.Driver); ok {
@@ -242,7 +242,7 @@ func (p *probe) ask(t target) {
 	}
 }
 
-// eachError calls a function for the errors of calls that must fail.
+// eachError calls a function with each failed call of provoke.
 func (p *probe) eachError(look func(record)) {
 	p.provoke()
 	for _, call := range p.calls {
@@ -252,15 +252,15 @@ func (p *probe) eachError(look func(record)) {
 	}
 }
 
-// rounds is how often methods are called to find goroutines that are left. Connections to a provider
-// have some, too, but not more with each call.
+// rounds is how often each method is called to find goroutines that keep running. Connections to a provider also have
+// goroutines, but their number does not grow with each call.
 const rounds = 10
 
 func leavesNoGoroutine(p *probe) {
 	ctx := p.ctx
-	p.ctx = observe.Cancelled(ctx)
+	p.ctx = observe.Canceled(ctx)
 	for range rounds {
-		p.ask(p.target("a"))
+		p.callReadOnly(p.target("a"))
 	}
 	p.ctx = ctx
 	left := 0
@@ -271,7 +271,7 @@ func leavesNoGoroutine(p *probe) {
 		return left < rounds
 	})
 	if left >= rounds {
-		p.failf("%d goroutines are left after %d calls of each method", left, rounds)
+		p.failf("%d goroutines are still running after %d calls of each method", left, rounds)
 	}
 }
 
@@ -280,8 +280,8 @@ func (p *probe) hasSecret(text string) bool {
 	return slices.ContainsFunc(p.provider.secretTexts(), func(secret string) bool { return strings.Contains(text, secret) })
 }
 
-// said describes an answer.
-func said(err error) string {
+// describe returns the code and the message of an error.
+func describe(err error) string {
 	if err == nil {
 		return codes.OK.String()
 	}
@@ -297,8 +297,8 @@ func anyOf(want []codes.Code) string {
 	return strings.Join(names, " or ")
 }
 
-// packaging is why rules about programs have no check.
-const packaging = "it is about how a provider's program is packaged and documented, which calls of a driver do not show"
+// packaging is the reason why rules about programs have no check.
+const packaging = "this is about how a provider's program is packaged and documented, which calls of a driver do not show"
 
 var processRules = []Rule{
 	{
@@ -316,10 +316,10 @@ var processRules = []Rule{
 	{
 		Number: 96, Level: Should, Title: "logs go to standard output and standard error",
 		Places:    []string{"MCM Logging 1", "MCM Logging 2", "MCM Logging 3"},
-		Unchecked: "the program that contains the driver decides on it; the driver gets a logger",
+		Unchecked: "the program that contains the driver decides where its logs go; the driver gets a logger",
 	},
 	{
-		Number: 97, Level: Should, Title: "a wrong configuration ends the program, and needs are documented",
+		Number: 97, Level: Should, Title: "a program exits if its configuration is invalid, and its requirements are documented",
 		Places:    []string{"MCM Available Services 3", "MCM Linux Capabilities 1", "MCM Cgroup Isolation 1", "MCM Resource Requirements 1"},
 		Unchecked: packaging,
 	},

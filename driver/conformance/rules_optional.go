@@ -15,11 +15,11 @@ import (
 
 var initializeRules = []Rule{
 	{
-		Number: 56, Level: Must, Title: "a VM is Uninitialized until InitializeMachine has succeeded", Places: []string{"driver InitializeMachine 3", "driver GetMachineStatus 5"},
+		Number: 56, Level: Must, Title: "GetMachineStatus returns Uninitialized until InitializeMachine has succeeded", Places: []string{"driver InitializeMachine 3", "driver GetMachineStatus 5"},
 		needs: []int{created},
 		check: func(p *probe) {
 			if _, err := p.status(p.uninitialized()); !is(err, codes.Uninitialized) {
-				p.failf("GetMachineStatus before the initialisation answers %s", said(err))
+				p.failf("GetMachineStatus before the initialization returned %s, want Uninitialized", describe(err))
 			}
 		},
 	},
@@ -40,66 +40,66 @@ var initializeRules = []Rule{
 			a := p.uninitialized()
 			for range 2 {
 				if err := p.initialize(a); err != nil {
-					p.stopf("InitializeMachine answers %s", said(err))
+					p.stopf("InitializeMachine returned %s", describe(err))
 				}
 			}
 		},
 	},
 	{
-		Number: 59, Level: Must, Title: "after InitializeMachine a VM is initialised", Places: []string{"driver InitializeMachine 3"},
+		Number: 59, Level: Must, Title: "a VM is initialized after InitializeMachine", Places: []string{"driver InitializeMachine 3"},
 		needs: []int{created},
 		check: func(p *probe) {
 			a := p.uninitialized()
 			err := p.initialize(a)
 			if _, found := p.status(a); err != nil || found != nil {
-				p.failf("InitializeMachine answers %s, GetMachineStatus after it %s", said(err), said(found))
+				p.failf("InitializeMachine returned %s; GetMachineStatus then returned %s", describe(err), describe(found))
 			}
 		},
 	},
 	{
-		Number: 60, Level: Must, Title: "InitializeMachine of a machine without a VM is NotFound", Places: []string{"driver InitializeMachine Codes"},
+		Number: 60, Level: Must, Title: "InitializeMachine returns NotFound for a machine without a VM", Places: []string{"driver InitializeMachine Codes"},
 		check: func(p *probe) {
 			if err := p.initialize(p.target("a")); !is(err, codes.NotFound) {
-				p.failf("it answers %s, want NotFound", said(err))
+				p.failf("it returned %s, want NotFound", describe(err))
 			}
 		},
 	},
 	{
 		Number: 61, Level: Must, Title: "when InitializeMachine is called", Places: []string{"driver InitializeMachine 1"},
-		Unchecked: "it binds the controllers",
+		Unchecked: "this rule binds the controllers",
 	},
 }
 
-// uninitialized makes a VM that needs initialisation.
+// uninitialized creates a VM that needs initialization.
 func (p *probe) uninitialized() target {
-	p.need(p.provider.Uninitialized, "VMs that need initialisation")
+	p.need(p.provider.Uninitialized, "VMs that need initialization")
 	return p.makeOnly(p.target("a"))
 }
 
 var volumeRules = []Rule{
 	{
-		Number: 62, Level: Must, Title: "the IDs of the driver's volumes are returned", Places: []string{"MCM GetVolumeIDs 2"},
+		Number: 62, Level: Must, Title: "GetVolumeIDs returns the IDs of the driver's volumes", Places: []string{"MCM GetVolumeIDs 2"},
 		check: func(p *probe) {
 			p.need(len(p.provider.Variants.Volumes) > 0, "volumes whose IDs are known")
 			if ids := p.volumes(slices.Collect(maps.Values(p.provider.Variants.Volumes))...); !slices.Equal(ids, slices.Sorted(maps.Keys(p.provider.Variants.Volumes))) {
-				p.failf("the IDs are %q", ids)
+				p.failf("GetVolumeIDs returned %q", ids)
 			}
 		},
 	},
 	{
-		Number: 63, Level: May, Title: "volumes of other storage systems are left out without an error", Places: []string{"driver GetVolumeIDs 2", "MCM GetVolumeIDs 3"},
+		Number: 63, Level: May, Title: "GetVolumeIDs leaves out volumes of other storage systems without an error", Places: []string{"driver GetVolumeIDs 2", "MCM GetVolumeIDs 3"},
 		check: func(p *probe) {
 			for _, id := range p.volumes(foreignVolume()) {
-				p.failf("the ID of a volume of NFS is %q", id)
+				p.failf("GetVolumeIDs returned %q for an NFS volume", id)
 			}
 		},
 	},
 	{
-		Number: 64, Level: Must, Title: "the IDs of volumes stay the same", Places: []string{"driver GetVolumeIDs 1", "MCM GetVolumeIDs 4"},
+		Number: 64, Level: Must, Title: "the IDs of volumes never change", Places: []string{"driver GetVolumeIDs 1", "MCM GetVolumeIDs 4"},
 		check: func(p *probe) {
 			volumes := append(slices.Collect(maps.Values(p.provider.Variants.Volumes)), foreignVolume())
 			if first, second := p.volumes(volumes...), p.volumes(volumes...); !slices.Equal(first, second) {
-				p.failf("the IDs are first %q, then %q", first, second)
+				p.failf("the first GetVolumeIDs returned %q, the second %q", first, second)
 			}
 		},
 	},
@@ -122,14 +122,14 @@ func (p *probe) volumes(specs ...*corev1.PersistentVolumeSpec) []string {
 	case is(err, codes.Unimplemented):
 		p.skip("the driver does not implement GetVolumeIDs")
 	case err != nil || resp == nil:
-		p.stopf("GetVolumeIDs answers %s", said(err))
+		p.stopf("GetVolumeIDs returned %s", describe(err))
 	}
 	return slices.Sorted(slices.Values(resp.VolumeIDs))
 }
 
 var migrationRules = []Rule{
 	{
-		Number: 65, Level: Must, Title: "a class of an unknown kind is not migrated", Places: []string{"driver GenerateMachineClassForMigration Codes", "MCM GenerateMachineClassForMigration 1"},
+		Number: 65, Level: Must, Title: "GenerateMachineClassForMigration rejects unknown kinds", Places: []string{"driver GenerateMachineClassForMigration Codes", "MCM GenerateMachineClassForMigration 1"},
 		check: func(p *probe) {
 			migrator, ok := driver.As[driver.ClassMigrator](p.provider.Driver)
 			if !ok {
@@ -140,17 +140,17 @@ var migrationRules = []Rule{
 				ClassSpec: &v1alpha1.ClassSpec{Kind: "ConformanceMachineClass", Name: "conformance"},
 			})
 			if !is(err, codes.Unimplemented) {
-				p.failf("it answers %s, want Unimplemented", said(err))
+				p.failf("it returned %s, want Unimplemented", describe(err))
 			}
 		},
 	},
 	{
-		Number: 66, Level: Must, Title: "a migration fills the class, and can be repeated",
+		Number: 66, Level: Must, Title: "GenerateMachineClassForMigration fills the class and can be repeated",
 		Places: []string{
 			"driver GenerateMachineClassForMigration 1", "driver GenerateMachineClassForMigration 2", "MCM GenerateMachineClassForMigration 2",
 			"MCM GenerateMachineClassForMigration 3", "MCM GenerateMachineClassForMigration 4",
 		},
-		Unchecked: "the kinds of classes differ from provider to provider: a driver tests its own",
+		Unchecked: "the kinds of classes differ between providers; a driver tests its own",
 	},
 }
 
@@ -161,7 +161,7 @@ var domainRules = []Rule{
 			seen := map[string]bool{}
 			for _, name := range p.domains() {
 				if name == "" || len(name) > 256 || seen[name] {
-					p.failf("the name %q occurs twice, or has %d bytes", name, len(name))
+					p.failf("the name %q is a duplicate, or has an invalid length (%d bytes)", name, len(name))
 				}
 				seen[name] = true
 			}
@@ -171,37 +171,37 @@ var domainRules = []Rule{
 		Number: 68, Level: Must, Title: "ListFailureDomains changes nothing", Places: []string{"driver ListFailureDomains 1"},
 		check: func(p *probe) {
 			if first, second := p.domains(), p.domains(); !slices.Equal(first, second) {
-				p.failf("the failure domains are first %q, then %q", first, second)
+				p.failf("the first ListFailureDomains returned %q, the second %q", first, second)
 			}
 		},
 	},
 	{
-		Number: 69, Level: Should, Title: "ListFailureDomains needs only some fields, and is complete", Places: []string{"driver ListFailureDomains 2", "driver ListFailureDomains 4"},
-		Unchecked: "which fields matter and which failure domains there are depends on the provider",
+		Number: 69, Level: Should, Title: "ListFailureDomains needs only a few fields, and returns all failure domains", Places: []string{"driver ListFailureDomains 2", "driver ListFailureDomains 4"},
+		Unchecked: "which fields matter and which failure domains exist depends on the provider",
 	},
 	{
-		Number: 70, Level: Must, Title: "PlaceMachine depends on its request only", Places: []string{"driver PlaceMachine 1"},
+		Number: 70, Level: Must, Title: "PlaceMachine depends only on its request", Places: []string{"driver PlaceMachine 1"},
 		check: func(p *probe) {
 			domain := p.domain()
 			if first, second := p.place(p.provider.Class, domain), p.place(p.provider.Class, domain); !reflect.DeepEqual(fieldsOf(first), fieldsOf(second)) {
-				p.failf("it answers first %s, then %s", first.ProviderSpec.Raw, second.ProviderSpec.Raw)
+				p.failf("the first PlaceMachine returned %s, the second %s", first.ProviderSpec.Raw, second.ProviderSpec.Raw)
 			}
 		},
 	},
 	{
-		Number: 71, Level: Must, Title: "PlaceMachine replaces the failure domain", Places: []string{"driver PlaceMachine 2"},
+		Number: 71, Level: Must, Title: "PlaceMachine replaces an existing failure domain", Places: []string{"driver PlaceMachine 2"},
 		needs: []int{70},
 		check: func(p *probe) {
 			names := p.domains()
 			p.need(len(names) > 1, "two failure domains")
 			direct := p.place(p.provider.Class, names[1])
 			if moved := p.place(p.place(p.provider.Class, names[0]), names[1]); !reflect.DeepEqual(fieldsOf(direct), fieldsOf(moved)) {
-				p.failf("the class in %s is %s; if it was in %s before, %s", names[1], direct.ProviderSpec.Raw, names[0], moved.ProviderSpec.Raw)
+				p.failf("PlaceMachine returned %[2]s for a class in %[1]s; for a class that was in %[3]s before, it returned %[4]s", names[1], direct.ProviderSpec.Raw, names[0], moved.ProviderSpec.Raw)
 			}
 		},
 	},
 	{
-		Number: 72, Level: Must, Title: "PlaceMachine refuses names that no failure domain can have", Places: []string{"driver PlaceMachine Codes"},
+		Number: 72, Level: Must, Title: "PlaceMachine rejects names that no failure domain can have", Places: []string{"driver PlaceMachine Codes"},
 		check: func(p *probe) {
 			domains := p.needDomains()
 			_, err := domains.PlaceMachine(p.ctx, &driver.PlaceMachineRequest{MachineClass: p.provider.Class.DeepCopy(), FailureDomain: strings.Repeat("x", 300)})
@@ -209,12 +209,12 @@ var domainRules = []Rule{
 				p.skip("the driver does not implement PlaceMachine")
 			}
 			if !is(err, codes.NotFound) {
-				p.failf("for a name of 300 bytes it answers %s, want NotFound", said(err))
+				p.failf("for a name of 300 bytes, PlaceMachine returned %s, want NotFound", describe(err))
 			}
 		},
 	},
 	{
-		Number: 73, Level: Must, Title: "PlaceMachine changes the meaning of nothing else", Places: []string{"driver PlaceMachine 3"},
+		Number: 73, Level: Must, Title: "PlaceMachine preserves the meaning of all other fields", Places: []string{"driver PlaceMachine 3"},
 		Unchecked: "which fields name a failure domain depends on the provider",
 	},
 }
@@ -236,7 +236,7 @@ func (p *probe) domains() []string {
 	case is(err, codes.Unimplemented):
 		p.skip("the driver has no failure domains")
 	case err != nil || resp == nil:
-		p.stopf("ListFailureDomains answers %s", said(err))
+		p.stopf("ListFailureDomains returned %s", describe(err))
 	}
 	var names []string
 	for _, domain := range resp.FailureDomains {
@@ -251,11 +251,11 @@ func (p *probe) domain() string {
 	return names[0]
 }
 
-// place returns the class in a failure domain.
+// place returns the class placed in a failure domain.
 func (p *probe) place(class *v1alpha1.MachineClass, domain string) *v1alpha1.MachineClass {
 	resp, err := do(p, p.ctx, "PlaceMachine", p.needDomains().PlaceMachine, &driver.PlaceMachineRequest{MachineClass: class.DeepCopy(), FailureDomain: domain})
 	if err != nil || resp == nil {
-		p.stopf("PlaceMachine in %s answers %s", domain, said(err))
+		p.stopf("PlaceMachine in %s returned %s", domain, describe(err))
 	}
 	placed := class.DeepCopy()
 	placed.ProviderSpec = *resp.ProviderSpec.DeepCopy()
@@ -270,23 +270,23 @@ var locationRules = []Rule{
 			first := p.locate(p.target("a"))
 			a := p.make(p.target("a"))
 			if second := p.locate(a); first != second {
-				p.failf("the location is first %q, after the creation %q", first, second)
+				p.failf("the location was %q before the creation and %q after it", first, second)
 			}
 		},
 	},
 	{
-		Number: 75, Level: Must, Title: "a VM is looked for where its creation began", Places: []string{"driver LocateMachine 2"},
-		needs: []int{created, 40, 74, 77, 78}, check: lookedForWhereBegun,
+		Number: 75, Level: Must, Title: "a driver contextChecks for a VM where its creation began", Places: []string{"driver LocateMachine 2"},
+		needs: []int{created, 40, 74, 77, 78}, check: looksWhereCreationBegan,
 	},
 	{
-		Number: 76, Level: Must, Title: "another account is another location", Places: []string{"driver LocateMachine 1", "driver LocateMachine 3"},
+		Number: 76, Level: Must, Title: "another account has another location", Places: []string{"driver LocateMachine 1", "driver LocateMachine 3"},
 		needs: []int{74, 77, 78},
 		check: func(p *probe) {
 			secret := p.provider.Variants.OtherAccount
 			p.need(secret != nil, "a Secret of another account")
 			begun := p.locate(p.target("a"))
-			if there := p.locate(p.target("a").with(secret).begunAt(begun)); there == begun {
-				p.failf("with the Secret of another account the location is still %q", begun)
+			if there := p.locate(p.target("a").with(secret).withLocation(begun)); there == begun {
+				p.failf("the location with the Secret of another account is also %q", begun)
 			}
 		},
 	},
@@ -294,12 +294,12 @@ var locationRules = []Rule{
 		Number: 77, Level: Must, Title: "a location has 1 to 256 bytes", Places: []string{"driver LocateMachine 4"},
 		check: func(p *probe) {
 			if location := p.locate(p.target("a")); location == "" || len(location) > 256 {
-				p.failf("the location %q has %d bytes", location, len(location))
+				p.failf("the location %q has %d bytes, want 1 to 256", location, len(location))
 			}
 		},
 	},
 	{
-		Number: 78, Level: Must, Title: "a location has no secrets", Places: []string{"driver LocateMachine 4"},
+		Number: 78, Level: Must, Title: "a location contains no secrets", Places: []string{"driver LocateMachine 4"},
 		check: func(p *probe) {
 			if p.hasSecret(p.locate(p.target("a"))) {
 				p.failf("the location contains a value of the Secret; it is stored in an annotation")
@@ -308,7 +308,7 @@ var locationRules = []Rule{
 	},
 	{
 		Number: 79, Level: Should, Title: "LocateMachine sends few requests", Places: []string{"driver LocateMachine 5"},
-		Unchecked: "requests of a driver to its provider are not seen",
+		Unchecked: "the checks do not see the requests of a driver to its provider",
 	},
 }
 
@@ -325,13 +325,13 @@ func (p *probe) locate(t target) string {
 	case is(err, codes.Unimplemented):
 		p.skip("the driver does not implement LocateMachine")
 	case err != nil || resp == nil:
-		p.stopf("LocateMachine answers %s", said(err))
+		p.stopf("LocateMachine returned %s", describe(err))
 	}
 	return resp.Location
 }
 
-// lookedForWhereBegun edits the class of a machine whose ID is not stored.
-func lookedForWhereBegun(p *probe) {
+// looksWhereCreationBegan edits the class of a machine whose ID is not stored, and checks that the driver finds the VM.
+func looksWhereCreationBegan(p *probe) {
 	begun := p.locate(p.target("a"))
 	var edited *v1alpha1.MachineClass
 	for _, class := range []*v1alpha1.MachineClass{p.provider.Variants.Changed, p.provider.otherCluster()} {
@@ -339,13 +339,13 @@ func lookedForWhereBegun(p *probe) {
 			edited = class
 		}
 	}
-	p.need(edited != nil, "a class that leads to another location with the same Secret")
+	p.need(edited != nil, "a class that has another location with the same Secret")
 	a := p.make(p.target("a"))
-	moved := a.known("").of(edited).begunAt(begun)
+	moved := a.withID("").of(edited).withLocation(begun)
 	if location := p.locate(moved); location != begun {
-		p.failf("after the class was edited the location is %q instead of %q, where the creation began", location, begun)
+		p.failf("after the class was edited, the location is %q, want %q, where the creation began", location, begun)
 	}
 	if id := p.idOf(moved); id != a.id {
-		p.failf("after the class was edited GetMachineStatus finds %q instead of %q", id, a.id)
+		p.failf("after the class was edited, GetMachineStatus returned %q, want %q", id, a.id)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/conformance"
 )
 
-// mcmSentences is how many normative sentences the sections of MCM's document on machine error codes
-// have: those that oblige a provider or allow it something. What obliges MCM alone is not counted.
+// mcmSentences is the number of normative sentences in each section of MCM's document on machine error codes: those
+// that require or permit something of a provider. Sentences that bind only MCM are not counted.
 var mcmSentences = map[string]int{
 	"ProviderSpec": 1, "Identifying Cluster Machines": 1, "Error Scheme": 1, "Machine Provider Interface": 2, "CreateMachine": 14, "DeleteMachine": 13,
 	"GetMachineStatus": 10, "ListMachines": 9, "GetVolumeIDs": 6, "GenerateMachineClassForMigration": 6,
@@ -29,19 +29,19 @@ var mcmSentences = map[string]int{
 func TestEveryRuleHasANumberAPlaceAndACheckOrAReason(t *testing.T) {
 	for i, rule := range conformance.Rules() {
 		if rule.Number != i+1 {
-			t.Fatalf("rule %d has the number %d: numbers are without gaps, and never change", i+1, rule.Number)
+			t.Fatalf("rule %d has the number %d; numbers have no gaps and never change", i+1, rule.Number)
 		}
 		if rule.Title == "" || rule.Level == "" || len(rule.Places) == 0 {
 			t.Errorf("%s lacks a title, a level or a place", rule.ID())
 		}
 		if rule.Checked() == (rule.Unchecked != "") {
-			t.Errorf("%s has both a check and a reason for having none, or neither", rule.Name())
+			t.Errorf("%s must have either a check or a reason for having none", rule.Name())
 		}
 	}
 }
 
-// Each item of the comments in package driver, and each normative sentence of MCM's document, is in a
-// rule; and rules name no other places.
+// A rule covers each item of the comments in package driver and each normative sentence of MCM's document, and no
+// rule names another place.
 func TestEverySentenceIsInARule(t *testing.T) {
 	sentences := map[string]bool{}
 	for section, n := range mcmSentences {
@@ -53,26 +53,26 @@ func TestEverySentenceIsInARule(t *testing.T) {
 		sentences[place] = true
 	}
 	if len(sentences) < 120 {
-		t.Fatalf("%d sentences were found: has the form of the comments changed?", len(sentences))
+		t.Fatalf("found only %d sentences; check whether the form of the comments has changed", len(sentences))
 	}
 	named := map[string]bool{}
 	for _, rule := range conformance.Rules() {
 		for _, place := range rule.Places {
 			named[place] = true
 			if !sentences[place] {
-				t.Errorf("%s names %q, which does not exist", rule.ID(), place)
+				t.Errorf("%s names place %q, which does not exist", rule.ID(), place)
 			}
 		}
 	}
 	for _, place := range slices.Sorted(maps.Keys(sentences)) {
 		if !named[place] {
-			t.Errorf("no rule has %q", place)
+			t.Errorf("no rule covers %q", place)
 		}
 	}
 }
 
-// itemsOf returns the places of package driver: "driver SECTION N" for the items of the package's
-// comment and of methods, "driver METHOD Codes", and the names of some types.
+// itemsOf returns the places in package driver: "driver SECTION N" for the items of the package comment and of the
+// comments of methods, "driver METHOD Codes", and the names of some types.
 func itemsOf(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("../*.go")
@@ -113,7 +113,7 @@ func fieldType(field *ast.Field) ast.Expr {
 	return field.Type
 }
 
-// addItem adds the place of a line that begins an item or the list of codes.
+// addItem adds the place of a line that starts an item or the list of codes.
 func addItem(places map[string]bool, section, line string) {
 	switch {
 	case strings.HasPrefix(line, "  - "):
@@ -128,7 +128,7 @@ func addItem(places map[string]bool, section, line string) {
 	}
 }
 
-// The page lists the rules as they are.
+// docs/conformance.md lists all rules.
 func TestPageListsTheRules(t *testing.T) {
 	text, err := os.ReadFile("../../docs/conformance.md")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 )
 
-// T is what a run needs of package testing: *testing.T has it.
+// T is the part of *testing.T that [Run] uses.
 type T[S any] interface {
 	Run(name string, f func(S)) bool
 	Context() context.Context
@@ -24,8 +24,8 @@ type T[S any] interface {
 	Skip(values ...any)
 }
 
-// Run checks all rules, each as a subtest, with a provider of its own from the factory.
-// A subtest without anything to check is skipped. It is called as
+// Run checks each rule in a subtest, with a new provider from the factory. A subtest that has nothing to check is
+// skipped. Call it as follows:
 //
 //	conformance.Run(t, func(t *testing.T) conformance.Provider { … })
 func Run[S T[S]](t S, factory func(S) Provider) {
@@ -56,31 +56,31 @@ func Run[S T[S]](t S, factory func(S) Provider) {
 	}
 }
 
-// Prefix is what the names of all machines of the checks begin with.
+// Prefix is the prefix of the names of all machines that the checks create.
 const Prefix = "cf-"
 
 // Options limit a run of [Check]. The zero value checks all rules.
 type Options struct {
-	// Run and Skip select rules by ID and title, as "R07 …". Nil means all, and none.
+	// Run and Skip select rules by ID and title, as in "R07 …". If nil, Run selects all rules and Skip none.
 	Run, Skip *regexp.Regexp
-	// Name follows Prefix in the names of the machines, so that those of a run that was killed can
-	// be found. Empty means a random one.
+	// Name follows Prefix in the names of the machines, so that machines of a killed run can be
+	// found. If empty, a random name is used.
 	Name string
-	// MaxMachines is how many machines may be created in total. Rules that need more are skipped.
-	// Zero means any number.
+	// MaxMachines is the maximum number of machines to create in total. Rules that need more are skipped.
+	// Zero means no limit.
 	MaxMachines int
-	// Timeout is the deadline of a call, and how long a deletion may take. Zero means ten
-	// minutes, which is what the controllers give a call.
+	// Timeout is the timeout of a call and of a deletion. Zero means ten minutes, the timeout that
+	// the controllers use for calls.
 	Timeout time.Duration
-	// Began is called before a rule is checked, and Done with its result. Both are optional.
+	// Began is called before a rule is checked, and Done with its result afterwards. Both are optional.
 	Began func(Rule)
 	Done  func(Result)
 }
 
 const defaultTimeout = 10 * time.Minute
 
-// Check checks the selected rules against a provider, one after another. When ctx ends it deletes
-// the machines of the current rule, and returns. The error says that nothing could be checked.
+// Check checks the selected rules against a provider, one after another. When ctx is done, it deletes the machines
+// of the current rule and returns. It returns an error if it could not check any rule.
 func Check(ctx context.Context, provider Provider, options Options) (Report, error) {
 	s, err := newSuite(options)
 	if err == nil {
@@ -110,7 +110,7 @@ func Check(ctx context.Context, provider Provider, options Options) (Report, err
 	return report, nil
 }
 
-// inOrder puts the rules that a rule needs before it.
+// inOrder sorts rules so that each one follows the rules that it needs.
 func inOrder(rules []Rule) (ordered []Rule) {
 	placed := map[int]bool{}
 	var place func(Rule)
@@ -139,14 +139,14 @@ func (o Options) selects(rule Rule) bool {
 func (p Provider) validate() error {
 	switch {
 	case p.Driver == nil:
-		return errors.New("there is no driver to check")
+		return errors.New("provider has no driver to check")
 	case p.Class == nil:
-		return errors.New("there is no class: the checks create machines of one")
+		return errors.New("provider has no machine class; the checks need one to create machines")
 	}
 	return nil
 }
 
-// suite is what the rules of a run have in common.
+// suite is the state that the rules of a run share.
 type suite struct {
 	options Options
 	// name is part of the names of all machines of the run.
@@ -154,12 +154,12 @@ type suite struct {
 	failed   map[int]bool
 	created  int
 	left     []string
-	existing map[string]bool // machines that were created and are not known to be gone
+	existing map[string]bool // created machines that may still exist
 }
 
 func newSuite(options Options) (*suite, error) {
 	if options.MaxMachines < 0 {
-		return nil, fmt.Errorf("the number of machines must not be negative: %d", options.MaxMachines)
+		return nil, fmt.Errorf("invalid maximum number of machines %d; use 0 for no limit, or a positive number", options.MaxMachines)
 	}
 	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
 	return &suite{options: options, name: cmp.Or(options.Name, utilrand.String(5)), failed: map[int]bool{}, existing: map[string]bool{}}, nil
@@ -171,7 +171,7 @@ func (s *suite) takeLeft() []string {
 	return left
 }
 
-// result is the outcome of a rule, checked or not.
+// result returns the outcome of a rule, whether or not it has a check.
 func (s *suite) result(ctx context.Context, provider Provider, rule Rule) Result {
 	if rule.Unchecked != "" {
 		return rule.result(Unchecked, rule.Unchecked)
@@ -186,13 +186,13 @@ func (r Rule) result(outcome Outcome, details ...string) Result {
 	return Result{Rule: r.ID(), Level: r.Level, Title: r.Title, Outcome: outcome, Details: details}
 }
 
-// run checks a rule, and deletes what it has created.
+// run checks a rule and deletes the machines that the check created.
 func (s *suite) run(ctx context.Context, provider Provider, rule Rule) Result {
 	if err := provider.validate(); err != nil {
 		return rule.result(Failed, err.Error())
 	}
 	if i := slices.IndexFunc(rule.needs, func(n int) bool { return s.failed[n] }); i >= 0 {
-		return rule.result(Skipped, fmt.Sprintf("it cannot be told while %s fails", Rule{Number: rule.needs[i]}.ID()))
+		return rule.result(Skipped, fmt.Sprintf("cannot be checked while %s fails", Rule{Number: rule.needs[i]}.ID()))
 	}
 	if provider.Secret == nil {
 		provider.Secret = &corev1.Secret{}

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// full are all methods of a driver.
+// full has all required and optional methods of a driver.
 type full interface {
 	driver.Driver
 	driver.Initializer
@@ -32,7 +32,7 @@ type full interface {
 	driver.ClassMigrator
 }
 
-// strict is the driver sim with credentials, and with all that a rule is about.
+// strict is the simulated driver with a check of credentials and with every behavior that rules cover.
 type strict struct{ *sim.Driver }
 
 const token = "s3cr3t-t0ken-value"
@@ -40,7 +40,7 @@ const token = "s3cr3t-t0ken-value"
 func (s strict) admit(ctx context.Context, secret *corev1.Secret) error {
 	switch {
 	case ctx.Err() == nil && string(secret.Data["token"]) != token:
-		return status.Error(codes.Unauthenticated, "the token is not valid")
+		return status.Error(codes.Unauthenticated, "the token is invalid")
 	default:
 		return nil
 	}
@@ -71,7 +71,7 @@ func (s strict) ListMachines(ctx context.Context, req *driver.ListMachinesReques
 }
 
 func (s strict) GenerateMachineClassForMigration(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "there were no other classes")
+	return nil, status.Error(codes.Unimplemented, "there are no older kinds of classes")
 }
 
 const (
@@ -97,15 +97,15 @@ func secretOf(data ...string) *corev1.Secret {
 	return secret
 }
 
-// world is a provider with a cloud.
+// world is a provider with a simulated cloud.
 type world struct {
 	t     testing.TB
 	cloud *sim.Cloud
 	full
-	// restart returns the driver after a restart; nil means the same.
+	// restart returns the driver after a restart. If nil, the driver stays the same.
 	restart func() (driver.Driver, error)
 	reused  aliases
-	// over is closed at the end of the test.
+	// over is closed when the test completes.
 	over chan struct{}
 }
 
@@ -123,7 +123,7 @@ func newWorld(t testing.TB, initialize bool) *world {
 	return &world{t: t, over: over, cloud: cloud, full: strict{sim.New(sim.Config{Cloud: cloud, RequireInitialize: initialize})}}
 }
 
-// provider is a provider to which all rules apply, but those about initialisation.
+// provider returns a provider to which all rules apply, except those about initialization.
 func (w *world) provider(d driver.Driver) conformance.Provider {
 	return conformance.Provider{
 		Driver: d, Class: classOf(spec), Secret: secretOf("token", token),
@@ -165,7 +165,7 @@ func (w *world) duplicate(_ context.Context, namespace, machine string, _ *v1alp
 	return w.add(namespace, machine)
 }
 
-// add makes a VM of the class behind the driver's back.
+// add creates a VM of the class without the driver.
 func (w *world) add(namespace, machine string) error {
 	_, err := w.cloud.Add(sim.VM{Namespace: namespace, Machine: machine, Pool: "p", Tags: map[string]string{
 		"kubernetes.io/cluster/one": "1", "kubernetes.io/role/node": "1",
@@ -176,14 +176,14 @@ func (w *world) add(namespace, machine string) error {
 	return nil
 }
 
-// vanish removes the VMs of a machine behind the driver's back.
+// vanish removes the VMs of a machine without the driver.
 func (w *world) vanish(machine string) {
 	if _, err := w.cloud.Vanish(machine); err != nil {
 		w.t.Error(err)
 	}
 }
 
-// vm returns the VM with an ID, and whether there is one.
+// vm returns the VM with the given ID and whether it exists.
 func (w *world) vm(id string) (sim.VM, bool) {
 	vms, err := w.cloud.VMs()
 	if err != nil {
@@ -205,7 +205,7 @@ func (w *world) has(machine string) bool {
 	return slices.ContainsFunc(vms, func(v sim.VM) bool { return v.Machine == machine })
 }
 
-// aliases are IDs without the number that tells the VMs of a machine apart.
+// aliases maps IDs without the number that distinguishes the VMs of a machine to full IDs.
 type aliases struct {
 	mu sync.Mutex
 	of map[string]string

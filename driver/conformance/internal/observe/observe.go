@@ -1,4 +1,4 @@
-// Package observe watches what a driver does during a call.
+// Package observe records what a driver does during a call.
 package observe
 
 import (
@@ -14,15 +14,15 @@ import (
 	"github.com/go-logr/logr/funcr"
 )
 
-// Goroutines counts the goroutines that run and have a label of the profiler, as all have that a
-// labelled goroutine has started.
+// Goroutines returns the number of running goroutines with the given profiler label. A goroutine inherits the label
+// of the goroutine that started it.
 func Goroutines(label string) int {
 	var profile bytes.Buffer
 	if pprof.Lookup("goroutine").WriteTo(&profile, 1) != nil {
 		return 0
 	}
 	count := 0
-	_, groups, _ := strings.Cut(profile.String(), "\n") // the first line has the total
+	_, groups, _ := strings.Cut(profile.String(), "\n") // skip the total in the first line
 	for group := range strings.SplitSeq(groups, "\n\n") {
 		if !strings.Contains(group, strconv.Quote(label)) {
 			continue
@@ -35,7 +35,7 @@ func Goroutines(label string) int {
 	return count
 }
 
-// CopyOf copies a request.
+// CopyOf returns a deep copy of a request.
 func CopyOf[Q any](req *Q) *Q {
 	made := *req
 	value := reflect.ValueOf(&made).Elem()
@@ -45,7 +45,7 @@ func CopyOf[Q any](req *Q) *Q {
 	return &made
 }
 
-// deepCopy copies an object by its DeepCopy method; other values are returned as they are.
+// deepCopy copies an object with its DeepCopy method and returns other values unchanged.
 func deepCopy(value reflect.Value) reflect.Value {
 	if value.Kind() == reflect.Pointer && !value.IsNil() {
 		if method := value.MethodByName("DeepCopy"); method.IsValid() {
@@ -55,7 +55,7 @@ func deepCopy(value reflect.Value) reflect.Value {
 	return value
 }
 
-// Difference names the first field of a request that has changed.
+// Difference returns the name of the first field of a request that has changed.
 func Difference[Q any](before, after *Q) string {
 	was, is := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
 	for i := range was.NumField() {
@@ -66,24 +66,24 @@ func Difference[Q any](before, after *Q) string {
 	return ""
 }
 
-// Log collects what is logged.
+// Log collects log lines.
 type Log struct {
 	ch chan string
 }
 
-// Logger returns the logger. It is called once.
+// Logger returns the logger. Call it only once.
 func (l *Log) Logger() logr.Logger {
 	l.ch = make(chan string, 1000)
 	return funcr.New(func(prefix, args string) {
 		select {
 		case l.ch <- prefix + " " + args:
-		default: // more lines than anybody reads
+		default: // drop further lines
 		}
 	}, funcr.Options{Verbosity: 10, RenderArgsHook: withoutBodies})
 }
 
-// withoutBodies leaves out what client-go logs of requests and answers, as the logger of a manager does: it is not the
-// driver that logs them.
+// withoutBodies removes the request and response bodies that client-go logs. The logger of a manager does the same,
+// and the driver does not log them itself.
 func withoutBodies(args []any) []any {
 	args = slices.Clone(args)
 	for i := 0; i+1 < len(args); i += 2 {
@@ -94,7 +94,7 @@ func withoutBodies(args []any) []any {
 	return args
 }
 
-// Take returns the lines so far, and forgets them.
+// Take returns the lines collected so far and clears them.
 func (l *Log) Take() (logged []string) {
 	for {
 		select {

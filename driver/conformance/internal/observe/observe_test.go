@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLog: all that a driver logs is seen, but for the bodies that client-go logs.
+// TestLog: the log contains everything that a driver logs, except for the bodies that client-go logs.
 func TestLog(t *testing.T) {
 	log := &Log{}
 	logger := log.Logger()
