@@ -131,7 +131,7 @@ func TestServe(t *testing.T) {
 	if err := process.Wait(); err != nil {
 		t.Errorf("ends with %v:\n%s", err, &out)
 	}
-	for _, line := range []string{"Registered at the manager", "Not connected to the manager"} {
+	for _, line := range []string{"Registered with the manager", "Not connected to the manager"} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("the log does not say %q:\n%s", line, &out)
 		}

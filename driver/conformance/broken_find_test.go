@@ -174,10 +174,10 @@ var brokenLists = map[int]func(*world, *patched){
 }
 
 // onEndedList replaces ListMachines for contexts that are done.
-func onEndedList(answer func(ctx context.Context, w *world) error) func(*world, *patched) {
+func onEndedList(respond func(ctx context.Context, w *world) error) func(*world, *patched) {
 	return onList(func(ctx context.Context, w *world, req *driver.ListMachinesRequest, next list) (listResp, error) {
 		if ctx.Err() != nil {
-			return nil, answer(ctx, w)
+			return nil, respond(ctx, w)
 		}
 		return next(ctx, req)
 	})

@@ -47,14 +47,14 @@ func do[Q, R any](p *probe, ctx context.Context, method string, call func(contex
 	log := &observe.Log{}
 	ctx = logr.NewContext(ctx, log.Logger())
 	before := observe.CopyOf(req)
-	type answer struct {
+	type outcome struct {
 		resp *R
 		err  error
 	}
-	answered := make(chan answer, 1)
+	returned := make(chan outcome, 1)
 	go pprof.Do(ctx, pprof.Labels(labelKey, p.label()), func(ctx context.Context) {
-		var a answer
-		defer func() { answered <- a }()
+		var a outcome
+		defer func() { returned <- a }()
 		defer func() {
 			if what := recover(); what != nil {
 				a.err = status.Error(codes.Internal, fmt.Sprintf("the driver panicked: %v\n%s", what, debug.Stack()))
@@ -62,12 +62,12 @@ func do[Q, R any](p *probe, ctx context.Context, method string, call func(contex
 		}()
 		a.resp, a.err = call(observe.DriverContext(ctx), req)
 	})
-	var a answer
+	var a outcome
 	select {
-	case a = <-answered:
+	case a = <-returned:
 	case <-ctx.Done():
 		select {
-		case a = <-answered:
+		case a = <-returned:
 		case <-time.After(grace):
 			made.hung = true
 			a.err = status.Error(codes.DeadlineExceeded, method+" did not return after its context was done")

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// ends is the number of the rule that calls return. If it fails, all other rules about contexts would wait.
-const ends = 82
+// callsReturn is the number of the rule that calls return. If it fails, all other rules about contexts would wait.
+const callsReturn = 82
 
 // anyMethod are the codes that any method may return.
 var anyMethod = []codes.Code{codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Internal, codes.Unavailable, codes.Unauthenticated}
@@ -54,7 +54,7 @@ var contextRules = []Rule{
 		},
 	},
 	{
-		Number: ends, Level: Must, Title: "calls return when their context is done", Places: []string{"driver Requests 6"},
+		Number: callsReturn, Level: Must, Title: "calls return when their context is done", Places: []string{"driver Requests 6"},
 		check: func(p *probe) {
 			p.provoke()
 			for _, call := range p.calls {
@@ -66,7 +66,7 @@ var contextRules = []Rule{
 	},
 	{
 		Number: 83, Level: Must, Title: "calls whose context is done leave no goroutine running", Places: []string{"driver Requests 6"},
-		needs: []int{ends}, check: leavesNoGoroutine,
+		needs: []int{callsReturn}, check: leavesNoGoroutine,
 	},
 }
 
@@ -76,7 +76,7 @@ var errorRules = []Rule{
 		Places: []string{
 			"driver Errors 1", "MCM Error Scheme 1", "MCM CreateMachine 11", "MCM DeleteMachine 10", "MCM GetMachineStatus 7", "MCM ListMachines 6",
 		},
-		needs: []int{ends},
+		needs: []int{callsReturn},
 		check: func(p *probe) {
 			p.eachError(func(call record) {
 				if _, ok := status.FromError(call.err); !ok {
@@ -91,7 +91,7 @@ var errorRules = []Rule{
 			"driver Errors 1", "MCM CreateMachine 13", "MCM DeleteMachine 12", "MCM GetMachineStatus 9", "MCM ListMachines 8", "MCM GetVolumeIDs 5",
 			"MCM GenerateMachineClassForMigration 5",
 		},
-		needs: []int{ends},
+		needs: []int{callsReturn},
 		check: func(p *probe) {
 			p.eachError(func(call record) {
 				if s, _ := status.FromError(call.err); !strings.Contains(strings.TrimSpace(s.Message()), " ") || !utf8.ValidString(s.Message()) {
@@ -102,7 +102,7 @@ var errorRules = []Rule{
 	},
 	{
 		Number: 86, Level: Must, Title: "error messages contain no secrets", Places: []string{"driver Errors 1"},
-		needs: []int{ends},
+		needs: []int{callsReturn},
 		check: func(p *probe) {
 			p.eachError(func(call record) {
 				if p.hasSecret(call.err.Error()) {
@@ -117,7 +117,7 @@ var errorRules = []Rule{
 			"driver Errors 3", "driver ListMachines Codes", "driver GetVolumeIDs Codes", "driver ListFailureDomains Codes", "driver LocateMachine Codes", "driver UpdateMachine Codes",
 			"MCM CreateMachine 12", "MCM DeleteMachine 11", "MCM GetMachineStatus 8", "MCM ListMachines 7",
 		},
-		needs: []int{ends},
+		needs: []int{callsReturn},
 		check: func(p *probe) {
 			p.eachError(func(call record) {
 				may, known := listed[call.method]
@@ -162,7 +162,7 @@ var errorRules = []Rule{
 	},
 	{
 		Number: 92, Level: Should, Title: "logs contain no secrets", Places: []string{"driver Logging 1", "MCM Logging 4"},
-		needs: []int{created, ends},
+		needs: []int{created, callsReturn},
 		check: func(p *probe) {
 			p.callAll()
 			p.provoke()

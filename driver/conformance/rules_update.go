@@ -68,9 +68,9 @@ var updateRules = []Rule{
 		needs: []int{created, 99, 102},
 		check: func(p *probe) {
 			a := p.make(p.target("a")).of(p.updated())
-			said := p.update(a, true)
-			if done := p.update(a, false); !slices.Equal(said.Updates, done.Updates) || !slices.Equal(said.Replacements, done.Replacements) {
-				p.failf("the dry run returned %q and %q, the update %q and %q", said.Updates, said.Replacements, done.Updates, done.Replacements)
+			dryRun := p.update(a, true)
+			if result := p.update(a, false); !slices.Equal(dryRun.Updates, result.Updates) || !slices.Equal(dryRun.Replacements, result.Replacements) {
+				p.failf("the dry run returned %q and %q, the update %q and %q", dryRun.Updates, dryRun.Replacements, result.Updates, result.Replacements)
 			}
 		},
 	},

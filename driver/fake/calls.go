@@ -11,7 +11,7 @@ import (
 type Call struct {
 	// Method that was called.
 	Method Method
-	// Machine is the name of the machine; empty for ListMachines.
+	// Machine is the name of the machine. It is empty for ListMachines.
 	Machine string
 	// Began is the time of the call.
 	Began time.Time
@@ -19,13 +19,13 @@ type Call struct {
 	Request any
 	// Overlaps is true if another call for this machine was in progress.
 	Overlaps bool
-	// Answered is true if the method has returned, Err its error.
-	Answered bool
+	// Returned is true if the method has returned; Err is then its error.
+	Returned bool
 	Err      error
 }
 
-// Calls returns the calls of these methods so far, or of all methods if none is named, in
-// the order in which they began.
+// Calls returns the calls of the given methods so far, or of all methods if none is given, in the order in which
+// they began.
 func (d *Driver) Calls(methods ...Method) []Call {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +57,7 @@ func (d *Driver) ForgetCalls() {
 	d.calls = nil
 }
 
-// begin records a call, and takes its failure from the script.
+// begin records a call and takes its failure from the script.
 func (d *Driver) begin(method Method, machine *v1alpha1.Machine, req any) (*Call, failure, *Block) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,10 +75,10 @@ func (d *Driver) begin(method Method, machine *v1alpha1.Machine, req any) (*Call
 	return c, next, d.blocks[method]
 }
 
-// end records a call's result.
+// end records the result of a call.
 func (d *Driver) end(c *Call, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c.Answered, c.Err = true, err
+	c.Returned, c.Err = true, err
 	d.running[c.Machine]--
 }

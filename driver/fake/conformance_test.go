@@ -15,7 +15,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for name, initialize := range map[string]bool{"initialised": false, "with initialisation": true} {
+	for name, initialize := range map[string]bool{"initialized": false, "with initialization": true} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, func(*testing.T) conformance.Provider {
 				d := fake.New(fake.Config{RequireInitialize: initialize, Accounts: true, SeparateAPIGroups: true})
@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// conformingClass returns a class. The VMs of each class are those of a cluster of its own.
+// conformingClass returns a class. The VMs of each class belong to a separate cluster.
 func conformingClass(name, spec string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, ProviderSpec: runtime.RawExtension{Raw: []byte(spec)},

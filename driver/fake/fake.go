@@ -1,23 +1,22 @@
-// Package fake is a driver for unit tests, with its VMs in memory.
+// Package fake is a driver for unit tests that keeps its VMs in memory.
 //
-// A new [Driver] complies with the contract of package driver: creation is idempotent, a VM's ID
-// is never used twice, and a deleted VM is gone. A test can make it misbehave:
+// A new [Driver] complies with the contract of package driver: creation is idempotent, a VM's ID is never reused,
+// and a deleted VM is gone. A test can make it misbehave:
 //
 //	d := fake.New(fake.Config{})
 //	d.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.OK)  // the first call fails
 //	d.FailAfter(fake.DeleteMachine, codes.DeadlineExceeded)        // the response is lost
-//	d.OnCreate(fake.Always[driver.CreateMachineRequest, driver.CreateMachineResponse](nil, nil)) // a result that no driver should return
+//	d.OnCreate(fake.Always[driver.CreateMachineRequest, driver.CreateMachineResponse](nil, nil)) // an invalid result
 //	block := d.Block(fake.GetMachineStatus)                        // calls wait
 //	<-block.Entered()
 //	block.Release()
 //
-// [Driver.Calls] and [Requests] return the calls, [Driver.VMs] the VMs that exist.
+// [Driver.Calls] and [Requests] return the calls; [Driver.VMs] returns the existing VMs.
 //
-// A VM belongs to the class that it was created from, by the class's namespace and name: other
-// classes neither find nor delete it. A driver without optional methods is
-// struct{ driver.Driver }{d}.
+// A VM belongs to the class that it was created from, identified by namespace and name. Other classes neither find
+// nor delete it. To get a driver without optional methods, use struct{ driver.Driver }{d}.
 //
-// Package sim simulates delays, nodes that join and capacity, and VMs that outlive a process.
+// Package sim simulates delays, nodes that join, capacity, and VMs that outlive a process.
 package fake
 
 import (
@@ -39,7 +38,7 @@ import (
 // Method names a method of the driver.
 type Method string
 
-// The methods that can be made to fail or wait, and that are recorded.
+// The methods that are recorded, and that can be made to fail or wait.
 const (
 	CreateMachine     Method = "CreateMachine"
 	DeleteMachine     Method = "DeleteMachine"
@@ -49,31 +48,30 @@ const (
 	UpdateMachine     Method = "UpdateMachine"
 )
 
-// Config configures a [Driver]. With the zero value all calls succeed.
+// Config configures a [Driver]. With the zero value, all calls succeed.
 type Config struct {
-	// NodeName returns the name of a machine's node. Nil means the machine's name.
+	// NodeName returns the name of a machine's node. If nil, the node has the machine's name.
 	NodeName func(*v1alpha1.Machine) string
-	// ProviderID returns the ID of a new VM; number counts all VMs of the driver, from 1.
-	// Nil means "fake:///NAMESPACE/MACHINE/NUMBER".
+	// ProviderID returns the ID of a new VM; number counts all VMs of the driver, from 1. If nil, IDs have the form
+	// "fake:///NAMESPACE/MACHINE/NUMBER".
 	ProviderID func(machine *v1alpha1.Machine, number int) string
 	// Addresses of every VM. Optional.
 	Addresses []corev1.NodeAddress
 	// LastKnownState of the responses to creations and deletions. Optional.
 	LastKnownState string
-	// RequireInitialize makes GetMachineStatus return Uninitialized until InitializeMachine was
-	// called for the VM. Otherwise InitializeMachine returns Unimplemented.
+	// RequireInitialize makes GetMachineStatus return Uninitialized until InitializeMachine has been called for the
+	// VM. If false, InitializeMachine returns Unimplemented.
 	RequireInitialize bool
 	// IgnoreDeletes makes DeleteMachine return OK without effect.
 	IgnoreDeletes bool
-	// IgnoreContext makes calls take effect although their context has ended.
+	// IgnoreContext makes calls take effect even if their context is done.
 	IgnoreContext bool
-	// MatchSpec makes a VM be found only with the provider specification that it was created
-	// with.
+	// MatchSpec makes the driver find a VM only with the provider specification that it was created with.
 	MatchSpec bool
-	// Accounts keeps the VMs of accounts apart: the Secret names one under "account". The driver
-	// then is a [driver.Locator].
+	// Accounts separates the VMs of accounts. The Secret names its account under "account". The driver is then a
+	// [driver.Locator].
 	Accounts bool
-	// SeparateAPIGroups keeps the VMs of API groups apart, see [driver.APIGroupSeparator].
+	// SeparateAPIGroups separates the VMs of API groups; see [driver.APIGroupSeparator].
 	SeparateAPIGroups bool
 }
 
@@ -81,21 +79,21 @@ type Config struct {
 type VM struct {
 	// ProviderID as returned by Config.ProviderID.
 	ProviderID string
-	// Namespace and Machine name the Machine that it was created for.
+	// Namespace and Machine name the Machine that the VM was created for.
 	Namespace, Machine string
-	// NodeName is the name of its node.
+	// NodeName is the name of the VM's node.
 	NodeName string
-	// Class is "namespace/name" of its class, Spec the provider specification of the class.
+	// Class is "namespace/name" of the VM's class; Spec is the provider specification of the class.
 	Class, Spec string
-	// APIGroup is that of its class, see driver.AnnotationAPIGroup.
+	// APIGroup is the API group of the VM's class; see driver.AnnotationAPIGroup.
 	APIGroup string
-	// Account is that of the Secret.
+	// Account is the account in the Secret.
 	Account string
 	// Initialized is false while GetMachineStatus returns Uninitialized.
 	Initialized bool
 }
 
-// Driver is a driver for unit tests. Make it with [New]. All methods may be called concurrently.
+// Driver is a driver for unit tests. Create it with [New]. All methods may be called concurrently.
 type Driver struct {
 	mu     sync.Mutex
 	config Config
@@ -117,7 +115,7 @@ var (
 	_ driver.Updater           = (*Driver)(nil)
 )
 
-// New returns a driver whose provider has no VM.
+// New returns a driver without VMs.
 func New(config Config) *Driver {
 	return &Driver{config: config, script: map[Method][]failure{}, blocks: map[Method]*Block{}, running: map[string]int{}}
 }
@@ -136,15 +134,15 @@ func (d *Driver) SeparatesAPIGroups() bool {
 	return d.config.SeparateAPIGroups
 }
 
-// VMs returns the VMs that exist, in the order of their creation.
+// VMs returns the existing VMs in the order of their creation.
 func (d *Driver) VMs() []VM {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.vms)
 }
 
-// Add creates a VM without a call of the driver, and returns it. An empty ProviderID is replaced
-// by a new one, an empty NodeName by the machine's name.
+// Add creates a VM without a call of the driver and returns it. If ProviderID is empty, a new ID is generated. If
+// NodeName is empty, the machine's name is used.
 func (d *Driver) Add(vm VM) VM {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -187,14 +185,14 @@ func (d *Driver) create(req *driver.CreateMachineRequest) (*driver.CreateMachine
 	if !exists {
 		vm = d.add(d.plan(req))
 	} else if vm.Class != keyOf(req.MachineClass) {
-		return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s is of another class", vm.ProviderID))
+		return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s belongs to another class", vm.ProviderID))
 	}
 	return &driver.CreateMachineResponse{
 		ProviderID: vm.ProviderID, NodeName: vm.NodeName, Addresses: slices.Clone(d.config.Addresses), LastKnownState: d.config.LastKnownState,
 	}, nil
 }
 
-// named returns the VM of a machine's name, of any class.
+// named returns the VM with a machine's name, of any class.
 func (d *Driver) named(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (VM, bool) {
 	for _, vm := range d.vms {
 		if vm.Namespace == machine.Namespace && vm.Machine == machine.Name && d.inGroup(vm, class) && d.inAccount(vm, secret) {
@@ -204,12 +202,12 @@ func (d *Driver) named(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, 
 	return VM{}, false
 }
 
-// inGroup reports whether a VM can be of the class's API group. The lock is held.
+// inGroup reports whether a VM may belong to the class's API group. The caller holds the lock.
 func (d *Driver) inGroup(vm VM, class *v1alpha1.MachineClass) bool {
 	return !d.config.SeparateAPIGroups || vm.APIGroup == driver.APIGroup(class)
 }
 
-// plan returns the VM that a creation asks for.
+// plan returns the VM that a creation requests.
 func (d *Driver) plan(req *driver.CreateMachineRequest) VM {
 	vm := VM{
 		Namespace: req.Machine.Namespace, Machine: req.Machine.Name, NodeName: req.Machine.Name,
@@ -258,7 +256,7 @@ func (d *Driver) status(req *driver.GetMachineStatusRequest) (*driver.GetMachine
 	}
 	resp := &driver.GetMachineStatusResponse{ProviderID: vm.ProviderID, NodeName: vm.NodeName, Addresses: d.addresses()}
 	if !vm.Initialized {
-		return resp, status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialised", vm.ProviderID))
+		return resp, status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialized", vm.ProviderID))
 	}
 	return resp, nil
 }
@@ -297,7 +295,7 @@ func (d *Driver) initialize(req *driver.InitializeMachineRequest) (*driver.Initi
 	needed := d.config.RequireInitialize
 	d.mu.Unlock()
 	if !needed {
-		return nil, status.Error(codes.Unimplemented, "these VMs need no initialisation")
+		return nil, status.Error(codes.Unimplemented, "these VMs need no initialization")
 	}
 	vm, err := d.find(req.Machine, req.MachineClass, req.Secret)
 	if err != nil {
@@ -322,15 +320,15 @@ func (d *Driver) find(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, s
 	if at := slices.IndexFunc(d.vms, d.of(machine, class, secret)); at >= 0 {
 		return d.vms[at], nil
 	}
-	return VM{}, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", machine.Name))
+	return VM{}, status.Error(codes.NotFound, fmt.Sprintf("machine %s has no VM", machine.Name))
 }
 
-// LocateMachine implements driver.Locator: the account of the Secret.
+// LocateMachine implements driver.Locator. The location is the account in the Secret.
 func (d *Driver) LocateMachine(_ context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.config.Accounts {
-		return nil, status.Error(codes.Unimplemented, "all VMs are in one place")
+		return nil, status.Error(codes.Unimplemented, "all VMs are in one account")
 	}
 	return &driver.LocateMachineResponse{Location: "account " + accountOf(req.Secret)}, nil
 }
@@ -351,13 +349,13 @@ func accountOf(secret *corev1.Secret) string {
 	return string(secret.Data["account"])
 }
 
-// inAccount reports whether the Secret leads to a VM. The lock is held.
+// inAccount reports whether a VM belongs to the account in the Secret. The caller holds the lock.
 func (d *Driver) inAccount(vm VM, secret *corev1.Secret) bool {
 	return !d.config.Accounts || vm.Account == accountOf(secret)
 }
 
-// of returns whether a VM belongs to a machine: by the ID if the machine has one, by name and class
-// otherwise.
+// of returns a function that reports whether a VM belongs to a machine: by ID if the machine has one, and by name
+// and class otherwise.
 func (d *Driver) of(machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) func(VM) bool {
 	return func(vm VM) bool {
 		if !d.inAccount(vm, secret) || !d.inGroup(vm, class) || d.config.MatchSpec && vm.Spec != string(class.ProviderSpec.Raw) {
@@ -378,13 +376,13 @@ func (d *Driver) addresses() []corev1.NodeAddress {
 
 func check(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) error {
 	if machine == nil || machine.Name == "" || class == nil {
-		return status.Error(codes.InvalidArgument, "the request names no machine or no class")
+		return status.Error(codes.InvalidArgument, "the request has no machine or no class")
 	}
 	return checkSpec(class)
 }
 
-// checkSpec refuses provider specifications that are JSON, but no object. A test's class may have any
-// other text.
+// checkSpec rejects provider specifications that are JSON but not objects. The class of a test may have any other
+// text.
 func checkSpec(class *v1alpha1.MachineClass) error {
 	raw := bytes.TrimSpace(class.ProviderSpec.Raw)
 	if len(raw) > 0 && raw[0] != '{' && json.Valid(raw) {

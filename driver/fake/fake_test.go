@@ -39,7 +39,7 @@ func find(t *testing.T, d driver.Driver, machine *v1alpha1.Machine) (*driver.Get
 func wantCode(t *testing.T, want codes.Code, err error) {
 	t.Helper()
 	if got := status.Code(err); got != want {
-		t.Errorf("code is %v, want %v: %v", got, want, err)
+		t.Errorf("got code %v, want %v: %v", got, want, err)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestScriptedAnswers(t *testing.T) {
 	d.FailAfter(fake.DeleteMachine, codes.DeadlineExceeded)
 	wantCode(t, codes.DeadlineExceeded, remove(t, d, machine))
 	if vms := d.VMs(); len(vms) > 0 {
-		t.Errorf("after a deletion whose answer got lost there is %v", vms)
+		t.Errorf("after a deletion whose response was lost, VMs are %v; want none", vms)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestUninitializedComesWithAResponse(t *testing.T) {
 	found, err := find(t, d, machine)
 	wantCode(t, codes.Uninitialized, err)
 	if found == nil || found.ProviderID != made.ProviderID {
-		t.Errorf("the response is %+v", found)
+		t.Errorf("got response %+v", found)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestConfig(t *testing.T) {
 	}
 	wantCode(t, codes.OK, remove(t, d, machine))
 	_, err = find(t, d, machine)
-	wantCode(t, codes.OK, err) // since deletions are ignored
+	wantCode(t, codes.OK, err) // deletions are ignored
 	edited := class.DeepCopy()
 	edited.ProviderSpec.Raw = []byte(`{"pool":"other"}`)
 	_, err = d.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: machine, MachineClass: edited, Secret: secret})
@@ -129,27 +129,27 @@ func TestBlock(t *testing.T) {
 	d, machine := fake.New(fake.Config{}), fixture.Machine()
 	block := d.Block(fake.CreateMachine)
 	ctx, cancel := context.WithCancel(t.Context())
-	answers := make(chan error, 2)
+	results := make(chan error, 2)
 	call := func() {
 		_, err := d.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: secret})
-		answers <- err
+		results <- err
 	}
 	go call()
 	if got := <-block.Entered(); got != machine.Name {
-		t.Errorf("the call for %q waits", got)
+		t.Errorf("call for machine %q is waiting", got)
 	}
 	cancel()
-	wantCode(t, codes.Canceled, <-answers)
+	wantCode(t, codes.Canceled, <-results)
 
 	ctx = t.Context()
 	go call()
 	<-block.Entered()
 	if vms := d.VMs(); len(vms) > 0 {
-		t.Errorf("a call that waits has made %v", vms)
+		t.Errorf("a waiting call created %v", vms)
 	}
 	block.Release()
-	wantCode(t, codes.OK, <-answers)
-	_, err := create(t, d, machine) // does not wait any more
+	wantCode(t, codes.OK, <-results)
+	_, err := create(t, d, machine) // no longer waits
 	wantCode(t, codes.OK, err)
 }
 
@@ -157,7 +157,7 @@ func TestErrorsOfTheTest(t *testing.T) {
 	d, machine, no := fake.New(fake.Config{}), fixture.Machine(), errors.New("no")
 	d.FailWith(fake.CreateMachine, no, no)
 	if _, err := create(t, d, machine); !errors.Is(err, no) {
-		t.Errorf("the answer is %v", err)
+		t.Errorf("got error %v", err)
 	}
 	d.ForgetFailures()
 	_, err := create(t, d, machine)
@@ -176,7 +176,7 @@ func TestHooks(t *testing.T) {
 	d, machine := fake.New(fake.Config{}), fixture.Machine()
 	d.OnCreate(fake.Always[driver.CreateMachineRequest, driver.CreateMachineResponse](nil, nil))
 	if resp, err := create(t, d, machine); resp != nil || err != nil || len(d.VMs()) > 0 {
-		t.Errorf("a hook that does nothing: %v, %v, VMs %v", resp, err, d.VMs())
+		t.Errorf("with a hook that does nothing: %v, %v, VMs %v", resp, err, d.VMs())
 	}
 	d.OnCreate(nil)
 	_, err := create(t, d, machine)
@@ -185,12 +185,12 @@ func TestHooks(t *testing.T) {
 	no := errors.New("no")
 	d.OnList(func(_ context.Context, _ *driver.ListMachinesRequest, do func() (*driver.ListMachinesResponse, error)) (*driver.ListMachinesResponse, error) {
 		if resp, err := do(); err != nil || len(resp.MachineList) != 1 {
-			t.Errorf("what is listed: %v, %v", resp, err)
+			t.Errorf("got list %v, %v", resp, err)
 		}
 		return nil, no
 	})
 	if _, err := d.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: class, Secret: secret}); !errors.Is(err, no) {
-		t.Errorf("the answer is %v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
@@ -202,10 +202,10 @@ func TestCalls(t *testing.T) {
 	_, _ = d.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: class, Secret: secret})
 	_ = remove(t, d, machine)
 	want := []fake.Call{
-		{Method: fake.CreateMachine, Machine: machine.Name, Answered: true, Err: failed},
-		{Method: fake.CreateMachine, Machine: machine.Name, Answered: true},
-		{Method: fake.ListMachines, Answered: true},
-		{Method: fake.DeleteMachine, Machine: machine.Name, Answered: true},
+		{Method: fake.CreateMachine, Machine: machine.Name, Returned: true, Err: failed},
+		{Method: fake.CreateMachine, Machine: machine.Name, Returned: true},
+		{Method: fake.ListMachines, Returned: true},
+		{Method: fake.DeleteMachine, Machine: machine.Name, Returned: true},
 	}
 	ignore := cmpopts.IgnoreFields(fake.Call{}, "Began", "Request")
 	if diff := cmp.Diff(want, d.Calls(), ignore, cmpopts.EquateErrors()); diff != "" {
@@ -219,7 +219,7 @@ func TestCalls(t *testing.T) {
 	}
 	d.ForgetCalls()
 	if got := d.Calls(); len(got) > 0 {
-		t.Errorf("calls are not forgotten: %v", got)
+		t.Errorf("calls are still recorded: %v", got)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestOverlappingCalls(t *testing.T) {
 	}
 }
 
-// TestAPIGroups: with SeparateAPIGroups, machines of one name in two API groups have two VMs.
+// TestAPIGroups: with SeparateAPIGroups, machines with the same name in two API groups have two VMs.
 func TestAPIGroups(t *testing.T) {
 	for separated, want := range map[bool]int{false: 1, true: 2} {
 		d := fake.New(fake.Config{SeparateAPIGroups: separated})

@@ -12,19 +12,19 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// failure is the result of a call. The zero value means that the call succeeds.
+// failure is the scripted result of a call. The zero value means that the call succeeds.
 type failure struct {
 	err error
-	// after is true if the call takes effect first.
+	// after is true if the call takes effect before it fails.
 	after bool
 }
 
-// Fail makes the next calls of a method fail with these codes, one after another, without effect.
-// With OK a call succeeds; Uninitialized comes with the response of a successful call. Codes of
-// earlier calls of Fail come first.
-func (d *Driver) Fail(method Method, answers ...codes.Code) { d.fail(method, false, answers) }
+// Fail makes the next calls of a method fail with these codes, one call per code, without effect. With OK, a call
+// succeeds. Uninitialized comes with the response of a successful call. Codes of earlier calls of Fail are used
+// first.
+func (d *Driver) Fail(method Method, results ...codes.Code) { d.fail(method, false, results) }
 
-// FailWith is Fail with errors of the test's own.
+// FailWith is like Fail, but returns the given errors.
 func (d *Driver) FailWith(method Method, errs ...error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,14 +33,14 @@ func (d *Driver) FailWith(method Method, errs ...error) {
 	}
 }
 
-// FailAfter is Fail for calls that take effect: their responses are lost.
-func (d *Driver) FailAfter(method Method, answers ...codes.Code) { d.fail(method, true, answers) }
+// FailAfter is like Fail, but the calls take effect: only their responses are lost.
+func (d *Driver) FailAfter(method Method, results ...codes.Code) { d.fail(method, true, results) }
 
-func (d *Driver) fail(method Method, after bool, answers []codes.Code) {
+func (d *Driver) fail(method Method, after bool, results []codes.Code) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, code := range answers {
-		err := status.Error(code, fmt.Sprintf("%s is out of order (%s)", method, code)) // nil for OK
+	for _, code := range results {
+		err := status.Error(code, fmt.Sprintf("%s failed as configured (%s)", method, code)) // nil if the code is OK
 		d.script[method] = append(d.script[method], failure{err, after || code == codes.Uninitialized})
 	}
 }
@@ -52,15 +52,15 @@ func (d *Driver) ForgetFailures() {
 	clear(d.script)
 }
 
-// Block holds calls of a method. Make it with [Driver.Block].
+// Block holds calls of a method. Create it with [Driver.Block].
 type Block struct {
 	entered  chan string
 	released chan struct{}
 	release  func()
 }
 
-// Block makes the calls of a method wait until the block is released or the call's context ends;
-// then they succeed, or fail with Canceled or DeadlineExceeded.
+// Block makes the calls of a method wait until the block is released or the call's context is done. A released call
+// succeeds; a call whose context is done fails with Canceled or DeadlineExceeded.
 func (d *Driver) Block(method Method) *Block {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,10 +70,10 @@ func (d *Driver) Block(method Method) *Block {
 	return b
 }
 
-// Entered receives the name of the machine when a call begins to wait.
+// Entered receives the name of the machine when a call starts to wait.
 func (b *Block) Entered() <-chan string { return b.entered }
 
-// Release continues the calls that wait. Later calls do not wait.
+// Release lets waiting calls continue. Later calls do not wait.
 func (b *Block) Release() { b.release() }
 
 func (b *Block) wait(ctx context.Context, machine string) {
@@ -89,19 +89,19 @@ func (b *Block) wait(ctx context.Context, machine string) {
 	}
 }
 
-// ended returns the error for the end of a context; nil while it has not ended.
+// ended returns the error for a context that is done, and nil for any other context.
 func ended(ctx context.Context) error {
 	switch {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return status.WrapError(codes.DeadlineExceeded, "the call was not done in time", ctx.Err())
+		return status.WrapError(codes.DeadlineExceeded, "the call did not complete in time", ctx.Err())
 	default:
-		return status.WrapError(codes.Canceled, "the call was cancelled", ctx.Err())
+		return status.WrapError(codes.Canceled, "the call was canceled", ctx.Err())
 	}
 }
 
-// Hook replaces a method. It may call do, which does what the method does.
+// Hook replaces a method. It may call do, which runs the replaced method.
 type Hook[Request, Response any] func(ctx context.Context, req *Request, do func() (*Response, error)) (*Response, error)
 
 // Always returns a hook that returns this response and this error for every call, without effect.
@@ -109,7 +109,7 @@ func Always[Request, Response any](resp *Response, err error) Hook[Request, Resp
 	return func(context.Context, *Request, func() (*Response, error)) (*Response, error) { return resp, err }
 }
 
-// hooks of the methods; nil means none.
+// hooks are the hooks of the methods. A nil hook has no effect.
 type hooks struct {
 	create     Hook[driver.CreateMachineRequest, driver.CreateMachineResponse]
 	delete     Hook[driver.DeleteMachineRequest, driver.DeleteMachineResponse]
@@ -163,7 +163,7 @@ type call[Request, Response any] struct {
 	effect  func(*Request) (*Response, error)
 }
 
-// run records a call, lets it wait and fail as scripted, and carries it out.
+// run records a call, lets it wait and fail as scripted, and executes it.
 func run[Request, Response any](ctx context.Context, d *Driver, req *Request, c call[Request, Response]) (resp *Response, err error) {
 	entry, scripted, block := d.begin(c.method, c.machine, req)
 	defer func() { d.end(entry, err) }() // even if a hook panics

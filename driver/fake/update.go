@@ -14,13 +14,13 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// updatable are the fields of a provider specification that UpdateMachine changes; those that are true have
-// effect when the VM is started the next time.
+// updatable are the fields of a provider specification that UpdateMachine changes. If the value is true, the change
+// takes effect at the next start of the VM.
 var updatable = map[string]bool{"tags": false, "cpus": true}
 
-// UpdateMachine implements driver.Updater: the fields "tags" and "cpus" of the provider specification are
-// changed, the latter for the next start. Any other difference needs a new VM, and so does a specification that is
-// no object. A VM that is as another class says is of that class from then on.
+// UpdateMachine implements driver.Updater. It changes the fields "tags" and "cpus" of the provider specification,
+// the latter for the next start. Any other difference needs a new VM, and so does a specification that is not an
+// object. A VM without differences from another class belongs to that class from then on.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
 	return run(ctx, d, req, call[driver.UpdateMachineRequest, driver.UpdateMachineResponse]{
 		UpdateMachine, req.Machine, &d.hooks.update, d.update,
@@ -35,7 +35,7 @@ func (d *Driver) update(req *driver.UpdateMachineRequest) (*driver.UpdateMachine
 	defer d.mu.Unlock()
 	at := slices.IndexFunc(d.vms, d.of(req.Machine, req.MachineClass, req.Secret))
 	if at < 0 {
-		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for %s", req.Machine.Name))
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("machine %s has no VM", req.Machine.Name))
 	}
 	resp, becomes := differences(d.vms[at].Spec, req.MachineClass)
 	if !req.DryRun {
@@ -47,8 +47,8 @@ func (d *Driver) update(req *driver.UpdateMachineRequest) (*driver.UpdateMachine
 	return resp, nil
 }
 
-// differences compares the provider specification of a VM with that of a class, and returns what the VM's
-// becomes.
+// differences compares the provider specification of a VM with that of a class. It also returns the new
+// specification of the VM.
 func differences(is string, class *v1alpha1.MachineClass) (*driver.UpdateMachineResponse, string) {
 	resp := &driver.UpdateMachineResponse{}
 	has, wants := map[string]any{}, map[string]any{}
@@ -62,13 +62,13 @@ func differences(is string, class *v1alpha1.MachineClass) (*driver.UpdateMachine
 	maps.Copy(all, wants)
 	for _, field := range slices.Sorted(maps.Keys(all)) {
 		restart, can := updatable[field]
-		switch value, wanted := wants[field]; {
+		switch value, desired := wants[field]; {
 		case reflect.DeepEqual(has[field], value):
 			continue
 		case !can:
 			resp.Replacements = append(resp.Replacements, field)
 			continue
-		case wanted:
+		case desired:
 			has[field] = value
 		default:
 			delete(has, field)
@@ -81,6 +81,6 @@ func differences(is string, class *v1alpha1.MachineClass) (*driver.UpdateMachine
 	if len(resp.Updates) == 0 {
 		return resp, is
 	}
-	becomes, _ := json.Marshal(has) // was decoded
+	becomes, _ := json.Marshal(has) // cannot fail: has was decoded from JSON
 	return resp, string(becomes)
 }

@@ -44,7 +44,7 @@ func invoke[Request, Response any](ctx context.Context, d *Driver, c call, req *
 	return resp, err
 }
 
-// redactor is for the texts of a call that failed.
+// redactor returns a redactor for the texts of a failed call.
 func redactor(secret *corev1.Secret, err error, stack string) *redact.Redactor {
 	longest := max(1, len(stack))
 	for _, text := range redact.Texts(err) {
@@ -53,7 +53,7 @@ func redactor(secret *corev1.Secret, err error, stack string) *redact.Redactor {
 	return redact.New(longest, secret)
 }
 
-// guarded calls f. It turns a panic into an error, and returns the stack.
+// guarded calls f. It turns a panic into an error and returns the stack.
 func guarded[Response any](f func() (*Response, error)) (resp *Response, stack string, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -66,7 +66,7 @@ func guarded[Response any](f func() (*Response, error)) (resp *Response, stack s
 	return resp, "", err
 }
 
-// checked returns an error for a result that the contract forbids, and err otherwise.
+// checked returns an error if the result violates the contract, and err otherwise.
 func checked(ctx context.Context, operation string, noResponse bool, err error) error {
 	if err == nil {
 		if noResponse {
@@ -86,7 +86,7 @@ func checked(ctx context.Context, operation string, noResponse bool, err error) 
 	return err
 }
 
-// ended gives an error a code if it was caused by the end of the call's context.
+// ended returns err with a code, if it was caused by the call's context.
 func ended(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
@@ -100,15 +100,15 @@ func ended(ctx context.Context, err error) error {
 	}
 }
 
-// outcome is how a call ended.
+// outcome is the outcome of a call.
 type outcome struct {
 	duration time.Duration
 	stack    string
 	err      error
 }
 
-// log logs a call: at level 1 if it succeeded or its result is a normal one, as an error
-// if it points to a defect, and as information otherwise.
+// log logs a call: at level 1 if it succeeded or returned an expected code, as an error if the code indicates a
+// defect, and as information otherwise.
 func (c call) log(log logr.Logger, o outcome) {
 	code := status.Code(o.err)
 	values := []any{"duration", o.duration, "code", code.String()}
@@ -119,7 +119,7 @@ func (c call) log(log logr.Logger, o outcome) {
 	case o.err == nil:
 		log.V(1).Info("Driver call succeeded", values...)
 	case c.expects(code):
-		log.V(1).Info("Driver call answered", append(values, "answer", o.err.Error())...)
+		log.V(1).Info("Driver call returned", append(values, "error", o.err.Error())...)
 	case code == codes.Internal || code == codes.DataLoss:
 		log.Error(o.err, "Driver call failed", values...)
 	default:

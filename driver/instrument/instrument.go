@@ -1,17 +1,15 @@
 // Package instrument decorates drivers.
 //
-// [Wrap] returns a driver whose calls have a deadline, are measured and logged, and cannot
-// end the process:
+// [Wrap] returns a driver whose calls have a deadline, are measured and logged, and cannot terminate the process:
 //
 //   - A panic becomes an error with the code Internal; its stack is logged.
-//   - A nil response without an error, or next to Uninitialized, becomes Internal, and so
-//     does an error with the code OK.
-//   - An error without a code that was caused by the end of the context gets the code
-//     DeadlineExceeded or Canceled.
-//   - Values of the request's Secret are replaced by "[redacted]" in the returned error
-//     and in the log. The error keeps its code, and errors.Is works as before.
+//   - A nil response without an error, or next to Uninitialized, becomes an error with the code Internal. So does
+//     an error with the code OK.
+//   - An error without a code gets the code DeadlineExceeded or Canceled if the context of the call caused it.
+//   - Values of the request's Secret are replaced by "[redacted]" in the returned error and in the log. The error
+//     keeps its code, and errors.Is works as before.
 //
-// Other results are returned as they are.
+// All other results are returned unchanged.
 package instrument
 
 import (
@@ -26,27 +24,25 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// DefaultTimeout is the default of Options.Timeout. It is long, because many drivers wait
-// in DeleteMachine until the VM is gone.
+// DefaultTimeout is the default of Options.Timeout. It is long because many drivers wait in DeleteMachine until the
+// VM is gone.
 const DefaultTimeout = 10 * time.Minute
 
 // Options configure the decorator.
 type Options struct {
 	// Provider is the value of the metric label "provider", for example "aws".
 	Provider string
-	// Timeout is the deadline of each call, unless the caller's is earlier. Zero or less
-	// means DefaultTimeout. A driver that ignores its context is not stopped.
+	// Timeout is the maximum duration of each call; the caller may set an earlier deadline. If it is zero or
+	// negative, DefaultTimeout is used. A driver that ignores its context is not stopped.
 	Timeout time.Duration
-	// Registerer registers the metrics. Several decorators may share one. Nil means no
-	// metrics.
+	// Registerer registers the metrics. Several decorators may share one. If nil, there are no metrics.
 	Registerer prometheus.Registerer
-	// Clock measures durations. Nil means the real one.
+	// Clock measures durations. If nil, the real clock is used.
 	Clock clock.PassiveClock
 }
 
-// Driver is a decorated driver. It implements all optional interfaces of package driver that
-// have calls; methods of those that the inner driver does not implement return Unimplemented,
-// which has the same meaning.
+// Driver is a decorated driver. It implements all optional interfaces of package driver that have calls. If the
+// inner driver does not implement an interface, its methods return Unimplemented, which has the same meaning.
 type Driver struct {
 	inner   driver.Driver
 	options Options
@@ -63,8 +59,8 @@ var (
 	_ driver.Updater          = (*Driver)(nil)
 )
 
-// The values of the metric label "operation", which are those that MCM's drivers use.
-// GenerateMachineClassForMigration, ListFailureDomains, LocateMachine and UpdateMachine have none there.
+// Values of the metric label "operation", as MCM's drivers use them. MCM has no values for
+// GenerateMachineClassForMigration, ListFailureDomains, LocateMachine and UpdateMachine.
 const (
 	opCreate     = "create_machine"
 	opInitialize = "initialize_machine"
@@ -78,8 +74,7 @@ const (
 	opUpdate     = "update_machine"
 )
 
-// Wrap returns a decorated driver. It panics if other metrics are registered under the
-// names that it needs.
+// Wrap returns a decorated driver. It panics if other metrics are registered under the names that it needs.
 func Wrap(d driver.Driver, options Options) *Driver {
 	if options.Timeout <= 0 {
 		options.Timeout = DefaultTimeout
@@ -149,8 +144,8 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	return invoke(ctx, d, call{operation: opDomains, class: req.MachineClass, secret: req.Secret}, req, inner.ListFailureDomains)
 }
 
-// PlaceMachine implements driver.FailureDomains. It sends no request to the provider, so it gets
-// no deadline, and is neither measured nor logged.
+// PlaceMachine implements driver.FailureDomains. It sends no request to the provider, so it has no deadline and is
+// neither measured nor logged.
 func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	inner, err := able[driver.FailureDomains](d, "PlaceMachine")
 	if err != nil {
@@ -178,8 +173,8 @@ func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineReq
 	return invoke(ctx, d, call{operation: opUpdate, machine: req.Machine, class: req.MachineClass, secret: req.Secret}, req, inner.UpdateMachine)
 }
 
-// able returns the inner driver as an optional interface. The error is Unimplemented if it does not
-// implement the interface; there is no call to measure or log then.
+// able returns the inner driver as an optional interface. If the driver does not implement it, the error is
+// Unimplemented, and there is no call to measure or log.
 func able[Ability any](d *Driver, method string) (Ability, error) {
 	inner, ok := driver.As[Ability](d.inner)
 	if !ok {

@@ -26,15 +26,15 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// script is how all methods of a driver end.
+// script determines the result of all methods of a driver.
 type script struct {
-	// do may be nil, which succeeds.
+	// do returns the error of a call. If nil, calls succeed.
 	do func(ctx context.Context) error
-	// silent has responses be nil.
+	// silent makes responses nil.
 	silent bool
 }
 
-func answer[Response any](ctx context.Context, s script) (*Response, error) {
+func respond[Response any](ctx context.Context, s script) (*Response, error) {
 	var resp *Response
 	if !s.silent {
 		resp = new(Response)
@@ -47,7 +47,7 @@ func answer[Response any](ctx context.Context, s script) (*Response, error) {
 
 func hook[Request, Response any](s script) fake.Hook[Request, Response] {
 	return func(ctx context.Context, _ *Request, _ func() (*Response, error)) (*Response, error) {
-		return answer[Response](ctx, s)
+		return respond[Response](ctx, s)
 	}
 }
 
@@ -65,7 +65,7 @@ func (s script) full() full {
 	return full{d, s}
 }
 
-// full has all optional methods, also those that the fake driver lacks.
+// full has all optional methods, including those that the fake driver lacks.
 type full struct {
 	*fake.Driver
 
@@ -73,19 +73,19 @@ type full struct {
 }
 
 func (f full) GetVolumeIDs(ctx context.Context, _ *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
-	return answer[driver.GetVolumeIDsResponse](ctx, f.script)
+	return respond[driver.GetVolumeIDsResponse](ctx, f.script)
 }
 
 func (f full) GenerateMachineClassForMigration(ctx context.Context, _ *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
-	return answer[driver.GenerateMachineClassForMigrationResponse](ctx, f.script)
+	return respond[driver.GenerateMachineClassForMigrationResponse](ctx, f.script)
 }
 
 func (f full) ListFailureDomains(ctx context.Context, _ *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	return answer[driver.ListFailureDomainsResponse](ctx, f.script)
+	return respond[driver.ListFailureDomainsResponse](ctx, f.script)
 }
 
 func (f full) PlaceMachine(ctx context.Context, _ *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	return answer[driver.PlaceMachineResponse](ctx, f.script)
+	return respond[driver.PlaceMachineResponse](ctx, f.script)
 }
 
 var (
@@ -93,7 +93,7 @@ var (
 	class   = &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
 )
 
-// operations are all methods, by the name of their metric label.
+// operations returns functions that call the methods, by the value of their metric label.
 func operations(d *instrument.Driver, secret *corev1.Secret) map[string]func(context.Context) (hasResponse bool, err error) {
 	return map[string]func(context.Context) (bool, error){
 		"create_machine": func(ctx context.Context) (bool, error) {
@@ -131,7 +131,7 @@ func operations(d *instrument.Driver, secret *corev1.Secret) map[string]func(con
 	}
 }
 
-// logged returns a context whose logger writes into the buffer.
+// logged returns a context whose logger writes to the buffer.
 func logged(t *testing.T) (context.Context, *bytes.Buffer) {
 	var buffer bytes.Buffer
 	handler := slog.NewTextHandler(&buffer, &slog.HandlerOptions{Level: slog.LevelDebug})
@@ -141,7 +141,7 @@ func logged(t *testing.T) (context.Context, *bytes.Buffer) {
 func wantCode(t *testing.T, err error, want codes.Code) {
 	t.Helper()
 	if got := status.Code(err); got != want {
-		t.Errorf("code is %v, want %v (%v)", got, want, err)
+		t.Errorf("got code %v, want %v (%v)", got, want, err)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestResultsAreHandedThrough(t *testing.T) {
 			for operation, call := range operations(d, &corev1.Secret{}) {
 				hasResponse, err := call(t.Context())
 				if !hasResponse || err != given {
-					t.Errorf("%s: response %v, error %v, want one and %v", operation, hasResponse, err, given)
+					t.Errorf("%s: got response %v and error %v, want a response and %v", operation, hasResponse, err, given)
 				}
 			}
 		})
@@ -170,7 +170,7 @@ func TestAbsentMethodsAreUnimplemented(t *testing.T) {
 	_, err := instrument.Wrap(script{}.required(), instrument.Options{}).PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
 	wantCode(t, err, codes.Unimplemented)
 	if families, err := registry.Gather(); len(families) != 0 || err != nil {
-		t.Errorf("metrics of calls that were not made: %v (%v)", families, err)
+		t.Errorf("got metrics without calls: %v (%v)", families, err)
 	}
 }
 
@@ -212,8 +212,7 @@ func TestMetrics(t *testing.T) {
 		want["mcm_cloud_api_requests_failed_total provider=p service="+operation] = 1
 		want["mcm_cloud_api_api_request_duration_seconds provider=p service="+operation] = 1
 	}
-	// A VM that does not exist is the driver's failure, and no request's. What a driver does not
-	// implement sends none.
+	// A missing VM counts as a failure of the driver, not of a request. An unimplemented method sends no request.
 	want["mcm_cloud_api_driver_requests_failed_total error_code=5 operation=get_machine_status provider=p"] = 1
 	want["mcm_cloud_api_requests_total provider=p service=get_machine_status"] = 3
 	want["mcm_cloud_api_api_request_duration_seconds provider=p service=get_machine_status"] = 2
@@ -223,8 +222,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestPlacing: it is no call of the provider, so all that is done about it is to keep it
-// from doing harm.
+// TestPlacing: PlaceMachine sends no request to the provider, so the decorator only protects against panics and
+// invalid results.
 func TestPlacing(t *testing.T) {
 	failure := status.Error(codes.NotFound, "no such place")
 	for name, tc := range map[string]struct {
@@ -242,10 +241,10 @@ func TestPlacing(t *testing.T) {
 			resp, err := d.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"})
 			wantCode(t, err, tc.want)
 			if tc.want == codes.OK && resp == nil {
-				t.Error("the response is lost")
+				t.Error("got no response")
 			}
 			if families, err := registry.Gather(); len(families) != 0 || err != nil {
-				t.Errorf("metrics: %v (%v)", families, err)
+				t.Errorf("got metrics %v (%v), want none", families, err)
 			}
 		})
 	}
@@ -274,7 +273,7 @@ func TestEveryCallHasADeadline(t *testing.T) {
 					_, err := call(ctx)
 					cancel()
 					if took := time.Since(begin); took != tt.want {
-						t.Errorf("%s ended after %s, want %s", operation, took, tt.want)
+						t.Errorf("%s returned after %s, want %s", operation, took, tt.want)
 					}
 					wantCode(t, err, codes.DeadlineExceeded)
 					if !errors.Is(err, context.DeadlineExceeded) {
@@ -291,7 +290,7 @@ func TestEveryCallHasADeadline(t *testing.T) {
 		_, err := operations(d, nil)["create_machine"](ctx)
 		wantCode(t, err, codes.Canceled)
 	})
-	t.Run("a timeout of the driver's own is not the call's", func(t *testing.T) {
+	t.Run("a timeout inside the driver is not a timeout of the call", func(t *testing.T) {
 		d := instrument.Wrap(script{do: func(context.Context) error { return context.DeadlineExceeded }}.required(), instrument.Options{})
 		_, err := operations(d, nil)["create_machine"](t.Context())
 		wantCode(t, err, codes.Unknown)
@@ -331,7 +330,7 @@ func TestMisbehaviourBecomesInternal(t *testing.T) {
 	hasResponse, err := operations(d, nil)["get_machine_status"](t.Context())
 	wantCode(t, err, codes.Uninitialized)
 	if !hasResponse {
-		t.Error("the response beside Uninitialized was lost")
+		t.Error("got no response next to Uninitialized")
 	}
 }
 
@@ -341,20 +340,20 @@ func TestStackGoesToTheLogOnly(t *testing.T) {
 	secret := &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter2")}}
 	_, err := operations(d, secret)["delete_machine"](ctx)
 	if strings.Contains(err.Error(), "goroutine") || !strings.Contains(err.Error(), "boom") {
-		t.Errorf("error is %q", err)
+		t.Errorf("got error %q", err)
 	}
 	if !strings.Contains(log.String(), "instrument_test.go") {
-		t.Errorf("no stack in the log: %s", log)
+		t.Errorf("log contains no stack: %s", log)
 	}
 	if strings.Contains(err.Error()+log.String(), "hunter2") {
-		t.Errorf("the secret came out: %v\n%s", err, log)
+		t.Errorf("error or log contains the secret: %v\n%s", err, log)
 	}
 
 	ctx, log = logged(t)
 	secret.Data["name"] = []byte("TestStackGoesToTheLogOnly")
 	_, _ = operations(d, secret)["delete_machine"](ctx)
 	if !strings.Contains(log.String(), "instrument_test.go") || strings.Contains(log.String(), "TestStackGoesToTheLogOnly") {
-		t.Errorf("the stack is missing or holds a secret: %s", log)
+		t.Errorf("the stack is missing or contains a secret: %s", log)
 	}
 }
 
@@ -365,13 +364,13 @@ func TestLogLines(t *testing.T) {
 		level     string
 		code      string
 	}{
-		"success":           {"create_machine", nil, "level=DEBUG", "code=OK"},
-		"no VM yet":         {"get_machine_status", status.Error(codes.NotFound, "none"), "level=DEBUG", "code=NotFound"},
-		"no volumes":        {"get_volume_ids", status.Error(codes.Unimplemented, "none"), "level=DEBUG", "code=Unimplemented"},
-		"NotFound at birth": {"create_machine", status.Error(codes.NotFound, "none"), "level=INFO", "code=NotFound"},
-		"failure":           {"create_machine", status.Error(codes.Unavailable, "away"), "level=INFO", "code=Unavailable"},
-		"no code":           {"create_machine", io.EOF, "level=INFO", "code=Unknown"},
-		"defect":            {"create_machine", status.Error(codes.Internal, "broken"), "level=ERROR", "code=Internal"},
+		"success":              {"create_machine", nil, "level=DEBUG", "code=OK"},
+		"no VM yet":            {"get_machine_status", status.Error(codes.NotFound, "none"), "level=DEBUG", "code=NotFound"},
+		"no volumes":           {"get_volume_ids", status.Error(codes.Unimplemented, "none"), "level=DEBUG", "code=Unimplemented"},
+		"NotFound in creation": {"create_machine", status.Error(codes.NotFound, "none"), "level=INFO", "code=NotFound"},
+		"failure":              {"create_machine", status.Error(codes.Unavailable, "away"), "level=INFO", "code=Unavailable"},
+		"no code":              {"create_machine", io.EOF, "level=INFO", "code=Unknown"},
+		"defect":               {"create_machine", status.Error(codes.Internal, "broken"), "level=ERROR", "code=Internal"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -380,7 +379,7 @@ func TestLogLines(t *testing.T) {
 			_, _ = operations(d, nil)[tt.operation](ctx)
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 			if len(lines) != 1 {
-				t.Fatalf("%d lines, want one:\n%s", len(lines), log)
+				t.Fatalf("got %d lines, want 1:\n%s", len(lines), log)
 			}
 			wants := []string{tt.level, tt.code, "operation=" + tt.operation, "duration="}
 			if tt.operation != "get_volume_ids" {
@@ -388,7 +387,7 @@ func TestLogLines(t *testing.T) {
 			}
 			for _, want := range wants {
 				if !strings.Contains(lines[0], want) {
-					t.Errorf("no %s in: %s", want, lines[0])
+					t.Errorf("log line lacks %s: %s", want, lines[0])
 				}
 			}
 		})

@@ -11,20 +11,19 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// metrics are the metrics of driver calls, with MCM's names and labels. A nil value
-// records nothing.
+// metrics are the metrics of driver calls, with MCM's names and labels. A nil pointer records nothing.
 type metrics struct {
 	provider string
-	// durations and failures are of the driver's methods.
+	// durations and failures measure the driver's methods.
 	durations *prometheus.HistogramVec
 	failures  *prometheus.CounterVec
-	// The others are of requests to the provider. MCM's drivers count each request that they send, and
-	// the service it is for. Here a call counts as one request, and its operation as the service.
+	// The other metrics measure requests to the provider. MCM's drivers count each request that they send, with its
+	// service as a label. Here a call counts as one request, and its operation is the service.
 	requests, failedRequests *prometheus.CounterVec
 	requestDurations         *prometheus.HistogramVec
 }
 
-// buckets are those of MCM, which are the default ones and end at 10 s, and more: VMs may take minutes.
+// buckets are MCM's buckets, which are the default ones, and additional ones above 10 s: VMs may take minutes.
 var buckets = append(prometheus.DefBuckets[:len(prometheus.DefBuckets):len(prometheus.DefBuckets)], 30, 60, 120, 300, 600)
 
 func newMetrics(r prometheus.Registerer, provider string) *metrics {
@@ -46,13 +45,13 @@ func newMetrics(r prometheus.Registerer, provider string) *metrics {
 		requests: counter("mcm_cloud_api_requests_total",
 			"Number of requests to the provider; each driver call counts as one.", "provider", "service"),
 		failedRequests: counter("mcm_cloud_api_requests_failed_total",
-			"Number of requests to the provider that failed. That a VM does not exist is no failure.", "provider", "service"),
+			"Number of requests to the provider that failed. NotFound does not count as a failure.", "provider", "service"),
 		requestDurations: histogram("mcm_cloud_api_api_request_duration_seconds",
-			"Time that requests to the provider took that did not fail, in seconds.", "provider", "service"),
+			"Time that successful requests to the provider took, in seconds.", "provider", "service"),
 	}
 }
 
-// register registers a collector, or returns that of an earlier decorator.
+// register registers a collector, or returns the collector of an earlier decorator.
 func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
 	err := r.Register(collector)
 	if err == nil {
@@ -66,8 +65,7 @@ func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
 	panic(err)
 }
 
-// observe records the duration of a successful call, or the code of a failed one, as MCM's
-// drivers do.
+// observe records the duration of a successful call, or the code of a failed one, as MCM's drivers do.
 func (m *metrics) observe(c call, duration time.Duration, err error) {
 	if m == nil {
 		return

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// failWith makes a call that fails with err, and returns what came out of it.
+// failWith makes a call that fails with err, and returns the log and the error of the decorator.
 func failWith(t *testing.T, secret map[string][]byte, err error) (log string, got error) {
 	t.Helper()
 	ctx, buffer := logged(t)
@@ -45,23 +45,23 @@ func TestSecretsDoNotComeOut(t *testing.T) {
 		"itself": []byte("tantan"), "first": []byte("overlapping-one"), "second": []byte("one-overlapping"),
 	}
 	tests := map[string]struct{ text, forbidden string }{
-		"raw":                  {"login with " + password + " failed", password},
-		"twice":                {password + password, "wörd"},
-		"base64":               {"Authorization: " + base64.StdEncoding.EncodeToString([]byte(password)), base64.RawStdEncoding.EncodeToString([]byte(password))},
-		"base64 for URLs":      {"?t=" + base64.URLEncoding.EncodeToString([]byte(password)), base64.RawURLEncoding.EncodeToString([]byte(password))},
-		"query":                {"GET /?p=" + url.QueryEscape(password), url.QueryEscape(password)},
-		"path":                 {"GET /" + url.PathEscape(password), url.PathEscape(password)},
-		"quoted":               {fmt.Sprintf("password %q refused", password), "rd/+"},
-		"JSON":                 {"body " + string(quoted), "rd/+"},
-		"user data":            {"cannot parse " + userData, "0123456789abcdef"},
-		"line of user data":    {"line 3: - content: abcdef.0123456789abcdef", "0123456789abcdef"},
-		"base64 of user data":  {base64.StdEncoding.EncodeToString([]byte(userData)), base64.StdEncoding.EncodeToString([]byte(userData))[:40]},
-		"key in JSON":          {"bad key MIIEvQIBADANBgkqhkiG9w0", "MIIEvQ"},
-		"deep in JSON":         {"pin 98765 is wrong", "98765"},
-		"trimmed":              {"token token-with-spaces is wrong", "with-spaces"},
-		"overlapping":          {"x overlapping-one-overlapping y", "overlapping"},
-		"overlapping itself":   {"xtantantanx", "tanx"},
-		"one beside the other": {"98765" + password + "98765", "98765"},
+		"raw":                 {"login with " + password + " failed", password},
+		"twice":               {password + password, "wörd"},
+		"base64":              {"Authorization: " + base64.StdEncoding.EncodeToString([]byte(password)), base64.RawStdEncoding.EncodeToString([]byte(password))},
+		"base64 for URLs":     {"?t=" + base64.URLEncoding.EncodeToString([]byte(password)), base64.RawURLEncoding.EncodeToString([]byte(password))},
+		"query":               {"GET /?p=" + url.QueryEscape(password), url.QueryEscape(password)},
+		"path":                {"GET /" + url.PathEscape(password), url.PathEscape(password)},
+		"quoted":              {fmt.Sprintf("password %q refused", password), "rd/+"},
+		"JSON":                {"body " + string(quoted), "rd/+"},
+		"user data":           {"cannot parse " + userData, "0123456789abcdef"},
+		"line of user data":   {"line 3: - content: abcdef.0123456789abcdef", "0123456789abcdef"},
+		"base64 of user data": {base64.StdEncoding.EncodeToString([]byte(userData)), base64.StdEncoding.EncodeToString([]byte(userData))[:40]},
+		"key in JSON":         {"bad key MIIEvQIBADANBgkqhkiG9w0", "MIIEvQ"},
+		"deep in JSON":        {"pin 98765 is wrong", "98765"},
+		"trimmed":             {"token token-with-spaces is wrong", "with-spaces"},
+		"overlapping":         {"x overlapping-one-overlapping y", "overlapping"},
+		"overlapping itself":  {"xtantantanx", "tanx"},
+		"adjacent":            {"98765" + password + "98765", "98765"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -75,26 +75,26 @@ func TestSecretsDoNotComeOut(t *testing.T) {
 			} {
 				log, got := failWith(t, secret, given)
 				if status.Code(got) != status.Code(given) {
-					t.Errorf("%s: code became %v", form, status.Code(got))
+					t.Errorf("%s: got code %v", form, status.Code(got))
 				}
 				for e := got; e != nil; e = errors.Unwrap(e) {
 					if s := fmt.Sprintf("%s %v %+v %#v", e, e, e, e); strings.Contains(s, tt.forbidden) {
-						t.Errorf("%s: %q came out in the error %q", form, tt.forbidden, s)
+						t.Errorf("%s: %q is in the error %q", form, tt.forbidden, s)
 					}
 				}
 				if s, _ := status.FromError(got); strings.Contains(s.Message(), tt.forbidden) {
-					t.Errorf("%s: %q came out in the message %q", form, tt.forbidden, s.Message())
+					t.Errorf("%s: %q is in the message %q", form, tt.forbidden, s.Message())
 				}
 				if strings.Contains(log, tt.forbidden) {
-					t.Errorf("%s: %q came out in the log %s", form, tt.forbidden, log)
+					t.Errorf("%s: %q is in the log %s", form, tt.forbidden, log)
 				}
 			}
 		})
 	}
 }
 
-// TestSecretOfManyValues: who fills a Secret with values, as values, as lines or in JSON, makes no call expensive,
-// and gets none of them out. The code stays.
+// TestSecretOfManyValues: a Secret with many values, as keys, as lines or in JSON, does not make calls expensive,
+// and none of its values is in an error or the log. The error keeps its code.
 func TestSecretOfManyValues(t *testing.T) {
 	const many, value = 100_000, "v-12345-of-many"
 	var list []string
@@ -115,16 +115,16 @@ func TestSecretOfManyValues(t *testing.T) {
 			var got error
 			allocations := testing.AllocsPerRun(1, func() { log, got = failWith(t, secret, status.Error(codes.NotFound, "there is no "+value)) })
 			if strings.Contains(log, value) || strings.Contains(got.Error(), value) || status.Code(got) != codes.NotFound {
-				t.Errorf("%v, and logged:\n%.1000s", got, log)
+				t.Errorf("got error %v and log:\n%.1000s", got, log)
 			}
 			if allocations > 2*many+most {
-				t.Errorf("%.0f allocations for one error", allocations)
+				t.Errorf("got %.0f allocations for one error", allocations)
 			}
 		})
 	}
 }
 
-// most is what the values that are searched for may take beside the parser of JSON.
+// most is the maximum number of allocations for the searched values, in addition to those of the JSON parser.
 const most = 100_000
 
 func TestRedactionKeepsTheRest(t *testing.T) {
@@ -132,7 +132,7 @@ func TestRedactionKeepsTheRest(t *testing.T) {
 
 	harmless := fmt.Errorf("the abc is true: none, %w", io.EOF)
 	if _, got := failWith(t, secret, harmless); got != harmless {
-		t.Errorf("an error without secrets became %#v", got)
+		t.Errorf("got %#v for an error without secrets", got)
 	}
 
 	inner := status.WrapError(codes.Unauthenticated, "user bob, password hunter22", io.ErrUnexpectedEOF)
@@ -143,21 +143,21 @@ func TestRedactionKeepsTheRest(t *testing.T) {
 	}
 	for _, target := range []error{io.ErrUnexpectedEOF, status.New(codes.Unauthenticated, ""), inner} {
 		if !errors.Is(got, target) {
-			t.Errorf("errors.Is does not find %v any more", target)
+			t.Errorf("errors.Is no longer finds %v", target)
 		}
 	}
-	if _, twice := failWith(t, secret, errors.New("say hunter22hunter22!")); !strings.Contains(twice.Error(), "say [redacted]!") {
-		t.Errorf("two secrets side by side became %q", twice)
+	if _, twice := failWith(t, secret, errors.New("password hunter22hunter22!")); !strings.Contains(twice.Error(), "password [redacted]!") {
+		t.Errorf("got %q for two adjacent secrets", twice)
 	}
 	if errors.Is(got, io.EOF) || errors.Is(got, status.New(codes.Aborted, "")) {
-		t.Error("errors.Is finds what was never there")
+		t.Error("errors.Is finds an error that is not in the chain")
 	}
 	if !strings.Contains(log, want) {
-		t.Errorf("the log does not tell what happened: %s", log)
+		t.Errorf("log does not contain the error: %s", log)
 	}
 }
 
-// FuzzSecretsDoNotComeOut: whatever stands around a value, the value does not come out.
+// FuzzSecretsDoNotComeOut: an error never contains a secret value, whatever text surrounds it.
 func FuzzSecretsDoNotComeOut(f *testing.F) {
 	f.Add("before ", "hunter22", " after")
 	f.Add("s3hunter2", "hunter22", "2")
@@ -166,22 +166,21 @@ func FuzzSecretsDoNotComeOut(f *testing.F) {
 	f.Add("s3", "[redacted]", "s3[redacted]")
 	f.Add("s3[red", "s3[red", "acted]")
 	f.Fuzz(func(t *testing.T, before, value, after string) {
-		// So it is neither short, nor a common word, nor part of what is put in its place.
+		// This makes the value neither short, nor a common word, nor part of the marker.
 		value = "s3" + value + "s3"
 		secret := map[string][]byte{"v": []byte(value)}
 		log, got := failWith(t, secret, status.Error(codes.Aborted, before+value+after))
 		s, _ := status.FromError(got)
 		if s.Code() != codes.Aborted {
-			t.Errorf("code became %v", s.Code())
+			t.Errorf("got code %v", s.Code())
 		}
 		if strings.Contains(s.Message(), value) || strings.Contains(log, value) {
-			t.Errorf("%q came out in %q or %s", value, s.Message(), log)
+			t.Errorf("%q is in %q or %s", value, s.Message(), log)
 		}
 	})
 }
 
-// BenchmarkFailure is the cost of the most frequent failure, NotFound before a
-// creation, with user data of a usual size.
+// BenchmarkFailure measures the most frequent failure, NotFound before a creation, with user data of typical size.
 func BenchmarkFailure(b *testing.B) {
 	var lines strings.Builder
 	for i := range 400 {

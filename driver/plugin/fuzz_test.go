@@ -14,21 +14,21 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// answers is a manager that answers each request for a class or a Secret with the same.
-type answers struct {
+// fixedManager is a manager that returns the same response to each request for a class or a Secret.
+type fixedManager struct {
 	driverpb.InfraClient
 	class []byte
 }
 
-func (a answers) GetMachineClass(context.Context, *driverpb.MachineClassMeta, ...grpc.CallOption) (*driverpb.MachineClass, error) {
+func (a fixedManager) GetMachineClass(context.Context, *driverpb.MachineClassMeta, ...grpc.CallOption) (*driverpb.MachineClass, error) {
 	return &driverpb.MachineClass{Object: a.class}, nil
 }
 
-func (a answers) GetSecret(context.Context, *driverpb.SecretMeta, ...grpc.CallOption) (*driverpb.Secret, error) {
+func (a fixedManager) GetSecret(context.Context, *driverpb.SecretMeta, ...grpc.CallOption) (*driverpb.Secret, error) {
 	return &driverpb.Secret{Data: map[string][]byte{"userData": a.class}}, nil
 }
 
-// FuzzOperations: whatever a manager sends, the process goes on, and each operation gets one answer, with
+// FuzzOperations: whatever a manager sends, the process keeps running, and each operation gets one response with
 // its ID, type and machine.
 func FuzzOperations(f *testing.F) {
 	machine, err := json.Marshal(map[string]any{"metadata": map[string]any{"namespace": "ns", "name": "one"}})
@@ -51,7 +51,7 @@ func FuzzOperations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, frame, class []byte) {
 		message := &driverpb.MCMside{}
 		if proto.Unmarshal(frame, message) != nil {
-			return // gRPC ends the stream
+			return // gRPC closes the stream
 		}
 		op := message.GetOperation()
 		s := newFuzzSession(t, class)
@@ -60,32 +60,32 @@ func FuzzOperations(f *testing.F) {
 			return
 		}
 		s.begin(t.Context(), op)
-		s.begin(t.Context(), op) // twice: done once, if it still runs
+		s.begin(t.Context(), op) // a duplicate of a running operation is ignored
 		result := <-s.results
 		if result.GetOperationId() != op.GetOperationId() || result.GetOperationType() != op.GetOperationType() || result.GetMachineName() != op.GetMachineName() {
-			t.Errorf("the answer to %v is %v", op, result)
+			t.Errorf("got response %[2]v to %[1]v", op, result)
 		}
 		if int(result.GetCode()) >= len(codes.All()) {
-			t.Errorf("the code %d is none", result.GetCode())
+			t.Errorf("got unknown code %d", result.GetCode())
 		}
 		if _, err := proto.Marshal(result); err != nil {
-			t.Errorf("cannot be sent: %v", err)
+			t.Errorf("response cannot be encoded: %v", err)
 		}
 	})
 }
 
-// newFuzzSession returns a session that is registered. At its end all operations have ended.
+// newFuzzSession returns a registered session. When the test completes, no operation may still be running.
 func newFuzzSession(t *testing.T, class []byte) *session {
 	over := make(chan struct{})
 	s := &session{
-		driver: fake.New(fake.Config{}), options: Options{Kind: "fake"}, all: &sync.WaitGroup{}, cache: newCache(answers{class: class}),
+		driver: fake.New(fake.Config{}), options: Options{Kind: "fake"}, all: &sync.WaitGroup{}, cache: newCache(fixedManager{class: class}),
 		running: map[string]context.CancelFunc{}, results: make(chan *driverpb.OperationResult), over: over,
 	}
 	t.Cleanup(func() {
 		close(over)
 		s.all.Wait()
 		if len(s.running) != 0 {
-			t.Errorf("%d operations run", len(s.running))
+			t.Errorf("%d operations are still running", len(s.running))
 		}
 	})
 	return s

@@ -18,7 +18,7 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// method does an operation and fills the result, also next to an error.
+// method executes an operation and fills the result, even if it returns an error.
 type method func(ctx context.Context, d driver.Driver, r *request, result *driverpb.OperationResult) error
 
 var methods = map[driverpb.OperationType]method{
@@ -35,7 +35,7 @@ var methods = map[driverpb.OperationType]method{
 	driverpb.OperationType_OT_UPDATE_MACHINE:                       update,
 }
 
-// empty is the error of a driver that returns neither a response nor an error.
+// empty returns the error for a driver that returned neither a response nor an error.
 func empty(err error) error {
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func place(ctx context.Context, d driver.Driver, r *request, result *driverpb.Op
 	return err
 }
 
-// text returns a text that a message can carry, and empty for another one, which would not be stored
+// text returns s if a message can carry it, and an empty string otherwise. The manager would not store such a text
 // either.
 func text(s string) string {
 	if !utf8.ValidString(s) {
@@ -211,7 +211,7 @@ func text(s string) string {
 	return s
 }
 
-// texts returns texts that a message can carry, with what it cannot carry replaced: each is a difference, and
+// texts returns texts that a message can carry, with invalid characters replaced. Each text is a difference and
 // must not be lost.
 func texts(all []string) []string {
 	var valid []string
@@ -230,7 +230,7 @@ func addressesOf(addresses []corev1.NodeAddress) []*driverpb.Address {
 	return all
 }
 
-// fail puts an error into a result. Nil is success.
+// fail puts an error into a result. A nil error means success.
 func fail(result *driverpb.OperationResult, err error) {
 	if err == nil {
 		return

@@ -16,7 +16,7 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// request is an operation with the objects that it is about. Those that it is not about are nil.
+// request is an operation with its objects. Objects that the operation does not need are nil.
 type request struct {
 	*driverpb.Operation
 	machine *v1alpha1.Machine
@@ -24,7 +24,7 @@ type request struct {
 	secret  *corev1.Secret
 }
 
-// read reads the objects of an operation. Each call gets copies of its own.
+// read reads the objects of an operation. Each call gets its own copies.
 func (s *session) read(ctx context.Context, op *driverpb.Operation) (*request, error) {
 	r := &request{Operation: op}
 	if op.GetMachine() != nil {
@@ -56,13 +56,13 @@ func (s *session) read(ctx context.Context, op *driverpb.Operation) (*request, e
 
 func decode(what string, raw []byte, into any) error {
 	if err := json.Unmarshal(raw, into); err != nil {
-		return status.WrapError(codes.Internal, fmt.Sprintf("the manager sent a %s that cannot be read: %v", what, err), err)
+		return status.WrapError(codes.Internal, fmt.Sprintf("cannot decode the %s that the manager sent: %v", what, err), err)
 	}
 	return nil
 }
 
-// fetching returns the error of an operation whose class or Secret could not be fetched. NotFound
-// of the manager must not become NotFound of a VM.
+// fetching returns the error of an operation whose class or Secret could not be fetched. NotFound from the manager
+// must not become NotFound of a VM.
 func fetching(what string, err error) error {
 	code := codes.Unavailable
 	switch grpcstatus.Code(err) {
@@ -70,16 +70,16 @@ func fetching(what string, err error) error {
 		code = codes.Canceled
 	case grpccodes.DeadlineExceeded:
 		code = codes.DeadlineExceeded
-	case grpccodes.ResourceExhausted: // larger than a message may be
+	case grpccodes.ResourceExhausted: // larger than the maximum message size
 		code = codes.Internal
 	}
-	return status.WrapError(code, fmt.Sprintf("the %s could not be fetched from the manager: %s", what, grpcstatus.Convert(err).Message()), err)
+	return status.WrapError(code, fmt.Sprintf("cannot fetch the %s from the manager: %s", what, grpcstatus.Convert(err).Message()), err)
 }
 
-// cacheSize is how many classes, and how many Secrets, are kept.
+// cacheSize is the maximum number of cached classes, and of cached Secrets.
 const cacheSize = 128
 
-// cache keeps the classes and Secrets of one session, by version.
+// cache caches the classes and Secrets of one session by version.
 type cache struct {
 	client           driverpb.InfraClient
 	classes, secrets *lru.Cache
@@ -106,8 +106,8 @@ func (c *cache) class(ctx context.Context, meta *driverpb.MachineClassMeta) ([]b
 	return class.GetObject(), nil
 }
 
-// secret returns the Secret of an operation. That of a creation is not kept: it has the user data of
-// one machine.
+// secret returns the Secret of an operation. It does not cache the Secret of a creation, which contains the user
+// data of one machine.
 func (c *cache) secret(ctx context.Context, op *driverpb.Operation) (*corev1.Secret, error) {
 	meta := op.GetSecret()
 	key := version{meta.GetNamespace(), meta.GetName(), meta.GetVersion()}
@@ -116,11 +116,11 @@ func (c *cache) secret(ctx context.Context, op *driverpb.Operation) (*corev1.Sec
 			return secret.DeepCopy(), nil
 		}
 	}
-	answer, err := c.client.GetSecret(ctx, meta)
+	response, err := c.client.GetSecret(ctx, meta)
 	if err != nil {
 		return nil, err
 	}
-	secret := &corev1.Secret{Data: answer.GetData()}
+	secret := &corev1.Secret{Data: response.GetData()}
 	if op.GetOperationType() != driverpb.OperationType_OT_CREATE_MACHINE {
 		c.secrets.Add(key, secret.DeepCopy())
 	}

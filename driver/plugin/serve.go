@@ -1,11 +1,11 @@
-// Package plugin runs a driver in a process of its own: it registers the driver at a machine
-// manager, and does the operations that the manager sends.
+// Package plugin runs a driver in a separate process: it registers the driver with a machine manager, and executes
+// the operations that the manager sends.
 //
 //	err := plugin.Serve(ctx, myDriver, plugin.Options{Kind: "mycloud", Target: "unix:///run/millwright/drivers.sock"})
 //
-// When the connection is cut, all operations are canceled, and the driver registers again. Both
-// processes may be restarted at any time. An operation whose result was lost is repeated by the
-// manager, which is why the contract of package driver demands that CreateMachine is idempotent.
+// When the connection is lost, all operations are canceled, and the driver registers again. Both processes may be
+// restarted at any time. If the result of an operation was lost, the manager repeats the operation. This is why the
+// contract of package driver requires CreateMachine to be idempotent.
 //
 // For drivers in other languages, proto/driver/driver.proto describes the protocol.
 package plugin
@@ -35,46 +35,45 @@ import (
 
 // Options configure [Serve].
 type Options struct {
-	// Kind of machines: the provider that MachineClasses name. Required.
+	// Kind of machines: the value of provider in MachineClasses. Required.
 	Kind string
 	// Version of the driver, for the manager's log. Optional, at most 63 bytes.
 	Version string
-	// Target is where the manager serves drivers: "unix:///PATH" or "HOST:PORT". Required.
+	// Target is the address at which the manager serves drivers: "unix:///PATH" or "HOST:PORT". Required.
 	Target string
-	// Credentials for the connection, for example those of [TLS]. Required: there is no default, so
-	// that Secrets are not sent in the clear by mistake. For a unix socket, use
-	// google.golang.org/grpc/credentials/insecure.
+	// Credentials for the connection, for example those of [TLS]. Required: there is no default, so that Secrets
+	// are not sent unencrypted by mistake. For a Unix socket, use google.golang.org/grpc/credentials/insecure.
 	Credentials credentials.TransportCredentials
-	// MaxOperations is how many operations may run at the same time. Zero means 50; at most 1000.
+	// MaxOperations is the maximum number of concurrent operations. Zero means 50; at most 1000.
 	MaxOperations int
-	// MaxReconnectDelay bounds the pause between two tries to connect, which begins at 200 ms and doubles.
-	// Zero means five seconds.
+	// MaxReconnectDelay limits the delay between two connection attempts, which starts at 200 ms and doubles. Zero
+	// means five seconds.
 	MaxReconnectDelay time.Duration
 	// MigratedKinds are kinds of classes from before MachineClass, such as "AWSMachineClass", that the driver
-	// migrates. Nil means those that a driver.KindMigrator returns.
+	// migrates. If nil, the kinds that a driver.KindMigrator returns are used.
 	MigratedKinds []string
-	// Connected is called with true when the driver has registered, and with false when that
-	// has ended; never twice at a time. Optional.
+	// Connected is called with true when the driver has registered, and with false when the registration is lost.
+	// Calls do not overlap. Optional.
 	Connected func(bool)
-	// DialOptions are added to those of the connection. Optional.
+	// DialOptions are additional options for the connection. Optional.
 	DialOptions []grpc.DialOption
 }
 
-// Delays between two tries to register.
+// Delays between two attempts to register.
 const (
 	firstDelay        = 200 * time.Millisecond
 	defaultDelayLimit = 5 * time.Second
 )
 
-// permanent are the codes of refusals that are not retried.
+// permanent are the codes of rejections that are not retried.
 var permanent = []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented}
 
-// Serve runs a driver until the context is done, and returns nil when all operations have completed.
-// It retries forever while the manager does not respond or has another driver of this kind. The error
-// says why the manager refuses the driver permanently, or which option is missing.
+// Serve runs a driver until the context is done, and returns nil when all operations have completed. It retries
+// forever while the manager does not respond or has another driver of this kind. It returns an error if the manager
+// rejects the driver permanently, or if an option is missing.
 //
-// Changes of the connection are logged to the logger of the context, if there is one, which operations
-// have, too.
+// Changes of the connection are logged to the logger of the context, if there is one. Operations get the same
+// logger.
 func Serve(ctx context.Context, d driver.Driver, options Options) error {
 	if err := options.complete(); err != nil {
 		return err
@@ -94,7 +93,7 @@ func Serve(ctx context.Context, d driver.Driver, options Options) error {
 			return nil
 		}
 		if slices.Contains(permanent, status.Code(err)) {
-			return fmt.Errorf("registering at %s: %s", options.Target, status.Convert(err).Message())
+			return fmt.Errorf("cannot register the driver with %s: %s", options.Target, status.Convert(err).Message())
 		}
 		delay := backoff.Step()
 		logr.FromContextOrDiscard(ctx).Info("Not connected to the manager", "target", options.Target, "reason", status.Convert(err).Message(), "retryIn", delay.String())
@@ -108,7 +107,7 @@ func Serve(ctx context.Context, d driver.Driver, options Options) error {
 	}
 }
 
-// complete sets defaults. The error says which option is missing.
+// complete sets defaults. It returns an error if an option is missing.
 func (o *Options) complete() error {
 	switch {
 	case o.Kind == "":
@@ -147,8 +146,7 @@ func (o Options) limit() int {
 	return min(o.MaxOperations, driverpb.MaxOperations)
 }
 
-// operationsOf returns the operations that a driver implements, including those for which it returns
-// Unimplemented.
+// operationsOf returns the operations that a driver implements, including those for which it returns Unimplemented.
 func operationsOf(d driver.Driver) []driverpb.OperationType {
 	all := []driverpb.OperationType{
 		driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE,

@@ -25,20 +25,20 @@ type session struct {
 	driver       driver.Driver
 	options      Options
 	registration *driverpb.Registration
-	// all counts the operations of all sessions: one that ignores its context outlives its session.
+	// all counts the operations of all sessions: an operation that ignores its context outlives its session.
 	all *sync.WaitGroup
 
 	registered bool
 	cache      *cache
 	results    chan *driverpb.OperationResult
-	// over is closed when the stream has ended.
+	// over is closed when the stream is closed.
 	over <-chan struct{}
 
 	mu      sync.Mutex
 	running map[string]context.CancelFunc
 }
 
-// run registers, and does operations until the stream ends.
+// run registers the driver and executes operations until the stream is closed.
 func (s *session) run(ctx context.Context) error {
 	conn, err := s.options.dial()
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // all operations, too
+	defer cancel() // also cancels all operations
 	client := driverpb.NewInfraClient(conn)
 	stream, err := client.Register(ctx)
 	if err != nil {
@@ -77,23 +77,23 @@ func (s *session) run(ctx context.Context) error {
 
 func (s *session) register(ctx context.Context, stream grpc.BidiStreamingClient[driverpb.DriverSide, driverpb.MCMside]) error {
 	hello := &driverpb.DriverSide{Content: &driverpb.DriverSide_Registration{Registration: s.registration}}
-	if err := stream.Send(hello); err != nil && !errors.Is(err, io.EOF) { // Recv has the reason of EOF
+	if err := stream.Send(hello); err != nil && !errors.Is(err, io.EOF) { // after EOF, Recv returns the cause
 		return err
 	}
-	answer, err := stream.Recv()
+	response, err := stream.Recv()
 	if err != nil {
 		return ended(err)
 	}
-	if answer.GetRegistered() == nil {
-		return grpcstatus.Error(grpccodes.Unavailable, "the manager answered the registration with something else")
+	if response.GetRegistered() == nil {
+		return grpcstatus.Error(grpccodes.Unavailable, "the manager sent an unexpected response to the registration")
 	}
 	s.registered = true
 	s.options.Connected(true)
-	logr.FromContextOrDiscard(ctx).Info("Registered at the manager", "target", s.options.Target, "kind", s.options.Kind, "managerVersion", answer.GetRegistered().GetVersion())
+	logr.FromContextOrDiscard(ctx).Info("Registered with the manager", "target", s.options.Target, "kind", s.options.Kind, "managerVersion", response.GetRegistered().GetVersion())
 	return nil
 }
 
-// send sends results until the context ends or the stream is broken.
+// send sends results until the context is done or the stream is broken.
 func (s *session) send(ctx context.Context, stream grpc.BidiStreamingClient[driverpb.DriverSide, driverpb.MCMside]) {
 	for {
 		select {
@@ -109,12 +109,12 @@ func (s *session) send(ctx context.Context, stream grpc.BidiStreamingClient[driv
 
 func ended(err error) error {
 	if errors.Is(err, io.EOF) {
-		return grpcstatus.Error(grpccodes.Unavailable, "the manager has ended the stream")
+		return grpcstatus.Error(grpccodes.Unavailable, "the manager closed the stream")
 	}
 	return err
 }
 
-// begin starts an operation. One that comes twice is done once.
+// begin starts an operation. It ignores a duplicate of a running operation.
 func (s *session) begin(ctx context.Context, op *driverpb.Operation) {
 	var cancel context.CancelFunc
 	if op.GetTimeout() != nil {
@@ -132,27 +132,27 @@ func (s *session) begin(ctx context.Context, op *driverpb.Operation) {
 	s.running[op.GetOperationId()] = cancel
 	s.all.Go(func() {
 		result := &driverpb.OperationResult{}
-		if busy { // the manager counts, too
-			fail(result, status.Error(codes.Unavailable, "the driver is busy: more operations came than it has registered for"))
+		if busy { // the manager should not have sent the operation
+			fail(result, status.Error(codes.Unavailable, "the driver is busy: the manager sent more operations than the registered maximum"))
 		} else {
 			result = s.perform(ctx, op)
 		}
 		result.OperationId, result.OperationType, result.MachineName = op.GetOperationId(), op.GetOperationType(), op.GetMachineName()
-		s.end(op.GetOperationId()) // before the manager learns that it may send another
-		s.answer(result)
+		s.end(op.GetOperationId()) // before the manager may send another operation
+		s.deliver(result)
 	})
 }
 
-// answer sends a result, including that of a canceled operation. After the session has ended, the result
-// is dropped.
-func (s *session) answer(result *driverpb.OperationResult) {
+// deliver sends a result, including that of a canceled operation. After the session has ended, the result is
+// dropped.
+func (s *session) deliver(result *driverpb.OperationResult) {
 	encoded, err := proto.Marshal(result)
 	if err == nil && len(encoded) > driverpb.MaxMessage {
-		err = fmt.Errorf("it has %d bytes, and may have %d", len(encoded), driverpb.MaxMessage)
+		err = fmt.Errorf("it has %d bytes, but the maximum is %d", len(encoded), driverpb.MaxMessage)
 	}
 	if err != nil {
 		result = &driverpb.OperationResult{OperationId: result.GetOperationId(), OperationType: result.GetOperationType(), MachineName: result.GetMachineName()}
-		fail(result, status.WrapError(codes.Internal, "the driver's answer cannot be sent: "+err.Error(), err))
+		fail(result, status.WrapError(codes.Internal, "cannot send the driver's response: "+err.Error(), err))
 	}
 	select {
 	case s.results <- result:
@@ -175,7 +175,7 @@ func (s *session) cancel(id string) {
 	}
 }
 
-// perform does an operation. A panic fails it, and no other.
+// perform executes an operation. A panic fails only this operation.
 func (s *session) perform(ctx context.Context, op *driverpb.Operation) (result *driverpb.OperationResult) {
 	result = &driverpb.OperationResult{}
 	defer func() {
@@ -187,7 +187,7 @@ func (s *session) perform(ctx context.Context, op *driverpb.Operation) (result *
 	}()
 	do, known := methods[op.GetOperationType()]
 	if !known {
-		fail(result, status.Error(codes.Unimplemented, fmt.Sprintf("the driver does not know %v", op.GetOperationType())))
+		fail(result, status.Error(codes.Unimplemented, fmt.Sprintf("the driver does not support operation %v", op.GetOperationType())))
 		return result
 	}
 	request, err := s.read(ctx, op)
@@ -198,7 +198,7 @@ func (s *session) perform(ctx context.Context, op *driverpb.Operation) (result *
 	return result
 }
 
-// coded gives an error without a code that was caused by the end of its context one.
+// coded adds a code to an error that has none and was caused by its context.
 func coded(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err

@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Files name the PEM files of one end of a connection. All of them are read again for each
-// connection, so that they may be renewed.
+// Files are the names of the PEM files for one end of a connection. The files are read for each connection, so they
+// may be renewed.
 type Files struct {
-	// Certificate and Key are the own ones. Common name or a DNS name of a driver's certificate is its
-	// kind; a manager's is for the name in Options.Target.
+	// Certificate and Key belong to this end. The common name or a DNS name of a driver's certificate is its kind.
+	// A manager's certificate is for the host name in Options.Target.
 	Certificate, Key string
-	// CA has the authorities of the other end's certificate.
+	// CA contains the certificate authorities for the other end's certificate.
 	CA string
 }
 
@@ -27,8 +27,8 @@ func (f Files) Check() error {
 	return err
 }
 
-// TLS returns the credentials for a manager that listens at a TCP address. The error says which file
-// cannot be used.
+// TLS returns the credentials for a manager that listens on a TCP address. The error names the file that cannot be
+// used.
 func TLS(files Files) (credentials.TransportCredentials, error) {
 	first, err := files.load()
 	if err != nil {
@@ -37,8 +37,8 @@ func TLS(files Files) (credentials.TransportCredentials, error) {
 	return renewed{first, files}, nil
 }
 
-// Server returns the configuration of a TLS server, which reads the files for each connection, for clients
-// with a certificate of the authority. The error says which file cannot be used now.
+// Server returns the configuration of a TLS server that reads the files for each connection, and requires clients
+// to have a certificate of the authority. The error names the file that cannot be used.
 func (f Files) Server() (*tls.Config, error) {
 	if err := f.Check(); err != nil {
 		return nil, err
@@ -60,11 +60,11 @@ func (f Files) server() (*tls.Config, error) {
 	}, nil
 }
 
-// read returns the certificate with its key, and the authorities of the other end's.
+// read returns the certificate with its key, and the authorities for the other end.
 func (f Files) read() (tls.Certificate, *x509.CertPool, error) {
 	pair, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
 	if err != nil {
-		return pair, nil, fmt.Errorf("certificate %s with key %s: %w", f.Certificate, f.Key, err)
+		return pair, nil, fmt.Errorf("cannot load certificate %s with key %s: %w", f.Certificate, f.Key, err)
 	}
 	authorities, err := os.ReadFile(f.CA)
 	if err != nil {
@@ -72,7 +72,7 @@ func (f Files) read() (tls.Certificate, *x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(authorities) {
-		return pair, nil, fmt.Errorf("%s has no certificate in PEM form", f.CA)
+		return pair, nil, fmt.Errorf("%s contains no PEM certificate", f.CA)
 	}
 	return pair, pool, nil
 }
@@ -87,7 +87,7 @@ func (f Files) load() (credentials.TransportCredentials, error) {
 	}), nil
 }
 
-// renewed reads its files for each handshake.
+// renewed are credentials that read the files for each handshake.
 type renewed struct {
 	credentials.TransportCredentials
 	files Files

@@ -18,8 +18,8 @@ var (
 	_ driver.APIGroupSeparator = (*Registry)(nil)
 )
 
-// pass passes a request on to the driver of its class. The error is Unimplemented if that driver does not
-// have the ability.
+// pass passes a request to the driver of its class. The error is Unimplemented if that driver does not implement
+// the interface.
 func pass[Ability, Request, Response any](ctx context.Context, r *Registry, class *v1alpha1.MachineClass, req *Request,
 	method func(Ability, context.Context, *Request) (*Response, error),
 ) (*Response, error) {
@@ -29,7 +29,7 @@ func pass[Ability, Request, Response any](ctx context.Context, r *Registry, clas
 	}
 	able, ok := driver.As[Ability](d)
 	if !ok {
-		return nil, status.Error(codes.Unimplemented, "the driver does not implement this")
+		return nil, status.Error(codes.Unimplemented, "the driver does not implement this operation")
 	}
 	return method(able, ctx, req)
 }
@@ -79,8 +79,8 @@ func (r *Registry) UpdateMachine(ctx context.Context, req *driver.UpdateMachineR
 	return pass(ctx, r, req.MachineClass, req, driver.Updater.UpdateMachine)
 }
 
-// SeparatesAPIGroups reports whether the driver that serves a class keeps the VMs of API groups apart. d
-// may be a Registry or any other driver.
+// SeparatesAPIGroups reports whether the driver of a class keeps the VMs of API groups apart. d may be a Registry
+// or any other driver.
 func SeparatesAPIGroups(d driver.Driver, class *v1alpha1.MachineClass) bool {
 	r, ok := driver.As[*Registry](d)
 	if !ok {
@@ -90,8 +90,8 @@ func SeparatesAPIGroups(d driver.Driver, class *v1alpha1.MachineClass) bool {
 	return err == nil && driver.SeparatesAPIGroups(of)
 }
 
-// SeparatesAPIGroups implements driver.APIGroupSeparator. It reports whether all drivers do; the function of
-// this name is for one class.
+// SeparatesAPIGroups implements driver.APIGroupSeparator. It reports whether all drivers do; the function of the
+// same name is for one class.
 func (r *Registry) SeparatesAPIGroups() bool {
 	all := r.entries()
 	for _, e := range all {

@@ -10,18 +10,18 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Migrator returns the driver that migrates classes of an older kind, such as AWSMachineClass, and the
-// name under which it is registered. That is the driver for the provider, if one is named; else the only one
-// that lists the kind as its own (driver.KindMigrator); else the only driver, unless others may
-// register. It may turn out to return Unimplemented.
+// Migrator returns the driver that migrates classes of an older kind, such as AWSMachineClass, and the name under
+// which it is registered. If a provider is given, it is the driver for that provider. Otherwise it is the only
+// driver that lists the kind (see driver.KindMigrator), or else the only driver, unless others may register. The
+// driver may still return Unimplemented.
 //
-// The error has the code Unavailable if a driver may register that does it, FailedPrecondition if
-// several say that the kind is theirs, and Unimplemented otherwise.
+// The error has the code Unavailable if such a driver may register later, FailedPrecondition if several drivers
+// list the kind, and Unimplemented otherwise.
 func (r *Registry) Migrator(kind, provider string) (name string, d driver.Driver, err error) {
 	if provider != "" {
 		name, d = r.Serving(provider)
 		if d == nil {
-			return "", nil, r.nobody(fmt.Sprintf("it is for the driver %q, and this manager has %s", provider, r))
+			return "", nil, r.noMigrator(fmt.Sprintf("the class is for driver %q, but this manager has %s", provider, r))
 		}
 		return name, d, nil
 	}
@@ -33,22 +33,22 @@ func (r *Registry) Migrator(kind, provider string) (name string, d driver.Driver
 	case len(own) == 1:
 		return own[0].name, own[0].driver, nil
 	case len(own) > 1:
-		return "", nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("%s say that the kind %s is their own", listed(own), kind))
+		return "", nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("%s each migrate the kind %s", listed(own), kind))
 	case len(all) == 1 && !r.options.MayGrow:
 		return all[0].name, all[0].driver, nil
 	}
-	return "", nil, r.nobody(fmt.Sprintf("no driver says that the kind %s is its own, and this manager has %s", kind, r))
+	return "", nil, r.noMigrator(fmt.Sprintf("no driver migrates the kind %s; this manager has %s", kind, r))
 }
 
-// nobody is the error for a kind that no driver migrates. It is Unavailable if others may be registered later.
-func (r *Registry) nobody(why string) error {
+// noMigrator returns the error for a kind that no driver migrates. It is Unavailable if drivers may register later.
+func (r *Registry) noMigrator(why string) error {
 	if r.options.MayGrow {
 		return status.Error(codes.Unavailable, why)
 	}
 	return status.Error(codes.Unimplemented, why)
 }
 
-// listed names drivers.
+// listed returns the names of drivers.
 func listed(entries []*entry) string {
 	var names []string
 	for _, e := range entries {

@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// migrator says which kinds are its own.
+// migrator lists the kinds that it migrates.
 type migrator struct {
 	named
 	kinds []string
@@ -16,8 +16,8 @@ type migrator struct {
 
 func (m migrator) MigratedKinds() []string { return m.kinds }
 
-// TestMigrator: an object goes to the driver that it names, or that says its kind is its own, and to no
-// other because that happens to be the first.
+// TestMigrator: the driver that an object names, or the driver that lists its kind, migrates the object. The order
+// of drivers does not matter.
 func TestMigrator(t *testing.T) {
 	aws := map[string][]string{"aws": {"AWSMachineClass"}}
 	sim := map[string][]string{"sim": nil}
@@ -30,19 +30,19 @@ func TestMigrator(t *testing.T) {
 		want     string
 		code     codes.Code
 	}{
-		"says so":                         {aws, false, "", "aws", codes.OK},
-		"says so, others may come":        {aws, true, "", "aws", codes.OK},
-		"the only one":                    {sim, false, "", "sim", codes.OK},
-		"the only one yet":                {sim, true, "", "", codes.Unavailable},
-		"one of three says so":            {two, false, "", "aws", codes.OK},
-		"two say so":                      {claimed, false, "", "", codes.FailedPrecondition},
-		"two say so, and one is named":    {claimed, false, "AWS", "aws", codes.OK},
-		"named, although another says so": {two, true, "a-sim", "a-sim", codes.OK},
-		"named, and not there":            {two, false, "azure", "", codes.Unimplemented},
-		"named, and may come":             {two, true, "azure", "", codes.Unavailable},
-		"nobody":                          {nil, false, "", "", codes.Unimplemented},
-		"nobody yet":                      {nil, true, "", "", codes.Unavailable},
-		"none of two says so":             {map[string][]string{"sim": nil, "vm": nil}, false, "", "", codes.Unimplemented},
+		"lists the kind":                      {aws, false, "", "aws", codes.OK},
+		"lists the kind, others may register": {aws, true, "", "aws", codes.OK},
+		"only driver":                         {sim, false, "", "sim", codes.OK},
+		"only driver so far":                  {sim, true, "", "", codes.Unavailable},
+		"one of three lists the kind":         {two, false, "", "aws", codes.OK},
+		"two list the kind":                   {claimed, false, "", "", codes.FailedPrecondition},
+		"two list the kind, one is named":     {claimed, false, "AWS", "aws", codes.OK},
+		"named, another lists the kind":       {two, true, "a-sim", "a-sim", codes.OK},
+		"named, not registered":               {two, false, "azure", "", codes.Unimplemented},
+		"named, may register":                 {two, true, "azure", "", codes.Unavailable},
+		"no driver":                           {nil, false, "", "", codes.Unimplemented},
+		"no driver yet":                       {nil, true, "", "", codes.Unavailable},
+		"neither of two lists the kind":       {map[string][]string{"sim": nil, "vm": nil}, false, "", "", codes.Unimplemented},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := registry.New(registry.Options{MayGrow: tc.grows})
@@ -53,7 +53,7 @@ func TestMigrator(t *testing.T) {
 			}
 			got, d, err := r.Migrator("AWSMachineClass", tc.provider)
 			if got != tc.want || status.Code(err) != tc.code || (d != nil) != (tc.code == codes.OK) {
-				t.Errorf("%q, %v; want %q, %v", got, err, tc.want, tc.code)
+				t.Errorf("got %q, %v; want %q, %v", got, err, tc.want, tc.code)
 			}
 		})
 	}

@@ -1,11 +1,10 @@
-// Package registry chooses among several drivers by the provider of a MachineClass.
+// Package registry selects one of several drivers by the provider of a MachineClass.
 //
-// A [Registry] is itself a driver: it passes each request on to the driver that is registered under the
-// provider of the request's class. Drivers may be registered and removed while it is used, for
-// example those of other processes. A request for a provider without a driver fails with
-// Unavailable, so that nothing counts as gone.
+// A [Registry] is itself a driver: it passes each request to the driver that is registered under the provider of
+// the request's class. Drivers may be registered and removed while it is in use, for example those of other
+// processes. A request for a provider without a driver fails with Unavailable, so that no VM is considered gone.
 //
-// A [Kind] is a kind of driver that a program contains: its name, its flags, and how to open it.
+// A [Kind] is a kind of driver that a program contains: its name, its flags, and a function that opens it.
 package registry
 
 import (
@@ -23,35 +22,34 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// AnyProvider is the name of a driver that serves the classes of all providers that no other driver
-// serves, as a driver of MCM does.
+// AnyProvider is the name of a driver that serves the classes of all providers without a driver of their own, as a
+// driver of MCM does.
 const AnyProvider = ""
 
 // ErrTaken is the error for a name under which another driver is registered.
-var ErrTaken = errors.New("another driver is registered under this name")
+var ErrTaken = errors.New("another driver has this name")
 
 // Options configure a Registry. The zero value is valid.
 type Options struct {
-	// Decorate wraps each driver when it is registered, for example by package instrument.
-	// Nil means that they are not wrapped.
+	// Decorate wraps each driver when it is registered, for example with package instrument. If nil, drivers are
+	// not wrapped.
 	Decorate func(name string, d driver.Driver) driver.Driver
-	// Default is the name of the driver that serves the classes without a provider. Empty means that
-	// these are refused, unless a driver serves [AnyProvider].
+	// Default is the name of the driver for classes without a provider. If empty, such classes are rejected, unless
+	// a driver serves [AnyProvider].
 	Default string
-	// MayGrow says that drivers register of their own accord, such as those of other processes. What no
-	// driver does yet is then Unavailable instead of Unimplemented, and nothing goes to a driver
-	// because it is the only one yet.
+	// MayGrow states that further drivers may register, such as those of other processes. If no driver implements
+	// an operation, the error is then Unavailable instead of Unimplemented, and no request goes to a driver only
+	// because it is the only one so far.
 	MayGrow bool
 }
 
-// Registry is a set of drivers by name. Names are compared without case. Its methods may be called
-// concurrently. Make one with New. Methods that read are valid for a nil Registry, which serves all
-// providers and has no driver.
+// Registry is a set of drivers by name. Names are case-insensitive. Its methods may be called concurrently. Create
+// one with New. Methods that only read are valid for a nil Registry, which serves all providers and has no driver.
 type Registry struct {
 	options Options
 
 	mu        sync.RWMutex
-	drivers   map[string]*entry // by the name in lower case
+	drivers   map[string]*entry // by lower-case name
 	listeners map[*listener]struct{}
 }
 
@@ -76,15 +74,15 @@ func Only(name string, d driver.Driver) *Registry {
 	return r
 }
 
-// Register adds a driver for the classes whose provider is that name. [AnyProvider] is valid, too.
-// The error is ErrTaken if there is one of that name, which stays. remove removes the driver;
-// calls that have begun go on. It may be called several times.
+// Register adds a driver for the classes with that provider. [AnyProvider] is also valid. If a driver of that name
+// is registered, it stays, and the error is ErrTaken. remove removes the driver; calls in progress continue. remove
+// may be called several times.
 func (r *Registry) Register(name string, d driver.Driver) (remove func(), err error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	if d == nil {
-		return nil, fmt.Errorf("driver %q: is nil", name)
+		return nil, fmt.Errorf("driver %q is nil", name)
 	}
 	if r.options.Decorate != nil {
 		d = r.options.Decorate(name, d)
@@ -96,7 +94,7 @@ func (r *Registry) Register(name string, d driver.Driver) (remove func(), err er
 		return nil, fmt.Errorf("driver %q: %w", name, ErrTaken)
 	}
 	r.drivers[key] = added
-	r.tell(name)
+	r.notify(name)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -106,35 +104,35 @@ func (r *Registry) Register(name string, d driver.Driver) (remove func(), err er
 	}, nil
 }
 
-// CheckName returns an error for a name that no driver can have. Valid are AnyProvider, and names of
-// 1 to 63 letters, digits and "-", "_", "." that begin and end with a letter or a digit.
+// CheckName returns an error for an invalid name of a driver. Valid names are AnyProvider, and names of 1 to 63
+// letters, digits, "-", "_" and "." that start and end with a letter or a digit.
 func CheckName(text string) error {
 	if text == AnyProvider || validName.MatchString(text) {
 		return nil
 	}
-	return fmt.Errorf("driver %q: the name must have 1 to 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit", text)
+	return fmt.Errorf("invalid driver name %q; use 1 to 63 letters, digits, '-', '_' and '.', and start and end with a letter or digit", text)
 }
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
-// Announce says that a registered driver is there again, after a time in which it was Unavailable.
+// Announce notifies listeners that a registered driver is available again after it was Unavailable.
 func (r *Registry) Announce(name string) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if _, registered := r.drivers[strings.ToLower(name)]; registered {
-		r.tell(name)
+		r.notify(name)
 	}
 }
 
-// tell calls all listeners. The lock is held.
-func (r *Registry) tell(name string) {
+// notify calls all listeners. The caller holds the lock.
+func (r *Registry) notify(name string) {
 	for l := range r.listeners {
 		go l.registered(name)
 	}
 }
 
-// OnRegister calls a function, in a goroutine of its own, for each driver that is registered or announced
-// from now on, until stop is called.
+// OnRegister calls a function, in a separate goroutine, for each driver that is registered or announced from now
+// on, until stop is called.
 func (r *Registry) OnRegister(registered func(name string)) (stop func()) {
 	if r == nil {
 		return func() {}
@@ -150,7 +148,7 @@ func (r *Registry) OnRegister(registered func(name string)) (stop func()) {
 	}
 }
 
-// Names returns the names of the drivers in order. AnyProvider is none of them.
+// Names returns the sorted names of the drivers, without AnyProvider.
 func (r *Registry) Names() []string {
 	var names []string
 	for _, e := range r.entries() {
@@ -164,7 +162,7 @@ func (r *Registry) Names() []string {
 // Has reports whether a driver has exactly that name.
 func (r *Registry) Has(name string) bool { return slices.Contains(r.Names(), name) }
 
-// String says which drivers there are, for messages: `the driver "vm"`.
+// String lists the drivers for messages, for example: `the driver "vm"`.
 func (r *Registry) String() string {
 	var names []string
 	for _, name := range r.Names() {
@@ -184,7 +182,7 @@ func quoted(names []string) string {
 	}
 }
 
-// entries are the registered drivers by name.
+// entries returns the registered drivers, sorted by name.
 func (r *Registry) entries() []*entry {
 	if r == nil {
 		return nil
@@ -199,14 +197,14 @@ func (r *Registry) entries() []*entry {
 	return all
 }
 
-// Serves reports whether the driver of that name serves a class, if it is registered: whether the class
-// names it, or none.
+// Serves reports whether the driver of that name, if registered, serves a class. It does if the class names it or
+// has no provider.
 func Serves(name string, class *v1alpha1.MachineClass) bool {
 	return name == AnyProvider || class.Provider == "" || strings.EqualFold(class.Provider, name)
 }
 
-// Refusal returns why no driver serves a class; empty if one does. It is a sentence without the full
-// stop.
+// Refusal returns the reason why no driver serves a class, or an empty string if one does. It is a sentence without
+// a period.
 func (r *Registry) Refusal(class *v1alpha1.MachineClass) string {
 	if r == nil || r.find(class.Provider) != nil {
 		return ""
@@ -214,11 +212,11 @@ func (r *Registry) Refusal(class *v1alpha1.MachineClass) string {
 	if class.Provider == "" {
 		return fmt.Sprintf("MachineClass %q has no provider, and this manager has %s", class.Name, r)
 	}
-	return fmt.Sprintf("MachineClass %q is for the driver %q, and this manager has %s", class.Name, class.Provider, r)
+	return fmt.Sprintf("MachineClass %q is for driver %q, but this manager has %s", class.Name, class.Provider, r)
 }
 
-// Serving returns the driver of the classes of a provider, and the name under which it is registered; nil
-// if there is none. The provider is empty for classes that name none.
+// Serving returns the driver for the classes of a provider and the name under which it is registered, or nil if
+// there is none. The provider is empty for classes without a provider.
 func (r *Registry) Serving(provider string) (name string, d driver.Driver) {
 	e := r.find(provider)
 	if e == nil {
@@ -227,7 +225,7 @@ func (r *Registry) Serving(provider string) (name string, d driver.Driver) {
 	return e.name, e.driver
 }
 
-// find returns the driver for a provider; nil if there is none.
+// find returns the driver for a provider, or nil if there is none.
 func (r *Registry) find(provider string) *entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -246,7 +244,7 @@ func (r *Registry) find(provider string) *entry {
 	return nil
 }
 
-// For returns the driver of a class. The error has the code Unavailable: a driver may be registered later.
+// For returns the driver of a class. The error has the code Unavailable, because a driver may register later.
 func (r *Registry) For(class *v1alpha1.MachineClass) (driver.Driver, error) {
 	if e := r.find(class.Provider); e != nil {
 		return e.driver, nil

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// named answers with its own name.
+// named is a driver that returns its own name.
 type named struct {
 	driver.Driver
 	name string
@@ -28,7 +28,7 @@ func (d named) CreateMachine(context.Context, *driver.CreateMachineRequest) (*dr
 	return &driver.CreateMachineResponse{ProviderID: d.name}, nil
 }
 
-// able has optional abilities, too.
+// able also has optional interfaces.
 type able struct {
 	named
 	volumes  []string
@@ -58,7 +58,7 @@ func class(provider string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "small"}, Provider: provider}
 }
 
-// register registers drivers that answer with their names.
+// register registers drivers that return their names.
 func register(t *testing.T, r *registry.Registry, names ...string) (remove func()) {
 	t.Helper()
 	for _, name := range names {
@@ -70,30 +70,30 @@ func register(t *testing.T, r *registry.Registry, names ...string) (remove func(
 	return remove
 }
 
-// TestChoice: the provider of the class chooses, and the default need not be named.
+// TestChoice: the provider of the class selects the driver, and the default need not be named.
 func TestChoice(t *testing.T) {
 	cases := map[string]struct {
 		drivers  []string
-		standard string // the default
+		standard string // default driver
 		provider string
-		want     string // empty if none serves the class
+		want     string // driver that serves the class; empty if none does
 		refusal  string
 	}{
-		"the same":                        {[]string{"vm"}, "", "vm", "vm", ""},
-		"in capitals":                     {[]string{"aws"}, "", "AWS", "aws", ""},
-		"another":                         {[]string{"vm"}, "", "aws", "", `MachineClass "small" is for the driver "aws", and this manager has the driver "vm"`},
-		"none named, a default":           {[]string{"vm"}, "VM", "", "vm", ""},
-		"none named, no default":          {[]string{"vm"}, "", "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
-		"one of two":                      {[]string{"vm", "sim"}, "", "sim", "sim", ""},
-		"none of three":                   {[]string{"vm", "sim", "aws"}, "", "gcp", "", `MachineClass "small" is for the driver "gcp", and this manager has the drivers "aws", "sim" and "vm"`},
-		"none named, two there":           {[]string{"vm", "sim"}, "", "", "", `MachineClass "small" has no provider, and this manager has the drivers "sim" and "vm"`},
-		"none named, one is the default":  {[]string{"vm", "sim"}, "sim", "", "sim", ""},
-		"none named, the default is away": {[]string{"vm"}, "sim", "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
-		"MCM's way, and a default":        {[]string{"", "sim"}, "sim", "", "", ""},
-		"there is none":                   {nil, "", "vm", "", `MachineClass "small" is for the driver "vm", and this manager has no driver`},
-		"MCM's way":                       {[]string{""}, "", "aws", "", ""},
-		"MCM's way, none named":           {[]string{""}, "", "", "", ""},
-		"MCM's way, and another":          {[]string{"", "sim"}, "", "sim", "sim", ""},
+		"same name":                           {[]string{"vm"}, "", "vm", "vm", ""},
+		"upper case":                          {[]string{"aws"}, "", "AWS", "aws", ""},
+		"other driver":                        {[]string{"vm"}, "", "aws", "", `MachineClass "small" is for driver "aws", but this manager has the driver "vm"`},
+		"no provider, default":                {[]string{"vm"}, "VM", "", "vm", ""},
+		"no provider, no default":             {[]string{"vm"}, "", "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
+		"one of two":                          {[]string{"vm", "sim"}, "", "sim", "sim", ""},
+		"none of three":                       {[]string{"vm", "sim", "aws"}, "", "gcp", "", `MachineClass "small" is for driver "gcp", but this manager has the drivers "aws", "sim" and "vm"`},
+		"no provider, two drivers":            {[]string{"vm", "sim"}, "", "", "", `MachineClass "small" has no provider, and this manager has the drivers "sim" and "vm"`},
+		"no provider, one is the default":     {[]string{"vm", "sim"}, "sim", "", "sim", ""},
+		"no provider, default not registered": {[]string{"vm"}, "sim", "", "", `MachineClass "small" has no provider, and this manager has the driver "vm"`},
+		"any provider and a default":          {[]string{"", "sim"}, "sim", "", "", ""},
+		"no driver":                           {nil, "", "vm", "", `MachineClass "small" is for driver "vm", but this manager has no driver`},
+		"any provider":                        {[]string{""}, "", "aws", "", ""},
+		"any provider, class has none":        {[]string{""}, "", "", "", ""},
+		"any provider and another":            {[]string{"", "sim"}, "", "sim", "sim", ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -116,8 +116,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAsked: nothing is said about VMs while their driver is away. NotFound would have them
-// made twice, and Unimplemented believed to be gone.
+// TestNobodyIsAsked: while a driver is not registered, its calls fail with Unavailable. After NotFound, controllers
+// would create VMs a second time. After Unimplemented, they would consider VMs deleted.
 func TestNobodyIsAsked(t *testing.T) {
 	r, of, ctx := registry.New(registry.Options{}), class("gone"), t.Context()
 	register(t, r, "vm", "sim")
@@ -137,7 +137,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	}
 }
 
-// TestAbilities: each driver has its own.
+// TestAbilities: each driver has its own optional interfaces.
 func TestAbilities(t *testing.T) {
 	r := registry.New(registry.Options{})
 	register(t, r, "bare")
@@ -157,17 +157,17 @@ func TestAbilities(t *testing.T) {
 		t.Errorf("UpdateMachine of bare: %v, want Unimplemented", err)
 	}
 	if driver.SeparatesAPIGroups(r) {
-		t.Error("the registry separates API groups, although a driver does not")
+		t.Error("the registry separates API groups although one driver does not")
 	}
 	if !registry.SeparatesAPIGroups(r, class("able")) || registry.SeparatesAPIGroups(r, class("bare")) || registry.SeparatesAPIGroups(r, class("gone")) {
-		t.Error("able separates API groups, and no other does")
+		t.Error("only able should separate API groups")
 	}
 	if !registry.SeparatesAPIGroups(able{separate: true}, class("any")) {
-		t.Error("a driver that is no registry does")
+		t.Error("a driver that is not a registry should separate API groups")
 	}
 }
 
-// TestServing: a driver is found by the provider of its classes, with its name.
+// TestServing: Serving returns the driver for a provider and its name.
 func TestServing(t *testing.T) {
 	for provider, tc := range map[string]struct {
 		drivers []string
@@ -182,41 +182,42 @@ func TestServing(t *testing.T) {
 		r := registry.New(registry.Options{Default: "aws"})
 		register(t, r, tc.drivers...)
 		if name, d := r.Serving(provider); name != tc.name || (d != nil) != tc.served {
-			t.Errorf("%q of %q: %q, %v", provider, tc.drivers, name, d)
+			t.Errorf("Serving(%q) with drivers %q returned %q, %v", provider, tc.drivers, name, d)
 		}
 	}
 }
 
-// TestTwoOfOneName: the second is refused and the first stays; a removed one makes room.
+// TestTwoOfOneName: a second driver of the same name is rejected and the first stays. After its removal, the name
+// is free.
 func TestTwoOfOneName(t *testing.T) {
 	r := registry.New(registry.Options{})
 	remove := register(t, r, "aws")
 	if _, err := r.Register("AWS", named{name: "second"}); !errors.Is(err, registry.ErrTaken) {
-		t.Fatalf("answers %v, want ErrTaken", err)
+		t.Fatalf("Register returned %v, want ErrTaken", err)
 	}
 	remove()
 	register(t, r, "Aws")
-	remove() // again: it must not remove the new one
+	remove() // a second call must not remove the new driver
 	if got := r.Names(); !slices.Equal(got, []string{"Aws"}) {
-		t.Errorf("drivers %v", got)
+		t.Errorf("got drivers %v", got)
 	}
 	if _, err := r.Register("no driver", nil); err == nil {
-		t.Error("a nil driver is accepted")
+		t.Error("Register accepted a nil driver")
 	}
 	for _, name := range []string{"-", "a b", "vm,sim", strings.Repeat("a", 254), "ä"} {
 		if _, err := r.Register(name, named{}); err == nil {
-			t.Errorf("the name %q is accepted", name)
+			t.Errorf("Register accepted the name %q", name)
 		}
 	}
 }
 
-// TestOnRegister: whoever waits hears of a driver, until he stops.
+// TestOnRegister: listeners are notified of new drivers until they stop listening.
 func TestOnRegister(t *testing.T) {
 	r, heard := registry.New(registry.Options{}), make(chan string, 2)
 	stop := r.OnRegister(func(name string) { heard <- name })
 	register(t, r, "vm")
 	if got := <-heard; got != "vm" {
-		t.Errorf("heard of %q", got)
+		t.Errorf("got notifications for %q", got)
 	}
 	stop()
 	register(t, r, "sim")
@@ -224,35 +225,35 @@ func TestOnRegister(t *testing.T) {
 	defer another()
 	register(t, r, "aws")
 	if got := <-heard; got != "aws" {
-		t.Errorf("heard of %q after stop", got)
+		t.Errorf("got notifications for %q after stop", got)
 	}
 	r.Announce("unknown")
 	r.Announce("AWS")
 	if got := <-heard; got != "AWS" {
-		t.Errorf("heard of %q when one that is registered is there again", got)
+		t.Errorf("got notifications for %q after Announce", got)
 	}
 }
 
-// TestDecorate: each driver is wrapped, with its name.
+// TestDecorate: each driver is wrapped with its name.
 func TestDecorate(t *testing.T) {
 	r := registry.New(registry.Options{Decorate: func(name string, _ driver.Driver) driver.Driver { return named{name: "wrapped " + name} }})
 	register(t, r, "vm")
 	resp, err := r.CreateMachine(t.Context(), &driver.CreateMachineRequest{MachineClass: class("vm")})
 	if err != nil || resp.ProviderID != "wrapped vm" {
-		t.Errorf("answers %v, %v", resp, err)
+		t.Errorf("CreateMachine returned %v, %v", resp, err)
 	}
 }
 
-// TestNoRegistry: what has none checks no classes.
+// TestNoRegistry: a nil registry rejects no class and has no driver.
 func TestNoRegistry(t *testing.T) {
 	var r *registry.Registry
 	r.OnRegister(func(string) {})()
 	if r.Refusal(class("aws")) != "" || r.Has("aws") || len(r.Names()) > 0 {
-		t.Error("a nil registry refuses or has something")
+		t.Error("a nil registry rejects a class or has a driver")
 	}
 }
 
-// TestConcurrency: drivers come and go while they are used; for the race detector.
+// TestConcurrency: drivers are registered and removed while they are used. This is for the race detector.
 func TestConcurrency(t *testing.T) {
 	r := registry.New(registry.Options{})
 	var group sync.WaitGroup
@@ -272,7 +273,7 @@ func TestConcurrency(t *testing.T) {
 	group.Wait()
 }
 
-// TestKinds: what cannot be in one program is found before anything is opened.
+// TestKinds: conflicts between the drivers of a program are found before any driver is opened.
 func TestKinds(t *testing.T) {
 	open := func(context.Context, registry.Environment) (driver.Driver, error) { return named{}, nil }
 	adds := func(names ...string) func(*pflag.FlagSet) {
@@ -284,14 +285,14 @@ func TestKinds(t *testing.T) {
 	}
 	cases := map[string]struct {
 		kinds registry.Kinds
-		wrong string // what the error names; empty if there is none
+		wrong string // part of the error; empty if there is no error
 	}{
-		"two":              {registry.Kinds{{Name: "a", Open: open, Flags: adds("a-region")}, {Name: "b", Open: open, Flags: adds("b-region")}}, ""},
-		"of the same name": {registry.Kinds{{Name: "a", Open: open}, {Name: "A", Open: open}}, `driver "A"`},
-		"no name":          {registry.Kinds{{Name: "a b", Open: open}}, `driver "a b"`},
-		"no opener":        {registry.Kinds{{Name: "a"}}, `driver "a"`},
-		"the same flag":    {registry.Kinds{{Name: "a", Open: open, Flags: adds("region")}, {Name: "b", Open: open, Flags: adds("region")}}, "--region"},
-		"a flag of ours":   {registry.Kinds{{Name: "a", Open: open, Flags: adds("port")}}, "--port"},
+		"two kinds":           {registry.Kinds{{Name: "a", Open: open, Flags: adds("a-region")}, {Name: "b", Open: open, Flags: adds("b-region")}}, ""},
+		"same name":           {registry.Kinds{{Name: "a", Open: open}, {Name: "A", Open: open}}, `driver "A"`},
+		"invalid name":        {registry.Kinds{{Name: "a b", Open: open}}, `driver "a b"`},
+		"no opener":           {registry.Kinds{{Name: "a"}}, `driver "a"`},
+		"same flag":           {registry.Kinds{{Name: "a", Open: open, Flags: adds("region")}, {Name: "b", Open: open, Flags: adds("region")}}, "--region"},
+		"flag of the manager": {registry.Kinds{{Name: "a", Open: open, Flags: adds("port")}}, "--port"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -299,7 +300,7 @@ func TestKinds(t *testing.T) {
 			flags.Int("port", 0, "")
 			err := errors.Join(tc.kinds.Check(), tc.kinds.AddFlags(flags))
 			if (err == nil) != (tc.wrong == "") || err != nil && !strings.Contains(err.Error(), tc.wrong) {
-				t.Errorf("answers %v, want an error about %q", err, tc.wrong)
+				t.Errorf("got error %v, want an error about %q", err, tc.wrong)
 			}
 		})
 	}

@@ -16,27 +16,27 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 )
 
-// Agent is what the program on a node does that updates the node in place, as Gardener's node agent
-// does: once the node's condition InPlaceUpdate has the reason ReadyForUpdate, the node is not ready for
-// the time of the update, and then the label update-result tells how it ended.
+// Agent is the behavior of the program on a node that updates the node in place, such as Gardener's node agent.
+// Once the node's condition InPlaceUpdate has the reason ReadyForUpdate, the node is not ready for the duration of
+// the update. Afterwards, the label update-result contains the result.
 type Agent string
 
-// The agents. The zero value is none.
+// The agents. The zero value means that the node has no agent.
 const (
 	// AgentSucceeds updates the node.
 	AgentSucceeds = Agent(spec.AgentSucceed)
 	// AgentFails reports a failure with a reason.
 	AgentFails = Agent(spec.AgentFail)
-	// AgentIsSilent neither updates the node nor reports.
+	// AgentIsSilent neither updates the node nor reports a result.
 	AgentIsSilent = Agent(spec.AgentSilent)
-	// AgentDies has its node become Ready=Unknown for good.
+	// AgentDies makes the node permanently Ready=Unknown.
 	AgentDies = Agent(spec.AgentDie)
 )
 
-// agentPeriod is how often an agent looks at its node.
+// agentPeriod is the interval at which an agent checks its node.
 const agentPeriod = time.Second
 
-// agentReason is why updates of AgentFails fail.
+// agentReason is the reason for failed updates of AgentFails.
 const agentReason = "the simulated agent fails"
 
 func (k *kubelets) planUpdate(v VM) {
@@ -45,7 +45,7 @@ func (k *kubelets) planUpdate(v VM) {
 	}
 }
 
-// update has the agent look at its node, and begin or end an update.
+// update lets the agent check its node, and start or complete an update.
 func (k *kubelets) update(ctx context.Context, w nodeWriter, v VM) error {
 	node := &corev1.Node{}
 	if err := k.nodes.Get(ctx, client.ObjectKey{Name: v.NodeName}, node); err != nil {
@@ -66,8 +66,8 @@ func (k *kubelets) update(ctx context.Context, w nodeWriter, v VM) error {
 	return w.reportUpdate(ctx, v.NodeName, v.Node.Agent == AgentSucceeds)
 }
 
-// updateSince notes whether an update is under way, and returns whether it begins, and how long it has
-// been so.
+// updateSince records whether an update is in progress. It returns whether the update starts now and for how long
+// it has been running.
 func (k *kubelets) updateSince(vm string, may bool) (began bool, underway time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -83,7 +83,7 @@ func (k *kubelets) updateSince(vm string, may bool) (began bool, underway time.D
 	return false, time.Since(begin)
 }
 
-// reportUpdate tells how an update ended.
+// reportUpdate writes the result of an update to the node.
 func (w nodeWriter) reportUpdate(ctx context.Context, name string, successful bool) error {
 	metadata := map[string]any{"labels": map[string]string{v1alpha1.LabelKeyNodeUpdateResult: v1alpha1.LabelValueNodeUpdateSuccessful}}
 	if !successful {
@@ -92,7 +92,7 @@ func (w nodeWriter) reportUpdate(ctx context.Context, name string, successful bo
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("encoding the result for node %s: %w", name, err)
+		return fmt.Errorf("cannot encode the update result of node %s: %w", name, err)
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	return w.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))

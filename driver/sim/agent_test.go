@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// readyForUpdate has the node wait for its agent.
+// readyForUpdate marks the node as waiting for its agent.
 func readyForUpdate(t *testing.T, nodes *target, name string) {
 	t.Helper()
 	node := nodes.node(t, name)
@@ -56,16 +56,16 @@ func TestAgents(t *testing.T) {
 				after(30 * time.Second)
 				wantReady(t, nodes, "m", tc.during)
 				if got := nodes.node(t, "m").Labels[v1alpha1.LabelKeyNodeUpdateResult]; got != "" {
-					t.Errorf("result %q before the update is over", got)
+					t.Errorf("got result %q before the update is complete", got)
 				}
 				after(time.Hour)
 				wantReady(t, nodes, "m", tc.then)
 				node := nodes.node(t, "m")
 				if got := node.Labels[v1alpha1.LabelKeyNodeUpdateResult]; got != tc.result {
-					t.Errorf("result %q, want %q", got, tc.result)
+					t.Errorf("got result %q, want %q", got, tc.result)
 				}
 				if got := node.Annotations[v1alpha1.AnnotationKeyMachineUpdateFailedReason]; got != tc.reason {
-					t.Errorf("reason %q, want %q", got, tc.reason)
+					t.Errorf("got reason %q, want %q", got, tc.reason)
 				}
 			})
 		})
@@ -74,6 +74,6 @@ func TestAgents(t *testing.T) {
 
 func TestNoSuchAgent(t *testing.T) {
 	if _, err := sim.NewCloud(sim.CloudOptions{}).SetAgent("", "perhaps", 0); err == nil {
-		t.Error("an agent that does not exist is taken")
+		t.Error("SetAgent accepted an unknown agent")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestFacesAreApart: a machine of another API neither gets, nor sees, nor removes the VM of
-// a Machine with the same name and class.
+// TestFacesAreApart: a machine of another API group cannot create, find or delete the VM of a Machine with the same
+// name and class.
 func TestFacesAreApart(t *testing.T) {
 	d := New(Config{})
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
@@ -35,7 +35,7 @@ func TestFacesAreApart(t *testing.T) {
 	for of, want := range map[*v1alpha1.MachineClass]int{class: 1, other: 0} {
 		listed, err := d.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: of})
 		if err != nil || len(listed.MachineList) != want {
-			t.Errorf("apiGroup %q: lists %v, %v; want %d", driver.APIGroup(of), listed, err, want)
+			t.Errorf("API group %q: got list %v, %v; want %d VMs", driver.APIGroup(of), listed, err, want)
 		}
 	}
 }

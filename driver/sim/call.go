@@ -21,25 +21,24 @@ import (
 type call struct {
 	method Method
 	spec   spec.Spec
-	// namespace and name of the machine, and both as "namespace/name". Empty for calls
-	// without a machine.
+	// namespace and name of the machine, and both as "namespace/name". They are empty for calls without a machine.
 	namespace, name, key string
 	// id is the machine's provider ID, if it has one.
 	id string
-	// account that the Secret leads to.
+	// account is the account that the Secret names.
 	account string
-	// begun is the pool where the VM's creation began; empty if that is not known, or was in
-	// another account.
+	// begun is the pool where the VM's creation started. It is empty if the pool is unknown, or if the creation
+	// started in another account.
 	begun string
 }
 
-// owner selects the VMs that belong to the class.
+// owner returns the owner of the VMs that belong to the class.
 func (c call) owner() owner {
 	return owner{account: c.account, pool: c.spec.Pool, apiGroup: c.spec.APIGroup, tags: c.spec.Tags}
 }
 
-// created selects the VMs that CreateMachine may have made for the machine: the class may have been
-// edited since.
+// created returns the owner of VMs that CreateMachine may have created for the machine. The class may have been
+// edited since then.
 func (c call) created() owner {
 	switch {
 	case c.id != "":
@@ -50,11 +49,11 @@ func (c call) created() owner {
 	return c.owner()
 }
 
-// location is where VMs of a pool are.
+// location returns the location of the VMs in a pool.
 func (c call) location(pool string) string { return c.account + "/" + pool }
 
 const (
-	// accountKey is the key of the Secret that names the account.
+	// accountKey is the key in the Secret that names the account.
 	accountKey     = "account"
 	defaultAccount = "default"
 )
@@ -66,20 +65,20 @@ func accountOf(secret *corev1.Secret) string {
 	return string(secret.Data[accountKey])
 }
 
-// vm names the VM for people.
+// vm returns a name of the VM for messages.
 func (c call) vm() string { return cmp.Or(c.id, c.key) }
 
-// machineCall parses a request for a machine and carries the call out.
+// machineCall parses a request for a machine and executes the call.
 func machineCall[Response any](ctx context.Context, d *Driver, method Method, req request, effect func(call) (*Response, error)) (*Response, error) {
 	c, err := parse(req)
 	c.method = method
 	if err != nil {
-		return nil, d.answer(method, c.key, err)
+		return nil, d.record(method, c.key, err)
 	}
 	return run(ctx, d, c, effect)
 }
 
-// request is what the requests for machines have in common.
+// request contains the fields that all requests for machines have.
 type request struct {
 	machine *v1alpha1.Machine
 	class   *v1alpha1.MachineClass
@@ -106,16 +105,16 @@ func parse(req request) (call, error) {
 	return c, err
 }
 
-// classCall parses a request for a class and carries the call out.
+// classCall parses a request for a class and executes the call.
 func classCall[Response any](ctx context.Context, d *Driver, method Method, class *v1alpha1.MachineClass, secret *corev1.Secret, effect func(call) (*Response, error)) (*Response, error) {
 	parsed, err := spec.Parse(class)
 	if err != nil {
-		return nil, d.answer(method, "", err)
+		return nil, d.record(method, "", err)
 	}
 	return run(ctx, d, call{method: method, spec: parsed, account: accountOf(secret)}, effect)
 }
 
-// run carries a call out. Of all errors, only Uninitialized comes with a response.
+// run executes a call. Of all errors, only Uninitialized comes with a response.
 func run[Response any](ctx context.Context, d *Driver, c call, effect func(call) (*Response, error)) (*Response, error) {
 	var resp *Response
 	err := d.do(ctx, c, func() (err error) {
@@ -128,33 +127,33 @@ func run[Response any](ctx context.Context, d *Driver, c call, effect func(call)
 	return resp, err
 }
 
-// do waits for the latency of a call, applies a fault, calls effect, and answers.
+// do waits for the latency of a call, applies a fault, calls effect, and records the result.
 func (d *Driver) do(ctx context.Context, c call, effect func() error) error {
 	if err := d.sleep(ctx, d.jittered(c, "latency", c.spec.Latency)); err != nil {
-		return d.answer(c.method, c.key, err)
+		return d.record(c.method, c.key, err)
 	}
 	if c.spec.Script.Out(c.spec.Zone, c.key != "") {
-		return d.answer(c.method, c.key, status.Error(codes.Unavailable, "simulated outage"))
+		return d.record(c.method, c.key, status.Error(codes.Unavailable, "simulated outage"))
 	}
 	fault, err := d.cloud.faults.next(c)
 	if fault == nil {
-		return d.answer(c.method, c.key, effect())
+		return d.record(c.method, c.key, effect())
 	}
 	if fault.LostAnswer {
-		// A call that would have failed anyway is answered with its own error.
+		// A call that fails anyway returns its own error.
 		if own := effect(); own != nil {
-			return d.answer(c.method, c.key, own)
+			return d.record(c.method, c.key, own)
 		}
 	}
 	if fault.Hang {
 		<-ctx.Done()
 		err = contextError(ctx)
 	}
-	return d.answer(c.method, c.key, err)
+	return d.record(c.method, c.key, err)
 }
 
-// answer records the answer of a call in the journal.
-func (d *Driver) answer(method Method, key string, err error) error {
+// record records the result of a call in the journal.
+func (d *Driver) record(method Method, key string, err error) error {
 	entry := Entry{Machine: key, Method: method, Code: status.Code(err).String()}
 	failure := d.cloud.locked(func() error { return d.cloud.store.add(change{Entry: entry}) })
 	if err != nil {
@@ -178,7 +177,7 @@ func (d *Driver) sleep(ctx context.Context, duration time.Duration) error {
 	}
 }
 
-// jittered changes a duration by a factor that depends on the seed.
+// jittered varies a duration by a factor that depends on the seed.
 func (d *Driver) jittered(c call, what string, duration time.Duration) time.Duration {
 	if duration == 0 || c.spec.Jitter == 0 && c.spec.Distribution == dice.Uniform {
 		return duration

@@ -19,12 +19,12 @@ import (
 
 // CloudOptions configure a [Cloud].
 type CloudOptions struct {
-	// Seed of all random decisions. Zero is a seed like any other.
+	// Seed of all random decisions. Zero is a valid seed.
 	Seed uint64
 }
 
-// Cloud is a simulated provider: VMs, a journal and faults. It may be used concurrently,
-// and by several drivers. Make it with [NewCloud] or [OpenCloud].
+// Cloud is a simulated provider with VMs, a journal and faults. Several goroutines and drivers may use it
+// concurrently. Create it with [NewCloud] or [OpenCloud].
 type Cloud struct {
 	seed   uint64
 	store  *store
@@ -34,17 +34,16 @@ type Cloud struct {
 	listeners map[*kubelets]struct{}
 }
 
-// NewCloud returns an empty cloud in memory. Its journal keeps at least the newest 90,000
-// entries.
+// NewCloud returns an empty cloud in memory. Its journal keeps at least the latest 90,000 entries.
 func NewCloud(options CloudOptions) *Cloud { return newCloud(newStore(), options) }
 
-// OpenCloud returns the cloud in a directory, and creates it if there is none. Several
-// processes, and several handles of one process, may use it at the same time. Faults
-// belong to the handle. Close it after use.
+// OpenCloud returns the cloud that is stored in a directory, and creates the cloud if it does not exist. Several
+// processes, and several handles of one process, may use it at the same time. Faults belong to the handle. Close
+// the cloud after use.
 func OpenCloud(dir string, options CloudOptions) (*Cloud, error) {
 	store, err := openStore(dir)
 	if err != nil {
-		return nil, fmt.Errorf("opening simulated cloud: %w", err)
+		return nil, fmt.Errorf("cannot open simulated cloud: %w", err)
 	}
 	return newCloud(store, options), nil
 }
@@ -53,18 +52,17 @@ func newCloud(s *store, options CloudOptions) *Cloud {
 	return &Cloud{seed: options.Seed, store: s, faults: faults{seed: options.Seed}, listeners: map[*kubelets]struct{}{}}
 }
 
-// Close releases the file of a cloud in a directory. The VMs stay. The cloud must
-// not be used afterwards. A cloud in memory has nothing to close.
+// Close releases the file of a cloud in a directory. The VMs stay. Do not use the cloud afterwards. Closing a cloud
+// in memory has no effect.
 func (c *Cloud) Close() error { return c.store.close() }
 
 // Fail adds a fault.
 func (c *Cloud) Fail(f Fault) { c.faults.add(f) }
 
-// ClearFaults removes all faults. Calls that hang already are not released.
+// ClearFaults removes all faults. Calls that already hang are not released.
 func (c *Cloud) ClearFaults() { c.faults.clear() }
 
-// VMs returns all VMs, sorted by provider ID. VMs whose deletion has not ended are
-// included.
+// VMs returns all VMs, sorted by provider ID, including VMs whose deletion is not complete.
 func (c *Cloud) VMs() ([]VM, error) {
 	var vms []VM
 	err := c.locked(func() error {
@@ -84,10 +82,10 @@ func (c *Cloud) Journal() ([]Entry, error) {
 	return entries, err
 }
 
-// Add creates a VM without a call of the driver: a second one of a machine, an orphan, one of
-// another cluster, or one that had vanished. Of v, Namespace (default "default"), Machine, Account, Pool,
-// Tags and Node are used, and the ProviderID if it is not empty. The VM is initialised, and
-// visible at once. Add returns the VM with its provider ID.
+// Add creates a VM without a call of the driver, for example a second VM of a machine, an orphan, a VM of another
+// cluster, or a VM that had vanished. It uses the fields Namespace (default "default"), Machine, Account, Pool,
+// Tags and Node of v, and ProviderID if that is not empty. The VM is initialized and immediately visible. Add
+// returns the VM with its provider ID.
 func (c *Cloud) Add(v VM) (VM, error) {
 	if v.Namespace == "" {
 		v.Namespace = defaultNamespace
@@ -106,14 +104,14 @@ func (c *Cloud) Add(v VM) (VM, error) {
 	return v, err
 }
 
-// Vanish removes the VMs of all machines that pattern selects (see Fault.Machine), as if
-// they were lost, and returns their number. A driver that runs on this handle turns their
-// nodes to Ready=Unknown, as the node lifecycle controller does.
+// Vanish removes the VMs of all machines that match pattern (see Fault.Machine), as if they were lost, and returns
+// their number. A driver that runs on this handle sets their nodes to Ready=Unknown, as the node lifecycle
+// controller does.
 func (c *Cloud) Vanish(pattern string) (int, error) {
 	return c.vanish(func() []VM { return c.selected(pattern) })
 }
 
-// vanish is Vanish for the VMs that are chosen under the lock.
+// vanish removes the VMs that chosen returns. chosen is called with the store locked.
 func (c *Cloud) vanish(chosen func() []VM) (int, error) {
 	var gone []VM
 	err := c.locked(func() error {
@@ -131,7 +129,7 @@ func (c *Cloud) vanish(chosen func() []VM) (int, error) {
 	return len(gone), err
 }
 
-// Move moves all VMs of an account to another one, as if the infrastructure was restored elsewhere.
+// Move moves all VMs of an account to another account, as if the infrastructure had been restored elsewhere.
 func (c *Cloud) Move(from, to string) error {
 	return c.locked(func() error {
 		for _, v := range c.selected("") {
@@ -147,9 +145,9 @@ func (c *Cloud) Move(from, to string) error {
 	})
 }
 
-// SetNodeReady sets the Ready condition of the nodes of all machines that pattern selects
-// (see Fault.Machine). Drivers that run on this handle write it at once; nodes that have
-// not joined yet are not affected. It returns how many VMs were selected.
+// SetNodeReady sets the Ready condition of the nodes of all machines that match pattern (see Fault.Machine).
+// Drivers that run on this handle write it immediately; nodes that have not joined yet are not affected. It returns
+// the number of selected VMs.
 func (c *Cloud) SetNodeReady(pattern string, ready corev1.ConditionStatus) (int, error) {
 	var vms []VM
 	err := c.locked(func() error {
@@ -162,11 +160,11 @@ func (c *Cloud) SetNodeReady(pattern string, ready corev1.ConditionStatus) (int,
 	return len(vms), err
 }
 
-// SetAgent replaces the agents of all machines that pattern selects (see Fault.Machine) and that become
-// nodes. An update that is under way goes on with the new agent. It returns how many VMs were selected.
+// SetAgent replaces the agents of all machines that match pattern (see Fault.Machine) and that become nodes. An
+// update in progress continues with the new agent. It returns the number of selected VMs.
 func (c *Cloud) SetAgent(pattern string, agent Agent, updateTime time.Duration) (int, error) {
 	if !spec.Agent(agent).Valid() {
-		return 0, fmt.Errorf("there is no agent %q", agent)
+		return 0, fmt.Errorf("unknown agent %q", agent)
 	}
 	var vms []VM
 	err := c.locked(func() error {
@@ -189,12 +187,12 @@ func (c *Cloud) SetAgent(pattern string, agent Agent, updateTime time.Duration) 
 	return len(vms), err
 }
 
-// SetZones replaces the zones of the cloud. VMs in other zones stay. A new cloud has no
-// zones. A zone has to be a valid value of a label.
+// SetZones replaces the zones of the cloud. VMs in other zones stay. A new cloud has no zones. A zone must be a
+// valid label value.
 func (c *Cloud) SetZones(names ...string) error {
 	for _, name := range names {
 		if !spec.IsZone(name) {
-			return fmt.Errorf("%q cannot be a zone", name)
+			return fmt.Errorf("invalid zone %q: must be a valid label value", name)
 		}
 	}
 	zones := slices.AppendSeq([]string{}, slices.Values(slices.Compact(slices.Sorted(slices.Values(names)))))
@@ -223,7 +221,7 @@ func (c *Cloud) listen(k *kubelets) (stop func()) {
 	}
 }
 
-// notify calls plan for the kubelets of each driver that runs, if v becomes a node.
+// notify calls plan for the kubelets of each running driver if v becomes a node.
 func (c *Cloud) notify(v VM, plan func(*kubelets, VM)) {
 	if v.Node == nil {
 		return
@@ -235,8 +233,8 @@ func (c *Cloud) notify(v VM, plan func(*kubelets, VM)) {
 	}
 }
 
-// locked runs f with exclusive access to the store. Its errors have a code, Internal for
-// those of the store.
+// locked runs f with exclusive access to the store. Its errors have a code, which is Internal for errors of the
+// store.
 func (c *Cloud) locked(f func() error) error {
 	unlock, err := c.store.lock()
 	if err == nil {
@@ -251,11 +249,11 @@ func (c *Cloud) locked(f func() error) error {
 	return err
 }
 
-// limits are how many VMs may be in the pool and in the zone of a new one.
+// limits are the maximum numbers of VMs in a pool and in a zone.
 type limits struct{ pool, zone int }
 
-// create creates a VM, or finds the one that was created before. It returns the VM and
-// whether it is new. A limit of zero is none.
+// create creates a VM or returns the existing one, and reports whether the VM is new. A limit of zero means no
+// limit.
 func (c *Cloud) create(want VM, limit limits) (v VM, made bool, err error) {
 	err = c.locked(func() error {
 		if vms := c.ofMachine(want.key(), want.account()); len(vms) > 0 {
@@ -263,7 +261,7 @@ func (c *Cloud) create(want VM, limit limits) (v VM, made bool, err error) {
 			return c.adopt(vms, want)
 		}
 		if want.Zone != "" && !slices.Contains(c.store.zones, want.Zone) {
-			return status.Error(codes.FailedPrecondition, fmt.Sprintf("there is no zone %q (zones: %s)", want.Zone, strings.Join(c.store.zones, ", ")))
+			return status.Error(codes.FailedPrecondition, fmt.Sprintf("zone %q does not exist (zones: %s)", want.Zone, strings.Join(c.store.zones, ", ")))
 		}
 		if used := c.store.inPool[want.Pool]; limit.pool > 0 && used >= limit.pool {
 			return status.Error(codes.ResourceExhausted, fmt.Sprintf("pool %s is full: %d of %d VMs exist", want.Pool, used, limit.pool))
@@ -277,21 +275,21 @@ func (c *Cloud) create(want VM, limit limits) (v VM, made bool, err error) {
 	return v, made && err == nil, err
 }
 
-// adopt returns an error unless a machine has one VM, which is what is wanted.
+// adopt returns an error unless the machine has exactly one VM and that VM fits the request.
 func (c *Cloud) adopt(vms []VM, want VM) error {
 	v := vms[0]
 	switch {
 	case len(vms) > 1:
-		return status.Error(codes.FailedPrecondition, fmt.Sprintf("there are %d VMs for %s", len(vms), v.key()))
+		return status.Error(codes.FailedPrecondition, fmt.Sprintf("%s has %d VMs", v.key(), len(vms)))
 	case !fits(v, want):
-		return status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with another pool, other tags, in another zone or of another API", v.ProviderID))
+		return status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with a different pool, tags, zone or API group", v.ProviderID))
 	case !v.GoneAt.IsZero():
 		return status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", v.ProviderID))
 	}
 	return c.store.add(change{Entry: effectOn(v, Adopted)})
 }
 
-// find returns the one VM that a call is about.
+// find returns the VM of a call.
 func (c *Cloud) find(call call) (v VM, err error) {
 	err = c.locked(func() error {
 		vms := c.candidates(call)
@@ -300,19 +298,18 @@ func (c *Cloud) find(call call) (v VM, err error) {
 		}
 		switch len(vms) {
 		case 0:
-			return status.Error(codes.NotFound, "no VM for "+call.vm())
+			return status.Error(codes.NotFound, "found no VM for "+call.vm())
 		case 1:
 			v = vms[0]
 			return nil
 		default:
-			return status.Error(codes.OutOfRange, fmt.Sprintf("there are %d VMs for %s", len(vms), call.vm()))
+			return status.Error(codes.OutOfRange, fmt.Sprintf("found %d VMs for %s, want one", len(vms), call.vm()))
 		}
 	})
 	return v, err
 }
 
-// remove deletes all VMs that a call is about, after its delay if that is not zero, and returns
-// them.
+// remove deletes all VMs of a call, after the deletion delay if there is one, and returns them.
 func (c *Cloud) remove(call call) (vms []VM, err error) {
 	err = c.locked(func() (err error) {
 		vms = c.candidates(call)
@@ -330,13 +327,13 @@ func (c *Cloud) remove(call call) (vms []VM, err error) {
 	return vms, err
 }
 
-// list returns the visible VMs that o owns.
+// list returns the visible VMs that belong to o.
 func (c *Cloud) list(o owner) ([]VM, error) {
 	vms, err := c.VMs()
 	return visible(o.own(vms)), err
 }
 
-// change applies f, which may be nil, to a VM, if the VM still exists.
+// change applies f to a VM if the VM still exists. f may be nil.
 func (c *Cloud) change(id string, f func(*VM)) (v VM, exists bool, err error) {
 	err = c.locked(func() error {
 		vms := c.store.get(id)
@@ -352,10 +349,10 @@ func (c *Cloud) change(id string, f func(*VM)) (v VM, exists bool, err error) {
 	return v, exists, err
 }
 
-// The methods below need the store locked.
+// The methods below require the store to be locked.
 
-// candidates returns the VMs that a call is about: those of its owner that have the ID or, if
-// there is none, that are of the machine.
+// candidates returns the VMs of a call: those of its owner that have the ID or, if the machine has no ID, those of
+// the machine.
 func (c *Cloud) candidates(call call) []VM {
 	if call.id != "" {
 		return call.created().own(c.store.get(call.id))
@@ -368,14 +365,13 @@ func (c *Cloud) ofMachine(key, account string) []VM {
 	return slices.DeleteFunc(vms, func(v VM) bool { return v.account() != account })
 }
 
-// selected returns the VMs of all machines that pattern selects, see Fault.Machine.
+// selected returns the VMs of all machines that match pattern, see Fault.Machine.
 func (c *Cloud) selected(pattern string) []VM {
 	vms := c.store.get(slices.Sorted(maps.Keys(c.store.vms))...)
 	return slices.DeleteFunc(vms, func(v VM) bool { return !names.Matches(pattern, v.key()) })
 }
 
-// expire removes the VMs whose delayed deletion has ended. A cloud has no process of its own
-// that would do so.
+// expire removes the VMs whose delayed deletion is complete. A cloud has no background process for this.
 func (c *Cloud) expire() error {
 	var problems []error
 	for _, v := range c.store.get(slices.Sorted(maps.Keys(c.store.deleting))...) {
@@ -386,7 +382,7 @@ func (c *Cloud) expire() error {
 	return errors.Join(problems...)
 }
 
-// make stores a new VM, with a provider ID unless it has one.
+// make stores a new VM. It generates a provider ID if the VM has none.
 func (c *Cloud) make(effect Effect, v *VM) error {
 	if v.ProviderID == "" {
 		v.ProviderID = names.ProviderID(c.seed, v.key(), c.store.made[v.key()]+1)
@@ -398,7 +394,7 @@ func (c *Cloud) unmake(effect Effect, v VM) error {
 	return c.store.add(change{Entry: effectOn(v, effect)})
 }
 
-// visible returns the VMs that are found by name and listed.
+// visible returns the VMs that can be found by name and are listed.
 func visible(vms []VM) []VM {
 	return slices.DeleteFunc(vms, func(v VM) bool { return time.Now().Before(v.VisibleAt) })
 }

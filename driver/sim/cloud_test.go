@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// clouds returns one cloud of each kind.
+// clouds returns a cloud in memory and a cloud in a directory.
 func clouds(t *testing.T) map[string]*sim.Cloud {
 	t.Helper()
 	return map[string]*sim.Cloud{
@@ -43,7 +43,7 @@ func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
 	tests := map[string][]*sim.Cloud{
 		"memory":          {memory, memory},
 		"one handle":      {openCloud(t, t.TempDir())},
-		"handles of many": {openCloud(t, dir), openCloud(t, dir), openCloud(t, dir)},
+		"several handles": {openCloud(t, dir), openCloud(t, dir), openCloud(t, dir)},
 	}
 	for name, handles := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -66,15 +66,15 @@ func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
 			wg.Wait()
 			for _, id := range ids {
 				if id != ids[0] {
-					t.Fatalf("two VMs: %s and %s", ids[0], id)
+					t.Fatalf("got two VMs: %s and %s", ids[0], id)
 				}
 			}
 			for _, w := range drivers {
 				if vms := w.vms(); len(vms) != 1 {
-					t.Errorf("%d VMs exist, want 1", len(vms))
+					t.Errorf("got %d VMs, want 1", len(vms))
 				}
 				if h := w.histories()["ns/m"]; h.MostAtOnce != 1 || h.Calls[sim.CreateMachine] != 50 {
-					t.Errorf("history is %+v", h)
+					t.Errorf("got history %+v", h)
 				}
 			}
 		})
@@ -101,17 +101,17 @@ func TestCloudInADirectorySurvives(t *testing.T) {
 		t.Errorf("VMs before and after (-before +after):\n%s", diff)
 	}
 	if got := w.mustCreate("stays").ProviderID; got != id {
-		t.Errorf("the VM was not adopted: %s, want %s", got, id)
+		t.Errorf("got VM %s, want the existing VM %s", got, id)
 	}
 	if got := w.mustCreate("gone").ProviderID; !strings.HasPrefix(got, "sim:///ns/gone/2-") {
-		t.Errorf("the second VM of a name has ID %s", got)
+		t.Errorf("got ID %s for the second VM of a name", got)
 	}
 	if got := len(w.histories()["ns/gone"].ProviderIDs); got != 2 {
-		t.Errorf("the journal tells of %d VMs, want 2", got)
+		t.Errorf("journal contains %d VMs, want 2", got)
 	}
 }
 
-// TestJournalWhoseLastLineIsCutOff: its writer was killed, the rest counts.
+// TestJournalWhoseLastLineIsCutOff: if the writer was killed within a line, all other lines are used.
 func TestJournalWhoseLastLineIsCutOff(t *testing.T) {
 	dir := t.TempDir()
 	w := newTestDriver(t, sim.Config{Cloud: openCloud(t, dir)}, nil)
@@ -135,19 +135,19 @@ func TestFiveThousandVMs(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, object{"capacity": count})
 	forEach(t, count, func(name string) error { _, err := w.create(name); return err })
 	if list := w.list(); len(list) != count {
-		t.Errorf("%d VMs in the list, want %d", len(list), count)
+		t.Errorf("got %d VMs in the list, want %d", len(list), count)
 	}
 	_, err := w.create("one-more")
 	wantCode(t, err, codes.ResourceExhausted)
 	forEach(t, count, func(name string) error { _, err := w.status(name, ""); return err })
 	forEach(t, count, func(name string) error { return w.remove(name, "") })
 	if vms := w.vms(); len(vms) != 0 {
-		t.Errorf("%d VMs are left", len(vms))
+		t.Errorf("%d VMs still exist", len(vms))
 	}
 	histories := w.histories()
 	delete(histories, "ns/one-more")
 	if len(histories) != count {
-		t.Errorf("%d machines in the journal, want %d", len(histories), count)
+		t.Errorf("got %d machines in the journal, want %d", len(histories), count)
 	}
 	for m, h := range histories {
 		if h.MostAtOnce != 1 || len(h.ProviderIDs) != 1 || h.Left != 0 {
@@ -156,7 +156,7 @@ func TestFiveThousandVMs(t *testing.T) {
 	}
 }
 
-// forEach calls f for the names of count machines, fifty at a time.
+// forEach calls f with the names of count machines, fifty calls at a time.
 func forEach(t *testing.T, count int, f func(name string) error) {
 	var wg sync.WaitGroup
 	for part := range 50 {

@@ -23,7 +23,7 @@ func conformingClass(spec string) *v1alpha1.MachineClass {
 }
 
 func TestConformance(t *testing.T) {
-	for name, initialize := range map[string]bool{"initialised": false, "with initialisation": true} {
+	for name, initialize := range map[string]bool{"initialized": false, "with initialization": true} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T) conformance.Provider { return conforming(t, initialize) })
 		})

@@ -23,7 +23,7 @@ func TestDelays(t *testing.T) {
 		_, err = w.status("m", id)
 		wantCode(t, err, codes.OK)
 		if again := w.mustCreate("m").ProviderID; again != id {
-			t.Error("an invisible VM was made a second time")
+			t.Error("an invisible VM was created a second time")
 		}
 		if list := w.list(); len(list) != 0 {
 			t.Errorf("an invisible VM is listed: %v", list)
@@ -45,10 +45,10 @@ func TestDelays(t *testing.T) {
 		_, err = w.status("m", id)
 		wantCode(t, err, codes.NotFound)
 		if len(w.list()) != 0 || len(w.vms()) != 0 {
-			t.Error("the VM is still there after its delay")
+			t.Error("the VM still exists after its deletion delay")
 		}
 		if h := w.histories()["ns/m"]; h.MostAtOnce != 1 || h.Left != 0 {
-			t.Errorf("history: %+v", h)
+			t.Errorf("got history %+v", h)
 		}
 	})
 }
@@ -78,15 +78,15 @@ func TestJitter(t *testing.T) {
 			name := fmt.Sprintf("m-%d", i)
 			d := took(7, name)
 			if d < 5*time.Second || d > 15*time.Second {
-				t.Errorf("latency %s is off by more than half", d)
+				t.Errorf("latency %s differs by more than half", d)
 			}
 			if d != took(7, name) {
-				t.Error("the same seed gives another latency")
+				t.Error("the same seed results in a different latency")
 			}
 			seen[d] = true
 		}
 		if len(seen) < 15 {
-			t.Errorf("only %d different latencies of 20", len(seen))
+			t.Errorf("got only %d different latencies of 20", len(seen))
 		}
 	})
 }
@@ -108,7 +108,7 @@ func TestDistribution(t *testing.T) {
 			}
 		}
 		if slow < 4 || slow > 20 {
-			t.Errorf("%d of 200 calls were slow", slow)
+			t.Errorf("got %d slow calls of 200", slow)
 		}
 	})
 }

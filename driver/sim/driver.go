@@ -15,29 +15,27 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Config configures a [Driver]. The zero value is a driver with an empty cloud in memory,
-// whose VMs never become nodes.
+// Config configures a [Driver]. The zero value configures a driver with an empty cloud in memory whose VMs never
+// become nodes.
 type Config struct {
-	// Cloud has the VMs. Nil means a new one in memory.
+	// Cloud contains the VMs. If nil, a new cloud in memory is used.
 	Cloud *Cloud
-	// Seed of that new cloud, see CloudOptions. It is ignored if Cloud is set.
+	// Seed of the new cloud, see CloudOptions. It is ignored if Cloud is set.
 	Seed uint64
-	// Nodes writes Nodes and, see HeartbeatInterval, Leases to the target cluster. It
-	// needs no cache, since only agents read, once a second. Nil means that VMs never become nodes.
+	// Nodes writes Nodes to the target cluster and, if HeartbeatInterval is set, also Leases. It does not need a
+	// cache, since only agents read, once a second. If nil, VMs never become nodes.
 	Nodes client.Client
-	// HeartbeatInterval is the time between two renewals of a node's Lease in
-	// kube-node-lease; kubelets use 10s. Zero means that Leases are never renewed: a
-	// node lifecycle controller would turn the nodes to Ready=Unknown.
+	// HeartbeatInterval is the interval at which a node's Lease in kube-node-lease is renewed; kubelets use 10s. If
+	// zero, Leases are never renewed, and a node lifecycle controller would set the nodes to Ready=Unknown.
 	HeartbeatInterval time.Duration
-	// RequireInitialize has GetMachineStatus answer Uninitialized until
-	// InitializeMachine was called for the VM. Otherwise InitializeMachine answers
-	// Unimplemented.
+	// RequireInitialize makes GetMachineStatus return Uninitialized until InitializeMachine has been called for the
+	// VM. If false, InitializeMachine returns Unimplemented.
 	RequireInitialize bool
 }
 
-// Driver is the simulated driver. It also implements driver.Initializer,
-// driver.VolumeIdentifier, driver.FailureDomains, driver.Locator, driver.Updater and driver.ClassMigrator. Make it with
-// [New]. Nodes join only while Start runs. All methods may be called concurrently.
+// Driver is the simulated driver. It also implements driver.Initializer, driver.VolumeIdentifier,
+// driver.FailureDomains, driver.Locator, driver.Updater and driver.ClassMigrator. Create it with [New]. Nodes join
+// only while Start runs. All methods may be called concurrently.
 type Driver struct {
 	config Config
 	cloud  *Cloud
@@ -69,18 +67,17 @@ func New(config Config) *Driver {
 	return d
 }
 
-// Start runs the kubelets: nodes join, flap and renew their Leases until ctx ends. VMs
-// that have not joined by then do so in the next Start, even in another process. Start
-// returns when the last write has ended; its error is nil unless the cloud could not be
-// read. It logs to the logger of ctx. It must not run twice at the same time on one
-// driver.
+// Start runs the kubelets: nodes join, flap and renew their Leases until ctx is done. VMs that have not joined by
+// then join during the next Start, even in another process. Start returns when the last write is complete. It
+// returns an error only if the cloud cannot be read. It logs to the logger of ctx. It must not run twice at the
+// same time on one driver.
 func (d *Driver) Start(ctx context.Context) error {
 	if d.kubelets == nil {
 		<-ctx.Done()
 		return nil
 	}
 	d.kubelets.start()
-	// Listening comes first: what is planned twice is done once.
+	// Listen first: a job that is planned twice is executed once.
 	defer d.cloud.listen(d.kubelets)()
 	vms, err := d.cloud.VMs()
 	if err != nil {
@@ -95,8 +92,8 @@ func (d *Driver) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection tells a controller-runtime manager to call Start in the leader only:
-// two processes would write every node twice.
+// NeedLeaderElection makes a controller-runtime manager call Start only in the leader, because two processes would
+// write every node twice.
 func (d *Driver) NeedLeaderElection() bool { return true }
 
 // Cloud returns the cloud of the driver.
@@ -116,8 +113,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	})
 }
 
-// DeleteMachine implements driver.Driver. After its answer the VM's node is not written
-// any more.
+// DeleteMachine implements driver.Driver. After it has returned, the VM's node is no longer written.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
 	return machineCall(ctx, d, DeleteMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.DeleteMachineResponse, error) {
 		vms, err := d.cloud.remove(c)
@@ -140,7 +136,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 	return machineCall(ctx, d, GetMachineStatus, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.GetMachineStatusResponse, error) {
 		v, err := d.cloud.find(c)
 		if err == nil && !v.Initialized {
-			err = status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialised", v.ProviderID))
+			err = status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialized", v.ProviderID))
 		}
 		return &driver.GetMachineStatusResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses(), FailureDomain: v.Zone}, err
 	})
@@ -161,7 +157,7 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 // InitializeMachine implements driver.Initializer.
 func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (*driver.InitializeMachineResponse, error) {
 	if !d.config.RequireInitialize {
-		return nil, status.Error(codes.Unimplemented, "simulated VMs need no initialisation")
+		return nil, status.Error(codes.Unimplemented, "simulated VMs need no initialization")
 	}
 	return machineCall(ctx, d, InitializeMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.InitializeMachineResponse, error) {
 		v, err := d.cloud.find(c)
@@ -170,14 +166,14 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 		}
 		v, exists, err := d.cloud.change(v.ProviderID, func(v *VM) { v.Initialized = true })
 		if err == nil && !exists {
-			err = status.Error(codes.NotFound, "the VM is gone")
+			err = status.Error(codes.NotFound, "the VM no longer exists")
 		}
 		return &driver.InitializeMachineResponse{ProviderID: v.ProviderID, NodeName: v.NodeName, Addresses: v.addresses()}, err
 	})
 }
 
-// GetVolumeIDs implements driver.VolumeIdentifier: it returns the volume handles of
-// CSI volumes of any driver, and leaves out other volumes.
+// GetVolumeIDs implements driver.VolumeIdentifier. It returns the volume handles of CSI volumes of any CSI driver,
+// and leaves out other volumes.
 func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
 	return run(ctx, d, call{method: GetVolumeIDs}, func(call) (*driver.GetVolumeIDsResponse, error) {
 		resp := &driver.GetVolumeIDsResponse{}
@@ -190,7 +186,7 @@ func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsReque
 	})
 }
 
-// ListFailureDomains implements driver.FailureDomains: the zones of the cloud.
+// ListFailureDomains implements driver.FailureDomains. The failure domains are the zones of the cloud.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
 	return classCall(ctx, d, ListFailureDomains, req.MachineClass, req.Secret, func(call) (*driver.ListFailureDomainsResponse, error) {
 		resp := &driver.ListFailureDomainsResponse{}
@@ -202,10 +198,10 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	})
 }
 
-// PlaceMachine implements driver.FailureDomains: it sets the field zone.
+// PlaceMachine implements driver.FailureDomains. It sets the field zone.
 func (d *Driver) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if !spec.IsZone(req.FailureDomain) {
-		return nil, status.Error(codes.NotFound, fmt.Sprintf("%q cannot be a zone", req.FailureDomain))
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("%q is not a valid zone", req.FailureDomain))
 	}
 	raw, err := driver.WithField(req.MachineClass.ProviderSpec, "zone", req.FailureDomain)
 	if err != nil {
@@ -214,15 +210,14 @@ func (d *Driver) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest
 	return &driver.PlaceMachineResponse{ProviderSpec: raw}, nil
 }
 
-// GenerateMachineClassForMigration implements driver.ClassMigrator, for the six kinds of the package
-// legacy.
+// GenerateMachineClassForMigration implements driver.ClassMigrator for the six kinds of package legacy.
 func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
 	return run(ctx, d, call{method: GenerateMachineClassForMigration}, func(call) (*driver.GenerateMachineClassForMigrationResponse, error) {
 		return &driver.GenerateMachineClassForMigrationResponse{}, migrate.Fill(req)
 	})
 }
 
-// LocateMachine implements driver.Locator: the account and the pool. It needs no cloud.
+// LocateMachine implements driver.Locator. The location is the account and the pool, so it does not need the cloud.
 func (d *Driver) LocateMachine(_ context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
 	c, err := parse(request{req.Machine, req.MachineClass, req.Secret})
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 func wantCode(t *testing.T, err error, want codes.Code) {
 	t.Helper()
 	if got := status.Code(err); got != want {
-		t.Errorf("code is %v, want %v (%v)", got, want, err)
+		t.Errorf("got code %v, want %v (%v)", got, want, err)
 	}
 }
 
-// TestLifeOfAVM and its sibling run on a cloud in memory and on one in a directory.
+// TestLifeOfAVM and the test that follows it run on a cloud in memory and on one in a directory.
 func TestLifeOfAVM(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestLifeOfAVM(t *testing.T) {
 
 			made := w.mustCreate("m")
 			if made.NodeName != "m" || !strings.HasPrefix(made.ProviderID, "sim:///ns/m/1-") || len(made.Addresses) == 0 {
-				t.Errorf("answer to create is %+v", made)
+				t.Errorf("CreateMachine returned %+v", made)
 			}
 			if again := w.mustCreate("m"); !cmp.Equal(made, again) {
 				t.Errorf("create is not idempotent: %s", cmp.Diff(made, again))
@@ -73,7 +73,7 @@ func TestSecondVMOfAName(t *testing.T) {
 			wantCode(t, err, codes.NotFound)
 			w.mustRemove("m", first)
 			if len(w.vms()) != 1 {
-				t.Error("deleting the first VM's ID removed the second VM")
+				t.Error("deleting by the first VM's ID removed the second VM")
 			}
 			w.mustRemove("m", "")
 			want := sim.History{
@@ -105,17 +105,17 @@ func TestForeignVMsAreLeftAlone(t *testing.T) {
 			wantCode(t, err, codes.NotFound)
 			other.mustRemove("m", "")
 			if list := other.list(); len(list) != 0 {
-				t.Errorf("the other class lists %v", list)
+				t.Errorf("the other class listed %v", list)
 			}
 			if vms := mine.vms(); len(vms) != 1 || vms[0].ProviderID != id {
-				t.Errorf("VMs are %v, want only %s", vms, id)
+				t.Errorf("got VMs %v, want only %s", vms, id)
 			}
 		})
 	}
 }
 
-// TestEditedClass: a VM whose ID is stored is found and deleted whatever the class says now; one whose
-// creation began is looked for where that was.
+// TestEditedClass: a VM whose ID is stored is found and deleted after the class was edited. A VM without a stored
+// ID is looked for where its creation started.
 func TestEditedClass(t *testing.T) {
 	for name, edit := range map[string]object{
 		"pool":    {"pool": "b", "tags": object{"cluster": "x"}},
@@ -127,27 +127,27 @@ func TestEditedClass(t *testing.T) {
 			after := before.with(newClass(t, "pool", edit))
 			id := before.mustCreate("m").ProviderID
 			if got, err := after.status("m", id); err != nil || got.ProviderID != id {
-				t.Errorf("status is %v, %v", got, err)
+				t.Errorf("got status %v, %v", got, err)
 			}
 			begun := after.machine("m", "")
 			at := before.locate(begun)
 			begun.Annotations = map[string]string{driver.AnnotationLocation: at}
 			if got := after.locate(begun); got != at {
-				t.Errorf("it looks in %q, want %q", got, at)
+				t.Errorf("got location %q, want %q", got, at)
 			}
 			got, err := after.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: begun, MachineClass: after.class, Secret: &corev1.Secret{}})
 			if err != nil || got.ProviderID != id {
-				t.Errorf("without the ID, status is %v, %v", got, err)
+				t.Errorf("without the ID, got status %v, %v", got, err)
 			}
 			after.mustRemove("m", id)
 			if vms := before.vms(); len(vms) != 0 {
-				t.Errorf("VMs are left: %v", vms)
+				t.Errorf("VMs still exist: %v", vms)
 			}
 		})
 	}
 }
 
-// TestAccounts: no call looks beyond the account of the Secret, and the location says which that is.
+// TestAccounts: no call looks beyond the account in the Secret, and the location contains the account.
 func TestAccounts(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, nil)
 	id := w.mustCreate("m").ProviderID
@@ -156,7 +156,7 @@ func TestAccounts(t *testing.T) {
 	m.Annotations = map[string]string{driver.AnnotationLocation: w.locate(m)}
 	at, err := w.LocateMachine(t.Context(), &driver.LocateMachineRequest{Machine: m, MachineClass: w.class, Secret: other})
 	if err != nil || at.Location == w.locate(m) {
-		t.Errorf("with another account it looks in %v, %v", at, err)
+		t.Errorf("with another account, got location %v, %v", at, err)
 	}
 	_, err = w.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: m, MachineClass: w.class, Secret: other})
 	wantCode(t, err, codes.NotFound)
@@ -165,7 +165,7 @@ func TestAccounts(t *testing.T) {
 	}
 	got, err := w.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: m, MachineClass: w.class, Secret: other})
 	if err != nil || got.ProviderID != id {
-		t.Errorf("after the move, status is %v, %v", got, err)
+		t.Errorf("after the move, got status %v, %v", got, err)
 	}
 }
 
@@ -212,11 +212,11 @@ func TestSeveralVMsOfOneMachine(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := w.histories()["ns/m"].MostAtOnce; got != 2 {
-		t.Errorf("history says %d VMs at once, want 2", got)
+		t.Errorf("got %d concurrent VMs in the history, want 2", got)
 	}
 	w.mustRemove("m", second.ProviderID)
 	if vms := w.vms(); len(vms) != 1 || vms[0].ProviderID != first {
-		t.Errorf("VMs are %v, want only %s", vms, first)
+		t.Errorf("got VMs %v, want only %s", vms, first)
 	}
 }
 
@@ -230,13 +230,13 @@ func TestInitialization(t *testing.T) {
 			found, err := w.status("m", "")
 			wantCode(t, err, codes.Uninitialized)
 			if found == nil || found.ProviderID != id || found.NodeName != "m" {
-				t.Fatalf("Uninitialized comes with %+v", found)
+				t.Fatalf("got response %+v with Uninitialized", found)
 			}
 			for range 2 {
 				done, err := w.initialize("m")
 				wantCode(t, err, codes.OK)
 				if done == nil || done.ProviderID != id || done.NodeName != "m" {
-					t.Errorf("initialize answers %+v", done)
+					t.Errorf("InitializeMachine returned %+v", done)
 				}
 			}
 			_, err = w.status("m", id)
@@ -274,7 +274,7 @@ func TestInvalidRequestsNameTheField(t *testing.T) {
 		"capacity":          {object{"capacity": -1}, "capacity"},
 		"jitter":            {object{"jitter": 1.5}, "jitter"},
 		"wrong type":        {object{"tags": object{"a": 1}}, "tags"},
-		"unknown field":     {object{"latenzy": "1s"}, "providerSpec.latenzy: is not known (known: agent, capacity, deleteDelay, "},
+		"unknown field":     {object{"latenzy": "1s"}, "unknown field providerSpec.latenzy (known fields: agent, capacity, deleteDelay, "},
 		"unknown below":     {object{"nodeTaints": []object{{"efect": "NoSchedule"}}}, `providerSpec: json: unknown field "efect"`},
 	}
 	for name, tt := range tests {

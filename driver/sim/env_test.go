@@ -22,7 +22,7 @@ import (
 
 type object = map[string]any
 
-// testDriver is a driver with short methods to call it.
+// testDriver is a driver with short methods for its calls.
 type testDriver struct {
 	t testing.TB
 	*sim.Driver
@@ -100,7 +100,7 @@ func (w testDriver) machine(name, providerID string) *v1alpha1.Machine {
 	return machine(name, providerID)
 }
 
-// locate returns where the VM of a machine is looked for.
+// locate returns the location of a machine's VM.
 func (w testDriver) locate(m *v1alpha1.Machine) string {
 	w.t.Helper()
 	resp, err := w.LocateMachine(w.t.Context(), &driver.LocateMachineRequest{Machine: m, MachineClass: w.class, Secret: &corev1.Secret{}})
@@ -137,8 +137,7 @@ func (w testDriver) histories() map[string]sim.History {
 	return sim.Histories(entries)
 }
 
-// start runs the driver until the test ends, or until the function that it returns
-// was called.
+// start runs the driver until the test completes or until the returned function is called.
 func (w testDriver) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -153,12 +152,12 @@ func (w testDriver) start() (stop func()) {
 	return stop
 }
 
-// target is a target cluster that counts the requests it gets.
+// target is a target cluster that counts its requests.
 type target struct {
 	client.Client
 	mu       sync.Mutex
 	requests map[string]int
-	// fail is called before each request, if set. It is not changed after the start.
+	// fail is called before each request, if set. It must not change after the start.
 	fail func(request string) error
 }
 
@@ -207,8 +206,8 @@ func (t *target) count(request string) error {
 	return nil
 }
 
-// slow is a client whose creations take a second, and that complains when there are
-// more than limit of them at a time.
+// slow is a client whose creations take a second. It reports an error if more than limit creations run at the same
+// time.
 type slow struct {
 	client.Client
 	t     testing.TB
@@ -235,7 +234,7 @@ func (t *target) counts() map[string]int {
 	return counts
 }
 
-// node returns a node, and nil if there is none.
+// node returns a node, or nil if it does not exist.
 func (t *target) node(tb testing.TB, name string) *corev1.Node {
 	tb.Helper()
 	node := &corev1.Node{}
@@ -249,7 +248,7 @@ func (t *target) node(tb testing.TB, name string) *corev1.Node {
 	return node
 }
 
-// ready is the status of a node's Ready condition, and "absent" if there is no node.
+// ready returns the status of a node's Ready condition, or "absent" if the node does not exist.
 func (t *target) ready(tb testing.TB, name string) corev1.ConditionStatus {
 	tb.Helper()
 	node := t.node(tb, name)

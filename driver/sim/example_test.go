@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// An answer that gets lost leaves a VM behind. Asking again finds it.
+// The first call creates a VM, but its response is lost. The second call finds the VM.
 func Example() {
 	cloud := sim.NewCloud(sim.CloudOptions{Seed: 1})
 	cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: "worker-*", Codes: []codes.Code{codes.DeadlineExceeded}, LostAnswer: true})
@@ -33,9 +33,9 @@ func Example() {
 		panic(err)
 	}
 	history := sim.Histories(entries)["shop/worker-1"]
-	fmt.Println("VMs:", len(history.ProviderIDs), "most at once:", history.MostAtOnce)
+	fmt.Println("VMs:", len(history.ProviderIDs), "concurrent:", history.MostAtOnce)
 	// Output:
 	// first: DeadlineExceeded
 	// second: OK
-	// VMs: 1 most at once: 1
+	// VMs: 1 concurrent: 1
 }

@@ -14,32 +14,29 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Fault makes calls of the driver fail. It applies to the handle of the cloud to which it
-// was added, also if the cloud is kept in a directory.
+// Fault makes calls of the driver fail. It applies only to the handle of the cloud to which it was added, even if
+// the cloud is kept in a directory.
 type Fault struct {
-	// Method that fails. Empty means every method.
+	// Method that fails. If empty, every method fails.
 	Method Method
-	// Machine is a pattern of path.Match for the name of the machine, or for
-	// "namespace/name" if it contains a slash. Empty means every call, also those
-	// without a machine.
+	// Machine is a path.Match pattern for the name of the machine, or for "namespace/name" if it contains a slash.
+	// If empty, it matches every call, including calls without a machine.
 	Machine string
-	// Codes are the codes of the answers, in turn and then from the first again. Empty
-	// means Unavailable.
+	// Codes are the codes that calls return, in turn and then again from the first. If empty, the code is
+	// Unavailable.
 	Codes []codes.Code
-	// Message of the error. Empty means one that says that the failure is simulated.
+	// Message of the error. If empty, the message states that the failure is simulated.
 	Message string
-	// Times is how many calls fail. Zero means one call for each code; negative
-	// means all calls, until the faults are cleared.
+	// Times is the number of calls that fail. Zero means one call for each code; a negative number means all calls,
+	// until the faults are cleared.
 	Times int
-	// Rate is the fraction of the calls that fail, between 0 and 1; the seed decides
-	// which. Calls that do not fail do not count for Times. Zero means all.
+	// Rate is the fraction of calls that fail, between 0 and 1; the seed determines which calls. Calls that succeed
+	// do not count for Times. Zero means all calls.
 	Rate float64
-	// LostAnswer lets the call take effect before it is answered with the error, as if
-	// its answer was lost.
+	// LostAnswer lets the call take effect before it returns the error, as if its response was lost.
 	LostAnswer bool
-	// Hang holds the call until its context ends. The answer is then Canceled or
-	// DeadlineExceeded, whatever Codes says. With LostAnswer, the call takes effect
-	// first.
+	// Hang holds the call until its context is done. The call then returns Canceled or DeadlineExceeded, regardless
+	// of Codes. With LostAnswer, the call takes effect first.
 	Hang bool
 }
 
@@ -60,8 +57,8 @@ type faults struct {
 	mu    sync.Mutex
 	list  []*armed
 	added int
-	// scripted are the faults of classes, by the text of their script. Those of a text that is gone are
-	// kept: few are ever written.
+	// scripted are the faults of classes, by the text of their script. Entries of old texts are never removed,
+	// since there are only a few.
 	scripted map[string][]*armed
 }
 
@@ -71,7 +68,7 @@ func (f *faults) add(fault Fault) {
 	f.list = append(f.list, f.arm(fault))
 }
 
-// arm returns a fault with its defaults. The lock is held.
+// arm returns a fault with its defaults. The caller holds the lock.
 func (f *faults) arm(fault Fault) *armed {
 	if len(fault.Codes) == 0 {
 		fault.Codes = []codes.Code{codes.Unavailable}
@@ -84,7 +81,7 @@ func (f *faults) arm(fault Fault) *armed {
 	return &armed{Fault: fault, number: strconv.Itoa(f.added), calls: map[string]int{}}
 }
 
-// of returns the faults of a cloud, and those of a class. The lock is held.
+// of returns the faults of a cloud and those of a class. The caller holds the lock.
 func (f *faults) of(script spec.Script) []*armed {
 	if script.Text == "" {
 		return f.list
@@ -115,8 +112,8 @@ func (f *faults) clear() {
 	f.list = nil
 }
 
-// next returns the first fault that applies to a call and the error of its answer, or nil. The
-// machine may be empty.
+// next returns the first fault that applies to a call, and the error that the call returns, or nil. The machine may
+// be empty.
 func (f *faults) next(c call) (*armed, error) {
 	method, machine := c.method, c.key
 	f.mu.Lock()
@@ -132,7 +129,7 @@ func (f *faults) next(c call) (*armed, error) {
 	return nil, nil
 }
 
-// fire counts a call, and returns its code and whether it fails.
+// fire counts a call, and returns whether the call fails and with which code.
 func (a *armed) fire(seed uint64, method Method, machine string) (codes.Code, bool) {
 	if a.Times >= 0 && a.failed >= a.Times {
 		return 0, false
@@ -153,14 +150,14 @@ func (a *armed) error(code codes.Code, method Method, machine string) error {
 	if message == "" {
 		message = fmt.Sprintf("simulated failure of %s for %q", method, machine)
 	}
-	// New, since Error returns nil for OK: a test may want an error with that code.
+	// Use New, because Error returns nil for OK, and a test may want an error with that code.
 	return status.New(code, message)
 }
 
-// contextError returns the status for the end of a context.
+// contextError returns the status for a context that is done.
 func contextError(ctx context.Context) error {
 	if ctx.Err() == context.DeadlineExceeded {
-		return status.WrapError(codes.DeadlineExceeded, "the simulated call was not done in time", ctx.Err())
+		return status.WrapError(codes.DeadlineExceeded, "the simulated call did not complete in time", ctx.Err())
 	}
-	return status.WrapError(codes.Canceled, "the simulated call was cancelled", ctx.Err())
+	return status.WrapError(codes.Canceled, "the simulated call was canceled", ctx.Err())
 }

@@ -34,25 +34,25 @@ func TestFaults(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	t.Run("no effect before", func(t *testing.T) {
+	t.Run("no effect before the failure", func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine})
 		_, err := w.create("m")
 		wantCode(t, err, codes.Unavailable)
 		if len(w.vms()) != 0 {
-			t.Error("a failed call made a VM")
+			t.Error("a failed call created a VM")
 		}
 	})
-	t.Run("lost answer", func(t *testing.T) {
+	t.Run("lost response", func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Machine: "ns/m", Codes: []codes.Code{codes.DeadlineExceeded}, LostAnswer: true})
 		_, err := w.create("m")
 		wantCode(t, err, codes.DeadlineExceeded)
 		if vms := w.vms(); len(vms) != 1 || vms[0].ProviderID != w.mustCreate("m").ProviderID {
-			t.Errorf("VMs after a lost answer: %v", vms)
+			t.Errorf("got VMs %v after a lost response", vms)
 		}
 	})
-	t.Run("one after another, for ever, cleared", func(t *testing.T) {
+	t.Run("one after another, unlimited, cleared", func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.Internal}})
 		w.Cloud().Fail(sim.Fault{Codes: []codes.Code{codes.Aborted}, Times: -1})
@@ -79,8 +79,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestChanceDependsOnTheSeedOnly: the same seed fails the same calls, in whichever
-// order they come; another seed fails others.
+// TestChanceDependsOnTheSeedOnly: with the same seed, the same calls fail in any order of calls. With another seed,
+// other calls fail.
 func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 	const machines = 200
 	run := func(seed uint64, backwards bool) []bool {
@@ -98,7 +98,7 @@ func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 	}
 	one := run(1, false)
 	if diff := cmp.Diff(one, run(1, true)); diff != "" {
-		t.Errorf("order of calls changes chance:\n%s", diff)
+		t.Errorf("the order of calls changes the failed calls:\n%s", diff)
 	}
 	if cmp.Equal(one, run(2, false)) {
 		t.Error("another seed fails the same calls")
@@ -110,18 +110,18 @@ func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 		}
 	}
 	if count < machines*2/10 || count > machines*4/10 {
-		t.Errorf("%d of %d calls failed, want about 30 %%", count, machines)
+		t.Errorf("got %d failed calls of %d, want about 30%%", count, machines)
 	}
 }
 
-// TestNeverTwoVMs: whatever fails and whatever answer is lost, a caller that repeats
-// itself ends with the one VM it asked for, or with none.
+// TestNeverTwoVMs: whichever calls fail and whichever responses are lost, a caller that retries gets exactly the
+// one VM that it requested, or none after a deletion.
 func TestNeverTwoVMs(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
 		w := newTestDriver(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		method := rapid.SampledFrom([]sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus, ""})
-		wanted := map[string]bool{}
+		desired := map[string]bool{}
 		rt.Repeat(map[string]func(*rapid.T){
 			"fault": func(rt *rapid.T) {
 				w.Cloud().Fail(sim.Fault{
@@ -131,12 +131,12 @@ func TestNeverTwoVMs(t *testing.T) {
 			},
 			"create": func(rt *rapid.T) {
 				m := name.Draw(rt, "machine")
-				wanted[m] = true
+				desired[m] = true
 				untilOK(rt, func() error { _, err := w.create(m); return err })
 			},
 			"delete": func(rt *rapid.T) {
 				m := name.Draw(rt, "machine")
-				delete(wanted, m)
+				delete(desired, m)
 				untilOK(rt, func() error { return w.remove(m, "") })
 			},
 			"": func(rt *rapid.T) {
@@ -147,11 +147,11 @@ func TestNeverTwoVMs(t *testing.T) {
 				got := map[string]bool{}
 				for _, v := range vms {
 					if got[v.Machine] {
-						rt.Fatalf("two VMs for %s", v.Machine)
+						rt.Fatalf("got two VMs for %s", v.Machine)
 					}
 					got[v.Machine] = true
 				}
-				if diff := cmp.Diff(wanted, got); diff != "" {
+				if diff := cmp.Diff(desired, got); diff != "" {
 					rt.Fatalf("VMs (-want +got):\n%s", diff)
 				}
 				entries, err := w.Cloud().Journal()
@@ -159,9 +159,9 @@ func TestNeverTwoVMs(t *testing.T) {
 					rt.Fatal(err)
 				}
 				histories := sim.Histories(entries)
-				for _, m := range slices.Sorted(maps.Keys(histories)) { // the same in every run
+				for _, m := range slices.Sorted(maps.Keys(histories)) { // same order in every run
 					if most := histories[m].MostAtOnce; most > 1 {
-						rt.Fatalf("%s had %d VMs at once", m, most)
+						rt.Fatalf("%s had %d VMs at the same time", m, most)
 					}
 				}
 			},
@@ -169,7 +169,7 @@ func TestNeverTwoVMs(t *testing.T) {
 	})
 }
 
-// untilOK repeats f, which the script fails a bounded number of times.
+// untilOK retries f, which the script fails a limited number of times.
 func untilOK(rt *rapid.T, f func() error) {
 	for range 1000 {
 		if f() == nil {

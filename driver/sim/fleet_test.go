@@ -8,11 +8,10 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// heapPerVM is what a VM may take of memory, with its entries of the journal: 10,000 then take no more
-// than 80 MiB.
+// heapPerVM is the maximum memory of a VM with its journal entries. Then 10,000 VMs use at most 80 MiB.
 const heapPerVM = 8 << 10
 
-// TestManyVMs: one process holds 10,000 VMs, and says how much memory they take.
+// TestManyVMs: one process holds 10,000 VMs, and logs how much memory they use.
 func TestManyVMs(t *testing.T) {
 	const count = 10_000
 	w := newTestDriver(t, sim.Config{}, object{"tags": object{"kubernetes.io/cluster/c": "1"}, "nodeLabels": object{"pool": "p"}})
@@ -22,17 +21,17 @@ func TestManyVMs(t *testing.T) {
 	}
 	used := heap() - before
 	if listed := len(w.list()); listed != count {
-		t.Errorf("%d VMs are listed", listed)
+		t.Errorf("got %d listed VMs", listed)
 	}
 	t.Logf("%d bytes for each of %d VMs", used/count, count)
 	if used > count*heapPerVM {
-		t.Errorf("a VM takes %d bytes, want at most %d", used/count, heapPerVM)
+		t.Errorf("a VM uses %d bytes, want at most %d", used/count, heapPerVM)
 	}
 	for i := 0; i < count; i += 100 {
 		w.mustRemove(fmt.Sprintf("m-%05d", i), "")
 	}
 	if left := len(w.vms()); left != count-count/100 {
-		t.Errorf("%d VMs are left", left)
+		t.Errorf("%d VMs still exist", left)
 	}
 }
 

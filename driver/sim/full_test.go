@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// A cloud on a full disk makes no VM, says why, and is whole when there is room.
+// A cloud on a full disk creates no VM and returns the reason. It works again when the disk has free space.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the journal of the simulated provider")
 	fs := smallfs.New(t)
@@ -24,9 +24,10 @@ func TestFullDisk(t *testing.T) {
 	made--
 	smallfs.WantNoSpace(t, err, fs.Path("journal"))
 	for _, handle := range []*sim.Cloud{cloud, openCloud(t, fs.Dir)} {
-		// There may have been room for the VM, and none for the answer: the next call finds it.
+		// There may have been space for the VM but not for the call's journal entry. Then the next call finds the
+		// VM.
 		if vms, err := handle.VMs(); len(vms) != made && len(vms) != made+1 || err != nil {
-			t.Errorf("%d VMs (%v), want %d, or one more", len(vms), err, made)
+			t.Errorf("got %d VMs (%v), want %d or one more", len(vms), err, made)
 		}
 	}
 	fs.MakeRoom()
@@ -34,8 +35,8 @@ func TestFullDisk(t *testing.T) {
 	w.mustRemove("before", "")
 	for _, handle := range []*sim.Cloud{cloud, openCloud(t, fs.Dir)} {
 		if vms, err := handle.VMs(); len(vms) != made || err != nil {
-			t.Errorf("with room again: %d VMs (%v), want %d", len(vms), err, made)
+			t.Errorf("with free space: got %d VMs (%v), want %d", len(vms), err, made)
 		}
 	}
-	t.Attr("outcome", "creation fails with an error that names the file, and makes no VM, or one that the next creation finds; that succeeds when there is room")
+	t.Attr("outcome", "creation fails with an error that names the file, and creates no VM, or one that the next creation finds; creation succeeds when there is free space")
 }

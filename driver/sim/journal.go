@@ -19,54 +19,54 @@ const (
 	GenerateMachineClassForMigration Method = "GenerateMachineClassForMigration"
 )
 
-// Effect is what happened to a VM.
+// Effect is an effect on a VM.
 type Effect string
 
-// The effects. An effect happens by being recorded.
+// The effects. A VM changes when its effect is recorded.
 const (
-	// Created: CreateMachine created a VM.
+	// Created means that CreateMachine created a VM.
 	Created Effect = "created"
-	// Adopted: CreateMachine found a VM and returned it.
+	// Adopted means that CreateMachine found a VM and returned it.
 	Adopted Effect = "adopted"
-	// Added: Cloud.Add created a VM.
+	// Added means that Cloud.Add created a VM.
 	Added Effect = "added"
-	// Updated: UpdateMachine changed a VM.
+	// Updated means that UpdateMachine changed a VM.
 	Updated Effect = "updated"
-	// Deleted: DeleteMachine removed a VM.
+	// Deleted means that DeleteMachine removed a VM.
 	Deleted Effect = "deleted"
-	// Vanished: Cloud.Vanish removed a VM.
+	// Vanished means that Cloud.Vanish removed a VM.
 	Vanished Effect = "vanished"
 )
 
-// Entry is an entry of the journal: a call that was answered (Method and Code are set), or
-// an effect on a VM (Effect and ProviderID are set).
+// Entry is an entry of the journal: either a completed call (Method and Code are set) or an effect on a VM (Effect
+// and ProviderID are set).
 type Entry struct {
 	// Time of the entry.
 	Time time.Time `json:"time"`
 	// PID is the ID of the process that wrote the entry.
 	PID int `json:"pid"`
-	// Machine is "namespace/name". Empty for ListMachines, GetVolumeIDs,
-	// ListFailureDomains and GenerateMachineClassForMigration.
+	// Machine is "namespace/name". It is empty for ListMachines, GetVolumeIDs, ListFailureDomains and
+	// GenerateMachineClassForMigration.
 	Machine string `json:"machine,omitempty"`
 	// Method that was called.
 	Method Method `json:"method,omitempty"`
-	// Code is the name of the code of the answer, also if the answer was lost.
+	// Code is the name of the code that the call returned, even if the response was lost.
 	Code string `json:"code,omitempty"`
 	// Effect on a VM.
 	Effect Effect `json:"effect,omitempty"`
-	// ProviderID of that VM.
+	// ProviderID of the VM.
 	ProviderID string `json:"providerID,omitempty"`
 }
 
 // History summarizes the entries of one machine.
 type History struct {
-	// ProviderIDs of all its VMs, in order of creation.
+	// ProviderIDs of all VMs of the machine, in order of creation.
 	ProviderIDs []string
-	// MostAtOnce is the highest number of its VMs that existed at one time.
+	// MostAtOnce is the highest number of VMs of the machine that existed at the same time.
 	MostAtOnce int
-	// Left is the number of its VMs after the last entry.
+	// Left is the number of VMs of the machine after the last entry.
 	Left int
-	// Calls counts its answered calls by method.
+	// Calls is the number of completed calls by method.
 	Calls map[Method]int
 }
 
@@ -106,7 +106,7 @@ func Histories(entries []Entry) map[string]History {
 	return all
 }
 
-// effectOn returns the entry for an effect.
+// effectOn returns the journal entry for an effect.
 func effectOn(v VM, effect Effect) Entry {
 	return Entry{Machine: v.key(), Effect: effect, ProviderID: v.ProviderID}
 }

@@ -16,38 +16,38 @@ import (
 )
 
 const (
-	// writeTimeout limits the writes of one job, since a deletion waits for them.
+	// writeTimeout limits the writes of one job, because a deletion waits for them.
 	writeTimeout = 10 * time.Second
-	// retryDelay is the time after which a failed write is tried again.
+	// retryDelay is the delay before a failed write is retried.
 	retryDelay = time.Second
-	// writers is how many nodes are written at the same time.
+	// writers is the maximum number of nodes that are written at the same time.
 	writers = 50
 )
 
-// kubelets simulate the kubelets of a cloud's VMs. Plans are carried out while run runs.
+// kubelets simulates the kubelets of a cloud's VMs. Planned jobs are executed while run runs.
 type kubelets struct {
 	cloud *Cloud
 	nodes client.Client
-	// heartbeatInterval is the time between two renewals of a Lease; zero means none.
+	// heartbeatInterval is the interval at which Leases are renewed; zero means never.
 	heartbeatInterval time.Duration
-	// queue is made by start.
+	// queue is created by start.
 	queue workqueue.TypedDelayingInterface[job]
-	// locks are held while a node is written. Nodes share them.
+	// locks are held while a node is written. Several nodes share a lock.
 	locks [256]chan struct{}
 
 	mu sync.Mutex
-	// scripted is what SetNodeReady was last called with, by provider ID.
+	// scripted contains the last argument of SetNodeReady by provider ID.
 	scripted map[string]corev1.ConditionStatus
-	// updating is when the agents began the updates under way, by provider ID.
+	// updating contains the start times of updates in progress by provider ID.
 	updating map[string]time.Time
 }
 
 // job writes the node of a VM.
 type job struct {
 	kind jobKind
-	// vm is the provider ID, node the name of the node.
+	// vm is the provider ID; node is the name of the node.
 	vm, node string
-	// ready is what flap sets.
+	// ready is the status that a flap job sets.
 	ready corev1.ConditionStatus
 }
 
@@ -57,13 +57,13 @@ const (
 	join      jobKind = "join"
 	heartbeat jobKind = "heartbeat"
 	flap      jobKind = "flap"
-	// scriptedReady sets what SetNodeReady was last called with.
+	// scriptedReady sets the status from the last call of SetNodeReady.
 	scriptedReady jobKind = "ready"
-	// update has the agent look at its node.
+	// update lets the agent check its node.
 	update jobKind = "update"
-	// lost turns the node of a VM that vanished to Ready=Unknown.
+	// lost sets the node of a vanished VM to Ready=Unknown.
 	lost jobKind = "lost"
-	// die has the VM vanish.
+	// die makes the VM vanish.
 	die jobKind = "die"
 )
 
@@ -75,14 +75,13 @@ func newKubelets(cloud *Cloud, config Config) *kubelets {
 	return k
 }
 
-// start forgets what was planned before.
+// start drops all planned jobs.
 func (k *kubelets) start() {
 	k.queue = workqueue.NewTypedDelayingQueue[job]()
 	k.scripted, k.updating = map[string]corev1.ConditionStatus{}, map[string]time.Time{}
 }
 
-// run carries out what is planned until ctx ends and the last write has ended. It logs to the
-// logger of ctx.
+// run executes planned jobs until ctx is done and the last write is complete. It logs to the logger of ctx.
 func (k *kubelets) run(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.queue.ShutDown)()
 	var group sync.WaitGroup
@@ -103,7 +102,7 @@ func (k *kubelets) plan(kind jobKind, v VM, after time.Duration) {
 	k.queue.AddAfter(job{kind: kind, vm: v.ProviderID, node: v.NodeName}, after)
 }
 
-// planJoin plans the next thing that a kubelet does by itself.
+// planJoin plans the next independent action of a kubelet.
 func (k *kubelets) planJoin(v VM) {
 	if v.Node.Joined {
 		k.planLife(v)
@@ -112,7 +111,7 @@ func (k *kubelets) planJoin(v VM) {
 	k.plan(join, v, time.Until(v.Node.JoinAt))
 }
 
-// planLife plans what a kubelet does after its node joined.
+// planLife plans the actions of a kubelet after its node has joined.
 func (k *kubelets) planLife(v VM) {
 	if k.heartbeatInterval > 0 {
 		k.plan(heartbeat, v, 0)
@@ -126,7 +125,7 @@ func (k *kubelets) planLife(v VM) {
 	k.planUpdate(v)
 }
 
-// planFlap plans the next change of a node that flaps.
+// planFlap plans the next change of a flapping node.
 func (k *kubelets) planFlap(v VM, ready corev1.ConditionStatus) {
 	k.queue.AddAfter(job{kind: flap, vm: v.ProviderID, node: v.NodeName, ready: ready}, v.Node.FlapInterval)
 }
@@ -150,15 +149,14 @@ func (k *kubelets) lock(ctx context.Context, node string) (unlock func(), err er
 	}
 }
 
-// do carries out a job. A failed write is tried again, but for that of a lost VM: another VM may
-// have its node by then. A node that is not found is not created again: only a kubelet that
-// starts does that.
+// do executes a job. A failed write is retried, except for a lost VM, because another VM may have its node by then.
+// A missing node is not recreated: only a kubelet that starts creates its node.
 func (k *kubelets) do(ctx context.Context, j job) {
 	err := k.write(ctx, j)
 	if err == nil || apierrors.IsNotFound(err) || ctx.Err() != nil {
 		return
 	}
-	logr.FromContextOrDiscard(ctx).Error(err, "Writing a simulated node failed", "node", j.node, "what", j.kind)
+	logr.FromContextOrDiscard(ctx).Error(err, "Cannot write simulated node", "node", j.node, "what", j.kind)
 	if j.kind != lost {
 		k.queue.AddAfter(j, retryDelay)
 	}
@@ -216,7 +214,7 @@ func (k *kubelets) setScripted(ctx context.Context, w nodeWriter, v VM) error {
 // join registers a node and reports its status.
 func (k *kubelets) join(ctx context.Context, w nodeWriter, v VM) error {
 	if v.Node.Joined {
-		return nil // it was planned twice
+		return nil // the join was planned twice
 	}
 	ready := corev1.ConditionTrue
 	if v.Node.NotReady {

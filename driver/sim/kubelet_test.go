@@ -26,7 +26,7 @@ func TestScriptedReadiness(t *testing.T) {
 				t.Fatalf("SetNodeReady: %d, %v", n, err)
 			}
 		}
-		// The last of several orders at one moment stays.
+		// The last of several calls at the same time takes effect.
 		for range 10 {
 			set(corev1.ConditionUnknown)
 			set(corev1.ConditionFalse)
@@ -37,8 +37,8 @@ func TestScriptedReadiness(t *testing.T) {
 	})
 }
 
-// TestRestart: nodes that had not joined when the process ended join in the next one,
-// and those that had are left in peace.
+// TestRestart: nodes that had not joined when the process exited join in the next process, and nodes that had
+// joined are not written again.
 func TestRestart(t *testing.T) {
 	for _, kind := range []string{"memory", "directory"} {
 		t.Run(kind, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestJoinThatIsPlannedTwice(t *testing.T) {
 	})
 }
 
-// TestLifeGoesOnAfterARestart: nodes that had joined go on flapping and renewing.
+// TestLifeGoesOnAfterARestart: nodes that had joined continue to flap and to renew their Leases.
 func TestLifeGoesOnAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
@@ -113,7 +113,7 @@ func TestLifeGoesOnAfterARestart(t *testing.T) {
 		after(time.Minute)
 		wantReady(t, nodes, "m", corev1.ConditionFalse)
 		if renewed := nodes.counts()["patch lease"] - before["patch lease"]; renewed != 7 {
-			t.Errorf("%d renewals in a minute, want 7", renewed)
+			t.Errorf("got %d renewals in a minute, want 7", renewed)
 		}
 	})
 }
@@ -133,13 +133,13 @@ func TestHeartbeats(t *testing.T) {
 			t.Errorf("lease was renewed %s ago, want 5s", age)
 		}
 		if *lease.Spec.HolderIdentity != "m" || *lease.Spec.LeaseDurationSeconds != 40 {
-			t.Errorf("lease is %+v", lease.Spec)
+			t.Errorf("got lease %+v", lease.Spec)
 		}
 		wantRequests(t, nodes, map[string]int{"create node": 1, "patch node/status": 1, "create lease": 1, "patch lease": 4})
 		w.mustRemove("m", "")
 		after(time.Hour)
 		if got := nodes.counts()["patch lease"]; got != 4 {
-			t.Errorf("%d renewals, want none after the deletion", got-4)
+			t.Errorf("got %d renewals after the deletion, want none", got-4)
 		}
 	})
 }
@@ -157,7 +157,7 @@ func TestManyNodesJoinAFewAtATime(t *testing.T) {
 		wantRequests(t, nodes, map[string]int{"create node": count, "patch node/status": count})
 		list := &corev1.NodeList{}
 		if err := nodes.List(t.Context(), list); err != nil || len(list.Items) != count {
-			t.Errorf("%d nodes, want %d (%v)", len(list.Items), count, err)
+			t.Errorf("got %d nodes, want %d (%v)", len(list.Items), count, err)
 		}
 		ips := map[string]bool{}
 		for _, n := range list.Items {
@@ -171,7 +171,7 @@ func TestManyNodesJoinAFewAtATime(t *testing.T) {
 			}
 		}
 		if len(ips) != count {
-			t.Errorf("%d addresses for %d nodes", len(ips), count)
+			t.Errorf("got %d addresses for %d nodes", len(ips), count)
 		}
 	})
 }

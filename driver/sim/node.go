@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 )
 
-// newVM returns the VM that a creation asks for.
+// newVM returns the VM that a creation requests.
 func (d *Driver) newVM(c call, class *v1alpha1.MachineClass) VM {
 	now := time.Now()
 	v := VM{
@@ -81,16 +81,16 @@ func nodeLabels(c call, template *v1alpha1.NodeTemplate) map[string]string {
 	return labels
 }
 
-// nodeWriter writes Node objects as kubelets do: one POST and one PATCH of the
-// status to join, one PATCH whenever Ready changes.
+// nodeWriter writes Node objects as kubelets do: one POST and one PATCH of the status to join, and one PATCH for
+// each change of Ready.
 type nodeWriter struct {
 	client client.Client
 }
 
-// kubeletVersion is what simulated nodes report.
+// kubeletVersion is the kubelet version of simulated nodes.
 const kubeletVersion = "v1.36.0-sim"
 
-// register creates the node unless an earlier attempt did.
+// register creates the node unless an earlier attempt created it.
 func (w nodeWriter) register(ctx context.Context, v VM) error {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: v.NodeName, Labels: v.Node.Labels},
@@ -114,7 +114,7 @@ func (w nodeWriter) register(ctx context.Context, v VM) error {
 	return err
 }
 
-// report writes the whole status.
+// report writes the complete status.
 func (w nodeWriter) report(ctx context.Context, v VM, ready corev1.ConditionStatus) error {
 	return w.patchStatus(ctx, v.NodeName, map[string]any{
 		"conditions":  w.conditions(ready),
@@ -132,18 +132,18 @@ func (w nodeWriter) setReady(ctx context.Context, name string, ready corev1.Cond
 func (w nodeWriter) patchStatus(ctx context.Context, name string, fields map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"status": fields})
 	if err != nil {
-		return fmt.Errorf("encoding the status of node %s: %w", name, err)
+		return fmt.Errorf("cannot encode the status of node %s: %w", name, err)
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	return w.client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, patch))
 }
 
-// renew writes the node's Lease, with one request, two the first time.
+// renew renews the node's Lease. It needs one request, or two for the first renewal.
 func (w nodeWriter) renew(ctx context.Context, name string, interval time.Duration) error {
 	now := metav1.NewMicroTime(time.Now())
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})
 	if err != nil {
-		return fmt.Errorf("encoding the lease of node %s: %w", name, err)
+		return fmt.Errorf("cannot encode the lease of node %s: %w", name, err)
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
 	err = w.client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch))
@@ -186,7 +186,7 @@ func (w nodeWriter) ready(ready corev1.ConditionStatus) corev1.NodeCondition {
 	case corev1.ConditionFalse:
 		c.Reason, c.Message = "KubeletNotReady", "the simulated kubelet is not ready"
 	default:
-		// This one is written by the node lifecycle controller, not by a kubelet.
+		// The node lifecycle controller writes this one, not a kubelet.
 		c.Reason, c.Message = "NodeStatusUnknown", "Kubelet stopped posting node status."
 	}
 	return c

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// after lets time pass in a synctest bubble, and all that is due happen.
+// after advances the clock in a synctest bubble and waits until all due jobs are done.
 func after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -28,7 +28,7 @@ func after(d time.Duration) {
 func wantReady(t *testing.T, nodes *target, name string, want corev1.ConditionStatus) {
 	t.Helper()
 	if got := nodes.ready(t, name); got != want {
-		t.Errorf("node %s is %s, want %s", name, got, want)
+		t.Errorf("node %s has Ready=%s, want %s", name, got, want)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestNodeJoinsAfterItsDelay(t *testing.T) {
 		node := nodes.node(t, "m")
 		wantReady(t, nodes, "m", corev1.ConditionTrue)
 		if node.Spec.ProviderID != id {
-			t.Errorf("provider ID of the node is %s, want %s", node.Spec.ProviderID, id)
+			t.Errorf("got provider ID %s of the node, want %s", node.Spec.ProviderID, id)
 		}
 		wantLabels := map[string]string{
 			"kubernetes.io/hostname": "m", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
@@ -78,10 +78,10 @@ func TestNodeJoinsAfterItsDelay(t *testing.T) {
 			t.Errorf("taints (-want +got):\n%s", diff)
 		}
 		if got := node.Status.Capacity.Cpu().Value(); got != 8 {
-			t.Errorf("node has %d processors, want 8", got)
+			t.Errorf("got %d processors, want 8", got)
 		}
 		if _, has := node.Status.Capacity["gpu"]; has {
-			t.Error("node has a resource gpu")
+			t.Error("node has a gpu resource")
 		}
 		var pressures []string
 		for _, c := range node.Status.Conditions {
@@ -98,7 +98,7 @@ func TestNodeJoinsAfterItsDelay(t *testing.T) {
 func TestNodesThatDoNotJoinWell(t *testing.T) {
 	tests := map[string]struct {
 		spec object
-		// want is the Ready condition after 1s, 11s and 21s.
+		// want is the status of the Ready condition after 1s, 11s and 21s.
 		want [3]corev1.ConditionStatus
 	}{
 		"never":    {object{"join": "never"}, [3]corev1.ConditionStatus{"absent", "absent", "absent"}},
@@ -147,15 +147,15 @@ func TestNoNodeForAVMThatIsGone(t *testing.T) {
 				tt.end(w)
 				after(time.Hour)
 				if nodes.node(t, "m") != nil {
-					t.Error("a node joined for a VM that is gone")
+					t.Error("a node joined for a deleted VM")
 				}
 			})
 		})
 	}
 }
 
-// TestDeletionWaitsForTheNodesWrite: when DeleteMachine has answered, no write of the
-// node is under way that could bring it back after its deletion.
+// TestDeletionWaitsForTheNodesWrite: when DeleteMachine has returned, no write to the node is in progress that
+// could recreate the node after its deletion.
 func TestDeletionWaitsForTheNodesWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
@@ -173,7 +173,7 @@ func TestDeletionWaitsForTheNodesWrite(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-deleted:
-			t.Error("DeleteMachine answered while the node was being written")
+			t.Error("DeleteMachine returned while the node was being written")
 		default:
 		}
 		close(release)
@@ -205,7 +205,7 @@ func TestVanishedVM(t *testing.T) {
 		_, err := w.status("m-1", id)
 		wantCode(t, err, codes.NotFound)
 		if h := w.histories()["ns/m-1"]; h.Left != 0 {
-			t.Errorf("history: %+v", h)
+			t.Errorf("got history %+v", h)
 		}
 
 		if _, err := w.Cloud().Add(vanished); err != nil {
@@ -216,10 +216,10 @@ func TestVanishedVM(t *testing.T) {
 	})
 }
 
-// TestDyingVMs: VMs vanish after a lifetime that the seed decides, also those of before a restart.
+// TestDyingVMs: VMs vanish after a lifetime that depends on the seed, even after a restart.
 func TestDyingVMs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		died := func(seed uint64) (deaths []time.Duration) {
+		died := func(seed uint64) (lifetimes []time.Duration) {
 			nodes := newTarget()
 			config := sim.Config{Cloud: sim.NewCloud(sim.CloudOptions{Seed: seed}), Nodes: nodes}
 			spec := object{"joinDelay": "1m", "lifetime": "1h", "jitter": 0.5}
@@ -230,28 +230,28 @@ func TestDyingVMs(t *testing.T) {
 				w.mustCreate(fmt.Sprintf("m-%d", i))
 			}
 			for step := range 40 {
-				if step == 20 { // about half are left
+				if step == 20 { // about half of the VMs remain
 					stop()
 					stop = newTestDriver(t, config, spec).start()
 				}
 				after(3 * time.Minute)
-				for len(deaths) < 10-len(w.vms()) {
-					deaths = append(deaths, time.Since(begin))
+				for len(lifetimes) < 10-len(w.vms()) {
+					lifetimes = append(lifetimes, time.Since(begin))
 				}
 			}
 			stop()
 			wantReady(t, nodes, "m-0", corev1.ConditionUnknown)
-			return deaths
+			return lifetimes
 		}
 		first := died(7)
 		if len(first) != 10 || first[0] < 30*time.Minute || first[9] > 94*time.Minute || first[0] == first[9] {
-			t.Errorf("VMs died after %v", first)
+			t.Errorf("VMs vanished after %v", first)
 		}
 		if again := died(7); !slices.Equal(first, again) {
-			t.Errorf("with the same seed VMs died after %v and %v", first, again)
+			t.Errorf("with the same seed, VMs vanished after %v and %v", first, again)
 		}
 		if other := died(8); slices.Equal(first, other) {
-			t.Errorf("with another seed VMs died after %v, too", other)
+			t.Errorf("with another seed, VMs also vanished after %v", other)
 		}
 	})
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// workerDir tells this test binary to be a worker instead of running tests.
+// workerDir is the environment variable that makes this test binary run as a worker instead of running tests.
 const workerDir = "SIM_TEST_WORKER_DIR"
 
-// workerMachines is the number of machines that workers fight about.
+// workerMachines is the number of machines for which workers compete.
 const workerMachines = 4
 
 func TestMain(m *testing.M) {
@@ -29,8 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// work creates and deletes the same few VMs until it is killed. It prints a line for
-// each round.
+// work creates and deletes the same few VMs until it is killed. It prints a line for each round.
 func work(dir string) {
 	cloud, err := sim.OpenCloud(dir, sim.CloudOptions{})
 	check(err)
@@ -52,15 +51,15 @@ func work(dir string) {
 	}
 }
 
-// check ends the worker, which the test notices.
+// check exits the worker on an error, which the test notices.
 func check(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// TestKilledProcesses has two processes work on one cloud, and kills them at whatever
-// they are doing. The cloud stays whole, and no machine ever has two VMs.
+// TestKilledProcesses runs two processes on one cloud and kills them at random points. The cloud stays consistent,
+// and no machine ever has two VMs.
 func TestKilledProcesses(t *testing.T) {
 	dir := t.TempDir()
 	for kill := range 5 {
@@ -76,14 +75,14 @@ func TestKilledProcesses(t *testing.T) {
 	}
 }
 
-// checkCloud reads the cloud, and uses it.
+// checkCloud checks the state of the cloud and uses the cloud.
 func checkCloud(t *testing.T, dir string) {
 	t.Helper()
 	w := newTestDriver(t, sim.Config{Cloud: openCloud(t, dir)}, object{"capacity": workerMachines})
 	seen := map[string]bool{}
 	for _, v := range w.vms() {
 		if seen[v.Machine] {
-			t.Fatalf("two VMs for %s", v.Machine)
+			t.Fatalf("got two VMs for %s", v.Machine)
 		}
 		seen[v.Machine] = true
 	}
@@ -92,11 +91,11 @@ func checkCloud(t *testing.T, dir string) {
 	}
 	histories := w.histories()
 	if len(histories) != workerMachines {
-		t.Errorf("the journal knows %d machines, want %d", len(histories), workerMachines)
+		t.Errorf("got %d machines in the journal, want %d", len(histories), workerMachines)
 	}
 	for m, h := range histories {
 		if h.MostAtOnce != 1 || h.Left != 1 {
-			t.Errorf("history of %s: %d at once, %d left", m, h.MostAtOnce, h.Left)
+			t.Errorf("history of %s: got at most %d VMs at the same time, %d left", m, h.MostAtOnce, h.Left)
 		}
 	}
 }
@@ -128,15 +127,15 @@ func startWorker(t *testing.T, dir string) worker {
 	return w
 }
 
-// awaitRound waits until the worker has ended another round.
+// awaitRound waits until the worker has completed another round.
 func (w worker) awaitRound() {
 	w.t.Helper()
 	if !w.out.Scan() {
-		w.t.Fatalf("the worker ended: %v", w.out.Err())
+		w.t.Fatalf("the worker exited: %v", w.out.Err())
 	}
 }
 
-// kill ends the worker as kill -9 does. A second call does nothing.
+// kill terminates the worker with SIGKILL. A second call does nothing.
 func (w worker) kill() {
 	if w.cmd.ProcessState == nil {
 		_ = w.cmd.Process.Kill()

@@ -16,7 +16,7 @@ func (w testDriver) scripted(annotation, value string) testDriver {
 	return w.with(class)
 }
 
-// TestFaultsOfAClass: they count as long as the annotation is the same, and begin anew when it changes.
+// TestFaultsOfAClass: faults are counted while the annotation is unchanged, and start again when it changes.
 func TestFaultsOfAClass(t *testing.T) {
 	t.Parallel()
 	w := newTestDriver(t, sim.Config{}, nil)
@@ -33,11 +33,11 @@ func TestFaultsOfAClass(t *testing.T) {
 	again.mustCreate("a-3")
 	w.mustCreate("c-1")
 	if got := len(w.vms()); got != 4 {
-		t.Errorf("%d VMs, want 4: the answer of one creation was lost", got)
+		t.Errorf("got %d VMs, want 4: the response of one creation was lost", got)
 	}
 }
 
-// TestOutage: a zone that is away answers nothing, what is elsewhere works, and afterwards all is as before.
+// TestOutage: calls for a zone with an outage fail, other zones work, and afterwards everything works as before.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	cloud := sim.NewCloud(sim.CloudOptions{})
@@ -49,17 +49,17 @@ func TestOutage(t *testing.T) {
 	wantCode(t, err, codes.Unavailable)
 	out.placed("b").mustCreate("m2")
 	if _, err := out.domains(); !status.Is(err, codes.Unavailable) {
-		t.Errorf("listing in an outage: %v", err)
+		t.Errorf("ListMachines during an outage: got error %v", err)
 	}
 	_, err = w.scripted("outage", "*").create("m3")
 	wantCode(t, err, codes.Unavailable)
 	w.placed("a").mustCreate("m1")
 	if got := len(w.list()); got != 2 {
-		t.Errorf("%d VMs", got)
+		t.Errorf("got %d VMs", got)
 	}
 }
 
-// TestScriptsThatAreWrong are refused with the name of the annotation.
+// TestScriptsThatAreWrong: invalid annotations are rejected with the name of the annotation.
 func TestScriptsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	w := newTestDriver(t, sim.Config{}, nil)

@@ -17,29 +17,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// change is a line of the journal: an entry, a change of the cloud, or both at once.
+// change is a line of the journal: an entry, a change of the cloud, or both.
 type change struct {
 	Entry
 	// VM that is new or changed.
 	VM *VM `json:"vm,omitempty"`
-	// Zones replace those of the cloud unless they are nil.
+	// Zones replace the zones of the cloud unless they are nil.
 	Zones []string `json:"zones,omitzero"`
 }
 
-// store holds the state of a cloud, which follows from its changes. In a directory, the changes
-// are the lines of a file to which several processes append, each holding its lock (flock); the
-// kernel releases the lock of a process that is killed. Fields are used with the store locked.
+// store holds the state of a cloud, which results from its changes. In a directory, the changes are the lines of a
+// file. Several processes append to the file while they hold its lock (flock). The kernel releases the lock of a
+// killed process. Fields are used with the store locked.
 type store struct {
 	mu sync.Mutex
 	// vms by provider ID.
 	vms map[string]VM
-	// byMachine has the provider IDs of a machine's VMs, in order of their creation.
+	// byMachine contains the provider IDs of a machine's VMs, in order of creation.
 	byMachine map[string][]string
-	// made counts the VMs that were ever created for a machine.
+	// made counts the VMs that have been created for a machine.
 	made map[string]int
-	// inPool and inZone count the VMs of a pool and of a zone; those without a zone are in "".
+	// inPool and inZone count the VMs of a pool and of a zone; VMs without a zone are counted under "".
 	inPool, inZone map[string]int
-	// deleting has the provider IDs of VMs whose deletion has not ended.
+	// deleting contains the provider IDs of VMs whose deletion is not complete.
 	deleting map[string]bool
 	zones    []string
 
@@ -47,9 +47,9 @@ type store struct {
 	entries []Entry
 	// file is nil for a cloud in memory.
 	file *os.File
-	// read is the length of the part of the file that is in the state.
+	// read is the length of the part of the file that has been applied to the state.
 	read int64
-	// torn is true if the file ends within a line: its writer was killed.
+	// torn is true if the file is cut off within a line because its writer was killed.
 	torn bool
 }
 
@@ -82,14 +82,14 @@ func (s *store) close() error {
 	return s.file.Close()
 }
 
-// lock waits for exclusive access, against other processes too, and reads what they changed.
+// lock waits for exclusive access, also among processes, and reads the changes of other processes.
 func (s *store) lock() (unlock func(), err error) {
-	s.mu.Lock() // flock excludes other open files only
+	s.mu.Lock() // flock excludes only other open files
 	if s.file == nil {
 		return s.mu.Unlock, nil
 	}
 	unlock = func() {
-		_ = unix.Flock(int(s.file.Fd()), unix.LOCK_UN) // closing the file would release it, too
+		_ = unix.Flock(int(s.file.Fd()), unix.LOCK_UN) // closing the file would also release it
 		s.mu.Unlock()
 	}
 	err = unix.EINTR
@@ -101,12 +101,12 @@ func (s *store) lock() (unlock func(), err error) {
 	}
 	if err != nil {
 		unlock()
-		return nil, fmt.Errorf("locking %s: %w", s.file.Name(), err)
+		return nil, fmt.Errorf("cannot lock %s: %w", s.file.Name(), err)
 	}
 	return unlock, nil
 }
 
-// catchUp applies the lines of the file that were not read yet.
+// catchUp applies the lines of the file that have not been read yet.
 func (s *store) catchUp() error {
 	data, err := io.ReadAll(io.NewSectionReader(s.file, s.read, math.MaxInt64-s.read))
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *store) catchUp() error {
 	return nil
 }
 
-// changesIn decodes lines of the file. A line that was torn cannot be decoded, and is left out.
+// changesIn decodes lines of the file. It skips a torn line, which cannot be decoded.
 func changesIn(lines []byte) iter.Seq[change] {
 	return func(yield func(change) bool) {
 		for line := range bytes.Lines(lines) {
@@ -195,7 +195,7 @@ func (s *store) drop(id string) {
 	}
 }
 
-// get returns copies of the VMs with these provider IDs, without those that do not exist.
+// get returns copies of the VMs with these provider IDs. It leaves out VMs that do not exist.
 func (s *store) get(ids ...string) []VM {
 	var vms []VM
 	for _, id := range ids {

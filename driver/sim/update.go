@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// UpdateMachine implements driver.Updater: tags are changed; a VM cannot change its pool or zone, and the
-// kubelet sets the labels and taints of its node only once. Other fields of the provider specification do not
-// say what a VM is.
+// UpdateMachine implements driver.Updater. It changes tags. A VM cannot change its pool or zone, and the kubelet
+// sets the labels and taints of its node only once. The other fields of the provider specification are not
+// properties of a VM.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
 	return machineCall(ctx, d, UpdateMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.UpdateMachineResponse, error) {
 		v, err := d.cloud.find(c)
@@ -26,13 +26,13 @@ func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineReq
 		}
 		exists, err := d.cloud.update(v.ProviderID, c.spec.Tags)
 		if err == nil && !exists {
-			err = status.Error(codes.NotFound, "the VM is gone")
+			err = status.Error(codes.NotFound, "the VM no longer exists")
 		}
 		return resp, err
 	})
 }
 
-// differences compares a VM with what a request would create.
+// differences compares a VM with the VM that a request would create.
 func differences(v, want VM) *driver.UpdateMachineResponse {
 	resp := &driver.UpdateMachineResponse{}
 	if !maps.Equal(v.Tags, want.Tags) {
@@ -56,7 +56,7 @@ func differences(v, want VM) *driver.UpdateMachineResponse {
 	return resp
 }
 
-// update replaces the tags of a VM, and reports whether it exists.
+// update replaces the tags of a VM and reports whether the VM exists.
 func (c *Cloud) update(id string, tags map[string]string) (exists bool, err error) {
 	err = c.locked(func() error {
 		vms := c.store.get(id)

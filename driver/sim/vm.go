@@ -13,51 +13,48 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 )
 
-// VM is a simulated VM. Those that a Cloud returns are copies.
+// VM is a simulated VM. A Cloud returns copies.
 type VM struct {
-	// ProviderID identifies the VM, and is never used again:
-	// "sim:///<namespace>/<machine>/<number>-<hash>", where number counts the VMs
-	// that were ever created for that machine, from 1.
+	// ProviderID identifies the VM and is never reused: "sim:///<namespace>/<machine>/<number>-<hash>", where
+	// number counts the VMs that have been created for that machine, from 1.
 	ProviderID string `json:"providerID"`
 	// Namespace and Machine name the Machine for which the VM was created.
 	Namespace string `json:"namespace"`
 	Machine   string `json:"machine"`
-	// NodeName is the name of the VM's node: the name of the machine.
+	// NodeName is the name of the VM's node, which is the name of the machine.
 	NodeName string `json:"nodeName"`
-	// Account is that of the Secret.
+	// Account is the account in the Secret.
 	Account string `json:"account,omitempty"`
 	// Pool and Tags are those of the class.
 	Pool string            `json:"pool"`
 	Tags map[string]string `json:"tags,omitempty"`
-	// Zone is the zone of the class; empty if it names none.
+	// Zone is the zone of the class, or empty if the class has none.
 	Zone string `json:"zone,omitempty"`
-	// APIGroup is that of the object for which the VM was created, see driver.APIGroup.
+	// APIGroup is the API group of the object for which the VM was created; see driver.APIGroup.
 	APIGroup string `json:"apiGroup,omitempty"`
-	// CreatedAt is when the VM was created.
+	// CreatedAt is the time when the VM was created.
 	CreatedAt time.Time `json:"createdAt"`
-	// VisibleAt is when it is found by name and listed.
+	// VisibleAt is the time from which the VM is found by name and listed.
 	VisibleAt time.Time `json:"visibleAt"`
-	// GoneAt is when it will be gone. Zero unless it is being deleted.
+	// GoneAt is the time when the deletion completes. It is zero unless the VM is being deleted.
 	GoneAt time.Time `json:"goneAt,omitzero"`
-	// Initialized is false as long as InitializeMachine is outstanding.
+	// Initialized is false until InitializeMachine is called for a VM that needs it.
 	Initialized bool `json:"initialized"`
-	// Node says how the VM becomes a node. Nil means that it never does.
+	// Node describes how the VM becomes a node. If nil, it never does.
 	Node *NodePlan `json:"node,omitempty"`
 }
 
-// NodePlan says how and when a VM becomes a node. The zero value joins at once, and stays
-// ready.
+// NodePlan describes how and when a VM becomes a node. With the zero value, it joins immediately and stays ready.
 type NodePlan struct {
-	// JoinAt is when the node is created.
+	// JoinAt is the time when the node is created.
 	JoinAt time.Time `json:"joinAt"`
-	// Joined is true once that has happened.
+	// Joined is true once the node has been created.
 	Joined bool `json:"joined"`
-	// DiesAt is when the VM vanishes. Zero means that it does not.
+	// DiesAt is the time when the VM vanishes. Zero means never.
 	DiesAt time.Time `json:"diesAt,omitzero"`
 	// NotReady keeps the node at Ready=False.
 	NotReady bool `json:"notReady,omitempty"`
-	// FlapInterval is the time between two changes of Ready; zero means that it
-	// does not flap.
+	// FlapInterval is the time between two changes of Ready. Zero means that the node does not flap.
 	FlapInterval time.Duration `json:"flapInterval,omitempty"`
 	// Agent updates the node in place, which takes UpdateTime.
 	Agent      Agent         `json:"agent,omitempty"`
@@ -68,13 +65,13 @@ type NodePlan struct {
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 }
 
-// key identifies the machine of a VM: "namespace/name".
+// key returns the machine of a VM as "namespace/name".
 func (v VM) key() string { return v.Namespace + "/" + v.Machine }
 
 func (v VM) account() string { return cmp.Or(v.Account, defaultAccount) }
 
-// clone returns a copy whose NodePlan may be changed. Maps and slices below it are
-// never written, so they stay shared.
+// clone returns a copy whose NodePlan may be changed. The maps and slices in it are shared, because they are never
+// written.
 func (v VM) clone() VM {
 	if v.Node != nil {
 		plan := *v.Node
@@ -83,7 +80,7 @@ func (v VM) clone() VM {
 	return v
 }
 
-// addresses returns addresses that are derived from the provider ID, and so are unique.
+// addresses returns addresses that are derived from the provider ID and are therefore unique.
 func (v VM) addresses() []corev1.NodeAddress {
 	ip := [16]byte{0: 0xfd}
 	binary.BigEndian.PutUint64(ip[8:], dice.Hash("address", v.ProviderID))
@@ -93,8 +90,7 @@ func (v VM) addresses() []corev1.NodeAddress {
 	}
 }
 
-// owner selects the VMs of a class: those of its account, API group and pool that have all its
-// tags.
+// owner selects the VMs of a class: VMs of its account, API group and pool that have all its tags.
 type owner struct {
 	account, pool, apiGroup string
 	tags                    map[string]string
@@ -113,12 +109,12 @@ func (o owner) owns(v VM) bool {
 	return true
 }
 
-// own returns those of vms that are the owner's.
+// own returns the VMs that belong to the owner.
 func (o owner) own(vms []VM) []VM {
 	return slices.DeleteFunc(vms, func(v VM) bool { return !o.owns(v) })
 }
 
-// fits reports whether v is what a request for want would create.
+// fits reports whether v is the VM that a request for want would create.
 func fits(v, want VM) bool {
 	return v.Pool == want.Pool && v.Zone == want.Zone && v.APIGroup == want.APIGroup && maps.Equal(v.Tags, want.Tags)
 }

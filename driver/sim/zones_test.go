@@ -22,7 +22,7 @@ func (w testDriver) domains() ([]driver.FailureDomain, error) {
 	return resp.FailureDomains, nil
 }
 
-// placed returns the testDriver with the class whose VMs are made in a failure domain.
+// placed returns the testDriver with the class placed in a failure domain.
 func (w testDriver) placed(domain string) testDriver {
 	w.t.Helper()
 	resp, err := w.PlaceMachine(w.t.Context(), &driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: domain})
@@ -46,12 +46,12 @@ func TestZones(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
 			if got, err := w.domains(); err != nil || len(got) != 0 {
-				t.Errorf("a new cloud has %v, %v", got, err)
+				t.Errorf("a new cloud has failure domains %v, %v", got, err)
 			}
 			setZones(t, cloud, "c")
 			setZones(t, cloud)
 			if got, err := w.domains(); err != nil || len(got) != 0 {
-				t.Errorf("left are %v, %v", got, err)
+				t.Errorf("got failure domains %v, %v", got, err)
 			}
 			setZones(t, cloud, "b", "a", "b")
 			got, err := w.domains()
@@ -70,27 +70,28 @@ func TestVMsInZones(t *testing.T) {
 			inA := w.placed("a")
 			inA.mustCreate("m")
 			if vm := w.vms()[0]; vm.Zone != "a" || vm.Node.Labels[corev1.LabelTopologyZone] != "a" {
-				t.Errorf("the VM is %+v", vm)
+				t.Errorf("got VM %+v", vm)
 			}
 			_, err := w.placed("b").create("m")
 			wantCode(t, err, codes.AlreadyExists)
 			_, err = w.placed("c").create("n")
 			wantCode(t, err, codes.FailedPrecondition)
 			if text := fmt.Sprint(err); !strings.Contains(text, `"c"`) || !strings.Contains(text, "a, b") {
-				t.Errorf("the answer is %s", text)
+				t.Errorf("got error %s", text)
 			}
 
 			setZones(t, cloud, "b")
-			inA.mustCreate("m") // what is there is adopted
+			inA.mustCreate("m") // adopts the existing VM
 			if list := inA.list(); len(list) != 1 {
-				t.Errorf("the list is %v", list)
+				t.Errorf("got list %v", list)
 			}
 			inA.mustRemove("m", "")
 		})
 	}
 }
 
-// TestQuotaOfAZone: all pools share it, other zones and what exists do not suffer, and a deletion frees it.
+// TestQuotaOfAZone: all pools share the quota, which does not affect other zones or existing VMs. A deletion frees
+// quota.
 func TestQuotaOfAZone(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +103,7 @@ func TestQuotaOfAZone(t *testing.T) {
 			_, err := one.placed("a").create("m3")
 			wantCode(t, err, codes.ResourceExhausted)
 			if text := fmt.Sprint(err); !strings.Contains(text, `zone "a" is full: 2 of 2`) {
-				t.Errorf("the answer is %s", text)
+				t.Errorf("got error %s", text)
 			}
 			one.placed("b").mustCreate("m3")
 			one.placed("a").mustCreate("m1") // adopted
@@ -112,13 +113,13 @@ func TestQuotaOfAZone(t *testing.T) {
 	}
 }
 
-// TestZonesOfAnotherProcess: handles of one directory see the same.
+// TestZonesOfAnotherProcess: all handles of a directory have the same zones.
 func TestZonesOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
 	one, other := openCloud(t, dir), openCloud(t, dir)
 	setZones(t, one, "a")
 	if got, err := other.Zones(); err != nil || !cmp.Equal(got, []string{"a"}) {
-		t.Errorf("zones are %v, %v", got, err)
+		t.Errorf("got zones %v, %v", got, err)
 	}
 }
 
@@ -126,7 +127,7 @@ func TestPlacing(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, object{"pool": "p", "zone": "z"})
 	before := w.class.DeepCopy()
 	if got := string(w.placed("a").class.ProviderSpec.Raw); got != `{"pool":"p","zone":"a"}` {
-		t.Errorf("the specification is %s", got)
+		t.Errorf("got specification %s", got)
 	}
 	if diff := cmp.Diff(before, w.class); diff != "" {
 		t.Errorf("the class was changed:\n%s", diff)
@@ -134,19 +135,19 @@ func TestPlacing(t *testing.T) {
 	_, err := w.PlaceMachine(w.t.Context(), &driver.PlaceMachineRequest{MachineClass: w.class, FailureDomain: "a/b"})
 	wantCode(t, err, codes.NotFound)
 	if err := w.Cloud().SetZones("a/b"); err == nil {
-		t.Error("a zone has a name that no label can have")
+		t.Error("PlaceMachine accepted a zone that is not a valid label value")
 	}
 	_, err = newTestDriver(t, sim.Config{}, object{"zone": "a/b"}).create("m")
 	wantCode(t, err, codes.InvalidArgument)
 }
 
-// TestFaultsOfListing: tests of controllers play with them.
+// TestFaultsOfListing: faults of ListFailureDomains work, as tests of controllers need them.
 func TestFaultsOfListing(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, nil)
 	w.Cloud().Fail(sim.Fault{Method: sim.ListFailureDomains})
 	_, err := w.domains()
 	wantCode(t, err, codes.Unavailable)
 	if _, err := w.domains(); status.Code(err) != codes.OK {
-		t.Errorf("the second time: %v", err)
+		t.Errorf("second call: %v", err)
 	}
 }

@@ -13,8 +13,8 @@ const (
 	suffix = "]"
 )
 
-// parse returns the code and the message of a text that is or contains the text form of
-// a Status. An unknown name of a code is Unknown.
+// parse returns the code and the message of a text that contains the text form of a Status. For an unknown name of
+// a code, it returns Unknown.
 func parse(text string) (codes.Code, string, bool) {
 	if code, message, ok := parseMarked(text); ok {
 		return code, message, true
@@ -22,8 +22,8 @@ func parse(text string) (codes.Code, string, bool) {
 	return parseGroups(text)
 }
 
-// parseMarked looks for the fixed parts of the text form. If a message quotes another
-// Status, it returns the outermost.
+// parseMarked looks for the fixed parts of the text form. If a message quotes another Status, it returns the
+// outermost one.
 func parseMarked(text string) (codes.Code, string, bool) {
 	before, rest, ok := strings.Cut(text, prefix)
 	if !ok {
@@ -33,8 +33,8 @@ func parseMarked(text string) (codes.Code, string, bool) {
 	if !ok || strings.ContainsAny(name, "[]") {
 		return 0, "", false
 	}
-	// If the text is nothing but a text form, the last bracket ends the message. If
-	// more text may follow, the message ends where the brackets are balanced.
+	// If the text consists only of a text form, the last bracket closes the message. If more text may follow, the
+	// message ends where the brackets are balanced.
 	end := -1
 	if before != "" || !strings.HasSuffix(rest, suffix) {
 		end = closing(rest)
@@ -48,8 +48,7 @@ func parseMarked(text string) (codes.Code, string, bool) {
 	return codes.StringToCode(name), rest[:end], true
 }
 
-// closing returns the index of the bracket that closes the group into which text
-// begins, or -1.
+// closing returns the index of the bracket that closes the group that starts before text, or -1.
 func closing(text string) int {
 	depth := 1
 	for i := range len(text) {
@@ -66,9 +65,9 @@ func closing(text string) int {
 	return -1
 }
 
-// parseGroups accepts the text forms of other implementations of the contract: any text
-// with exactly two groups in brackets, of which the first is the name of a code. OK and
-// unknown names are not accepted, since many other texts have two groups.
+// parseGroups accepts the text forms of other implementations of the contract: any text with exactly two groups in
+// brackets, of which the first is the name of a code. It does not accept OK and unknown names, since many other
+// texts have two groups.
 func parseGroups(text string) (codes.Code, string, bool) {
 	var groups []string
 	for rest := text; ; {

@@ -1,8 +1,8 @@
-// Package status makes and reads errors of drivers.
+// Package status creates and reads errors of drivers.
 //
-// A [Status] is an error with a code of package codes, a message for people, and
-// optionally the error that caused it. Its code can be read through wrapping with %w, and
-// from its text, as after the text has crossed a process boundary:
+// A [Status] is an error with a code of package codes, a message for users, and optionally the error that caused
+// it. Its code can be read from an error that wraps it with %w, and from its text, for example after the text has
+// crossed a process boundary:
 //
 //	machine codes error: code = [NotFound] message = [no such VM]
 package status
@@ -14,26 +14,26 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-// Status is an error with a code. Make it with [Error] or [WrapError]. A nil *Status means
-// success: its code is OK and its texts are empty. A Status is immutable.
+// Status is an error with a code. Create it with [Error] or [WrapError]. A nil *Status means success: its code is
+// OK and its texts are empty. A Status is immutable.
 type Status struct {
 	code    codes.Code
 	message string
 	cause   error
 }
 
-// New returns a Status. Unlike [Error] it does so for OK too.
+// New returns a Status. Unlike [Error], it also returns one for OK.
 func New(code codes.Code, message string) *Status {
 	return &Status{code: code, message: message}
 }
 
-// Error returns a Status as an error; nil if code is OK.
+// Error returns a Status as an error, or nil if code is OK.
 func Error(code codes.Code, message string) error {
 	return WrapError(code, message, nil)
 }
 
-// WrapError returns a Status that wraps cause, as an error; nil if code is OK. The text of
-// cause is not part of the message. cause may be nil.
+// WrapError returns a Status that wraps cause, as an error, or nil if code is OK. The text of cause is not part of
+// the message. cause may be nil.
 func WrapError(code codes.Code, message string, cause error) error {
 	if code == codes.OK {
 		return nil
@@ -41,14 +41,13 @@ func WrapError(code codes.Code, message string, cause error) error {
 	return &Status{code: code, message: message, cause: cause}
 }
 
-// FromError returns the Status of err, never nil, and whether err has one:
+// FromError returns the Status of err, which is never nil, and whether err has one:
 //
-//   - for nil: OK, true;
-//   - if err is or wraps a Status, see errors.As: that Status, true;
-//   - if the text of err contains that of a Status: a Status from that text with err as
-//     its cause, true;
-//   - otherwise: Unknown with the text of err as its message and err as its cause,
-//     false.
+//   - If err is nil, it returns OK and true.
+//   - If err is or wraps a Status (see errors.As), it returns that Status and true.
+//   - If the text of err contains that of a Status, it returns a Status from that text with err as its cause, and
+//     true.
+//   - Otherwise, it returns Unknown with the text of err as its message and err as its cause, and false.
 func FromError(err error) (*Status, bool) {
 	if err == nil {
 		return New(codes.OK, ""), true
@@ -72,8 +71,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// Code returns the code of err: OK for nil, and Unknown for an error without a code. An
-// error with the code OK counts as Unknown, so that no failure is taken for a success.
+// Code returns the code of err: OK for nil, and Unknown for an error without a code. An error with the code OK
+// counts as Unknown, so that a failure is never treated as success.
 func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK
@@ -85,12 +84,12 @@ func Code(err error) codes.Code {
 	return s.code
 }
 
-// Is reports whether Code(err) is code.
+// Is reports whether err has the given code.
 func Is(err error, code codes.Code) bool {
 	return Code(err) == code
 }
 
-// Code returns the code, OK for a nil Status.
+// Code returns the code, or OK for a nil Status.
 func (s *Status) Code() codes.Code {
 	if s == nil {
 		return codes.OK
@@ -124,8 +123,8 @@ func (s *Status) Unwrap() error {
 	return s.Cause()
 }
 
-// Is reports whether target is a *Status with the same code and with the same message or
-// an empty one. errors.Is uses it.
+// Is reports whether target is a *Status with the same code, and with the same message or an empty one. errors.Is
+// uses it.
 func (s *Status) Is(target error) bool {
 	t, ok := target.(*Status)
 	if !ok {

@@ -81,7 +81,7 @@ func TestFromError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, carries := status.FromError(tt.given)
 			if got == nil {
-				t.Fatal("result is nil")
+				t.Fatal("FromError returned nil")
 			}
 			if got.Code() != tt.code || got.Message() != tt.message || carries != tt.carries {
 				t.Errorf("got %v %q %v, want %v %q %v", got.Code(), got.Message(), carries, tt.code, tt.message, tt.carries)
@@ -139,7 +139,7 @@ func TestErrorsIsMatchesCodes(t *testing.T) {
 	}
 }
 
-// FuzzFromErrorRoundTrip: whatever the message, the text form keeps it.
+// FuzzFromErrorRoundTrip: the text form keeps any message.
 func FuzzFromErrorRoundTrip(f *testing.F) {
 	for _, message := range []string{"", "a", "]", "[", "][", "] message = [", "machine codes error: code = [NotFound] message = [x]", "\xff\n[[]"} {
 		f.Add(uint32(5), message)
@@ -148,7 +148,7 @@ func FuzzFromErrorRoundTrip(f *testing.F) {
 		code := codes.Code(number % uint32(len(codes.All())))
 		got, ok := status.FromError(errors.New(status.New(code, message).Error()))
 		if !ok || got.Code() != code || got.Message() != message {
-			t.Errorf("%v %q came back as %v %q %v", code, message, got.Code(), got.Message(), ok)
+			t.Errorf("%v %q became %v %q %v", code, message, got.Code(), got.Message(), ok)
 		}
 		if wrapped := fmt.Errorf("doing: %s", status.New(codes.Aborted, message)); !status.Is(wrapped, codes.Aborted) {
 			t.Errorf("embedded form of %q has code %v", message, status.Code(wrapped))
@@ -156,8 +156,7 @@ func FuzzFromErrorRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzFromErrorAnyText: no text makes it panic, and what it does not recognise it
-// hands on whole.
+// FuzzFromErrorAnyText: no text causes a panic, and a text that is not recognized becomes the message unchanged.
 func FuzzFromErrorAnyText(f *testing.F) {
 	for _, text := range []string{"", "[", "]", "[a][b]", "[Aborted] [b]", "machine codes error: code = [", "machine codes error: code = [] message = []"} {
 		f.Add(text)
@@ -165,13 +164,13 @@ func FuzzFromErrorAnyText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got, ok := status.FromError(errors.New(text))
 		if got == nil {
-			t.Fatal("result is nil")
+			t.Fatal("FromError returned nil")
 		}
 		if !ok && (got.Code() != codes.Unknown || got.Message() != text) {
-			t.Errorf("%q was not recognised, yet became %v %q", text, got.Code(), got.Message())
+			t.Errorf("%q was not recognized, but became %v %q", text, got.Code(), got.Message())
 		}
 		if status.Code(errors.New(text)) == codes.OK {
-			t.Errorf("%q reads as success", text)
+			t.Errorf("%q became OK", text)
 		}
 	})
 }

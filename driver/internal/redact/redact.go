@@ -1,4 +1,4 @@
-// Package redact removes values of Secrets from texts and errors.
+// Package redact removes the values of Secrets from texts and errors.
 package redact
 
 import (
@@ -19,35 +19,33 @@ import (
 const (
 	// marker replaces a secret value.
 	marker = "[redacted]"
-	// withheld replaces a text from which secret values cannot be removed.
-	withheld = "(text withheld: it holds values of the secret)"
-	// untold replaces every text if the secret has more values than are searched for.
-	untold = "(text withheld: the secret has too many values)"
-	// most is about how many forms of values are searched for. User data have some thousands of lines at most;
-	// who writes a secret must not make each call of a driver take seconds and a hundred megabytes.
+	// containsValues replaces a text from which secret values cannot be removed.
+	containsValues = "(text withheld: it contains values of the Secret)"
+	// tooManyValues replaces every text if the Secret has more values than the redactor searches for.
+	tooManyValues = "(text withheld: the Secret has too many values)"
+	// most is the approximate maximum number of forms of values to search for. User data has at most some thousands
+	// of lines. The limit prevents a Secret from making each driver call take seconds and a hundred megabytes.
 	most = 20_000
-	// shortest is the length of the shortest value that is redacted. Shorter ones occur
-	// in every text.
+	// shortest is the length of the shortest value that is redacted. Shorter values occur in every text.
 	shortest = 4
-	// shortestLine is the same for a line of a value that has several.
+	// shortestLine is the length of the shortest redacted line of a multi-line value.
 	shortestLine = 12
 )
 
-// commonWords are values that are not redacted: they are not confidential, and occur in
-// many texts.
-var commonWords = []string{
+// commonValues are values that are not redacted: they are not confidential and occur in many texts.
+var commonValues = []string{
 	"true", "false", "null", "none", "default", "error", "code", "message", "machine", "node", "unknown",
 }
 
-// Redactor removes secret values from texts and errors. Make one with New.
+// Redactor removes secret values from texts and errors. Create one with New.
 type Redactor struct {
 	needles []string
-	// longest is the length of the longest text to search. Longer values are ignored: user
-	// data need not be encoded.
+	// longest is the length of the longest text to search. Longer values are ignored, so long user data need not be
+	// encoded.
 	longest int
 }
 
-// New returns a Redactor for texts of at most that many bytes; 0 means any. Secrets may be nil.
+// New returns a Redactor for texts of at most longest bytes; 0 means no limit. Secrets may be nil.
 func New(longest int, secrets ...*corev1.Secret) *Redactor {
 	r := &Redactor{longest: longest}
 	if longest == 0 {
@@ -67,9 +65,9 @@ func New(longest int, secrets ...*corev1.Secret) *Redactor {
 	return r
 }
 
-// learnValue adds a value: as it is and in the forms that occur in messages (trimmed, base64, URL,
-// quoted); of a value with several lines, such as a key or user data, each longer line; of a JSON
-// object, such as a service account, each text in it.
+// learnValue adds a value, both unchanged and in the forms that occur in messages (trimmed, base64, URL, quoted).
+// If the value has several lines, as a key or user data does, it adds each longer line. If the value is a JSON
+// object, as a service account is, it adds each string in it.
 func (r *Redactor) learnValue(value string) {
 	if r.tooMany() {
 		return
@@ -111,13 +109,13 @@ func (r *Redactor) learnJSON(value any) {
 	}
 }
 
-// tooMany reports whether there are more values than are searched for.
+// tooMany reports whether there are more values than the redactor searches for.
 func (r *Redactor) tooMany() bool { return len(r.needles) > most }
 
-// add adds a value and its encoded forms, unless it is too short or too common.
+// add adds a value and its encoded forms, unless the value is too short or too common.
 func (r *Redactor) add(value string) {
 	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) ||
-		slices.ContainsFunc(commonWords, func(word string) bool { return strings.EqualFold(word, value) }) {
+		slices.ContainsFunc(commonValues, func(common string) bool { return strings.EqualFold(common, value) }) {
 		return
 	}
 	raw := []byte(value)
@@ -130,8 +128,8 @@ func (r *Redactor) add(value string) {
 	r.addQuoted(value)
 }
 
-// addLine adds a line of a value, as it is and quoted. User data has hundreds of lines,
-// and every driver answers NotFound before a creation, so this has to be cheap.
+// addLine adds a line of a value, unchanged and quoted. It has to be cheap: user data has hundreds of lines, and
+// every driver returns NotFound before a creation.
 func (r *Redactor) addLine(line string) {
 	if len(line) < shortestLine || len(line) > r.longest {
 		return
@@ -154,9 +152,9 @@ func (r *Redactor) addQuoted(value string) {
 // Text returns the text without secret values.
 func (r *Redactor) Text(text string) string {
 	if text != "" && r.tooMany() {
-		return untold
+		return tooManyValues
 	}
-	// A marker and the text beside it may together be another secret value.
+	// A marker and the adjacent text may together form another secret value.
 	for range 4 {
 		redacted := r.replace(text)
 		if redacted == text {
@@ -164,12 +162,12 @@ func (r *Redactor) Text(text string) string {
 		}
 		text = redacted
 	}
-	return withheld
+	return containsValues
 }
 
-// replace replaces secret values by the marker, and those that overlap or touch by a single one.
+// replace replaces secret values by the marker, and adjacent or overlapping values by a single marker.
 func (r *Redactor) replace(text string) string {
-	secret := make([]bool, len(text)) // for each byte
+	secret := make([]bool, len(text)) // one entry per byte
 	for _, needle := range r.needles {
 		for from := 0; ; from++ {
 			i := strings.Index(text[from:], needle)
@@ -194,9 +192,9 @@ func (r *Redactor) replace(text string) string {
 	return b.String()
 }
 
-// Error returns err if no text in its tree contains a secret value. Otherwise it returns
-// a Status of the same code without them, for which errors.Is works as for err.
-// errors.As does not: what it finds could be printed.
+// Error returns err unchanged if no text in its tree contains a secret value. Otherwise it returns a Status with
+// the same code and redacted texts, for which errors.Is works as for err. errors.As does not: the error that it
+// finds could be printed.
 func (r *Redactor) Error(err error) error {
 	if !r.tooMany() && !slices.ContainsFunc(Texts(err), func(text string) bool { return r.replace(text) != text }) {
 		return err
@@ -225,8 +223,8 @@ func Texts(err error) []string {
 	return all
 }
 
-// masked replaces the text of an error, and compares like it. It has no field of type
-// error that a formatter could print.
+// masked replaces the text of an error and compares like the error. It has no field of type error, because a
+// formatter could print it.
 type masked struct {
 	text string
 	is   func(target error) bool

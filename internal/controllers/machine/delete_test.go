@@ -113,7 +113,7 @@ func TestDeletionThatWaits(t *testing.T) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Provider = "aws" })
 			},
 			repair: func(h *harness) { h.controller.Drivers = registry.Only("aws", fake.New(fake.Config{})) },
-			want:   deleting(v1alpha1.MachineStateFailed, `VM sim:///m1 cannot be deleted: MachineClass "small" is for the driver "aws", and this manager has the driver "fake".`),
+			want:   deleting(v1alpha1.MachineStateFailed, `VM sim:///m1 cannot be deleted: MachineClass "small" is for driver "aws", but this manager has the driver "fake".`),
 			events: 1,
 		},
 	}

@@ -516,7 +516,7 @@ func TestDriverCannotSayWhichNode(t *testing.T) {
 				return
 			}
 			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "Set machine status to termination. Now, getting VM Status"})
-			if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "is out of order") {
+			if got := h.machine().Status.LastOperation.Description; !strings.Contains(got, "failed as configured") {
 				t.Errorf("description %q lacks the provider's message", got)
 			}
 			if len(h.Driver.Calls(fake.DeleteMachine)) != 0 {

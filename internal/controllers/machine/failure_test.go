@@ -38,7 +38,7 @@ func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 				h.Settle()
 				got := h.machine().Status
 				wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "})
-				if !strings.Contains(got.LastOperation.Description, "is out of order") {
+				if !strings.Contains(got.LastOperation.Description, "failed as configured") {
 					t.Errorf("description %q lacks the provider's message", got.LastOperation.Description)
 				}
 				if got.LastOperation.ErrorCode != code.String() {

@@ -101,7 +101,7 @@ func TestWhatIsMissing(t *testing.T) {
 			repair: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Provider = "fake" })
 			},
-			message: `MachineClass "small" is for the driver "aws", and this manager has the driver "fake"`,
+			message: `MachineClass "small" is for driver "aws", but this manager has the driver "fake"`,
 		},
 		"a complete node template": {
 			spoil: func(h *harness) {

@@ -421,7 +421,7 @@ func TestDriverThatHangsLater(t *testing.T) {
 	if got := h.Pass().RequeueAfter; got != instance.Silence-time.Minute {
 		t.Errorf("the next pass is due in %v", got)
 	}
-	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "is out of order (Unavailable)"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "failed as configured (Unavailable)"})
 	h.takeEvents()
 	h.Clock.Step(instance.Silence - time.Minute)
 	for range 3 {

@@ -64,7 +64,7 @@ func TestWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := webhooks{live: lister{reader}, drivers: registry.Only("fake", fake.New(fake.Config{}))}
-	foreign := `MachineClass "foreign" is for the driver "aws", and this manager has the driver "fake"`
+	foreign := `MachineClass "foreign" is for driver "aws", but this manager has the driver "fake"`
 	for name, tc := range map[string]struct {
 		object client.Object
 		want   []string
@@ -96,7 +96,7 @@ func TestWarnings(t *testing.T) {
 			`spec.class.name: secretRef: no Secret of MachineClass "no-data" has the key "userData"`,
 		}},
 		"class, foreign": {other("another", func(c *v1alpha1.MachineClass) { c.Provider = "aws" }), []string{
-			`provider: MachineClass "another" is for the driver "aws", and this manager has the driver "fake"`,
+			`provider: MachineClass "another" is for driver "aws", but this manager has the driver "fake"`,
 		}},
 		"class with a Secret that nobody asked for before": {other("another", func(c *v1alpha1.MachineClass) { c.SecretRef.Name = "later" }), nil},
 		"class without a zone": {other("another", func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{} }), []string{

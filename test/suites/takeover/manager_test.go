@@ -102,7 +102,7 @@ func (p *provider) join(ctx context.Context, name, providerID string) error {
 // did returns the names of the VMs that were made and removed so far.
 func (p *provider) did() (made, removed []string) {
 	for _, call := range p.Calls(fake.CreateMachine) {
-		if call.Answered && call.Err == nil && !slices.Contains(p.before, call.Machine) && !slices.Contains(made, call.Machine) {
+		if call.Returned && call.Err == nil && !slices.Contains(p.before, call.Machine) && !slices.Contains(made, call.Machine) {
 			made = append(made, call.Machine)
 		}
 	}

@@ -11,7 +11,7 @@ func TestLog(t *testing.T) {
 	logger := log.Logger()
 	logger.V(8).Info("Request Body", "body", "a secret in a body")
 	logger.V(9).WithValues("token", "a secret of the driver").Info("Asking")
-	if said := strings.Join(log.Take(), "\n"); strings.Contains(said, "in a body") || !strings.Contains(said, "of the driver") || !strings.Contains(said, "Request Body") {
-		t.Errorf("logged: %s", said)
+	if logged := strings.Join(log.Take(), "\n"); strings.Contains(logged, "in a body") || !strings.Contains(logged, "of the driver") || !strings.Contains(logged, "Request Body") {
+		t.Errorf("logged: %s", logged)
 	}
 }

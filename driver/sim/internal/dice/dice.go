@@ -1,5 +1,4 @@
-// Package dice makes random decisions that depend on a seed and on names only, not on the order
-// of calls.
+// Package dice makes random decisions that depend only on a seed and on names, not on the order of calls.
 package dice
 
 import (
@@ -8,14 +7,14 @@ import (
 	"time"
 )
 
-// Hash returns a number for texts, on which all random decisions depend.
+// Hash returns a number for the given texts. All random decisions depend on it.
 func Hash(texts ...string) uint64 {
 	h := fnv.New64a()
 	for _, text := range texts {
 		h.Write([]byte(text))
 		h.Write([]byte{0})
 	}
-	// FNV leaves the high bits of short inputs alike; this spreads them.
+	// FNV leaves the high bits of short inputs similar; this spreads them.
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
@@ -24,26 +23,26 @@ func Hash(texts ...string) uint64 {
 	return x ^ x>>33
 }
 
-// Chance returns Hash as a number from 0 to 1, without 1.
+// Chance returns Hash as a number in [0, 1).
 func Chance(texts ...string) float64 {
 	return float64(Hash(texts...)>>11) / (1 << 53)
 }
 
-// Distribution is how durations vary.
+// Distribution is a distribution of durations.
 type Distribution string
 
 // The distributions.
 const (
-	// Uniform: all values within the jitter are as likely.
+	// Uniform makes all values within the jitter equally likely.
 	Uniform Distribution = ""
-	// Exponential: the mean is the duration; a twentieth takes three times as long or longer. It is cut
-	// at ten times.
+	// Exponential has the duration as its mean. One value in twenty is at least three times the mean. Values are
+	// limited to ten times the mean.
 	Exponential Distribution = "exponential"
-	// LongTail: one in twenty takes ten times as long; the others vary as with Uniform.
+	// LongTail makes one value in twenty ten times as long; the others vary as with Uniform.
 	LongTail Distribution = "longTail"
 )
 
-// Valid reports whether there is such a distribution.
+// Valid reports whether d is one of the distributions.
 func (d Distribution) Valid() bool { return d == Uniform || d == Exponential || d == LongTail }
 
 const (
@@ -51,8 +50,8 @@ const (
 	tailRate = 0.05
 )
 
-// Spread returns a duration for a number from 0 to 1, without 1. Jitter is the fraction by which
-// Uniform shortens or lengthens it at most.
+// Spread returns a duration for roll, a number in [0, 1). Jitter is the maximum fraction by which Uniform shortens
+// or lengthens the duration.
 func (d Distribution) Spread(mean time.Duration, jitter, roll float64) time.Duration {
 	factor := 1.0
 	switch d {

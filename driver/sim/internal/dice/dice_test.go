@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 )
 
-// TestSpread: each distribution has its mean, its bounds and its tail, over rolls that are all as likely.
+// TestSpread: each distribution has its mean, bounds and tail over equally likely rolls.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	const rolls, mean = 10_000, time.Second
@@ -30,31 +30,31 @@ func TestSpread(t *testing.T) {
 			sum, least, most = sum+d, min(least, d), max(most, d)
 		}
 		if average := sum / rolls; (average - tc.middle).Abs() > mean/100 {
-			t.Errorf("%s: the mean is %v, want %v", name, average, tc.middle)
+			t.Errorf("%s: got mean %v, want %v", name, average, tc.middle)
 		}
 		if least < tc.least || most > tc.most || most < tc.most*9/10 {
-			t.Errorf("%s: from %v to %v, want %v to %v", name, least, most, tc.least, tc.most)
+			t.Errorf("%s: got values from %v to %v, want %v to %v", name, least, most, tc.least, tc.most)
 		}
 	}
 }
 
-// TestChance: names alone decide, and all numbers from 0 to 1 come.
+// TestChance: the result depends only on the names, and all numbers from 0 to 1 occur.
 func TestChance(t *testing.T) {
 	t.Parallel()
 	var tenths [10]int
 	for i := range 10_000 {
 		roll := dice.Chance("seed", strconv.Itoa(i))
 		if roll != dice.Chance("seed", strconv.Itoa(i)) {
-			t.Fatal("the same names, two numbers")
+			t.Fatal("got two numbers for the same names")
 		}
 		tenths[int(roll*10)]++
 	}
 	for i, n := range tenths {
 		if n < 800 || n > 1200 {
-			t.Errorf("%d of 10000 are in the tenth %d", n, i)
+			t.Errorf("%d of 10000 numbers are in tenth %d", n, i)
 		}
 	}
 	if dice.Chance("a", "bc") == dice.Chance("ab", "c") {
-		t.Error("names run into each other")
+		t.Error("names are concatenated without a separator")
 	}
 }

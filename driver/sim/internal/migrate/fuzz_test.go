@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// FuzzFill: whatever a legacy class contains, it becomes a class that is valid JSON and the same each time,
-// or is refused with a code, and then the class is as before.
+// FuzzFill: any legacy class either becomes a class with valid JSON, with the same result each time, or is rejected
+// with a code and leaves the class unchanged.
 func FuzzFill(f *testing.F) {
 	for i := range legacy.Kinds() {
 		for _, text := range []string{
@@ -31,7 +31,7 @@ func FuzzFill(f *testing.F) {
 		kind := legacy.Kinds()[int(which)%len(legacy.Kinds())]
 		object := legacy.New(kind)
 		if json.Unmarshal(raw, object) != nil {
-			return // no API server has such an object
+			return // no API server returns such an object
 		}
 		before := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Provider: "theirs"}
 		fill := func() (*v1alpha1.MachineClass, error) {
@@ -43,21 +43,21 @@ func FuzzFill(f *testing.F) {
 		class, err := fill()
 		if err != nil {
 			if code := status.Code(err); code != codes.Internal && code != codes.InvalidArgument {
-				t.Errorf("refused with %s: %v", code, err)
+				t.Errorf("rejected with code %s: %v", code, err)
 			}
 			if diff := cmp.Diff(before, class); diff != "" {
-				t.Errorf("refused, and the class changed:\n%s", diff)
+				t.Errorf("class was rejected but changed:\n%s", diff)
 			}
 			return
 		}
 		if !json.Valid(class.ProviderSpec.Raw) || class.Provider != migrate.Provider {
-			t.Errorf("the class is of provider %q: %q", class.Provider, class.ProviderSpec.Raw)
+			t.Errorf("got provider %q with specification %q", class.Provider, class.ProviderSpec.Raw)
 		}
 		if _, err := spec.Parse(class); err != nil {
-			t.Errorf("the driver does not understand what it made: %v", err)
+			t.Errorf("the driver cannot parse its own result: %v", err)
 		}
 		if again, err := fill(); err != nil || cmp.Diff(class, again) != "" {
-			t.Errorf("a second time: %v, %s", err, cmp.Diff(class, again))
+			t.Errorf("second call: %v, %s", err, cmp.Diff(class, again))
 		}
 	})
 }

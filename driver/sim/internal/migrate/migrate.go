@@ -1,5 +1,4 @@
-// Package migrate makes classes of the simulated driver of legacy classes, such as
-// AWSMachineClass.
+// Package migrate converts legacy classes, such as AWSMachineClass, to classes of the simulated driver.
 package migrate
 
 import (
@@ -15,30 +14,30 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Provider is the provider of the classes that are made.
+// Provider is the provider of the resulting classes.
 const Provider = "sim"
 
-// providerSpec is what is made of a legacy class.
+// providerSpec is the provider specification that results from a legacy class.
 type providerSpec struct {
 	Tags   map[string]string `json:"tags,omitempty"`
 	Legacy older             `json:"legacy"`
 }
 
-// older is the legacy class, but for its Secrets.
+// older is the legacy class without its Secrets.
 type older struct {
 	Kind string                     `json:"kind"`
 	Spec map[string]json.RawMessage `json:"spec"`
 }
 
-// Fill fills the MachineClass of a request. The provider specification has the tags of the older
-// class, and all of its fields below legacy.
+// Fill fills the MachineClass of a request. The provider specification contains the tags of the older class, and
+// all its fields below "legacy".
 func Fill(req *driver.GenerateMachineClassForMigrationRequest) error {
 	if req.MachineClass == nil || req.ClassSpec == nil {
-		return status.Error(codes.Internal, "the request has no MachineClass to fill, or does not name the kind")
+		return status.Error(codes.Internal, "the request has no MachineClass, or has no kind")
 	}
 	kind := req.ClassSpec.Kind
 	if !slices.Contains(legacy.Kinds(), kind) {
-		return status.Error(codes.Unimplemented, fmt.Sprintf("objects of the kind %q are not migrated", kind))
+		return status.Error(codes.Unimplemented, fmt.Sprintf("objects of kind %q cannot be migrated", kind))
 	}
 	made := providerSpec{Legacy: older{Kind: kind}}
 	secretRef, credentials := req.MachineClass.SecretRef, req.MachineClass.CredentialsSecretRef
@@ -65,7 +64,7 @@ func Fill(req *driver.GenerateMachineClassForMigrationRequest) error {
 	return nil
 }
 
-// tagsField is the field of a kind with a text for each of some texts. Packet's tags are no such.
+// tagsField returns the name of the field that contains a map of tags. Packet's tags are not a map.
 func tagsField(kind string) string {
 	switch kind {
 	case legacy.GCP:
@@ -77,11 +76,11 @@ func tagsField(kind string) string {
 	}
 }
 
-// take reads the spec of an object.
+// take decodes the spec of an object.
 func take(object any, spec *map[string]json.RawMessage) error {
 	raw, err := json.Marshal(object)
 	if err != nil {
-		return status.WrapError(codes.Internal, fmt.Sprintf("the object cannot be written as JSON: %v", err), err)
+		return status.WrapError(codes.Internal, fmt.Sprintf("cannot encode the object as JSON: %v", err), err)
 	}
 	var parsed struct {
 		Spec map[string]json.RawMessage `json:"spec"`
@@ -93,7 +92,7 @@ func take(object any, spec *map[string]json.RawMessage) error {
 	return nil
 }
 
-// decode reads a field, if there is one.
+// decode decodes a field, if it is set.
 func decode(spec map[string]json.RawMessage, field string, into any) error {
 	if spec[field] == nil {
 		return nil

@@ -25,7 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// fill sets all fields to values that differ from each other and from zero.
+// fill sets all fields to different values that are not zero.
 func fill(value reflect.Value, next *int) {
 	*next++
 	switch value.Kind() {
@@ -53,7 +53,7 @@ func fill(value reflect.Value, next *int) {
 	}
 }
 
-// leaves returns the paths of all values, with the values.
+// leaves returns all values by path.
 func leaves(value any, path string, into map[string]any) map[string]any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -70,8 +70,7 @@ func leaves(value any, path string, into map[string]any) map[string]any {
 	return into
 }
 
-// TestEveryField: each field of each kind is in the provider specification, or in the class itself,
-// with its value.
+// TestEveryField: each field of each kind is in the provider specification or in the class itself, with its value.
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	for _, kind := range legacy.Kinds() {
@@ -106,28 +105,27 @@ func TestEveryField(t *testing.T) {
 				got[field+".namespace"], got[field+".name"] = ref.Namespace, ref.Name
 			}
 			if diff := cmp.Diff(want, got); diff != "" || made.Legacy.Kind != kind {
-				t.Errorf("%s (-given +made):\n%s", made.Legacy.Kind, diff)
+				t.Errorf("%s (-given +result):\n%s", made.Legacy.Kind, diff)
 			}
 			parsed, err := spec.Parse(class)
 			if err != nil || class.Provider != migrate.Provider {
-				t.Errorf("provider %q; the driver reads the specification with %v", class.Provider, err)
+				t.Errorf("got provider %q; the driver parses the specification with error %v", class.Provider, err)
 			}
 			if tagged := len(parsed.Tags) > 0; tagged == (kind == legacy.Packet) {
-				t.Errorf("tags: %v", parsed.Tags)
+				t.Errorf("got tags %v", parsed.Tags)
 			}
 			again := class.DeepCopy()
 			if err := migrate.Fill(&driver.GenerateMachineClassForMigrationRequest{
 				ProviderSpecificMachineClass: object, MachineClass: again, ClassSpec: &v1alpha1.ClassSpec{Kind: kind},
 			}); err != nil || cmp.Diff(class, again) != "" {
-				t.Errorf("a second time: %v, %s", err, cmp.Diff(class, again))
+				t.Errorf("second call: %v, %s", err, cmp.Diff(class, again))
 			}
 		})
 	}
 }
 
-// TestEveryDocumentedField: the fields that MCM's documentation has of each kind, which stand in testdata,
-// are known, and in the provider specification or in the class itself, with their values. None has its
-// zero value.
+// TestEveryDocumentedField: the fields of each kind in MCM's documentation, which are in testdata, are known, and
+// appear in the provider specification or in the class itself with their values. None has its zero value.
 func TestEveryDocumentedField(t *testing.T) {
 	t.Parallel()
 	for _, kind := range legacy.Kinds() {
@@ -139,7 +137,7 @@ func TestEveryDocumentedField(t *testing.T) {
 			}
 			object := legacy.New(kind)
 			if unknown, err := kjson.UnmarshalStrict(raw, object); err != nil || len(unknown) > 0 {
-				t.Fatalf("%v, unknown: %v", err, unknown)
+				t.Fatalf("got %v, unknown fields: %v", err, unknown)
 			}
 			class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
 			err = migrate.Fill(&driver.GenerateMachineClassForMigrationRequest{
@@ -158,7 +156,7 @@ func TestEveryDocumentedField(t *testing.T) {
 				got[field+".namespace"], got[field+".name"] = ref.Namespace, ref.Name
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-documented +made):\n%s", diff)
+				t.Errorf("(-documented +result):\n%s", diff)
 			}
 		})
 	}
@@ -175,7 +173,7 @@ func TestRefused(t *testing.T) {
 	}{
 		"unknown kind":  {&legacy.AWSMachineClass{}, class, "IBMMachineClass", codes.Unimplemented},
 		"MachineClass":  {&v1alpha1.MachineClass{}, class, v1alpha1.MachineClassKind, codes.Unimplemented},
-		"no object":     {nil, class, legacy.AWS, codes.Internal},
+		"nil object":    {nil, class, legacy.AWS, codes.Internal},
 		"not an object": {"text", class, legacy.AWS, codes.Internal},
 		"wrong tags":    {map[string]any{"spec": map[string]any{"tags": 1}}, class, legacy.AWS, codes.Internal},
 		"no class":      {&legacy.AWSMachineClass{}, nil, legacy.AWS, codes.Internal},
@@ -188,6 +186,6 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	if !slices.IsSortedFunc(legacy.Kinds(), strings.Compare) {
-		t.Errorf("not sorted: %v", legacy.Kinds())
+		t.Errorf("kinds are not sorted: %v", legacy.Kinds())
 	}
 }

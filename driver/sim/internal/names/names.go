@@ -1,4 +1,4 @@
-// Package names knows the names of simulated machines, and the IDs of their VMs.
+// Package names handles the names of simulated machines and the IDs of their VMs.
 package names
 
 import (
@@ -16,9 +16,9 @@ func ProviderID(seed uint64, key string, number int) string {
 	return fmt.Sprintf("sim:///%s/%s-%08x", key, n, uint32(dice.Hash(strconv.FormatUint(seed, 10), key, n)))
 }
 
-// Matches reports whether pattern selects the machine "namespace/name". The pattern is
-// one of path.Match, for the name alone or, if it contains a slash, for both. An
-// empty pattern selects all; a malformed one selects none.
+// Matches reports whether pattern matches the machine "namespace/name". The pattern is a path.Match pattern for the
+// name or, if it contains a slash, for "namespace/name". An empty pattern matches every machine; a malformed one
+// matches none.
 func Matches(pattern, key string) bool {
 	if pattern == "" {
 		return true

@@ -1,4 +1,4 @@
-// Package nodes has the rules of the nodes of simulated machines.
+// Package nodes contains the rules for the nodes of simulated machines.
 package nodes
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Capacity returns the default capacity, overridden by that of the class.
+// Capacity returns the default capacity, overridden by the capacity in the class.
 func Capacity(template *v1alpha1.NodeTemplate) corev1.ResourceList {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              resource.MustParse("2"),
@@ -22,7 +22,7 @@ func Capacity(template *v1alpha1.NodeTemplate) corev1.ResourceList {
 	if template != nil {
 		maps.Copy(capacity, template.Capacity)
 	}
-	// gpu is a name of MachineClasses, not a resource of nodes.
+	// "gpu" is a name in MachineClasses, not a resource of nodes.
 	delete(capacity, "gpu")
 	return capacity
 }

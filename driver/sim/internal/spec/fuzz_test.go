@@ -12,12 +12,12 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestNoObject: a specification of another type is refused in words of users.
+// TestNoObject: the error for a specification of another type uses JSON terms, not Go types.
 func TestNoObject(t *testing.T) {
 	for raw, want := range map[string]string{
-		`"small"`: "providerSpec: a JSON string does not fit",
-		`["a"]`:   "providerSpec: a JSON array does not fit",
-		`1`:       "providerSpec: a JSON number does not fit",
+		`"small"`: "providerSpec: invalid JSON string",
+		`["a"]`:   "providerSpec: invalid JSON array",
+		`1`:       "providerSpec: invalid JSON number",
 	} {
 		_, err := spec.Parse(&v1alpha1.MachineClass{ProviderSpec: runtime.RawExtension{Raw: []byte(raw)}})
 		if found, _ := status.FromError(err); found.Code() != codes.InvalidArgument || found.Message() != want {
@@ -26,8 +26,8 @@ func TestNoObject(t *testing.T) {
 	}
 }
 
-// FuzzParse: a provider specification is taken, with times that are not negative, or refused as
-// invalid.
+// FuzzParse: a provider specification is either accepted with no negative durations, or rejected with
+// InvalidArgument.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"", "{}", "null", "[]", `{"pool": "a"}`, `{"createDelay": "-1s"}`, `{"nodeDelay": "1e9h"}`, `{"zone": "\u0000"}`, `{"unknown": 1}`, `{"pool": 1}`} {
 		f.Add([]byte(text))

@@ -1,5 +1,5 @@
-// Package spec reads provider specifications of the simulated driver. The package comment
-// of sim describes the fields.
+// Package spec parses provider specifications of the simulated driver. The package comment of sim describes the
+// fields.
 package spec
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Join is what a VM's node does.
+// Join is the behavior of a VM's node.
 type Join string
 
 // The values of Join.
@@ -34,7 +34,7 @@ const (
 	JoinNever    Join = "never"
 )
 
-// Agent is what the program on a VM's node does that updates the node in place.
+// Agent is the behavior of the program on a VM's node that updates the node in place.
 type Agent string
 
 // The values of Agent.
@@ -46,7 +46,7 @@ const (
 	AgentDie     Agent = "die"
 )
 
-// Valid reports whether there is such an agent.
+// Valid reports whether a is one of the agents.
 func (a Agent) Valid() bool {
 	return slices.Contains([]Agent{AgentNone, AgentSucceed, AgentFail, AgentSilent, AgentDie}, a)
 }
@@ -81,19 +81,18 @@ type fields struct {
 	Legacy       json.RawMessage   `json:"legacy"`
 }
 
-// Spec is a valid provider specification with its defaults filled in.
+// Spec is a valid provider specification with defaults set.
 type Spec struct {
 	fields
-	// The durations of the fields of the same names.
+	// Durations of the fields with the same names.
 	Latency, JoinDelay, DeleteDelay, VisibleAfter, Lifetime, FlapInterval, UpdateTime time.Duration
-	// APIGroup is that of the object that the class serves, see driver.APIGroup.
+	// APIGroup is the API group of the object that the class serves; see driver.APIGroup.
 	APIGroup string
-	// Script is what the class's annotations say.
+	// Script contains the behavior that the annotations of the class define.
 	Script Script
 }
 
-// Parse reads the provider specification of a class. Its errors have the code
-// InvalidArgument and name the field.
+// Parse parses the provider specification of a class. Its errors have the code InvalidArgument and name the field.
 func Parse(class *v1alpha1.MachineClass) (Spec, error) {
 	var s Spec
 	if class == nil {
@@ -123,22 +122,22 @@ func Parse(class *v1alpha1.MachineClass) (Spec, error) {
 	return s, nil
 }
 
-// decodeMessage names the field where the decoder knows it.
+// decodeMessage returns an error message that names the field if the decoder reports one.
 func decodeMessage(raw []byte, err error) string {
 	if typeErr, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		field := strings.TrimSuffix("providerSpec."+typeErr.Field, ".") // no field: it is the whole
-		return fmt.Sprintf("%s: a JSON %s does not fit", field, typeErr.Value)
+		field := strings.TrimSuffix("providerSpec."+typeErr.Field, ".") // no field if the error concerns the whole specification
+		return fmt.Sprintf("%s: invalid JSON %s", field, typeErr.Value)
 	}
 	unknown := unknownField.FindStringSubmatch(err.Error())
 	var fields map[string]json.RawMessage
 	if unknown == nil || json.Unmarshal(raw, &fields) != nil || fields[unknown[1]] == nil {
 		return fmt.Sprintf("providerSpec: %v", err) // such as an unknown field of a taint
 	}
-	return fmt.Sprintf("providerSpec.%s: is not known (known: %s)", unknown[1], strings.Join(fieldNames(), ", "))
+	return fmt.Sprintf("unknown field providerSpec.%s (known fields: %s)", unknown[1], strings.Join(fieldNames(), ", "))
 }
 
-// unknownField matches the decoder's error for an unknown field, which has no type of its
-// own. An error that does not match is shown as it is.
+// unknownField matches the decoder's error for an unknown field, which has no separate type. An error that does not
+// match is shown unchanged.
 var unknownField = regexp.MustCompile(`^json: unknown field "(.*)"$`)
 
 // fieldNames returns the fields of the provider specification, sorted.
@@ -153,8 +152,7 @@ func fieldNames() []string {
 	return names
 }
 
-// check validates the fields and fills in the durations. Its errors begin with the
-// name of the field.
+// check validates the fields and sets the durations. Its errors start with the name of the field.
 func (s *Spec) check() error {
 	s.FlapInterval, s.UpdateTime = defaultFlapInterval, defaultUpdateTime
 	for _, f := range []struct {
@@ -186,25 +184,25 @@ func (s *Spec) check() error {
 	return s.checkChoices()
 }
 
-// checkChoices validates the fields with a few values.
+// checkChoices validates the fields that have a fixed set of values.
 func (s *Spec) checkChoices() error {
 	switch {
 	case !s.Distribution.Valid():
-		return fmt.Errorf("distribution: %q is none of exponential, longTail", s.Distribution)
+		return fmt.Errorf("distribution: %q is not one of exponential, longTail", s.Distribution)
 	case s.Zone != "" && !IsZone(s.Zone):
-		return fmt.Errorf("zone: %q cannot be a zone", s.Zone)
+		return fmt.Errorf("zone: %q is not a valid label value", s.Zone)
 	case !s.Agent.Valid():
-		return fmt.Errorf("agent: %q is none of succeed, fail, silent, die", s.Agent)
+		return fmt.Errorf("agent: %q is not one of succeed, fail, silent, die", s.Agent)
 	}
 	switch s.Join {
 	case JoinReady, JoinNotReady, JoinFlap, JoinNever:
 		return nil
 	default:
-		return fmt.Errorf("join: %q is none of ready, notReady, flap, never", s.Join)
+		return fmt.Errorf("join: %q is not one of ready, notReady, flap, never", s.Join)
 	}
 }
 
-// parseDuration leaves into as it is if there is no text.
+// parseDuration parses text into a duration. If text is empty, the duration stays unchanged.
 func parseDuration(text string, into *time.Duration) error {
 	if text == "" {
 		return nil
@@ -220,13 +218,13 @@ func parseDuration(text string, into *time.Duration) error {
 	return nil
 }
 
-// IsZone reports whether a zone can have the name: nodes get it as a label.
+// IsZone reports whether name can be the name of a zone. Nodes get it as a label.
 func IsZone(name string) bool { return name != "" && len(validation.IsValidLabelValue(name)) == 0 }
 
-// CheckName returns an error with the code InvalidArgument unless a machine can have the name.
+// CheckName returns an error with the code InvalidArgument if name is not a valid name of a machine.
 func CheckName(name string) error {
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return status.Error(codes.InvalidArgument, fmt.Sprintf("machine name %q: %s", name, strings.Join(problems, "; ")))
+		return status.Error(codes.InvalidArgument, fmt.Sprintf("invalid machine name %q: %s", name, strings.Join(problems, "; ")))
 	}
 	return nil
 }
