@@ -47,7 +47,7 @@ func TestBadPrograms(t *testing.T) {
 		args    []string
 		says    string
 	}{
-		"no name that is valid":    {provider.New("my driver", newFake), nil, `driver "my driver"`},
+		"no name that is valid":    {provider.New("my driver", newFake), nil, `invalid driver name "my driver"`},
 		"no driver":                {provider.New("example", nil), nil, `driver "example" has no Open function`},
 		"two of the same name":     {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "Example", Open: newFake})), nil, `driver "Example"`},
 		"a flag of the manager":    {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("port", 0, "") })), nil, "--port"},

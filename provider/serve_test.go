@@ -189,7 +189,7 @@ func TestBadPlugins(t *testing.T) {
 		says    string
 	}{
 		"no name":                {provider.New(provider.AnyClass, newFake), []string{socket}, "needs a name"},
-		"no name that is valid":  {provider.New("my driver", newFake), []string{socket}, `driver "my driver"`},
+		"no name that is valid":  {provider.New("my driver", newFake), []string{socket}, `invalid driver name "my driver"`},
 		"several":                {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{socket}, "one driver"},
 		"a flag of the plug-in":  {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("target", 0, "") })), nil, "--target"},
 		"no target":              {one, nil, "--target: required"},

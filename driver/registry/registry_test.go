@@ -289,7 +289,7 @@ func TestKinds(t *testing.T) {
 	}{
 		"two kinds":           {registry.Kinds{{Name: "a", Open: open, Flags: adds("a-region")}, {Name: "b", Open: open, Flags: adds("b-region")}}, ""},
 		"same name":           {registry.Kinds{{Name: "a", Open: open}, {Name: "A", Open: open}}, `driver "A"`},
-		"invalid name":        {registry.Kinds{{Name: "a b", Open: open}}, `driver "a b"`},
+		"invalid name":        {registry.Kinds{{Name: "a b", Open: open}}, `invalid driver name "a b"`},
 		"no opener":           {registry.Kinds{{Name: "a"}}, `driver "a"`},
 		"same flag":           {registry.Kinds{{Name: "a", Open: open, Flags: adds("region")}, {Name: "b", Open: open, Flags: adds("region")}}, "--region"},
 		"flag of the manager": {registry.Kinds{{Name: "a", Open: open, Flags: adds("port")}}, "--port"},

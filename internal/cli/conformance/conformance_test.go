@@ -78,7 +78,7 @@ func TestSim(t *testing.T) {
 func TestLimit(t *testing.T) {
 	dir := written(t, map[string]string{"class.yaml": classFile, "secret.yaml": secretFile})
 	stdout, _, err := run(t, dir, "--driver=sim", "--class=class.yaml", "--secret=secret.yaml", "--cost-limit=2", "--run=R01|R02|R22", "--skip=R02")
-	if err != nil || !strings.Contains(stdout, "the limit of 2 machines is reached") || !strings.Contains(stdout, "2 rules: 1 passed, 0 failed, 1 skipped") {
+	if err != nil || !strings.Contains(stdout, "reached the limit of 2 machines") || !strings.Contains(stdout, "2 rules: 1 passed, 0 failed, 1 skipped") {
 		t.Errorf("%v: %s", err, stdout)
 	}
 }

@@ -76,7 +76,7 @@ func TestWhoMigrates(t *testing.T) {
 		"the annotation":       {map[string]driver.Driver{"zzz": &migrator{provider: "zzz", kinds: own}, "sim": sim.New(sim.Config{})}, "sim", "sim", ""},
 		"two":                  {map[string]driver.Driver{"a": &migrator{provider: "a", kinds: own}, "b": &migrator{provider: "b", kinds: own}}, "", "", `the drivers "a" and "b" each migrate the kind AWSMachineClass; the annotation machine.millwright.dev/provider can name one`},
 		"none says so":         {map[string]driver.Driver{"a": &migrator{provider: "a"}, "b": &migrator{provider: "b"}}, "", "", `no driver migrates the kind AWSMachineClass; this manager has the drivers "a" and "b"; the annotation`},
-		"a strange annotation": {map[string]driver.Driver{"a": &migrator{provider: "a", kinds: own}}, "b", "", `annotation machine.millwright.dev/provider: the class is for driver "b", and this manager has the driver "a"`},
+		"a strange annotation": {map[string]driver.Driver{"a": &migrator{provider: "a", kinds: own}}, "b", "", `annotation machine.millwright.dev/provider: the class is for driver "b", but this manager has the driver "a"`},
 		"for another provider": {map[string]driver.Driver{"a": &migrator{provider: "b", kinds: own}, "b": &migrator{}}, "", "", `the driver "a" made a class for the provider "b", which it does not serve`},
 	} {
 		t.Run(name, func(t *testing.T) {
