@@ -56,7 +56,7 @@ func TestBadPrograms(t *testing.T) {
 		"bad value":                {provider.New("example", newFake), []string{"--concurrent-syncs=0"}, "--concurrent-syncs"},
 		"--driver where one is":    {provider.New("example", newFake), []string{"--driver=vm"}, "--driver"},
 		"unknown driver":           {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"--driver=third", "--target-kubeconfig", "KUBECONFIG"}, `no driver "third"; known drivers: example, other`},
-		"named twice":              {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"manager", "--driver=other,other", "--target-kubeconfig", "KUBECONFIG"}, `"other" is named twice`},
+		"named twice":              {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"manager", "--driver=other,other", "--target-kubeconfig", "KUBECONFIG"}, `duplicate driver "other"`},
 		"nothing to connect to":    {provider.New("example", newFake), []string{"--target-kubeconfig=/nowhere/at/all"}, "--target-kubeconfig"},
 		"its own flag, and theirs": {provider.New("example", newFake, provider.WithFlags(addRegion)), []string{"manager", "--example-region=a", "--port=-1"}, "--port"},
 	}

@@ -77,9 +77,9 @@ func TestInterruptedStatus(t *testing.T) {
 	w.create(deployment)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := w.rolloutTo(ctx, onWrite(cancel), "status", "pool")
-	for _, says := range []string{"not watched any more; whether the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not acted yet"} {
+	for _, says := range []string{"stopped watching; the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not acted yet"} {
 		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("says %v, want %q", err, says)
+			t.Errorf("got %v, want %q", err, says)
 		}
 	}
 }
@@ -98,21 +98,21 @@ func TestUndoUnanswered(t *testing.T) {
 	}()
 	w.wished(t, deployment)
 	cancel()
-	withdraw := "To withdraw that: kubectl -n " + w.Namespace + " patch machinedeployments.machine.sapcloud.io pool"
+	withdraw := "to cancel the rollback, run: kubectl -n " + w.Namespace + " patch machinedeployments.machine.sapcloud.io pool"
 	says := func(err error, says ...string) {
 		t.Helper()
 		for _, text := range says {
 			if err == nil || !strings.Contains(err.Error(), text) {
-				t.Errorf("says %v, want %q", err, text)
+				t.Errorf("got %v, want %q", err, text)
 			}
 		}
 	}
-	says(<-ended, "not waited for any more", "to be rolled back to revision 1", "stays in spec.rollbackTo", withdraw)
+	says(<-ended, "stopped waiting", "to roll back to revision 1", "remains in spec.rollbackTo", withdraw)
 
 	_, err := w.rollout(t.Context(), "undo", "pool", "--timeout", "1ms")
-	says(err, "does a manager run?", withdraw)
+	says(err, "check that a manager is running", withdraw)
 	_, err = w.rollout(t.Context(), "restart", "pool")
-	says(err, "cannot be restarted", "wish to roll back to revision 1", withdraw)
+	says(err, "cannot be restarted", "a rollback to revision 1 is pending", withdraw)
 
 	before := deployment.DeepCopy()
 	deployment.Spec.RollbackTo = nil
@@ -121,7 +121,7 @@ func TestUndoUnanswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.rollout(t.Context(), "undo", "pool")
-	says(err, "cannot be rolled back before its spec is corrected: spec.strategy.inPlaceUpdate")
+	says(err, "cannot be rolled back until its spec is corrected: spec.strategy.inPlaceUpdate")
 	if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment); err != nil || deployment.Spec.RollbackTo != nil {
 		t.Errorf("spec.rollbackTo is %v, %v", deployment.Spec.RollbackTo, err)
 	}
@@ -169,7 +169,7 @@ metadata: {name: other}
 	w.must(err)
 	for _, want := range []string{
 		"machine class " + w.Namespace + "/now:", "providerSpec.capacity: 3 -> 5", "VMs that exist stay (1 machine).",
-		"machine class " + w.Namespace + "/later:\n\nIt is new: no machine is of it.",
+		"machine class " + w.Namespace + "/later:\n\nThe class is new: no machine uses it.",
 		"machine deployment " + w.Namespace + "/pool:", `spec.template.spec.class.name: "now" -> "before"`, "spec.minReadySeconds: 5 -> (none)",
 		"1 machine is replaced, with ", "Revision 1, machine set pool-before, is then the current one.",
 	} {
@@ -189,8 +189,8 @@ metadata: {name: other}
 		t.Errorf("without a file: %q, %v", said, err)
 	}
 	for text, want := range map[string]string{
-		"a: [": "is not YAML", "kind: Secret": "has neither MachineDeployment pool nor a MachineClass in namespace " + w.Namespace,
-		"{apiVersion: machine.sapcloud.io/v1alpha1, kind: MachineDeployment, metadata: {name: pool}, spec: {replicas: many}}": "asking the API server what would become of MachineDeployment pool",
+		"a: [": "not valid YAML", "kind: Secret": "contains neither MachineDeployment pool nor a MachineClass in namespace " + w.Namespace,
+		"{apiVersion: machine.sapcloud.io/v1alpha1, kind: MachineDeployment, metadata: {name: pool}, spec: {replicas: many}}": "cannot apply MachineDeployment pool",
 	} {
 		w.must(os.WriteFile(file, []byte(text), 0o600))
 		if _, err := w.rollout(t.Context(), "diff", "pool", "-f", file); err == nil || !strings.Contains(err.Error(), want) {
@@ -243,8 +243,8 @@ func TestRestartOfOneMachine(t *testing.T) {
 	old := w.names(t)
 	restart := []string{"restart", "pool", "--machine", old[0]}
 
-	w.tells(t, []string{"is deleted when another one is available: 3 machines for a while (dry run)"}, append(restart, "--dry-run")...)
-	w.tells(t, []string{"are for --machine"}, "restart", "pool", "--dry-run")
+	w.tells(t, []string{"will be deleted after a new machine is available: 3 machines until then (dry run)"}, append(restart, "--dry-run")...)
+	w.tells(t, []string{"require --machine"}, "restart", "pool", "--dry-run")
 	ctx, cancel := context.WithCancel(t.Context())
 	lines := 0
 	err := w.rolloutTo(ctx, onWrite(func() {
@@ -252,9 +252,9 @@ func TestRestartOfOneMachine(t *testing.T) {
 			cancel()
 		}
 	}), restart...)
-	for _, says := range []string{"is not deleted yet", "To take that replica back: kubectl"} {
+	for _, says := range []string{"has not been deleted", "to remove the additional replica, run: kubectl"} {
 		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("says %v, want %q", err, says)
+			t.Errorf("got %v, want %q", err, says)
 		}
 	}
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
@@ -262,9 +262,9 @@ func TestRestartOfOneMachine(t *testing.T) {
 		t.Fatalf("has %d replicas, want one more", deployment.Spec.Replicas)
 	}
 	if _, err := w.rollout(t.Context(), append(restart, "--timeout", "1ms")...); err == nil {
-		t.Error("no manager runs, and it succeeds")
+		t.Error("the command succeeded without a manager")
 	}
-	w.tells(t, []string{"replacement of machine " + old[0]}, "restart", "pool", "--machine", old[1])
+	w.tells(t, []string{"is replacing machine " + old[0]}, "restart", "pool", "--machine", old[1])
 
 	w.manage()
 	w.tells(t, []string{"machine.machine.sapcloud.io/" + old[0] + " replaced\n"}, restart...)
@@ -296,9 +296,9 @@ func TestReturnToTheFirstChoice(t *testing.T) {
 	w.tells(t, []string{"successfully rolled out"}, "status", "pool")
 	old, again := w.names(t), []string{"restart", "pool", "--fallen-back"}
 
-	w.tells(t, []string{"give one of them"}, append(again, "--machine", old[0])...)
-	w.tells(t, []string{"of class second is replaced when one of class now is available (dry run)"}, append(again, "--dry-run")...)
-	w.tells(t, []string{"class now has no capacity left", "Of 1 machine, 0 were replaced"}, again...)
+	w.tells(t, []string{"are mutually exclusive"}, append(again, "--machine", old[0])...)
+	w.tells(t, []string{"of class second would be replaced by one of class now (dry run)"}, append(again, "--dry-run")...)
+	w.tells(t, []string{"class now has no capacity: machine", "0 of 1 machine replaced"}, again...)
 	if now := w.names(t); !slices.Equal(now, old) {
 		t.Fatalf("the machines are %q, want %q", now, old)
 	}
@@ -306,7 +306,7 @@ func TestReturnToTheFirstChoice(t *testing.T) {
 	class := w.class("now", "")
 	w.must(w.Client.Patch(t.Context(), class, client.RawPatch(types.MergePatchType, []byte(`{"providerSpec":{"capacity":2}}`))))
 	w.tells(t, []string{"of class now replaces ", " of class second\n"}, again...)
-	w.tells(t, []string{"has no machine of another class than its first choice"}, again...)
+	w.tells(t, []string{"unchanged: all machines have the class of their first choice"}, again...)
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
 	if _, still := deployment.Annotations[change.AnnotationReplacing]; still || deployment.Spec.Replicas != 2 || len(w.names(t)) != 2 {
 		t.Errorf("left with %d replicas, %v", deployment.Spec.Replicas, deployment.Annotations)

@@ -23,13 +23,13 @@ func TestRolloutAnswers(t *testing.T) {
 	}{
 		"help":               {[]string{}, 0, ""},
 		"mistyped":           {[]string{"statsu"}, 2, "did you mean status?"},
-		"no name":            {[]string{"status"}, 2, "name of one MachineDeployment"},
-		"empty name":         {[]string{"status", ""}, 2, "name of one MachineDeployment"},
-		"kind only":          {[]string{"status", "mcd/"}, 2, "name of one MachineDeployment"},
-		"three":              {[]string{"status", "mcd", "a", "b"}, 2, "name of one MachineDeployment"},
-		"two slashes":        {[]string{"status", "a/b/c"}, 2, `"a/b/c" is no name`},
-		"two names":          {[]string{"restart", "a", "b"}, 2, `give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME; "a" is no kind`},
-		"another kind":       {[]string{"pause", "machineset/a"}, 2, `"machineset" is no kind`},
+		"no name":            {[]string{"status"}, 2, "the name of a MachineDeployment is required"},
+		"empty name":         {[]string{"status", ""}, 2, "the name of a MachineDeployment is required"},
+		"kind only":          {[]string{"status", "mcd/"}, 2, "the name of a MachineDeployment is required"},
+		"three":              {[]string{"status", "mcd", "a", "b"}, 2, "specify one MachineDeployment"},
+		"two slashes":        {[]string{"status", "a/b/c"}, 2, `invalid name "a/b/c"`},
+		"two names":          {[]string{"restart", "a", "b"}, 2, `unsupported kind "a"; specify one MachineDeployment as NAME, machinedeployment/NAME or mcd/NAME`},
+		"another kind":       {[]string{"pause", "machineset/a"}, 2, `unsupported kind "machineset"`},
 		"negative timeout":   {[]string{"status", "a", "--timeout=-1s"}, 2, "millwright: --timeout: must not be negative"},
 		"both negative":      {[]string{"status", "a", "--timeout=-1s", "--revision=-1"}, 2, "--revision, --timeout: must not be negative"},
 		"negative revision":  {[]string{"history", "a", "--revision=-1"}, 2, "--revision"},
@@ -37,8 +37,8 @@ func TestRolloutAnswers(t *testing.T) {
 		"no cluster":         {[]string{"status", "a", "--dir", t.TempDir()}, 1, "millwright up"},
 		"no such kubeconfig": {[]string{"status", "a", "--kubeconfig", "/nowhere/at/all"}, 1, "/nowhere/at/all"},
 		"no such context":    {[]string{"undo", "a", "--kubeconfig", nobody, "--context", "other"}, 1, `context "other" does not exist`},
-		"nobody answers":     {[]string{"status", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
-		"nobody to change":   {[]string{"resume", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+		"no API server":      {[]string{"status", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+		"change without API": {[]string{"resume", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -65,14 +65,14 @@ func TestNamesAreNoFiles(t *testing.T) {
 
 // TestVersionFlag: it says what the command says.
 func TestVersionFlag(t *testing.T) {
-	var said [2]bytes.Buffer
+	var output [2]bytes.Buffer
 	for i, arg := range []string{"version", "--version"} {
-		if status := Main(Program{Version: "v1.2.3", Args: []string{arg}, Stdout: &said[i], Stderr: io.Discard}); status != 0 {
+		if status := Main(Program{Version: "v1.2.3", Args: []string{arg}, Stdout: &output[i], Stderr: io.Discard}); status != 0 {
 			t.Errorf("%s: exit status %d", arg, status)
 		}
 	}
-	if said[0].String() != said[1].String() || !strings.HasPrefix(said[1].String(), "millwright v1.2.3 (") {
-		t.Errorf("say %q and %q", said[0].String(), said[1].String())
+	if output[0].String() != output[1].String() || !strings.HasPrefix(output[1].String(), "millwright v1.2.3 (") {
+		t.Errorf("version prints %q, --version prints %q", output[0].String(), output[1].String())
 	}
 }
 

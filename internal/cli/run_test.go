@@ -60,7 +60,7 @@ func TestMainAnswers(t *testing.T) {
 		"flag without sense":     {[]string{"manager", "--port", "many"}, 2, nil, []string{`millwright: --port: "many" is not a whole number` + "\n"}},
 		"argument too many":      {[]string{"manager", "now"}, 2, nil, []string{`"now"`, `Run "millwright manager --help" for usage.`}},
 		"version with argument":  {[]string{"version", "now"}, 2, nil, []string{`"now"`}},
-		"several mistakes":       {[]string{"manager", "--driver=sim", "--port=-1", "--concurrent-syncs=0"}, 2, nil, []string{"--port: -1 is not a port number between 0 and 65535; --concurrent-syncs: must be above 0\n"}},
+		"several mistakes":       {[]string{"manager", "--driver=sim", "--port=-1", "--concurrent-syncs=0"}, 2, nil, []string{"--port: -1 is not a port number between 0 and 65535; --concurrent-syncs: must be greater than 0\n"}},
 		"bad verbosity":          {[]string{"manager", "--v=-1"}, 2, nil, []string{"--v: must"}},
 		"bad threshold":          {[]string{"machine-controller", "--stderrthreshold=loud"}, 2, nil, []string{`--stderrthreshold: "loud"`, "WARNING", `Run "millwright machine-controller --help" for usage.`}},
 		"bad lock":               {[]string{"machine-controller-manager", "--leader-elect-resource-lock=endpoints"}, 2, nil, []string{`--leader-elect-resource-lock: "endpoints" is not leases`}},

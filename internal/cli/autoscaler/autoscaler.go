@@ -56,7 +56,7 @@ cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size is a node group.`,
 }
 
 func (f *flags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which holds the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
+	set.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which contains the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
 	set.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join and which is scaled; defaults to the in-cluster config`)
 	set.StringVar(&f.namespace, "namespace", "default", "namespace of the Machines in the control cluster")
 	set.Float32Var(&f.qps, "kube-api-qps", 20, "maximum requests per second to each API server")

@@ -21,25 +21,24 @@ import (
 
 // DriverFlags configure the drivers.
 type DriverFlags struct {
-	// Name of the driver, or names of several, separated by commas.
+	// Name is the name of the driver. It may contain several names, separated by commas.
 	Name string
-	// Default is the driver of classes without a provider. Empty is the only one of Name, if there is
-	// one only.
+	// Default is the driver of MachineClasses without a provider. If empty, and Name contains a single driver, that
+	// driver is used.
 	Default string
-	// Installation is the name by which drivers distinguish their VMs from those of other
-	// installations.
+	// Installation is the name that drivers use to distinguish their VMs from those of other installations.
 	Installation string
-	// Kinds are those that Name may name.
+	// Kinds are the drivers that Name can select.
 	Kinds registry.Kinds
-	// Uninstrumented drivers measure their calls themselves.
+	// Uninstrumented disables the metrics of driver calls. Set it for drivers that record these metrics themselves.
 	Uninstrumented bool
-	// Plugins say where drivers of other processes register.
+	// Plugins configures where drivers of other processes register.
 	Plugins plugins.Flags
 
 	opened []driver.Driver
 }
 
-// add adds the flags. A program with one kind of driver has no flag --driver.
+// add adds the flags. A program with a single kind of driver does not have the flag --driver.
 func (f *DriverFlags) add(flags *pflag.FlagSet, name string) error {
 	if err := f.Kinds.Check(); err != nil {
 		return err
@@ -64,7 +63,7 @@ func (f *DriverFlags) usage() string {
 			text += " for " + kind.Summary
 		}
 	}
-	return text + "; several, separated by commas, are chosen by the provider of the MachineClass"
+	return text + "; to use several, separate them with commas: the provider of the MachineClass selects one"
 }
 
 // chosen returns the kinds that the flag names.
@@ -83,16 +82,16 @@ func (f *DriverFlags) chosen() (registry.Kinds, error) {
 		kind, known := f.Kinds.Find(name)
 		switch {
 		case !known:
-			return nil, args.Wrongf("--driver: there is no driver %q; known drivers: %s", name, f.Kinds.Names())
+			return nil, args.Wrongf("--driver: unknown driver %q; known drivers: %s", name, f.Kinds.Names())
 		case slices.ContainsFunc(chosen, func(other registry.Kind) bool { return other.Name == kind.Name }):
-			return nil, args.Wrongf("--driver: %q is named twice", name)
+			return nil, args.Wrongf("--driver: duplicate driver %q", name)
 		}
 		chosen = append(chosen, kind)
 	}
 	return chosen, nil
 }
 
-// open puts the drivers into the manager's configuration.
+// open opens the drivers and adds them to the manager's configuration.
 func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 	kinds, err := f.chosen()
 	if err != nil {
@@ -121,8 +120,8 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 	return nil
 }
 
-// standard is the driver of classes without a provider. Those that register later are never it: which
-// one came first would decide where a VM is made.
+// standard returns the driver of MachineClasses without a provider, or an empty string. It never returns a driver that
+// registers later, because the order of registration would then decide where a VM is created.
 func (f *DriverFlags) standard(opened registry.Kinds) string {
 	if _, ok := opened.Find(f.Default); ok && f.Default != "" {
 		return f.Default
@@ -133,7 +132,7 @@ func (f *DriverFlags) standard(opened registry.Kinds) string {
 	return ""
 }
 
-// close closes what open has opened.
+// close closes the drivers that open has opened.
 func (f *DriverFlags) close(log logr.Logger) {
 	for _, opened := range f.opened {
 		registry.Close(opened, log)

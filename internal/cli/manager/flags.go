@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// defaults are those that differ among the commands.
+// defaults are the default values that differ between the commands.
 type defaults struct {
 	half            manager.Half
 	port            int
@@ -27,10 +27,9 @@ type defaults struct {
 }
 
 var (
-	// standard has the request limit that one process needs which does the work of two, and with
-	// which Gardener runs MCM.
+	// standard has the API rate limit that Gardener sets for MCM, because one process does the work of two.
 	standard = defaults{port: 10259, concurrentSyncs: 50, qps: 100, burst: 200, minReadySeconds: true}
-	// Those of MCM. It has its driver compiled in, and means to annotate all Machines.
+	// The defaults of MCM's processes. MCM compiles its driver in, and annotates all Machines.
 	machineController        = defaults{half: manager.HalfMachines, port: 10259, concurrentSyncs: 50, qps: 20, burst: 30, driver: "vm", recordJoins: true}
 	machineControllerManager = defaults{half: manager.HalfSets, port: 10258, concurrentSyncs: 10, qps: 20, burst: 30}
 )
@@ -38,8 +37,8 @@ var (
 func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 	flags.SetNormalizeFunc(dashes)
 	f.Config.Half = d.half
-	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which holds the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
-	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the in-cluster config`)
+	flags.StringVar(&f.control, "control-kubeconfig", "", `kubeconfig of the control cluster, which contains the Machines; "inClusterConfig" for the in-cluster config; defaults to --target-kubeconfig`)
+	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" to run without a target cluster; defaults to the in-cluster config`)
 	namespace := "namespace of the Machines in the control cluster"
 	if d.half == "" {
 		namespace += `; with --apis=capi, "" for all namespaces`
@@ -59,13 +58,13 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 		f.apis = []string{string(manager.APIMCM)}
 	}
 	if d.half != manager.HalfSets {
-		flags.IntVar(&f.Config.Webhooks.Port, "webhook-port", 0, "port of the optional webhooks, which warn of objects of machine.sapcloud.io that nothing can be made of, and refuse changes of objects of Cluster API; 0 to disable")
+		flags.IntVar(&f.Config.Webhooks.Port, "webhook-port", 0, "port of the optional webhooks, which warn about invalid objects of machine.sapcloud.io and reject unsupported changes to objects of Cluster API; 0 to disable")
 		flags.StringVar(&f.Config.Webhooks.CertDir, "webhook-cert-dir", "", "directory with the webhook server's tls.crt and tls.key")
-		flags.BoolVar(&f.Config.ApproveNodeCertificates, "approve-node-certificates", false, "approve the certificate of the node of a Machine when its bootstrap token requests it, and deny that token all others; needs the ClusterRole millwright-node-certificates, and no other approver for bootstrap tokens")
+		flags.BoolVar(&f.Config.ApproveNodeCertificates, "approve-node-certificates", false, "approve the node certificate of a Machine when it is requested with the Machine's bootstrap token, and deny all other requests with that token; requires the ClusterRole millwright-node-certificates, and that no other approver handles bootstrap tokens")
 	}
 	f.ignored.add(flags, d.half)
 	f.Logging.Add(flags)
-	if d.half != manager.HalfSets { // last: a driver must not take the name of another flag
+	if d.half != manager.HalfSets { // last, so that a driver cannot use the name of another flag
 		if err := f.Driver.add(flags, d.driver); err != nil {
 			return err
 		}
@@ -74,7 +73,7 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 	return nil
 }
 
-// AddTuning adds the flags that "millwright up" has too.
+// AddTuning adds the flags that "millwright up" shares.
 func (f *Flags) AddTuning(flags *pflag.FlagSet) {
 	f.addTuning(flags, standard)
 	args.BareSeconds(flags)
@@ -83,7 +82,7 @@ func (f *Flags) AddTuning(flags *pflag.FlagSet) {
 func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
 	f.flags = flags
 	c := &f.Config
-	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", d.concurrentSyncs, "number of objects of a kind that are reconciled concurrently, and of concurrent driver calls")
+	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", d.concurrentSyncs, "number of objects of each kind that are reconciled concurrently, and number of concurrent driver calls")
 	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
 	AddElection(flags, &c.Election)
 	if d.half != manager.HalfSets {
@@ -100,28 +99,28 @@ func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
 func AddElection(flags *pflag.FlagSet, e *manager.Election) {
 	flags.BoolVar(&e.Enabled, "leader-elect", true, "enable leader election")
 	flags.DurationVar(&e.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "duration after which non-leaders may acquire a lease that was not renewed")
-	flags.DurationVar(&e.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that fails to renew a lease stops leading")
-	flags.DurationVar(&e.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between renewals of a lease; others look four times as often whether it is released")
+	flags.DurationVar(&e.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that cannot renew its lease stops leading")
+	flags.DurationVar(&e.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between renewals of a lease; non-leaders check four times as often whether the lease was released")
 }
 
 func (f *Flags) addMachines(flags *pflag.FlagSet, d defaults) {
 	c := &f.Config
 	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", timeouts.DefaultCreation, "period after which a Machine whose node has not joined is marked Failed")
-	flags.BoolVar(&c.RecordJoins, "annotate-join-duration", d.recordJoins, "annotate every new Machine with how long its node took to join, by a request for each; without it, only those with the annotation effective-creation-timeout")
-	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a creation that failed with ResourceExhausted")
-	flags.DurationVar(&c.Fallback.After, "fallback-after", capacity.DefaultAfter, "period for which a MachineClass must have had no capacity until Machines are created with the next one of their deployment's fallbackClasses")
-	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity, or whose zone was out, is not asked again for Machines that have another class left")
-	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a Machine is preserved")
-	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that has not ended has failed")
+	flags.BoolVar(&c.RecordJoins, "annotate-join-duration", d.recordJoins, "annotate every new Machine with the time that its node took to join, which takes one API request per Machine; if false, only Machines with the annotation effective-creation-timeout are annotated")
+	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a VM creation that failed with ResourceExhausted")
+	flags.DurationVar(&c.Fallback.After, "fallback-after", capacity.DefaultAfter, "period without capacity after which Machines are created with the next MachineClass of their MachineDeployment's fallbackClasses")
+	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity, or whose zone had an outage, is not retried for Machines that can use another class")
+	flags.DurationVar(&c.Timeouts.Preserve, "machine-preserve-timeout", timeouts.DefaultPreserve, "period for which a preserved Machine is kept")
+	flags.DurationVar(&c.Timeouts.InPlaceUpdate, "machine-inplace-update-timeout", timeouts.DefaultInPlaceUpdate, "period after which an in-place update that is not complete is considered failed")
 	flags.StringVar((*string)(&c.Orphans.Mode), "machine-safety-orphan-vms", string(orphans.Delete), `how to handle orphaned VMs: "delete", "report" or "off"`)
-	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "period of the check for orphaned VMs; an orphan is deleted when two checks in a row have found it")
+	flags.DurationVar(&c.Orphans.Period, "machine-safety-orphan-vms-period", 15*time.Minute, "period of the check for orphaned VMs; an orphaned VM is deleted after two consecutive checks have found it")
 	flags.StringVar(&f.nodeConditions, "node-conditions", "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable", "comma-separated node conditions that make a Machine unhealthy unless False")
-	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "comma-separated groups that bootstrap tokens authenticate as; each must begin with system:bootstrappers:")
+	flags.StringVar(&c.BootstrapTokenGroups, "bootstrap-token-auth-extra-groups", "", "comma-separated extra groups that bootstrap tokens authenticate as; each must begin with system:bootstrappers:")
 }
 
 func (f *Flags) addSets(flags *pflag.FlagSet, d defaults) {
 	c := &f.Config
-	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "number of Machines above replicas plus maxSurge at which a MachineSet is frozen")
+	flags.Int32Var(&c.Overshoot.Up, "safety-up", 2, "number of Machines beyond replicas plus maxSurge at which a MachineSet is frozen")
 	flags.Int32Var(&c.Overshoot.Down, "safety-down", 1, "number of Machines below the limit of --safety-up at which a frozen MachineSet is unfrozen")
 	flags.BoolVar(&c.ProtectNodes, "autoscaler-scaledown-annotation-during-rollout", true, "annotate nodes to disable scale-down by the cluster autoscaler during a rollout")
 	flags.BoolVar(&c.EnforceMinReadySeconds, "enforce-min-ready-seconds", d.minReadySeconds, "count a Machine as available only after minReadySeconds; MCM ignores the field")
@@ -131,16 +130,16 @@ func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
 	c := &f.Config
 	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `comma-separated APIs to serve: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
 	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "reconcile only MillwrightMachines and MillwrightClusters whose label cluster.x-k8s.io/watch-filter has this value; empty for all")
-	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease for --apis=capi, which managers with different --namespace or --watch-filter must not share; MCM's lease names are fixed")
+	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease for --apis=capi; managers with a different --namespace or --watch-filter must use different names; MCM's lease names are fixed")
 }
 
 func (f *Flags) addHealth(flags *pflag.FlagSet) {
 	h := &f.Config.Health
 	flags.DurationVar(&h.Timeout, "machine-health-timeout", timeouts.DefaultHealth, "period after which an unhealthy Machine is marked Failed and replaced")
-	flags.StringVar(&f.totalReplacements, "machine-max-total-health-replacements", "", "number or percentage of the Machines of all pools together that may be replaced for their health concurrently; 0 replaces none. Empty is no limit")
-	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `number or percentage of the Machines with the same label "name" that may be replaced for their health concurrently, and, after an outage, whose drains may be forced concurrently`)
-	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", timeouts.DefaultOutage, "period after which an API server that does not answer is considered unreachable")
-	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", timeouts.DefaultOutagePeriod, "period of the API servers' health check, which runs while a Machine timeout is pending or metrics are scraped")
+	flags.StringVar(&f.totalReplacements, "machine-max-total-health-replacements", "", "maximum number or percentage of unhealthy Machines, across all pools, that are replaced concurrently; 0 replaces none; empty for no limit")
+	flags.StringVar(&f.replacements, "machine-max-health-replacements", "1", `maximum number or percentage of the Machines with the same label "name" that are replaced concurrently because they are unhealthy, and that are drained forcefully at the same time after an outage`)
+	flags.DurationVar(&h.OutageTimeout, "machine-safety-apiserver-statuscheck-timeout", timeouts.DefaultOutage, "period after which an API server that does not respond is considered unreachable")
+	flags.DurationVar(&h.OutagePeriod, "machine-safety-apiserver-statuscheck-period", timeouts.DefaultOutagePeriod, "period of the health check of the API servers; the check runs only while a Machine timeout is pending or metrics are scraped")
 }
 
 func (f *Flags) addDrain(flags *pflag.FlagSet) {
@@ -148,6 +147,6 @@ func (f *Flags) addDrain(flags *pflag.FlagSet) {
 	flags.DurationVar(&d.Timeout, "machine-drain-timeout", timeouts.DefaultDrain, "period after which a node is drained forcefully")
 	flags.Int32Var(&d.MaxEvictRetries, "machine-max-evict-retries", timeouts.DefaultMaxEvictRetries, "maximum number of retries of a rejected eviction")
 	flags.DurationVar(&d.DetachTimeout, "machine-pv-detach-timeout", drain.DefaultDetachTimeout, "timeout for the detachment of a volume during drain")
-	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "timeout for the attachment of that volume to another node")
-	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how to evict Pods with volumes: "serial" for one by one, "independent" for concurrently unless they share a volume`)
+	flags.DurationVar(&d.ReattachTimeout, "machine-pv-reattach-timeout", drain.DefaultReattachTimeout, "timeout for the attachment of a detached volume to another node")
+	flags.StringVar((*string)(&d.Strategy), "drain-volume-pods", string(drain.Serial), `how to evict Pods with volumes: "serial" for one at a time, "independent" for concurrently unless Pods share a volume`)
 }

@@ -17,9 +17,9 @@ func currentGCPercent() int {
 	return int(sample[0].Value.Uint64())
 }
 
-// TestALargeHeapIsCollectedLessOften, and a heap that was large is collected as often as before.
+// TestALargeHeapIsCollectedLessOften also checks that a heap that has shrunk is collected as often as before.
 func TestALargeHeapIsCollectedLessOften(t *testing.T) {
-	t.Setenv("GOGC", "") // so that it is restored
+	t.Setenv("GOGC", "") // restores the value after the test
 	if err := os.Unsetenv("GOGC"); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestALargeHeapIsCollectedLessOften(t *testing.T) {
 	becomes(gcPercentSmall)
 }
 
-// TestGOGCGoesFirst: who sets it in the environment means it.
+// TestGOGCGoesFirst checks that GOGC in the environment takes precedence.
 func TestGOGCGoesFirst(t *testing.T) {
 	t.Setenv("GOGC", "77")
 	was := debug.SetGCPercent(77)

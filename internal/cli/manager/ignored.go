@@ -16,41 +16,41 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// noEffect is in the usage of flags that configure nothing here.
+// noEffect is the usage of MCM's flags that have no effect in Millwright.
 const noEffect = "no effect, accepted for compatibility with MCM"
 
-// ignored are the flags of MCM that configure nothing here.
+// ignored holds MCM's flags that are accepted but have no effect.
 type ignored struct {
 	set  *pflag.FlagSet
 	lock string
-	// contentType is checked, as in MCM.
+	// contentType is validated, as in MCM.
 	contentType string
 	logging     klogFlags
 }
 
-// klogFlags are those of klog's and component-base's flags that are checked, as there.
+// klogFlags are the flags of klog and component-base whose values are validated, as these libraries do.
 type klogFlags struct {
 	threshold, alsoThreshold, modules, backtrace string
 	textBuffer, jsonBuffer                       resource.QuantityValue
 }
 
-// add adds them to those of a command.
+// add adds the flags to those of a command.
 func (i *ignored) add(flags *pflag.FlagSet, half manager.Half) {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	set.String("cloud-provider", "", noEffect)
-	set.StringVar(&i.contentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", noEffect+": JSON for custom resources, protobuf for all others")
-	set.Duration("controller-start-interval", 0, noEffect+": controllers start together")
+	set.StringVar(&i.contentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", noEffect+"; custom resources use JSON, all others protobuf")
+	set.Duration("controller-start-interval", 0, noEffect+"; all controllers start together")
 	if half != manager.HalfMachines {
-		set.Duration("machine-safety-overshooting-period", time.Minute, noEffect+": the Machines of a MachineSet are counted in every reconcile")
+		set.Duration("machine-safety-overshooting-period", time.Minute, noEffect+"; the Machines of a MachineSet are counted in every reconcile")
 	}
 	set.AddFlagSet(i.logging.flags())
 	i.set = set
 	flags.AddFlagSet(set)
-	flags.StringVar(&i.lock, "leader-elect-resource-lock", "leases", `type of the locks of the leader election; only "leases"`)
+	flags.StringVar(&i.lock, "leader-elect-resource-lock", "leases", `type of the lock for leader election; only "leases" is supported`)
 }
 
-// flags returns the flags of klog and component-base, but for --v and --logging-format. They are
-// not klog's own, which keeps their values in variables of its package.
+// flags returns flags with the names of those of klog and component-base, except --v and --logging-format. It does not
+// use klog's own flag set, because that stores values in package variables.
 func (l *klogFlags) flags() *pflag.FlagSet {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for _, name := range []string{
@@ -72,21 +72,21 @@ func (l *klogFlags) flags() *pflag.FlagSet {
 	set.Uint64("log-file-max-size", 1800, "")
 	set.Duration("log-flush-frequency", 5*time.Second, "")
 	set.VisitAll(func(f *pflag.Flag) {
-		f.Usage, f.Hidden = noEffect+": all logs go to standard error", true
+		f.Usage, f.Hidden = noEffect+"; all logs go to standard error", true
 	})
 	return set
 }
 
-// severities are klog's, which it also knows by their number.
+// severities are klog's severity names. klog also accepts numbers.
 var severities = []string{"INFO", "WARNING", "ERROR", "FATAL"}
 
-// isSeverity reports whether klog would take it.
+// isSeverity reports whether klog accepts the text as a severity.
 func isSeverity(text string) bool {
 	_, err := strconv.Atoi(text)
 	return err == nil || slices.Contains(severities, strings.ToUpper(text))
 }
 
-// isModules reports whether klog would take it for --vmodule: patterns of files with their verbosity.
+// isModules reports whether klog accepts the text for --vmodule: a list of file patterns with their verbosity.
 func isModules(text string) bool {
 	for module := range strings.SplitSeq(text, ",") {
 		pattern, level, ok := strings.Cut(module, "=")
@@ -98,8 +98,8 @@ func isModules(text string) bool {
 	return true
 }
 
-// isPlace reports whether klog would take it for --log-backtrace-at: a file and a line.
-func isPlace(text string) bool {
+// isPosition reports whether klog accepts the text for --log-backtrace-at: a file and a line.
+func isPosition(text string) bool {
 	if text == "" || text == ":0" {
 		return true
 	}
@@ -108,32 +108,32 @@ func isPlace(text string) bool {
 	return ok && strings.Contains(file, ".") && err == nil && number > 0
 }
 
-// dashes has flags be spelt with underscores too, as klog's are.
+// dashes normalizes flag names, so that underscores are accepted in place of dashes, as for klog's flags.
 func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// problems adds those with the values.
+// problems adds an error for each invalid value.
 func (i *ignored) problems(wrong *args.Problems) {
-	wrong.If(i.lock != "leases", "--leader-elect-resource-lock: %q is not leases, the only type of lock", i.lock)
+	wrong.If(i.lock != "leases", "--leader-elect-resource-lock: %q is not supported; use leases", i.lock)
 	for flag, value := range map[string]string{"stderrthreshold": i.logging.threshold, "alsologtostderrthreshold": i.logging.alsoThreshold} {
 		wrong.If(!isSeverity(value), "--%s: %q is neither a number nor one of %s", flag, value, strings.Join(severities, ", "))
 	}
-	wrong.If(!isModules(i.logging.modules), "--vmodule: %q is no list of PATTERN=NUMBER, separated by commas", i.logging.modules)
-	wrong.If(!isPlace(i.logging.backtrace), "--log-backtrace-at: %q is not FILE.go:LINE", i.logging.backtrace)
+	wrong.If(!isModules(i.logging.modules), "--vmodule: %q is not a comma-separated list of PATTERN=NUMBER", i.logging.modules)
+	wrong.If(!isPosition(i.logging.backtrace), "--log-backtrace-at: %q is not FILE.go:LINE", i.logging.backtrace)
 	_, _, err := mime.ParseMediaType(i.contentType)
 	wrong.If(err != nil, "--kube-api-content-type: %q is not a media type", i.contentType)
 }
 
-// say logs the flags that have other values than the default and no effect.
-func (i *ignored) say(log logr.Logger) {
-	var given []string
+// log logs the flags that have no effect and were set to a value other than the default.
+func (i *ignored) log(log logr.Logger) {
+	var names []string
 	i.set.VisitAll(func(f *pflag.Flag) {
 		if value := f.Value.String(); value != f.DefValue {
-			given = append(given, fmt.Sprintf("--%s=%s", f.Name, value))
+			names = append(names, fmt.Sprintf("--%s=%s", f.Name, value))
 		}
 	})
-	if len(given) > 0 {
-		log.Info("flags of MCM that have no effect here", "flags", given)
+	if len(names) > 0 {
+		log.Info("ignoring MCM flags that have no effect", "flags", names)
 	}
 }

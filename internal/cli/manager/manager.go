@@ -23,9 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// Flags are those of MCM that have an effect here, and our own.
+// Flags are the flags of the manager: those that MCM has too, and Millwright's own.
 type Flags struct {
-	// Config is filled by the flags; Complete adds the rest.
+	// Config is set by the flags. Complete sets the remaining fields.
 	Config manager.Config
 	// Driver configures the drivers.
 	Driver DriverFlags
@@ -39,7 +39,7 @@ type Flags struct {
 	burst           int
 	nodeConditions  string
 	replacements    string
-	// totalReplacements is empty if there is no limit.
+	// totalReplacements is the limit across all pools. If empty, there is no limit.
 	totalReplacements string
 	apis              []string
 	ignored           ignored
@@ -48,27 +48,28 @@ type Flags struct {
 // Agent is the user agent of the manager's requests.
 const Agent = "millwright-manager"
 
-// New returns the command "manager". The error names drivers that cannot be in one program.
+// New returns the command "manager". It returns an error if the drivers cannot be combined in one program.
 func New(drivers DriverFlags) (*cobra.Command, error) {
 	return newCommand(standard, drivers, &cobra.Command{
 		Use:   "manager",
 		Short: "Run the controllers of Machines, MachineSets and MachineDeployments",
 		Long: `Run the controllers of Machines, MachineSets and MachineDeployments.
 
-Machines live in the control cluster, nodes join the target cluster; both may be the
-same. Flags that Gardener's Machine Controller Manager has too mean what they mean there.`,
+Machines are objects of the control cluster, and their nodes join the target cluster. Both
+can be the same cluster. Flags that Gardener's Machine Controller Manager has too have the
+same meaning.`,
 		Example: `  millwright manager --driver sim --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
 	})
 }
 
-// NewMachineController returns MCM's command "machine-controller", with drivers as New.
+// NewMachineController returns MCM's command "machine-controller". It takes drivers and returns errors as New does.
 func NewMachineController(drivers DriverFlags) (*cobra.Command, error) {
 	return newCommand(machineController, drivers, &cobra.Command{
 		Use:   string(manager.HalfMachines),
-		Short: "Run the controllers of Machines only, as MCM's machine-controller",
-		Long: `Run the controllers of Machines, MachineClasses and Nodes, with the flags, the defaults, the
-port and the lease of MCM's machine-controller. MachineSets and MachineDeployments are for
-machine-controller-manager.`,
+		Short: "Run only the controllers of Machines, like MCM's machine-controller",
+		Long: `Run the controllers of Machines, MachineClasses and Nodes, with the flags, defaults, port and
+lease of MCM's machine-controller. Run machine-controller-manager for MachineSets and
+MachineDeployments.`,
 		Example: `  machine-controller --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
 	})
 }
@@ -77,9 +78,9 @@ machine-controller-manager.`,
 func NewMachineControllerManager() (*cobra.Command, error) {
 	return newCommand(machineControllerManager, DriverFlags{}, &cobra.Command{
 		Use:   string(manager.HalfSets),
-		Short: "Run the controllers of MachineSets and MachineDeployments only, as MCM's machine-controller-manager",
-		Long: `Run the controllers of MachineSets and MachineDeployments, with the flags, the defaults, the
-port and the lease of MCM's machine-controller-manager. Machines are for machine-controller.`,
+		Short: "Run only the controllers of MachineSets and MachineDeployments, like MCM's machine-controller-manager",
+		Long: `Run the controllers of MachineSets and MachineDeployments, with the flags, defaults, port and
+lease of MCM's machine-controller-manager. Run machine-controller for Machines.`,
 		Example: `  machine-controller-manager --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
 	})
 }
@@ -94,13 +95,13 @@ func newCommand(defaults defaults, drivers DriverFlags, cmd *cobra.Command) (*co
 	return cmd, flags.add(cmd.Flags(), defaults)
 }
 
-// AddMachineController adds the flags of "machine-controller" to those of another program, which
-// calls RunParsed after they were parsed.
+// AddMachineController adds the flags of "machine-controller" to those of another program. The program calls RunParsed
+// after it has parsed the flags.
 func (f *Flags) AddMachineController(flags *pflag.FlagSet) error {
 	return f.add(flags, machineController)
 }
 
-// RunParsed runs what the flags say until the context ends. Logs go to stderr.
+// RunParsed runs the manager as the flags configure it, until ctx is done. It logs to stderr.
 func (f *Flags) RunParsed(ctx context.Context, stderr io.Writer) error {
 	if err := f.validate(); err != nil {
 		return args.Wrong(err)
@@ -119,22 +120,22 @@ func (f *Flags) RunParsed(ctx context.Context, stderr io.Writer) error {
 	}
 	f.Config.Log, f.Config.Flags = log, map[string]string{}
 	f.flags.VisitAll(func(flag *pflag.Flag) { f.Config.Flags[flag.Name] = flag.Value.String() })
-	f.ignored.say(log)
+	f.ignored.log(log)
 	if err := f.Complete(ctx); err != nil {
 		return err
 	}
 	return f.Run(ctx)
 }
 
-// Complete opens the drivers, which Run closes, and completes Config from the flags.
+// Complete opens the drivers and completes Config from the flags. Run closes the drivers.
 func (f *Flags) Complete(ctx context.Context) error {
 	if f.nodeConditions != "" {
 		f.Config.NodeConditions = noderef.ParseConditions(f.nodeConditions)
 	}
 	if f.Config.Half == manager.HalfSets {
-		return nil // it needs no driver
+		return nil // MachineSets and MachineDeployments do not need a driver
 	}
-	zeroIsNone(&f.Config.MachineSettings)
+	keepZeros(&f.Config.MachineSettings)
 	f.Config.Health.MaxReplacements = intstr.Parse(f.replacements)
 	if f.totalReplacements != "" {
 		f.Config.Health.MaxTotalReplacements = ptr.To(intstr.Parse(f.totalReplacements))
@@ -142,9 +143,9 @@ func (f *Flags) Complete(ctx context.Context) error {
 	return f.Driver.open(ctx, &f.Config)
 }
 
-// zeroIsNone keeps flags of zero from meaning the default, as the zero values of MachineSettings do: in MCM
-// they mean no time, and no retry.
-func zeroIsNone(c *manager.MachineSettings) {
+// keepZeros replaces zeros by negative values, because a zero in MachineSettings means the default. In MCM, a flag of
+// zero means no time or no retry.
+func keepZeros(c *manager.MachineSettings) {
 	for _, limit := range []*time.Duration{
 		&c.CreationTimeout, &c.Health.Timeout, &c.Drain.Timeout, &c.Drain.DetachTimeout, &c.Drain.ReattachTimeout,
 		&c.Timeouts.Preserve, &c.Timeouts.InPlaceUpdate,
@@ -158,13 +159,13 @@ func zeroIsNone(c *manager.MachineSettings) {
 	}
 }
 
-// Run runs the manager until the context ends, and closes the drivers.
+// Run runs the manager until ctx is done, and then closes the drivers.
 func (f *Flags) Run(ctx context.Context) error {
 	defer f.Driver.close(f.Config.Log)
 	return explain(manager.Run(ctx, f.Config), f.Config)
 }
 
-// connect reads the kubeconfigs. It does not contact the clusters yet.
+// connect reads the kubeconfigs. It does not contact the clusters.
 func (f *Flags) connect() error {
 	var err error
 	if f.target != connect.None {
@@ -185,10 +186,10 @@ func (f *Flags) load(flag, path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// explain adds advice to frequent errors.
+// explain adds advice to common errors.
 func explain(err error, config manager.Config) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("port %d on %s is taken by another process: choose another one with --port", config.Port, config.Address)
+		return fmt.Errorf("cannot listen on port %d of %s: %w; choose another port with --port", config.Port, config.Address, syscall.EADDRINUSE)
 	}
 	return err
 }

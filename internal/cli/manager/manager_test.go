@@ -19,84 +19,84 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// parse makes the flags of a manager from arguments.
-func parse(t *testing.T, given ...string) *Flags {
+// parse returns the flags of a manager parsed from arguments.
+func parse(t *testing.T, arguments ...string) *Flags {
 	t.Helper()
 	flags := &Flags{Driver: DriverFlags{Kinds: drivers.Kinds()}}
 	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 	if err := flags.add(set, standard); err != nil {
 		t.Fatal(err)
 	}
-	if err := set.Parse(given); err != nil {
+	if err := set.Parse(arguments); err != nil {
 		t.Fatal(err)
 	}
 	return flags
 }
 
-// TestValidation: what MCM refuses at its start is refused, and said by flag; what it
-// accepts is accepted.
+// TestValidation checks that values that MCM rejects are rejected with the name of the flag, and that values that MCM
+// accepts are accepted.
 func TestValidation(t *testing.T) {
 	cases := map[string]struct {
-		args []string
-		says []string // nothing if it is accepted
+		args  []string
+		flags []string // the flags that the error names; none if the value is accepted
 	}{
 		"defaults":                   {},
-		"zero QPS":                   {args: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps"}},
-		"QPS that is no number":      {args: []string{"--kube-api-qps=NaN"}, says: []string{"--kube-api-qps"}},
-		"infinite QPS":               {args: []string{"--kube-api-qps=Inf"}, says: []string{"--kube-api-qps"}},
+		"zero QPS":                   {args: []string{"--kube-api-qps=0"}, flags: []string{"--kube-api-qps"}},
+		"QPS is not a number":        {args: []string{"--kube-api-qps=NaN"}, flags: []string{"--kube-api-qps"}},
+		"infinite QPS":               {args: []string{"--kube-api-qps=Inf"}, flags: []string{"--kube-api-qps"}},
 		"zero burst":                 {args: []string{"--kube-api-burst=0"}},
-		"negative burst":             {args: []string{"--kube-api-burst=-1"}, says: []string{"--kube-api-burst"}},
-		"no syncs":                   {args: []string{"--concurrent-syncs=0"}, says: []string{"--concurrent-syncs"}},
+		"negative burst":             {args: []string{"--kube-api-burst=-1"}, flags: []string{"--kube-api-burst"}},
+		"no syncs":                   {args: []string{"--concurrent-syncs=0"}, flags: []string{"--concurrent-syncs"}},
 		"port zero serves nothing":   {args: []string{"--port=0"}},
-		"port too high":              {args: []string{"--port=65536"}, says: []string{"--port"}},
-		"port negative":              {args: []string{"--port=-1"}, says: []string{"--port"}},
-		"a name as address":          {args: []string{"--address=localhost"}, says: []string{"--address"}},
+		"port too high":              {args: []string{"--port=65536"}, flags: []string{"--port"}},
+		"port negative":              {args: []string{"--port=-1"}, flags: []string{"--port"}},
+		"a name as address":          {args: []string{"--address=localhost"}, flags: []string{"--address"}},
 		"IPv6 address":               {args: []string{"--address=::1"}},
-		"no namespace":               {args: []string{"--namespace="}, says: []string{"--namespace"}},
-		"nowhere":                    {args: []string{"--target-kubeconfig=none"}, says: []string{"--control-kubeconfig"}},
+		"no namespace":               {args: []string{"--namespace="}, flags: []string{"--namespace"}},
+		"nowhere":                    {args: []string{"--target-kubeconfig=none"}, flags: []string{"--control-kubeconfig"}},
 		"only control":               {args: []string{"--target-kubeconfig=none", "--control-kubeconfig=inClusterConfig"}},
-		"approval, no target":        {args: []string{"--approve-node-certificates", "--target-kubeconfig=none", "--control-kubeconfig=inClusterConfig"}, says: []string{"--approve-node-certificates"}},
-		"approval, no Machines":      {args: []string{"--approve-node-certificates", "--apis=capi"}, says: []string{"--approve-node-certificates"}},
+		"approval, no target":        {args: []string{"--approve-node-certificates", "--target-kubeconfig=none", "--control-kubeconfig=inClusterConfig"}, flags: []string{"--approve-node-certificates"}},
+		"approval, no Machines":      {args: []string{"--approve-node-certificates", "--apis=capi"}, flags: []string{"--approve-node-certificates"}},
 		"approval":                   {args: []string{"--approve-node-certificates"}},
-		"negative resync":            {args: []string{"--min-resync-period=-1s"}, says: []string{"--min-resync-period"}},
-		"negative creation timeout":  {args: []string{"--machine-creation-timeout=-1s"}, says: []string{"--machine-creation-timeout"}},
-		"negative retry":             {args: []string{"--resource-exhausted-retry=-1s"}, says: []string{"--resource-exhausted-retry"}},
+		"negative resync":            {args: []string{"--min-resync-period=-1s"}, flags: []string{"--min-resync-period"}},
+		"negative creation timeout":  {args: []string{"--machine-creation-timeout=-1s"}, flags: []string{"--machine-creation-timeout"}},
+		"negative retry":             {args: []string{"--resource-exhausted-retry=-1s"}, flags: []string{"--resource-exhausted-retry"}},
 		"retry by default":           {args: []string{"--resource-exhausted-retry=0"}},
-		"lease below deadline":       {args: []string{"--leader-elect-lease-duration=5s"}, says: []string{"--leader-elect"}},
-		"deadline near retry period": {args: []string{"--leader-elect-renew-deadline=2300ms"}, says: []string{"--leader-elect"}},
-		"lease of no length":         {args: []string{"--leader-elect-lease-duration=900ms", "--leader-elect-renew-deadline=500ms", "--leader-elect-retry-period=100ms"}, says: []string{"--leader-elect-lease-duration"}},
-		"no retry period":            {args: []string{"--leader-elect-retry-period=0"}, says: []string{"--leader-elect"}},
+		"lease below deadline":       {args: []string{"--leader-elect-lease-duration=5s"}, flags: []string{"--leader-elect"}},
+		"deadline near retry period": {args: []string{"--leader-elect-renew-deadline=2300ms"}, flags: []string{"--leader-elect"}},
+		"lease of no length":         {args: []string{"--leader-elect-lease-duration=900ms", "--leader-elect-renew-deadline=500ms", "--leader-elect-retry-period=100ms"}, flags: []string{"--leader-elect-lease-duration"}},
+		"no retry period":            {args: []string{"--leader-elect-retry-period=0"}, flags: []string{"--leader-elect"}},
 		"no election, no rules":      {args: []string{"--leader-elect=false", "--leader-elect-retry-period=0"}},
 		"no overshooting period":     {args: []string{"--machine-safety-overshooting-period=0"}},
-		"negative overshooting":      {args: []string{"--machine-safety-overshooting-period=-1s"}, says: []string{"--machine-safety-overshooting-period"}},
-		"odd conditions":             {args: []string{"--node-conditions=KernelDeadlock,,Disk Pressure"}, says: []string{"--node-conditions", "--node-conditions"}},
+		"negative overshooting":      {args: []string{"--machine-safety-overshooting-period=-1s"}, flags: []string{"--machine-safety-overshooting-period"}},
+		"odd conditions":             {args: []string{"--node-conditions=KernelDeadlock,,Disk Pressure"}, flags: []string{"--node-conditions", "--node-conditions"}},
 		"spaces around conditions":   {args: []string{"--node-conditions=KernelDeadlock, DiskPressure ,ReadonlyFilesystem"}},
 		"no conditions":              {args: []string{"--node-conditions="}},
 		"groups":                     {args: []string{"--bootstrap-token-auth-extra-groups=system:bootstrappers:kubeadm:default-node-token,system:bootstrappers:a"}},
-		"other groups":               {args: []string{"--bootstrap-token-auth-extra-groups=system:masters"}, says: []string{"--bootstrap-token-auth-extra-groups"}},
+		"other groups":               {args: []string{"--bootstrap-token-auth-extra-groups=system:masters"}, flags: []string{"--bootstrap-token-auth-extra-groups"}},
 		"profiles":                   {args: []string{"--profiling", "--contention-profiling"}},
-		"contention alone":           {args: []string{"--contention-profiling"}, says: []string{"--contention-profiling"}},
-		"all at once":                {args: []string{"--kube-api-qps=-1", "--port=-1", "--concurrent-syncs=-1", "--min-resync-period=-1s"}, says: []string{"--kube-api-qps", "--port", "--concurrent-syncs", "--min-resync-period"}},
+		"contention alone":           {args: []string{"--contention-profiling"}, flags: []string{"--contention-profiling"}},
+		"all at once":                {args: []string{"--kube-api-qps=-1", "--port=-1", "--concurrent-syncs=-1", "--min-resync-period=-1s"}, flags: []string{"--kube-api-qps", "--port", "--concurrent-syncs", "--min-resync-period"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			err := parse(t, tc.args...).validate()
-			if (err == nil) != (len(tc.says) == 0) {
-				t.Fatalf("answers %v", err)
+			if (err == nil) != (len(tc.flags) == 0) {
+				t.Fatalf("validate() = %v", err)
 			}
-			for _, flag := range tc.says {
+			for _, flag := range tc.flags {
 				if !strings.Contains(err.Error(), flag+":") && !strings.Contains(err.Error(), flag+"-*:") {
 					t.Errorf("%q does not name %s", err, flag)
 				}
 			}
-			if lines := strings.Count(strings.Join(tc.says, "\n"), "\n"); err != nil && strings.Count(err.Error(), "\n") != lines {
-				t.Errorf("%q says more than %v", err, tc.says)
+			if lines := strings.Count(strings.Join(tc.flags, "\n"), "\n"); err != nil && strings.Count(err.Error(), "\n") != lines {
+				t.Errorf("%q has more lines than flags %v", err, tc.flags)
 			}
 		})
 	}
 }
 
-// TestWhichClusters: which kubeconfig is which cluster's, as in MCM.
+// TestWhichClusters checks which kubeconfig is used for which cluster. The rules are MCM's.
 func TestWhichClusters(t *testing.T) {
 	control, target := env.Kubeconfig(t, "https://control"), env.Kubeconfig(t, "https://target")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
@@ -104,27 +104,27 @@ func TestWhichClusters(t *testing.T) {
 		control, target         string
 		wantControl, wantTarget string
 		wantErr                 error
-		blames                  string
+		errFlag                 string
 	}{
 		"both":                  {control: control, target: target, wantControl: "https://control", wantTarget: "https://target"},
 		"target only":           {target: target, wantControl: "https://target", wantTarget: "https://target"},
 		"control only":          {control: control, target: "none", wantControl: "https://control"},
-		"neither":               {wantErr: rest.ErrNotInCluster, blames: "--target-kubeconfig"},
-		"control in cluster":    {control: "inClusterConfig", target: target, wantErr: rest.ErrNotInCluster, blames: "--control-kubeconfig"},
-		"missing file":          {control: control, target: "/nowhere/at/all", wantErr: os.ErrNotExist, blames: "--target-kubeconfig"},
-		"missing control":       {control: "/nowhere/at/all", target: target, wantErr: os.ErrNotExist, blames: "--control-kubeconfig"},
-		"none is not a control": {control: "none", target: target, wantErr: os.ErrNotExist, blames: "--control-kubeconfig"},
+		"neither":               {wantErr: rest.ErrNotInCluster, errFlag: "--target-kubeconfig"},
+		"control in cluster":    {control: "inClusterConfig", target: target, wantErr: rest.ErrNotInCluster, errFlag: "--control-kubeconfig"},
+		"missing file":          {control: control, target: "/nowhere/at/all", wantErr: os.ErrNotExist, errFlag: "--target-kubeconfig"},
+		"missing control":       {control: "/nowhere/at/all", target: target, wantErr: os.ErrNotExist, errFlag: "--control-kubeconfig"},
+		"none is not a control": {control: "none", target: target, wantErr: os.ErrNotExist, errFlag: "--control-kubeconfig"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			flags := parse(t, "--control-kubeconfig", tc.control, "--target-kubeconfig", tc.target, "--kube-api-qps=7", "--kube-api-burst=9")
 			err := flags.connect()
 			if !errors.Is(err, tc.wantErr) {
-				t.Fatalf("answers %v, want %v", err, tc.wantErr)
+				t.Fatalf("connect() = %v, want %v", err, tc.wantErr)
 			}
 			if err != nil {
-				if !strings.HasPrefix(err.Error(), tc.blames+": ") {
-					t.Errorf("%q does not blame %s", err, tc.blames)
+				if !strings.HasPrefix(err.Error(), tc.errFlag+": ") {
+					t.Errorf("%q does not begin with %s", err, tc.errFlag)
 				}
 				return
 			}
@@ -148,23 +148,23 @@ func hostOf(config *rest.Config) string {
 	return config.Host
 }
 
-// TestExplanations: the errors that operators run into most.
+// TestExplanations checks the advice for the most common errors.
 func TestExplanations(t *testing.T) {
 	config := manager.Config{Settings: manager.Settings{Pages: manager.Pages{Address: "127.0.0.1", Port: 10259}}}
 	taken := fmt.Errorf("running: %w", os.NewSyscallError("bind", syscall.EADDRINUSE))
 	if err := explain(taken, config); err == nil || !strings.Contains(err.Error(), "10259") || !strings.Contains(err.Error(), "--port") {
-		t.Errorf("a taken port is explained by %v", err)
+		t.Errorf("explain(port in use) = %v", err)
 	}
 	other := errors.New("other")
 	if err := explain(other, config); !errors.Is(err, other) {
-		t.Errorf("another error became %v", err)
+		t.Errorf("explain(other) = %v", err)
 	}
 	if err := explain(nil, config); err != nil {
-		t.Errorf("success became %v", err)
+		t.Errorf("explain(nil) = %v", err)
 	}
 }
 
-// TestDrivers: a driver must be named, and known.
+// TestDrivers checks that --driver is required and must name a known driver.
 func TestDrivers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -175,11 +175,11 @@ func TestDrivers(t *testing.T) {
 		ok    bool
 		usage bool
 	}{
-		"none":           {nil, false, true},
-		"unknown":        {[]string{"--driver=clay"}, false, true},
-		"sim":            {[]string{"--driver=sim"}, true, false},
-		"sim in folder":  {[]string{"--driver=sim", "--sim-dir", filepath.Join(t.TempDir(), "new")}, true, false},
-		"no such folder": {[]string{"--driver=sim", "--sim-dir", filepath.Join(file, "below")}, false, false},
+		"none":              {nil, false, true},
+		"unknown":           {[]string{"--driver=clay"}, false, true},
+		"sim":               {[]string{"--driver=sim"}, true, false},
+		"sim in directory":  {[]string{"--driver=sim", "--sim-dir", filepath.Join(t.TempDir(), "new")}, true, false},
+		"invalid directory": {[]string{"--driver=sim", "--sim-dir", filepath.Join(file, "below")}, false, false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestDrivers(t *testing.T) {
 			err := flags.Driver.open(t.Context(), &flags.Config)
 			var usage *args.UsageError
 			if (err == nil) != tc.ok || errors.As(err, &usage) != tc.usage {
-				t.Errorf("answers %v", err)
+				t.Errorf("open() = %v", err)
 			}
 			if (flags.Config.Drivers != nil) != tc.ok {
 				t.Errorf("driver %v", flags.Config.Drivers)
@@ -196,8 +196,8 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// TestZeroIsNoDefault: a flag of zero means no time and no retry, as in MCM and as in the spec of a Machine. That
-// of --resource-exhausted-retry means the default.
+// TestZeroIsNoDefault checks that a flag of zero means no time and no retry, as in MCM and in the spec of a Machine.
+// The only exception is --resource-exhausted-retry, for which zero means the default.
 func TestZeroIsNoDefault(t *testing.T) {
 	zero := []string{
 		"--machine-creation-timeout=0", "--machine-health-timeout=0", "--machine-drain-timeout=0", "--machine-preserve-timeout=0",
@@ -213,7 +213,7 @@ func TestZeroIsNoDefault(t *testing.T) {
 		}
 		f.Driver.close(f.Config.Log)
 		c := f.Config
-		for what, limit := range map[string]time.Duration{ // to controllers, a negative limit is none, and 0 the default
+		for what, limit := range map[string]time.Duration{ // in the settings, negative means no time, and 0 the default
 			"creation": c.CreationTimeout, "preservation": c.Timeouts.Preserve, "update": c.Timeouts.InPlaceUpdate,
 			"health": c.Health.Timeout, "drain": c.Drain.Timeout, "evictions": time.Duration(c.Drain.MaxEvictRetries),
 			"detachment": c.Drain.DetachTimeout, "attachment": c.Drain.ReattachTimeout,

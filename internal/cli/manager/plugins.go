@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
-// pluginServer serves drivers of other processes. Only the leader does: drivers that find the other
-// manager deaf try again until they find this one.
+// pluginServer accepts drivers of other processes. Only the leader runs it. A driver that connects to a manager that is
+// not the leader retries until it reaches the leader.
 type pluginServer struct {
 	flags  plugins.Flags
 	server *pluginserver.Server
@@ -25,7 +25,7 @@ func newPlugins(flags plugins.Flags, drivers *registry.Registry, log logr.Logger
 		Add: func(kind string, d *pluginserver.Driver) error {
 			_, err := drivers.Register(kind, d)
 			if errors.Is(err, registry.ErrTaken) {
-				return errors.New("the manager has a driver of that name itself")
+				return errors.New("the manager has a built-in driver with this name")
 			}
 			return err
 		},

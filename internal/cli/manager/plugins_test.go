@@ -15,7 +15,7 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// TestADriverLearnsTheVersionOfTheManager: for its log.
+// TestADriverLearnsTheVersionOfTheManager checks that a driver receives the manager's version, which it logs.
 func TestADriverLearnsTheVersionOfTheManager(t *testing.T) {
 	flags := plugins.Flags{Socket: filepath.Join(t.TempDir(), "s"), Version: "millwright v1.2.3"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -39,9 +39,9 @@ func TestADriverLearnsTheVersionOfTheManager(t *testing.T) {
 	if err := stream.Send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Registration{Registration: registration}}); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := stream.Recv()
-	if err != nil || answer.GetRegistered().GetVersion() != flags.Version {
-		t.Errorf("it is told %v, %v", answer, err)
+	response, err := stream.Recv()
+	if err != nil || response.GetRegistered().GetVersion() != flags.Version {
+		t.Errorf("the driver received %v, %v", response, err)
 	}
 	cancel()
 	if err := <-done; err != nil {

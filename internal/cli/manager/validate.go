@@ -24,40 +24,40 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// bootstrapGroup is the form of the groups of bootstrap tokens. API servers refuse tokens with others.
+// bootstrapGroup matches valid groups of bootstrap tokens. API servers reject tokens with other groups.
 var bootstrapGroup = regexp.MustCompile(`^system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]$`)
 
 // validate returns all problems with the flags.
 func (f *Flags) validate() error {
 	c := f.Config
 	var wrong args.Problems
-	wrong.If(f.target == connect.None && f.control == "", "--control-kubeconfig: required when --target-kubeconfig is none")
+	wrong.If(f.target == connect.None && f.control == "", "--control-kubeconfig: required if --target-kubeconfig is none")
 	wrong.Add(f.validateAPIs())
 	f.validateNames(&wrong)
 	wrong.Add(f.Driver.Plugins.Validate())
 	f.ignored.problems(&wrong)
-	wrong.If(c.ApproveNodeCertificates && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: needs a target cluster, and mcm among --apis")
+	wrong.If(c.ApproveNodeCertificates && (f.target == connect.None || !slices.Contains(f.apis, string(manager.APIMCM))), "--approve-node-certificates: requires a target cluster, and mcm in --apis")
 	wrong.If(net.ParseIP(c.Address) == nil, "--address: %q is not an IP address", c.Address)
 	wrong.Port("port", c.Port)
 	wrong.Port("webhook-port", c.Webhooks.Port)
-	wrong.If(c.Webhooks.Port != 0 && c.Webhooks.CertDir == "", "--webhook-port: needs --webhook-cert-dir")
-	wrong.If(!(f.qps > 0 && f.qps <= math.MaxFloat32), "--kube-api-qps: must be a number above 0") // also false for NaN
+	wrong.If(c.Webhooks.Port != 0 && c.Webhooks.CertDir == "", "--webhook-port: requires --webhook-cert-dir")
+	wrong.If(!(f.qps > 0 && f.qps <= math.MaxFloat32), "--kube-api-qps: must be a number greater than 0") // also false for NaN
 	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
-	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: needs --profiling")
+	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: requires --profiling")
 	wrong.Add(f.ValidateTuning())
 	return wrong.Err()
 }
 
-// validateNames adds what cannot be the name of a thing. Whether there is one is found out later.
+// validateNames adds an error for each invalid name. It does not check whether the objects exist.
 func (f *Flags) validateNames(wrong *args.Problems) {
 	c := f.Config
 	for flag, name := range map[string]string{"namespace": f.namespace, "leader-elect-namespace": c.Election.Namespace} {
-		wrong.If(name != "" && len(utilvalidation.IsDNS1123Label(name)) > 0, "--%s: %q cannot be a namespace", flag, name)
+		wrong.If(name != "" && len(utilvalidation.IsDNS1123Label(name)) > 0, "--%s: %q is not a valid namespace name", flag, name)
 	}
 	lease := c.Election.ClusterAPILease
-	wrong.If(lease != "" && len(utilvalidation.IsDNS1123Subdomain(lease)) > 0, "--leader-elect-resource-name: %q cannot be the name of a lease", lease)
+	wrong.If(lease != "" && len(utilvalidation.IsDNS1123Subdomain(lease)) > 0, "--leader-elect-resource-name: %q is not a valid lease name", lease)
 	filter := c.ClusterAPI.WatchFilter
-	wrong.If(len(utilvalidation.IsValidLabelValue(filter)) > 0, "--watch-filter: %q cannot be the value of a label", filter)
+	wrong.If(len(utilvalidation.IsValidLabelValue(filter)) > 0, "--watch-filter: %q is not a valid label value", filter)
 	if f.Driver.Name != "" {
 		_, err := f.Driver.chosen()
 		wrong.Add(err)
@@ -72,11 +72,11 @@ func (f *Flags) validateAPIs() error {
 	case len(f.apis) == 0:
 		return errors.New("--apis: must not be empty")
 	case unknown >= 0:
-		return fmt.Errorf("--apis: %q is none of %s", f.apis[unknown], strings.Join(known, ", "))
+		return fmt.Errorf("--apis: unknown API %q; must be one or more of %s", f.apis[unknown], strings.Join(known, ", "))
 	case f.namespace == "" && !all:
-		return errors.New("--namespace: must not be empty, unless --apis is capi only")
+		return errors.New("--namespace: must not be empty unless --apis is capi")
 	case f.namespace == "" && c.Election.Enabled && c.Election.Namespace == "":
-		return errors.New("--leader-elect-namespace: required when --namespace is empty")
+		return errors.New("--leader-elect-namespace: required if --namespace is empty")
 	}
 	return f.validateClusterAPI()
 }
@@ -84,16 +84,16 @@ func (f *Flags) validateAPIs() error {
 func (f *Flags) validateClusterAPI() error {
 	lease := f.Config.Election.ClusterAPILease
 	if slices.Contains([]string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager}, lease) {
-		return fmt.Errorf("--leader-elect-resource-name: %q is the lease of MCM's process of that name, which would stand by forever", lease)
+		return fmt.Errorf("--leader-elect-resource-name: %q is the lease of the MCM process with this name, which could then never become the leader; choose another name", lease)
 	}
 	return nil
 }
 
-// ValidateTuning returns all problems with the flags of AddTuning.
+// ValidateTuning returns all problems with the flags that AddTuning adds.
 func (f *Flags) ValidateTuning() error {
 	c := f.Config
 	var wrong args.Problems
-	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be above 0")
+	wrong.If(c.ConcurrentSyncs <= 0, "--concurrent-syncs: must be greater than 0")
 	wrong.Negative(f.flags)
 	if c.Half != manager.HalfSets {
 		f.validateMachines(&wrong)
@@ -104,22 +104,22 @@ func (f *Flags) ValidateTuning() error {
 
 func (f *Flags) validateMachines(wrong *args.Problems) {
 	c := f.Config
-	wrong.If(!slices.Contains([]orphans.Mode{orphans.Delete, orphans.Report, orphans.Off}, c.Orphans.Mode), "--machine-safety-orphan-vms: %q is none of delete, report, off", c.Orphans.Mode)
+	wrong.If(!slices.Contains([]orphans.Mode{orphans.Delete, orphans.Report, orphans.Off}, c.Orphans.Mode), "--machine-safety-orphan-vms: %q is not one of delete, report, off", c.Orphans.Mode)
 	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
 	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)
 	wrong.If(err != nil, "--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements)
 	total, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.totalReplacements)), 100, false)
-	wrong.If(f.totalReplacements != "" && (err != nil || total < 0), "--machine-max-total-health-replacements: %q is neither a number that is not below zero nor a percentage", f.totalReplacements)
+	wrong.If(f.totalReplacements != "" && (err != nil || total < 0), "--machine-max-total-health-replacements: %q is neither a non-negative number nor a percentage", f.totalReplacements)
 	for _, name := range noderef.ParseConditions(f.nodeConditions) {
-		wrong.If(f.nodeConditions != "" && len(utilvalidation.IsQualifiedName(name)) > 0, "--node-conditions: %q is not a type of condition", name)
+		wrong.If(f.nodeConditions != "" && len(utilvalidation.IsQualifiedName(name)) > 0, "--node-conditions: %q is not a valid condition type", name)
 	}
 	for group := range strings.SplitSeq(c.BootstrapTokenGroups, ",") {
-		wrong.If(c.BootstrapTokenGroups != "" && !bootstrapGroup.MatchString(group), "--bootstrap-token-auth-extra-groups: %q does not match %s, so that its tokens would be refused", group, bootstrapGroup)
+		wrong.If(c.BootstrapTokenGroups != "" && !bootstrapGroup.MatchString(group), "--bootstrap-token-auth-extra-groups: %q does not match %s; API servers would reject its tokens", group, bootstrapGroup)
 	}
-	wrong.If(c.Health.OutagePeriod < c.Health.OutageTimeout, "--machine-safety-apiserver-statuscheck-period: %v is less than --machine-safety-apiserver-statuscheck-timeout, %v", c.Health.OutagePeriod, c.Health.OutageTimeout)
+	wrong.If(c.Health.OutagePeriod < c.Health.OutageTimeout, "--machine-safety-apiserver-statuscheck-period: %v is less than --machine-safety-apiserver-statuscheck-timeout (%v)", c.Health.OutagePeriod, c.Health.OutageTimeout)
 }
 
-// ValidateElection returns an error for times that client-go refuses, or that make leadership
+// ValidateElection returns an error if client-go would reject the durations, or if they would make leader election
 // unreliable.
 func ValidateElection(e manager.Election) error {
 	switch {
@@ -128,7 +128,7 @@ func ValidateElection(e manager.Election) error {
 	case e.LeaseDuration < time.Second:
 		return errors.New("--leader-elect-lease-duration: must be at least 1s")
 	case e.RetryPeriod <= 0, float64(e.RenewDeadline) <= leaderelection.JitterFactor*float64(e.RetryPeriod), e.LeaseDuration <= e.RenewDeadline:
-		return fmt.Errorf("--leader-elect-*: the lease duration must be above the renew deadline, and that above %v times the retry period", leaderelection.JitterFactor)
+		return fmt.Errorf("--leader-elect-*: the lease duration must be greater than the renew deadline, which must be greater than %v times the retry period", leaderelection.JitterFactor)
 	}
 	return nil
 }

@@ -34,32 +34,35 @@ func newRestart() *cobra.Command {
 	one := replacement{}
 	cmd := add(&cobra.Command{
 		Use:   "restart NAME",
-		Short: "Replace all machines by the strategy of the MachineDeployment, or some",
-		Long: `Replace all machines by the strategy of the MachineDeployment, without a change of class.
+		Short: "Replace the machines of a MachineDeployment",
+		Long: `Replace all machines of a MachineDeployment according to its update strategy. The class stays
+the same.
 
-This sets the annotation ` + change.AnnotationRestarted + ` of the
-template to the current time, which creates a new revision, also with MCM.
+The command sets the annotation ` + change.AnnotationRestarted + ` of the
+template to the current time. This creates a new revision, with MCM as well.
 
-With --machine, one machine is replaced, and the command waits for that. If the strategy allows
-more machines (maxSurge), the MachineDeployment has one replica more until a new machine is
-available; then the old one is deleted by its name. Else it is deleted first.
+With --machine, the command replaces one machine and waits until the replacement is complete.
+If the strategy allows additional machines (maxSurge), the MachineDeployment gets one more
+replica until a new machine is available, and the old machine is deleted then. Otherwise the
+old machine is deleted first.
 
-With --fallen-back, the machines are replaced that have another class than their first choice
-(spec.fallbackClasses), one after the other, each when a better one is available. It ends
-when there is no capacity for a better one, and keeps the rest.`,
+With --fallen-back, the command replaces each machine whose class is not its first choice
+(spec.fallbackClasses). It replaces one machine at a time, and deletes it only after a machine
+of a preferred class is available. It stops when the preferred class has no capacity, and keeps
+the remaining machines.`,
 		Example: `  millwright rollout restart pool
   millwright rollout restart pool --machine pool-5494b-d8fr6
   millwright rollout restart pool --fallen-back --dry-run`,
 	}, func(cmd *cobra.Command, d deployment) error {
 		switch {
 		case one.machine != "" && one.fallenBack:
-			return args.Wrongf("--machine and --fallen-back are two ways to say which machines: give one of them")
+			return args.Wrongf("--machine and --fallen-back are mutually exclusive")
 		case one.machine != "" || one.fallenBack:
 			return one.run(cmd, d)
 		case one.dryRun || one.timeout != 0:
-			return args.Wrongf("--dry-run and --timeout are for --machine and --fallen-back")
+			return args.Wrongf("--dry-run and --timeout require --machine or --fallen-back")
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
 		defer cancel()
 		if err := change.Restart(ctx, d.Client, d.key, time.Now()); err != nil {
 			return err
@@ -67,16 +70,16 @@ when there is no capacity for a better one, and keeps the rest.`,
 		return d.report(cmd, "restarted")
 	})
 	cmd.Flags().StringVar(&one.machine, "machine", "", "name of the only machine to replace")
-	cmd.Flags().BoolVar(&one.fallenBack, "fallen-back", false, "replace the machines that have another class than their first choice")
-	cmd.Flags().BoolVar(&one.dryRun, "dry-run", false, "say what would be replaced, and change nothing; only with --machine or --fallen-back")
-	cmd.Flags().DurationVar(&one.timeout, "timeout", 0, "how long to wait for all replacements; 0 for no limit; only with --machine or --fallen-back")
+	cmd.Flags().BoolVar(&one.fallenBack, "fallen-back", false, "replace the machines whose class is not their first choice")
+	cmd.Flags().BoolVar(&one.dryRun, "dry-run", false, "print what would be replaced, without changing anything; requires --machine or --fallen-back")
+	cmd.Flags().DurationVar(&one.timeout, "timeout", 0, "how long to wait for all replacements; 0 for no limit; requires --machine or --fallen-back")
 	return cmd
 }
 
-// newChange returns a command that changes a deployment, and says so.
+// newChange returns a command that calls do and reports done on success.
 func newChange(cmd *cobra.Command, done string, do func(context.Context, deployment) error) *cobra.Command {
 	return add(cmd, func(cmd *cobra.Command, d deployment) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
 		defer cancel()
 		if err := do(ctx, d); err != nil {
 			return err
@@ -90,20 +93,20 @@ func newUndo() *cobra.Command {
 	cmd := add(&cobra.Command{
 		Use:   "undo NAME",
 		Short: "Roll back to an earlier revision",
-		Long: `Roll back to an earlier revision: set spec.rollbackTo, and wait until the manager has acted
-on it.
+		Long: `Roll back to an earlier revision. The command sets spec.rollbackTo and waits until the manager
+has processed it.
 
-The template and the annotations of the MachineDeployment become those of the revision,
-which gets a new number. "millwright rollout history" lists the revisions.`,
+The manager copies the template and the annotations of the revision to the MachineDeployment,
+and gives the revision a new number. "millwright rollout history" lists the revisions.`,
 	}, func(cmd *cobra.Command, d deployment) error { return d.undo(cmd, revision, timeout) })
 	cmd.Flags().Int64Var(&revision, "to-revision", 0, "revision to roll back to; 0 for the previous one")
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the manager; 0 to not wait")
 	return cmd
 }
 
-// undo asks for a rollback, and waits until the manager has answered.
+// undo requests a rollback, and waits until the manager has processed it. A timeout of 0 does not wait.
 func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
 	defer cancel()
 	rollback, err := change.Undo(ctx, d.Client, d.key, revision)
 	if errors.Is(err, change.ErrUnchanged) {
@@ -113,7 +116,7 @@ func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Durati
 		return err
 	}
 	if timeout == 0 {
-		return d.report(cmd, "is asked to roll back to revision %d", rollback.Revision)
+		return d.report(cmd, "rollback to revision %d requested", rollback.Revision)
 	}
 	ctx, cancel = context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
@@ -122,13 +125,13 @@ func (d deployment) undo(cmd *cobra.Command, revision int64, timeout time.Durati
 		refusal = rollout.Refusal(facts)
 		return rollback.Done(facts)
 	})
-	switch stays := "The wish stays in spec.rollbackTo. " + change.Withdrawal(d.key); {
+	switch remains := "the request remains in spec.rollbackTo; " + change.Withdrawal(d.key); {
 	case cmd.Context().Err() != nil:
-		return fmt.Errorf("not waited for any more: machine deployment %s is to be rolled back to revision %d. %s", d.key, rollback.Revision, stays)
+		return fmt.Errorf("stopped waiting for machine deployment %s to roll back to revision %d: interrupted; %s", d.key, rollback.Revision, remains)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && refusal != "":
-		return fmt.Errorf("machine deployment %s was not rolled back to revision %d within %s: %s. %s", d.key, rollback.Revision, timeout, refusal, stays)
+		return fmt.Errorf("machine deployment %s was not rolled back to revision %d within %s: %s; %s", d.key, rollback.Revision, timeout, refusal, remains)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
-		return fmt.Errorf("nobody has answered the wish to roll back machine deployment %s to revision %d within %s: does a manager run? %s", d.key, rollback.Revision, timeout, stays)
+		return fmt.Errorf("machine deployment %s was not rolled back to revision %d within %s: no manager has processed the request; check that a manager is running; %s", d.key, rollback.Revision, timeout, remains)
 	case err != nil:
 		return err
 	}

@@ -34,29 +34,31 @@ func newDiff() *cobra.Command {
 	cmd := add(&cobra.Command{
 		Use:   "diff NAME",
 		Short: "Show which machines a change would replace",
-		Long: `Show which machines a change of a MachineDeployment would replace, and change nothing.
+		Long: `Show which machines a change of a MachineDeployment would replace, without changing anything.
 
-With -f, it is what "kubectl apply" of the file would change in the MachineDeployment, and in
-the MachineClasses of the file. Without, it is what the present template changes: what is left
-of a rollout, or what one that is paused will do; and for each machine whose class has an update
-strategy, whether its VM is changed for the class, needs a replacement, or stays.`,
+With -f, the command shows what "kubectl apply" of the file would change in the
+MachineDeployment, and in the MachineClasses that the file contains.
+
+Without -f, the command shows what the current template changes: the remainder of a rollout in
+progress, or what a paused rollout will do. For each machine whose class has an update strategy,
+it also shows whether the VM is updated for the class, is replaced, or does not change.`,
 		Example: `  millwright rollout diff pool -f pool.yaml
   millwright rollout diff pool`,
 	}, func(cmd *cobra.Command, d deployment) error { return d.diff(cmd, file) })
-	cmd.Flags().StringVarP(&file, "filename", "f", "", `file with the MachineDeployment, and any MachineClasses, as they are to be; "-" for standard input`)
+	cmd.Flags().StringVarP(&file, "filename", "f", "", `file with the changed MachineDeployment or MachineClasses; "-" for standard input`)
 	return cmd
 }
 
-// diff prints what the objects of a file would change; empty for what the template of the deployment does.
+// diff prints what the objects of a file would change. If file is empty, it prints what the current template changes.
 func (d deployment) diff(cmd *cobra.Command, file string) error {
-	wanted := wishes{}
+	wanted := manifests{}
 	if file != "" {
 		var err error
-		if wanted, err = readWishes(file, cmd.InOrStdin(), d.key); err != nil {
+		if wanted, err = readManifests(file, cmd.InOrStdin(), d.key); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
 	defer cancel()
 	facts, err := rollout.Read(ctx, d.Client, d.key)
 	if err != nil {
@@ -81,13 +83,13 @@ func (d deployment) diff(cmd *cobra.Command, file string) error {
 	if err := show(cmd.OutOrStdout(), "machine deployment "+d.key.String(), found); err != nil || file != "" {
 		return err
 	}
-	if err := section(cmd.OutOrStdout(), "VMs, for the class that the template names", diff.OfClassChange(facts.ClassChange(time.Now()))); err != nil {
+	if err := section(cmd.OutOrStdout(), "VMs, compared with the class of the template", diff.OfClassChange(facts.ClassChange(time.Now()))); err != nil {
 		return err
 	}
 	return d.diffVMs(ctx, cmd.OutOrStdout(), facts)
 }
 
-// diffVMs prints what the VMs of machines need to be as their classes say, if somebody asked for that.
+// diffVMs prints what each VM needs to match its MachineClass, for each class with machines that were compared with it.
 func (d deployment) diffVMs(ctx context.Context, out io.Writer, facts rollout.Facts) error {
 	noted := map[string]bool{}
 	for _, machine := range facts.Machines {
@@ -100,7 +102,7 @@ func (d deployment) diffVMs(ctx context.Context, out io.Writer, facts rollout.Fa
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("reading machine class %s: %w", name, err)
+			return fmt.Errorf("cannot read machine class %s: %w", name, err)
 		}
 		if err := section(out, "VMs of machine class "+d.key.Namespace+"/"+name, diff.OfVMs(class, facts.Machines)); err != nil {
 			return err
@@ -113,10 +115,10 @@ func (d deployment) diffClass(ctx context.Context, out io.Writer, wanted *unstru
 	key, class := client.ObjectKeyFromObject(wanted), &v1alpha1.MachineClass{}
 	err := d.Client.Get(ctx, key, class)
 	if apierrors.IsNotFound(err) {
-		return show(out, "machine class "+key.String(), diff.Diff{Verdict: []string{"It is new: no machine is of it."}})
+		return show(out, "machine class "+key.String(), diff.Diff{Verdict: []string{"The class is new: no machine uses it."}})
 	}
 	if err != nil {
-		return fmt.Errorf("reading machine class %s: %w", key, err)
+		return fmt.Errorf("cannot read machine class %s: %w", key, err)
 	}
 	becomes := class.DeepCopy()
 	if err := applied(ctx, d.Client, wanted, becomes); err != nil {
@@ -124,7 +126,7 @@ func (d deployment) diffClass(ctx context.Context, out io.Writer, wanted *unstru
 	}
 	machines := &v1alpha1.MachineList{}
 	if err := d.Client.List(ctx, machines, client.InNamespace(key.Namespace)); err != nil {
-		return fmt.Errorf("listing machines: %w", err)
+		return fmt.Errorf("cannot list machines: %w", err)
 	}
 	found, err := diff.OfClass(class, becomes, machines.Items)
 	if err != nil {
@@ -137,7 +139,7 @@ func show(out io.Writer, of string, d diff.Diff) error {
 	return section(out, of, d.Lines())
 }
 
-// section prints lines below a heading; nothing if there are none.
+// section prints lines below a heading. It prints nothing if there are no lines.
 func section(out io.Writer, heading string, lines []string) error {
 	if len(lines) == 0 {
 		return nil
@@ -146,19 +148,19 @@ func section(out io.Writer, heading string, lines []string) error {
 	return err
 }
 
-// applied makes an object what "kubectl apply" would make it: the server is asked, and writes nothing.
+// applied changes object to what "kubectl apply" of wanted would make it, by a dry run on the API server.
 func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstructured, object client.Object) error {
 	last := cmp.Or(object.GetAnnotations()[corev1.LastAppliedConfigAnnotation], "{}")
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
-		return fmt.Errorf("comparing: %w", err)
+		return fmt.Errorf("cannot compare with the cluster: %w", err)
 	}
 	current, err := (&unstructured.Unstructured{Object: is}).MarshalJSON()
 	if err != nil {
-		return fmt.Errorf("comparing: %w", err)
+		return fmt.Errorf("cannot compare with the cluster: %w", err)
 	}
-	// kubectl notes what it applies in an annotation. Without one, the annotations of others would seem to be
-	// removed with the empty object of those that it applied last.
+	// kubectl records what it applies in an annotation. Without the annotation, the three-way merge would appear to
+	// remove the annotations that other clients set.
 	wanted = wanted.DeepCopy()
 	annotations := wanted.GetAnnotations()
 	if annotations == nil {
@@ -168,36 +170,36 @@ func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstruct
 	wanted.SetAnnotations(annotations)
 	modified, err := wanted.MarshalJSON()
 	if err != nil {
-		return fmt.Errorf("comparing: %w", err)
+		return fmt.Errorf("cannot compare with the cluster: %w", err)
 	}
 	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(last), modified, current)
 	if err != nil {
-		return fmt.Errorf("comparing %s with what was applied last: %w", wanted.GetName(), err)
+		return fmt.Errorf("cannot compare %s with the configuration last applied: %w", wanted.GetName(), err)
 	}
 	if err := c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.DryRunAll); err != nil {
-		return fmt.Errorf("asking the API server what would become of %s %s: %w", wanted.GetKind(), wanted.GetName(), err)
+		return fmt.Errorf("cannot apply %s %s in a dry run: %w", wanted.GetKind(), wanted.GetName(), err)
 	}
 	return nil
 }
 
-// wishes are the objects of a file.
-type wishes struct {
+// manifests are the objects of a file.
+type manifests struct {
 	deployment *unstructured.Unstructured
 	classes    []*unstructured.Unstructured
 }
 
-// readWishes reads the deployment of that name from a file, and the classes in its namespace.
-func readWishes(file string, in io.Reader, key types.NamespacedName) (wishes, error) {
+// readManifests reads the MachineDeployment key and the MachineClasses in its namespace from a file.
+func readManifests(file string, in io.Reader, key types.NamespacedName) (manifests, error) {
 	name := "standard input"
 	if file != "-" {
 		opened, err := os.Open(file)
 		if err != nil {
-			return wishes{}, err
+			return manifests{}, err
 		}
-		defer func() { _ = opened.Close() }() // was read
+		defer func() { _ = opened.Close() }() // read only
 		in, name = opened, file
 	}
-	var all wishes
+	var all manifests
 	for documents := utilyaml.NewYAMLReader(bufio.NewReader(in)); ; {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
@@ -205,7 +207,7 @@ func readWishes(file string, in io.Reader, key types.NamespacedName) (wishes, er
 		}
 		object := &unstructured.Unstructured{}
 		if err != nil || yaml.Unmarshal(document, &object.Object) != nil {
-			return wishes{}, fmt.Errorf("%s: is not YAML", name)
+			return manifests{}, fmt.Errorf("%s: not valid YAML", name)
 		}
 		if object.GetAPIVersion() != v1alpha1.SchemeGroupVersion.String() || cmp.Or(object.GetNamespace(), key.Namespace) != key.Namespace {
 			continue
@@ -219,7 +221,7 @@ func readWishes(file string, in io.Reader, key types.NamespacedName) (wishes, er
 		}
 	}
 	if all.deployment == nil && len(all.classes) == 0 {
-		return wishes{}, fmt.Errorf("%s: has neither MachineDeployment %s nor a MachineClass in namespace %s", name, key.Name, key.Namespace)
+		return manifests{}, fmt.Errorf("%s: contains neither MachineDeployment %s nor a MachineClass in namespace %s", name, key.Name, key.Namespace)
 	}
 	return all, nil
 }

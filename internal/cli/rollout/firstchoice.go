@@ -19,12 +19,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// toFirstChoice replaces the machines that have another class than their first choice, one after the other, each
-// once a better one is available. It ends when a new one is no better.
+// toFirstChoice replaces the machines whose class is not their first choice. It replaces one machine at a time, each
+// after a machine of a preferred class is available, and stops when a new machine does not have a preferred class.
 func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d deployment, facts rollout.Facts) error {
 	all := fallenBack(facts)
 	if len(all) == 0 {
-		return d.report(cmd, "has no machine of another class than its first choice")
+		return d.report(cmd, "unchanged: all machines have the class of their first choice")
 	}
 	for i, machine := range all {
 		plan, err := change.Replace(facts, machine.Name, time.Now())
@@ -32,16 +32,16 @@ func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d de
 		case err != nil:
 			return err
 		case !plan.First:
-			return fmt.Errorf("the strategy of machine deployment %s allows no machine more, so that each would be deleted before it is known whether there is capacity for another one: raise maxSurge, or replace them with --machine", d.key)
+			return fmt.Errorf("cannot replace machines of machine deployment %s: its strategy does not allow additional machines, so each machine would be deleted before the capacity for a new one is known; increase maxSurge, or use --machine", d.key)
 		case r.dryRun:
-			if err := d.report(cmd, "machine %s of class %s is replaced when one of class %s is available (dry run)", machine.Name, machine.Spec.Class.Name, scarcity.OfMachine(machine)[0]); err != nil {
+			if err := d.report(cmd, "machine %s of class %s would be replaced by one of class %s (dry run)", machine.Name, machine.Spec.Class.Name, scarcity.OfMachine(machine)[0]); err != nil {
 				return err
 			}
 			continue
 		}
 		r.machine = machine.Name
 		if err := r.improve(ctx, cmd, d, plan, facts); err != nil {
-			return fmt.Errorf("%w. Of %s, %d were replaced", err, messages.Machines(len(all)), i)
+			return fmt.Errorf("%w; %d of %s replaced", err, i, messages.Machines(len(all)))
 		}
 		if facts, err = rollout.Read(ctx, d.Client, d.key); err != nil {
 			return err
@@ -50,16 +50,17 @@ func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d de
 	return nil
 }
 
-// improve replaces a machine by one of a better class. A new one that is no better is deleted instead of it.
+// improve replaces a machine by one of a preferred class. If the new machine does not have a preferred class, improve
+// deletes the new machine and returns an error.
 func (r replacement) improve(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement, before rollout.Facts) error {
-	if err := r.another(ctx, cmd, d, plan); err != nil {
+	if err := r.addMachine(ctx, cmd, d, plan); err != nil {
 		return err
 	}
 	after, err := rollout.Read(ctx, d.Client, d.key)
 	if err != nil {
 		return err
 	}
-	newest := newestBeside(plan, before, after)
+	newest := newestOther(plan, before, after)
 	if newest != nil && scarcity.Rank(newest) < scarcity.Rank(plan.Machine) {
 		if err := d.report(cmd, "machine %s of class %s replaces %s of class %s", newest.Name, newest.Spec.Class.Name, plan.Machine.Name, plan.Machine.Spec.Class.Name); err != nil {
 			return err
@@ -73,11 +74,11 @@ func (r replacement) improve(ctx context.Context, cmd *cobra.Command, d deployme
 	if err := r.finish(ctx, cmd, d, plan); err != nil {
 		return err
 	}
-	return fmt.Errorf("class %s has no capacity left: machine %s stays", scarcity.OfMachine(kept)[0], kept.Name)
+	return fmt.Errorf("class %s has no capacity: machine %s is not replaced", scarcity.OfMachine(kept)[0], kept.Name)
 }
 
-// fallenBack returns the machines of the current set that have another class than their first choice: first the
-// one whose replacement was begun, then the latest choices.
+// fallenBack returns the machines of the current set whose class is not their first choice. The machine whose
+// replacement has started comes first, followed by those with the least preferred classes.
 func fallenBack(f rollout.Facts) []*v1alpha1.Machine {
 	var all []*v1alpha1.Machine
 	for _, machine := range f.Machines {
@@ -85,9 +86,9 @@ func fallenBack(f rollout.Facts) []*v1alpha1.Machine {
 			all = append(all, machine)
 		}
 	}
-	begun, _, _ := strings.Cut(f.Deployment.Annotations[change.AnnotationReplacing], "/")
+	started, _, _ := strings.Cut(f.Deployment.Annotations[change.AnnotationReplacing], "/")
 	slices.SortFunc(all, func(a, b *v1alpha1.Machine) int {
-		switch begun {
+		switch started {
 		case a.Name:
 			return -1
 		case b.Name:
@@ -98,20 +99,20 @@ func fallenBack(f rollout.Facts) []*v1alpha1.Machine {
 	return all
 }
 
-// newestBeside returns the machine that came last beside the one of the plan; nil if there is none. One that did not
-// exist before is newer than any that did: creation times are whole seconds. If the replacement had begun before, the
-// new machine may be among those, and the time decides.
-func newestBeside(plan change.Replacement, before, after rollout.Facts) *v1alpha1.Machine {
+// newestOther returns the newest machine other than that of the plan, or nil. A machine that is not in before is newer
+// than those that are, because creation times have a resolution of one second. If the replacement had already started,
+// the new machine may be in before, so only the creation times are compared.
+func newestOther(plan change.Replacement, before, after rollout.Facts) *v1alpha1.Machine {
 	known := func(machine *v1alpha1.Machine) bool {
-		return !plan.Begun && slices.ContainsFunc(before.Machines, func(old *v1alpha1.Machine) bool { return old.UID == machine.UID })
+		return !plan.Started && slices.ContainsFunc(before.Machines, func(old *v1alpha1.Machine) bool { return old.UID == machine.UID })
 	}
-	beside := slices.DeleteFunc(slices.Clone(after.Machines), func(machine *v1alpha1.Machine) bool {
+	others := slices.DeleteFunc(slices.Clone(after.Machines), func(machine *v1alpha1.Machine) bool {
 		return machine.UID == plan.Machine.UID || report.Leaves(machine)
 	})
-	if len(beside) == 0 {
+	if len(others) == 0 {
 		return nil
 	}
-	return slices.MaxFunc(beside, func(a, b *v1alpha1.Machine) int {
+	return slices.MaxFunc(others, func(a, b *v1alpha1.Machine) int {
 		switch knownA, knownB := known(a), known(b); {
 		case knownA && !knownB:
 			return -1

@@ -12,7 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
-// TestTheNewMachineIsFound also among those of the same second, in whatever order they are listed.
+// TestTheNewMachineIsFound checks that the new machine is found among machines created in the same second, in any
+// list order.
 func TestTheNewMachineIsFound(t *testing.T) {
 	start := time.Unix(1000, 0)
 	machine := func(name string, second int, leaves bool) *v1alpha1.Machine {
@@ -33,16 +34,16 @@ func TestTheNewMachineIsFound(t *testing.T) {
 		before, after rollout.Facts
 		want          string
 	}{
-		"in the same second, listed last":              {before: facts(replaced, beside), after: facts(replaced, beside, added), want: "added"},
-		"in the same second, listed first":             {before: facts(replaced, beside), after: facts(added, beside, replaced), want: "added"},
-		"by another clock, before":                     {before: facts(replaced, machine("beside", 5, false)), after: facts(machine("beside", 5, false), added), want: "added"},
-		"begun before: the time decides":               {begun: true, before: facts(replaced, beside, machine("added", 1, false)), after: facts(machine("added", 1, false), beside, replaced), want: "added"},
-		"one that leaves again is none":                {before: facts(replaced, beside), after: facts(replaced, beside, machine("added", 1, true)), want: "beside"},
-		"the one that is replaced is none, though new": {begun: true, before: facts(replaced), after: facts(replaced), want: ""},
+		"in the same second, listed last":               {before: facts(replaced, beside), after: facts(replaced, beside, added), want: "added"},
+		"in the same second, listed first":              {before: facts(replaced, beside), after: facts(added, beside, replaced), want: "added"},
+		"created earlier by another clock":              {before: facts(replaced, machine("beside", 5, false)), after: facts(machine("beside", 5, false), added), want: "added"},
+		"started before: creation time decides":         {begun: true, before: facts(replaced, beside, machine("added", 1, false)), after: facts(machine("added", 1, false), beside, replaced), want: "added"},
+		"a machine being deleted is ignored":            {before: facts(replaced, beside), after: facts(replaced, beside, machine("added", 1, true)), want: "beside"},
+		"the replaced machine is ignored, although new": {begun: true, before: facts(replaced), after: facts(replaced), want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
-			if newest := newestBeside(change.Replacement{Machine: replaced, Begun: test.begun}, test.before, test.after); newest != nil {
+			if newest := newestOther(change.Replacement{Machine: replaced, Started: test.begun}, test.before, test.after); newest != nil {
 				got = newest.Name
 			}
 			if got != test.want {

@@ -13,16 +13,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// replacement is the replacement of one machine, or of one after the other, with the flags of the command.
+// replacement replaces one machine, or several one at a time. Its fields are the flags of the command.
 type replacement struct {
 	machine string
-	// fallenBack is to replace all machines that have another class than their first choice.
+	// fallenBack replaces all machines whose class is not their first choice.
 	fallenBack bool
 	dryRun     bool
 	timeout    time.Duration
 }
 
-// run replaces the machine, or one after the other, and waits until that is done.
+// run replaces the machines, and waits until that is complete.
 func (r replacement) run(cmd *cobra.Command, d deployment) error {
 	ctx, cancel := cmd.Context(), context.CancelFunc(func() {})
 	if r.timeout > 0 {
@@ -40,15 +40,15 @@ func (r replacement) run(cmd *cobra.Command, d deployment) error {
 	if err != nil {
 		return err
 	}
-	words := "is deleted, and then replaced: its strategy allows no machine more"
+	order := "will be deleted before a new machine is created: the strategy does not allow additional machines"
 	if plan.First {
-		words = fmt.Sprintf("is deleted when another one is available: %s for a while", messages.Machines(plan.Replicas))
+		order = fmt.Sprintf("will be deleted after a new machine is available: %s until then", messages.Machines(plan.Replicas))
 	}
 	if r.dryRun {
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s (dry run)\n", r.machine, words)
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s (dry run)\n", r.machine, order)
 		return err
 	}
-	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s\n", r.machine, words); err != nil {
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s\n", r.machine, order); err != nil {
 		return err
 	}
 	if err := r.replace(ctx, cmd, d, plan); err != nil {
@@ -60,44 +60,44 @@ func (r replacement) run(cmd *cobra.Command, d deployment) error {
 
 func (r replacement) replace(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
 	if plan.First {
-		if err := r.another(ctx, cmd, d, plan); err != nil {
+		if err := r.addMachine(ctx, cmd, d, plan); err != nil {
 			return err
 		}
 	}
 	return r.finish(ctx, cmd, d, plan)
 }
 
-// another has one machine more made, and waits until it is available.
-func (r replacement) another(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
-	if !plan.Begun {
+// addMachine requests one additional machine, and waits until it is available.
+func (r replacement) addMachine(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
+	if !plan.Started {
 		if err := plan.Begin(ctx, d.Client, d.key); err != nil {
 			return err
 		}
 	}
 	err := r.follow(ctx, cmd, d, plan.Enough)
-	return r.ended(ctx, err, "is not deleted yet: no other is available instead of it. The same command goes on with that. "+plan.Withdrawal(d.key))
+	return r.ended(ctx, err, "has not been deleted, because no new machine is available yet; run the same command to continue; "+plan.Withdrawal(d.key))
 }
 
-// finish has the machine of the plan deleted, and waits until it is gone.
+// finish requests the deletion of the machine of the plan, and waits until it is gone.
 func (r replacement) finish(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
 	if err := plan.Finish(ctx, d.Client, d.key, time.Now()); err != nil {
 		return err
 	}
 	err := r.follow(ctx, cmd, d, func(f rollout.Facts) (bool, error) { return plan.Gone(f), nil })
-	return r.ended(ctx, err, "is to be deleted, which does not depend on this command")
+	return r.ended(ctx, err, "will be deleted; this does not depend on this command")
 }
 
-// ended explains that the waiting for a step ended before it was done.
+// ended returns an error that describes the state if the wait was interrupted or timed out, or else err.
 func (r replacement) ended(ctx context.Context, err error, state string) error {
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return fmt.Errorf("not waited for any more: machine %s %s", r.machine, state)
+		return fmt.Errorf("stopped waiting: machine %s %s", r.machine, state)
 	}
 	return err
 }
 
-// follow waits for something, and prints a line for each change until then.
+// follow waits until done returns true, and prints a line for each change until then.
 func (r replacement) follow(ctx context.Context, cmd *cobra.Command, d deployment, done func(rollout.Facts) (bool, error)) error {
-	d.Pace, d.Beat, d.Surroundings = time.Second, aliveCheck, aliveCheck
+	d.Pace, d.Beat, d.Surroundings = time.Second, managerCheckInterval, managerCheckInterval
 	printed := ""
 	return d.Follow(ctx, d.key, func(f rollout.Facts) (bool, error) {
 		if enough, err := done(f); enough || err != nil {

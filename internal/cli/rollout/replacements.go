@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
-// replacementFlags are those of "millwright rollout replacements".
+// replacementFlags are the flags of "millwright rollout replacements".
 type replacementFlags struct {
 	policy  string
 	limit   string
@@ -30,18 +30,18 @@ func newReplacements() *cobra.Command {
 	cmd := add(&cobra.Command{
 		Use:   "replacements NAME",
 		Short: "Show which unhealthy machines would be replaced, and which would wait",
-		Long: `Show which unhealthy machines of a MachineDeployment would be replaced, and which would wait,
-and for what. It changes nothing.
+		Long: `Show which unhealthy machines of a MachineDeployment would be replaced, and which would wait and
+why, without changing anything.
 
-It decides as the manager does, by spec.replacement or the policy of --policy. What only a
-running manager knows is left out: the limit of all pools together, outages of API servers,
-and how many machines were replaced before, which is guessed from the ages of the machines.`,
+The command decides as the manager does, based on spec.replacement or --policy. It does not
+consider what only a running manager knows: the limit for all pools together, and outages of API
+servers. It estimates the number of recent replacements from the ages of the machines.`,
 		Example: `  millwright rollout replacements pool
   millwright rollout replacements pool --policy '{"budgets":[{"max":"20%","per":"topology.kubernetes.io/zone"}]}'`,
 	}, func(cmd *cobra.Command, d deployment) error { return d.replacements(cmd, flags) })
-	cmd.Flags().StringVar(&flags.policy, "policy", "", "policy to try instead of that of the MachineDeployment, as spec.replacement in JSON")
-	cmd.Flags().StringVar(&flags.limit, "machine-max-health-replacements", "1", "the same flag of the manager")
-	cmd.Flags().DurationVar(&flags.timeout, "machine-health-timeout", timeouts.DefaultHealth, "the same flag of the manager")
+	cmd.Flags().StringVar(&flags.policy, "policy", "", "replacement policy to use instead of spec.replacement of the MachineDeployment, in JSON")
+	cmd.Flags().StringVar(&flags.limit, "machine-max-health-replacements", "1", "value of the manager's flag of the same name")
+	cmd.Flags().DurationVar(&flags.timeout, "machine-health-timeout", timeouts.DefaultHealth, "value of the manager's flag of the same name")
 	return cmd
 }
 
@@ -50,7 +50,7 @@ func (d deployment) replacements(cmd *cobra.Command, flags replacementFlags) err
 	if _, err := intstr.GetScaledValueFromIntOrPercent(&of.MaxReplacements, 100, false); err != nil {
 		return args.Wrongf("--machine-max-health-replacements: %q is neither a number nor a percentage", flags.limit)
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
 	defer cancel()
 	facts, err := rollout.Read(ctx, d.Client, d.key)
 	if err != nil {
@@ -68,7 +68,7 @@ func (d deployment) replacements(cmd *cobra.Command, flags replacementFlags) err
 	return replacements.Print(cmd.OutOrStdout(), replacements.Of(facts.Machines, of, now), now)
 }
 
-// policy returns the policy in a text, or else that of a deployment.
+// policy parses text. If text is empty, it returns the policy of the deployment.
 func policy(text string, deployment *v1alpha1.MachineDeployment) (*v1alpha1.ReplacementPolicy, error) {
 	if text == "" {
 		return budget.Given(deployment), nil
@@ -76,11 +76,11 @@ func policy(text string, deployment *v1alpha1.MachineDeployment) (*v1alpha1.Repl
 	return budget.Parse(text)
 }
 
-// zones returns the zones of the classes, by their names.
+// zones returns the zone of each MachineClass by its name.
 func (d deployment) zones(ctx context.Context) (map[string]string, error) {
 	classes, zones := &v1alpha1.MachineClassList{}, map[string]string{}
 	if err := d.Client.List(ctx, classes, client.InNamespace(d.key.Namespace)); err != nil {
-		return nil, fmt.Errorf("listing machine classes: %w", err)
+		return nil, fmt.Errorf("cannot list machine classes: %w", err)
 	}
 	for i := range classes.Items {
 		zones[classes.Items[i].Name] = scarcity.Zone(&classes.Items[i])

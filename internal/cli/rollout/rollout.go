@@ -25,15 +25,15 @@ func New() *cobra.Command {
 		Short: "Watch and control how a MachineDeployment replaces its machines",
 		Long: `Watch and control how a MachineDeployment replaces its machines.
 
-NAME is the name of the MachineDeployment, also as machinedeployment/NAME or mcd/NAME. The
-commands need the API server only, and work with MCM, too.`,
+NAME is the name of the MachineDeployment. machinedeployment/NAME and mcd/NAME are also accepted.
+The commands need access to the API server only, and also work with MCM.`,
 		Example: `  millwright rollout status pool
   millwright rollout restart mcd/pool -n machines --kubeconfig control.yaml
   millwright rollout undo pool --to-revision 2`,
 	}, newStatus(), newHistory(), newUndo(), newPause(), newResume(), newRestart(), newDiff(), newReplacements())
 }
 
-// add completes a command for one MachineDeployment, with which it calls run.
+// add completes a command that takes one MachineDeployment and calls run with it.
 func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *cobra.Command {
 	flags := &kubeconfig.Flags{}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -54,11 +54,11 @@ func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *
 	}
 	flags.Add(cmd.Flags())
 	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; defaults to the current context")
-	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the MachineDeployment; defaults to that of the context, or else "default"`)
+	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the MachineDeployment; defaults to the namespace of the context, or "default"`)
 	return cmd
 }
 
-// deploymentKinds are the names under which kubectl knows MachineDeployments.
+// deploymentKinds are the names that kubectl accepts for MachineDeployments.
 var deploymentKinds = map[string]bool{
 	"machinedeployment": true, "machinedeployments": true, "mcd": true,
 	"machinedeployment.machine.sapcloud.io": true, "machinedeployments.machine.sapcloud.io": true,
@@ -73,13 +73,13 @@ func deploymentName(given []string) (string, error) {
 	}
 	switch {
 	case strings.Contains(name, "/"):
-		return "", args.Wrongf("%q is no name: give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME", all)
+		return "", args.Wrongf("invalid name %q; specify one MachineDeployment as NAME, machinedeployment/NAME or mcd/NAME", all)
 	case name == "":
-		return "", args.Wrongf("give the name of one MachineDeployment")
+		return "", args.Wrongf("the name of a MachineDeployment is required")
 	case !deploymentKinds[strings.ToLower(kind)] && len(given) > 1:
-		return "", args.Wrongf("give the name of one MachineDeployment, as NAME, machinedeployment/NAME or mcd/NAME; %q is no kind that is rolled out here", kind)
+		return "", args.Wrongf("unsupported kind %q; specify one MachineDeployment as NAME, machinedeployment/NAME or mcd/NAME", kind)
 	case !deploymentKinds[strings.ToLower(kind)]:
-		return "", args.Wrongf("%q is no kind that is rolled out here: give NAME, machinedeployment/NAME or mcd/NAME", kind)
+		return "", args.Wrongf("unsupported kind %q; specify NAME, machinedeployment/NAME or mcd/NAME", kind)
 	}
 	return name, nil
 }
@@ -101,10 +101,10 @@ func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 	if err != nil {
 		return deployment{}, err
 	}
-	// Without a limit, which is meant for controllers: near the end of a --timeout it gives an error of its
-	// own, before the time is over.
+	// Client-side rate limits are meant for controllers. Shortly before a --timeout expires, the limiter would return
+	// an error of its own.
 	config.QPS = -1
-	ctrl.SetLogger(logr.Discard()) // problems are shown; log lines would be drawn over
+	ctrl.SetLogger(logr.Discard()) // errors are printed; log lines would break the display
 	c, err := connect.NewClient(config)
 	return deployment{
 		Follower: rollout.Follower{Config: config, Client: c},
@@ -112,14 +112,14 @@ func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 	}, err
 }
 
-// report prints what was done to the deployment.
+// report prints the name of the deployment and a formatted message.
 func (d deployment) report(cmd *cobra.Command, format string, values ...any) error {
 	_, err := fmt.Fprintf(cmd.OutOrStdout(), "machinedeployment.machine.sapcloud.io/%s %s\n", d.key.Name, fmt.Sprintf(format, values...))
 	return err
 }
 
-// answerTimeout is how long an API server may take for all that a command asks of it.
-const answerTimeout = 30 * time.Second
+// requestTimeout limits all API requests of a command together.
+const requestTimeout = 30 * time.Second
 
 func newHistory() *cobra.Command {
 	revision := int64(0)
@@ -128,11 +128,11 @@ func newHistory() *cobra.Command {
 		Short: "List the revisions of a MachineDeployment, or show the template of one",
 		Long: `List the revisions of a MachineDeployment, oldest first, or show the template of one.
 
-A revision is a MachineSet; spec.revisionHistoryLimit limits how many without machines are
-kept. CHANGE-CAUSE is the annotation kubernetes.io/change-cause of the MachineDeployment at
-that time.`,
+Each revision is a MachineSet. spec.revisionHistoryLimit limits the number of MachineSets
+without machines that are kept. CHANGE-CAUSE is the annotation kubernetes.io/change-cause that
+the MachineDeployment had at the time of the revision.`,
 	}, func(cmd *cobra.Command, d deployment) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+		ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
 		defer cancel()
 		facts, err := rollout.Read(ctx, d.Client, d.key)
 		if err != nil {

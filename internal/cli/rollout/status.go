@@ -15,33 +15,33 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// aliveCheck is the period of the check that a manager still runs: without one, no event comes.
-const aliveCheck = 5 * time.Second
+// managerCheckInterval is the interval of the check that a manager is running. A stopped manager causes no events.
+const managerCheckInterval = 5 * time.Second
 
 func newStatus() *cobra.Command {
 	w := &statusWatch{}
 	cmd := add(&cobra.Command{
 		Use:   "status NAME",
-		Short: "Show the status of a rollout until it is done",
+		Short: "Show the status of a rollout until it is complete",
 		Long: `Show the status of a rollout until all machines are up to date and available.
 
-On a terminal this shows the MachineSets, the state of their machines, and what the rollout
-waits for; otherwise it prints a line for each change. The exit status is 0 when the rollout
-is done, and 1 if it exceeds its progress deadline or --timeout, or if the MachineDeployment
-does not exist.`,
+On a terminal, the command shows the MachineSets, the state of their machines, and what the
+rollout waits for. Otherwise it prints a line for each change. The exit status is 0 if the
+rollout completes, and 1 if it exceeds its progress deadline or --timeout, or if the
+MachineDeployment does not exist.`,
 		Example: `  millwright rollout status pool --timeout 30m
   millwright rollout status mcd/pool --watch=false`,
 	}, func(cmd *cobra.Command, d deployment) error {
 		w.out, w.begin = cmd.OutOrStdout(), time.Now()
 		return w.run(cmd.Context(), d)
 	})
-	cmd.Flags().BoolVarP(&w.watch, "watch", "w", true, "watch the status of the rollout until it is done")
+	cmd.Flags().BoolVarP(&w.watch, "watch", "w", true, "watch the status of the rollout until it is complete")
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "how long to watch; 0 for no limit")
-	cmd.Flags().Int64Var(&w.revision, "revision", 0, "fail if another revision is rolled out; 0 for any")
+	cmd.Flags().Int64Var(&w.revision, "revision", 0, "fail if a different revision is rolled out; 0 for any revision")
 	return cmd
 }
 
-// statusWatch shows how a rollout goes.
+// statusWatch shows the progress of a rollout.
 type statusWatch struct {
 	// Flags.
 	watch    bool
@@ -50,15 +50,15 @@ type statusWatch struct {
 
 	out   io.Writer
 	begin time.Time
-	// screen to draw on; nil if the output is no terminal.
+	// screen is the terminal to draw on, or nil if the output is not a terminal.
 	screen *terminal.Screen
 	last   rollout.Status
-	// printed is the last line, where there is no screen.
+	// printed is the last line printed. It is used without a screen only.
 	printed string
 }
 
 func (w *statusWatch) run(ctx context.Context, d deployment) error {
-	d.Pace, d.Beat, d.Surroundings = time.Second, aliveCheck, aliveCheck
+	d.Pace, d.Beat, d.Surroundings = time.Second, managerCheckInterval, managerCheckInterval
 	if w.screen = terminal.Open(w.out); w.screen != nil {
 		d.Pace, d.Beat = 100*time.Millisecond, time.Second
 	}
@@ -67,18 +67,18 @@ func (w *statusWatch) run(ctx context.Context, d deployment) error {
 		within, cancel = context.WithTimeout(ctx, w.timeout)
 	}
 	defer cancel()
-	err := d.Follow(within, d.key, w.see)
+	err := d.Follow(within, d.key, w.update)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("not watched any more; whether the rollout of machine deployment %s goes on does not depend on that%s", d.key, w.state())
+		return fmt.Errorf("stopped watching; the rollout of machine deployment %s continues%s", d.key, w.state())
 	case within.Err() != nil && errors.Is(err, within.Err()):
 		return fmt.Errorf("machine deployment %s was not rolled out within %s%s", d.key, w.timeout, w.state())
 	}
 	return err
 }
 
-// see shows a state, and reports whether it is the last one to show.
-func (w *statusWatch) see(facts rollout.Facts) (enough bool, err error) {
+// update shows the current state, and reports whether the watch is complete.
+func (w *statusWatch) update(facts rollout.Facts) (enough bool, err error) {
 	now := time.Now()
 	w.last = rollout.StatusOf(facts, now)
 	if err := w.show(now); err != nil {
@@ -86,7 +86,7 @@ func (w *statusWatch) see(facts rollout.Facts) (enough bool, err error) {
 	}
 	s, elapsed := w.last, duration.HumanDuration(now.Sub(w.begin))
 	if want := w.revision; want != 0 && s.Observed && s.Revision != 0 && s.Revision != want {
-		return false, fmt.Errorf("machine deployment %s rolls out revision %d, not %d", s.Key, s.Revision, want)
+		return false, fmt.Errorf("machine deployment %s is rolling out revision %d, not %d", s.Key, s.Revision, want)
 	}
 	switch s.Outcome {
 	case rollout.Complete:
@@ -111,7 +111,7 @@ func (w *statusWatch) show(now time.Time) error {
 	return err
 }
 
-// state returns the last state in short, as the end of an error message.
+// state returns a summary of the last state, as the end of an error message.
 func (w *statusWatch) state() string {
 	if w.last.Outcome == "" {
 		return ""

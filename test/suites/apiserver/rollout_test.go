@@ -21,7 +21,7 @@ func TestThereAndBack(t *testing.T) {
 	first := c.machines()
 	c.rollout(1, "undo pool", "no revision before the current one")
 
-	manager.Kill() // or it could be done before anybody looks
+	manager.Kill() // otherwise the rollout could complete before the command starts
 	c.rollout(0, "restart mcd/pool", "machinedeployment.machine.sapcloud.io/pool restarted")
 	printed, status := c.onTerminal("status machinedeployment pool --timeout 5m", func() { c.manager() })
 	if status != 0 || !strings.Contains(printed, "successfully rolled out: revision 2, 3 machines") {
@@ -40,7 +40,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 	c.rollout(0, "history pool", "2 (current)   pool-", "the beginning")
 	c.rollout(0, "history pool --revision 2", "# Revision 2 of machine deployment", change.AnnotationRestarted, "name: pool")
-	c.rollout(0, "undo pool --to-revision 2", "its template is that of revision 2 already")
+	c.rollout(0, "undo pool --to-revision 2", "the template is already that of revision 2")
 
 	c.rollout(0, "undo pool", "pool rolled back to revision 1")
 	c.rollout(0, "status pool --timeout 5m", "successfully rolled out: revision 3")
@@ -49,7 +49,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 	c.rollout(1, "undo pool --to-revision 1", "has no revision 1; it has 2, 3")
 	c.rollout(1, "history pool --revision 1", "has no revision 1; it has 2, 3")
-	c.rollout(1, "status pool --revision 2", "rolls out revision 3, not 2")
+	c.rollout(1, "status pool --revision 2", "is rolling out revision 3, not 2")
 }
 
 // TestPaused: what a deployment that is paused refuses, and how a rollout waits for it.
@@ -59,7 +59,7 @@ func TestPaused(t *testing.T) {
 	c.manager()
 	c.rollout(0, "status pool --timeout 5m")
 	c.rollout(0, "pause pool", "pool paused")
-	c.rollout(1, "pause pool", "is paused already")
+	c.rollout(1, "pause pool", "is already paused")
 	c.rollout(1, "restart pool", `run "millwright rollout resume pool" first`)
 	c.rollout(1, "undo pool", `run "millwright rollout resume pool" first`)
 	c.rollout(0, "status pool --timeout 5m", "successfully rolled out")
@@ -123,11 +123,11 @@ func TestUndoWithoutManager(t *testing.T) {
 		set.Spec.Template.Spec.Class.Name = class
 		c.do(c.Client.Create(t.Context(), set))
 	}
-	c.rollout(1, "undo pool --timeout 1s", "nobody has answered", "revision 1", "does a manager run?")
-	if wish := c.deployment().Spec.RollbackTo; wish == nil || wish.Revision != 1 {
-		t.Errorf("spec.rollbackTo is %v", wish)
+	c.rollout(1, "undo pool --timeout 1s", "was not rolled back", "revision 1", "check that a manager is running")
+	if rollback := c.deployment().Spec.RollbackTo; rollback == nil || rollback.Revision != 1 {
+		t.Errorf("spec.rollbackTo is %v", rollback)
 	}
-	c.rollout(0, "undo pool --timeout 0", "is asked to roll back to revision 1")
+	c.rollout(0, "undo pool --timeout 0", "rollback to revision 1 requested")
 }
 
 // TestInterrupted: Ctrl-C ends the watch, not the rollout.
@@ -141,5 +141,5 @@ func TestInterrupted(t *testing.T) {
 	if err := watched.Wait(); err == nil || watched.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
 	}
-	c.await(watched, "goes on")
+	c.await(watched, "of machine deployment "+c.Namespace+"/pool continues")
 }

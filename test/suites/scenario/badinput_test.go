@@ -235,7 +235,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 		says   string
 	}{
 		"no driver":             {good("--driver", ""), 2, "--driver: required; known drivers: vm, sim"},
-		"unknown driver":        {good("--driver", "clay"), 2, `--driver: there is no driver "clay"; known drivers: vm, sim`},
+		"unknown driver":        {good("--driver", "clay"), 2, `--driver: unknown driver "clay"; known drivers: vm, sim`},
 		"unknown flag":          {good("--colour"), 2, "unknown flag: --colour"},
 		"kubeconfig missing":    {good("--control-kubeconfig", filepath.Join(w.dir, "nothing")), 1, "--control-kubeconfig: stat " + filepath.Join(w.dir, "nothing") + ": no such file or directory"},
 		"kubeconfig garbage":    {good("--target-kubeconfig", garbage), 1, "--target-kubeconfig: error loading config file"},
@@ -243,8 +243,8 @@ func TestMistakesAtTheStart(t *testing.T) {
 		"port taken":            {good("--address", "127.0.0.1", "--port", port), 1, "port " + port + " on 127.0.0.1 is taken by another process"},
 		"folder not writable":   {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: cannot use directory " + filepath.Join(garbage, "sim")},
 		"up: not writable":      {[]string{"up", "--dir", filepath.Join(garbage, "up")}, 1, filepath.Join(garbage, "up")},
-		"nowhere to join or be": {[]string{"manager", "--driver", "sim", "--target-kubeconfig", "none"}, 2, "--control-kubeconfig: required when --target-kubeconfig is none"},
-		"nonsense numbers":      {good("--concurrent-syncs", "0", "--kube-api-qps", "-1"), 2, "--concurrent-syncs: must be above 0"},
+		"nowhere to join or be": {[]string{"manager", "--driver", "sim", "--target-kubeconfig", "none"}, 2, "--control-kubeconfig: required if --target-kubeconfig is none"},
+		"nonsense numbers":      {good("--concurrent-syncs", "0", "--kube-api-qps", "-1"), 2, "--concurrent-syncs: must be greater than 0"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

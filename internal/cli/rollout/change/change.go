@@ -1,6 +1,6 @@
 // Package change pauses, resumes, restarts and rolls back MachineDeployments.
 //
-// It needs no manager, only API access, and writes only fields that MCM knows as well.
+// It needs only access to the API server, and writes only fields that MCM supports too.
 package change
 
 import (
@@ -23,19 +23,19 @@ import (
 	rules "github.com/millwright-dev/millwright/internal/pool/rollout"
 )
 
-// AnnotationRestarted on the template of a deployment is when a restart was last requested, in RFC
-// 3339. As a change of the template it causes a rollout, also under MCM.
+// AnnotationRestarted is an annotation of the template of a MachineDeployment. Its value is the time of the last
+// restart request in RFC 3339. Because it changes the template, it causes a rollout, with MCM as well.
 const AnnotationRestarted = "rollout.millwright.dev/restarted-at"
 
-// ErrUnchanged is returned if the deployment has the template of the revision already.
+// ErrUnchanged is returned if the MachineDeployment already has the template of the revision.
 var ErrUnchanged = errors.New("not rolled back")
 
-// Pause stops rollouts of a deployment. One that is paused is an error.
+// Pause pauses the rollouts of a MachineDeployment. It returns an error if they are already paused.
 func Pause(ctx context.Context, c client.Client, key types.NamespacedName) error {
-	return setPaused(ctx, c, key, true, "is paused already")
+	return setPaused(ctx, c, key, true, "is already paused")
 }
 
-// Resume lets rollouts of a deployment go on. One that is not paused is an error.
+// Resume resumes the rollouts of a MachineDeployment. It returns an error if they are not paused.
 func Resume(ctx context.Context, c client.Client, key types.NamespacedName) error {
 	return setPaused(ctx, c, key, false, "is not paused")
 }
@@ -51,19 +51,19 @@ func setPaused(ctx context.Context, c client.Client, key types.NamespacedName, p
 	return err
 }
 
-// Restart has all machines of a deployment replaced, by its strategy. One that is paused, or
-// that is to be rolled back, is an error: a rollback writes the whole template.
+// Restart requests the replacement of all machines of a MachineDeployment according to its strategy. It returns an
+// error if the MachineDeployment is paused or has a pending rollback, which would overwrite the template.
 func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now time.Time) error {
 	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if err := refusePaused(d, "restarted"); err != nil {
 			return err
 		}
 		if d.Spec.RollbackTo != nil {
-			return fmt.Errorf("machine deployment %s cannot be restarted: the wish to roll back to %s is not answered yet, and would take the restart back. %s", key, pool.RollbackRevision(d.Spec.RollbackTo), Withdrawal(key))
+			return fmt.Errorf("machine deployment %s cannot be restarted: a rollback to %s is pending and would undo the restart; %s", key, pool.RollbackRevision(d.Spec.RollbackTo), Withdrawal(key))
 		}
 		at := now.UTC().Format(time.RFC3339)
 		if d.Spec.Template.Annotations[AnnotationRestarted] == at {
-			return fmt.Errorf("machine deployment %s was restarted within this second already", key)
+			return fmt.Errorf("machine deployment %s was already restarted within this second; try again", key)
 		}
 		metav1.SetMetaDataAnnotation(&d.Spec.Template.ObjectMeta, AnnotationRestarted, at)
 		return nil
@@ -78,43 +78,44 @@ func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
 	return nil
 }
 
-// refuseInvalid returns what keeps a manager from doing anything with a deployment: the rollback would
-// stay pending, and be done much later.
+// refuseInvalid returns an error if the manager rejects the spec of the MachineDeployment. The change would then remain
+// pending, and take effect unexpectedly when the spec is corrected.
 func refuseInvalid(f rollout.Facts, done string) error {
 	d := f.Deployment
 	problem := rules.Invalid(d, f.Sets)
 	if problem == "" && rules.SelectsAll(d) {
-		problem = "spec.selector: it selects all machines"
+		problem = "spec.selector: selects all machines"
 	}
 	if problem == "" {
 		return nil
 	}
-	return fmt.Errorf("machine deployment %s/%s cannot be %s before its spec is corrected: %s", d.Namespace, d.Name, done, problem)
+	return fmt.Errorf("machine deployment %s/%s cannot be %s until its spec is corrected: %s", d.Namespace, d.Name, done, problem)
 }
 
-// Withdrawal says how to withdraw a rollback that was asked for.
+// Withdrawal returns a hint with the command that cancels a requested rollback.
 func Withdrawal(key types.NamespacedName) string {
-	return fmt.Sprintf("To withdraw that: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
+	return fmt.Sprintf("to cancel the rollback, run: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"spec\":{\"rollbackTo\":null}}'", key.Namespace, key.Name)
 }
 
-// Rollback is a rollback that was requested, and that the manager does.
+// Rollback is a requested rollback. The manager performs it.
 type Rollback struct {
-	// Revision to go back to.
+	// Revision is the revision to roll back to.
 	Revision int64
-	// target is the set of that revision; deployment is what was written with the request.
-	target     *v1alpha1.MachineSet
+	// target is the MachineSet of that revision.
+	target *v1alpha1.MachineSet
+	// deployment is the MachineDeployment as written with the request.
 	deployment *v1alpha1.MachineDeployment
 }
 
-// Undo requests a rollback to a revision; 0 is the one before the current. The manager answers by
-// changing the template. It returns ErrUnchanged if the template is that of the revision, and an error
-// for a deployment whose spec no manager accepts.
+// Undo requests a rollback to a revision; 0 is the previous revision. The manager performs the rollback by changing the
+// template. Undo returns ErrUnchanged if the template is already that of the revision, and another error if the manager
+// would reject the spec of the MachineDeployment.
 func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number int64) (Rollback, error) {
-	wish := Rollback{}
+	rollback := Rollback{}
 	written, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		sets := &v1alpha1.MachineSetList{}
 		if err := c.List(ctx, sets, client.InNamespace(key.Namespace)); err != nil {
-			return fmt.Errorf("listing machine sets: %w", err)
+			return fmt.Errorf("cannot list machine sets: %w", err)
 		}
 		f := rollout.FactsOf(d, sets.Items, nil)
 		if err := errors.Join(refusePaused(d, "rolled back"), refuseInvalid(f, "rolled back")); err != nil {
@@ -124,26 +125,27 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number
 		if err != nil {
 			return err
 		}
-		wish.target, wish.Revision = target, revision.Number(target)
+		rollback.target, rollback.Revision = target, revision.Number(target)
 		if revision.Same(&target.Spec.Template, &d.Spec.Template) {
-			return fmt.Errorf("%w: its template is that of revision %d already", ErrUnchanged, wish.Revision)
+			return fmt.Errorf("%w: the template is already that of revision %d", ErrUnchanged, rollback.Revision)
 		}
-		// By its number, and so to the one that was looked at, whatever comes first.
-		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: wish.Revision}
+		// The explicit number selects the revision that was checked here, even if another one is created first.
+		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: rollback.Revision}
 		return nil
 	})
-	wish.deployment = written
-	return wish, err
+	rollback.deployment = written
+	return rollback, err
 }
 
-// Done reports whether the manager has rolled the deployment back. Any other answer of it is an error.
+// Done reports whether the manager has performed the rollback. It returns an error if the rollback is blocked or can no
+// longer happen.
 func (r Rollback) Done(f rollout.Facts) (bool, error) {
 	d := f.Deployment
 	switch {
 	case d.Generation < r.deployment.Generation:
 		return false, nil
 	case d.Spec.RollbackTo != nil && d.Spec.Paused:
-		return false, fmt.Errorf("machine deployment %s/%s was paused meanwhile: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, r.Revision)
+		return false, fmt.Errorf("machine deployment %s/%s was paused in the meantime: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, r.Revision)
 	case d.Spec.RollbackTo != nil:
 		return false, refuseInvalid(f, "rolled back")
 	case revision.Same(&d.Spec.Template, &r.target.Spec.Template):
@@ -151,14 +153,15 @@ func (r Rollback) Done(f rollout.Facts) (bool, error) {
 	case !slices.ContainsFunc(f.Sets, func(set *v1alpha1.MachineSet) bool { return set.UID == r.target.UID }):
 		return false, fmt.Errorf("machine deployment %s/%s was not rolled back: machine set %s of revision %d is gone", d.Namespace, d.Name, r.target.Name, r.Revision)
 	}
-	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed meanwhile", d.Namespace, d.Name, r.Revision)
+	return false, fmt.Errorf("machine deployment %s/%s was not rolled back to revision %d: its template was changed in the meantime", d.Namespace, d.Name, r.Revision)
 }
 
-// conflictBackoff is for writes that conflict: during a rollout, the manager writes the status of a
-// deployment several times a second.
+// conflictBackoff is the back-off after conflicting writes. During a rollout, the manager updates the status of a
+// MachineDeployment several times a second.
 var conflictBackoff = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 0.2}
 
-// write changes a deployment, and tries again on conflicts. One that is being deleted is an error.
+// write changes a MachineDeployment, and retries on conflicts. It returns an error if the MachineDeployment is being
+// deleted.
 func write(ctx context.Context, c client.Client, key types.NamespacedName, do func(*v1alpha1.MachineDeployment) error) (*v1alpha1.MachineDeployment, error) {
 	var changed *v1alpha1.MachineDeployment
 	err := retry.RetryOnConflict(conflictBackoff, func() error {
@@ -174,7 +177,7 @@ func write(ctx context.Context, c client.Client, key types.NamespacedName, do fu
 			return err
 		}
 		if err := c.Patch(ctx, changed, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})); err != nil {
-			return fmt.Errorf("changing machine deployment %s: %w", key, err)
+			return fmt.Errorf("cannot change machine deployment %s: %w", key, err)
 		}
 		return nil
 	})

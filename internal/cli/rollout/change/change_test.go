@@ -21,14 +21,14 @@ import (
 
 var noon = fixture.Noon
 
-// given is a deployment of class b with the sets of revision 1, of class a, and of revision 2.
-type given struct {
+// state is a MachineDeployment of class b with two MachineSets: revision 1 of class a, and revision 2 of class b.
+type state struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []v1alpha1.MachineSet
 }
 
-func give(changes ...func(*given)) *given {
-	g := &given{deployment: fixture.Deployment(3, fixture.OfClass("b"))}
+func newState(changes ...func(*state)) *state {
+	g := &state{deployment: fixture.Deployment(3, fixture.OfClass("b"))}
 	g.sets = []v1alpha1.MachineSet{
 		*fixture.Set("a", 2, fixture.WithUID, fixture.OfRevision("1")), *fixture.Set("b", 2, fixture.WithUID, fixture.OfRevision("2")),
 	}
@@ -38,20 +38,20 @@ func give(changes ...func(*given)) *given {
 	return g
 }
 
-func declared(does ...func(*v1alpha1.MachineDeployment)) func(*given) {
-	return func(g *given) {
+func declared(does ...func(*v1alpha1.MachineDeployment)) func(*state) {
+	return func(g *state) {
 		for _, do := range does {
 			do(g.deployment)
 		}
 	}
 }
 
-func (g *given) key() client.ObjectKey { return client.ObjectKeyFromObject(g.deployment) }
+func (g *state) key() client.ObjectKey { return client.ObjectKeyFromObject(g.deployment) }
 
-func (g *given) facts() rollout.Facts { return rollout.FactsOf(g.deployment, g.sets, nil) }
+func (g *state) facts() rollout.Facts { return rollout.FactsOf(g.deployment, g.sets, nil) }
 
-// server is an API server that has what is given.
-func (g *given) server(t *testing.T) client.WithWatch {
+// server returns a fake client that contains the objects of the state.
+func (g *state) server(t *testing.T) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -64,7 +64,9 @@ func (g *given) server(t *testing.T) client.WithWatch {
 	return builder.Build()
 }
 
-func wishes(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1} }
+func rollbackPending(d *v1alpha1.MachineDeployment) {
+	d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1}
+}
 
 func lacksInPlace(d *v1alpha1.MachineDeployment) {
 	d.Spec.Strategy.Type = v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
@@ -74,76 +76,76 @@ func of(generation int64) func(*v1alpha1.MachineDeployment) {
 	return func(d *v1alpha1.MachineDeployment) { d.Generation = generation }
 }
 
-// TestAnswers: what became of a wish to go back to revision 1.
+// TestAnswers checks how the result of a rollback to revision 1 is reported.
 func TestAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
-		now  func(*given)
+		now  func(*state)
 		done bool
-		says string
+		want string
 	}{
-		"not seen yet":     {declared(of(2)), false, ""},
-		"not answered yet": {declared(of(3), wishes), false, ""},
-		"rolled back":      {declared(of(4), fixture.OfClass("a")), true, ""},
-		"refused, gone":    {func(g *given) { g.deployment.Generation, g.sets = 4, g.sets[1:] }, false, "machine set pool-a of revision 1 is gone"},
-		"changed since":    {declared(of(4), fixture.OfClass("c")), false, "changed meanwhile"},
-		"paused meanwhile": {declared(of(3), wishes, fixture.Paused), false, "when it is resumed"},
-		"spoilt meanwhile": {declared(of(3), wishes, lacksInPlace), false, "before its spec is corrected: spec.strategy.inPlaceUpdate"},
+		"not seen yet":          {declared(of(2)), false, ""},
+		"not processed yet":     {declared(of(3), rollbackPending), false, ""},
+		"rolled back":           {declared(of(4), fixture.OfClass("a")), true, ""},
+		"revision is gone":      {func(g *state) { g.deployment.Generation, g.sets = 4, g.sets[1:] }, false, "machine set pool-a of revision 1 is gone"},
+		"changed since":         {declared(of(4), fixture.OfClass("c")), false, "changed in the meantime"},
+		"paused meanwhile":      {declared(of(3), rollbackPending, fixture.Paused), false, "when it is resumed"},
+		"invalidated meanwhile": {declared(of(3), rollbackPending, lacksInPlace), false, "until its spec is corrected: spec.strategy.inPlaceUpdate"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			then := give(declared(of(3), wishes))
-			wish := Rollback{Revision: 1, target: &then.sets[0], deployment: then.deployment}
-			done, err := wish.Done(give(tc.now).facts())
-			if done != tc.done || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("answers %t, %v; want %t, %q", done, err, tc.done, tc.says)
+			then := newState(declared(of(3), rollbackPending))
+			rollback := Rollback{Revision: 1, target: &then.sets[0], deployment: then.deployment}
+			done, err := rollback.Done(newState(tc.now).facts())
+			if done != tc.done || (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Done() = %t, %v; want %t, %q", done, err, tc.done, tc.want)
 			}
 		})
 	}
 }
 
-// TestRefusals: what is said instead of a change that would come to nothing, or much later.
+// TestRefusals checks the errors for changes that would have no effect, or take effect much later.
 func TestRefusals(t *testing.T) {
-	undo := func(c client.Client, g *given) error {
+	undo := func(c client.Client, g *state) error {
 		_, err := Undo(t.Context(), c, g.key(), 0)
 		return err
 	}
-	restart := func(c client.Client, g *given) error { return Restart(t.Context(), c, g.key(), noon) }
+	restart := func(c client.Client, g *state) error { return Restart(t.Context(), c, g.key(), noon) }
 	goes := declared(func(d *v1alpha1.MachineDeployment) {
 		d.DeletionTimestamp, d.Finalizers = &metav1.Time{Time: noon}, []string{v1alpha1.FinalizerMCM}
 	})
 	for name, tc := range map[string]struct {
-		given func(*given)
-		do    func(client.Client, *given) error
-		says  string
+		given func(*state)
+		do    func(client.Client, *state) error
+		want  string
 	}{
-		"undo":                  {declared(), undo, ""},
-		"undo the undo":         {declared(wishes), undo, ""},
-		"undo what is paused":   {declared(fixture.Paused), undo, "is paused and cannot be rolled back"},
-		"undo what is refused":  {declared(lacksInPlace), undo, "cannot be rolled back before its spec is corrected: spec.strategy.inPlaceUpdate"},
-		"undo what selects all": {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} }), undo, "spec.selector: it selects all machines"},
-		"undo what selects no set": {declared(fixture.OfClass("new"), func(d *v1alpha1.MachineDeployment) {
+		"undo":                         {declared(), undo, ""},
+		"undo the undo":                {declared(rollbackPending), undo, ""},
+		"undo while paused":            {declared(fixture.Paused), undo, "is paused and cannot be rolled back"},
+		"undo an invalid spec":         {declared(lacksInPlace), undo, "cannot be rolled back until its spec is corrected: spec.strategy.inPlaceUpdate"},
+		"undo with a selector for all": {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} }), undo, "spec.selector: selects all machines"},
+		"undo with a selector for no set": {declared(fixture.OfClass("new"), func(d *v1alpha1.MachineDeployment) {
 			d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: v1alpha1.DefaultMachineDeploymentUniqueLabelKey, Operator: metav1.LabelSelectorOpDoesNotExist}}
 		}), undo, "does not match the machine set that would be made"},
-		"undo what is deleted":     {goes, undo, "is being deleted"},
-		"restart":                  {declared(), restart, ""},
-		"restart with a wish":      {declared(wishes), restart, "wish to roll back to revision 1"},
-		"how to withdraw the wish": {declared(wishes), restart, `patch machinedeployments.machine.sapcloud.io pool --type merge -p '{"spec":{"rollbackTo":null}}'`},
-		"restart what is deleted":  {goes, restart, "is being deleted"},
+		"undo during deletion":          {goes, undo, "is being deleted"},
+		"restart":                       {declared(), restart, ""},
+		"restart with pending rollback": {declared(rollbackPending), restart, "a rollback to revision 1 is pending"},
+		"hint to cancel the rollback":   {declared(rollbackPending), restart, `patch machinedeployments.machine.sapcloud.io pool --type merge -p '{"spec":{"rollbackTo":null}}'`},
+		"restart during deletion":       {goes, restart, "is being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := give(tc.given)
+			g := newState(tc.given)
 			c := g.server(t)
 			err := tc.do(c, g)
-			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("answers %v, want %q", err, tc.says)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
 			}
-			if now := read(t, c, g); tc.says != "" && !equality.Semantic.DeepEqual(now.Spec, g.deployment.Spec) {
+			if now := read(t, c, g); tc.want != "" && !equality.Semantic.DeepEqual(now.Spec, g.deployment.Spec) {
 				t.Errorf("changed to %+v", now.Spec)
 			}
 		})
 	}
 }
 
-func read(t *testing.T, c client.Reader, g *given) *v1alpha1.MachineDeployment {
+func read(t *testing.T, c client.Reader, g *state) *v1alpha1.MachineDeployment {
 	t.Helper()
 	now, err := rollout.Get(t.Context(), c, g.key())
 	if err != nil {
@@ -152,7 +154,7 @@ func read(t *testing.T, c client.Reader, g *given) *v1alpha1.MachineDeployment {
 	return now
 }
 
-// meanwhile calls a function before each write.
+// meanwhile returns a client that calls do before each write.
 func meanwhile(live client.WithWatch, do func()) client.WithWatch {
 	return interceptor.NewClient(live, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 		do()
@@ -160,9 +162,10 @@ func meanwhile(live client.WithWatch, do func()) client.WithWatch {
 	}})
 }
 
-// TestAWriteIsMadeAgainIfAnotherWasFirst: what the other has changed may forbid it.
+// TestAWriteIsMadeAgainIfAnotherWasFirst checks that a change is evaluated again after a conflict, since the other
+// write can make it invalid.
 func TestAWriteIsMadeAgainIfAnotherWasFirst(t *testing.T) {
-	g := give()
+	g := newState()
 	live, first := g.server(t), true
 	c := meanwhile(live, func() {
 		if first {
@@ -172,27 +175,28 @@ func TestAWriteIsMadeAgainIfAnotherWasFirst(t *testing.T) {
 			}
 		}
 	})
-	if err := Restart(t.Context(), c, g.key(), noon); err == nil || !strings.Contains(err.Error(), "would take the restart back") {
-		t.Errorf("answers %v", err)
+	if err := Restart(t.Context(), c, g.key(), noon); err == nil || !strings.Contains(err.Error(), "would undo the restart") {
+		t.Errorf("Restart() = %v", err)
 	}
 }
 
-// TestUndoNamesTheRevision that was looked at, and wishes for nothing that is so already.
+// TestUndoNamesTheRevision checks that Undo requests the revision that it has checked, and requests nothing if the
+// template is already that of the revision.
 func TestUndoNamesTheRevision(t *testing.T) {
-	g := give()
+	g := newState()
 	c := g.server(t)
 	if _, err := Undo(t.Context(), c, g.key(), 2); !errors.Is(err, ErrUnchanged) || read(t, c, g).Spec.RollbackTo != nil {
-		t.Errorf("answers %v, and wishes %v", err, read(t, c, g).Spec.RollbackTo)
+		t.Errorf("Undo() = %v, spec.rollbackTo %v", err, read(t, c, g).Spec.RollbackTo)
 	}
 	_, err := Undo(t.Context(), c, g.key(), 0)
-	if wish := read(t, c, g).Spec.RollbackTo; err != nil || wish == nil || wish.Revision != 1 {
-		t.Errorf("answers %v, and wishes %v", err, wish)
+	if rollback := read(t, c, g).Spec.RollbackTo; err != nil || rollback == nil || rollback.Revision != 1 {
+		t.Errorf("Undo() = %v, spec.rollbackTo %v", err, rollback)
 	}
 }
 
-// TestWritesAreRepeated: the manager writes the status all the time.
+// TestWritesAreRepeated checks that changes are retried when the manager updates the status in the meantime.
 func TestWritesAreRepeated(t *testing.T) {
-	g := give()
+	g := newState()
 	live, disturb := g.server(t), 0
 	c := meanwhile(live, func() {
 		if disturb > 0 {
@@ -207,10 +211,10 @@ func TestWritesAreRepeated(t *testing.T) {
 	for i, step := range []struct {
 		disturb int
 		do      func() error
-		says    string
+		want    string
 	}{
 		{3, func() error { return Pause(t.Context(), c, g.key()) }, ""},
-		{0, func() error { return Pause(t.Context(), c, g.key()) }, "is paused already"},
+		{0, func() error { return Pause(t.Context(), c, g.key()) }, "is already paused"},
 		{0, func() error { return Restart(t.Context(), c, g.key(), noon) }, "resume pool"},
 		{2, func() error { return Resume(t.Context(), c, g.key()) }, ""},
 		{0, func() error { return Resume(t.Context(), c, g.key()) }, "is not paused"},
@@ -219,8 +223,8 @@ func TestWritesAreRepeated(t *testing.T) {
 	} {
 		disturb = step.disturb
 		err := step.do()
-		if (err == nil) != (step.says == "") || err != nil && !strings.Contains(err.Error(), step.says) {
-			t.Errorf("step %d answers %v, want %q", i, err, step.says)
+		if (err == nil) != (step.want == "") || err != nil && !strings.Contains(err.Error(), step.want) {
+			t.Errorf("step %d: got %v, want %q", i, err, step.want)
 		}
 		if disturb != 0 {
 			t.Errorf("step %d: %d disturbances did not happen", i, disturb)

@@ -20,24 +20,25 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
-// AnnotationReplacing on a deployment names the Machine for whose replacement it has one more replica, and
-// how many replicas that makes: NAME/REPLICAS. It is removed with that replica.
+// AnnotationReplacing is an annotation of a MachineDeployment that has one additional replica during the replacement of
+// a Machine. Its value is NAME/REPLICAS: the Machine's name, and the number of replicas including the additional one.
+// It is removed together with that replica.
 const AnnotationReplacing = "rollout.millwright.dev/replacing"
 
 // Replacement is the replacement of one Machine.
 type Replacement struct {
-	// Machine to replace.
+	// Machine is the Machine to replace.
 	Machine *v1alpha1.Machine
-	// First reports whether the new Machine is created before the old one is deleted.
+	// First is true if the new Machine is created before the old one is deleted.
 	First bool
-	// Replicas are those of the deployment with the new Machine, if it is first.
+	// Replicas is the number of replicas of the MachineDeployment including the new Machine. It is used if First is set.
 	Replicas int32
-	// Begun reports whether the deployment has these replicas already.
-	Begun bool
+	// Started is true if the MachineDeployment already has these replicas.
+	Started bool
 }
 
-// Replace returns how a Machine of the deployment is replaced: the new one first if the strategy allows
-// more Machines. It is an error if the Machine is replaced or kept in any case.
+// Replace returns how to replace a Machine of the MachineDeployment. The new Machine is created first if the strategy
+// allows additional Machines. Replace returns an error if the Machine cannot be replaced, or is being replaced anyway.
 func Replace(f rollout.Facts, name string, now time.Time) (Replacement, error) {
 	d := f.Deployment
 	r := Replacement{Machine: machineOf(f, name)}
@@ -46,9 +47,9 @@ func Replace(f rollout.Facts, name string, now time.Time) (Replacement, error) {
 	replaced, replicas := replacing(d)
 	switch {
 	case replaced == name:
-		r.First, r.Begun, r.Replicas = true, true, replicas
+		r.First, r.Started, r.Replicas = true, true, replicas
 	case replaced != "":
-		return Replacement{}, fmt.Errorf("machine deployment %s/%s has one more replica for the replacement of machine %s: finish that first, with the same command for that machine", d.Namespace, d.Name, replaced)
+		return Replacement{}, fmt.Errorf("machine deployment %s/%s is replacing machine %s; finish that first by running the same command for that machine", d.Namespace, d.Name, replaced)
 	}
 	if err := refusePaused(d, "restarted"); err != nil {
 		return Replacement{}, err
@@ -57,13 +58,13 @@ func Replace(f rollout.Facts, name string, now time.Time) (Replacement, error) {
 		return Replacement{}, err
 	}
 	err := refuseMachine(f, r.Machine, name, now)
-	if err != nil && r.Begun {
-		err = fmt.Errorf("%w, and the deployment has one more replica for it. %s", err, r.Withdrawal(f.Key))
+	if err != nil && r.Started {
+		err = fmt.Errorf("%w; the deployment still has one additional replica for it; %s", err, r.Withdrawal(f.Key))
 	}
 	return r, err
 }
 
-// refuseMachine says why a Machine is not to be replaced by itself.
+// refuseMachine returns an error if the Machine cannot be replaced individually.
 func refuseMachine(f rollout.Facts, machine *v1alpha1.Machine, name string, now time.Time) error {
 	of := fmt.Sprintf("machine deployment %s", f.Key)
 	current := f.Current()
@@ -71,17 +72,17 @@ func refuseMachine(f rollout.Facts, machine *v1alpha1.Machine, name string, now 
 	case !f.Deployment.DeletionTimestamp.IsZero():
 		return fmt.Errorf("%s is being deleted", of)
 	case f.Deployment.Spec.RollbackTo != nil:
-		return fmt.Errorf("%s is to be rolled back first. %s", of, Withdrawal(f.Key))
+		return fmt.Errorf("%s has a pending rollback; %s", of, Withdrawal(f.Key))
 	case machine == nil:
-		return fmt.Errorf("machine %s is not one of %s", name, of)
+		return fmt.Errorf("machine %s does not belong to %s", name, of)
 	case report.Leaves(machine):
-		return fmt.Errorf("machine %s is being deleted already", name)
+		return fmt.Errorf("machine %s is already being deleted", name)
 	case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && !preservation.Active(machine, now):
-		return fmt.Errorf("machine %s is Failed: its machine set replaces it without this", name)
+		return fmt.Errorf("machine %s is Failed: its machine set already replaces it", name)
 	case preservation.Active(machine, now):
 		return fmt.Errorf(`machine %s is preserved: run "millwright machine release %s" first`, name, name)
 	case current == nil || !metav1.IsControlledBy(machine, current):
-		return fmt.Errorf("machine %s is of an old revision of %s, whose rollout replaces it", name, of)
+		return fmt.Errorf("machine %s has an old revision of %s; the rollout replaces it", name, of)
 	}
 	return nil
 }
@@ -95,8 +96,7 @@ func machineOf(f rollout.Facts, name string) *v1alpha1.Machine {
 	return nil
 }
 
-// replacing returns which Machine a deployment has one more replica for, and how many replicas that
-// makes; empty if there is none, or if the annotation cannot be read.
+// replacing parses AnnotationReplacing. The name is empty if the annotation is missing or invalid.
 func replacing(d *v1alpha1.MachineDeployment) (name string, replicas int32) {
 	name, number, _ := strings.Cut(d.Annotations[AnnotationReplacing], "/")
 	n, err := strconv.ParseInt(number, 10, 32)
@@ -106,11 +106,11 @@ func replacing(d *v1alpha1.MachineDeployment) (name string, replicas int32) {
 	return name, int32(n)
 }
 
-// Begin asks for the new Machine.
+// Begin requests the new Machine by adding a replica.
 func (r Replacement) Begin(ctx context.Context, c client.Client, key types.NamespacedName) error {
 	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if d.Spec.Replicas != r.Replicas-1 {
-			return fmt.Errorf("machine deployment %s was scaled to %d meanwhile: nothing is replaced", key, d.Spec.Replicas)
+			return fmt.Errorf("machine deployment %s was scaled to %d in the meantime: nothing was replaced", key, d.Spec.Replicas)
 		}
 		d.Spec.Replicas = r.Replicas
 		metav1.SetMetaDataAnnotation(&d.ObjectMeta, AnnotationReplacing, r.Machine.Name+"/"+strconv.Itoa(int(r.Replicas)))
@@ -119,12 +119,12 @@ func (r Replacement) Begin(ctx context.Context, c client.Client, key types.Names
 	return err
 }
 
-// Enough reports whether as many Machines are available as the deployment had replicas, without the one
-// that is replaced. It is an error if that one, or the wish, is gone.
+// Enough reports whether enough Machines are available without the one that is replaced: as many as the
+// MachineDeployment had replicas before. It returns an error if the MachineDeployment was scaled in the meantime.
 func (r Replacement) Enough(f rollout.Facts) (bool, error) {
 	d := f.Deployment
 	if name, _ := replacing(d); name != r.Machine.Name || d.Spec.Replicas != r.Replicas {
-		return false, fmt.Errorf("machine deployment %s was scaled to %d meanwhile, from %d: machine %s is not replaced", f.Key, d.Spec.Replicas, r.Replicas, r.Machine.Name)
+		return false, fmt.Errorf("machine deployment %s was scaled to %d in the meantime, from %d: machine %s was not replaced", f.Key, d.Spec.Replicas, r.Replicas, r.Machine.Name)
 	}
 	set := scale.Facts{Set: f.Current(), EnforceMinReady: true, Now: time.Now()}
 	if set.Set == nil {
@@ -139,19 +139,19 @@ func (r Replacement) Enough(f rollout.Facts) (bool, error) {
 	return available >= r.Replicas-1, nil
 }
 
-// Finish has the old Machine deleted: by its name, with the replica that was one more, if the new one is
-// there.
+// Finish deletes the old Machine. If the new Machine was created first, Finish removes the additional replica and marks
+// the old Machine for deletion.
 func (r Replacement) Finish(ctx context.Context, c client.Client, key types.NamespacedName, now time.Time) error {
 	if !r.First {
 		err := c.Delete(ctx, r.Machine, client.Preconditions{UID: &r.Machine.UID})
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting machine %s: %w", r.Machine.Name, err)
+			return fmt.Errorf("cannot delete machine %s: %w", r.Machine.Name, err)
 		}
 		return nil
 	}
 	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if d.Spec.Replicas != r.Replicas {
-			return fmt.Errorf("machine deployment %s was scaled to %d meanwhile, from %d: machine %s is not replaced", key, d.Spec.Replicas, r.Replicas, r.Machine.Name)
+			return fmt.Errorf("machine deployment %s was scaled to %d in the meantime, from %d: machine %s was not replaced", key, d.Spec.Replicas, r.Replicas, r.Machine.Name)
 		}
 		d.Spec.Replicas--
 		delete(d.Annotations, AnnotationReplacing)
@@ -165,12 +165,12 @@ func (r Replacement) Finish(ctx context.Context, c client.Client, key types.Name
 	return err
 }
 
-// Withdrawal says how to take back the replica that was asked for.
+// Withdrawal returns a hint with the command that removes the additional replica.
 func (r Replacement) Withdrawal(key types.NamespacedName) string {
-	return fmt.Sprintf("To take that replica back: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"metadata\":{\"annotations\":{%q:null}},\"spec\":{\"replicas\":%d}}'", key.Namespace, key.Name, AnnotationReplacing, r.Replicas-1)
+	return fmt.Sprintf("to remove the additional replica, run: kubectl -n %s patch machinedeployments.machine.sapcloud.io %s --type merge -p '{\"metadata\":{\"annotations\":{%q:null}},\"spec\":{\"replicas\":%d}}'", key.Namespace, key.Name, AnnotationReplacing, r.Replicas-1)
 }
 
-// Gone reports whether the old Machine is gone, and its deployment has as many as it wants.
+// Gone reports whether the old Machine is gone and the rollout of the MachineDeployment is complete.
 func (r Replacement) Gone(f rollout.Facts) bool {
 	for _, machine := range f.Machines {
 		if machine.UID == r.Machine.UID {

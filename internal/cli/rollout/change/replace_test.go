@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// pool is what is given, with the Machines old of class a, and one, two and three of class b.
-func (g *given) pool(changes ...func(*v1alpha1.Machine)) rollout.Facts {
+// pool returns the state with the Machine old of class a, and the Machines one, two and three of class b.
+func (g *state) pool(changes ...func(*v1alpha1.Machine)) rollout.Facts {
 	var machines []v1alpha1.Machine
 	for i, name := range []string{"old", "one", "two", "three"} {
 		machine := fixture.Named(name, fixture.OwnedBy(&g.sets[min(i, 1)], fixture.Machine()))
@@ -41,65 +41,65 @@ func replacingOne(text string) func(*v1alpha1.MachineDeployment) {
 	}
 }
 
-// TestReplace: when the new machine comes first, and which machines are not to be replaced alone.
+// TestReplace checks when the new machine is created first, and which machines cannot be replaced individually.
 func TestReplace(t *testing.T) {
 	for name, tc := range map[string]struct {
-		given    func(*given)
+		given    func(*state)
 		machine  string
 		change   func(*v1alpha1.Machine)
 		first    bool
-		begun    bool
-		says     string
+		started  bool
+		want     string
 		withdraw bool
 	}{
-		"surge":             {given: declared(fixture.Rolling("1", "0")), machine: "one", first: true},
-		"no surge":          {given: declared(fixture.Rolling("0", "1")), machine: "one"},
-		"Recreate":          {given: declared(fixture.Recreate), machine: "one"},
-		"begun":             {given: declared(fixture.Rolling("0", "1"), replacingOne("one/4")), machine: "one", first: true, begun: true},
-		"begun for another": {given: declared(replacingOne("two/4")), machine: "one", says: "one more replica for the replacement of machine two"},
-		"begun, and gone":   {given: declared(replacingOne("six/4")), machine: "six", says: `"spec":{"replicas":3}`},
-		"garbled":           {given: declared(fixture.Rolling("1", "0"), replacingOne("one/many")), machine: "one", first: true},
-		"paused":            {given: declared(fixture.Paused), machine: "one", says: "is paused and cannot be restarted"},
-		"wishes":            {given: declared(wishes), machine: "one", says: "is to be rolled back first"},
-		"refused":           {given: declared(lacksInPlace), machine: "one", says: "before its spec is corrected"},
-		"unknown":           {given: declared(), machine: "six", says: "machine six is not one of machine deployment"},
-		"of an old set":     {given: declared(), machine: "old", says: "is of an old revision"},
-		"Failed":            {given: declared(), machine: "one", change: in(v1alpha1.MachineFailed), says: "replaces it without this"},
-		"leaving": {given: declared(), machine: "one", change: func(m *v1alpha1.Machine) {
+		"surge":               {given: declared(fixture.Rolling("1", "0")), machine: "one", first: true},
+		"no surge":            {given: declared(fixture.Rolling("0", "1")), machine: "one"},
+		"Recreate":            {given: declared(fixture.Recreate), machine: "one"},
+		"started":             {given: declared(fixture.Rolling("0", "1"), replacingOne("one/4")), machine: "one", first: true, started: true},
+		"started for another": {given: declared(replacingOne("two/4")), machine: "one", want: "is replacing machine two"},
+		"started, and gone":   {given: declared(replacingOne("six/4")), machine: "six", want: `"spec":{"replicas":3}`},
+		"garbled":             {given: declared(fixture.Rolling("1", "0"), replacingOne("one/many")), machine: "one", first: true},
+		"paused":              {given: declared(fixture.Paused), machine: "one", want: "is paused and cannot be restarted"},
+		"rollback pending":    {given: declared(rollbackPending), machine: "one", want: "has a pending rollback"},
+		"invalid":             {given: declared(lacksInPlace), machine: "one", want: "until its spec is corrected"},
+		"unknown":             {given: declared(), machine: "six", want: "machine six does not belong to machine deployment"},
+		"of an old set":       {given: declared(), machine: "old", want: "has an old revision"},
+		"Failed":              {given: declared(), machine: "one", change: in(v1alpha1.MachineFailed), want: "its machine set already replaces it"},
+		"being deleted": {given: declared(), machine: "one", change: func(m *v1alpha1.Machine) {
 			m.DeletionTimestamp = &metav1.Time{Time: noon}
-		}, says: "is being deleted already"},
+		}, want: "is already being deleted"},
 		"preserved": {given: declared(), machine: "one", change: func(m *v1alpha1.Machine) {
 			m.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(time.Hour)}
-		}, says: "millwright machine release one"},
+		}, want: "millwright machine release one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := tc.change
 			if change == nil {
 				change = func(*v1alpha1.Machine) {}
 			}
-			f := give(tc.given).pool(change)
+			f := newState(tc.given).pool(change)
 			r, err := Replace(f, tc.machine, noon)
-			if tc.says != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.says) {
-					t.Errorf("answers %v, want %q", err, tc.says)
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("got %v, want %q", err, tc.want)
 				}
 				return
 			}
 			want := f.Deployment.Spec.Replicas + 1
-			if tc.begun {
+			if tc.started {
 				want--
 			}
-			if err != nil || r.First != tc.first || r.Begun != tc.begun || r.Replicas != want || r.Machine.Name != tc.machine {
-				t.Errorf("answers %+v, %v", r, err)
+			if err != nil || r.First != tc.first || r.Started != tc.started || r.Replicas != want || r.Machine.Name != tc.machine {
+				t.Errorf("Replace() = %+v, %v", r, err)
 			}
 		})
 	}
 }
 
-// begun is what is given, with the replacement of machine one for which there is one replica more.
-func begun(t *testing.T) (*given, client.Client, Replacement) {
+// startReplacement returns a state in which the replacement of machine one has started, with one additional replica.
+func startReplacement(t *testing.T) (*state, client.Client, Replacement) {
 	t.Helper()
-	g := give(declared(fixture.Rolling("1", "0"), func(d *v1alpha1.MachineDeployment) {
+	g := newState(declared(fixture.Rolling("1", "0"), func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyTriggerDeletion: "two"}
 	}))
 	c := g.server(t)
@@ -113,37 +113,38 @@ func begun(t *testing.T) (*given, client.Client, Replacement) {
 	return g, c, r
 }
 
-// refused reports a write that is not refused for what somebody else wrote meanwhile.
-func refused(t *testing.T, err error, says string) {
+// requireConflict fails the test unless err contains the message of a conflicting change.
+func requireConflict(t *testing.T, err error, want string) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), says) {
-		t.Errorf("answers %v, want %q", err, says)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 
-// TestReplacementWrites: a replica more, and the old machine named when it goes again.
+// TestReplacementWrites checks that Begin adds a replica, and that Finish removes it and marks the old machine for
+// deletion.
 func TestReplacementWrites(t *testing.T) {
-	g, c, r := begun(t)
+	g, c, r := startReplacement(t)
 	now := read(t, c, g)
 	if now.Spec.Replicas != 4 || now.Annotations[AnnotationReplacing] != "one/4" {
-		t.Errorf("begins with %d replicas, %v", now.Spec.Replicas, now.Annotations)
+		t.Errorf("after Begin: %d replicas, annotations %v", now.Spec.Replicas, now.Annotations)
 	}
-	refused(t, r.Begin(t.Context(), c, g.key()), "was scaled to 4 meanwhile")
+	requireConflict(t, r.Begin(t.Context(), c, g.key()), "was scaled to 4 in the meantime")
 	if err := r.Finish(t.Context(), c, g.key(), noon); err != nil {
 		t.Fatal(err)
 	}
 	now = read(t, c, g)
 	if _, still := now.Annotations[AnnotationReplacing]; still || now.Spec.Replicas != 3 || now.Annotations[v1alpha1.AnnotationKeyTriggerDeletion] != "two,one~2026-01-02T12:00:00Z" {
-		t.Errorf("ends with %d replicas, %v", now.Spec.Replicas, now.Annotations)
+		t.Errorf("after Finish: %d replicas, annotations %v", now.Spec.Replicas, now.Annotations)
 	}
-	refused(t, r.Finish(t.Context(), c, g.key(), noon), "was scaled to 3 meanwhile")
+	requireConflict(t, r.Finish(t.Context(), c, g.key(), noon), "was scaled to 3 in the meantime")
 	_, err := r.Enough(rollout.FactsOf(now, g.sets, nil))
-	refused(t, err, "machine one is not replaced")
+	requireConflict(t, err, "machine one was not replaced")
 }
 
-// TestEnoughOthers: the old machine goes when as many others are available as there were replicas.
+// TestEnoughOthers checks that the old machine is deleted when enough other machines are available.
 func TestEnoughOthers(t *testing.T) {
-	g, c, r := begun(t)
+	g, c, r := startReplacement(t)
 	f := g.pool()
 	f.Deployment = read(t, c, g)
 	if enough, err := r.Enough(f); enough || err != nil {
