@@ -25,6 +25,8 @@ func TestPolicyFollowsTheFlags(t *testing.T) {
 		"medium, short":      {"several tries fit into the creation timeout", Policy{CreationTimeout: time.Minute}, Create, codes.Internal, Doubling(5*time.Second, 10*time.Second)},
 		"medium, very short": {"never below the base", Policy{CreationTimeout: time.Second}, Create, codes.Internal, Doubling(5*time.Second, 5*time.Second)},
 		"medium, deletion":   {"deletions have no creation timeout", Policy{CreationTimeout: time.Minute}, Delete, codes.Internal, Doubling(5*time.Second, 10*time.Minute)},
+		"several VMs":        {"the driver may find the right one soon", Policy{}, Status, codes.OutOfRange, Doubling(time.Second, time.Minute)},
+		"out of range":       {"a user has to change the class", Policy{}, Create, codes.OutOfRange, Doubling(3*time.Minute, 30*time.Minute)},
 		"not a code":         {"other numbers count as Unknown", Policy{}, Create, codes.Code(99), Doubling(time.Second, time.Minute)},
 	}
 	for name, tc := range cases {

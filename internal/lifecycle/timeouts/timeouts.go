@@ -57,10 +57,9 @@ func (t Timeout) Ends(begin time.Time, resumed ...time.Time) time.Time {
 // Creation is the time in which the Machine has to join, by its annotation, its spec or the flag.
 // Values that are negative or cannot be parsed are ignored.
 func Creation(machine *v1alpha1.Machine, flag time.Duration) Timeout {
-	if text, ok := machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]; ok {
-		if timeout, err := time.ParseDuration(text); err == nil && timeout >= 0 {
-			return Timeout{timeout, Annotation}
-		}
+	timeout, err := time.ParseDuration(machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout])
+	if err == nil && timeout >= 0 {
+		return Timeout{timeout, Annotation}
 	}
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineCreationTimeout })
 }

@@ -30,6 +30,7 @@ func TestTimeouts(t *testing.T) {
 		"negative":            {"no time to wait for", with(-time.Hour), "", Timeout{flag, Flag}, Timeout{flag, Flag}},
 		"annotation":          {"it comes before the spec, of creations only", with(time.Hour), "30m", Timeout{30 * time.Minute, Annotation}, Timeout{time.Hour, Spec}},
 		"annotation, no time": {"it is ignored", with(time.Hour), "soon", Timeout{time.Hour, Spec}, Timeout{time.Hour, Spec}},
+		"zero annotation":     {"zero is a value", with(time.Hour), "0s", Timeout{0, Annotation}, Timeout{time.Hour, Spec}},
 		"negative annotation": {"it is ignored", nil, "-1m", Timeout{flag, Flag}, Timeout{flag, Flag}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,6 +76,7 @@ func TestConfiguration(t *testing.T) {
 	}{
 		"none":     {nil, false, 5},
 		"empty":    {&v1alpha1.MachineConfiguration{}, false, 5},
+		"enabled":  {&v1alpha1.MachineConfiguration{DisableHealthTimeout: ptr.To(false), MaxEvictRetries: ptr.To[int32](7)}, false, 7},
 		"set":      {&v1alpha1.MachineConfiguration{DisableHealthTimeout: ptr.To(true), MaxEvictRetries: ptr.To[int32](0)}, true, 0},
 		"negative": {&v1alpha1.MachineConfiguration{DisableHealthTimeout: ptr.To(false), MaxEvictRetries: ptr.To[int32](-1)}, false, 5},
 	} {
@@ -85,5 +87,35 @@ func TestConfiguration(t *testing.T) {
 		if got := MaxEvictRetries(machine, 5); got != tc.retries {
 			t.Errorf("%s: %d retries, want %d", name, got, tc.retries)
 		}
+	}
+}
+
+// TestDrainAnew checks that a time counts only if it is between the beginning of the drain and now.
+func TestDrainAnew(t *testing.T) {
+	begun := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	now := begun.Add(time.Hour)
+	for name, tc := range map[string]struct {
+		noted string
+		since time.Time
+		anew  bool
+	}{
+		"not noted":        {"", begun, false},
+		"malformed":        {"soon", begun, false},
+		"in between":       {"2026-01-02T12:30:00Z", begun.Add(30 * time.Minute), true},
+		"at the beginning": {"2026-01-02T12:00:00Z", begun, true},
+		"before":           {"2026-01-02T11:59:59Z", begun, false},
+		"now":              {"2026-01-02T13:00:00Z", now, true},
+		"in the future":    {"2026-01-02T13:00:01Z", begun, false},
+	} {
+		machine := &v1alpha1.Machine{}
+		if tc.noted != "" {
+			machine.Annotations = map[string]string{v1alpha1.AnnotationKeyDrainSince: tc.noted}
+		}
+		if since, anew := DrainAnew(machine, begun, now); !since.Equal(tc.since) || anew != tc.anew {
+			t.Errorf("%s: %s, %t; want %s, %t", name, since, anew, tc.since, tc.anew)
+		}
+	}
+	if since, anew := DrainAnew(&v1alpha1.Machine{}, time.Time{}, now); !since.IsZero() || anew {
+		t.Errorf("nothing noted, and an unknown beginning: %s, %t", since, anew)
 	}
 }
