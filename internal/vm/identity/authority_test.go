@@ -19,7 +19,7 @@ import (
 func request(t *testing.T, key crypto.Signer) []byte {
 	t.Helper()
 	return value[[]byte](t)(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		// Names that the requester asks for, and must not get.
+		// Names that the requester asks for. They must be ignored.
 		DNSNames: []string{"controller"},
 	}, key))
 }
@@ -33,7 +33,7 @@ func TestAuthority_PEMRoundTrip(t *testing.T) {
 	leaf := value[*x509.Certificate](t)(x509.ParseCertificate(der))
 	must(t, leaf.CheckSignatureFrom(authority.pair.Cert))
 	if life := authority.pair.Cert.NotAfter.Sub(now); life != ca.Lifetime {
-		t.Errorf("the authority lives for %v", life)
+		t.Errorf("the authority is valid for %v", life)
 	}
 
 	other, otherKey := value[*Authority](t)(NewAuthority(now)).PEM()
@@ -60,13 +60,13 @@ func TestCertificatesSayWhoAndNothingElse(t *testing.T) {
 		t.Errorf("got %v, %v, want %v", got, err, pod)
 	}
 	if len(leaf.DNSNames) != 0 || leaf.IsCA || leaf.NotAfter.Sub(now) != Lifetime {
-		t.Errorf("names %v, authority %v, until %v", leaf.DNSNames, leaf.IsCA, leaf.NotAfter)
+		t.Errorf("DNSNames = %v, IsCA = %v, NotAfter = %v", leaf.DNSNames, leaf.IsCA, leaf.NotAfter)
 	}
 	late := authority.pair.Cert.NotAfter.Add(-time.Hour)
 	der = value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey())), pod, Lifetime, late))
 	leaf = value[*x509.Certificate](t)(x509.ParseCertificate(der))
 	if !leaf.NotAfter.Equal(authority.pair.Cert.NotAfter) {
-		t.Errorf("a certificate until %v outlives its authority", leaf.NotAfter)
+		t.Errorf("the certificate is valid until %v, longer than its authority", leaf.NotAfter)
 	}
 }
 
@@ -85,18 +85,18 @@ func TestRequestsAreChecked(t *testing.T) {
 		peer    Peer
 		want    error
 	}{
-		"P-256":      {good, pod, nil},
-		"P-384":      {request(t, p384), pod, nil},
-		"Ed25519":    {request(t, ed), pod, nil},
-		"P-224":      {request(t, p224), pod, ErrBadRequest},
-		"RSA":        {request(t, value[*rsa.PrivateKey](t)(rsa.GenerateKey(rand.Reader, 2048))), pod, ErrBadRequest},
-		"forged":     {forged, pod, ErrBadRequest},
-		"garbage":    {[]byte("garbage"), pod, ErrBadRequest},
-		"nothing":    {nil, pod, ErrBadRequest},
-		"nobody":     {good, Peer{}, ErrNotAPeer},
-		"no pod":     {good, Peer{Namespace: "pool", VM: "vm"}, ErrNotAPeer},
-		"odd name":   {good, Peer{Namespace: "pool", VM: "a/b", Pod: "c"}, ErrNotAPeer},
-		"controller": {good, Controller(), nil},
+		"P-256":        {good, pod, nil},
+		"P-384":        {request(t, p384), pod, nil},
+		"Ed25519":      {request(t, ed), pod, nil},
+		"P-224":        {request(t, p224), pod, ErrBadRequest},
+		"RSA":          {request(t, value[*rsa.PrivateKey](t)(rsa.GenerateKey(rand.Reader, 2048))), pod, ErrBadRequest},
+		"forged":       {forged, pod, ErrBadRequest},
+		"garbage":      {[]byte("garbage"), pod, ErrBadRequest},
+		"nothing":      {nil, pod, ErrBadRequest},
+		"nobody":       {good, Peer{}, ErrNotAPeer},
+		"no pod":       {good, Peer{Namespace: "pool", VM: "vm"}, ErrNotAPeer},
+		"invalid name": {good, Peer{Namespace: "pool", VM: "a/b", Pod: "c"}, ErrNotAPeer},
+		"controller":   {good, Controller(), nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

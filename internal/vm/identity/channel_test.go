@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// channel connects two sides, and returns what the server has received, and its error.
+// channel connects two sides. It returns what the server has received, and the server's error.
 func channel(t *testing.T, server, client *Credentials, expected [2]Peer, protocols [2]string, send func(*tls.Conn)) (string, error) {
 	t.Helper()
 	listener := value[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
@@ -49,14 +49,14 @@ func TestChannelIsForOnePeer(t *testing.T) {
 		protocols      [2]string
 		works          bool
 	}{
-		"the two":                     {one, other, both, memory, true},
-		"a VM of another name":        {one, holding(t, authority, another, clock), both, memory, false},
-		"the controller":              {one, holding(t, authority, Controller(), clock), both, memory, false},
-		"another installation":        {one, holding(t, foreign, source, clock), both, memory, false},
-		"another target":              {holding(t, authority, another, clock), other, both, memory, false},
-		"another purpose":             {one, other, both, [2]string{"memory", "disk"}, false},
-		"nobody is expected":          {one, other, [2]Peer{{}, target}, memory, false},
-		"nobody is expected to serve": {one, other, [2]Peer{source, {}}, memory, false},
+		"matching peers":        {one, other, both, memory, true},
+		"another VM":            {one, holding(t, authority, another, clock), both, memory, false},
+		"the controller":        {one, holding(t, authority, Controller(), clock), both, memory, false},
+		"another installation":  {one, holding(t, foreign, source, clock), both, memory, false},
+		"another target":        {holding(t, authority, another, clock), other, both, memory, false},
+		"another purpose":       {one, other, both, [2]string{"memory", "disk"}, false},
+		"no client is expected": {one, other, [2]Peer{{}, target}, memory, false},
+		"no server is expected": {one, other, [2]Peer{source, {}}, memory, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := channel(t, test.server, test.client, test.expected, test.protocols, hello)

@@ -23,7 +23,7 @@ func TestHypervisorIsKnownByItsPod(t *testing.T) {
 	s := newSite(t)
 	must(t, check(t, s.hypervisor(t, writeToken(t, "token-1")), s.address, Controller()))
 	if s.whoami.last != pod {
-		t.Errorf("the handler saw %v, want %v", s.whoami.last, pod)
+		t.Errorf("the handler got %v, want %v", s.whoami.last, pod)
 	}
 	wrong := s.hypervisor(t, writeToken(t, "a wrong one"))
 	_, err := wrong.Peer(t.Context())
@@ -31,7 +31,7 @@ func TestHypervisorIsKnownByItsPod(t *testing.T) {
 	err = check(t, wrong, s.address, Controller())
 	wantCode(t, err, codes.Unavailable)
 	if strings.Contains(err.Error(), "a wrong one") {
-		t.Errorf("%q holds the token", err)
+		t.Errorf("%q contains the token", err)
 	}
 }
 
@@ -52,14 +52,14 @@ func TestWhoIsRefused(t *testing.T) {
 		expected Peer
 		want     codes.Code
 	}{
-		"the one":            {"it may", holding(t, s.authority, pod, s.clock), s.address, Controller(), codes.OK},
-		"another Pod":        {"RequireVM", holding(t, s.authority, other, s.clock), s.address, Controller(), codes.PermissionDenied},
-		"another authority":  {"its server refuses", impostor, s.address, Controller(), codes.Unavailable},
-		"a foreign server":   {"the client refuses", holding(t, foreign, pod, s.clock), s.address, Controller(), codes.Unavailable},
-		"another server":     {"a hypervisor is no controller", holding(t, s.authority, pod, s.clock), hypervisor, Controller(), codes.Unavailable},
-		"another hypervisor": {"one is not the other", holding(t, s.authority, Controller(), s.clock), hypervisor, other, codes.Unavailable},
-		"right hypervisor":   {"it may", holding(t, s.authority, Controller(), s.clock), hypervisor, pod, codes.OK},
-		"impostor":           {"also a hypervisor refuses", impostor, hypervisor, pod, codes.Unavailable},
+		"allowed":                     {"the peer may call", holding(t, s.authority, pod, s.clock), s.address, Controller(), codes.OK},
+		"another Pod":                 {"RequireVM", holding(t, s.authority, other, s.clock), s.address, Controller(), codes.PermissionDenied},
+		"another authority":           {"the server rejects the client", impostor, s.address, Controller(), codes.Unavailable},
+		"server of another authority": {"the client rejects the server", holding(t, foreign, pod, s.clock), s.address, Controller(), codes.Unavailable},
+		"another server":              {"a hypervisor is not the controller", holding(t, s.authority, pod, s.clock), hypervisor, Controller(), codes.Unavailable},
+		"another hypervisor":          {"the hypervisors are different", holding(t, s.authority, Controller(), s.clock), hypervisor, other, codes.Unavailable},
+		"right hypervisor":            {"the peer may call", holding(t, s.authority, Controller(), s.clock), hypervisor, pod, codes.OK},
+		"impostor":                    {"a hypervisor rejects the client, too", impostor, hypervisor, pod, codes.Unavailable},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestWhoIsRefused(t *testing.T) {
 	}
 }
 
-// anonymous makes a connection without a certificate.
+// anonymous connects without a certificate.
 func anonymous(t *testing.T, s *site, address string, expected Peer) *grpc.ClientConn {
 	t.Helper()
 	trust := ForController(s.authority, s.clock.Now).trust
@@ -97,7 +97,7 @@ func TestWithoutCertificateOneMayOnlyAskForOne(t *testing.T) {
 	wantCode(t, checkOver(t, anonymous(t, s, hypervisor, pod)), codes.Unavailable)
 }
 
-// TestOnly: a certificate of the authority is not enough to stay connected to a process of another VM.
+// A certificate of the authority is not sufficient to stay connected to a process of another VM.
 func TestOnly(t *testing.T) {
 	s := newSite(t)
 	sibling := Peer{Namespace: pod.Namespace, VM: pod.VM, Pod: "vm-1-def"}
@@ -131,7 +131,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	}
 	old := ForController(s.authority, s.clock.Now).trust.client(Controller())
 	if old.MinVersion != tls.VersionTLS13 {
-		t.Error("a client takes old TLS")
+		t.Error("a client accepts an old version of TLS")
 	}
 }
 
@@ -145,7 +145,7 @@ func TestCertificate_IsRenewed(t *testing.T) {
 		t.Fatalf("tokens (-want +got):\n%s", diff)
 	}
 
-	// The token has changed in the file, and the old one is no longer valid.
+	// The token in the file has changed, and the old token is no longer valid.
 	must(t, os.WriteFile(tokenFile, []byte("token-2"), 0o600))
 	s.mu.Lock()
 	s.tokens = map[string]Peer{"token-2": pod}
@@ -153,7 +153,7 @@ func TestCertificate_IsRenewed(t *testing.T) {
 	s.clock.advance(Lifetime * 3 / 4)
 	must(t, check(t, c, s.address, Controller()))
 
-	// Long after its expiry, the controller's own certificate is a new one, too.
+	// Long after it has expired, the controller has renewed its own certificate, too.
 	s.clock.advance(3 * Lifetime)
 	must(t, check(t, c, s.address, Controller()))
 	if diff := cmp.Diff([]string{"token-1", "token-2", "token-2"}, s.tokensSeen()); diff != "" {
@@ -171,12 +171,12 @@ func TestCertificate_OldOneIsUsedIfRenewalFails(t *testing.T) {
 	must(t, check(t, c, s.address, Controller()))
 	must(t, check(t, c, s.address, Controller()))
 	if got := s.tokensSeen(); len(got) != 2 {
-		t.Errorf("asked with %q, want one more try only", got)
+		t.Errorf("asked with %q, want only one more attempt", got)
 	}
 	s.clock.advance(2 * renewPause)
 	must(t, check(t, c, s.address, Controller()))
 	if got := s.tokensSeen(); len(got) != 3 {
-		t.Errorf("asked with %q, want another try after a pause", got)
+		t.Errorf("asked with %q, want another attempt after a pause", got)
 	}
 	s.clock.advance(Lifetime)
 	wantCode(t, check(t, c, s.address, Controller()), codes.Unavailable)
@@ -198,7 +198,7 @@ func TestCertificate_RejectedOneIsReplaced(t *testing.T) {
 		t.Errorf("asked with %q, want once", got)
 	}
 	if got := value[*tls.Certificate](t)(c.certificate(t.Context())); got == wrong {
-		t.Error("the refused certificate is still in use")
+		t.Error("the rejected certificate is still in use")
 	}
 }
 
@@ -209,7 +209,7 @@ func TestCertificate_ConcurrentCallersShareRequest(t *testing.T) {
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Peer(impatient); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want that it does not wait", err)
+		t.Errorf("got %v, want an immediate return", err)
 	}
 	var all sync.WaitGroup
 	for range 20 {
@@ -229,7 +229,7 @@ func TestCertificate_ConcurrentCallersShareRequest(t *testing.T) {
 func TestTokenGoesToTheControllerOnly(t *testing.T) {
 	s := newSite(t)
 	thief := &Issuer{Authority: s.authority, Now: s.clock.Now, Resolve: func(_ context.Context, token string) (Peer, error) {
-		t.Errorf("another server got the token %q", token)
+		t.Errorf("another server received the token %q", token)
 		return pod, nil
 	}}
 	for name, as := range map[string]*Credentials{

@@ -19,20 +19,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/ca"
 )
 
-// laid are the files of an identity.
-type laid struct {
+// testFiles are the files of an identity.
+type testFiles struct {
 	Files
 	clock *clock
 }
 
-func newLaid(t *testing.T, clock *clock) *laid {
+func newTestFiles(t *testing.T, clock *clock) *testFiles {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	return &laid{Files{Certificate: in("tls.crt"), Key: in("tls.key"), Authority: in("ca.crt")}, clock}
+	return &testFiles{Files{Certificate: in("tls.crt"), Key: in("tls.key"), Authority: in("ca.crt")}, clock}
 }
 
-// leaf is a certificate that an authority other than ours may issue.
-func (l *laid) leaf(uris ...string) x509.Certificate {
+// leaf returns a certificate that an external authority may issue.
+func (l *testFiles) leaf(uris ...string) x509.Certificate {
 	cert := x509.Certificate{
 		NotBefore: l.clock.Now().Add(-time.Minute), NotAfter: l.clock.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
@@ -44,8 +44,8 @@ func (l *laid) leaf(uris ...string) x509.Certificate {
 	return cert
 }
 
-// lay writes the files of a signed certificate. The chain follows the certificate.
-func (l *laid) lay(t *testing.T, by ca.Pair, root ca.Pair, cert x509.Certificate, chain ...[]byte) {
+// write writes the files of a signed certificate. The chain follows the certificate.
+func (l *testFiles) write(t *testing.T, by ca.Pair, root ca.Pair, cert x509.Certificate, chain ...[]byte) {
 	t.Helper()
 	key, _, err := newRequest()
 	must(t, err)
@@ -66,19 +66,20 @@ func authorityAt(t *testing.T, clock *clock) ca.Pair {
 	return value[*Authority](t)(NewAuthority(clock.Now())).pair
 }
 
-// both writes the files of a controller and a hypervisor of the same authority, whose names begin with a realm.
-func both(t *testing.T, controller, hypervisor *laid, realm string) {
+// both writes the files of a controller and a hypervisor that have the same authority. Their names start with a
+// realm.
+func both(t *testing.T, controller, hypervisor *testFiles, realm string) {
 	t.Helper()
 	root := authorityAt(t, controller.clock)
-	controller.lay(t, root, root, controller.leaf(realm+"controller"))
-	hypervisor.lay(t, root, root, hypervisor.leaf(realm+"vm/pool/vm-1/vm-1-abc"))
+	controller.write(t, root, root, controller.leaf(realm+"controller"))
+	hypervisor.write(t, root, root, hypervisor.leaf(realm+"vm/pool/vm-1/vm-1-abc"))
 }
 
-// TestFilesAreReadAgain: a certificate, a key and an authority that others renew apply to the next connection, on
-// both sides, and the replaced ones no longer do. An open connection stays open.
+// A certificate, key and authority that another system has renewed apply to the next connection on both sides, and
+// the replaced ones no longer apply. An open connection stays open.
 func TestFilesAreReadAgain(t *testing.T) {
 	clock := newClock()
-	controller, hypervisor, old := newLaid(t, clock), newLaid(t, clock), newLaid(t, clock)
+	controller, hypervisor, old := newTestFiles(t, clock), newTestFiles(t, clock), newTestFiles(t, clock)
 	both(t, controller, hypervisor, uriOwn)
 	w := &whoami{}
 	address := serve(t, FromFiles(controller.Files, Controller(), clock.Now, nil).ServerOptions(), func(server *grpc.Server) {
@@ -89,7 +90,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 	t.Cleanup(func() { _ = open.Close() })
 	must(t, checkOver(t, open))
 	if w.last != pod {
-		t.Errorf("the server saw %v, want %v", w.last, pod)
+		t.Errorf("the server got %v, want %v", w.last, pod)
 	}
 	for from, to := range map[string]string{hypervisor.Certificate: old.Certificate, hypervisor.Key: old.Key, hypervisor.Authority: old.Authority} {
 		text, err := os.ReadFile(from)
@@ -109,20 +110,20 @@ func TestFilesAreReadAgain(t *testing.T) {
 	clock.advance(2 * time.Hour)
 	wantCode(t, check(t, member, address, Controller()), codes.Unavailable)
 	if err := member.Err(); !errors.Is(err, ErrBadFiles) {
-		t.Errorf("the trouble is %v", err)
+		t.Errorf("Err() = %v", err)
 	}
 }
 
-// TestSPIFFENames: identities of a SPIFFE trust domain are accepted, also from an intermediate authority. Those of
-// another domain, or of ours, are not.
+// Identities of a SPIFFE trust domain are accepted, also if an intermediate authority has issued them. Identities
+// of another trust domain, or of Millwright's own authority, are rejected.
 func TestSPIFFENames(t *testing.T) {
 	const realm = "spiffe://example.org/millwright/"
 	clock := newClock()
 	root, err := ca.New(x509.Certificate{KeyUsage: x509.KeyUsageCertSign}, clock.Now())
 	must(t, err)
 	middle := intermediate(t, root, clock)
-	controller := newLaid(t, clock)
-	controller.lay(t, middle, root, controller.leaf(realm+"controller"), middle.CertPEM())
+	controller := newTestFiles(t, clock)
+	controller.write(t, middle, root, controller.leaf(realm+"controller"), middle.CertPEM())
 	w := &whoami{}
 	address := serve(t, FromFiles(controller.Files, Controller(), clock.Now, nil).ServerOptions(), func(server *grpc.Server) {
 		healthpb.RegisterHealthServer(server, w)
@@ -132,18 +133,18 @@ func TestSPIFFENames(t *testing.T) {
 		"spiffe://other.org/millwright/vm/pool/vm-1/vm-1-abc": codes.Unavailable,
 		uriOwn + "vm/pool/vm-1/vm-1-abc":                      codes.Unavailable,
 	} {
-		files := newLaid(t, clock)
-		files.lay(t, middle, root, files.leaf(uri), middle.CertPEM())
+		files := newTestFiles(t, clock)
+		files.write(t, middle, root, files.leaf(uri), middle.CertPEM())
 		must(t, files.Check(pod, clock.Now()))
 		err := check(t, FromFiles(files.Files, pod, clock.Now, nil), address, Controller())
 		wantCode(t, err, want)
 	}
 	if w.last != pod {
-		t.Errorf("the server saw %v, want %v", w.last, pod)
+		t.Errorf("the server got %v, want %v", w.last, pod)
 	}
 }
 
-// intermediate is an authority that another one has signed.
+// intermediate returns an authority that another one has signed.
 func intermediate(t *testing.T, root ca.Pair, clock *clock) ca.Pair {
 	t.Helper()
 	pair := authorityAt(t, clock)
@@ -159,46 +160,50 @@ func intermediate(t *testing.T, root ca.Pair, clock *clock) ca.Pair {
 	return made
 }
 
-// TestBadFiles: each flaw is found before a connection, and no connection is made.
+// Each problem is detected before a connection is made, and no connection is made.
 func TestBadFiles(t *testing.T) {
 	clock := newClock()
 	root := authorityAt(t, clock)
 	const name = uriOwn + "vm/pool/vm-1/vm-1-abc"
-	for flaw, spoil := range map[string]func(*laid){
-		"no file": func(l *laid) { must(t, os.Remove(l.Authority)) },
-		"no PEM":  func(l *laid) { must(t, os.WriteFile(l.Certificate, []byte("-"), 0o600)) },
-		"another key": func(l *laid) {
-			other := newLaid(t, clock)
-			other.lay(t, root, root, other.leaf(name))
+	for flaw, spoil := range map[string]func(*testFiles){
+		"no file": func(l *testFiles) { must(t, os.Remove(l.Authority)) },
+		"no PEM":  func(l *testFiles) { must(t, os.WriteFile(l.Certificate, []byte("-"), 0o600)) },
+		"another key": func(l *testFiles) {
+			other := newTestFiles(t, clock)
+			other.write(t, root, root, other.leaf(name))
 			l.Key = other.Key
 		},
-		"another Pod":         func(l *laid) { l.lay(t, root, root, l.leaf(uriOwn+"vm/pool/vm-1/vm-1-def")) },
-		"the controller":      func(l *laid) { l.lay(t, root, root, l.leaf(uriController)) },
-		"no name":             func(l *laid) { l.lay(t, root, root, l.leaf()) },
-		"two names":           func(l *laid) { l.lay(t, root, root, l.leaf(name, name)) },
-		"another name":        func(l *laid) { l.lay(t, root, root, l.leaf("spiffe://example.org/ns/pool/sa/default")) },
-		"another authority":   func(l *laid) { l.lay(t, authorityAt(t, clock), root, l.leaf(name)) },
-		"client only":         func(l *laid) { c := l.leaf(name); c.ExtKeyUsage = c.ExtKeyUsage[:1]; l.lay(t, root, root, c) },
-		"expired":             func(l *laid) { c := l.leaf(name); c.NotAfter = clock.Now().Add(-time.Second); l.lay(t, root, root, c) },
-		"a leaf as authority": func(l *laid) { l.Authority = l.Certificate },
+		"another Pod":       func(l *testFiles) { l.write(t, root, root, l.leaf(uriOwn+"vm/pool/vm-1/vm-1-def")) },
+		"the controller":    func(l *testFiles) { l.write(t, root, root, l.leaf(uriController)) },
+		"no name":           func(l *testFiles) { l.write(t, root, root, l.leaf()) },
+		"two names":         func(l *testFiles) { l.write(t, root, root, l.leaf(name, name)) },
+		"another name":      func(l *testFiles) { l.write(t, root, root, l.leaf("spiffe://example.org/ns/pool/sa/default")) },
+		"another authority": func(l *testFiles) { l.write(t, authorityAt(t, clock), root, l.leaf(name)) },
+		"client only":       func(l *testFiles) { c := l.leaf(name); c.ExtKeyUsage = c.ExtKeyUsage[:1]; l.write(t, root, root, c) },
+		"expired": func(l *testFiles) {
+			c := l.leaf(name)
+			c.NotAfter = clock.Now().Add(-time.Second)
+			l.write(t, root, root, c)
+		},
+		"a leaf as authority": func(l *testFiles) { l.Authority = l.Certificate },
 	} {
 		t.Run(flaw, func(t *testing.T) {
-			files := newLaid(t, clock)
-			files.lay(t, root, root, files.leaf(name))
+			files := newTestFiles(t, clock)
+			files.write(t, root, root, files.leaf(name))
 			must(t, files.Check(pod, clock.Now()))
 			spoil(files)
 			if err := files.Check(pod, clock.Now()); !errors.Is(err, ErrBadFiles) {
-				t.Errorf("the files are found to be %v", err)
+				t.Errorf("Check() = %v", err)
 			}
 			member := FromFiles(files.Files, pod, clock.Now, nil)
 			if _, err := member.certificate(t.Context()); !errors.Is(err, ErrBadFiles) || !errors.Is(member.Err(), ErrBadFiles) {
-				t.Errorf("the certificate: %v; the error: %v", err, member.Err())
+				t.Errorf("certificate error = %v, Err() = %v", err, member.Err())
 			}
 		})
 	}
 }
 
-// TestNobodyIssues: a hypervisor distinguishes a controller that issues no certificates from an unreachable one.
+// A hypervisor distinguishes a controller that does not issue certificates from an unreachable one.
 func TestNobodyIssues(t *testing.T) {
 	clock := newClock()
 	authority := value[*Authority](t)(NewAuthority(clock.Now()))
@@ -209,10 +214,10 @@ func TestNobodyIssues(t *testing.T) {
 		address string
 		want    error
 	}{
-		"it does not know Issue":         {serve(t, controller.ServerOptions(), func(*grpc.Server) {}), ErrNoIssuer},
-		"it wants a certificate first":   {serve(t, []grpc.ServerOption{grpc.Creds(credentials.NewTLS(members))}, func(*grpc.Server) {}), ErrNoIssuer},
-		"nobody listens":                 {"127.0.0.1:1", nil},
-		"somebody else, who is no party": {serve(t, holding(t, authority, pod, clock).ServerOptions(), func(*grpc.Server) {}), nil},
+		"controller without Issue":               {serve(t, controller.ServerOptions(), func(*grpc.Server) {}), ErrNoIssuer},
+		"controller that requires a certificate": {serve(t, []grpc.ServerOption{grpc.Creds(credentials.NewTLS(members))}, func(*grpc.Server) {}), ErrNoIssuer},
+		"no listener":                            {"127.0.0.1:1", nil},
+		"another server":                         {serve(t, holding(t, authority, pod, clock).ServerOptions(), func(*grpc.Server) {}), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pem, _ := authority.PEM()
@@ -220,10 +225,10 @@ func TestNobodyIssues(t *testing.T) {
 				Authority: pem, TokenFile: writeToken(t, "token"), Endpoint: test.address, Now: clock.Now,
 			}))
 			if _, err := hypervisor.certificate(t.Context()); err == nil {
-				t.Error("it has a certificate")
+				t.Error("got a certificate, want none")
 			}
 			if err := hypervisor.Err(); !errors.Is(err, test.want) {
-				t.Errorf("the trouble is %v, want %v", err, test.want)
+				t.Errorf("Err() = %v, want %v", err, test.want)
 			}
 		})
 	}

@@ -18,8 +18,8 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// FuzzIssue: whatever is requested, with whatever token, a certificate has the one name that belongs to the token,
-// and is not an authority's; no response or log line contains the token.
+// FuzzIssue checks that, for any request and token, a certificate has the single name that belongs to the token
+// and is not a CA certificate, and that neither the response nor the log contains the token.
 func FuzzIssue(f *testing.F) {
 	now := newClock().Now
 	authority := value[*Authority](f)(NewAuthority(now()))
@@ -39,24 +39,24 @@ func FuzzIssue(f *testing.F) {
 			Authority: authority, Now: now, Log: slog.New(slog.NewTextHandler(&log, nil)),
 			Resolve: func(_ context.Context, got string) (Peer, error) { return resolve(got, known, resolved) },
 		}
-		answer, err := issuer.Issue(t.Context(), &identitypb.IssueRequest{CertificateRequest: request, Token: token})
+		response, err := issuer.Issue(t.Context(), &identitypb.IssueRequest{CertificateRequest: request, Token: token})
 		if all := fmt.Sprint(err, log.String()); len(token) > 8 && strings.Contains(all, token) {
 			t.Errorf("the token is in %q", all)
 		}
 		if err != nil {
-			if status.Code(err) == codes.Unknown || len(answer.GetCertificate()) > 0 {
-				t.Errorf("error %v, %d bytes of a certificate", err, len(answer.GetCertificate()))
+			if status.Code(err) == codes.Unknown || len(response.GetCertificate()) > 0 {
+				t.Errorf("error = %v, certificate of %d bytes", err, len(response.GetCertificate()))
 			}
 			return
 		}
 		if token != known {
-			t.Fatal("a certificate for nobody's token")
+			t.Fatal("issued a certificate for an unknown token")
 		}
-		wantOnly(t, answer.GetCertificate(), resolved)
+		wantOnly(t, response.GetCertificate(), resolved)
 	})
 }
 
-// wantOnly checks that a certificate has that name, and no other.
+// wantOnly checks that a certificate has only the given name.
 func wantOnly(t *testing.T, der []byte, want Peer) {
 	t.Helper()
 	issued := value[*x509.Certificate](t)(x509.ParseCertificate(der))
@@ -64,11 +64,11 @@ func wantOnly(t *testing.T, der []byte, want Peer) {
 		t.Fatalf("issued for %v, %v, %v, CA: %t", issued.URIs, issued.DNSNames, issued.IPAddresses, issued.IsCA)
 	}
 	if of, err := parsePeer(issued.URIs[0].String()); err != nil || of != want {
-		t.Errorf("it is read as %v, %v; it belongs to %v", of, err, want)
+		t.Errorf("peerOf() = %v, %v; want %v", of, err, want)
 	}
 }
 
-// resolve knows one token. Other tokens either cannot be reviewed, or are invalid.
+// resolve knows a single token. Other tokens either cannot be reviewed or are invalid.
 func resolve(token, known string, of Peer) (Peer, error) {
 	switch {
 	case token == known:
@@ -76,5 +76,5 @@ func resolve(token, known string, of Peer) (Peer, error) {
 	case len(token) > 8:
 		return Peer{}, errors.New("posting " + token)
 	}
-	return Peer{}, status.Error(codes.Unauthenticated, "no Pod has it")
+	return Peer{}, status.Error(codes.Unauthenticated, "no Pod has this token")
 }

@@ -19,7 +19,7 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-// callLimit is far more than any call over loopback takes.
+// callLimit is far longer than any call over loopback takes.
 const callLimit = 20 * time.Second
 
 var pod = Peer{Namespace: "pool", VM: "vm-1", Pod: "vm-1-abc"}
@@ -39,7 +39,7 @@ func value[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// clock is moved manually.
+// clock is a clock that the test advances.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -59,7 +59,7 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// whoami is a service that responds with the caller, or rejects all but one.
+// whoami is a service that records its caller, or rejects all callers but one.
 type whoami struct {
 	healthpb.UnimplementedHealthServer
 	only *Peer
@@ -104,7 +104,7 @@ func serve(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server
 	return listener.Addr().String()
 }
 
-// site is a controller with known tokens.
+// site is a controller that knows some tokens.
 type site struct {
 	clock     *clock
 	authority *Authority
@@ -114,7 +114,7 @@ type site struct {
 	mu     sync.Mutex
 	tokens map[string]Peer
 	asked  []string
-	hold   chan struct{} // not nil: an answer waits until it is closed
+	hold   chan struct{} // if not nil, a response waits until it is closed
 }
 
 func newSite(t *testing.T) *site {
@@ -139,7 +139,7 @@ func (s *site) resolve(_ context.Context, token string) (Peer, error) {
 		<-hold
 	}
 	if !ok {
-		return Peer{}, status.Error(codes.Unauthenticated, "the token is not valid")
+		return Peer{}, status.Error(codes.Unauthenticated, "the token is invalid")
 	}
 	return peer, nil
 }
@@ -165,7 +165,7 @@ func (s *site) hypervisor(t *testing.T, tokenFile string) *Credentials {
 	}))
 }
 
-// holding returns credentials that have a certificate.
+// holding returns credentials with a certificate.
 func holding(t *testing.T, authority *Authority, peer Peer, clock *clock) *Credentials {
 	t.Helper()
 	c := &Credentials{trust: ForController(authority, clock.Now).trust, self: peer.String()}
@@ -205,7 +205,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-// Peer returns the identity in the certificate, which it requests if there is none.
+// Peer returns the identity in the certificate. It requests a certificate if there is none.
 func (c *Credentials) Peer(ctx context.Context) (Peer, error) {
 	cert, err := c.certificate(ctx)
 	if err != nil {

@@ -29,15 +29,15 @@ func TestIssuer(t *testing.T) {
 		err     error
 		want    codes.Code
 	}{
-		"a hypervisor":      {good, token, pod, nil, codes.OK},
-		"garbled request":   {good[:20], token, pod, nil, codes.InvalidArgument},
-		"no token":          {good, "", pod, nil, codes.Unauthenticated},
-		"endless token":     {good, strings.Repeat("a", maxTokenLength+1), pod, nil, codes.Unauthenticated},
-		"invalid token":     {good, token, pod, status.Error(codes.Unauthenticated, "no "+token), codes.Unauthenticated},
-		"no hypervisor":     {good, token, pod, fmt.Errorf("pod: %w", status.Error(codes.PermissionDenied, token)), codes.PermissionDenied},
-		"no API server":     {good, token, pod, errors.New("posting " + token), codes.Unavailable},
-		"as the controller": {good, token, Controller(), nil, codes.PermissionDenied},
-		"as nobody":         {good, token, Peer{}, nil, codes.Internal},
+		"a hypervisor":        {good, token, pod, nil, codes.OK},
+		"truncated request":   {good[:20], token, pod, nil, codes.InvalidArgument},
+		"no token":            {good, "", pod, nil, codes.Unauthenticated},
+		"token too long":      {good, strings.Repeat("a", maxTokenLength+1), pod, nil, codes.Unauthenticated},
+		"invalid token":       {good, token, pod, status.Error(codes.Unauthenticated, "no "+token), codes.Unauthenticated},
+		"not a hypervisor":    {good, token, pod, fmt.Errorf("pod: %w", status.Error(codes.PermissionDenied, token)), codes.PermissionDenied},
+		"no API server":       {good, token, pod, errors.New("posting " + token), codes.Unavailable},
+		"as the controller":   {good, token, Controller(), nil, codes.PermissionDenied},
+		"without an identity": {good, token, Peer{}, nil, codes.Internal},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -46,10 +46,10 @@ func TestIssuer(t *testing.T) {
 				Authority: authority, Now: now, Log: slog.New(slog.NewTextHandler(&log, nil)),
 				Resolve: func(context.Context, string) (Peer, error) { return test.peer, test.err },
 			}
-			answer, err := issuer.Issue(t.Context(), &identitypb.IssueRequest{CertificateRequest: test.request, Token: test.token})
+			response, err := issuer.Issue(t.Context(), &identitypb.IssueRequest{CertificateRequest: test.request, Token: test.token})
 			wantCode(t, err, test.want)
-			if (err == nil) != (len(answer.GetCertificate()) > 0) {
-				t.Errorf("error %v, %d bytes of a certificate", err, len(answer.GetCertificate()))
+			if (err == nil) != (len(response.GetCertificate()) > 0) {
+				t.Errorf("error = %v, certificate of %d bytes", err, len(response.GetCertificate()))
 			}
 			if all := fmt.Sprint(err, log.String()); strings.Contains(all, "secret") {
 				t.Errorf("the token is in %q", all)

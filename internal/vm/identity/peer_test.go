@@ -20,16 +20,16 @@ func TestPeer_URIs(t *testing.T) {
 		"nothing":          {uri: ""},
 		"other scheme":     {uri: "https://controller"},
 		"more":             {uri: "millwright://controller/"},
-		"a name too few":   {uri: "millwright://vm/pool/vm-1"},
-		"a name too many":  {uri: "millwright://vm/pool/vm-1/pod/x"},
-		"an empty name":    {uri: "millwright://vm/pool//pod"},
+		"missing name":     {uri: "millwright://vm/pool/vm-1"},
+		"additional name":  {uri: "millwright://vm/pool/vm-1/pod/x"},
+		"empty name":       {uri: "millwright://vm/pool//pod"},
 		"upwards":          {uri: "millwright://vm/pool/../vm-1-abc"},
 		"escaped":          {uri: "millwright://vm/pool/a%2fb/pod"},
 		"capitals":         {uri: "millwright://vm/pool/../vm-1-abc"},
 		"a query":          {uri: "millwright://vm/pool/vm/pod?x"},
 		"a line":           {uri: "millwright://vm/pool/vm/pod\n"},
-		"far too long":     {uri: "millwright://vm/pool/vm/" + strings.Repeat("a", 300)},
-		"without any name": {uri: "millwright://vm///"},
+		"too long":         {uri: "millwright://vm/pool/vm/" + strings.Repeat("a", 300)},
+		"only empty names": {uri: "millwright://vm///"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -53,14 +53,14 @@ func FuzzParsePeer(f *testing.F) {
 	f.Add("millwright://vm/../../controller")
 	f.Fuzz(func(t *testing.T, uri string) {
 		if p, err := parsePeer(uri); err == nil && p.String() != uri {
-			t.Errorf("%q was taken for %q", uri, p.String())
+			t.Errorf("%q was parsed as %q", uri, p.String())
 		}
 	})
 }
 
 func TestPeer_ZeroValueIsInvalid(t *testing.T) {
 	if (Peer{}).IsController() || !Controller().IsController() {
-		t.Error("the zero Peer is the controller, or the controller is not")
+		t.Error("IsController is wrong for the zero Peer or for the controller")
 	}
 	wantCode(t, RequireVM(context.Background(), pod.Namespace, pod.VM, pod.Pod), codes.Unauthenticated)
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestFilesOfTheHost: file URLs name files below the directory of images, and nothing else.
+// File URLs may name only files below the directory of images.
 func TestFilesOfTheHost(t *testing.T) {
 	dir := t.TempDir()
 	images := filepath.Join(dir, "images")
@@ -25,23 +25,23 @@ func TestFilesOfTheHost(t *testing.T) {
 	must(t, os.Symlink("images", filepath.Join(dir, "link")))
 	tests := map[string]struct {
 		files, path string
-		want        Kind // empty: it is fetched
+		want        Kind // empty if it is fetched
 	}{
-		"below":                      {images, images + "/new/kernel", ""},
-		"a link that stays":          {images, images + "/current/kernel", ""},
-		"the folder is a link":       {dir + "/link", dir + "/link/new/kernel", ""},
-		"not allowed":                {"", images + "/new/kernel", Rejected},
-		"not allowed, a system file": {"", "/etc/passwd", Rejected},
-		"outside":                    {images, dir + "/secret", Rejected},
-		"a system file":              {images, "/etc/passwd", Rejected},
-		"dots":                       {images, images + "/../secret", Rejected},
-		"encoded dots":               {images, images + "/%2e%2e/secret", Rejected},
-		"a name like the folder's":   {images, images + "2/kernel", Rejected},
-		"the folder":                 {images, images, Rejected},
-		"a relative link":            {images, images + "/out", Unavailable},
-		"an absolute link":           {images, images + "/absolute", Unavailable},
-		"a link on the way":          {images, images + "/parent/secret", Unavailable},
-		"missing":                    {images, images + "/other", Unavailable},
+		"below":                             {images, images + "/new/kernel", ""},
+		"link within the directory":         {images, images + "/current/kernel", ""},
+		"the directory is a link":           {dir + "/link", dir + "/link/new/kernel", ""},
+		"not allowed":                       {"", images + "/new/kernel", Rejected},
+		"not allowed, a system file":        {"", "/etc/passwd", Rejected},
+		"outside":                           {images, dir + "/secret", Rejected},
+		"a system file":                     {images, "/etc/passwd", Rejected},
+		"dots":                              {images, images + "/../secret", Rejected},
+		"encoded dots":                      {images, images + "/%2e%2e/secret", Rejected},
+		"name with the directory as prefix": {images, images + "2/kernel", Rejected},
+		"the directory itself":              {images, images, Rejected},
+		"a relative link":                   {images, images + "/out", Unavailable},
+		"an absolute link":                  {images, images + "/absolute", Unavailable},
+		"link in the path":                  {images, images + "/parent/secret", Unavailable},
+		"missing":                           {images, images + "/other", Unavailable},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestFilesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestServersOfTheHost: servers on the loopback are not used, not even after a redirect, unless that was allowed.
+// Servers on the loopback interface are not used, not even after a redirect, unless they are explicitly allowed.
 func TestServersOfTheHost(t *testing.T) {
 	asked := false
 	private := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { asked = true })
@@ -92,7 +92,7 @@ func TestServersOfTheHost(t *testing.T) {
 			options := Options{Access: Access{Servers: test.servers}, RetryTimeout: -1}
 			err := Fetch(t.Context(), Source{URL: test.url}, filepath.Join(t.TempDir(), "kernel"), options)
 			if asked != test.asks || test.asks && err != nil || !test.asks && !errors.Is(err, Rejected) {
-				t.Errorf("asked: %t, want %t; got %v", asked, test.asks, err)
+				t.Errorf("requested = %t, want %t; error = %v", asked, test.asks, err)
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestAddressesOfServers(t *testing.T) {
 	}
 	for server, want := range tests {
 		if got := (Access{}).mayDownload(netip.MustParseAddrPort(server)); got != want {
-			t.Errorf("%s: %t, want %t", server, got, want)
+			t.Errorf("refusedAddress(%s) = %t, want %t", server, got, want)
 		}
 	}
 	servers, err := ParseServers("127.0.0.1:80,::1")
@@ -115,7 +115,7 @@ func TestAddressesOfServers(t *testing.T) {
 	access := Access{Servers: servers}
 	for server, want := range map[string]bool{"127.0.0.1:80": true, "127.0.0.1:81": false, "[::1]:9": true} {
 		if got := access.mayDownload(netip.MustParseAddrPort(server)); got != want {
-			t.Errorf("%s with %v: %t, want %t", server, servers, got, want)
+			t.Errorf("mayDownload(%s) with %v = %t, want %t", server, servers, got, want)
 		}
 	}
 	for _, wrong := range []string{"localhost:80", "127.0.0.1:", "127.0.0.1:80:80"} {

@@ -12,8 +12,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// FuzzDecompress: any image can be read without a panic, and a small one takes no more memory than the allowed
-// windows.
+// FuzzDecompress checks that reading any image does not panic, and that a small image does not use more memory
+// than the allowed windows.
 func FuzzDecompress(f *testing.F) {
 	plain := bytes.Repeat([]byte("disk "), 1000)
 	var zipped, xzipped bytes.Buffer
@@ -43,7 +43,7 @@ func FuzzDecompress(f *testing.F) {
 		}
 		runtime.ReadMemStats(&after)
 		if taken := after.TotalAlloc - before.TotalAlloc; taken > 4*max(maxXZWindow, maxZstdWindow)+64<<20 {
-			t.Errorf("%d bytes of an image took %d MiB", len(data), taken>>20)
+			t.Errorf("an image of %d bytes used %d MiB", len(data), taken>>20)
 		}
 	})
 }

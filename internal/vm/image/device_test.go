@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/blockdev"
 )
 
-// garbage is what an earlier attempt may have left on a device after its mark.
+// garbage writes data after the mark that an earlier attempt may have left on a device.
 func garbage(t *testing.T, device string) {
 	t.Helper()
 	draft, err := disk.Disk{Path: device}.Draft(t.Context())
@@ -29,7 +29,7 @@ func garbage(t *testing.T, device string) {
 
 func TestDevice_HoldsImage(t *testing.T) {
 	content := diskContent()
-	small := content[:512] // no more than what is written last
+	small := content[:512] // not more than what is written last
 	for name, test := range map[string]struct{ served, want []byte }{
 		"raw":          {content, content},
 		"gzip":         {compressed(t, toGzip, content), content},
@@ -43,14 +43,14 @@ func TestDevice_HoldsImage(t *testing.T) {
 			garbage(t, device)
 			scratch := t.TempDir()
 			source := Source{URL: serve(t, test.served), Checksum: sum(test.served)}
-			must(t, WriteDisk(t.Context(), source, Target{Path: device, Bytes: 5 * mib, Scratch: scratch}, atOnce))
+			must(t, WriteDisk(t.Context(), source, Target{Path: device, Bytes: 5 * mib, Scratch: scratch}, noRetries))
 			wantContent(t, device, padded(test.want, 5*mib))
 			wantFiles(t, scratch)
 		})
 	}
 }
 
-// An image that is incomplete, or not the right one, never makes a device a disk; the next attempt does.
+// An incomplete or wrong image never turns a device into a disk. The next attempt does.
 func TestDeviceIsADiskOnlyWhenComplete(t *testing.T) {
 	content := diskContent()
 	for name, test := range map[string]struct {
@@ -58,13 +58,13 @@ func TestDeviceIsADiskOnlyWhenComplete(t *testing.T) {
 		options Options
 		sum     string
 	}{
-		"cut off":           {served: nil, options: atOnce},
-		"wrong checksum":    {served: content, options: atOnce, sum: sum([]byte("other"))},
-		"wrong, qcow2":      {served: qcow2(t, content), options: atOnce, sum: sum([]byte("other"))},
-		"refused":           {served: content, options: Options{Access: local, RetryTimeout: -1, Check: func(io.ReaderAt) string { return "it is bad" }}},
-		"larger":            {served: padded(content, 9*mib), options: atOnce},
-		"larger, qcow2":     {served: qcow2(t, padded(content, 9*mib)), options: atOnce},
-		"larger, unlimited": {served: compressed(t, toGzip, padded(content, 9*mib)), options: atOnce},
+		"truncated":         {served: nil, options: noRetries},
+		"wrong checksum":    {served: content, options: noRetries, sum: sum([]byte("other"))},
+		"wrong, qcow2":      {served: qcow2(t, content), options: noRetries, sum: sum([]byte("other"))},
+		"refused":           {served: content, options: Options{Access: local, RetryTimeout: -1, Check: func(io.ReaderAt) string { return "the content is bad" }}},
+		"larger":            {served: padded(content, 9*mib), options: noRetries},
+		"larger, qcow2":     {served: qcow2(t, padded(content, 9*mib)), options: noRetries},
+		"larger, unlimited": {served: compressed(t, toGzip, padded(content, 9*mib)), options: noRetries},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, device := blockdev.New(t, 5*mib)
@@ -77,9 +77,9 @@ func TestDeviceIsADiskOnlyWhenComplete(t *testing.T) {
 				t.Fatal("no error")
 			}
 			if got, err := (disk.Disk{Path: device}).Content(); err != nil || got != disk.Begun {
-				t.Errorf("the device has %s, %v", got, err)
+				t.Errorf("Content() = %s, %v", got, err)
 			}
-			must(t, WriteDisk(t.Context(), Source{URL: serve(t, content)}, target, atOnce))
+			must(t, WriteDisk(t.Context(), Source{URL: serve(t, content)}, target, noRetries))
 			wantContent(t, device, padded(content, 5*mib))
 			wantFiles(t, target.Scratch)
 		})
@@ -96,14 +96,14 @@ func TestDevice_CheckSeesStart(t *testing.T) {
 	}}
 	must(t, WriteDisk(t.Context(), Source{URL: serve(t, content)}, Target{Path: device, Scratch: t.TempDir()}, options))
 	if string(seen) != string(content[100:700]) {
-		t.Error("the check read something else than the image")
+		t.Error("the check did not read the image")
 	}
 }
 
 func TestDevice_IsNeverOverwritten(t *testing.T) {
 	_, device := blockdev.New(t, 5*mib)
 	must(t, os.WriteFile(device, []byte("a disk"), 0o600))
-	err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, Target{Path: device, Scratch: t.TempDir()}, atOnce)
+	err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, Target{Path: device, Scratch: t.TempDir()}, noRetries)
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("error = %v, want fs.ErrExist", err)
 	}
@@ -113,13 +113,13 @@ func TestDevice_IsNeverOverwritten(t *testing.T) {
 func TestDeviceTooSmall(t *testing.T) {
 	_, device := blockdev.New(t, 5*mib)
 	target := Target{Path: device, Scratch: t.TempDir(), Bytes: 6 * mib}
-	if err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, target, atOnce); !errors.Is(err, disk.ErrTooSmall) {
+	if err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, target, noRetries); !errors.Is(err, disk.ErrTooSmall) {
 		t.Errorf("error = %v, want ErrTooSmall", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	target.Bytes = 0
-	if err := WriteDisk(ctx, Source{URL: serve(t, diskContent())}, target, atOnce); !errors.Is(err, context.Canceled) {
+	if err := WriteDisk(ctx, Source{URL: serve(t, diskContent())}, target, noRetries); !errors.Is(err, context.Canceled) {
 		t.Errorf("error = %v, want context.Canceled", err)
 	}
 }

@@ -32,30 +32,30 @@ func TestDisk_HoldsImage(t *testing.T) {
 		bytes  int64
 		want   []byte
 	}{
-		"raw":            {"the rest of the disk is zero", content, 0, 4 * mib, padded(content, 4*mib)},
-		"raw, named":     {"named formats are taken too", content, raw, 4 * mib, padded(content, 4*mib)},
+		"raw":            {"after the image, the disk is zero", content, 0, 4 * mib, padded(content, 4*mib)},
+		"raw, named":     {"formats can be set", content, raw, 4 * mib, padded(content, 4*mib)},
 		"raw, exact":     {"an image may be as large as the disk", content, 0, 3*mib + 777, content},
-		"raw, no size":   {"the image's size, in whole sectors", content, 0, 0, padded(content, 3*mib+1024)},
-		"gzip":           {"known by its first bytes", gzipped, 0, 4 * mib, padded(content, 4*mib)},
-		"gzip, as raw":   {"a named format is that of the bytes", gzipped, raw, 4 * mib, padded(gzipped, 4*mib)},
-		"xz":             {"known by its first bytes", compressed(t, toXZ, content), 0, 4 * mib, padded(content, 4*mib)},
-		"zstd":           {"known by its first bytes", compressed(t, toZstd, content), 0, 4 * mib, padded(content, 4*mib)},
-		"qcow2":          {"known by its first bytes", qcow2(t, content), 0, 4 * mib, padded(content, 4*mib)},
-		"qcow2, named":   {"named formats are taken too", qcow2(t, content), isQCOW2, 4 * mib, padded(content, 4*mib)},
-		"qcow2, no size": {"the image's size", qcow2(t, content), 0, 0, padded(content, 3*mib+1024)},
-		"qcow2 of old":   {"version 2", qcow2(t, content, "-o", "compat=0.10"), 0, 4 * mib, padded(content, 4*mib)},
-		"qcow2, compressed": {"its own compression",
+		"raw, no size":   {"the size of the image, rounded up to whole sectors", content, 0, 0, padded(content, 3*mib+1024)},
+		"gzip":           {"detected by its first bytes", gzipped, 0, 4 * mib, padded(content, 4*mib)},
+		"gzip, as raw":   {"the set format applies to the downloaded bytes", gzipped, raw, 4 * mib, padded(gzipped, 4*mib)},
+		"xz":             {"detected by its first bytes", compressed(t, toXZ, content), 0, 4 * mib, padded(content, 4*mib)},
+		"zstd":           {"detected by its first bytes", compressed(t, toZstd, content), 0, 4 * mib, padded(content, 4*mib)},
+		"qcow2":          {"detected by its first bytes", qcow2(t, content), 0, 4 * mib, padded(content, 4*mib)},
+		"qcow2, named":   {"formats can be set", qcow2(t, content), isQCOW2, 4 * mib, padded(content, 4*mib)},
+		"qcow2, no size": {"the size of the image", qcow2(t, content), 0, 0, padded(content, 3*mib+1024)},
+		"old qcow2":      {"version 2", qcow2(t, content, "-o", "compat=0.10"), 0, 4 * mib, padded(content, 4*mib)},
+		"qcow2, compressed": {"compressed by QCOW2 itself",
 			qcow2(t, content, "-c", "-o", "compression_type=zstd"), 0, 4 * mib, padded(content, 4*mib)},
-		"vmdk":          {"no other format is guessed: it is the content of the disk", vmdk, 0, 4 * mib, padded(vmdk, 4*mib)},
-		"qcow2, as raw": {"a named format is that of the bytes", qcow2(t, content), raw, 4 * mib, padded(qcow2(t, content), 4*mib)},
-		"qcow2 in gzip": {"both", compressed(t, toGzip, qcow2(t, content)), 0, 4 * mib, padded(content, 4*mib)},
+		"vmdk":          {"other formats are not detected, so the image is the content of the disk", vmdk, 0, 4 * mib, padded(vmdk, 4*mib)},
+		"qcow2, as raw": {"the set format applies to the downloaded bytes", qcow2(t, content), raw, 4 * mib, padded(qcow2(t, content), 4*mib)},
+		"qcow2 in gzip": {"both are detected", compressed(t, toGzip, qcow2(t, content)), 0, 4 * mib, padded(content, 4*mib)},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "disk.img")
 			source := Source{URL: serve(t, test.served), Checksum: sum(test.served), Format: test.format}
-			must(t, WriteDisk(t.Context(), source, Target{Path: path, Bytes: test.bytes}, atOnce))
+			must(t, WriteDisk(t.Context(), source, Target{Path: path, Bytes: test.bytes}, noRetries))
 			wantContent(t, path, test.want)
 			wantFiles(t, dir, "disk.img")
 		})
@@ -66,11 +66,11 @@ func TestDisk_IsSparse(t *testing.T) {
 	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk.img")
-			must(t, WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: path, Bytes: 64 * mib}, atOnce))
+			must(t, WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: path, Bytes: 64 * mib}, noRetries))
 			var stat syscall.Stat_t
 			must(t, syscall.Stat(path, &stat))
 			if used := stat.Blocks * 512; used > mib || stat.Size != 64*mib {
-				t.Errorf("%d bytes use %d of storage, want less than 1 MiB", stat.Size, used)
+				t.Errorf("a disk of %d bytes uses %d bytes of storage, want less than 1 MiB", stat.Size, used)
 			}
 		})
 	}
@@ -80,9 +80,9 @@ func TestDisk_IsRenamedWhenComplete(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.img")
 	content := diskContent()
-	// What a crash may have left: more than the new content, so that a remainder would show.
-	for _, leftover := range []string{"disk.img.partial", "disk.img.qcow2.partial"} {
-		must(t, os.WriteFile(filepath.Join(dir, leftover), padded([]byte("half a disk"), 5*mib), 0o600))
+	// A crash may have left more than the new content, so a remainder would be detected.
+	for _, partial := range []string{"disk.img.partial", "disk.img.qcow2.partial"} {
+		must(t, os.WriteFile(filepath.Join(dir, partial), padded([]byte("half a disk"), 5*mib), 0o600))
 	}
 	var calls int
 	var last [2]int64
@@ -90,21 +90,21 @@ func TestDisk_IsRenamedWhenComplete(t *testing.T) {
 		calls++
 		last = [2]int64{done, total}
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("after %d bytes the disk has its name", done)
+			t.Errorf("the disk exists after only %d bytes", done)
 		}
 	}}
 	must(t, WriteDisk(t.Context(), Source{URL: serve(t, content)}, Target{Path: path, Bytes: 4 * mib}, options))
 	wantContent(t, path, padded(content, 4*mib))
 	wantFiles(t, dir, "disk.img")
 	if size := int64(len(content)); calls < 3 || last != [2]int64{size, size} {
-		t.Errorf("%d calls for the progress, the last with %v; want some, up to %d", calls, last, size)
+		t.Errorf("%d progress calls, the last one with %v; want at least one, the last one with %d", calls, last, size)
 	}
 }
 
 func TestDisk_IsNeverReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	must(t, os.WriteFile(path, []byte("a disk that ran"), 0o600))
-	err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, Target{Path: path, Bytes: 4 * mib}, atOnce)
+	err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, Target{Path: path, Bytes: 4 * mib}, noRetries)
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("got %v, want fs.ErrExist", err)
 	}

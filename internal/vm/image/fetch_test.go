@@ -23,9 +23,9 @@ func TestFetch_KeepsContent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "kernel")
-			must(t, os.WriteFile(path, []byte("the one of the last start"), 0o600))
+			must(t, os.WriteFile(path, []byte("the file of the last start"), 0o600))
 			must(t, os.WriteFile(path+".partial", padded([]byte("left by a crash"), 5*mib), 0o600))
-			must(t, Fetch(t.Context(), source, path, atOnce))
+			must(t, Fetch(t.Context(), source, path, noRetries))
 			wantContent(t, path, content)
 			wantFiles(t, dir, "kernel")
 		})
@@ -44,30 +44,30 @@ func TestFetch_ReplacesFileAtomically(t *testing.T) {
 		"wrong checksum":           {Source{URL: serve(t, content), Checksum: sum(nil)}, Rejected},
 		"wrong checksum of a file": {Source{URL: "file://" + local, Checksum: sum(nil)}, Rejected},
 		"too large":                {Source{URL: large}, Rejected},
-		"not there":                {Source{URL: answer(t, http.StatusGone)}, Unavailable},
+		"not found":                {Source{URL: respondWith(t, http.StatusGone)}, Unavailable},
 		"no source":                {Source{}, Invalid},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "kernel")
-			must(t, os.WriteFile(path, []byte("the one of the last start"), 0o600))
-			if err := Fetch(t.Context(), test.source, path, atOnce); !errors.Is(err, test.want) {
+			must(t, os.WriteFile(path, []byte("the file of the last start"), 0o600))
+			if err := Fetch(t.Context(), test.source, path, noRetries); !errors.Is(err, test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
-			wantContent(t, path, []byte("the one of the last start"))
+			wantContent(t, path, []byte("the file of the last start"))
 			wantFiles(t, dir, "kernel")
 		})
 	}
 }
 
 func TestFetchOfAFileToFullStorage(t *testing.T) {
-	t.Attr("fault", "no room: a kernel is copied, by a process that may write no larger file")
-	t.Attr("outcome", "an error of the kind NoSpace; no file is left")
+	t.Attr("fault", "storage full (file size limit): a kernel is copied")
+	t.Attr("outcome", "an error of the kind NoSpace; no file remains")
 	local, dir := filepath.Join(t.TempDir(), "kernel"), t.TempDir()
 	must(t, os.WriteFile(local, diskContent(), 0o600))
 	limitFiles(t, 512<<10)
-	err := Fetch(t.Context(), Source{URL: "file://" + local}, filepath.Join(dir, "kernel"), atOnce)
+	err := Fetch(t.Context(), Source{URL: "file://" + local}, filepath.Join(dir, "kernel"), noRetries)
 	if !errors.Is(err, NoSpace) {
 		t.Errorf("got %v, want NoSpace", err)
 	}

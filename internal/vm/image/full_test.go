@@ -9,13 +9,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullFileSystem needs to mount a file system. TestFullStorage works without that permission.
+// TestFullFileSystem requires the permission to mount a file system. TestFullStorage works without it.
 func TestFullFileSystem(t *testing.T) {
-	t.Attr("fault", "disk full: an image is written to a disk, in each format, or a kernel is downloaded")
+	t.Attr("fault", "disk full: writing an image to a disk in each format, and downloading a kernel")
 	text := bytes.Repeat([]byte("an image that can be compressed\n"), mib/32)
 	for name, test := range map[string]struct {
 		served []byte
-		// file is where there is only space for pages.
+		// file is the file with the limited space. The space is a number of pages.
 		file  string
 		pages int
 	}{
@@ -49,9 +49,9 @@ func TestFullFileSystem(t *testing.T) {
 			if made == "kernel" {
 				wantContent(t, fs.Path(made), test.served)
 			} else if info, err := os.Stat(fs.Path(made)); err != nil || info.Size() != 4*mib {
-				t.Errorf("the disk is %v (%v)", info, err)
+				t.Errorf("disk = %v (%v), want none", info, err)
 			}
 		})
 	}
-	t.Attr("outcome", "an error of the kind NoSpace that names the file, and is not tried again by itself; no file is left; the next attempt succeeds when there is room")
+	t.Attr("outcome", "an error of the kind NoSpace that names the file, without retries; no file remains; the next attempt succeeds once there is free space")
 }

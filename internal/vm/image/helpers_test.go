@@ -22,11 +22,11 @@ import (
 
 const mib = 1 << 20
 
-// local allows files and the servers of tests.
+// local allows files and the servers of the tests.
 var local = Access{Files: "/", Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}}
 
-// atOnce is for failures that are not retried.
-var atOnce = Options{Access: local, RetryTimeout: -1}
+// noRetries disables retries.
+var noRetries = Options{Access: local, RetryTimeout: -1}
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -35,7 +35,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// disk is content with holes and an odd end.
+// diskContent returns content with holes and a size that is not a multiple of any block size.
 func diskContent() []byte {
 	content := make([]byte, 3*mib+777)
 	noise := rand.NewChaCha8([32]byte{7})
@@ -50,7 +50,7 @@ func sum(content []byte) string {
 	return "sha256:" + hex.EncodeToString(hash[:])
 }
 
-// padded returns the content as a disk of that size.
+// padded returns the content as a disk of the given size.
 func padded(content []byte, size int) []byte {
 	return append(bytes.Clone(content), make([]byte, size-len(content))...)
 }
@@ -72,7 +72,7 @@ func compressed(t testing.TB, with compressor, content []byte) []byte {
 	return out.Bytes()
 }
 
-// qcow2 makes an image of content with qemu-img.
+// qcow2 creates an image of the content with qemu-img.
 func qcow2(t testing.TB, content []byte, options ...string) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func qemuImg(t testing.TB, arguments ...string) {
 	}
 }
 
-// serve responds to every request with content, and can continue it.
+// serve responds to every request with the content and supports resuming.
 func serve(t testing.TB, content []byte) string {
 	return serveBy(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"1"`)
@@ -105,7 +105,7 @@ func serveBy(t testing.TB, handler http.HandlerFunc) string {
 	return server.URL + "/disk.img"
 }
 
-// cut responds with the first bytes of content only, and closes the connection.
+// cut responds with only the first bytes of the content and closes the connection.
 func cut(w http.ResponseWriter, content []byte, length string) {
 	w.Header().Set("Content-Length", length)
 	_, _ = w.Write(content)
@@ -134,6 +134,6 @@ func wantContent(t testing.TB, path string, want []byte) {
 	got, err := os.ReadFile(path)
 	must(t, err)
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s: %d bytes that are not the %d wanted ones", filepath.Base(path), len(got), len(want))
+		t.Errorf("%s has %d bytes that differ from the expected %d bytes", filepath.Base(path), len(got), len(want))
 	}
 }

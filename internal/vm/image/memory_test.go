@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	source, target := Source{URL: "file://" + os.Args[1]}, Target{Path: os.Args[2], Bytes: 4 << 30}
-	err := WriteDisk(context.Background(), source, target, atOnce)
+	err := WriteDisk(context.Background(), source, target, noRetries)
 	switch {
 	case errors.Is(err, Rejected):
 		fmt.Print("rejected")
@@ -59,17 +59,17 @@ func writeInProcess(t *testing.T, image []byte) (outcome string, peak int) {
 	outcome, status, _ := strings.Cut(string(output), "\n")
 	found := peakForm.FindStringSubmatch(status)
 	if found == nil {
-		t.Fatalf("there is no peak in %s", output)
+		t.Fatalf("no peak memory in %s", output)
 	}
 	kib, err := strconv.Atoi(found[1])
 	must(t, err)
 	return outcome, kib / 1024
 }
 
-// contentSize is more than a decoder may remember.
+// contentSize is more than a decoder is allowed to keep in memory.
 const contentSize = 256 * mib
 
-// packed returns contentSize zeros, compressed.
+// packed returns contentSize zeros in compressed form.
 func packed(t *testing.T, with compressor) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -84,8 +84,8 @@ type zeroReader struct{}
 
 func (zeroReader) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// withWindow returns an xz file of one block whose header asks for another window, as
-// LZMA2 encodes it: 40 is 4 GiB - 1, 28 is 64 MiB.
+// withWindow returns a single-block xz file whose header requests another window, in the encoding of LZMA2: 40 is
+// 4 GiB - 1, and 28 is 64 MiB.
 func withWindow(t *testing.T, file []byte, code byte) []byte {
 	t.Helper()
 	const block, filter = 12, 0x21
@@ -94,25 +94,25 @@ func withWindow(t *testing.T, file []byte, code byte) []byte {
 	header := changed[block : block+size]
 	at := bytes.Index(header[:size-4], []byte{filter, 1})
 	if at < 0 {
-		t.Fatalf("there is no LZMA2 filter in %x", header)
+		t.Fatalf("no LZMA2 filter in %x", header)
 	}
 	header[at+2] = code
 	binary.LittleEndian.PutUint32(header[size-4:], crc32.ChecksumIEEE(header[:size-4]))
 	return changed
 }
 
-// TestMemoryOfDecoders: no image makes a decoder take much more memory than the largest accepted window, and images
-// with common windows are accepted.
+// No image makes a decoder use much more memory than the largest accepted window, and images with common windows
+// are accepted.
 func TestMemoryOfDecoders(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
-		t.Skip("compresses much, for seconds; -short wants to be fast")
+		t.Skip("compresses large files for several seconds")
 	}
 	small := compressed(t, toXZ, diskContent())
 	zeros := packed(t, func(w io.Writer) (io.WriteCloser, error) { return xz.WriterConfig{DictCap: 1 << 16}.NewWriter(w) })
 	zstdOf := func(window byte) []byte {
 		file := packed(t, toZstd)
-		file[5] = window // in the header: eight times the logarithm of the number of KiB
+		file[5] = window // in the header: eight times the base-2 logarithm of the number of KiB
 		return file
 	}
 	tests := map[string]struct {
@@ -122,7 +122,7 @@ func TestMemoryOfDecoders(t *testing.T) {
 	}{
 		"xz":                   {"the window of xz -9", withWindow(t, zeros, 28), "written"},
 		"xz, 96 MiB":           {"larger than any preset of xz", withWindow(t, zeros, 29), "rejected"},
-		"xz, 4 GiB":            {"all that it can ask for", withWindow(t, zeros, 40), "rejected"},
+		"xz, 4 GiB":            {"the largest possible window", withWindow(t, zeros, 40), "rejected"},
 		"xz, 4 GiB afterwards": {"each stream has its own window", append(bytes.Clone(small), withWindow(t, zeros, 40)...), "rejected"},
 		"zstd":                 {"the window of zstd --ultra --long=27", zstdOf(17 * 8), "written"},
 		"zstd, 512 MiB":        {"the window of zstd --long=29", zstdOf(19 * 8), "rejected"},
@@ -136,11 +136,11 @@ func TestMemoryOfDecoders(t *testing.T) {
 				t.Errorf("got %q, want %q: %s", got, test.want, test.reason)
 			}
 			if peak > peakLimit {
-				t.Errorf("it took %d MiB, want at most %d", peak, peakLimit)
+				t.Errorf("used %d MiB, want at most %d", peak, peakLimit)
 			}
 		})
 	}
 }
 
-// peakLimit is how much memory the process may take, in MiB.
+// peakLimit is the maximum memory of the process in MiB.
 const peakLimit = 200

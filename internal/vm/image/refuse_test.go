@@ -54,26 +54,26 @@ func TestBadImagesAreRejected(t *testing.T) {
 		checksum string
 		format   vmpb.InitialImage_Format
 	}{
-		"wrong checksum":        {"other bytes than wanted", content, sum([]byte("other")), 0},
+		"wrong checksum":        {"other bytes than expected", content, sum([]byte("other")), 0},
 		"wrong checksum, qcow2": {"checked before it is converted", image, sum([]byte("other")), 0},
-		"wrong checksum, gzip":  {"that of the bytes served", gzipped, sum(content), 0},
-		"raw, too large":        {"its length says so", make([]byte, 5*mib), "", 0},
-		"bomb":                  {"it grows beyond the disk", compressed(t, toZstd, make([]byte, 64*mib)), "", 0},
-		"qcow2, too large":      {"its header says so", qcow2(t, make([]byte, 5*mib)), "", 0},
-		"backing file":          {"it could name any file", withBackingFile(t), "", 0},
-		"data file":             {"it could name any file", withDataFile(t), "", 0},
-		"backing file in gzip":  {"compression hides nothing", compressed(t, toGzip, withBackingFile(t)), "", 0},
-		"unknown feature":       {"of a version to come", patched(image, atIncompatible, 1<<7), "", 0},
-		"corrupt":               {"QEMU marked it", patched(image, atIncompatible, featureCorrupt), "", 0},
-		"version to come":       {"of a version to come", patched(image, 0, 0x514649fb00000004), "", 0},
+		"wrong checksum, gzip":  {"the checksum applies to the served bytes", gzipped, sum(content), 0},
+		"raw, too large":        {"detected from its length", make([]byte, 5*mib), "", 0},
+		"bomb":                  {"it decompresses to more than the disk", compressed(t, toZstd, make([]byte, 64*mib)), "", 0},
+		"qcow2, too large":      {"detected from its header", qcow2(t, make([]byte, 5*mib)), "", 0},
+		"backing file":          {"it could refer to any file", withBackingFile(t), "", 0},
+		"data file":             {"it could refer to any file", withDataFile(t), "", 0},
+		"backing file in gzip":  {"compression does not hide it", compressed(t, toGzip, withBackingFile(t)), "", 0},
+		"unknown feature":       {"from a future version", patched(image, atIncompatible, 1<<7), "", 0},
+		"corrupt":               {"marked by QEMU", patched(image, atIncompatible, featureCorrupt), "", 0},
+		"future version":        {"from a future version", patched(image, 0, 0x514649fb00000004), "", 0},
 		"encrypted":             {"there is no password", patched(image, 32, 1<<32), "", 0},
-		"half a header":         {"it ends there", image[:80], "", 0},
-		"garbled tables":        {"qemu-img finds out", patched(image, 40, 3), "", 0},
-		"raw, named qcow2":      {"not of the named format", content, "", vmpb.InitialImage_FORMAT_QCOW2},
-		"gzip, cut":             {"complete, but only half of a file", gzipped[:len(gzipped)/2], "", 0},
-		"xz, cut":               {"complete, but only half of a file", compressed(t, toXZ, content)[:9000], "", 0},
-		"zstd, cut":             {"complete, but only half of a file", compressed(t, toZstd, content)[:9000], "", 0},
-		"gzip, garbled":         {"not what it begins like", []byte(magicGzip + "and then something else"), "", 0},
+		"half a header":         {"truncated", image[:80], "", 0},
+		"invalid tables":        {"detected by qemu-img", patched(image, 40, 3), "", 0},
+		"raw, named qcow2":      {"not in the set format", content, "", vmpb.InitialImage_FORMAT_QCOW2},
+		"gzip, truncated":       {"completely received, but only half of a file", gzipped[:len(gzipped)/2], "", 0},
+		"xz, truncated":         {"completely received, but only half of a file", compressed(t, toXZ, content)[:9000], "", 0},
+		"zstd, truncated":       {"completely received, but only half of a file", compressed(t, toZstd, content)[:9000], "", 0},
+		"gzip, invalid":         {"only its beginning looks like gzip", []byte(magicGzip + "and then something else"), "", 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,8 +88,8 @@ func TestBadImagesAreRejected(t *testing.T) {
 	}
 }
 
-// A check sees the disk that would be created, in whatever format it comes, or a file; if it fails, nothing is left
-// behind, and an earlier file is unchanged.
+// A check sees the disk that would be created, in any format, or a file. If the check fails, no file remains, and
+// an earlier file is unchanged.
 func TestImage_CheckRejectsContent(t *testing.T) {
 	content := diskContent()
 	var seen []byte
@@ -97,7 +97,7 @@ func TestImage_CheckRejectsContent(t *testing.T) {
 		seen = make([]byte, len(content))
 		_, err := from.ReadAt(seen, 0)
 		must(t, err)
-		return "it is for others"
+		return "it is for other machines"
 	}
 	options := Options{Access: local, RetryTimeout: -1, Check: refuse}
 	for name, served := range map[string][]byte{
@@ -108,18 +108,18 @@ func TestImage_CheckRejectsContent(t *testing.T) {
 			path, kept := filepath.Join(dir, "target"), []string(nil)
 			var err error
 			if name == "file" {
-				must(t, os.WriteFile(path, []byte("the one of the last start"), 0o600))
+				must(t, os.WriteFile(path, []byte("the file of the last start"), 0o600))
 				kept = []string{"target"}
 				err = Fetch(t.Context(), Source{URL: serve(t, content)}, path, options)
-				wantContent(t, path, []byte("the one of the last start"))
+				wantContent(t, path, []byte("the file of the last start"))
 			} else {
 				err = WriteDisk(t.Context(), Source{URL: serve(t, served)}, Target{Path: path, Bytes: 4 * mib}, options)
 			}
-			if failure, ok := errors.AsType[*Error](err); !ok || failure.Kind != Rejected || failure.Problem != "it is for others" {
+			if failure, ok := errors.AsType[*Error](err); !ok || failure.Kind != Rejected || failure.Problem != "it is for other machines" {
 				t.Errorf("got %v", err)
 			}
 			if !bytes.Equal(seen, content) {
-				t.Error("it was not the content that was checked")
+				t.Error("the check did not see the content")
 			}
 			wantFiles(t, dir, kept...)
 		})
@@ -136,14 +136,14 @@ func TestImage_UnknownLengthIsLimited(t *testing.T) {
 		}
 	})
 	dir := t.TempDir()
-	err := WriteDisk(t.Context(), Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, atOnce)
+	err := WriteDisk(t.Context(), Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, noRetries)
 	if !errors.Is(err, Rejected) {
 		t.Errorf("got %v, want Rejected", err)
 	}
 	wantFiles(t, dir)
 }
 
-// closedPort returns an address without a listener.
+// closedPort returns an address on which nothing listens.
 func closedPort(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -155,41 +155,41 @@ func redirectTo(t *testing.T, to string) string {
 	return serveBy(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) })
 }
 
-func answer(t *testing.T, code int) string {
+func respondWith(t *testing.T, code int) string {
 	return serveBy(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 }
 
 func TestError_Messages(t *testing.T) {
 	truncated := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { cut(w, make([]byte, 1000), "2000") })
 	missing := filepath.Join(t.TempDir(), "none")
-	folder := t.TempDir()
+	directory := t.TempDir()
 	closed := closedPort(t)
-	loop, out, gone := redirectTo(t, "/"), redirectTo(t, "file:///etc/passwd"), answer(t, http.StatusNotFound)
-	down, garbled := answer(t, http.StatusBadGateway), redirectTo(t, "http://[?secret")
+	loop, out, gone := redirectTo(t, "/"), redirectTo(t, "file:///etc/passwd"), respondWith(t, http.StatusNotFound)
+	down, garbled := respondWith(t, http.StatusBadGateway), redirectTo(t, "http://[?secret")
 	tests := map[string]struct {
 		source Source
 		kind   Kind
 		want   string
 	}{
-		"no answer":        {Source{URL: "http://" + closed + "/a?sig=secret"}, Unavailable, "image http://" + closed + "/a: dial tcp " + closed + ": connect: connection refused"},
-		"not there":        {Source{URL: gone}, Unavailable, "image " + gone + ": the server returned 404 Not Found"},
+		"no server":        {Source{URL: "http://" + closed + "/a?sig=secret"}, Unavailable, "image http://" + closed + "/a: dial tcp " + closed + ": connect: connection refused"},
+		"not found":        {Source{URL: gone}, Unavailable, "image " + gone + ": the server returned 404 Not Found"},
 		"server error":     {Source{URL: down}, Unavailable, "image " + down + ": the server returned 502 Bad Gateway"},
 		"redirects":        {Source{URL: loop}, Unavailable, "image " + loop + ": the server redirected more than 10 times"},
 		"redirect to file": {Source{URL: out}, Rejected, "image " + out + `: the server redirects to a URL with the scheme "file"; only http and https are allowed`},
-		"redirect garbled": {Source{URL: garbled}, Unavailable, "image " + garbled + ": the server redirects to an invalid URL"},
+		"invalid redirect": {Source{URL: garbled}, Unavailable, "image " + garbled + ": the server redirects to an invalid URL"},
 		"truncated":        {Source{URL: truncated}, Unavailable, "image " + truncated + ": the server closed the connection before the end of the content"},
 		"no file":          {Source{URL: "file://" + missing}, Unavailable, "image file://" + missing + ": open " + missing + ": no such file or directory"},
-		"a folder":         {Source{URL: "file://" + folder}, Rejected, "image file://" + folder + ": it is not a regular file"},
+		"directory":        {Source{URL: "file://" + directory}, Rejected, "image file://" + directory + ": it is not a regular file"},
 		"no URL":           {Source{}, Invalid, "image : the scheme of the URL must be http, https or file"},
 		"other scheme":     {Source{URL: "ftp://me:secret@host/a"}, Invalid, "image ftp://host/a: the scheme of the URL must be http, https or file"},
-		"garbled URL":      {Source{URL: "http://me:secret@ho st/"}, Invalid, "image: cannot parse its URL"},
+		"invalid URL":      {Source{URL: "http://me:secret@ho st/"}, Invalid, "image: cannot parse its URL"},
 		"other host":       {Source{URL: "file://host/a"}, Invalid, "image file://host/a: a file URL must not name another host"},
-		"other hash":       {Source{URL: "http://host/a", Checksum: "md5:00"}, Invalid, `image http://host/a: the checksum must be "sha256:" and 64 lower-case hexadecimal digits`},
+		"other hash":       {Source{URL: "http://host/a", Checksum: "md5:00"}, Invalid, `image http://host/a: the checksum must be "sha256:" followed by 64 lower-case hexadecimal digits`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			err := WriteDisk(t.Context(), test.source, Target{Path: filepath.Join(dir, "disk.img")}, atOnce)
+			err := WriteDisk(t.Context(), test.source, Target{Path: filepath.Join(dir, "disk.img")}, noRetries)
 			if !errors.Is(err, test.kind) || err.Error() != test.want {
 				t.Errorf("got %q\nwant %s: %q", err, test.kind, test.want)
 			}
@@ -201,13 +201,13 @@ func TestError_Messages(t *testing.T) {
 func TestQCOW2_NeedsQemuImg(t *testing.T) {
 	source := Source{URL: serve(t, qcow2(t, diskContent()))}
 	t.Setenv("PATH", t.TempDir())
-	err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 4 * mib}, atOnce)
+	err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(t.TempDir(), "disk.img"), Bytes: 4 * mib}, noRetries)
 	if !errors.Is(err, ErrNoQemuImg) {
 		t.Errorf("got %v, want ErrNoQemuImg", err)
 	}
 }
 
-// limitFiles makes storage full after so many bytes of a file.
+// limitFiles limits the size of files, as if the storage were full.
 func limitFiles(t *testing.T, bytes uint64) {
 	signal.Ignore(syscall.SIGXFSZ)
 	var before syscall.Rlimit
@@ -220,13 +220,13 @@ func limitFiles(t *testing.T, bytes uint64) {
 }
 
 func TestFullStorage(t *testing.T) {
-	t.Attr("fault", "no room: an image is written to a disk, by a process that may write no larger file")
-	t.Attr("outcome", "an error of the kind NoSpace; no file is left")
+	t.Attr("fault", "storage full (file size limit): an image is written to a disk")
+	t.Attr("outcome", "an error of the kind NoSpace; no file remains")
 	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
 		t.Run(name, func(t *testing.T) {
 			url, dir := serve(t, served), t.TempDir()
 			limitFiles(t, 512<<10)
-			err := WriteDisk(t.Context(), Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, atOnce)
+			err := WriteDisk(t.Context(), Source{URL: url}, Target{Path: filepath.Join(dir, "disk.img"), Bytes: 4 * mib}, noRetries)
 			if !errors.Is(err, NoSpace) {
 				t.Errorf("got %v, want NoSpace", err)
 			}
@@ -235,23 +235,23 @@ func TestFullStorage(t *testing.T) {
 	}
 }
 
-// TestFullInQemuImg: there is enough space for the image, but not for its content.
+// There is enough space for the image, but not for its content.
 func TestFullInQemuImg(t *testing.T) {
-	t.Attr("fault", "no room: for what is in an image, which qemu-img writes")
+	t.Attr("fault", "storage full: qemu-img writes the content of an image")
 	t.Attr("outcome", "an error of the kind NoSpace")
 	source := Source{URL: serve(t, qcow2(t, diskContent()))}
 	bin := t.TempDir()
 	script := "#!/bin/sh\necho 'qemu-img: error while writing at byte 0: No space left on device' >&2\nexit 1\n"
 	must(t, os.WriteFile(filepath.Join(bin, "qemu-img"), []byte(script), 0o700))
 	t.Setenv("PATH", bin)
-	err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(t.TempDir(), "disk.img")}, atOnce)
+	err := WriteDisk(t.Context(), source, Target{Path: filepath.Join(t.TempDir(), "disk.img")}, noRetries)
 	if !errors.Is(err, NoSpace) {
 		t.Errorf("got %v, want NoSpace", err)
 	}
 }
 
-// madeQCOW2 are images made by qemu-img, of both versions and with everything that a header can contain: other
-// cluster sizes, other compressions, passwords, snapshots, external files, and extensions.
+// madeQCOW2 returns images created by qemu-img, of both versions and with everything that a header can contain:
+// cluster sizes, compression types, passwords, snapshots, external files, and extensions.
 func madeQCOW2(t testing.TB) map[string][]byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -259,18 +259,18 @@ func madeQCOW2(t testing.TB) map[string][]byte {
 	must(t, os.WriteFile(base, make([]byte, mib), 0o600))
 	images := map[string][]byte{}
 	for name, options := range map[string][]string{
-		"version 2":            {"-o", "compat=0.10"},
-		"version 2, on a base": {"-o", "compat=0.10", "-F", "raw", "-b", base},
-		"version 3":            {"-o", "compat=1.1"},
-		"on a base":            {"-F", "raw", "-b", base},
-		"with its data beside": {"-o", "data_file=" + filepath.Join(dir, "data") + ",data_file_raw=on"},
-		"small clusters":       {"-o", "cluster_size=512"},
-		"large clusters":       {"-o", "cluster_size=2M"},
-		"lazy references":      {"-o", "lazy_refcounts=on"},
-		"narrow references":    {"-o", "refcount_bits=1"},
-		"zstd":                 {"-o", "compression_type=zstd"},
-		"extended tables":      {"-o", "extended_l2=on"},
-		"with an old password": {"--object", "secret,id=key,data=word", "-o", "encrypt.format=aes,encrypt.key-secret=key"},
+		"version 2":                  {"-o", "compat=0.10"},
+		"version 2, on a base":       {"-o", "compat=0.10", "-F", "raw", "-b", base},
+		"version 3":                  {"-o", "compat=1.1"},
+		"on a base":                  {"-F", "raw", "-b", base},
+		"with an external data file": {"-o", "data_file=" + filepath.Join(dir, "data") + ",data_file_raw=on"},
+		"small clusters":             {"-o", "cluster_size=512"},
+		"large clusters":             {"-o", "cluster_size=2M"},
+		"lazy references":            {"-o", "lazy_refcounts=on"},
+		"narrow references":          {"-o", "refcount_bits=1"},
+		"zstd":                       {"-o", "compression_type=zstd"},
+		"extended tables":            {"-o", "extended_l2=on"},
+		"with a legacy password":     {"--object", "secret,id=key,data=word", "-o", "encrypt.format=aes,encrypt.key-secret=key"},
 	} {
 		path := filepath.Join(dir, name)
 		qemuImg(t, append(append([]string{"create", "-q", "-f", "qcow2"}, options...), path, "1M")...)
@@ -279,8 +279,8 @@ func madeQCOW2(t testing.TB) map[string][]byte {
 	path := filepath.Join(dir, "version 3")
 	qemuImg(t, "snapshot", "-c", "first", path)
 	images["with a snapshot"] = readFile(t, path)
-	// qemu-img cannot make this one on every machine: it measures the processor for the key.
-	luks := bytes.Clone(images["with an old password"])
+	// qemu-img cannot create this image on every machine, because it measures the processor for the key.
+	luks := bytes.Clone(images["with a legacy password"])
 	binary.BigEndian.PutUint32(luks[32:], 2) // crypt_method
 	images["with a password"] = luks
 	return images
@@ -293,22 +293,22 @@ func readFile(t testing.TB, path string) []byte {
 	return content
 }
 
-// TestQCOW2_Parse accepts self-contained readable images, and nothing else.
+// TestQCOW2_Parse accepts only self-contained readable images.
 func TestQCOW2_Parse(t *testing.T) {
 	refused := map[string]bool{
-		"version 2, on a base": true, "on a base": true, "with its data beside": true,
-		"with a password": true, "with an old password": true,
+		"version 2, on a base": true, "on a base": true, "with an external data file": true,
+		"with a password": true, "with a legacy password": true,
 	}
 	for name, image := range madeQCOW2(t) {
 		size, err := parseQCOW2(image)
 		if refused[name] != (err != nil) || err == nil && size != mib {
-			t.Errorf("%s: a size of %d (%v)", name, size, err)
+			t.Errorf("%s: size = %d (%v)", name, size, err)
 		}
 	}
 }
 
-// longestHeader is how much of an image a fuzz test starts with: the header, its extensions, and the name of a
-// backing file.
+// longestHeader is the part of an image that a fuzz test starts with, in bytes: the header, its extensions, and
+// the name of a backing file.
 const longestHeader = 1024
 
 func FuzzParseQCOW2(f *testing.F) {
@@ -316,7 +316,7 @@ func FuzzParseQCOW2(f *testing.F) {
 		for _, length := range []int{headerLength2, headerLength3, longestHeader} {
 			f.Add(image[:length])
 		}
-		// What qemu-img does not make by itself.
+		// Images that qemu-img does not create.
 		f.Add(patched(image, atIncompatible, featureCorrupt)[:longestHeader])
 		f.Add(patched(image, atIncompatible, featureDirty|featureExtendedL2)[:longestHeader])
 		f.Add(patched(image, atIncompatible, 1<<63)[:longestHeader])
@@ -330,19 +330,19 @@ func FuzzParseQCOW2(f *testing.F) {
 			return
 		}
 		if size <= 0 || maxQCOW2(size) < size || uint64(size) != binary.BigEndian.Uint64(start[atVirtualSize:]) {
-			t.Errorf("a size of %d", size)
+			t.Errorf("size = %d", size)
 		}
 		header := start[:headerLength2]
 		if binary.BigEndian.Uint64(header[atBackingFile:]) != 0 {
-			t.Error("a backing file was let through")
+			t.Error("accepted a backing file")
 		}
 		if binary.BigEndian.Uint32(header[atCrypt:]) != 0 {
-			t.Error("a password was let through")
+			t.Error("accepted a password")
 		}
 		if version := binary.BigEndian.Uint32(header[atVersion:]); version != 2 {
 			features := binary.BigEndian.Uint64(start[atIncompatible:])
 			if version != 3 || features&^featuresWeCanHandle != 0 {
-				t.Errorf("version %d with the features %#x was let through", version, features)
+				t.Errorf("accepted version %d with features %#x", version, features)
 			}
 		}
 	})
@@ -361,13 +361,13 @@ func FuzzSource(f *testing.F) {
 			return
 		}
 		if where.checksum != nil && fmt.Sprintf("sha256:%x", where.checksum) != checksum {
-			t.Errorf("checksum %q was taken as %x", checksum, where.checksum)
+			t.Errorf("checksum %q was parsed as %x", checksum, where.checksum)
 		}
 		if where.checksum == nil && checksum != "" {
-			t.Errorf("checksum %q was taken as none", checksum)
+			t.Errorf("checksum %q was ignored", checksum)
 		}
 		if u := where.url; u.RawQuery != "" && strings.Contains(where.subject, "?"+u.RawQuery) {
-			t.Errorf("%q shows the query", where.subject)
+			t.Errorf("%q contains the query", where.subject)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 // asked is a request that the server received.
 type asked struct{ Range, IfMatch string }
 
-// flaky cuts the first responses after some bytes each, and records all requests.
+// flaky cuts off each of the first responses after some bytes, and records all requests.
 type flaky struct {
 	content []byte
 	cuts    int
@@ -50,15 +50,15 @@ func TestDownload_IsResumed(t *testing.T) {
 		want   []asked
 	}{
 		"strong ETag": {
-			"the same bytes go on where they ended", func(int) string { return `"1"` },
+			"the download resumes where it stopped", func(int) string { return `"1"` },
 			[]asked{{}, {"bytes=1048576-", `"1"`}, {"bytes=2097152-", `"1"`}},
 		},
 		"weak ETag": {
-			"nothing says that the bytes are the same", func(int) string { return `W/"1"` },
+			"a weak ETag does not guarantee the same bytes", func(int) string { return `W/"1"` },
 			[]asked{{}, {}, {}},
 		},
 		"other content": {
-			"the server says that they are not: 412, and from the start",
+			"the server responds with 412, and the download starts over",
 			func(request int) string { return fmt.Sprintf("%q", fmt.Sprint(max(request, 2))) },
 			[]asked{{}, {"bytes=1048576-", `"2"`}, {"bytes=2097152-", `"2"`}, {}},
 		},
@@ -77,7 +77,7 @@ func TestDownload_IsResumed(t *testing.T) {
 	}
 }
 
-// roundTrip is a transport that needs no network, so that a test can control time.
+// roundTrip is a transport without a network, so that a test can control the time.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -89,7 +89,7 @@ func respond(code int, body io.Reader) *http.Response {
 	}
 }
 
-// fetchFrom downloads over the transport, and returns how long that took.
+// fetchFrom downloads over the transport and returns how long that took.
 func fetchFrom(t *testing.T, transport roundTrip, timeout time.Duration) (time.Duration, error) {
 	begin := time.Now()
 	err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
@@ -101,7 +101,7 @@ func TestDownload_RetryTimeout(t *testing.T) {
 	const forEver = 1 << 30
 	refused := errors.New("connection refused")
 	tests := map[string]struct {
-		code      int // 0: no answer
+		code      int // 0 means no response
 		failures  int
 		timeout   time.Duration
 		want      error
@@ -110,13 +110,13 @@ func TestDownload_RetryTimeout(t *testing.T) {
 		asLongAs  time.Duration
 		wantCause error
 	}{
-		"no answer for a while":    {code: 0, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
-		"server error for a while": {code: 503, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
-		"no answer":                {code: 0, failures: forEver, want: Unavailable, wantCause: refused, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
-		"server error":             {code: 500, failures: forEver, want: Unavailable, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
-		"a longer timeout":         {code: 429, failures: forEver, timeout: time.Minute, want: Unavailable, attempts: 16, asLongAs: 50 * time.Second, atMost: time.Minute},
-		"no retries":               {code: 500, failures: forEver, timeout: -1, want: Unavailable, attempts: 1},
-		"will not pass":            {code: 403, failures: forEver, want: Unavailable, attempts: 1},
+		"temporarily no response": {code: 0, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
+		"temporary server error":  {code: 503, failures: 3, attempts: 4, asLongAs: time.Second, atMost: 5 * time.Second},
+		"no response":             {code: 0, failures: forEver, want: Unavailable, wantCause: refused, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
+		"server error":            {code: 500, failures: forEver, want: Unavailable, attempts: 10, asLongAs: 20 * time.Second, atMost: 30 * time.Second},
+		"a longer timeout":        {code: 429, failures: forEver, timeout: time.Minute, want: Unavailable, attempts: 16, asLongAs: 50 * time.Second, atMost: time.Minute},
+		"no retries":              {code: 500, failures: forEver, timeout: -1, want: Unavailable, attempts: 1},
+		"permanent error":         {code: 403, failures: forEver, want: Unavailable, attempts: 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -143,11 +143,11 @@ func TestDownload_RetryTimeout(t *testing.T) {
 	}
 }
 
-// Retried failures are reported, but not the final one, which is returned.
+// Retried failures are reported. The final failure is only returned.
 func TestDownload_OnRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("connection refused")
-		var told []error
+		var reported []error
 		attempts := 0
 		client := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
 			switch attempts++; attempts {
@@ -161,9 +161,9 @@ func TestDownload_OnRetry(t *testing.T) {
 			return respond(http.StatusForbidden, http.NoBody), nil
 		})}
 		err := Fetch(t.Context(), Source{URL: "http://host/kernel"}, filepath.Join(t.TempDir(), "kernel"),
-			Options{Client: client, OnRetry: func(err error) { told = append(told, err) }})
-		if len(told) != 3 || !errors.Is(told[0], refused) || !errors.Is(told[1], Unavailable) || !errors.Is(told[2], io.ErrUnexpectedEOF) {
-			t.Errorf("reported %v", told)
+			Options{Client: client, OnRetry: func(err error) { reported = append(reported, err) }})
+		if len(reported) != 3 || !errors.Is(reported[0], refused) || !errors.Is(reported[1], Unavailable) || !errors.Is(reported[2], io.ErrUnexpectedEOF) {
+			t.Errorf("reported %v", reported)
 		}
 		if !errors.Is(err, Unavailable) || attempts != 4 {
 			t.Errorf("got %v after %d attempts", err, attempts)
@@ -171,7 +171,7 @@ func TestDownload_OnRetry(t *testing.T) {
 	})
 }
 
-// silent never sends a byte.
+// silent never sends any bytes.
 type silent struct{ request *http.Request }
 
 func (s silent) Read([]byte) (int, error) {
@@ -181,7 +181,7 @@ func (s silent) Read([]byte) (int, error) {
 
 func TestDownload_SilentServerFails(t *testing.T) {
 	tests := map[string]roundTrip{
-		"no answer": func(r *http.Request) (*http.Response, error) {
+		"no response": func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		},
@@ -195,14 +195,14 @@ func TestDownload_SilentServerFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				took, err := fetchFrom(t, transport, -1)
 				if !errors.Is(err, Unavailable) || !errors.Is(err, errStalled) || took != stallLimit {
-					t.Errorf("got %v after %v, want that no byte came for %v", err, took, stallLimit)
+					t.Errorf("got %v after %v, want no data for %v", err, took, stallLimit)
 				}
 			})
 		})
 	}
 }
 
-// slow sends a byte at intervals.
+// slow sends single bytes at intervals.
 type slow struct{ left int }
 
 func (s *slow) Read(p []byte) (int, error) {

@@ -9,11 +9,11 @@ import (
 )
 
 var (
-	errTwoGuests = errors.New("two guests run")
+	errTwoGuests = errors.New("two guests are running")
 	errNoGuest   = explore.ErrStuck // no guest will ever run
 )
 
-// explore visits all worlds.
+// explore visits all reachable worlds.
 func (r rules) explore() (int, error) {
 	return explore.Model[world]{
 		Start: start(r), Edges: r.edges,
@@ -27,13 +27,13 @@ func (r rules) explore() (int, error) {
 	}.Explore()
 }
 
-// Two hypervisors, and three: messages are lost, doubled, delayed and reordered at every point, processes are
-// paused, crash and restart, Pods seem to be gone, and two controllers believe that they are the leader.
+// Two and three hypervisors: messages are lost, duplicated, delayed and reordered at every point, processes are
+// paused, crash and restart, Pods appear to be gone, and two controllers believe that they are the leader.
 func TestExploration(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules rules
 		least int
-		// long says that it takes more than a second.
+		// long reports whether the exploration takes more than a second.
 		long bool
 	}{
 		"two":                  {rules{processes: 2, granters: 1, crashes: 2}, 81_648, false},
@@ -59,7 +59,7 @@ func TestExploration(t *testing.T) {
 	}
 }
 
-// Each guard is needed: without it the exploration finds what it prevents.
+// Each guard is necessary: without it, the exploration finds the situation that it prevents.
 func TestGuards(t *testing.T) {
 	slow := func(change func(*rules)) rules {
 		r := rules{processes: 2, granters: 1, crashes: 1, holderRate: -1, granterRate: 1}
@@ -71,15 +71,15 @@ func TestGuards(t *testing.T) {
 		want  error
 	}{
 		"the controller waits for slower clocks":                    {slow(func(r *rules) { r.noMargin = true }), errTwoGuests},
-		"a watchdog kills the guest of a process that is paused":    {slow(func(r *rules) { r.noWatchdog = true }), errTwoGuests},
-		"the holder counts from its request":                        {slow(func(r *rules) { r.fromReceipt = true }), errTwoGuests},
-		"the controller reads what is stored":                       {slow(func(r *rules) { r.cachedReads = true }), errTwoGuests},
+		"a watchdog kills the guest of a paused process":            {slow(func(r *rules) { r.noWatchdog = true }), errTwoGuests},
+		"the holder measures from its request":                      {slow(func(r *rules) { r.fromReceipt = true }), errTwoGuests},
+		"the controller reads the stored record":                    {slow(func(r *rules) { r.cachedReads = true }), errTwoGuests},
 		"the lease is barred before it is handed on":                {slow(func(r *rules) { r.noBar = true }), errTwoGuests},
-		"each time of being barred counts anew":                     {slow(func(r *rules) { r.sameBar = true }), errTwoGuests},
+		"each barred period is measured separately":                 {slow(func(r *rules) { r.sameBar = true }), errTwoGuests},
 		"another controller waits again":                            {slow(func(r *rules) { r.noWait = true }), errTwoGuests},
 		"a suspected holder is opened again before it gets a lease": {slow(func(r *rules) { r.noReopen = true }), errTwoGuests},
 		"a revoked holder gets no lease":                            {slow(func(r *rules) { r.revokedToo = true }), errTwoGuests},
-		"the guest ends before its lease is released":               {slow(func(r *rules) { r.earlyRelease = true }), errTwoGuests},
+		"the guest terminates before its lease is released":         {slow(func(r *rules) { r.earlyRelease = true }), errTwoGuests},
 		"a silent holder is suspected":                              {slow(func(r *rules) { r.noSuspicion = true }), errNoGuest},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,15 +15,15 @@ func TestHolder(t *testing.T) {
 		at     Instant
 		want   HolderState
 	}{
-		"without a lease":               {nil, time.Hour, Waiting},
-		"with one":                      {[]func(*Holder){granted(0, 1)}, 49 * time.Second, Holding},
-		"before it expires":             {[]func(*Holder){granted(0, 1)}, 50 * time.Second, Ended},
-		"renewed":                       {[]func(*Holder){granted(0, 1), granted(20*time.Second, 21*time.Second)}, 69 * time.Second, Holding},
-		"an old answer after a new one": {[]func(*Holder){granted(20*time.Second, 21*time.Second), granted(0, 22*time.Second)}, 69 * time.Second, Holding},
-		"an answer that was under way for too long": {[]func(*Holder){granted(0, 50*time.Second)}, 51 * time.Second, Waiting},
-		"a renewal after the end":                   {[]func(*Holder){granted(0, 1), granted(49*time.Second, 50*time.Second)}, 51 * time.Second, Ended},
-		"refused":                                   {[]func(*Holder){granted(0, 1), (*Holder).Refused}, 2, Ended},
-		"refused, and granted":                      {[]func(*Holder){(*Holder).Refused, granted(0, 1)}, 2, Ended},
+		"without a lease":                      {nil, time.Hour, Waiting},
+		"with a lease":                         {[]func(*Holder){granted(0, 1)}, 49 * time.Second, Holding},
+		"before it expires":                    {[]func(*Holder){granted(0, 1)}, 50 * time.Second, Ended},
+		"renewed":                              {[]func(*Holder){granted(0, 1), granted(20*time.Second, 21*time.Second)}, 69 * time.Second, Holding},
+		"an old response after a new one":      {[]func(*Holder){granted(20*time.Second, 21*time.Second), granted(0, 22*time.Second)}, 69 * time.Second, Holding},
+		"a response that took too long":        {[]func(*Holder){granted(0, 50*time.Second)}, 51 * time.Second, Waiting},
+		"a renewal after the holder has ended": {[]func(*Holder){granted(0, 1), granted(49*time.Second, 50*time.Second)}, 51 * time.Second, Ended},
+		"refused":                              {[]func(*Holder){granted(0, 1), (*Holder).Refused}, 2, Ended},
+		"refused and then granted":             {[]func(*Holder){(*Holder).Refused, granted(0, 1)}, 2, Ended},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var holder Holder
@@ -37,7 +37,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// For any duration, a renewal has two attempts, and the times are in order.
+// For any duration, there is time for two attempts to renew, and the times are in order.
 func TestLease_Terms(t *testing.T) {
 	for _, duration := range []time.Duration{MinDuration, 10 * time.Second, DefaultDuration, MaxDuration} {
 		l := Lease{Sent: time.Hour, Duration: duration}
@@ -45,10 +45,10 @@ func TestLease_Terms(t *testing.T) {
 			t.Errorf("%v: renewed at %v, stopped at %v, killed at %v, expires at %v", duration, l.Renew(), l.Stop(), l.Kill(), l.End())
 		}
 		if fast := Wait(duration) - duration; fast < duration/marginShare || fast < minMargin {
-			t.Errorf("%v: the margin is %v", duration, fast)
+			t.Errorf("%v: margin = %v", duration, fast)
 		}
 		if Silence(duration) <= duration/3+Retry(duration) {
-			t.Errorf("%v: a holder is suspected after %v, though it may renew then", duration, Silence(duration))
+			t.Errorf("%v: a holder is suspected after %v, although it may still renew", duration, Silence(duration))
 		}
 	}
 }
@@ -63,8 +63,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The holder is suspected after a silence, not before, and the lease is handed on once it was barred for as long as
-// it may be valid.
+// The holder is suspected after a period of silence, not before. The lease is handed on once it has been barred
+// for as long as it may be valid.
 func TestWatch(t *testing.T) {
 	record := Record{State: Open, Duration: time.Minute}
 	var watch Watch

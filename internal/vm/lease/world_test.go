@@ -9,38 +9,39 @@ import (
 const (
 	maxProcesses = 3
 	maxGranters  = 2
-	// unit is that of ages. A hundred are a tick; a clock that is one percent faster has a hundred and one.
+	// unit is the unit of ages. A tick has a hundred units; on a clock that is one percent faster, it has a
+	// hundred and one.
 	unit = 15 * time.Millisecond
 	tick = 100
 	long = time.Hour
-	// oldest is after which nothing differs any more.
+	// oldest is the age from which differences no longer matter.
 	oldest = -900
 )
 
-// age is an instant on a clock that is at zero. It is small, as there are many worlds.
+// age is an instant on a clock that is at zero. It is a small type because there are many worlds.
 type age int16
 
 func (a age) instant() Instant { return Instant(a) * unit }
 func ageOf(i Instant) age      { return age(i / unit) }
 
-// request is one for a lease, on its way to the controller, or its answer on the way back.
+// request is a request for a lease on its way to the controller, or the response on its way back.
 type request struct {
 	sent    age
 	there   bool
 	granted bool
 }
 
-// process is a hypervisor process, and what is under way from and to it.
+// process is a hypervisor process with the messages to and from it.
 type process struct {
 	alive    bool
-	later    bool // a second process of the Pod
+	later    bool // this is the second process of the Pod
 	state    HolderState
 	sent     age
 	requests [2]request
-	release  bool // on its way to the controller
+	release  bool // a release is on its way to the controller
 }
 
-// holder has what the process does.
+// holder returns the state of the process as a Holder.
 func (p *process) holder() *Holder {
 	return &Holder{state: p.state, lease: Lease{Sent: p.sent.instant(), Duration: MinDuration}}
 }
@@ -49,9 +50,9 @@ func (p *process) take(h *Holder) { p.state, p.sent = h.state, ageOf(h.lease.Sen
 
 // granter is a controller process.
 type granter struct {
-	known, same bool // it has seen the record; in its form of now
+	known, same bool // whether it has seen the record, and in its current form
 	since       age
-	// What an old cache has, where a guard is off.
+	// The content of an old cache, if a guard is off.
 	hadHolder int8
 	hadState  state
 }
@@ -68,26 +69,26 @@ func (g *granter) remember(w *Watch, record Record) {
 	g.known, g.same, g.since = w.known, w.transitions == record.Transitions, ageOf(w.since)
 }
 
-// state is a State.
+// state is a State in a compact form.
 type state int8
 
 var states = []State{Open, Suspected, Revoked, Released}
 
-// world is everything at one point of time. It is comparable.
+// world is the complete state at one point in time. It is comparable.
 type world struct {
 	processes [maxProcesses]process
 	granters  [maxGranters]granter
 	state     state
-	holder    int8 // which process's Pod
-	adopted   bool // its process has asked
-	faults    int8 // crashes
+	holder    int8 // the process whose Pod is the holder
+	adopted   bool // whether that process has asked
+	faults    int8 // the number of crashes
 }
 
 func (w *world) record() Record {
 	return Record{State: states[w.state], Transitions: 1, Duration: MinDuration}
 }
 
-// store stores a record, which may have another number.
+// store stores a record, which may have another number of transitions.
 func (w *world) store(r Record) {
 	for i, each := range states {
 		if each == r.State {
@@ -101,15 +102,15 @@ func (w *world) store(r Record) {
 	}
 }
 
-// rules say what can happen. The guards are normally on.
+// rules define what can happen. All guards are normally on.
 type rules struct {
 	processes, granters int
 	crashes             int8
-	// Clocks run faster by so many percent.
+	// By how many percent clocks are faster.
 	holderRate, granterRate age
-	// single is whether a process has one request under way at a time.
+	// single limits a process to one request at a time.
 	single bool
-	// Guards that are off.
+	// Guards that are switched off.
 	noMargin, noWatchdog, fromReceipt, cachedReads, noBar, sameBar, noWait, noReopen,
 	revokedToo, earlyRelease, noSuspicion bool
 }
@@ -120,7 +121,7 @@ func start(r rules) world {
 	return w
 }
 
-// runs reports whether a guest may run at a process. One that is killed may take until the end of its lease.
+// runs reports whether a guest may run in a process. A guest that is being killed may run until its lease expires.
 func (r rules) runs(p process) bool {
 	return p.alive && p.state == Holding && (r.noWatchdog || p.holder().lease.End() > 0)
 }
@@ -135,7 +136,7 @@ func (r rules) guests(w world) int {
 	return count
 }
 
-// explorer collects what can happen in a world.
+// explorer collects the events that can happen in a world.
 type explorer struct {
 	rules
 	from  world
@@ -178,7 +179,7 @@ func (e *explorer) pass(w *world) {
 	}
 }
 
-// normalize makes worlds equal between which no difference matters.
+// normalize makes worlds equal if they differ only in irrelevant details.
 func (r rules) normalize(w *world) {
 	for i := range w.processes {
 		r.normalizeProcess(w, i)
@@ -186,7 +187,7 @@ func (r rules) normalize(w *world) {
 	for g := range w.granters {
 		known := &w.granters[g]
 		if !known.same && !r.sameBar || w.state == 0 && !r.sameBar {
-			known.known, known.same, known.since = false, false, 0 // the next look begins again
+			known.known, known.same, known.since = false, false, 0 // it starts again when it next looks
 		}
 		if known.since.instant()+Wait(MinDuration) <= 0 {
 			known.since = oldest
@@ -201,7 +202,7 @@ func (r rules) normalizeProcess(w *world, i int) {
 		return
 	}
 	if p.state == Holding && p.holder().lease.End() <= 0 && !r.noWatchdog {
-		p.state = Ended // whatever it does next, it does that first
+		p.state = Ended // whatever it does next, it does this first
 	}
 	if p.state != Holding {
 		p.sent = 0
@@ -215,14 +216,14 @@ func (r rules) normalizeProcess(w *world, i int) {
 	p.sort()
 }
 
-// useless reports whether the answer to a request would change nothing.
+// useless reports whether the response to a request would have no effect.
 func (r rules) useless(p *process, q request) bool {
 	lease := Lease{Sent: q.sent.instant(), Duration: MinDuration}
 	old := p.state == Holding && q.sent <= p.sent || p.state == Ended
 	return !q.there || !r.fromReceipt && (old || lease.Stop() <= 0)
 }
 
-// sort gives the requests an order: which one is where does not matter.
+// sort brings requests into a canonical order, because their positions do not matter.
 func (p *process) sort() {
 	a, b := p.requests[0], p.requests[1]
 	if a.rank() < b.rank() {
@@ -285,10 +286,10 @@ func (p *process) refused() {
 	p.take(holder)
 }
 
-// end of a process, after that of its guest.
+// end terminates a process after its guest has terminated.
 func (p *process) end() { p.alive, p.release = false, !p.later }
 
-// comeBack is a process that the controller or the host creates.
+// comeBack adds a process that the controller or the host creates.
 func (e *explorer) comeBack(i int) {
 	if int(e.from.holder) != i {
 		return
@@ -299,7 +300,7 @@ func (e *explorer) comeBack(i int) {
 	if !e.from.adopted {
 		e.add("start", false, func(w *world) { w.processes[i] = process{alive: true} })
 	}
-	e.add("the release comes", false, func(w *world) { w.takeRelease(i) })
+	e.add("the release arrives", false, func(w *world) { w.takeRelease(i) })
 	e.add("the release is lost", true, func(w *world) { w.processes[i].release = false })
 }
 
@@ -309,7 +310,7 @@ func (w *world) takeRelease(i int) {
 	}
 }
 
-// ask sends another request. The worlds are more than those of a holder that asks at a third only.
+// ask sends another request. This explores more worlds than a holder that asks only after a third of the duration.
 func (e *explorer) ask(i int) {
 	p := e.from.processes[i]
 	if p.state == Ended {
@@ -349,8 +350,8 @@ func (e *explorer) requestEvents(i, j int) {
 	e.add("granted, and again later", true, deliver)
 }
 
-// verdict has a controller answer a request. Reading and answering are one step, since the answer may take
-// any time.
+// verdict makes a controller respond to a request. Reading and responding are a single step, because the response
+// may take any time.
 func (e *explorer) verdict(i, j, g int) {
 	w := e.from
 	holds := int(w.holder) == i && !(w.adopted && w.processes[i].later)
@@ -401,7 +402,7 @@ func (e *explorer) granterEvents(g int) {
 	}
 }
 
-// watch has a controller look at the lease. Whether the Pod seems to be gone is no matter of facts.
+// watch makes a controller look at the lease. Whether the Pod appears to be gone is arbitrary.
 func (e *explorer) watch(g int, gone bool, heard Instant) {
 	known, record := e.from.granters[g], e.from.record()
 	if e.sameBar && known.known && record.State != Open {

@@ -24,7 +24,7 @@ func startSwitch(t *testing.T, socket string) (stop func()) {
 	}
 	info, err := os.Stat(socket)
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket is %v, %v", info, err)
+		t.Errorf("socket = %v, %v", info, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -37,7 +37,7 @@ func startSwitch(t *testing.T, socket string) (stop func()) {
 	}
 }
 
-// sendUntil sends from alice to bob until something arrives.
+// sendUntil sends frames from alice to bob until one arrives.
 func sendUntil(t *testing.T, from *Link, got <-chan []byte) {
 	t.Helper()
 	again := time.NewTicker(10 * time.Millisecond)
@@ -49,7 +49,7 @@ func sendUntil(t *testing.T, from *Link, got <-chan []byte) {
 			return
 		case <-again.C:
 		case <-t.Context().Done():
-			t.Fatal("nothing comes")
+			t.Fatal("no frame arrived")
 		}
 	}
 }

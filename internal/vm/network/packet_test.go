@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The ports of the tests.
+// The ports that the tests use.
 var (
 	alice = Port{VM: "default/alice", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0xa}, IPv4: netip.MustParseAddr("10.77.0.10"), IPv6: netip.MustParseAddr("fd77::a")}
 	bob   = Port{VM: "default/bob", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0xb}, IPv4: netip.MustParseAddr("10.77.0.11"), IPv6: netip.MustParseAddr("fd77::b")}
@@ -52,7 +52,7 @@ func udp(to string, port uint16) []byte {
 	return ip(to, protocolUDP, payload...)
 }
 
-// with returns a copy with other bytes at an offset.
+// with returns a copy of the frame with other bytes at an offset.
 func with(frame []byte, at int, others ...byte) []byte {
 	changed := slices.Clone(frame)
 	copy(changed[at:], others)
@@ -87,10 +87,10 @@ func TestInspect(t *testing.T) {
 		"a multicast over IPv6":               {udp("ff02::1", 7), LinkOnly},
 		"a loopback address":                  {udp("127.0.0.1", 7), LinkOnly},
 		"a link-local address":                {udp("fe80::1", 7), LinkOnly},
-		"a DHCP answer":                       {udp("10.77.0.11", portDHCPClient), LinkOnly},
-		"a DHCPv6 answer":                     {udp("fd77::b", portDHCPv6Client), LinkOnly},
+		"a DHCP response":                     {udp("10.77.0.11", portDHCPClient), LinkOnly},
+		"a DHCPv6 response":                   {udp("fd77::b", portDHCPv6Client), LinkOnly},
 		"a router advertisement":              {ip("fd77::b", protocolICMPv6, 134, 0, 0, 0), LinkOnly},
-		"a neighbour advertisement":           {ip("fd77::b", protocolICMPv6, 136, 0, 0, 0), LinkOnly},
+		"a neighbor advertisement":            {ip("fd77::b", protocolICMPv6, 136, 0, 0, 0), LinkOnly},
 		"a redirect":                          {ip("fd77::b", protocolICMPv6, 137, 0, 0, 0), LinkOnly},
 		"an advertisement in a fragment":      {ip("fd77::b", protocolFragment, protocolICMPv6, 0, 0, 1, 0, 0, 0, 0, 136, 0), LinkOnly},
 		"an advertisement behind an option":   {ip("fd77::b", protocolOptions, protocolICMPv6, 0, 1, 4, 0, 0, 0, 0, 136, 0), Malformed},
@@ -99,8 +99,8 @@ func TestInspect(t *testing.T) {
 		"the last hop":                        {with(udp("10.77.0.11", 7), packet+ttl4, 1), Expired},
 		"the last hop over IPv6":              {with(udp("fd77::b", 7), packet+hops6, 0), Expired},
 		"a VLAN":                              {with(udp("10.77.0.11", 7), etherType, 0x81, 0), Malformed},
-		"more than its length":                {udp("10.77.0.11", 7)[:40], Malformed},
-		"IPv6 that is more than its length":   {udp("fd77::b", 7)[:60], Malformed},
+		"shorter than its length field":       {udp("10.77.0.11", 7)[:40], Malformed},
+		"IPv6 shorter than its length field":  {udp("fd77::b", 7)[:60], Malformed},
 		"a frame that is too long":            {append(udp("10.77.0.11", 7), make([]byte, maxFrame)...), Malformed},
 		"nothing":                             {nil, Malformed},
 		"a header only":                       {udp("10.77.0.11", 7)[:etherHeader], Malformed},
@@ -110,21 +110,21 @@ func TestInspect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			to, got := alice.inspect(test.frame)
 			if got != test.want {
-				t.Errorf("refused with %q, want %q", got, test.want)
+				t.Errorf("refusal = %q, want %q", got, test.want)
 			}
 			if announces := len(test.frame) > 13 && test.frame[13] == 6; got == "" && to.IsValid() == announces {
-				t.Errorf("it goes to %s", to)
+				t.Errorf("destination = %s", to)
 			}
 		})
 	}
 }
 
-// TestPort_WithoutAddress: the port may not send from any address.
+// A port without an address may not send from any address.
 func TestPort_WithoutAddress(t *testing.T) {
 	none := Port{VM: alice.VM, MAC: alice.MAC}
 	for _, frame := range [][]byte{udp("10.77.0.11", 7), udp("fd77::b", 7), with(udp("10.77.0.11", 7), etherHeader+source4, 0, 0, 0, 0)} {
 		if _, got := none.inspect(frame); got != ForeignAddress {
-			t.Errorf("refused with %q", got)
+			t.Errorf("refusal = %q", got)
 		}
 	}
 }
@@ -135,20 +135,20 @@ func TestPacket_Route(t *testing.T) {
 		bob.route(frame)
 		header := frame[etherHeader : etherHeader+header4]
 		if header[ttl4] != 63 || sumOf(header) != 0xffff {
-			t.Errorf("to %s: TTL %d, the sum over the header is %x", to, header[ttl4], sumOf(header))
+			t.Errorf("to %s: TTL = %d, checksum over the header = %x", to, header[ttl4], sumOf(header))
 		}
 		if !slices.Equal(frame[:etherType], slices.Concat(bob.MAC, gatewayMAC)) {
-			t.Errorf("from and to %x", frame[:etherType])
+			t.Errorf("Ethernet addresses = %x", frame[:etherType])
 		}
 	}
 	frame := udp("fd77::b", 7)
 	bob.route(frame)
 	if hops := frame[etherHeader+hops6]; hops != 63 {
-		t.Errorf("hop limit %d", hops)
+		t.Errorf("hop limit = %d", hops)
 	}
 }
 
-// FuzzInspect: any frame can be inspected, and an allowed one has alice's addresses.
+// FuzzInspect checks that any frame can be inspected and that an allowed frame has alice's addresses.
 func FuzzInspect(f *testing.F) {
 	f.Add(udp("10.77.0.11", 7))
 	f.Add(udp("fd77::b", 7))
@@ -160,7 +160,7 @@ func FuzzInspect(f *testing.F) {
 			return
 		}
 		if !slices.Equal(frame[etherSource:etherType], alice.MAC) {
-			t.Errorf("allowed another MAC: %x", frame)
+			t.Errorf("allowed another MAC address: %x", frame)
 		}
 		if !to.IsValid() {
 			return

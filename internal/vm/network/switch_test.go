@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// plug connects a port. In the test's bubble it returns when everything has settled.
+// plug connects a port. In a synctest bubble, it returns when all goroutines are idle.
 func plug(t *testing.T, s *Switch, port Port) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -39,7 +39,7 @@ func send(t *testing.T, conn net.Conn, content []byte) {
 	synctest.Wait()
 }
 
-// gets reads a frame, or returns nil if none arrives.
+// gets reads a frame, or returns nil if no frame arrives.
 func gets(t *testing.T, conn net.Conn) []byte {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
@@ -77,17 +77,17 @@ func TestSwitch_GuestsReachEachOther(t *testing.T) {
 		}
 		for _, reason := range []Refusal{NoGuest, ForeignMAC, ForeignAddress, Malformed} {
 			if got := refusals(s, alice, reason); got != 1 {
-				t.Errorf("%d refused as %s, want 1", got, reason)
+				t.Errorf("%d frames refused as %s, want 1", got, reason)
 			}
 		}
 		send(t, a, udp("10.77.0.11", 7)) // the port still works
 		if gets(t, b) == nil {
-			t.Error("nothing came after refused frames")
+			t.Error("no frame arrived after refused frames")
 		}
 	})
 }
 
-// TestSwitch_AddressBelongsToOneVM: another VM does not get it, before or after it was used.
+// Another VM does not get the address, neither before nor after it was used.
 func TestSwitch_AddressBelongsToOneVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet()
@@ -100,20 +100,20 @@ func TestSwitch_AddressBelongsToOneVM(t *testing.T) {
 		plug(t, s, thief)
 		send(t, a, udp("10.77.0.11", 7))
 		if gets(t, b) == nil {
-			t.Error("the packet did not come to its guest")
+			t.Error("the packet did not reach its guest")
 		}
 		b.Close()
 		synctest.Wait()
-		stolen := plug(t, s, thief) // it is free now
+		stolen := plug(t, s, thief) // the address is free now
 		send(t, a, udp("10.77.0.11", 7))
 		if gets(t, stolen) == nil {
-			t.Error("the address of a VM that is gone is not free")
+			t.Error("the address of a removed VM is not free")
 		}
 	})
 }
 
-// TestSwitch_SpoofedFramesAreDropped: no other guest gets a frame that would make it send its packets to the wrong place, and a
-// guest that tries that keeps its own place.
+// No other guest receives a frame that would make it send its packets to the wrong place. A guest that tries this
+// keeps its own connectivity.
 func TestSwitch_SpoofedFramesAreDropped(t *testing.T) {
 	advertisement := func(kind byte) []byte { return ip("fd77::b", protocolICMPv6, kind, 0, 0, 0) }
 	toAll := func(frame []byte) []byte { return with(frame, 0, 0x33, 0x33, 0, 0, 0, 1) }
@@ -126,11 +126,11 @@ func TestSwitch_SpoofedFramesAreDropped(t *testing.T) {
 		"ARP: the gateway's address is mine": {arp(alice.MAC, gateway), ForeignAddress},
 		"ARP: my address is at bob":          {arp(bob.MAC, alice.IPv4), ForeignMAC},
 		"DHCP: this is your address":         {udp("10.77.0.11", portDHCPClient), LinkOnly},
-		"DHCP: to everybody":                 {with(udp("255.255.255.255", portDHCPClient), 0, 255, 255, 255, 255, 255, 255), LinkOnly},
+		"DHCP: broadcast":                    {with(udp("255.255.255.255", portDHCPClient), 0, 255, 255, 255, 255, 255, 255), LinkOnly},
 		"DHCPv6: this is your address":       {udp("fd77::b", portDHCPv6Client), LinkOnly},
 		"I am a router":                      {advertisement(134), LinkOnly},
-		"I am a router, to everybody":        {toAll(with(advertisement(134), etherHeader+destination6, netip.MustParseAddr("ff02::1").AsSlice()...)), LinkOnly},
-		"I am your neighbour":                {advertisement(136), LinkOnly},
+		"I am a router, multicast":           {toAll(with(advertisement(134), etherHeader+destination6, netip.MustParseAddr("ff02::1").AsSlice()...)), LinkOnly},
+		"I am your neighbor":                 {advertisement(136), LinkOnly},
 		"go by another way":                  {advertisement(137), LinkOnly},
 		"I am bob":                           {with(udp("10.77.0.11", 7), etherHeader+source4, bob.IPv4.AsSlice()...), ForeignAddress},
 	} {
@@ -147,62 +147,62 @@ func TestSwitch_SpoofedFramesAreDropped(t *testing.T) {
 				}
 				send(t, a, udp("10.77.0.11", 7))
 				if gets(t, b) == nil {
-					t.Error("bob gets nothing any more")
+					t.Error("bob no longer gets frames")
 				}
 			})
 		})
 	}
 }
 
-// TestSwitch_GuestMoves: packets go to where a guest was last seen, from its announcement on.
+// Packets go to where a guest was last seen. An announcement is sufficient.
 func TestSwitch_GuestMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet()
 		from, b := plug(t, s, alice), plug(t, s, bob)
 		to := plug(t, s, alice)
-		answer := func() []byte {
+		response := func() []byte {
 			frame := udp("10.77.0.10", 7)
 			copy(frame[etherSource:], bob.MAC)
 			copy(frame[etherHeader+source4:], bob.IPv4.AsSlice())
 			return frame
 		}
-		send(t, b, answer())
+		send(t, b, response())
 		if gets(t, from) == nil {
-			t.Error("a guest that has not moved yet gets nothing")
+			t.Error("a guest that has not moved yet gets no frames")
 		}
 		send(t, to, arp(alice.MAC, alice.IPv4))
-		send(t, b, answer())
+		send(t, b, response())
 		if gets(t, to) == nil {
-			t.Error("a guest that has moved gets nothing")
+			t.Error("a guest that has moved gets no frames")
 		}
-		to.Close() // and back, when the migration has failed
+		to.Close() // the migration has failed, so the guest returns
 		synctest.Wait()
-		send(t, b, answer())
+		send(t, b, response())
 		if gets(t, from) == nil {
-			t.Error("a guest whose migration failed gets nothing")
+			t.Error("a guest whose migration failed gets no frames")
 		}
 	})
 }
 
-// TestAFlood: a guest that accepts no frames does not affect the others, and the log about it is limited.
+// A guest that does not accept frames does not affect the others, and the log about it is limited.
 func TestAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := NewSwitch(slog.New(slog.NewTextHandler(&log, nil)))
 		carol := Port{VM: "default/carol", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0xc}, IPv4: alice.IPv4.Next().Next()}
 		a := plug(t, s, alice)
-		plug(t, s, bob) // reads nothing
+		plug(t, s, bob) // never reads
 		c := plug(t, s, carol)
 		for range 3 * maxQueued {
 			send(t, a, udp("10.77.0.11", 7))
 			send(t, a, with(udp("10.77.0.11", 7), etherSource, bob.MAC...))
 		}
 		if got := refusals(s, alice, QueueFull); got < maxQueued || got >= 3*maxQueued {
-			t.Errorf("%d were dropped", got)
+			t.Errorf("%d frames were dropped", got)
 		}
 		send(t, a, udp("10.77.0.12", 7))
 		if gets(t, c) == nil {
-			t.Error("another guest gets nothing")
+			t.Error("another guest gets no frames")
 		}
 		if lines := strings.Count(log.String(), "\n"); lines != 1 {
 			t.Errorf("%d lines were logged:\n%s", lines, &log)
@@ -215,7 +215,7 @@ func TestAFlood(t *testing.T) {
 	})
 }
 
-// TestSwitch_InvalidPortIsClosed: a connection that does not send a valid port is closed.
+// A connection that does not send a valid port is closed.
 func TestSwitch_InvalidPortIsClosed(t *testing.T) {
 	for name, hello := range map[string]string{
 		"no JSON": "hello", "no VM": `{"mac":"AgAAAAAK"}`, "no MAC": `{"vm":"a/b"}`,
@@ -233,7 +233,7 @@ func TestSwitch_InvalidPortIsClosed(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := <-ended; err == nil {
-					t.Error("it was accepted")
+					t.Error("the port was accepted")
 				}
 			})
 		})
@@ -242,13 +242,13 @@ func TestSwitch_InvalidPortIsClosed(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer ours.Close()
 		if err := quiet().serve(t.Context(), theirs); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "timeout") {
-			t.Errorf("who says nothing: %v", err)
+			t.Errorf("a client that sends nothing: error = %v", err)
 		}
 	})
 }
 
-// TestLink_Join: guests reach each other through links, also after the switch was restarted, and in a directory with a
-// long path.
+// Guests reach each other through links, also after a restart of the switch, and if the path of the directory is
+// long.
 func TestLink_Join(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -281,10 +281,10 @@ func TestLink_Join(t *testing.T) {
 	cancel()
 	<-a.Done()
 	<-b.Done()
-	a.Send(udp("10.77.0.11", 7)) // nobody takes it
+	a.Send(udp("10.77.0.11", 7)) // no one receives it
 }
 
-// TestLink_EndsWithGuest: the link ends with its guest.
+// The link terminates with its guest.
 func TestLink_EndsWithGuest(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "switch.sock")
 	defer startSwitch(t, socket)()
@@ -298,13 +298,13 @@ func TestLink_EndsWithGuest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer := udp("10.77.0.10", 7)
-	copy(answer[etherSource:], bob.MAC)
-	copy(answer[etherHeader+source4:], bob.IPv4.AsSlice())
+	response := udp("10.77.0.10", 7)
+	copy(response[etherSource:], bob.MAC)
+	copy(response[etherHeader+source4:], bob.IPv4.AsSlice())
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {
-		b.Send(bytes.Clone(answer))
+		b.Send(bytes.Clone(response))
 		select {
 		case <-a.Done():
 			return

@@ -80,7 +80,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// start runs a machine, with the guest stopped, until the test ends.
+// start runs a machine, with the guest stopped, until the test completes.
 func start(t *testing.T, config Config) *Process {
 	t.Helper()
 	return startWith(t, requireQEMU(t), config)

@@ -21,7 +21,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// with returns a file of zeros with texts at offsets.
+// with returns a file of zeros, with texts at the given offsets.
 func with(at map[int]string) []byte {
 	content := make([]byte, 16<<10)
 	for offset, text := range at {
@@ -56,28 +56,28 @@ func TestArchitecture_OfKernel(t *testing.T) {
 		file []byte
 		want string
 	}{
-		"bzImage":                     {with(map[int]string{0x1fe: "\x55\xaa", 0x202: "HdrS"}), X86_64},
-		"Image of arm64":              {image64, ARM64},
-		"Image of arm64, gzip":        {zipped(t, image64), ARM64},
-		"Image of riscv":              {with(map[int]string{0x30: "RISCV", 0x38: "RSC\x05"}), RISCV},
-		"zImage of arm":               {with(map[int]string{0x24: "\x18\x28\x6f\x01"}), ARM},
-		"vmlinux":                     {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_X86_64), X86_64},
-		"vmlinux of 32 bits":          {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_386), X86},
-		"vmlinux of arm64":            {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_AARCH64), ARM64},
-		"vmlinux of s390":             {elfFile(binary.BigEndian, elf.ELFDATA2MSB, elf.EM_S390), "s390"},
-		"vmlinux of nothing":          {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_NONE), Unknown},
-		"vmlinux of a number":         {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, 0xfff0), Unknown},
-		"ELF that ends":               {[]byte(elf.ELFMAG + "\x02\x01\x01"), Unknown},
-		"EFI program of arm64":        {peFile(0x40, "\x64\xaa"), ARM64},
-		"EFI program of loong64":      {peFile(0x80, "\x64\x62"), Loong64},
-		"EFI program of x86_64":       {peFile(0x40, "\x64\x86"), X86_64},
-		"EFI program, header outside": {peFile(16<<10-4, ""), Unknown},
-		"EFI program, unknown":        {peFile(0x40, "\x11\x11"), Unknown},
-		"bzImage that is one of EFI":  {with(map[int]string{0: "MZ", 0x3c: "\x40\x00\x00\x00", 0x40: "PE\x00\x00\x64\x86", 0x202: "HdrS"}), X86_64},
-		"something else":              {bytes.Repeat([]byte("multiboot"), 1000), Unknown},
-		"gzip of something else":      {zipped(t, []byte("hello")), Unknown},
-		"gzip that ends":              {zipped(t, image64)[:11], Unknown},
-		"empty":                       {nil, Unknown},
+		"bzImage":                        {with(map[int]string{0x1fe: "\x55\xaa", 0x202: "HdrS"}), X86_64},
+		"Image for arm64":                {image64, ARM64},
+		"Image for arm64, gzip":          {zipped(t, image64), ARM64},
+		"Image for riscv":                {with(map[int]string{0x30: "RISCV", 0x38: "RSC\x05"}), RISCV},
+		"zImage for arm":                 {with(map[int]string{0x24: "\x18\x28\x6f\x01"}), ARM},
+		"vmlinux":                        {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_X86_64), X86_64},
+		"vmlinux of 32 bits":             {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_386), X86},
+		"vmlinux for arm64":              {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_AARCH64), ARM64},
+		"vmlinux for s390":               {elfFile(binary.BigEndian, elf.ELFDATA2MSB, elf.EM_S390), "s390"},
+		"vmlinux without a machine":      {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, elf.EM_NONE), Unknown},
+		"vmlinux for an unknown machine": {elfFile(binary.LittleEndian, elf.ELFDATA2LSB, 0xfff0), Unknown},
+		"truncated ELF":                  {[]byte(elf.ELFMAG + "\x02\x01\x01"), Unknown},
+		"EFI program for arm64":          {peFile(0x40, "\x64\xaa"), ARM64},
+		"EFI program for loong64":        {peFile(0x80, "\x64\x62"), Loong64},
+		"EFI program for x86_64":         {peFile(0x40, "\x64\x86"), X86_64},
+		"EFI program, header outside":    {peFile(16<<10-4, ""), Unknown},
+		"EFI program, unknown":           {peFile(0x40, "\x11\x11"), Unknown},
+		"bzImage that is an EFI program": {with(map[int]string{0: "MZ", 0x3c: "\x40\x00\x00\x00", 0x40: "PE\x00\x00\x64\x86", 0x202: "HdrS"}), X86_64},
+		"something else":                 {bytes.Repeat([]byte("multiboot"), 1000), Unknown},
+		"gzip of something else":         {zipped(t, []byte("hello")), Unknown},
+		"truncated gzip":                 {zipped(t, image64)[:11], Unknown},
+		"empty":                          {nil, Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := OfKernel(bytes.NewReader(test.file)); got != test.want {
@@ -87,7 +87,7 @@ func TestArchitecture_OfKernel(t *testing.T) {
 	}
 }
 
-// gptDisk has partitions of types, as another library writes them.
+// gptDisk returns a disk with partitions of the given types, written by another library.
 func gptDisk(t testing.TB, types ...gpt.Type) []byte {
 	t.Helper()
 	const size, partition = 4 << 20, 512 << 10
@@ -127,12 +127,12 @@ func TestArchitecture_OfDisk(t *testing.T) {
 		"x86_64":                         {gptDisk(t, gpt.LinuxRootX86_64, gpt.BIOSBoot, efi), X86_64},
 		"arm64 and x86_64":               {gptDisk(t, gpt.LinuxRootArm64, gpt.LinuxRootX86_64), Unknown},
 		"arm64, but with a boot program": {patched(arm64, 0, "\xeb\x63\x90"), Unknown},
-		"the type does not tell":         {gptDisk(t, gpt.LinuxFilesystem, efi), Unknown},
+		"type without an architecture":   {gptDisk(t, gpt.LinuxFilesystem, efi), Unknown},
 		"no table":                       {make([]byte, 4<<20), Unknown},
-		"a table elsewhere":              {patched(arm64, sector+atEntries, "\xff\xff\xff\xff\xff\xff\xff\xff"), Unknown},
-		"a table without end":            {patched(arm64, sector+atEntryCount, "\xff\xff\xff\xff"), Unknown},
-		"other entries":                  {patched(arm64, sector+atEntrySize, "\x00\x00\x00\x00"), Unknown},
-		"a disk that ends":               {arm64[:1200], Unknown},
+		"table at another position":      {patched(arm64, sector+atEntries, "\xff\xff\xff\xff\xff\xff\xff\xff"), Unknown},
+		"table without end":              {patched(arm64, sector+atEntryCount, "\xff\xff\xff\xff"), Unknown},
+		"entries of another size":        {patched(arm64, sector+atEntrySize, "\x00\x00\x00\x00"), Unknown},
+		"truncated disk":                 {arm64[:1200], Unknown},
 		"an empty disk":                  {nil, Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestArchitecture_OfDisk(t *testing.T) {
 	}
 }
 
-// Any downloaded content is inspected: that must neither panic nor use much memory.
+// FuzzContent checks that no content causes a panic or uses much memory. Every download is inspected.
 func FuzzContent(f *testing.F) {
 	f.Add(peFile(0x40, "\x64\xaa"))
 	f.Add(gptDisk(f, gpt.LinuxRootArm64)[:34*sector])

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 )
 
-// TestDialer_Dial: a Dialer reaches another port of the switch. Here that is also a Dialer, which refuses a connection to a
-// port on which nothing listens. That takes a packet in each direction.
+// A Dialer reaches another port of the switch, which in this test is also a Dialer. It refuses a connection to a
+// port on which nothing listens. That takes one packet in each direction.
 func TestDialer_Dial(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	socket := filepath.Join(t.TempDir(), "switch")
@@ -47,10 +47,10 @@ func TestDialer_Dial(t *testing.T) {
 	conn, err := dialers[0].Dial(limit, netip.MustParseAddrPort("10.77.0.5:10250"))
 	if err == nil {
 		conn.Close()
-		t.Fatal("something listens")
+		t.Fatal("connected, want a refused connection")
 	}
 	if limit.Err() != nil {
-		t.Fatal("no answer came")
+		t.Fatal("got no response")
 	}
 	t.Log(err)
 }

@@ -10,7 +10,7 @@ import (
 
 var guests = netip.MustParsePrefix("10.77.0.0/16")
 
-// TestNetwork_Unusable covers sizes that QEMU and the allocation of addresses do not support.
+// The rejected sizes are those that QEMU or the allocation of addresses does not support.
 func TestNetwork_Unusable(t *testing.T) {
 	for network, want := range map[string]string{
 		"10.77.0.0/16": "", "10.0.0.0/8": "", "192.168.7.0/24": "", "192.168.7.32/27": "", "fd77::/64": "",
@@ -30,7 +30,7 @@ func TestNetwork_Unusable(t *testing.T) {
 		}
 	}
 	if Unusable(netip.Prefix{}) == "" {
-		t.Error("nothing is a network")
+		t.Error("accepted the zero prefix as a network")
 	}
 }
 
@@ -39,8 +39,8 @@ func TestNetwork_Overlapping(t *testing.T) {
 		networks map[string]string
 		want     string
 	}{
-		"nothing":           {map[string]string{"192.0.2.0/24": "eth0", "10.78.0.0/16": "eth1", "fd77::/64": "eth0"}, ""},
-		"the way to others": {map[string]string{"0.0.0.0/0": "eth0", "0.0.0.0/1": "tun0", "::/0": "eth0"}, ""},
+		"nothing":        {map[string]string{"192.0.2.0/24": "eth0", "10.78.0.0/16": "eth1", "fd77::/64": "eth0"}, ""},
+		"default routes": {map[string]string{"0.0.0.0/0": "eth0", "0.0.0.0/1": "tun0", "::/0": "eth0"}, ""},
 		"a larger network": {
 			map[string]string{"10.0.0.0/8": "tun0"},
 			"10.77.0.0/16 overlaps 10.0.0.0/8, a route of this host (tun0): guests cannot reach hosts whose addresses are in both",
@@ -66,21 +66,21 @@ func TestNetwork_Overlapping(t *testing.T) {
 	}
 }
 
-// Every host has its loopback.
+// Every host has a loopback interface.
 func TestNetwork_OfThisHost(t *testing.T) {
-	said, err := Hidden(netip.MustParsePrefix("127.0.0.0/16"))
-	if err != nil || !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.0/8, a network of this host") && !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.") {
-		t.Errorf("got %q, %v", said, err)
+	sentence, err := Hidden(netip.MustParsePrefix("127.0.0.0/16"))
+	if err != nil || !strings.HasPrefix(sentence, "127.0.0.0/16 overlaps 127.0.0.0/8, a network of this host") && !strings.HasPrefix(sentence, "127.0.0.0/16 overlaps 127.0.0.") {
+		t.Errorf("got %q, %v", sentence, err)
 	}
-	if said, err := Taken(netip.MustParsePrefix("127.0.0.0/16")); err != nil || !strings.HasPrefix(said, "127.0.0.0/16 overlaps 127.0.0.") {
-		t.Errorf("of its own: %q, %v", said, err)
+	if sentence, err := Taken(netip.MustParsePrefix("127.0.0.0/16")); err != nil || !strings.HasPrefix(sentence, "127.0.0.0/16 overlaps 127.0.0.") {
+		t.Errorf("Taken() = %q, %v", sentence, err)
 	}
 	// An address for documentation (RFC 5737), which no host has.
-	if said, err := Taken(netip.MustParsePrefix("203.0.113.0/24")); said != "" || err != nil {
-		t.Errorf("of its own: %q, %v", said, err)
+	if sentence, err := Taken(netip.MustParsePrefix("203.0.113.0/24")); sentence != "" || err != nil {
+		t.Errorf("Taken() = %q, %v", sentence, err)
 	}
-	if said, err := Hidden(netip.MustParsePrefix("203.0.113.0/24")); said != "" || err != nil {
-		t.Errorf("got %q, %v", said, err)
+	if sentence, err := Hidden(netip.MustParsePrefix("203.0.113.0/24")); sentence != "" || err != nil {
+		t.Errorf("got %q, %v", sentence, err)
 	}
 }
 

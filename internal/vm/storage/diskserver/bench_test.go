@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The cost of a session: qemu-img bench, with the disk in a file, and through TLS on loopback.
+// The cost of a session, measured with qemu-img bench: the disk in a file, and through TLS on loopback.
 func BenchmarkSession(b *testing.B) {
 	s := newInstallation(b).serve(newDisk(b, nil))
 	s.open(7, first)

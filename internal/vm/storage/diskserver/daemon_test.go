@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Otherwise each call of Open would wait forever for a daemon that hangs while it starts.
+// Otherwise, each call of Open would wait forever for a daemon that hangs during its start.
 func TestDaemonThatDoesNotStartIsKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -18,7 +18,7 @@ func TestDaemonThatDoesNotStartIsKilled(t *testing.T) {
 		time.Sleep(startLimit - time.Nanosecond)
 		select {
 		case <-killed:
-			t.Error("it is killed before its time")
+			t.Error("the daemon was killed too early")
 		default:
 		}
 		time.Sleep(time.Nanosecond)
@@ -26,11 +26,11 @@ func TestDaemonThatDoesNotStartIsKilled(t *testing.T) {
 		select {
 		case <-killed:
 		default:
-			t.Error("it lives on")
+			t.Error("the daemon is still running")
 		}
 		select {
 		case <-d.ready:
-			t.Error("it is ready")
+			t.Error("the daemon is ready")
 		default:
 		}
 	})

@@ -10,13 +10,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// Where the guests with the letters a and b write, in bytes of their disk.
+// The regions of the disk to which the guests with the letters a and b write, in bytes.
 const (
 	regionBytes = 2048 * 512
 	regionA     = 1 << 20
 )
 
-// bootSector returns a guest of package hypervisor.
+// bootSector returns the boot sector of a guest from package hypervisor.
 func bootSector(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "hypervisor", "testdata", name+".img"))
@@ -24,7 +24,7 @@ func bootSector(t *testing.T, name string) []byte {
 	return content
 }
 
-// region returns the part of the disk where a guest writes.
+// region returns the region of the disk to which a guest writes.
 func region(t *testing.T, path string, at int64) []byte {
 	t.Helper()
 	file, err := os.Open(path)
@@ -36,42 +36,43 @@ func region(t *testing.T, path string, at int64) []byte {
 	return content
 }
 
-// All processes of a hypervisor are stopped, as in a frozen container, while its guest writes. Its token is revoked,
-// and another hypervisor starts. When the first one continues, none of its writes arrives, and its guest stops.
+// All processes of a hypervisor are paused while its guest writes, as in a frozen container. Its token is revoked,
+// and another hypervisor starts. When the first hypervisor continues, none of its writes arrives, and its guest
+// stops.
 func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}
-	t.Attr("fault", "on a disk that a disk server serves: all processes of a hypervisor are stopped at once, QEMU too, and go on when another one runs the guest with the next fencing token")
+	t.Attr("fault", "disk server: all processes of a hypervisor, including QEMU, are paused, and continue when another hypervisor runs the guest with the next fencing token")
 	s := newInstallation(t).serve(newDisk(t, bootSector(t, "twin")))
 	s.open(7, first)
 	old := startHolder(t, holding{Files: s.files(peer(first)), Pod: first, To: s.at, Token: 7})
-	old.tell("a")
+	old.send("a")
 	old.counts(100)
 
 	old.signal(syscall.SIGSTOP)
 	must(t, s.volume().Revoke(bounded(t), 7))
 	before := region(t, s.disk, regionA)
 	if bytes.Equal(before, make([]byte, regionBytes)) {
-		t.Fatal("the first guest has written nothing")
+		t.Fatal("the first guest has not written anything")
 	}
 	s.open(8, second)
 	next := startHolder(t, holding{Files: s.files(peer(second)), Pod: second, To: s.at, Token: 8})
-	next.tell("b")
+	next.send("b")
 	next.counts(100)
 
 	old.signal(syscall.SIGCONT)
 	for range 3 {
 		old.stopsForRevocation()
-		old.tell(continueGuest) // a hypervisor continues a guest whose storage failed
+		old.send(continueGuest) // a hypervisor continues a guest whose storage failed
 	}
 	next.counts(100)
 	if !bytes.Equal(before, region(t, s.disk, regionA)) {
 		t.Error("writes of the revoked token have arrived")
 	}
 	if failure := next.failure(); failure != "" {
-		t.Errorf("the second guest was disturbed: %s", failure)
+		t.Errorf("the second guest failed: %s", failure)
 	}
-	t.Attr("outcome", "none of its writes arrives; its guest is stopped, and cannot be continued; the other one is not disturbed")
+	t.Attr("outcome", "none of its writes arrives; its guest is stopped and cannot be continued; the other guest is not affected")
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 )
 
-// waitTimeout limits every wait. It only matters when the test fails.
+// waitTimeout limits every wait. It is reached only if the test fails.
 const waitTimeout = 5 * time.Minute
 
 // The Pods of one virtual machine.
@@ -72,7 +72,7 @@ func newInstallation(t testing.TB) *installation {
 	return &installation{t, authority, t.TempDir()}
 }
 
-// files are the files of an identity.
+// files returns the files of an identity.
 func (i *installation) files(of identity.Peer) identity.Files {
 	i.t.Helper()
 	key, err := ca.NewKey()
@@ -104,7 +104,7 @@ func (i *installation) credentials(of identity.Peer) *identity.Credentials {
 	return identity.FromFiles(i.files(of), of, nil, nil)
 }
 
-// site is a disk server of one VM, on the network.
+// site is a disk server of one VM on the network.
 type site struct {
 	*installation
 	*diskserver.Server
@@ -114,7 +114,7 @@ type site struct {
 	stop    func()
 }
 
-// newDisk creates a disk of 8 MiB that begins with content.
+// newDisk creates a disk of 8 MiB that starts with the content.
 func newDisk(t testing.TB, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.img")
@@ -123,7 +123,7 @@ func newDisk(t testing.TB, content []byte) string {
 	return path
 }
 
-// serve serves a disk until the test ends, or stop is called.
+// serve serves a disk until the test completes or stop is called.
 func (i *installation) serve(path string, more ...diskserver.Disk) *site {
 	i.t.Helper()
 	return i.serveAt(listen(i.t, "127.0.0.1:0"), path, more...)
@@ -173,7 +173,7 @@ func listen(t testing.TB, address string) net.Listener {
 	return listener
 }
 
-// as returns the server's volume for a party.
+// as returns the server's volume with the identity of a peer.
 func (s *site) as(of identity.Peer) storage.Volume {
 	s.t.Helper()
 	conn, err := s.credentials(of).Dial(s.control, peer(serverPod))
@@ -182,10 +182,10 @@ func (s *site) as(of identity.Peer) storage.Volume {
 	return storage.At(conn)
 }
 
-// volume returns the controller's volume.
+// volume returns the server's volume with the identity of the controller.
 func (s *site) volume() storage.Volume { return s.as(identity.Controller()) }
 
-// open opens the disks, as the controller.
+// open opens the disks as the controller.
 func (s *site) open(token storage.Token, pod string) {
 	s.t.Helper()
 	at, err := s.volume().Open(bounded(s.t), token, pod)

@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 )
 
-// holderVariable makes the test's executable a process that holds a token, with QEMU as its child. The variable
-// describes it.
+// holderVariable makes the test's executable a process that holds a token and has QEMU as its child. The value of
+// the variable describes the process.
 const holderVariable = "TEST_DISKS_HOLDER"
 
 func TestMain(m *testing.M) {
@@ -47,18 +47,18 @@ type holding struct {
 	Run   string
 }
 
-// What a holder prints in addition to its guest's output.
+// Lines that a holder prints in addition to its guest's output.
 const (
-	saysPID     = "QEMU: "
-	saysState   = "state: "
-	saysRefused = "refused: "
-	saysRevoked = saysRefused + "revoked"
+	pidPrefix     = "QEMU: "
+	statePrefix   = "state: "
+	refusedPrefix = "refused: "
+	revokedLine   = refusedPrefix + "revoked"
 )
 
-// continueGuest is the line that makes a holder continue its guest. All other lines go to the guest.
+// continueGuest is a line that makes a holder continue its guest. All other lines are sent to the guest.
 const continueGuest = "cont"
 
-// hold runs a guest from a served disk, until QEMU exits.
+// hold runs a guest from a served disk until QEMU exits.
 func hold(text string) error {
 	var h holding
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
@@ -77,7 +77,7 @@ func hold(text string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s%d\n", saysPID, machine.PID())
+	fmt.Printf("%s%d\n", pidPrefix, machine.PID())
 	client := machine.Console().Attach()
 	go relay(machine, client)
 	go obey(machine, client)
@@ -90,7 +90,7 @@ func hold(text string) error {
 			return nil
 		case <-machine.Changed():
 			if state, err := machine.State(context.Background()); err == nil {
-				fmt.Printf("%s%s\n", saysState, state.Status)
+				fmt.Printf("%s%s\n", statePrefix, state.Status)
 			}
 		}
 	}
@@ -101,15 +101,15 @@ func (h holding) carrier() session.Carrier {
 	return session.Carrier{
 		To: h.To, Token: h.Token, Connect: siblings.Connect, Refused: func(err error) {
 			if errors.Is(err, storage.ErrRevoked) {
-				fmt.Println(saysRevoked)
+				fmt.Println(revokedLine)
 				return
 			}
-			fmt.Println(saysRefused + err.Error())
+			fmt.Println(refusedPrefix + err.Error())
 		},
 	}
 }
 
-// relay prints the guest's output in whole lines.
+// relay prints the guest's output line by line.
 func relay(_ *qemu.Process, client *console.Client) {
 	var rest string
 	for {
@@ -134,16 +134,16 @@ func obey(machine *qemu.Process, client *console.Client) {
 	}
 }
 
-// holder is such a process.
+// holder is a process that holds a token.
 type holder struct {
 	t       *testing.T
 	process *exec.Cmd
-	tell    func(string)
-	said    <-chan string
+	send    func(string)
+	lines   <-chan string
 	qemu    int
 }
 
-// startHolder starts a process that runs the guest, until the test ends.
+// startHolder starts a process that runs the guest until the test completes.
 func startHolder(t *testing.T, h holding) *holder {
 	t.Helper()
 	if _, err := exec.LookPath(qemu.DefaultProgram); err != nil {
@@ -160,45 +160,45 @@ func startHolder(t *testing.T, h holding) *holder {
 	must(t, err)
 	must(t, command.Start())
 	t.Cleanup(func() {
-		_ = command.Process.Kill() // QEMU dies with it
+		_ = command.Process.Kill() // QEMU is killed with it
 		_ = command.Wait()
 	})
-	said := make(chan string, 1<<20) // more than it says in a test
+	lines := make(chan string, 1<<20) // more lines than in any test
 	go func() {
-		defer close(said)
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			said <- lines.Text()
+		defer close(lines)
+		for scanner := bufio.NewScanner(output); scanner.Scan(); {
+			lines <- scanner.Text()
 		}
 	}()
-	started := &holder{t: t, process: command, said: said, tell: func(line string) { _, err := fmt.Fprintln(input, line); must(t, err) }}
-	started.qemu, err = strconv.Atoi(strings.TrimPrefix(started.until(saysPID), saysPID))
+	started := &holder{t: t, process: command, lines: lines, send: func(line string) { _, err := fmt.Fprintln(input, line); must(t, err) }}
+	started.qemu, err = strconv.Atoi(strings.TrimPrefix(started.until(pidPrefix), pidPrefix))
 	must(t, err)
 	started.until("boot")
 	return started
 }
 
-// until returns the next line with one of the prefixes.
-func (h *holder) until(beginnings ...string) string {
+// until returns the next line that has one of the prefixes.
+func (h *holder) until(prefixes ...string) string {
 	h.t.Helper()
 	late := time.After(waitTimeout)
 	for {
 		select {
-		case line, ok := <-h.said:
+		case line, ok := <-h.lines:
 			if !ok {
-				h.t.Fatalf("the holder ended before it said any of %q", beginnings)
+				h.t.Fatalf("the holder exited before it printed any of %q", prefixes)
 			}
-			for _, beginning := range beginnings {
+			for _, beginning := range prefixes {
 				if strings.HasPrefix(line, beginning) {
 					return line
 				}
 			}
 		case <-late:
-			h.t.Fatalf("the holder does not say any of %q", beginnings)
+			h.t.Fatalf("the holder did not print any of %q", prefixes)
 		}
 	}
 }
 
-// counts waits until the guest has written so many more numbers.
+// counts waits until the guest has written the given number of further numbers.
 func (h *holder) counts(more int) {
 	h.t.Helper()
 	for range more {
@@ -207,18 +207,18 @@ func (h *holder) counts(more int) {
 }
 
 // stopsForRevocation waits until the guest has stopped because its token is revoked. It fails if the guest keeps
-// writing; some of its output may have been in transit.
+// writing. Some of the output may have been in transit.
 func (h *holder) stopsForRevocation() {
 	h.t.Helper()
-	wanted := map[string]bool{saysRevoked: true, saysState + string(qemu.StorageFailed): true}
-	for written := 0; len(wanted) > 0; {
-		line := h.until("aaaa", saysRefused, saysState)
-		delete(wanted, line)
+	expected := map[string]bool{revokedLine: true, statePrefix + string(qemu.StorageFailed): true}
+	for written := 0; len(expected) > 0; {
+		line := h.until("aaaa", refusedPrefix, statePrefix)
+		delete(expected, line)
 		if strings.HasPrefix(line, "aaaa") {
 			written++
 		}
 		if written > 1024 {
-			h.t.Fatal("the guest of the revoked token writes on")
+			h.t.Fatal("the guest of the revoked token keeps writing")
 		}
 	}
 }
@@ -227,8 +227,8 @@ func (h *holder) stopsForRevocation() {
 func (h *holder) failure() string {
 	for {
 		select {
-		case line := <-h.said:
-			if strings.HasPrefix(line, saysRefused) || line == saysState+string(qemu.StorageFailed) {
+		case line := <-h.lines:
+			if strings.HasPrefix(line, refusedPrefix) || line == statePrefix+string(qemu.StorageFailed) {
 				return line
 			}
 		default:

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// guest is a QEMU of this process, whose disk is served to a Pod with a token.
+// guest is a QEMU of this process whose disk is served to a Pod with a token.
 type guest struct {
 	*qemu.Process
 	t       *testing.T
@@ -49,7 +49,7 @@ func (s *site) guest(t *testing.T, pod string, token storage.Token, incoming boo
 	return &guest{Process: p, t: t, console: p.Console().Attach()}
 }
 
-// line returns the next whole line of the console.
+// line returns the next complete line of the console.
 func (g *guest) line() string {
 	g.t.Helper()
 	for {
@@ -67,28 +67,28 @@ func (g *guest) line() string {
 func (g *guest) boots() {
 	g.t.Helper()
 	if banner := g.line(); banner != "boot" {
-		g.t.Fatalf("the guest says %q", banner)
+		g.t.Fatalf("the guest printed %q", banner)
 	}
 }
 
-// number reads a number of scribe.
+// number reads a number that the guest "scribe" prints.
 func (g *guest) number() uint64 {
 	g.t.Helper()
 	line := g.line()
 	digits := strings.Map(func(letter rune) rune { return rune(fmt.Sprintf("%x", letter-'a')[0]) }, line)
 	number, err := strconv.ParseUint(digits, 16, 32)
 	if err != nil {
-		g.t.Fatalf("the guest says %q, want a number", line)
+		g.t.Fatalf("the guest printed %q, want a number", line)
 	}
 	return number
 }
 
-// counts reads so many consecutive numbers, starting with next. It returns the one after them.
+// counts reads the given count of consecutive numbers, starting with next, and returns the number that follows.
 func (g *guest) counts(next uint64, count int) uint64 {
 	g.t.Helper()
 	for range count {
 		if number := g.number(); number != next {
-			g.t.Fatalf("the guest says %d, want %d", number, next)
+			g.t.Fatalf("the guest printed %d, want %d", number, next)
 		}
 		next++
 	}
@@ -108,12 +108,12 @@ func (g *guest) awaitFailure() {
 		select {
 		case <-g.Changed():
 		case <-late.Done():
-			g.t.Fatalf("the machine is %s, and its storage is gone", state.Status)
+			g.t.Fatalf("the machine is %s, although its storage is gone", state.Status)
 		}
 	}
 }
 
-// keepsTrying continues the guest whenever its storage has failed, like a hypervisor, until stop.
+// keepsTrying continues the guest whenever its storage has failed, like a hypervisor, until stop is called.
 func (g *guest) keepsTrying() (stop func()) {
 	ctx, cancel := context.WithCancel(bounded(g.t))
 	done := make(chan struct{})
@@ -153,7 +153,7 @@ func connect(t *testing.T, source, target *guest) {
 	}()
 }
 
-// A guest moves without a copy of its disk: both machines have it attached, with their own tokens. The old token is
+// A guest moves without a copy of its disk: both machines have attached it with their own tokens. The old token is
 // revoked before the guest is continued, so the source cannot write any more, even if it is continued by mistake.
 func TestMachineMovesToAnotherToken(t *testing.T) {
 	tier.All(t)
@@ -185,9 +185,9 @@ func TestMachineMovesToAnotherToken(t *testing.T) {
 	}
 
 	must(t, target.Cont(bounded(t)))
-	target.line() // it may have been cut in two
+	target.line() // it may have been split
 	if on := target.number(); on < next {
-		t.Errorf("the guest goes on with %d, and had printed %d", on, next-1)
+		t.Errorf("the guest continues with %d after it printed %d", on, next-1)
 	} else {
 		next = target.counts(on+1, 300)
 	}
@@ -200,7 +200,7 @@ func wantNumbers(t *testing.T, path string, last uint64) {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	must(t, err)
-	for number := range last + 1 { // it has not come round
+	for number := range last + 1 { // the scribe has not wrapped around yet
 		at := 512 * (2048 + number%4096)
 		if got := uint64(binary.LittleEndian.Uint32(content[at:])); got != number {
 			t.Fatalf("number %d is %d on the disk: a write is lost", number, got)
@@ -208,8 +208,8 @@ func wantNumbers(t *testing.T, path string, last uint64) {
 	}
 }
 
-// A guest whose server terminates is stopped, and continues without loss when the server is back and its token is
-// open.
+// A guest whose server terminates is stopped. It continues without loss of data when the server is running again
+// and its token is open.
 func TestGuestGoesOnAfterARestartOfTheServer(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {

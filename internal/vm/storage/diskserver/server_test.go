@@ -43,14 +43,14 @@ func TestRevokeWaitsForTheEndOfDaemons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
 		s.exports[7] = &export{pod: "a", daemon: &daemon{token: 7, kill: func() {}, ended: ended}, sessions: map[io.Closer]struct{}{}}
-		for range 2 { // what is repeated waits, too
-			impatient, cancel := context.WithCancel(t.Context())
-			answer := make(chan error, 1)
-			go func() { answer <- s.Revoke(impatient, 7) }()
+		for range 2 { // a repeated call waits, too
+			limited, cancel := context.WithCancel(t.Context())
+			result := make(chan error, 1)
+			go func() { result <- s.Revoke(limited, 7) }()
 			synctest.Wait()
 			cancel()
-			if err := <-answer; !errors.Is(err, context.Canceled) {
-				t.Errorf("error = %v, want that the daemon does not end", err)
+			if err := <-result; !errors.Is(err, context.Canceled) {
+				t.Errorf("error = %v, want that the daemon does not terminate", err)
 			}
 		}
 		if err := s.Open(t.Context(), 7, "a"); !errors.Is(err, storage.ErrRevoked) {
@@ -59,13 +59,13 @@ func TestRevokeWaitsForTheEndOfDaemons(t *testing.T) {
 		close(ended)
 		must(t, s.Revoke(t.Context(), 7))
 		if len(s.exports) != 0 {
-			t.Errorf("%d exports are left", len(s.exports))
+			t.Errorf("%d exports remain", len(s.exports))
 		}
 	})
 	must(t, s.Close())
 }
 
-// A revocation that could not be recorded is not done: it would be forgotten after a restart.
+// A revocation that cannot be recorded must not take effect, because it would be forgotten after a restart.
 func TestRevokeIsStoredFirst(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
@@ -73,7 +73,7 @@ func TestRevokeIsStoredFirst(t *testing.T) {
 	must(t, os.Remove(obstacle))
 	must(t, os.Mkdir(obstacle, 0o700))
 	if err := s.Revoke(t.Context(), 7); err == nil {
-		t.Error("something was revoked that is not stored")
+		t.Error("a token was revoked without being recorded")
 	}
 	must(t, os.Remove(obstacle))
 	must(t, s.Revoke(t.Context(), 7))
@@ -84,11 +84,11 @@ func TestRevokeIsStoredFirst(t *testing.T) {
 	must(t, s.Close())
 }
 
-// Without the lock the next server could open a token before the daemons of the previous one have terminated.
+// Without the lock, the next server could open a token before the daemons of the previous server have terminated.
 func TestDaemonKeepsTheDisksLocked(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
-	for _, lock := range s.locks { // as if the process had ended, and the daemon had not yet
+	for _, lock := range s.locks { // as if the process had terminated, but not the daemon
 		must(t, lock.Release())
 	}
 	s.locks = nil
@@ -101,12 +101,13 @@ func TestDaemonKeepsTheDisksLocked(t *testing.T) {
 	must(t, next.Close())
 }
 
-// A host that crashed may have lost data that hypervisors were told is written. Their guests must not continue.
+// A host that crashed may have lost data whose write was acknowledged to hypervisors. Their guests must not
+// continue.
 func TestCrashOfTheHostRevokes(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
 	must(t, s.Close())
-	same, err := New(s.config) // the process was started again
+	same, err := New(s.config) // the process was restarted
 	must(t, err)
 	must(t, same.Open(t.Context(), 7, "a"))
 	must(t, same.Close())
@@ -123,9 +124,9 @@ func TestCrashOfTheHostRevokes(t *testing.T) {
 	}
 }
 
-// The disks of a VM may have filled their file system. It must still be possible to start the VM elsewhere.
+// The disks of a VM may have filled their file system. It must still be possible to start the VM on another host.
 func TestRevokeOnAFullFileSystem(t *testing.T) {
-	t.Attr("fault", "disk full: a disk server stores that a fencing token is revoked, and that the next one is open")
+	t.Attr("fault", "disk full: a disk server records that a fencing token is revoked and that the next one is open")
 	small := smallfs.New(t)
 	s := newServerAt(t, small.Path("disk.img"))
 	must(t, s.Open(t.Context(), 7, "a"))
@@ -139,17 +140,17 @@ func TestRevokeOnAFullFileSystem(t *testing.T) {
 		t.Errorf("stored = %+v, %v; want %+v", stored, err, want)
 	}
 	must(t, s.Close())
-	t.Attr("outcome", "it is stored, as the room for it is reserved")
+	t.Attr("outcome", "it is recorded, because its space is reserved")
 }
 
-// A hypervisor that was compromised by its guest uses no more than its share of the server.
+// A hypervisor that was compromised by its guest uses at most its share of the server.
 func TestSessionsAreBounded(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
 	must(t, s.Open(t.Context(), 8, "b"))
 	var last io.Closer
 	for range maxSessions {
-		last = &os.File{} // any that can be closed
+		last = &os.File{} // any file that can be closed
 		_, err := s.join(7, "a", last)
 		must(t, err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
-// begin begins a session and reads the beginning of NBD, which shows that it reaches a storage daemon.
+// begin starts a session and reads the beginning of NBD, which shows that it reaches a storage daemon.
 func begin(t *testing.T, c session.Carrier) (net.Conn, error) {
 	t.Helper()
 	conn, err := c.Begin(bounded(t))
@@ -32,7 +32,7 @@ func begin(t *testing.T, c session.Carrier) (net.Conn, error) {
 	t.Cleanup(func() { _ = conn.Close() })
 	greeting := make([]byte, 18) // two magic numbers, and flags
 	if _, err := io.ReadFull(conn, greeting); err != nil || string(greeting[:8]) != "NBDMAGIC" {
-		t.Fatalf("the session begins with %q, %v", greeting, err)
+		t.Fatalf("the session starts with %q, %v", greeting, err)
 	}
 	return conn, nil
 }
@@ -53,24 +53,24 @@ func TestSessionIsForTheHolderOfTheToken(t *testing.T) {
 		carrier session.Carrier
 		want    error
 	}{
-		"its own token":             {s.carrier(peer(first), 7), nil},
-		"the other holder":          {s.carrier(peer(second), 9), nil},
-		"the token of another":      {s.carrier(peer(first), 9), storage.ErrNotOpen},
-		"an old one of another":     {s.carrier(peer(second), 7), storage.ErrNotOpen},
-		"a token that it made up":   {s.carrier(peer(first), 1<<63), storage.ErrNotOpen},
-		"a revoked one":             {s.carrier(peer(first), 5), storage.ErrRevoked},
-		"one lower than that":       {s.carrier(peer(first), 4), storage.ErrRevoked},
-		"none":                      {s.carrier(peer(first), 0), storage.ErrRevoked},
-		"a Pod that has no token":   {s.carrier(peer("vm-1-ccc"), 7), storage.ErrNotOpen},
-		"a Pod of another VM":       {s.carrier(other, 7), anyError},
-		"the controller":            {s.carrier(identity.Controller(), 7), anyError},
-		"an installation elsewhere": {elsewhere.carrier(peer(first), 7), anyError},
+		"its own token":               {s.carrier(peer(first), 7), nil},
+		"the other holder":            {s.carrier(peer(second), 9), nil},
+		"the token of another Pod":    {s.carrier(peer(first), 9), storage.ErrNotOpen},
+		"an old token of another Pod": {s.carrier(peer(second), 7), storage.ErrNotOpen},
+		"an invented token":           {s.carrier(peer(first), 1<<63), storage.ErrNotOpen},
+		"a revoked token":             {s.carrier(peer(first), 5), storage.ErrRevoked},
+		"a token below a revoked one": {s.carrier(peer(first), 4), storage.ErrRevoked},
+		"none":                        {s.carrier(peer(first), 0), storage.ErrRevoked},
+		"a Pod without a token":       {s.carrier(peer("vm-1-ccc"), 7), storage.ErrNotOpen},
+		"a Pod of another VM":         {s.carrier(other, 7), anyError},
+		"the controller":              {s.carrier(identity.Controller(), 7), anyError},
+		"another installation":        {elsewhere.carrier(peer(first), 7), anyError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := begin(t, test.carrier)
 			switch {
 			case test.want == anyError && (err == nil || errors.Is(err, storage.ErrNotOpen) || errors.Is(err, storage.ErrRevoked)):
-				t.Errorf("got past the handshake: %v", err)
+				t.Errorf("the handshake succeeded: %v", err)
 			case test.want != anyError && !errors.Is(err, test.want):
 				t.Errorf("error = %v, want %v", err, test.want)
 			}
@@ -78,20 +78,20 @@ func TestSessionIsForTheHolderOfTheToken(t *testing.T) {
 	}
 }
 
-// awaitCut waits for the end of a session. It reads pending data first.
+// awaitCut waits until a session is closed. It reads pending data first.
 func awaitCut(t *testing.T, conn net.Conn) {
 	t.Helper()
 	defer context.AfterFunc(bounded(t), func() { _ = conn.Close() })()
 	_, err := io.Copy(io.Discard, conn)
 	if errors.Is(err, net.ErrClosed) {
-		t.Error("the session is not cut")
+		t.Error("the session was not cut")
 	}
 }
 
 func TestRevokeCutsSessionsOfOldTokensOnly(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
 	s.open(7, first)
-	s.open(9, second) // as the target of a migration has it
+	s.open(9, second) // like the target of a migration
 	old, err := begin(t, s.carrier(peer(first), 7))
 	must(t, err)
 	_, err = begin(t, s.carrier(peer(second), 9))
@@ -122,12 +122,12 @@ func TestRevocationOutlivesTheServer(t *testing.T) {
 		t.Errorf("opening with a revoked token: error = %v, want ErrRevoked", err)
 	}
 	if _, err := begin(t, s.carrier(peer(first), 7)); !errors.Is(err, storage.ErrRevoked) {
-		t.Errorf("beginning a session with it: error = %v, want ErrRevoked", err)
+		t.Errorf("starting a session with it: error = %v, want ErrRevoked", err)
 	}
 	if _, err := begin(t, s.carrier(peer(second), 9)); !errors.Is(err, storage.ErrNotOpen) {
 		t.Errorf("a token that is not open again: error = %v, want ErrNotOpen", err)
 	}
-	must(t, s.volume().Revoke(bounded(t), 3)) // done before
+	must(t, s.volume().Revoke(bounded(t), 3)) // repeated
 	s.open(9, second)
 	_, err := begin(t, s.carrier(peer(second), 9))
 	must(t, err)
@@ -158,7 +158,7 @@ func TestOnlyTheControllerOpensAndRevokes(t *testing.T) {
 	must(t, err)
 }
 
-// qemuIO runs a command of qemu-io on an export, through a session.
+// qemuIO runs a command of qemu-io on an export through a session.
 func qemuIO(t *testing.T, c session.Carrier, export, command string) {
 	t.Helper()
 	socket := filepath.Join(directory(t), "disk")
@@ -189,7 +189,7 @@ func TestServer_ServesAllDisks(t *testing.T) {
 		content, err := os.ReadFile(path)
 		must(t, err)
 		if !bytes.Equal(content[:512], bytes.Repeat([]byte{want}, 512)) || content[512] != 0 {
-			t.Errorf("%s begins with %d…, want %d", path, content[0], want)
+			t.Errorf("%s starts with %d, want %d", path, content[0], want)
 		}
 	}
 }
@@ -207,22 +207,22 @@ func TestDisksThatCannotBeServed(t *testing.T) {
 	for _, content := range []string{"", "{", "{}", `{"revokedUpToToken": -1}`} {
 		must(t, os.WriteFile(path+".fence", []byte(content), 0o600))
 		if _, err = diskserver.New(config); err == nil {
-			t.Errorf("a server knows what was revoked from %q", content)
+			t.Errorf("a server read revoked tokens from the record %q", content)
 		}
 	}
 	must(t, os.Remove(path+".fence"))
 	s := i.serve(path)
 	must(t, os.Remove(path))
 	if _, err := s.volume().Open(bounded(t), 7, first); err == nil {
-		t.Error("a disk that is gone was opened")
+		t.Error("opened a disk that does not exist")
 	}
 	must(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
-	s.open(7, first) // as the daemon has ended
+	s.open(7, first) // the daemon has terminated
 	_, err = begin(t, s.carrier(peer(first), 7))
 	must(t, err)
 }
 
-// Clients that connect and send nothing do not block the port for hypervisors.
+// Clients that connect but send nothing do not block the port for hypervisors.
 func TestStrangers(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
 	s.open(7, first)

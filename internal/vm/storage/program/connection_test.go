@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// A controller that was replaced, or that closes an idle connection, gets the server's address again.
+// A controller that was replaced, or that closes an idle connection, receives the server's address again.
 func TestReport_IsRepeatedOnEachConnection(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -34,7 +34,7 @@ func TestReport_IsRepeatedOnEachConnection(t *testing.T) {
 		select {
 		case <-calls:
 		case <-time.After(time.Minute):
-			t.Fatal("a connection is not noticed")
+			t.Fatal("a new connection was not detected")
 		}
 		end(server)
 		if listener, err = net.Listen("tcp", address); err != nil {

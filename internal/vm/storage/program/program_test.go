@@ -25,8 +25,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A server that cannot serve terminates with the same reasons as a hypervisor. An invalid specification is rejected
-// before anything is changed.
+// A server that cannot serve terminates with the same reasons as a hypervisor. It rejects an invalid specification
+// before it changes anything.
 func TestServerThatCannotServe(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -34,7 +34,7 @@ func TestServerThatCannotServe(t *testing.T) {
 	for name, test := range map[string]struct {
 		given     func(t *testing.T, config *program.Config)
 		want      string
-		says      string
+		message   string
 		untouched bool
 	}{
 		"a device": {func(_ *testing.T, c *program.Config) {
@@ -57,10 +57,10 @@ func TestServerThatCannotServe(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { _ = lock.Release() })
 		}, vmpb.EndDiskLocked, "", false},
-		"a port that is taken": {func(_ *testing.T, c *program.Config) {
+		"a port in use": {func(_ *testing.T, c *program.Config) {
 			c.Sessions = taken.Addr().String()
 		}, vmpb.EndInternal, "listening for sessions", false},
-		"a record that is destroyed": {func(t *testing.T, c *program.Config) {
+		"an invalid record": {func(t *testing.T, c *program.Config) {
 			must(t, os.WriteFile(c.Paths.RootDisk+".fence", []byte("?"), 0o600))
 		}, vmpb.EndInternal, "record of tokens", false},
 	} {
@@ -81,13 +81,13 @@ func TestServerThatCannotServe(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			end := program.Run(ctx, config)
-			if end.Reason != test.want || !strings.Contains(end.Message, test.says) {
-				t.Errorf("it ended with %+v, want %s and %q", end, test.want, test.says)
+			if end.Reason != test.want || !strings.Contains(end.Message, test.message) {
+				t.Errorf("terminated with %+v, want %s and %q", end, test.want, test.message)
 			}
 			files, err := filepath.Glob(filepath.Join(filepath.Dir(config.Paths.RootDisk), "*"))
 			must(t, err)
 			if _, err := os.Stat(config.Paths.Run); test.untouched && (len(files) > 0 || err == nil) {
-				t.Errorf("it has made %v, and a run folder: %v", files, err)
+				t.Errorf("files = %v, run directory: %v", files, err)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// crowded is a listener of a process with too many open files, until it has some free again.
+// crowded is a listener of a process with too many open files. After some attempts, some files are closed.
 type crowded struct {
 	failures int
 	conns    chan net.Conn
@@ -35,8 +35,8 @@ func (c *crowded) Accept() (net.Conn, error) {
 func (c *crowded) Close() error   { close(c.closed); return nil }
 func (c *crowded) Addr() net.Addr { return &net.UnixAddr{} }
 
-// A process that temporarily has no free file serves QEMU's connections afterwards: otherwise the guest would be
-// stopped forever.
+// A process that temporarily cannot open files serves QEMU's connections afterwards. Otherwise the guest would
+// stay stopped forever.
 func TestConnectionsAfterTooManyFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		qemu, end := net.Pipe()
@@ -54,7 +54,7 @@ func TestConnectionsAfterTooManyFiles(t *testing.T) {
 		select {
 		case <-began:
 		case <-ended:
-			t.Error("no connection is served any more")
+			t.Error("connections are no longer served")
 		}
 		cancel()
 		<-ended
@@ -62,7 +62,7 @@ func TestConnectionsAfterTooManyFiles(t *testing.T) {
 	})
 }
 
-// The attempts have delays, which end with the context.
+// There is a delay between attempts, which is canceled with the context.
 func TestPausesBetweenAccepts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &crowded{failures: 1 << 30, closed: make(chan struct{})}

@@ -15,17 +15,17 @@ import (
 func TestSession_Begin(t *testing.T) {
 	const token = storage.Token(0x0102030405060708)
 	anyError := errors.New("any")
-	answer := func(refusal error) func(net.Conn) { return func(server net.Conn) { _ = Answer(server, refusal) } }
+	respond := func(refusal error) func(net.Conn) { return func(server net.Conn) { _ = Answer(server, refusal) } }
 	for name, test := range map[string]struct {
-		answer func(server net.Conn)
-		want   error
+		respond func(server net.Conn)
+		want    error
 	}{
-		"it begins":           {answer(nil), nil},
-		"revoked":             {answer(storage.ErrRevoked), storage.ErrRevoked},
-		"not open":            {answer(storage.ErrNotOpen), storage.ErrNotOpen},
-		"something else":      {answer(errors.New("too many")), storage.ErrNotOpen},
-		"the server ends":     {func(server net.Conn) { _ = server.Close() }, anyError},
-		"a server of another": {func(server net.Conn) { _, _ = server.Write([]byte{77}) }, anyError},
+		"accepted":          {respond(nil), nil},
+		"revoked":           {respond(storage.ErrRevoked), storage.ErrRevoked},
+		"not open":          {respond(storage.ErrNotOpen), storage.ErrNotOpen},
+		"another error":     {respond(errors.New("too many")), storage.ErrNotOpen},
+		"closed connection": {func(server net.Conn) { _ = server.Close() }, anyError},
+		"another server":    {func(server net.Conn) { _, _ = server.Write([]byte{77}) }, anyError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := net.Pipe()
@@ -35,7 +35,7 @@ func TestSession_Begin(t *testing.T) {
 				if err != nil || got != token {
 					t.Errorf("asked with token %d, %v; want %d", got, err, token)
 				}
-				test.answer(server)
+				test.respond(server)
 			}()
 			switch err := Ask(client, token); {
 			case test.want == anyError && (err == nil || errors.Is(err, storage.ErrRevoked) || errors.Is(err, storage.ErrNotOpen)):
@@ -58,7 +58,7 @@ func TestSession_IncompleteToken(t *testing.T) {
 	}
 }
 
-// nbd returns the bytes of a server's messages.
+// nbd encodes messages of a server.
 func nbd(parts ...any) []byte {
 	var text []byte
 	for _, part := range parts {
@@ -69,35 +69,35 @@ func nbd(parts ...any) []byte {
 
 var hello = nbd(uint64(nbdMagic), uint64(optionMagic), uint16(fixedNewstyle|noZeroes))
 
-func answerOf(kind uint32, data ...any) []byte {
+func replyOf(kind uint32, data ...any) []byte {
 	text := nbd(data...)
 	return append(nbd(uint64(replyMagic), uint32(optionInfo), kind, uint32(len(text))), text...)
 }
 
-// The server's messages are not trusted: it may be another program.
+// The server's messages are not trusted, because the server may be another program.
 func TestSizes(t *testing.T) {
-	size, other, ack := answerOf(replyInfo, uint16(infoExport), uint64(4096), uint16(1)), answerOf(replyInfo, uint16(3), uint64(9)), answerOf(replyAck)
+	size, other, ack := replyOf(replyInfo, uint16(infoExport), uint64(4096), uint16(1)), replyOf(replyInfo, uint16(3), uint64(9)), replyOf(replyAck)
 	for name, test := range map[string]struct {
-		says []byte
-		want error
+		received []byte
+		want     error
 	}{
-		"a size":               {slices.Concat(hello, size, ack), nil},
-		"with something else":  {slices.Concat(hello, other, size, ack), nil},
-		"no such disk":         {slices.Concat(hello, answerOf(replyUnknown)), storage.ErrNoDisk},
-		"no size":              {slices.Concat(hello, ack), errNotNBD},
-		"cut off":              {slices.Concat(hello, size[:30]), io.ErrUnexpectedEOF},
-		"nothing":              {nil, io.EOF},
-		"another protocol":     {append([]byte("HTTP/1.1 400 Bad Request"), hello...), errNotNBD},
-		"an old one":           {nbd(uint64(nbdMagic), uint64(0x00420281861253), uint16(0)), errNotNBD},
-		"another error":        {slices.Concat(hello, answerOf(1<<31+1)), errNotNBD},
-		"an endless reply":     {slices.Concat(hello, nbd(uint64(replyMagic), uint32(optionInfo), uint32(replyInfo), uint32(1<<31))), errNotNBD},
-		"a reply without type": {slices.Concat(hello, answerOf(replyInfo, uint8(0))), errNotNBD},
+		"a size":                   {slices.Concat(hello, size, ack), nil},
+		"with other information":   {slices.Concat(hello, other, size, ack), nil},
+		"no such disk":             {slices.Concat(hello, replyOf(replyUnknown)), storage.ErrNoDisk},
+		"no size":                  {slices.Concat(hello, ack), errNotNBD},
+		"truncated":                {slices.Concat(hello, size[:30]), io.ErrUnexpectedEOF},
+		"nothing":                  {nil, io.EOF},
+		"another protocol":         {append([]byte("HTTP/1.1 400 Bad Request"), hello...), errNotNBD},
+		"an old protocol":          {nbd(uint64(nbdMagic), uint64(0x00420281861253), uint16(0)), errNotNBD},
+		"another error":            {slices.Concat(hello, replyOf(1<<31+1)), errNotNBD},
+		"a reply that is too long": {slices.Concat(hello, nbd(uint64(replyMagic), uint32(optionInfo), uint32(replyInfo), uint32(1<<31))), errNotNBD},
+		"a reply without a type":   {slices.Concat(hello, replyOf(replyInfo, uint8(0))), errNotNBD},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := struct {
 				io.Reader
 				io.Writer
-			}{bytes.NewReader(test.says), io.Discard}
+			}{bytes.NewReader(test.received), io.Discard}
 			got, err := sizes(conn, []string{Export("")})
 			if !errors.Is(err, test.want) || err == nil && !slices.Equal(got, []uint64{4096}) {
 				t.Errorf("%v, %v; want %v", got, err, test.want)
@@ -106,18 +106,18 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// FuzzSizes reads arbitrary messages: no size is invented, and it terminates.
+// FuzzSizes reads arbitrary messages. It must terminate without inventing a size.
 func FuzzSizes(f *testing.F) {
-	f.Add(slices.Concat(hello, answerOf(replyInfo, uint16(infoExport), uint64(4096), uint16(1)), answerOf(replyAck)))
-	f.Add(slices.Concat(hello, answerOf(replyUnknown)))
-	f.Fuzz(func(t *testing.T, says []byte) {
+	f.Add(slices.Concat(hello, replyOf(replyInfo, uint16(infoExport), uint64(4096), uint16(1)), replyOf(replyAck)))
+	f.Add(slices.Concat(hello, replyOf(replyUnknown)))
+	f.Fuzz(func(t *testing.T, received []byte) {
 		conn := struct {
 			io.Reader
 			io.Writer
-		}{bytes.NewReader(says), io.Discard}
+		}{bytes.NewReader(received), io.Discard}
 		got, err := sizes(conn, []string{Export(""), Export("logs")})
-		if err == nil && (len(got) != 2 || len(says) < len(hello)+2*20) {
-			t.Errorf("%d bytes are the sizes %v", len(says), got)
+		if err == nil && (len(got) != 2 || len(received) < len(hello)+2*20) {
+			t.Errorf("%d bytes were parsed as the sizes %v", len(received), got)
 		}
 	})
 }
