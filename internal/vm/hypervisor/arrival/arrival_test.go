@@ -22,7 +22,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// caller is the Pod of the caller.
+// caller is the name of the calling Pod.
 type caller string
 
 func (c caller) Caller(context.Context) (string, error) {
@@ -33,7 +33,7 @@ func (c caller) Caller(context.Context) (string, error) {
 }
 
 func (caller) Accept(context.Context, net.Conn, string, string) (*tls.Conn, error) {
-	return nil, errors.New("nobody connects")
+	return nil, errors.New("no connection expected")
 }
 
 // machine waits for a state that never arrives.
@@ -43,21 +43,21 @@ func (machine) Receive(context.Context, []qemu.Export) error { return nil }
 func (machine) Received(ctx context.Context) error           { <-ctx.Done(); return ctx.Err() }
 func (machine) CloseExports(context.Context) error           { return nil }
 func (machine) Dial(context.Context, qemu.Socket) (net.Conn, error) {
-	return nil, errors.New("there is nobody")
+	return nil, errors.New("no connection expected")
 }
 func (m machine) Done() <-chan struct{} { return m.done }
 func (machine) Exit() qemu.Exit         { return qemu.Exit{} }
 
-// controller responds to switchovers.
+// controller responds to switchover requests.
 type controller struct {
 	vmpb.VMControllerClient
-	answer func() error
+	respond func() error
 }
 
 func (c controller) MigrationSwitchover(
 	context.Context, *vmpb.MigrationSwitchoverRequest, ...grpc.CallOption,
 ) (*vmpb.MigrationSwitchoverResponse, error) {
-	return &vmpb.MigrationSwitchoverResponse{}, c.answer()
+	return &vmpb.MigrationSwitchoverResponse{}, c.respond()
 }
 
 func id(pod string, run uint64) *vmpb.HypervisorID {
@@ -98,7 +98,7 @@ func TestCallersThatAreRefused(t *testing.T) {
 	}{
 		"no certificate":  {"", id("web-1", 1), codes.Unauthenticated},
 		"nobody":          {"web-1", nil, codes.InvalidArgument},
-		"no run":          {"web-1", id("web-1", 0), codes.InvalidArgument},
+		"no run ID":       {"web-1", id("web-1", 0), codes.InvalidArgument},
 		"another Pod":     {"web-1", id("web-3", 1), codes.PermissionDenied},
 		"another VM":      {"web-1", &vmpb.HypervisorID{VmName: "db", Namespace: "default", PodName: "web-1", RunId: 1}, codes.FailedPrecondition},
 		"another source":  {"web-3", id("web-3", 1), codes.FailedPrecondition},
@@ -120,7 +120,7 @@ func TestCallersThatAreRefused(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument)
 }
 
-// The first acceptable call is the migration. The same source may repeat it until it connects.
+// The first acceptable call starts the migration. The same source may repeat the call until it connects.
 func TestCalls(t *testing.T) {
 	var started [][]*vmpb.DiskSize
 	a := newArrival(func(o *Options) {
@@ -143,11 +143,11 @@ func TestCalls(t *testing.T) {
 	again, err := a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
 	wantCode(t, err, codes.OK)
 	if !proto.Equal(first, again) || len(started) != 1 || started[0][0].GetBytes() != 512 {
-		t.Errorf("%d machines were started, and the answers are %v and %v", len(started), first, again)
+		t.Errorf("started %d machines, responses %v and %v", len(started), first, again)
 	}
 	_, err = a.StartMigration(t.Context(), offer(id("web-1", 2), "pc"))
 	wantCode(t, err, codes.FailedPrecondition)
-	end := errors.New("the process has to end")
+	end := errors.New("the process must terminate")
 	cancel(end)
 	if err := <-ended; !errors.Is(err, end) {
 		t.Errorf("error = %v", err)
@@ -156,7 +156,7 @@ func TestCalls(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-// Each disk has its own export, and starts empty with the size of the source's disk.
+// Each disk has its own export and starts empty, with the size of the source's disk.
 func TestArrival_DisksAreExportedOneByOne(t *testing.T) {
 	source := negotiation.Machine{Hardware: "pc", DiskBytes: 512, DataDisks: []negotiation.DataDisk{{Name: "root", Bytes: 1024}, {Name: "db", Bytes: 2048}}}
 	var started []*vmpb.DiskSize
@@ -170,26 +170,26 @@ func TestArrival_DisksAreExportedOneByOne(t *testing.T) {
 	})
 	go func() { _ = a.Run(t.Context()) }()
 	offered := negotiation.Offer(source)
-	answer, err := a.StartMigration(t.Context(), &vmpb.StartMigrationRequest{Us: id("web-1", 1), SupportedMigrationProtocol: offered})
+	response, err := a.StartMigration(t.Context(), &vmpb.StartMigrationRequest{Us: id("web-1", 1), SupportedMigrationProtocol: offered})
 	wantCode(t, err, codes.OK)
-	agreed, err := negotiation.Verify(offered, answer.GetMigrationProtocol())
+	agreed, err := negotiation.Verify(offered, response.GetMigrationProtocol())
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []qemu.Export{{Name: agreed.GetNegotiatedExport()}, {Serial: "root", Name: agreed.GetNegotiatedDataExports()[0]}, {Serial: "db", Name: agreed.GetNegotiatedDataExports()[1]}}
 	if !slices.Equal(received, want) {
-		t.Errorf("the exports are %v, and the source is told %v", received, want)
+		t.Errorf("received exports %v, want %v", received, want)
 	}
 	var sizes []uint64
 	for _, disk := range started {
 		sizes = append(sizes, disk.GetBytes())
 	}
 	if !slices.Equal(sizes, []uint64{512, 1024, 2048}) {
-		t.Errorf("the machine was started with disks of %v bytes", sizes)
+		t.Errorf("started the machine with disks of %v bytes", sizes)
 	}
 }
 
-// exporting records the exports.
+// exporting records the exports that it receives.
 type exporting struct {
 	machine
 	received *[]qemu.Export
@@ -202,12 +202,12 @@ func (e exporting) Receive(_ context.Context, exports []qemu.Export) error {
 
 func TestNoMigration(t *testing.T) {
 	for name, change := range map[string]func(*Options){
-		"nobody calls":    func(o *Options) { o.Timing.Call = time.Nanosecond },
-		"nobody connects": func(o *Options) { o.Timing.Connect = time.Nanosecond },
+		"no call":       func(o *Options) { o.Timing.Call = time.Nanosecond },
+		"no connection": func(o *Options) { o.Timing.Connect = time.Nanosecond },
 		"no QEMU": func(o *Options) {
 			o.Start = func(context.Context, []*vmpb.DiskSize) (Machine, error) { return nil, errors.New("none") }
 		},
-		"QEMU ends": func(o *Options) {
+		"QEMU exits": func(o *Options) {
 			o.Start = func(context.Context, []*vmpb.DiskSize) (Machine, error) {
 				m := machine{make(chan struct{})}
 				close(m.done)
@@ -219,39 +219,39 @@ func TestNoMigration(t *testing.T) {
 			a := newArrival(change)
 			ended := make(chan error)
 			go func() { ended <- a.Run(t.Context()) }()
-			if name != "nobody calls" {
+			if name != "no call" {
 				_, _ = a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
 			}
 			if err := <-ended; !errors.Is(err, ErrNotArrived) {
 				t.Errorf("error = %v, want ErrNotArrived", err)
 			}
 			if a.target.MayRun() {
-				t.Error("the guest may run")
+				t.Error("MayRun() = true, want false")
 			}
 		})
 	}
 }
 
-// Only OK lets the guest run, and only FAILED_PRECONDITION refuses it.
+// Only OK lets the guest run, and only FAILED_PRECONDITION means that it must not run.
 func TestSwitchover(t *testing.T) {
 	away := status.Error(codes.Unavailable, "")
 	for name, test := range map[string]struct {
-		answers []error // the last one is repeated
-		runs    bool
-		within  time.Duration
+		responses []error // the last one is repeated
+		runs      bool
+		within    time.Duration
 	}{
-		"yes":             {[]error{nil}, true, 0},
-		"no":              {[]error{status.Error(codes.FailedPrecondition, "")}, false, 0},
-		"yes at last":     {[]error{away, errors.New("lost"), nil}, true, time.Second},
-		"never an answer": {[]error{away}, false, 31 * time.Second},
+		"yes":                {[]error{nil}, true, 0},
+		"no":                 {[]error{status.Error(codes.FailedPrecondition, "")}, false, 0},
+		"eventually granted": {[]error{away, errors.New("lost"), nil}, true, time.Second},
+		"no response":        {[]error{away}, false, 31 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked := 0
 				a := newArrival(func(o *Options) {
-					o.Controller = controller{answer: func() error {
+					o.Controller = controller{respond: func() error {
 						asked++
-						return test.answers[min(asked, len(test.answers))-1]
+						return test.responses[min(asked, len(test.responses))-1]
 					}}
 				})
 				a.machine = machine{make(chan struct{})}
@@ -260,13 +260,13 @@ func TestSwitchover(t *testing.T) {
 				begun := time.Now()
 				err := a.switchOver(t.Context())
 				if a.target.MayRun() {
-					t.Error("the guest may run before there is a lease")
+					t.Error("the guest may run without a lease")
 				}
 				if err == nil {
 					err = a.awaitLease(t.Context())
 				}
 				if (err == nil) != test.runs || a.target.MayRun() != test.runs || time.Since(begun) > test.within {
-					t.Errorf("error = %v after %v; the guest may run: %t", err, time.Since(begun), a.target.MayRun())
+					t.Errorf("error = %v after %v, MayRun() = %t", err, time.Since(begun), a.target.MayRun())
 				}
 			})
 		})
@@ -284,21 +284,21 @@ func TestGuestNeedsALease(t *testing.T) {
 			}
 			err := a.awaitLease(t.Context())
 			if !errors.Is(err, want) || a.target.MayRun() != (want == nil) {
-				t.Errorf("error = %v; the guest may run: %t", err, a.target.MayRun())
+				t.Errorf("error = %v, MayRun() = %t", err, a.target.MayRun())
 			}
 		})
 	}
 }
 
-// loaded is a machine that has loaded its state, and has no exports.
+// loaded is a machine that has loaded its state and has no exports.
 type loaded struct{ machine }
 
 func (loaded) Received(context.Context) error     { return nil }
-func (loaded) CloseExports(context.Context) error { return errors.New("there are none") }
+func (loaded) CloseExports(context.Context) error { return errors.New("no exports") }
 
-// A target that shares disks with the source asks for the authority only with their locks.
+// A target that shares disks with the source asks for the authority only once it holds their locks.
 func TestSharedDisksAreTakenFirst(t *testing.T) {
-	locked := errors.New("another process has one")
+	locked := errors.New("another process holds a lock")
 	for name, want := range map[string]error{"free": nil, "locked": locked} {
 		t.Run(name, func(t *testing.T) {
 			taken := 0
@@ -315,7 +315,7 @@ func TestSharedDisksAreTakenFirst(t *testing.T) {
 			a.take(handover.Called)
 			err := a.complete(t.Context())
 			if !errors.Is(err, want) || taken != 1 || (a.target.State() == handover.Switching) != (want == nil) {
-				t.Errorf("error = %v, taken %d times; the target is %s", err, taken, a.target.State())
+				t.Errorf("error = %v, %d attempts to take the disks, target state = %s", err, taken, a.target.State())
 			}
 		})
 	}
@@ -324,13 +324,13 @@ func TestSharedDisksAreTakenFirst(t *testing.T) {
 // The target's own disks are locked from the beginning.
 func TestArrival_OwnDisksAreNotLockedAgain(t *testing.T) {
 	a := newArrival(func(o *Options) {
-		o.TakeDisks = func(context.Context, *vmpb.HypervisorID) error { return errors.New("it has them") }
+		o.TakeDisks = func(context.Context, *vmpb.HypervisorID) error { return errors.New("the disks are already locked") }
 	})
 	a.machine, a.response = machine{make(chan struct{})}, &vmpb.StartMigrationResponse{
 		MigrationProtocol: negotiation.Offer(negotiation.Machine{Hardware: "pc", DiskBytes: 512})[0],
 	}
 	a.take(handover.Called)
 	if err := a.complete(t.Context()); err != nil || a.target.State() != handover.Switching {
-		t.Errorf("error = %v; the target is %s", err, a.target.State())
+		t.Errorf("error = %v, target state = %s", err, a.target.State())
 	}
 }

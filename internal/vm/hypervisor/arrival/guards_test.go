@@ -14,10 +14,10 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// deaf is a machine that cannot receive.
-type deaf struct{ machine }
+// unreceptive is a machine that cannot receive.
+type unreceptive struct{ machine }
 
-func (deaf) Receive(context.Context, []qemu.Export) error { return errors.New("no socket") }
+func (unreceptive) Receive(context.Context, []qemu.Export) error { return errors.New("no socket") }
 
 func TestArrival_SharedDisksAreNotCreated(t *testing.T) {
 	shared := negotiation.Machine{Hardware: "pc", SharedDisk: true, DataDisks: []negotiation.DataDisk{{Name: "db"}}}
@@ -38,21 +38,21 @@ func TestArrival_SharedDisksAreNotCreated(t *testing.T) {
 	})
 	wantCode(t, err, codes.OK)
 	if chosen := response.GetMigrationProtocol().GetQemuNbd(); len(started)+len(received) > 0 || chosen.GetNegotiatedNbdEndpoint() != "" {
-		t.Errorf("started with %v, exports %v to %q", started, received, chosen.GetNegotiatedNbdEndpoint())
+		t.Errorf("started with disks %v, exports %v, endpoint %q", started, received, chosen.GetNegotiatedNbdEndpoint())
 	}
 	address := strings.TrimPrefix(response.GetMigrationProtocol().GetQemuNbd().GetNegotiatedEndpoint(), "tcp:")
 	cancel()
 	<-ended
 	if conn, err := net.Dial("tcp", address); err == nil {
 		_ = conn.Close()
-		t.Error("the port is open after the end")
+		t.Error("the port is still open after Run has returned")
 	}
 }
 
 func TestArrival_CallFailsIfTargetCannotReceive(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*Options)
-		ends   bool // otherwise a later call may succeed
+		fatal  bool // if false, a later call may succeed
 	}{
 		"no description": {func(o *Options) {
 			o.Describe = func() (negotiation.Machine, error) { return negotiation.Machine{}, errors.New("no seed") }
@@ -62,7 +62,7 @@ func TestArrival_CallFailsIfTargetCannotReceive(t *testing.T) {
 		}, true},
 		"no socket": {func(o *Options) {
 			o.Start = func(context.Context, []*vmpb.DiskSize) (Machine, error) {
-				return deaf{machine{make(chan struct{})}}, nil
+				return unreceptive{machine{make(chan struct{})}}, nil
 			}
 		}, true},
 	} {
@@ -74,10 +74,10 @@ func TestArrival_CallFailsIfTargetCannotReceive(t *testing.T) {
 			go func() { ended <- a.Run(ctx) }()
 			_, err := a.StartMigration(t.Context(), offer(id("web-1", 1), "pc"))
 			wantCode(t, err, codes.Unavailable)
-			if !test.ends {
+			if !test.fatal {
 				cancel()
 			}
-			if err := <-ended; errors.Is(err, ErrNotArrived) != test.ends {
+			if err := <-ended; errors.Is(err, ErrNotArrived) != test.fatal {
 				t.Errorf("error = %v", err)
 			}
 		})

@@ -17,7 +17,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// loading is a machine that loads its state as a test says.
+// loading is a machine that loads its state as a test specifies.
 type loading struct {
 	machine
 	received func(context.Context) error
@@ -28,10 +28,10 @@ func (l loading) Received(ctx context.Context) error { return l.received(ctx) }
 func never(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 func now(context.Context) error       { return nil }
 
-// channel ends the memory channel, with a commit or without.
+// channel opens the memory channel and closes it, with or without a commit.
 func channel(t *testing.T, address string, commit bool) {
 	t.Helper()
-	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // not what is tested
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // certificates are not tested here
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func channel(t *testing.T, address string, commit bool) {
 	}
 }
 
-// listen returns a receiver of the memory channel whose QEMU accepts everything.
+// listen returns a receiver of the memory channel whose QEMU accepts all data.
 func listen(t *testing.T, config *tls.Config) *bulk.Receiver {
 	t.Helper()
 	receiver, err := bulk.Listen("127.0.0.1", func(ctx context.Context, raw net.Conn, _ bulk.Channel) (*tls.Conn, error) {
@@ -76,22 +76,22 @@ func TestArrival_CallIsRefusedOnceSourceHasConnected(t *testing.T) {
 	wantCode(t, a.again(again).err, codes.FailedPrecondition)
 }
 
-// The target asks for the authority only when QEMU has loaded the state and the source has committed.
+// The target asks for the authority only after QEMU has loaded the state and the source has committed.
 func TestArrival_SwitchoverNeedsStateAndCommit(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
 	t.Cleanup(server.Close)
 	commits, cuts := true, false
-	const long, short = time.Minute, 300 * time.Millisecond // short is how long nothing must happen
+	const long, short = time.Minute, 300 * time.Millisecond // short is how long to check that nothing happens
 	for name, test := range map[string]struct {
 		received func(context.Context) error
-		commits  *bool // if nil, the channel does not end
+		commits  *bool // if nil, the channel stays open
 		limit    time.Duration
 		want     handover.TargetState
 	}{
 		"loaded and committed":           {now, &commits, long, handover.Switching},
 		"loaded, not committed":          {now, nil, short, handover.Gone},
 		"committed, not loaded":          {never, &commits, short, handover.Gone},
-		"loaded, and the channel is cut": {now, &cuts, long, handover.Gone},
+		"loaded, but the channel is cut": {now, &cuts, long, handover.Gone},
 		"the state cannot be loaded":     {func(context.Context) error { return errors.New("no such device") }, &commits, long, handover.Gone},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestArrival_SwitchoverNeedsStateAndCommit(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			if err := a.awaitState(ctx); (err == nil) != (test.want == handover.Switching) || a.target.State() != test.want {
-				t.Errorf("error = %v; the target is %s, want %s", err, a.target.State(), test.want)
+				t.Errorf("error = %v, target state = %s, want %s", err, a.target.State(), test.want)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// sides returns how the two sides of a test make TLS connections.
+// sides returns functions that secure connections on the two sides of a test.
 func sides(t *testing.T) (server, client Secure) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -48,7 +48,7 @@ func sides(t *testing.T) (server, client Secure) {
 	return with(tls.Server), with(tls.Client)
 }
 
-// socket is a unix socket of one QEMU.
+// socket is a Unix socket of one QEMU process.
 func socket(t *testing.T) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -63,12 +63,12 @@ func dialer(listener net.Listener) Dial {
 	}
 }
 
-// line is both sides of a migration, between sockets like QEMU's.
+// line is both sides of a migration between sockets like QEMU's.
 type line struct {
 	receiver *Receiver
 	sender   *Sender
-	from     map[Channel]net.Listener // where the source's QEMU connects to
-	to       map[Channel]net.Listener // where the target's listens
+	from     map[Channel]net.Listener // the listeners that the source's QEMU connects to
+	to       map[Channel]net.Listener // the listeners of the target's QEMU
 }
 
 func newLine(t *testing.T) *line {
@@ -90,7 +90,7 @@ func newLine(t *testing.T) *line {
 	return l
 }
 
-// connect returns the ends of one channel, at the source's and at the target's QEMU.
+// connect returns both sides of a channel: that of the source's QEMU and that of the target's QEMU.
 func (l *line) connect(t *testing.T, channel Channel) (source, target net.Conn) {
 	t.Helper()
 	source, err := dialer(l.from[channel])(t.Context())
@@ -101,32 +101,32 @@ func (l *line) connect(t *testing.T, channel Channel) (source, target net.Conn) 
 	return source, target
 }
 
-// The target learns of the commit after all of the memory, and not when QEMU closes its connection.
+// The target receives the commit after all of the memory, and not when QEMU closes its connection.
 func TestSender_CommitFollowsMemory(t *testing.T) {
 	l := newLine(t)
 	source, target := l.connect(t, Memory)
 	text := strings.Repeat("memory", 100_000)
 	go func() {
 		_, _ = io.WriteString(source, text)
-		_ = source.Close() // as QEMU does when it has sent all
+		_ = source.Close() // as QEMU does after it has sent everything
 	}()
 	got := make([]byte, len(text))
 	_, err := io.ReadFull(target, got)
 	must(t, err)
 	if string(got) != text {
-		t.Error("the memory has arrived changed")
+		t.Error("the received memory differs")
 	}
 	select {
 	case err := <-l.receiver.End():
-		t.Fatalf("the channel has ended before the commit: %v", err)
+		t.Fatalf("the channel was closed before the commit: %v", err)
 	default:
 	}
-	must(t, target.Close()) // as QEMU does when it has loaded all
+	must(t, target.Close()) // as QEMU does after it has loaded everything
 	must(t, l.sender.Commit(t.Context()))
 	must(t, <-l.receiver.End())
 }
 
-// Clients that connect and send nothing do not block the ports for the source.
+// Clients that connect but send nothing do not block the ports for the source.
 func TestStrangers(t *testing.T) {
 	l := newLine(t)
 	for channel := range l.receiver.ports {
@@ -135,14 +135,14 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// Any other end of the channel is not a commit.
+// If the channel is closed in any other way, that is not a commit.
 func TestReceiver_OtherEndIsNoCommit(t *testing.T) {
 	for name, end := range map[string]func(l *line, source net.Conn){
 		"the source gives up": func(l *line, _ net.Conn) { l.sender.Close() },
-		"QEMU has sent all, and nobody commits": func(l *line, source net.Conn) {
+		"QEMU has sent everything, but there is no commit": func(l *line, source net.Conn) {
 			_ = source.Close()
 			<-l.sender.sent
-			_ = l.sender.memory.NetConn().Close() // as when the process ends
+			_ = l.sender.memory.NetConn().Close() // as when the process terminates
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestReceiver_DiskChannelEndsEarly(t *testing.T) {
 	must(t, <-l.receiver.End())
 }
 
-// The disk channel carries both directions, and may be opened again.
+// The disk channel carries data in both directions and may be opened again.
 func TestChannel_DiskIsBidirectional(t *testing.T) {
 	l := newLine(t)
 	for range 2 {
@@ -209,7 +209,7 @@ func TestChannel_DiskIsBidirectional(t *testing.T) {
 	}
 }
 
-// Each disk has its own connection, and none waits for another.
+// Each disk has its own connection, and no disk waits for another.
 func TestChannel_DisksDoNotWaitForEachOther(t *testing.T) {
 	l := newLine(t)
 	var sources, targets []net.Conn
@@ -230,15 +230,15 @@ func TestChannel_DisksDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// QEMU may believe that it has sent everything, and not notice that the connection breaks afterwards.
+// QEMU may believe that it has sent everything and not detect that the connection breaks afterwards.
 func TestSender_SentNoticesBrokenConnection(t *testing.T) {
 	l := newLine(t)
 	if l.receiver.Begun() {
-		t.Error("it has begun before anyone has connected")
+		t.Error("Begun() = true before a connection")
 	}
 	source, _ := l.connect(t, Memory)
 	if !l.receiver.Begun() {
-		t.Error("it has not begun")
+		t.Error("Begun() = false after a connection")
 	}
 	must(t, source.Close())
 	must(t, l.sender.Sent(t.Context()))
@@ -246,7 +246,7 @@ func TestSender_SentNoticesBrokenConnection(t *testing.T) {
 	l = newLine(t)
 	source, _ = l.connect(t, Memory)
 	l.receiver.Close()
-	for { // until the sender notices
+	for { // until the sender detects it
 		if _, err := io.WriteString(source, strings.Repeat("memory", 1000)); err != nil {
 			break
 		}

@@ -28,14 +28,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func say(t *testing.T, guest io.Writer, output []byte) {
+func write(t *testing.T, guest io.Writer, output []byte) {
 	t.Helper()
 	if _, err := guest.Write(output); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// all reads a client to its end.
+// all reads a client until there is no more output.
 func all(t *testing.T, client *Client) ([]byte, error) {
 	t.Helper()
 	var got []byte
@@ -51,23 +51,23 @@ func all(t *testing.T, client *Client) ([]byte, error) {
 func TestNewClientGetsTheHistoryAndGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		console, guest := plugged(t)
-		said := bytes.Repeat([]byte("0123456789abcde\n"), 3*HistorySize/16)
-		for chunk := said; len(chunk) > 0; chunk = chunk[1024:] {
-			say(t, guest, chunk[:1024])
+		output := bytes.Repeat([]byte("0123456789abcde\n"), 3*HistorySize/16)
+		for chunk := output; len(chunk) > 0; chunk = chunk[1024:] {
+			write(t, guest, chunk[:1024])
 		}
 		synctest.Wait()
 		client := console.Attach()
-		say(t, guest, []byte("\x00\xff\r\n"))
+		write(t, guest, []byte("\x00\xff\r\n"))
 		_ = guest.Close()
 		got, err := all(t, client)
-		want := append(append([]byte(nil), said[len(said)-HistorySize:]...), "\x00\xff\r\n"...)
+		want := append(append([]byte(nil), output[len(output)-HistorySize:]...), "\x00\xff\r\n"...)
 		if !errors.Is(err, io.EOF) || !bytes.Equal(want, got) {
 			t.Errorf("got %d bytes and %v, want the last %d, the new ones and EOF", len(got), err, len(want))
 		}
-		// Clients that attach after the end still get the last output.
+		// Clients that attach after the console has ended still receive the last output.
 		got, err = all(t, console.Attach())
 		if !errors.Is(err, io.EOF) || !bytes.Equal(want[len(want)-HistorySize:], got) {
-			t.Errorf("after the end: got %d bytes and %v", len(got), err)
+			t.Errorf("after the console has ended: got %d bytes and %v", len(got), err)
 		}
 	})
 }
@@ -77,24 +77,24 @@ func TestConsole_OnlySlowClientIsDisconnected(t *testing.T) {
 		console, guest := plugged(t)
 		slow, quick := console.Attach(), console.Attach()
 		chunk := bytes.Repeat([]byte("x"), 1024)
-		said := 0
+		received := 0
 		for range 2 * clientLimit / len(chunk) {
-			say(t, guest, chunk)
+			write(t, guest, chunk)
 			got, err := quick.Next(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			said += len(got)
+			received += len(got)
 		}
-		if said != 2*clientLimit {
-			t.Errorf("quick client got %d bytes of %d", said, 2*clientLimit)
+		if received != 2*clientLimit {
+			t.Errorf("the fast client got %d bytes, want %d", received, 2*clientLimit)
 		}
 		got, err := all(t, slow)
 		if !errors.Is(err, ErrSlowClient) || len(got) != clientLimit {
-			t.Errorf("slow client got %d bytes and %v, want %d and ErrSlowClient", len(got), err, clientLimit)
+			t.Errorf("the slow client got %d bytes and %v, want %d and ErrSlowClient", len(got), err, clientLimit)
 		}
 		if err := slow.Write(t.Context(), []byte("x")); !errors.Is(err, ErrSlowClient) {
-			t.Errorf("slow client writes: %v, want ErrSlowClient", err)
+			t.Errorf("write of the slow client: %v, want ErrSlowClient", err)
 		}
 		_ = guest.Close()
 		synctest.Wait()
@@ -139,11 +139,11 @@ func TestConsole_BusyGuestBlocksOnlyWriters(t *testing.T) {
 		console, guest := plugged(t)
 		client := console.Attach()
 		ctx, cancel := context.WithCancel(t.Context())
-		must(t, client.Write(ctx, []byte("begun"))) // taken, and stuck in the pipe
+		must(t, client.Write(ctx, []byte("started"))) // accepted, but stuck in the pipe
 		stuck := make(chan error)
-		go func() { stuck <- client.Write(ctx, []byte("given up")) }()
+		go func() { stuck <- client.Write(ctx, []byte("canceled")) }()
 		synctest.Wait()
-		say(t, guest, []byte("output"))
+		write(t, guest, []byte("output"))
 		if got, err := client.Next(t.Context()); string(got) != "output" || err != nil {
 			t.Errorf("next = %q, %v", got, err)
 		}
@@ -153,12 +153,12 @@ func TestConsole_BusyGuestBlocksOnlyWriters(t *testing.T) {
 		}
 		got := make([]byte, 5)
 		if _, err := io.ReadFull(guest, got); err != nil || string(got) != "begun" {
-			t.Errorf("guest got %q, %v; want what was begun", got, err)
+			t.Errorf("guest got %q, %v; want the started message", got, err)
 		}
 		_ = guest.Close()
 		synctest.Wait()
 		if err := client.Write(t.Context(), []byte("x")); !errors.Is(err, ErrEnded) {
-			t.Errorf("after the end: %v, want ErrEnded", err)
+			t.Errorf("after the console has ended: %v, want ErrEnded", err)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestClient_CallsFailAfterClose(t *testing.T) {
 		if err := other.Write(t.Context(), nil); err != nil {
 			t.Errorf("empty message: %v", err)
 		}
-		say(t, guest, []byte("still here"))
+		write(t, guest, []byte("still here"))
 		if got, err := other.Next(t.Context()); string(got) != "still here" || err != nil {
 			t.Errorf("other client: %q, %v", got, err)
 		}

@@ -22,7 +22,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// copier is a machine whose copy behaves as a test says. QEMU never connects to its sockets.
+// copier is a machine whose copy behaves as a test specifies. QEMU never connects to its sockets.
 type copier struct {
 	idle
 	send   func(ctx context.Context, progress func(qemu.Progress)) error
@@ -44,7 +44,7 @@ func TestDeparture_CopyFailsWithoutProgress(t *testing.T) {
 	sent := func(context.Context, func(qemu.Progress)) error { return nil }
 	for name, test := range map[string]struct {
 		machine copier
-		stopped bool // the guest was stopped before
+		stopped bool // whether the guest was already stopped
 		after   time.Duration
 		cause   error
 	}{
@@ -52,7 +52,7 @@ func TestDeparture_CopyFailsWithoutProgress(t *testing.T) {
 			machine: copier{send: func(ctx context.Context, _ func(qemu.Progress)) error { return untilCanceled(ctx) }},
 			after:   15 * time.Second, cause: errStalled,
 		},
-		"the same progress again": {
+		"unchanged progress": {
 			machine: copier{send: func(ctx context.Context, progress func(qemu.Progress)) error {
 				for range 2 {
 					time.Sleep(10 * time.Second)
@@ -62,11 +62,11 @@ func TestDeparture_CopyFailsWithoutProgress(t *testing.T) {
 			}},
 			after: 25 * time.Second, cause: errStalled,
 		},
-		"the rest takes too long": {
+		"the rest of the copy takes too long": {
 			machine: copier{send: sent, finish: untilCanceled},
 			stopped: true, after: 30 * time.Second, cause: errTooLong,
 		},
-		"the memory has not left": {
+		"the memory was not sent": {
 			machine: copier{send: sent, finish: func(context.Context) error { return nil }},
 			stopped: true, after: 30 * time.Second, cause: bulk.ErrNotSent,
 		},
@@ -91,7 +91,7 @@ func TestDeparture_CopyFailsWithoutProgress(t *testing.T) {
 					result = <-d.Results()
 				}
 				if took := time.Since(begun); result.event != handover.Failed || took != test.after {
-					t.Errorf("event %q after %v, want %q after %v", result.event, took, handover.Failed, test.after)
+					t.Errorf("event = %q after %v, want %q after %v", result.event, took, handover.Failed, test.after)
 				}
 				if last.Phase != vmpb.ReportStateRequest_Migration_PHASE_FAILED || !strings.Contains(last.Message, test.cause.Error()) {
 					t.Errorf("reported %v %q, want %v", last.Phase, last.Message, test.cause)
@@ -134,28 +134,30 @@ func TestDeparture_CopyFailsWithoutSocket(t *testing.T) {
 			}
 			for _, listener := range machine.opened {
 				if _, err := listener.Accept(); err == nil {
-					t.Error("a socket stays open")
+					t.Error("a socket is still open")
 				}
 			}
 		})
 	}
 }
 
-// deaf is a target that cannot be reached.
-type deaf struct{ Siblings }
+// unreachable is a target that cannot be reached.
+type unreachable struct{ Siblings }
 
-func (deaf) Dial(string, string) (*grpc.ClientConn, error) { return nil, errors.New("no certificate") }
+func (unreachable) Dial(string, string) (*grpc.ClientConn, error) {
+	return nil, errors.New("no certificate")
+}
 
 func TestDeparture_NegotiationFails(t *testing.T) {
 	for name, describe := range map[string]error{"no connection": nil, "no description": errors.New("no disk")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d, _ := newDeparture(t, &script{})
-				d.Siblings, d.Describe = deaf{}, func() (negotiation.Machine, error) { return sharedDisk, describe }
+				d.Siblings, d.Describe = unreachable{}, func() (negotiation.Machine, error) { return sharedDisk, describe }
 				reach(d, handover.Ordered, handover.TargetFound)
 				d.begin(d.negotiate)
 				if result := <-d.Results(); result.event != handover.Failed || d.attempt.agreed != nil {
-					t.Errorf("event %q, agreed on %v", result.event, d.attempt.agreed)
+					t.Errorf("event = %q, agreed protocol = %v", result.event, d.attempt.agreed)
 				}
 			})
 		})
@@ -171,12 +173,12 @@ func TestDeparture_DisksAreReleasedBeforeCommit(t *testing.T) {
 		reach(d, handover.Ordered, handover.TargetFound, handover.Agreed, handover.GuestStopped)
 		wantAction(t, d.Handle(handover.Copied), handover.Commit)
 		if result := <-d.Results(); result.event != handover.TimeOver || released != 0 {
-			t.Errorf("event %q, released after %v", result.event, released)
+			t.Errorf("event = %q, released after %v", result.event, released)
 		}
 	})
 }
 
-// Neither a new request to move nor the request for the authority is delayed by earlier failures.
+// Earlier failures delay neither a new request to move nor the request for the authority.
 func TestDeparture_RequestsResetBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDeparture(t, &script{

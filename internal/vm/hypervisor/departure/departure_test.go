@@ -71,30 +71,30 @@ func wantAction(t *testing.T, got, want handover.SourceAction) {
 	}
 }
 
-// If the controller names no target, the guest shuts down, or the request is repeated.
+// If the controller does not name a target, the guest shuts down or the request is repeated.
 func TestAnswersWithoutATarget(t *testing.T) {
 	live := vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE
 	for name, test := range map[string]struct {
-		answer *vmpb.EnsureMigrationTargetResponse
-		err    error
-		want   handover.SourceAction
+		response *vmpb.EnsureMigrationTargetResponse
+		err      error
+		want     handover.SourceAction
 	}{
-		"shut down":      {&vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil, handover.ShutDown},
-		"not known":      {nil, status.Error(codes.Unimplemented, ""), handover.ShutDown},
-		"no Pod":         {&vmpb.EnsureMigrationTargetResponse{Action: live, TargetEndpoint: "a:1"}, nil, handover.ShutDown},
-		"no endpoint":    {&vmpb.EnsureMigrationTargetResponse{Action: live, TargetPod: "a"}, nil, handover.Ask},
-		"unknown action": {&vmpb.EnsureMigrationTargetResponse{}, nil, handover.Ask},
-		"away":           {nil, status.Error(codes.Unavailable, ""), handover.Ask},
+		"shut down":       {&vmpb.EnsureMigrationTargetResponse{Action: vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN}, nil, handover.ShutDown},
+		"not implemented": {nil, status.Error(codes.Unimplemented, ""), handover.ShutDown},
+		"no Pod":          {&vmpb.EnsureMigrationTargetResponse{Action: live, TargetEndpoint: "a:1"}, nil, handover.ShutDown},
+		"no endpoint":     {&vmpb.EnsureMigrationTargetResponse{Action: live, TargetPod: "a"}, nil, handover.Ask},
+		"unknown action":  {&vmpb.EnsureMigrationTargetResponse{}, nil, handover.Ask},
+		"away":            {nil, status.Error(codes.Unavailable, ""), handover.Ask},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d, _ := newDeparture(t, &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
-					return test.answer, test.err
+					return test.response, test.err
 				}})
 				wantAction(t, d.Handle(handover.Ordered), handover.Ask)
 				wantAction(t, d.Take(<-d.Results()), test.want)
 				if d.Unanswered() != (test.want == handover.Ask) || d.Idle() == (test.want == handover.Ask) {
-					t.Errorf("silent is %t, idle is %t", d.Unanswered(), d.Idle())
+					t.Errorf("Unanswered() = %t, Idle() = %t", d.Unanswered(), d.Idle())
 				}
 			})
 		})
@@ -105,10 +105,10 @@ func TestAnswersWithoutATarget(t *testing.T) {
 func TestPausesGrow(t *testing.T) {
 	for name, test := range map[string]struct {
 		takes time.Duration
-		want  []time.Duration // seconds
+		want  []time.Duration // in seconds
 	}{
-		"it is away":          {0, []time.Duration{0, 1, 3, 7, 15, 31, 61}},
-		"it waits for a turn": {30 * time.Second, []time.Duration{0, 30, 60, 90, 120, 150, 180}},
+		"unavailable controller":             {0, []time.Duration{0, 1, 3, 7, 15, 31, 61}},
+		"controller that waits for a target": {30 * time.Second, []time.Duration{0, 30, 60, 90, 120, 150, 180}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestPausesGrow(t *testing.T) {
 	}
 }
 
-// A canceled request to move ends the request for a target, and its response changes nothing.
+// Canceling a request to move also cancels the request for a target, whose response is ignored.
 func TestDeparture_CanceledRequestEndsQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
@@ -145,7 +145,7 @@ func TestDeparture_CanceledRequestEndsQuestion(t *testing.T) {
 		wantAction(t, d.Handle(handover.Cancelled), handover.Nothing)
 		<-ended
 		if !d.Idle() || d.ControlsQEMU() {
-			t.Error("it is still migrating")
+			t.Error("Idle() = false, want true")
 		}
 		wantAction(t, d.Take(Result{number: 1, event: handover.TargetFound}), handover.Nothing)
 	})
@@ -157,20 +157,20 @@ func TestDeparture_ControlsQEMUUntilCanceled(t *testing.T) {
 		d, machine := newDeparture(t, &script{})
 		reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
 		if !d.ControlsQEMU() || !d.MayRun() {
-			t.Error("someone may stop the guest while it is copied, or it may not run")
+			t.Error("ControlsQEMU or MayRun is false during a copy")
 		}
 		wantAction(t, d.Handle(handover.Cancelled), handover.Abandon)
 		if !d.ControlsQEMU() || d.Idle() {
-			t.Error("QEMU is not left alone until the copy is given up")
+			t.Error("ControlsQEMU is false before the copy was canceled")
 		}
 		wantAction(t, d.Take(<-d.Results()), handover.Nothing)
 		if d.ControlsQEMU() || !d.Idle() || machine.abandoned != 1 {
-			t.Errorf("after %d times it is still migrating", machine.abandoned)
+			t.Errorf("still migrating after %d calls of Abandon", machine.abandoned)
 		}
 	})
 }
 
-// The authority is requested under one new run until there is a response. The guest runs when it has a lease.
+// The authority is requested under a single new run until there is a response. The guest runs once it has a lease.
 func TestReclaim(t *testing.T) {
 	for name, test := range map[string]struct {
 		last error
@@ -185,7 +185,7 @@ func TestReclaim(t *testing.T) {
 				asked := 0
 				d, _ := newDeparture(t, &script{switchover: func(us, them *vmpb.HypervisorID) error {
 					if us.GetRunId() != 2 || them.GetRunId() != 1 {
-						t.Errorf("asked from run %d to %d", them.GetRunId(), us.GetRunId())
+						t.Errorf("switchover from run %d to %d", them.GetRunId(), us.GetRunId())
 					}
 					if asked++; asked < 3 {
 						return status.Error(codes.Unavailable, "")
@@ -201,19 +201,19 @@ func TestReclaim(t *testing.T) {
 				if passed := time.Since(begun); passed != 40*time.Second {
 					t.Errorf("asked after %v", passed)
 				}
-				wantAction(t, d.Handle(handover.Terminated), handover.Nothing) // that is about the old run
+				wantAction(t, d.Handle(handover.Terminated), handover.Nothing) // concerns the old run
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), handover.Reclaim)
 				wantAction(t, d.Take(<-d.Results()), test.want)
 				if d.Run().GetRunId() != test.run || d.MayRun() || !d.ControlsQEMU() || d.AwaitsLease() != (test.run == 2) {
-					t.Errorf("the run is %d, and its guest may run: %t", d.Run().GetRunId(), d.MayRun())
+					t.Errorf("run = %d, MayRun() = %t", d.Run().GetRunId(), d.MayRun())
 				}
 				if test.run == 1 {
 					return
 				}
 				wantAction(t, d.Handle(handover.Leased), handover.Resume)
 				if !d.MayRun() || d.ControlsQEMU() {
-					t.Error("the guest may not run with a lease")
+					t.Error("MayRun() = false with a lease")
 				}
 			})
 		})
@@ -223,8 +223,8 @@ func TestReclaim(t *testing.T) {
 // A request that changes while a migration is being canceled does not block QEMU forever.
 func TestDeparture_CancelingDoesNotBlockQEMU(t *testing.T) {
 	for name, test := range map[string]struct{ first, second handover.SourceEvent }{
-		"it failed, and is cancelled":        {handover.Failed, handover.Cancelled},
-		"it is cancelled, and ordered again": {handover.Cancelled, handover.Ordered},
+		"failed and then cancelled":        {handover.Failed, handover.Cancelled},
+		"cancelled and then ordered again": {handover.Cancelled, handover.Ordered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -239,18 +239,19 @@ func TestDeparture_CancelingDoesNotBlockQEMU(t *testing.T) {
 					case result := <-d.Results():
 						d.Take(result)
 					case <-late:
-						t.Fatal("QEMU is left alone for ever")
+						t.Fatal("the migration controls QEMU forever")
 					}
 				}
 				if machine.abandoned == 0 {
-					t.Error("QEMU was not told")
+					t.Error("QEMU's migration was not canceled")
 				}
 			})
 		})
 	}
 }
 
-// A controller counts as unreachable only after a request for a target without a response, and while there is one.
+// A controller counts as unreachable only after a request for a target got no response, and only while a target is
+// requested.
 func TestDeparture_UnansweredWhileAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDeparture(t, &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
@@ -259,7 +260,7 @@ func TestDeparture_UnansweredWhileAsking(t *testing.T) {
 		want := func(when string, want bool) {
 			t.Helper()
 			if d.Unanswered() != want {
-				t.Errorf("%s: Unanswered is %t", when, !want)
+				t.Errorf("%s: Unanswered() = %t", when, !want)
 			}
 		}
 		d.Handle(handover.Ordered)
@@ -283,7 +284,7 @@ func TestDeparture_ResultOfEarlierOperationIsIgnored(t *testing.T) {
 		d.Handle(handover.Ordered)
 		wantAction(t, d.Take(stale), handover.Nothing)
 		if d.source.State() != handover.Asking {
-			t.Errorf("the source is %s", d.source.State())
+			t.Errorf("source state = %s", d.source.State())
 		}
 	})
 }

@@ -34,7 +34,7 @@ func (target) StartMigration(_ context.Context, request *vmpb.StartMigrationRequ
 	return &vmpb.StartMigrationResponse{MigrationProtocol: chosen}, err
 }
 
-// slowSiblings connects to a target that refuses the first connections, since it is not listening yet.
+// slowSiblings connects to a target that rejects the first connections, because it is not listening yet.
 type slowSiblings struct {
 	Siblings
 	listener *bufconn.Listener
@@ -68,9 +68,9 @@ func TestDeparture_NegotiationWaitsForTargetToListen(t *testing.T) {
 	d.begin(d.negotiate)
 	result := <-d.Results()
 	if result.event != handover.Agreed || siblings.attempts.Load() <= siblings.refuse {
-		t.Errorf("event %q after %d attempts to connect, want %q after more than %d", result.event, siblings.attempts.Load(), handover.Agreed, siblings.refuse)
+		t.Errorf("event = %q after %d connection attempts, want %q after more than %d", result.event, siblings.attempts.Load(), handover.Agreed, siblings.refuse)
 	}
 	if got := d.attempt.agreed.GetNegotiatedEndpoint(); got != "tcp:target:1" {
-		t.Errorf("the agreed endpoint is %q", got)
+		t.Errorf("agreed endpoint = %q", got)
 	}
 }

@@ -21,7 +21,7 @@ func newDevice(t *testing.T) (d Disk, file string) {
 func wantContent(t *testing.T, d Disk, want Content) {
 	t.Helper()
 	if got, err := d.Content(); err != nil || got != want {
-		t.Fatalf("the device has %s, %v; want %s", got, err, want)
+		t.Fatalf("Content() = %s, %v; want %s", got, err, want)
 	}
 }
 
@@ -40,7 +40,7 @@ func readAll(t *testing.T, path string) []byte {
 	return content
 }
 
-// The lock belongs to the device, since each container has its own device node.
+// The lock belongs to the device, because each container has its own device node.
 func TestDeviceIsLocked(t *testing.T) {
 	d, _ := newDevice(t)
 	other := blockdev.Node(t, d.Path)
@@ -52,7 +52,7 @@ func TestDeviceIsLocked(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(d.Path + ".lock"); err == nil {
-		t.Error("there is a file beside the node")
+		t.Error("there is a file next to the device node")
 	}
 	must(t, lock.Release())
 	lock, err = Acquire(other)
@@ -66,11 +66,11 @@ func TestDevice_Content(t *testing.T) {
 		at   int64
 		want Content
 	}{
-		"nothing":                {nil, 0, Blank},
-		"a boot sector":          {[]byte{0x55, 0xaa}, 510, Data},
-		"a superblock of btrfs":  {[]byte("_BHRfS_M"), 64<<10 + 64, Data},
-		"a backup of a table":    {[]byte("EFI PART"), deviceBytes - 512, Data},
-		"an image in the making": {mark, 0, Begun},
+		"nothing":               {nil, 0, Blank},
+		"a boot sector":         {[]byte{0x55, 0xaa}, 510, Data},
+		"a superblock of btrfs": {[]byte("_BHRfS_M"), 64<<10 + 64, Data},
+		"a backup of a table":   {[]byte("EFI PART"), deviceBytes - 512, Data},
+		"an incomplete image":   {mark, 0, Begun},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := newDevice(t)
@@ -80,8 +80,8 @@ func TestDevice_Content(t *testing.T) {
 	}
 }
 
-// If writing ends too early, at any point, the disk does not count as complete, and the next one contains nothing of
-// it.
+// If writing is interrupted at any point, the disk does not count as complete, and the next disk contains none of
+// its data.
 func TestDraftOnADevice(t *testing.T) {
 	d, _ := newDevice(t)
 	want := make([]byte, deviceBytes)
@@ -89,7 +89,7 @@ func TestDraftOnADevice(t *testing.T) {
 	copy(want[3<<20:], "more")
 	first, err := d.Draft(t.Context())
 	must(t, err)
-	_, err = first.WriteAt([]byte("of an earlier image"), 5<<20)
+	_, err = first.WriteAt([]byte("data of an earlier image"), 5<<20)
 	must(t, err)
 	_, err = first.WriteAt([]byte("head"), 0)
 	must(t, err)
@@ -108,13 +108,13 @@ func TestDraftOnADevice(t *testing.T) {
 	_, err = draft.ReadAt(got, 0)
 	must(t, err)
 	if !bytes.Equal(got, want[:len(got)]) {
-		t.Error("the draft does not read as it was written")
+		t.Error("the draft does not contain the data that was written")
 	}
 	must(t, draft.Truncate(deviceBytes))
 	must(t, draft.Commit())
 	wantContent(t, d, Data)
 	if !bytes.Equal(readAll(t, d.Path), want) {
-		t.Error("the device has something else than the disk")
+		t.Error("the content of the device differs from the disk")
 	}
 }
 
@@ -128,7 +128,7 @@ func TestDevice_ClearZeroes(t *testing.T) {
 	must(t, d.Clear(t.Context()))
 	wantContent(t, d, Blank)
 	if !bytes.Equal(readAll(t, d.Path), make([]byte, deviceBytes)) {
-		t.Error("something is left on the device")
+		t.Error("data remains on the device")
 	}
 }
 
@@ -140,9 +140,9 @@ func TestDeviceIsTooSmall(t *testing.T) {
 		t.Errorf("error = %v, want ErrTooSmall", err)
 	}
 	if !bytes.Equal(readAll(t, file), before) {
-		t.Error("it was written to all the same")
+		t.Error("the device was modified")
 	}
-	d.Bytes = 0 // any
+	d.Bytes = 0 // any size
 	draft, err := d.Draft(t.Context())
 	must(t, err)
 	defer draft.Discard()
@@ -156,12 +156,12 @@ func TestDevice_Length(t *testing.T) {
 	for _, want := range []int64{deviceBytes, 2 * deviceBytes} {
 		blockdev.Grow(t, file, want)
 		if got, err := d.Length(); err != nil || got != uint64(want) {
-			t.Errorf("length %d, %v; want %d", got, err, want)
+			t.Errorf("Length() = %d, %v; want %d", got, err, want)
 		}
 	}
 }
 
-// A link to a device is rejected: otherwise anyone who can write to a volume could use any device of the host.
+// A link to a device is rejected. Otherwise, anyone who can write to a volume could use any device of the host.
 func TestDevice_LinkIsRejected(t *testing.T) {
 	d, _ := newDevice(t)
 	link := Disk{Path: t.TempDir() + "/disk.img"}
@@ -180,7 +180,7 @@ func TestDevice_LinkIsRejected(t *testing.T) {
 func TestDevice_ClearObeysContext(t *testing.T) {
 	d, _ := newDevice(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("asked to end")
+	cause := errors.New("canceled")
 	cancel(cause)
 	if _, err := d.Draft(ctx); !errors.Is(err, cause) {
 		t.Errorf("error = %v, want %v", err, cause)

@@ -32,14 +32,14 @@ func TestOneHolderAtATime(t *testing.T) {
 	must(t, second.Release())
 	must(t, (*Lock)(nil).Release())
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the lock made the disk: %v", err)
+		t.Errorf("the lock created the disk: %v", err)
 	}
 }
 
-// With this environment variable the test binary holds a lock until it is killed.
+// If this environment variable is set, the test binary holds a lock until it is killed.
 const holdVariable = "MILLWRIGHT_TEST_HOLD_LOCK"
 
-// held is the lock of that process. A local variable could be garbage collected while the process waits.
+// held is the lock of that process. A local variable could be garbage-collected while the process waits.
 var held *Lock
 
 func TestMain(m *testing.M) {
@@ -65,7 +65,7 @@ func TestLockEndsWithItsProcess(t *testing.T) {
 	_, err = bufio.NewReader(output).ReadString('\n')
 	must(t, err)
 	if _, err := Acquire(path); !errors.Is(err, ErrLocked) {
-		t.Errorf("while it lives: %v, want ErrLocked", err)
+		t.Errorf("while the process is running: %v, want ErrLocked", err)
 	}
 	must(t, holder.Process.Kill())
 	_ = holder.Wait() // it was killed
@@ -82,9 +82,9 @@ func TestLock_NeedsDirectory(t *testing.T) {
 
 func TestDisk_BlankIsSparse(t *testing.T) {
 	d := Disk{Path: filepath.Join(t.TempDir(), "disk.img")}
-	must(t, os.WriteFile(d.Path+".partial", []byte("left over"), 0o600))
+	must(t, os.WriteFile(d.Path+".partial", []byte("from an earlier attempt"), 0o600))
 	if exists, err := d.Exists(); exists || err != nil {
-		t.Fatalf("exists = %v, %v before it is made", exists, err)
+		t.Fatalf("exists = %v, %v before it was created", exists, err)
 	}
 	must(t, d.MakeBlank())
 	info, err := os.Stat(d.Path)
@@ -93,7 +93,7 @@ func TestDisk_BlankIsSparse(t *testing.T) {
 		t.Errorf("%d bytes in %d blocks with mode %s", info.Size(), info.Sys().(*syscall.Stat_t).Blocks, info.Mode())
 	}
 	if _, err := os.Stat(d.Path + ".partial"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("something is left over: %v", err)
+		t.Errorf("a partial file remains: %v", err)
 	}
 }
 
@@ -114,12 +114,12 @@ func TestDisk_Grow(t *testing.T) {
 		content, err := os.ReadFile(d.Path)
 		must(t, err)
 		if uint64(len(content)) != size.want || string(content[:7]) != "content" {
-			t.Errorf("asked for %d: %d bytes with %q", size.asked, len(content), content[:7])
+			t.Errorf("requested %d bytes, got %d bytes starting with %q", size.asked, len(content), content[:7])
 		}
 	}
 }
 
-// TestLinksAreNotFollowed: a link in the volume is neither the disk nor its lock, whatever it points to.
+// A link in the volume is neither the disk nor its lock, no matter what it points to.
 func TestLinksAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
@@ -135,7 +135,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Errorf("a link exists: %t, %v, want ErrNotFile", exists, err)
 	}
 	if err := disk.Grow(); err == nil {
-		t.Error("the file behind a link grew")
+		t.Error("the target of a link was enlarged")
 	}
 	if lock, err := Acquire(path); err == nil {
 		t.Errorf("a link is locked: %v", lock.Release())
@@ -143,9 +143,9 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	must(t, os.Remove(path))
 	must(t, disk.MakeBlank())
 	if content, err := os.ReadFile(secret); err != nil || string(content) != "secret" {
-		t.Errorf("the file behind the links holds %.20q of %d bytes (%v)", content, len(content), err)
+		t.Errorf("the target of the links contains %.20q, %d bytes (%v)", content, len(content), err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "made")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file was made through the link of the lock: %v", err)
+		t.Errorf("a file was created through the link of the lock: %v", err)
 	}
 }

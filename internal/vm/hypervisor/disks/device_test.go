@@ -30,7 +30,8 @@ func data(t *testing.T, path string) {
 
 func blank(*testing.T, string) {}
 
-// A disk on a device that a guest has used is never overwritten, and a missing one is not replaced by a blank one.
+// A disk on a device that a guest has used is never overwritten, and a missing disk is not replaced by a blank
+// one.
 func TestPrepareDevice(t *testing.T) {
 	image := &vmpb.InitialImage{Url: "http://images/root"}
 	prepare := &vmpb.VMSpec{Mode: vmpb.VMSpec_SM_PREPARE_IMAGE, InitialImage: image}
@@ -45,18 +46,18 @@ func TestPrepareDevice(t *testing.T) {
 		writes bool
 		after  disk.Content
 	}{
-		"new":                                  {spec: prepare, has: blank, writes: true, after: disk.Data},
-		"interrupted":                          {spec: prepare, has: begin, writes: true, after: disk.Data},
-		"complete, and the report was lost":    {spec: prepare, has: data, after: disk.Data},
-		"of an earlier run of the pod":         {spec: prepare, has: data, before: true, after: disk.Data},
-		"gone since an earlier run of the pod": {spec: prepare, has: blank, before: true, want: ErrLost, after: disk.Blank},
+		"new":                                     {spec: prepare, has: blank, writes: true, after: disk.Data},
+		"interrupted":                             {spec: prepare, has: begin, writes: true, after: disk.Data},
+		"complete, but the report was lost":       {spec: prepare, has: data, after: disk.Data},
+		"from an earlier run of the pod":          {spec: prepare, has: data, before: true, after: disk.Data},
+		"missing after an earlier run of the pod": {spec: prepare, has: blank, before: true, want: ErrLost, after: disk.Blank},
 		"there":                                {spec: had, has: data, after: disk.Data},
 		"gone":                                 {spec: had, has: blank, want: ErrLost, after: disk.Blank},
-		"gone, and another was begun":          {spec: had, has: begin, want: ErrLost, after: disk.Begun},
+		"missing, and another one was started": {spec: had, has: begin, want: ErrLost, after: disk.Begun},
 		"made blank by a guest with its own kernel": {spec: kernel, has: blank, after: disk.Blank},
-		"begun, with its own kernel":                {spec: kernel, has: begin, want: ErrLost, after: disk.Begun},
+		"started, with its own kernel":              {spec: kernel, has: begin, want: ErrLost, after: disk.Begun},
 		"without an image":                          {spec: none, has: blank, after: disk.Blank},
-		"without an image any more":                 {spec: none, has: begin, after: disk.Blank},
+		"no longer with an image":                   {spec: none, has: begin, after: disk.Blank},
 		"without an image, used":                    {spec: none, has: data, after: disk.Data},
 		"smaller than before it grows":              {spec: bigger(had), has: data, after: disk.Data},
 		"too small":                                 {spec: bigger(none), has: blank, want: disk.ErrTooSmall, after: disk.Blank},
@@ -75,10 +76,10 @@ func TestPrepareDevice(t *testing.T) {
 				return errors.Join(err, draft.Commit())
 			})
 			if !errors.Is(err, test.want) || wrote != test.writes {
-				t.Errorf("error %v, written %v; want %v and %v", err, wrote, test.want, test.writes)
+				t.Errorf("error = %v, written = %v; want %v and %v", err, wrote, test.want, test.writes)
 			}
 			if got, err := (disk.Disk{Path: path}).Content(); err != nil || got != test.after {
-				t.Errorf("the device has %s, %v; want %s", got, err, test.after)
+				t.Errorf("Content() = %s, %v; want %s", got, err, test.after)
 			}
 		})
 	}
@@ -102,7 +103,7 @@ func TestSet_MissingDeviceIsNotReplaced(t *testing.T) {
 	}
 }
 
-// The guest runs only when the controller knows of a disk whose content does not prove that it is complete.
+// The guest runs only once the controller knows about a disk whose content does not prove that it is complete.
 func TestSet_MustBeKnown(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	image := &vmpb.InitialImage{Url: "http://images/db"}
@@ -119,13 +120,13 @@ func TestSet_MustBeKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := New(&vmpb.VMSpec{DataDisks: []*vmpb.DataDisk{test.disk}}, t.TempDir()+"/root", map[string]string{"db": test.path})
 			if got := s.MustBeKnown(); got != test.want {
-				t.Errorf("must be known: %v", got)
+				t.Errorf("MustBeKnown() = %v", got)
 			}
 		})
 	}
 }
 
-// A device may be larger than the disk that arrives, but not smaller.
+// A device may be larger than the disk that is received, but not smaller.
 func TestSet_DiskArrivesOnDevice(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
 	s := New(&vmpb.VMSpec{}, device, nil)
@@ -139,8 +140,8 @@ func TestSet_DiskArrivesOnDevice(t *testing.T) {
 	must(t, err)
 	var attached qemu.Disks
 	must(t, s.Attach(&attached))
-	must(t, s.Attach(&attached)) // again
+	must(t, s.Attach(&attached)) // repeated
 	if !attached.Root.Block || len(attached.Locks) != 1 || sizes[0].GetBytes() != deviceBytes {
-		t.Errorf("attached %+v, of %v bytes", attached, sizes[0].GetBytes())
+		t.Errorf("attached %+v, %v bytes", attached, sizes[0].GetBytes())
 	}
 }

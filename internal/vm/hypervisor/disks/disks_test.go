@@ -41,7 +41,7 @@ func TestSet_LockIsAllOrNothing(t *testing.T) {
 	if err := s.Lock(); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("error = %v, want ErrLocked", err)
 	}
-	root, err := disk.Acquire(filepath.Join(dir, "root")) // it was let go
+	root, err := disk.Acquire(filepath.Join(dir, "root")) // the lock was released
 	must(t, err)
 	must(t, errors.Join(root.Release(), other.Release()))
 	must(t, s.Lock())
@@ -60,16 +60,16 @@ func TestSet_Prepare(t *testing.T) {
 		want   error
 		files  string
 	}{
-		"new":                     {same, false, true, nil, "root logs db "},
-		"one was there":           {lost, false, false, ErrLost, "root "},
-		"an earlier run had them": {same, true, false, ErrLost, ""},
+		"new":                 {same, false, true, nil, "root logs db "},
+		"only one existed":    {lost, false, false, ErrLost, "root "},
+		"from an earlier run": {same, true, false, ErrLost, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, dir := set(t, test.change)
 			written := ""
 			isNew, err := s.Prepare(t.Context(), test.before, func(d Disk) error { written += d.Name; return d.MakeBlank() })
 			if !errors.Is(err, test.want) || isNew != test.isNew {
-				t.Errorf("new %v, error %v; want %v and %v", isNew, err, test.isNew, test.want)
+				t.Errorf("isNew = %v, error = %v; want %v and %v", isNew, err, test.isNew, test.want)
 			}
 			files := ""
 			for _, name := range []string{"root", "logs", "db"} {
@@ -78,13 +78,13 @@ func TestSet_Prepare(t *testing.T) {
 				}
 			}
 			if files != test.files || test.want == nil && written != "db" {
-				t.Errorf("there are %q, and %q has an image", files, written)
+				t.Errorf("files = %q, disks with an image = %q", files, written)
 			}
 		})
 	}
 }
 
-// Disks that arrive are created empty, with the sizes of the source's disks instead of those in the specification.
+// Received disks are created empty, with the sizes of the source's disks instead of those in the specification.
 func TestSet_MakeBlank(t *testing.T) {
 	s, _ := set(t, same)
 	sizes := []*vmpb.DiskSize{{Bytes: 5 << 20}, {Name: "logs", Bytes: 4 << 20}, {Name: "db", Bytes: 6 << 20}}
@@ -96,23 +96,23 @@ func TestSet_MakeBlank(t *testing.T) {
 	}
 	var attached qemu.Disks
 	must(t, s.Attach(&attached))
-	must(t, s.Attach(&attached)) // again
+	must(t, s.Attach(&attached)) // repeated
 	if attached.Root.Path == "" || len(attached.Data) != 2 || attached.Data[1].Serial != "db" {
 		t.Errorf("attached: %+v", attached)
 	}
 	if err := s.MakeBlank(sizes[:2]); err == nil {
-		t.Error("a disk without a size")
+		t.Error("accepted a disk without a size")
 	}
 	sizes[2].Bytes = MaxBytes + 1
 	if err := s.MakeBlank(sizes); err == nil {
-		t.Error("a disk of more than 4 PiB")
+		t.Error("accepted a disk of more than 4 PiB")
 	}
 }
 
 func TestSet_Growing(t *testing.T) {
 	has := []*vmpb.DiskSize{{Bytes: 10}, {Name: "logs", Bytes: 10}, {Name: "db", Bytes: 10}}
-	wanted := []*vmpb.DiskSize{{Bytes: 11}, {Name: "logs", Bytes: 9}, {Name: "db", Bytes: MaxBytes + 1}, {Name: "other", Bytes: 11}}
-	if diff := cmp.Diff(wanted[:1], Growing(has, wanted), protocmp.Transform()); diff != "" {
+	desired := []*vmpb.DiskSize{{Bytes: 11}, {Name: "logs", Bytes: 9}, {Name: "db", Bytes: MaxBytes + 1}, {Name: "other", Bytes: 11}}
+	if diff := cmp.Diff(desired[:1], Growing(has, desired), protocmp.Transform()); diff != "" {
 		t.Errorf("growing (-want +got):\n%s", diff)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 func shared(spec *vmpb.VMSpec) { spec.RootDiskShared = true }
 
-// The locks of shared disks are released for another hypervisor and acquired again; other disks stay locked.
+// The locks of shared disks are released for another hypervisor and acquired again. Other disks stay locked.
 func TestLetGo(t *testing.T) {
 	for name, change := range map[string]func(*vmpb.VMSpec){"shared": shared, "own": same} {
 		t.Run(name, func(t *testing.T) {
@@ -42,18 +42,18 @@ func TestLetGo(t *testing.T) {
 	}
 }
 
-// Shared disks must exist, and do not change.
+// Shared disks must exist and do not change.
 func TestSet_ExpectSharedDisks(t *testing.T) {
 	s, dir := set(t, shared)
 	for _, name := range []string{"root", "logs", "db"} {
 		if err := s.Expect(nil); !errors.Is(err, ErrLost) {
-			t.Fatalf("before there is %s: error = %v, want ErrLost", name, err)
+			t.Fatalf("without %s: error = %v, want ErrLost", name, err)
 		}
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("data"), 0o600))
 	}
 	must(t, s.Expect(nil))
 	if err := s.Expect([]*vmpb.DiskSize{{Bytes: 1 << 20}, {Name: "logs", Bytes: 1 << 20}, {Name: "db", Bytes: 1 << 20}}); err == nil {
-		t.Error("disks that do not travel have got sizes")
+		t.Error("accepted sizes for disks that are not copied")
 	}
 	for _, name := range []string{"root", "logs", "db"} {
 		if content, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(content) != "data" {
@@ -62,7 +62,7 @@ func TestSet_ExpectSharedDisks(t *testing.T) {
 	}
 }
 
-// A machine with shared disks neither uses the host's page cache, nor inherits a lock that it would hold until it
+// A machine with shared disks neither uses the host's page cache nor inherits a lock, which it would hold until it
 // exits.
 func TestSet_AttachSharedDisks(t *testing.T) {
 	_, device := blockdev.New(t, deviceBytes)
@@ -88,9 +88,9 @@ func TestUnlocked(t *testing.T) {
 		change func(*vmpb.VMSpec)
 		want   bool
 	}{
-		"files":              {func(*vmpb.VMSpec) {}, false},
-		"a device":           {func(s *vmpb.VMSpec) { s.RootDiskPath = vmpb.RootDevicePath }, true},
-		"a data disk on one": {func(s *vmpb.VMSpec) { s.DataDisks[1].Path = vmpb.DataDevicePath("db") }, true},
+		"files":                   {func(*vmpb.VMSpec) {}, false},
+		"a device":                {func(s *vmpb.VMSpec) { s.RootDiskPath = vmpb.RootDevicePath }, true},
+		"a data disk on a device": {func(s *vmpb.VMSpec) { s.DataDisks[1].Path = vmpb.DataDevicePath("db") }, true},
 		"a device of one hypervisor": {func(s *vmpb.VMSpec) {
 			s.RootDiskPath, s.RootDiskShared = vmpb.RootDevicePath, false
 		}, false},
@@ -102,26 +102,26 @@ func TestUnlocked(t *testing.T) {
 			spec := &vmpb.VMSpec{RootDiskShared: true, LeaseMode: vmpb.LeaseMode_LM_STORAGE_LOCKING, DataDisks: []*vmpb.DataDisk{{Name: "logs"}, {Name: "db"}}}
 			test.change(spec)
 			if got := Unlocked(spec); got != test.want {
-				t.Errorf("unlocked: %t, want %t", got, test.want)
+				t.Errorf("Unlocked() = %t, want %t", got, test.want)
 			}
 		})
 	}
 }
 
-// A hypervisor that takes over disks finds out whether a third one has run a guest on them.
+// A hypervisor that takes over disks detects whether a third hypervisor has run a guest on them.
 func TestClaim(t *testing.T) {
 	source, dir := set(t, shared)
 	target := New(&vmpb.VMSpec{RootDiskShared: true}, filepath.Join(dir, "root"), nil)
 	third := New(&vmpb.VMSpec{RootDiskShared: true}, filepath.Join(dir, "root"), nil)
 	must(t, source.Lock())
 	if err := source.Unused("source/1"); !errors.Is(err, ErrUsed) || !errors.Is(err, disk.ErrLocked) {
-		t.Errorf("before anybody has claimed them: error = %v, want ErrUsed", err)
+		t.Errorf("before the disks are claimed: error = %v, want ErrUsed", err)
 	}
 	must(t, source.Claim("a longer name/1"))
 	must(t, source.Claim("source/1"))
 	must(t, source.Release())
 	must(t, target.Lock())
-	must(t, target.Unused("source/1")) // and it does not run the guest
+	must(t, target.Unused("source/1")) // but it does not run the guest
 	must(t, target.Unlock())
 	must(t, source.Lock())
 	must(t, source.Unused("source/1"))

@@ -39,7 +39,7 @@ func tcp(to string, from, port uint16, flags byte) []byte {
 	return ip(to, protocolTCP, append(header, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0)...)
 }
 
-// fragment turns a frame with IPv4 into a fragment of a packet at an offset.
+// fragment converts an IPv4 frame to a fragment of a packet at an offset.
 func fragment(frame []byte, offset uint16) []byte {
 	binary.BigEndian.PutUint16(frame[ethernetHeader+6:], offset)
 	return frame
@@ -51,70 +51,70 @@ func TestAllows(t *testing.T) {
 		frame []byte
 		want  bool
 	}{
-		"the API server":                           {tcp("10.77.0.2", 4711, 16443, syn), true},
-		"the API server over IPv6":                 {tcp("fd77::2", 4711, 16443, syn), true},
-		"its port at another address":              {tcp("10.77.0.4", 4711, 16443, syn), false},
-		"its port at another IPv6 address":         {tcp("fd77::4", 4711, 16443, syn), false},
-		"its port over UDP":                        {udp("10.77.0.2", 16443), false},
-		"another port":                             {tcp("10.77.0.2", 4711, 16480, syn), false},
-		"another port over IPv6":                   {tcp("fd77::2", 4711, 16480, syn), false},
-		"another port in an open connection":       {tcp("10.77.0.2", 4711, 16480, ack), false},
-		"the answer of a forwarded port":           {tcp("10.77.0.2", 22, 40000, syn|ack), true},
-		"the end of a forwarded connection":        {tcp("10.77.0.2", 22, 40000, rst), true},
-		"a connection from a forwarded port":       {tcp("10.77.0.2", 22, 40000, syn), false},
-		"a forwarded port without flags":           {ip("10.77.0.2", protocolTCP, 0, 22, 156, 64), false},
-		"the loopback itself":                      {tcp("127.0.0.1", 4711, 16443, syn), false},
-		"another address of the loopback":          {udp("127.9.9.9", 53), false},
-		"the loopback of IPv6":                     {tcp("::1", 4711, 16443, syn), false},
-		"no address":                               {tcp("0.0.0.0", 4711, 16443, syn), false},
-		"no address, again":                        {tcp("0.1.2.3", 4711, 16443, syn), false},
-		"no IPv6 address":                          {tcp("::", 4711, 16443, syn), false},
-		"IPv4 in IPv6":                             {tcp("::ffff:127.0.0.1", 4711, 16443, syn), false},
-		"IPv4 in IPv6, older":                      {tcp("::127.0.0.1", 4711, 16443, syn), false},
-		"a fragment to the gateway":                {fragment(tcp("10.77.0.2", 4711, 16443, syn), 0x2000), false},
-		"the rest of a packet to the gateway":      {fragment(tcp("10.77.0.2", 4711, 16443, syn), 1), false},
-		"a ping in fragments":                      {fragment(ip("10.77.0.2", protocolICMP, 8, 0, 0, 0), 0x2000), false},
-		"a ping":                                   {ip("10.77.0.2", protocolICMP, 8, 0, 0, 0), true},
-		"a neighbour":                              {ip("ff02::1:ff00:2", protocolICMPv6, 135, 0, 0, 0), true},
-		"a router":                                 {ip("fe80::2", protocolICMPv6, 133, 0, 0, 0), true},
-		"a service at a link-local address":        {tcp("fe80::2", 4711, 16443, syn), false},
-		"the name server":                          {udp("10.77.0.3", 53), true},
-		"the name server over TCP":                 {tcp("10.77.0.3", 4711, 53, syn), true},
-		"the name server over IPv6":                {udp("fd77::3", 53), true},
-		"another port of the name server":          {tcp("10.77.0.3", 4711, 16443, syn), false},
-		"DHCP":                                     {udp("255.255.255.255", 67), true},
-		"DHCP at the gateway":                      {udp("10.77.0.2", 67), true},
-		"DHCP at another address":                  {udp("10.77.255.255", 67), false},
-		"DHCP over IPv6":                           {udp("ff02::1:2", 547), true},
-		"a broadcast":                              {udp("255.255.255.255", 53), false},
-		"a TCP broadcast":                          {tcp("255.255.255.255", 4711, 67, syn), false},
-		"a multicast":                              {udp("224.0.0.251", 5353), false},
-		"an IPv6 multicast":                        {udp("ff02::1", 16443), false},
-		"the outside":                              {tcp("192.0.2.1", 4711, 443, syn), true},
-		"the outside over IPv6":                    {tcp("2001:db8::1", 4711, 443, syn), true},
-		"the metadata service of a cloud":          {tcp("169.254.169.254", 4711, 80, syn), false},
-		"that of another cloud":                    {tcp("100.100.100.200", 4711, 80, syn), false},
-		"that over IPv6":                           {tcp("fd00:ec2::254", 4711, 80, syn), false},
-		"that in fragments":                        {fragment(tcp("169.254.169.254", 4711, 80, syn), 0x2000), false},
-		"the outside in fragments":                 {fragment(udp("192.0.2.1", 53), 0x2000), true},
-		"an extension header before TCP":           {ip("fd77::2", 0, tcp("fd77::2", 4711, 16443, syn)[ethernetHeader:]...), false},
-		"ARP":                                      {append(make([]byte, 12), 8, 6), true},
-		"a VLAN":                                   {append(append(make([]byte, 12), 0x81, 0, 0, 1), tcp("10.77.0.2", 1, 16443, syn)[12:]...), false},
-		"another protocol of Ethernet":             {append(make([]byte, 12), 0x88, 0xf8), false},
-		"an incomplete frame":                      {make([]byte, 5), false},
-		"an incomplete header":                     {tcp("192.0.2.1", 4711, 443, syn)[:30], false},
-		"an incomplete packet":                     {tcp("192.0.2.1", 4711, 443, syn)[:40], false},
-		"a header that is longer than the content": {append(append(make([]byte, 12), 8, 0, 0x4f), make([]byte, 30)...), false},
+		"the API server":                              {tcp("10.77.0.2", 4711, 16443, syn), true},
+		"the API server over IPv6":                    {tcp("fd77::2", 4711, 16443, syn), true},
+		"its port at another address":                 {tcp("10.77.0.4", 4711, 16443, syn), false},
+		"its port at another IPv6 address":            {tcp("fd77::4", 4711, 16443, syn), false},
+		"its port over UDP":                           {udp("10.77.0.2", 16443), false},
+		"another port":                                {tcp("10.77.0.2", 4711, 16480, syn), false},
+		"another port over IPv6":                      {tcp("fd77::2", 4711, 16480, syn), false},
+		"another port in an open connection":          {tcp("10.77.0.2", 4711, 16480, ack), false},
+		"the response of a forwarded port":            {tcp("10.77.0.2", 22, 40000, syn|ack), true},
+		"a reset of a forwarded connection":           {tcp("10.77.0.2", 22, 40000, rst), true},
+		"a connection from a forwarded port":          {tcp("10.77.0.2", 22, 40000, syn), false},
+		"a forwarded port without flags":              {ip("10.77.0.2", protocolTCP, 0, 22, 156, 64), false},
+		"the loopback itself":                         {tcp("127.0.0.1", 4711, 16443, syn), false},
+		"another address of the loopback":             {udp("127.9.9.9", 53), false},
+		"the loopback of IPv6":                        {tcp("::1", 4711, 16443, syn), false},
+		"no address":                                  {tcp("0.0.0.0", 4711, 16443, syn), false},
+		"another unspecified address":                 {tcp("0.1.2.3", 4711, 16443, syn), false},
+		"no IPv6 address":                             {tcp("::", 4711, 16443, syn), false},
+		"IPv4 in IPv6":                                {tcp("::ffff:127.0.0.1", 4711, 16443, syn), false},
+		"IPv4 in IPv6, older":                         {tcp("::127.0.0.1", 4711, 16443, syn), false},
+		"a fragment to the gateway":                   {fragment(tcp("10.77.0.2", 4711, 16443, syn), 0x2000), false},
+		"a later fragment of a packet to the gateway": {fragment(tcp("10.77.0.2", 4711, 16443, syn), 1), false},
+		"a ping in fragments":                         {fragment(ip("10.77.0.2", protocolICMP, 8, 0, 0, 0), 0x2000), false},
+		"a ping":                                      {ip("10.77.0.2", protocolICMP, 8, 0, 0, 0), true},
+		"a neighbor":                                  {ip("ff02::1:ff00:2", protocolICMPv6, 135, 0, 0, 0), true},
+		"a router":                                    {ip("fe80::2", protocolICMPv6, 133, 0, 0, 0), true},
+		"a service at a link-local address":           {tcp("fe80::2", 4711, 16443, syn), false},
+		"the name server":                             {udp("10.77.0.3", 53), true},
+		"the name server over TCP":                    {tcp("10.77.0.3", 4711, 53, syn), true},
+		"the name server over IPv6":                   {udp("fd77::3", 53), true},
+		"another port of the name server":             {tcp("10.77.0.3", 4711, 16443, syn), false},
+		"DHCP":                                        {udp("255.255.255.255", 67), true},
+		"DHCP at the gateway":                         {udp("10.77.0.2", 67), true},
+		"DHCP at another address":                     {udp("10.77.255.255", 67), false},
+		"DHCP over IPv6":                              {udp("ff02::1:2", 547), true},
+		"a broadcast":                                 {udp("255.255.255.255", 53), false},
+		"a TCP broadcast":                             {tcp("255.255.255.255", 4711, 67, syn), false},
+		"a multicast":                                 {udp("224.0.0.251", 5353), false},
+		"an IPv6 multicast":                           {udp("ff02::1", 16443), false},
+		"the outside":                                 {tcp("192.0.2.1", 4711, 443, syn), true},
+		"the outside over IPv6":                       {tcp("2001:db8::1", 4711, 443, syn), true},
+		"the metadata service of a cloud":             {tcp("169.254.169.254", 4711, 80, syn), false},
+		"the metadata service of another cloud":       {tcp("100.100.100.200", 4711, 80, syn), false},
+		"a metadata service over IPv6":                {tcp("fd00:ec2::254", 4711, 80, syn), false},
+		"a metadata service in fragments":             {fragment(tcp("169.254.169.254", 4711, 80, syn), 0x2000), false},
+		"the outside in fragments":                    {fragment(udp("192.0.2.1", 53), 0x2000), true},
+		"an extension header before TCP":              {ip("fd77::2", 0, tcp("fd77::2", 4711, 16443, syn)[ethernetHeader:]...), false},
+		"ARP":                                         {append(make([]byte, 12), 8, 6), true},
+		"a VLAN":                                      {append(append(make([]byte, 12), 0x81, 0, 0, 1), tcp("10.77.0.2", 1, 16443, syn)[12:]...), false},
+		"another protocol of Ethernet":                {append(make([]byte, 12), 0x88, 0xf8), false},
+		"an incomplete frame":                         {make([]byte, 5), false},
+		"an incomplete header":                        {tcp("192.0.2.1", 4711, 443, syn)[:30], false},
+		"an incomplete packet":                        {tcp("192.0.2.1", 4711, 443, syn)[:40], false},
+		"a header longer than the content":            {append(append(make([]byte, 12), 8, 0, 0x4f), make([]byte, 30)...), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := testRules.Allows(test.frame); got != test.want {
-				t.Errorf("allowed: %t, want %t", got, test.want)
+				t.Errorf("Allows() = %t, want %t", got, test.want)
 			}
 		})
 	}
 }
 
-// FuzzAllows: the rules handle any frame, and never allow the loopback.
+// FuzzAllows checks that the rules handle any frame and never allow the loopback interface.
 func FuzzAllows(f *testing.F) {
 	f.Add(tcp("10.77.0.2", 4711, 16443, flagSYN))
 	f.Add(udp("fd77::3", 53))
@@ -141,7 +141,7 @@ func TestFirewall_PassesAllowedFrames(t *testing.T) {
 		bytes.NewReader(framed(bad)), bytes.NewReader(framed(good)), bytes.NewReader(framed(bad)), bytes.NewReader(framed(good)),
 	), &network, nil)
 	if !errors.Is(err, io.EOF) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("error = %v", err)
 	}
 	if want := append(framed(good), framed(good)...); !bytes.Equal(network.Bytes(), want) {
 		t.Errorf("passed %x, want %x", network.Bytes(), want)
@@ -151,12 +151,12 @@ func TestFirewall_PassesAllowedFrames(t *testing.T) {
 	}
 }
 
-// TestFirewall_PassNeverBlocks: QEMU blocks, including what the network waits for, while its frames are not read. So frames are
-// read even while the network accepts none.
+// QEMU blocks while its frames are not read, which also blocks the network. Frames are therefore read even while
+// the network accepts none.
 func TestFirewall_PassNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guest, fromGuest := io.Pipe()
-		network, toNetwork := io.Pipe() // nobody reads
+		network, toNetwork := io.Pipe() // never read
 		done := make(chan error)
 		go func() { done <- Pass(testRules, guest, toNetwork, nil) }()
 		for range 2 * maxQueued {
@@ -165,14 +165,14 @@ func TestFirewall_PassNeverBlocks(t *testing.T) {
 			}
 		}
 		fromGuest.Close()
-		network.CloseWithError(errors.New("QEMU has ended"))
+		network.CloseWithError(errors.New("QEMU has exited"))
 		if err := <-done; !errors.Is(err, io.EOF) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("error = %v", err)
 		}
 	})
 }
 
-// TestNoOutside: nothing outside is allowed, including the name server, through which data could leave.
+// Nothing outside is allowed. This includes the name server, through which data could leave.
 func TestNoOutside(t *testing.T) {
 	rules := testRules
 	rules.NoOutside = true
@@ -188,13 +188,13 @@ func TestNoOutside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := rules.Allows(test.frame); got != test.want {
-				t.Errorf("allowed: %t, want %t", got, test.want)
+				t.Errorf("Allows() = %t, want %t", got, test.want)
 			}
 		})
 	}
 }
 
-// TestFirewall_PassesFramesToGuests: frames for other guests are passed to others, and ARP to both.
+// Frames for other guests are passed to others, and ARP frames to both.
 func TestFirewall_PassesFramesToGuests(t *testing.T) {
 	arp := append(make([]byte, 12), 8, 6)
 	frames := [][]byte{
@@ -208,16 +208,16 @@ func TestFirewall_PassesFramesToGuests(t *testing.T) {
 	var others [][]byte
 	err := Pass(testRules, &guest, &network, func(frame []byte) { others = append(others, frame) })
 	if !errors.Is(err, io.EOF) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("error = %v", err)
 	}
 	if want := bytes.Join(frames[:3], nil); !bytes.Equal(bytes.Join(others, nil), want) {
-		t.Errorf("to others went %x, want %x", others, want)
+		t.Errorf("passed to others: %x, want %x", others, want)
 	}
 	var want []byte
 	for _, frame := range frames[2:] {
 		want = append(want, framed(frame)...)
 	}
 	if !bytes.Equal(network.Bytes(), want) {
-		t.Errorf("to the network went %x, want %x", network.Bytes(), want)
+		t.Errorf("passed to the network: %x, want %x", network.Bytes(), want)
 	}
 }

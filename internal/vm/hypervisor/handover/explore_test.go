@@ -8,11 +8,11 @@ import (
 )
 
 var (
-	errTwoGuests = errors.New("two guests run")
+	errTwoGuests = errors.New("two guests are running")
 	errNoGuest   = explore.ErrStuck // no guest will ever run
 )
 
-// atMostOne returns a check that no two guests run.
+// atMostOne returns a check that at most one guest is running.
 func atMostOne[W any](guests func(W) int) func(W) error {
 	return func(w W) error {
 		if guests(w) > 1 {
@@ -22,24 +22,24 @@ func atMostOne[W any](guests func(W) int) func(W) error {
 	}
 }
 
-// model is that of a migration without leases.
+// model returns the model of a migration without leases.
 func (r rules) model() explore.Model[world] {
 	return explore.Model[world]{
 		Start: start(), Edges: r.edges, Check: atMostOne(world.guests), Good: func(w world) bool { return w.guests() == 1 },
 	}
 }
 
-// Two hypervisors, and three: messages are lost, doubled, delayed and reordered at every point,
-// and processes crash and restart.
+// Two and three hypervisors: messages are lost, duplicated, delayed and reordered at every point, and processes
+// crash and restart.
 func TestExploration(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules rules
 		least int
 	}{
-		"two, nobody crashes":   {rules{targets: 1}, 81},
-		"three, nobody crashes": {rules{targets: 2}, 1398},
-		"two, three crashes":    {rules{targets: 1, crashes: 3, givesUp: true}, 1541},
-		"three, one crash":      {rules{targets: 2, crashes: 1, givesUp: true}, 28_918},
+		"two, no crash":      {rules{targets: 1}, 81},
+		"three, no crash":    {rules{targets: 2}, 1398},
+		"two, three crashes": {rules{targets: 1, crashes: 3, givesUp: true}, 1541},
+		"three, one crash":   {rules{targets: 2, crashes: 1, givesUp: true}, 28_918},
 	} {
 		t.Run(name, func(t *testing.T) {
 			count, err := test.rules.model().Explore()
@@ -54,29 +54,29 @@ func TestExploration(t *testing.T) {
 	}
 }
 
-// Each guard is needed: without it the exploration finds what it prevents.
+// Each guard is necessary: without it, the exploration finds the situation that it prevents.
 func TestGuards(t *testing.T) {
 	calm := rules{targets: 1}
 	for name, test := range map[string]struct {
 		rules rules
-		// off changes the transitions.
+		// The following fields change the transitions.
 		source map[SourceState]map[SourceEvent]sourceStep
 		target map[TargetState]map[TargetEvent]targetStep
 		want   error
 	}{
-		"the target waits for the commit":      {rules: rules{targets: 1, noCommit: true}, want: errTwoGuests},
-		"the source takes a new run ID":        {rules: rules{targets: 1, oldRun: true}, want: errTwoGuests},
-		"the controller compares":              {rules: rules{targets: 1, noSwap: true}, want: errTwoGuests},
-		"the controller repeats a lost answer": {rules: rules{targets: 1, noRepeat: true}, want: errNoGuest},
-		"no answer is not a yes": {
+		"the target waits for the commit":        {rules: rules{targets: 1, noCommit: true}, want: errTwoGuests},
+		"the source takes a new run ID":          {rules: rules{targets: 1, oldRun: true}, want: errTwoGuests},
+		"the controller compares":                {rules: rules{targets: 1, noSwap: true}, want: errTwoGuests},
+		"the controller repeats a lost response": {rules: rules{targets: 1, noRepeat: true}, want: errNoGuest},
+		"no response is not a grant": {
 			rules: calm, want: errTwoGuests,
 			target: map[TargetState]map[TargetEvent]targetStep{Switching: {Unanswered: {Arrived, Run}}},
 		},
-		"no answer is not a no": {
+		"no response is not a refusal": {
 			rules: calm, want: errNoGuest,
 			target: map[TargetState]map[TargetEvent]targetStep{Switching: {Unanswered: {Gone, Exit}}},
 		},
-		"a no is a no": {
+		"a refusal is final": {
 			rules: calm, want: errTwoGuests,
 			target: map[TargetState]map[TargetEvent]targetStep{Switching: {Refused: {Arrived, Run}}},
 		},
@@ -92,19 +92,19 @@ func TestGuards(t *testing.T) {
 			rules: calm, want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Failed: {Asking, AbandonAndAsk}}},
 		},
-		"nothing is cancelled after the commit": {
+		"the migration cannot be cancelled after the commit": {
 			rules: calm, want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Cancelled: {Running, Abandon}}},
 		},
-		"no answer is not a yes to the source": {
+		"no response is not a grant for the source": {
 			rules: calm, want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Unknown: {Running, Resume}}},
 		},
-		"no answer is not a no to the source": {
+		"no response is not a refusal for the source": {
 			rules: calm, want: errNoGuest,
 			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Unknown: {Left, Kill}}},
 		},
-		"the end of the old run is not that of the new": {
+		"the termination of the old run does not concern the new one": {
 			rules: calm, want: errNoGuest,
 			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Terminated: {Left, Kill}}},
 		},
@@ -127,7 +127,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// replace changes some transitions until restore.
+// replace changes some transitions until restore is called.
 func replace[S, E comparable, T any](all, some map[S]map[E]T) (restore func()) {
 	var undo []func()
 	for state, steps := range some {

@@ -15,16 +15,17 @@ func (r leasedRules) model() explore.Model[leased] {
 	}
 }
 
-// A guest with leases that expire migrates, while messages are lost, doubled, delayed and reordered at every point,
-// processes are paused, crash and restart, Pods seem to be gone, and two controllers believe that they are the leader.
+// A guest with leases that expire migrates. Messages are lost, duplicated, delayed and reordered at every point,
+// processes are paused, crash and restart, Pods appear to be gone, and two controllers believe that they are the
+// leader.
 func TestLeasedExploration(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules leasedRules
 		least int
-		// long says that it takes more than a second.
+		// long reports whether the exploration takes more than a second.
 		long bool
 	}{
-		"nobody crashes":             {leasedRules{arbiters: 1, migrations: 1}, 71_000, false},
+		"no crash":                   {leasedRules{arbiters: 1, migrations: 1}, 71_000, false},
 		"slow hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}, 443_000, true},
 		"fast hypervisors":           {leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: 1, arbiterRate: -1}, 255_000, true},
 		"two controllers":            {leasedRules{arbiters: 2, migrations: 1, partyRate: -1, arbiterRate: 1}, 678_000, true},
@@ -47,7 +48,7 @@ func TestLeasedExploration(t *testing.T) {
 	}
 }
 
-// Each guard is needed: without it the exploration finds what it prevents.
+// Each guard is necessary: without it, the exploration finds the situation that it prevents.
 func TestLeasedGuards(t *testing.T) {
 	slow := func(change func(*leasedRules)) leasedRules {
 		r := leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}
@@ -57,32 +58,32 @@ func TestLeasedGuards(t *testing.T) {
 	calm := slow(func(r *leasedRules) { r.crashes = 0 })
 	for name, test := range map[string]struct {
 		rules leasedRules
-		// off changes the transitions.
+		// The following fields change the transitions.
 		source map[SourceState]map[SourceEvent]sourceStep
 		target map[TargetState]map[TargetEvent]targetStep
 		want   error
 	}{
-		"the target waits for the commit":      {rules: slow(func(r *leasedRules) { r.noCommit = true }), want: errTwoGuests},
-		"the source takes a new run ID":        {rules: slow(func(r *leasedRules) { r.oldRun = true }), want: errTwoGuests},
-		"the switchover compares":              {rules: slow(func(r *leasedRules) { r.noSwap = true }), want: errTwoGuests},
-		"to hand a lease on compares":          {rules: slow(func(r *leasedRules) { r.blind = true }), want: errTwoGuests},
-		"a watchdog kills who is paused":       {rules: slow(func(r *leasedRules) { r.noWatchdog = true }), want: errTwoGuests},
-		"the controller waits for slow clocks": {rules: slow(func(r *leasedRules) { r.noMargin = true }), want: errTwoGuests},
-		"a lease is barred before":             {rules: slow(func(r *leasedRules) { r.noBar = true }), want: errTwoGuests},
-		"another controller waits again":       {rules: slow(func(r *leasedRules) { r.noWait = true }), want: errTwoGuests},
+		"the target waits for the commit":                {rules: slow(func(r *leasedRules) { r.noCommit = true }), want: errTwoGuests},
+		"the source takes a new run ID":                  {rules: slow(func(r *leasedRules) { r.oldRun = true }), want: errTwoGuests},
+		"the switchover compares":                        {rules: slow(func(r *leasedRules) { r.noSwap = true }), want: errTwoGuests},
+		"handing on a lease compares":                    {rules: slow(func(r *leasedRules) { r.blind = true }), want: errTwoGuests},
+		"a watchdog kills the guest of a paused process": {rules: slow(func(r *leasedRules) { r.noWatchdog = true }), want: errTwoGuests},
+		"the controller waits for slow clocks":           {rules: slow(func(r *leasedRules) { r.noMargin = true }), want: errTwoGuests},
+		"a lease is barred before it is handed on":       {rules: slow(func(r *leasedRules) { r.noBar = true }), want: errTwoGuests},
+		"another controller waits again":                 {rules: slow(func(r *leasedRules) { r.noWait = true }), want: errTwoGuests},
 		"the target waits for its lease": {
 			rules: calm, want: errTwoGuests,
 			target: map[TargetState]map[TargetEvent]targetStep{Switching: {SwitchedOver: {Arrived, Run}}},
 		},
-		"the source waits for its new lease, and does not forget the end of the old one": {
+		"the source waits for its new lease and remembers when the old one expires": {
 			rules: slow(func(r *leasedRules) { r.forgetful = true }), want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Granted: {Running, Resume}}},
 		},
-		"a lease that comes after the commit continues nothing": {
+		"a lease that arrives after the commit does not continue the guest": {
 			rules: calm, want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Leased: {Running, Resume}}},
 		},
-		"nothing is cancelled after the commit": {
+		"the migration cannot be cancelled after the commit": {
 			rules: calm, want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {Cancelled: {Running, Abandon}}},
 		},
@@ -94,7 +95,7 @@ func TestLeasedGuards(t *testing.T) {
 			rules: calm, want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Awaiting: {TimeOver: {Running, Resume}}},
 		},
-		"no answer is not a yes to the source": {
+		"no response is not a grant for the source": {
 			rules: calm, want: errTwoGuests,
 			source: map[SourceState]map[SourceEvent]sourceStep{Reclaiming: {Unknown: {Running, Resume}}},
 		},
@@ -102,7 +103,7 @@ func TestLeasedGuards(t *testing.T) {
 			rules: calm, want: errTwoGuests,
 			target: map[TargetState]map[TargetEvent]targetStep{Incoming: {Received: {Arrived, Run}}},
 		},
-		"a target that has no lease yet does not go on waiting without the authority": {
+		"a target without a lease stops waiting when it loses the authority": {
 			rules: calm, want: errTwoGuests,
 			target: map[TargetState]map[TargetEvent]targetStep{Authorized: {Ended: {Arrived, Run}}},
 		},

@@ -8,18 +8,19 @@ import (
 	"github.com/millwright-dev/millwright/test/support/explore"
 )
 
-// This file is the world of a migration in which the guest runs with leases that expire. The two sides are Source and
-// Target with a lease.Holder each; the controller is lease.Record and lease.Watch with the switchover.
+// This file models a migration in which the guest runs with leases that expire. The two sides are a Source and a
+// Target with a lease.Holder each. The controller is a lease.Record and a lease.Watch, with the switchover.
 
 const (
-	// parties are how many Pods there are at a time: source, target, and one that the controller creates. The place
-	// of one that has ended is used again.
+	// parties is the number of concurrent Pods: source, target, and one that the controller creates. The entry of
+	// a terminated Pod is reused.
 	parties = 3
-	// unit is that of ages. A hundred are a tick; a clock that is one percent faster has a hundred and one.
+	// unit is the unit of ages. A tick has a hundred units; on a clock that is one percent faster, it has a
+	// hundred and one.
 	unit = 20 * time.Millisecond
 	tick = 100
 	long = time.Hour
-	// oldest is after which nothing differs any more.
+	// oldest is the age from which differences no longer matter.
 	oldest = -700
 )
 
@@ -32,7 +33,7 @@ func (a age) lease() lease.Lease {
 	return lease.Lease{Sent: a.instant(), Duration: lease.MinDuration}
 }
 
-// A world has no pointers: there are many. So these are places in lists.
+// A world contains no pointers, because there are many worlds. These types are indexes into lists instead.
 type (
 	stateCode  int8
 	sourceCode int8
@@ -45,10 +46,10 @@ var (
 	targetStates = []TargetState{Waiting, Incoming, Switching, Authorized, Arrived, Gone}
 )
 
-// State is that of a Source.
+// State returns the state of the Source.
 func (c sourceCode) State() SourceState { return sourceStates[c] }
 
-// Take is that of a Source.
+// Take applies an event, like Source.Take.
 func (c *sourceCode) Take(event SourceEvent) SourceAction {
 	source := Source{c.State()}
 	action := source.Take(event)
@@ -56,10 +57,10 @@ func (c *sourceCode) Take(event SourceEvent) SourceAction {
 	return action
 }
 
-// State is that of a Target.
+// State returns the state of the Target.
 func (c targetCode) State() TargetState { return targetStates[c] }
 
-// Take is that of a Target.
+// Take applies an event, like Target.Take.
 func (c *targetCode) Take(event TargetEvent) TargetAction {
 	target := Target{c.State()}
 	action := target.Take(event)
@@ -67,7 +68,7 @@ func (c *targetCode) Take(event TargetEvent) TargetAction {
 	return action
 }
 
-// part is what a process does.
+// part is the part that a process plays.
 type part int8
 
 const (
@@ -77,66 +78,66 @@ const (
 	receiving
 )
 
-// party is a Pod with its process, and what is under way from and to that.
+// party is a Pod with its process, and the messages to and from it.
 type party struct {
 	alive bool
 	part  part
-	// guest is whether QEMU runs the guest.
+	// guest reports whether QEMU runs the guest.
 	guest  bool
 	source sourceCode
 	target targetCode
-	run    int8 // the number of the process's run
-	next   int8 // that under which it reclaims
-	them   int8 // of a target: the run of its source
-	// held is the state of the holder. sent is when the lease was asked for that the watchdog knows; it is also the
-	// holder's.
+	run    int8 // the ID of the current run
+	next   int8 // the run ID under which it reclaims
+	them   int8 // for a target: the run of its source
+	// held is the state of the holder. sent is when the lease that the watchdog and the holder know was requested.
 	held  lease.HolderState
 	armed bool
 	sent  age
-	// A request for a lease, or its answer, and a release.
+	// A request for a lease or its response, and a release.
 	asked, granted bool
 	askedAt        age
 	release        bool
-	// of is the place of a source's target, and one more; 0: none. channel is that of the memory, to a target.
+	// of is the index of a source's target plus one, or 0 if there is none. channel is the state of the memory
+	// channel to a target.
 	of      int8
 	channel channel
-	// A switchover is on its way to the controller; it may come again. So may its answers.
+	// A switchover is on its way to the controller and may be delivered again, as may its responses.
 	switching bool
-	answers   answers
+	responses responses
 	restarts  int8
 }
 
 // arbiter is a controller process.
 type arbiter struct {
-	known bool // it has seen the record in its form of now
+	known bool // whether it has seen the current form of the record
 	since age
-	// decided is whether it writes that the lease is handed on without looking, where a guard is off.
+	// decided reports whether it hands on the lease without checking again, if a guard is off.
 	decided bool
 }
 
-// leased is everything at one point of time. It is comparable.
+// leased is the complete state at one point in time. It is comparable.
 type leased struct {
 	parties  [parties]party
 	arbiters [2]arbiter
 	state    stateCode
-	// Who has the authority, and whether a process has it already.
+	// The party that has the authority, and whether its process already has it.
 	holder, run int8
 	adopted     bool
-	// from and to are the two sides that the controller lets switch over; -1: none.
+	// from and to are the two sides that the controller allows to switch over. -1 means none.
 	from, to          int8
 	crashed, migrated int8
 }
 
-// leasedRules say what can happen. The guards are normally on.
+// leasedRules define what can happen. All guards are normally on.
 type leasedRules struct {
 	arbiters   int
 	crashes    int8
 	migrations int8
-	// early is whether a target asks for leases before it has the authority. They are granted when it has.
+	// early reports whether a target asks for leases before it has the authority. They are granted once it has it.
 	early bool
-	// Clocks run faster by so many percent.
+	// By how many percent clocks are faster.
 	partyRate, arbiterRate age
-	// Guards that are off.
+	// Guards that are switched off.
 	noCommit, oldRun, noSwap, noWatchdog, noMargin, noBar, noWait, forgetful, blind bool
 }
 
@@ -156,7 +157,7 @@ func (w *leased) guests() int {
 	return count
 }
 
-// good reports whether the holder's guest runs, and may go on.
+// good reports whether the holder's guest runs and may continue to run.
 func (w *leased) good() bool {
 	p := w.parties[w.holder]
 	return p.alive && p.guest && p.held == lease.Holding && w.record().State == lease.Open && w.guests() == 1
@@ -166,7 +167,7 @@ func (w *leased) record() lease.Record {
 	return lease.Record{State: states[w.state], Transitions: 1, Duration: lease.MinDuration}
 }
 
-// store stores a record. Each has another number than the one before.
+// store stores a record with a new number of transitions.
 func (w *leased) store(r lease.Record) {
 	w.state = stateCode(slices.Index(states, r.State))
 	for i := range w.arbiters {
@@ -195,7 +196,7 @@ func (p *party) holder() *lease.Holder {
 	return h
 }
 
-// end of a process, with QEMU. What it asked may still reach the controller.
+// end terminates a process together with QEMU. Its requests may still reach the controller.
 func (w *leased) end(i int, clean bool) {
 	p := w.parties[i]
 	w.close(i, cut)
@@ -204,7 +205,7 @@ func (w *leased) end(i int, clean bool) {
 	}
 }
 
-// close ends the channel from a source, if it is open.
+// close closes the channel of a source, if it is open.
 func (w *leased) close(source int, how channel) {
 	of := w.parties[source].of
 	if of == 0 {
@@ -216,7 +217,7 @@ func (w *leased) close(source int, how channel) {
 	w.parties[source].of = 0
 }
 
-// player collects what can happen in a world.
+// player collects the events that can happen in a world.
 type player struct {
 	leasedRules
 	from  leased
@@ -239,9 +240,9 @@ func (r leasedRules) edges(w leased) []explore.Edge[leased] {
 		if p := w.parties[i]; p.alive {
 			e.leases(i, p)
 			e.moves(i, p)
-			e.ends(i, p)
+			e.terminations(i, p)
 		} else {
-			e.comes(i, p)
+			e.starts(i, p)
 		}
 		e.switchover(i)
 	}
@@ -263,7 +264,7 @@ func (e *player) pass(w *leased) {
 	}
 }
 
-// normalize kills what the watchdogs kill, and makes worlds equal between which no difference matters.
+// normalize kills what the watchdogs kill, and makes worlds equal if they differ only in irrelevant details.
 func (e *player) normalize(w *leased) {
 	for i := range w.parties {
 		e.normalizeParty(w, i)
@@ -289,12 +290,12 @@ func (e *player) normalizeParty(w *leased, i int) {
 		return
 	}
 	p.tidy()
-	if !w.hopes(i) {
-		w.normalizeHopeless(i)
+	if !w.mayGetAuthority(i) {
+		w.normalizeTerminal(i)
 	}
 }
 
-// normalizeEnded keeps what is under way from a process that has ended, if it may still do something.
+// normalizeEnded keeps the messages of a terminated process only if they may still have an effect.
 func (e *player) normalizeEnded(w *leased, i int) {
 	p := &w.parties[i]
 	p.release = p.release && int(w.holder) == i
@@ -309,7 +310,7 @@ func (e *player) normalizeEnded(w *leased, i int) {
 	}
 }
 
-// tidy forgets what does not matter to a process.
+// tidy clears what no longer matters to a process.
 func (p *party) tidy() {
 	if !p.armed {
 		p.sent = 0
@@ -318,33 +319,33 @@ func (p *party) tidy() {
 		p.forget()
 	}
 	if p.part == receiving && p.target.State() == Authorized {
-		p.switching, p.answers = false, answers{}
+		p.switching, p.responses = false, responses{}
 	}
-	p.answers.no = p.answers.no && !p.answers.yes
+	p.responses.no = p.responses.no && !p.responses.yes
 }
 
-// useless reports whether the answer to a request for a lease would change nothing.
+// useless reports whether the response to a request for a lease would have no effect.
 func (p *party) useless() bool {
 	return p.askedAt.lease().Stop() <= 0 || p.held == lease.Ended || p.held == lease.Holding && p.askedAt <= p.sent
 }
 
 func (p *party) forget() { p.asked, p.granted, p.askedAt = false, false, 0 }
 
-// hopes reports whether a process has the authority, or may get it.
-func (w *leased) hopes(i int) bool {
+// mayGetAuthority reports whether a process has the authority or may get it.
+func (w *leased) mayGetAuthority(i int) bool {
 	p := &w.parties[i]
 	return w.holds(i, p.run) || p.next != 0 && w.holds(i, p.next) || int(w.holder) == i && !w.adopted || w.awaits(i, p)
 }
 
-// normalizeHopeless ends a process that can do nothing but that.
-func (w *leased) normalizeHopeless(i int) {
+// normalizeTerminal terminates a process that can do nothing else.
+func (w *leased) normalizeTerminal(i int) {
 	p := &w.parties[i]
 	if p.asked && !p.granted {
 		p.forget() // it is terminated
 	}
 	switch {
-	case p.guest || p.answers.yes:
-	case !p.switching && p.answers == answers{}:
+	case p.guest || p.responses.yes:
+	case !p.switching && p.responses == responses{}:
 		w.end(i, false)
 	default:
 		p.armed, p.sent = false, 0
@@ -357,7 +358,7 @@ func (w *leased) awaits(i int, p *party) bool {
 	return p.them != 0 && int(w.to) == i && w.from >= 0 && w.holds(int(w.from), p.them)
 }
 
-// swaps reports whether the caller of a switchover has the authority, and whether it may get that.
+// swaps reports whether the caller of a switchover has the authority, and whether it may get it.
 func (w *leased) swaps(i int, p *party) (has, may bool) {
 	if p.next != 0 { // it reclaims
 		return w.holds(i, p.next), w.holds(i, p.run)
@@ -365,7 +366,7 @@ func (w *leased) swaps(i int, p *party) (has, may bool) {
 	return w.holds(i, p.run), w.awaits(i, p)
 }
 
-// leases are the requests for them, and their answers.
+// leases adds the requests for leases and their responses.
 func (e *player) leases(i int, p party) {
 	closed := p.part == sending && p.source.State() == Reclaiming ||
 		p.part == receiving && p.target.State() != Authorized && !e.early
@@ -388,12 +389,12 @@ func (e *player) leases(i int, p party) {
 	e.verdict(i, p)
 }
 
-// verdict is that of any controller: each reads what is stored. Reading and answering are one step, since the answer
-// may take any time.
+// verdict makes a controller respond. All controllers behave the same, because they read the stored record.
+// Reading and responding are a single step, because the response may take any time.
 func (e *player) verdict(i int, p party) {
 	adopts := int(e.from.holder) == i && !e.from.adopted
 	if !e.from.holds(i, p.run) && !adopts {
-		return // terminated, or it waits for its source
+		return // it is terminated, or it waits for its source
 	}
 	switch e.from.record().Ask() {
 	case lease.Grant:
@@ -408,7 +409,7 @@ func (e *player) verdict(i int, p party) {
 	}
 }
 
-// granted is an answer that comes to a process.
+// granted applies a response that arrives at a process.
 func (e *player) granted(w *leased, i int, last bool) {
 	p := &w.parties[i]
 	h := p.holder()
@@ -444,7 +445,7 @@ func (e *player) terminated(w *leased, i int) {
 	}
 }
 
-// source gives an event to a source, and does what it answers.
+// source applies an event to a source and performs its action.
 func (e *player) source(w *leased, i int, event SourceEvent) {
 	p := &w.parties[i]
 	switch p.source.Take(event) {
@@ -466,14 +467,14 @@ func (e *player) source(w *leased, i int, event SourceEvent) {
 		}
 		p.asked, p.switching = false, true
 	case OpenLease:
-		p.run, p.next, p.switching, p.answers = p.next, 0, false, answers{}
+		p.run, p.next, p.switching, p.responses = p.next, 0, false, responses{}
 		p.held, p.asked = lease.Waiting, false
 		if e.forgetful {
 			p.armed = false
 		}
 	case Resume:
 		if p.next != 0 { // a guard is off
-			p.run, p.next, p.switching, p.answers = p.next, 0, false, answers{}
+			p.run, p.next, p.switching, p.responses = p.next, 0, false, responses{}
 			p.held = lease.Waiting
 			if e.forgetful {
 				p.armed = false
@@ -485,21 +486,21 @@ func (e *player) source(w *leased, i int, event SourceEvent) {
 	}
 }
 
-// target gives an event to a target, and does what it answers.
+// target applies an event to a target and performs its action.
 func (e *player) target(w *leased, i int, event TargetEvent) {
 	p := &w.parties[i]
 	switch p.target.Take(event) {
 	case SwitchOver:
 		p.switching = true
-	case Run: // a hypervisor like any other
+	case Run: // from here on, a hypervisor like any other
 		p.part, p.guest, p.source, p.target = sending, true, 0, 0
-		p.channel, p.switching, p.answers, p.them = 0, false, answers{}, 0
+		p.channel, p.switching, p.responses, p.them = 0, false, responses{}, 0
 	case Exit:
 		w.end(i, true)
 	}
 }
 
-// moves are the events of a migration.
+// moves adds the events of a migration.
 func (e *player) moves(i int, p party) {
 	sources := func(event SourceEvent, fault bool) {
 		e.add(string(event), fault, func(w *leased) { e.source(w, i, event) })
@@ -533,10 +534,10 @@ func (e *player) sends(i int, p party, take func(SourceEvent, bool)) {
 		take(Failed, true)
 		take(Cancelled, true)
 	case Reclaiming:
-		if p.answers.yes {
+		if p.responses.yes {
 			take(Granted, false)
 		}
-		if p.answers.no {
+		if p.responses.no {
 			take(Denied, false)
 		}
 		take(Unknown, true)
@@ -551,10 +552,10 @@ func (e *player) receives(p party, take func(TargetEvent, bool)) {
 		}
 		take(Broken, p.channel != cut)
 	case Switching:
-		if p.answers.yes {
+		if p.responses.yes {
 			take(SwitchedOver, false)
 		}
-		if p.answers.no {
+		if p.responses.no {
 			take(Refused, false)
 		}
 		take(Unanswered, true)
@@ -562,7 +563,7 @@ func (e *player) receives(p party, take func(TargetEvent, bool)) {
 	}
 }
 
-// migrate begins a migration, up to the copy. What comes before that is explored without leases.
+// migrate starts a migration, up to the copy. The steps before it are explored without leases.
 func (e *player) migrate(i int, p party) {
 	if e.from.migrated >= e.migrations || !p.guest || !e.from.holds(i, p.run) {
 		return
@@ -583,7 +584,7 @@ func (e *player) migrate(i int, p party) {
 	})
 }
 
-// free returns the place of a Pod that has ended, and is not the holder; -1 if there is none.
+// free returns the index of a terminated Pod that is not the holder, or -1 if there is none.
 func (e *player) free() int {
 	for i, p := range e.from.parties {
 		if !p.alive && int(e.from.holder) != i {
@@ -593,8 +594,8 @@ func (e *player) free() int {
 	return -1
 }
 
-// switchover is one that reaches the controller, at any time after it was asked, and whether the caller still waits or
-// not.
+// switchover delivers a switchover to the controller at any time after it was requested, whether or not the caller
+// still waits.
 func (e *player) switchover(i int) {
 	p := e.from.parties[i]
 	if !p.switching {
@@ -604,27 +605,27 @@ func (e *player) switchover(i int) {
 	has, may := e.from.swaps(i, &p)
 	may = may || e.noSwap
 	e.add("switchover", false, func(w *leased) {
-		said := &w.parties[i].answers
+		pending := &w.parties[i].responses
 		switch {
 		case has:
-			said.yes = true
+			pending.yes = true
 		case may:
 			w.authorize(int8(i), us)
-			said.yes = true
+			pending.yes = true
 		default:
-			said.no = true
+			pending.no = true
 		}
 		if !w.parties[i].alive {
-			*said = answers{}
+			*pending = responses{}
 		}
 	})
 	if may && !has {
-		e.add("switchover without an answer", true, func(w *leased) { w.authorize(int8(i), us) })
+		e.add("switchover without a response", true, func(w *leased) { w.authorize(int8(i), us) })
 	}
 }
 
-// ends are those of a process, by itself or not.
-func (e *player) ends(i int, p party) {
+// terminations adds the ways in which a process can terminate.
+func (e *player) terminations(i int, p party) {
 	if e.from.crashed < e.crashes {
 		e.add("crash", true, func(w *leased) {
 			w.crashed++
@@ -636,8 +637,8 @@ func (e *player) ends(i int, p party) {
 	}
 }
 
-// comes is what may happen in a Pod without a process.
-func (e *player) comes(i int, p party) {
+// starts adds the events of a Pod without a process.
+func (e *player) starts(i int, p party) {
 	if int(e.from.holder) != i {
 		return
 	}
@@ -651,7 +652,7 @@ func (e *player) comes(i int, p party) {
 		})
 	}
 	if p.release {
-		e.add("the release comes", false, func(w *leased) {
+		e.add("the release arrives", false, func(w *leased) {
 			w.parties[i].release = false
 			if w.holds(i, p.run) && w.record().State != lease.Released {
 				w.store(w.record().Next(lease.Released))
@@ -661,7 +662,7 @@ func (e *player) comes(i int, p party) {
 	}
 }
 
-// arbiter is a controller that looks at the lease. Whether the Pod seems to be gone is no matter of facts.
+// arbiter makes a controller look at the lease. Whether the Pod appears to be gone is arbitrary.
 func (e *player) arbiter(g int) {
 	if e.from.crashed < e.crashes && e.from.arbiters[g] != (arbiter{}) {
 		e.add("controller restarts", true, func(w *leased) {

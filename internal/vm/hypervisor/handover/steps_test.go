@@ -2,7 +2,7 @@ package handover
 
 import "testing"
 
-// This covers every transition of a source, and nothing else.
+// This test covers every transition of a source.
 func TestSource_Steps(t *testing.T) {
 	events := []SourceEvent{
 		Ordered, Cancelled, TargetFound, NoTarget, Agreed, Failed, GuestStopped, Copied, TimeOver,
@@ -34,21 +34,21 @@ func TestSource_Steps(t *testing.T) {
 			}
 			s := Source{state}
 			if do := s.Take(event); do != expected.do || s.State() != expected.to {
-				t.Errorf("%s, %s: %s and %q, want %s and %q", state, event, s.State(), do, expected.to, expected.do)
+				t.Errorf("state %s, event %s: got %s and %q, want %s and %q", state, event, s.State(), do, expected.to, expected.do)
 			}
 			runs := map[SourceState]bool{Running: true, Asking: true, Negotiating: true, Copying: true}
 			if s.MayRun() != runs[s.State()] {
-				t.Errorf("%s: MayRun is %t", s.State(), s.MayRun())
+				t.Errorf("%s: MayRun() = %t", s.State(), s.MayRun())
 			}
 		}
 	}
 	var zero Source
 	if zero.State() != Running || !zero.MayRun() {
-		t.Errorf("the zero source is %s", zero.State())
+		t.Errorf("state of the zero Source = %s", zero.State())
 	}
 }
 
-// This covers every transition of a target, and nothing else.
+// This test covers every transition of a target.
 func TestTargetSteps(t *testing.T) {
 	type key struct {
 		from TargetState
@@ -71,15 +71,15 @@ func TestTargetSteps(t *testing.T) {
 			}
 			target := Target{state}
 			if do := target.Take(event); do != expected.do || target.State() != expected.to {
-				t.Errorf("%s, %s: %s and %q, want %s and %q", state, event, target.State(), do, expected.to, expected.do)
+				t.Errorf("state %s, event %s: got %s and %q, want %s and %q", state, event, target.State(), do, expected.to, expected.do)
 			}
 			if target.MayRun() != (target.State() == Arrived) {
-				t.Errorf("%s: MayRun is %t", target.State(), target.MayRun())
+				t.Errorf("%s: MayRun() = %t", target.State(), target.MayRun())
 			}
 		}
 	}
 	var zero Target
 	if zero.State() != Waiting {
-		t.Errorf("the zero target is %s", zero.State())
+		t.Errorf("state of the zero Target = %s", zero.State())
 	}
 }

@@ -2,11 +2,11 @@ package handover
 
 import "github.com/millwright-dev/millwright/test/support/explore"
 
-// hosts is how many hypervisors there are at most, with the one that the controller creates for
-// a VM whose hypervisor has ended.
+// hosts is the maximum number of hypervisors, including the one that the controller creates for a VM whose
+// hypervisor has terminated.
 const hosts = 4
 
-// run is a run ID. Higher digits are the hypervisor, so that each has its own.
+// run is a run ID. The higher digits identify the hypervisor, so that each hypervisor has its own IDs.
 type run int8
 
 const runsPerHost = 8
@@ -16,7 +16,7 @@ func (r run) host() int           { return int(r) / runsPerHost }
 func (r run) after(o run) bool    { return r.host() == o.host() && r > o }
 func (r run) sameHost(h int) bool { return r.host() == h }
 
-// channel is what a target knows of the memory's channel to it.
+// channel is what a target knows about its memory channel.
 type channel int8
 
 const (
@@ -26,55 +26,54 @@ const (
 	cut
 )
 
-// role is what a process was started for.
+// role is the purpose for which a process was started.
 type role int8
 
 const (
 	absent role = iota
 	asTarget
 	asSource  // has the guest, or had it
-	restarted // a new process in the Pod, which has no authorization yet
+	restarted // a new process in the Pod without an authorization
 	dead
 )
 
-// answers are those of switchovers that were not yet delivered. They may be delivered more than
-// once.
-type answers struct{ yes, no bool }
+// responses are the responses to switchovers that were not delivered yet. They may be delivered more than once.
+type responses struct{ yes, no bool }
 
 // hypervisor is one process.
 type hypervisor struct {
-	role     role
-	run      run
-	source   Source
-	target   Target
-	to       int8 // of a source: its target
-	next     run  // of a source that reclaims: the new run
-	them     run  // of a target: who called
-	called   run  // StartMigration is on its way here, from this run; it may come again
-	channel  channel
-	asked    bool // a switchover is on its way to the controller; it may come again
-	answers  answers
-	restarts int8
+	role      role
+	run       run
+	source    Source
+	target    Target
+	to        int8 // for a source: its target
+	next      run  // for a source that reclaims: the new run
+	them      run  // for a target: the caller
+	called    run  // StartMigration of this run is on its way here, and may be delivered again
+	channel   channel
+	asked     bool // a switchover is on its way to the controller, and may be delivered again
+	responses responses
+	restarts  int8
 }
 
-// world is everything at one point of time. It is comparable.
+// world is the complete state at one point in time. It is comparable.
 type world struct {
 	hosts     [hosts]hypervisor
 	authority run
-	// from and to are the two sides that the controller lets switch over.
+	// from and to are the two sides that the controller allows to switch over.
 	from, to int8
 	crashed  int8
 }
 
-// rules say what can happen. The guards are normally on.
+// rules define what can happen. All guards are normally on.
 type rules struct {
-	targets  int8 // how many hypervisors can become targets
-	crashes  int8 // how many processes crash; the controller replaces a Pod that has ended
-	givesUp  bool // a target ends when its switchover is not answered for long
+	targets  int8 // the number of hypervisors that can become targets
+	crashes  int8 // the number of processes that crash; the controller replaces a Pod that has terminated
+	givesUp  bool // a target terminates if its switchover gets no response for a long time
 	noCommit bool // guard off: the target does not wait for the commit
 	oldRun   bool // guard off: the source reclaims without a new run ID
 	noSwap   bool // guard off: the controller does not compare
-	noRepeat bool // guard off: the controller refuses who is authoritative already
+	noRepeat bool // guard off: the controller refuses a caller that is already authoritative
 }
 
 func start() world {
@@ -83,7 +82,7 @@ func start() world {
 	return w
 }
 
-// guests is how many guests run.
+// guests returns the number of running guests.
 func (w world) guests() int {
 	count := 0
 	for _, h := range w.hosts {
@@ -94,7 +93,7 @@ func (w world) guests() int {
 	return count
 }
 
-// explorer collects what can happen in a world.
+// explorer collects the events that can happen in a world.
 type explorer struct {
 	rules
 	from  world
@@ -123,12 +122,12 @@ func (r rules) edges(w world) []explore.Edge[world] {
 			e.recovery(i)
 		}
 		e.switchovers(i)
-		e.deaths(i)
+		e.crash(i)
 	}
 	return e.edges
 }
 
-// source gives an event to a source, and does what it answers.
+// source applies an event to a source and performs its action.
 func (e *explorer) source(i int, event SourceEvent, fault bool) {
 	e.add(string(event), fault, func(w *world) {
 		h := &w.hosts[i]
@@ -149,9 +148,9 @@ func (e *explorer) source(i int, event SourceEvent, fault bool) {
 				}
 			}
 			h.asked = true
-		case OpenLease, Resume: // without the first where a guard is off
+		case OpenLease, Resume: // without OpenLease if a guard is off
 			if h.next != 0 {
-				h.run, h.next, h.asked, h.answers = h.next, 0, false, answers{}
+				h.run, h.next, h.asked, h.responses = h.next, 0, false, responses{}
 			}
 		case Kill:
 			w.kill(i)
@@ -164,7 +163,7 @@ func (e *explorer) sourceEvents(i int) {
 	e.source(i, Cancelled, true)
 	switch h.source.State() {
 	case Running:
-		if i < hosts-1 { // the story of the last one is another
+		if i < hosts-1 { // the last host is never a source
 			e.source(i, Ordered, true)
 		}
 	case Asking:
@@ -183,9 +182,9 @@ func (e *explorer) sourceEvents(i int) {
 		e.source(i, Copied, false)
 	case Awaiting:
 		e.source(i, TimeOver, false)
-		e.source(i, Failed, true) // QEMU says so, whatever it means
+		e.source(i, Failed, true) // QEMU reports that, whatever the reason
 	case Reclaiming:
-		e.answersTo(i, h)
+		e.responsesTo(i, h)
 	case Regained:
 		e.source(i, Leased, false)
 	}
@@ -194,17 +193,17 @@ func (e *explorer) sourceEvents(i int) {
 	}
 }
 
-func (e *explorer) answersTo(i int, h hypervisor) {
-	if h.answers.yes {
+func (e *explorer) responsesTo(i int, h hypervisor) {
+	if h.responses.yes {
 		e.source(i, Granted, false)
 	}
-	if h.answers.no {
+	if h.responses.no {
 		e.source(i, Denied, false)
 	}
 	e.source(i, Unknown, true)
 }
 
-// find is the controller's answer to EnsureMigrationTarget: a target that is not used yet.
+// find is the controller's response to EnsureMigrationTarget: a target that is not in use yet.
 func (e *explorer) find(i int) {
 	if e.from.authority != e.from.hosts[i].run {
 		return
@@ -225,7 +224,7 @@ func (e *explorer) find(i int) {
 	}
 }
 
-// target gives an event to a target, and does what it answers.
+// target applies an event to a target and performs its action.
 func (e *explorer) target(i int, event TargetEvent, fault bool) {
 	e.add(string(event), fault, func(w *world) {
 		h := &w.hosts[i]
@@ -235,7 +234,7 @@ func (e *explorer) target(i int, event TargetEvent, fault bool) {
 		case SwitchOver:
 			h.asked = true
 		case Run:
-			// A hypervisor like any other.
+			// From here on, it is a hypervisor like any other.
 			*h = hypervisor{role: asSource, run: h.run, to: -1, restarts: h.restarts}
 		case Exit:
 			w.kill(i)
@@ -258,7 +257,7 @@ func (e *explorer) targetEvents(i int) {
 		e.target(i, Broken, h.channel != cut)
 		e.target(i, WaitedTooLong, true)
 	case Switching:
-		e.answersToTarget(i, h.answers)
+		e.responsesToTarget(i, h.responses)
 	case Authorized:
 		e.target(i, GotLease, false)
 	}
@@ -268,7 +267,7 @@ func (e *explorer) targetEvents(i int) {
 	}
 }
 
-func (e *explorer) answersToTarget(i int, a answers) {
+func (e *explorer) responsesToTarget(i int, a responses) {
 	if a.yes {
 		e.target(i, SwitchedOver, false)
 	}
@@ -281,8 +280,8 @@ func (e *explorer) answersToTarget(i int, a answers) {
 	}
 }
 
-// switchovers are those that reach the controller, at any time after they were asked, and
-// whether the caller still waits or not.
+// switchovers adds the switchovers that reach the controller, at any time after they were requested, whether or
+// not the caller still waits.
 func (e *explorer) switchovers(i int) {
 	h := e.from.hosts[i]
 	if !h.asked {
@@ -293,26 +292,26 @@ func (e *explorer) switchovers(i int) {
 		us, them = h.next, h.run
 	}
 	e.add("switchover", false, func(w *world) {
-		said := &w.hosts[i].answers
+		pending := &w.hosts[i].responses
 		switch {
 		case w.authority == us && !e.noRepeat:
-			said.yes = true
+			pending.yes = true
 		case w.authority == them || e.noSwap:
 			w.authority, w.from, w.to = us, -1, -1
-			said.yes = true
+			pending.yes = true
 		default:
-			said.no = true
+			pending.no = true
 		}
 	})
-	// And the answer is lost.
-	e.add("switchover without an answer", true, func(w *world) {
+	// The response may be lost.
+	e.add("switchover without a response", true, func(w *world) {
 		if w.authority == them || e.noSwap {
 			w.authority, w.from, w.to = us, -1, -1
 		}
 	})
 }
 
-func (e *explorer) deaths(i int) {
+func (e *explorer) crash(i int) {
 	switch e.from.hosts[i].role {
 	case asTarget, asSource, restarted:
 		if e.from.crashed < e.crashes && i < hosts-1 {
@@ -321,7 +320,7 @@ func (e *explorer) deaths(i int) {
 	}
 }
 
-// kill ends a process. What it asked may still reach the controller.
+// kill terminates a process. Its requests may still reach the controller.
 func (w *world) kill(i int) {
 	h := &w.hosts[i]
 	if h.role == asSource && h.to >= 0 && w.hosts[h.to].channel == open {
@@ -338,7 +337,7 @@ func (w *world) cutChannel(target int) {
 	}
 }
 
-// adoption is the run lease of a new process in a Pod.
+// adoption adds the run lease of a new process in a Pod.
 func (e *explorer) adoption(i int) {
 	h := e.from.hosts[i]
 	e.add("lease", false, func(w *world) {
@@ -352,8 +351,7 @@ func (e *explorer) adoption(i int) {
 	})
 }
 
-// recovery is a new process in the Pod, or a new Pod in the place of an authoritative one that
-// has ended.
+// recovery adds a new process in the Pod, or a new Pod that replaces an authoritative Pod that has terminated.
 func (e *explorer) recovery(i int) {
 	h := e.from.hosts[i]
 	if e.crashes == 0 {
@@ -361,7 +359,7 @@ func (e *explorer) recovery(i int) {
 	}
 	if h.restarts == 0 && i < hosts-1 {
 		e.add("restart", true, func(w *world) {
-			// The highest that any process of the Pod had or asked for, and one more.
+			// The next ID after the highest one that any process of the Pod had or requested.
 			next := max(h.run, h.next) + 1
 			w.hosts[i] = hypervisor{role: restarted, run: next, to: -1, restarts: 1}
 		})

@@ -28,7 +28,7 @@ func with(names ...string) Machine {
 	return target
 }
 
-// sharing is with for two sides that share the disks.
+// sharing is like with, for two sides that share the disks.
 func sharing(names ...string) Machine {
 	machine := with(names...)
 	machine.SharedDisk = true
@@ -41,7 +41,7 @@ func qemu(block bool) *vmpb.MigrationProtocol {
 	}}
 }
 
-// offered returns an offer with data disks, changed by a function.
+// offered returns an offer with data disks, modified by a function.
 func offered(change func(*vmpb.MigrationProtocol_QemuNBD)) []*vmpb.MigrationProtocol {
 	protocols := Offer(more)
 	change(protocols[0].GetQemuNbd())
@@ -58,33 +58,33 @@ func TestChoose(t *testing.T) {
 	for name, test := range map[string]struct {
 		offered []*vmpb.MigrationProtocol
 		target  Machine
-		want    *vmpb.MigrationProtocol // nil: INVALID_ARGUMENT
+		want    *vmpb.MigrationProtocol // if nil, INVALID_ARGUMENT
 	}{
-		"own disks":                     {Offer(own), Machine{Hardware: hardware}, Offer(own)[0]},
-		"a shared disk":                 {Offer(shared), shared, Offer(shared)[0]},
-		"data disks":                    {Offer(more), with("logs", "db"), Offer(more)[0]},
-		"in another order":              {Offer(more), with("db", "logs"), nil},
-		"one is missing":                {Offer(more), with("logs"), nil},
-		"one too many":                  {Offer(more), with("logs", "db", "other"), nil},
-		"none at the source":            {Offer(own), with("logs"), nil},
-		"none at the target":            {Offer(more), own, nil},
-		"a data disk without a size":    {offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks[1].Bytes = 0 }), with("logs", "db"), nil},
-		"shared data disks":             {Offer(sharing("logs", "db")), sharing("logs", "db"), Offer(sharing("logs", "db"))[0]},
-		"shared ones, one is missing":   {Offer(sharing("logs", "db")), sharing("logs"), nil},
-		"shared ones for own ones":      {Offer(sharing("logs", "db")), with("logs", "db"), nil},
-		"own ones for shared ones":      {Offer(more), sharing("logs", "db"), nil},
-		"the second":                    {append([]*vmpb.MigrationProtocol{qemu(true), {}}, Offer(own)...), own, Offer(own)[0]},
-		"nothing":                       {nil, own, nil},
-		"an unknown one":                {[]*vmpb.MigrationProtocol{{}}, own, nil},
-		"a copy of a shared disk":       {Offer(own), shared, nil},
-		"no copy of an own disk":        {Offer(shared), own, nil},
-		"QEMU's block migration":        {[]*vmpb.MigrationProtocol{qemu(true)}, own, nil},
-		"QEMU without, own disk":        {[]*vmpb.MigrationProtocol{qemu(false)}, own, nil},
-		"QEMU without, shared disk":     {[]*vmpb.MigrationProtocol{qemu(false)}, shared, nil},
-		"other hardware":                {Offer(own), Machine{Hardware: "pc-q35-8.2 kvm 1 CPU"}, nil},
-		"hardware that is not compared": {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintHardware = "" })}, own, nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintHardware = "" })},
-		"without TLS":                   {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintTls = false })}, own, nil},
-		"without a size":                {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDiskBytes = 0 })}, own, nil},
+		"own disks":                                 {Offer(own), Machine{Hardware: hardware}, Offer(own)[0]},
+		"a shared disk":                             {Offer(shared), shared, Offer(shared)[0]},
+		"data disks":                                {Offer(more), with("logs", "db"), Offer(more)[0]},
+		"disks in another order":                    {Offer(more), with("db", "logs"), nil},
+		"a missing disk":                            {Offer(more), with("logs"), nil},
+		"an additional disk":                        {Offer(more), with("logs", "db", "other"), nil},
+		"no data disks on the source":               {Offer(own), with("logs"), nil},
+		"no data disks on the target":               {Offer(more), own, nil},
+		"a data disk without a size":                {offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks[1].Bytes = 0 }), with("logs", "db"), nil},
+		"shared data disks":                         {Offer(sharing("logs", "db")), sharing("logs", "db"), Offer(sharing("logs", "db"))[0]},
+		"a missing shared disk":                     {Offer(sharing("logs", "db")), sharing("logs"), nil},
+		"shared on the source, own on the target":   {Offer(sharing("logs", "db")), with("logs", "db"), nil},
+		"own on the source, shared on the target":   {Offer(more), sharing("logs", "db"), nil},
+		"the second protocol":                       {append([]*vmpb.MigrationProtocol{qemu(true), {}}, Offer(own)...), own, Offer(own)[0]},
+		"nothing":                                   {nil, own, nil},
+		"an unknown protocol":                       {[]*vmpb.MigrationProtocol{{}}, own, nil},
+		"a copy of a shared disk":                   {Offer(own), shared, nil},
+		"no copy of an own disk":                    {Offer(shared), own, nil},
+		"QEMU's block migration":                    {[]*vmpb.MigrationProtocol{qemu(true)}, own, nil},
+		"QEMU without block migration, own disk":    {[]*vmpb.MigrationProtocol{qemu(false)}, own, nil},
+		"QEMU without block migration, shared disk": {[]*vmpb.MigrationProtocol{qemu(false)}, shared, nil},
+		"other hardware":                            {Offer(own), Machine{Hardware: "pc-q35-8.2 kvm 1 CPU"}, nil},
+		"hardware that is not compared":             {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintHardware = "" })}, own, nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintHardware = "" })},
+		"without TLS":                               {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintTls = false })}, own, nil},
+		"without a size":                            {[]*vmpb.MigrationProtocol{nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDiskBytes = 0 })}, own, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Choose(test.offered, test.target)
@@ -101,7 +101,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A constraint of a later version is missing in the response, so the source notices.
+// A constraint of a later version is missing in the response, so the source detects it.
 func TestUnknownConstraint(t *testing.T) {
 	future := Offer(own)[0]
 	future.GetQemuNbd().ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
@@ -113,77 +113,77 @@ func TestUnknownConstraint(t *testing.T) {
 	if err := proto.Unmarshal(wire, offered); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := Choose([]*vmpb.MigrationProtocol{offered}, own)
+	response, err := Choose([]*vmpb.MigrationProtocol{offered}, own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if unknown := answer.GetQemuNbd().ProtoReflect().GetUnknown(); len(unknown) != 0 {
-		t.Errorf("the answer has what the target does not know: %x", unknown)
+	if unknown := response.GetQemuNbd().ProtoReflect().GetUnknown(); len(unknown) != 0 {
+		t.Errorf("the response contains unknown fields: %x", unknown)
 	}
-	answered(answer)
-	if _, err := Verify([]*vmpb.MigrationProtocol{future}, answer); err == nil {
-		t.Error("the source does not notice that a constraint is missing")
+	withEndpoints(response)
+	if _, err := Verify([]*vmpb.MigrationProtocol{future}, response); err == nil {
+		t.Error("the source accepted a response without a constraint")
 	}
 }
 
-// A target of an earlier version does not know data disks: it drops their field, and compares the hardware
+// A target of an earlier version does not know data disks. It drops their field and compares the hardware
 // differently.
 func TestEarlierTarget(t *testing.T) {
-	answer, err := Choose(offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks = nil }), own)
+	response, err := Choose(offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks = nil }), own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Verify(Offer(more), answered(answer)); err == nil {
-		t.Error("the source does not notice that its data disks would be lost")
+	if _, err := Verify(Offer(more), withEndpoints(response)); err == nil {
+		t.Error("the source accepted a response that would lose its data disks")
 	}
 }
 
-// answered adds what a target negotiates.
-func answered(answer *vmpb.MigrationProtocol) *vmpb.MigrationProtocol {
-	p := answer.GetQemuNbd()
+// withEndpoints adds the fields that a target adds.
+func withEndpoints(response *vmpb.MigrationProtocol) *vmpb.MigrationProtocol {
+	p := response.GetQemuNbd()
 	p.NegotiatedEndpoint, p.NegotiatedNbdEndpoint, p.NegotiatedExport = "tcp:192.0.2.3:45123", "192.0.2.3:45123", "root"
-	return answer
+	return response
 }
 
 func TestVerify(t *testing.T) {
 	offered := Offer(own)
-	if _, err := Verify(offered, answered(Offer(own)[0])); err != nil {
-		t.Errorf("a good answer: %v", err)
+	if _, err := Verify(offered, withEndpoints(Offer(own)[0])); err != nil {
+		t.Errorf("valid response: error = %v", err)
 	}
 	all := func(exports ...string) *vmpb.MigrationProtocol {
-		answer := answered(Offer(more)[0])
-		answer.GetQemuNbd().NegotiatedDataExports = exports
-		return answer
+		response := withEndpoints(Offer(more)[0])
+		response.GetQemuNbd().NegotiatedDataExports = exports
+		return response
 	}
 	if _, err := Verify(Offer(more), all("a", "b")); err != nil {
-		t.Errorf("a good answer for data disks: %v", err)
+		t.Errorf("valid response for data disks: error = %v", err)
 	}
-	answer := Offer(sharing("logs", "db"))[0]
-	answer.GetQemuNbd().NegotiatedEndpoint = "tcp:192.0.2.3:45123"
-	if _, err := Verify(Offer(sharing("logs", "db")), answer); err != nil {
-		t.Errorf("a good answer for shared disks: %v", err)
+	response := Offer(sharing("logs", "db"))[0]
+	response.GetQemuNbd().NegotiatedEndpoint = "tcp:192.0.2.3:45123"
+	if _, err := Verify(Offer(sharing("logs", "db")), response); err != nil {
+		t.Errorf("valid response for shared disks: error = %v", err)
 	}
 	for name, exports := range map[string][]string{
-		"no place": nil, "one place": {"a"}, "three places": {"a", "b", "c"}, "one place for two": {"a", "a"},
-		"that of the root disk": {"a", "root"}, "an empty one": {"a", ""},
+		"no export": nil, "one export": {"a"}, "three exports": {"a", "b", "c"}, "one export for two disks": {"a", "a"},
+		"the export of the root disk": {"a", "root"}, "an empty export": {"a", ""},
 	} {
 		if got, err := Verify(Offer(more), all(exports...)); err == nil {
 			t.Errorf("%s: accepted as %v", name, got)
 		}
 	}
-	for name, answer := range map[string]*vmpb.MigrationProtocol{
-		"nothing":            {},
-		"not offered":        qemu(true),
-		"another constraint": answered(Offer(shared)[0]),
-		"a missing one":      answered(nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintTls = false })),
-		"no endpoint":        Offer(own)[0],
+	for name, response := range map[string]*vmpb.MigrationProtocol{
+		"nothing":              {},
+		"not offered":          qemu(true),
+		"another constraint":   withEndpoints(Offer(shared)[0]),
+		"a missing constraint": withEndpoints(nbd(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintTls = false })),
+		"no endpoint":          Offer(own)[0],
 		"no disk": func() *vmpb.MigrationProtocol {
-			answer := answered(Offer(own)[0])
-			answer.GetQemuNbd().NegotiatedNbdEndpoint = ""
-			return answer
+			response := withEndpoints(Offer(own)[0])
+			response.GetQemuNbd().NegotiatedNbdEndpoint = ""
+			return response
 		}(),
 	} {
-		if got, err := Verify(offered, answer); err == nil {
+		if got, err := Verify(offered, response); err == nil {
 			t.Errorf("%s: accepted as %v", name, got)
 		}
 	}

@@ -19,13 +19,13 @@ func TestAccelerator_Detection(t *testing.T) {
 		probe             func() error
 		want              Accelerator
 	}{
-		"Intel":                          {"", intel, opens, KVM},
-		"AMD":                            {"auto", amd, opens, KVM},
-		"processor cannot, device opens": {"auto", neither, opens, TCG},
-		"processor can, device does not": {"auto", intel, refused, TCG},
-		"no cpuinfo":                     {"auto", "", opens, TCG},
-		"KVM forced":                     {"kvm", neither, refused, KVM},
-		"TCG forced":                     {"tcg", intel, opens, TCG},
+		"Intel":                            {"", intel, opens, KVM},
+		"AMD":                              {"auto", amd, opens, KVM},
+		"device without processor support": {"auto", neither, opens, TCG},
+		"processor support without device": {"auto", intel, refused, TCG},
+		"no cpuinfo":                       {"auto", "", opens, TCG},
+		"KVM forced":                       {"kvm", neither, refused, KVM},
+		"TCG forced":                       {"tcg", intel, opens, TCG},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := chooseAccelerator(test.override, test.cpuinfo, test.probe)
@@ -43,7 +43,7 @@ func TestAccelerator_UnknownIsRejected(t *testing.T) {
 	}
 }
 
-// The accelerator that is detected on this machine must be able to boot a guest.
+// The accelerator that is detected on this host must be able to boot a guest.
 func TestAccelerator_DetectedOneBoots(t *testing.T) {
 	detected, err := DetectAccelerator("auto")
 	must(t, err)

@@ -17,9 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
-// everything uses each field.
+// everything returns a configuration that uses each field.
 func everything() Config {
 	return Config{
 		Name:      "default/vm-1",
@@ -55,7 +55,7 @@ func TestArgumentsGolden(t *testing.T) {
 	for name, config := range map[string]Config{"everything": everything(), "minimal": minimal()} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", name+".args")
-			// One option per line; no argument here has a line break.
+			// One option per line. No argument in this test contains a line break.
 			got := strings.ReplaceAll(strings.Join(arguments(config), " "), " -", "\n-") + "\n"
 			if *update {
 				must(t, os.WriteFile(path, []byte(got), 0o644))
@@ -69,7 +69,7 @@ func TestArgumentsGolden(t *testing.T) {
 	}
 }
 
-// hostile generates texts from the characters that QEMU's option parsers look for.
+// hostile generates texts from the characters that QEMU's option parsers interpret.
 var hostile = rapid.Custom(func(t *rapid.T) string {
 	parts := rapid.SliceOfN(rapid.SampledFrom([]string{
 		",", ",,", "=", " ", "-", "-S", "\"", "}", "\\", "\n", "file=", "json:{", "nbd://", ",readonly=on", "a", "ä", "%", "<&>",
@@ -77,7 +77,7 @@ var hostile = rapid.Custom(func(t *rapid.T) string {
 	return strings.Join(parts, "")
 })
 
-// Whatever users write into names, paths and the command line, the arguments have the same structure, and contain
+// Whatever users write into names, paths and the command line, the arguments have the same structure and contain
 // exactly that text.
 func TestNothingInjectsOptions(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
@@ -89,7 +89,7 @@ func TestNothingInjectsOptions(t *testing.T) {
 		c.Firmware[0].Path = text("item")
 		args, plain := arguments(c), arguments(everything())
 		if len(args) != len(plain) {
-			t.Fatalf("%d arguments, want %d: %q", len(args), len(plain), args)
+			t.Fatalf("got %d arguments, want %d: %q", len(args), len(plain), args)
 		}
 		want := []string{c.Name, c.Disks.Root.Path, c.Disks.Seed.Path, c.Kernel.Path, c.Kernel.Initrd, c.Kernel.Cmdline, c.Firmware[0].Path}
 		got := []string{
@@ -109,8 +109,8 @@ func TestNothingInjectsOptions(t *testing.T) {
 	})
 }
 
-// after returns the argument of the nth use of an option. Values may look like options, so it reads pairs, except for
-// options without a value.
+// after returns the argument of the nth use of an option. Values may look like options, so it reads pairs, except
+// for options without a value.
 func after(args []string, option string, nth int) string {
 	for i := 0; i < len(args); i++ {
 		if slices.Contains([]string{"-nodefaults", "-no-user-config", "-S"}, args[i]) {
@@ -127,7 +127,7 @@ func after(args []string, option string, nth int) string {
 	return ""
 }
 
-// keyValues parses key=value pairs like QEMU: a double comma is a comma.
+// keyValues parses key=value pairs like QEMU: a double comma stands for a comma.
 func keyValues(text string) map[string]string {
 	const comma = "\x00"
 	pairs := map[string]string{}
@@ -150,12 +150,12 @@ func filename(t interface{ Fatal(...any) }, text string) string {
 	return node.File.Filename
 }
 
-// The real parser, with a real file: the guest must find its boot sector.
+// This test uses QEMU's real parser with a real file. The guest must find its boot sector.
 func TestHostilePathsOnARealQEMU(t *testing.T) {
 	for _, name := range []string{`a,readonly=on,,b=c.raw`, `json:{"driver":"null-co"}`, "nbd:x\n", `"quoted" \ ä & <b>`, "-S"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			t.Chdir(dir) // so that the path begins with what looks like a protocol
+			t.Chdir(dir) // so that the start of the path looks like a protocol
 			config := machineAt(t, name, echo)
 			config.Name = name
 			config.Firmware = []FirmwareItem{{Name: "opt/" + strings.Map(printable, name), Path: name}}
@@ -183,7 +183,7 @@ func TestEveryOptionOnARealQEMU(t *testing.T) {
 	}
 	config.Disks = machine(t, echo).Disks
 	config.Disks.Data = data
-	config.Kernel = nil // needs a kernel; the firmware boots the disk here
+	config.Kernel = nil // the test has no kernel, so the firmware boots the disk
 	config.Disks.Seed.Path = filepath.Join(dir, "seed")
 	config.Firmware[0].Path = filepath.Join(dir, "item")
 	must(t, os.WriteFile(config.Disks.Seed.Path, make([]byte, 1<<20), 0o400))
@@ -210,13 +210,13 @@ func TestEveryOptionOnARealQEMU(t *testing.T) {
 		t.Errorf("disks and whether they are read-only (-want +got):\n%s", diff)
 	}
 	growOneOfTwo(t, p, data)
-	// The user-mode network listens for the guest.
+	// The user-mode network listens on behalf of the guest.
 	conn, err := net.Dial("tcp", config.Network.Forwards[0].Host.String())
 	must(t, err)
 	must(t, conn.Close())
 }
 
-// growOneOfTwo enlarges one data disk while the guest runs. Linux names it by its serial number.
+// growOneOfTwo enlarges one data disk while the guest runs. Linux identifies the disk by its serial number.
 func growOneOfTwo(t *testing.T, p *Process, data []DataDisk) {
 	t.Helper()
 	must(t, p.Grow(bounded(t), "db", 3<<20))
@@ -228,11 +228,11 @@ func growOneOfTwo(t *testing.T, p *Process, data []DataDisk) {
 		where := object{"path": "/machine/peripheral/data-" + data[i].Serial, "property": "serial"}
 		must(t, p.Monitor().Execute(bounded(t), "qom-get", where, &serial))
 		if serial != data[i].Serial {
-			t.Errorf("the guest sees serial number %q, want %q", serial, data[i].Serial)
+			t.Errorf("serial number = %q, want %q", serial, data[i].Serial)
 		}
 	}
 	if err := p.Grow(bounded(t), "other", 3<<20); err == nil {
-		t.Error("a disk grew that is not there")
+		t.Error("enlarged a disk that does not exist")
 	}
 }
 
@@ -250,7 +250,7 @@ func TestScriptsAskForThePinnedMachine(t *testing.T) {
 		script, err := os.ReadFile("../../../../hack/" + name)
 		must(t, err)
 		if !strings.Contains(string(script), "\nmachine="+MachineType+" ") {
-			t.Errorf("hack/%s does not ask for %s", name, MachineType)
+			t.Errorf("hack/%s does not use %s", name, MachineType)
 		}
 	}
 }

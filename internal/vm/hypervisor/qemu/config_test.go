@@ -17,26 +17,26 @@ import (
 
 func TestValidateNamesTheField(t *testing.T) {
 	if err := everything().Network.Validate(); err != nil {
-		t.Errorf("a valid network is refused: %v", err)
+		t.Errorf("a valid network was rejected: %v", err)
 	}
 	for name, test := range map[string]struct {
 		field string
 		spoil func(*UserNetwork)
 	}{
-		"no IPv4":          {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.Prefix{} }},
-		"IPv4 not masked":  {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.MustParsePrefix("10.0.0.1/24") }},
-		"IPv4 too small":   {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.MustParsePrefix("10.0.0.0/29") }},
-		"IPv6 as IPv4":     {"network.ipv4", func(n *UserNetwork) { n.IPv4 = n.IPv6 }},
-		"IPv4 as IPv6":     {"network.ipv6", func(n *UserNetwork) { n.IPv6 = n.IPv4 }},
-		"IPv6 too small":   {"network.ipv6", func(n *UserNetwork) { n.IPv6 = netip.MustParsePrefix("fd00::/96") }},
-		"foreign IPv4":     {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.8.9") }},
-		"the gateway":      {"network.address4", func(n *UserNetwork) { n.Address4 = n.Gateway4() }},
-		"the name server":  {"network.address4", func(n *UserNetwork) { n.Address4 = n.DNS4() }},
-		"the network":      {"network.address4", func(n *UserNetwork) { n.Address4 = n.IPv4.Addr() }},
-		"broadcast":        {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.7.255") }},
-		"foreign IPv6":     {"network.address6", func(n *UserNetwork) { n.Address6 = netip.MustParseAddr("fd84::9") }},
-		"the IPv6 gateway": {"network.address6", func(n *UserNetwork) { n.Address6 = n.Gateway6() }},
-		"IPv6 without any": {"network.address6", func(n *UserNetwork) { n.IPv6, n.Address6 = netip.Prefix{}, netip.MustParseAddr("fd83:7::9") }},
+		"no IPv4":                        {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.Prefix{} }},
+		"IPv4 not masked":                {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.MustParsePrefix("10.0.0.1/24") }},
+		"IPv4 too small":                 {"network.ipv4", func(n *UserNetwork) { n.IPv4 = netip.MustParsePrefix("10.0.0.0/29") }},
+		"IPv6 as IPv4":                   {"network.ipv4", func(n *UserNetwork) { n.IPv4 = n.IPv6 }},
+		"IPv4 as IPv6":                   {"network.ipv6", func(n *UserNetwork) { n.IPv6 = n.IPv4 }},
+		"IPv6 too small":                 {"network.ipv6", func(n *UserNetwork) { n.IPv6 = netip.MustParsePrefix("fd00::/96") }},
+		"IPv4 outside the network":       {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.8.9") }},
+		"the gateway":                    {"network.address4", func(n *UserNetwork) { n.Address4 = n.Gateway4() }},
+		"the name server":                {"network.address4", func(n *UserNetwork) { n.Address4 = n.DNS4() }},
+		"the network":                    {"network.address4", func(n *UserNetwork) { n.Address4 = n.IPv4.Addr() }},
+		"broadcast":                      {"network.address4", func(n *UserNetwork) { n.Address4 = netip.MustParseAddr("10.83.7.255") }},
+		"IPv6 outside the network":       {"network.address6", func(n *UserNetwork) { n.Address6 = netip.MustParseAddr("fd84::9") }},
+		"the IPv6 gateway":               {"network.address6", func(n *UserNetwork) { n.Address6 = n.Gateway6() }},
+		"IPv6 address without a network": {"network.address6", func(n *UserNetwork) { n.IPv6, n.Address6 = netip.Prefix{}, netip.MustParseAddr("fd83:7::9") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			network := *everything().Network
@@ -96,7 +96,7 @@ func TestDiskAt(t *testing.T) {
 		t.Errorf("file: %+v, %v", disk, err)
 	}
 	if _, err := DiskAt(filepath.Join(dir, "nothing")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("nothing: error = %v, want ErrNotExist", err)
+		t.Errorf("missing path: error = %v, want ErrNotExist", err)
 	}
 	for _, path := range []string{dir, "/dev/null"} {
 		var refusal *FieldError
@@ -106,10 +106,10 @@ func TestDiskAt(t *testing.T) {
 	}
 	device := filepath.Join(dir, "device")
 	if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil {
-		t.Logf("block devices are not tried: %v", err) // needs root
+		t.Logf("block devices are not tested: %v", err) // requires root
 		return
 	}
 	if disk, err := DiskAt(device); err != nil || disk != (Disk{Path: device, Block: true}) {
-		t.Errorf("block device: %+v, %v", disk, err)
+		t.Errorf("block device: got %+v, %v", disk, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 func TestConsoleOfARealGuestCarriesAnyByte(t *testing.T) {
 	tier.All(t)
 	_, console := boot(t, echo, echoBanner)
-	// All bytes but the one that powers off, and a mark at the end.
+	// All bytes except the one that powers off, followed by a marker.
 	message := []byte{}
 	for b := range 256 {
 		if byte(b) != powerOffKey[0] {
@@ -31,23 +31,23 @@ func TestClientThatDoesNotReadLeavesTheGuestAlone(t *testing.T) {
 	tier.All(t)
 	p, reading := boot(t, counter, counterBanner)
 	stuck, late := attach(t, p), attach(t, p)
-	// Much more than the stuck client's queue can hold.
+	// Much more than the queue of the stuck client can hold.
 	lines := 6 * console.HistorySize / len("00000000\n")
 	_, last := reading.numbers(lines)
 	if err := stuck.awaitEnd(); !errors.Is(err, console.ErrSlowClient) {
 		t.Errorf("stuck client = %v, want ErrSlowClient", err)
 	}
 	if first, next := reading.numbers(1000); first != last+1 || next != last+1000 {
-		t.Errorf("after %d come %d to %d", last, first, next)
+		t.Errorf("numbers %d are followed by %d to %d", last, first, next)
 	}
-	// It has not read either, and attaches again.
+	// The other client has not read either and attaches again.
 	late.Close()
 	back := attach(t, p)
-	back.until("\n") // the history may begin within a line
+	back.until("\n") // the history may start within a line
 	back.numbers(100)
 }
 
-// awaitEnd reads the rest and returns the reason of the end.
+// awaitEnd reads the remaining output and returns the reason for its end.
 func (r *reader) awaitEnd() error {
 	for {
 		if _, err := r.Next(bounded(r.t)); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// onDevice returns a device as a disk, which begins with the guest.
+// onDevice returns a device as a disk that starts with the guest.
 func onDevice(t *testing.T, bytes int64, guest []byte) (of Disk, file string) {
 	t.Helper()
 	file, path := blockdev.New(t, bytes)
@@ -25,7 +25,8 @@ func onDevice(t *testing.T, bytes int64, guest []byte) (of Disk, file string) {
 	return of, file
 }
 
-// devicePair has a root disk and a data disk on devices. The target's devices are larger, and have other content.
+// devicePair has a root disk and a data disk on devices. The devices of the target are larger and have other
+// content.
 func devicePair(t *testing.T, guest []byte) Config {
 	t.Helper()
 	config, more := machine(t, nil), int64(0)
@@ -59,8 +60,8 @@ func TestGuestOnADevice(t *testing.T) {
 	wantNumbers(t, config.Disks.Root.Path, run())
 }
 
-// The device is locked until QEMU has terminated, even when the process that started it has released it: by then the
-// lock is all that prevents a second guest.
+// The device is locked until QEMU has terminated, even if the process that started QEMU has released it: at that
+// point, only this lock prevents a second guest.
 func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
 	tier.All(t)
 	config := machine(t, nil)
@@ -81,7 +82,7 @@ func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
 	must(t, lock.Release())
 }
 
-// The device is enlarged before the disk, which then has all of it.
+// The device is enlarged before the disk, which then uses the whole device.
 func TestDeviceGrows(t *testing.T) {
 	tier.All(t)
 	config := machine(t, counter)
@@ -90,7 +91,7 @@ func TestDeviceGrows(t *testing.T) {
 	p := start(t, config)
 	must(t, p.Cont(bounded(t)))
 	if err := p.Grow(bounded(t), "db", 2<<20); err == nil {
-		t.Error("the disk grew beyond its device")
+		t.Error("the disk is larger than its device")
 	}
 	blockdev.Grow(t, file, 3<<20)
 	must(t, p.Grow(bounded(t), "db", 2<<20))
@@ -107,6 +108,6 @@ func TestDeviceGrows(t *testing.T) {
 		sizes = append(sizes, device.Inserted.Image.Bytes)
 	}
 	if slices.Sort(sizes); !slices.Equal(sizes, []uint64{1 << 20, 3 << 20}) {
-		t.Errorf("the disks have %d bytes", sizes)
+		t.Errorf("disk sizes = %d bytes", sizes)
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 )
 
-// waitTimeout limits every wait for a real QEMU. It is long, since it only matters when the test fails.
+// waitTimeout limits every wait for a real QEMU. It is long, because it is reached only if the test fails.
 const waitTimeout = 5 * time.Minute
 
-// What the guests in ../testdata print first, and the input that makes echo power itself off.
+// The first output of the guests in ../testdata, and the input that makes echo power itself off.
 const (
 	counterBanner = "boot\n"
 	echoBanner    = "ready\n"
@@ -35,7 +35,7 @@ func bootSector(name string) []byte {
 	return content
 }
 
-// requireQEMU returns the program to run. It only skips the test with -short.
+// requireQEMU returns the program to run. It skips the test only with -short.
 func requireQEMU(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -80,7 +80,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// start runs a machine, with the guest stopped, until the test completes.
+// start runs a machine with the guest stopped until the test completes.
 func start(t *testing.T, config Config) *Process {
 	t.Helper()
 	return startWith(t, requireQEMU(t), config)
@@ -94,18 +94,18 @@ func startWith(t *testing.T, program string, config Config) *Process {
 	}
 	t.Cleanup(func() {
 		if err := p.Kill(bounded(t)); err != nil {
-			t.Errorf("QEMU is left behind: %v", err)
+			t.Errorf("QEMU is still running: %v", err)
 		}
 	})
 	return p
 }
 
-// runState is QEMU's name for the state of the machine.
+// runState returns QEMU's name for the state of the machine.
 func runState(t *testing.T, p *Process) string {
 	t.Helper()
-	var answer struct{ Status string }
-	must(t, p.Monitor().Execute(bounded(t), "query-status", nil, &answer))
-	return answer.Status
+	var response struct{ Status string }
+	must(t, p.Monitor().Execute(bounded(t), "query-status", nil, &response))
+	return response.Status
 }
 
 // boot runs a guest until it has printed its banner.
@@ -138,7 +138,7 @@ func attach(t *testing.T, p *Process) *reader {
 	return &reader{Client: client, t: t}
 }
 
-// until reads up to the text, and returns what came before it.
+// until reads up to the text and returns what precedes it.
 func (r *reader) until(text string) []byte {
 	r.t.Helper()
 	ctx := bounded(r.t)
@@ -155,13 +155,13 @@ func (r *reader) until(text string) []byte {
 	}
 }
 
-// numbers reads that many lines of the counter, which must be consecutive.
+// numbers reads the given number of lines of the counter, which must be consecutive.
 func (r *reader) numbers(count int) (first, last uint64) {
 	r.t.Helper()
 	for i := range count {
 		number := parseNumber(r.t, string(r.until("\n")))
 		if i > 0 && number != last+1 {
-			r.t.Fatalf("the console says %d after %d: output is lost or repeated", number, last)
+			r.t.Fatalf("the console has %d after %d: output was lost or repeated", number, last)
 		}
 		if i == 0 {
 			first = number

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a guest sees makes a difference, and the host's paths do not.
+// The hardware that a guest sees makes a difference, but the paths on the host do not.
 func TestHardware(t *testing.T) {
 	describe := func(change func(*Config)) string {
 		t.Helper()
@@ -35,7 +35,7 @@ func TestHardware(t *testing.T) {
 	}
 	one := describe(func(*Config) {})
 	if other := describe(func(c *Config) { c.Sockets, c.Incoming, c.Processor.TranslatedMiB = "/elsewhere", true, 64 }); other != one {
-		t.Errorf("on another host:\n%s\n%s", one, other)
+		t.Errorf("hardware differs on another host:\n%s\n%s", one, other)
 	}
 	seen := map[string]string{one: "none"}
 	for name, change := range map[string]func(*Config){
@@ -53,15 +53,15 @@ func TestHardware(t *testing.T) {
 	} {
 		text := describe(change)
 		if as, same := seen[text]; same {
-			t.Errorf("%s makes no difference to %s: %s", name, as, text)
+			t.Errorf("%s does not differ from %s: %s", name, as, text)
 		}
 		seen[text] = name
 	}
 	if one, other := hostModel("model name\t: X\nflags\t: a b\n"), hostModel("model name\t: X\nflags\t: a\n"); one == other {
-		t.Errorf("two processors are both %s", one)
+		t.Errorf("two different processors have the same model %s", one)
 	}
 	missing := Config{Firmware: []FirmwareItem{{"opt/a", "/missing"}}}
 	if text, err := missing.Hardware(); err == nil {
-		t.Errorf("hardware of a file that is missing: %s", text)
+		t.Errorf("got hardware %s for a missing file", text)
 	}
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// multiboot is the smallest kernel that QEMU boots directly: it prints its command
-// line, which the loader left at [ebx+16], on the serial port.
+// multiboot returns the smallest kernel that QEMU boots directly. It prints its command line, which the loader has
+// stored at [ebx+16], on the serial port.
 func multiboot() []byte {
 	const (
-		magic, flags = 0x1badb002, 1 << 16 // the addresses below count
+		magic, flags = 0x1badb002, 1 << 16 // the following addresses are valid
 		base         = 1 << 20
 		headerSize   = 32
 	)
 	var image []byte
-	for _, word := range []uint32{
+	for _, field := range []uint32{
 		magic, flags, 1<<32 - magic - flags,
 		base, base, 0, 0, base + headerSize, // header, load, whole file, no bss, entry
 	} {
-		image = binary.LittleEndian.AppendUint32(image, word)
+		image = binary.LittleEndian.AppendUint32(image, field)
 	}
 	return append(image,
 		0xfc,             // cld

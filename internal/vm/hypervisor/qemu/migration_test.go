@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// Where scribe writes its numbers.
+// The sectors to which the guest "scribe" writes its numbers.
 const (
 	scribeBanner  = "boot\n"
 	scribeStart   = 2048
@@ -26,7 +26,7 @@ const (
 	scribeDisk    = (scribeStart + scribeSectors) * sectorBytes
 )
 
-// dataSize is the size of the pair's data disk, which differs from the root disk's.
+// dataSize is the size of the pair's data disk. It differs from the size of the root disk.
 const dataSize = scribeDisk + 3<<20
 
 // exports are the disks of a pair.
@@ -36,18 +36,18 @@ var exports = []Export{{Name: "disk", Bytes: scribeDisk}, {Serial: "logs", Name:
 type pair struct {
 	t              *testing.T
 	source, target *Process
-	disks          []string // the target's
-	cut            func()   // of what joins their sockets
+	disks          []string // of the target
+	cut            func()   // cuts the connections between their sockets
 	sent           atomic.Int64
 }
 
-// newPair boots scribe, and connects the sockets of the source to those of the target.
+// newPair boots scribe and connects the sockets of the source to those of the target.
 func newPair(t *testing.T) (*pair, *reader) {
 	t.Helper()
 	return newPairOf(t, pairMachine)
 }
 
-// newPairOf is newPair with machines of another kind. The guest is nil for the target.
+// newPairOf is like newPair with other machines. The guest is nil for the target.
 func newPairOf(t *testing.T, machine func(t *testing.T, guest []byte) Config) (*pair, *reader) {
 	t.Helper()
 	config := machine(t, bootSector("scribes"))
@@ -74,7 +74,7 @@ func newPairOf(t *testing.T, machine func(t *testing.T, guest []byte) Config) (*
 	return l, console
 }
 
-// bootAll is QEMU with a firmware that knows all disks.
+// bootAll returns a QEMU with a firmware that knows all disks.
 func bootAll(t *testing.T) string {
 	t.Helper()
 	requireQEMU(t)
@@ -83,7 +83,7 @@ func bootAll(t *testing.T) string {
 	return program
 }
 
-// pairMachine has a root disk and a data disk.
+// pairMachine returns a machine with a root disk and a data disk.
 func pairMachine(t *testing.T, guest []byte) Config {
 	t.Helper()
 	config := machine(t, guest)
@@ -122,9 +122,9 @@ func wantNumbers(t *testing.T, disk string, last uint64) {
 	content, err := os.ReadFile(disk)
 	must(t, err)
 	if len(bytes.Trim(content[sectorBytes:scribeStart*sectorBytes], "\x00")) > 0 {
-		t.Error("there is something where nothing was written")
+		t.Error("found data where nothing was written")
 	}
-	for back := range min(last+1, scribeSectors-1) { // it may have begun to write the next one
+	for back := range min(last+1, scribeSectors-1) { // it may have started to write the next one
 		number := last - back
 		sector := scribeStart + number%scribeSectors
 		got := uint64(binary.LittleEndian.Uint32(content[sector*sectorBytes:]))
@@ -148,23 +148,23 @@ func testMachineMoves(t *testing.T, machine func(*testing.T, []byte) Config) {
 	must(t, l.send())
 	stopped := time.Now()
 	if state := runState(t, l.source); state != string(Leaving) {
-		t.Errorf("the source is %s before the rest is sent", state)
+		t.Errorf("the source is %s before the rest was sent", state)
 	}
 	must(t, l.source.Finish(bounded(t), Destination{Exports: exports}))
 	must(t, l.target.Received(bounded(t)))
 	if got := [2]string{runState(t, l.source), runState(t, l.target)}; got != [2]string{string(Left), string(Paused)} {
-		t.Errorf("the two are %v: a guest runs without being continued", got)
+		t.Errorf("states = %v: a guest runs without being continued", got)
 	}
 	must(t, l.target.CloseExports(bounded(t)))
 	arrived := attach(t, l.target)
 	must(t, l.target.Cont(bounded(t)))
-	t.Logf("moved in %v, of which the guest stood still for %v", time.Since(begun), time.Since(stopped))
+	t.Logf("moved in %v; the guest was stopped for %v", time.Since(begun), time.Since(stopped))
 	must(t, l.source.Kill(bounded(t)))
 	last := lastNumber(t, console, before)
-	arrived.rest = append(console.rest, arrived.rest...) // the last line may be cut in two
+	arrived.rest = append(console.rest, arrived.rest...) // the last line may have been split
 	first, _ := arrived.numbers(1)
 	if first != last+1 {
-		t.Errorf("the guest goes on with %d after %d", first, last)
+		t.Errorf("the guest continues with %d after %d", first, last)
 	}
 	_, last = arrived.numbers(300)
 	must(t, l.target.Kill(bounded(t)))
@@ -174,7 +174,7 @@ func testMachineMoves(t *testing.T, machine func(*testing.T, []byte) Config) {
 	}
 }
 
-// lastNumber reads the rest of the output of a terminated machine, without an incomplete last line. before is the
+// lastNumber reads the remaining output of a terminated machine, except for an incomplete last line. before is the
 // last number that was read.
 func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
 	t.Helper()
@@ -195,20 +195,20 @@ func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
 	return parseNumber(t, string(lines[whole-line:whole-1]))
 }
 
-// Whenever a migration is canceled before its end, the guest continues, and the next migration succeeds.
+// Whenever a migration is canceled before it has completed, the guest continues, and the next migration succeeds.
 func TestMigrationIsAbandoned(t *testing.T) {
 	tier.All(t)
 	for name, until := range map[string]func(*pair) error{
-		"before it begins":          func(*pair) error { return nil },
+		"before it starts":          func(*pair) error { return nil },
 		"when the guest is stopped": (*pair).send,
-		"when the other one is killed": func(l *pair) error {
+		"when the target is killed": func(l *pair) error {
 			must(t, l.target.Kill(bounded(t)))
 			if err := l.send(); err == nil {
-				t.Error("a machine was sent to nobody")
+				t.Error("sent a machine to a target that was killed")
 			}
 			return nil
 		},
-		"when all is sent": func(l *pair) error {
+		"when everything was sent": func(l *pair) error {
 			return errors.Join(l.send(), l.source.Finish(bounded(t), Destination{Exports: exports}))
 		},
 	} {
@@ -219,9 +219,9 @@ func TestMigrationIsAbandoned(t *testing.T) {
 			l.cut()
 			must(t, l.source.Abandon(bounded(t)))
 			must(t, l.source.Cont(bounded(t)))
-			console.numbers(300) // none is lost or repeated
+			console.numbers(300) // no number is lost or repeated
 			if copies, err := l.source.queryMirrors(bounded(t)); err != nil || len(copies) > 0 {
-				t.Errorf("there are still jobs %+v, %v", copies, err)
+				t.Errorf("remaining jobs: %+v, %v", copies, err)
 			}
 			must(t, l.source.removeDestinations(bounded(t)))
 			must(t, l.source.Kill(bounded(t)))
@@ -240,7 +240,7 @@ func TestTargetWithoutASource(t *testing.T) {
 	}
 	<-l.target.Done()
 	if output, err := attach(t, l.target).Next(bounded(t)); !errors.Is(err, io.EOF) {
-		t.Errorf("the guest has printed %q, %v", output, err)
+		t.Errorf("the guest printed %q, %v", output, err)
 	}
 }
 
@@ -248,15 +248,15 @@ func TestMachineWithoutSockets(t *testing.T) {
 	tier.All(t)
 	p := start(t, machine(t, counter))
 	if _, err := p.Listen(MemorySocket); err == nil {
-		t.Error("it listens nowhere")
+		t.Error("Receive succeeded without sockets")
 	}
 	if _, err := p.Dial(bounded(t), MemorySocket); err == nil {
-		t.Error("it connects to nowhere")
+		t.Error("Dial succeeded without sockets")
 	}
 	config := machine(t, counter)
 	config.Sockets = filepath.Join(t.TempDir(), "missing")
 	if p, err := Start(bounded(t), requireQEMU(t), config); err == nil {
 		_ = p.Kill(bounded(t))
-		t.Error("a machine has started without its directory")
+		t.Error("started a machine without its directory")
 	}
 }

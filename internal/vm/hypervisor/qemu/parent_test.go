@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// parentVariable makes the test's executable a process that runs the machine that it describes, and waits to be
-// killed.
+// parentVariable makes the test's executable a process that runs a machine and waits until it is killed. The value
+// of the variable describes the machine.
 const parentVariable = "TEST_QEMU_PARENT"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beParent prints QEMU's PID, or an error.
+// beParent prints QEMU's PID or an error.
 func beParent(description string) {
 	var config Config
 	err := json.Unmarshal([]byte(description), &config)
@@ -56,11 +56,11 @@ func TestMachineDiesWithItsParent(t *testing.T) {
 	line, _ := bufio.NewReader(output).ReadString('\n')
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
-		t.Fatalf("the parent says %q, want QEMU's PID", line)
+		t.Fatalf("the parent printed %q, want QEMU's PID", line)
 	}
 	machine := watchPID(t, pid)
 	must(t, parent.Process.Kill())
 	_ = parent.Wait() // it was killed
 	machine.awaitEnd()
-	start(t, config) // the disk is free
+	start(t, config) // the disk is no longer locked
 }

@@ -28,7 +28,7 @@ func TestGuestBootsAndPowersOff(t *testing.T) {
 		t.Errorf("exit = %s, want %s", exit, GuestShutdown)
 	}
 	if err := p.Quit(bounded(t)); err != nil {
-		t.Errorf("quit after the end: %v", err)
+		t.Errorf("quit after the exit: %v", err)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestStoppedGuestGoesOnWhereItWas(t *testing.T) {
 	must(t, p.Stop(bounded(t)))
 	must(t, p.Cont(bounded(t)))
 	if first, _ := console.numbers(1000); first != before+1 {
-		t.Errorf("goes on with %d after %d", first, before)
+		t.Errorf("continues with %d after %d", first, before)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestResetKeepsProcessAndConsole(t *testing.T) {
 		must(t, p.Reset(bounded(t)))
 		console.until(counterBanner)
 		if first, _ := console.numbers(10); first != 0 {
-			t.Errorf("counts from %d after the reset, want 0", first)
+			t.Errorf("the counter starts at %d after the reset, want 0", first)
 		}
 	}
 	if state := runState(t, p); state != "running" || p.PID() != pid {
@@ -102,7 +102,7 @@ func TestSecondMachineOnADiskIsRefused(t *testing.T) {
 		t.Errorf("error = %#v, want a *StartError with exit code 1", err)
 	}
 	must(t, first.Kill(bounded(t)))
-	start(t, config) // fails if the lock were not free
+	start(t, config) // fails if the disk is still locked
 }
 
 func TestKillReaps(t *testing.T) {
@@ -118,10 +118,10 @@ func TestKillReaps(t *testing.T) {
 		t.Errorf("exit = %s, want %s", exit, HostKilled)
 	}
 	if err := p.Cont(bounded(t)); !errors.Is(err, qmp.ErrDisconnected) {
-		t.Errorf("cont of a dead machine = %v, want ErrDisconnected", err)
+		t.Errorf("cont of a terminated machine = %v, want ErrDisconnected", err)
 	}
 	if n, err := p.Agent().Read(make([]byte, 1)); err == nil {
-		t.Errorf("the agent's port gave %d bytes, want its end", n)
+		t.Errorf("read %d bytes from the agent's port, want EOF", n)
 	}
 	if err := port.Write(bounded(t), []byte("x")); !errors.Is(err, console.ErrEnded) {
 		t.Errorf("writing to its console = %v, want ErrEnded", err)
@@ -144,7 +144,7 @@ func TestEndFromOutsideIsReported(t *testing.T) {
 		want   ExitReason
 	}{
 		"killed":         {syscall.SIGKILL, Crashed},
-		"asked to end":   {syscall.SIGTERM, HostSignal},
+		"terminated":     {syscall.SIGTERM, HostSignal},
 		"like a crash":   {syscall.SIGSEGV, Crashed},
 		"as by a limit":  {syscall.SIGXCPU, Crashed},
 		"as by a Ctrl-C": {syscall.SIGINT, HostSignal},
@@ -171,7 +171,7 @@ func TestStartFails(t *testing.T) {
 			}
 		}
 	})
-	t.Run("disk is gone", func(t *testing.T) {
+	t.Run("missing disk", func(t *testing.T) {
 		config := machine(t, counter)
 		must(t, os.Remove(config.Disks.Root.Path))
 		_, err := Start(bounded(t), requireQEMU(t), config)
@@ -180,21 +180,21 @@ func TestStartFails(t *testing.T) {
 			t.Fatalf("error = %v, want a *StartError about another problem than a lock", err)
 		}
 		if !strings.Contains(refusal.Exit.Stderr, config.Disks.Root.Path) {
-			t.Errorf("QEMU's words are lost: %q", refusal.Exit.Stderr)
+			t.Errorf("QEMU's message is missing: %q", refusal.Exit.Stderr)
 		}
 	})
-	t.Run("given up", func(t *testing.T) {
+	t.Run("canceled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		config := machine(t, counter)
 		if _, err := Start(ctx, requireQEMU(t), config); !errors.Is(err, context.Canceled) {
 			t.Fatalf("error = %v, want context.Canceled", err)
 		}
-		start(t, config) // no process is left that holds the disk
+		start(t, config) // no process holds the disk
 	})
 }
 
-// The kernel kills QEMU when the thread that forked it ends, not only when the process does.
+// The kernel kills QEMU when the thread that forked it terminates, not only when the process does.
 func TestMachineOutlivesTheCallersThread(t *testing.T) {
 	tier.All(t)
 	config := machine(t, counter)
@@ -210,16 +210,17 @@ func TestMachineOutlivesTheCallersThread(t *testing.T) {
 	console.numbers(1000)
 }
 
-// onDyingThread calls a function on a thread of its own, and waits until the thread has ended: the kernel then kills
-// a process that was started on it.
+// onDyingThread calls a function on its own thread and waits until the thread has terminated. The kernel then
+// kills a process that was started on the thread.
 func onDyingThread(t *testing.T, call func()) {
 	canary := exec.Command("sleep", "1000")
 	canary.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread terminates with the goroutine
 		if unix.Gettid() == os.Getpid() {
-			// The main thread never ends. While this goroutine occupies it, another goroutine gets another thread.
+			// The main thread never terminates. While this goroutine occupies it, another goroutine gets another
+			// thread.
 			defer runtime.UnlockOSThread()
 			onDyingThread(t, call)
 			started <- nil
@@ -261,5 +262,5 @@ func (w watched) awaitEnd() {
 			return
 		}
 	}
-	w.t.Fatal("the process does not end")
+	w.t.Fatal("the process does not terminate")
 }

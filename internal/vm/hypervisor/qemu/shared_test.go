@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// sharing is a machine with shared disks.
+// sharing returns a machine with shared disks.
 func sharing(t *testing.T) Config {
 	t.Helper()
 	config := pairMachine(t, bootSector("scribes"))
@@ -19,7 +19,7 @@ func sharing(t *testing.T) Config {
 	return config
 }
 
-// passOn sends a machine to another one with the same disks, which is not continued.
+// passOn sends a machine to another one with the same disks. The other one is not continued.
 func passOn(t *testing.T, from *Process, config Config) *Process {
 	t.Helper()
 	config.Sockets, config.Incoming = t.TempDir(), true
@@ -46,8 +46,8 @@ func passOn(t *testing.T, from *Process, config Config) *Process {
 	return to
 }
 
-// Of two machines with the same disks, one at a time holds them: the source until it has sent everything, and then
-// the one that is continued first.
+// Only one of two machines with the same disks holds them at a time: the source until it has sent everything, and
+// then the machine that is continued first.
 func TestSharedDisksMove(t *testing.T) {
 	tier.All(t)
 	for name, toTarget := range map[string]bool{"on": true, "back": false} {
@@ -73,7 +73,7 @@ func TestSharedDisksMove(t *testing.T) {
 				console.rest = append(here.rest, console.rest...)
 			}
 			if number, _ := console.numbers(1); number != last+1 {
-				t.Errorf("the guest goes on with %d after %d", number, last)
+				t.Errorf("the guest continues with %d after %d", number, last)
 			}
 			_, last = console.numbers(200)
 			must(t, first.Kill(bounded(t)))
@@ -98,9 +98,9 @@ func TestHeldGuestMoves(t *testing.T) {
 		next := passOn(t, p, config)
 		must(t, p.Kill(bounded(t)))
 		must(t, next.Activate(bounded(t)))
-		must(t, next.Activate(bounded(t))) // changes nothing
+		must(t, next.Activate(bounded(t))) // has no effect
 		if state := runState(t, next); state != string(Paused) {
-			t.Errorf("the machine is %s", state)
+			t.Errorf("state = %s", state)
 		}
 		p = next
 	}
@@ -116,8 +116,8 @@ func TestHeldGuestMoves(t *testing.T) {
 	wantNumbers(t, config.Disks.Root.Path, lastNumber(t, console, last))
 }
 
-// A stopped guest whose migration is canceled after everything was sent has its disks again: one can grow. QEMU sends
-// it once more after it has been continued.
+// A stopped guest whose migration is canceled after everything was sent has its disks again, and a disk can be
+// enlarged. QEMU sends the guest again after it has been continued.
 func TestHeldGuestStays(t *testing.T) {
 	tier.All(t)
 	config := sharing(t)

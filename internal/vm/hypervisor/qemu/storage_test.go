@@ -20,7 +20,7 @@ const (
 	writerDone   = "done\n"
 )
 
-// sparse is a machine with a disk of 8 MiB that occupies no space yet.
+// sparse returns a machine with a disk of 8 MiB that does not occupy any space yet.
 func sparse(t *testing.T, dir string, guest []byte) Config {
 	t.Helper()
 	config := machineAt(t, filepath.Join(dir, "root.raw"), guest)
@@ -30,11 +30,11 @@ func sparse(t *testing.T, dir string, guest []byte) Config {
 	return config
 }
 
-// A failure of the storage stops the guest, and it continues as if nothing had happened: an error that reached it
-// could destroy its file system. For a full disk see package hypervisor.
+// A failure of the storage stops the guest, which later continues as if nothing had happened. An error that
+// reached the guest could destroy its file system. For a full disk, see package hypervisor.
 func TestGuestWaitsForTheStorage(t *testing.T) {
 	tier.All(t)
-	signal.Ignore(syscall.SIGXFSZ) // QEMU inherits that, and gets an error instead
+	signal.Ignore(syscall.SIGXFSZ) // QEMU inherits this, and gets an error instead
 	t.Cleanup(func() { signal.Reset(syscall.SIGXFSZ) })
 	p := start(t, sparse(t, t.TempDir(), writer))
 	console := attach(t, p)
@@ -46,7 +46,7 @@ func TestGuestWaitsForTheStorage(t *testing.T) {
 	must(t, p.Cont(bounded(t)))
 	console.until(writerBanner)
 	if state := awaitStatus(t, p, StorageFailed); state.Failure.NoSpace || state.Failure.Reason == "" {
-		t.Errorf("the machine stopped for %+v", state.Failure)
+		t.Errorf("failure = %+v", state.Failure)
 	}
 	limitFiles(unix.RLIM_INFINITY)
 	must(t, p.Cont(bounded(t)))
@@ -55,7 +55,7 @@ func TestGuestWaitsForTheStorage(t *testing.T) {
 	}
 }
 
-// awaitStatus waits until QEMU's events lead to a status.
+// awaitStatus waits until the status of the machine changes to the given one.
 func awaitStatus(t *testing.T, p *Process, want Status) State {
 	t.Helper()
 	late := bounded(t)
@@ -68,7 +68,7 @@ func awaitStatus(t *testing.T, p *Process, want Status) State {
 		select {
 		case <-p.Changed():
 		case <-late.Done():
-			t.Fatalf("the machine is %+v, want %s", state, want)
+			t.Fatalf("state = %+v, want %s", state, want)
 		}
 	}
 }

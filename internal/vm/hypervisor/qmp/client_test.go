@@ -45,10 +45,10 @@ func TestClient_RejectionIsTyped(t *testing.T) {
 	}
 	want := Error{Command: "nonsense", Class: "CommandNotFound", Description: "no such thing"}
 	if diff := cmp.Diff(want, *refusal); diff != "" {
-		t.Errorf("refusal (-want +got):\n%s", diff)
+		t.Errorf("error (-want +got):\n%s", diff)
 	}
 	if err := client.Execute(t.Context(), "stop", nil, nil); err != nil {
-		t.Errorf("after a refusal: %v", err)
+		t.Errorf("after a rejected command: %v", err)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestClient_ResponsesAreMatchedByID(t *testing.T) {
 			next, _ := s.next()
 			got = append(got, next)
 		}
-		for i := len(got) - 1; i >= 0; i-- { // last come, first served
+		for i := len(got) - 1; i >= 0; i-- { // in reverse order
 			s.send(`{"return": %q, "id": %q}`, got[i].Execute, got[i].ID)
 		}
 	})
@@ -135,8 +135,8 @@ func TestClient_CanceledWhileQEMUDoesNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = ours.Close() }()
-		// The pipe has no buffer: the first command is stuck in the writer, and the second cannot even be passed to
-		// it.
+		// The pipe has no buffer: the first command is stuck in the writer, and the second one cannot even be
+		// passed to the writer.
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 {
 			go func() {
@@ -148,9 +148,9 @@ func TestClient_CanceledWhileQEMUDoesNotRead(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		// A message that was begun arrives completely.
+		// A message that was started arrives completely.
 		if got, ok := s.next(); !ok || got.Execute != "stop" {
-			t.Errorf("server got %+v, want the command that was given up", got)
+			t.Errorf("server got %+v, want the canceled command", got)
 		}
 	})
 }
@@ -175,10 +175,10 @@ func TestClient_EventsPrecedeResponse(t *testing.T) {
 
 func TestClient_NewFails(t *testing.T) {
 	for name, script := range map[string]func(*server){
-		"no greeting":       func(s *server) { _ = s.conn.Close() },
-		"not QMP":           func(s *server) { s.send("SSH-2.0-OpenSSH_9.2") },
-		"endless line":      func(s *server) { _, _ = s.conn.Write([]byte(strings.Repeat("x", maxLine+1))) },
-		"gone while asking": func(s *server) { s.send("%s", greeting); s.next(); _ = s.conn.Close() },
+		"no greeting":                    func(s *server) { _ = s.conn.Close() },
+		"not QMP":                        func(s *server) { s.send("SSH-2.0-OpenSSH_9.2") },
+		"line that is too long":          func(s *server) { _, _ = s.conn.Write([]byte(strings.Repeat("x", maxLine+1))) },
+		"closed after the first command": func(s *server) { s.send("%s", greeting); s.next(); _ = s.conn.Close() },
 		"response without id": func(s *server) {
 			s.send("%s", greeting)
 			s.next()
@@ -197,7 +197,7 @@ func TestClient_NewFails(t *testing.T) {
 
 func TestClient_NewObeysContext(t *testing.T) {
 	ours, theirs := socketPair(t)
-	newServer(t, theirs) // says nothing
+	newServer(t, theirs) // sends nothing
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := New(ctx, ours, func(Event) {}); !errors.Is(err, context.Canceled) {

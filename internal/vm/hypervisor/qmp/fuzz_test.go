@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// FuzzClient: whatever comes from QEMU's side, before or after the greeting, every call returns, and the connection
-// ends when the other side closes it.
+// FuzzClient checks that every call returns whatever QEMU's side sends, before or after the greeting, and that the
+// connection is closed when the other side closes it.
 func FuzzClient(f *testing.F) {
 	for _, text := range []string{
 		"", "\n\n", greeting, `{"QMP": 1}` + "\n" + `{"return": {}, "id": "1"}`, `{"event": "STOP"}`, `{"return": null, "id": "2"}`,
@@ -34,21 +34,21 @@ func FuzzClient(f *testing.F) {
 		client, err := New(ctx, ours, func(Event) {})
 		if err != nil {
 			if errors.Is(err, context.DeadlineExceeded) {
-				t.Error("New waits for ever")
+				t.Error("New does not return")
 			}
 			return
 		}
 		var result any
 		var refusal *Error
 		if err := client.Execute(ctx, "query-status", nil, &result); errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a command waits for ever: %v", err)
+			t.Errorf("a command does not return: %v", err)
 		} else if errors.As(err, &refusal) && refusal.Command != "query-status" {
-			t.Errorf("the refusal of another command: %v", refusal)
+			t.Errorf("got the error of another command: %v", refusal)
 		}
 		select {
 		case <-client.Done():
 		case <-ctx.Done():
-			t.Error("the connection outlives the other side")
+			t.Error("the connection is still open after the other side was closed")
 		}
 	})
 }

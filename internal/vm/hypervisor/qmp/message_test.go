@@ -18,8 +18,8 @@ func TestMessage_Decode(t *testing.T) {
 			`{"timestamp": {"seconds": 1600000000, "microseconds": 250}, "event": "RESET", "data": {"guest": false}}`,
 			message{Event: "RESET", Data: []byte(`{"guest": false}`)},
 		},
-		"event without data":    {`{"timestamp": {"seconds": -1, "microseconds": -1}, "event": "STOP"}`, message{Event: "STOP"}},
-		"members of the future": {`{"return": null, "id": "9", "x-new": [1]}`, message{ID: "9", Return: []byte("null")}},
+		"event without data": {`{"timestamp": {"seconds": -1, "microseconds": -1}, "event": "STOP"}`, message{Event: "STOP"}},
+		"unknown members":    {`{"return": null, "id": "9", "x-new": [1]}`, message{ID: "9", Return: []byte("null")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := decode([]byte(test.line))
@@ -63,7 +63,7 @@ func FuzzDecode(f *testing.F) {
 		got, err := decode(line)
 		if err != nil {
 			if !errors.Is(err, errMalformed) {
-				t.Errorf("%q: error %v is not errMalformed", line, err)
+				t.Errorf("%q: error = %v, want errMalformed", line, err)
 			}
 			return
 		}
@@ -74,7 +74,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		if kinds == 0 {
-			t.Errorf("%q: message of no kind: %+v", line, got)
+			t.Errorf("%q: message without content: %+v", line, got)
 		}
 	})
 }

@@ -20,7 +20,7 @@ type command struct {
 	ID        string          `json:"id"`
 }
 
-// server plays QEMU's side of a connection, as a test defines line by line.
+// server is QEMU's side of a connection. A test defines its responses line by line.
 type server struct {
 	t     *testing.T
 	conn  net.Conn
@@ -38,7 +38,7 @@ func (s *server) send(format string, arguments ...any) {
 	}
 }
 
-// next waits for a command; false means the end of the stream.
+// next waits for a command. It returns false at the end of the stream.
 func (s *server) next() (command, bool) {
 	var got command
 	if !s.lines.Scan() {
@@ -60,23 +60,23 @@ func (s *server) welcome() {
 	s.send(`{"return": {}, "id": %q}`, got.ID)
 }
 
-// socketPair returns both ends of a unix socket, like a real connection to QEMU.
+// socketPair returns both conns of a Unix socket, as in a real connection to QEMU.
 func socketPair(t *testing.T) (net.Conn, net.Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ends [2]net.Conn
+	var conns [2]net.Conn
 	for i, fd := range fds {
 		file := os.NewFile(uintptr(fd), "socket")
-		ends[i], err = net.FileConn(file)
+		conns[i], err = net.FileConn(file)
 		_ = file.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	return ends[0], ends[1]
+	return conns[0], conns[1]
 }
 
 // connect returns a client of a server that has sent its greeting and now runs the script.

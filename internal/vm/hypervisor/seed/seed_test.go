@@ -31,7 +31,7 @@ func content() Content {
 	}
 }
 
-// read returns the files of a volume, as an independent implementation sees them.
+// read returns the files of a volume as an independent implementation sees them.
 func read(t *testing.T, image []byte) (volume string, files map[string][]byte) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "seed.iso")
@@ -72,7 +72,7 @@ func TestSeed_ContainsConfiguration(t *testing.T) {
 	}
 	volume, files := read(t, image)
 	if string(bytes.TrimRight([]byte(volume), " ")) != "CIDATA" {
-		t.Errorf("the volume is named %q", volume)
+		t.Errorf("volume label = %q", volume)
 	}
 	if !bytes.Equal(files["user-data"], content().UserData) {
 		t.Errorf("user data %q", files["user-data"])
@@ -116,16 +116,16 @@ func TestSeed_UserDataSizes(t *testing.T) {
 		}
 		_, files := read(t, image)
 		if !bytes.Equal(files["user-data"], c.UserData) || len(files) != 2 {
-			t.Errorf("%d bytes of user data came back as %d, in %d files", size, len(files["user-data"]), len(files))
+			t.Errorf("wrote %d bytes of user data, read %d bytes, in %d files", size, len(files["user-data"]), len(files))
 		}
 		if len(image)%sectorSize != 0 {
-			t.Errorf("the volume has %d bytes, not whole sectors", len(image))
+			t.Errorf("the volume has %d bytes, want whole sectors", len(image))
 		}
 	}
 	c := content()
 	c.UserData = make([]byte, maxUserData+1)
 	if _, err := Image(c); err == nil {
-		t.Error("user data without limit are taken")
+		t.Error("accepted user data above the limit")
 	}
 }
 
@@ -146,6 +146,6 @@ func TestSeed_IsReproducible(t *testing.T) {
 	other := content()
 	other.HostName = "db"
 	if image, _ := Image(other); bytes.Equal(first, image) {
-		t.Error("another host name gives the same volume")
+		t.Error("another host name results in the same volume")
 	}
 }

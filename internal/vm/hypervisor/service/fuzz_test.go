@@ -17,7 +17,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// script is a console's stream with these messages, after which the caller closes its side.
+// script is the stream of a console with the given messages, after which the caller closes its side.
 type script struct {
 	grpc.ServerStream
 	ctx      context.Context
@@ -27,7 +27,7 @@ type script struct {
 
 func (s *script) Context() context.Context { return s.ctx }
 
-// Recv implements grpc.BidiStreamingServer. gRPC would reject what is not a message.
+// Recv implements grpc.BidiStreamingServer. It rejects invalid messages, as gRPC does.
 func (s *script) Recv() (*vmpb.ConsoleIO, error) {
 	if len(s.messages) == 0 {
 		return nil, io.EOF
@@ -36,7 +36,7 @@ func (s *script) Recv() (*vmpb.ConsoleIO, error) {
 	err := proto.Unmarshal(s.messages[0], message)
 	s.messages = s.messages[1:]
 	if err != nil {
-		return nil, status.Error(codes.Internal, "no message")
+		return nil, status.Error(codes.Internal, "invalid message")
 	}
 	return message, nil
 }
@@ -48,8 +48,8 @@ func (s *script) Send(message *vmpb.ConsoleIO) error {
 	return nil
 }
 
-// FuzzOOBManagement: whatever a caller sends and the guest writes, both calls end when the guest does, a console
-// carries the guest's bytes unchanged, and a reset is done once per number.
+// FuzzOOBManagement checks that, whatever a caller sends and the guest writes, both calls return when the guest
+// terminates, a console carries the guest's bytes unchanged, and a reset is performed once per number.
 func FuzzOOBManagement(f *testing.F) {
 	hello, err := proto.Marshal(&vmpb.ConsoleIO{Data: []byte("hello\n")})
 	if err != nil {
@@ -63,7 +63,7 @@ func FuzzOOBManagement(f *testing.F) {
 	f.Add([]byte(nil), []byte("\x1b[2J\x00\xff"), []byte(nil))
 	f.Add([]byte{0xff}, bytes.Repeat([]byte("x"), 1<<16), []byte{0x08})
 	f.Fuzz(func(t *testing.T, input, output, reset []byte) {
-		output = output[:min(len(output), console.HistorySize)] // more may be too fast for a client
+		output = output[:min(len(output), console.HistorySize)] // more could be too fast for a client
 		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		ours, port := net.Pipe()
@@ -75,7 +75,7 @@ func FuzzOOBManagement(f *testing.F) {
 
 		stream := &script{ctx: ctx, messages: [][]byte{input, input}}
 		ended := make(chan error, 1)
-		client := g.console.Attach() // sees all that the guest writes
+		client := g.console.Attach() // receives everything that the guest writes
 		go func() { ended <- o.Console(stream) }()
 		if _, err := port.Write(output); err != nil {
 			t.Fatal(err)
@@ -92,16 +92,16 @@ func FuzzOOBManagement(f *testing.F) {
 			want.Write(piece)
 		}
 		if ctx.Err() != nil {
-			t.Fatal("the console does not end with the guest")
+			t.Fatal("the console does not terminate with the guest")
 		}
 		switch err := <-ended; status.Code(err) {
-		case codes.Internal: // the caller's message
+		case codes.Internal: // caused by the caller's message
 		case codes.Unavailable:
 			if !bytes.Equal(stream.sent.Bytes(), want.Bytes()) && !bytes.HasSuffix(want.Bytes(), stream.sent.Bytes()) {
 				t.Errorf("the caller got %q, the guest wrote %q", stream.sent.Bytes(), want.Bytes())
 			}
 		default:
-			t.Errorf("the console ends with %v", err)
+			t.Errorf("the console returned %v", err)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func resets(ctx context.Context, t *testing.T, o *oob, g *guest, raw []byte) {
 	t.Helper()
 	request := &vmpb.ResetRequest{}
 	if proto.Unmarshal(raw, request) != nil {
-		return // gRPC would have refused it
+		return // gRPC would have rejected it
 	}
 	for range 2 {
 		if _, err := o.Reset(ctx, request); err != nil {

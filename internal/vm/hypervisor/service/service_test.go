@@ -40,7 +40,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// guest is a machine's serial port, and a reset button that counts.
+// guest is a machine's serial port and a reset button that counts.
 type guest struct {
 	console *console.Console
 	port    net.Conn
@@ -65,7 +65,7 @@ func (g *guest) Reset(context.Context) error {
 	return nil
 }
 
-// connect returns clients of a server that serves both ways.
+// connect returns clients of a server that serves both the socket and the network.
 func connect(t *testing.T, s *Server) (local, peer *grpc.ClientConn) {
 	t.Helper()
 	return dial(t, s.ServeLocal), dial(t, s.ServePeers)
@@ -157,7 +157,7 @@ func TestTheNetworkIsNotServedUnprotected(t *testing.T) {
 	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}
 	for _, p := range []Peers{{Listen: ":0"}, {Listen: ":0", Authorize: allow}, {Listen: ":0", Options: options}} {
 		if p.Check() == nil {
-			t.Errorf("%+v is taken", p)
+			t.Errorf("accepted %+v", p)
 		}
 	}
 	for _, p := range []Peers{{}, {Listen: ":0", Options: options, Authorize: allow}} {
@@ -179,8 +179,8 @@ func TestResetIsDoneOncePerNumber(t *testing.T) {
 	}{
 		{0, nil, 1}, {0, nil, 2},
 		{7, nil, 3}, {7, nil, 3},
-		{8, io.ErrUnexpectedEOF, 3}, {8, nil, 4}, {8, nil, 4}, // what failed was not done
-		{7, nil, 5}, // the last number only is known
+		{8, io.ErrUnexpectedEOF, 3}, {8, nil, 4}, {8, nil, 4}, // a failed reset was not performed
+		{7, nil, 5}, // only the last number is known
 		{0, nil, 6}, {7, nil, 6},
 	} {
 		g.refuse = step.refuse
@@ -205,7 +205,7 @@ func open(t *testing.T, conn *grpc.ClientConn) *terminal {
 	return &terminal{t: t, stream: stream}
 }
 
-// until reads until the text was seen, or returns the error of the stream.
+// until reads until the text was received, or returns the error of the stream.
 func (c *terminal) until(text string) error {
 	for !strings.Contains(c.seen.String(), text) {
 		message, err := c.stream.Recv()
@@ -233,10 +233,10 @@ func TestConsoleCarriesEveryByteBothWays(t *testing.T) {
 	}
 	_, err := g.port.Write(every)
 	must(t, err)
-	late := open(t, local) // gets the history
+	late := open(t, local) // receives the history
 	must(t, late.until(string(every)))
 
-	late.send("") // nothing happens
+	late.send("") // has no effect
 	late.send(string(every))
 	must(t, late.stream.CloseSend())
 	got := make([]byte, 256)
@@ -245,16 +245,16 @@ func TestConsoleCarriesEveryByteBothWays(t *testing.T) {
 	if err != nil || !bytes.Equal(got, every) {
 		t.Errorf("the guest got %q, %v", got, err)
 	}
-	// A client that has closed its side still receives.
+	// A client that has closed its side still receives output.
 	_, err = g.port.Write([]byte("more"))
 	must(t, err)
 	must(t, late.until("more"))
-	// It also learns of the end, after the last output.
-	_, err = g.port.Write([]byte("last words"))
+	// It also receives the end of the stream, after the last output.
+	_, err = g.port.Write([]byte("last output"))
 	must(t, err)
 	must(t, g.port.Close())
-	must(t, late.until("last words"))
-	if err := late.until("never said"); status.Code(err) != codes.Unavailable {
+	must(t, late.until("last output"))
+	if err := late.until("never printed"); status.Code(err) != codes.Unavailable {
 		t.Errorf("error at the end = %v, want UNAVAILABLE", err)
 	}
 }
@@ -279,18 +279,18 @@ func TestMessagesAreNotMixed(t *testing.T) {
 	must(t, err)
 	for i := 0; i < len(got); i += size {
 		if want := bytes.Repeat(got[i:i+1], size); !bytes.Equal(got[i:i+size], want) {
-			t.Fatalf("message %d is mixed", i/size)
+			t.Fatalf("message %d is interleaved", i/size)
 		}
 	}
 }
 
-// Two clients read, one does not: it is disconnected, and the others miss nothing.
+// Two clients read, and one does not. It is disconnected, and the others receive everything.
 func TestSlowClientIsDropped(t *testing.T) {
 	s := newServer(t, Peers{})
 	g := newGuest(t)
 	s.SetGuest(g)
 	local, _ := connect(t, s)
-	// Separate connections, as of three programs; the slow one buffers little.
+	// The clients have separate connections, like three programs. The slow client has a small buffer.
 	slow := open(t, dial(t, s.ServeLocal))
 	must(t, func() error { _, err := g.port.Write([]byte("hello")); return err }())
 	must(t, slow.until("hello"))
@@ -304,7 +304,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 			must(t, client.until(mark))
 		}
 	}
-	if err := slow.until("never said"); status.Code(err) != codes.ResourceExhausted {
+	if err := slow.until("never printed"); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("error of the slow client = %v, want RESOURCE_EXHAUSTED", err)
 	}
 	if got := slow.seen.Len(); got >= chunk*chunks {
@@ -330,8 +330,8 @@ func TestConsole_ClientThatNeverReadsIsDisconnected(t *testing.T) {
 	stuck := open(t, peer)
 	must(t, func() error { _, err := g.port.Write([]byte("hello")); return err }())
 	must(t, stuck.until("hello"))
-	// A client that reads sets the pace, so that the stuck one is stuck in the middle of a message; the total is far
-	// more than the buffers in between can hold.
+	// A client that reads determines the pace, so that the stuck client is stuck in the middle of a message. The
+	// total is far more than all buffers can hold.
 	local := dial(t, s.ServeLocal)
 	quick := open(t, local)
 	for i := range 64 {
@@ -354,14 +354,14 @@ func TestSocketIsPrivateAndOfAnyLength(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 50))
 	must(t, os.MkdirAll(dir, 0o755))
 	path := filepath.Join(dir, "vm.sock")
-	must(t, os.WriteFile(path, []byte("left by a dead process"), 0o644))
-	for range 2 { // the second one finds the first one's socket
+	must(t, os.WriteFile(path, []byte("from an earlier process"), 0o644))
+	for range 2 { // the second server finds the first server's socket
 		listener, err := ListenSocket(path)
 		must(t, err)
 		info, err := os.Stat(path)
 		must(t, err)
 		if want := os.ModeSocket | 0o600; info.Mode() != want {
-			t.Errorf("mode %v, want %v", info.Mode(), want)
+			t.Errorf("mode = %v, want %v", info.Mode(), want)
 		}
 		s := New(Peers{})
 		s.ServeLocal(listener)
@@ -397,7 +397,7 @@ func TestSocket_IsReplaced(t *testing.T) {
 	}
 }
 
-// TestStrangers: clients that connect and send nothing exhaust neither the port nor the process's files.
+// Clients that connect but send nothing exhaust neither the port nor the file descriptors of the process.
 func TestStrangers(t *testing.T) {
 	s := newServer(t, Peers{Authorize: func(context.Context, string) error { return nil }})
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")

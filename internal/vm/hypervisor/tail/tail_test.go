@@ -17,7 +17,7 @@ func TestTheEndIsKept(t *testing.T) {
 			_, _ = kept.Write(part)
 			all = append(all, part...)
 			if len(kept.data) > 2*kept.Limit {
-				t.Fatalf("%d bytes are stored for a limit of %d", len(kept.data), kept.Limit)
+				t.Fatalf("stored %d bytes with a limit of %d", len(kept.data), kept.Limit)
 			}
 		}
 		if want := all[max(0, len(all)-kept.Limit):]; !bytes.Equal(want, kept.Bytes()) {

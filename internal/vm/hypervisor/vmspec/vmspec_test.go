@@ -20,7 +20,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// validSpec has the required fields.
+// validSpec returns a specification with only the required fields.
 func validSpec() *vmpb.VMSpec {
 	return &vmpb.VMSpec{
 		Name: "web", Namespace: "default", PodName: "web-1", Uuid: "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
@@ -29,7 +29,7 @@ func validSpec() *vmpb.VMSpec {
 	}
 }
 
-// fullSpec uses every field.
+// fullSpec returns a specification that uses every field.
 func fullSpec() *vmpb.VMSpec {
 	spec := validSpec()
 	spec.Mode = vmpb.VMSpec_SM_PREPARE_IMAGE
@@ -106,11 +106,11 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"no mode":               {"mode", func(s *vmpb.VMSpec) { s.Mode = vmpb.VMSpec_SM_UNKNOWN }},
 		"unknown mode":          {"mode", func(s *vmpb.VMSpec) { s.Mode = 99 }},
 		"a shared device":       {"root_disk_shared", func(s *vmpb.VMSpec) { s.RootDiskShared, s.RootDiskPath = true, vmpb.RootDevicePath }},
-		"a VM from here":        {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = s.PodName }},
-		"a VM from nowhere":     {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = "a b" }},
+		"source is this Pod":    {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = s.PodName }},
+		"invalid source":        {"migration_source_pod", func(s *vmpb.VMSpec) { incoming(s); s.MigrationSourcePod = "a b" }},
 		"no image":              {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage = nil }},
 		"no URL":                {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "" }},
-		"foreign scheme":        {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "ftp://a/b" }},
+		"unsupported scheme":    {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "ftp://a/b" }},
 		"no scheme":             {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "/etc/shadow" }},
 		"bad checksum":          {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "sha256:00" }},
 		"other checksum":        {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "md5:" + strings.Repeat("0", 32) }},
@@ -140,7 +140,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 			s.DisksServed = true
 		}},
 		"unknown lease mode":      {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = 99 }},
-		"no UUID in it":           {"uuid", func(s *vmpb.VMSpec) { s.Uuid = "vm-1" }},
+		"invalid UUID":            {"uuid", func(s *vmpb.VMSpec) { s.Uuid = "vm-1" }},
 		"upper-case UUID":         {"uuid", func(s *vmpb.VMSpec) { s.Uuid = strings.ToUpper(s.Uuid) }},
 		"too many CPUs":           {"resources.cpus", func(s *vmpb.VMSpec) { s.Resources.Cpus = 1 << 31 }},
 		"too little memory":       {"resources.memory_bytes", func(s *vmpb.VMSpec) { s.Resources.MemoryBytes = 512 }},
@@ -152,7 +152,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"relative user data":      {"user_data.path", func(s *vmpb.VMSpec) { s.UserData.Path = "etc/user-data" }},
 		"relative disk":           {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "disk.img" }},
 		"disk outside":            {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "/../etc/shadow" }},
-		"too big a disk":          {"root_disk_bytes", func(s *vmpb.VMSpec) { s.RootDiskBytes = 1 << 63 }},
+		"disk too large":          {"root_disk_bytes", func(s *vmpb.VMSpec) { s.RootDiskBytes = 1 << 63 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := fullSpec()
@@ -176,7 +176,7 @@ func TestUnreadableSpecs(t *testing.T) {
 	}
 }
 
-// In SM_RUN the image is ignored.
+// In SM_RUN, the image is ignored.
 func TestImageIsIgnoredInRun(t *testing.T) {
 	spec := fullSpec()
 	spec.Mode, spec.InitialImage = vmpb.VMSpec_SM_RUN, &vmpb.InitialImage{Url: "ftp://a"}
@@ -185,7 +185,7 @@ func TestImageIsIgnoredInRun(t *testing.T) {
 	}
 }
 
-// An accepted specification is accepted again in both forms, and obeys the most important rules.
+// An accepted specification is accepted again in both forms, and satisfies the most important rules.
 func FuzzParse(f *testing.F) {
 	leased := validSpec()
 	leased.LeaseMode, leased.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(lease.DefaultDuration)
@@ -208,15 +208,15 @@ func FuzzParse(f *testing.F) {
 		}
 		again, err := vmspec.Parse(asBase64(t, spec))
 		if err != nil || !proto.Equal(spec, again) {
-			t.Errorf("the binary form differs: %v, %v", again, err)
+			t.Errorf("the binary form is different: %v, %v", again, err)
 		}
 		if hypervisor.PathsFor(spec, "/container").RootDisk[:11] != "/container/" {
-			t.Errorf("the disk is outside the root: %s", spec.GetRootDiskPath())
+			t.Errorf("the disk is outside of the root: %s", spec.GetRootDiskPath())
 		}
 	})
 }
 
-// hasLeaseTerms reports whether a specification defines on which terms the guest may run.
+// hasLeaseTerms reports whether a specification defines the conditions under which the guest may run.
 func hasLeaseTerms(spec *vmpb.VMSpec) bool {
 	switch spec.GetLeaseMode() {
 	case vmpb.LeaseMode_LM_STORAGE_LOCKING:

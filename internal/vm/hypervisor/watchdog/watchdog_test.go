@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// parent has a child of its own, and a lease of half a second.
+// parent has its own child and a lease of half a second.
 func parent() {
 	dog, err := watchdog.Start(exec.Command(os.Args[0], "watchdog"))
 	if err != nil {
@@ -48,7 +48,7 @@ func parent() {
 	select {}
 }
 
-// A stopped process is killed when its lease expires, and its children with it.
+// A stopped process is killed when its lease expires, together with its children.
 func TestStoppedProcessIsKilled(t *testing.T) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), role+"=parent")
@@ -69,16 +69,16 @@ func TestStoppedProcessIsKilled(t *testing.T) {
 	_, _ = io.Copy(io.Discard, out)
 	_ = command.Wait()
 	if status := command.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGKILL {
-		t.Errorf("the process ended with %v", command.ProcessState)
+		t.Errorf("process state = %v", command.ProcessState)
 	}
 	for deadline := time.Now().Add(time.Minute); syscall.Kill(guest, 0) == nil; {
 		if time.Now().After(deadline) {
-			t.Fatal("its child lives on")
+			t.Fatal("its child is still running")
 		}
 	}
 }
 
-// A process that renews its lease is not killed, and can stop its watchdog.
+// A process that renews its lease is not killed and can stop its watchdog.
 func TestWatchdog_RenewedLease(t *testing.T) {
 	dog, err := watchdog.Start(exec.Command(os.Args[0], "watchdog"))
 	if err != nil {
@@ -92,13 +92,13 @@ func TestWatchdog_RenewedLease(t *testing.T) {
 	}
 	select {
 	case <-dog.Lost():
-		t.Error("the watchdog ended")
+		t.Error("the watchdog exited")
 	case <-time.After(first + 200*time.Millisecond - watchdog.Now()):
 	}
 	dog.Close()
 }
 
-// The loss of a watchdog is noticed.
+// The loss of a watchdog is detected.
 func TestLost(t *testing.T) {
 	dog, err := watchdog.Start(exec.Command(os.Args[0], "watchdog"))
 	if err != nil {
