@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-// bare is a QEMU without a hypervisor, as a person would start it, with the same virtual hardware and one monitor.
+// bare is a QEMU without a hypervisor, as a user would start it, with the same virtual hardware and one monitor.
 type bare struct {
 	t       *testing.T
 	dir     string
@@ -35,7 +35,7 @@ type arguments map[string]any
 
 func startBare(t *testing.T, disk string, memory uint64, incoming bool) *bare {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "bare-") // sockets have short paths
+	dir, err := os.MkdirTemp("", "bare-") // the path is short enough for sockets
 	must(t, err)
 	b := &bare{t: t, dir: dir, ended: make(chan struct{}), events: make(chan qmp.Event, 1000)}
 	args := []string{
@@ -72,9 +72,9 @@ func (b *bare) ctx() context.Context {
 	return ctx
 }
 
-// kill kills it. It may be called more than once.
+// kill kills QEMU. It may be called more than once.
 func (b *bare) kill() {
-	_ = b.process.Process.Kill() // fails only if it has ended
+	_ = b.process.Process.Kill() // fails only if QEMU has already exited
 	<-b.ended
 	_ = os.RemoveAll(b.dir)
 }
@@ -88,9 +88,9 @@ func (b *bare) dial(name string) net.Conn {
 			return conn
 		}
 		select {
-		case <-time.After(time.Millisecond): // nothing says when a socket is there
+		case <-time.After(time.Millisecond): // nothing announces the socket
 		case <-b.ended:
-			b.t.Fatalf("QEMU has ended: %v", err)
+			b.t.Fatalf("QEMU has exited: %v", err)
 		}
 	}
 }
@@ -113,16 +113,16 @@ func (b *bare) await(name string, is func(data string) bool) {
 				return
 			}
 		case <-late:
-			b.t.Fatalf("there is no %s", name)
+			b.t.Fatalf("no event %s", name)
 		}
 	}
 }
 
-// listening notes when a console gets output.
+// listening records when a console gets output.
 type listening struct {
 	mu          sync.Mutex
 	first, last time.Time
-	changed     chan struct{} // closed with the first bytes
+	changed     chan struct{} // closed when the first bytes arrive
 }
 
 func listen(conn net.Conn) *listening {
@@ -152,7 +152,7 @@ func (l *listening) begins(t *testing.T) {
 	select {
 	case <-l.changed:
 	case <-time.After(waitTimeout):
-		t.Fatal("the guest says nothing")
+		t.Fatal("the guest did not print anything")
 	}
 }
 
@@ -187,7 +187,7 @@ func bareCertificates(t *testing.T) string {
 	return dir
 }
 
-// secure makes it send and receive by TLS, if there is a directory with certificates.
+// secure makes QEMU send and receive over TLS, if there is a directory with certificates.
 func (b *bare) secure(certificates, endpoint string) {
 	b.t.Helper()
 	if certificates == "" {
@@ -197,9 +197,9 @@ func (b *bare) secure(certificates, endpoint string) {
 	b.do("migrate-set-parameters", arguments{"tls-creds": "tls", "tls-hostname": bareName})
 }
 
-// moveBare moves a guest from one QEMU to another one that is started for it. It does what hypervisors do, but
-// connects the sockets directly, with QEMU's own TLS if there is a directory with certificates. It returns how long
-// that took, and how long the guest was stopped.
+// moveBare moves a guest from one QEMU to another one that is started for this purpose. It does what hypervisors
+// do, but it connects the sockets directly, with QEMU's own TLS if there is a directory with certificates. It
+// returns how long that took, and how long the guest was stopped.
 func moveBare(t *testing.T, disk string, size, memory uint64, certificates string) (total, gap time.Duration) {
 	t.Helper()
 	source := startBare(t, disk, memory, false)

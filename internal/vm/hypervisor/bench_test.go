@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// moved has the durations of migrations of one kind.
+// moved contains the durations of migrations of one kind.
 type moved struct{ totals, gaps []time.Duration }
 
 func (m *moved) add(total, gap time.Duration) {
@@ -29,8 +29,8 @@ func median(all []time.Duration) time.Duration {
 	return sorted[len(sorted)/2].Round(time.Millisecond)
 }
 
-// pairs is how many migrations of each kind are compared: as many as "make bench-vm" requests, or one, which only has
-// to succeed.
+// pairs returns how many migrations of each kind to compare: as many as "make bench-vm" requests, or only one,
+// which just has to succeed.
 func pairs(t *testing.T) (count int, measured bool) {
 	t.Helper()
 	text := os.Getenv("MILLWRIGHT_PAIRS")
@@ -44,8 +44,8 @@ func pairs(t *testing.T) (count int, measured bool) {
 	return count, true
 }
 
-// Budgets of a migration. Its total duration is compared with a bare QEMU with TLS, since the traffic must be secret,
-// and its gap with a bare QEMU without TLS.
+// Budgets of a migration. Its total duration is compared with that of a bare QEMU with TLS, because the traffic
+// must be encrypted. Its gap is compared with that of a bare QEMU without TLS.
 const (
 	totalFactor = 1.2
 	gapFactor   = 1.2
@@ -53,8 +53,8 @@ const (
 )
 
 // TestAgainstBareQEMU moves guests alternately between hypervisors and between two bare QEMUs, and compares the
-// medians. Both durations begin with the request and include the start of the receiving QEMU. The guest writes to its
-// disk all the time; a quarter of the disk has data.
+// medians. Both durations start with the request and include the start of the receiving QEMU. The guest writes to
+// its disk all the time, and a quarter of the disk contains data.
 func TestAgainstBareQEMU(t *testing.T) {
 	tier.All(t)
 	const MiB = 1 << 20
@@ -91,18 +91,18 @@ func TestAgainstBareQEMU(t *testing.T) {
 	}
 }
 
-// compare prints the medians, and fails the test if a hypervisor exceeds its budget.
+// compare prints the medians and fails the test if a hypervisor exceeds its budget.
 func compare(t *testing.T, what string, ours, alone []time.Duration, factor float64, more time.Duration) {
 	t.Helper()
 	us, bare := median(ours), median(alone)
 	budget := (time.Duration(factor*float64(bare)) + more).Round(time.Millisecond)
 	t.Logf("%s: %v, bare QEMU %v: %.2f times; budget %v; all: %v and %v", what, us, bare, float64(us)/float64(bare), budget, ours, alone)
 	if us > budget {
-		t.Errorf("the %s is over its budget", what)
+		t.Errorf("the %s exceeds its budget", what)
 	}
 }
 
-// fill writes that many incompressible bytes after the part that scribe uses.
+// fill writes the given number of incompressible bytes after the part of the disk that scribe uses.
 func fill(t *testing.T, path string, bytes uint64) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -116,10 +116,10 @@ func fill(t *testing.T, path string, bytes uint64) {
 	}
 }
 
-// moveOurs is moveBare between hypervisors.
+// moveOurs is like moveBare, but between hypervisors.
 func moveOurs(t *testing.T, size, data, memory uint64) (total, gap time.Duration) {
 	t.Helper()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	h.data = nil
 	h.size, h.memory = size, memory
 	source := h.sourceWith(data)
@@ -128,27 +128,27 @@ func moveOurs(t *testing.T, size, data, memory uint64) (total, gap time.Duration
 	target := h.target("web-2")
 	h.awaitIncoming(target)
 	h.names(func(int) *member { return target })
-	words := target.firstWords()
+	outputs := target.firstOutputs()
 	begun := time.Now()
 	h.controller.Change(func(a *authority) { a.migrate = true })
 	here.toTheEnd()
-	first, spoke := <-words
-	if !spoke {
-		t.Fatal("the guest says nothing where it went")
+	first, ok := <-outputs
+	if !ok {
+		t.Fatal("the guest did not print anything after the migration")
 	}
 	total, gap = first.Sub(begun), first.Sub(here.at)
-	source.ends(vmpb.EndTerminated)
+	source.wantEnd(vmpb.EndTerminated)
 	target.kill()
 	return total, gap
 }
 
-// firstWords tells when a member's guest writes output. It requests the console repeatedly, since there is none
-// before.
-func (m *member) firstWords() <-chan time.Time {
+// firstOutputs receives the time when a member's guest writes output. It requests the console repeatedly, because
+// the console does not exist at first.
+func (m *member) firstOutputs() <-chan time.Time {
 	m.t.Helper()
-	words := make(chan time.Time, 1)
+	outputs := make(chan time.Time, 1)
 	go func() {
-		defer close(words)
+		defer close(outputs)
 		ctx, cancel := context.WithTimeout(m.t.Context(), waitTimeout)
 		defer cancel()
 		go func() {
@@ -156,21 +156,21 @@ func (m *member) firstWords() <-chan time.Time {
 			cancel()
 		}()
 		for ctx.Err() == nil {
-			if at := m.firstWord(ctx); !at.IsZero() {
-				words <- at
+			if at := m.firstOutput(ctx); !at.IsZero() {
+				outputs <- at
 				return
 			}
 			select {
-			case <-time.After(5 * time.Millisecond): // nothing says when there is a console
+			case <-time.After(5 * time.Millisecond): // nothing announces the console
 			case <-ctx.Done():
 			}
 		}
 	}()
-	return words
+	return outputs
 }
 
-// firstWord returns when the guest wrote its first output, or zero if it has no console yet.
-func (m *member) firstWord(ctx context.Context) time.Time {
+// firstOutput returns when the guest wrote its first output, or the zero time if it has no console yet.
+func (m *member) firstOutput(ctx context.Context) time.Time {
 	conn, err := service.DialSocket(filepath.Join(m.root, vmpb.SocketPath))
 	if err != nil {
 		return time.Time{}
@@ -186,8 +186,8 @@ func (m *member) firstWord(ctx context.Context) time.Time {
 	return time.Now()
 }
 
-// sourceWith is source with more data on its disk.
-func (h *household) sourceWith(data uint64) *member {
+// sourceWith is like source, with more data on the disk.
+func (h *testCluster) sourceWith(data uint64) *member {
 	h.t.Helper()
 	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
 		bootDisk(h.t, "scribe", m.disk, h.size)
@@ -196,7 +196,7 @@ func (h *household) sourceWith(data uint64) *member {
 }
 
 // awaitIncoming waits until a target has reported its address.
-func (h *household) awaitIncoming(target *member) {
+func (h *testCluster) awaitIncoming(target *member) {
 	h.t.Helper()
 	_, err := h.controller.AwaitReport(h.t.Context(), func(report *vmpb.ReportStateRequest) bool {
 		return report.GetUs().GetPodName() == target.pod && report.GetState() == vmpb.ReportStateRequest_STATE_INCOMING

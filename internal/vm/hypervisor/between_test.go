@@ -13,17 +13,18 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// holdPoint is where a source stops in a migration: its guest is stopped, and the migration is not committed yet.
+// holdPoint is the point at which a source blocks in a migration. Its guest is stopped, and the migration is not
+// committed yet.
 type holdPoint string
 
 const (
 	// holdBefore is before the rest of the copy.
 	holdBefore holdPoint = "before the rest"
-	// holdAfter is after it: QEMU has sent everything, and writes to no disk any more.
+	// holdAfter is after the rest of the copy. QEMU has sent everything and no longer writes to any disk.
 	holdAfter holdPoint = "after the rest"
 )
 
-// holding starts machines that block there forever. A file records that they have.
+// holding starts machines that block at a hold point forever. A file records that they have blocked.
 type holding struct {
 	hypervisor.QEMU
 	at   holdPoint
@@ -66,17 +67,17 @@ func (m *member) awaitHeld() {
 		if _, err := os.Stat(filepath.Join(m.root, "held")); err == nil {
 			return
 		}
-		m.lives()
+		m.wantAlive()
 		select {
 		case <-time.After(10 * time.Millisecond): // another process writes the file
 		case <-late:
-			m.t.Fatalf("%s does not stop its guest", m.pod)
+			m.t.Fatalf("%s did not stop its guest", m.pod)
 		}
 	}
 }
 
-// The source is killed while its guest is stopped, before the commit. The target does not run the guest, which starts
-// again from disks that have everything that it wrote, from the same moment.
+// The source is killed while its guest is stopped, before the commit. The target does not run the guest. The guest
+// starts again from disks that contain everything that it wrote, from the same moment.
 func TestRealSourceDiesBetween(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -84,7 +85,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 		for _, at := range []holdPoint{holdBefore, holdAfter} {
 			t.Run(name+", "+string(at), func(t *testing.T) {
 				t.Parallel()
-				h := newHousehold(t)
+				h := newTestCluster(t)
 				h.shared, h.hold = shared, at
 				source := h.source()
 				here := source.counts()
@@ -92,9 +93,9 @@ func TestRealSourceDiesBetween(t *testing.T) {
 				target := h.moves("web-2")
 				source.awaitHeld()
 				source.kill()
-				target.ends(vmpb.EndNotArrived)
+				target.wantEnd(vmpb.EndNotArrived)
 				if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-					t.Errorf("%v is authoritative", holder)
+					t.Errorf("authoritative: %v", holder)
 				}
 				here.toTheEnd()
 				source.wantAll(here.last)
@@ -104,7 +105,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 	}
 }
 
-// The rest of the copy takes too long: the guest continues at the source, whose QEMU has its disks again.
+// The rest of the copy takes too long. The guest continues on the source, whose QEMU has its disks again.
 func TestRealRestTakesTooLong(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -118,7 +119,7 @@ func TestRealRestTakesTooLong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.shared, h.hold, h.departure.Rest = test.shared, test.at, time.Second
 			source := h.source()
 			here := source.counts()
@@ -126,7 +127,7 @@ func TestRealRestTakesTooLong(t *testing.T) {
 			target := h.moves("web-2")
 			h.awaitPhase(failed)
 			h.controller.Change(func(a *authority) { a.migrate = false })
-			target.ends(vmpb.EndNotArrived)
+			target.wantEnd(vmpb.EndNotArrived)
 			here.runsOn()
 			source.kill()
 			here.toTheEnd()
@@ -136,7 +137,7 @@ func TestRealRestTakesTooLong(t *testing.T) {
 }
 
 // startsAgain starts another hypervisor with the disks of a terminated one.
-func (h *household) startsAgain(before *member) {
+func (h *testCluster) startsAgain(before *member) {
 	h.t.Helper()
 	h.hold = ""
 	h.controller.Decide("web-9")

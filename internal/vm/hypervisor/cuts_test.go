@@ -14,94 +14,94 @@ import (
 var cuts = map[string]struct {
 	fault string
 	cut   memnet.Cut
-	// heals reports whether connections that are made during the cut work.
+	// heals reports whether connections that are opened during the cut work.
 	heals bool
 }{
-	"refused":   {"connections break, and new ones are refused", memnet.Cut{Lost: true, Refused: true}, false},
+	"refused":   {"connections are closed, and new ones are refused", memnet.Cut{Lost: true, Refused: true}, false},
 	"silent":    {"all packets vanish, without a reset", memnet.Cut{Silent: true}, false},
-	"half open": {"the connections of now carry nothing more, new ones work", memnet.Cut{Lost: true}, true},
-	"slow":      {"a byte takes two seconds", memnet.Cut{PerByte: 2 * time.Second}, false},
+	"half open": {"existing connections carry no more data, but new ones work", memnet.Cut{Lost: true}, true},
+	"slow":      {"each byte takes two seconds", memnet.Cut{PerByte: 2 * time.Second}, false},
 }
 
-// found is how long a hypervisor may take to reach the controller after a cut: a silent connection is closed after 40
-// s, and the next one opens at most 12 s later. A handshake may take 10 s.
+// found is how long a hypervisor may take to reach the controller after a cut. A silent connection is closed after
+// 40 s, and the next one is opened at most 12 s later. A handshake may take 10 s.
 const found = time.Minute
 
-// A running guest continues during a cut, and its hypervisor obeys the controller as soon as the network allows. It
-// does not retry too often.
+// A running guest continues during a cut, and its hypervisor follows the controller as soon as the network allows.
+// The hypervisor does not retry too often.
 func TestNetworkCutsWhileTheGuestRuns(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "between a hypervisor and the VM controller "+test.fault+", for an hour")
+			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", for an hour")
 			var took time.Duration
 			var dials int
 			withFixture(t, func(w *fixture) {
 				p := w.start()
 				w.controller.network.Set(test.cut)
 				pass(time.Hour)
-				p.lives()
+				p.wantAlive()
 				if state := w.machine().Status(); state != running {
-					t.Errorf("the machine is %s", state)
+					t.Errorf("state = %s", state)
 				}
-				if dials = w.controller.network.Dials(); dials > 1200 { // one each three seconds
-					t.Errorf("%d connections were tried in an hour", dials)
+				if dials = w.controller.network.Dials(); dials > 1200 { // one every three seconds
+					t.Errorf("%d connection attempts in an hour", dials)
 				}
 				if open, most := w.controller.Streams(); most > 2 || test.heals && open != 1 {
-					t.Errorf("%d streams are open, at most %d were", open, most)
+					t.Errorf("%d streams are open, maximum %d", open, most)
 				}
-				w.controller.Answer(leaseTerminated())
+				w.controller.Respond(leaseTerminated())
 				if !test.heals {
 					pass(time.Minute)
-					p.lives()
+					p.wantAlive()
 					w.controller.network.Set(memnet.Cut{})
 				}
 				begin := time.Now()
-				p.ends(vmpb.EndTerminated)
+				p.wantEnd(vmpb.EndTerminated)
 				if took = time.Since(begin); took > found {
-					t.Errorf("it took %s to obey", took)
+					t.Errorf("the request took effect after %s", took)
 				}
 				lock, err := disk.Acquire(w.config.Paths.RootDisk)
 				must(t, err)
 				must(t, lock.Release())
 			})
-			t.Attr("outcome", fmt.Sprintf("the guest runs on; %d connections were tried; the hypervisor obeyed %.0f s after the network could carry an order",
+			t.Attr("outcome", fmt.Sprintf("the guest keeps running; %d connection attempts; the hypervisor followed a request %.0f s after the network could carry it",
 				dials, took.Seconds()))
 		})
 	}
 }
 
-// A stopped guest stays stopped, and continues when the controller can say so.
+// A stopped guest stays stopped, and continues once the controller can request it.
 func TestNetworkCutsWhileTheGuestIsHeld(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "between a hypervisor and the VM controller "+test.fault+", for an hour, while its user has the guest paused")
-			t.Attr("outcome", "the guest stays paused; it runs soon after the network can carry the order")
+			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", for an hour, while the guest is paused")
+			t.Attr("outcome", "the guest stays paused; it runs soon after the network can carry the request")
 			withFixture(t, func(w *fixture) {
-				w.controller.Answer(leasePaused())
+				w.controller.Respond(leasePaused())
 				p := w.start()
 				w.controller.network.Set(test.cut)
 				pass(time.Hour)
-				p.lives()
+				p.wantAlive()
 				if state := w.machine().Status(); state == running {
-					t.Error("the machine runs")
+					t.Error("the guest runs")
 				}
 				w.controller.network.Set(memnet.Cut{})
-				w.controller.Answer(leaseOK())
+				w.controller.Respond(leaseOK())
 				pass(found)
 				if state := w.machine().Status(); state != running {
-					t.Errorf("the machine is %s", state)
+					t.Errorf("state = %s", state)
 				}
 			})
 		})
 	}
 }
 
-// The network is cut after each part of what a hypervisor sends while it starts: in the handshake, before and after
-// the response to its lease, and in each report.
+// The network is cut after each part of what a hypervisor sends during its start: in the handshake, before and
+// after the response to its lease, and in each report.
 func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "between a hypervisor and the VM controller "+test.fault+", in the middle of each call of the start")
+			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", in the middle of each call of the start")
 			runs := 0
 			for after, whole := 1, false; !whole; after += 40 {
 				withFixture(t, func(w *fixture) {
@@ -110,10 +110,10 @@ func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
 					cut.After = after
 					w.controller.network.Set(cut)
 					p := w.start()
-					pass(25 * time.Second) // ten for the lease, ten for the confirmation of the disk
-					p.lives()
+					pass(25 * time.Second) // ten seconds for the lease, and ten for the confirmation of the disk
+					p.wantAlive()
 					if count, state := len(w.machines.Started()), w.machine().Status(); count != 1 || state != running {
-						t.Errorf("after %d bytes: %d machines were started, the last is %s", after, count, state)
+						t.Errorf("after %d bytes: started %d machines, last state = %s", after, count, state)
 					}
 					if w.images.written != 1 {
 						t.Errorf("after %d bytes: the image was written %d times", after, w.images.written)
@@ -126,19 +126,19 @@ func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
 					}
 					reports := w.controller.Reports()
 					if last := reports[len(reports)-1]; last.GetState() != vmpb.ReportStateRequest_STATE_RUNNING || !last.GetImagePrepared() {
-						t.Errorf("after %d bytes: the last report is %v", after, last)
+						t.Errorf("after %d bytes: last report = %v", after, last)
 					}
-					w.controller.Answer(leaseTerminated())
+					w.controller.Respond(leaseTerminated())
 					begin := time.Now()
-					p.ends(vmpb.EndTerminated)
+					p.wantEnd(vmpb.EndTerminated)
 					if took := time.Since(begin); took > time.Second {
-						t.Errorf("after %d bytes: it took %s to end", after, took)
+						t.Errorf("after %d bytes: terminated after %s", after, took)
 					}
 				})
 				runs++
 			}
 			if runs < 10 {
-				t.Errorf("the network was cut %d times only", runs)
+				t.Errorf("the network was cut only %d times", runs)
 			}
 			t.Attr("outcome", "one guest is started, within 25 s; within a minute after the cut there is one lease and the last report")
 		})

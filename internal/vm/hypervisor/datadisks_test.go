@@ -16,7 +16,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// dataDisks adds a blank data disk and one with an image to the VM, and returns the file of a disk.
+// dataDisks adds a blank data disk and one with an image to the VM. It returns a function that returns the file of
+// a disk.
 func (w *fixture) dataDisks() (at func(name string) string) {
 	w.config.Spec.DataDisks = []*vmpb.DataDisk{
 		{Name: "logs", Path: "/data/logs/disk.img", Bytes: 1 << 20},
@@ -30,7 +31,7 @@ func (w *fixture) dataDisks() (at func(name string) string) {
 	return func(name string) string { return paths.DataDisks[name] }
 }
 
-// exist marks the VM's data disks as complete before.
+// exist marks the VM's data disks as complete.
 func (w *fixture) exist() {
 	for _, data := range w.config.Spec.GetDataDisks() {
 		data.Exists = true
@@ -41,18 +42,18 @@ func TestDataDisk_IsCreatedAndGrows(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		at := w.dataDisks()
 		p := w.start()
-		p.lives()
+		p.wantAlive()
 		var serials []string
 		for _, data := range w.machine().Config.Disks.Data {
 			serials = append(serials, data.Serial+" "+data.Path)
 		}
 		if diff := gocmp.Diff([]string{"logs " + at("logs"), "db " + at("db")}, serials); diff != "" {
-			t.Errorf("the guest's data disks (-want +got):\n%s", diff)
+			t.Errorf("data disks of the guest (-want +got):\n%s", diff)
 		}
 		content, err := os.ReadFile(at("db"))
 		must(t, err)
 		if !strings.HasPrefix(string(content), imageContent) || len(content) != 2<<20 {
-			t.Errorf("the disk with an image has %d bytes, and begins with %q", len(content), content[:20])
+			t.Errorf("the disk with an image has %d bytes and starts with %q", len(content), content[:20])
 		}
 		reports := w.controller.Reports()
 		last := reports[len(reports)-1]
@@ -60,23 +61,23 @@ func TestDataDisk_IsCreatedAndGrows(t *testing.T) {
 			t.Errorf("reported disks, with migration %v (-want +got):\n%s", last.GetCanMigrate(), diff)
 		}
 		p.term()
-		p.ends(vmpb.EndStopped)
+		p.wantEnd(vmpb.EndStopped)
 
-		// A disk with a larger size grows, and keeps its content.
+		// A disk with a larger requested size grows and keeps its content.
 		w.exist()
 		w.config.Spec.DataDisks[1].Bytes = 3 << 20
 		must(t, os.WriteFile(at("logs"), []byte("data"), 0o600))
 		p = w.start()
-		p.lives()
+		p.wantAlive()
 		if info, err := os.Stat(at("db")); err != nil || info.Size() != 3<<20 || w.images.written != 1 {
 			t.Errorf("%v, %v; %d images written", info.Size(), err, w.images.written)
 		}
 		if content, err := os.ReadFile(at("logs")); err != nil || !strings.HasPrefix(string(content), "data") {
-			t.Errorf("the disk has %q, %v", content[:4], err)
+			t.Errorf("the disk starts with %q, %v", content[:4], err)
 		}
 
-		// A disk also grows while the guest runs, but never shrinks.
-		w.controller.Answer(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: []*vmpb.DiskSize{
+		// A disk also grows while the guest runs, but it never shrinks.
+		w.controller.Respond(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: []*vmpb.DiskSize{
 			{Bytes: 4 << 20}, {Name: "logs", Bytes: 5 << 20}, {Name: "db", Bytes: 1 << 20}, {Name: "other", Bytes: 9 << 20},
 		}})
 		pass(time.Minute)
@@ -103,15 +104,15 @@ func TestDataDisk_IsNeverCreatedAgain(t *testing.T) {
 				at := w.dataDisks()
 				p := w.start()
 				p.term()
-				p.ends(vmpb.EndStopped)
+				p.wantEnd(vmpb.EndStopped)
 				must(t, os.Remove(at("logs")))
 				if !restart {
 					w.exist()
 					must(t, os.RemoveAll(w.config.Paths.Run))
 				}
-				end := w.start().ends(vmpb.EndDiskLost)
+				end := w.start().wantEnd(vmpb.EndDiskLost)
 				if !strings.Contains(end.Message, "logs") {
-					t.Errorf("the message names no disk: %s", end.Message)
+					t.Errorf("the message does not name the disk: %s", end.Message)
 				}
 				if _, err := os.Stat(at("logs")); err == nil {
 					t.Error("the disk was created again")
@@ -121,7 +122,7 @@ func TestDataDisk_IsNeverCreatedAgain(t *testing.T) {
 	}
 }
 
-// Another process holds one of the disks: the guest does not start, and the other disks stay unlocked.
+// Another process holds one of the disks. The guest does not start, and the other disks stay unlocked.
 func TestDataDisk_LockedDiskStopsStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		at := w.dataDisks()
@@ -131,12 +132,12 @@ func TestDataDisk_LockedDiskStopsStart(t *testing.T) {
 		root, err := disk.Acquire(w.config.Paths.RootDisk)
 		must(t, err)
 		must(t, root.Release())
-		end := p.ends(vmpb.EndDiskLocked)
+		end := p.wantEnd(vmpb.EndDiskLocked)
 		if !strings.Contains(end.Message, "db") || len(w.machines.Started()) != 0 {
-			t.Errorf("%d machines, message %q", len(w.machines.Started()), end.Message)
+			t.Errorf("started %d machines, message = %q", len(w.machines.Started()), end.Message)
 		}
 		must(t, other.Release())
-		w.start().lives()
+		w.start().wantAlive()
 	})
 }
 
@@ -151,22 +152,22 @@ func TestDataDisk_FailureIsReported(t *testing.T) {
 		disks []*vmpb.DataDisk
 		field string
 	}{
-		"no name":        {disk(func(d *vmpb.DataDisk) { d.Name = "" }), "data_disks[0].name"},
-		"a path as name": {disk(func(d *vmpb.DataDisk) { d.Name = "../a" }), "data_disks[0].name"},
-		"a long name":    {disk(func(d *vmpb.DataDisk) { d.Name = strings.Repeat("a", 21) }), "data_disks[0].name"},
-		"two of a name":  {append(disk(func(*vmpb.DataDisk) {}), same...), "data_disks[1].name"},
-		"no path":        {disk(func(d *vmpb.DataDisk) { d.Path = "" }), "data_disks[0].path"},
-		"a relative one": {disk(func(d *vmpb.DataDisk) { d.Path = "/a/../b" }), "data_disks[0].path"},
-		"absurd":         {disk(func(d *vmpb.DataDisk) { d.Bytes = 1<<52 + 1 }), "data_disks[0].bytes"},
-		"no image":       {disk(func(d *vmpb.DataDisk) { d.InitialImage = &vmpb.InitialImage{} }), "data_disks[0].initial_image.url"},
-		"a hundred":      {make([]*vmpb.DataDisk, 100), "data_disks"},
+		"no name":                  {disk(func(d *vmpb.DataDisk) { d.Name = "" }), "data_disks[0].name"},
+		"a path as name":           {disk(func(d *vmpb.DataDisk) { d.Name = "../a" }), "data_disks[0].name"},
+		"a long name":              {disk(func(d *vmpb.DataDisk) { d.Name = strings.Repeat("a", 21) }), "data_disks[0].name"},
+		"duplicate name":           {append(disk(func(*vmpb.DataDisk) {}), same...), "data_disks[1].name"},
+		"no path":                  {disk(func(d *vmpb.DataDisk) { d.Path = "" }), "data_disks[0].path"},
+		"a path that is not clean": {disk(func(d *vmpb.DataDisk) { d.Path = "/a/../b" }), "data_disks[0].path"},
+		"too large":                {disk(func(d *vmpb.DataDisk) { d.Bytes = 1<<52 + 1 }), "data_disks[0].bytes"},
+		"no image":                 {disk(func(d *vmpb.DataDisk) { d.InitialImage = &vmpb.InitialImage{} }), "data_disks[0].initial_image.url"},
+		"a hundred":                {make([]*vmpb.DataDisk, 100), "data_disks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				w.config.Spec.DataDisks = test.disks
-				end := w.start().ends(vmpb.EndInvalidSpec)
+				end := w.start().wantEnd(vmpb.EndInvalidSpec)
 				if !strings.HasPrefix(end.Message, test.field+": ") {
-					t.Errorf("message %q, want one about %s", end.Message, test.field)
+					t.Errorf("message = %q, want one about %s", end.Message, test.field)
 				}
 			})
 		})

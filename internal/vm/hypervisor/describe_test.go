@@ -42,7 +42,7 @@ func TestGuestLearnsOfItself(t *testing.T) {
 	config := guestConfig(t)
 	machine, err := describeGuest(config)
 	must(t, err)
-	// By position and size, so that the target of a migration has the same items.
+	// The items are identified by position and size, so that the target of a migration has the same items.
 	names := []string{"opt/vm.metropolis.monogon.dev/v1/metadata.pb", "vm.metropolis.monogon.dev/v1/metadata.pb"}
 	if len(machine.Firmware) != len(names) {
 		t.Fatalf("items of fw_cfg: %v", machine.Firmware)
@@ -61,13 +61,13 @@ func TestGuestLearnsOfItself(t *testing.T) {
 		}
 	}
 	if machine.Name != "default/web" || machine.UUID != config.Spec.GetUuid() || machine.Network.Guest4().String() != "10.77.0.16" {
-		t.Errorf("the machine is %+v", machine)
+		t.Errorf("machine = %+v", machine)
 	}
 	if machine.MemoryMiB != 512 || machine.Processor.Count != 1 {
-		t.Errorf("%d MiB and %d CPUs, want the defaults", machine.MemoryMiB, machine.Processor.Count)
+		t.Errorf("memory = %d MiB, CPUs = %d, want the defaults", machine.MemoryMiB, machine.Processor.Count)
 	}
 	if machine.Processor.TranslatedMiB != vmpb.TranslatedCodeMiB {
-		t.Errorf("%d MiB of translated code, but its Pod requests %d", machine.Processor.TranslatedMiB, vmpb.TranslatedCodeMiB)
+		t.Errorf("TranslatedMiB = %d, but the Pod requests %d", machine.Processor.TranslatedMiB, vmpb.TranslatedCodeMiB)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestSameSpecificationSameMachine(t *testing.T) {
 	two, err := describeGuest(second)
 	must(t, err)
 	if one.Network.MAC.String() != two.Network.MAC.String() || one.Network.MAC[0] != 2 {
-		t.Errorf("addresses of the cards: %s and %s", one.Network.MAC, two.Network.MAC)
+		t.Errorf("MAC addresses differ: %s and %s", one.Network.MAC, two.Network.MAC)
 	}
 	for _, pair := range [][2]string{{one.Disks.Seed.Path, two.Disks.Seed.Path}, {one.Firmware[0].Path, two.Firmware[0].Path}} {
 		left, err := os.ReadFile(pair[0])
@@ -93,7 +93,7 @@ func TestSameSpecificationSameMachine(t *testing.T) {
 	two, err = describeGuest(second)
 	must(t, err)
 	if one.Network.MAC.String() == two.Network.MAC.String() {
-		t.Error("two VMs have cards with one address")
+		t.Error("two VMs have the same MAC address")
 	}
 }
 
@@ -104,17 +104,17 @@ func TestGuestWithoutAnything(t *testing.T) {
 	machine, err := describeGuest(config)
 	must(t, err)
 	if machine.Network != nil || machine.Disks.Seed.Path != "" || machine.UUID != "" || machine.Kernel != nil {
-		t.Errorf("the machine is %+v", machine)
+		t.Errorf("machine = %+v", machine)
 	}
 	if machine.MemoryMiB != 64 || machine.Processor.Count != 3 {
-		t.Errorf("%d MiB and %d CPUs", machine.MemoryMiB, machine.Processor.Count)
+		t.Errorf("memory = %d MiB, CPUs = %d", machine.MemoryMiB, machine.Processor.Count)
 	}
 	data, err := os.ReadFile(machine.Firmware[0].Path)
 	must(t, err)
 	metadata := &vmpb.VMMetadata{}
 	must(t, proto.Unmarshal(data, metadata))
 	if metadata.GetNetworkConfig() != nil {
-		t.Errorf("a network without an address: %v", metadata)
+		t.Errorf("metadata of a network without an address = %v", metadata)
 	}
 }
 
@@ -125,18 +125,18 @@ func TestAddressesMustFitTheNetwork(t *testing.T) {
 		network   []netip.Prefix
 		fits      bool
 	}{
-		"both":               {[]string{"10.77.0.16", "fd77::16"}, []netip.Prefix{v6, v4}, true},
-		"IPv4":               {[]string{"10.77.0.16"}, []netip.Prefix{v4}, true},
-		"no address":         {nil, []netip.Prefix{v4, v6}, true},
-		"nothing":            {nil, nil, true},
-		"no network":         {[]string{"10.77.0.16"}, nil, false},
-		"outside":            {[]string{"10.78.0.16"}, []netip.Prefix{v4}, false},
-		"the gateway":        {[]string{"10.77.0.2"}, []netip.Prefix{v4}, false},
-		"the name server":    {[]string{"10.77.0.3"}, []netip.Prefix{v4}, false},
-		"IPv6 without any":   {[]string{"fd77::16"}, []netip.Prefix{v4}, false},
-		"IPv6 outside":       {[]string{"fd78::16"}, []netip.Prefix{v4, v6}, false},
-		"IPv6 network alone": {[]string{"fd77::16"}, []netip.Prefix{v6}, false},
-		"two of one version": {nil, []netip.Prefix{v4, v4}, false},
+		"both":                           {[]string{"10.77.0.16", "fd77::16"}, []netip.Prefix{v6, v4}, true},
+		"IPv4":                           {[]string{"10.77.0.16"}, []netip.Prefix{v4}, true},
+		"no address":                     {nil, []netip.Prefix{v4, v6}, true},
+		"nothing":                        {nil, nil, true},
+		"no network":                     {[]string{"10.77.0.16"}, nil, false},
+		"outside":                        {[]string{"10.78.0.16"}, []netip.Prefix{v4}, false},
+		"the gateway":                    {[]string{"10.77.0.2"}, []netip.Prefix{v4}, false},
+		"the name server":                {[]string{"10.77.0.3"}, []netip.Prefix{v4}, false},
+		"IPv6 address without a network": {[]string{"fd77::16"}, []netip.Prefix{v4}, false},
+		"IPv6 outside":                   {[]string{"fd78::16"}, []netip.Prefix{v4, v6}, false},
+		"IPv6 network alone":             {[]string{"fd77::16"}, []netip.Prefix{v6}, false},
+		"two networks of one version":    {nil, []netip.Prefix{v4, v4}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := guestConfig(t)
@@ -144,7 +144,7 @@ func TestAddressesMustFitTheNetwork(t *testing.T) {
 			_, err := guestNetwork(config.Spec, test.network, nil)
 			var refusal *vmspec.Error
 			if test.fits != (err == nil) || err != nil && !errors.As(err, &refusal) {
-				t.Errorf("error = %v, want one: %v", err, !test.fits)
+				t.Errorf("error = %v, want error: %t", err, !test.fits)
 			}
 		})
 	}
@@ -157,7 +157,7 @@ func TestPaths_FollowSpecification(t *testing.T) {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
 	if got := want.Socket(); got != vmpb.SocketPath {
-		t.Errorf("the socket is %s, want %s", got, vmpb.SocketPath)
+		t.Errorf("socket = %s, want %s", got, vmpb.SocketPath)
 	}
 	spec.RootDiskPath, spec.UserData = "/data/root", &vmpb.UserData{Path: "/etc/user"}
 	want = Paths{RootDisk: "/pod/data/root", Run: "/pod" + vmpb.DirRun, UserData: "/pod/etc/user"}

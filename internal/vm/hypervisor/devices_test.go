@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// withDevice runs a test on a device, which must be created outside the bubble.
+// withDevice runs a test on a device, which must be created outside of the synctest bubble.
 func withDevice(t *testing.T, bytes int64, story func(*fixture)) {
 	_, device := blockdev.New(t, bytes)
 	withFixture(t, func(w *fixture) {
@@ -34,17 +34,17 @@ func withDevice(t *testing.T, bytes int64, story func(*fixture)) {
 	})
 }
 
-// The guest runs only when the controller has stored that the device has its disk: the guest could make it look like
-// a new one. The controller may take its time.
+// The guest runs only once the controller has stored that the device has its disk, because the guest could make
+// the disk look like a new one. The controller may take its time.
 func TestDeviceWaitsForTheController(t *testing.T) {
 	withDevice(t, 4<<20, func(w *fixture) {
 		w.preparing()
 		w.controller.RefuseReports(errAway)
 		p := w.start()
 		pass(time.Hour)
-		p.lives()
+		p.wantAlive()
 		if state := w.machine().Status(); state != prelaunch {
-			t.Errorf("the guest is %s before its disk is known", state)
+			t.Errorf("the guest is %s before the controller knows its disk", state)
 		}
 		w.controller.RefuseReports(nil)
 		pass(time.Minute)
@@ -52,9 +52,9 @@ func TestDeviceWaitsForTheController(t *testing.T) {
 			t.Errorf("the guest is %s", state)
 		}
 		p.term()
-		p.ends(vmpb.EndStopped)
+		p.wantEnd(vmpb.EndStopped)
 		p = w.start() // the specification is still that of a new disk
-		p.lives()
+		p.wantAlive()
 		if w.images.written != 1 {
 			t.Errorf("the image was written %d times", w.images.written)
 		}
@@ -65,25 +65,25 @@ func TestDeviceIsTooSmall(t *testing.T) {
 	withDevice(t, 1<<20, func(w *fixture) {
 		w.preparing()
 		w.config.Spec.RootDiskBytes = 2 << 20
-		w.start().ends(vmpb.EndNoSpace)
+		w.start().wantEnd(vmpb.EndNoSpace)
 		if len(w.machines.Started()) != 0 {
-			t.Error("a machine was started")
+			t.Error("started a machine")
 		}
 	})
 }
 
-// A path below /dev must be a device; no file is created there.
+// A path below /dev must be a device. No file is created there.
 func TestDeviceIsNotThere(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.config.Spec.RootDiskPath = vmpb.RootDevicePath
-		w.start().ends(vmpb.EndInvalidSpec)
+		w.start().wantEnd(vmpb.EndInvalidSpec)
 		if _, err := os.Lstat(w.config.Paths.RootDisk); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("there is a disk: %v", err)
+			t.Errorf("found a disk: %v", err)
 		}
 	})
 }
 
-// device turns the disk at a path into a device that begins with that content.
+// device turns the disk at a path into a device that starts with the given content.
 func device(t *testing.T, path *string, bytes int64, content []byte) {
 	t.Helper()
 	_, *path = blockdev.New(t, bytes)
@@ -93,12 +93,12 @@ func device(t *testing.T, path *string, bytes int64, content []byte) {
 	must(t, errors.Join(err, file.Close()))
 }
 
-// TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger devices with other
-// content; the third disk is a file.
+// TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger devices with
+// other content. The third disk is a file.
 func TestRealMigrationOfDevices(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	onDevices := func(more int64, root, logs []byte) func(*member) {
 		return func(m *member) {
 			device(t, &m.disk, int64(h.size)+more, root)
@@ -118,14 +118,14 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	h.names(func(int) *member { return target })
 	source.term()
 	here.toTheEnd()
-	source.ends(vmpb.EndTerminated)
-	there := here.goesOnIn(target)
-	there.runsOn()
+	source.wantEnd(vmpb.EndTerminated)
+	onTarget := here.goesOnIn(target)
+	onTarget.runsOn()
 	if _, err := disk.Acquire(blockdev.Node(t, target.disk)); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("after the migration: error = %v, want ErrLocked", err)
 	}
 	target.kill()
-	target.wantAll(there.last)
+	target.wantAll(onTarget.last)
 
 	// The next hypervisor boots from the devices.
 	h.controller.Decide("web-3")
@@ -136,11 +136,11 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	next.wantAll(again.last)
 }
 
-// TestRealDeviceIsTooSmall: a target whose device is smaller than the disk does not get the guest, which continues.
+// A target whose device is smaller than the disk does not get the guest, which continues on the source.
 func TestRealDeviceIsTooSmall(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	source := h.source()
 	here := source.counts()
 	here.runsOn()
@@ -154,7 +154,7 @@ func TestRealDeviceIsTooSmall(t *testing.T) {
 	h.controller.Change(func(a *authority) { a.migrate = true })
 	h.awaitPhase(failed)
 	h.controller.Change(func(a *authority) { a.migrate = false })
-	small.ends(vmpb.EndNoSpace)
+	small.wantEnd(vmpb.EndNoSpace)
 	here.runsOn()
 	source.kill()
 	here.toTheEnd()

@@ -13,24 +13,24 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// authority makes a fakeController decide who runs the VM.
+// authority makes a fakeController decide which hypervisor runs the VM.
 type authority struct {
-	// holder is authoritative. Its run is the run of its first lease.
+	// holder is the authoritative hypervisor. Its run is the run of its first lease.
 	holder *vmpb.HypervisorID
-	// target is the Pod that may take over. It is empty if there is none.
+	// target is the Pod that may take over, or empty if there is none.
 	target string
-	// migrate is whether the holder's lease requests a migration.
+	// migrate reports whether the holder's lease requests a migration.
 	migrate bool
 	// ensure responds to EnsureMigrationTarget. If nil, the response is ACTION_SOFT_SHUTDOWN.
 	ensure func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error)
-	// before and after, if set, are called at each switchover, and their error is the response. after is called when
-	// the switchover is done.
+	// before and after, if set, are called for each switchover, and their error is the response. after is called
+	// once the switchover is done.
 	before, after func(us *vmpb.HypervisorID) error
-	// lease is the duration of the holder's leases. If 0, they do not expire, or are withheld.
+	// lease is the duration of the holder's leases. If 0, leases do not expire, or are withheld.
 	lease time.Duration
 	// complete, if set, completes the responses to the holder and the target. It must not block.
-	complete func(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate)
-	// past are the hypervisors that were authoritative, in order.
+	complete func(us *vmpb.HypervisorID, response *vmpb.RunLeaseUpdate)
+	// past lists the hypervisors that were authoritative, in order.
 	past []*vmpb.HypervisorID
 }
 
@@ -39,7 +39,7 @@ func (c *fakeController) Decide(pod string) {
 	c.change(func() { c.deciding = &authority{holder: &vmpb.HypervisorID{PodName: pod}} })
 }
 
-// Change changes how it decides.
+// Change modifies the authority.
 func (c *fakeController) Change(apply func(*authority)) { c.change(func() { apply(c.deciding) }) }
 
 // Holder returns the authoritative hypervisor.
@@ -49,23 +49,23 @@ func (c *fakeController) Holder() *vmpb.HypervisorID {
 	return c.deciding.holder
 }
 
-// answerTo returns what the streams of one hypervisor get. The caller holds the lock.
-func (c *fakeController) answerTo(us *vmpb.HypervisorID) *vmpb.RunLeaseUpdate {
+// responseTo returns the response for the streams of one hypervisor. The caller must hold the lock.
+func (c *fakeController) responseTo(us *vmpb.HypervisorID) *vmpb.RunLeaseUpdate {
 	a := c.deciding
 	if a == nil {
-		return c.answer
+		return c.response
 	}
 	if a.holder.GetRunId() == 0 && us.GetPodName() == a.holder.GetPodName() {
 		a.holder = us
 	}
 	switch {
 	case proto.Equal(us, a.holder):
-		answer := proto.CloneOf(c.answer)
-		answer.Migrate = a.migrate
+		response := proto.CloneOf(c.response)
+		response.Migrate = a.migrate
 		if a.lease > 0 {
-			answer.ValidFor, answer.FencingToken = durationpb.New(a.lease), uint64(len(a.past)+1)
+			response.ValidFor, response.FencingToken = durationpb.New(a.lease), uint64(len(a.past)+1)
 		}
-		return a.completed(us, answer)
+		return a.completed(us, response)
 	case us.GetPodName() == a.target:
 		return a.completed(us, leaseOK())
 	default:
@@ -73,11 +73,11 @@ func (c *fakeController) answerTo(us *vmpb.HypervisorID) *vmpb.RunLeaseUpdate {
 	}
 }
 
-func (a *authority) completed(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate) *vmpb.RunLeaseUpdate {
+func (a *authority) completed(us *vmpb.HypervisorID, response *vmpb.RunLeaseUpdate) *vmpb.RunLeaseUpdate {
 	if a.complete != nil {
-		a.complete(us, answer)
+		a.complete(us, response)
 	}
-	return answer
+	return response
 }
 
 // EnsureMigrationTarget implements vmpb.VMControllerServer.

@@ -20,10 +20,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
-var errAway = errors.New("the controller is away")
+var errAway = errors.New("the controller is unavailable")
 
-// fakeController is a VMController without Kubernetes whose responses tests set. It uses only memory, so it works
-// with testing/synctest. It must be closed.
+// fakeController is a VMController without Kubernetes whose responses are set by tests. It uses only memory, so it
+// works with testing/synctest. The caller must close it.
 type fakeController struct {
 	vmpb.UnimplementedVMControllerServer
 	server  *grpc.Server
@@ -31,8 +31,8 @@ type fakeController struct {
 
 	mu      sync.Mutex
 	changed chan struct{}
-	// answer is what streams get; nil is nothing. Each epoch has its own streams.
-	answer    *vmpb.RunLeaseUpdate
+	// response is the response that streams receive, or nil for none. Each epoch has its own streams.
+	response  *vmpb.RunLeaseUpdate
 	epoch     int
 	away      bool
 	conns     map[net.Conn]struct{}
@@ -51,13 +51,13 @@ type fakeController struct {
 // newFakeController returns a controller that authorizes every hypervisor.
 func newFakeController() *fakeController {
 	c := &fakeController{
-		server: grpc.NewServer( // as the VM controller
+		server: grpc.NewServer( // configured like the VM controller
 			grpc.ConnectionTimeout(10*time.Second),
 			grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 20 * time.Second, MaxConnectionIdle: 5 * time.Minute}),
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second})),
 		network: memnet.New(),
 		changed: make(chan struct{}), conns: map[net.Conn]struct{}{},
-		answer: leaseOK(),
+		response: leaseOK(),
 	}
 	vmpb.RegisterVMControllerServer(c.server, c)
 	go func() { _ = c.server.Serve(c.network) }()
@@ -76,7 +76,7 @@ func leaseTerminated() *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_TERMINATE}
 }
 
-// Connect implements Config.Connect: it connects to this controller, whatever the target.
+// Connect implements Config.Connect. It connects to this controller, whatever the target.
 func (c *fakeController) Connect(string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///controller", append(controller.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -100,7 +100,7 @@ func (c *fakeController) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return conn, nil
 }
 
-// change applies a change, and wakes all streams.
+// change applies a change and wakes all streams.
 func (c *fakeController) change(apply func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,21 +109,23 @@ func (c *fakeController) change(apply func()) {
 	c.changed = make(chan struct{})
 }
 
-// Answer sets what all streams get from now on; nil is nothing.
-func (c *fakeController) Answer(answer *vmpb.RunLeaseUpdate) { c.change(func() { c.answer = answer }) }
+// Respond sets the response of all streams from now on, or nil for none.
+func (c *fakeController) Respond(response *vmpb.RunLeaseUpdate) {
+	c.change(func() { c.response = response })
+}
 
-// EndStreams ends the current streams without an error.
+// EndStreams closes the current streams without an error.
 func (c *fakeController) EndStreams() { c.change(func() { c.epoch++ }) }
 
-// RefuseStreams makes new streams fail, and ends the current ones; nil allows them again.
+// RefuseStreams makes new streams fail and closes the current ones. If err is nil, streams are allowed again.
 func (c *fakeController) RefuseStreams(err error) {
 	c.change(func() { c.refuse = err; c.epoch++ })
 }
 
-// RefuseReports makes reports fail; nil allows them again.
+// RefuseReports makes reports fail. If err is nil, reports are allowed again.
 func (c *fakeController) RefuseReports(err error) { c.change(func() { c.reportErr = err }) }
 
-// SetAway cuts all connections and refuses new ones, or stops doing so.
+// SetAway closes all connections and refuses new ones. If away is false, connections are allowed again.
 func (c *fakeController) SetAway(away bool) {
 	c.change(func() {
 		c.away = away
@@ -137,21 +139,21 @@ func (c *fakeController) SetAway(away bool) {
 // Close closes the controller.
 func (c *fakeController) Close() { c.server.Stop() }
 
-// Streams returns how many streams are open, and the maximum at one time.
+// Streams returns the number of open streams, and the maximum number of streams that were open at one time.
 func (c *fakeController) Streams() (open, most int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open, c.mostOpen
 }
 
-// Runs returns the runs that opened streams, in order.
+// Runs returns the runs that have opened streams, in order.
 func (c *fakeController) Runs() []*vmpb.HypervisorID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*vmpb.HypervisorID(nil), c.runs...)
 }
 
-// Released returns the runs that released a lease, in order.
+// Released returns the runs that have released a lease, in order.
 func (c *fakeController) Released() []*vmpb.HypervisorID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,13 +167,13 @@ func (c *fakeController) Reports() []*vmpb.ReportStateRequest {
 	return append([]*vmpb.ReportStateRequest(nil), c.reports...)
 }
 
-// AwaitReport waits for an accepted report, past or future, and returns the first that matches. The error is the
-// context's.
+// AwaitReport waits for an accepted report, past or future, and returns the first one that matches. The error is
+// that of the context.
 func (c *fakeController) AwaitReport(ctx context.Context, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
 	return c.AwaitLaterReport(ctx, 0, fits)
 }
 
-// AwaitLaterReport is AwaitReport without the first reports, of which before is the number.
+// AwaitLaterReport is like AwaitReport, but ignores the given number of reports.
 func (c *fakeController) AwaitLaterReport(ctx context.Context, before int, fits func(*vmpb.ReportStateRequest) bool) (*vmpb.ReportStateRequest, error) {
 	for {
 		c.mu.Lock()
@@ -188,7 +190,7 @@ func (c *fakeController) AwaitLaterReport(ctx context.Context, before int, fits 
 	}
 }
 
-// Refusals returns how many reports were rejected.
+// Refusals returns the number of rejected reports.
 func (c *fakeController) Refusals() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,19 +208,19 @@ func (c *fakeController) RunLease(request *vmpb.RunLeaseRequest, stream grpc.Ser
 		return err
 	}
 	defer c.change(func() { c.open-- })
-	var said *vmpb.RunLeaseUpdate
+	var sent *vmpb.RunLeaseUpdate
 	for {
 		c.mu.Lock()
-		answer, over, changed := c.answerTo(request.GetUs()), c.epoch != epoch, c.changed
+		response, over, changed := c.responseTo(request.GetUs()), c.epoch != epoch, c.changed
 		c.mu.Unlock()
 		if over {
 			return nil
 		}
-		if answer != nil && !proto.Equal(answer, said) {
-			if err := stream.Send(answer); err != nil {
+		if response != nil && !proto.Equal(response, sent) {
+			if err := stream.Send(response); err != nil {
 				return err
 			}
-			said = answer
+			sent = response
 		}
 		select {
 		case <-changed:
@@ -249,7 +251,7 @@ func (c *fakeController) ReportState(_ context.Context, request *vmpb.ReportStat
 			err = c.reportErr
 			c.refusals++
 		case request.GetUs().GetRunId() == 0:
-			err = status.Error(codes.InvalidArgument, "the caller has no run")
+			err = status.Error(codes.InvalidArgument, "the caller has no run ID")
 		case len(c.reports) > 0 && overtaken(request, c.reports[len(c.reports)-1]):
 		default:
 			c.reports = append(c.reports, request)
@@ -261,7 +263,7 @@ func (c *fakeController) ReportState(_ context.Context, request *vmpb.ReportStat
 	return &vmpb.ReportStateResponse{}, nil
 }
 
-// overtaken works like in the VM controller.
+// overtaken works like its counterpart in the VM controller.
 func overtaken(report, last *vmpb.ReportStateRequest) bool {
 	return report.GetSequence() < last.GetSequence() && report.GetUs().GetRunId() == last.GetUs().GetRunId()
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 )
 
-// diskMark is what a guest writes to the beginning of its disk at its first boot. It identifies a disk that a guest
-// has used.
+// diskMark is what a guest writes to the beginning of its disk when it boots for the first time. It identifies a
+// disk that a guest has used.
 const diskMark = "this disk has run"
 
 // runState is QEMU's name for the state of a machine.
@@ -31,15 +31,16 @@ const (
 	paused    = qemu.Paused
 )
 
-var errGone = errors.New("the machine is gone")
+var errGone = errors.New("the machine has terminated")
 
-// fakeMachines starts fake machines. The zero value is ready for use; the fields are read at each Start.
+// fakeMachines starts fake machines. The zero value is ready for use. The fields are read at each Start.
 type fakeMachines struct {
-	// Deaf makes guests that do not notice the power button.
+	// Deaf creates guests that ignore the power button.
 	Deaf bool
-	// Stuck makes machines ignore Quit; they can only be killed.
+	// Stuck makes machines ignore Quit. They can only be killed.
 	Stuck bool
-	// Refuse, if set, is called before each start with the number of earlier starts; its error is the error of Start.
+	// Refuse, if set, is called before each start with the number of earlier starts. Its error is the error of
+	// Start.
 	Refuse func(starts int) error
 	// Continued, if set, is called when a guest was continued, before the machine responds.
 	Continued func(context.Context)
@@ -90,15 +91,15 @@ type (
 	arrives struct{ arrival.Machine }
 )
 
-// fakeMachine is a machine whose guest prints echoBanner at each boot and then echoes its input. It is a
+// fakeMachine is a machine whose guest prints echoBanner at each boot and then echoes its input. It implements
 // hypervisor.Machine.
 type fakeMachine struct {
 	unmoved
-	// Config is the configuration that it was started with.
+	// Config is the configuration with which the machine was started.
 	Config qemu.Config
 
 	deaf   bool
-	misses int // presses of the power button
+	misses int // how many presses of the power button the guest misses
 	stuck  bool
 	// continued, if set, is called when the guest was continued.
 	continued func(context.Context)
@@ -107,13 +108,13 @@ type fakeMachine struct {
 	done      chan struct{}
 
 	mu      sync.Mutex
-	awake   *sync.Cond // on state
+	awake   *sync.Cond // signaled when state changes
 	state   runState
-	failure *qemu.StorageFailure // of the storage, while there is one
+	failure *qemu.StorageFailure // the failure of the storage, if any
 	resets  int
 	buttons int
 	stops   int
-	closed  bool // the connection is
+	closed  bool // whether the connection is closed
 	exit    qemu.Exit
 	changed chan struct{}
 }
@@ -129,7 +130,7 @@ func newFakeMachine(config qemu.Config, deaf, stuck bool) *fakeMachine {
 	return m
 }
 
-// echo is the guest.
+// echo runs the guest.
 func (m *fakeMachine) echo() {
 	buffer := make([]byte, 4096)
 	for {
@@ -141,7 +142,7 @@ func (m *fakeMachine) echo() {
 	}
 }
 
-// awaitRunning waits until the guest runs; false means that it never will.
+// awaitRunning waits until the guest runs. It returns false if the guest never will.
 func (m *fakeMachine) awaitRunning() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,10 +152,10 @@ func (m *fakeMachine) awaitRunning() bool {
 	return !m.over()
 }
 
-// over reports whether the machine has terminated. The caller holds the lock.
+// over reports whether the machine has terminated. The caller must hold the lock.
 func (m *fakeMachine) over() bool { return m.exit != qemu.Exit{} }
 
-// Print is output of the guest.
+// Print writes output of the guest.
 func (m *fakeMachine) Print(text string) { _, _ = m.port.Write([]byte(text)) }
 
 // Status returns the state of the machine.
@@ -201,14 +202,14 @@ func (m *fakeMachine) Activate(context.Context) error { return nil }
 // Changed implements hypervisor.Machine.
 func (m *fakeMachine) Changed() <-chan struct{} { return m.changed }
 
-// Become is a change by QEMU itself, or by someone else's command.
+// Become changes the state, like QEMU itself or another client of QEMU.
 func (m *fakeMachine) Become(state runState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.become(state)
 }
 
-// become changes the state. The caller holds the lock.
+// become changes the state. The caller must hold the lock.
 func (m *fakeMachine) become(state runState) {
 	m.state = state
 	m.awake.Broadcast()
@@ -226,7 +227,8 @@ func (m *fakeMachine) Disconnect() {
 	m.become(m.state)
 }
 
-// FailStorage stops the guest, immediately and whenever it is continued; nil ends that.
+// FailStorage stops the guest, immediately and whenever it is continued. If failure is nil, the storage works
+// again.
 func (m *fakeMachine) FailStorage(failure *qemu.StorageFailure) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,14 +246,14 @@ func (m *fakeMachine) failAgain() {
 	}
 }
 
-// Resets returns how often the machine was reset.
+// Resets returns the number of resets.
 func (m *fakeMachine) Resets() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.resets
 }
 
-// Stops returns how often it was told to stop the guest.
+// Stops returns how often the machine was ordered to stop the guest.
 func (m *fakeMachine) Stops() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,9 +270,9 @@ func (m *fakeMachine) Buttons() int {
 // ShutDown makes the guest power itself off.
 func (m *fakeMachine) ShutDown() { m.end(qemu.Exit{Reason: qemu.GuestShutdown}) }
 
-// Crash makes QEMU fail with this output.
-func (m *fakeMachine) Crash(words string) {
-	m.end(qemu.Exit{Reason: qemu.Crashed, Code: 1, Stderr: words})
+// Crash makes QEMU fail with the given output.
+func (m *fakeMachine) Crash(stderr string) {
+	m.end(qemu.Exit{Reason: qemu.Crashed, Code: 1, Stderr: stderr})
 }
 
 func (m *fakeMachine) end(exit qemu.Exit) {
@@ -285,7 +287,7 @@ func (m *fakeMachine) end(exit qemu.Exit) {
 	close(m.done)
 }
 
-// change makes a transition of a machine that has not terminated.
+// change applies a change, unless the machine has terminated.
 func (m *fakeMachine) change(apply func()) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -296,7 +298,7 @@ func (m *fakeMachine) change(apply func()) error {
 	return nil
 }
 
-// Cont implements hypervisor.Machine. The first time it boots the guest.
+// Cont implements hypervisor.Machine. The first call boots the guest.
 func (m *fakeMachine) Cont(ctx context.Context) error {
 	if m.continued != nil {
 		defer m.continued(ctx)
@@ -305,7 +307,7 @@ func (m *fakeMachine) Cont(ctx context.Context) error {
 	err := m.change(func() {
 		boots = m.state == prelaunch
 		if m.become(running); m.failure != nil {
-			// The guest retries, and fails after a while.
+			// The guest retries and fails after a while.
 			time.AfterFunc(10*time.Millisecond, m.failAgain)
 		}
 	})
@@ -321,7 +323,7 @@ func (m *fakeMachine) Cont(ctx context.Context) error {
 
 func (m *fakeMachine) markDisk() error {
 	if m.Config.Disks.Root.Served != (qemu.Served{}) {
-		return nil // it is no client of NBD
+		return nil // not a client of NBD
 	}
 	file, err := os.OpenFile(m.Config.Disks.Root.Path, os.O_WRONLY, 0)
 	if err != nil {
@@ -359,7 +361,7 @@ func (m *fakeMachine) Reset(context.Context) error {
 // Boots makes the guest miss the next presses of the power button.
 func (m *fakeMachine) Boots(misses int) { _ = m.change(func() { m.misses = misses }) }
 
-// Powerdown implements hypervisor.Machine. Only a guest that runs, is not deaf and has booted obeys.
+// Powerdown implements hypervisor.Machine. Only a guest that runs, is not deaf and has booted reacts.
 func (m *fakeMachine) Powerdown(context.Context) error {
 	var obeys bool
 	err := m.change(func() { m.buttons++; obeys = m.state == running && !m.deaf && m.buttons > m.misses })

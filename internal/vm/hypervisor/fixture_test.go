@@ -24,7 +24,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// fixture is a hypervisor surrounded by fakes, in a bubble where time passes only while all goroutines wait.
+// fixture is a hypervisor with fakes, in a synctest bubble: time passes only while all goroutines wait.
 type fixture struct {
 	t          *testing.T
 	controller *fakeController
@@ -64,18 +64,18 @@ func (w *fixture) preparing() {
 	w.config.Spec.InitialImage = &vmpb.InitialImage{Url: "http://images/guest.raw"}
 }
 
-// process is a started hypervisor.
+// process is a hypervisor that was started.
 type process struct {
 	*fixture
 	term context.CancelFunc
-	// local is the address of its services.
+	// local is the listener of its local services.
 	local *bufconn.Listener
 	done  chan struct{}
 	end   vmpb.Termination
 }
 
-// start runs a hypervisor until nothing more happens without time passing. It is asked to terminate at the end of the
-// test.
+// start runs a hypervisor until nothing more happens without the passage of time. The hypervisor is asked to
+// terminate at the end of the test.
 func (w *fixture) start() *process {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{fixture: w, term: cancel, local: bufconn.Listen(1 << 16), done: make(chan struct{})}
@@ -92,43 +92,43 @@ func (w *fixture) start() *process {
 	return p
 }
 
-// ends waits for the termination, however long it takes, and checks its reason.
-func (p *process) ends(reason string) vmpb.Termination {
+// wantEnd waits for the termination, however long it takes, and checks its reason.
+func (p *process) wantEnd(reason string) vmpb.Termination {
 	p.t.Helper()
 	<-p.done
 	if p.end.Reason != reason {
-		p.t.Errorf("the hypervisor ended with %+v, want %s", p.end, reason)
+		p.t.Errorf("the hypervisor terminated with %+v, want %s", p.end, reason)
 	}
 	return p.end
 }
 
-// lives fails the test if the process has terminated.
-func (p *process) lives() {
+// wantAlive fails the test if the process has terminated.
+func (p *process) wantAlive() {
 	p.t.Helper()
 	select {
 	case <-p.done:
-		p.t.Fatalf("the hypervisor ended: %+v", p.end)
+		p.t.Fatalf("the hypervisor terminated: %+v", p.end)
 	default:
 	}
 }
 
 // pass lets time pass.
 func pass(d time.Duration) {
-	time.Sleep(d) // in the bubble: at once
+	time.Sleep(d) // in the bubble, this returns immediately
 	synctest.Wait()
 }
 
-// machine returns the machine that was started last.
+// machine returns the machine that was started most recently.
 func (w *fixture) machine() *fakeMachine {
 	w.t.Helper()
 	started := w.machines.Started()
 	if len(started) == 0 {
-		w.t.Fatal("no machine was started")
+		w.t.Fatal("no machine started")
 	}
 	return started[len(started)-1]
 }
 
-// authorizedStates are those after STATE_WAITING, which may be skipped if there is a response immediately.
+// authorizedStates are the states after STATE_WAITING, which may be skipped if there is an immediate response.
 func (w *fixture) authorizedStates() []string {
 	states := w.states()
 	if len(states) > 0 && states[0] == "STATE_WAITING" {
@@ -159,15 +159,15 @@ func (w *fixture) disk() string {
 	return string(content)
 }
 
-const imageContent = "the initial image, which has more bytes than a mark has"
+const imageContent = "the initial image, which is longer than a mark"
 
-// images writes imageContent, in the steps of a real download.
+// images writes imageContent in the steps of a real download.
 type images struct {
-	// at, if set, is called before each step; its error is the step's error.
+	// at, if set, is called before each step. Its error is the error of the step.
 	at func(step string) error
-	// pieces is how many times progress is made before the last one, 100 ms apart.
+	// pieces is how often progress is made before the last step, every 100 ms.
 	pieces int
-	// trouble is a failure to report before the first step.
+	// trouble is a failure that is reported before the first step.
 	trouble error
 	written int
 	fetched []string

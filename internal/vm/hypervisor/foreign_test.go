@@ -21,7 +21,7 @@ func kernelOf(at int, mark string) []byte {
 	return kernel
 }
 
-// diskOf returns a disk with a root partition of a type, and no boot program for a BIOS.
+// diskOf returns a disk with a root partition of the given type and without a BIOS boot program.
 func diskOf(t *testing.T, root gpt.Type) []byte {
 	path := filepath.Join(t.TempDir(), "disk")
 	storage, err := file.CreateFromPath(path, 1<<20)
@@ -36,7 +36,7 @@ func diskOf(t *testing.T, root gpt.Type) []byte {
 	return disk
 }
 
-// reading makes the hypervisor read real images, below a directory.
+// reading makes the hypervisor read real images below a directory.
 func (w *fixture) reading(dir string) {
 	access := image.Access{Files: dir}
 	w.config.WriteDisk = func(ctx context.Context, source image.Source, target image.Target, options image.Options) error {
@@ -49,8 +49,8 @@ func (w *fixture) reading(dir string) {
 	}
 }
 
-// What is certainly for other processors is rejected before QEMU starts, with a message that names both.
-// Anything else is started.
+// An image that is certainly for other processors is rejected before QEMU starts, with a message that names both
+// architectures. Any other image is started.
 func TestImagesForOtherProcessors(t *testing.T) {
 	arm64, x86 := kernelOf(0x38, "ARM\x64"), kernelOf(0x202, "HdrS")
 	foreignDisk, ownDisk := diskOf(t, gpt.LinuxRootArm64), diskOf(t, gpt.LinuxRootX86_64)
@@ -58,15 +58,15 @@ func TestImagesForOtherProcessors(t *testing.T) {
 		kernel, disk []byte
 		refused      string
 	}{
-		"kernel of arm64":                 {kernel: arm64, refused: "it is a kernel for arm64, but the virtual machine has x86_64 processors"},
-		"kernel of x86_64":                {kernel: x86},
-		"kernel of 32 bits":               {kernel: []byte("\x7fELF\x01\x01\x01" + strings.Repeat("\x00", 11) + "\x03\x00")},
-		"kernel that nobody knows":        {kernel: []byte("multiboot")},
-		"disk of arm64":                   {disk: foreignDisk, refused: "the system on it is for arm64, but the virtual machine has x86_64 processors"},
-		"disk of x86_64":                  {disk: ownDisk},
-		"disk that nobody knows":          {disk: make([]byte, 4096)},
-		"disk of arm64 that boots not":    {kernel: x86, disk: foreignDisk},
-		"kernel of arm64 beside its disk": {kernel: arm64, disk: foreignDisk, refused: "it is a kernel for arm64, but"},
+		"kernel for arm64":                  {kernel: arm64, refused: "it is a kernel for arm64, but the virtual machine has x86_64 processors"},
+		"kernel for x86_64":                 {kernel: x86},
+		"32-bit kernel":                     {kernel: []byte("\x7fELF\x01\x01\x01" + strings.Repeat("\x00", 11) + "\x03\x00")},
+		"unknown kernel":                    {kernel: []byte("multiboot")},
+		"disk for arm64":                    {disk: foreignDisk, refused: "the system on it is for arm64, but the virtual machine has x86_64 processors"},
+		"disk for x86_64":                   {disk: ownDisk},
+		"unknown disk":                      {disk: make([]byte, 4096)},
+		"disk for arm64 that is not booted": {kernel: x86, disk: foreignDisk},
+		"kernel for arm64 next to its disk": {kernel: arm64, disk: foreignDisk, refused: "it is a kernel for arm64, but"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -83,18 +83,18 @@ func TestImagesForOtherProcessors(t *testing.T) {
 				}
 				p := w.start()
 				if test.refused == "" {
-					p.lives()
+					p.wantAlive()
 					return
 				}
-				end := p.ends(vmpb.EndImageRejected)
+				end := p.wantEnd(vmpb.EndImageRejected)
 				if !strings.Contains(end.Message, test.refused) || !strings.Contains(end.Message, "file://"+dir) {
-					t.Errorf("it says %q", end.Message)
+					t.Errorf("message = %q", end.Message)
 				}
 				if len(w.machines.Started()) > 0 {
-					t.Error("a machine was started")
+					t.Error("started a machine")
 				}
 				if test.kernel == nil && w.disk() != "" {
-					t.Error("there is a disk, which no later image would replace")
+					t.Error("a disk exists, which a later image would not replace")
 				}
 			})
 		})

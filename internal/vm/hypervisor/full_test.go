@@ -16,7 +16,7 @@ import (
 
 // A hypervisor writes files completely or not at all, and terminates with the reason NoSpace.
 func TestFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: a hypervisor writes its run, the seed, the metadata, or its termination message")
+	t.Attr("fault", "disk full: a hypervisor writes its run ID, the seed, the metadata, or its termination message")
 	now := time.Unix(1_700_000_000, 5)
 	fs := smallfs.New(t)
 	userData := t.TempDir() + "/user-data"
@@ -37,10 +37,10 @@ func TestFullDisk(t *testing.T) {
 			fs.MakeRoom()
 			smallfs.WantNoSpace(t, err, fs.Path(file+".partial"))
 			if reason := TerminationOf(err).Reason; reason != vmpb.EndNoSpace {
-				t.Errorf("it ends with %s, want %s", reason, vmpb.EndNoSpace)
+				t.Errorf("terminated with %s, want %s", reason, vmpb.EndNoSpace)
 			}
 			if content, err := os.ReadFile(fs.Path(file)); string(content) != string(old) {
-				t.Errorf("the file is not as before (%v)", err)
+				t.Errorf("the file has changed (%v)", err)
 			}
 			fs.WantFiles(fs.Dir, file)
 			must(t, write())
@@ -53,7 +53,7 @@ func TestFullDisk(t *testing.T) {
 		fs.MakeRoom()
 		smallfs.WantNoSpace(t, err, fs.Path("message"))
 		if code != 1 {
-			t.Errorf("exit code %d, want 1", code)
+			t.Errorf("exit code = %d, want 1", code)
 		}
 		must(t, os.Remove(fs.Path("message")))
 	})
@@ -67,7 +67,7 @@ func TestFullDisk(t *testing.T) {
 		text, err := os.ReadFile(fs.Path("message"))
 		must(t, err)
 		if want, _ := encodeTermination(left); string(text) != string(want) {
-			t.Errorf("left %q, want %q", text, want)
+			t.Errorf("file contains %q, want %q", text, want)
 		}
 		must(t, os.Remove(fs.Path("message")))
 	})
@@ -81,5 +81,5 @@ func TestFullDisk(t *testing.T) {
 		file.Discard()
 		fs.WantFiles(fs.Dir)
 	})
-	t.Attr("outcome", "it ends with NoSpace and an error that names the file; the file is as before, and nothing is beside it; the next run succeeds")
+	t.Attr("outcome", "it terminates with NoSpace and an error that names the file; the file is unchanged, and no temporary file remains; the next run succeeds")
 }

@@ -10,12 +10,12 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// last returns the last report as "STATE CAUSE".
+// last returns the last report in the form "STATE CAUSE".
 func (w *fixture) last() string {
 	w.t.Helper()
 	reports := w.controller.Reports()
 	if len(reports) == 0 {
-		w.t.Fatal("nothing was reported")
+		w.t.Fatal("no reports")
 	}
 	report := reports[len(reports)-1]
 	return report.GetState().String() + " " + report.GetCause().String()
@@ -39,7 +39,7 @@ func TestFullDisk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Attr("fault", "the storage of a guest is "+name+" when it writes or reads, for an hour")
-			t.Attr("outcome", "the guest is stopped, and reported as "+c.want+"; it runs again by itself within 7 s when the storage works")
+			t.Attr("outcome", "the guest is stopped and reported as "+c.want+"; it runs again within 7 s once the storage works")
 			withFixture(t, func(w *fixture) {
 				p := w.start()
 				w.machine().FailStorage(&c.failure)
@@ -54,27 +54,27 @@ func TestFullDisk(t *testing.T) {
 				if diff := cmp.Diff(want, w.authorizedStates()); diff != "" {
 					t.Errorf("states (-want +got):\n%s", diff)
 				}
-				p.lives()
+				p.wantAlive()
 			})
 		})
 	}
 }
 
-// While the user wants the guest stopped, it is not continued.
+// A guest that the user wants stopped is not continued.
 func TestFullDiskOfPausedGuest(t *testing.T) {
-	t.Attr("fault", "disk full: that of a guest, whose user has it paused meanwhile")
-	t.Attr("outcome", "it stays paused, also when there is room, and runs when its user has it run")
+	t.Attr("fault", "disk full: the disk of a guest that its user pauses in the meantime")
+	t.Attr("outcome", "the guest stays paused, even once there is free space, and runs when its user continues it")
 	withFixture(t, func(w *fixture) {
-		w.start().lives()
+		w.start().wantAlive()
 		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})
-		w.controller.Answer(leasePaused())
+		w.controller.Respond(leasePaused())
 		pass(0)
 		w.machine().FailStorage(nil)
 		pass(time.Hour)
 		if state := w.machine().Status(); state != qemu.StorageFailed {
-			t.Errorf("the machine is %s", state)
+			t.Errorf("state = %s", state)
 		}
-		w.controller.Answer(leaseOK())
+		w.controller.Respond(leaseOK())
 		pass(2 * time.Second)
 		w.wantLast("STATE_RUNNING CAUSE_UNKNOWN")
 	})
@@ -82,23 +82,23 @@ func TestFullDiskOfPausedGuest(t *testing.T) {
 
 // A reset boots a guest that a full disk has stopped.
 func TestResetOfStoppedGuest(t *testing.T) {
-	t.Attr("fault", "disk full: that of a guest, which is reset when there is room")
-	t.Attr("outcome", "it boots")
+	t.Attr("fault", "disk full: the disk of a guest that is reset once there is free space")
+	t.Attr("outcome", "the guest boots")
 	withFixture(t, func(w *fixture) {
-		w.start().lives()
+		w.start().wantAlive()
 		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})
 		pass(0)
 		w.machine().FailStorage(nil)
 		must(t, w.machine().Reset(t.Context()))
 		pass(0)
 		if state := w.machine().Status(); state != running {
-			t.Errorf("the machine is %s", state)
+			t.Errorf("state = %s", state)
 		}
 		w.wantLast("STATE_RUNNING CAUSE_UNKNOWN")
 	})
 }
 
-// What someone else tells QEMU is reported, and not changed.
+// A command of another client of QEMU is reported and not reverted.
 func TestGuest_StateIsQEMUs(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
@@ -116,36 +116,36 @@ func TestGuest_StateIsQEMUs(t *testing.T) {
 			pass(time.Minute)
 			w.wantLast(step.want)
 			if state := w.machine().Status(); state != step.state {
-				t.Errorf("the machine is %s, want %s", state, step.state)
+				t.Errorf("state = %s, want %s", state, step.state)
 			}
 		}
 		w.machine().Become(qemu.Broken)
-		p.ends(vmpb.EndQEMUFailed)
+		p.wantEnd(vmpb.EndQEMUFailed)
 	})
 }
 
 // Another controller does not know what was reported to the previous one.
 func TestReport_IsRepeatedToAnotherController(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.start().lives()
+		w.start().wantAlive()
 		before := len(w.controller.Reports())
 		pass(time.Hour)
 		if after := len(w.controller.Reports()); after != before {
-			t.Errorf("%d reports, then %d", before, after)
+			t.Errorf("got %d reports, then %d", before, after)
 		}
 		w.controller.EndStreams()
 		pass(15 * time.Second)
 		if after := len(w.controller.Reports()); after != before+1 {
-			t.Errorf("%d reports before another stream, %d after", before, after)
+			t.Errorf("got %d reports before another stream, and %d after", before, after)
 		}
 		w.wantLast("STATE_RUNNING CAUSE_UNKNOWN")
 	})
 }
 
-// A message of any length and content is reported.
+// A message of any length and content can be reported.
 func TestReport_AcceptsAnyMessage(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.start().lives()
+		w.start().wantAlive()
 		w.machine().FailStorage(&qemu.StorageFailure{Operation: "write", Reason: "\xff" + string(make([]byte, 8<<20))})
 		pass(time.Minute)
 		w.wantLast("STATE_PAUSED CAUSE_STORAGE_FAILED")

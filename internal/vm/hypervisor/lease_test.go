@@ -12,93 +12,94 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// dog is a watchdog that kills nothing.
-type dog struct {
+// fakeWatchdog is a watchdog that does not kill anything.
+type fakeWatchdog struct {
 	mu     sync.Mutex
 	until  lease.Instant
-	tells  int
+	sets   int
 	lost   chan struct{}
 	closed bool
 }
 
-func (d *dog) Until(kill lease.Instant) error {
+func (d *fakeWatchdog) Until(kill lease.Instant) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.until = kill
-	d.tells++
+	d.sets++
 	return nil
 }
 
-func (d *dog) Lost() <-chan struct{} { return d.lost }
+func (d *fakeWatchdog) Lost() <-chan struct{} { return d.lost }
 
-func (d *dog) Close() {
+func (d *fakeWatchdog) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
 }
 
-// leaseFor responds with a lease of a minute.
+// leaseFor responds with a lease of the given duration.
 func leaseFor(duration time.Duration) *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, ValidFor: durationpb.New(duration)}
 }
 
-// expiringStory runs a test of a VM with leases of a minute.
-func expiringStory(t *testing.T, story func(w *fixture, d *dog)) {
+// expiringStory runs a test of a VM with leases of one minute.
+func expiringStory(t *testing.T, story func(w *fixture, d *fakeWatchdog)) {
 	withFixture(t, func(w *fixture) {
-		d, begin := &dog{lost: make(chan struct{})}, time.Now()
+		d, begin := &fakeWatchdog{lost: make(chan struct{})}, time.Now()
 		w.config.Spec.LeaseMode, w.config.Spec.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(time.Minute)
 		w.config.Watchdog = func() (hypervisor.Watchdog, error) { return d, nil }
 		w.config.Clock = func() lease.Instant { return time.Since(begin) }
-		w.controller.Answer(leaseFor(time.Minute))
+		w.controller.Respond(leaseFor(time.Minute))
 		story(w, d)
 	})
 }
 
-// A lease is renewed after a third of its duration, by a stream that replaces the previous one, and the watchdog
-// knows when it expires.
+// A lease is renewed after a third of its duration by a stream that replaces the previous one, and the watchdog
+// knows when the lease expires.
 func TestLeaseIsRenewed(t *testing.T) {
-	expiringStory(t, func(w *fixture, d *dog) {
+	expiringStory(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		reports := len(w.controller.Reports())
 		pass(10*time.Minute + time.Second)
-		p.lives()
+		p.wantAlive()
 		if streams := len(w.controller.Runs()); streams != 31 {
-			t.Errorf("%d streams in ten minutes, want 31", streams)
+			t.Errorf("got %d streams in ten minutes, want 31", streams)
 		}
 		if open, most := w.controller.Streams(); open != 1 || most > 2 {
-			t.Errorf("%d streams are open, and %d were, want 1 and 2", open, most)
+			t.Errorf("%d streams are open, maximum %d, want 1 and 2", open, most)
 		}
-		if d.tells != 31 || d.until != 10*time.Minute+55*time.Second {
-			t.Errorf("the watchdog was told %d times, last %v", d.tells, d.until)
+		if d.sets != 31 || d.until != 10*time.Minute+55*time.Second {
+			t.Errorf("the watchdog was set %d times, the last time to %v", d.sets, d.until)
 		}
 		if news := w.controller.Reports()[reports:]; len(news) > 0 {
-			t.Errorf("a renewal repeated the report: %v", news)
+			t.Errorf("a renewal sent the report again: %v", news)
 		}
 	})
 }
 
 // A hypervisor that cannot reach its controller stops the guest before its lease expires, and reports that.
 func TestLeaseExpires(t *testing.T) {
-	expiringStory(t, func(w *fixture, d *dog) {
+	expiringStory(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		w.controller.SetAway(true)
 		pass(49 * time.Second)
-		p.lives()
+		p.wantAlive()
 		machine := w.machines.Started()[0]
 		pass(time.Second)
 		if machine.Stops() != 1 {
 			t.Errorf("the guest was stopped %d times, want 1", machine.Stops())
 		}
-		p.ends(vmpb.EndLeaseExpired)
+		p.wantEnd(vmpb.EndLeaseExpired)
 		if !d.closed {
-			t.Error("the watchdog is left")
+			t.Error("the watchdog was not closed")
 		}
 	})
 }
 
-// A controller that is unavailable for a part of the lease causes no disruption, and gets the state again.
+// A controller that is unavailable for a part of the lease causes no disruption. It receives the state when it is
+// available again.
 func TestLeaseOutlivesAFailOver(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *dog) {
+	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
 		p := w.start()
 		before := len(w.controller.Reports())
 		for range 5 {
@@ -107,93 +108,94 @@ func TestLeaseOutlivesAFailOver(t *testing.T) {
 			w.controller.SetAway(false)
 			pass(25 * time.Second)
 		}
-		p.lives()
+		p.wantAlive()
 		if reports := len(w.controller.Reports()) - before; reports != 5 {
-			t.Errorf("%d reports, want 5", reports)
+			t.Errorf("got %d reports, want 5", reports)
 		}
 	})
 }
 
 // Further updates of a stream do not extend the lease.
 func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *dog) {
+	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
 		p := w.start()
 		begin := time.Now()
 		pass(19 * time.Second)
-		answer := leaseFor(time.Minute)
-		answer.Paused = true
-		w.controller.Answer(answer)
+		response := leaseFor(time.Minute)
+		response.Paused = true
+		w.controller.Respond(response)
 		pass(100 * time.Millisecond)
 		if status := w.machines.Started()[0].Status(); status != paused {
 			t.Errorf("the guest is %s, want %s", status, paused)
 		}
 		w.controller.SetAway(true)
-		p.ends(vmpb.EndLeaseExpired)
+		p.wantEnd(vmpb.EndLeaseExpired)
 		if lived := time.Since(begin); lived > 53*time.Second {
-			t.Errorf("it lived for %v", lived)
+			t.Errorf("the hypervisor terminated after %v", lived)
 		}
 	})
 }
 
-// The guest does not start without a lease, however long that takes, nor with a response that has no duration.
+// The guest does not start without a lease, however long that takes. A response without a duration is not a lease.
 func TestNoGuestWithoutALease(t *testing.T) {
-	for name, answer := range map[string]*vmpb.RunLeaseUpdate{"no answer": nil, "no duration": leaseOK()} {
+	for name, response := range map[string]*vmpb.RunLeaseUpdate{"no response": nil, "no duration": leaseOK()} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, _ *dog) {
-				w.controller.Answer(answer)
+			expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+				w.controller.Respond(response)
 				p := w.start()
 				pass(10 * time.Minute)
-				p.lives()
+				p.wantAlive()
 				if started := len(w.machines.Started()); started != 0 {
-					t.Errorf("%d machines were started", started)
+					t.Errorf("started %d machines", started)
 				}
-				w.controller.Answer(leaseFor(time.Minute))
+				w.controller.Respond(leaseFor(time.Minute))
 				pass(30 * time.Second)
 				if started := len(w.machines.Started()); started != 1 {
-					t.Errorf("%d machines were started with a lease, want 1", started)
+					t.Errorf("started %d machines with a lease, want 1", started)
 				}
 			})
 		})
 	}
 }
 
-// A hypervisor that terminates releases the lease after the guest.
+// A hypervisor that terminates releases the lease after the guest has terminated.
 func TestLeaseIsReleased(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(w *fixture, p *process)
 		want string
 	}{
 		"shut down":  {func(_ *fixture, p *process) { p.term() }, vmpb.EndStopped},
-		"terminated": {func(w *fixture, _ *process) { w.controller.Answer(leaseTerminated()) }, vmpb.EndTerminated},
+		"terminated": {func(w *fixture, _ *process) { w.controller.Respond(leaseTerminated()) }, vmpb.EndTerminated},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, d *dog) {
+			expiringStory(t, func(w *fixture, d *fakeWatchdog) {
 				p := w.start()
 				test.end(w, p)
-				p.ends(test.want)
+				p.wantEnd(test.want)
 				if released := w.controller.Released(); len(released) != 1 || released[0].GetRunId() != w.controller.Runs()[0].GetRunId() {
 					t.Errorf("released: %v", released)
 				}
 				if !d.closed {
-					t.Error("the watchdog is left")
+					t.Error("the watchdog was not closed")
 				}
 			})
 		})
 	}
 }
 
-// Without a watchdog nothing protects from a process that hangs, so the guest terminates with it.
+// Without a watchdog, nothing protects against a process that hangs. The guest therefore terminates with the
+// watchdog.
 func TestWatchdogIsLost(t *testing.T) {
-	expiringStory(t, func(w *fixture, d *dog) {
+	expiringStory(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		close(d.lost)
-		p.ends(vmpb.EndLeaseExpired)
+		p.wantEnd(vmpb.EndLeaseExpired)
 	})
 }
 
 func TestLease_NeedsWatchdog(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *dog) {
+	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Watchdog = nil
-		w.start().ends(vmpb.EndInvalidSpec)
+		w.start().wantEnd(vmpb.EndInvalidSpec)
 	})
 }

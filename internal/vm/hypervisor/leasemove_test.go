@@ -11,37 +11,37 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// ampleLease does not expire while the test, which is the controller, or a hypervisor is blocked for some seconds, as
-// on a busy machine.
+// ampleLease does not expire while the test (which is the controller) or a hypervisor is blocked for some seconds,
+// as on a busy host.
 const ampleLease = 20 * time.Second
 
-// newLeasedHousehold returns a household of a VM with leases.
-func newLeasedHousehold(t *testing.T) *household {
+// newLeasedCluster returns a testCluster of a VM with leases.
+func newLeasedCluster(t *testing.T) *testCluster {
 	t.Helper()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	h.leases(ampleLease)
 	return h
 }
 
-// leases makes members that need leases, and the controller grants them.
-func (h *household) leases(duration time.Duration) {
+// leases creates members that require leases, and makes the controller grant them.
+func (h *testCluster) leases(duration time.Duration) {
 	h.lease = duration
 	h.controller.Change(func(a *authority) { a.lease = duration })
 }
 
-// wantReleased checks whether a Pod's hypervisor reported that its guest has terminated.
-func (h *household) wantReleased(pod string) {
+// wantReleased checks whether the hypervisor of a Pod has reported that its guest has terminated.
+func (h *testCluster) wantReleased(pod string) {
 	h.t.Helper()
 	if !slices.ContainsFunc(h.controller.Released(), func(us *vmpb.HypervisorID) bool { return us.GetPodName() == pod }) {
-		h.t.Errorf("%s has not released its lease", pod)
+		h.t.Errorf("%s did not release its lease", pod)
 	}
 }
 
-// TestRealMigrationWithLeases moves a guest twice, and lets it run for longer than a lease there.
+// TestRealMigrationWithLeases moves a guest twice and lets it run on the target for longer than a lease.
 func TestRealMigrationWithLeases(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newLeasedHousehold(t)
+	h := newLeasedCluster(t)
 	here := h.source()
 	console := here.counts()
 	for last, pod := range []string{"web-2", "web-3"} {
@@ -56,11 +56,12 @@ func TestRealMigrationWithLeases(t *testing.T) {
 	here.wantAll(console.last)
 }
 
-// The authority alone does not let a guest run: the controller withholds the target's lease, and then grants it.
+// The authority alone does not let a guest run. The controller first withholds the target's lease, and then grants
+// it.
 func TestRealTargetWaitsForItsLease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newLeasedHousehold(t)
+	h := newLeasedCluster(t)
 	source := h.source()
 	here := source.counts()
 	here.runsOn()
@@ -74,27 +75,27 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 		}
 	})
 	here.toTheEnd()
-	source.ends(vmpb.EndTerminated)
+	source.wantEnd(vmpb.EndTerminated)
 	asked := len(h.controller.Runs())
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	must(t, h.controller.awaitRuns(ctx, asked+1)) // it asks again, and has no guest
+	must(t, h.controller.awaitRuns(ctx, asked+1)) // the target asks again and does not have a guest
 	if phases := h.controller.Phases("web-2"); len(phases) > 0 {
-		t.Fatalf("it has reported %v without a lease", phases)
+		t.Fatalf("the target reported %v without a lease", phases)
 	}
 	h.controller.Change(func(a *authority) { a.lease, a.after = h.lease, nil })
-	there := here.goesOnIn(target)
-	there.runsOn()
+	onTarget := here.goesOnIn(target)
+	onTarget.runsOn()
 	target.kill()
-	target.wantAll(there.last)
+	target.wantAll(onTarget.last)
 }
 
-// The target is killed after the commit: the guest keeps running at the source, with a new lease that outlasts the one before.
-// TestRealServedDeath kills the source.
+// The target is killed after the commit. The guest keeps running on the source, with a new lease that expires
+// later than the previous one. In TestRealServedDeath, the source is killed.
 func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newLeasedHousehold(t)
+	h := newLeasedCluster(t)
 	h.departure.Switchover = time.Second
 	asked, release := h.holdSwitchovers()
 	source := h.source()
@@ -112,14 +113,14 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 	h.goesOn(source, here)
 }
 
-// The controller is unavailable for longer than a lease during the migration: the guest of the source terminates, as
-// usual.
+// The controller is unavailable for longer than a lease during the migration. As usual, the source terminates its
+// guest.
 func TestRealLeaseExpiresInAMigration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	t.Run("in the copy", func(t *testing.T) {
+	t.Run("during the copy", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t)
+		h := newLeasedCluster(t)
 		h.bandwidth = 128 << 10
 		source := h.source()
 		here := source.counts()
@@ -127,16 +128,16 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		target := h.moves("web-2")
 		h.awaitCopy()
 		h.line.Cut(true)
-		source.ends(vmpb.EndLeaseExpired)
-		target.ends(vmpb.EndNotArrived)
+		source.wantEnd(vmpb.EndLeaseExpired)
+		target.wantEnd(vmpb.EndNotArrived)
 		here.toTheEnd()
 		source.wantAll(here.last)
 	})
-	// The guest has left: it continues when the controller is back.
+	// The guest has left the source, so it continues when the controller is available again.
 	t.Run("after the commit", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t)
-		h.arrival.Switchover = waitTimeout // the target asks on while the lease expires
+		h := newLeasedCluster(t)
+		h.arrival.Switchover = waitTimeout // the target keeps asking while the lease expires
 		asked, release := h.holdSwitchovers()
 		source := h.source()
 		here := source.counts()
@@ -144,20 +145,20 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		target := h.moves("web-2")
 		<-asked
 		h.line.Cut(true)
-		source.ends(vmpb.EndLeaseExpired)
-		target.lives()
+		source.wantEnd(vmpb.EndLeaseExpired)
+		target.wantAlive()
 		release()
 		h.line.Cut(false)
 		here.toTheEnd()
-		there := here.goesOnIn(target)
-		there.runsOn()
+		onTarget := here.goesOnIn(target)
+		onTarget.runsOn()
 		target.kill()
-		target.wantAll(there.last)
+		target.wantAll(onTarget.last)
 	})
-	// No hypervisor can have the guest any more.
+	// No other hypervisor can have the guest.
 	t.Run("while the source asks for the authority", func(t *testing.T) {
 		t.Parallel()
-		h := newLeasedHousehold(t)
+		h := newLeasedCluster(t)
 		h.departure.Switchover = time.Second
 		asked, _ := h.holdSwitchovers()
 		source := h.source()
@@ -167,15 +168,15 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		target.kill()
 		for us := <-asked; us.GetPodName() != "web-1"; us = <-asked {
 		}
-		source.ends(vmpb.EndLeaseExpired)
+		source.wantEnd(vmpb.EndLeaseExpired)
 	})
 }
 
-// A source that hangs during the copy is killed by its watchdog, and its guest with it.
+// A source that hangs during the copy is killed by its watchdog, together with its guest.
 func TestRealSourceHangsInTheCopy(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newLeasedHousehold(t)
+	h := newLeasedCluster(t)
 	h.bandwidth = 128 << 10
 	source := h.source()
 	here := source.counts()
@@ -184,33 +185,33 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 	h.awaitCopy()
 	must(t, source.process.Signal(syscall.SIGSTOP))
 	begun := time.Now()
-	<-source.process.Ended()                                         // nothing else ends it
-	if took := time.Since(begun); took > ampleLease+10*time.Second { // for a slow machine
-		t.Errorf("it was killed after %v", took)
+	<-source.process.Ended()                                         // nothing else terminates it
+	if took := time.Since(begun); took > ampleLease+10*time.Second { // allow for a slow host
+		t.Errorf("the source was killed after %v", took)
 	}
-	target.ends(vmpb.EndNotArrived)
+	target.wantEnd(vmpb.EndNotArrived)
 	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-		t.Errorf("%v is authoritative", holder)
+		t.Errorf("authoritative: %v", holder)
 	}
 }
 
-// While no lease is granted, a target with the authority terminates when the controller says so, or when it is asked
-// to terminate and a lease would have expired.
+// A target that has the authority but no lease terminates when the controller requests it, or when it is asked to
+// terminate and a lease would have expired.
 func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
-		end  func(h *household, target *member)
+		end  func(h *testCluster, target *member)
 		want string
 	}{
-		"by the controller": {func(h *household, _ *member) {
+		"by the controller": {func(h *testCluster, _ *member) {
 			h.controller.Change(func(a *authority) { a.holder = &vmpb.HypervisorID{PodName: "web-3"} })
 		}, vmpb.EndTerminated},
-		"by a signal": {func(_ *household, target *member) { target.term() }, vmpb.EndStopped},
+		"by a signal": {func(_ *testCluster, target *member) { target.term() }, vmpb.EndStopped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newLeasedHousehold(t)
+			h := newLeasedCluster(t)
 			source := h.source()
 			source.counts().numbers(10)
 			target := h.target("web-2")
@@ -225,14 +226,14 @@ func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
 				}
 			})
 			<-switched
-			source.ends(vmpb.EndTerminated)
+			source.wantEnd(vmpb.EndTerminated)
 			test.end(h, target)
-			target.ends(test.want)
+			target.wantEnd(test.want)
 		})
 	}
 }
 
-// awaitRuns waits until so many streams were opened; the error is the context's.
+// awaitRuns waits until the given number of streams was opened. The error is that of the context.
 func (c *fakeController) awaitRuns(ctx context.Context, count int) error {
 	for {
 		c.mu.Lock()

@@ -17,19 +17,19 @@ import (
 
 func TestGuestRunsOnceAuthorized(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.controller.Answer(nil)
+		w.controller.Respond(nil)
 		p := w.start()
 		pass(5 * time.Second)
 		if started := w.machines.Started(); len(started) != 0 {
-			t.Fatal("the machine was started before the controller's answer")
+			t.Fatal("started the machine before the controller's response")
 		}
-		w.controller.Answer(leaseOK())
+		w.controller.Respond(leaseOK())
 		pass(0)
 		if state := w.machine().Status(); state != running {
-			t.Errorf("the machine is %s", state)
+			t.Errorf("state = %s", state)
 		}
 		w.machine().ShutDown()
-		p.ends(vmpb.EndGuestShutdown)
+		p.wantEnd(vmpb.EndGuestShutdown)
 		if diff := cmp.Diff([]string{"STATE_WAITING", "STATE_RUNNING"}, w.states()); diff != "" {
 			t.Errorf("states (-want +got):\n%s", diff)
 		}
@@ -38,10 +38,10 @@ func TestGuestRunsOnceAuthorized(t *testing.T) {
 
 func TestTerminateBeforeTheStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.controller.Answer(leaseTerminated())
-		w.start().ends(vmpb.EndTerminated)
+		w.controller.Respond(leaseTerminated())
+		w.start().wantEnd(vmpb.EndTerminated)
 		if len(w.machines.Started()) != 0 || w.disk() != "" {
-			t.Error("something was started or written")
+			t.Error("started a machine or wrote an image")
 		}
 	})
 }
@@ -49,7 +49,7 @@ func TestTerminateBeforeTheStart(t *testing.T) {
 func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
 	for name, before := range map[string]func(*fixture, *process){
 		"running":  func(*fixture, *process) {},
-		"held":     func(w *fixture, _ *process) { w.controller.Answer(leasePaused()); pass(0) },
+		"held":     func(w *fixture, _ *process) { w.controller.Respond(leasePaused()); pass(0) },
 		"stopping": func(_ *fixture, p *process) { p.term(); pass(0) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,17 +58,17 @@ func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
 				p := w.start()
 				before(w, p)
 				begin := time.Now()
-				w.controller.Answer(leaseTerminated())
-				p.ends(vmpb.EndTerminated)
+				w.controller.Respond(leaseTerminated())
+				p.wantEnd(vmpb.EndTerminated)
 				if exit := w.machine().Exit(); exit.Reason != qemu.HostKilled {
-					t.Errorf("the machine ended with %s", exit)
+					t.Errorf("exit = %s", exit)
 				}
 				if took := time.Since(begin); took > 2*time.Second {
-					t.Errorf("it took %s", took)
+					t.Errorf("terminated after %s", took)
 				}
 				lock, err := disk.Acquire(w.config.Paths.RootDisk)
 				if err != nil {
-					t.Fatalf("the lock is not free: %v", err)
+					t.Fatalf("the disk is still locked: %v", err)
 				}
 				must(t, lock.Release())
 			})
@@ -83,35 +83,35 @@ func TestControllerAwayAtTheStart(t *testing.T) {
 		p := w.start()
 		pass(9 * time.Second)
 		if len(w.machines.Started()) != 0 {
-			t.Fatal("the controller was not waited for")
+			t.Fatal("the hypervisor did not wait for the controller")
 		}
 		// Ten seconds for the authorization, and ten for the confirmation of the disk.
 		pass(12 * time.Second)
 		if state := w.machine().Status(); state != running {
-			t.Errorf("the machine is %s", state)
+			t.Errorf("state = %s", state)
 		}
 		w.controller.SetAway(false)
 		pass(time.Minute)
-		p.lives()
+		p.wantAlive()
 		if diff := cmp.Diff([]string{"STATE_RUNNING"}, w.states()); diff != "" {
 			t.Errorf("states (-want +got):\n%s", diff)
 		}
 		reports := w.controller.Reports()
 		if !reports[len(reports)-1].GetImagePrepared() {
-			t.Error("the controller does not learn that the disk is prepared")
+			t.Error("the controller did not receive the report that the disk is prepared")
 		}
 	})
 }
 
-// TestNobodyIssuesACertificate: a hypervisor that cannot authenticate does not start its guest, reports that, and
-// retries; finally its Pod reports the reason. An unreachable controller, which follows, is another case.
+// A hypervisor that cannot authenticate does not start its guest, reports that, and retries. If it still fails,
+// its Pod reports the reason. An unreachable controller is a different case, which follows.
 func TestNobodyIssuesACertificate(t *testing.T) {
 	for name, test := range map[string]struct {
 		until  time.Duration
 		starts bool
 	}{
-		"for ever":   {time.Hour, false},
-		"for a time": {25 * time.Second, true},
+		"permanently": {time.Hour, false},
+		"temporarily": {25 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
@@ -119,26 +119,26 @@ func TestNobodyIssuesACertificate(t *testing.T) {
 				begin := time.Now()
 				w.config.IdentityError = func() error {
 					if time.Since(begin) < test.until {
-						return errors.New("nobody issues certificates")
+						return errors.New("no controller issues certificates")
 					}
 					return nil
 				}
 				p := w.start()
 				pass(24 * time.Second)
 				if len(w.machines.Started()) != 0 {
-					t.Fatal("the guest was started")
+					t.Fatal("started the guest")
 				}
-				p.lives()
+				p.wantAlive()
 				pass(40 * time.Second)
 				if test.starts {
 					if state := w.machine().Status(); state != running {
-						t.Errorf("the machine is %s", state)
+						t.Errorf("state = %s", state)
 					}
 					return
 				}
-				p.ends(vmpb.EndNotAuthorized)
+				p.wantEnd(vmpb.EndNotAuthorized)
 				if len(w.machines.Started()) != 0 {
-					t.Error("the guest was started")
+					t.Error("started the guest")
 				}
 			})
 		})
@@ -150,17 +150,17 @@ func TestControllerAwayForLong(t *testing.T) {
 		p := w.start()
 		w.controller.SetAway(true)
 		pass(100 * time.Hour)
-		p.lives()
+		p.wantAlive()
 		if state := w.machine().Status(); state != running {
-			t.Errorf("the machine is %s", state)
+			t.Errorf("state = %s", state)
 		}
-		// What it requests as soon as it is back is obeyed.
-		w.controller.Answer(leaseTerminated())
+		// A request that the controller makes as soon as it is available again is followed.
+		w.controller.Respond(leaseTerminated())
 		w.controller.SetAway(false)
 		begin := time.Now()
-		p.ends(vmpb.EndTerminated)
+		p.wantEnd(vmpb.EndTerminated)
 		if took := time.Since(begin); took > 30*time.Second {
-			t.Errorf("it took %s to find the controller again", took)
+			t.Errorf("reached the controller after %s", took)
 		}
 	})
 }
@@ -175,9 +175,9 @@ func TestErrorsOfTheStreamStopNothing(t *testing.T) {
 				w.controller.RefuseStreams(status.Error(code, "no"))
 				p := w.start()
 				pass(time.Hour)
-				p.lives()
+				p.wantAlive()
 				if state := w.machine().Status(); state != running {
-					t.Errorf("the machine is %s", state)
+					t.Errorf("state = %s", state)
 				}
 			})
 		})
@@ -191,34 +191,34 @@ func TestExactlyOneStreamIsOpen(t *testing.T) {
 			w.controller.EndStreams()
 			pass(15 * time.Second)
 			if open, most := w.controller.Streams(); open != 1 || most != 1 {
-				t.Fatalf("%d streams are open, at most %d were; want 1", open, most)
+				t.Fatalf("%d streams are open, maximum %d; want 1", open, most)
 			}
 		}
-		p.lives()
+		p.wantAlive()
 		runs := w.controller.Runs()
 		if len(runs) != 51 {
-			t.Errorf("%d streams were opened, want 51", len(runs))
+			t.Errorf("opened %d streams, want 51", len(runs))
 		}
 		for _, run := range runs {
 			if run.GetRunId() != runs[0].GetRunId() || run.GetPodName() != "web-1" ||
 				run.GetVmName() != "web" || run.GetNamespace() != "default" {
-				t.Errorf("a stream of %v, want %v", run, runs[0])
+				t.Errorf("stream of run %v, want %v", run, runs[0])
 			}
 		}
 	})
 }
 
-// A controller that responds and ends each stream immediately does not get too many requests.
+// A controller that responds and closes each stream immediately does not get too many requests.
 func TestStreamsThatEndAtOnceAreSpaced(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.RefuseStreams(status.Error(codes.Unavailable, "starting"))
 		p := w.start()
 		pass(time.Hour)
-		p.lives()
+		p.wantAlive()
 		w.controller.RefuseStreams(nil)
 		pass(15 * time.Second)
 		if open, _ := w.controller.Streams(); open != 1 {
-			t.Errorf("%d streams are open after the controller came back", open)
+			t.Errorf("%d streams are open after the controller is available again", open)
 		}
 	})
 }
@@ -226,12 +226,12 @@ func TestStreamsThatEndAtOnceAreSpaced(t *testing.T) {
 func TestUnknownStatusChangesNothing(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
-		for _, answer := range []*vmpb.RunLeaseUpdate{{}, {Status: 77, Paused: true}} {
-			w.controller.Answer(answer)
+		for _, response := range []*vmpb.RunLeaseUpdate{{}, {Status: 77, Paused: true}} {
+			w.controller.Respond(response)
 			pass(time.Minute)
-			p.lives()
+			p.wantAlive()
 			if state := w.machine().Status(); state != running {
-				t.Errorf("%v: the machine is %s", answer, state)
+				t.Errorf("%v: state = %s", response, state)
 			}
 		}
 	})
@@ -239,27 +239,27 @@ func TestUnknownStatusChangesNothing(t *testing.T) {
 
 func TestPausedHoldsTheGuest(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.controller.Answer(leasePaused())
+		w.controller.Respond(leasePaused())
 		p := w.start()
 		if state := w.machine().Status(); state == running {
-			t.Error("the guest runs, but was to be held from the beginning")
+			t.Error("the guest runs, want it stopped from the beginning")
 		}
 		for range 2 {
-			w.controller.Answer(leaseOK())
+			w.controller.Respond(leaseOK())
 			pass(0)
 			if state := w.machine().Status(); state != running {
-				t.Errorf("let go, the machine is %s", state)
+				t.Errorf("after the pause: state = %s", state)
 			}
-			w.controller.Answer(leasePaused())
+			w.controller.Respond(leasePaused())
 			pass(0)
 			if state := w.machine().Status(); state != paused {
-				t.Errorf("held, the machine is %s", state)
+				t.Errorf("paused: state = %s", state)
 			}
-			// It stays stopped while the controller is unavailable.
+			// The guest stays stopped while the controller is unavailable.
 			w.controller.SetAway(true)
 			pass(time.Hour)
 			if state := w.machine().Status(); state != paused {
-				t.Errorf("held without a controller, the machine is %s", state)
+				t.Errorf("paused without a controller: state = %s", state)
 			}
 			w.controller.SetAway(false)
 			pass(time.Minute)
@@ -269,9 +269,9 @@ func TestPausedHoldsTheGuest(t *testing.T) {
 			t.Errorf("states (-want +got):\n%s", diff)
 		}
 		p.term()
-		p.ends(vmpb.EndStopped)
+		p.wantEnd(vmpb.EndStopped)
 		if buttons := w.machine().Buttons(); buttons != 0 {
-			t.Error("the button of a guest that is held was pressed")
+			t.Error("the power button of a stopped guest was pressed")
 		}
 	})
 }
@@ -280,9 +280,9 @@ func TestGuest_CrashReportsQEMUOutput(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
 		w.machine().Crash("qemu: out of luck")
-		end := p.ends(vmpb.EndQEMUFailed)
+		end := p.wantEnd(vmpb.EndQEMUFailed)
 		if want := "QEMU exited: Crashed (exit code 1): qemu: out of luck"; end.Message != want {
-			t.Errorf("message %q, want %q", end.Message, want)
+			t.Errorf("message = %q, want %q", end.Message, want)
 		}
 	})
 }
@@ -307,40 +307,40 @@ func TestHypervisor_SIGTERMShutsGuestDown(t *testing.T) {
 				w.machine().Boots(test.boots)
 				begin := time.Now()
 				p.term()
-				p.term() // a second request changes nothing
-				p.ends(vmpb.EndStopped)
+				p.term() // a second signal has no effect
+				p.wantEnd(vmpb.EndStopped)
 				took := time.Since(begin)
 				if exit := w.machine().Exit(); exit.Reason != test.want || w.machine().Buttons() != test.buttons {
-					t.Errorf("the machine ended with %s after %d buttons", exit, w.machine().Buttons())
+					t.Errorf("exit = %s after %d presses of the power button", exit, w.machine().Buttons())
 				}
 				if took < test.takes || took > test.takes+2*time.Second {
-					t.Errorf("it took %s, want about %s", took, test.takes)
+					t.Errorf("terminated after %s, want about %s", took, test.takes)
 				}
 				if test.deaf && w.states()[len(w.states())-1] != "STATE_STOPPING" {
-					t.Errorf("states are %v", w.states())
+					t.Errorf("states = %v", w.states())
 				}
 			})
 		})
 	}
 }
 
-// TestHypervisor_SIGTERMDuringBoot: the guest runs, but QEMU's state was not read yet.
+// The guest runs, but QEMU's state was not read yet.
 func TestHypervisor_SIGTERMDuringBoot(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.machines.Continued = func(ctx context.Context) {
 			<-ctx.Done()
-			<-w.machine().Changed() // or the order of the two would be one of chance
+			<-w.machine().Changed() // otherwise the order of the two events would be random
 		}
 		p := w.start()
 		p.term()
-		p.ends(vmpb.EndStopped)
+		p.wantEnd(vmpb.EndStopped)
 		if exit := w.machine().Exit(); exit.Reason != qemu.GuestShutdown || w.machine().Buttons() != 1 {
-			t.Errorf("the machine ended with %s after %d buttons", exit, w.machine().Buttons())
+			t.Errorf("exit = %s after %d presses of the power button", exit, w.machine().Buttons())
 		}
 	})
 }
 
-// TestGuest_SlowQEMUExitIsAwaited: QEMU has closed its connection, but has not freed its memory yet.
+// QEMU has closed its connection, but it has not freed its memory yet.
 func TestGuest_SlowQEMUExitIsAwaited(t *testing.T) {
 	for name, test := range map[string]struct {
 		then  func(*fixture)
@@ -352,7 +352,7 @@ func TestGuest_SlowQEMUExitIsAwaited(t *testing.T) {
 		"never":           {func(*fixture) {}, vmpb.EndQEMUFailed, 32 * time.Second},
 		"terminated": {func(w *fixture) {
 			pass(time.Second)
-			w.controller.Answer(leaseTerminated())
+			w.controller.Respond(leaseTerminated())
 		}, vmpb.EndTerminated, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -361,9 +361,9 @@ func TestGuest_SlowQEMUExitIsAwaited(t *testing.T) {
 				begin := time.Now()
 				w.machine().Disconnect()
 				test.then(w)
-				p.ends(test.want)
+				p.wantEnd(test.want)
 				if took := time.Since(begin); took != test.takes {
-					t.Errorf("it took %s, want %s", took, test.takes)
+					t.Errorf("terminated after %s, want %s", took, test.takes)
 				}
 			})
 		})
@@ -372,7 +372,7 @@ func TestGuest_SlowQEMUExitIsAwaited(t *testing.T) {
 
 func TestAskedToEndBeforeTheGuestRuns(t *testing.T) {
 	for name, given := range map[string]func(*fixture){
-		"waiting for the controller": func(w *fixture) { w.controller.Answer(nil) },
+		"waiting for the controller": func(w *fixture) { w.controller.Respond(nil) },
 		"waiting for the disk": func(w *fixture) {
 			lock, err := disk.Acquire(w.config.Paths.RootDisk)
 			must(w.t, err)
@@ -387,16 +387,16 @@ func TestAskedToEndBeforeTheGuestRuns(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				given(w)
 				p := w.start()
-				p.lives()
+				p.wantAlive()
 				begin := time.Now()
 				p.term()
-				p.ends(vmpb.EndStopped)
+				p.wantEnd(vmpb.EndStopped)
 				if took := time.Since(begin); took > 2*time.Second {
-					t.Errorf("it took %s", took)
+					t.Errorf("terminated after %s", took)
 				}
 				for _, machine := range w.machines.Started() {
 					if machine.Exit().Reason != qemu.HostKilled {
-						t.Errorf("a machine is left: %s", machine.Exit())
+						t.Errorf("a machine is still running: %s", machine.Exit())
 					}
 				}
 			})
@@ -405,20 +405,20 @@ func TestAskedToEndBeforeTheGuestRuns(t *testing.T) {
 }
 
 func TestLockedDisk(t *testing.T) {
-	t.Run("becomes free", func(t *testing.T) {
+	t.Run("is released", func(t *testing.T) {
 		withFixture(t, func(w *fixture) {
 			lock, err := disk.Acquire(w.config.Paths.RootDisk)
 			must(t, err)
 			p := w.start()
 			pass(30 * time.Second)
 			if len(w.controller.Runs()) != 0 || w.disk() != "" {
-				t.Error("the controller was asked, or the disk touched, without the lock")
+				t.Error("the hypervisor asked the controller or changed the disk without the lock")
 			}
 			must(t, lock.Release())
 			pass(2 * time.Second)
-			p.lives()
+			p.wantAlive()
 			if state := w.machine().Status(); state != running {
-				t.Errorf("the machine is %s", state)
+				t.Errorf("state = %s", state)
 			}
 		})
 	})
@@ -428,9 +428,9 @@ func TestLockedDisk(t *testing.T) {
 			must(t, err)
 			defer func() { must(t, lock.Release()) }()
 			begin := time.Now()
-			w.start().ends(vmpb.EndDiskLocked)
+			w.start().wantEnd(vmpb.EndDiskLocked)
 			if took := time.Since(begin); took < time.Minute || took > 65*time.Second {
-				t.Errorf("it took %s, want a minute", took)
+				t.Errorf("terminated after %s, want one minute", took)
 			}
 			if diff := cmp.Diff([]string{"STATE_WAITING"}, w.states()); diff != "" {
 				t.Errorf("states (-want +got):\n%s", diff)
@@ -438,7 +438,7 @@ func TestLockedDisk(t *testing.T) {
 			w.wantLast("STATE_WAITING CAUSE_DISK_LOCKED")
 		})
 	})
-	t.Run("by a machine that dies", func(t *testing.T) {
+	t.Run("by a machine that terminates", func(t *testing.T) {
 		withFixture(t, func(w *fixture) {
 			w.machines.Refuse = func(starts int) error {
 				if starts < 3 {
@@ -448,9 +448,9 @@ func TestLockedDisk(t *testing.T) {
 			}
 			p := w.start()
 			pass(5 * time.Second)
-			p.lives()
+			p.wantAlive()
 			if state := w.machine().Status(); state != running {
-				t.Errorf("the machine is %s", state)
+				t.Errorf("state = %s", state)
 			}
 		})
 	})
@@ -461,9 +461,9 @@ func TestReport_IsRepeatedUntilConfirmed(t *testing.T) {
 		w.controller.RefuseReports(status.Error(codes.FailedPrecondition, "not authoritative"))
 		p := w.start()
 		pass(time.Hour)
-		p.lives()
+		p.wantAlive()
 		if refusals := w.controller.Refusals(); refusals < 100 || refusals > 1000 {
-			t.Errorf("%d reports in an hour", refusals)
+			t.Errorf("got %d reports in an hour", refusals)
 		}
 		w.controller.RefuseReports(nil)
 		pass(12 * time.Second)
@@ -475,16 +475,16 @@ func TestReport_IsRepeatedUntilConfirmed(t *testing.T) {
 
 func TestReport_StopsIfUnimplemented(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		w.preparing() // and the confirmation is not waited for
+		w.preparing() // and the hypervisor does not wait for the confirmation
 		w.controller.RefuseReports(status.Error(codes.Unimplemented, "unknown method"))
 		p := w.start()
 		if state := w.machine().Status(); state != running {
-			t.Errorf("the machine is %s", state)
+			t.Errorf("state = %s", state)
 		}
 		pass(time.Hour)
-		p.lives()
+		p.wantAlive()
 		if refusals := w.controller.Refusals(); refusals != 1 {
-			t.Errorf("%d reports, want 1", refusals)
+			t.Errorf("got %d reports, want 1", refusals)
 		}
 	})
 }
@@ -494,16 +494,16 @@ func TestRunIDsGrow(t *testing.T) {
 		for range 3 {
 			p := w.start()
 			p.term()
-			p.ends(vmpb.EndStopped)
+			p.wantEnd(vmpb.EndStopped)
 		}
 		runs := w.controller.Runs()
 		for i := 1; i < len(runs); i++ {
 			if runs[i].GetRunId() <= runs[i-1].GetRunId() {
-				t.Errorf("run %d after %d", runs[i].GetRunId(), runs[i-1].GetRunId())
+				t.Errorf("run ID %d after %d", runs[i].GetRunId(), runs[i-1].GetRunId())
 			}
 		}
 		if len(runs) != 3 {
-			t.Errorf("%d runs, want 3", len(runs))
+			t.Errorf("got %d runs, want 3", len(runs))
 		}
 	})
 }

@@ -7,10 +7,10 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// A disk that has been complete is never created again, whether the file is missing or empty, or the whole volume is
-// a different one.
+// A disk that has been complete is never created again, whether the file is missing or empty, or the whole volume
+// is a different one.
 func TestVanishedDisk(t *testing.T) {
-	again := func(w *fixture) {} // the Pod's next process, with the same specification
+	again := func(w *fixture) {} // the next process in the Pod, with the same specification
 	later := func(w *fixture) {  // the next Pod
 		w.config.Paths.Run += "-later"
 		w.config.Spec.Mode, w.config.Spec.RootDiskExists = vmpb.VMSpec_SM_RUN, true
@@ -32,19 +32,19 @@ func TestVanishedDisk(t *testing.T) {
 					w.preparing()
 				}
 				first := w.start()
-				first.lives()
+				first.wantAlive()
 				if reports := w.controller.Reports(); !reports[len(reports)-1].GetImagePrepared() {
-					t.Error("the controller does not know that there is a disk")
+					t.Error("the controller did not receive the report of the disk")
 				}
 				first.term()
-				first.ends(vmpb.EndStopped)
+				first.wantEnd(vmpb.EndStopped)
 				must(t, c.vanish(w.config.Paths.RootDisk))
 				c.next(w)
 				second := w.start()
 				if len(w.machines.Started()) != 1 || w.disk() != "" {
-					t.Fatal("the guest was started on another disk")
+					t.Fatal("started the guest on another disk")
 				}
-				second.ends(vmpb.EndDiskLost)
+				second.wantEnd(vmpb.EndDiskLost)
 			})
 		})
 	}

@@ -39,7 +39,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// envMember makes this program a hypervisor process with a memberConfig.
+// envMember makes this program a hypervisor process that is configured by a memberConfig.
 const envMember = "MILLWRIGHT_TEST_MEMBER"
 
 // envWatchdog makes this program the watchdog of a hypervisor.
@@ -59,10 +59,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// atATime sets how many of the parallel tests run at a time, like env.AtATime: most of them wait.
+// atATime sets how many of the parallel tests run at a time, like env.AtATime. Most tests wait for timers.
 func atATime(tests int) {
 	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
-		panic(err) // not a test
+		panic(err) // not in a test
 	}
 }
 
@@ -70,9 +70,9 @@ func atATime(tests int) {
 type memberConfig struct {
 	Spec      json.RawMessage
 	Root      string
-	Disk      string            // another path of the disk than the root's
-	Data      map[string]string // other paths of data disks
-	Program   string            // of QEMU
+	Disk      string            // another path for the root disk
+	Data      map[string]string // other paths for data disks
+	Program   string            // the QEMU program
 	Listen    string
 	Authority []byte
 	Bandwidth uint64
@@ -98,9 +98,9 @@ func runMember(text []byte) int {
 		log.Error("configuration", "error", err)
 		return 2
 	}
-	urged, rest := hypervisor.SecondSIGTERM()
+	secondSignal, rest := hypervisor.SecondSIGTERM()
 	defer rest()
-	config.SecondSIGTERM = urged
+	config.SecondSIGTERM = secondSignal
 	end := hypervisor.Run(ctx, config)
 	log.Info("ended", "reason", end.Reason, "message", end.Message)
 	code, err := hypervisor.WriteTermination(filepath.Join(m.Root, "end"), end)
@@ -156,14 +156,14 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	}, nil
 }
 
-// household is a controller with hypervisor processes of one VM on this machine.
-type household struct {
+// testCluster is a controller with the hypervisor processes of one VM on this host.
+type testCluster struct {
 	t          *testing.T
 	controller *fakeController
 	authority  []byte
 	server     *grpc.Server
 	line       *line
-	// The settings of members that are made later.
+	// The following settings apply to members that are created later.
 	bandwidth uint64
 	slow      bool // see slowly
 	timing    hypervisor.Timing
@@ -172,35 +172,35 @@ type household struct {
 	grace     time.Duration
 	// lease is the duration of leases. If 0, they do not expire.
 	lease time.Duration
-	// cable leads to the host of targets. If nil, all members are on this host.
+	// cable leads to the host of the targets. If nil, all members are on this host.
 	cable *cable
-	// size has the sizes of the disk and the memory, in bytes.
+	// size and memory are the sizes of the disk and the memory, in bytes.
 	size   uint64
 	memory uint64
 	// image is the URL from which the root disk is created. If empty, the disk exists.
 	image string
 	// data are the data disks.
 	data []*vmpb.DataDisk
-	// shared is whether all members use the disks of the first one.
+	// shared reports whether all members use the disks of the first one.
 	shared bool
 	first  *member
-	// fences serves the disks of the first member to all. If nil, the disks are not served.
+	// fences serves the disks of the first member to all members. If nil, the disks are not served.
 	fences *fences
-	// hold is where the members block in a migration.
+	// hold is the point at which the members block in a migration.
 	hold holdPoint
-	// eager is whether the guest counts as fast as possible. Otherwise it sleeps between two numbers, and leaves the
-	// processors to others.
+	// eager reports whether the guest counts as fast as possible. Otherwise it sleeps between two numbers and
+	// leaves the processors to other processes.
 	eager bool
-	// noise is how many bytes of the root disk and the first data disk have data that scribe does not use.
+	// noise is the number of bytes of data on the root disk and the first data disk that scribe does not use.
 	noise uint64
 }
 
-func newHousehold(t *testing.T) *household {
+func newTestCluster(t *testing.T) *testCluster {
 	t.Helper()
 	newReal(t, "scribe") // skips the test
 	authority, err := identity.NewAuthority(time.Now())
 	must(t, err)
-	h := &household{t: t, controller: newFakeController(), line: newCuttableLine(t), grace: time.Minute, size: scribeDisk, memory: 32 << 20}
+	h := &testCluster{t: t, controller: newFakeController(), line: newCuttableLine(t), grace: time.Minute, size: scribeDisk, memory: 32 << 20}
 	h.data = []*vmpb.DataDisk{dataDisk("logs", scribeDisk+1<<20), dataDisk("db", scribeDisk+3<<20)}
 	t.Cleanup(h.controller.Close)
 	h.authority, _ = authority.PEM()
@@ -252,7 +252,7 @@ func (l *line) Accept() (net.Conn, error) {
 	}
 }
 
-// Cut closes all connections and refuses new ones, or stops doing so.
+// Cut closes all connections and refuses new ones. If cut is false, connections are allowed again.
 func (l *line) Cut(cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +263,7 @@ func (l *line) Cut(cut bool) {
 	l.conns = nil
 }
 
-// dataDisk returns a data disk of a size.
+// dataDisk returns a data disk of the given size.
 func dataDisk(name string, bytes uint64) *vmpb.DataDisk {
 	return &vmpb.DataDisk{Name: name, Path: vmpb.DataDiskPath(name), Bytes: bytes}
 }
@@ -273,10 +273,10 @@ type member struct {
 	t    *testing.T
 	pod  string
 	root string
-	// disk is the file of the root disk, and data has the files of the data disks by name.
+	// disk is the file of the root disk. data contains the files of the data disks by name.
 	disk    string
 	data    map[string]string
-	disks   []string // the names of data, in the order of the guest's bus
+	disks   []string // the names of the data disks, in the order of the guest's bus
 	process *child.Process
 }
 
@@ -286,8 +286,8 @@ const scribeDisk = (2048 + 4096) * 512
 // scribesSleep is the byte of scribes that makes it sleep.
 const scribesSleep = 509
 
-// scribes is the guest that writes to all disks.
-func (h *household) scribes() []byte {
+// scribes returns the guest that writes to all disks.
+func (h *testCluster) scribes() []byte {
 	h.t.Helper()
 	guest := bootSector(h.t, "scribes")
 	if !h.eager {
@@ -297,7 +297,7 @@ func (h *household) scribes() []byte {
 }
 
 // source starts the hypervisor web-1, which runs scribes.
-func (h *household) source() *member {
+func (h *testCluster) source() *member {
 	h.t.Helper()
 	return h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
 		writeDisk(h.t, h.scribes(), m.disk, h.size)
@@ -310,13 +310,13 @@ func (h *household) source() *member {
 	})
 }
 
-// bootDisk creates a disk of that size from which a guest boots.
+// bootDisk creates a disk of the given size from which a guest boots.
 func bootDisk(t *testing.T, guest, path string, size uint64) {
 	t.Helper()
 	writeDisk(t, bootSector(t, guest), path, size)
 }
 
-// writeDisk creates a disk of that size which begins with a guest.
+// writeDisk creates a disk of the given size that starts with a guest.
 func writeDisk(t *testing.T, guest []byte, path string, size uint64) {
 	t.Helper()
 	must(t, os.WriteFile(path, guest, 0o600))
@@ -332,12 +332,12 @@ func bootSector(t *testing.T, guest string) []byte {
 }
 
 // target starts a hypervisor that waits for the VM.
-func (h *household) target(pod string) *member {
+func (h *testCluster) target(pod string) *member {
 	h.t.Helper()
 	return h.start(pod, vmpb.VMSpec_SM_INCOMING_MIGRATION, func(*member) {})
 }
 
-func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*member)) *member {
+func (h *testCluster) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*member)) *member {
 	h.t.Helper()
 	m := &member{t: h.t, pod: pod, root: h.t.TempDir()}
 	spec := validSpec()
@@ -362,7 +362,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 		must(h.t, err)
 	}
 	if mode == vmpb.VMSpec_SM_INCOMING_MIGRATION && h.cable != nil {
-		program, listen = h.cable.program(), h.cable.there+":0"
+		program, listen = h.cable.program(), h.cable.remote+":0"
 		spec.ControllerEndpoint = h.cable.controller
 	}
 	text, err := protojson.Marshal(spec)
@@ -392,7 +392,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	log, err := os.Create(filepath.Join(m.root, "log"))
 	must(h.t, err)
 	command.Stderr = log
-	m.process, err = child.Start(command, syscall.SIGKILL) // it ends with the tests, whatever ends them
+	m.process, err = child.Start(command, syscall.SIGKILL) // it terminates with the tests, whatever terminates them
 	must(h.t, errors.Join(err, log.Close()))
 	h.t.Cleanup(func() {
 		m.kill()
@@ -404,7 +404,7 @@ func (h *household) start(pod string, mode vmpb.VMSpec_StartMode, prepare func(*
 	return m
 }
 
-// kill kills the process, as in a failure of the host. The kernel kills QEMU with it.
+// kill kills the process, like a failure of the host. The kernel kills QEMU with it.
 func (m *member) kill() {
 	m.signal(syscall.SIGKILL)
 	<-m.process.Ended()
@@ -415,39 +415,39 @@ func (m *member) term() { m.signal(syscall.SIGTERM) }
 // signal sends a signal. It fails only if the process has terminated.
 func (m *member) signal(signal syscall.Signal) { _ = m.process.Signal(signal) }
 
-// ends waits for the termination, and checks its reason.
-func (m *member) ends(reason string) {
+// wantEnd waits for the termination and checks its reason.
+func (m *member) wantEnd(reason string) {
 	m.t.Helper()
 	select {
 	case <-m.process.Ended():
 	case <-time.After(waitTimeout):
-		m.t.Fatalf("%s does not end", m.pod)
+		m.t.Fatalf("%s did not terminate", m.pod)
 	}
 	if got := readTermination(m.t, filepath.Join(m.root, "end")); got.Reason != reason {
-		m.t.Errorf("%s ended with %+v, want %s", m.pod, got, reason)
+		m.t.Errorf("%s terminated with %+v, want %s", m.pod, got, reason)
 	}
 }
 
-// lives fails the test if the process has terminated.
-func (m *member) lives() {
+// wantAlive fails the test if the process has terminated.
+func (m *member) wantAlive() {
 	m.t.Helper()
 	select {
 	case <-m.process.Ended():
-		m.t.Fatalf("%s has ended", m.pod)
+		m.t.Fatalf("%s has terminated", m.pod)
 	default:
 	}
 }
 
-// names makes the controller name the target, once it reports its address. make is called for each request, with its
-// number.
-func (h *household) names(make func(question int) *member) {
+// names makes the controller name the target once the target has reported its address. make is called for each
+// request, with its number.
+func (h *testCluster) names(make func(question int) *member) {
 	question := 0
 	h.controller.Change(func(a *authority) {
 		a.ensure = func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
 			target := make(question)
 			question++
 			if target == nil {
-				return nil, status.Error(codes.Unavailable, "there is no target")
+				return nil, status.Error(codes.Unavailable, "no target")
 			}
 			report, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
 				return report.GetUs().GetPodName() == target.pod && report.GetState() == vmpb.ReportStateRequest_STATE_INCOMING

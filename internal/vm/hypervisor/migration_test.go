@@ -26,12 +26,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// counting is what a client of a member's console sees of scribe.
+// counting is what a client of a member's console receives from scribe.
 type counting struct {
 	t      *testing.T
 	output <-chan output
 	rest   string
-	// last is the last number that was read, at is when, and read is how many were read.
+	// last is the last number that was read, at is the time when it was read, and read is the count of numbers.
 	last uint64
 	read int
 	at   time.Time
@@ -43,8 +43,8 @@ type output struct {
 	at   time.Time
 }
 
-// receive receives from a console as fast as it sends, since it disconnects slow readers. It has space for the output
-// of a minute.
+// receive receives from a console as fast as it sends, because slow readers are disconnected. It has enough space
+// for the output of one minute.
 func receive(stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]) <-chan output {
 	received := make(chan output, 1<<17)
 	go func() {
@@ -80,16 +80,16 @@ func (m *member) counts() *counting {
 				return &counting{t: m.t, output: receive(stream), rest: string(message.GetData()), at: time.Now()}
 			}
 		}
-		m.lives()
+		m.wantAlive()
 		select {
-		case <-time.After(10 * time.Millisecond): // the process makes its socket, or gets its guest
+		case <-time.After(10 * time.Millisecond): // the process creates its socket, or gets its guest
 		case <-ctx.Done():
-			m.t.Fatalf("%s has no guest", m.pod)
+			m.t.Fatalf("%s does not have a guest", m.pod)
 		}
 	}
 }
 
-// line reads a line; false means the end.
+// line reads a line. It returns false at the end of the output.
 func (c *counting) line() (string, bool) {
 	for {
 		if line, rest, found := strings.Cut(c.rest, "\n"); found {
@@ -122,7 +122,7 @@ func (c *counting) next() bool {
 		c.t.Fatalf("%q is not a number: a write failed", line)
 	}
 	if c.read > 0 && number != c.last+1 {
-		c.t.Fatalf("the guest says %d after %d", number, c.last)
+		c.t.Fatalf("the guest printed %d after %d", number, c.last)
 	}
 	c.last = number
 	c.read++
@@ -133,7 +133,7 @@ func (c *counting) numbers(count int) {
 	c.t.Helper()
 	for range count {
 		if !c.next() {
-			c.t.Fatalf("the console has ended after %d", c.last)
+			c.t.Fatalf("the console was closed after %d", c.last)
 		}
 	}
 }
@@ -147,24 +147,24 @@ func (c *counting) runsOn() {
 	c.numbers(10)
 }
 
-// toTheEnd reads the rest of the output of a guest that ends here.
+// toTheEnd reads the remaining output of a guest that terminates or leaves.
 func (c *counting) toTheEnd() {
 	c.t.Helper()
 	for c.next() {
 	}
 }
 
-// goesOnIn connects to the console of the member in which the guest continues after the last line here, which may be
-// incomplete.
+// goesOnIn connects to the console of the member on which the guest continues after the last line here, which may
+// be incomplete.
 func (c *counting) goesOnIn(arrived *member) *counting {
 	c.t.Helper()
-	there := arrived.counts()
-	there.rest = c.rest + there.rest
-	there.last, there.read = c.last, c.read
-	return there
+	continued := arrived.counts()
+	continued.rest = c.rest + continued.rest
+	continued.last, continued.read = c.last, c.read
+	return continued
 }
 
-// written returns the numbers that scribe wrote to a disk, by their position.
+// written returns the numbers that scribe has written to a disk, by their position.
 func written(t *testing.T, disk string) []uint64 {
 	t.Helper()
 	content, err := os.ReadFile(disk)
@@ -176,9 +176,9 @@ func written(t *testing.T, disk string) []uint64 {
 	return numbers
 }
 
-// wantAll checks the disks of a guest of which last is the last number that was read. It may have written more since.
-// It writes each number to one disk after another, so no disk is ahead of the previous one, or more than one number
-// behind.
+// wantAll checks the disks of a guest after last was read. The guest may have written more numbers since. It
+// writes each number to one disk after another, so no disk is ahead of the previous one, or more than one number
+// behind it.
 func (m *member) wantAll(last uint64) {
 	m.t.Helper()
 	before := uint64(0)
@@ -191,12 +191,12 @@ func (m *member) wantAll(last uint64) {
 		for back := range min(last+1, 4095) {
 			number := last - back
 			if got := numbers[number%4096]; got < number || (got-number)%4096 != 0 {
-				m.t.Fatalf("disk %q: place %d has %d, want %d: a write is lost", name, number%4096, got, number)
+				m.t.Fatalf("disk %q: position %d contains %d, want %d: a write was lost", name, number%4096, got, number)
 			}
 		}
 		newest := slices.Max(numbers)
 		if i > 0 && (newest > before || newest+1 < before) {
-			m.t.Fatalf("disk %q has %d, and the one before %d: they are not of one moment", name, newest, before)
+			m.t.Fatalf("disk %q contains %d, and the previous one %d: they are not from the same moment", name, newest, before)
 		}
 		before = newest
 	}
@@ -205,7 +205,7 @@ func (m *member) wantAll(last uint64) {
 // TestRealMigration moves a guest by a signal, and back by a request.
 func TestRealMigration(t *testing.T) {
 	t.Parallel()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	source := h.source()
 	here := source.counts()
 	here.runsOn()
@@ -214,23 +214,23 @@ func TestRealMigration(t *testing.T) {
 
 	begun := time.Now()
 	source.term()
-	source.term() // changes nothing
+	source.term() // has no effect
 	here.toTheEnd()
-	source.ends(vmpb.EndTerminated)
-	there := here.goesOnIn(target)
-	there.numbers(1)
-	t.Logf("moved in %v; the guest stood still for %v", there.at.Sub(begun), there.at.Sub(here.at))
-	there.runsOn()
-	target.lives()
+	source.wantEnd(vmpb.EndTerminated)
+	onTarget := here.goesOnIn(target)
+	onTarget.numbers(1)
+	t.Logf("moved in %v; the guest was stopped for %v", onTarget.at.Sub(begun), onTarget.at.Sub(here.at))
+	onTarget.runsOn()
+	target.wantAlive()
 	if holder := h.controller.Holder(); holder.GetPodName() != "web-2" {
-		t.Errorf("%v is authoritative", holder)
+		t.Errorf("authoritative: %v", holder)
 	}
 	target.kill()
-	target.wantAll(there.last)
+	target.wantAll(onTarget.last)
 }
 
-// moves requests a migration to a target in that Pod, and returns the target.
-func (h *household) moves(pod string) *member {
+// moves requests a migration to a target in the given Pod, and returns the target.
+func (h *testCluster) moves(pod string) *member {
 	h.t.Helper()
 	target := h.target(pod)
 	h.names(func(int) *member { return target })
@@ -238,35 +238,35 @@ func (h *household) moves(pod string) *member {
 	return target
 }
 
-// follows moves a guest to that Pod, and reads its output there. It logs how long the guest was stopped.
-func (h *household) follows(here *member, console *counting, pod string) (*member, *counting) {
+// follows moves a guest to the given Pod and reads its output there. It logs how long the guest was stopped.
+func (h *testCluster) follows(here *member, console *counting, pod string) (*member, *counting) {
 	h.t.Helper()
-	there := h.moves(pod)
+	target := h.moves(pod)
 	console.toTheEnd()
 	stopped := console.at
-	here.ends(vmpb.EndTerminated)
-	console = console.goesOnIn(there)
+	here.wantEnd(vmpb.EndTerminated)
+	console = console.goesOnIn(target)
 	console.numbers(1)
-	h.t.Logf("the guest stood still for %v", console.at.Sub(stopped))
-	return there, console
+	h.t.Logf("the guest was stopped for %v", console.at.Sub(stopped))
+	return target, console
 }
 
-// grow enlarges disks while the guest runs, and waits for that.
-func (h *household) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
+// grow enlarges disks while the guest runs, and waits until they are enlarged.
+func (h *testCluster) grow(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
 	h.t.Helper()
 	return h.growBy(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Grow: sizes})
 }
 
-// growHeld is grow while the guest is stopped.
-func (h *household) growHeld(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
+// growHeld is like grow, while the guest is stopped.
+func (h *testCluster) growHeld(sizes ...*vmpb.DiskSize) []*vmpb.DiskSize {
 	h.t.Helper()
 	return h.growBy(&vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, Paused: true, Grow: sizes})
 }
 
-func (h *household) growBy(answer *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
+func (h *testCluster) growBy(response *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
 	h.t.Helper()
-	sizes := answer.GetGrow()
-	h.controller.Answer(answer)
+	sizes := response.GetGrow()
+	h.controller.Respond(response)
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
 	_, err := h.controller.AwaitReport(ctx, func(report *vmpb.ReportStateRequest) bool {
@@ -282,11 +282,11 @@ func (h *household) growBy(answer *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
 }
 
 // TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and moves it again by the next
-// request; twenty times in an exhaustive run.
+// request. In an exhaustive run, it moves the guest twenty times.
 func TestRealMigrationByOrder(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	h.eager = true
 	here := h.source()
 	console := here.counts()
@@ -299,10 +299,10 @@ func TestRealMigrationByOrder(t *testing.T) {
 		}
 	}
 	for _, pod := range pods {
-		there := h.moves(pod)
+		target := h.moves(pod)
 		console.toTheEnd()
-		here.ends(vmpb.EndTerminated)
-		here, console = there, console.goesOnIn(there)
+		here.wantEnd(vmpb.EndTerminated)
+		here, console = target, console.goesOnIn(target)
 		console.runsOn()
 	}
 	here.kill()
@@ -327,34 +327,34 @@ const (
 	failed  = vmpb.ReportStateRequest_Migration_PHASE_FAILED
 )
 
-// wantPhases checks the phases that a Pod reported. A fast migration skips the first ones.
-func (h *household) wantPhases(pod string, want ...vmpb.ReportStateRequest_Migration_Phase) {
+// wantPhases checks the phases that a Pod has reported. A fast migration skips the first ones.
+func (h *testCluster) wantPhases(pod string, want ...vmpb.ReportStateRequest_Migration_Phase) {
 	h.t.Helper()
 	got := h.controller.Phases(pod)
 	for _, phase := range got {
 		at := slices.Index(want, phase)
 		if at < 0 {
-			h.t.Errorf("%s reported the phases %v, want of %v", pod, got, want)
+			h.t.Errorf("%s reported the phases %v, want a subset of %v", pod, got, want)
 			return
 		}
 		want = want[at+1:]
 	}
 }
 
-// TestRealShutdownInstead shuts the guest down where it cannot migrate.
+// TestRealShutdownInstead shuts the guest down if it cannot migrate.
 func TestRealShutdownInstead(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, spoil := range map[string]func(*household){
-		"the controller says so":          func(*household) {},
-		"the controller does not answer":  func(h *household) { h.line.Cut(true) },
-		"there is no time":                func(h *household) { h.grace = time.Second },
-		"there is no target in that time": func(h *household) { h.grace = 4 * time.Second; h.names(func(int) *member { return nil }) },
+	for name, spoil := range map[string]func(*testCluster){
+		"the controller requests it":      func(*testCluster) {},
+		"the controller does not respond": func(h *testCluster) { h.line.Cut(true) },
+		"there is not enough time":        func(h *testCluster) { h.grace = time.Second },
+		"there is no target in time":      func(h *testCluster) { h.grace = 4 * time.Second; h.names(func(int) *member { return nil }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
-			h.timing.Grace = time.Second // scribe does not notice the button
+			h := newTestCluster(t)
+			h.timing.Grace = time.Second // scribe ignores the power button
 			if strings.HasPrefix(name, "there") {
 				h.timing.Margin = 10 * time.Millisecond
 				spoil(h)
@@ -365,22 +365,22 @@ func TestRealShutdownInstead(t *testing.T) {
 			spoil(h)
 			begun := time.Now()
 			source.term()
-			source.ends(vmpb.EndStopped)
-			t.Logf("ended after %v", time.Since(begun))
+			source.wantEnd(vmpb.EndStopped)
+			t.Logf("terminated after %v", time.Since(begun))
 			console.toTheEnd()
 		})
 	}
 }
 
-// TestRealControllerIsAway: while a guest waits for a target, its controller is unavailable for a long time. The
-// guest keeps running, or is shut down when the process gets a second SIGTERM.
+// While a guest waits for a target, its controller is unavailable for a long time. The guest keeps running, or is
+// shut down when the process gets a second SIGTERM.
 func TestRealControllerIsAway(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, urged := range map[string]bool{"for a while": false, "at the end of all": true} {
+	for name, secondSignal := range map[string]bool{"temporarily": false, "during a shutdown of the installation": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.grace, h.timing.Grace = 10*time.Minute, time.Second
 			source := h.source()
 			here := source.counts()
@@ -389,8 +389,8 @@ func TestRealControllerIsAway(t *testing.T) {
 			h.names(func(int) *member {
 				asked <- struct{}{}
 				select {
-				case there := <-target:
-					return there
+				case member := <-target:
+					return member
 				default:
 					return nil
 				}
@@ -398,9 +398,9 @@ func TestRealControllerIsAway(t *testing.T) {
 			source.term()
 			<-asked
 			h.line.Cut(true)
-			if urged {
+			if secondSignal {
 				source.term()
-				source.ends(vmpb.EndStopped)
+				source.wantEnd(vmpb.EndStopped)
 				return
 			}
 			for cut := time.Now(); time.Since(cut) < 4*time.Second; {
@@ -409,13 +409,13 @@ func TestRealControllerIsAway(t *testing.T) {
 			target <- h.target("web-2")
 			h.line.Cut(false)
 			here.toTheEnd()
-			source.ends(vmpb.EndTerminated)
+			source.wantEnd(vmpb.EndTerminated)
 		})
 	}
 }
 
-// awaitPhase waits for a report.
-func (h *household) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vmpb.ReportStateRequest {
+// awaitPhase waits for a report of a phase.
+func (h *testCluster) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vmpb.ReportStateRequest {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
@@ -426,12 +426,12 @@ func (h *household) awaitPhase(want vmpb.ReportStateRequest_Migration_Phase) *vm
 	return report
 }
 
-// awaitCopy waits until a part is copied.
-func (h *household) awaitCopy() { h.t.Helper(); h.awaitCopied(0) }
+// awaitCopy waits until a part was copied.
+func (h *testCluster) awaitCopy() { h.t.Helper(); h.awaitCopied(0) }
 
-// awaitCopied waits until more than that many bytes are copied. The total is that of all disks, and later of the
-// memory.
-func (h *household) awaitCopied(bytes uint64) *vmpb.ReportStateRequest_Migration {
+// awaitCopied waits until more than the given number of bytes was copied. The total is first that of all disks,
+// and later that of the memory.
+func (h *testCluster) awaitCopied(bytes uint64) *vmpb.ReportStateRequest_Migration {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
@@ -444,42 +444,42 @@ func (h *household) awaitCopied(bytes uint64) *vmpb.ReportStateRequest_Migration
 		all += data.GetBytes()
 	}
 	if total := report.GetMigration().GetTotalBytes(); total < all || total > all+h.memory+1<<20 {
-		h.t.Errorf("%d bytes are to be copied, and the disks have %d", total, all)
+		h.t.Errorf("total = %d bytes, but the disks have %d bytes", total, all)
 	}
 	return report.GetMigration()
 }
 
-// amid waits until a part of the first or the second disk is copied. Copying them takes a while.
-func (h *household) amid(second bool) {
+// amid waits until a part of the first or the second disk was copied. Copying them takes a while.
+func (h *testCluster) amid(second bool) {
 	h.t.Helper()
 	from, to := uint64(0), h.size
 	if second {
 		from, to = h.size, h.size+h.data[0].GetBytes()
 	}
 	if done := h.awaitCopied(from).GetDoneBytes(); done >= to {
-		h.t.Errorf("%d bytes are copied, want less than %d", done, to)
+		h.t.Errorf("copied %d bytes, want less than %d", done, to)
 	}
 }
 
-// full makes the copies of the first two disks take ten seconds each: QEMU copies the first 10 MiB of a disk
-// immediately, whatever the limit.
-func (h *household) full() {
+// full makes the copies of the first two disks take ten seconds each. QEMU copies the first 10 MiB of a disk
+// immediately, regardless of the limit.
+func (h *testCluster) full() {
 	h.bandwidth = 2 << 20
 	h.fill(32 << 20)
 }
 
-// fill adds that many bytes of data to the first two disks.
-func (h *household) fill(noise uint64) {
+// fill adds the given number of bytes of data to the first two disks.
+func (h *testCluster) fill(noise uint64) {
 	h.noise = noise
 	h.size += noise + 1<<20
 	h.data[0].Bytes += noise
 }
 
-// whichDisk returns whether the second disk is being copied.
-var whichDisk = map[string]bool{"amid the first disk": false, "amid the second": true}
+// whichDisk maps test names to whether the second disk is being copied.
+var whichDisk = map[string]bool{"during the first disk": false, "during the second disk": true}
 
-// slowly starts machines whose first copy is slower than their guests write, so that it hardly ever completes. Later
-// copies are fast.
+// slowly starts machines whose first copy is slower than the writes of their guests, so that it hardly ever
+// completes. Later copies are fast.
 type slowly struct{ hypervisor.Starter }
 
 // Start implements hypervisor.Starter.
@@ -502,25 +502,25 @@ func (s *slow) Send(ctx context.Context, to qemu.Destination, progress func(qemu
 	return s.Machine.Send(ctx, to, progress)
 }
 
-// The target, or the connection to it, fails while the guest runs: the guest keeps running, and moves to the next
+// The target, or the connection to it, fails while the guest runs. The guest keeps running and moves to the next
 // target.
 func TestRealTargetFails(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, fail := range map[string]func(h *household, target *member){
-		"it is killed": func(h *household, target *member) {
+	for name, fail := range map[string]func(h *testCluster, target *member){
+		"the target is killed": func(h *testCluster, target *member) {
 			h.awaitPhase(copying)
 			target.kill()
 		},
-		"it is terminated": func(h *household, target *member) {
+		"the target is terminated": func(h *testCluster, target *member) {
 			h.awaitPhase(copying)
 			h.controller.Change(func(a *authority) { a.target = "" })
-			target.ends(vmpb.EndTerminated)
+			target.wantEnd(vmpb.EndTerminated)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.slow = true
 			source := h.source()
 			here := source.counts()
@@ -531,21 +531,21 @@ func TestRealTargetFails(t *testing.T) {
 				if question == 0 {
 					return first
 				}
-				there := h.target("web-3")
-				second <- there
-				return there
+				next := h.target("web-3")
+				second <- next
+				return next
 			})
 			h.controller.Change(func(a *authority) { a.migrate = true })
 			fail(h, first)
 			h.awaitPhase(failed)
 			h.awaitPhase(done)
 			here.toTheEnd()
-			source.ends(vmpb.EndTerminated)
+			source.wantEnd(vmpb.EndTerminated)
 			arrived := <-second
-			there := here.goesOnIn(arrived)
-			there.runsOn()
+			onTarget := here.goesOnIn(arrived)
+			onTarget.runsOn()
 			arrived.kill()
-			arrived.wantAll(there.last)
+			arrived.wantAll(onTarget.last)
 		})
 	}
 }
@@ -560,12 +560,12 @@ func TestRealTargetIsFull(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.fill(1 << 20)
 			source := h.source()
 			here := source.counts()
 			here.runsOn()
-			small := smallfs.NewSize(t, 64<<10) // the disks have more
+			small := smallfs.NewSize(t, 64<<10) // the disks contain more data
 			target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { put(m, small.Path("disk.img")) })
 			h.names(func(question int) *member {
 				if question > 0 {
@@ -576,8 +576,8 @@ func TestRealTargetIsFull(t *testing.T) {
 			h.controller.Change(func(a *authority) { a.migrate = true })
 			report := h.awaitPhase(failed)
 			h.controller.Change(func(a *authority) { a.migrate = false })
-			t.Logf("it failed for: %s", report.GetMigration().GetMessage())
-			target.ends(vmpb.EndNotArrived)
+			t.Logf("failed with: %s", report.GetMigration().GetMessage())
+			target.wantEnd(vmpb.EndNotArrived)
 			here.runsOn()
 			source.kill()
 			here.toTheEnd()
@@ -586,12 +586,12 @@ func TestRealTargetIsFull(t *testing.T) {
 	}
 }
 
-// Another process holds one of the target's disks: the migration does not start, and the guest moves to the next
+// Another process holds one of the target's disks. The migration does not start, and the guest moves to the next
 // target.
 func TestRealTargetIsLocked(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	h.timing.LockRetry, h.timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
 	source := h.source()
 	here := source.counts()
@@ -601,7 +601,7 @@ func TestRealTargetIsLocked(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { _ = lock.Release() })
 	})
-	first.ends(vmpb.EndDiskLocked)
+	first.wantEnd(vmpb.EndDiskLocked)
 	h.goesOn(source, here)
 }
 
@@ -612,18 +612,18 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.full()
 			source := h.source()
 			here := source.counts()
 			target := h.moves("web-2")
 			h.amid(second)
 			h.controller.Change(func(a *authority) { a.migrate = false })
-			target.ends(vmpb.EndNotArrived)
+			target.wantEnd(vmpb.EndNotArrived)
 			here.runsOn()
-			source.lives()
+			source.wantAlive()
 			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-				t.Errorf("%v is authoritative", holder)
+				t.Errorf("authoritative: %v", holder)
 			}
 			source.kill()
 			here.toTheEnd()
@@ -632,15 +632,15 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 	}
 }
 
-// The source is killed while the guest runs: the target has never run it, and the source has everything that the
-// guest wrote.
+// The source is killed while the guest runs. The target has never run the guest, and the source has everything
+// that the guest wrote.
 func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, second := range whichDisk {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.full()
 			source := h.source()
 			here := source.counts()
@@ -648,9 +648,9 @@ func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
 			target := h.moves("web-2")
 			h.amid(second)
 			source.kill()
-			target.ends(vmpb.EndNotArrived)
+			target.wantEnd(vmpb.EndNotArrived)
 			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-				t.Errorf("%v is authoritative", holder)
+				t.Errorf("authoritative: %v", holder)
 			}
 			here.toTheEnd()
 			source.wantAll(here.last)
@@ -659,19 +659,19 @@ func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
 }
 
 // holdSwitchovers makes switchovers fail until the returned function is called. The channel receives the callers.
-func (h *household) holdSwitchovers() (asked <-chan *vmpb.HypervisorID, release func()) {
+func (h *testCluster) holdSwitchovers() (asked <-chan *vmpb.HypervisorID, release func()) {
 	who := make(chan *vmpb.HypervisorID, 1000)
 	h.controller.Change(func(a *authority) {
 		a.before = func(us *vmpb.HypervisorID) error {
 			who <- us
-			return status.Error(codes.Unavailable, "the controller starts")
+			return status.Error(codes.Unavailable, "the controller is starting")
 		}
 	})
 	return who, func() { h.controller.Change(func(a *authority) { a.before = nil }) }
 }
 
 // letsGo prevents a source from reclaiming its VM before a target has it, even if the target is slow.
-func (h *household) letsGo(source *member) {
+func (h *testCluster) letsGo(source *member) {
 	h.controller.Change(func(a *authority) {
 		a.before = func(us *vmpb.HypervisorID) error {
 			if us.GetPodName() == source.pod && h.controller.Holder().GetPodName() == source.pod {
@@ -682,22 +682,22 @@ func (h *household) letsGo(source *member) {
 	})
 }
 
-// After the commit the guest runs where the controller decides, whichever process is killed.
+// After the commit, the guest runs where the controller decides, no matter which process is killed.
 func TestRealDeathAfterTheCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
-		dies string
-		want string
+		killed string
+		want   string
 	}{
 		"source": {"web-1", "web-2"},
 		"target": {"web-2", "web-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.departure.Switchover = waitTimeout
-			if test.dies == "web-2" {
+			if test.killed == "web-2" {
 				h.departure.Switchover = 2 * time.Second
 			}
 			asked, release := h.holdSwitchovers()
@@ -708,37 +708,38 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 			h.names(func(int) *member { return members["web-2"] })
 			h.controller.Change(func(a *authority) { a.migrate = true })
 			for us := <-asked; us.GetPodName() != "web-2"; us = <-asked {
-				if test.dies != "web-2" { // else the source asks soon, and before a slow target
-					t.Fatalf("%v asks for the authority", us)
+				if test.killed != "web-2" { // otherwise the source asks soon, and before a slow target
+					t.Fatalf("unexpected request for the authority by %v", us)
 				}
 			}
-			members[test.dies].kill()
+			members[test.killed].kill()
 			release()
 			if test.want == "web-1" {
-				// It continues here, and nothing is lost. The first lines may be from before it was stopped.
+				// The guest continues here, and nothing is lost. The first lines may be from before it was
+				// stopped.
 				h.awaitReturn(members["web-1"])
 				here.runsOn()
 				holder := h.controller.Holder()
 				if first := h.controller.Runs()[0]; holder.GetPodName() != "web-1" || holder.GetRunId() <= first.GetRunId() {
-					t.Errorf("%v is authoritative, after %v", holder, first)
+					t.Errorf("authoritative: %v, after %v", holder, first)
 				}
 				h.goesOn(members["web-1"], here)
 				return
 			}
 			here.toTheEnd()
-			there := here.goesOnIn(members["web-2"])
-			there.runsOn()
+			onTarget := here.goesOnIn(members["web-2"])
+			onTarget.runsOn()
 			members["web-2"].kill()
-			members["web-2"].wantAll(there.last)
+			members["web-2"].wantAll(onTarget.last)
 		})
 	}
 }
 
-// The switchover was done, but its response is lost: the target asks again.
+// The switchover was performed, but its response is lost. The target asks again.
 func TestRealAnswerIsLost(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	source := h.source()
 	here := source.counts()
 	here.numbers(10)
@@ -750,32 +751,32 @@ func TestRealAnswerIsLost(t *testing.T) {
 		a.after = func(*vmpb.HypervisorID) error {
 			select {
 			case lost <- struct{}{}:
-				return status.Error(codes.Unavailable, "the answer is lost")
+				return status.Error(codes.Unavailable, "the response is lost")
 			default:
 				return nil
 			}
 		}
 	})
 	here.toTheEnd()
-	source.ends(vmpb.EndTerminated)
-	there := here.goesOnIn(target)
-	there.runsOn()
+	source.wantEnd(vmpb.EndTerminated)
+	onTarget := here.goesOnIn(target)
+	onTarget.runsOn()
 	if len(lost) != 1 {
-		t.Errorf("%d answers were lost, want 1", len(lost))
+		t.Errorf("lost %d responses, want 1", len(lost))
 	}
 	target.kill()
-	target.wantAll(there.last)
+	target.wantAll(onTarget.last)
 }
 
 // goesOn checks whether a guest that was taken back can migrate again.
-func (h *household) goesOn(source *member, here *counting) {
+func (h *testCluster) goesOn(source *member, here *counting) {
 	h.t.Helper()
 	h.letsGo(source)
 	target := h.moves("web-3")
 	here.toTheEnd()
-	source.ends(vmpb.EndTerminated)
-	there := here.goesOnIn(target)
-	there.runsOn()
+	source.wantEnd(vmpb.EndTerminated)
+	onTarget := here.goesOnIn(target)
+	onTarget.runsOn()
 	target.kill()
-	target.wantAll(there.last)
+	target.wantAll(onTarget.last)
 }

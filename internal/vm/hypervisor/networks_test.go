@@ -16,32 +16,32 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// cable leads to another network, which contains only its end. When it is cut, no one is notified.
+// cable leads to another network, which contains only its other end. When it is cut, neither side is notified.
 type cable struct {
 	t *testing.T
-	// name is the name of the network, and of this end.
+	// name is the name of the network, and end is the name of this end.
 	name, end string
-	// there is the address of the other end, and controller the address of the controller from there.
-	there, controller string
+	// remote is the address of the other end. controller is the address of the controller as seen from there.
+	remote, controller string
 }
 
-// lay connects the household to the host of its targets.
-func (h *household) lay() *cable {
+// lay connects the testCluster to the host of its targets.
+func (h *testCluster) lay() *cable {
 	h.t.Helper()
 	if os.Geteuid() != 0 {
-		h.t.Skip("makes network namespaces, which needs root")
+		h.t.Skip("creating network namespaces requires root")
 	}
 	number := rand.N(1 << 13)
 	subnet := fmt.Sprintf("198.18.%d.%%d", number>>6)
 	first := number & 63 << 2
 	here := fmt.Sprintf(subnet, first+1)
-	c := &cable{t: h.t, name: fmt.Sprintf("mwtest%d", number), end: fmt.Sprintf("mwt%d", number), there: fmt.Sprintf(subnet, first+2)}
+	c := &cable{t: h.t, name: fmt.Sprintf("mwtest%d", number), end: fmt.Sprintf("mwt%d", number), remote: fmt.Sprintf(subnet, first+2)}
 	c.ip("netns add " + c.name)
 	h.t.Cleanup(func() { c.ip("netns del " + c.name) })
 	c.ip("link add " + c.end + " type veth peer name eth0 netns " + c.name)
 	c.ip("addr add " + here + "/30 dev " + c.end)
 	c.ip("link set " + c.end + " up")
-	c.ip("-n " + c.name + " addr add " + c.there + "/30 dev eth0")
+	c.ip("-n " + c.name + " addr add " + c.remote + "/30 dev eth0")
 	c.ip("-n " + c.name + " link set eth0 up")
 	c.ip("-n " + c.name + " link set lo up")
 	listener, err := net.Listen("tcp", here+":0")
@@ -56,26 +56,26 @@ func (c *cable) ip(command string) { c.t.Helper(); c.run("ip " + command) }
 
 func (c *cable) run(command string) {
 	c.t.Helper()
-	words := strings.Fields(command)
-	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+	fields := strings.Fields(command)
+	if out, err := exec.Command(fields[0], fields[1:]...).CombinedOutput(); err != nil {
 		c.t.Fatalf("%s: %v: %s", command, err, out)
 	}
 }
 
-// program is the command of a member that is there.
+// program returns the command that runs a member at the other end.
 func (c *cable) program() []string {
 	return []string{"nsenter", "--net=/run/netns/" + c.name, os.Args[0]}
 }
 
-// cut cuts the cable, or repairs it.
+// cut cuts or repairs the cable.
 func (c *cable) cut(is bool) {
 	c.t.Helper()
 	state := map[bool]string{true: "down", false: "up"}[is]
 	c.ip("link set " + c.end + " " + state)
 }
 
-// narrow limits the bandwidth to the target to 1 MiB per second, so that a copy is still in progress when the cable
-// is cut. QEMU counts 1 MiB of a disk at a time, so that it makes progress every second.
+// narrow limits the bandwidth to the target to 1 MiB per second, so that a copy is still in progress when the
+// cable is cut. QEMU reports 1 MiB of a disk at a time, so it makes progress every second.
 func (c *cable) narrow(is bool) {
 	c.t.Helper()
 	if is {
@@ -85,15 +85,15 @@ func (c *cable) narrow(is bool) {
 	c.run("tc qdisc del dev " + c.end + " root")
 }
 
-// TestRealCutsBeforeTheCommit: the network to the target is cut during the negotiation, or during the copy. The guest
-// keeps running, and moves when the network works again.
+// The network to the target is cut during the negotiation or during the copy. The guest keeps running, and moves
+// when the network works again.
 func TestRealCutsBeforeTheCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, copies := range map[string]bool{"while they agree": false, "while they copy": true} {
+	for name, copies := range map[string]bool{"during the negotiation": false, "during the copy": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.departure.Negotiate, h.departure.Stall = 5*time.Second, 5*time.Second
 			h.fill(16 << 20)
 			cable := h.lay()
@@ -116,7 +116,7 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 					return targets[0]
 				}
 				<-cut
-				<-ranOn.Done() // the guest does not move before it was seen to run on
+				<-ranOn.Done() // the guest does not move before the test has seen that it keeps running
 				targets[question-1].kill()
 				if question == 1 && copies {
 					cable.narrow(false)
@@ -132,32 +132,31 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 				close(cut)
 			}
 			h.awaitPhase(failed)
-			here.runsOn() // it runs on
+			here.runsOn() // it keeps running
 			stays()
 			here.toTheEnd()
-			source.ends(vmpb.EndTerminated) // nobody asks for targets any more
+			source.wantEnd(vmpb.EndTerminated) // no one asks for targets any more
 			arrived := targets[len(targets)-1]
-			there := here.goesOnIn(arrived)
-			there.runsOn()
+			onTarget := here.goesOnIn(arrived)
+			onTarget.runsOn()
 			arrived.kill()
-			arrived.wantAll(there.last)
+			arrived.wantAll(onTarget.last)
 		})
 	}
 }
 
-// TestRealCutsAfterTheCommit: the network to the target is cut before the target can ask for the VM, or before it
-// learns that it has it. The guest continues where it was, or nowhere, and everything that it wrote is where the VM
-// is.
+// The network to the target is cut before the target can ask for the VM, or before it learns that it has it. The
+// guest continues where it was, or not at all, and everything that it wrote is where the VM is.
 func TestRealCutsAfterTheCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct{ done, shared bool }{
-		"before the switchover": {}, "before its answer": {done: true},
-		"before the switchover, shared disks": {shared: true}, "before its answer, shared disks": {done: true, shared: true},
+		"before the switchover": {}, "before its response": {done: true},
+		"before the switchover, shared disks": {shared: true}, "before its response, shared disks": {done: true, shared: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.shared = test.shared
 			h.arrival.Switchover, h.arrival.Ask, h.departure.Switchover = 4*time.Second, time.Second, 8*time.Second
 			if test.done {
@@ -169,7 +168,7 @@ func TestRealCutsAfterTheCommit(t *testing.T) {
 			here.numbers(10)
 			target := h.target("web-2")
 			h.names(func(int) *member { return target })
-			var once sync.Once // a request that was under way arrives when the cable is repaired
+			var once sync.Once // a pending request arrives when the cable is repaired
 			cutting := func(us *vmpb.HypervisorID) error {
 				if us.GetPodName() != "web-2" {
 					return nil
@@ -186,16 +185,16 @@ func TestRealCutsAfterTheCommit(t *testing.T) {
 				}
 			})
 			if test.done {
-				source.ends(vmpb.EndTerminated)
+				source.wantEnd(vmpb.EndTerminated)
 				here.toTheEnd()
-				target.ends(vmpb.EndNotArrived)
+				target.wantEnd(vmpb.EndNotArrived)
 				if holder := h.controller.Holder(); holder.GetPodName() != "web-2" {
-					t.Errorf("%v is authoritative", holder)
+					t.Errorf("authoritative: %v", holder)
 				}
 				target.wantAll(here.last)
 				return
 			}
-			target.ends(vmpb.EndNotArrived)
+			target.wantEnd(vmpb.EndNotArrived)
 			h.awaitReturn(source)
 			cable.cut(false)
 			h.goesOn(source, here)
@@ -203,8 +202,8 @@ func TestRealCutsAfterTheCommit(t *testing.T) {
 	}
 }
 
-// awaitReturn waits until a source has its VM back, under another run than its first.
-func (h *household) awaitReturn(source *member) {
+// awaitReturn waits until a source has its VM back under another run than its first one.
+func (h *testCluster) awaitReturn(source *member) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()

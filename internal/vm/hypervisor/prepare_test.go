@@ -20,9 +20,9 @@ func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()
 		p := w.start()
-		p.lives()
+		p.wantAlive()
 		if want := diskMark + imageContent[len(diskMark):]; !strings.HasPrefix(w.disk(), want) {
-			t.Errorf("the disk begins with %q", w.disk()[:len(want)])
+			t.Errorf("the disk starts with %q", w.disk()[:len(want)])
 		}
 		if size := len(w.disk()); size != 1<<20 {
 			t.Errorf("the disk has %d bytes, want %d", size, 1<<20)
@@ -35,12 +35,12 @@ func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
 			preparedBeforeRunning = preparedBeforeRunning || report.GetImagePrepared()
 		}
 		if !preparedBeforeRunning {
-			t.Error("the guest ran before the controller knew of the prepared disk")
+			t.Error("the guest ran before the controller knew about the prepared disk")
 		}
 	})
 }
 
-// Wherever the preparation is interrupted, the next process either starts over or keeps a complete disk, and a disk
+// Wherever the preparation is interrupted, the next process either starts over or keeps a complete disk. A disk
 // that a guest has used is kept forever.
 func TestInterruptedPreparation(t *testing.T) {
 	for _, last := range append(writeSteps, "started") {
@@ -58,22 +58,22 @@ func TestInterruptedPreparation(t *testing.T) {
 				first := w.start()
 				if last == "started" {
 					first.term()
-					first.ends(vmpb.EndStopped)
+					first.wantEnd(vmpb.EndStopped)
 				} else {
-					first.ends(vmpb.EndInternal)
+					first.wantEnd(vmpb.EndInternal)
 				}
 				second := w.start()
-				second.lives()
+				second.wantAlive()
 				if want := diskMark + imageContent[len(diskMark):]; !strings.HasPrefix(w.disk(), want) {
-					t.Errorf("the disk begins with %q", w.disk()[:len(want)])
+					t.Errorf("the disk starts with %q", w.disk()[:len(want)])
 				}
 				second.term()
-				second.ends(vmpb.EndStopped)
+				second.wantEnd(vmpb.EndStopped)
 
 				ran := w.disk()
 				third := w.start()
 				third.term()
-				third.ends(vmpb.EndStopped)
+				third.wantEnd(vmpb.EndStopped)
 				if w.disk() != ran || w.images.written != 1 {
 					t.Errorf("the disk was written %d times", w.images.written)
 				}
@@ -92,7 +92,7 @@ func TestHypervisor_SIGTERMDuringPreparation(t *testing.T) {
 					if step == last {
 						close(reached)
 						<-goOn
-						return errors.New("the context has ended")
+						return errors.New("the context is canceled")
 					}
 					return nil
 				}
@@ -100,27 +100,27 @@ func TestHypervisor_SIGTERMDuringPreparation(t *testing.T) {
 				<-reached
 				p.term()
 				close(goOn)
-				p.ends(vmpb.EndStopped)
+				p.wantEnd(vmpb.EndStopped)
 				if len(w.machines.Started()) != 0 {
-					t.Error("a machine was started")
+					t.Error("started a machine")
 				}
 			})
 		})
 	}
 }
 
-// Failures are reported while they are retried.
+// Failures are reported while they are being retried.
 func TestDisk_RetriedFailureIsReported(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()
-		w.images.trouble = errors.New("nobody listens there")
-		w.start().lives()
+		w.images.trouble = errors.New("connection refused")
+		w.start().wantAlive()
 		for _, report := range w.controller.Reports() {
-			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING && report.GetMessage() == "nobody listens there; retrying" {
+			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING && report.GetMessage() == "connection refused; retrying" {
 				return
 			}
 		}
-		t.Errorf("no report has the failure: %v", w.controller.Reports())
+		t.Errorf("no report contains the failure: %v", w.controller.Reports())
 	})
 }
 
@@ -139,9 +139,9 @@ func TestDisk_PreparationFailureIsClassified(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				w.preparing()
 				w.images.at = func(string) error { return test.err }
-				w.start().ends(test.want)
+				w.start().wantEnd(test.want)
 				if w.disk() != "" || len(w.machines.Started()) != 0 {
-					t.Error("there is a disk or a machine")
+					t.Error("a disk or a machine exists")
 				}
 			})
 		})
@@ -153,15 +153,15 @@ func TestFailuresOfTheStart(t *testing.T) {
 		err  error
 		want string
 	}{
-		"no QEMU":  {qemu.ErrNotInstalled, vmpb.EndNoQEMU},
-		"its word": {&qemu.StartError{Exit: qemu.Exit{Reason: qemu.Crashed, Code: 1, Stderr: "no"}}, vmpb.EndQEMUFailed},
-		"nonsense": {&qemu.FieldError{Field: "accelerator", Problem: "is none"}, vmpb.EndInvalidSpec},
-		"locked":   {qemu.ErrDiskLocked, vmpb.EndDiskLocked},
+		"no QEMU":        {qemu.ErrNotInstalled, vmpb.EndNoQEMU},
+		"QEMU's message": {&qemu.StartError{Exit: qemu.Exit{Reason: qemu.Crashed, Code: 1, Stderr: "no"}}, vmpb.EndQEMUFailed},
+		"invalid field":  {&qemu.FieldError{Field: "accelerator", Problem: "is none"}, vmpb.EndInvalidSpec},
+		"locked":         {qemu.ErrDiskLocked, vmpb.EndDiskLocked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				w.machines.Refuse = func(int) error { return test.err }
-				w.start().ends(test.want)
+				w.start().wantEnd(test.want)
 			})
 		})
 	}
@@ -188,26 +188,26 @@ func TestReport_ProgressOncePerSecond(t *testing.T) {
 			}
 		}
 		if preparing < 5 || preparing > 8 {
-			t.Errorf("%d reports of the progress of five seconds", preparing)
+			t.Errorf("got %d progress reports in five seconds", preparing)
 		}
 		if total := uint64(len(imageContent)); last.GetDoneBytes() != total || last.GetTotalBytes() != total {
-			t.Errorf("the last report has %d of %d bytes", last.GetDoneBytes(), last.GetTotalBytes())
+			t.Errorf("last report = %d of %d bytes", last.GetDoneBytes(), last.GetTotalBytes())
 		}
 		close(goOn)
 		pass(0)
-		p.lives()
+		p.wantAlive()
 	})
 }
 
 func TestDisk_IsBlankWithoutImage(t *testing.T) {
 	withFixture(t, func(w *fixture) {
-		must(t, os.WriteFile(w.config.Paths.RootDisk+".partial", []byte("left over"), 0o600))
-		w.start().lives()
+		must(t, os.WriteFile(w.config.Paths.RootDisk+".partial", []byte("from an earlier attempt"), 0o600))
+		w.start().wantAlive()
 		if disk := w.disk(); len(disk) != 1<<20 || strings.Trim(disk[len(diskMark):], "\x00") != "" {
-			t.Errorf("a disk of %d bytes, or not blank", len(disk))
+			t.Errorf("disk of %d bytes, want a blank disk", len(disk))
 		}
 		if w.images.written != 0 {
-			t.Error("an image was written in SM_RUN")
+			t.Error("wrote an image in SM_RUN")
 		}
 	})
 }
@@ -222,10 +222,10 @@ func TestDisk_GrowsAndNeverShrinks(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				w.config.Spec.RootDiskBytes = uint64(test.asked)
 				must(t, os.WriteFile(w.config.Paths.RootDisk, []byte(strings.Repeat("x", test.before)), 0o600))
-				w.start().lives()
+				w.start().wantAlive()
 				disk := w.disk()
 				if len(disk) != test.after || disk[len(diskMark):test.before] != strings.Repeat("x", test.before-len(diskMark)) {
-					t.Errorf("the disk has %d bytes, want %d with what was there", len(disk), test.after)
+					t.Errorf("the disk has %d bytes, want %d with its previous content", len(disk), test.after)
 				}
 			})
 		})
@@ -241,7 +241,7 @@ func TestBootFiles_AreFetchedAtEveryStart(t *testing.T) {
 		for range 2 {
 			p := w.start()
 			p.term()
-			p.ends(vmpb.EndStopped)
+			p.wantEnd(vmpb.EndStopped)
 		}
 		want := []string{"http://boot/kernel", "http://boot/initrd", "http://boot/kernel", "http://boot/initrd"}
 		if diff := cmp.Diff(want, w.images.fetched); diff != "" {
@@ -250,11 +250,11 @@ func TestBootFiles_AreFetchedAtEveryStart(t *testing.T) {
 		kernel := w.machine().Config.Kernel
 		for path, want := range map[string]string{kernel.Path: "http://boot/kernel", kernel.Initrd: "http://boot/initrd"} {
 			if content, err := os.ReadFile(path); err != nil || string(content) != want {
-				t.Errorf("%s holds %q, %v; want %q", path, content, err, want)
+				t.Errorf("%s contains %q, %v; want %q", path, content, err, want)
 			}
 		}
 		if kernel.Cmdline != "quiet" {
-			t.Errorf("the command line is %q", kernel.Cmdline)
+			t.Errorf("command line = %q", kernel.Cmdline)
 		}
 	})
 }
@@ -262,12 +262,12 @@ func TestBootFiles_AreFetchedAtEveryStart(t *testing.T) {
 func TestWrongSpecificationTouchesNothing(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.config.Spec.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
-		w.start().ends(vmpb.EndInvalidSpec)
+		w.start().wantEnd(vmpb.EndInvalidSpec)
 		if _, err := os.Stat(w.config.Paths.Run); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the run folder: %v", err)
+			t.Errorf("run directory: %v", err)
 		}
 		if len(w.controller.Reports())+len(w.controller.Runs()) != 0 {
-			t.Error("the controller was called")
+			t.Error("called the controller")
 		}
 	})
 }
@@ -275,6 +275,6 @@ func TestWrongSpecificationTouchesNothing(t *testing.T) {
 func TestDisk_DirectoryIsRejected(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		must(t, os.Mkdir(w.config.Paths.RootDisk, 0o700))
-		w.start().ends(vmpb.EndInvalidSpec)
+		w.start().wantEnd(vmpb.EndInvalidSpec)
 	})
 }

@@ -26,17 +26,17 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// What the guests in testdata print first, and the input that makes echo power itself off.
+// The first output of the guests in testdata, and the input that makes echo power itself off.
 const (
 	counterBanner = "boot\n"
 	echoBanner    = "ready\n"
 	powerOffKey   = "\x04"
 )
 
-// waitTimeout limits every wait for a real machine. It only matters when the test fails.
+// waitTimeout limits every wait for a real machine. It is reached only if the test fails.
 const waitTimeout = 5 * time.Minute
 
-// spying remembers the QEMU that was started.
+// spying records the QEMU that was started.
 type spying struct {
 	hypervisor.QEMU
 	started chan *qemu.Process
@@ -50,7 +50,7 @@ func (s spying) Start(ctx context.Context, config qemu.Config) (hypervisor.Machi
 	return machine, err
 }
 
-// real is a hypervisor with a real QEMU, whose guest is a boot sector.
+// real is a hypervisor with a real QEMU whose guest is a boot sector.
 type real struct {
 	t          *testing.T
 	controller *fakeController
@@ -96,7 +96,7 @@ func (r *real) start() *real {
 		r.end = hypervisor.Run(ctx, r.config)
 	}()
 	r.t.Cleanup(func() {
-		r.controller.Answer(leaseTerminated())
+		r.controller.Respond(leaseTerminated())
 		cancel()
 		<-r.done
 	})
@@ -110,22 +110,22 @@ func (r *real) process() *qemu.Process {
 	case process := <-r.started:
 		return process
 	case <-r.done:
-		r.t.Fatalf("the hypervisor ended: %+v", r.end)
+		r.t.Fatalf("the hypervisor terminated: %+v", r.end)
 	case <-time.After(waitTimeout):
-		r.t.Fatal("QEMU does not start")
+		r.t.Fatal("QEMU did not start")
 	}
 	return nil
 }
 
-func (r *real) ends(reason string) {
+func (r *real) wantEnd(reason string) {
 	r.t.Helper()
 	select {
 	case <-r.done:
 	case <-time.After(waitTimeout):
-		r.t.Fatal("the hypervisor does not end")
+		r.t.Fatal("the hypervisor did not terminate")
 	}
 	if r.end.Reason != reason {
-		r.t.Errorf("the hypervisor ended with %+v, want %s", r.end, reason)
+		r.t.Errorf("the hypervisor terminated with %+v, want %s", r.end, reason)
 	}
 }
 
@@ -143,7 +143,7 @@ func (r *real) bounded() context.Context {
 	return ctx
 }
 
-// terminal is a client of the socket.
+// terminal is a client of the console on the socket.
 type terminal struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO]
@@ -157,7 +157,7 @@ func (r *real) console(conn *grpc.ClientConn) *terminal {
 	return &terminal{t: r.t, stream: stream}
 }
 
-// until reads up to the end of a text.
+// until reads up to the end of the text.
 func (c *terminal) until(text string) {
 	c.t.Helper()
 	for {
@@ -201,16 +201,16 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 	first.send("two\n")
 	first.until("two\n")
 	second.until("two\n")
-	var answer struct{ Status runState }
-	must(t, process.Monitor().Execute(r.bounded(), "query-status", nil, &answer))
-	if answer.Status != running {
-		t.Errorf("the machine is %s", answer.Status)
+	var response struct{ Status runState }
+	must(t, process.Monitor().Execute(r.bounded(), "query-status", nil, &response))
+	if response.Status != running {
+		t.Errorf("state = %s", response.Status)
 	}
 
 	second.send(powerOffKey)
-	r.ends(vmpb.EndGuestShutdown)
+	r.wantEnd(vmpb.EndGuestShutdown)
 	if _, err := first.stream.Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("the console ended with %v, want UNAVAILABLE", err)
+		t.Errorf("console error = %v, want UNAVAILABLE", err)
 	}
 }
 
@@ -234,9 +234,9 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 			process := r.process()
 			r.console(r.dial()).until(test.banner)
 			r.term()
-			r.ends(vmpb.EndStopped)
+			r.wantEnd(vmpb.EndStopped)
 			if exit := process.Exit(); exit.Reason != test.want {
-				t.Errorf("QEMU ended with %s, want %s", exit, test.want)
+				t.Errorf("exit = %s, want %s", exit, test.want)
 			}
 		})
 	}
@@ -246,15 +246,15 @@ func TestRealMachineIsHeldAndKilled(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter")
-	r.controller.Answer(leasePaused())
+	r.controller.Respond(leasePaused())
 	r.start()
 	process := r.process()
-	r.controller.Answer(leaseOK())
+	r.controller.Respond(leaseOK())
 	r.console(r.dial()).until(counterBanner)
-	r.controller.Answer(leaseTerminated())
-	r.ends(vmpb.EndTerminated)
+	r.controller.Respond(leaseTerminated())
+	r.wantEnd(vmpb.EndTerminated)
 	if exit := process.Exit(); exit.Reason != qemu.HostKilled {
-		t.Errorf("QEMU ended with %s", exit)
+		t.Errorf("exit = %s", exit)
 	}
 }
 
@@ -265,9 +265,9 @@ func TestRealMachineDies(t *testing.T) {
 	process := r.process()
 	r.console(r.dial()).until(counterBanner)
 	must(t, syscall.Kill(process.PID(), syscall.SIGKILL))
-	r.ends(vmpb.EndQEMUFailed)
-	if want := "QEMU ended: Crashed (signal: killed)"; r.end.Message != want {
-		t.Errorf("message %q, want %q", r.end.Message, want)
+	r.wantEnd(vmpb.EndQEMUFailed)
+	if want := "QEMU exited: Crashed (signal: killed)"; r.end.Message != want {
+		t.Errorf("message = %q, want %q", r.end.Message, want)
 	}
 }
 
@@ -276,22 +276,22 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 	t.Parallel()
 	first := newReal(t, "counter").start()
 	process := first.process()
-	// Another Pod has its own run directory. Its two locks are tried one by one.
+	// Another Pod has its own run directory. The two locks are tested one at a time.
 	for name, spoil := range map[string]func(path string){
-		"our lock":    func(string) {},
-		"QEMU's lock": func(path string) { must(t, os.Rename(path+".lock", path+".taken")) },
+		"the hypervisor's lock": func(string) {},
+		"QEMU's lock":           func(path string) { must(t, os.Rename(path+".lock", path+".taken")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			second := newReal(t, "counter")
 			second.config.Paths.RootDisk = first.config.Paths.RootDisk
 			spoil(first.config.Paths.RootDisk)
 			second.config.Timing.LockRetry, second.config.Timing.LockLimit = 50*time.Millisecond, 500*time.Millisecond
-			second.start().ends(vmpb.EndDiskLocked)
+			second.start().wantEnd(vmpb.EndDiskLocked)
 		})
 	}
 	select {
 	case <-process.Done():
-		t.Errorf("the first one suffered: %s", process.Exit())
+		t.Errorf("the first machine failed: %s", process.Exit())
 	default:
 	}
 }
@@ -301,14 +301,14 @@ func TestSpecificationThatQEMURefuses(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, "counter")
 	r.config.Machines = hypervisor.QEMU{Override: "abacus"}
-	r.start().ends(vmpb.EndInvalidSpec)
+	r.start().wantEnd(vmpb.EndInvalidSpec)
 
 	r = newReal(t, "counter")
 	r.config.Machines = hypervisor.QEMU{Program: "qemu-that-is-missing"}
-	r.start().ends(vmpb.EndNoQEMU)
+	r.start().wantEnd(vmpb.EndNoQEMU)
 }
 
-// The services are at the reported endpoint, for authorized callers only.
+// The services are available at the reported endpoint, but only to authorized callers.
 func TestServicesOverTheNetwork(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -335,8 +335,8 @@ func TestServicesOverTheNetwork(t *testing.T) {
 		t.Errorf("error = %v, want PERMISSION_DENIED", err)
 	}
 	r.term()
-	r.ends(vmpb.EndStopped)
+	r.wantEnd(vmpb.EndStopped)
 	if _, err := net.Dial("tcp", endpoint); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("after the termination: %v", err)
 	}
 }

@@ -30,27 +30,27 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// storeroom is a controller with a disk server of the VM web, on the network.
-type storeroom struct {
+// diskFixture is a controller with a disk server of the VM web, on the network.
+type diskFixture struct {
 	t          *testing.T
 	controller *fakeController
 	authority  *identity.Authority
 	issuer     string
-	// root has the files of the server, and images the files that disks are created from.
+	// root contains the files of the server. images contains the files from which disks are created.
 	root, images string
-	spec         *vmpb.VMSpec // of the server
+	spec         *vmpb.VMSpec // the VM as the server sees it
 	stop         func()
 	end          vmpb.Termination
-	conn         *grpc.ClientConn // of the controller to the server
+	conn         *grpc.ClientConn // from the controller to the server
 }
 
 const disksPod = "web-disks"
 
-func newStoreroom(t *testing.T) *storeroom {
+func newDiskFixture(t *testing.T) *diskFixture {
 	t.Helper()
 	authority, err := identity.NewAuthority(time.Now())
 	must(t, err)
-	s := &storeroom{t: t, controller: newFakeController(), authority: authority, root: t.TempDir(), images: t.TempDir(), stop: func() {}}
+	s := &diskFixture{t: t, controller: newFakeController(), authority: authority, root: t.TempDir(), images: t.TempDir(), stop: func() {}}
 	t.Cleanup(s.controller.Close)
 	server := grpc.NewServer(identity.ForController(authority, nil).ServerOptions()...)
 	identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{
@@ -83,14 +83,14 @@ func leasedSpec() *vmpb.VMSpec {
 	return spec
 }
 
-// longLease outlives each test.
+// longLease does not expire during any test.
 const longLease = 10 * time.Minute
 
-// disk is the file of the root disk.
-func (s *storeroom) disk() string { return hypervisor.PathsFor(s.spec, s.root).RootDisk }
+// disk returns the file of the root disk.
+func (s *diskFixture) disk() string { return hypervisor.PathsFor(s.spec, s.root).RootDisk }
 
-// data adds these data disks to the server.
-func (s *storeroom) data(names ...string) {
+// data adds the given data disks to the server.
+func (s *diskFixture) data(names ...string) {
 	s.spec.DataDisks = nil
 	for _, name := range names {
 		data := dataDisk(name, 1<<20)
@@ -99,7 +99,7 @@ func (s *storeroom) data(names ...string) {
 	}
 }
 
-func (s *storeroom) siblings(vm, pod string) identity.Siblings {
+func (s *diskFixture) siblings(vm, pod string) identity.Siblings {
 	s.t.Helper()
 	token := filepath.Join(s.t.TempDir(), "token")
 	must(s.t, os.WriteFile(token, []byte(vm+"/"+pod), 0o600))
@@ -109,8 +109,8 @@ func (s *storeroom) siblings(vm, pod string) identity.Siblings {
 	return identity.Siblings{Credentials: credentials, Namespace: "default", VM: vm}
 }
 
-// serve starts the server, and returns its volume once it is ready.
-func (s *storeroom) serve() storage.Volume {
+// serve starts the server and returns its volume once it is ready.
+func (s *diskFixture) serve() storage.Volume {
 	s.t.Helper()
 	before := len(s.controller.Reports())
 	siblings := s.siblings("web", disksPod)
@@ -137,7 +137,7 @@ func (s *storeroom) serve() storage.Volume {
 		return report.GetUs().GetPodName() == disksPod && report.GetState() == vmpb.ReportStateRequest_STATE_RUNNING
 	})
 	if !report.GetImagePrepared() || len(report.GetDisks()) != 1+len(s.spec.GetDataDisks()) {
-		s.t.Errorf("the server reports %v", report)
+		s.t.Errorf("unexpected report of the server: %v", report)
 	}
 	conn, err := identity.ForController(s.authority, nil).Dial(report.GetEndpoint(), identity.Peer{Namespace: "default", VM: "web", Pod: disksPod})
 	must(s.t, err)
@@ -146,30 +146,30 @@ func (s *storeroom) serve() storage.Volume {
 	return storage.At(conn)
 }
 
-// report waits for a report after the earlier ones.
-func (s *storeroom) report(before int, fits func(*vmpb.ReportStateRequest) bool) *vmpb.ReportStateRequest {
+// report waits for a matching report after the given number of earlier reports.
+func (s *diskFixture) report(before int, fits func(*vmpb.ReportStateRequest) bool) *vmpb.ReportStateRequest {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
 	report, err := s.controller.AwaitLaterReport(ctx, before, fits)
 	if err != nil {
-		s.t.Fatalf("there is no such report, but %v: %v", s.controller.Reports()[before:], err)
+		s.t.Fatalf("no matching report in %v: %v", s.controller.Reports()[before:], err)
 	}
 	return report
 }
 
-// leads makes the hypervisors' leases refer to a server, with a token.
-func (s *storeroom) leads(token storage.Token, at storage.Attachment) {
+// leads makes the hypervisors' leases refer to a server and a token.
+func (s *diskFixture) leads(token storage.Token, at storage.Attachment) {
 	update := leaseFor(longLease)
 	update.FencingToken = uint64(token)
 	if at != (storage.Attachment{}) {
 		update.DiskServer = &vmpb.DiskServer{Address: at.Address, Pod: at.Pod}
 	}
-	s.controller.Answer(update)
+	s.controller.Respond(update)
 }
 
 // opens makes the server open the disks to a Pod.
-func (s *storeroom) opens(volume storage.Volume, token storage.Token, pod string) storage.Attachment {
+func (s *diskFixture) opens(volume storage.Volume, token storage.Token, pod string) storage.Attachment {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
@@ -178,8 +178,8 @@ func (s *storeroom) opens(volume storage.Volume, token storage.Token, pod string
 	return at
 }
 
-// hypervisor returns a hypervisor of the Pod web-1, without disks.
-func (s *storeroom) hypervisor(data ...string) *real {
+// hypervisor returns a hypervisor of the Pod web-1 without its own disks.
+func (s *diskFixture) hypervisor(data ...string) *real {
 	s.t.Helper()
 	r := newReal(s.t, "scribe")
 	r.controller = s.controller
@@ -192,7 +192,7 @@ func (s *storeroom) hypervisor(data ...string) *real {
 	r.config.Spec, r.config.Paths, r.config.Network = spec, hypervisor.PathsFor(spec, dir), nil
 	r.config.Connect = s.controller.Connect
 	r.config.DiskServer = s.siblings("web", "web-1").Connect
-	r.config.Watchdog = func() (hypervisor.Watchdog, error) { return &dog{lost: make(chan struct{})}, nil }
+	r.config.Watchdog = func() (hypervisor.Watchdog, error) { return &fakeWatchdog{lost: make(chan struct{})}, nil }
 	r.config.Timing.LockRetry = 100 * time.Millisecond
 	r.config.Timing.Resume, r.config.Timing.Settle = 100*time.Millisecond, 500*time.Millisecond
 	return r
@@ -205,12 +205,12 @@ func of(state vmpb.ReportStateRequest_State, message string) func(*vmpb.ReportSt
 	}
 }
 
-// A guest starts from an image that the server has prepared. It continues when the server has been restarted
-// elsewhere, and stops forever when its token is revoked.
+// A guest starts from an image that the server has prepared. It continues after the server has been restarted at
+// another address, and stops forever when its token is revoked.
 func TestRealGuestOfAServer(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	s := newStoreroom(t)
+	s := newDiskFixture(t)
 	s.leads(7, storage.Attachment{})
 	r := s.hypervisor("logs").start()
 	s.report(0, of(vmpb.ReportStateRequest_STATE_WAITING, "waiting for the disk server"))
@@ -220,18 +220,18 @@ func TestRealGuestOfAServer(t *testing.T) {
 	process := r.process()
 	running := s.report(0, of(vmpb.ReportStateRequest_STATE_RUNNING, ""))
 	if got := sizes(running); got != "root 3145728, logs 1048576" || !running.GetImagePrepared() || running.GetCanMigrate() {
-		t.Errorf("it has %s, with migration %v", got, running.GetCanMigrate())
+		t.Errorf("disks = %s, CanMigrate = %v", got, running.GetCanMigrate())
 	}
 	console := r.console(r.dial())
-	console.until("\naaaa") // it writes
+	console.until("\naaaa") // it is writing
 	if _, err := os.Stat(r.config.Paths.RootDisk); !os.IsNotExist(err) {
-		t.Errorf("the hypervisor has a disk of its own: %v", err)
+		t.Errorf("the hypervisor has its own disk: %v", err)
 	}
 
 	before := len(s.controller.Reports())
 	s.stop()
 	if s.end.Reason != vmpb.EndStopped {
-		t.Errorf("the server ended with %+v", s.end)
+		t.Errorf("the server terminated with %+v", s.end)
 	}
 	s.report(before, of(vmpb.ReportStateRequest_STATE_PAUSED, "The disks cannot be attached:"))
 	before = len(s.controller.Reports())
@@ -251,36 +251,36 @@ func TestRealGuestOfAServer(t *testing.T) {
 	after, err := os.ReadFile(s.disk())
 	must(t, err)
 	if !bytes.Equal(content, after) {
-		t.Error("the guest has written after its token was revoked")
+		t.Error("the guest wrote after its token was revoked")
 	}
-	s.controller.Answer(leaseTerminated())
-	r.ends(vmpb.EndTerminated)
+	s.controller.Respond(leaseTerminated())
+	r.wantEnd(vmpb.EndTerminated)
 	<-process.Done()
 }
 
-// The hypervisor reports what prevents it from attaching its disks, and waits until that is over.
+// The hypervisor reports what prevents it from attaching its disks, and waits until the problem is solved.
 func TestDisksThatCannotBeAttached(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs real storage daemons")
 	}
-	s := newStoreroom(t)
+	s := newDiskFixture(t)
 	at := s.opens(s.serve(), 7, "web-1")
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	must(t, gone.Close())
 	for name, test := range map[string]struct {
-		vm    string
-		data  []string
-		token storage.Token
-		at    storage.Attachment
-		says  string
+		vm      string
+		data    []string
+		token   storage.Token
+		at      storage.Attachment
+		message string
 	}{
 		"no server":              {"web", nil, 7, storage.Attachment{}, "waiting for the disk server"},
-		"nobody there":           {"web", nil, 7, storage.Attachment{Address: gone.Addr().String(), Pod: disksPod}, "cannot be used"},
-		"another Pod than said":  {"web", nil, 7, storage.Attachment{Address: at.Address, Pod: "web-2"}, "cannot be used"},
-		"of another VM":          {"other", nil, 7, at, "cannot be used"},
+		"no listener":            {"web", nil, 7, storage.Attachment{Address: gone.Addr().String(), Pod: disksPod}, "cannot use the disk server"},
+		"unexpected Pod":         {"web", nil, 7, storage.Attachment{Address: at.Address, Pod: "web-2"}, "cannot use the disk server"},
+		"another VM":             {"other", nil, 7, at, "cannot use the disk server"},
 		"a token of another Pod": {"web", nil, 8, at, storage.ErrNotOpen.Error()},
 		"no token":               {"web", nil, 0, at, storage.ErrNoToken.Error()},
 		"a disk is missing":      {"web", []string{"logs", "db"}, 7, at, storage.ErrNoDisk.Error()},
@@ -295,9 +295,9 @@ func TestDisksThatCannotBeAttached(t *testing.T) {
 			r.config.DiskServer = s.siblings(test.vm, "web-1").Connect
 			s.leads(test.token, test.at)
 			r.start()
-			s.report(0, of(vmpb.ReportStateRequest_STATE_WAITING, test.says))
+			s.report(0, of(vmpb.ReportStateRequest_STATE_WAITING, test.message))
 			if started := len(machines.Started()); started > 0 {
-				t.Errorf("%d machines were started", started)
+				t.Errorf("started %d machines", started)
 			}
 			if test.vm != "web" || test.data != nil {
 				return
@@ -308,63 +308,62 @@ func TestDisksThatCannotBeAttached(t *testing.T) {
 	}
 }
 
-// Without a server the guest does not start, however long that takes, and the hypervisor terminates when it is told
-// to.
+// Without a server, the guest does not start, however long that takes. The hypervisor terminates on request.
 func TestNoGuestWithoutItsDisks(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(*process)
 		want string
 	}{
-		"terminated":   {func(p *process) { p.controller.Answer(leaseTerminated()) }, vmpb.EndTerminated},
-		"asked to end": {func(p *process) { p.term() }, vmpb.EndStopped},
-		"cut off":      {func(p *process) { p.controller.SetAway(true) }, vmpb.EndLeaseExpired},
+		"terminated":         {func(p *process) { p.controller.Respond(leaseTerminated()) }, vmpb.EndTerminated},
+		"asked to terminate": {func(p *process) { p.term() }, vmpb.EndStopped},
+		"cut off":            {func(p *process) { p.controller.SetAway(true) }, vmpb.EndLeaseExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, _ *dog) {
+			expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
 				w.config.Spec.DisksServed = true
 				w.config.DiskServer = (identity.Siblings{}).Connect
 				p := w.start()
 				pass(10 * time.Minute)
-				p.lives()
+				p.wantAlive()
 				if started := len(w.machines.Started()); started > 0 || w.disk() != "" {
-					t.Errorf("%d machines were started, and the disk is %q", started, w.disk())
+					t.Errorf("started %d machines, disk = %q", started, w.disk())
 				}
 				test.end(p)
-				p.ends(test.want)
+				p.wantEnd(test.want)
 			})
 		})
 	}
 }
 
-// An earlier process in the same Pod may have left its QEMU, which has the disks with the same token: the hypervisor
-// asks for a lease only after that has terminated.
+// An earlier process in the same Pod may have left its QEMU running, which has attached the disks with the same
+// token. The hypervisor asks for a lease only after that QEMU has terminated.
 func TestDisksOfAnEarlierProcess(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *dog) {
+	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Spec.DisksServed = true
 		w.config.DiskServer = (identity.Siblings{}).Connect
 		must(t, os.MkdirAll(w.config.Paths.Run, 0o700))
 		left, err := disk.Acquire(filepath.Join(w.config.Paths.Run, "disks"))
 		must(t, err)
-		w.start().ends(vmpb.EndDiskLocked)
+		w.start().wantEnd(vmpb.EndDiskLocked)
 		if asked := w.controller.Runs(); len(asked) > 0 {
-			t.Errorf("a lease was asked for by %v", asked)
+			t.Errorf("unexpected lease requests by %v", asked)
 		}
 		must(t, left.Release())
 		p := w.start()
 		pass(time.Minute)
-		p.lives()
+		p.wantAlive()
 	})
 }
 
 // Without a connection to a disk server, the specification does not match the configuration.
 func TestNoConnectionToAServer(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *dog) {
+	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Spec.DisksServed = true
-		w.start().ends(vmpb.EndInvalidSpec)
+		w.start().wantEnd(vmpb.EndInvalidSpec)
 	})
 }
 
-// A server enlarges the disks. A client that attaches them with a later token finds the new sizes; an earlier guest
+// A server enlarges the disks. A client that attaches them with a later token sees the new sizes; an earlier guest
 // keeps the old ones.
 func TestServedDisksGrow(t *testing.T) {
 	tier.All(t)
@@ -372,7 +371,7 @@ func TestServedDisksGrow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real storage daemons")
 	}
-	s := newStoreroom(t)
+	s := newDiskFixture(t)
 	s.data("logs", "db")
 	volume := s.serve()
 	at := s.opens(volume, 7, "web-1")
@@ -390,24 +389,24 @@ func TestServedDisksGrow(t *testing.T) {
 		t.Errorf("sizes (-want +got):\n%s", diff)
 	}
 	if got := sizes(s.report(before, func(*vmpb.ReportStateRequest) bool { return true })); got != "root 8388608, logs 1048576, db 2097152" {
-		t.Errorf("the server reports %s", got)
+		t.Errorf("reported sizes = %s", got)
 	}
 	later := s.opens(volume, 8, "web-1")
 	for token, want := range map[storage.Token][]uint64{7: {scribeDisk, 1 << 20}, 8: {8 << 20, 2 << 20}} {
 		carrier := session.Carrier{To: at, Token: token, Connect: s.siblings("web", "web-1").Connect}
 		got, err := carrier.Sizes(t.Context(), []string{session.Export(""), session.Export("db")})
 		if diff := gocmp.Diff(want, got); err != nil || diff != "" || later != at {
-			t.Errorf("with token %d: %v (-want +got):\n%s", token, err, diff)
+			t.Errorf("token %d: %v (-want +got):\n%s", token, err, diff)
 		}
 	}
 	_, err = control.Grow(t.Context(), &storagepb.GrowRequest{Disks: []*storagepb.DiskSize{{Bytes: 1<<52 + 1}}})
 	if status.Code(err) != codes.InvalidArgument {
-		t.Errorf("a disk of more than 4 PiB: %v", err)
+		t.Errorf("disk larger than 4 PiB: error = %v", err)
 	}
 	stranger, err := s.siblings("web", "web-1").Dial(s.conn.Target(), disksPod)
 	must(t, err)
 	defer func() { _ = stranger.Close() }()
 	if _, err := storagepb.NewDiskServerClient(stranger).Grow(t.Context(), &storagepb.GrowRequest{}); err == nil {
-		t.Error("a hypervisor makes disks grow")
+		t.Error("a hypervisor enlarged disks")
 	}
 }

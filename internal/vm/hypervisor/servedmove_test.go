@@ -26,28 +26,28 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// fences do the controller's part for served disks: they open the disks to the holder and the target, and grant no
-// lease before all earlier hypervisors are excluded.
+// fences performs the controller's part for served disks. It opens the disks to the holder and the target, and
+// grants no lease before all earlier hypervisors are excluded.
 type fences struct {
 	t          *testing.T
 	controller *fakeController
 	server     *diskserver.Server
-	serving    chan struct{} // closed when there is a server
-	stop       func()        // ends it, and waits until nobody writes
+	serving    chan struct{} // closed when the server is running
+	stop       func()        // stops the server and waits until no one writes
 
 	mu      sync.Mutex
 	at      *vmpb.DiskServer
-	last    storage.Token            // that was given
-	of      map[string]storage.Token // by Pod
+	last    storage.Token            // the last token that was assigned
+	of      map[string]storage.Token // the tokens by Pod
 	open    map[storage.Token]bool
 	revoked storage.Token
 	holder  *vmpb.HypervisorID
 }
 
-// newServedHousehold returns a household of a VM whose disks are served from the start of its source.
-func newServedHousehold(t *testing.T) *household {
+// newServedCluster returns a testCluster of a VM whose disks are served from the start of its source.
+func newServedCluster(t *testing.T) *testCluster {
 	t.Helper()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	h.leases(lease.DefaultDuration)
 	f := &fences{
 		t: t, controller: h.controller, serving: make(chan struct{}), of: map[string]storage.Token{}, open: map[storage.Token]bool{},
@@ -58,8 +58,8 @@ func newServedHousehold(t *testing.T) *household {
 	return h
 }
 
-// servedSource starts the hypervisor web-1, and the disk server.
-func (h *household) servedSource() *member {
+// servedSource starts the hypervisor web-1 and the disk server.
+func (h *testCluster) servedSource() *member {
 	h.t.Helper()
 	source := h.source()
 	disks := []diskserver.Disk{{Name: session.Export(""), Path: source.disk}}
@@ -95,25 +95,25 @@ func (h *household) servedSource() *member {
 	return source
 }
 
-// complete says where the disks are, once they are open, and withholds the lease until all earlier hypervisors are
-// excluded.
-func (f *fences) complete(us *vmpb.HypervisorID, answer *vmpb.RunLeaseUpdate) {
+// complete adds the location of the disks once they are open. It withholds the lease until all earlier hypervisors
+// are excluded.
+func (f *fences) complete(us *vmpb.HypervisorID, response *vmpb.RunLeaseUpdate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	token := f.of[us.GetPodName()]
 	if token == 0 {
 		token = f.next(us.GetPodName())
 	}
-	answer.FencingToken = uint64(token)
+	response.FencingToken = uint64(token)
 	if f.open[token] {
-		answer.DiskServer = f.at
+		response.DiskServer = f.at
 	}
 	if f.revoked < token-1 {
-		answer.ValidFor = nil
+		response.ValidFor = nil
 	}
 }
 
-// next assigns another token to a Pod, and opens the disks with it. The caller holds the lock.
+// next assigns another token to a Pod and opens the disks with it. The caller must hold the lock.
 func (f *fences) next(pod string) storage.Token {
 	f.last++
 	token := f.last
@@ -140,7 +140,7 @@ func (f *fences) moved(us *vmpb.HypervisorID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.holder.GetRunId() == us.GetRunId() {
-		return nil // asked again
+		return nil // called again
 	}
 	if f.holder.GetPodName() == us.GetPodName() {
 		f.next(us.GetPodName())
@@ -161,7 +161,7 @@ func (f *fences) wantRevoked(revoked, given storage.Token) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.revoked != revoked || f.last != given {
-		f.t.Errorf("of %d tokens %d are revoked, want of %d %d", f.last, f.revoked, given, revoked)
+		f.t.Errorf("%[2]d of %[1]d tokens are revoked, want %[4]d of %[3]d", f.last, f.revoked, given, revoked)
 	}
 }
 
@@ -177,7 +177,7 @@ func (f *fences) wantAll(m *member, console *counting) {
 // TestRealServedMigration moves a guest with served disks twice. Only the hypervisor that runs it can write.
 func TestRealServedMigration(t *testing.T) {
 	tier.All(t)
-	h := newServedHousehold(t)
+	h := newServedCluster(t)
 	here := h.servedSource()
 	console := here.counts()
 	for _, pod := range []string{"web-2", "web-3"} {
@@ -191,21 +191,22 @@ func TestRealServedMigration(t *testing.T) {
 }
 
 // neverFailed checks that no guest was stopped because of its disks.
-func (h *household) neverFailed() {
+func (h *testCluster) neverFailed() {
 	h.t.Helper()
 	for _, report := range h.controller.Reports() {
 		if report.GetCause() == vmpb.ReportStateRequest_CAUSE_STORAGE_FAILED {
-			h.t.Errorf("a guest was stopped for its disks: %v", report)
+			h.t.Errorf("a guest was stopped because of its disks: %v", report)
 		}
 	}
 }
 
-// Whichever process is killed, the guest continues where the controller decides, with everything that it has written.
-// A source that takes it back has new sessions, with a token above the target's, and the guest does not notice.
+// Whichever process is killed, the guest continues where the controller decides, with everything that it has
+// written. A source that takes the guest back has new sessions with a token above the target's, and the guest does
+// not notice.
 func TestRealServedDeath(t *testing.T) {
 	tier.All(t)
-	t.Run("of the target in the copy", func(t *testing.T) {
-		h := newServedHousehold(t)
+	t.Run("target during the copy", func(t *testing.T) {
+		h := newServedCluster(t)
 		h.slow = true
 		source := h.servedSource()
 		here := source.counts()
@@ -219,11 +220,11 @@ func TestRealServedDeath(t *testing.T) {
 		h.neverFailed()
 		h.fences.wantAll(source, here)
 	})
-	for name, dies := range map[string]string{"of the source after the commit": "web-1", "of the target after the commit": "web-2"} {
+	for name, killed := range map[string]string{"source after the commit": "web-1", "target after the commit": "web-2"} {
 		t.Run(name, func(t *testing.T) {
-			h := newServedHousehold(t)
+			h := newServedCluster(t)
 			h.departure.Switchover = waitTimeout
-			if dies == "web-2" {
+			if killed == "web-2" {
 				h.departure.Switchover = time.Second
 			}
 			asked, release := h.holdSwitchovers()
@@ -232,7 +233,7 @@ func TestRealServedDeath(t *testing.T) {
 			here.numbers(30)
 			target := h.moves("web-2")
 			<-asked
-			if dies == "web-1" {
+			if killed == "web-1" {
 				source.kill()
 				release()
 				here.toTheEnd()
@@ -249,7 +250,7 @@ func TestRealServedDeath(t *testing.T) {
 			h.letsGo(source)
 			there := h.moves("web-3")
 			here.toTheEnd()
-			source.ends(vmpb.EndTerminated)
+			source.wantEnd(vmpb.EndTerminated)
 			h.neverFailed()
 			here = here.goesOnIn(there)
 			here.numbers(30)
@@ -258,7 +259,7 @@ func TestRealServedDeath(t *testing.T) {
 	}
 }
 
-// attaching is a response that grants nothing.
+// attaching returns a response that only locates the disks and grants nothing.
 func attaching(token uint64, at string) *vmpb.RunLeaseUpdate {
 	update := leaseOK()
 	update.FencingToken = token
@@ -268,12 +269,12 @@ func attaching(token uint64, at string) *vmpb.RunLeaseUpdate {
 	return update
 }
 
-// A response without a duration tells where the disks are, but lets no guest run.
+// A response without a duration locates the disks, but does not let the guest run.
 func TestAnswerThatGrantsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, begin, d := newFakeController(), time.Now(), &dog{lost: make(chan struct{})}
+		c, begin, d := newFakeController(), time.Now(), &fakeWatchdog{lost: make(chan struct{})}
 		t.Cleanup(c.Close)
-		c.Answer(attaching(7, "10.0.0.1:1"))
+		c.Respond(attaching(7, "10.0.0.1:1"))
 		held := controller.OpenExpiring(&vmpb.HypervisorID{PodName: "web-2", RunId: 1}, slog.New(slog.DiscardHandler), func() {}, controller.Terms{
 			Duration: time.Minute, Now: func() lease.Instant { return time.Since(begin) }, Watchdog: d,
 			Connect: func() (*grpc.ClientConn, error) { return c.Connect("") },
@@ -285,61 +286,61 @@ func TestAnswerThatGrantsNothing(t *testing.T) {
 		at := controller.DiskServer{Address: "10.0.0.1:1", Pod: disksPod}
 		want := controller.Authorization{Token: 7, DiskServer: at}
 		got, _ := held.Current()
-		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != 0 || d.tells > 0 {
-			t.Errorf("it may run for %v, and the watchdog was told %d times (-want +got):\n%s", held.Left(), d.tells, diff)
+		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != 0 || d.sets > 0 {
+			t.Errorf("Left() = %v, the watchdog was set %d times (-want +got):\n%s", held.Left(), d.sets, diff)
 		}
 		if !disks.Located() {
-			t.Error("nobody knows where the disks are")
+			t.Error("the location of the disks is unknown")
 		}
 
 		pass(25 * time.Second)
 		granted := attaching(7, "10.0.0.1:1")
 		granted.ValidFor = leaseFor(time.Minute).GetValidFor()
-		c.Answer(granted)
+		c.Respond(granted)
 		synctest.Wait()
 		want.Granted = true
 		got, _ = held.Current()
 		if diff := gocmp.Diff(want, got); diff != "" || held.Left() == 0 {
-			t.Errorf("it may run for %v (-want +got):\n%s", held.Left(), diff)
+			t.Errorf("Left() = %v (-want +got):\n%s", held.Left(), diff)
 		}
 		left := held.Left()
-		c.Answer(attaching(7, "10.0.0.2:1")) // prolongs nothing
+		c.Respond(attaching(7, "10.0.0.2:1")) // does not extend the lease
 		pass(time.Second)
 		want.DiskServer.Address = "10.0.0.2:1"
 		got, _ = held.Current()
 		if diff := gocmp.Diff(want, got); diff != "" || held.Left() != left-time.Second {
-			t.Errorf("it may run for %v, and before for %v (-want +got):\n%s", held.Left(), left, diff)
+			t.Errorf("Left() = %v, before %v (-want +got):\n%s", held.Left(), left, diff)
 		}
 		for _, nowhere := range []*vmpb.RunLeaseUpdate{attaching(7, ""), attaching(0, "10.0.0.2:1")} {
-			c.Answer(nowhere)
+			c.Respond(nowhere)
 			synctest.Wait()
 			if disks.Located() {
-				t.Errorf("the disks are somewhere with %v", nowhere)
+				t.Errorf("the disks have a location with %v", nowhere)
 			}
 		}
 	})
 }
 
-// The target of a migration reports that it waits for its guest once it has found the disks, and not before. It
-// terminates when it is told to.
+// The target of a migration reports that it waits for its guest only once it has found the disks. It terminates on
+// request.
 func TestTargetWithoutItsDisks(t *testing.T) {
 	for name, update := range map[string]*vmpb.RunLeaseUpdate{
 		"no server": attaching(7, ""), "no token": attaching(0, "127.0.0.1:1"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, d *dog) {
+			expiringStory(t, func(w *fixture, d *fakeWatchdog) {
 				w.config.Spec.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION
 				w.config.Spec.DisksServed = true
 				w.config.DiskServer, w.config.Migration = (identity.Siblings{}).Connect, &hypervisor.Migration{}
-				w.controller.Answer(update)
+				w.controller.Respond(update)
 				p := w.start()
 				pass(4 * time.Minute)
-				p.lives()
-				if reports, started := w.controller.Reports(), w.machines.Started(); len(reports) > 0 || len(started) > 0 || d.tells > 0 {
-					t.Errorf("it reports %v, and %d machines were started", reports, len(started))
+				p.wantAlive()
+				if reports, started := w.controller.Reports(), w.machines.Started(); len(reports) > 0 || len(started) > 0 || d.sets > 0 {
+					t.Errorf("reports = %v, started %d machines", reports, len(started))
 				}
-				w.controller.Answer(leaseTerminated())
-				p.ends(vmpb.EndTerminated)
+				w.controller.Respond(leaseTerminated())
+				p.wantEnd(vmpb.EndTerminated)
 			})
 		})
 	}

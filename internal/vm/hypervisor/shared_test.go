@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func newSharedHousehold(t *testing.T) *household {
+func newSharedCluster(t *testing.T) *testCluster {
 	t.Helper()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	h.shared = true
 	return h
 }
@@ -34,12 +34,12 @@ func (m *member) wantLocked() {
 	}
 }
 
-// TestRealSharedMigration moves a guest to hypervisors with the same disks. A hypervisor that asks for the authority
-// or runs the guest holds their locks.
+// TestRealSharedMigration moves a guest to hypervisors with the same disks. A hypervisor that asks for the
+// authority or runs the guest holds the locks of the disks.
 func TestRealSharedMigration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newSharedHousehold(t)
+	h := newSharedCluster(t)
 	h.eager = true
 	here := h.source()
 	console := here.counts()
@@ -48,7 +48,7 @@ func TestRealSharedMigration(t *testing.T) {
 	h.controller.Change(func(a *authority) {
 		a.before = func(*vmpb.HypervisorID) error {
 			asked.Add(1)
-			h.first.wantLocked() // all have its disks
+			h.first.wantLocked() // all members use its disks
 			return nil
 		}
 	})
@@ -60,17 +60,17 @@ func TestRealSharedMigration(t *testing.T) {
 	here.kill()
 	here.wantAll(console.last)
 	if asked.Load() < 3 {
-		t.Errorf("the authority was asked for %d times", asked.Load())
+		t.Errorf("got %d requests for the authority", asked.Load())
 	}
 	h.startsAgain(here)
 }
 
-// TestRealSharedDevices is the same for block devices. It needs leases, since the lock of a device is only valid on
-// one host.
+// TestRealSharedDevices is like TestRealSharedMigration, with block devices. It requires leases, because the lock
+// of a device is valid on only one host.
 func TestRealSharedDevices(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newSharedHousehold(t)
+	h := newSharedCluster(t)
 	h.leases(ampleLease)
 	here := h.start("web-1", vmpb.VMSpec_SM_RUN, func(m *member) {
 		device(t, &m.disk, int64(h.size), h.scribes())
@@ -85,7 +85,7 @@ func TestRealSharedDevices(t *testing.T) {
 		h.names(func(int) *member { return there })
 		h.controller.Change(func(a *authority) { a.migrate = true })
 		console.toTheEnd()
-		here.ends(vmpb.EndTerminated)
+		here.wantEnd(vmpb.EndTerminated)
 		here, console = there, console.goesOnIn(there)
 		console.runsOn()
 		if _, err := disk.Acquire(blockdev.Node(t, here.disk)); !errors.Is(err, disk.ErrLocked) {
@@ -100,33 +100,33 @@ func TestRealSharedDevices(t *testing.T) {
 	must(t, lock.Release())
 }
 
-// Whichever of the two is killed while the guest runs, the guest continues at the source, or starts again from the
-// same disks.
+// Whichever of the two processes is killed while the guest runs, the guest continues on the source, or starts
+// again from the same disks.
 func TestRealSharedDeathInTheCopy(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, dies := range map[string]string{"source": "web-1", "target": "web-2"} {
+	for name, killed := range map[string]string{"source": "web-1", "target": "web-2"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newSharedHousehold(t)
+			h := newSharedCluster(t)
 			h.slow = true
-			if dies == "web-1" {
-				h.arrival.Connect = 2 * time.Second // it may die before it connects
+			if killed == "web-1" {
+				h.arrival.Connect = 2 * time.Second // it may be killed before it connects
 			}
 			source := h.source()
 			here := source.counts()
 			here.runsOn()
 			target := h.moves("web-2")
 			h.awaitPhase(copying)
-			if dies == "web-1" {
+			if killed == "web-1" {
 				source.kill()
-				target.ends(vmpb.EndNotArrived)
+				target.wantEnd(vmpb.EndNotArrived)
 				here.toTheEnd()
 				source.wantAll(here.last)
 				h.startsAgain(source)
 				return
 			}
-			h.names(func(int) *member { return nil }) // nobody waits for the dead one
+			h.names(func(int) *member { return nil }) // no target replaces the killed one
 			target.kill()
 			h.awaitPhase(failed)
 			here.runsOn()
@@ -136,16 +136,16 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 	}
 }
 
-// After the commit the guest continues where the controller decides, whichever process is killed.
+// After the commit, the guest continues where the controller decides, no matter which process is killed.
 func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, dies := range map[string]string{"source": "web-1", "target": "web-2", "both": "both"} {
+	for name, killed := range map[string]string{"source": "web-1", "target": "web-2", "both": "both"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newSharedHousehold(t)
+			h := newSharedCluster(t)
 			h.departure.Switchover = waitTimeout
-			if dies == "web-2" {
+			if killed == "web-2" {
 				h.departure.Switchover = 2 * time.Second
 			}
 			asked, release := h.holdSwitchovers()
@@ -154,14 +154,14 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 			here.runsOn()
 			target := h.moves("web-2")
 			<-asked
-			if dies != "web-2" {
+			if killed != "web-2" {
 				source.kill()
 			}
-			if dies != "web-1" {
+			if killed != "web-1" {
 				target.kill()
 			}
 			release()
-			switch dies {
+			switch killed {
 			case "both":
 				here.toTheEnd()
 				source.wantAll(here.last)
@@ -183,12 +183,12 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 	}
 }
 
-// The authority alone does not let a source run its guest again: another process holds one of the disks, until it
-// releases it.
+// The authority alone does not let a source run its guest again, if another process holds one of the disks. The
+// guest runs when that process releases the disk.
 func TestRealSourceWaitsForItsDisks(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newSharedHousehold(t)
+	h := newSharedCluster(t)
 	h.departure.Switchover, h.timing.LockRetry = 2*time.Second, 50*time.Millisecond
 	asked, release := h.holdSwitchovers()
 	source := h.source()
@@ -202,7 +202,7 @@ func TestRealSourceWaitsForItsDisks(t *testing.T) {
 	release()
 	h.awaitCause(vmpb.ReportStateRequest_CAUSE_DISK_LOCKED)
 	if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
-		t.Errorf("%v is authoritative", holder)
+		t.Errorf("authoritative: %v", holder)
 	}
 	must(t, lock.Release())
 	h.awaitReturn(source)
@@ -210,8 +210,8 @@ func TestRealSourceWaitsForItsDisks(t *testing.T) {
 	h.goesOn(source, here)
 }
 
-// awaitCause waits until a guest does not run for a cause.
-func (h *household) awaitCause(want vmpb.ReportStateRequest_Cause) {
+// awaitCause waits until a guest is reported as stopped for a cause.
+func (h *testCluster) awaitCause(want vmpb.ReportStateRequest_Cause) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
@@ -219,14 +219,14 @@ func (h *household) awaitCause(want vmpb.ReportStateRequest_Cause) {
 	must(h.t, err)
 }
 
-// A source and a target reject each other if only one of them shares its disk, and the guest keeps running.
+// A source and a target reject each other if only one of them shares its disk. The guest keeps running.
 func TestRealSharedAndOwnDisks(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, shared := range map[string]bool{"the source's": true, "the target's": false} {
+	for name, shared := range map[string]bool{"shared on the source": true, "shared on the target": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHousehold(t)
+			h := newTestCluster(t)
 			h.shared = shared
 			source := h.source()
 			here := source.counts()
@@ -242,10 +242,10 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 			h.controller.Change(func(a *authority) { a.migrate = true })
 			report := h.awaitPhase(failed)
 			h.controller.Change(func(a *authority) { a.migrate = false })
-			t.Logf("it failed for: %s", report.GetMigration().GetMessage())
+			t.Logf("failed with: %s", report.GetMigration().GetMessage())
 			here.runsOn()
-			source.lives()
-			target.lives()
+			source.wantAlive()
+			target.wantAlive()
 			source.kill()
 			here.toTheEnd()
 			source.wantAll(here.last)
@@ -257,7 +257,7 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 func TestRealSharedDiskIsNotThere(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newSharedHousehold(t)
+	h := newSharedCluster(t)
 	source := h.source()
 	here := source.counts()
 	here.runsOn()
@@ -275,22 +275,22 @@ func TestRealSharedDiskIsNotThere(t *testing.T) {
 	h.controller.Change(func(a *authority) { a.migrate = true })
 	h.awaitPhase(failed)
 	h.controller.Change(func(a *authority) { a.migrate = false })
-	target.ends(vmpb.EndDiskLost)
+	target.wantEnd(vmpb.EndDiskLost)
 	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("there is a disk: %v", err)
+		t.Errorf("found a disk: %v", err)
 	}
 	here.runsOn()
 }
 
-// Another hypervisor has used the disks after the commit: the guest's memory no longer matches them, and neither side
-// runs it, whatever the controller says.
+// Another hypervisor has used the disks after the commit. The guest's memory no longer matches them, and neither
+// side runs the guest, whatever the controller decides.
 func TestRealSharedDisksWereUsed(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for name, dies := range map[string]bool{"before the target took them": false, "before the source took them back": true} {
+	for name, killed := range map[string]bool{"before the target took them": false, "before the source took them back": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newSharedHousehold(t)
+			h := newSharedCluster(t)
 			h.timing.LockRetry = 50 * time.Millisecond
 			h.departure.Switchover = 2 * time.Second
 			source := h.source()
@@ -302,7 +302,7 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 				must(t, lock.Write("web-3/1"))
 				must(t, lock.Release())
 			}
-			if dies {
+			if killed {
 				asked, release := h.holdSwitchovers()
 				target := h.moves("web-2")
 				<-asked
@@ -310,33 +310,33 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 				use()
 				release()
 			} else {
-				must(t, os.WriteFile(source.disk+".lock", []byte("web-3/1"), 0o600)) // locks do not keep from that
+				must(t, os.WriteFile(source.disk+".lock", []byte("web-3/1"), 0o600)) // locks do not prevent this
 				target := h.moves("web-2")
-				target.ends(vmpb.EndDiskLocked)
+				target.wantEnd(vmpb.EndDiskLocked)
 			}
 			here.toTheEnd()
-			source.ends(vmpb.EndDiskLocked)
+			source.wantEnd(vmpb.EndDiskLocked)
 			source.wantAll(here.last)
 			h.startsAgain(source)
 		})
 	}
 }
 
-// A stopped guest moves in both directions, is taken back, and grows. Finally it continues, and moves again.
+// A stopped guest moves in both directions, is taken back, and grows. Finally it continues and moves again.
 func TestRealHeldGuestMoves(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h := newSharedHousehold(t)
+	h := newSharedCluster(t)
 	h.departure.Switchover = 2 * time.Second
 	here := h.source()
 	console := here.counts()
 	console.runsOn()
-	h.controller.Answer(leasePaused())
+	h.controller.Respond(leasePaused())
 	h.awaitState(vmpb.ReportStateRequest_STATE_PAUSED)
 	for _, pod := range []string{"web-2", "web-3"} {
 		h.letsGo(here)
 		there := h.moves(pod)
-		here.ends(vmpb.EndTerminated)
+		here.wantEnd(vmpb.EndTerminated)
 		here = there
 	}
 	console.toTheEnd()
@@ -346,15 +346,15 @@ func TestRealHeldGuestMoves(t *testing.T) {
 	<-asked
 	target.kill()
 	release()
-	// Once it has the guest again:
+	// The source has the guest again.
 	h.growHeld(&vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
-	h.controller.Answer(leaseOK())
+	h.controller.Respond(leaseOK())
 	console = console.goesOnIn(here)
 	console.runsOn()
 	h.letsGo(here)
-	last := h.moves("web-5") // QEMU would not send it before it was continued
+	last := h.moves("web-5") // QEMU would not send the guest before it was continued
 	console.toTheEnd()
-	here.ends(vmpb.EndTerminated)
+	here.wantEnd(vmpb.EndTerminated)
 	there := console.goesOnIn(last)
 	there.runsOn()
 	last.kill()
@@ -363,7 +363,7 @@ func TestRealHeldGuestMoves(t *testing.T) {
 }
 
 // awaitState waits until a member reports a state.
-func (h *household) awaitState(want vmpb.ReportStateRequest_State) {
+func (h *testCluster) awaitState(want vmpb.ReportStateRequest_State) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()

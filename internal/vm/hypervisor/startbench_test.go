@@ -17,8 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// Budgets of a start: the time until the guest's first output, compared with a bare QEMU with the same download and
-// copy; the hypervisor's own part of that, when the disk exists; and its memory in addition to QEMU's.
+// Budgets of a start: the time until the guest's first output, compared with a bare QEMU with the same download
+// and copy; the hypervisor's own part of that time if the disk exists; and the hypervisor's memory in addition to
+// QEMU's.
 const (
 	startFactor  = 1.3
 	startMore    = time.Second
@@ -26,8 +27,8 @@ const (
 	memoryBudget = 40 << 20
 )
 
-// TestStartAgainstBareQEMU starts guests alternately in hypervisors and in bare QEMUs, from an image that is
-// downloaded, and from an existing disk, and compares the medians.
+// TestStartAgainstBareQEMU starts guests alternately in hypervisors and in bare QEMUs, from a downloaded image and
+// from an existing disk, and compares the medians.
 func TestStartAgainstBareQEMU(t *testing.T) {
 	tier.All(t)
 	const MiB = 1 << 20
@@ -58,15 +59,15 @@ func TestStartAgainstBareQEMU(t *testing.T) {
 				return
 			}
 			compare(t, "start", ours, alone, from.factor, from.more)
-			t.Logf("the hypervisor takes %d MiB besides QEMU; budget %d MiB", memory>>20, memoryBudget>>20)
+			t.Logf("the hypervisor uses %d MiB in addition to QEMU; budget %d MiB", memory>>20, memoryBudget>>20)
 			if memory > memoryBudget {
-				t.Error("its memory is over its budget")
+				t.Error("the memory exceeds its budget")
 			}
 		})
 	}
 }
 
-// bootImage is a disk that boots scribe, with that much data after the part that scribe uses.
+// bootImage returns a disk that boots scribe, with the given amount of data after the part that scribe uses.
 func bootImage(t *testing.T, data uint64) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", "scribe.img"))
@@ -83,7 +84,8 @@ func (s *imageServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "image", time.Time{}, bytes.NewReader(s.content))
 }
 
-// startedBare returns how long a bare QEMU takes until its guest's first output: the image is copied to a new disk.
+// startedBare returns how long it takes until the first output of a guest in a bare QEMU. The image is copied to a
+// new disk.
 func startedBare(t *testing.T, url string, size uint64, content []byte) time.Duration {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk")
@@ -111,10 +113,11 @@ func startedBare(t *testing.T, url string, size uint64, content []byte) time.Dur
 	return first.Sub(begun)
 }
 
-// startedOurs is startedBare for a hypervisor process, and also returns its memory without QEMU's.
+// startedOurs is like startedBare for a hypervisor process. It also returns the memory of the process without
+// QEMU's.
 func startedOurs(t *testing.T, url string, size uint64, content []byte) (took time.Duration, memory uint64) {
 	t.Helper()
-	h := newHousehold(t)
+	h := newTestCluster(t)
 	h.data, h.size, h.memory, h.image = nil, size, 256<<20, url
 	mode := vmpb.VMSpec_SM_RUN
 	if url != "" {
@@ -128,14 +131,14 @@ func startedOurs(t *testing.T, url string, size uint64, content []byte) (took ti
 		}
 		begun = time.Now()
 	})
-	first, spoke := <-m.firstWords()
+	first, spoke := <-m.firstOutputs()
 	if !spoke {
-		t.Fatal("the guest says nothing")
+		t.Fatal("the guest did not print anything")
 	}
 	return first.Sub(begun), proportional(t, m.process.PID())
 }
 
-// proportional returns the memory of a process in bytes; shared pages count proportionally (PSS).
+// proportional returns the memory of a process in bytes. Shared pages count proportionally (PSS).
 func proportional(t *testing.T, pid int) uint64 {
 	t.Helper()
 	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
@@ -146,6 +149,6 @@ func proportional(t *testing.T, pid int) uint64 {
 			return kib << 10
 		}
 	}
-	t.Fatalf("%d has no Pss", pid)
+	t.Fatalf("process %d has no Pss", pid)
 	return 0
 }

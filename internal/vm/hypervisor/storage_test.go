@@ -15,10 +15,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// What the guest "writer" prints when it has written 3 MiB, after a dot for each of 96 writes.
+// writerDone is what the guest "writer" prints after it has written 3 MiB and a dot for each of 96 writes.
 const writerDone = "done\n"
 
-// awaitReport waits for a report after the earlier ones.
+// awaitReport waits for a report after the given number of earlier reports.
 func (r *real) awaitReport(before int, want string) {
 	r.t.Helper()
 	_, err := r.controller.AwaitLaterReport(r.bounded(), before, func(report *vmpb.ReportStateRequest) bool {
@@ -29,7 +29,7 @@ func (r *real) awaitReport(before int, want string) {
 	}
 }
 
-// A guest that fills its storage is stopped, which is reported, and it continues when there is free space.
+// A guest that fills its storage is stopped, which is reported, and continues when there is free space.
 func TestRealGuestWaitsForRoom(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestRealGuestWaitsForRoom(t *testing.T) {
 	r.awaitReport(0, "STATE_PAUSED CAUSE_NO_SPACE")
 	full := len(r.controller.Reports())
 
-	// It may boot again, but finds no free space.
+	// The guest may boot again, but it finds no free space.
 	conn := r.dial()
 	_, err = vmpb.NewOOBManagementClient(conn).Reset(r.bounded(), &vmpb.ResetRequest{})
 	must(t, err)
@@ -60,12 +60,12 @@ func TestRealGuestWaitsForRoom(t *testing.T) {
 	disks.MakeRoom()
 	console.until(writerDone)
 	r.awaitReport(full, "STATE_RUNNING CAUSE_UNKNOWN")
-	if answer, err := process.State(r.bounded()); err != nil || answer.Status != running {
-		t.Errorf("the machine is %+v, %v", answer, err)
+	if state, err := process.State(r.bounded()); err != nil || state.Status != running {
+		t.Errorf("state = %+v, %v", state, err)
 	}
 }
 
-// What someone else tells QEMU is reported.
+// A command of another client of QEMU is reported.
 func TestRealGuestIsStoppedByAnother(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -86,11 +86,11 @@ n=0
 while read -r line; do
 	n=$((n+1))
 	case $n in
-	2) answer='{"status":"prelaunch"}' ;;
-	4) answer='{"status":"running"}' ;;
-	*) answer='{}' ;;
+	2) result='{"status":"prelaunch"}' ;;
+	4) result='{"status":"running"}' ;;
+	*) result='{}' ;;
 	esac
-	echo "{\"return\":$answer,\"id\":\"$n\"}" >&3
+	echo "{\"return\":$result,\"id\":\"$n\"}" >&3
 	[ $n = 4 ] && break
 done <&3
 %s
@@ -101,10 +101,10 @@ exec sleep 1000
 func TestMachineLosesItsMonitor(t *testing.T) {
 	tier.All(t)
 	for name, last := range map[string]string{
-		"closed":            `exec 3>&-`,
-		"endless line":      `head -c 9000000 /dev/zero | tr '\\0' '[' >&3`,
-		"nonsense":          `echo 'how do you do' >&3`,
-		"response to no ID": `echo '{"return":{}}' >&3`,
+		"closed":                `exec 3>&-`,
+		"line that is too long": `head -c 9000000 /dev/zero | tr '\\0' '[' >&3`,
+		"nonsense":              `echo 'how do you do' >&3`,
+		"response without ID":   `echo '{"return":{}}' >&3`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReal(t, "counter")
@@ -113,15 +113,15 @@ func TestMachineLosesItsMonitor(t *testing.T) {
 			r.config.Machines = spying{hypervisor.QEMU{Program: program}, r.started}
 			r.start()
 			process := r.process()
-			r.ends(vmpb.EndQEMUFailed)
+			r.wantEnd(vmpb.EndQEMUFailed)
 			if exit := process.Exit(); exit.Reason != qemu.HostKilled {
-				t.Errorf("the process ended with %s", exit)
+				t.Errorf("exit = %s", exit)
 			}
 		})
 	}
 }
 
-// A test does not accept an earlier report, even if something else is reported meanwhile.
+// AwaitLaterReport must not accept an earlier report, even if something else is reported in the meantime.
 func TestOldReportsAreNotAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &real{t: t, controller: newFakeController()}
@@ -137,11 +137,11 @@ func TestOldReportsAreNotAwaited(t *testing.T) {
 			defer close(found)
 			r.awaitReport(1, "STATE_PAUSED CAUSE_UNKNOWN")
 		}()
-		synctest.Wait() // it has seen what there is
+		synctest.Wait() // it has checked the existing reports
 		report(vmpb.ReportStateRequest_STATE_RUNNING)
 		select {
 		case <-found:
-			t.Error("the old report was found")
+			t.Error("found the old report")
 		default:
 		}
 		report(vmpb.ReportStateRequest_STATE_PAUSED)

@@ -18,16 +18,16 @@ func TestTermination_ExitCode(t *testing.T) {
 		vmpb.EndGuestShutdown: 0, vmpb.EndTerminated: 0, vmpb.EndStopped: 0,
 		vmpb.EndInvalidSpec: 1, vmpb.EndQEMUFailed: 1, vmpb.EndInternal: 1, "": 1, "Future": 1,
 	} {
-		// The second time the file exists, and is longer.
+		// The second time, the file exists and is longer.
 		for _, message := range []string{"a sentence", ""} {
 			left := vmpb.Termination{Reason: reason, Message: message}
 			code, err := WriteTermination(path, left)
 			must(t, err)
 			if code != want {
-				t.Errorf("exit code of %q is %d, want %d", reason, code, want)
+				t.Errorf("exit code for %q = %d, want %d", reason, code, want)
 			}
 			if got := readTermination(t, path); got != left {
-				t.Errorf("left %+v, found %+v", left, got)
+				t.Errorf("wrote %+v, read %+v", left, got)
 			}
 		}
 	}
@@ -38,7 +38,7 @@ func readTermination(t *testing.T, path string) (termination vmpb.Termination) {
 	text, err := os.ReadFile(path)
 	must(t, err)
 	if len(text) > 4096 {
-		t.Errorf("%d bytes are more than Kubernetes reads", len(text))
+		t.Errorf("%d bytes exceed the limit of Kubernetes", len(text))
 	}
 	must(t, json.Unmarshal(text, &termination))
 	return termination
@@ -54,7 +54,7 @@ func TestTermination_LongMessageIsTruncated(t *testing.T) {
 		must(t, err)
 		got := readTermination(t, path)
 		if got.Reason != vmpb.EndQEMUFailed || len(got.Message) < 500 || !utf8.ValidString(got.Message) {
-			t.Errorf("%s: %d bytes are left of the message", name, len(got.Message))
+			t.Errorf("%s: the message has only %d bytes", name, len(got.Message))
 		}
 	}
 }
@@ -62,6 +62,6 @@ func TestTermination_LongMessageIsTruncated(t *testing.T) {
 func TestTermination_FileCannotBeWritten(t *testing.T) {
 	code, err := WriteTermination(filepath.Join(t.TempDir(), "nothing", "log"), vmpb.Termination{Reason: vmpb.EndStopped})
 	if !errors.Is(err, os.ErrNotExist) || code != 0 {
-		t.Errorf("%d, %v; want the right exit code and ErrNotExist", code, err)
+		t.Errorf("exit code = %d, error = %v; want a valid exit code and ErrNotExist", code, err)
 	}
 }

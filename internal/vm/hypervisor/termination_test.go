@@ -13,7 +13,7 @@ func readTermination(t *testing.T, path string) (termination vmpb.Termination) {
 	text, err := os.ReadFile(path)
 	must(t, err)
 	if len(text) > 4096 {
-		t.Errorf("%d bytes are more than Kubernetes reads", len(text))
+		t.Errorf("%d bytes exceed the limit of Kubernetes", len(text))
 	}
 	must(t, json.Unmarshal(text, &termination))
 	return termination

@@ -139,7 +139,7 @@ func TestConsole_BusyGuestBlocksOnlyWriters(t *testing.T) {
 		console, guest := plugged(t)
 		client := console.Attach()
 		ctx, cancel := context.WithCancel(t.Context())
-		must(t, client.Write(ctx, []byte("started"))) // accepted, but stuck in the pipe
+		must(t, client.Write(ctx, []byte("begun"))) // accepted, but stuck in the pipe
 		stuck := make(chan error)
 		go func() { stuck <- client.Write(ctx, []byte("canceled")) }()
 		synctest.Wait()
@@ -153,7 +153,7 @@ func TestConsole_BusyGuestBlocksOnlyWriters(t *testing.T) {
 		}
 		got := make([]byte, 5)
 		if _, err := io.ReadFull(guest, got); err != nil || string(got) != "begun" {
-			t.Errorf("guest got %q, %v; want the started message", got, err)
+			t.Errorf("guest got %q, %v; want the first message", got, err)
 		}
 		_ = guest.Close()
 		synctest.Wait()

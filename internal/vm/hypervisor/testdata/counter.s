@@ -1,8 +1,9 @@
-# A guest of 512 bytes: it prints its banner and then counts from zero for ever, one number
-# per line, in eight hexadecimal digits written as the letters a to p.
+# A guest of 512 bytes: it prints its banner and then counts from zero forever. It prints
+# one number per line, in eight hexadecimal digits written as the letters a to p.
 #
-# The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode. The serial
-# port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd says that it takes a byte.
+# The firmware loads the boot sector to 0x7c00 and jumps to it in 16-bit mode. The serial
+# port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd is set when the port accepts a
+# byte.
 #
 # To assemble it:
 #   as --32 -o counter.o counter.s && objcopy -O binary -j .text counter.o counter.img

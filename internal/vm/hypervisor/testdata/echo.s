@@ -1,9 +1,9 @@
-# A guest of 512 bytes: it prints its banner and then sends back what it gets. It powers off
-# through ACPI when it gets the byte 4, and when the power button is pressed.
+# A guest of 512 bytes: it prints its banner and then echoes its input. It powers off through
+# ACPI when it receives the byte 4 or when the power button is pressed.
 #
-# The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode. The serial
-# port COM1 is at 0x3f8; its line status at 0x3fd says that a byte came (bit 0) and that it
-# takes one (bit 5).
+# The firmware loads the boot sector to 0x7c00 and jumps to it in 16-bit mode. The serial
+# port COM1 is at 0x3f8; its line status at 0x3fd shows that a byte has arrived (bit 0) and
+# that the port accepts a byte (bit 5).
 #
 # To assemble it:
 #   as --32 -o echo.o echo.s && objcopy -O binary -j .text echo.o echo.img
@@ -17,8 +17,8 @@ start:
 	mov ss, ax
 	mov sp, offset origin
 	cld
-	mov dx, 0x602 # enable the event
-	mov ax, 0x100 # of the power button
+	mov dx, 0x602 # enable the power button
+	mov ax, 0x100 # event
 	out dx, ax
 	mov si, offset origin + (banner - start)
 next:
@@ -28,7 +28,7 @@ next:
 	call putc
 	jmp next
 poll:
-	mov dx, 0x600 # events that happened
+	mov dx, 0x600 # pending events
 	in ax, dx
 	test ah, 1
 	jnz off
@@ -44,7 +44,7 @@ poll:
 	jmp poll
 off:
 	mov dx, 0x604 # sleep control
-	mov ax, 0x2000 # soft off, now
+	mov ax, 0x2000 # soft off
 	out dx, ax
 	jmp poll
 putc: # sends al

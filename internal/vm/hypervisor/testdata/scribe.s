@@ -1,11 +1,11 @@
-# A guest of 512 bytes: it prints its banner and then counts from zero for ever. It writes each
-# number to its disk, through the firmware, and then prints it, one per line, in eight
+# A guest of 512 bytes: it prints its banner and then counts from zero forever. It writes each
+# number to its disk through the firmware and then prints it on its own line, in eight
 # hexadecimal digits written as the letters a to p. Number n is at the beginning of sector
-# 2048 + n modulo 4096. It prints an E after a write that failed, and repeats it.
+# 2048 + n modulo 4096. After a failed write, it prints an E and repeats the write.
 #
-# The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode, with the number
-# of the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd says
-# that it takes a byte.
+# The firmware loads the boot sector to 0x7c00 and jumps to it in 16-bit mode, with the number of
+# the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd is set when
+# the port accepts a byte.
 #
 # To assemble it:
 #   as --32 -o scribe.o scribe.s && objcopy -O binary -j .text scribe.o scribe.img
@@ -76,10 +76,10 @@ banner:
 	.asciz "boot\n"
 	.balign 4
 packet:
-	.byte 16, 0 # its size
-	.word 1 # sectors
-	.word buffer, 0 # what is written
+	.byte 16, 0 # size of the packet
+	.word 1 # number of sectors
+	.word buffer, 0 # data to write
 block:
-	.long 0, 0 # where
+	.long 0, 0 # first sector
 	.org 510
 	.byte 0x55, 0xaa

@@ -1,14 +1,14 @@
-# A guest of 512 bytes: it prints its banner and then counts from zero for ever. It writes each
-# number to all its disks, one after the other, through the firmware, and then prints it, one per
-# line, in eight hexadecimal digits written as the letters a to p. Number n is at the beginning of
-# sector 2048 + n modulo 4096. It prints an E after a write that failed, and repeats it.
+# A guest of 512 bytes: it prints its banner and then counts from zero forever. It writes each
+# number to all of its disks, one after the other, through the firmware, and then prints it on its
+# own line, in eight hexadecimal digits written as the letters a to p. Number n is at the beginning
+# of sector 2048 + n modulo 4096. After a failed write, it prints an E and repeats the write.
 #
-# If the byte at 509 is not zero it sleeps before each number until the timer's next tick, of which it
-# has 512 in a second; else it counts as fast as it can.
+# If the byte at 509 is not zero, it sleeps before each number until the next tick of the timer,
+# which has 512 ticks per second. Otherwise it counts as fast as it can.
 #
-# The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode, with the number
-# of the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd says
-# that it takes a byte. The firmware has the number of disks at 0x475.
+# The firmware loads the boot sector to 0x7c00 and jumps to it in 16-bit mode, with the number of
+# the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd is set when
+# the port accepts a byte. The firmware stores the number of disks at 0x475.
 #
 # To assemble it:
 #   as --32 -o scribes.o scribes.s && objcopy -O binary -j .text scribes.o scribes.img
@@ -104,11 +104,11 @@ banner:
 	.asciz "boot\n"
 	.balign 4
 packet:
-	.byte 16, 0 # its size
-	.word 1 # sectors
-	.word buffer, 0 # what is written
+	.byte 16, 0 # size of the packet
+	.word 1 # number of sectors
+	.word buffer, 0 # data to write
 block:
-	.long 0, 0 # where
+	.long 0, 0 # first sector
 	.org 509
 sleeps:
 	.byte 0

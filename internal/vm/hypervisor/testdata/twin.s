@@ -1,12 +1,12 @@
-# A guest of 512 bytes: it prints its banner, waits for a letter, and then counts from zero for ever. It writes
-# each number and the letter to its disk, through the firmware, and then prints the number, one per line, in
+# A guest of 512 bytes: it prints its banner, waits for a letter, and then counts from zero forever. It writes
+# each number and the letter to its disk through the firmware and then prints the number on its own line, in
 # eight hexadecimal digits written as the letters a to p. Number n of the guest with the letter a is at the
-# beginning of sector 2048 + n modulo 2048; that of b is 2048 sectors behind. It prints an E after a write
-# that failed, and repeats it.
+# beginning of sector 2048 + n modulo 2048; for the letter b, it is 2048 sectors later. After a failed write,
+# it prints an E and repeats the write.
 #
-# The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode, with the number
-# of the disk in dl. The serial port COM1 is at 0x3f8; its line status at 0x3fd says that a byte
-# came (bit 0) and that it takes one (bit 5).
+# The firmware loads the boot sector to 0x7c00 and jumps to it in 16-bit mode, with the number of
+# the disk in dl. The serial port COM1 is at 0x3f8; its line status at 0x3fd shows that a byte has
+# arrived (bit 0) and that the port accepts a byte (bit 5).
 #
 # To assemble it:
 #   as --32 -o twin.o twin.s && objcopy -O binary -j .text twin.o twin.img
@@ -90,10 +90,10 @@ banner:
 first:
 	.long 0
 packet:
-	.byte 16, 0 # its size
-	.word 1 # sectors
-	.word buffer, 0 # what is written
+	.byte 16, 0 # size of the packet
+	.word 1 # number of sectors
+	.word buffer, 0 # data to write
 block:
-	.long 0, 0 # where
+	.long 0, 0 # first sector
 	.org 510
 	.byte 0x55, 0xaa

@@ -1,17 +1,17 @@
-# A guest of 512 bytes: it prints its banner and then writes to its disk, through the firmware,
-# 96 times 32 KiB from the second MiB on. It prints a dot after each write, and an E after one
-# that failed; at the end it prints "done" and stops.
+# A guest of 512 bytes: it prints its banner and then writes 32 KiB to its disk through the firmware,
+# 96 times, starting at the second MiB. It prints a dot after each write, or an E if the write failed.
+# At the end, it prints "done" and stops.
 #
-# The firmware loads the boot sector to 0x7c00 and jumps there in 16-bit mode, with the number
-# of the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd says
-# that it takes a byte.
+# The firmware loads the boot sector to 0x7c00 and jumps to it in 16-bit mode, with the number of
+# the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd is set when
+# the port accepts a byte.
 #
 # To assemble it:
 #   as --32 -o writer.o writer.s && objcopy -O binary -j .text writer.o writer.img
 	.intel_syntax noprefix
 	.code16
 	.equ origin, 0x7c00
-	.equ sectors, 64 # of one write
+	.equ sectors, 64 # per write
 	.equ writes, 96
 start:
 	cli
@@ -69,10 +69,10 @@ end:
 	.asciz "done\n"
 	.balign 4
 packet:
-	.byte 16, 0 # its size
+	.byte 16, 0 # size of the packet
 	.word sectors
-	.word 0x7c00, 0 # what is written
+	.word 0x7c00, 0 # data to write
 block:
-	.long 2048, 0 # where
+	.long 2048, 0 # first sector
 	.org 510
 	.byte 0x55, 0xaa
