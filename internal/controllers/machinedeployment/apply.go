@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// apply carries out a plan. It stops at the first failure, except those to mark Machines and nodes, and
-// after the operations that end a pass.
+// apply carries out a plan. It stops at the first failure, unless a Machine or a node could not be marked, and after
+// the operations that end a pass.
 func (p scope) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Operation) rollout.Outcome {
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	for _, op := range plan {
@@ -32,14 +32,14 @@ func (p scope) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Ope
 			break
 		}
 		if outcome.NodesLater && op.Action == rollout.PatchNodes {
-			continue // wait for a target that does not answer only once
+			continue // wait only once for a target that does not respond
 		}
 		err := p.applyOne(ctx, r, op, &outcome)
 		switch {
 		case err == nil:
 			outcome.Ended = outcome.Ended || op.EndsPass()
 		case errors.Is(err, errNodes):
-			ctrl.LoggerFrom(ctx).Info("Some nodes are marked later", "err", err.Error())
+			ctrl.LoggerFrom(ctx).Info("Cannot mark some nodes; retrying later", "err", err.Error())
 			outcome.NodesLater = true
 		case errors.Is(err, rollout.ErrMark) && !edge.Outdated(err):
 			outcome.Unmarked = append(outcome.Unmarked, err)
@@ -81,8 +81,8 @@ func (p scope) applyOne(ctx context.Context, r *rollout.Rollout, op rollout.Oper
 	return nil
 }
 
-// rollBack gives the deployment an old template, or refuses that, and removes spec.rollbackTo. A refusal
-// is written into the status first, or it would be lost if the process ended between the writes.
+// rollBack restores a previous template or refuses the rollback, and removes spec.rollbackTo. It writes a refusal to
+// the status first. Otherwise the refusal would be lost if the process terminated between the writes.
 func (p scope) rollBack(ctx context.Context, r *rollout.Rollout, op rollout.Operation, outcome *rollout.Outcome) error {
 	deployment, kind := r.Deployment, corev1.EventTypeNormal
 	if op.Action == rollout.Refuse {
@@ -101,11 +101,11 @@ func (p scope) rollBack(ctx context.Context, r *rollout.Rollout, op rollout.Oper
 		return err
 	}
 	p.Events.Event(next, kind, op.Topic, op.Reason)
-	ctrl.LoggerFrom(ctx).Info("Answered spec.rollbackTo", "outcome", op.Topic, "why", op.Reason)
+	ctrl.LoggerFrom(ctx).Info("Handled spec.rollbackTo", "outcome", op.Topic, "why", op.Reason)
 	return nil
 }
 
-// mark has the set of a Machine delete it before others.
+// mark marks a Machine so that its set deletes it before other Machines.
 func (p scope) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	deletion.Mark(machine, op.Since)
@@ -117,15 +117,15 @@ func (p scope) mark(ctx context.Context, deployment *v1alpha1.MachineDeployment,
 		return fmt.Errorf("%w: %s: %w", rollout.ErrMark, machine.Name, err)
 	}
 	if deletion.Marked(machine) != op.Since {
-		return fmt.Errorf("%w: %s: the API server changes its mark. Mostly a mutating webhook does that: keep it from machines", rollout.ErrMark, machine.Name)
+		return fmt.Errorf("%w: %s: the API server changed the mark; exclude machines from the mutating webhook that does this", rollout.ErrMark, machine.Name)
 	}
 	annotations := map[string]string{v1alpha1.EventAnnotationCause: v1alpha1.CauseNamedForDeletion, v1alpha1.EventAnnotationObjects: machine.Name}
-	p.Events.AnnotatedEventf(deployment, annotations, corev1.EventTypeNormal, "MachineMarked", "Machine %s goes first: %s", machine.Name, op.Reason)
+	p.Events.AnnotatedEventf(deployment, annotations, corev1.EventTypeNormal, "MachineMarked", "Machine %s is deleted first: %s", machine.Name, op.Reason)
 	ctrl.LoggerFrom(ctx).Info("Marked machine for deletion", "machine", machine.Name, "since", op.Since, "why", op.Reason)
 	return nil
 }
 
-// annotate writes the deployment's metadata that follow from its sets, and returns what was written.
+// annotate writes the deployment's metadata that follows from its sets, and returns the deployment as written.
 func (p scope) annotate(ctx context.Context, r *rollout.Rollout, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineDeployment, error) {
 	next := r.Annotated(deployment)
 	if equality.Semantic.DeepEqual(next, deployment) {
@@ -137,8 +137,8 @@ func (p scope) annotate(ctx context.Context, r *rollout.Rollout, deployment *v1a
 	return next, nil
 }
 
-// changeFinalizer patches a deployment if change adds or removes its finalizer. That of old versions of MCM
-// goes in both cases: nobody else removes it.
+// changeFinalizer patches a deployment if change adds or removes its finalizer. In both cases, it also removes the
+// finalizer of old versions of MCM, since nothing else does.
 func (p scope) changeFinalizer(ctx context.Context, deployment *v1alpha1.MachineDeployment, change func(client.Object, string) bool) (*v1alpha1.MachineDeployment, error) {
 	next := deployment.DeepCopy()
 	changed := change(next, v1alpha1.FinalizerMCM)
@@ -155,22 +155,22 @@ func (p scope) patchDeployment(ctx context.Context, next, deployment *v1alpha1.M
 	return nil
 }
 
-// errNodes marks failures to mark nodes. A rollout goes on without the marks, and may move pods twice.
+// errNodes marks failures to mark nodes. A rollout continues without the marks, but may move Pods twice.
 var errNodes = errors.New("marking nodes")
 
 const (
-	// manyNodes is how many nodes are patched at the same time.
-	manyNodes = 16
-	// nodesWithin is the time for the nodes of one operation. The others follow in the next pass.
-	nodesWithin = 10 * time.Second
+	// maxNodePatches is the number of nodes that are patched at the same time.
+	maxNodePatches = 16
+	// nodesTimeout limits the time for the nodes of one operation. The next pass patches the remaining nodes.
+	nodesTimeout = 10 * time.Second
 )
 
-// patchNodes tries to patch all nodes, and returns the first failure.
+// patchNodes patches all nodes. It continues after a failure, and returns the first one.
 func (p scope) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
-	limited, cancel := context.WithTimeout(ctx, nodesWithin)
+	limited, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
 	var group errgroup.Group
-	group.SetLimit(manyNodes)
+	group.SetLimit(maxNodePatches)
 	for _, change := range op.Nodes {
 		group.Go(func() error { return p.patchNode(limited, change) })
 	}
@@ -185,9 +185,10 @@ func (p scope) patchNodes(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	return nil
 }
 
-// patchNode patches a node, locked only where it replaces the list of taints: the kubelet writes often.
+// patchNode patches a node. The patch has an optimistic lock only if it replaces the list of taints, since the kubelet
+// writes often.
 func (p scope) patchNode(ctx context.Context, change rollout.NodeChange) error {
-	// Without the status, which is expensive to compare and not written.
+	// The status is omitted, since it is expensive to compare and not written.
 	before := &corev1.Node{ObjectMeta: change.Old.ObjectMeta, Spec: change.Old.Spec}
 	patch := client.StrategicMergeFrom(before)
 	if !slices.EqualFunc(change.Old.Spec.Taints, change.New.Spec.Taints, rollout.SameTaint) {
@@ -195,7 +196,7 @@ func (p scope) patchNode(ctx context.Context, change rollout.NodeChange) error {
 	}
 	err := p.Target.Client().Patch(ctx, change.New, patch)
 	if apierror.Gone(err) {
-		return nil // it was deleted meanwhile
+		return nil // the node was deleted meanwhile
 	}
 	if err != nil {
 		return fmt.Errorf("patching node %s: %w", change.Old.Name, err)

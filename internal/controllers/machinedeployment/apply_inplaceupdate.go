@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
-// transfer moves a Machine to another set, in one patch.
+// transfer moves a Machine to another set in one patch.
 func (p scope) transfer(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	inplaceupdate.Transfer(machine, op.From, op.Set)
@@ -34,8 +34,8 @@ func (p scope) settle(ctx context.Context, op rollout.Operation) error {
 	return p.patchMachine(ctx, machine, op.Machine)
 }
 
-func (p scope) patchMachine(ctx context.Context, machine, was *v1alpha1.Machine) error {
-	err := p.memory.machines.Patch(ctx, p.Client, machine, was)
+func (p scope) patchMachine(ctx context.Context, machine, before *v1alpha1.Machine) error {
+	err := p.memory.machines.Patch(ctx, p.Client, machine, before)
 	if apierror.Gone(err) {
 		return edge.ErrStale
 	}

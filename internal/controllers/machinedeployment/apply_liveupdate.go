@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
-// takeClass gives a set the class that the template names.
+// takeClass sets the class of a set to the class in the template.
 func (p scope) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) error {
 	next := op.Next.DeepCopy()
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
@@ -23,12 +23,12 @@ func (p scope) takeClass(ctx context.Context, deployment *v1alpha1.MachineDeploy
 		return err
 	}
 	class := next.Spec.Template.Spec.Class.Name
-	p.Events.Eventf(deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonClassTaken, "Machine set %s has the class %q from now on: %s", next.Name, class, op.Reason)
-	ctrl.LoggerFrom(ctx).Info("Gave machine set another class", "machineSet", next.Name, "class", class, "why", op.Reason)
+	p.Events.Eventf(deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonClassTaken, "Changed machine set %s to class %q: %s", next.Name, class, op.Reason)
+	ctrl.LoggerFrom(ctx).Info("Changed class of machine set", "machineSet", next.Name, "class", class, "why", op.Reason)
 	return nil
 }
 
-// changeClass takes a Machine one step further towards the class that the template names.
+// changeClass carries out one step of the change of a Machine to the class in the template.
 func (p scope) changeClass(ctx context.Context, r *rollout.Rollout, op rollout.Operation) error {
 	machine := op.Machine.DeepCopy()
 	switch op.Action {
@@ -46,7 +46,7 @@ func (p scope) changeClass(ctx context.Context, r *rollout.Rollout, op rollout.O
 	}
 	if op.Action == rollout.FollowClass {
 		p.Events.Eventf(r.Deployment, corev1.EventTypeNormal, v1alpha1.DeploymentReasonMachineFollows,
-			"Machine %s gets the class %q: %s", machine.Name, machine.Spec.Class.Name, op.Reason)
+			"Changed machine %s to class %q: %s", machine.Name, machine.Spec.Class.Name, op.Reason)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed machine", "action", op.Action, "machine", machine.Name, "why", op.Reason)
 	return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 )
 
-// create creates the set of the current template. A set that comes back mutated is deleted.
+// create creates the set of the current template. If the API server mutates the set, create deletes it.
 func (p scope) create(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, outcome *rollout.Outcome) error {
 	set := op.Next.DeepCopy()
 	if message := rollout.Unselected(deployment, set); message != "" {
@@ -38,7 +38,7 @@ func (p scope) create(ctx context.Context, deployment *v1alpha1.MachineDeploymen
 	}
 	if err := mutated(deployment, set); err != nil {
 		p.memory.mutated.Failed(err, deployment.Generation, p.Clock.Now())
-		// Whatever its version: its controller may have written its status.
+		// Without a resource version, since the set's controller may have written the status.
 		return errors.Join(err, apierror.IgnoreGone(p.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID})))
 	}
 	p.memory.sets.Wrote(set)
@@ -48,49 +48,49 @@ func (p scope) create(ctx context.Context, deployment *v1alpha1.MachineDeploymen
 	return nil
 }
 
-// mutated returns an error if the API server changed a set, mostly by a webhook, so that the deployment
-// would not recognize it and create others without end.
+// mutated returns an error if the API server, usually through a webhook, changed a set so that the deployment does not
+// recognize it. The deployment would otherwise create more and more sets.
 func mutated(deployment *v1alpha1.MachineDeployment, created *v1alpha1.MachineSet) error {
 	fields := rollout.Mutated(deployment, created)
 	if len(fields) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w (%s), so that the set would not be known for the deployment's, and others would be made without end. "+
-		"Mostly a mutating webhook does that: keep it from machine sets", rollout.ErrMutated, strings.Join(fields, ", "))
+	return fmt.Errorf("%w (%s), so the deployment does not recognize its own set; "+
+		"exclude machine sets from the mutating webhook that does this", rollout.ErrMutated, strings.Join(fields, ", "))
 }
 
-// stillMutated returns an error if the last new set was mutated, and the next one would be. It uses a dry
-// run under another name, since the last set may still exist. If that does not tell, the next one is made after a
-// while.
+// stillMutated returns an error if the last new set was mutated and the next one would be, too. It uses a dry run with
+// another name, since the last set may still exist. If the dry run does not detect the mutation, the next set is
+// created after a delay.
 func (p scope) stillMutated(ctx context.Context, r *rollout.Rollout) error {
-	known := p.memory
+	memory := p.memory
 	if r.Current != nil {
-		known.mutated.Succeeded()
-		known.dryRunTells = false
+		memory.mutated.Succeeded()
+		memory.dryRunDetects = false
 	}
-	if !known.mutated.Failing() || r.Deployment.Spec.Paused {
+	if !memory.mutated.Failing() || r.Deployment.Spec.Paused {
 		return nil
 	}
 	created := r.NewSet(0)
 	created.Name, created.GenerateName = "", created.Name+"-"
 	if p.Client.Create(ctx, created, client.DryRunAll) == nil {
-		if err := mutated(r.Deployment, created); err != nil || known.dryRunTells {
-			known.dryRunTells = true
+		if err := mutated(r.Deployment, created); err != nil || memory.dryRunDetects {
+			memory.dryRunDetects = true
 			return err
 		}
 	}
-	return known.mutated.Waits(r.Deployment.Generation, p.Clock.Now())
+	return memory.mutated.Waits(r.Deployment.Generation, p.Clock.Now())
 }
 
-// nameTaken returns edge.ErrStale if the existing set is the wanted one, which the cache does not show
-// yet, and ErrNameTaken otherwise, also for a set that is being deleted: that may take long.
-func (p scope) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeployment, wanted *v1alpha1.MachineSet) error {
+// nameTaken returns edge.ErrStale if the existing set is the desired one, which the cache lacks. Otherwise it returns
+// ErrNameTaken, also for a set that is being deleted, since the deletion may take long.
+func (p scope) nameTaken(ctx context.Context, deployment *v1alpha1.MachineDeployment, desired *v1alpha1.MachineSet) error {
 	taken := &v1alpha1.MachineSet{}
-	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(wanted), taken); err != nil {
+	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(desired), taken); err != nil {
 		if apierrors.IsNotFound(err) {
 			return edge.ErrStale
 		}
-		return fmt.Errorf("reading machine set %s: %w", wanted.Name, err)
+		return fmt.Errorf("reading machine set %s: %w", desired.Name, err)
 	}
 	ours := metav1.IsControlledBy(taken, deployment) && taken.DeletionTimestamp.IsZero()
 	if ours && revision.Same(&taken.Spec.Template, &deployment.Spec.Template) {
@@ -146,7 +146,7 @@ func (p scope) change(ctx context.Context, r *rollout.Rollout, op rollout.Operat
 	if counts.Desired(next) > 0 || r.Nodes == nil {
 		return nil
 	}
-	for _, n := range r.Nodes.OfOld { // which are not read any more
+	for _, n := range r.Nodes.OfOld { // these nodes are no longer read
 		if metav1.IsControlledBy(n.Machine, next) {
 			p.memory.nodes.Forget(client.ObjectKeyFromObject(n.Node))
 		}
@@ -164,7 +164,8 @@ func (p scope) prune(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	return nil
 }
 
-// deleteSet deletes a set, unless it was replaced, got Machines or was released since it was read.
+// deleteSet deletes a set unless it changed since it was read. It may have been replaced or released, or may have
+// Machines now.
 func (p scope) deleteSet(ctx context.Context, set *v1alpha1.MachineSet) error {
 	as := client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}
 	if err := p.Client.Delete(ctx, set, as); apierror.IgnoreGone(err) != nil {
@@ -173,7 +174,7 @@ func (p scope) deleteSet(ctx context.Context, set *v1alpha1.MachineSet) error {
 	return nil
 }
 
-// scaled explains an operation in one event and one log line.
+// scaled reports an operation with one event and one log line.
 func (p scope) scaled(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation) {
 	verb, cause, name := "Scaled up", v1alpha1.CauseScaledUp, op.Next.Name
 	if op.Set != nil && op.Replicas < op.Set.Spec.Replicas {

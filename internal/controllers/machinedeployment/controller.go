@@ -1,9 +1,8 @@
-// Package machinedeployment keeps the Machines of MachineDeployments, by way of MachineSets: one for
-// the current template, and those of earlier templates until their Machines are replaced.
+// Package machinedeployment reconciles MachineDeployments. It manages their Machines through MachineSets: one set
+// for the current template, and the sets of previous templates until their Machines are replaced.
 //
-// A pass gathers facts, plans operations (package rollout), applies them, and derives the status from
-// the facts and the outcome (package status). Each operation carries its reason into an event and a
-// log line.
+// A pass gathers facts, plans operations (package rollout), applies them, and derives the status from the facts and
+// the outcome (package status). Each operation has a reason, which appears in an event and a log line.
 package machinedeployment
 
 import (
@@ -38,36 +37,37 @@ import (
 
 // Options configure a Controller.
 type Options struct {
-	// Client of the control cluster; reads come from the cache.
+	// Client is the client of the control cluster. It reads from the cache.
 	Client client.Client
-	// Live reads from the API server before sets without a controller are adopted. Nil: none is adopted.
+	// Live reads from the API server before sets without a controller are adopted. If nil, no set is adopted.
 	Live client.Reader
-	// Machines finds the Machines of a set. Nil: by listing them with Client.
+	// Machines finds the Machines of a set. If nil, they are listed with Client.
 	Machines fieldindex.Machines
-	// Events explains to users what was done.
+	// Events records events on deployments.
 	Events record.EventRecorder
 	Clock  clock.PassiveClock
-	// Concurrency is how many deployments are reconciled at the same time.
+	// Concurrency is the number of deployments that are reconciled at the same time.
 	Concurrency int
-	// Target is the cluster that nodes join. Nil: rollouts do not mark nodes, and update none in place.
+	// Target is the cluster that nodes join. If nil, rollouts do not mark nodes, and do not update nodes in
+	// place.
 	Target Target
-	// InPlace carries out the strategy InPlaceUpdate.
+	// InPlace enables the strategy InPlaceUpdate.
 	InPlace bool
 	// ProtectNodes keeps autoscalers from removing nodes during a rolling update.
 	ProtectNodes bool
 }
 
-// Target is the cluster that nodes join. It need not answer.
+// Target is the cluster that nodes join. It may be unavailable.
 type Target interface {
 	// Client reads Nodes from a cache and writes to the API server.
 	Client() client.Client
-	// Ready reports whether the target has answered, so that its cache is filled.
+	// Ready reports whether the target has responded and its cache is filled.
 	Ready() bool
-	// Watch calls a handler for events of objects like the given one, once the target has answered.
+	// Watch calls a handler for events of objects of the given kind, after the target has responded.
 	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
 }
 
-// Controller reconciles MachineDeployments. Make one with New.
+// Controller reconciles MachineDeployments. Create one with New.
 type Controller struct {
 	Options
 	edge     edge.Reconciler[*v1alpha1.MachineDeployment]
@@ -75,30 +75,30 @@ type Controller struct {
 	orphaned cascade.Orphaned
 }
 
-// memory is what is remembered of a deployment between passes.
+// memory is the state that is kept between the passes over a deployment.
 type memory struct {
-	// deployment, sets, nodes and machines are the versions that were written.
+	// deployment, sets, nodes and machines track writes, to detect a stale cache.
 	deployment, sets, nodes, machines expectations.Writes
-	// created is the last set that was created, until the cache shows it, and when that was.
+	// created is the set that was created last, until the cache contains it, and its creation time.
 	created struct {
 		name string
 		at   time.Time
 	}
-	// nodesUnmarked reports whether the nodes have no marks of a rollout or an update in place, and need not
-	// be read.
+	// nodesUnmarked reports that the nodes have no marks of a rollout or an in-place update, so that they need
+	// not be read.
 	nodesUnmarked bool
-	// mutated spaces out creations of sets that the API server changes. dryRunTells reports whether a dry run
-	// has shown that: a webhook may treat it in another way.
-	mutated     expectations.Retry
-	dryRunTells bool
+	// mutated delays creations of sets after the API server changed a new set. dryRunDetects reports that a
+	// dry run has detected the change. A webhook may treat a dry run differently.
+	mutated       expectations.Retry
+	dryRunDetects bool
 	// counted is when the status of a deployment that is being deleted was written.
 	counted time.Time
-	// unanswered is since when candidates for an update in place have waited for the machine controller;
-	// zero if none does. A process that starts counts anew.
-	unanswered time.Time
+	// waitingSince is when the first candidate for an in-place update began to wait for the machine
+	// controller; zero if no candidate waits. A new process starts the time again.
+	waitingSince time.Time
 }
 
-// New makes a Controller.
+// New creates a Controller.
 func New(opts Options) *Controller {
 	if opts.Machines == nil {
 		opts.Machines = fieldindex.Listed(opts.Client)
@@ -110,7 +110,7 @@ func New(opts Options) *Controller {
 	return c
 }
 
-// SetupWithManager registers the controller and what it watches.
+// SetupWithManager registers the controller and its watches.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	build := ctrl.NewControllerManagedBy(mgr).
 		Named("machinedeployment").
@@ -129,7 +129,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile brings a deployment closer to its spec.
+// Reconcile runs one pass over a deployment.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return c.edge.Reconcile(ctx, req)
 }
@@ -146,25 +146,25 @@ func (c *Controller) pass(ctx context.Context, deployment *v1alpha1.MachineDeplo
 	return p.reconcile(ctx, deployment, sets)
 }
 
-// scope is a pass over a deployment.
+// scope is the state of one pass over a deployment.
 type scope struct {
 	*Controller
 	memory *memory
 }
 
-// fresh reports whether the cache shows all that this process wrote to the deployment and its sets. A
-// set that is not shown yet cannot be created twice, since its name follows from the template. But for an
-// update in place its Machines are to be counted, also if the template changed meanwhile.
+// fresh reports whether the cache contains all writes of this process to the deployment and its sets. In general,
+// it need not contain a new set, which cannot be created twice since its name follows from the template. During an
+// in-place update, however, the Machines of that set must be counted, even if the template changed meanwhile.
 func (p scope) fresh(deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) bool {
 	stale := func(set *v1alpha1.MachineSet) bool { return !p.memory.sets.Fresh(set) }
 	hidden := deployment.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && p.awaited(sets)
 	return !hidden && p.memory.deployment.Fresh(deployment) && !slices.ContainsFunc(sets, stale)
 }
 
-// shownWithin is when a set that was created and is not shown counts as deleted by somebody.
+// shownWithin is the time after which a new set that the cache does not contain counts as deleted.
 const shownWithin = 10 * time.Second
 
-// awaited reports whether the cache does not show yet the set that was created last.
+// awaited reports whether the cache does not contain yet the set that was created last.
 func (p scope) awaited(sets []*v1alpha1.MachineSet) bool {
 	created := &p.memory.created
 	shown := slices.ContainsFunc(sets, func(set *v1alpha1.MachineSet) bool { return set.Name == created.name })
@@ -174,7 +174,7 @@ func (p scope) awaited(sets []*v1alpha1.MachineSet) bool {
 	return created.name != ""
 }
 
-// reconcile returns the time to the next pass without an event; 0 is never.
+// reconcile returns the time until the next pass. If it is zero, only an event triggers one.
 func (p scope) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	if !deployment.DeletionTimestamp.IsZero() {
 		return p.terminate(ctx, deployment, sets)
@@ -188,7 +188,7 @@ func (p scope) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploy
 		return 0, err
 	}
 	if rollout.SelectsAll(deployment) {
-		message := "spec.selector: the empty selector selects all machines; nothing is done until it names labels."
+		message := "spec.selector: the empty selector selects all machines; add labels to it."
 		refused := status.Refused(deployment, v1alpha1.DeploymentReasonSelectsAll, message, p.Clock.Now())
 		refused.ObservedGeneration = deployment.Generation
 		_, err := p.writeStatus(ctx, deployment, refused)
@@ -205,22 +205,22 @@ func (p scope) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	p.memory.nodesUnmarked = !r.MarksNodes && !r.NeedsNodes && (p.memory.nodesUnmarked || r.NodesUnmarked(plan))
 	outcome := p.apply(ctx, r, plan)
 	if outcome.Ended && outcome.Failure == nil {
-		return 0, nil // the events of the writes start the next pass, which has the right numbers
+		return 0, nil // the events of the writes trigger the next pass, which has the new numbers
 	}
 	return p.report(ctx, r, outcome)
 }
 
-// settle is the least time between two statuses during deletion: sets change often then.
-const settle = 100 * time.Millisecond
+// deletionStatusInterval is the minimum time between two status updates during a deletion, when sets change often.
+const deletionStatusInterval = 100 * time.Millisecond
 
-// held reports whether a deployment has a finalizer of MCM, of today or of old versions.
+// held reports whether a deployment has a finalizer of MCM or of its old versions.
 func held(deployment *v1alpha1.MachineDeployment) bool {
 	return controllerutil.ContainsFinalizer(deployment, v1alpha1.FinalizerMCM) || controllerutil.ContainsFinalizer(deployment, v1alpha1.FinalizerLegacy)
 }
 
-// terminate deletes the sets, and removes the finalizer when none is left. A deployment that is deleted
-// without its sets waits for the garbage collector, which releases them. It returns the time to the
-// next pass without an event; 0 is never.
+// terminate deletes the sets, and removes the finalizer when no set remains. If the deployment is deleted without
+// its sets, it waits for the garbage collector, which releases them. It returns the time until the next pass, like
+// reconcile.
 func (p scope) terminate(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (time.Duration, error) {
 	switch {
 	case orphaning.Pending(deployment):
@@ -241,7 +241,7 @@ func (p scope) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploy
 		return 0, failure
 	}
 	now := p.Clock.Now()
-	if wait := settle - now.Sub(p.memory.counted); failure == nil && wait > 0 && wait <= settle {
+	if wait := deletionStatusInterval - now.Sub(p.memory.counted); failure == nil && wait > 0 && wait <= deletionStatusInterval {
 		return wait, nil
 	}
 	p.memory.counted = now
@@ -252,11 +252,11 @@ func (p scope) terminate(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	return 0, edge.Reported(failure)
 }
 
-// releaseSets releases the sets that the garbage collector did not know.
+// releaseSets releases the sets that the garbage collector missed.
 func (p scope) releaseSets(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) error {
 	var failure error
 	for _, set := range sets {
-		op := rollout.Operation{Action: rollout.Release, Set: set, Reason: "the machine deployment is deleted without its machine sets"}
+		op := rollout.Operation{Action: rollout.Release, Set: set, Reason: "the machine deployment is being deleted without its machine sets"}
 		failure = errors.Join(failure, p.release(ctx, deployment, op))
 	}
 	return failure

@@ -72,17 +72,17 @@ func TestEachOperationIsSaid(t *testing.T) {
 		},
 		"mark": {
 			fixture.Deployment(2, trigger), []client.Object{set, fixture.Member(set, "m")},
-			"MachineMarked: Machine m goes first: " + named, "Marked machine for deletion: " + named,
+			"MachineMarked: Machine m is deleted first: " + named, "Marked machine for deletion: " + named,
 		},
 		"roll back": {
 			fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(1)), []client.Object{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))},
 			`DeploymentRollback: Rolled back deployment "pool" to revision 1`,
-			`Answered spec.rollbackTo: Rolled back deployment "pool" to revision 1`,
+			`Handled spec.rollbackTo: Rolled back deployment "pool" to revision 1`,
 		},
 		"refuse": {
 			fixture.Deployment(3, rollbackTo(7)), []client.Object{set},
 			"DeploymentRollbackRevisionNotFound: spec.rollbackTo.revision: no machine set has revision 7",
-			"Answered spec.rollbackTo: spec.rollbackTo.revision: no machine set has revision 7",
+			"Handled spec.rollbackTo: spec.rollbackTo.revision: no machine set has revision 7",
 		},
 	} {
 		t.Run(operation, func(t *testing.T) {

@@ -187,7 +187,7 @@ func TestAMarkThatDoesNotStay(t *testing.T) {
 				return nil
 			}
 			s.unmarked(t)
-			if got := s.deployment(); !says(got.Status, v1alpha1.MachineDeploymentReplicaFailure, "m-1: the API server changes its mark") {
+			if got := s.deployment(); !says(got.Status, v1alpha1.MachineDeploymentReplicaFailure, "m-1: the API server changed the mark") {
 				t.Errorf("nobody says it: %+v", got.Status.Conditions)
 			}
 			if slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, "MachineMarked") }) {

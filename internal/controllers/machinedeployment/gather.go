@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// gather reads all that a pass is about, at first without the nodes, which are read only if the rollout concerns them.
+// gather reads the facts for a pass. It reads the nodes last, and only if the rollout affects them.
 func (p scope) gather(ctx context.Context, deployment *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (*rollout.Rollout, error) {
 	facts, err := p.facts(ctx, deployment, sets)
 	if err != nil {
@@ -30,7 +30,7 @@ func (p scope) gather(ctx context.Context, deployment *v1alpha1.MachineDeploymen
 	}
 	r := rollout.New(facts)
 	if !p.nodesMatter(r) {
-		p.memory.unanswered = time.Time{}
+		p.memory.waitingSince = time.Time{}
 		return r, nil
 	}
 	if !p.Target.Ready() {
@@ -65,7 +65,7 @@ func (p scope) facts(ctx context.Context, deployment *v1alpha1.MachineDeployment
 	return f, err
 }
 
-// sets returns the sets with that controller, sorted by name since messages list them.
+// sets returns the sets with the given controller. It sorts them by name, since messages list them.
 func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]*v1alpha1.MachineSet, error) {
 	list := &v1alpha1.MachineSetList{}
 	err := c.Client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{fieldindex.ByController: controller})
@@ -80,7 +80,7 @@ func (c *Controller) sets(ctx context.Context, namespace, controller string) ([]
 	return sets, nil
 }
 
-// unowned returns the sets that the deployment is to adopt, and those that it released.
+// unowned returns the sets that the deployment has to adopt, and the sets that it released.
 func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDeployment) (orphans, released []*v1alpha1.MachineSet, err error) {
 	sets, err := c.sets(ctx, deployment.Namespace, fieldindex.Orphan)
 	selects := rollout.Selects(deployment)
@@ -96,7 +96,7 @@ func (c *Controller) unowned(ctx context.Context, deployment *v1alpha1.MachineDe
 	return orphans, released, err
 }
 
-// named returns the Machines that an autoscaler named for deletion. Those of others count as gone.
+// named returns the Machines that an autoscaler named for deletion. Machines of other deployments count as missing.
 func (c *Controller) named(ctx context.Context, f rollout.Facts) ([]rollout.Named, error) {
 	named := rollout.ParseNamed(f.Deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion])
 	for i := range named {
@@ -142,7 +142,7 @@ func (c *Controller) retained(ctx context.Context, f rollout.Facts) (map[string]
 	return retained, nil
 }
 
-// inPlace returns the Machines of all sets if they can be updated in place; else nil.
+// inPlace returns the Machines of all sets, by the name of the set, or nil if they cannot be updated in place.
 func (p scope) inPlace(ctx context.Context, f rollout.Facts) (map[string][]*v1alpha1.Machine, error) {
 	if !p.InPlace || p.Target == nil || f.Deployment.Spec.Strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType {
 		return nil, nil
@@ -157,7 +157,7 @@ func (p scope) inPlace(ctx context.Context, f rollout.Facts) (map[string][]*v1al
 	return all, nil
 }
 
-// machinesOf returns the Machines of a set, sorted by name, if the cache shows what was written to them.
+// machinesOf returns the Machines of a set, sorted by name. It fails if the cache lacks writes to them.
 func (p scope) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1alpha1.Machine, error) {
 	machines, err := p.Machines.ControlledBy(ctx, set.Namespace, string(set.UID))
 	if err != nil {
@@ -167,14 +167,14 @@ func (p scope) machinesOf(ctx context.Context, set *v1alpha1.MachineSet) ([]*v1a
 		if !machine.DeletionTimestamp.IsZero() {
 			p.memory.machines.Forget(client.ObjectKeyFromObject(machine))
 		} else if !p.memory.machines.Fresh(machine) {
-			return nil, edge.ErrStale // a Machine may be another set's by now
+			return nil, edge.ErrStale // the Machine may belong to another set now
 		}
 	}
 	slices.SortFunc(machines, func(a, b *v1alpha1.Machine) int { return cmp.Compare(a.Name, b.Name) })
 	return machines, nil
 }
 
-// liveUpdate returns the live update of Machines to another class; nil if there is none.
+// liveUpdate returns the live update of Machines to another class, or nil if there is none.
 func (p scope) liveUpdate(ctx context.Context, f rollout.Facts) (*liveupdate.Pool, error) {
 	update := liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
 	if update == nil {
@@ -185,7 +185,7 @@ func (p scope) liveUpdate(ctx context.Context, f rollout.Facts) (*liveupdate.Poo
 	return update, err
 }
 
-// nodesMatter reports whether nodes may have to be marked, or marks be removed.
+// nodesMatter reports whether marks may have to be added to nodes or removed from them.
 func (p scope) nodesMatter(r *rollout.Rollout) bool {
 	return p.Target != nil && !r.Deployment.Spec.Paused &&
 		(r.MarksNodes || r.UnmarksCurrent || r.RolledOut && !p.memory.nodesUnmarked || r.NeedsNodes)
@@ -210,30 +210,30 @@ func (p scope) readNodes(ctx context.Context, f rollout.Facts) (*rollout.Nodes, 
 			if err != nil {
 				return nil, err
 			}
-			if node != nil && p.known(nodes, machine, node) {
+			if node != nil && p.usable(nodes, machine, node) {
 				*of = append(*of, rollout.Node{Machine: machine, Node: node})
 			}
 		}
 	}
-	nodes.AwaitingSince = p.unanswered(nodes, f.Now)
+	nodes.AwaitingSince = p.waitingSince(nodes, f.Now)
 	return nodes, nil
 }
 
-// unanswered remembers since when candidates have waited for the machine controller. Nothing else tells when a
-// node got a label.
-func (p scope) unanswered(nodes *rollout.Nodes, now time.Time) time.Time {
+// waitingSince records since when candidates have been waiting for the machine controller. The node itself does not
+// contain the time when it got a label.
+func (p scope) waitingSince(nodes *rollout.Nodes, now time.Time) time.Time {
 	waits := slices.ContainsFunc(nodes.OfOld, func(n rollout.Node) bool { return inplaceupdate.Unanswered(n.Machine, n.Node) })
 	switch {
 	case !waits:
-		p.memory.unanswered = time.Time{}
-	case p.memory.unanswered.IsZero():
-		p.memory.unanswered = now
+		p.memory.waitingSince = time.Time{}
+	case p.memory.waitingSince.IsZero():
+		p.memory.waitingSince = now
 	}
-	return p.memory.unanswered
+	return p.memory.waitingSince
 }
 
-// known reports whether a node can be planned with, and notes why not.
-func (p scope) known(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *corev1.Node) bool {
+// usable reports whether a plan can include a node, and records in nodes why it cannot.
+func (p scope) usable(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *corev1.Node) bool {
 	if !p.memory.nodes.Fresh(node) {
 		nodes.Stale = true
 		return false
@@ -245,14 +245,14 @@ func (p scope) known(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *core
 	return true
 }
 
-// node returns the cached node of a Machine; nil if there is none, or if the Machine is being deleted.
+// node returns the cached node of a Machine, or nil if there is none or the Machine is being deleted.
 func (p scope) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
 	key := client.ObjectKey{Name: machine.Labels[v1alpha1.NodeLabelKey]}
 	if key.Name == "" {
 		return nil, nil
 	}
 	if !machine.DeletionTimestamp.IsZero() {
-		p.memory.nodes.Forget(key) // it is never written again
+		p.memory.nodes.Forget(key) // the node is not written any longer
 		return nil, nil
 	}
 	node := &corev1.Node{}
@@ -267,8 +267,8 @@ func (p scope) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Nod
 	return node, nil
 }
 
-// joining reports whether the machine controller is about to adopt a node. Its write of taints would
-// fail if this one came between. When the node has joined, the set's status starts the next pass.
+// joining reports whether the machine controller is about to adopt a node. A concurrent write by this controller
+// would make its write of the taints fail. When the node has joined, the set's status triggers the next pass.
 func joining(machine *v1alpha1.Machine, node *corev1.Node) bool {
 	return machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending && !controllerutil.ContainsFinalizer(node, v1alpha1.FinalizerNode)
 }

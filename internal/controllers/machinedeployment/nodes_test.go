@@ -319,8 +319,8 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 	patch := rollout.Operation{Action: rollout.PatchNodes, Nodes: []rollout.NodeChange{{Old: node, New: shall}}, Reason: "a test"}
 	r := rollout.New(rollout.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon))
 	o := s.current().apply(t.Context(), r, []rollout.Operation{patch, patch})
-	if again := lookAgain(r, o, r.Deployment.Status); o.Failure != nil || tried != 1 || again == 0 {
-		t.Errorf("tried %d times, again after %s: %v", tried, again, o.Failure)
+	if after := nextPass(r, o, r.Deployment.Status); o.Failure != nil || tried != 1 || after == 0 {
+		t.Errorf("tried %d times, again after %s: %v", tried, after, o.Failure)
 	}
 }
 
@@ -429,7 +429,7 @@ func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
 // TestNodesArePatchedSomeAtATime: all of them, but never more at the same time than is bearable.
 func TestNodesArePatchedSomeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const all = 5*manyNodes + 3
+		const all = 5*maxNodePatches + 3
 		s := newServer(fixture.Deployment(1))
 		var done, underWay atomic.Int32
 		answer := make(chan struct{})
@@ -453,7 +453,7 @@ func TestNodesArePatchedSomeAtATime(t *testing.T) {
 		go func() { ended <- s.current().patchNodes(t.Context(), fixture.Deployment(1), op) }()
 		for left := all; left > 0; left-- {
 			synctest.Wait() // until whatever can go on waits for an answer
-			if got, want := int(underWay.Load()), min(left, manyNodes); got != want {
+			if got, want := int(underWay.Load()), min(left, maxNodePatches); got != want {
 				t.Fatalf("%d are to be written, and %d are under way, want %d", left, got, want)
 			}
 			answer <- struct{}{}

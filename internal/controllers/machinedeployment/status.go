@@ -18,13 +18,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// targetAway is how long a pass waits for a target that does not answer, if there are nodes to mark, and
-// for somebody to correct the labels of nodes: no events of nodes start a pass.
+// targetAway is the interval of passes while the target does not respond and nodes have to be marked, and while the
+// labels of nodes must be corrected. Events of nodes do not always trigger a pass.
 const targetAway = 5 * time.Second
 
-// report writes the deployment's metadata, and then its status. If a rollout begins, the status comes
-// first: the revision in the metadata tells which set a status was about.
-func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome) (again time.Duration, err error) {
+// report writes the deployment's metadata, and then its status. If a rollout begins, it writes the status first,
+// since the revision in the metadata identifies the set that the status describes.
+func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome) (requeueAfter time.Duration, err error) {
 	after, begins := r.After(o), o.Created != nil || o.Reused(r)
 	deployment := after.Deployment
 	if o.Failure == nil && !begins {
@@ -43,11 +43,11 @@ func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome
 			return 0, err
 		}
 	}
-	return lookAgain(r, o, next), edge.Reported(errors.Join(o.Failure, o.MarkError()))
+	return nextPass(r, o, next), edge.Reported(errors.Join(o.Failure, o.MarkError()))
 }
 
-// lookAgain returns the time to the next pass without an event; 0 is never.
-func lookAgain(r *rollout.Rollout, o rollout.Outcome, next v1alpha1.MachineDeploymentStatus) (again time.Duration) {
+// nextPass returns the time until the next pass. If it is zero, only an event triggers one.
+func nextPass(r *rollout.Rollout, o rollout.Outcome, next v1alpha1.MachineDeploymentStatus) (after time.Duration) {
 	times := []time.Duration{r.ProtectedFor(), status.DeadlineIn(r.Deployment, next, r.Now), r.ResponseDeadlineIn()}
 	if r.TargetAway || o.NodesLater || r.Nodes != nil && (r.Nodes.Behind || r.Blocked() != "") {
 		times = append(times, targetAway)
@@ -56,15 +56,15 @@ func lookAgain(r *rollout.Rollout, o rollout.Outcome, next v1alpha1.MachineDeplo
 		times = append(times, expectations.StaleCache)
 	}
 	for _, in := range times {
-		if again == 0 || in > 0 && in < again {
-			again = in
+		if after == 0 || in > 0 && in < after {
+			after = in
 		}
 	}
-	return again
+	return after
 }
 
-// warned are the reasons of conditions that also get an event: what its user has to change.
-var warned = []string{
+// reasonsWithEvents contains the reasons of conditions that also cause an event, since users have to change something.
+var reasonsWithEvents = []string{
 	v1alpha1.DeploymentReasonInvalid, v1alpha1.DeploymentReasonSelectsAll, v1alpha1.DeploymentReasonNotSupported, v1alpha1.DeploymentReasonUpdateBlocked,
 	v1alpha1.DeploymentReasonMutated, v1alpha1.DeploymentReasonMarkError, v1alpha1.DeploymentReasonSelectorOverlap,
 }
@@ -74,7 +74,7 @@ func (p scope) writeStatus(ctx context.Context, deployment *v1alpha1.MachineDepl
 	stored := deployment.Status
 	stored.Selector = next.Selector // pruned under MCM's CRDs, so its absence must not cause a write
 	if stored.ExcessReplicas == 0 && deployment.Spec.ExcessReplicas == nil {
-		stored.ExcessReplicas = next.ExcessReplicas // so is this; with the field of the spec, it is not
+		stored.ExcessReplicas = next.ExcessReplicas // also pruned, unless the spec has its field
 	}
 	if equality.Semantic.DeepEqual(stored, next) {
 		return deployment, nil
@@ -82,10 +82,10 @@ func (p scope) writeStatus(ctx context.Context, deployment *v1alpha1.MachineDepl
 	written := deployment.DeepCopy()
 	written.Status = next
 	if err := p.memory.deployment.PatchStatus(ctx, p.Client, written, deployment); err != nil {
-		return deployment, apierror.IgnoreGone(fmt.Errorf("status of machine deployment %s: %w", deployment.Name, err))
+		return deployment, apierror.IgnoreGone(fmt.Errorf("writing status of machine deployment %s: %w", deployment.Name, err))
 	}
 	for _, condition := range next.Conditions {
-		if !slices.Contains(deployment.Status.Conditions, condition) && slices.Contains(warned, condition.Reason) {
+		if !slices.Contains(deployment.Status.Conditions, condition) && slices.Contains(reasonsWithEvents, condition.Reason) {
 			p.Events.Event(written, corev1.EventTypeWarning, condition.Reason, condition.Message)
 		}
 	}

@@ -57,7 +57,7 @@ func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 				for _, change := range changes {
 					change()
 				}
-				now.SetTime(now.Now().Add(settle))
+				now.SetTime(now.Now().Add(deletionStatusInterval))
 				s.pass(t)
 				if diff := cmp.Diff(want, s.counters()); diff != "" {
 					t.Errorf("want - got +\n%s", diff)
@@ -121,7 +121,7 @@ func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
 	if !late {
 		t.Fatal("what came last is not counted later")
 	}
-	now.SetTime(now.Now().Add(settle))
+	now.SetTime(now.Now().Add(deletionStatusInterval))
 	s.pass(t)
 	if got := s.deployment().Status.Replicas; got != 1 {
 		t.Errorf("%d machines are counted, want 1", got)

@@ -18,23 +18,23 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// requests returns the deployments of a namespace that something concerns.
-func (c *Controller) requests(ctx context.Context, namespace string, concerns func(*v1alpha1.MachineDeployment) bool) []reconcile.Request {
+// requests returns requests for the deployments of a namespace for which match returns true.
+func (c *Controller) requests(ctx context.Context, namespace string, match func(*v1alpha1.MachineDeployment) bool) []reconcile.Request {
 	list := &v1alpha1.MachineDeploymentList{}
 	if err := c.Client.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
+		return nil // reads of the cache fail only when the process terminates
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		if concerns(&list.Items[i]) {
+		if match(&list.Items[i]) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 		}
 	}
 	return requests
 }
 
-// ofSet returns the deployments that an event of a set concerns: its controller, or those that may adopt
-// it and the one that it was created for.
+// ofSet returns the deployments that an event of a set affects: its controller or, if it has none, the deployments
+// that may adopt it and the one that it was created for.
 func (c *Controller) ofSet(ctx context.Context, object client.Object) []reconcile.Request {
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		if owner.Kind != "MachineDeployment" {
@@ -48,7 +48,7 @@ func (c *Controller) ofSet(ctx context.Context, object client.Object) []reconcil
 	})
 }
 
-// overlapping returns the deployments that overlap with one that was created, changed or deleted.
+// overlapping returns the deployments that overlap with a deployment that was created, changed or deleted.
 func (c *Controller) overlapping(ctx context.Context, changed client.Object) []reconcile.Request {
 	return c.requests(ctx, changed.GetNamespace(), func(other *v1alpha1.MachineDeployment) bool {
 		return rollout.Overlap(changed.(*v1alpha1.MachineDeployment), other)
@@ -63,7 +63,7 @@ func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []rec
 	set := &v1alpha1.MachineSet{}
 	key := client.ObjectKey{Namespace: machine.GetNamespace(), Name: owner.Name}
 	if err := c.Client.Get(ctx, key, set, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // a set that is gone has no deployment
+		return nil // the set does not exist any longer
 	}
 	return c.ofSet(ctx, set)
 }
@@ -72,7 +72,7 @@ func (c *Controller) ofMachine(ctx context.Context, machine client.Object) []rec
 func (c *Controller) ofNode(ctx context.Context, node client.Object) (requests []reconcile.Request) {
 	machines := &v1alpha1.MachineList{}
 	if err := c.Client.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache ends with the process
+		return nil // reads of the cache fail only when the process terminates
 	}
 	for i := range machines.Items {
 		requests = append(requests, c.ofMachine(ctx, &machines.Items[i])...)
@@ -80,8 +80,8 @@ func (c *Controller) ofNode(ctx context.Context, node client.Object) (requests [
 	return requests
 }
 
-// nodeChanges lets through changes of the labels of an update in place. Users may set them wrongly and set them
-// right again, without any change of the Machine.
+// nodeChanges selects changes to the labels of an in-place update. Users may misplace labels and correct them without
+// a change of the Machine.
 func nodeChanges() predicate.Predicate {
 	labelled := func(object client.Object) bool { return inplaceupdate.Labelled(object.(*corev1.Node)) }
 	return predicate.Funcs{
@@ -94,8 +94,7 @@ func nodeChanges() predicate.Predicate {
 	}
 }
 
-// machineChanges lets through events of Machines that were named for deletion, are updated in place, or get another
-// class.
+// machineChanges selects events of Machines that were named for deletion, are updated in place, or change their class.
 func machineChanges() predicate.Predicate {
 	mark := func(object client.Object) string {
 		marks := object.GetAnnotations()
@@ -105,7 +104,7 @@ func machineChanges() predicate.Predicate {
 		return marks[v1alpha1.AnnotationKeyMarkedForDeletionTime] + marks[v1alpha1.AnnotationKeyMachinePriority]
 	}
 	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false }, // the deployment's own event comes then
+		CreateFunc:  func(event.CreateEvent) bool { return false }, // the deployment's own event suffices
 		GenericFunc: func(event.GenericEvent) bool { return false },
 		DeleteFunc:  func(e event.DeleteEvent) bool { return mark(e.Object) != "" },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -116,7 +115,7 @@ func machineChanges() predicate.Predicate {
 	}
 }
 
-// updateChange reports whether a change of a Machine concerns its update in place.
+// updateChange reports whether a change of a Machine affects its in-place update.
 func updateChange(was, is *v1alpha1.Machine) bool {
 	updating := func(machine *v1alpha1.Machine) bool {
 		return inplaceupdate.Updating(machine) || inplaceupdate.Failed(machine, nil)
@@ -125,8 +124,8 @@ func updateChange(was, is *v1alpha1.Machine) bool {
 		was.Status.CurrentStatus.Phase != is.Status.CurrentStatus.Phase && (updating(was) || updating(is))
 }
 
-// classChange reports whether a change of a Machine concerns the change of its class. Machines that are excepted from
-// updates are never asked about another class, but are replaced: it counts when one of them is retired.
+// classChange reports whether a change of a Machine affects the change of its class. Machines that are excluded from
+// live updates are replaced instead, so it includes changes of their deletion priority.
 func classChange(was, is *v1alpha1.Machine) bool {
 	annotated := func(key string) bool {
 		before, had := was.Annotations[key]

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// FuzzReconcile: whatever the objects contain, passes end, and no Machine is deleted or created
-// that need not be.
+// FuzzReconcile checks that a pass terminates for any objects, and that no Machine is created or deleted
+// unnecessarily.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil))
@@ -28,7 +28,7 @@ func FuzzReconcile(f *testing.F) {
 		s := newFleet(append(members, set, deployment)...)
 		const passes = 3
 		for range passes {
-			absurd.Within("a pass", func() { _, _ = s.controller.Reconcile(testContext, request) }) // an error is fine
+			absurd.Within("a pass", func() { _, _ = s.controller.Reconcile(testContext, request) }) // errors are allowed
 			s.catchUp()
 			s.clock.SetTime(s.clock.Now().Add(time.Minute))
 		}
@@ -41,27 +41,26 @@ func FuzzReconcile(f *testing.F) {
 				deleted++
 			}
 		}
-		wanted, count := int(max(0, set.Spec.Replicas)), len(members)
-		if most := count - wanted; len(ofMachines) == 0 && set.DeletionTimestamp == nil && deleted > max(0, most) {
-			t.Errorf("%d machines are deleted, where %d exist and %d are wanted", deleted, count, set.Spec.Replicas)
+		desired, count := int(max(0, set.Spec.Replicas)), len(members)
+		if most := count - desired; len(ofMachines) == 0 && set.DeletionTimestamp == nil && deleted > max(0, most) {
+			t.Errorf("%d machines were deleted: %d exist, %d desired", deleted, count, set.Spec.Replicas)
 		}
 		if set.Spec.Replicas < 0 && set.DeletionTimestamp == nil && created+deleted > 0 {
-			t.Errorf("acts on a negative number: %q", s.writes)
+			t.Errorf("writes for a negative number of replicas: %q", s.writes)
 		}
-		if created > wanted {
-			t.Errorf("%d machines are created, where %d are wanted", created, wanted)
+		if created > desired {
+			t.Errorf("%d machines were created, %d desired", created, desired)
 		}
 		checkTexts(t, s)
 	})
 }
 
-// checkTexts reports texts of the status that are longer than a user can read: those of many
-// objects would fill the API server.
+// checkTexts reports texts in the status that are too long. Such texts in many objects would fill the API server.
 func checkTexts(t *testing.T, s *fleet) {
 	t.Helper()
 	found := &v1alpha1.MachineSet{}
 	if s.live.Get(testContext, request.NamespacedName, found) != nil {
-		return // it is deleted
+		return // the set is deleted
 	}
 	for _, condition := range found.Status.Conditions {
 		if len(condition.Message) > 4096 {

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// count counts the writes that begin so.
+// count counts the writes with the given prefix.
 func (s *server) count(prefix string) int {
 	n := 0
 	for _, write := range s.writes {
@@ -43,7 +43,7 @@ func TestSlowStartStopsAtTheFirstFailingBatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(newSet(30))
 			made := 0
-			s.answer = func(verb string, _ client.Object) (error, bool) {
+			s.respond = func(verb string, _ client.Object) (error, bool) {
 				if verb != "create" {
 					return nil, false
 				}
@@ -55,10 +55,10 @@ func TestSlowStartStopsAtTheFirstFailingBatch(t *testing.T) {
 			}
 			_, err := s.newController().Reconcile(t.Context(), request)
 			if failed := test.good < 30; failed != apierrors.IsForbidden(err) || failed != errors.Is(err, errCreate) {
-				t.Errorf("got the error %v", err)
+				t.Errorf("error %v", err)
 			}
 			if tried := s.count("create Machine"); tried != test.tried {
-				t.Errorf("%d creations were tried, want %d", tried, test.tried)
+				t.Errorf("%d attempts to create, want %d", tried, test.tried)
 			}
 			if n := len(s.all()); n != test.good {
 				t.Errorf("%d machines, want %d", n, test.good)
@@ -67,18 +67,18 @@ func TestSlowStartStopsAtTheFirstFailingBatch(t *testing.T) {
 	}
 }
 
-// TestAFailureIsSaidOnce: a status that differs at every attempt would cause the next
-// attempt without a pause, since the set's own events wake its controller.
+// TestAFailureIsSaidOnce checks that repeated failures do not change the status. Since the set's own events
+// trigger passes, a change would cause the next attempt without a delay.
 func TestAFailureIsSaidOnce(t *testing.T) {
 	s := newServer(newSet(2))
 	attempt := 0
-	s.answer = func(verb string, _ client.Object) (error, bool) {
+	s.respond = func(verb string, _ client.Object) (error, bool) {
 		if verb != "create" {
 			return nil, false
 		}
 		attempt++
 		name := "pool-bc2x" + string("456789"[attempt])
-		if attempt%2 == 0 { // a webhook has but a text
+		if attempt%2 == 0 { // an error without a code, as from a webhook
 			text := fmt.Sprintf("machines.machine.sapcloud.io %q is forbidden: exceeded quota", name)
 			return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: text}}, false
 		}
@@ -87,30 +87,31 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 	c := s.newController()
 	for range 5 {
 		if _, err := c.Reconcile(t.Context(), request); !apierrors.IsForbidden(err) {
-			t.Fatalf("got the error %v", err)
+			t.Fatalf("error %v", err)
 		}
 	}
 	if n := s.count("patch status"); n != 1 {
-		t.Errorf("the status was written %d times, want once", n)
+		t.Errorf("%d writes of the status, want one", n)
 	}
 	conditions := s.set().Status.Conditions
 	if len(conditions) != 1 || conditions[0].Reason != "FailedCreate" || !strings.Contains(conditions[0].Message, "exceeded quota") {
-		t.Errorf("the conditions are %+v", conditions)
+		t.Errorf("conditions %+v", conditions)
 	}
 
-	s.answer = nil
+	s.respond = nil
 	pass(t, c)
 	s.catchUp()
 	pass(t, c)
 	if conditions := s.set().Status.Conditions; len(conditions) != 0 {
-		t.Errorf("the conditions are %+v, want none after it went well", conditions)
+		t.Errorf("conditions %+v, want none after the success", conditions)
 	}
 }
 
-// TestACreationThatArrivesTwice, as something on the way may send it, makes one Machine.
+// TestACreationThatArrivesTwice checks that a creation that arrives twice creates one Machine. A proxy may repeat
+// a request.
 func TestACreationThatArrivesTwice(t *testing.T) {
 	s := newServer(newSet(3))
-	s.answer = func(verb string, object client.Object) (error, bool) {
+	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb != "create" {
 			return nil, false
 		}
@@ -119,20 +120,20 @@ func TestACreationThatArrivesTwice(t *testing.T) {
 	c := s.newController()
 	pass(t, c)
 	if machines, tried := len(s.all()), s.count("create Machine"); machines != 3 || tried != 3 {
-		t.Errorf("%d machines by %d creations, want 3 by 3", machines, tried)
+		t.Errorf("%d machines after %d creations, want 3 after 3", machines, tried)
 	}
 	if conditions := s.set().Status.Conditions; len(conditions) != 0 {
-		t.Errorf("the conditions are %+v", conditions)
+		t.Errorf("conditions %+v", conditions)
 	}
 }
 
-// TestACreationThatArrivesTwiceAndCannotBeRead counts as one that may have happened, whatever the code
-// of the failure to read it.
+// TestACreationThatArrivesTwiceAndCannotBeRead checks that such a creation counts as one with an unknown outcome,
+// whatever the code of the read error is.
 func TestACreationThatArrivesTwiceAndCannotBeRead(t *testing.T) {
 	for _, unread := range []error{apierrors.NewInternalError(errors.New("etcd is away")), apierrors.NewTooManyRequests("later", 1)} {
 		s := newServer(newSet(3))
 		s.unread = unread
-		s.answer = func(verb string, object client.Object) (error, bool) {
+		s.respond = func(verb string, object client.Object) (error, bool) {
 			if verb != "create" {
 				return nil, false
 			}
@@ -140,14 +141,14 @@ func TestACreationThatArrivesTwiceAndCannotBeRead(t *testing.T) {
 		}
 		c := s.newController()
 		if _, err := c.Reconcile(t.Context(), request); err == nil {
-			t.Errorf("%v: no error", unread)
+			t.Errorf("%v: got no error", unread)
 		}
-		s.answer, s.unread = nil, nil
-		for range 3 { // the cache shows none of them yet
+		s.respond, s.unread = nil, nil
+		for range 3 { // the cache does not contain them yet
 			pass(t, c)
 		}
 		if n := len(s.all()); n > 3 {
-			t.Errorf("%v: %d machines before the cache shows them", unread, n)
+			t.Errorf("%v: %d machines before the cache contains them", unread, n)
 		}
 		s.catchUp()
 		pass(t, c)
@@ -157,11 +158,12 @@ func TestACreationThatArrivesTwiceAndCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestANameThatIsTaken by a Machine of somebody else is a failure, and the next attempt draws another.
+// TestANameThatIsTaken checks that a creation fails if another object's Machine has the name, and that the next
+// attempt uses another name.
 func TestANameThatIsTaken(t *testing.T) {
 	s := newServer(newSet(1))
 	foreign := fixture.Machine(func(m *v1alpha1.Machine) { m.Name, m.Labels = "taken", nil })
-	s.answer = func(verb string, object client.Object) (error, bool) {
+	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb != "create" {
 			return nil, false
 		}
@@ -171,12 +173,12 @@ func TestANameThatIsTaken(t *testing.T) {
 	must(s.live.Create(t.Context(), foreign))
 	c := s.newController()
 	if _, err := c.Reconcile(t.Context(), request); !apierrors.IsAlreadyExists(err) {
-		t.Errorf("got the error %v", err)
+		t.Errorf("error %v", err)
 	}
-	s.answer = nil
+	s.respond = nil
 	pass(t, c)
 	if n := len(s.all()); n != 2 {
-		t.Errorf("%d machines, want the foreign one and its own", n)
+		t.Errorf("%d machines, want the other one and the set's own", n)
 	}
 }
 
@@ -203,7 +205,7 @@ func TestNewMachine(t *testing.T) {
 	}
 	got := newMachine(set)
 	if !strings.HasPrefix(got.Name, "pool-") || len(got.Name) != len("pool-")+5 {
-		t.Errorf("its name is %q", got.Name)
+		t.Errorf("name %q", got.Name)
 	}
 	want.Name = got.Name
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -211,12 +213,12 @@ func TestNewMachine(t *testing.T) {
 	}
 	got.Labels["changed"], got.Annotations["changed"] = "", ""
 	if diff := cmp.Diff(untouched, set); diff != "" {
-		t.Errorf("the machine shares memory with its set:\n%s", diff)
+		t.Errorf("the machine shares memory with its set (-want +got):\n%s", diff)
 	}
 
 	set.Spec.Template.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "1"
 	if newMachine(set).Annotations[v1alpha1.AnnotationKeyMachinePriority] != "1" {
-		t.Error("the template's priority is overwritten")
+		t.Error("the priority of the template was overwritten")
 	}
 }
 
@@ -230,16 +232,16 @@ func TestADeletionNeverHitsAMachineOfTheSameName(t *testing.T) {
 	c := s.newController()
 	pass(t, c)
 	if got := s.all()["a"]; got == nil || !got.DeletionTimestamp.IsZero() {
-		t.Fatal("the new machine of the old name is deleted")
+		t.Fatal("the new machine with the same name was deleted")
 	}
 	s.catchUp()
 	pass(t, c)
 	if s.activeCount() != 0 {
-		t.Error("it stays, though the cache shows it by now")
+		t.Error("the machine was not deleted after the cache was updated")
 	}
 }
 
-// vanishNow removes a Machine as if nobody had to be asked.
+// vanishNow removes a Machine without going through the recorded client.
 func (s *server) vanishNow(name string) {
 	s.vanish(name)
 	must(s.live.Delete(testContext, s.all()[name]))
@@ -254,7 +256,7 @@ func TestEventsSayHowManyAndWhy(t *testing.T) {
 	s.scale(6)
 	pass(t, c)
 	if len(s.events.lines) != 2 {
-		t.Fatalf("got the events %q, want one for all creations and one for the deletion", s.events.lines)
+		t.Fatalf("events %q, want one for all creations and one for the deletion", s.events.lines)
 	}
 	for i, want := range []string{"SuccessfulCreate: Created 7 machines (", "SuccessfulDelete: Deleted 1 machine (" + created[0] + "): 1 surplus machine, 6 desired"} {
 		if !strings.HasPrefix(s.events.lines[i], want) {
@@ -262,12 +264,12 @@ func TestEventsSayHowManyAndWhy(t *testing.T) {
 		}
 	}
 	if !strings.HasSuffix(s.events.lines[0], " and 2 more): 0 of 7 machines exist") {
-		t.Errorf("the creations' event is %q", s.events.lines[0])
+		t.Errorf("event of the creations: %q", s.events.lines[0])
 	}
 }
 
-// TestTheCauseOutlivesTheMachine: when a failed Machine is gone, its set still tells what was
-// wrong, in one event for those that had the same.
+// TestTheCauseOutlivesTheMachine checks that events of the set name the failures of its Machines, in one event per
+// failure.
 func TestTheCauseOutlivesTheMachine(t *testing.T) {
 	broken := func(why string) change {
 		return func(m *v1alpha1.Machine) {
@@ -289,8 +291,8 @@ func TestTheCauseOutlivesTheMachine(t *testing.T) {
 	}
 }
 
-// TestEveryFailureIsTold: however many Machines fail alike, each is named beside the reason, in
-// a few events. Of those that go for another reason, some are named.
+// TestEveryFailureIsTold checks that all Machines with the same failure are named, in a few events. For other
+// reasons, an event names only a few Machines.
 func TestEveryFailureIsTold(t *testing.T) {
 	const many = 60
 	why := "no such image " + strings.Repeat("x", 2000)
@@ -303,9 +305,9 @@ func TestEveryFailureIsTold(t *testing.T) {
 	}
 	s := newServer(objects...)
 	pass(t, s.newController())
-	told := strings.Join(s.events.lines, "\n")
+	lines := strings.Join(s.events.lines, "\n")
 	for _, machine := range objects[1:] {
-		if n := strings.Count(told, machine.GetName()); n != 1 {
+		if n := strings.Count(lines, machine.GetName()); n != 1 {
 			t.Errorf("%s is named %d times", machine.GetName(), n)
 		}
 	}
@@ -342,7 +344,7 @@ func TestAdoptionAndRelease(t *testing.T) {
 		t.Errorf("%d machines, want none created or deleted", len(s.all()))
 	}
 	for range 3 {
-		pass(t, c) // the cache shows them as they were: somebody else seems to have been first
+		pass(t, c) // the cache is stale, so the writes conflict
 	}
 	s.catchUp()
 	pass(t, c)
@@ -351,8 +353,8 @@ func TestAdoptionAndRelease(t *testing.T) {
 	}
 }
 
-// TestNothingIsAdoptedForASetThatIsGone: the garbage collector would delete the machine
-// after its owner.
+// TestNothingIsAdoptedForASetThatIsGone checks that a set that no longer exists adopts no Machines, since the
+// garbage collector would delete them.
 func TestNothingIsAdoptedForASetThatIsGone(t *testing.T) {
 	for name, kill := range map[string]func(*server){
 		"being deleted": func(s *server) { must(s.live.Delete(testContext, s.set())) },
@@ -370,27 +372,28 @@ func TestNothingIsAdoptedForASetThatIsGone(t *testing.T) {
 			kill(s)
 			c := s.newController()
 			if _, err := c.pass(t.Context(), cached); !apierrors.IsConflict(err) {
-				t.Errorf("got the error %v", err)
+				t.Errorf("error %v", err)
 			}
 			if owners := s.all()["lost"].OwnerReferences; len(owners) > 0 {
-				t.Errorf("it was adopted: %v", owners)
+				t.Errorf("the machine was adopted: %v", owners)
 			}
 		})
 	}
 }
 
-// TestAFailedAdoptionStopsThePass: what was counted as the set's own is not.
+// TestAFailedAdoptionStopsThePass checks that a pass stops if a Machine cannot be adopted, since the plan counts
+// it as the set's own.
 func TestAFailedAdoptionStopsThePass(t *testing.T) {
 	for name, test := range map[string]struct {
 		err    error
 		reason string
 	}{
-		"somebody was first": {apierrors.NewConflict(resource, "lost", errors.New("changed")), ""},
-		"refused":            {apierrors.NewForbidden(resource, "lost", errors.New("no")), "FailedAdopt"},
+		"conflict": {apierrors.NewConflict(resource, "lost", errors.New("changed")), ""},
+		"refused":  {apierrors.NewForbidden(resource, "lost", errors.New("no")), "FailedAdopt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(newSet(1), machine("lost", ownerless), machine("mine"))
-			s.answer = func(verb string, object client.Object) (error, bool) {
+			s.respond = func(verb string, object client.Object) (error, bool) {
 				if verb == "patch" && object.GetName() == "lost" {
 					return test.err, false
 				}
@@ -398,7 +401,7 @@ func TestAFailedAdoptionStopsThePass(t *testing.T) {
 			}
 			result, err := s.newController().Reconcile(t.Context(), request)
 			if conflict := test.reason == ""; conflict != (err == nil) || conflict != (result.RequeueAfter > 0) {
-				t.Errorf("got %+v and the error %v", result, err)
+				t.Errorf("result %+v, error %v", result, err)
 			}
 			if n := s.activeCount(); n != 2 {
 				t.Errorf("%d machines, want both", n)
@@ -408,7 +411,7 @@ func TestAFailedAdoptionStopsThePass(t *testing.T) {
 				reason = condition.Reason
 			}
 			if reason != test.reason {
-				t.Errorf("the status says %q, want %q", reason, test.reason)
+				t.Errorf("reason %q, want %q", reason, test.reason)
 			}
 		})
 	}
@@ -433,9 +436,9 @@ func TestDeletingASetDeletesItsMachinesFirst(t *testing.T) {
 	pass(t, c)
 	s.vanish("a")
 	s.vanish("b")
-	pass(t, c) // the cache still shows them
+	pass(t, c) // the cache still contains them
 	if s.set().DeletionTimestamp.IsZero() {
-		t.Fatal("the set is not being deleted any more")
+		t.Fatal("the set is no longer being deleted")
 	}
 	s.catchUp()
 	pass(t, c)
@@ -443,22 +446,23 @@ func TestDeletingASetDeletesItsMachinesFirst(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the set without machines still exists: %v", err)
 	}
-	pass(t, c) // it is not missed
+	pass(t, c) // a missing set is not an error
 }
 
-// TestADeletedSetIsNotLetGoByAStaleCache: its machines would lose their owner.
+// TestADeletedSetIsNotLetGoByAStaleCache checks that the finalizer remains while the cache lacks Machines of the
+// set.
 func TestADeletedSetIsNotLetGoByAStaleCache(t *testing.T) {
 	s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)))
 	c := s.newController()
-	pass(t, c) // the cache does not show the machine that it creates
+	pass(t, c) // the cache does not contain the new machine
 	must(s.live.Delete(t.Context(), s.set()))
 	pass(t, c)
 	if !slices.Contains(s.set().Finalizers, v1alpha1.FinalizerMCM) || len(s.all()) != 1 {
-		t.Error("the set was let go, though it has a machine")
+		t.Error("the finalizer was removed although the set has a machine")
 	}
 }
 
-// TestAReleasedMachineKeepsItsOtherOwners: they are nobody's business here.
+// TestAReleasedMachineKeepsItsOtherOwners checks that a release keeps other owner references.
 func TestAReleasedMachineKeepsItsOtherOwners(t *testing.T) {
 	theirs := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Rack", Name: "r1", UID: "uid-of-r1"}
 	s := newServer(newSet(0), machine("a", unlabelled, func(m *v1alpha1.Machine) { m.OwnerReferences = append(m.OwnerReferences, theirs) }))

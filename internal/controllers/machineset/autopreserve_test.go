@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestServerAutoPreserves: of the Machines of a set that fail at the same time, as many are preserved as
-// it says, and the others are replaced; those are given up when it says so.
+// TestServerAutoPreserves checks that a set preserves as many failed Machines as its spec allows and replaces the
+// others, and that it stops preserving Machines when the spec changes.
 func TestServerAutoPreserves(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -63,8 +63,8 @@ func TestServerAutoPreserves(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestAutoPreservationInAnOldCache: while the cache does not show what a set preserves, it preserves no
-// more, and deletes none that it might preserve.
+// TestAutoPreservationInAnOldCache checks that while the cache lacks a preservation, a set preserves no more
+// Machines, and deletes none that it might preserve.
 func TestAutoPreservationInAnOldCache(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
 	s := newServer(newSet(2, func(set *v1alpha1.MachineSet) { set.Spec.AutoPreserveFailedMachineMax = 1 }), machine("a", failed), machine("b", phase(v1alpha1.MachineRunning)))
@@ -87,18 +87,18 @@ func TestAutoPreservationInAnOldCache(t *testing.T) {
 	b := s.all()["b"]
 	failed(b)
 	must(s.live.Update(testContext, b))
-	s.show("b") // but not what became of a
+	s.show("b") // but not the change of a
 	if _, err := c.Reconcile(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 	if got := preserved(); len(got) != 1 || len(s.leaving()) != 0 {
-		t.Errorf("preserved: %v, leaving: %v; want nothing new", got, s.leaving())
+		t.Errorf("preserved: %v, deleted: %v; want no change", got, s.leaving())
 	}
 	s.catchUp()
 	if _, err := c.Reconcile(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 	if got := preserved(); len(got) != 1 || len(s.leaving()) != 1 {
-		t.Errorf("preserved: %v, leaving: %v; want a, and b", got, s.leaving())
+		t.Errorf("preserved: %v, deleted: %v; want a preserved and b deleted", got, s.leaving())
 	}
 }

@@ -29,41 +29,41 @@ func TestMinReadySeconds(t *testing.T) {
 		available int32
 		look      time.Duration
 	}{
-		"not enforced: at once":                  {machine("a", readySince(noon)), false, 1, 0},
-		"not long enough":                        {machine("a", readySince(ago(20*time.Second))), true, 0, 40 * time.Second},
-		"just long enough":                       {machine("a", readySince(ago(time.Minute))), true, 1, 0},
-		"the node counts, not the phase":         {machine("a", readySince(ago(time.Hour)), phaseSince(noon)), true, 1, 0},
-		"the node's clock is an hour ahead":      {machine("a", readySince(noon.Add(time.Hour)), phaseSince(ago(50*time.Second))), true, 0, 10 * time.Second},
-		"it is, and that hour is over":           {machine("a", readySince(noon), phaseSince(ago(time.Hour))), true, 1, 0},
-		"no node: since its phase changed":       {machine("a", phase(v1alpha1.MachineAvailable), phaseSince(ago(50*time.Second))), true, 0, 10 * time.Second},
-		"what is not Running never is available": {machine("a", phase(v1alpha1.MachinePending), readySince(ago(time.Second))), true, 0, 0},
+		"not enforced":                        {machine("a", readySince(noon)), false, 1, 0},
+		"not long enough":                     {machine("a", readySince(ago(20*time.Second))), true, 0, 40 * time.Second},
+		"exactly long enough":                 {machine("a", readySince(ago(time.Minute))), true, 1, 0},
+		"the node's time, not the phase's":    {machine("a", readySince(ago(time.Hour)), phaseSince(noon)), true, 1, 0},
+		"the node's clock is an hour ahead":   {machine("a", readySince(noon.Add(time.Hour)), phaseSince(ago(50*time.Second))), true, 0, 10 * time.Second},
+		"the node's clock was an hour ahead":  {machine("a", readySince(noon), phaseSince(ago(time.Hour))), true, 1, 0},
+		"no node: time of the phase":          {machine("a", phase(v1alpha1.MachineAvailable), phaseSince(ago(50*time.Second))), true, 0, 10 * time.Second},
+		"only Running machines are available": {machine("a", phase(v1alpha1.MachinePending), readySince(ago(time.Second))), true, 0, 0},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			set := newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = 60 })
 			f := scale.Facts{Set: set, Owned: []*v1alpha1.Machine{test.machine}, Now: noon, EnforceMinReady: test.enforced}
 			status := statusOf(f)
 			if status.AvailableReplicas != test.available {
-				t.Errorf("%d are available, want %d", status.AvailableReplicas, test.available)
+				t.Errorf("%d available, want %d", status.AvailableReplicas, test.available)
 			}
 			if phase := test.machine.Status.CurrentStatus.Phase; (phase == v1alpha1.MachineRunning) != (status.ReadyReplicas == 1) {
-				t.Errorf("%d are ready", status.ReadyReplicas)
+				t.Errorf("%d ready", status.ReadyReplicas)
 			}
 			if got := scale.RequeueAfter(f, f.NotBefore); got != test.look {
-				t.Errorf("the next look is in %s, want %s", got, test.look)
+				t.Errorf("next pass in %s, want %s", got, test.look)
 			}
 		})
 	}
 }
 
-// TestTheClockGoesBack: or this process's is behind that of the one before it. What is said to have
-// been ready only later waits no longer than what turned ready just now.
+// TestTheClockGoesBack checks clocks that are behind: of this process after a step, or compared with a previous
+// process. A Machine that became ready in the future waits no longer than one that became ready just now.
 func TestTheClockGoesBack(t *testing.T) {
 	for seconds, want := range map[int32]time.Duration{0: 0, 60: time.Minute} {
 		set := newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = seconds })
 		later := machine("a", readySince(noon.Add(time.Hour)), phaseSince(noon.Add(time.Hour)))
 		f := scale.Facts{Set: set, Owned: []*v1alpha1.Machine{later}, Now: noon, EnforceMinReady: true}
 		if got, available := scale.RequeueAfter(f, f.NotBefore), statusOf(f).AvailableReplicas; got != want || (available == 1) != (want == 0) {
-			t.Errorf("minReadySeconds is %d: %d are available, and the next look is in %s, want %s", seconds, available, got, want)
+			t.Errorf("minReadySeconds %d: %d available, next pass in %s, want %s", seconds, available, got, want)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestASetThatSelectsEverythingAdoptsNothing(t *testing.T) {
 	c := s.newController()
 	pass(t, c)
 	if m := s.all()["theirs"]; len(m.OwnerReferences) > 0 || !m.DeletionTimestamp.IsZero() {
-		t.Errorf("the machine of somebody else: %+v", m.ObjectMeta)
+		t.Errorf("the other owner's machine was changed: %+v", m.ObjectMeta)
 	}
 	conditions := s.set().Status.Conditions
 	if len(conditions) != 1 || conditions[0].Reason != "InvalidSpec" || conditions[0].Message[:14] != "spec.selector:" {

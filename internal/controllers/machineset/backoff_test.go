@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// fleet plays the machine controller and time, beside a set.
+// fleet is a set with a simulated machine controller and clock.
 type fleet struct {
 	*server
 	controller *Controller
@@ -30,7 +30,7 @@ func newFleet(objects ...client.Object) *fleet {
 	return &fleet{s, s.newController()}
 }
 
-// step makes a pass, and lets the cache catch up. New Machines are as old as the clock says.
+// step runs a pass and then updates the cache. It sets the creation time of new Machines.
 func (f *fleet) step(t fataler) ctrl.Result {
 	t.Helper()
 	result, err := f.controller.Reconcile(testContext, request)
@@ -47,7 +47,7 @@ func (f *fleet) step(t fataler) ctrl.Result {
 	return result
 }
 
-// fate brings all Machines that are not leaving to a phase, as the last step of an operation.
+// fate sets the phase and the type of the last operation of all Machines that are not being deleted.
 func (f *fleet) fate(phase v1alpha1.MachinePhase, operation v1alpha1.MachineOperationType) {
 	for _, m := range f.all() {
 		if counts.Active(m) {
@@ -58,7 +58,7 @@ func (f *fleet) fate(phase v1alpha1.MachinePhase, operation v1alpha1.MachineOper
 	f.catchUp()
 }
 
-// bury ends all deletions.
+// bury completes all deletions.
 func (f *fleet) bury() {
 	for name, m := range f.all() {
 		if !m.DeletionTimestamp.IsZero() {
@@ -70,8 +70,7 @@ func (f *fleet) bury() {
 
 func (f *fleet) wait(d time.Duration) { f.clock.SetTime(f.clock.Now().Add(d)) }
 
-// replacedAfter lets the Machines fail, and returns how long it takes until there are as
-// many as wanted again.
+// replacedAfter lets the Machines fail, and returns the time until the desired number of Machines exists again.
 func (f *fleet) replacedAfter(t fataler, operation v1alpha1.MachineOperationType) time.Duration {
 	t.Helper()
 	f.wait(time.Minute)
@@ -85,7 +84,7 @@ func (f *fleet) replacedAfter(t fataler, operation v1alpha1.MachineOperationType
 		}
 		f.wait(result.RequeueAfter)
 	}
-	t.Fatalf("they are not replaced")
+	t.Fatalf("the machines were not replaced")
 	return 0
 }
 
@@ -118,7 +117,8 @@ func TestMachinesThatKeepFailingAreReplacedEverMoreSlowly(t *testing.T) {
 	}
 }
 
-// TestABackOffSaysWhy: a set that waits shows no Machine that could tell.
+// TestABackOffSaysWhy checks that the event about the back-off contains the last failure, since no Machine shows
+// it during the back-off.
 func TestABackOffSaysWhy(t *testing.T) {
 	f := newFleet(newSet(1))
 	f.step(t)
@@ -135,8 +135,8 @@ func TestABackOffSaysWhy(t *testing.T) {
 		f.step(t)
 	}
 	last := regexp.MustCompile(`BackOff: .* at the earliest\. The last was (\S+): Machine (\S+) failed to join the cluster in 20 minutes\.`)
-	said := last.FindAllStringSubmatch(strings.Join(f.events.lines, "\n"), -1)
-	if len(said) != 1 || said[0][1] != said[0][2] {
+	found := last.FindAllStringSubmatch(strings.Join(f.events.lines, "\n"), -1)
+	if len(found) != 1 || found[0][1] != found[0][2] {
 		t.Errorf("events:\n%s", strings.Join(f.events.lines, "\n"))
 	}
 }
@@ -170,14 +170,14 @@ func TestWhatEndsAStreak(t *testing.T) {
 			}
 			test.do(f)
 			if got := f.replacedAfter(t, v1alpha1.MachineOperationCreate); (got > 0) != test.slow {
-				t.Errorf("the next ones are made after %s", got)
+				t.Errorf("replacements are created after %s", got)
 			}
 		})
 	}
 }
 
-// TestMachinesThatWereOfUseAreReplacedAtOnce: what fails after it joined says nothing about
-// its class.
+// TestMachinesThatWereOfUseAreReplacedAtOnce checks that Machines that joined are replaced immediately when they
+// fail, since their class is not the cause.
 func TestMachinesThatWereOfUseAreReplacedAtOnce(t *testing.T) {
 	f := newFleet(newSet(2))
 	f.step(t)
@@ -195,16 +195,16 @@ func TestAChangedClassWakesTheSetsThatWaitForIt(t *testing.T) {
 		return len(f.controller.setsInBackOff(testContext, &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}))
 	}
 	if wakes(fixture.Namespace, fixture.Class) != 0 {
-		t.Error("a set that does not wait is woken")
+		t.Error("a set without back-off was enqueued")
 	}
 	f.replacedAfter(t, v1alpha1.MachineOperationCreate)
 	if wakes(fixture.Namespace, fixture.Class) != 1 || wakes(fixture.Namespace, "other") != 0 || wakes("elsewhere", fixture.Class) != 0 {
-		t.Error("the wrong sets are woken")
+		t.Error("the wrong sets were enqueued")
 	}
 }
 
-// TestWhatFailsInABackOffGoesAtOnce: to remove it costs the provider nothing, and it may hold
-// what others need.
+// TestWhatFailsInABackOffGoesAtOnce checks that a Machine that fails during the back-off is deleted immediately,
+// since it may occupy capacity that others need.
 func TestWhatFailsInABackOffGoesAtOnce(t *testing.T) {
 	f := newFleet(newSet(2))
 	f.step(t)
@@ -223,22 +223,22 @@ func TestWhatFailsInABackOffGoesAtOnce(t *testing.T) {
 	f.bury()
 	wait := f.step(t).RequeueAfter
 	if wait == 0 || f.activeCount() != 1 {
-		t.Fatalf("the set does not back off: %d machines, next look after %s", f.activeCount(), wait)
+		t.Fatalf("the set does not back off: %d machines, next pass in %s", f.activeCount(), wait)
 	}
 	fail(f.all()[all[1]])
 	again := f.step(t).RequeueAfter
 	if n := f.activeCount(); n != 0 {
-		t.Errorf("%d machines are left, though the last one failed", n)
+		t.Errorf("%d machines remain, want none", n)
 	}
 	if again != wait {
-		t.Errorf("the delay was %s, and is %s since another machine of the same round failed", wait, again)
+		t.Errorf("the delay changed from %s to %s after another machine of the same round failed", wait, again)
 	}
 }
 
-// TestOneBatchIsOneFailure: the API server's clock, by which Machines were made, need not be that of
-// this process.
+// TestOneBatchIsOneFailure checks rounds with different clocks, since the API server's clock, which sets creation
+// times, may differ from that of this process.
 func TestOneBatchIsOneFailure(t *testing.T) {
-	for reason, skew := range map[string]time.Duration{"alike": 0, "the API server's is ahead": 2 * time.Minute, "it is behind": -2 * time.Minute} {
+	for reason, skew := range map[string]time.Duration{"equal clocks": 0, "API server ahead": 2 * time.Minute, "API server behind": -2 * time.Minute} {
 		t.Run(reason, func(t *testing.T) {
 			var known failures
 			of := version{set: "a", class: "b"}
@@ -254,7 +254,7 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 			is := func(rounds int) {
 				t.Helper()
 				if got := known.rounds; got != rounds {
-					t.Errorf("%d failures are counted, want %d", got, rounds)
+					t.Errorf("%d rounds, want %d", got, rounds)
 				}
 			}
 			fails(0, machines(3, failed, age(time.Minute-skew))...)
@@ -262,16 +262,17 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 			fails(time.Minute, machines(3, failed, age(-10*time.Second-skew))...)
 			is(2)
 			if known.until(machines(1, age(time.Minute-skew)), of).IsZero() {
-				t.Error("a machine that was made before the first failure ends the streak")
+				t.Error("a machine that was created before the first failure reset the count")
 			}
 			if !known.until(machines(1, age(-10*time.Second-skew)), of).IsZero() {
-				t.Error("a machine that was made since the first failure, and came up, does not end the streak")
+				t.Error("a machine that was created after the first failure and became available did not reset the count")
 			}
 		})
 	}
 }
 
-// TestMachinesOfOneRoundFailOneByOne: they were made in different seconds, and still count once.
+// TestMachinesOfOneRoundFailOneByOne checks that Machines of one round count once, even if they were created in
+// different seconds.
 func TestMachinesOfOneRoundFailOneByOne(t *testing.T) {
 	failed := func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate

@@ -32,15 +32,15 @@ func fallingBackTo(list string, skew string) func(*v1alpha1.MachineSet) {
 	}
 }
 
-// TestClassesOfNewMachines: a class that is known to have no capacity is not asked for them, and zones are
-// filled evenly if that is wanted.
+// TestClassesOfNewMachines checks that classes without capacity are skipped, and that zones are filled evenly if
+// the set requests it.
 func TestClassesOfNewMachines(t *testing.T) {
 	for name, test := range map[string]struct {
 		skew, out string
 		want      map[string]int
-		says      string
+		message   string
 	}{
-		"all is well":                  {"", "", map[string]int{fixture.Class: 4}, "Created 4 machines"},
+		"all have capacity":            {"", "", map[string]int{fixture.Class: 4}, "Created 4 machines"},
 		"the first is exhausted":       {"", fixture.Class, map[string]int{"b": 4}, "with class b because class " + fixture.Class + " has no capacity"},
 		"spread":                       {"1", "", map[string]int{fixture.Class: 2, "b": 2}, "because its zone has fewer machines than that of class " + fixture.Class},
 		"spread, and one is exhausted": {"1", "b", map[string]int{fixture.Class: 4}, "Created 4 machines"},
@@ -62,20 +62,21 @@ func TestClassesOfNewMachines(t *testing.T) {
 			for _, machine := range s.all() {
 				got[machine.Spec.Class.Name]++
 				if machine.Annotations[v1alpha1.AnnotationKeyClassChoices] != fixture.Class+",missing,elsewhere,b" {
-					t.Errorf("the machine's choices are %q", machine.Annotations[v1alpha1.AnnotationKeyClassChoices])
+					t.Errorf("class choices %q", machine.Annotations[v1alpha1.AnnotationKeyClassChoices])
 				}
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("machines by class (-want +got):\n%s", diff)
 			}
-			if events := s.events.lines; !slices.ContainsFunc(events, func(event string) bool { return strings.Contains(event, test.says) }) {
-				t.Errorf("no event says %q: %q", test.says, events)
+			if events := s.events.lines; !slices.ContainsFunc(events, func(event string) bool { return strings.Contains(event, test.message) }) {
+				t.Errorf("events do not contain %q: %q", test.message, events)
 			}
 		})
 	}
 }
 
-// TestMachinesHearOfTheList as long as they have no VM, in one write each.
+// TestMachinesHearOfTheList checks that changes to the list of classes are applied to Machines that have no VM, in
+// one write each.
 func TestMachinesHearOfTheList(t *testing.T) {
 	made := func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///a" }
 	unmade := func(m *v1alpha1.Machine) { m.Spec.ProviderID = "" }
@@ -88,11 +89,11 @@ func TestMachinesHearOfTheList(t *testing.T) {
 		t.Errorf("%d writes: %q", n, s.writes)
 	}
 	if got := s.all()["b"].Annotations[v1alpha1.AnnotationKeyClassChoices]; got != fixture.Class+",b" {
-		t.Errorf("the machine's choices are %q", got)
+		t.Errorf("class choices %q", got)
 	}
 }
 
-// TestOneMachineTriesTheFirstChoice when it may have capacity again.
+// TestOneMachineTriesTheFirstChoice checks that one Machine uses the first choice when it may have capacity again.
 func TestOneMachineTriesTheFirstChoice(t *testing.T) {
 	s := newServer(newSet(3, fallingBackTo("b", "")), classIn(fixture.Class, "a"), classIn("b", "b"))
 	c := s.newController()
@@ -110,12 +111,12 @@ func TestOneMachineTriesTheFirstChoice(t *testing.T) {
 		}
 	}
 	if tries != 1 {
-		t.Errorf("%d machines try the first choice, want 1", tries)
+		t.Errorf("%d machines use the first choice, want 1", tries)
 	}
 }
 
-// TestNoNewMachinesInAZoneThatIsOut: with all Machines of a zone unhealthy, those that replace them are made in
-// another one, if the policy says so.
+// TestNoNewMachinesInAZoneThatIsOut checks that if all Machines of a zone are unhealthy, they are replaced in
+// another zone if the policy requests that.
 func TestNoNewMachinesInAZoneThatIsOut(t *testing.T) {
 	failed := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed }
 	unknown := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown }
@@ -137,33 +138,33 @@ func TestNoNewMachinesInAZoneThatIsOut(t *testing.T) {
 				}
 				made++
 				if got := machine.Spec.Class.Name; got != want {
-					t.Errorf("the new machine has class %s, want %s", got, want)
+					t.Errorf("class of the new machine: %s, want %s", got, want)
 				}
 				if got := machine.Annotations[v1alpha1.AnnotationKeyClassReason]; (got == v1alpha1.CauseZoneOutage) != (want == "b") {
-					t.Errorf("the reason of its class is %q", got)
+					t.Errorf("class reason %q", got)
 				}
 			}
 			if made != 1 {
-				t.Errorf("%d machines were made, want one", made)
+				t.Errorf("%d machines were created, want one", made)
 			}
-			const says = "with class b because all machines in the zone of class " + fixture.Class + " were unhealthy"
-			if got := slices.ContainsFunc(s.events.lines, func(event string) bool { return strings.Contains(event, says) }); got != (want == "b") {
+			const message = "with class b because all machines in the zone of class " + fixture.Class + " were unhealthy"
+			if got := slices.ContainsFunc(s.events.lines, func(event string) bool { return strings.Contains(event, message) }); got != (want == "b") {
 				t.Errorf("events: %q", s.events.lines)
 			}
 		})
 	}
 }
 
-// TestAZoneThatIsOutIsRemembered: its Machines may be gone before their successors are made.
+// TestAZoneThatIsOutIsRemembered checks that an outage of a zone is remembered after its Machines are gone.
 func TestAZoneThatIsOutIsRemembered(t *testing.T) {
 	unknown := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown }
 	for name, test := range map[string]struct {
 		later time.Duration
 		want  string
 	}{
-		"at once":                  {0, "b"},
-		"before its time is over":  {4 * time.Minute, "b"},
-		"after its time is over":   {6 * time.Minute, fixture.Class},
+		"immediately":              {0, "b"},
+		"before it expires":        {4 * time.Minute, "b"},
+		"after it expires":         {6 * time.Minute, fixture.Class},
 		"after a very long outage": {24 * time.Hour, fixture.Class},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestAZoneThatIsOutIsRemembered(t *testing.T) {
 			}
 			const finalizerAndOutage = 2
 			if got := slices.DeleteFunc(slices.Clone(s.writes), func(write string) bool { return write != "patch MachineSet pool" }); len(got) != finalizerAndOutage {
-				t.Errorf("the set is written %d times, want %d", len(got), finalizerAndOutage)
+				t.Errorf("%d writes of the set, want %d", len(got), finalizerAndOutage)
 			}
 			for _, machine := range s.all() {
 				machine.Finalizers = nil
@@ -188,17 +189,17 @@ func TestAZoneThatIsOutIsRemembered(t *testing.T) {
 			}
 			s.catchUp()
 			s.clock.SetTime(s.clock.Now().Add(test.later))
-			c = s.newController() // another process
+			c = s.newController() // a new process
 			c.OutageMemory = 5 * time.Minute
 			pass(t, c)
 			s.catchUp()
 			made := s.all()
 			if len(made) != 2 {
-				t.Errorf("%d machines were made, want two", len(made))
+				t.Errorf("%d machines were created, want two", len(made))
 			}
 			for _, machine := range made {
 				if got := machine.Spec.Class.Name; got != test.want {
-					t.Errorf("a new machine has class %s, want %s", got, test.want)
+					t.Errorf("class of a new machine: %s, want %s", got, test.want)
 				}
 			}
 		})

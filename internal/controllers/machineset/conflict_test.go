@@ -24,14 +24,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// annotate is what a user does to a Machine, unseen by the cache.
+// annotate changes a Machine like a user. The cache does not show the change.
 func (s *server) annotate(name, key, value string) {
 	m := s.all()[name]
 	metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, value)
 	must(s.live.Update(testContext, m))
 }
 
-// leaving are the names of the Machines that are being deleted, in their order.
+// leaving returns the names of the Machines that are being deleted, sorted.
 func (s *server) leaving() []string {
 	var names []string
 	for name, m := range s.all() {
@@ -43,20 +43,20 @@ func (s *server) leaving() []string {
 	return names
 }
 
-// lookAgain is a pass that meets something that changed: it is made again, and nobody is told.
+// lookAgain runs a pass that meets a conflict. It must be retried, without an event.
 func lookAgain(t *testing.T, s *server, c *Controller) {
 	t.Helper()
 	result, err := c.Reconcile(t.Context(), request)
 	if err != nil || result.RequeueAfter == 0 {
-		t.Errorf("the pass ends with %+v and the error %v; it should be made again", result, err)
+		t.Errorf("result %+v, error %v; want a retry", result, err)
 	}
-	if said := strings.Join(s.events.lines, "\n"); strings.Contains(said, "FailedDelete") || len(s.set().Status.Conditions) > 0 {
+	if lines := strings.Join(s.events.lines, "\n"); strings.Contains(lines, "FailedDelete") || len(s.set().Status.Conditions) > 0 {
 		t.Errorf("events %q, conditions %+v", s.events.lines, s.set().Status.Conditions)
 	}
 }
 
-// TestAMachineThatIsPreservedJustBefore is not deleted, whatever it would be deleted for, though
-// the cache does not show its preservation yet. Those beside it go.
+// TestAMachineThatIsPreservedJustBefore checks that a Machine that was just preserved is not deleted even if the
+// cache does not show that. Other Machines are deleted.
 func TestAMachineThatIsPreservedJustBefore(t *testing.T) {
 	for reason, test := range map[string]struct {
 		replicas int32
@@ -74,27 +74,27 @@ func TestAMachineThatIsPreservedJustBefore(t *testing.T) {
 			c := s.newController()
 			lookAgain(t, s, c)
 			if diff := cmp.Diff([]string{"other"}, s.leaving()); diff != "" {
-				t.Fatalf("leaving: want - got +\n%s", diff)
+				t.Fatalf("deleted: want - got +\n%s", diff)
 			}
 			for range 3 {
 				s.catchUp()
 				pass(t, c)
 			}
 			if !s.all()["kept"].DeletionTimestamp.IsZero() {
-				t.Error("the preserved machine is deleted")
+				t.Error("the preserved machine was deleted")
 			}
 			if set := s.set(); set.Status.ObservedGeneration != set.Generation {
-				t.Errorf("the set is never done: %+v", set.Status)
+				t.Errorf("the set does not settle: %+v", set.Status)
 			}
 		})
 	}
 }
 
-// TestAConflictHidesNoFailure: what was refused is told, also if a machine before it in the
-// order changed meanwhile, of which nobody is told.
+// TestAConflictHidesNoFailure checks that a refused deletion is reported even if an earlier one met a conflict,
+// and that the conflict is not reported.
 func TestAConflictHidesNoFailure(t *testing.T) {
 	s := newServer(newSet(0), machine("a"), machine("b"))
-	s.answer = func(verb string, object client.Object) (error, bool) {
+	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb == "delete" && object.GetName() == "b" {
 			return apierrors.NewForbidden(resource, "b", errors.New("no")), false
 		}
@@ -103,20 +103,20 @@ func TestAConflictHidesNoFailure(t *testing.T) {
 	s.annotate("a", "new", "")
 	c := s.newController()
 	if _, err := c.Reconcile(t.Context(), request); !apierrors.IsForbidden(err) {
-		t.Errorf("got the error %v", err)
+		t.Errorf("error %v", err)
 	}
-	said := strings.Join(s.events.lines, "\n")
+	lines := strings.Join(s.events.lines, "\n")
 	conditions := s.set().Status.Conditions
-	if !strings.Contains(said, "FailedDelete") || len(conditions) != 1 || conditions[0].Reason != "FailedDelete" {
+	if !strings.Contains(lines, "FailedDelete") || len(conditions) != 1 || conditions[0].Reason != "FailedDelete" {
 		t.Fatalf("events %q, conditions %+v", s.events.lines, conditions)
 	}
-	if strings.Contains(said+conditions[0].Message, "conflict") || strings.Contains(conditions[0].Message, "another one") {
-		t.Errorf("a conflict is told: events %q, conditions %+v", s.events.lines, conditions)
+	if strings.Contains(lines+conditions[0].Message, "conflict") || strings.Contains(conditions[0].Message, "another one") {
+		t.Errorf("the conflict was reported: events %q, conditions %+v", s.events.lines, conditions)
 	}
 }
 
-// TestOwnChangesAreNoReasonToLookAgain: a machine that is changed and deleted in one pass costs
-// no more than these two requests.
+// TestOwnChangesAreNoReasonToLookAgain checks that a Machine can be changed and deleted in one pass, with two
+// requests.
 func TestOwnChangesAreNoReasonToLookAgain(t *testing.T) {
 	for reason, test := range map[string]struct {
 		is   change
@@ -132,13 +132,13 @@ func TestOwnChangesAreNoReasonToLookAgain(t *testing.T) {
 				t.Errorf("want - got +\n%s", diff)
 			}
 			if s.activeCount() > 0 {
-				t.Error("the machine is not deleted")
+				t.Error("the machine was not deleted")
 			}
 		})
 	}
 }
 
-// hastyUser does something just before the first deletion of each Machine.
+// hastyUser changes each Machine just before its first deletion.
 type hastyUser struct {
 	client.Client
 	does func(client.Object)
@@ -152,8 +152,8 @@ func (u *hastyUser) Delete(ctx context.Context, object client.Object, opts ...cl
 	return u.Client.Delete(ctx, object, opts...)
 }
 
-// TestServerKeepsWhatIsPreservedJustBefore: a real API server refuses to delete what the cache
-// does not show yet, and the rest goes at the next look.
+// TestServerKeepsWhatIsPreservedJustBefore checks with a real API server that a Machine with a change that the
+// cache does not show is not deleted, and that the next pass deletes the others.
 func TestServerKeepsWhatIsPreservedJustBefore(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -166,8 +166,8 @@ func TestServerKeepsWhatIsPreservedJustBefore(t *testing.T) {
 		g.Expect(e.Client.Create(t.Context(), m)).To(gomega.Succeed())
 	}
 	user := &hastyUser{does: func(object client.Object) {
-		wish := map[string]string{"kept": "now", "other": "false"}[object.GetName()]
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyPreserve+`":"`+wish+`"}}}`))
+		value := map[string]string{"kept": "now", "other": "false"}[object.GetName()]
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyPreserve+`":"`+value+`"}}}`))
 		m := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: object.GetName()}}
 		if err := e.Client.Patch(t.Context(), m, patch); err != nil {
 			t.Errorf("preserving %s: %v", m.Name, err)
@@ -188,13 +188,13 @@ func TestServerKeepsWhatIsPreservedJustBefore(t *testing.T) {
 	m := &v1alpha1.Machine{}
 	g.Expect(e.Client.Get(t.Context(), client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, m)).To(gomega.Succeed())
 	if !m.DeletionTimestamp.IsZero() {
-		t.Error("the preserved machine is deleted")
+		t.Error("the preserved machine was deleted")
 	}
 	events := &corev1.EventList{}
 	g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
 	for i := range events.Items {
 		if events.Items[i].Reason == "FailedDelete" {
-			t.Errorf("a conflict is told: %s", events.Items[i].Message)
+			t.Errorf("the conflict was reported: %s", events.Items[i].Message)
 		}
 	}
 }

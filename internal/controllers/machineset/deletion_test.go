@@ -11,19 +11,19 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// counters are the numbers of a status that users watch.
+// counters returns the numbers of the status as a string.
 func (s *server) counters() string {
 	status := s.set().Status
 	return fmt.Sprintf("%d exist, %d ready, %d available; generation %d", status.Replicas, status.ReadyReplicas, status.AvailableReplicas, status.ObservedGeneration)
 }
 
-// heldBy are finalizers of a set.
+// heldBy sets the finalizers of a set.
 func heldBy(finalizers ...string) setChange {
 	return func(set *v1alpha1.MachineSet) { set.Finalizers = append(set.Finalizers, finalizers...) }
 }
 
-// TestASetThatIsDeletedCountsDown: until the last machine is gone, and also if somebody else's
-// finalizer holds the set beyond that.
+// TestASetThatIsDeletedCountsDown checks that the status counts down to zero during a deletion, and stays there
+// while another finalizer keeps the set.
 func TestASetThatIsDeletedCountsDown(t *testing.T) {
 	for name, finalizer := range map[string]string{
 		"foreground": metav1.FinalizerDeleteDependents,
@@ -41,26 +41,26 @@ func TestASetThatIsDeletedCountsDown(t *testing.T) {
 				}
 			}
 			counts("2 exist, 2 ready, 2 available; generation 1")
-			s.scale(2) // as a deletion makes another generation
+			s.scale(2) // a deletion also creates a new generation
 			must(s.live.Delete(t.Context(), s.set()))
 			counts("2 exist, 0 ready, 0 available; generation 2")
 			s.vanish("a")
 			counts("1 exist, 0 ready, 0 available; generation 2")
 			s.vanish("b")
 			s.catchUp()
-			pass(t, c) // lets go of the set
+			pass(t, c) // removes the finalizer
 			counts("0 exist, 0 ready, 0 available; generation 2")
 			writes := len(s.writes)
 			counts("0 exist, 0 ready, 0 available; generation 2")
 			if len(s.writes) > writes {
-				t.Errorf("nothing has changed, but it writes %q", s.writes[writes:])
+				t.Errorf("unexpected writes: %q", s.writes[writes:])
 			}
 		})
 	}
 }
 
-// TestASetIsCountedWhileItsMachinesChange: in each pass some change just before they are
-// deleted, of which users read nothing, and the others are counted down.
+// TestASetIsCountedWhileItsMachinesChange checks that the status counts down even if Machines change just before
+// they are deleted, and that these conflicts are not reported.
 func TestASetIsCountedWhileItsMachinesChange(t *testing.T) {
 	set := newSet(3, heldBy(v1alpha1.FinalizerMCM))
 	s := newServer(set, machine("a"), machine("b"), machine("c"))
@@ -73,7 +73,7 @@ func TestASetIsCountedWhileItsMachinesChange(t *testing.T) {
 		changed.Annotations = map[string]string{"seen": gone}
 		must(s.live.Update(t.Context(), changed))
 		if result, err := c.Reconcile(t.Context(), request); err != nil || result.RequeueAfter == 0 {
-			t.Fatalf("it is not tried again: %v, %v", result, err)
+			t.Fatalf("want a retry: %v, %v", result, err)
 		}
 		want := fmt.Sprintf("%d exist, 0 ready, 0 available; generation 2", 3-left)
 		if diff := cmp.Diff(want, s.counters()); diff != "" {
@@ -83,7 +83,7 @@ func TestASetIsCountedWhileItsMachinesChange(t *testing.T) {
 			t.Errorf("conditions %+v, events %q", at, s.events.lines)
 		}
 		s.vanish(gone)
-		delete(s.shown, gone) // and of the others, the cache is behind
+		delete(s.shown, gone) // the cache is stale for the others
 		for _, name := range []string{"b", "c"} {
 			if s.shown[name] != nil {
 				s.show(name)
@@ -92,8 +92,8 @@ func TestASetIsCountedWhileItsMachinesChange(t *testing.T) {
 	}
 }
 
-// TestTheFinalizerOfOldVersionsGoes: that which very old versions of MCM put on sets, where it stands alone or
-// beside that of today, is replaced while the set lives, and removed when it is deleted.
+// TestTheFinalizerOfOldVersionsGoes checks that the finalizer of old versions of MCM, alone or next to the current
+// one, is replaced while the set exists and removed when it is deleted.
 func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
 	for name, finalizers := range map[string][]string{
 		"alone":  {v1alpha1.FinalizerLegacy},
@@ -103,14 +103,14 @@ func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
 			s := newServer(newSet(0, heldBy(finalizers...)))
 			pass(t, s.newController())
 			if diff := cmp.Diff([]string{v1alpha1.FinalizerMCM}, s.set().Finalizers); diff != "" {
-				t.Errorf("the finalizers of a set that lives: want - got +\n%s", diff)
+				t.Errorf("finalizers of an existing set: want - got +\n%s", diff)
 			}
 			s = newServer(newSet(0, heldBy(append(finalizers, "example.com/backup")...)))
 			must(s.live.Delete(t.Context(), s.set()))
 			s.catchUp()
 			pass(t, s.newController())
 			if diff := cmp.Diff([]string{"example.com/backup"}, s.set().Finalizers); diff != "" {
-				t.Errorf("the finalizers of a set that is deleted: want - got +\n%s", diff)
+				t.Errorf("finalizers of a deleted set: want - got +\n%s", diff)
 			}
 		})
 	}

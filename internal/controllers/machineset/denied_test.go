@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestAWebhookMayDenyWithAnyCode: it is no proof that a Machine is gone, or that somebody else was
-// first. Users are told, and what was denied is tried again.
+// TestAWebhookMayDenyWithAnyCode checks that the denial of a webhook is reported and retried, even if it has the
+// code of a conflict or of a missing object.
 func TestAWebhookMayDenyWithAnyCode(t *testing.T) {
 	for name, test := range map[string]struct {
 		verb, reason string
@@ -37,7 +37,7 @@ func TestAWebhookMayDenyWithAnyCode(t *testing.T) {
 			}
 			s := newServer(objects...)
 			denials := 0
-			s.answer = func(verb string, object client.Object) (error, bool) {
+			s.respond = func(verb string, object client.Object) (error, bool) {
 				if _, ok := object.(*v1alpha1.Machine); !ok || verb != test.verb {
 					return nil, false
 				}
@@ -47,18 +47,18 @@ func TestAWebhookMayDenyWithAnyCode(t *testing.T) {
 			c := s.newController()
 			for attempt := 1; attempt <= 3; attempt++ {
 				if _, err := c.Reconcile(t.Context(), request); err == nil {
-					t.Fatal("the pass went well")
+					t.Fatal("the pass succeeded")
 				}
 				s.catchUp()
 				if denials != attempt {
-					t.Fatalf("%d attempts in %d passes", denials, attempt)
+					t.Fatalf("%d denials in %d passes", denials, attempt)
 				}
 			}
 			conditions := s.set().Status.Conditions
 			if len(conditions) != 1 || conditions[0].Reason != test.reason {
 				t.Errorf("conditions %+v, want %s", conditions, test.reason)
 			}
-			s.answer = nil
+			s.respond = nil
 			for range 3 {
 				pass(t, c)
 				s.catchUp()

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestEachOperationIsSaid: in one event and one line of the log, both of which say why.
+// TestEachOperationIsSaid checks that each operation causes one event and one log line, both with the reason.
 func TestEachOperationIsSaid(t *testing.T) {
 	const orphan, changed = "it has no owner and its labels match the selector", "its labels no longer match the selector"
 	scaled := func(set *v1alpha1.MachineSet) {
@@ -57,7 +57,7 @@ func TestEachOperationIsSaid(t *testing.T) {
 			[]client.Object{newSet(0), machine("a", unlabelled)},
 			[]string{"Released: Released 1 machine (a): " + changed}, []string{"Released machines: " + changed},
 		},
-		"update, each for its reason": {
+		"update, for different reasons": {
 			[]client.Object{newSet(3), machine("a", configured), machine("b", relabelled), machine("c", configured)},
 			[]string{
 				"SuccessfulUpdate: Updated 2 machines (a, c): the machine set has a different configuration",
@@ -105,14 +105,14 @@ func TestEachOperationIsSaid(t *testing.T) {
 			}
 			for _, line := range s.events.lines {
 				if slices.Contains(test.events, line) {
-					t.Errorf("it is done, and said again: %q", line)
+					t.Errorf("a completed operation was reported again: %q", line)
 				}
 			}
 		})
 	}
 }
 
-// TestWhatIsRefusedIsSaid: in an event. The error goes into the log with the pass.
+// TestWhatIsRefusedIsSaid checks that a refused write causes an event. The error of the pass is logged.
 func TestWhatIsRefusedIsSaid(t *testing.T) {
 	for verb, test := range map[string]struct {
 		replicas int32
@@ -123,14 +123,14 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 	} {
 		t.Run(verb, func(t *testing.T) {
 			s := newServer(newSet(test.replicas), machine("a"))
-			s.answer = func(asked string, _ client.Object) (error, bool) {
-				if asked == verb {
+			s.respond = func(requested string, _ client.Object) (error, bool) {
+				if requested == verb {
 					return apierrors.NewForbidden(resource, "", errors.New("no")), false
 				}
 				return nil, false
 			}
 			if _, err := lockstep.Logged(t, s.newController(), request); !apierrors.IsForbidden(err) {
-				t.Fatalf("got the error %v", err)
+				t.Fatalf("error %v", err)
 			}
 			if diff := cmp.Diff([]string{test.want}, s.events.lines); diff != "" {
 				t.Errorf("events: want - got +\n%s", diff)
@@ -139,14 +139,14 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 	}
 }
 
-// TestWhatIsGoneCountsAsDeleted: somebody else was first, of which the cache does not show
-// anything yet.
+// TestWhatIsGoneCountsAsDeleted checks that a Machine that another client deleted counts as deleted, even if the
+// cache still contains it.
 func TestWhatIsGoneCountsAsDeleted(t *testing.T) {
 	s := newServer(newSet(0), machine("a"))
 	c := s.newController()
 	s.vanishNow("a")
 	if _, err := lockstep.Logged(t, c, request); err != nil {
-		t.Errorf("got the error %v", err)
+		t.Errorf("error %v", err)
 	}
 	if diff := cmp.Diff([]string{"SuccessfulDelete: Deleted 1 machine (a): 1 surplus machine, 0 desired"}, s.events.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
@@ -157,6 +157,6 @@ func TestWhatIsGoneCountsAsDeleted(t *testing.T) {
 	writes := s.count("delete")
 	pass(t, c)
 	if again := s.count("delete") - writes; again > 0 {
-		t.Error("it is deleted again, before the cache shows that it is gone")
+		t.Error("the machine was deleted again before the cache was updated")
 	}
 }

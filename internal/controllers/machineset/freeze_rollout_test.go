@@ -16,12 +16,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// rolling is a deployment with two sets, between which it moves replicas in any way that its
-// surge allows.
+// rolling is a deployment with two sets. It moves replicas between them as its surge allows.
 type rolling struct {
 	*server
 	controller *Controller
-	// current is the set that is to have all.
+	// current is the set that gets all replicas.
 	current, other string
 }
 
@@ -58,21 +57,21 @@ func (r *rolling) resize(name string, by int32) {
 	must(r.live.Update(testContext, set))
 }
 
-// grow has the current set ask for more. That is at most what the deployment wants and as many
-// more as its surge allows, of which the cache shows the set and the deployment one by one.
+// grow scales up the current set: at most to the replicas of the deployment plus its surge. The cache shows the
+// changes of the set and of the deployment independently.
 func (r *rolling) grow(t *rapid.T) {
 	deployment := r.deployment()
 	surge, err := intstr.GetScaledValueFromIntOrPercent(deployment.Spec.Strategy.RollingUpdate.MaxSurge, int(deployment.Spec.Replicas), true)
 	must(err)
-	room := deployment.Spec.Replicas + int32(surge) - r.version(r.current).Spec.Replicas - r.version(r.other).Spec.Replicas
-	r.resize(r.current, part(t, room))
+	free := deployment.Spec.Replicas + int32(surge) - r.version(r.current).Spec.Replicas - r.version(r.other).Spec.Replicas
+	r.resize(r.current, part(t, free))
 }
 
 func (r *rolling) shrink(t *rapid.T) {
 	r.resize(r.other, -part(t, r.version(r.other).Spec.Replicas))
 }
 
-// part is all of something, or some, or none.
+// part returns a random part of a number.
 func part(t *rapid.T, of int32) int32 {
 	if rapid.Bool().Draw(t, "all") {
 		return max(0, of)
@@ -80,12 +79,12 @@ func part(t *rapid.T, of int32) int32 {
 	return rapid.Int32Range(0, max(0, of)).Draw(t, "part")
 }
 
-// turn is a change of the template back to what the old set has.
+// turn changes the template back to that of the old set.
 func (r *rolling) turn(*rapid.T) { r.current, r.other = r.other, r.current }
 
 func (r *rolling) scaleUp(t *rapid.T) {
 	deployment := r.deployment()
-	deployment.Spec.Replicas += rapid.Int32Range(1, 9).Draw(t, "more wanted")
+	deployment.Spec.Replicas += rapid.Int32Range(1, 9).Draw(t, "added replicas")
 	must(r.live.Update(testContext, deployment))
 }
 
@@ -93,7 +92,7 @@ func (r *rolling) showDeployment(*rapid.T) { r.shownDeployment = r.deployment() 
 
 func (r *rolling) fail(t *rapid.T) {
 	machines := r.all()
-	for _, name := range slices.Sorted(maps.Keys(machines)) { // the same in every run
+	for _, name := range slices.Sorted(maps.Keys(machines)) { // a fixed order
 		if m := machines[name]; rapid.Bool().Draw(t, "fails") {
 			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
 			must(r.live.Update(testContext, m))
@@ -110,7 +109,7 @@ func (r *rolling) bury(*rapid.T) {
 }
 
 func (r *rolling) pass(t *rapid.T) {
-	if rapid.Bool().Draw(t, "machines are shown") {
+	if rapid.Bool().Draw(t, "update the cache of machines") {
 		r.catchUp()
 	}
 	name := rapid.SampledFrom(versions).Draw(t, "set")
@@ -119,12 +118,12 @@ func (r *rolling) pass(t *rapid.T) {
 		t.Fatalf("reconciling: %v", err)
 	}
 	if set := r.version(name); scale.Frozen(set) {
-		t.Fatalf("%s is frozen, which asks for %d of %d; in all there are %d machines", name, set.Spec.Replicas, r.deployment().Spec.Replicas, r.activeCount())
+		t.Fatalf("%s was frozen with %d of %d replicas; %d machines exist", name, set.Spec.Replicas, r.deployment().Spec.Replicas, r.activeCount())
 	}
 }
 
-// TestRolloutsNeverFreeze: whatever a deployment does to its sets that still wants as many
-// machines, and whatever of that the caches show.
+// TestRolloutsNeverFreeze checks that no change of a deployment that keeps its replicas freezes a set, in whatever
+// order the caches show it.
 func TestRolloutsNeverFreeze(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {

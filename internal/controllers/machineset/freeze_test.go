@@ -22,7 +22,8 @@ func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surg
 	return fixture.Deployment(replicas, fixture.Strategy(kind, surge, ""))
 }
 
-// TestUnfreezingWhatIsNotFrozen: the wish is taken off, and nothing is said of a change that is none.
+// TestUnfreezingWhatIsNotFrozen checks that the annotation is removed, and that nothing is reported if the set is
+// not frozen.
 func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 	asked := func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}
@@ -31,21 +32,21 @@ func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 		set.Status.Conditions = []v1alpha1.MachineSetCondition{*isTrue(v1alpha1.MachineSetFrozen, v1alpha1.MachineSetReasonOvershoot, "too many", noon)}
 	}
 	for reason, test := range map[string]struct {
-		set  *v1alpha1.MachineSet
-		said int
+		set   *v1alpha1.MachineSet
+		lines int
 	}{
-		"it is not frozen":              {newSet(1, asked), 0},
-		"it is":                         {newSet(1, asked, frozenSet), 1},
-		"it is, but for the label":      {newSet(1, asked, noLabel), 1},
-		"it was, and nobody has to ask": {newSet(1, noLabel), 1},
+		"not frozen":                   {newSet(1, asked), 0},
+		"it is":                        {newSet(1, asked, frozenSet), 1},
+		"frozen without the label":     {newSet(1, asked, noLabel), 1},
+		"label removed, no annotation": {newSet(1, noLabel), 1},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(test.set, machine("a"))
 			s.overshoot = &Overshoot{Up: 2, Down: 1}
 			c := s.newController()
 			log, err := lockstep.Logged(t, c, request)
-			if err != nil || len(s.events.lines) != test.said || len(log) != test.said {
-				t.Errorf("got the error %v, the events %q and the log %q", err, s.events.lines, log)
+			if err != nil || len(s.events.lines) != test.lines || len(log) != test.lines {
+				t.Errorf("error %v, events %q, log %q", err, s.events.lines, log)
 			}
 			pass(t, c)
 			if set := s.set(); scale.Frozen(set) || set.Annotations[v1alpha1.AnnotationKeyUnfreeze] != "" || len(set.Status.Conditions) > 0 {
@@ -55,7 +56,7 @@ func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 	}
 }
 
-// TestFreezeAndUnfreeze: somebody else makes Machines without end.
+// TestFreezeAndUnfreeze checks a set for which another client creates Machines.
 func TestFreezeAndUnfreeze(t *testing.T) {
 	objects := []client.Object{newSet(2)}
 	for _, m := range machines(9) {
@@ -94,8 +95,8 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 	}
 }
 
-// TestWhyASetIsFrozenIsSaidAlsoAfterAConflict: Machines that are deleted in the same pass may be
-// changed by others meanwhile.
+// TestWhyASetIsFrozenIsSaidAlsoAfterAConflict checks that the reason is stored even if Machines that are deleted
+// in the same pass changed.
 func TestWhyASetIsFrozenIsSaidAlsoAfterAConflict(t *testing.T) {
 	objects := []client.Object{newSet(2)}
 	for _, m := range machines(9) {
@@ -103,7 +104,7 @@ func TestWhyASetIsFrozenIsSaidAlsoAfterAConflict(t *testing.T) {
 	}
 	s := newServer(objects...)
 	s.overshoot = &Overshoot{Up: 2, Down: 5}
-	s.answer = func(verb string, object client.Object) (error, bool) {
+	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb == "delete" && object.GetName() == "m3" {
 			return apierrors.NewConflict(resource, "m3", errors.New("changed")), false
 		}
@@ -121,10 +122,11 @@ func TestWhyASetIsFrozenIsSaidAlsoAfterAConflict(t *testing.T) {
 	}
 }
 
-// TestAFrozenSetCreatesNothingUntilItIsAskedTo: the annotation goes with the freeze.
+// TestAFrozenSetCreatesNothingUntilItIsAskedTo checks that the annotation unfreezes a set and is removed with the
+// freeze.
 func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 	s := newServer(newSet(2, frozenSet))
-	c := s.newController() // overshoot is off: nothing else lifts the freeze
+	c := s.newController() // without overshoot, nothing else unfreezes the set
 	for range 3 {
 		pass(t, c)
 	}
@@ -141,8 +143,8 @@ func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 	}
 }
 
-// TestOwnWorkNeverFreezes: a set whose Machines fail and are replaced, whose cache lags and
-// that is scaled up, is not frozen, though far more Machine objects exist than are wanted.
+// TestOwnWorkNeverFreezes checks that a set is not frozen when its Machines fail and are replaced, its cache is
+// stale, and it is scaled up, although many more Machine objects exist than desired.
 func TestOwnWorkNeverFreezes(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -163,22 +165,22 @@ func TestOwnWorkNeverFreezes(t *testing.T) {
 			}
 			pass(t, c)
 			if scale.Frozen(s.set()) {
-				t.Fatalf("frozen with %d machines of %d", s.activeCount(), s.set().Spec.Replicas)
+				t.Fatalf("frozen with %d of %d machines", s.activeCount(), s.set().Spec.Replicas)
 			}
 		}
 	})
 }
 
-// TestNoSetIsFrozenOverAnOldDeployment: eight machines were asked for, and then a rollout took the
-// set to none, of which the cache shows the set alone. A user who wants fewer is another matter.
+// TestNoSetIsFrozenOverAnOldDeployment checks a set that a rollout scaled from eight to zero while the cache shows
+// only the change of the set. A scale-down of the deployment by a user freezes the set.
 func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
 	for reason, test := range map[string]struct {
 		shown, is int32
 		want      bool
 	}{
-		"the deployment asks for as many":    {shown: 0, is: 8, want: false},
-		"the deployment asks for fewer, too": {shown: 0, is: 1, want: true},
-		"the cache shows it":                 {shown: 8, is: 8, want: false},
+		"the deployment keeps its replicas": {shown: 0, is: 8, want: false},
+		"the deployment has fewer, too":     {shown: 0, is: 1, want: true},
+		"the cache is current":              {shown: 8, is: 8, want: false},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			deployment := newParent(test.is, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "1")
@@ -203,15 +205,15 @@ func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
 	}
 }
 
-// TestAUserWhoTakesManyAway sees the set frozen and unfrozen, once, as MCM's integration
-// tests want it. Nothing waits for that: who changes his mind in between gets his Machines.
+// TestAUserWhoTakesManyAway checks that a set that is scaled down by many replicas is frozen and unfrozen once, as
+// MCM's integration tests require. This does not delay a user who scales up again.
 func TestAUserWhoTakesManyAway(t *testing.T) {
 	for reason, test := range map[string]struct{ from, to, then int32 }{
-		"a few":                      {6, 2, 2},
-		"more than a burst":          {104, 2, 2},
-		"all":                        {5, 0, 0},
-		"and he wants them back":     {9, 3, 8},
-		"and he wants as many again": {12, 3, 12},
+		"a few":                   {6, 2, 2},
+		"more than a burst":       {104, 2, 2},
+		"all":                     {5, 0, 0},
+		"scaled up again":         {9, 3, 8},
+		"scaled back to the same": {12, 3, 12},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			objects := []client.Object{newSet(test.from)}
@@ -224,7 +226,7 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 			s.scale(test.to)
 			pass(t, c)
 			if !scale.Frozen(s.set()) {
-				t.Error("the set is not frozen")
+				t.Error("the set was not frozen")
 			}
 			s.scale(test.then)
 			for range 10 {
@@ -233,7 +235,7 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 			}
 			set := s.set()
 			if scale.Frozen(set) || len(set.Status.Conditions) > 0 || s.activeCount() != int(test.then) {
-				t.Errorf("in the end: %d machines, labels %v, conditions %+v", s.activeCount(), set.Labels, set.Status.Conditions)
+				t.Errorf("after settling: %d machines, labels %v, conditions %+v", s.activeCount(), set.Labels, set.Status.Conditions)
 			}
 			seen := map[string]int{}
 			for _, line := range s.events.lines {
@@ -247,8 +249,8 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 	}
 }
 
-// TestTheDeploymentOfThatNameIsAnother: what replaced a set's deployment says nothing about the
-// set.
+// TestTheDeploymentOfThatNameIsAnother checks that a deployment that replaced the set's owner under the same name
+// is ignored.
 func TestTheDeploymentOfThatNameIsAnother(t *testing.T) {
 	deployment := newParent(100, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "")
 	deployment.Namespace, deployment.Name = fixture.Namespace, "owner"
@@ -266,7 +268,7 @@ func TestTheDeploymentOfThatNameIsAnother(t *testing.T) {
 			s := newServer(objects...)
 			s.overshoot = &Overshoot{Up: 2, Down: 1}
 			pass(t, s.newController())
-			if got := scale.Frozen(s.set()); got != want { // the limit of one without a deployment is 8
+			if got := scale.Frozen(s.set()); got != want { // without a deployment, the limit is 8
 				t.Errorf("frozen: %t", got)
 			}
 		})

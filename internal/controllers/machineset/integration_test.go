@@ -19,10 +19,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// eventually is how long a condition may take to come true.
+// eventually is the timeout for conditions.
 const eventually = env.WaitTimeout
 
-// run runs the controller, and no other, against a real API server.
+// run starts only this controller against a real API server.
 func run(t *testing.T, e *env.Env) {
 	t.Helper()
 	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
@@ -46,7 +46,7 @@ func TestServerInvalidSet(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 	sentence := set.Status.Conditions[0].Message
 	if !strings.HasPrefix(sentence, "spec.selector: ") || strings.Contains(sentence, "\n") {
-		t.Errorf("the sentence is %q", sentence)
+		t.Errorf("message %q", sentence)
 	}
 	g.Eventually(func(g gomega.Gomega) {
 		events := &corev1.EventList{}
@@ -60,7 +60,7 @@ func TestServerInvalidSet(t *testing.T) {
 	g.Expect(e.Client.Delete(t.Context(), set)).To(gomega.Succeed())
 	g.Eventually(func() bool {
 		return apierrors.IsNotFound(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set))
-	}, eventually).Should(gomega.BeTrue(), "the invalid set is not let go")
+	}, eventually).Should(gomega.BeTrue(), "the invalid set was not removed")
 }
 
 func TestServerAdoptsAndReleases(t *testing.T) {
@@ -70,7 +70,7 @@ func TestServerAdoptsAndReleases(t *testing.T) {
 	g.Expect(e.Client.Create(t.Context(), lost)).To(gomega.Succeed())
 	set := env.Fresh(e, newSet(2))
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
-	run(t, e) // now, since caches of different kinds are not in step
+	run(t, e) // starts only now, since the caches of different kinds are independent
 
 	owned := func(g gomega.Gomega) []string {
 		machines := &v1alpha1.MachineList{}
@@ -104,8 +104,8 @@ func TestServerAdoptsAndReleases(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerWakesForOthersMachines: a set that is at rest hears of a machine that it might adopt,
-// and of one that is taken from it, though neither names the set as its owner.
+// TestServerWakesForOthersMachines checks that an idle set is enqueued for a Machine that it may adopt, and for a
+// Machine that was taken from it, although neither names the set as its owner.
 func TestServerWakesForOthersMachines(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -129,10 +129,10 @@ func TestServerWakesForOthersMachines(t *testing.T) {
 	}
 	atRest(2)
 	g.Expect(e.Client.Create(t.Context(), env.Fresh(e, machine("lost", ownerless)))).To(gomega.Succeed())
-	adopted := atRest(3) // and one of the three is deleted, which is one too many
+	adopted := atRest(3) // one of the three is surplus and is deleted
 	kept := slices.IndexFunc(adopted, stays)
 
-	// Somebody takes away one that the set does not select: it makes another in its place.
+	// The set creates another Machine in place of one whose owner and labels a user removed.
 	taken := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"ownerReferences":null,"labels":{"name":"elsewhere"}}}`))
 	g.Expect(e.Client.Patch(t.Context(), &adopted[kept], taken)).To(gomega.Succeed())
 	g.Eventually(func(g gomega.Gomega) {
@@ -142,8 +142,8 @@ func TestServerWakesForOthersMachines(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerDeletedWhileItCreates: a set of a hundred thousand is deleted when the first
-// hundreds are there. At most the burst under way is made, all of them go, and the set after them.
+// TestServerDeletedWhileItCreates deletes a set of 100,000 replicas after the first hundreds exist. At most the
+// current batch is still created, and all Machines and the set are deleted.
 func TestServerDeletedWhileItCreates(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -164,7 +164,7 @@ func TestServerDeletedWhileItCreates(t *testing.T) {
 	most := before
 	letGo := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 	gone := 0
-	g.Eventually(func(g gomega.Gomega) { // what the machine controller does: what is deleted goes
+	g.Eventually(func(g gomega.Gomega) { // completes deletions like the machine controller
 		machines := all(g)
 		most = max(most, gone+len(machines))
 		for i := range machines {
@@ -177,9 +177,9 @@ func TestServerDeletedWhileItCreates(t *testing.T) {
 		g.Expect(apierrors.IsNotFound(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set))).To(gomega.BeTrue())
 	}, 3*eventually).Should(gomega.Succeed())
 	if left := len(all(g)); left > 0 {
-		t.Errorf("%d machines are left", left)
+		t.Errorf("%d machines remain", left)
 	}
 	if most > before+scale.Burst {
-		t.Errorf("%d machines were made after the deletion, of which at most the burst under way should be", most-before)
+		t.Errorf("%d machines were created after the deletion, want at most the current batch", most-before)
 	}
 }

@@ -25,24 +25,24 @@ var phases = []v1alpha1.MachinePhase{v1alpha1.MachinePending, v1alpha1.MachineUn
 
 var request = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: fixture.Namespace, Name: pool}}
 
-// errLost is an answer that did not arrive.
+// errLost is the error if a response is lost.
 var errLost = errors.New("connection reset by peer")
 
 // trial is a set and its controller under adverse conditions.
 type trial struct {
 	*server
 	controller *Controller
-	// trouble is what happens to every other write of a pass: its answer is "lost", it
-	// is "lost but done", or "refused". Empty is none.
+	// trouble is what happens to every other write of a pass: its response is "lost", it is "lost but done", or it
+	// is "refused". Empty means no problem.
 	trouble string
-	// nth counts the creations of a pass. Deletions come in any order, so for them the
-	// Machine decides, or no story could be told twice.
+	// nth counts the creations of a pass. The order of deletions is not fixed, so for them the Machine decides.
+	// Otherwise a run could not be repeated.
 	nth      int
 	troubled map[string]bool
-	// surplus is how many Machines that did not fail the pass may yet delete.
+	// surplus is the number of Machines that the pass may still delete although they did not fail.
 	surplus int
-	// broken is what was seen that must not be. It is kept, since writes happen in
-	// goroutines, which cannot end the test.
+	// broken is a violation that was observed. It is stored because writes happen in goroutines, which cannot stop
+	// the test.
 	broken string
 }
 
@@ -56,35 +56,35 @@ func newTrial(t *rapid.T) *trial {
 		tr.overshoot = &Overshoot{Up: 2, Down: 1}
 	}
 	tr.controller = tr.newController()
-	tr.answer, tr.happens = tr.fail, tr.judge
+	tr.respond, tr.happens = tr.fail, tr.judge
 	return tr
 }
 
-// judge checks a creation or deletion that happens. What is wanted, the controller knows only
-// from the cache; what there is, it has to know.
+// judge checks a creation or deletion before it happens. The controller knows the desired number only from the
+// cache, but must know the actual number.
 func (tr *trial) judge(verb string, object client.Object) {
 	set := tr.cachedSet()
-	wanted, there := int(set.Spec.Replicas), tr.activeCount()
+	desired, exist := int(set.Spec.Replicas), tr.activeCount()
 	switch {
-	case verb == "create" && there >= wanted:
-		tr.broken = fmt.Sprintf("a machine is created, though %d of %d exist", there, wanted)
+	case verb == "create" && exist >= desired:
+		tr.broken = fmt.Sprintf("a machine was created although %d of %d exist", exist, desired)
 	case verb == "create" && scale.Frozen(set):
-		tr.broken = "a frozen set creates a machine"
+		tr.broken = "a frozen set created a machine"
 	case verb == "delete":
 		machine := tr.all()[object.GetName()]
 		if preservation.Active(machine, noon) {
-			tr.broken = "a preserved machine is deleted"
+			tr.broken = "a preserved machine was deleted"
 		}
 		if machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
 			return
 		}
 		if tr.surplus--; tr.surplus < 0 {
-			tr.broken = fmt.Sprintf("a machine that did not fail is deleted, though only %d of %d exist", there, wanted)
+			tr.broken = fmt.Sprintf("a machine that did not fail was deleted although only %d of %d exist", exist, desired)
 		}
 	}
 }
 
-// cachedSet is the set as the controller knows it.
+// cachedSet returns the set as the controller sees it.
 func (tr *trial) cachedSet() *v1alpha1.MachineSet {
 	if tr.shownSet != nil {
 		return tr.shownSet
@@ -92,7 +92,7 @@ func (tr *trial) cachedSet() *v1alpha1.MachineSet {
 	return tr.set()
 }
 
-// fail makes trouble.
+// fail makes writes fail according to trouble.
 func (tr *trial) fail(verb string, object client.Object) (error, bool) {
 	switch verb {
 	case "create":
@@ -138,7 +138,7 @@ func (tr *trial) passOnce(t *rapid.T) {
 	pass(t, tr.controller)
 }
 
-// showOne has the cache show one machine as it is.
+// showOne updates one Machine in the cache.
 func (tr *trial) showOne(t *rapid.T) {
 	names := map[string]bool{}
 	for name := range tr.all() {
@@ -153,7 +153,7 @@ func (tr *trial) showOne(t *rapid.T) {
 	tr.show(rapid.SampledFrom(slices.Sorted(maps.Keys(names))).Draw(t, "name"))
 }
 
-// vanishOne ends a deletion.
+// vanishOne completes a deletion.
 func (tr *trial) vanishOne(t *rapid.T) {
 	for _, name := range slices.Sorted(maps.Keys(tr.all())) {
 		if !tr.all()[name].DeletionTimestamp.IsZero() {
@@ -164,7 +164,7 @@ func (tr *trial) vanishOne(t *rapid.T) {
 	t.Skip("nothing is being deleted")
 }
 
-// one is any Machine that there is.
+// one returns a random Machine.
 func (tr *trial) one(t *rapid.T) *v1alpha1.Machine {
 	all := tr.all()
 	if len(all) == 0 {
@@ -173,48 +173,48 @@ func (tr *trial) one(t *rapid.T) *v1alpha1.Machine {
 	return all[rapid.SampledFrom(slices.Sorted(maps.Keys(all))).Draw(t, "name")]
 }
 
-// changeOne gives a machine another phase, and with it another rank.
+// changeOne changes the phase of a Machine, and with it its rank for deletion.
 func (tr *trial) changeOne(t *rapid.T) {
 	m := tr.one(t)
 	m.Status.CurrentStatus.Phase = rapid.SampledFrom(phases).Draw(t, "phase")
 	must(tr.live.Update(testContext, m))
 }
 
-// preserveOne is what a user does who wants to keep a machine, or not any more.
+// preserveOne starts or stops the preservation of a Machine like a user.
 func (tr *trial) preserveOne(t *rapid.T) {
 	m := tr.one(t)
-	wish := rapid.SampledFrom([]string{preservation.Now, preservation.WhenFailed, "false"}).Draw(t, "wish")
-	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyPreserve, wish)
+	value := rapid.SampledFrom([]string{preservation.Now, preservation.WhenFailed, "false"}).Draw(t, "preserve value")
+	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyPreserve, value)
 	must(tr.live.Update(testContext, m))
 }
 
-// freeze is what a user does who does not want more machines.
+// freeze freezes the set like a user.
 func (tr *trial) freeze(*rapid.T) {
 	set := tr.set()
 	frozenSet(set)
 	must(tr.live.Update(testContext, set))
 }
 
-// thaw is the reverse.
+// thaw unfreezes the set like a user.
 func (tr *trial) thaw(*rapid.T) {
 	set := tr.set()
 	set.Labels = nil
 	must(tr.live.Update(testContext, set))
 }
 
-// holdSet has the cache show the set as it is now, whatever happens, until the set is shown.
+// holdSet keeps the current set in the cache until showSet.
 func (tr *trial) holdSet(*rapid.T) { tr.shownSet = tr.set() }
 
 func (tr *trial) showSet(*rapid.T) { tr.shownSet = nil }
 
-// restart is a new process, whose cache begins with all that there is.
+// restart starts a new process with a current cache.
 func (tr *trial) restart(t *rapid.T) {
 	tr.controller = tr.newController()
 	tr.catchUp()
 	tr.showSet(t)
 }
 
-// end is when the cache is in step and nothing goes wrong any more.
+// end updates the cache, stops all problems, and checks the final state.
 func (tr *trial) end(t *rapid.T) {
 	tr.trouble = ""
 	tr.thaw(t)
@@ -231,20 +231,19 @@ func (tr *trial) end(t *rapid.T) {
 			preserved++
 		}
 	}
-	if there, wanted := tr.activeCount(), max(preserved, int(set.Spec.Replicas)); there != wanted {
-		t.Fatalf("%d machines in the end, want %d", there, wanted)
+	if exist, desired := tr.activeCount(), max(preserved, int(set.Spec.Replicas)); exist != desired {
+		t.Fatalf("%d machines after settling, want %d", exist, desired)
 	}
 	if status := set.Status; status.ObservedGeneration != set.Generation || int(status.Replicas) != len(tr.all()) {
-		t.Fatalf("status counts %d of %d machines at generation %d of %d", status.Replicas, len(tr.all()), status.ObservedGeneration, set.Generation)
+		t.Fatalf("the status counts %d of %d machines, with generation %d of %d", status.Replicas, len(tr.all()), status.ObservedGeneration, set.Generation)
 	}
 }
 
-// TestNeverMoreNorFewerThanWanted lets a cache lag behind, show things in any order and
-// lose nothing but time; Machines fail and are preserved, the set is frozen, answers get lost,
-// requests are refused, and processes start anew. At no creation may there be enough Machines
-// already, or the set be frozen. No preserved Machine is deleted, and a pass deletes no more of
-// those that did not fail than there are too many. In the end there are as many as wanted, or as
-// are preserved.
+// TestNeverMoreNorFewerThanWanted runs a set with a stale cache that shows changes in any order, while Machines
+// fail and are preserved, the set is frozen, responses are lost, requests are refused, and processes restart. No
+// Machine may be created if there are enough or the set is frozen. No preserved Machine may be deleted, and a pass
+// may delete no more healthy Machines than there are too many. After settling, the number of Machines is the
+// desired number, or that of the preserved Machines.
 func TestNeverMoreNorFewerThanWanted(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -273,7 +272,7 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// pass is one reconcile. Trouble that the test has made is no failure.
+// pass runs one reconcile. Errors that the test causes are ignored.
 func pass(t fataler, c *Controller) {
 	t.Helper()
 	_, err := c.Reconcile(ctrl.LoggerInto(testContext, ctrl.Log), request)
@@ -292,7 +291,7 @@ func TestManyPassesBeforeTheCacheShowsTheCreations(t *testing.T) {
 		t.Fatalf("%d machines, want 10", n)
 	}
 	if status := s.set().Status; status.Replicas != 10 || status.ObservedGeneration != 1 {
-		t.Errorf("status counts %d machines, want 10 although the cache shows none", status.Replicas)
+		t.Errorf("the status counts %d machines, want 10 although the cache contains none", status.Replicas)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.all())) {
 		s.show(name)
@@ -302,12 +301,12 @@ func TestManyPassesBeforeTheCacheShowsTheCreations(t *testing.T) {
 		t.Fatalf("%d machines, want 10", n)
 	}
 	if n := s.count("patch status"); n != 1 {
-		t.Errorf("the status was written %d times, want once: nothing changed", n)
+		t.Errorf("%d writes of the status, want one", n)
 	}
 }
 
-// TestStatusSaysNothingWhileTheCacheLags: a count from a cache that lags would be taken
-// for the truth, since it bears the set's generation.
+// TestStatusSaysNothingWhileTheCacheLags checks that a pass with a stale cache does not update the numbers of the
+// status. They would count as current because of the observed generation.
 func TestStatusSaysNothingWhileTheCacheLags(t *testing.T) {
 	s := newServer(newSet(3), machine("a"), machine("b"), machine("c"))
 	c := s.newController()
@@ -318,14 +317,14 @@ func TestStatusSaysNothingWhileTheCacheLags(t *testing.T) {
 	if before.ObservedGeneration != 2 || before.Replicas != 3 || before.AvailableReplicas != 1 {
 		t.Fatalf("after the deletions: %+v", before)
 	}
-	pass(t, c) // the cache shows all three as they were
+	pass(t, c) // the cache still contains all three unchanged
 	if after := s.set().Status; after.AvailableReplicas != 1 {
-		t.Errorf("%d machines count as available, of which two are being deleted", after.AvailableReplicas)
+		t.Errorf("%d machines count as available although two are being deleted", after.AvailableReplicas)
 	}
 	s.scale(0)
 	pass(t, c)
 	if after := s.set().Status; after.ObservedGeneration != 2 {
-		t.Error("a generation counts as observed, for which nothing was counted")
+		t.Error("a generation was observed without counting its machines")
 	}
 	s.catchUp()
 	pass(t, c)
@@ -334,8 +333,8 @@ func TestStatusSaysNothingWhileTheCacheLags(t *testing.T) {
 	}
 }
 
-// TestARestartCostsNoList: a new process begins with a cache that is newer than all that was written
-// before.
+// TestARestartCostsNoList checks that a new process needs no list from the API server, since its cache contains
+// all previous writes.
 func TestARestartCostsNoList(t *testing.T) {
 	s := newServer(newSet(3), machine("a"), machine("b"), machine("c"))
 	for range 2 {
@@ -349,8 +348,8 @@ func TestARestartCostsNoList(t *testing.T) {
 	}
 }
 
-// TestLostAnswer: if nobody knows whether a write has happened, the API server is asked
-// before the next one. If it said no, it need not be asked.
+// TestLostAnswer checks that the API server is read before the next write if the outcome of a write is unknown,
+// but not if the write was refused.
 func TestLostAnswer(t *testing.T) {
 	forbidden := apierrors.NewForbidden(resource, "", errLost)
 	for _, test := range []struct {
@@ -371,8 +370,8 @@ func TestLostAnswer(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %v", verb, test.err), func(t *testing.T) {
 				replicas := map[string]int32{"create": 2, "delete": 0}[verb]
 				s := newServer(newSet(replicas), machine("a"))
-				s.answer = func(asked string, _ client.Object) (error, bool) {
-					if asked == verb {
+				s.respond = func(requested string, _ client.Object) (error, bool) {
+					if requested == verb {
 						return test.err, false
 					}
 					return nil, false
@@ -380,7 +379,7 @@ func TestLostAnswer(t *testing.T) {
 				c := s.newController()
 				for range 2 {
 					if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, test.err) {
-						t.Fatalf("got the error %v", err)
+						t.Fatalf("error %v", err)
 					}
 				}
 				if s.lists != test.lists {
@@ -391,8 +390,9 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestMachinesOfOthersAreNotCompared: after a write of unknown outcome, the cache of one set is
-// compared with what the API server has of that set, not with all that its selector matches.
+// TestMachinesOfOthersAreNotCompared checks that after a write with an unknown outcome, the cached Machines of a
+// set are compared with the set's Machines in the API server only, not with all Machines that its selector
+// matches.
 func TestMachinesOfOthersAreNotCompared(t *testing.T) {
 	other := machine("others", func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-other" })
 	s := newServer(newSet(1), machine("a"), other, machine("relabelled", unlabelled))
@@ -400,12 +400,12 @@ func TestMachinesOfOthersAreNotCompared(t *testing.T) {
 	c.memory.Of(request.NamespacedName).machines.Doubt()
 	pass(t, c)
 	if set := s.set(); set.Status.ObservedGeneration != set.Generation {
-		t.Errorf("the set is not counted: %+v", set.Status)
+		t.Errorf("the numbers were not updated: %+v", set.Status)
 	}
 }
 
-// TestADeletedSetIsNotLetGoAfterALostAnswer: as long as the API server has a Machine of it that
-// the cache lacks, whatever its labels.
+// TestADeletedSetIsNotLetGoAfterALostAnswer checks that the finalizer remains while the API server has a Machine
+// of the set that the cache lacks, whatever its labels are.
 func TestADeletedSetIsNotLetGoAfterALostAnswer(t *testing.T) {
 	s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)), machine("relabelled", unlabelled))
 	c := s.newController()
@@ -414,11 +414,11 @@ func TestADeletedSetIsNotLetGoAfterALostAnswer(t *testing.T) {
 	s.shown = map[string]*v1alpha1.Machine{}
 	pass(t, c)
 	if !slices.Contains(s.set().Finalizers, v1alpha1.FinalizerMCM) {
-		t.Fatal("the set is let go, though it has a machine")
+		t.Fatal("the finalizer was removed although the set has a machine")
 	}
 	s.vanishNow("relabelled")
 	pass(t, c)
 	if !s.setIsGone() {
-		t.Error("the set is not let go, though it has no machine")
+		t.Error("the finalizer was not removed although the set has no machine")
 	}
 }

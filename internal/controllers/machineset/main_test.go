@@ -18,7 +18,7 @@ const pool = fixture.Pool
 
 var noon = fixture.Noon
 
-// newSet returns a valid set with that number of replicas.
+// newSet returns a valid set with the given number of replicas.
 func newSet(replicas int32, changes ...func(*v1alpha1.MachineSet)) *v1alpha1.MachineSet {
 	sized := func(set *v1alpha1.MachineSet) { set.Spec.Replicas = replicas }
 	return fixture.MachineSet(append([]func(*v1alpha1.MachineSet){sized}, changes...)...)
@@ -32,7 +32,7 @@ func machine(name string, changes ...change) *v1alpha1.Machine {
 	return fixture.Running(newSet(0), name, append([]change{held}, changes...)...)
 }
 
-// machines are n Running Machines m0, m1, …
+// machines returns n Running Machines m0, m1, …
 func machines(n int, changes ...change) []*v1alpha1.Machine {
 	var all []*v1alpha1.Machine
 	for i := range n {
@@ -57,7 +57,7 @@ func deleting(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: no
 
 var preservedUntil = fixture.PreservedUntil
 
-// marked is what is done to a Machine that an autoscaler names for deletion.
+// marked marks a Machine like an autoscaler that selects it for deletion.
 func marked(at time.Time) change { return fixture.MarkedAt(at.Format(time.RFC3339)) }
 
 func age(d time.Duration) change {

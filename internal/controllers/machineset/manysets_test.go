@@ -32,8 +32,8 @@ func (c counting) List(ctx context.Context, list client.ObjectList, opts ...clie
 	return c.Reader.List(ctx, list, opts...)
 }
 
-// TestServerManySetsAtAStart: what a process before this one created is counted right, without a
-// request but those of the cache.
+// TestServerManySetsAtAStart checks that a new process counts the Machines of many sets correctly, without other
+// requests than those of the cache.
 func TestServerManySetsAtAStart(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
@@ -45,7 +45,7 @@ func TestServerManySetsAtAStart(t *testing.T) {
 		label := map[string]string{"name": set.Name}
 		set.Spec.Selector, set.Spec.Template.Labels = &metav1.LabelSelector{MatchLabels: label}, label
 		g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
-		for j := range i % 4 { // fewer than wanted, as many, and more
+		for j := range i % 4 { // fewer than desired, as many, and more
 			m := env.Fresh(e, machine(fmt.Sprintf("%s-%d", set.Name, j)))
 			m.Labels, m.OwnerReferences, m.Finalizers = label, []metav1.OwnerReference{ownerReference(set)}, nil
 			g.Expect(e.Client.Create(t.Context(), m)).To(gomega.Succeed())
@@ -76,8 +76,8 @@ func TestServerManySetsAtAStart(t *testing.T) {
 	}
 }
 
-// TestServerFreeze has somebody else make machines of two sets. Both are frozen, each in its
-// own pass, and unfrozen when the machines are gone.
+// TestServerFreeze checks that two sets for which another client creates Machines are frozen, each in its own
+// pass, and are unfrozen when the Machines are gone.
 func TestServerFreeze(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)

@@ -22,23 +22,22 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// collecting is how long the garbage collector may take. It looks for new kinds of objects
-// every 30 seconds.
+// collecting is the timeout for the garbage collector, which looks for new kinds every 30 seconds.
 const collecting = env.WaitTimeout
 
-// orphaned is a set that is deleted with the finalizer "orphan".
+// orphaned deletes a set with the propagation policy Orphan.
 func orphaned(set *v1alpha1.MachineSet) {
 	set.Finalizers = []string{v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents}
 }
 
-// free is what the garbage collector does to a Machine of such a set.
+// free removes the owner reference of a Machine like the garbage collector.
 func (s *server) free(name string) {
 	m := s.all()[name]
 	m.OwnerReferences = nil
 	must(s.live.Update(testContext, m))
 }
 
-// finish is what it does to the set at last.
+// finish removes the finalizer "orphan" of the set like the garbage collector.
 func (s *server) finish() {
 	set := s.set()
 	set.Finalizers = []string{v1alpha1.FinalizerMCM}
@@ -50,8 +49,8 @@ func (s *server) setIsGone() bool {
 	return apierrors.IsNotFound(err)
 }
 
-// TestAnOrphaningSetLeavesItsMachines: whatever state they are in, and however far the garbage
-// collector is.
+// TestAnOrphaningSetLeavesItsMachines checks that an orphaning deletion keeps all Machines in any state, at any
+// progress of the garbage collector.
 func TestAnOrphaningSetLeavesItsMachines(t *testing.T) {
 	s := newServer(newSet(3, orphaned), machine("a"), machine("b", phase(v1alpha1.MachineFailed)))
 	c := s.newController()
@@ -62,7 +61,7 @@ func TestAnOrphaningSetLeavesItsMachines(t *testing.T) {
 		}
 		s.catchUp()
 		if !slices.Contains(s.set().Finalizers, v1alpha1.FinalizerMCM) {
-			t.Fatal("the set is let go before the garbage collector has done its work")
+			t.Fatal("the finalizer was removed before the garbage collector was done")
 		}
 	}
 	must(s.live.Delete(testContext, s.set()))
@@ -71,35 +70,35 @@ func TestAnOrphaningSetLeavesItsMachines(t *testing.T) {
 	s.catchUp()
 	pass()
 	s.free("b")
-	pass() // the cache does not show it
-	pass() // nor that the set is free
+	pass() // the cache does not show the change
+	pass() // nor that the finalizer is gone
 	s.finish()
 	if _, err := c.Reconcile(testContext, request); err != nil {
 		t.Fatal(err)
 	}
 	if !s.setIsGone() {
-		t.Error("the set is not let go")
+		t.Error("the finalizer was not removed")
 	}
 	s.untouched(t)
 }
 
-// untouched checks that the controller has left all Machines alone.
+// untouched checks that the controller has not changed any Machine.
 func (s *server) untouched(t *testing.T) {
 	t.Helper()
 	for name, m := range s.all() {
 		if !m.DeletionTimestamp.IsZero() {
-			t.Errorf("machine %s is deleted", name)
+			t.Errorf("machine %s was deleted", name)
 		}
 	}
 	for _, write := range s.writes {
 		if strings.HasPrefix(write, "create") || strings.HasPrefix(write, "delete") || strings.HasPrefix(write, "patch Machine ") {
-			t.Errorf("a write: %s", write)
+			t.Errorf("unexpected write: %s", write)
 		}
 	}
 }
 
-// TestAMachineThatIsMadeWhileItsSetIsOrphaned: the garbage collector does not know of it, and is
-// done before the pass is that makes it.
+// TestAMachineThatIsMadeWhileItsSetIsOrphaned checks a Machine that is created after the garbage collector has
+// finished with its set.
 func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
 	s := newServer(newSet(2), machine("a"))
 	c := s.newController()
@@ -107,9 +106,9 @@ func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
 	seen := func() {
 		watch.Update(testContext, event.UpdateEvent{ObjectOld: newSet(2), ObjectNew: s.set()}, nil)
 	}
-	s.answer = func(verb string, _ client.Object) (error, bool) {
+	s.respond = func(verb string, _ client.Object) (error, bool) {
 		if verb == "create" {
-			s.answer = nil
+			s.respond = nil
 			set := s.set()
 			set.Finalizers = append(set.Finalizers, metav1.FinalizerOrphanDependents)
 			must(s.live.Update(testContext, set))
@@ -128,23 +127,23 @@ func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
 		s.catchUp()
 	}
 	if !s.setIsGone() {
-		t.Error("the set is not let go")
+		t.Error("the finalizer was not removed")
 	}
 	if len(s.all()) != 2 {
-		t.Errorf("%d machines are left, want 2", len(s.all()))
+		t.Errorf("%d machines remain, want 2", len(s.all()))
 	}
 	for name, m := range s.all() {
 		if !m.DeletionTimestamp.IsZero() || len(m.OwnerReferences) > 0 {
-			t.Errorf("machine %s is deleted at %s, and has owners %v", name, m.DeletionTimestamp, m.OwnerReferences)
+			t.Errorf("machine %s: deletion timestamp %s, owners %v", name, m.DeletionTimestamp, m.OwnerReferences)
 		}
 	}
 	watch.Delete(testContext, event.DeleteEvent{Object: newSet(2)}, nil)
 	if c.orphaned.Has(newSet(2)) {
-		t.Error("the set is remembered, though it is gone")
+		t.Error("the state of the removed set was not discarded")
 	}
 }
 
-// TestAnOrphanThatTheCacheShowsAsOwned: the cache of sets is ahead of that of Machines.
+// TestAnOrphanThatTheCacheShowsAsOwned checks a cache of sets that is ahead of the cache of Machines.
 func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 	s := newServer(newSet(1, orphaned), machine("a"))
 	c := s.newController()
@@ -153,13 +152,13 @@ func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 	s.finish()
 	result, err := c.Reconcile(testContext, request)
 	if err != nil || result.RequeueAfter == 0 {
-		t.Errorf("the pass ends with %v, %v; it should be made again", result, err)
+		t.Errorf("result %v, error %v; want a retry", result, err)
 	}
 	if !s.all()["a"].DeletionTimestamp.IsZero() {
-		t.Fatal("the machine is deleted")
+		t.Fatal("the machine was deleted")
 	}
 	if s.setIsGone() {
-		t.Error("the set is let go before the cache shows that it has no machine")
+		t.Error("the finalizer was removed before the cache shows that there is no machine")
 	}
 	if len(s.events.lines) > 0 {
 		t.Errorf("events %q", s.events.lines)
@@ -169,12 +168,12 @@ func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !s.setIsGone() {
-		t.Error("the set is not let go")
+		t.Error("the finalizer was not removed")
 	}
 }
 
-// TestADeletedSetTriesAgainWithAMachineThatChanged: that is no failure to tell anybody of, nor
-// is it taken for done.
+// TestADeletedSetTriesAgainWithAMachineThatChanged checks that a conflict during a deletion is retried and not
+// reported.
 func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
 	set := newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} })
 	s := newServer(set, machine("a"), machine("b"))
@@ -188,13 +187,13 @@ func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.all()["b"].DeletionTimestamp.IsZero() {
-			t.Error("one that did not change waits for the one that did")
+			t.Error("the unchanged machine was not deleted")
 		}
 		s.catchUp()
 	}
 	for name, m := range s.all() {
 		if m.DeletionTimestamp.IsZero() {
-			t.Errorf("machine %s is not deleted", name)
+			t.Errorf("machine %s was not deleted", name)
 		}
 		s.vanish(name)
 	}
@@ -203,16 +202,15 @@ func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !s.setIsGone() {
-		t.Error("the set is not let go")
+		t.Error("the finalizer was not removed")
 	}
 	if strings.Contains(strings.Join(s.events.lines, "\n"), "FailedDelete") {
 		t.Errorf("events %q", s.events.lines)
 	}
 }
 
-// TestServerOrphansMachines: with the real garbage collector, the Machines outlive their set,
-// the next set of that name takes them over, and they go when that is deleted in the
-// foreground.
+// TestServerOrphansMachines checks with the real garbage collector that Machines outlive an orphaning deletion,
+// that the next set of that name adopts them, and that they are deleted with that set in the foreground.
 func TestServerOrphansMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -235,7 +233,7 @@ func TestServerOrphansMachines(t *testing.T) {
 				g.Expect(metav1.IsControlledBy(&machines[i], set)).To(gomega.BeTrue())
 				known[machines[i].UID] = true
 			}
-			// Then the garbage collector has seen the owners, too.
+			// Now the garbage collector has seen the owners, too.
 			g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
 			g.Expect(set.Status.Replicas).To(gomega.BeEquivalentTo(3))
 		}, eventually).Should(gomega.Succeed())
@@ -253,18 +251,18 @@ func TestServerOrphansMachines(t *testing.T) {
 	}
 	end(begin(), metav1.DeletePropagationOrphan, func(_ gomega.Gomega, m *v1alpha1.Machine) {
 		if !m.DeletionTimestamp.IsZero() {
-			t.Fatalf("machine %s is deleted with its set", m.Name)
+			t.Fatalf("machine %s was deleted with its set", m.Name)
 		}
 	})
 	left := all(g)
 	for i := range left {
 		if len(left[i].OwnerReferences) > 0 {
-			t.Errorf("machine %s is left with owner %v", left[i].Name, left[i].OwnerReferences)
+			t.Errorf("machine %s has owner %v", left[i].Name, left[i].OwnerReferences)
 		}
 	}
 	second := begin()
 	if len(known) != 3 {
-		t.Errorf("%d machines were made in all, want the first 3", len(known))
+		t.Errorf("%d machines were created in total, want the first 3", len(known))
 	}
 	letGo := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 	end(second, metav1.DeletePropagationForeground, func(g gomega.Gomega, m *v1alpha1.Machine) {
@@ -273,15 +271,15 @@ func TestServerOrphansMachines(t *testing.T) {
 		}
 	})
 	if left := all(g); len(left) > 0 {
-		t.Errorf("%d machines are left after a deletion in the foreground", len(left))
+		t.Errorf("%d machines remain after the foreground deletion", len(left))
 	}
 }
 
-// lateClient makes the first Machine late.
+// lateClient delays the creation of the first Machine.
 type lateClient struct {
 	client.Client
 	once sync.Once
-	// began is closed when the first is to be made, and proceed by the test when it may be.
+	// began is closed when the first Machine is about to be created. The test closes proceed to continue.
 	began, proceed chan struct{}
 }
 
@@ -295,8 +293,8 @@ func (c *lateClient) Create(ctx context.Context, object client.Object, opts ...c
 	return c.Client.Create(ctx, object, opts...)
 }
 
-// TestServerOrphansAMachineThatIsBeingMade: with the real garbage collector, which is done with
-// the set before the Machine exists.
+// TestServerOrphansAMachineThatIsBeingMade checks with the real garbage collector a Machine that is created after
+// the garbage collector has finished with its set.
 func TestServerOrphansAMachineThatIsBeingMade(t *testing.T) {
 	tier.All(t)
 	e := env.New(t, env.WithControllerManager())
@@ -324,23 +322,23 @@ func TestServerOrphansAMachineThatIsBeingMade(t *testing.T) {
 	g.Expect(e.Client.List(t.Context(), list, client.InNamespace(e.Namespace))).To(gomega.Succeed())
 	g.Expect(list.Items).To(gomega.HaveLen(1))
 	if m := list.Items[0]; !m.DeletionTimestamp.IsZero() || len(m.OwnerReferences) > 0 {
-		t.Errorf("the machine is deleted at %s, and has owners %v", m.DeletionTimestamp, m.OwnerReferences)
+		t.Errorf("deletion timestamp %s, owners %v", m.DeletionTimestamp, m.OwnerReferences)
 	}
 }
 
-// TestANewProcessKnowsThatASetIsOrphaned: it learns so from the list with which its cache begins,
-// and the finalizer is gone before its first pass.
+// TestANewProcessKnowsThatASetIsOrphaned checks that a new process detects an orphaning deletion from the initial
+// list of its cache, even if the finalizer is gone before its first pass.
 func TestANewProcessKnowsThatASetIsOrphaned(t *testing.T) {
 	s := newServer(newSet(1, orphaned), machine("a"))
 	must(s.live.Delete(testContext, s.set()))
 	c := s.newController()
 	c.orphaned.Handler().Create(testContext, event.CreateEvent{Object: s.set()}, nil)
-	s.finish() // the garbage collector did not know the machine
+	s.finish() // the garbage collector missed the machine
 	for range 3 {
 		pass(t, c)
 		s.catchUp()
 	}
 	if m := s.all()["a"]; m == nil || !m.DeletionTimestamp.IsZero() || len(m.OwnerReferences) > 0 {
-		t.Errorf("the machine is not let go of: %+v", m)
+		t.Errorf("the machine was not released: %+v", m)
 	}
 }

@@ -23,14 +23,14 @@ import (
 
 type setChange = func(*v1alpha1.MachineSet)
 
-// namedSet is another set; without changes it selects what the set "pool" makes.
+// namedSet returns another set. Without changes, it selects the Machines of the set "pool".
 func namedSet(name string, changes ...setChange) *v1alpha1.MachineSet {
 	return newSet(0, append([]setChange{func(set *v1alpha1.MachineSet) {
 		set.Name, set.UID = name, types.UID("uid-of-"+name)
 	}}, changes...)...)
 }
 
-// ofDeployment is what a deployment makes of a set, for a template of that hash.
+// ofDeployment changes a set as if a deployment had created it for the template with that hash.
 func ofDeployment(uid types.UID, hash string) setChange {
 	return func(set *v1alpha1.MachineSet) {
 		owner := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Name: "owner", UID: uid}}
@@ -40,12 +40,12 @@ func ofDeployment(uid types.UID, hash string) setChange {
 	}
 }
 
-// selecting has a set make machines with other labels, of which it selects some.
+// selecting changes the template labels of a set and its selector.
 func selecting(by *metav1.LabelSelector, template map[string]string) setChange {
 	return func(set *v1alpha1.MachineSet) { set.Spec.Selector, set.Spec.Template.Labels = by, template }
 }
 
-// TestWhichSetsOverlap: as the set "pool" sees it, whose selector is name=pool.
+// TestWhichSetsOverlap checks overlaps with the set "pool", whose selector is name=pool.
 func TestWhichSetsOverlap(t *testing.T) {
 	byLabel := func(labels map[string]string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: labels}
@@ -60,26 +60,26 @@ func TestWhichSetsOverlap(t *testing.T) {
 		"the same selector":                        {newSet(1), namedSet("other"), true},
 		"another selector":                         {newSet(1), namedSet("other", selecting(byLabel(map[string]string{"name": "other"}), map[string]string{"name": "other"})), false},
 		"another namespace":                        {newSet(1), namedSet("other", func(set *v1alpha1.MachineSet) { set.Namespace = "elsewhere" }), false},
-		"it takes what the other makes":            {newSet(1), namedSet("other", selecting(byLabel(map[string]string{"zone": "a"}), map[string]string{"name": pool, "zone": "a"})), true},
-		"the other takes what it makes":            {newSet(1, selecting(byLabel(map[string]string{"zone": "a"}), map[string]string{"name": pool, "zone": "a"})), namedSet("other"), true},
-		"labels in common that nobody selects":     {newSet(1, selecting(byLabel(map[string]string{"zone": "a"}), map[string]string{"app": "x", "zone": "a"})), namedSet("other", selecting(byLabel(map[string]string{"zone": "b"}), map[string]string{"app": "x", "zone": "b"})), false},
+		"it selects the other's machines":          {newSet(1), namedSet("other", selecting(byLabel(map[string]string{"zone": "a"}), map[string]string{"name": pool, "zone": "a"})), true},
+		"the other selects its machines":           {newSet(1, selecting(byLabel(map[string]string{"zone": "a"}), map[string]string{"name": pool, "zone": "a"})), namedSet("other"), true},
+		"common labels that neither selects":       {newSet(1, selecting(byLabel(map[string]string{"zone": "a"}), map[string]string{"app": "x", "zone": "a"})), namedSet("other", selecting(byLabel(map[string]string{"zone": "b"}), map[string]string{"app": "x", "zone": "b"})), false},
 		"by an expression":                         {newSet(1), namedSet("other", selecting(byExpression("name", metav1.LabelSelectorOpExists), map[string]string{"name": "other"})), true},
-		"by an expression of its own":              {newSet(1, selecting(byExpression("name", metav1.LabelSelectorOpIn, "other", pool), map[string]string{"name": pool})), namedSet("other", selecting(byLabel(map[string]string{"name": "other"}), map[string]string{"name": "other"})), true},
+		"by its own expression":                    {newSet(1, selecting(byExpression("name", metav1.LabelSelectorOpIn, "other", pool), map[string]string{"name": pool})), namedSet("other", selecting(byLabel(map[string]string{"name": "other"}), map[string]string{"name": "other"})), true},
 		"an expression that does not match":        {newSet(1), namedSet("other", selecting(byExpression("name", metav1.LabelSelectorOpNotIn, pool), map[string]string{"name": "other"})), false},
 		"two sets of a deployment":                 {newSet(1, ofDeployment("d", "1")), namedSet("other", ofDeployment("d", "2")), false},
 		"two of a deployment with the same labels": {newSet(1, ofDeployment("d", "1")), namedSet("other", ofDeployment("d", "1")), false},
 		"sets of two deployments":                  {newSet(1, ofDeployment("d", "1")), namedSet("other", ofDeployment("e", "2")), false},
 		"the same template in two deployments":     {newSet(1, ofDeployment("d", "1")), namedSet("other", ofDeployment("e", "1")), true},
-		"one of a deployment and one without":      {newSet(1, ofDeployment("d", "1")), namedSet("other"), true},
-		"one without, and one of a deployment":     {newSet(1), namedSet("other", ofDeployment("d", "1")), true},
-		"one that was left by its deployment":      {newSet(1, ofDeployment("d", "1")), namedSet("other", ofDeployment("d", "2"), func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }), false},
-		"one that is going": {newSet(1), namedSet("other", func(set *v1alpha1.MachineSet) {
+		"with a deployment, and without":           {newSet(1, ofDeployment("d", "1")), namedSet("other"), true},
+		"without a deployment, and with":           {newSet(1), namedSet("other", ofDeployment("d", "1")), true},
+		"without a deployment any longer":          {newSet(1, ofDeployment("d", "1")), namedSet("other", ofDeployment("d", "2"), func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }), false},
+		"a set that is being deleted": {newSet(1), namedSet("other", func(set *v1alpha1.MachineSet) {
 			set.DeletionTimestamp = &metav1.Time{Time: noon}
 			set.Finalizers = []string{"x"}
 		}), false},
-		"one that selects everything":           {newSet(1), namedSet("other", selecting(&metav1.LabelSelector{}, map[string]string{"name": pool})), false},
-		"one without a selector":                {newSet(1), namedSet("other", selecting(nil, map[string]string{"name": pool})), false},
-		"one whose selector nobody understands": {newSet(1), namedSet("other", selecting(byExpression("name", "Resembles", pool), map[string]string{"name": "other"})), false},
+		"a selector that matches everything": {newSet(1), namedSet("other", selecting(&metav1.LabelSelector{}, map[string]string{"name": pool})), false},
+		"no selector":                        {newSet(1), namedSet("other", selecting(nil, map[string]string{"name": pool})), false},
+		"an invalid selector":                {newSet(1), namedSet("other", selecting(byExpression("name", "Resembles", pool), map[string]string{"name": "other"})), false},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(test.set, test.other)
@@ -89,19 +89,19 @@ func TestWhichSetsOverlap(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := len(found) > 0; got != test.want {
-				t.Errorf("it is %v that they overlap", got)
+				t.Errorf("overlap = %v", got)
 			}
-			// Both agree, and each wakes the other.
+			// The overlap is symmetric, and each set enqueues the other.
 			other := &v1alpha1.MachineSet{}
 			must(s.live.Get(t.Context(), client.ObjectKeyFromObject(test.other), other))
 			if got := len(c.overlappingSets(t.Context(), other)) > 0; got != test.want {
-				t.Errorf("it is %v that the other one wakes it", got)
+				t.Errorf("enqueued by the other set = %v", got)
 			}
 		})
 	}
 }
 
-// overlapOf is what a set says of overlapping ones, or nothing.
+// overlapOf returns the message of the condition SelectorOverlap, or "".
 func overlapOf(set *v1alpha1.MachineSet) string {
 	if at := condition(set.Status.Conditions, v1alpha1.MachineSetSelectorOverlap); at >= 0 {
 		return set.Status.Conditions[at].Message
@@ -109,8 +109,8 @@ func overlapOf(set *v1alpha1.MachineSet) string {
 	return ""
 }
 
-// TestOverlapIsSaidOnceAndWorkGoesOn: it is said in the status and in one event, by its field;
-// machines are made all the same, and it goes with its cause.
+// TestOverlapIsSaidOnceAndWorkGoesOn checks that an overlap is reported once in the status and in an event, that
+// Machines are still created, and that the condition is removed with the overlap.
 func TestOverlapIsSaidOnceAndWorkGoesOn(t *testing.T) {
 	s := newServer(newSet(2), namedSet("other"))
 	c := s.newController()
@@ -126,26 +126,26 @@ func TestOverlapIsSaidOnceAndWorkGoesOn(t *testing.T) {
 		t.Errorf("events %q", s.events.lines)
 	}
 	if s.activeCount() != 2 || s.set().Status.Replicas != 2 {
-		t.Errorf("%d machines, and the status counts %d", s.activeCount(), s.set().Status.Replicas)
+		t.Errorf("%d machines, the status counts %d", s.activeCount(), s.set().Status.Replicas)
 	}
 	writes := len(s.writes)
 	pass(t, c)
 	if len(s.writes) > writes {
-		t.Errorf("nothing has changed, but it writes %q", s.writes[writes:])
+		t.Errorf("unexpected writes: %q", s.writes[writes:])
 	}
 	must(s.live.Delete(t.Context(), namedSet("other")))
 	pass(t, c)
 	if got := s.set().Status.Conditions; len(got) > 0 {
-		t.Errorf("the other one is gone, and it says %+v", got)
+		t.Errorf("conditions after the other set is gone: %+v", got)
 	}
 }
 
-// TestManyOverlaps: each of many that are made wakes a few, and what is said of the others
-// stays.
+// TestManyOverlaps checks that each of many new sets enqueues only a few others, and that the messages of the
+// others do not change.
 func TestManyOverlaps(t *testing.T) {
 	s := newServer(newSet(0))
 	c := s.newController()
-	var said string
+	var message string
 	for i := range 20 {
 		other := namedSet(fmt.Sprintf("set-%02d", i))
 		must(s.live.Create(t.Context(), other))
@@ -156,20 +156,20 @@ func TestManyOverlaps(t *testing.T) {
 			}
 		}
 		if i > 4 && len(woken) > 6 {
-			t.Errorf("%d sets are woken by number %d", len(woken), i)
+			t.Errorf("%d sets were enqueued by set %d", len(woken), i)
 		}
-		if now := overlapOf(s.set()); i > 4 && now != said {
-			t.Errorf("%q became %q", said, now)
+		if now := overlapOf(s.set()); i > 4 && now != message {
+			t.Errorf("message changed from %q to %q", message, now)
 		}
-		said = overlapOf(s.set())
+		message = overlapOf(s.set())
 		if _, err := c.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !strings.Contains(said, "by set-00, set-01, set-02 and others.") {
-		t.Errorf("got %q", said)
+	if !strings.Contains(message, "by set-00, set-01, set-02 and others.") {
+		t.Errorf("got %q", message)
 	}
-	// Of the few that are left, all hear when one goes.
+	// When one of a few sets is removed, all others are enqueued.
 	for i := 19; i >= 3; i-- {
 		gone := namedSet(fmt.Sprintf("set-%02d", i))
 		must(s.live.Delete(t.Context(), gone))
@@ -184,7 +184,7 @@ func TestManyOverlaps(t *testing.T) {
 	}
 }
 
-// TestWhatMayChangeOverlaps: a status does not.
+// TestWhatMayChangeOverlaps checks which changes may affect overlaps. Changes to the status do not.
 func TestWhatMayChangeOverlaps(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change setChange
@@ -197,14 +197,14 @@ func TestWhatMayChangeOverlaps(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			if got := selectionChange().Update(event.UpdateEvent{ObjectOld: newSet(1), ObjectNew: newSet(1, test.change)}); got != test.want {
-				t.Errorf("let through: %v", got)
+				t.Errorf("passes = %v", got)
 			}
 		})
 	}
 }
 
-// TestServerOverlappingSets: sets that overlap say so while it lasts, also to each other when
-// one is changed, and the two of a deployment never do.
+// TestServerOverlappingSets checks that overlapping sets report each other while the overlap lasts, also when one
+// of them changes. The sets of a deployment never overlap.
 func TestServerOverlappingSets(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -217,22 +217,22 @@ func TestServerOverlappingSets(t *testing.T) {
 		sets[name] = env.Fresh(e, sets[name])
 		g.Expect(e.Client.Create(t.Context(), sets[name])).To(gomega.Succeed())
 	}
-	says := func(want map[string]string) {
+	wantOverlaps := func(want map[string]string) {
 		t.Helper()
 		g.Eventually(func(g gomega.Gomega) {
 			got := map[string]string{}
 			for name, set := range sets {
 				g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(set), set)).To(gomega.Succeed())
 				g.Expect(set.Status.ObservedGeneration).To(gomega.Equal(set.Generation))
-				if said := overlapOf(set); said != "" {
-					_, said, _ = strings.Cut(said, "selected by ")
-					got[name], _, _ = strings.Cut(said, ".")
+				if message := overlapOf(set); message != "" {
+					_, message, _ = strings.Cut(message, "selected by ")
+					got[name], _, _ = strings.Cut(message, ".")
 				}
 			}
 			g.Expect(cmp.Diff(want, got)).To(gomega.BeEmpty())
 		}, eventually).Should(gomega.Succeed())
 	}
-	says(map[string]string{"one": "two", "two": "one"})
+	wantOverlaps(map[string]string{"one": "two", "two": "one"})
 	g.Eventually(func(g gomega.Gomega) {
 		events := &corev1.EventList{}
 		g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
@@ -245,16 +245,16 @@ func TestServerOverlappingSets(t *testing.T) {
 		return client.RawPatch(types.MergePatchType, []byte(`{"spec":{"selector":{"matchLabels":{"name":"`+name+`"}},"template":{"metadata":{"labels":{"name":"`+name+`"}}}}}`))
 	}
 	g.Expect(e.Client.Patch(t.Context(), sets["two"], to("other"))).To(gomega.Succeed())
-	says(map[string]string{"two": "new, old", "new": "two", "old": "two"})
+	wantOverlaps(map[string]string{"two": "new, old", "new": "two", "old": "two"})
 
-	// Its deployment's they are, and no others'.
+	// A new controller changes which sets overlap.
 	owners := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":[{"apiVersion":"machine.sapcloud.io/v1alpha1","kind":"MachineDeployment","name":"owner","uid":"d","controller":true}]}}`))
 	g.Expect(e.Client.Patch(t.Context(), sets["two"], owners)).To(gomega.Succeed())
-	says(map[string]string{})
+	wantOverlaps(map[string]string{})
 }
 
-// TestServerOverlapsAreFoundCheaply: what a look costs does not grow with the sets that there
-// are.
+// TestServerOverlapsAreFoundCheaply checks that the cost of finding overlaps does not grow with the number of
+// sets.
 func TestServerOverlapsAreFoundCheaply(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -264,8 +264,8 @@ func TestServerOverlapsAreFoundCheaply(t *testing.T) {
 		return nil
 	})
 	pools := 0
-	// grow has two sets of each of so many deployments, and says how many bytes a look at one
-	// allocates. How many times does not tell: a list of all is one piece.
+	// grow creates two sets for each of several deployments, and returns how many bytes a search allocates. The
+	// number of allocations is not meaningful, since a list of all sets is one allocation.
 	grow := func(to int) uint64 {
 		for ; pools < to; pools++ {
 			for _, hash := range []string{"1", "2"} {
@@ -295,14 +295,13 @@ func TestServerOverlapsAreFoundCheaply(t *testing.T) {
 		return (after.TotalAlloc - before.TotalAlloc) / looks
 	}
 	few, many := grow(5), grow(250)
-	t.Logf("a look allocates %d bytes among 10 sets, %d among 500", few, many)
-	if many > 2*few { // the server of the test is another process, the cache is not
-		t.Errorf("a look allocates %d bytes among 500 sets, and %d among 10", many, few)
+	t.Logf("a search allocates %d bytes with 10 sets, %d bytes with 500", few, many)
+	if many > 2*few { // the API server is another process; only the cache counts
+		t.Errorf("a search allocates %d bytes with 500 sets, %d bytes with 10", many, few)
 	}
 }
 
-// TestASetThatIsNamedIsHeardOf: many sets that overlap do not wake each other, but those do hear
-// that a set goes which name it.
+// TestASetThatIsNamedIsHeardOf checks that sets that name a removed set are enqueued, even if there are many.
 func TestASetThatIsNamedIsHeardOf(t *testing.T) {
 	s := newServer(newSet(0))
 	c := s.newController()
@@ -313,12 +312,12 @@ func TestASetThatIsNamedIsHeardOf(t *testing.T) {
 	gone := namedSet("set-00")
 	must(s.live.Delete(t.Context(), gone))
 	if woken := c.overlappingSets(t.Context(), gone); !slices.Contains(woken, request) {
-		t.Errorf("%v are woken, without the set that says %q", woken, overlapOf(s.set()))
+		t.Errorf("enqueued %v without the set with the message %q", woken, overlapOf(s.set()))
 	}
 }
 
-// TestAComplaintIsMadeOnceThoughNumbersChange: an event for each change of a status would be one for
-// each machine that comes or goes.
+// TestAComplaintIsMadeOnceThoughNumbersChange checks that changes of the status numbers do not repeat an event.
+// Otherwise each new Machine would cause one.
 func TestAComplaintIsMadeOnceThoughNumbersChange(t *testing.T) {
 	s := newServer(newSet(0), namedSet("other"), machine("a"))
 	c := s.newController()
@@ -327,8 +326,8 @@ func TestAComplaintIsMadeOnceThoughNumbersChange(t *testing.T) {
 		s.scale(s.set().Spec.Replicas + 1)
 		s.catchUp()
 	}
-	said := slices.DeleteFunc(slices.Clone(s.events.lines), func(line string) bool { return !strings.HasPrefix(line, "SelectorOverlap") })
-	if len(said) != 1 {
+	lines := slices.DeleteFunc(slices.Clone(s.events.lines), func(line string) bool { return !strings.HasPrefix(line, "SelectorOverlap") })
+	if len(lines) != 1 {
 		t.Errorf("events %q", s.events.lines)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// TestAReleaseKeepsAnOwnerThatCameJustBefore: the list of owners is replaced as a whole, so the
-// write has to fail if the cache does not show all of them yet.
+// TestAReleaseKeepsAnOwnerThatCameJustBefore checks that a release fails if the cache lacks an owner, since it
+// replaces the list of owners.
 func TestAReleaseKeepsAnOwnerThatCameJustBefore(t *testing.T) {
 	theirs := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Rack", Name: "r1", UID: "uid-of-r1"}
 	s := newServer(newSet(0), machine("a", unlabelled))
@@ -30,12 +30,12 @@ func TestAReleaseKeepsAnOwnerThatCameJustBefore(t *testing.T) {
 	}
 }
 
-// TestNothingIsReportedAfterAnAdoptionThatMetAnother: what was counted as the set's own is not, also
-// if the set would be frozen for it.
+// TestNothingIsReportedAfterAnAdoptionThatMetAnother checks that a conflicting adoption stops the pass without an
+// event, even if the set would be frozen because of the Machine.
 func TestNothingIsReportedAfterAnAdoptionThatMetAnother(t *testing.T) {
 	s := newServer(newSet(0), machine("lost", ownerless), machine("mine"))
 	s.overshoot = &Overshoot{Up: 1, Down: 1}
-	s.answer = func(verb string, object client.Object) (error, bool) {
+	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb == "patch" && object.GetName() == "lost" {
 			return apierrors.NewConflict(resource, "lost", errors.New("changed")), false
 		}
@@ -44,9 +44,9 @@ func TestNothingIsReportedAfterAnAdoptionThatMetAnother(t *testing.T) {
 	c := s.newController()
 	result, err := c.Reconcile(t.Context(), ctrl.Request(request))
 	if err != nil || result.RequeueAfter != expectations.StaleCache {
-		t.Errorf("got %+v and the error %v", result, err)
+		t.Errorf("result %+v, error %v", result, err)
 	}
 	if status := s.set().Status; status.ObservedGeneration != 0 || s.activeCount() != 2 {
-		t.Errorf("%d machines are left, and the status says %+v", s.activeCount(), status)
+		t.Errorf("%d machines remain, status %+v", s.activeCount(), status)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
-// slowWrites makes each write of a Machine take a second, and counts those under way.
+// slowWrites delays each write of a Machine by a second, and counts concurrent writes.
 type slowWrites struct {
 	client.Client
 	mu         sync.Mutex
@@ -30,7 +30,7 @@ func (c *slowWrites) slow(verb string, object client.Object) {
 	c.now++
 	c.inParallel[verb] = max(c.inParallel[verb], c.now)
 	c.mu.Unlock()
-	time.Sleep(time.Second) // of the bubble: when all that can begin have begun
+	time.Sleep(time.Second) // synctest time: passes after all possible writes have started
 	c.mu.Lock()
 	c.now--
 	c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *slowWrites) Patch(ctx context.Context, object client.Object, patch clie
 	return c.Client.Patch(ctx, object, patch, opts...)
 }
 
-// TestWritesInParallel: as many as are allowed, and no more.
+// TestWritesInParallel checks that the number of concurrent writes reaches the limit and does not exceed it.
 func TestWritesInParallel(t *testing.T) {
 	const many = 3 * parallel
 	configured := func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }
@@ -75,17 +75,17 @@ func TestWritesInParallel(t *testing.T) {
 				c.Client = slow
 				pass(t, c)
 				if got := slow.inParallel[verb]; got != parallel {
-					t.Errorf("%d at the same time, want %d", got, parallel)
+					t.Errorf("%d concurrent writes, want %d", got, parallel)
 				}
 				if s.count(verb+" Machine ") != many && verb != "create" || len(s.all()) != many {
-					t.Errorf("%d of %d were done", s.count(verb+" Machine "), many)
+					t.Errorf("%d of %d writes were done", s.count(verb+" Machine "), many)
 				}
 			})
 		})
 	}
 }
 
-// TestABurstIsUpdatedAtATime: of a large set, a hundred in each pass.
+// TestABurstIsUpdatedAtATime checks that a pass updates at most a burst of Machines.
 func TestABurstIsUpdatedAtATime(t *testing.T) {
 	set := newSet(250)
 	for reason, test := range map[string]struct{ old, want int }{
@@ -103,7 +103,7 @@ func TestABurstIsUpdatedAtATime(t *testing.T) {
 				}))
 			}
 			if got := len(updates(set, owned)); got != test.want {
-				t.Errorf("%d are updated, want %d", got, test.want)
+				t.Errorf("%d machines were updated, want %d", got, test.want)
 			}
 		})
 	}

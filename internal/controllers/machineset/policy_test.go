@@ -7,8 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestAbsurdPolicy: somebody writes a replacement policy into a set that cannot be followed. It is said once, and all
-// else goes on.
+// TestAbsurdPolicy checks that an invalid replacement policy of a set is reported once and otherwise ignored.
 func TestAbsurdPolicy(t *testing.T) {
 	s := newServer(newSet(1))
 	c := s.newController()
@@ -17,7 +16,7 @@ func TestAbsurdPolicy(t *testing.T) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyReplacement: text}
 		must(s.live.Update(t.Context(), set))
 	}
-	said := func() (lines []string) {
+	takeEvents := func() (lines []string) {
 		for range 3 {
 			if _, err := c.Reconcile(t.Context(), request); err != nil {
 				t.Fatal(err)
@@ -39,13 +38,13 @@ func TestAbsurdPolicy(t *testing.T) {
 		{`{"budgets":[{"max":-5}]}`, 1}, {`{"budgets":[{"max":1}]}`, 0}, {`{"budgets":[{"max":-5}]}`, 1}, {`{"budgets":[{"max":"1000%"}]}`, 1}, {strings.Repeat("\x1b", 200_000), 1}, {``, 0},
 	} {
 		annotate(tc.text)
-		lines := said()
+		lines := takeEvents()
 		if len(lines) != tc.want {
-			t.Errorf("%.50q: says %.300q, want %d sentences", tc.text, lines, tc.want)
+			t.Errorf("%.50q: events %.300q, want %d", tc.text, lines, tc.want)
 		}
 		for _, line := range lines {
 			if len(line) > 2*maxEventMessage || strings.Contains(line, "\x1b") {
-				t.Errorf("%.50q: says %.300q, of %d bytes", tc.text, line, len(line))
+				t.Errorf("%.50q: event %.300q has %d bytes", tc.text, line, len(line))
 			}
 		}
 	}

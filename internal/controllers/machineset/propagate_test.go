@@ -27,7 +27,7 @@ func drainFor(d time.Duration) *v1alpha1.MachineConfiguration {
 	return &v1alpha1.MachineConfiguration{MachineDrainTimeout: &metav1.Duration{Duration: d}}
 }
 
-// updates are the operations that bring changes of a template into Machines.
+// updates returns the operations that apply changes of the template to Machines.
 func updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) []scale.Operation {
 	return (&upToDate{}).updates(set, owned)
 }
@@ -39,14 +39,14 @@ func (u *upToDate) updates(set *v1alpha1.MachineSet, owned []*v1alpha1.Machine) 
 	return only(scale.Plan(f), scale.Update)
 }
 
-// excess has so many of a set's Machines be in excess.
+// excess sets the number of Machines in the reserve.
 func excess(n int) func(*v1alpha1.MachineSet) {
 	return func(set *v1alpha1.MachineSet) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyExcessReplicas, strconv.Itoa(n))
 	}
 }
 
-// inExcess makes a Machine one that is in excess.
+// inExcess marks a Machine as part of the reserve.
 func inExcess(m *v1alpha1.Machine) { m.Spec = *reserve.Marked(&m.Spec, reserve.NoSchedule) }
 
 func TestPropagate(t *testing.T) {
@@ -69,11 +69,11 @@ func TestPropagate(t *testing.T) {
 			[]*v1alpha1.Machine{machine("a"), machine("b", configured)},
 			map[string]string{"a": "the machine set has a different configuration"},
 		},
-		"a timeout is taken away": {
+		"a timeout is removed": {
 			nil, []*v1alpha1.Machine{machine("a"), machine("b", configured)},
 			map[string]string{"b": "the machine set has a different configuration"},
 		},
-		"a configuration that says nothing is none": {
+		"an empty configuration equals none": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = &v1alpha1.MachineConfiguration{} }),
 			machines(1), map[string]string{},
 		},
@@ -100,17 +100,17 @@ func TestPropagate(t *testing.T) {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.Class.Kind = "Other" }), machines(1),
 			map[string]string{"m0": "the machine set has a different kind of class"},
 		},
-		"a legacy kind of class is taken over by none that was migrated": {
+		"a migrated machine keeps its kind of class": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) { spec.Class.Kind = legacy.GCP }),
 			[]*v1alpha1.Machine{machine("a"), machine("b", func(m *v1alpha1.Machine) { m.Spec.Class.Kind = legacy.AWS })},
 			map[string]string{"b": "the machine set has a different kind of class"},
 		},
-		"what makes new machines stays as it is in old ones": {
+		"fields of the VM stay unchanged": {
 			withTemplate(func(spec *v1alpha1.MachineSpec) {
 				spec.Class.Name, spec.Class.APIGroup, spec.ProviderID = "large", "example.com", "sim:///x"
 			}), machines(1), map[string]string{},
 		},
-		"only what is the set's and stays": {
+		"only matching machines that are not deleted": {
 			tainted,
 			[]*v1alpha1.Machine{machine("a", deleting), machine("b", phase(v1alpha1.MachineTerminating)), machine("c", unlabelled)},
 			map[string]string{"b": "the machine set has a different node template"},
@@ -148,13 +148,13 @@ func TestPropagationIsWrittenOnceAndLeavesTheRest(t *testing.T) {
 		t.Errorf("%d patches, want one for each machine: %q", n, s.writes)
 	}
 	s.scale(2)
-	pass(t, c) // the cache shows the machines as they were
+	pass(t, c) // the cache is stale
 	if set := s.set(); set.Status.ObservedGeneration != set.Generation {
-		t.Error("machines that somebody else has written keep the set from being looked at")
+		t.Error("machines that another client changed prevented the pass")
 	}
 	s.catchUp()
 	pass(t, c)
-	if n := s.count("patch Machine"); n != 4 { // the two of the lag, which are refused
+	if n := s.count("patch Machine"); n != 4 { // including two refused ones because of the stale cache
 		t.Errorf("%d patches: %q", n, s.writes)
 	}
 	got := s.all()["a"].Spec
@@ -166,14 +166,15 @@ func TestPropagationIsWrittenOnceAndLeavesTheRest(t *testing.T) {
 		t.Errorf("want - got +\n%s", diff)
 	}
 	if conditions := s.set().Status.Conditions; len(conditions) != 0 {
-		t.Errorf("who was first is nobody's business: %+v", conditions)
+		t.Errorf("conflicts were reported: %+v", conditions)
 	}
 }
 
-// TestAFailedPropagationDoesNotStopThePass: the number of machines does not depend on it.
+// TestAFailedPropagationDoesNotStopThePass checks that a pass continues after a failed update, which does not
+// affect the number of machines.
 func TestAFailedPropagationDoesNotStopThePass(t *testing.T) {
 	s := newServer(newSet(3, withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = drainFor(1) })), machine("a"), machine("b"))
-	s.answer = func(verb string, object client.Object) (error, bool) {
+	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb == "patch" && object.GetName() == "a" {
 			return apierrors.NewForbidden(resource, "a", errors.New("no")), false
 		}
@@ -181,10 +182,10 @@ func TestAFailedPropagationDoesNotStopThePass(t *testing.T) {
 	}
 	_, err := s.newController().Reconcile(t.Context(), request)
 	if !errors.Is(err, errUpdate) || !apierrors.IsForbidden(err) {
-		t.Errorf("got the error %v", err)
+		t.Errorf("error %v", err)
 	}
 	if len(s.all()) != 3 || s.all()["b"].Spec.MachineConfiguration == nil {
-		t.Errorf("the pass was cut off: %q", s.writes)
+		t.Errorf("the pass stopped: %q", s.writes)
 	}
 	if conditions := s.set().Status.Conditions; len(conditions) != 1 || conditions[0].Reason != "FailedUpdate" {
 		t.Errorf("conditions: %+v", conditions)

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// relabels is a webhook that changes labels of new Machines.
+// relabels returns a webhook that changes the labels of new Machines.
 func relabels(labels map[string]string) func(string, client.Object) {
 	return func(verb string, object client.Object) {
 		if verb == "create" {
@@ -22,20 +22,20 @@ func relabels(labels map[string]string) func(string, client.Object) {
 	}
 }
 
-// againTooEarly has a pass made before the time of the next attempt, which says the same and makes nothing, and
-// then lets that time pass.
+// againTooEarly runs a pass before the next attempt is due, which must return the same error and create nothing.
+// Then it advances the clock to the next attempt.
 func (s *server) againTooEarly(t *testing.T, c *Controller) {
 	t.Helper()
 	before := len(s.all())
 	if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, errCreate) || len(s.all()) != before {
-		t.Errorf("the next pass makes %d, and says %v", len(s.all())-before, err)
+		t.Errorf("the next pass creates %d machines, error %v", len(s.all())-before, err)
 	}
 	s.catchUp()
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 }
 
-// TestMachinesThatAreRelabelledAreNotMadeWithoutEnd: the set would let go of each, and make another
-// in its place. It makes one for each time that it tries, which is less and less often, deletes that, and says why.
+// TestMachinesThatAreRelabelledAreNotMadeWithoutEnd checks that a set whose new Machines get other labels does not
+// create more and more Machines. Each attempt creates one, deletes it and reports why, with growing delays.
 func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	s := newServer(newSet(4))
 	s.overshoot = &Overshoot{Up: 2, Down: 1}
@@ -44,20 +44,20 @@ func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	const tries = 3
 	for range tries {
 		if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, errCreate) {
-			t.Fatalf("got the error %v, so it is tried again at once", err)
+			t.Fatalf("error %v causes an immediate retry", err)
 		}
 		s.catchUp()
 		s.againTooEarly(t, c)
 	}
 	if all, active := len(s.all()), s.activeCount(); all != tries || active != 0 {
-		t.Errorf("%d machines were made in %d passes, and %d of them stay", all, tries, active)
+		t.Errorf("%d machines were created in %d passes, %d of them remain", all, tries, active)
 	}
 	const why = `creating machines: the created machine has the labels "name=other", which the selector "name=pool" does not match`
 	conditions := s.set().Status.Conditions
 	if len(conditions) != 1 || conditions[0].Reason != v1alpha1.MachineSetReasonFailedCreate || conditions[0].Message != why {
 		t.Errorf("conditions: %+v", conditions)
 	}
-	if told := strings.Join(s.events.lines, "\n"); strings.Contains(told, "SuccessfulCreate") || !strings.Contains(told, "FailedCreate: Error creating: ") {
+	if lines := strings.Join(s.events.lines, "\n"); strings.Contains(lines, "SuccessfulCreate") || !strings.Contains(lines, "FailedCreate: Error creating: ") {
 		t.Errorf("events: %q", s.events.lines)
 	}
 
@@ -67,11 +67,11 @@ func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	s.catchUp()
 	pass(t, c)
 	if n, conditions := s.activeCount(), s.set().Status.Conditions; n != 4 || len(conditions) > 0 {
-		t.Errorf("when nothing changes them any more, there are %d machines; conditions: %+v", n, conditions)
+		t.Errorf("%d machines after the webhook was removed; conditions: %+v", n, conditions)
 	}
 }
 
-// TestOtherLabelsMayBeChanged: those that the set does not select by are no concern of it.
+// TestOtherLabelsMayBeChanged checks that other labels than those of the selector may change.
 func TestOtherLabelsMayBeChanged(t *testing.T) {
 	s := newServer(newSet(4))
 	s.happens = relabels(map[string]string{"name": pool, "team": "storage"})
@@ -84,11 +84,11 @@ func TestOtherLabelsMayBeChanged(t *testing.T) {
 	}
 }
 
-// TestARelabelledMachineThatStays: that it cannot be deleted is told with the rest.
+// TestARelabelledMachineThatStays checks that the error contains the failure to delete the Machine.
 func TestARelabelledMachineThatStays(t *testing.T) {
 	s := newServer(newSet(1))
 	s.happens = relabels(nil)
-	s.answer = func(verb string, _ client.Object) (error, bool) {
+	s.respond = func(verb string, _ client.Object) (error, bool) {
 		if verb == "delete" {
 			return apierrors.NewForbidden(resource, "pool-bc2x4", errors.New("no deletions")), false
 		}
@@ -96,15 +96,15 @@ func TestARelabelledMachineThatStays(t *testing.T) {
 	}
 	_, err := s.newController().Reconcile(t.Context(), request)
 	if !errors.Is(err, errCreate) || !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "does not match") {
-		t.Errorf("got the error %v", err)
+		t.Errorf("error %v", err)
 	}
 	if conditions := s.set().Status.Conditions; len(conditions) != 1 || strings.Contains(conditions[0].Message, "bc2x4") {
-		t.Errorf("each attempt would write another text: %+v", conditions)
+		t.Errorf("the condition contains the generated name: %+v", conditions)
 	}
 }
 
-// TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd: a webhook that names another controller takes
-// each Machine away from the set.
+// TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd checks a webhook that sets another controller on each new
+// Machine.
 func TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd(t *testing.T) {
 	s := newServer(newSet(4))
 	s.overshoot = &Overshoot{Up: 2, Down: 1}
@@ -119,12 +119,12 @@ func TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd(t *testing.T) {
 	const tries = 3
 	for range tries {
 		if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, errCreate) {
-			t.Errorf("got the error %v, so nobody learns of it", err)
+			t.Errorf("error %v is not reported", err)
 		}
 		s.catchUp()
 		s.againTooEarly(t, c)
 	}
 	if all, active := len(s.all()), s.activeCount(); all != tries || active != 0 {
-		t.Errorf("%d machines were made in %d passes, and %d of them stay", all, tries, active)
+		t.Errorf("%d machines were created in %d passes, %d of them remain", all, tries, active)
 	}
 }

@@ -12,18 +12,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// TestMachinesInExcessAreFreedFirst: when a set grows, Machines in excess are for pods before others are made,
-// and none is made while one cannot be freed. What is made takes their place.
+// TestMachinesInExcessAreFreedFirst checks that when a set grows, Machines of the reserve are released for Pods
+// before others are created, and that none is created while a release fails. New Machines then replace the
+// reserve.
 func TestMachinesInExcessAreFreedFirst(t *testing.T) {
 	for name, failure := range map[string]error{
 		"nothing fails": nil,
-		"it changed":    apierrors.NewConflict(resource, "b", errors.New("it was modified")),
-		"it is refused": apierrors.NewForbidden(resource, "b", errors.New("no")),
+		"conflict":      apierrors.NewConflict(resource, "b", errors.New("it was modified")),
+		"refused":       apierrors.NewForbidden(resource, "b", errors.New("no")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(newSet(4, excess(1)), machine("a"), machine("b", inExcess))
 			c := s.newController()
-			s.answer = func(verb string, object client.Object) (error, bool) {
+			s.respond = func(verb string, object client.Object) (error, bool) {
 				if verb == "patch" && object.GetName() == "b" {
 					return failure, false
 				}
@@ -32,7 +33,7 @@ func TestMachinesInExcessAreFreedFirst(t *testing.T) {
 			_, err := c.Reconcile(t.Context(), request)
 			if failure != nil {
 				if n := s.count("create Machine"); n > 0 {
-					t.Errorf("%d machines are made, while one is not for pods: %q", n, s.writes)
+					t.Errorf("%d machines were created before the release: %q", n, s.writes)
 				}
 				return
 			}
@@ -40,7 +41,7 @@ func TestMachinesInExcessAreFreedFirst(t *testing.T) {
 			made := slices.IndexFunc(s.writes, func(write string) bool { return strings.HasPrefix(write, "create Machine") })
 			freed := slices.IndexFunc(s.writes, func(write string) bool { return strings.HasPrefix(write, "patch Machine") })
 			if freed < 0 || made < freed {
-				t.Errorf("it is freed by write %d, and the first is made by write %d: %q", freed, made, s.writes)
+				t.Errorf("the release is write %d, the first creation is write %d: %q", freed, made, s.writes)
 			}
 			held := 0
 			for _, machine := range s.all() {
@@ -49,7 +50,7 @@ func TestMachinesInExcessAreFreedFirst(t *testing.T) {
 				}
 			}
 			if len(s.all()) != 4 || held != 1 || reserve.In(&s.all()["b"].Spec) {
-				t.Errorf("of %d machines %d are in excess, want 1 of 4, and not b", len(s.all()), held)
+				t.Errorf("%d machines, %d of them in the reserve; want 1 of 4, and not b", len(s.all()), held)
 			}
 		})
 	}

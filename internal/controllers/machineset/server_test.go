@@ -28,43 +28,43 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// server is an API server, and a cache of it that shows Machines only when it is told
-// to. The set is shown as it is, unless it is told to show what was before.
+// server is an API server with a cache that shows Machines only on request. The cache shows the current set unless
+// the test holds an old one.
 type server struct {
-	client.Client // what controllers use: writes to the server, reads from the cache
+	client.Client // the controllers' client: writes to the server, reads from the cache
 	live          client.WithWatch
 	clock         *clocktesting.FakePassiveClock
 	events        *recorder
 
-	// overshoot is what controllers are told.
+	// overshoot is the option of new controllers.
 	overshoot *Overshoot
 
 	mu sync.Mutex
-	// shown are the Machines that the cache has, by name.
+	// shown contains the Machines in the cache, by name.
 	shown map[string]*v1alpha1.Machine
-	// shownSet is the set that the cache has; nil: as it is.
+	// shownSet is the set in the cache. If nil, the cache shows the current set.
 	shownSet *v1alpha1.MachineSet
-	// shownDeployment is the same for the deployment.
+	// shownDeployment is the deployment in the cache. If nil, the cache shows the current deployment.
 	shownDeployment *v1alpha1.MachineDeployment
-	// happens, if set, is told of the creations and deletions that are done, before they are.
+	// happens, if set, is called before each creation and deletion that succeeds.
 	happens func(verb string, object client.Object)
-	// answer, if set, decides about a write before it is done: an error is returned to
-	// the writer, and done reports whether the write happens nevertheless.
-	answer func(verb string, object client.Object) (err error, done bool)
-	// unread, if set, is the answer to reads of Machines from the server, as opposed to the cache.
+	// respond, if set, decides about a write before it happens. The writer gets the error; done reports whether the
+	// write happens nevertheless.
+	respond func(verb string, object client.Object) (err error, done bool)
+	// unread, if set, is the error of reads of Machines that bypass the cache.
 	unread error
-	// writes are "verb kind name" of what was asked for, in order.
+	// writes contains the requested writes as "verb kind name", in order.
 	writes []string
-	// lists counts the lists of Machines that the server was asked for.
+	// lists counts the lists of Machines that bypass the cache.
 	lists int
 	uids  int
-	// numbers are resource versions that are in the order of time for all Machines, as
-	// those of a real server are, by UID and version of the fake client, and the reverse.
+	// numbers contains resource versions that increase over time for all Machines, like those of a real server.
+	// The keys are UID and version of the fake client, and the reverse.
 	numbers map[string]int
 	fakes   map[int]string
 }
 
-// indexes adds the cache's indexes to a fake client.
+// indexes adds the indexes of the cache to a fake client.
 type indexes struct{ *fake.ClientBuilder }
 
 func (i indexes) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
@@ -102,7 +102,7 @@ func newServer(objects ...client.Object) *server {
 		},
 	})
 	machines := s.all()
-	for _, name := range slices.Sorted(maps.Keys(machines)) { // the same in every run
+	for _, name := range slices.Sorted(maps.Keys(machines)) { // a fixed order
 		s.number(machines[name])
 	}
 	s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
@@ -125,7 +125,7 @@ func must(err error) {
 	}
 }
 
-// newController is a new process.
+// newController returns the controller of a new process.
 func (s *server) newController() *Controller {
 	reader := interceptor.NewClient(s.live, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
@@ -150,7 +150,7 @@ func (s *server) newController() *Controller {
 	return New(Options{Client: s.Client, Live: reader, Events: s.events, Clock: s.clock, Concurrency: 1, Overshoot: s.overshoot})
 }
 
-// number is the version of a Machine in the order of time.
+// number returns the increasing resource version of a Machine.
 func (s *server) number(machine client.Object) string {
 	key := string(machine.GetUID()) + "/" + machine.GetResourceVersion()
 	if s.numbers[key] == 0 {
@@ -160,15 +160,15 @@ func (s *server) number(machine client.Object) string {
 	return strconv.Itoa(s.numbers[key])
 }
 
-// write asks answer, and does the write unless it must not happen.
+// write calls respond, and carries out the write unless respond prevents it.
 func (s *server) write(verb string, object client.Object, do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", object), "*v1alpha1.")
 	s.writes = append(s.writes, strings.TrimSpace(fmt.Sprintf("%s %s %s", verb, kind, object.GetName())))
-	if s.answer != nil {
-		if err, done := s.answer(verb, object); err != nil {
-			if done { // or refused: neither is known to the writer
+	if s.respond != nil {
+		if err, done := s.respond(verb, object); err != nil {
+			if done { // the writer does not know whether the write happened
 				_ = do()
 			}
 			return err
@@ -181,8 +181,8 @@ func (s *server) create(ctx context.Context, c client.WithWatch, object client.O
 	return s.write("create", object, func() error {
 		s.uids++
 		object.SetUID(types.UID(fmt.Sprintf("uid-%d", s.uids)))
-		object.SetName(fmt.Sprintf("%s%04d", object.GetGenerateName(), s.uids)) // the same in every run
-		s.tell("create", object)
+		object.SetName(fmt.Sprintf("%s%04d", object.GetGenerateName(), s.uids)) // a fixed name
+		s.notify("create", object)
 		return c.Create(ctx, object, opts...)
 	})
 }
@@ -191,15 +191,15 @@ func (s *server) delete(ctx context.Context, c client.WithWatch, object client.O
 	options := &client.DeleteOptions{}
 	options.ApplyOptions(opts)
 	return s.write("delete", object, func() error {
-		// The fake client does not look at UIDs, and knows no versions of ours.
+		// The fake client ignores UIDs, and does not know the increasing versions.
 		is := &v1alpha1.Machine{}
 		if options.Preconditions != nil && c.Get(ctx, client.ObjectKeyFromObject(object), is) == nil {
 			version := options.Preconditions.ResourceVersion
 			if is.UID != *options.Preconditions.UID || version != nil && s.number(is) != *version {
-				return apierrors.NewConflict(resource, object.GetName(), errors.New("it is another one, or was changed"))
+				return apierrors.NewConflict(resource, object.GetName(), errors.New("the object was replaced or changed"))
 			}
 		}
-		s.tell("delete", object)
+		s.notify("delete", object)
 		return c.Delete(ctx, object)
 	})
 }
@@ -218,7 +218,7 @@ func (s *server) patch(ctx context.Context, c client.WithWatch, object client.Ob
 	})
 }
 
-// locked is a patch of a Machine with the version that the fake client knows.
+// locked returns a patch of a Machine with the resource version that the fake client knows.
 func (s *server) locked(machine *v1alpha1.Machine, patch client.Patch) client.Patch {
 	data, err := patch.Data(machine)
 	must(err)
@@ -227,13 +227,13 @@ func (s *server) locked(machine *v1alpha1.Machine, patch client.Patch) client.Pa
 	return client.RawPatch(patch.Type(), bytes.ReplaceAll(data, was, now))
 }
 
-func (s *server) tell(verb string, object client.Object) {
+func (s *server) notify(verb string, object client.Object) {
 	if s.happens != nil {
 		s.happens(verb, object)
 	}
 }
 
-// get answers from the cache.
+// get reads from the cache.
 func (s *server) get(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 	if set, ok := object.(*v1alpha1.MachineSet); ok && s.shownSet != nil {
 		s.shownSet.DeepCopyInto(set)
@@ -246,7 +246,7 @@ func (s *server) get(ctx context.Context, c client.WithWatch, key client.ObjectK
 	return c.Get(ctx, key, object, opts...)
 }
 
-// list answers from the cache.
+// list reads from the cache.
 func (s *server) list(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 	machines, ok := list.(*v1alpha1.MachineList)
 	if !ok {
@@ -255,7 +255,7 @@ func (s *server) list(ctx context.Context, c client.WithWatch, list client.Objec
 	options := &client.ListOptions{}
 	options.ApplyOptions(opts)
 	controller, _ := options.FieldSelector.RequiresExactMatch(fieldindex.ByController)
-	for _, name := range slices.Sorted(maps.Keys(s.shown)) { // the same in every run
+	for _, name := range slices.Sorted(maps.Keys(s.shown)) { // a fixed order
 		machine, owner := s.shown[name], fieldindex.Orphan
 		if len(machine.OwnerReferences) > 0 {
 			owner = string(machine.OwnerReferences[0].UID)
@@ -268,7 +268,7 @@ func (s *server) list(ctx context.Context, c client.WithWatch, list client.Objec
 	return nil
 }
 
-// all are the Machines that there are.
+// all returns the existing Machines, by name.
 func (s *server) all() map[string]*v1alpha1.Machine {
 	list := &v1alpha1.MachineList{}
 	must(s.live.List(context.Background(), list))
@@ -279,7 +279,7 @@ func (s *server) all() map[string]*v1alpha1.Machine {
 	return all
 }
 
-// activeCount counts the Machines that are not on their way out.
+// activeCount counts the Machines that are not being deleted.
 func (s *server) activeCount() int {
 	n := 0
 	for _, machine := range s.all() {
@@ -290,12 +290,12 @@ func (s *server) activeCount() int {
 	return n
 }
 
-// catchUp has the cache show all that there is.
+// catchUp updates the cache.
 func (s *server) catchUp() {
 	s.shown = s.all()
 }
 
-// show has the cache show one Machine as it is.
+// show updates one Machine in the cache.
 func (s *server) show(name string) {
 	if machine := s.all()[name]; machine != nil {
 		s.shown[name] = machine
@@ -310,7 +310,7 @@ func (s *server) set() *v1alpha1.MachineSet {
 	return set
 }
 
-// scale changes what is wanted.
+// scale changes the replicas of the set.
 func (s *server) scale(replicas int32) {
 	set := s.set()
 	set.Spec.Replicas = replicas
@@ -318,14 +318,14 @@ func (s *server) scale(replicas int32) {
 	must(s.live.Update(context.Background(), set))
 }
 
-// vanish is what the machine controller does in the end.
+// vanish completes the deletion of a Machine like the machine controller.
 func (s *server) vanish(name string) {
 	machine := s.all()[name]
 	machine.Finalizers = nil
 	must(s.live.Update(context.Background(), machine))
 }
 
-// recorder keeps events as "reason: text".
+// recorder stores events as "reason: text".
 type recorder struct {
 	record.EventRecorder
 	mu    sync.Mutex

@@ -19,10 +19,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 )
 
-// statusOf is the status that follows from facts alone.
+// statusOf returns the status that follows from the facts alone.
 func statusOf(f scale.Facts) v1alpha1.MachineSetStatus { return statusAfter(f, nil) }
 
-// statusAfter is the status after a failure.
+// statusAfter returns the status after a failure.
 func statusAfter(f scale.Facts, failure error) v1alpha1.MachineSetStatus {
 	return nextStatus(f, &outcome{set: f.Set, failure: failure})
 }
@@ -42,17 +42,17 @@ func TestStatusCounts(t *testing.T) {
 		"Running": {
 			machines(2), v1alpha1.MachineSetStatus{Replicas: 2, ReadyReplicas: 2, AvailableReplicas: 2},
 		},
-		"Available is available, not ready": {
+		"Available counts as available, not as ready": {
 			machines(2, phase(v1alpha1.MachineAvailable)), v1alpha1.MachineSetStatus{Replicas: 2, AvailableReplicas: 2},
 		},
-		"other phases are neither": {
+		"other phases count as neither": {
 			[]*v1alpha1.Machine{
 				machine("a", phase("")), machine("b", phase(v1alpha1.MachinePending)), machine("c", phase(v1alpha1.MachineUnknown)),
 				machine("d", failed), machine("e", phase(v1alpha1.MachineCrashLoopBackOff)), machine("f", phase(v1alpha1.MachineTerminating)),
 				machine("g", phase(v1alpha1.MachineInPlaceUpdating)),
 			}, v1alpha1.MachineSetStatus{Replicas: 7},
 		},
-		"what is being deleted exists, and is of no use any more": {
+		"a machine that is being deleted only counts as existing": {
 			machines(2, deleting), v1alpha1.MachineSetStatus{Replicas: 2},
 		},
 		"fully labelled": {
@@ -62,7 +62,7 @@ func TestStatusCounts(t *testing.T) {
 		"preserved": {
 			[]*v1alpha1.Machine{
 				machine("a", failed, preservedUntil(noon.Add(time.Hour))),
-				machine("b", failed, preservedUntil(noon.Add(-time.Hour))), // about to go
+				machine("b", failed, preservedUntil(noon.Add(-time.Hour))), // no longer preserved
 				machine("c", failed, annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
 				machine("d", preservedUntil(noon.Add(time.Hour)), annotated(v1alpha1.AnnotationKeyPreserve, "auto-preserved")),
 				machine("e", failed, annotated(v1alpha1.AnnotationKeyPreserve, "now")),
@@ -87,10 +87,10 @@ func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
 		done.leaving[op.Machine.UID] = true
 	}
 	if got := nextStatus(f, done); got.Replicas != 3 || got.AvailableReplicas != 1 || got.ReadyReplicas != 1 {
-		t.Errorf("after the deletions: %+v", got)
+		t.Errorf("status after the deletions: %+v", got)
 	}
 	if got := statusAfter(f, errors.New("refused")); got.AvailableReplicas != 3 {
-		t.Errorf("after deletions that failed: %+v", got)
+		t.Errorf("status after failed deletions: %+v", got)
 	}
 }
 
@@ -98,10 +98,10 @@ func TestStatusAfterAFailureIsOfNoGeneration(t *testing.T) {
 	set := newSet(1)
 	set.Generation, set.Status.ObservedGeneration = 5, 4
 	if got := statusAfter(scale.Facts{Set: set, Now: noon}, errors.New("no")); got.ObservedGeneration != 4 {
-		t.Errorf("generation %d counts as observed", got.ObservedGeneration)
+		t.Errorf("observed generation %d", got.ObservedGeneration)
 	}
 	if got := statusOf(scale.Facts{Set: set, Now: noon}); got.ObservedGeneration != 5 {
-		t.Errorf("generation %d counts as observed, want 5", got.ObservedGeneration)
+		t.Errorf("observed generation %d, want 5", got.ObservedGeneration)
 	}
 }
 
@@ -118,14 +118,14 @@ func TestFailedMachines(t *testing.T) {
 	owned := []*v1alpha1.Machine{
 		machine("z", failedOperation, phase(v1alpha1.MachineCrashLoopBackOff)),
 		machine("b", failedOperation, failed),
-		machine("well", failed), // whose last operation went well
+		machine("well", failed), // its last operation succeeded
 		machine("kept", failedOperation, failed, preservedUntil(noon.Add(time.Hour))),
 		machine("kept-but-not-failed", failedOperation, phase(v1alpha1.MachineUnknown), preservedUntil(noon.Add(time.Hour))),
 		machine("was-kept", failedOperation, failed, preservedUntil(noon.Add(-time.Hour))),
 	}
 	got := statusOf(scale.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 	var want []v1alpha1.MachineSummary
-	for _, i := range []int{1, 4, 5, 0} { // in the order of names
+	for _, i := range []int{1, 4, 5, 0} { // sorted by name
 		m := owned[i]
 		want = append(want, v1alpha1.MachineSummary{Name: m.Name, ProviderID: "sim:///" + m.Name, LastOperation: m.Status.LastOperation, OwnerRef: pool})
 	}
@@ -142,18 +142,19 @@ func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
 		}
 		got := *statusOf(scale.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 		if len(got) != 100 || got[0].Name != "m0000" || got[99].Name != "m0099" {
-			t.Fatalf("of %d: %d are listed, from %s to %s", n, len(got), got[0].Name, got[len(got)-1].Name)
+			t.Fatalf("%d failed machines: %d listed, from %s to %s", n, len(got), got[0].Name, got[len(got)-1].Name)
 		}
 		if got[99].LastOperation.Description != "no capacity"+note || got[98].LastOperation.Description != "no capacity" {
-			t.Errorf("of %d: the last says %q", n, got[99].LastOperation.Description)
+			t.Errorf("%d failed machines: last description %q", n, got[99].LastOperation.Description)
 		}
 		if owned[n-100].Status.LastOperation.Description != "no capacity" {
-			t.Error("the note went into the machine itself")
+			t.Error("the machine itself was changed")
 		}
 	}
 }
 
-// TestFailedMachinesFitIntoAStatus: some providers answer with a page of HTML.
+// TestFailedMachinesFitIntoAStatus checks that long descriptions are shortened, since some providers return HTML
+// pages.
 func TestFailedMachinesFitIntoAStatus(t *testing.T) {
 	page := "no capacity " + strings.Repeat("<é>", 10_000)
 	var owned []*v1alpha1.Machine
@@ -162,16 +163,16 @@ func TestFailedMachinesFitIntoAStatus(t *testing.T) {
 	}
 	got := *statusOf(scale.Facts{Set: newSet(6), Owned: owned, Now: noon}).FailedMachines
 	for i, failed := range got {
-		words, more, _ := strings.Cut(failed.LastOperation.Description, " (and ")
-		if len(words) > 1024 || !utf8.ValidString(words) || !strings.HasPrefix(words, "no capacity <é><é>") || !strings.Contains(words, " [...] ") {
-			t.Errorf("%d bytes: %.60s", len(words), words)
+		text, more, _ := strings.Cut(failed.LastOperation.Description, " (and ")
+		if len(text) > 1024 || !utf8.ValidString(text) || !strings.HasPrefix(text, "no capacity <é><é>") || !strings.Contains(text, " [...] ") {
+			t.Errorf("%d bytes: %.60s", len(text), text)
 		}
 		if last := i == len(got)-1; last != (more == "1 more failed machines)") {
-			t.Errorf("machine %d of %d ends with %q", i, len(got), more)
+			t.Errorf("machine %d of %d: suffix %q", i, len(got), more)
 		}
 	}
 	if owned[0].Status.LastOperation.Description != page {
-		t.Error("the machine itself is changed")
+		t.Error("the machine itself was changed")
 	}
 }
 
@@ -210,15 +211,15 @@ func TestReplicaFailureComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestStatusIsNotWrittenForTheSelectorOnly: MCM's CRDs know no selector in a status and
-// drop it at every write.
+// TestStatusIsNotWrittenForTheSelectorOnly checks that a missing selector in the status causes no write, since the
+// API server drops it under MCM's CRDs.
 func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 	s := newServer(newSet(1), machine("a"))
 	c := s.newController()
 	pass(t, c)
 	set := s.set()
 	if set.Status.Selector != "name=pool" {
-		t.Fatalf("the selector in the status is %q", set.Status.Selector)
+		t.Fatalf("selector %q in the status", set.Status.Selector)
 	}
 	set.Status.Selector = ""
 	must(s.live.Status().Update(t.Context(), set))
@@ -231,7 +232,7 @@ func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 	s.catchUp()
 	pass(t, c)
 	if got := s.set().Status.Selector; got != "name=pool" {
-		t.Errorf("with another change the selector is %q", got)
+		t.Errorf("selector %q after another change", got)
 	}
 }
 
@@ -273,7 +274,7 @@ func TestInvalidSet(t *testing.T) {
 		t.Errorf("status: want - got +\n%s", diff)
 	}
 	if !strings.HasPrefix(got.Conditions[0].Message, "spec.selector: ") {
-		t.Errorf("the message %q does not name the field", got.Conditions[0].Message)
+		t.Errorf("message %q does not name the field", got.Conditions[0].Message)
 	}
 	if diff := cmp.Diff([]string{"InvalidSpec: " + got.Conditions[0].Message}, s.events.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
@@ -287,12 +288,12 @@ func TestInvalidSet(t *testing.T) {
 	must(s.live.Update(t.Context(), fixed))
 	pass(t, c)
 	if got := s.set().Status; len(got.Conditions) != 0 || got.Replicas != 1 || got.ObservedGeneration != 2 {
-		t.Errorf("after it was put right: %+v", got)
+		t.Errorf("status after the set was corrected: %+v", got)
 	}
 }
 
-// TestRefusedSets: each gets one sentence that names the field, in a condition and in one
-// event, and no machine is made or deleted.
+// TestRefusedSets checks that an invalid set is reported in a condition and in one event, both with the field, and
+// that no Machine is created or deleted.
 func TestRefusedSets(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change func(*v1alpha1.MachineSet)
@@ -303,7 +304,7 @@ func TestRefusedSets(t *testing.T) {
 		"malformed selector": {func(set *v1alpha1.MachineSet) {
 			set.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "name", Operator: "Resembles"}}
 		}, "spec.selector: "},
-		"selector of others": {func(set *v1alpha1.MachineSet) {
+		"selector of another set": {func(set *v1alpha1.MachineSet) {
 			set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": "other"}}
 		}, "spec.template.metadata.labels: "},
 		"negative replicas": {func(set *v1alpha1.MachineSet) { set.Spec.Replicas = -1 }, "spec.replicas: "},
@@ -324,7 +325,7 @@ func TestRefusedSets(t *testing.T) {
 				t.Errorf("events: want - got +\n%s", diff)
 			}
 			if len(s.all()) != 2 || len(s.all()["lost"].OwnerReferences) > 0 {
-				t.Errorf("machines were made, deleted or adopted: %d", len(s.all()))
+				t.Errorf("machines were created, deleted or adopted: %d", len(s.all()))
 			}
 		})
 	}
@@ -340,11 +341,11 @@ func TestAnInvalidSetCanBeDeleted(t *testing.T) {
 	must(s.live.Delete(t.Context(), set))
 	pass(t, s.newController())
 	if s.activeCount() != 0 {
-		t.Error("its machine stays")
+		t.Error("its machine was not deleted")
 	}
 }
 
-// TestNegativeMinReadySeconds: what nobody can mean is said by its field, and nothing is done.
+// TestNegativeMinReadySeconds checks that a negative minReadySeconds is reported, and that nothing is done.
 func TestNegativeMinReadySeconds(t *testing.T) {
 	s := newServer(newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = -5 }))
 	c := s.newController()
@@ -354,11 +355,11 @@ func TestNegativeMinReadySeconds(t *testing.T) {
 		t.Errorf("conditions %+v", is)
 	}
 	if len(s.all()) > 0 {
-		t.Error("machines were made")
+		t.Error("machines were created")
 	}
 }
 
-// TestTheTimeOfTheLastOperation is when the status was last written.
+// TestTheTimeOfTheLastOperation checks that the time of the last operation is that of the last status update.
 func TestTheTimeOfTheLastOperation(t *testing.T) {
 	s := newServer(newSet(1), machine("a"))
 	c := s.newController()
@@ -377,8 +378,8 @@ func TestTheTimeOfTheLastOperation(t *testing.T) {
 	at(noon.Add(time.Minute))
 }
 
-// TestAFailedPassCountsOnTheSafeSide: its status counts each Machine that may exist, and none as
-// usable that may be on its way out. A deployment goes by that.
+// TestAFailedPassCountsOnTheSafeSide checks that after a failed pass, the status counts each Machine that may
+// exist, and counts as usable no Machine that may be deleted. The deployment relies on it.
 func TestAFailedPassCountsOnTheSafeSide(t *testing.T) {
 	forbidden := apierrors.NewForbidden(resource, "", errors.New("no"))
 	for reason, test := range map[string]struct {
@@ -390,13 +391,13 @@ func TestAFailedPassCountsOnTheSafeSide(t *testing.T) {
 		done     bool
 		want     string
 	}{
-		"a creation timed out":              {5, 2, "create", 1, apierrors.NewTimeoutError("etcd", 1), false, "3 exist, 2 ready, 2 available"},
-		"it did, and happened all the same": {5, 2, "create", 1, apierrors.NewTimeoutError("etcd", 1), true, "3 exist, 2 ready, 2 available"},
-		"the second of three did":           {5, 2, "create", 2, errLost, true, "5 exist, 2 ready, 2 available"},
-		"a creation was refused":            {5, 2, "create", 1, forbidden, false, "2 exist, 2 ready, 2 available"},
-		"the second of three was":           {5, 2, "create", 2, forbidden, false, "4 exist, 2 ready, 2 available"},
-		"one of two deletions was refused":  {1, 3, "delete", 1, forbidden, false, "3 exist, 2 ready, 2 available"},
-		"nobody knows of one of two":        {1, 3, "delete", 1, errLost, true, "3 exist, 1 ready, 1 available"},
+		"a creation timed out":               {5, 2, "create", 1, apierrors.NewTimeoutError("etcd", 1), false, "3 exist, 2 ready, 2 available"},
+		"a creation timed out and succeeded": {5, 2, "create", 1, apierrors.NewTimeoutError("etcd", 1), true, "3 exist, 2 ready, 2 available"},
+		"the second of three was lost":       {5, 2, "create", 2, errLost, true, "5 exist, 2 ready, 2 available"},
+		"a creation was refused":             {5, 2, "create", 1, forbidden, false, "2 exist, 2 ready, 2 available"},
+		"the second of three was refused":    {5, 2, "create", 2, forbidden, false, "4 exist, 2 ready, 2 available"},
+		"one of two deletions was refused":   {1, 3, "delete", 1, forbidden, false, "3 exist, 2 ready, 2 available"},
+		"one of two deletions was lost":      {1, 3, "delete", 1, errLost, true, "3 exist, 1 ready, 1 available"},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			objects := []client.Object{newSet(test.replicas)}
@@ -405,7 +406,7 @@ func TestAFailedPassCountsOnTheSafeSide(t *testing.T) {
 			}
 			s := newServer(objects...)
 			asked := 0
-			s.answer = func(verb string, _ client.Object) (error, bool) {
+			s.respond = func(verb string, _ client.Object) (error, bool) {
 				if verb != test.verb {
 					return nil, false
 				}
@@ -416,7 +417,7 @@ func TestAFailedPassCountsOnTheSafeSide(t *testing.T) {
 			}
 			c := s.newController()
 			if _, err := c.Reconcile(t.Context(), request); !errors.Is(err, test.err) {
-				t.Errorf("got the error %v", err)
+				t.Errorf("error %v", err)
 			}
 			if got := s.counters(); got != test.want+"; generation 0" {
 				t.Errorf("got %s, want %s", got, test.want)
@@ -427,7 +428,7 @@ func TestAFailedPassCountsOnTheSafeSide(t *testing.T) {
 			}
 			s.catchUp()
 			if status := s.set().Status; int(status.Replicas) != len(s.all()) || len(status.Conditions) > 0 {
-				t.Errorf("in the end, of %d machines: %s", len(s.all()), s.counters())
+				t.Errorf("after settling, %d machines: %s", len(s.all()), s.counters())
 			}
 		})
 	}

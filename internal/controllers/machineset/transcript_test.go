@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestGoldenTranscripts tells stories of one set, event by event.
+// TestGoldenTranscripts records the events and the status of a set in several scenarios.
 func TestGoldenTranscripts(t *testing.T) {
 	running := func(f *fleet) { f.fate(v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate) }
 	fail := func(f *fleet) { f.wait(time.Minute); f.fate(v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate) }
@@ -25,11 +25,11 @@ func TestGoldenTranscripts(t *testing.T) {
 	}
 	for file, acts := range map[string][]act{
 		"scale.golden": {
-			{"the set is made with 3", func(*fleet) {}},
+			{"the set is created with 3 replicas", func(*fleet) {}},
 			{"they join", running},
 			{"scaled to 5", func(f *fleet) { f.scale(5) }},
 			{"they join", running},
-			{"one is named for deletion, and the set scaled to 4", func(f *fleet) {
+			{"one is named for deletion, and the set is scaled to 4", func(f *fleet) {
 				m := f.all()["pool-0003"]
 				marked(f.clock.Now())(m)
 				must(f.live.Update(testContext, m))
@@ -38,30 +38,30 @@ func TestGoldenTranscripts(t *testing.T) {
 				must(f.live.Update(testContext, set))
 				f.scale(4)
 			}},
-			{"it is gone", (*fleet).bury},
+			{"the deletion completes", (*fleet).bury},
 			{"scaled to 0", func(f *fleet) { f.scale(0) }},
-			{"they are gone", (*fleet).bury},
+			{"the deletions complete", (*fleet).bury},
 		},
 		"broken-class.golden": {
-			{"the set is made with 3", func(*fleet) {}},
+			{"the set is created with 3 replicas", func(*fleet) {}},
 			{"they fail", fail},
-			{"they are gone", (*fleet).bury},
+			{"the deletions complete", (*fleet).bury},
 			{"they fail again", fail},
-			{"they are gone, and seconds pass", func(f *fleet) { f.bury(); f.wait(2 * time.Second) }},
+			{"the deletions complete, and seconds pass", func(f *fleet) { f.bury(); f.wait(2 * time.Second) }},
 			{"they fail again", fail},
 			{"ten seconds pass", func(f *fleet) { f.bury(); f.wait(10 * time.Second) }},
 			{"they join", running},
 		},
 		"overshoot.golden": {
-			{"the set is made with 2", func(f *fleet) { f.scale(2) }},
-			{"somebody makes 7 more", func(f *fleet) {
+			{"the set is created with 2 replicas", func(f *fleet) { f.scale(2) }},
+			{"another client creates 7 more", func(f *fleet) {
 				for _, m := range machines(7) {
 					must(f.live.Create(testContext, m))
 				}
 			}},
-			{"those to go are gone", (*fleet).bury},
-			{"the others fail", fail},
-			{"they are gone", (*fleet).bury},
+			{"the deletions complete", (*fleet).bury},
+			{"the remaining machines fail", fail},
+			{"the deletions complete", (*fleet).bury},
 		},
 	} {
 		t.Run(file, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestGoldenTranscripts(t *testing.T) {
 					fmt.Fprintf(&text, "  %s\n", line)
 				}
 				status := f.set().Status
-				fmt.Fprintf(&text, "  status: %d exist, %d are available\n", status.Replicas, status.AvailableReplicas)
+				fmt.Fprintf(&text, "  status: %d exist, %d available\n", status.Replicas, status.AvailableReplicas)
 			}
 			golden(t, file, text.String())
 		})
@@ -91,7 +91,7 @@ func TestGoldenTranscripts(t *testing.T) {
 
 var rewrite = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares a text with a file.
+// golden compares a text with a golden file.
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", file)
@@ -104,6 +104,6 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("go test -update rewrites the file: want - got +\n%s", diff)
+		t.Errorf("want - got + (go test -update rewrites the file)\n%s", diff)
 	}
 }

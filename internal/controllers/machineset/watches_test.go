@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// delays is a queue that takes down after what time something is to be looked at.
+// delays is a queue that records delays.
 type delays struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 	seen []time.Duration
@@ -22,8 +22,8 @@ type delays struct {
 
 func (d *delays) AddAfter(_ reconcile.Request, after time.Duration) { d.seen = append(d.seen, after) }
 
-// TestLargeSetsAreLookedAtMoreSeldom: in proportion to their size, so that the cost of a Machine
-// does not grow with their number.
+// TestLargeSetsAreLookedAtMoreSeldom checks that the delay grows with the size of a set, so that the cost per
+// Machine does not.
 func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 	for _, test := range []struct {
 		machines int
@@ -33,23 +33,23 @@ func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 	} {
 		s := newServer(newSet(int32(test.machines), func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }))
 		for _, m := range machines(test.machines) {
-			s.shown[m.Name] = m // only the cache needs to have them
+			s.shown[m.Name] = m // only the cache needs them
 		}
 		c := s.newController()
 		after := func() time.Duration {
 			queue := &delays{}
 			c.machineEvents().Create(testContext, event.TypedCreateEvent[client.Object]{Object: machine("new")}, queue)
 			if len(queue.seen) != 1 {
-				t.Fatalf("one event leads to %d looks", len(queue.seen))
+				t.Fatalf("one event causes %d passes", len(queue.seen))
 			}
 			return queue.seen[0]
 		}
 		if got := after(); got != settleTime {
-			t.Errorf("before its first look, a set is looked at after %s", got)
+			t.Errorf("delay %s before the first pass", got)
 		}
 		pass(t, c)
 		if got := after(); got != test.want {
-			t.Errorf("%d machines: looked at after %s, want %s", test.machines, got, test.want)
+			t.Errorf("%d machines: delay %s, want %s", test.machines, got, test.want)
 		}
 		gone := s.set()
 		gone.Finalizers = nil
@@ -57,12 +57,12 @@ func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 		must(s.live.Delete(testContext, gone))
 		pass(t, c)
 		if got := after(); got != settleTime {
-			t.Errorf("one of the same name as a set of %d machines is looked at after %s", test.machines, got)
+			t.Errorf("delay %s for a new set with the name of a set of %d machines", got, test.machines)
 		}
 	}
 }
 
-// TestAMachineThatIsListedAgainWakesNobody: only one that has changed does.
+// TestAMachineThatIsListedAgainWakesNobody checks that an unchanged Machine enqueues no set.
 func TestAMachineThatIsListedAgainWakesNobody(t *testing.T) {
 	version := func(v string) *v1alpha1.Machine {
 		return machine("a", func(m *v1alpha1.Machine) { m.ResourceVersion = v })
@@ -72,13 +72,13 @@ func TestAMachineThatIsListedAgainWakesNobody(t *testing.T) {
 		queue := &delays{}
 		events.Update(testContext, event.TypedUpdateEvent[client.Object]{ObjectOld: version("1"), ObjectNew: version(is)}, queue)
 		if got := len(queue.seen) > 0; got != want {
-			t.Errorf("version 1 became %s: woken: %t", is, got)
+			t.Errorf("version %s after 1: enqueued = %t", is, got)
 		}
 	}
 }
 
-// TestOtherWordsDoNotWakeASet: its controller writes them after each failure whose text is new, and
-// would try again at once, and so on.
+// TestOtherWordsDoNotWakeASet checks that a new message of an existing condition causes no pass. The controller
+// writes such messages after each failure, and would retry immediately and endlessly.
 func TestOtherWordsDoNotWakeASet(t *testing.T) {
 	failing := func(set *v1alpha1.MachineSet) {
 		set.ResourceVersion = "7"
@@ -89,31 +89,31 @@ func TestOtherWordsDoNotWakeASet(t *testing.T) {
 		change func(*v1alpha1.MachineSet)
 		want   bool
 	}{
-		"the same failure in other words": {func(set *v1alpha1.MachineSet) {
+		"another message of the same failure": {func(set *v1alpha1.MachineSet) {
 			set.ResourceVersion, set.Status.Conditions[0].Message = "8", "connection to port 7001 reset"
 			set.Status.LastOperation.LastUpdateTime = metav1.NewTime(noon.Add(time.Minute))
 		}, false},
 		"another failure": {func(set *v1alpha1.MachineSet) {
 			set.ResourceVersion, set.Status.Conditions[0].Reason = "8", "FailedDelete"
 		}, true},
-		"no failure any more":          {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Status.Conditions = "8", nil }, true},
-		"a number of its status":       {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Status.Replicas = "8", 1 }, true},
-		"its spec":                     {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Spec.Replicas = "8", 1 }, true},
-		"an annotation":                {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Annotations = "8", map[string]string{"a": ""} }, true},
-		"nothing: it is only resynced": {func(*v1alpha1.MachineSet) {}, true},
+		"no failure any longer":     {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Status.Conditions = "8", nil }, true},
+		"a number in the status":    {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Status.Replicas = "8", 1 }, true},
+		"its spec":                  {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Spec.Replicas = "8", 1 }, true},
+		"an annotation":             {func(set *v1alpha1.MachineSet) { set.ResourceVersion, set.Annotations = "8", map[string]string{"a": ""} }, true},
+		"a resync without a change": {func(*v1alpha1.MachineSet) {}, true},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			was, is := newSet(3, failing), newSet(3, failing, test.change)
 			kept := is.DeepCopy()
 			if got := relevantChange().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: is}); got != test.want {
-				t.Errorf("it wakes the set: %t", got)
+				t.Errorf("enqueued = %t", got)
 			}
 			if diff := cmp.Diff(kept, is); diff != "" {
-				t.Errorf("the cache's object is changed:\n%s", diff)
+				t.Errorf("the cached object was changed:\n%s", diff)
 			}
 		})
 	}
 	if !relevantChange().Create(event.CreateEvent{Object: newSet(1)}) || !relevantChange().Delete(event.DeleteEvent{Object: newSet(1)}) {
-		t.Error("a set that comes or goes does not wake")
+		t.Error("creations and deletions must pass")
 	}
 }

@@ -253,7 +253,7 @@ var departed = map[string]situation{
 	"gone-scaled-down-many": {all(noMachine,
 		setDeletes(v1alpha1.CauseSurplus, "Deleted 7 machines (pool-a-a, pool-a-x7k2p, pool-a-c, pool-a-d, pool-a-e and 2 more): 7 surplus machines, 3 desired", 30*time.Minute)), report.Gone, v1alpha1.CauseSurplus},
 	"gone-marked": {all(noMachine,
-		event("MachineDeployment", "pool", "MachineMarked", "Machine pool-a-x7k2p goes first: it was named for deletion in an annotation of the deployment", 31*time.Minute,
+		event("MachineDeployment", "pool", "MachineMarked", "Machine pool-a-x7k2p is deleted first: it was named for deletion in an annotation of the deployment", 31*time.Minute,
 			v1alpha1.EventAnnotationCause, v1alpha1.CauseNamedForDeletion, v1alpha1.EventAnnotationObjects, "pool-a-x7k2p"),
 		setDeletes(v1alpha1.CauseSurplus, "Deleted 1 machine (pool-a-x7k2p): 1 surplus machine, 2 desired", 30*time.Minute)), report.Gone, v1alpha1.CauseNamedForDeletion},
 	"gone-many-failures": {all(noMachine,

@@ -14,7 +14,7 @@ import (
 // TestARefusedDeploymentIsNotRolledOut: all its machines run, and nothing is done for it.
 func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
 	for reason, message := range map[string]string{
-		v1alpha1.DeploymentReasonSelectsAll: "spec.selector: the empty selector selects all machines; nothing is done until it names labels",
+		v1alpha1.DeploymentReasonSelectsAll: "spec.selector: the empty selector selects all machines; add labels to it",
 		v1alpha1.DeploymentReasonInvalid:    "spec.selector: it does not match a new machine set",
 	} {
 		t.Run(reason, func(t *testing.T) {
