@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// FuzzReconcile: whatever the objects contain, passes end. An invalid deployment changes nothing, and
-// no set gets a negative number, or loses Machines that the deployment wants.
+// FuzzReconcile checks that a pass terminates for any objects, that an invalid deployment changes nothing, and
+// that no set gets a negative number of replicas or loses Machines that the deployment needs.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil), false)
@@ -31,7 +31,7 @@ func FuzzReconcile(f *testing.F) {
 		s := newServer(deployment, set, empty, member)
 		const passes = 3
 		for range passes {
-			absurd.Within("a pass", func() { _, _ = s.Reconcile(t.Context(), request) }) // an error is fine
+			absurd.Within("a pass", func() { _, _ = s.Reconcile(t.Context(), request) }) // errors are allowed
 		}
 		sum := int64(0)
 		for name, found := range s.all() {
@@ -44,10 +44,10 @@ func FuzzReconcile(f *testing.F) {
 			return
 		}
 		if errs := validation.MachineDeployment(deployment); len(errs) > 0 && touched(s) {
-			t.Errorf("acts on an invalid deployment (%v): %q", errs, s.writes)
+			t.Errorf("writes for an invalid deployment (%v): %q", errs, s.writes)
 		}
 		if least := min(replicas, int64(max(0, deployment.Spec.Replicas))); len(validation.MachineDeployment(deployment)) == 0 && !unbound(deployment) && sum < least-1 {
-			t.Errorf("%d machines are left, want at least %d less one: %q", sum, least, s.lines)
+			t.Errorf("%d machines remain, want at least %d less one: %q", sum, least, s.lines)
 		}
 		checkTexts(t, s)
 	})
@@ -63,8 +63,8 @@ func touched(s *server) bool {
 	return false
 }
 
-// unbound reports whether the strategy lets a deployment be without Machines for a time, or its
-// selector does not select those that there are.
+// unbound reports whether the strategy allows the deployment to have no Machines temporarily, or its selector does
+// not match its Machines.
 func unbound(deployment *v1alpha1.MachineDeployment) bool {
 	strategy, usual := deployment.Spec.Strategy, fixture.Deployment(1, fixture.Rolling("1", "1"))
 	if strategy.Type != usual.Spec.Strategy.Type || strategy.RollingUpdate == nil || strategy.RollingUpdate.MaxUnavailable == nil {
@@ -79,7 +79,7 @@ func checkTexts(t *testing.T, s *server) {
 	t.Helper()
 	found := &v1alpha1.MachineDeployment{}
 	if s.live.Get(t.Context(), request.NamespacedName, found) != nil {
-		return // it is deleted
+		return // the deployment is deleted
 	}
 	for _, condition := range found.Status.Conditions {
 		if len(condition.Message) > 4096 {

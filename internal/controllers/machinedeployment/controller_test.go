@@ -66,28 +66,28 @@ func TestANewDeploymentGetsASet(t *testing.T) {
 	s.writes = nil
 	s.pass(t)
 	if len(s.writes) > 0 {
-		t.Errorf("nothing has changed, but it writes %q", s.writes)
+		t.Errorf("unexpected writes: %q", s.writes)
 	}
 }
 
-// TestTheCacheDoesNotShowTheNewSet: nothing is created twice, and the status does not say
-// that there is no set.
+// TestTheCacheDoesNotShowTheNewSet checks that nothing is created twice, and that the status does not report a
+// missing set.
 func TestTheCacheDoesNotShowTheNewSet(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.hidden = []string{s.only(t).Name}
-	said := s.progress()
+	before := s.progress()
 	for range 3 {
 		if result := s.pass(t); result.RequeueAfter == 0 {
-			t.Error("it does not look again")
+			t.Error("no next pass is scheduled")
 		}
 	}
 	s.only(t)
-	if diff := cmp.Diff(said, s.progress()); diff != "" {
+	if diff := cmp.Diff(before, s.progress()); diff != "" {
 		t.Errorf("the status changed:\n%s", diff)
 	}
 	if got := s.deployment().Status.CollisionCount; got != nil {
-		t.Errorf("%d collisions with itself", *got)
+		t.Errorf("%d collisions with its own set", *got)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestTheNameIsTaken(t *testing.T) {
 	})
 	s := newServer(fixture.Deployment(3), foreign)
 	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, rollout.ErrNameTaken) {
-		t.Fatalf("got the error %v", err)
+		t.Fatalf("error %v", err)
 	}
 	s.pass(t)
 	if n := *s.deployment().Status.CollisionCount; n != 1 {
@@ -110,12 +110,12 @@ func TestTheNameIsTaken(t *testing.T) {
 	}
 	s.pass(t)
 	if len(s.all()) != 2 {
-		t.Error("the set of the other name is not found again")
+		t.Error("the set with the other name was not found again")
 	}
 }
 
-// TestTheCurrentSetIsDeletedByHand: another one of the same template takes its place, as fast
-// as a rollout would, and the status tells how many machines are left.
+// TestTheCurrentSetIsDeletedByHand checks that another set with the same template replaces a deleted set at the
+// speed of a rollout, and that the status counts the remaining machines.
 func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	s := newServer(fixture.Deployment(5, fixture.Rolling("1", "2")))
 	s.Target = nil
@@ -142,13 +142,13 @@ func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	s.pass(t)
 	s.pass(t)
 	must(s.live.Delete(t.Context(), s.only(t)))
-	s.setSet(t, first, func(set *v1alpha1.MachineSet) { set.Generation++ }) // as an API server does
+	s.setSet(t, first, func(set *v1alpha1.MachineSet) { set.Generation++ }) // like an API server
 	s.pass(t)
-	check("before the set has said how many machines it has", 5, 5, map[string]int32{first: 5})
+	check("before the set reports its machines", 5, 5, map[string]int32{first: 5})
 	reported(first, 5, 0)
 	s.lines = nil
 	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, rollout.ErrNameTaken) {
-		t.Fatalf("got the error %v", err)
+		t.Fatalf("error %v", err)
 	}
 	check("the name is taken", 5, 0, map[string]int32{first: 5})
 	s.pass(t)
@@ -174,8 +174,8 @@ func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotSelectedIsNeverMade: it would be released at once, and another one made,
-// without end.
+// TestASetThatIsNotSelectedIsNeverMade checks that a set that the selector does not match is not created. The
+// deployment would release it immediately and create more and more sets.
 func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 	const hash = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
 	expression := func(operator metav1.LabelSelectorOperator, values ...string) change {
@@ -197,12 +197,12 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 		refused bool
 		left    int
 	}{
-		"copied from a set":              {ofASet, nil, true, 0},
-		"no hash":                        {expression(metav1.LabelSelectorOpDoesNotExist), nil, true, 0},
-		"another hash":                   {expression(metav1.LabelSelectorOpNotIn, "123"), nil, false, 1},
-		"the set is there":               {ofASet, sets{fixture.Set("a", 3, made)}, false, 1},
-		"the set is there, and old":      {func(d *v1alpha1.MachineDeployment) { ofASet(d); fixture.OfClass("b")(d) }, sets{fixture.Set("a", 3, made)}, true, 1},
-		"the set is there, but not ours": {expression(metav1.LabelSelectorOpDoesNotExist), sets{fixture.Set("a", 3, fixture.WithUID)}, true, 1},
+		"copied from a set":            {ofASet, nil, true, 0},
+		"no hash":                      {expression(metav1.LabelSelectorOpDoesNotExist), nil, true, 0},
+		"another hash":                 {expression(metav1.LabelSelectorOpNotIn, "123"), nil, false, 1},
+		"the set exists":               {ofASet, sets{fixture.Set("a", 3, made)}, false, 1},
+		"the set exists, and is old":   {func(d *v1alpha1.MachineDeployment) { ofASet(d); fixture.OfClass("b")(d) }, sets{fixture.Set("a", 3, made)}, true, 1},
+		"the set exists, but not ours": {expression(metav1.LabelSelectorOpDoesNotExist), sets{fixture.Set("a", 3, fixture.WithUID)}, true, 1},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(fixture.Deployment(3, test.change))
@@ -223,28 +223,28 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 				return
 			}
 			if !strings.HasPrefix(got.Message, "spec.selector: ") || !slices.Equal(s.lines, []string{"InvalidSpec: " + got.Message}) {
-				t.Errorf("%q, events %q", got.Message, s.lines)
+				t.Errorf("message %q, events %q", got.Message, s.lines)
 			}
 			for _, set := range s.all() {
 				if set.Spec.Replicas != 3 || !metav1.IsControlledBy(set, s.deployment()) {
-					t.Errorf("set %s is not left alone: %+v", set.Name, set.ObjectMeta)
+					t.Errorf("set %s was changed: %+v", set.Name, set.ObjectMeta)
 				}
 			}
 		})
 	}
 }
 
-// TestASetThatIsNotSelectedIsNotCreated: whatever the plan is.
+// TestASetThatIsNotSelectedIsNotCreated checks that such a set is not created, even if the plan requests it.
 func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}
 	}))
 	r := rollout.New(rollout.NewFacts(s.deployment(), nil, fixture.Noon))
 	if o := s.current().apply(t.Context(), r, rollout.Plan(r)); !errors.Is(o.Failure, rollout.ErrCreate) {
-		t.Errorf("got the error %v", o.Failure)
+		t.Errorf("error %v", o.Failure)
 	}
 	if len(s.all()) > 0 {
-		t.Error("it was created")
+		t.Error("the set was created")
 	}
 }
 
@@ -259,12 +259,12 @@ func TestScalingCarriesTheAnnotations(t *testing.T) {
 	set := s.only(t)
 	if set.Spec.Replicas != 2 || set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != "2026-01-02T12:00:00Z" ||
 		set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas] != "2" || set.Annotations[v1alpha1.AnnotationKeyMaxReplicas] != "3" {
-		t.Errorf("got %d replicas and %v", set.Spec.Replicas, set.Annotations)
+		t.Errorf("%d replicas, annotations %v", set.Spec.Replicas, set.Annotations)
 	}
 }
 
-// TestAnOldSetKeepsWhyItWasMade: what a user says of a change is said of the set that the
-// change made. What concerns the machines of all sets goes to all of them.
+// TestAnOldSetKeepsWhyItWasMade checks that annotations that explain a change are set only on the set of that
+// change, and that annotations that affect all machines are set on all sets.
 func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
 	const why = "kubernetes.io/change-cause"
 	timeout := v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout
@@ -277,13 +277,13 @@ func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
 	s.pass(t)
 	sets := s.all()
 	if got := sets["pool-a"].Spec.Replicas; got != 2 {
-		t.Fatalf("the old set was scaled to %d, want 2", got)
+		t.Fatalf("the old set has %d replicas, want 2", got)
 	}
 	for set, cause := range map[string]string{"pool-a": "the first", "pool-b": "the second"} {
 		want := map[string]string{why: cause, timeout: "5m", v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later}
 		for key, value := range want {
 			if got := sets[set].Annotations[key]; got != value {
-				t.Errorf("%s: %s is %q, want %q", set, key, got, value)
+				t.Errorf("%s: annotation %s = %q, want %q", set, key, got, value)
 			}
 		}
 	}
@@ -302,11 +302,11 @@ func TestRevisionsCountUp(t *testing.T) {
 		t.Errorf("want - got +\n%s", diff)
 	}
 	if got := s.deployment().Annotations[v1alpha1.AnnotationKeyRevision]; got != "2" {
-		t.Errorf("the deployment's revision is %s", got)
+		t.Errorf("revision of the deployment: %s", got)
 	}
 }
 
-// TestAConflictIsNotSaid: it is over by the time anybody reads it.
+// TestAConflictIsNotSaid checks that a conflict is retried and not reported.
 func TestAConflictIsNotSaid(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.pass(t)
@@ -320,7 +320,7 @@ func TestAConflictIsNotSaid(t *testing.T) {
 		return nil
 	}
 	if result := s.pass(t); result.RequeueAfter == 0 {
-		t.Error("it does not try again")
+		t.Error("no retry is scheduled")
 	}
 	if diff := cmp.Diff(before, s.deployment().Status); diff != "" {
 		t.Errorf("the status changed:\n%s", diff)
@@ -337,7 +337,7 @@ func TestARefusalIsSaid(t *testing.T) {
 	}
 	for range 3 {
 		if _, err := s.Reconcile(t.Context(), request); !apierrors.IsForbidden(err) {
-			t.Fatalf("got the error %v", err)
+			t.Fatalf("error %v", err)
 		}
 	}
 	if got := s.progress(); got.Reason != "MachineSetCreateError" || !strings.Contains(got.Message, "quota") {
@@ -350,7 +350,7 @@ func TestARefusalIsSaid(t *testing.T) {
 		}
 	}
 	if n != 1 {
-		t.Errorf("the status was written %d times, want once", n)
+		t.Errorf("%d writes of the status, want one", n)
 	}
 }
 
@@ -360,17 +360,17 @@ func TestAdoptionAndRelease(t *testing.T) {
 	s := newServer(fixture.Deployment(3), lost, changed)
 	s.pass(t)
 	if set := s.all()["pool-a"]; !metav1.IsControlledBy(set, s.deployment()) {
-		t.Error("the set without an owner is not adopted")
+		t.Error("the set without an owner was not adopted")
 	}
 	if set := s.all()["pool-b"]; len(set.OwnerReferences) > 0 || set.Spec.Replicas != 2 {
-		t.Errorf("the set that does not match is not released: %+v", set)
+		t.Errorf("the set that does not match was not released: %+v", set)
 	}
 	if got := s.progress(); got.Reason != "" {
-		t.Errorf("said before it was clear which sets are the deployment's: %+v", got)
+		t.Errorf("condition before the sets of the deployment are known: %+v", got)
 	}
 	s.pass(t)
 	if len(s.all()) != 2 || s.progress().Reason != "NewMachineSetAvailable" {
-		t.Errorf("got the sets %q and %+v", slices.Sorted(maps.Keys(s.all())), s.progress())
+		t.Errorf("sets %q, progress %+v", slices.Sorted(maps.Keys(s.all())), s.progress())
 	}
 }
 
@@ -380,13 +380,13 @@ func TestNothingIsAdopted(t *testing.T) {
 			s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 					err := c.Get(ctx, key, object, opts...)
-					object.SetDeletionTimestamp(nil) // which the cache does not show
+					object.SetDeletionTimestamp(nil) // the cache does not show the deletion
 					return err
 				},
 			})
 			must(s.live.Delete(context.Background(), s.deployment()))
 		},
-		"if nobody can be asked": func(s *server) { s.Live = nil; s.change(fixture.Paused) },
+		"without a live reader": func(s *server) { s.Live = nil; s.change(fixture.Paused) },
 	} {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(
@@ -396,7 +396,7 @@ func TestNothingIsAdopted(t *testing.T) {
 			prepare(s)
 			s.pass(t)
 			if owners := s.only(t).OwnerReferences; len(owners) > 0 {
-				t.Errorf("it was adopted: %v", owners)
+				t.Errorf("the set was adopted: %v", owners)
 			}
 		})
 	}
@@ -409,20 +409,20 @@ func TestDeletingADeploymentDeletesItsSetsFirst(t *testing.T) {
 	s.pass(t)
 	set := s.only(t)
 	if set.DeletionTimestamp.IsZero() || s.deployment().DeletionTimestamp.IsZero() {
-		t.Fatal("the set is not being deleted, or the deployment is not")
+		t.Fatal("the set or the deployment is not being deleted")
 	}
 	s.pass(t)
 	set.Finalizers = nil
 	must(s.live.Update(t.Context(), set))
 	s.pass(t)
 	if err := s.live.Get(t.Context(), request.NamespacedName, &v1alpha1.MachineDeployment{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the deployment without sets still exists: %v", err)
+		t.Errorf("the deployment was not removed: %v", err)
 	}
 	s.pass(t)
 }
 
-// TestRefusedDeployments: each gets one sentence, in the status and in one event, and no
-// set.
+// TestRefusedDeployments checks that an invalid deployment is reported in the status and in one event, and that no
+// set is created.
 func TestRefusedDeployments(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change change
@@ -433,7 +433,7 @@ func TestRefusedDeployments(t *testing.T) {
 		"empty selector": {func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} }, "SelectingAll", "spec.selector: "},
 		"no class":       {func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "" }, "InvalidSpec", "spec.template.spec.class.name: "},
 		"another surge":  {fixture.Rolling("many", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
-		"selector of others": {
+		"selector of another deployment": {
 			func(d *v1alpha1.MachineDeployment) { d.Spec.Selector.MatchLabels = map[string]string{"name": "other"} }, "InvalidSpec", "spec.template.metadata.labels: ",
 		},
 		"malformed selector": {
@@ -444,7 +444,7 @@ func TestRefusedDeployments(t *testing.T) {
 		"negative replicas":    {func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = -3 }, "InvalidSpec", "spec.replicas: "},
 		"negative surge":       {fixture.Rolling("-1", "1"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
 		"negative percentage":  {fixture.Rolling("1", "-10%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
-		"absurd percentage":    {fixture.Rolling("5000000000000000000%", "0"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
+		"huge percentage":      {fixture.Rolling("5000000000000000000%", "0"), "InvalidSpec", "spec.strategy.rollingUpdate.maxSurge: "},
 		"no number at all":     {fixture.Rolling("1", "9223372036854775807%"), "InvalidSpec", "spec.strategy.rollingUpdate.maxUnavailable: "},
 		"negative deadline":    {func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(-1)) }, "InvalidSpec", "spec.progressDeadlineSeconds: "},
 		"negative history":     {func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(-1)) }, "InvalidSpec", "spec.revisionHistoryLimit: "},
@@ -465,13 +465,13 @@ func TestRefusedDeployments(t *testing.T) {
 				t.Errorf("events: want - got +\n%s", diff)
 			}
 			if len(s.all()) > 0 {
-				t.Error("a set was made")
+				t.Error("a set was created")
 			}
 			s.change(func(d *v1alpha1.MachineDeployment) { d.Spec = fixture.Deployment(3).Spec })
 			s.pass(t)
 			s.only(t)
 			if got := s.progress(); got.Reason != "NewMachineSetCreated" {
-				t.Errorf("after it was put right: %+v", got)
+				t.Errorf("condition after the deployment was corrected: %+v", got)
 			}
 		})
 	}
@@ -485,7 +485,7 @@ func TestInPlaceIsSaidNotToBeSupported(t *testing.T) {
 	}
 	set := s.only(t)
 	if set.Spec.Replicas != 3 {
-		t.Errorf("the set was scaled to %d", set.Spec.Replicas)
+		t.Errorf("the set has %d replicas", set.Spec.Replicas)
 	}
 	if got := s.progress(); got.Reason != "NotSupported" {
 		t.Errorf("got %+v", got)
@@ -493,11 +493,11 @@ func TestInPlaceIsSaidNotToBeSupported(t *testing.T) {
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 7 })
 	s.pass(t)
 	if set := s.only(t); set.Spec.Replicas != 7 || s.progress().Reason != "NotSupported" {
-		t.Errorf("scaled to %d, %+v", set.Spec.Replicas, s.progress())
+		t.Errorf("%d replicas, progress %+v", set.Spec.Replicas, s.progress())
 	}
-	said := slices.DeleteFunc(slices.Clone(s.lines), func(line string) bool { return !strings.HasPrefix(line, "NotSupported: ") })
-	if len(said) != 1 {
-		t.Errorf("events %q, want one that says so", s.lines)
+	lines := slices.DeleteFunc(slices.Clone(s.lines), func(line string) bool { return !strings.HasPrefix(line, "NotSupported: ") })
+	if len(lines) != 1 {
+		t.Errorf("events %q, want one about the strategy", s.lines)
 	}
 }
 
@@ -507,7 +507,7 @@ func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 	s.pass(t)
 	deployment := s.deployment()
 	if deployment.Status.Selector != "name=pool" {
-		t.Fatalf("the selector in the status is %q", deployment.Status.Selector)
+		t.Fatalf("selector %q in the status", deployment.Status.Selector)
 	}
 	deployment.Status.Selector = "" // dropped under MCM's CRDs
 	must(s.live.Status().Update(t.Context(), deployment))
@@ -518,7 +518,7 @@ func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 	}
 }
 
-// TestEachRefusalIsSaid: what was said before does not hide what is new.
+// TestEachRefusalIsSaid checks that a reported problem does not hide a new one.
 func TestEachRefusalIsSaid(t *testing.T) {
 	s := newServer(fixture.Deployment(1), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
 	s.pass(t)
@@ -535,7 +535,8 @@ func TestEachRefusalIsSaid(t *testing.T) {
 	}
 }
 
-// TestOneThatSelectsAllOverlapsWithNobody: it does nothing.
+// TestOneThatSelectsAllOverlapsWithNobody checks that a deployment with an empty selector, which does nothing,
+// overlaps with no other deployment.
 func TestOneThatSelectsAllOverlapsWithNobody(t *testing.T) {
 	for reason, test := range map[string]struct {
 		selector *metav1.LabelSelector
@@ -558,8 +559,8 @@ func TestOneThatSelectsAllOverlapsWithNobody(t *testing.T) {
 	}
 }
 
-// TestMalformedAnnotations: what somebody wrote into them is no number, or an absurd one. A
-// rollout goes on all the same.
+// TestMalformedAnnotations checks that a rollout continues if users wrote invalid or huge numbers into
+// annotations.
 func TestMalformedAnnotations(t *testing.T) {
 	garbage := []string{"", "many", "-3", "99999999999999999999", "1.5", "0x10", "\x00"}
 	for _, value := range garbage {

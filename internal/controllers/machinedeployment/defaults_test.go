@@ -9,8 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestDefaultsAreNotWrittenBack: whatever a deployment goes through, its specification stays
-// what was declared.
+// TestDefaultsAreNotWrittenBack checks that defaults are never written to the spec.
 func TestDefaultsAreNotWrittenBack(t *testing.T) {
 	for given, strategy := range map[string]change{
 		"no strategy": func(*v1alpha1.MachineDeployment) {},
@@ -26,7 +25,7 @@ func TestDefaultsAreNotWrittenBack(t *testing.T) {
 			s.Target = nil
 			for _, step := range []struct {
 				name           string
-				change, answer change // what the user does, and what it makes of the declaration
+				change, effect change // what the user does, and how it changes the spec
 			}{
 				{"created", nil, nil},
 				{"scaled", func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 4 }, nil},
@@ -37,8 +36,8 @@ func TestDefaultsAreNotWrittenBack(t *testing.T) {
 					s.change(step.change)
 					step.change(declared)
 				}
-				if step.answer != nil {
-					step.answer(declared)
+				if step.effect != nil {
+					step.effect(declared)
 					declared.Spec.RollbackTo = nil
 				}
 				for range 12 {
@@ -47,7 +46,7 @@ func TestDefaultsAreNotWrittenBack(t *testing.T) {
 				}
 				is := s.deployment()
 				if is.Status.AvailableReplicas != declared.Spec.Replicas || progressOf(is.Status).Reason != v1alpha1.DeploymentReasonComplete {
-					t.Fatalf("%s: it is not done: %+v", step.name, is.Status)
+					t.Fatalf("%s: the rollout is not complete: %+v", step.name, is.Status)
 				}
 				if diff := cmp.Diff(declared.Spec, is.Spec); diff != "" {
 					t.Errorf("%s: want - got +\n%s", step.name, diff)
@@ -57,7 +56,7 @@ func TestDefaultsAreNotWrittenBack(t *testing.T) {
 	}
 }
 
-// settle plays the controller of sets: every set has what it asks for, at once.
+// settle simulates the MachineSet controller: every set has its desired machines immediately.
 func (s *server) settle(t *testing.T) {
 	t.Helper()
 	for name, set := range s.all() {

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestEachOperationIsSaid: in one event and one line of the log, both of which say why.
+// TestEachOperationIsSaid checks that each operation causes one event and one log line, both with the reason.
 func TestEachOperationIsSaid(t *testing.T) {
 	const named, orphan = "the autoscaler named it for deletion", "it has no owner and its labels match the selector"
 	free := func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }
@@ -104,18 +104,18 @@ func TestEachOperationIsSaid(t *testing.T) {
 			}
 			for _, line := range again {
 				if line == test.log {
-					t.Errorf("it is done, and said again: %q", again)
+					t.Errorf("a completed operation was reported again: %q", again)
 				}
 			}
 		})
 	}
 }
 
-// TestNodesThatAreMarkedAreSaid: each time in the log. Events are for the first and the last:
-// what is done to the nodes of new machines in between tells users nothing new.
+// TestNodesThatAreMarkedAreSaid checks that every marking is logged, and that only the first and the last cause
+// events. The marking of new nodes during the rollout is not interesting for users.
 func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 	s := duringRollout(t, 2, 1)
-	s.setSet(t, "pool-b", fixture.Reports(1, 0)) // so that nothing else is done
+	s.setSet(t, "pool-b", fixture.Reports(1, 0)) // no other operations are needed
 	s.pass(t)
 	if events := strings.Join(s.lines, "\n"); strings.Count(events, "NodesMarked: Marked 2 nodes of machines that will be replaced") != 1 {
 		t.Errorf("first: %q", s.lines)
@@ -142,7 +142,7 @@ func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 	step("it is over", []string{"NodesUnmarked: Unmarked 1 node: the rollout is complete"}, []string{"Patched nodes: Unmarked 1 node: the rollout is complete"})
 }
 
-// TestASetThatIsRefusedIsSaid: in an event. The error goes into the log with the pass.
+// TestASetThatIsRefusedIsSaid checks that a refused creation causes an event. The error of the pass is logged.
 func TestASetThatIsRefusedIsSaid(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.refuse = func(verb string, _ client.Object) error {
@@ -152,7 +152,7 @@ func TestASetThatIsRefusedIsSaid(t *testing.T) {
 		return nil
 	}
 	if _, err := lockstep.Logged(t, s, request); !errors.Is(err, rollout.ErrCreate) {
-		t.Fatalf("got the error %v", err)
+		t.Fatalf("error %v", err)
 	}
 	if diff := cmp.Diff([]string{"MachineSetCreateError: Failed to create machine set pool-69569: exceeded quota"}, s.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)

@@ -21,7 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestAFailureToScaleIsNoRollout: one that is over stays so, and no deadline begins to run.
+// TestAFailureToScaleIsNoRollout checks that a failure to scale does not change a completed rollout or start its
+// deadline.
 func TestAFailureToScaleIsNoRollout(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(600)) }), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
@@ -32,7 +33,7 @@ func TestAFailureToScaleIsNoRollout(t *testing.T) {
 	s.refuse = refusedSets(apierrors.NewInternalError(errors.New("etcd leader changed")))
 	for range 2 {
 		if result, err := s.Reconcile(t.Context(), request); !apierrors.IsInternalError(err) || result.RequeueAfter != 0 {
-			t.Fatalf("got %+v and the error %v", result, err)
+			t.Fatalf("result %+v, error %v", result, err)
 		}
 	}
 	if diff := cmp.Diff(over, s.progress()); diff != "" {
@@ -44,20 +45,20 @@ func TestAFailureToScaleIsNoRollout(t *testing.T) {
 		t.Errorf("got %+v", deployment.Status.Conditions)
 	}
 	if deployment.Status.ObservedGeneration == deployment.Generation {
-		t.Error("it is said to be done")
+		t.Error("the generation counts as observed")
 	}
 	s.refuse = nil
 	s.pass(t)
 	s.pass(t)
 	if diff := cmp.Diff(over, s.progress()); diff != "" || s.only(t).Spec.Replicas != 5 {
-		t.Errorf("the set asks for %d; progress: want - got +\n%s", s.only(t).Spec.Replicas, diff)
+		t.Errorf("the set has %d replicas; progress: want - got +\n%s", s.only(t).Spec.Replicas, diff)
 	}
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
-		t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
+		t.Errorf("the condition remains: %+v", s.deployment().Status.Conditions[at])
 	}
 }
 
-// TestAFailureOfARollout is said where a rollout is watched.
+// TestAFailureOfARollout checks that a failure during a rollout is reported in the condition Progressing.
 func TestAFailureOfARollout(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), fixture.Rolling("1", "1")), fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 0, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
@@ -70,20 +71,20 @@ func TestAFailureOfARollout(t *testing.T) {
 	}
 }
 
-// denied is what the API server answers if a webhook says no with a code.
+// denied returns the error for a denial by a webhook with the given code.
 func denied(code int32) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: `admission webhook "policy.example.com" denied the request: no`}}
 }
 
-// deniedDeletions has a webhook say no to every deletion.
+// deniedDeletions simulates a webhook that denies all deletions.
 func (s *server) deniedDeletions(code int32) {
 	s.Client = interceptor.NewClient(s.Client.(client.WithWatch), interceptor.Funcs{Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
 		return denied(code)
 	}})
 }
 
-// TestAWebhookThatAnswersAsTheServerDoes: with whatever code it says no, that is said, and the
-// next attempt takes longer each time.
+// TestAWebhookThatAnswersAsTheServerDoes checks that a denial by a webhook is reported with any code, and that
+// retries are delayed by the back-off.
 func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 	for _, code := range []int32{http.StatusForbidden, http.StatusConflict, http.StatusNotFound} {
 		t.Run(fmt.Sprintf("a set is not scaled, %d", code), func(t *testing.T) {
@@ -96,8 +97,8 @@ func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 				return nil
 			}
 			s.fails(t)
-			if !says(s.deployment().Status, v1alpha1.MachineDeploymentProgressing, "denied") {
-				t.Errorf("nobody says it: %+v", s.deployment().Status.Conditions)
+			if !reports(s.deployment().Status, v1alpha1.MachineDeploymentProgressing, "denied") {
+				t.Errorf("the denial was not reported: %+v", s.deployment().Status.Conditions)
 			}
 		})
 		t.Run(fmt.Sprintf("a machine is not marked, %d", code), func(t *testing.T) {
@@ -109,8 +110,8 @@ func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 				return nil
 			}
 			s.unmarked(t)
-			if !says(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure, "denied") {
-				t.Errorf("nobody says it: %+v", s.deployment().Status.Conditions)
+			if !reports(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure, "denied") {
+				t.Errorf("the denial was not reported: %+v", s.deployment().Status.Conditions)
 			}
 		})
 		t.Run(fmt.Sprintf("an old set is not deleted, %d", code), func(t *testing.T) {
@@ -120,10 +121,10 @@ func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 			s.deniedDeletions(code)
 			s.fails(t)
 			if slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, "DeletedMachineSet") }) {
-				t.Errorf("it is there, and said is %q", s.lines)
+				t.Errorf("events %q, although the set was not deleted", s.lines)
 			}
 		})
-		t.Run(fmt.Sprintf("the deployment is not let go, %d", code), func(t *testing.T) {
+		t.Run(fmt.Sprintf("the finalizer is not removed, %d", code), func(t *testing.T) {
 			s := newServer(fixture.Deployment(0, func(d *v1alpha1.MachineDeployment) { d.Finalizers = []string{v1alpha1.FinalizerMCM} }))
 			must(s.live.Delete(t.Context(), s.deployment()))
 			s.refuse = func(string, client.Object) error { return denied(code) }
@@ -132,7 +133,7 @@ func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
 	}
 }
 
-// fails is a pass that ends with an error, after which the next one waits longer.
+// fails runs a pass that must fail, so that the next one is delayed by the back-off.
 func (s *server) fails(t *testing.T) {
 	t.Helper()
 	if _, err := s.Reconcile(t.Context(), request); err == nil {
@@ -140,7 +141,7 @@ func (s *server) fails(t *testing.T) {
 	}
 }
 
-// TestTheDeletionOfSetsIsDenied: that is said, in the middle of a rollout and after it.
+// TestTheDeletionOfSetsIsDenied checks that the denial is reported during and after a rollout.
 func TestTheDeletionOfSetsIsDenied(t *testing.T) {
 	for name, sets := range map[string]sets{
 		"after a rollout":  {fixture.Set("b", 3, fixture.WithUID, mcm)},
@@ -157,21 +158,21 @@ func TestTheDeletionOfSetsIsDenied(t *testing.T) {
 				must(s.live.Delete(t.Context(), s.deployment()))
 				s.deniedDeletions(code)
 				s.fails(t)
-				if !says(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure, "denied") {
-					t.Errorf("nobody says it: %+v", s.deployment().Status.Conditions)
+				if !reports(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure, "denied") {
+					t.Errorf("the denial was not reported: %+v", s.deployment().Status.Conditions)
 				}
 				s.statusWrites()
 				s.fails(t)
 				if got := s.statusWrites(); got > 0 {
-					t.Errorf("the same was written %d times more", got)
+					t.Errorf("%d more writes of the same status", got)
 				}
 			})
 		}
 	}
 }
 
-// TestAMarkThatDoesNotStay: a webhook takes it off as it is written. That is said, and holds up
-// nothing but the scaling of that set.
+// TestAMarkThatDoesNotStay checks that the removal of a mark by a webhook is reported, and that it delays only the
+// scaling of that set.
 func TestAMarkThatDoesNotStay(t *testing.T) {
 	for name, takeOff := range map[string]func(*v1alpha1.Machine){
 		"the priority": func(m *v1alpha1.Machine) { m.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "3" },
@@ -187,23 +188,23 @@ func TestAMarkThatDoesNotStay(t *testing.T) {
 				return nil
 			}
 			s.unmarked(t)
-			if got := s.deployment(); !says(got.Status, v1alpha1.MachineDeploymentReplicaFailure, "m-1: the API server changed the mark") {
-				t.Errorf("nobody says it: %+v", got.Status.Conditions)
+			if got := s.deployment(); !reports(got.Status, v1alpha1.MachineDeploymentReplicaFailure, "m-1: the API server changed the mark") {
+				t.Errorf("the changed mark was not reported: %+v", got.Status.Conditions)
 			}
 			if slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, "MachineMarked") }) {
-				t.Errorf("it is not marked, and said is %q", s.lines)
+				t.Errorf("events %q, although the machine was not marked", s.lines)
 			}
 			s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
 			s.unmarked(t)
 			if n := s.only(t).Spec.Replicas; n != 30 {
-				t.Errorf("the set asks for %d, want 30", n)
+				t.Errorf("the set has %d replicas, want 30", n)
 			}
 		})
 	}
 }
 
-// TestASetThatIsNotScaledDownGetsTheRest: the wish to unfreeze it, and what its machines that exist
-// take over. That it was scaled for the new size it does not say.
+// TestASetThatIsNotScaledDownGetsTheRest checks that a set that cannot be scaled down still gets the annotation to
+// unfreeze it and changes for existing machines, but not the annotation with the new size.
 func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
@@ -217,17 +218,17 @@ func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
 	}
 	set := s.only(t)
 	if got := set.Annotations[v1alpha1.AnnotationKeyUnfreeze]; got != isTrue {
-		t.Errorf("the wish to unfreeze is %q, and is that of the deployment: %q", got, s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze])
+		t.Errorf("annotation to unfreeze: %q on the set, %q on the deployment", got, s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze])
 	}
 	if got := set.Spec.Template.Spec.NodeTemplateSpec.Labels; got["team"] != "a" {
-		t.Errorf("its nodes get the labels %v", got)
+		t.Errorf("labels of its nodes: %v", got)
 	}
 	if set.Spec.Replicas != 3 {
-		t.Errorf("the set asks for %d, want 3", set.Spec.Replicas)
+		t.Errorf("the set has %d replicas, want 3", set.Spec.Replicas)
 	}
 }
 
-// TestManyMachinesThatCannotBeMarked: some are named.
+// TestManyMachinesThatCannotBeMarked checks that the message names only some of many machines.
 func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	const n = 200
 	set := fixture.Set("a", n, fixture.WithUID)
@@ -256,7 +257,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	}
 	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
 	if at < 0 {
-		t.Fatal("nothing is said")
+		t.Fatal("the condition is missing")
 	}
 	message := s.deployment().Status.Conditions[at].Message
 	for _, part := range []string{"-00000: ", "and 197 more. Its machine set"} {
@@ -266,7 +267,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	}
 }
 
-// TestALongRefusalIsCut, and said once: an object has its bounds, and nobody reads that much.
+// TestALongRefusalIsCut checks that a long message is shortened and reported once.
 func TestALongRefusalIsCut(t *testing.T) {
 	s := newServer(fixture.Deployment(4), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
@@ -278,19 +279,19 @@ func TestALongRefusalIsCut(t *testing.T) {
 	}
 	s.fails(t)
 	s.fails(t)
-	said := 0
+	reported := 0
 	for _, c := range s.deployment().Status.Conditions {
 		if strings.Contains(c.Message, "the first word") && strings.HasSuffix(c.Message, "the last word") && len(c.Message) <= longestMessage {
-			said++
+			reported++
 		}
 	}
-	if said != 1 {
-		t.Errorf("said %d times", said)
+	if reported != 1 {
+		t.Errorf("%d events", reported)
 	}
 }
 
-// says reports whether a condition of a kind says something.
-func says(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
+// reports reports whether a condition of the given type contains the text.
+func reports(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
 	at := conditionAt(status, kind)
 	return at >= 0 && strings.Contains(status.Conditions[at].Message, text)
 }

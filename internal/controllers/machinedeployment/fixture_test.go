@@ -22,18 +22,18 @@ func rollbackTo(revision int64) change {
 
 const (
 	isTrue = "True"
-	// longestMessage is how many bytes the message of a condition may have.
+	// longestMessage is the maximum length of a condition's message in bytes.
 	longestMessage = 1024
 )
 
 var progressOf = status.Progress
 
-// conditionAt is where a status has a condition; negative if it has none of that type.
+// conditionAt returns the index of the condition with the given type, or a negative number.
 func conditionAt(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType) int {
 	return slices.IndexFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool { return c.Type == kind })
 }
 
-// current is a pass over the deployment.
+// current returns the scope of a pass over the deployment.
 func (s *server) current() scope {
 	return scope{Controller: s.Controller, memory: s.memory.Of(request.NamespacedName)}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestNothingWritesIntoFacts: neither a plan that creates a set, scales another and marks nodes, nor
-// what is written of it.
+// TestNothingWritesIntoFacts checks that neither planning nor applying changes the facts. The plan creates a set,
+// scales another one and marks nodes.
 func TestNothingWritesIntoFacts(t *testing.T) {
 	s := duringRollout(t, 2, 0, fixture.OfClass("c"))
 	p := s.current()
@@ -35,7 +35,7 @@ func TestNothingWritesIntoFacts(t *testing.T) {
 	before := objects()
 	o := p.apply(t.Context(), r, rollout.Plan(r))
 	if o.Failure != nil || o.Created == nil || len(o.Written) == 0 || nodeWrites(s) != 2 {
-		t.Fatalf("got %+v and %q", o, s.writes)
+		t.Fatalf("outcome %+v, writes %q", o, s.writes)
 	}
 	if _, err := p.report(t.Context(), r, o); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,8 @@ func TestNothingWritesIntoFacts(t *testing.T) {
 	}
 }
 
-// TestSetsComeInOneOrder: the cache has none, and what is said of several must not change.
+// TestSetsComeInOneOrder checks that sets are sorted, since the order of the cache is random and messages must not
+// change.
 func TestSetsComeInOneOrder(t *testing.T) {
 	objects := []client.Object{fixture.Deployment(0)}
 	var want []string

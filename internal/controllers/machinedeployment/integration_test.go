@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// run runs the controller, and no other, against a real API server. It returns a client that
-// reads what the controller's cache has.
+// run starts only this controller against a real API server. It returns a client that reads from the controller's
+// cache.
 func run(t *testing.T, e *env.Env) (cached client.Reader) {
 	t.Helper()
 	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
@@ -44,7 +44,7 @@ func TestServerAdoptsARestoredSet(t *testing.T) {
 	g.Expect(e.Client.Create(t.Context(), set)).To(gomega.Succeed())
 	deployment := env.Fresh(e, fixture.Deployment(2))
 	g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
-	run(t, e) // now, since caches of different kinds are not in step
+	run(t, e) // starts only now, since the caches of different kinds are independent
 
 	g.Eventually(func(g gomega.Gomega) {
 		sets := &v1alpha1.MachineSetList{}
@@ -56,7 +56,7 @@ func TestServerAdoptsARestoredSet(t *testing.T) {
 		g.Expect(deployment.Annotations).To(gomega.HaveKeyWithValue(v1alpha1.AnnotationKeyRevision, "1"))
 	}, eventually).Should(gomega.Succeed())
 
-	// A label that does not match any more sets it free, and a new one takes its place.
+	// A set whose label no longer matches is released, and a new set replaces it.
 	change := []byte(`{"metadata":{"labels":{"name":"elsewhere"}}}`)
 	g.Expect(e.Client.Patch(t.Context(), set, client.RawPatch("application/merge-patch+json", change))).To(gomega.Succeed())
 	g.Eventually(func(g gomega.Gomega) {
@@ -70,7 +70,7 @@ func TestServerAdoptsARestoredSet(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// setsDo plays the controller of sets: every set has what it asks for, at once.
+// setsDo simulates the MachineSet controller: every set has its desired machines immediately.
 func setsDo(t *testing.T, g gomega.Gomega, e *env.Env) map[string]*v1alpha1.MachineSet {
 	t.Helper()
 	list := &v1alpha1.MachineSetList{}
@@ -93,8 +93,8 @@ func setsDo(t *testing.T, g gomega.Gomega, e *env.Env) map[string]*v1alpha1.Mach
 	return byClass
 }
 
-// TestServerRolloutsHistoryAndRollback goes through three classes with a history of one,
-// and back to the second.
+// TestServerRolloutsHistoryAndRollback rolls out three classes with a history limit of one, and rolls back to the
+// second.
 func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -127,12 +127,12 @@ func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 	patch(`{"spec":{"rollbackTo":{"revision":0}}}`)
 	rolledOutTo("b", "4", "b", "c")
 	if deployment.Spec.RollbackTo != nil {
-		t.Errorf("spec.rollbackTo is still there: %+v", deployment.Spec.RollbackTo)
+		t.Errorf("spec.rollbackTo was not removed: %+v", deployment.Spec.RollbackTo)
 	}
 }
 
-// TestServerMarksNamedMachines: with the rights of the shipped role, and woken by the
-// Machine that it marked.
+// TestServerMarksNamedMachines checks marking with the permissions of the shipped role. The marked Machine must
+// trigger the next pass.
 func TestServerMarksNamedMachines(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -149,7 +149,7 @@ func TestServerMarksNamedMachines(t *testing.T) {
 	machine := env.Fresh(e, fixture.Member(set, "named"))
 	machine.Spec.Class = set.Spec.Template.Spec.Class
 	g.Expect(e.Client.Create(t.Context(), machine)).To(gomega.Succeed())
-	g.Eventually(func(g gomega.Gomega) { // what is named and not seen counts as gone
+	g.Eventually(func(g gomega.Gomega) { // a named Machine that the cache lacks counts as missing
 		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(machine), &v1alpha1.Machine{})).To(gomega.Succeed())
 	}, eventually).Should(gomega.Succeed())
 
@@ -174,7 +174,8 @@ func TestServerMarksNamedMachines(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerOverlappingSelectors: both deployments say so while it lasts, and work on.
+// TestServerOverlappingSelectors checks that both deployments report an overlap while it lasts, and continue to
+// work.
 func TestServerOverlappingSelectors(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -185,7 +186,7 @@ func TestServerOverlappingSelectors(t *testing.T) {
 	for _, d := range []*v1alpha1.MachineDeployment{deployment, other} {
 		g.Expect(e.Client.Create(t.Context(), d)).To(gomega.Succeed())
 	}
-	said := func(g gomega.Gomega, d *v1alpha1.MachineDeployment) string {
+	message := func(g gomega.Gomega, d *v1alpha1.MachineDeployment) string {
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(d), d)).To(gomega.Succeed())
 		g.Expect(d.Status.ObservedGeneration).To(gomega.Equal(d.Generation))
 		if at := conditionAt(d.Status, v1alpha1.MachineDeploymentSelectorOverlap); at >= 0 {
@@ -194,8 +195,8 @@ func TestServerOverlappingSelectors(t *testing.T) {
 		return ""
 	}
 	g.Eventually(func(g gomega.Gomega) {
-		g.Expect(said(g, deployment)).To(gomega.HavePrefix("spec.selector: the same machines are selected by other."))
-		g.Expect(said(g, other)).To(gomega.HavePrefix("spec.selector: the same machines are selected by pool."))
+		g.Expect(message(g, deployment)).To(gomega.HavePrefix("spec.selector: the same machines are selected by other."))
+		g.Expect(message(g, other)).To(gomega.HavePrefix("spec.selector: the same machines are selected by pool."))
 		events := &corev1.EventList{}
 		g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
 		g.Expect(slices.ContainsFunc(events.Items, func(event corev1.Event) bool {
@@ -206,13 +207,13 @@ func TestServerOverlappingSelectors(t *testing.T) {
 	apart := `{"spec":{"selector":{"matchLabels":{"name":"apart"}},"template":{"metadata":{"labels":{"name":"apart"}}}}}`
 	g.Expect(e.Client.Patch(t.Context(), other, client.RawPatch("application/merge-patch+json", []byte(apart)))).To(gomega.Succeed())
 	g.Eventually(func(g gomega.Gomega) {
-		g.Expect(said(g, deployment)).To(gomega.BeEmpty())
-		g.Expect(said(g, other)).To(gomega.BeEmpty())
+		g.Expect(message(g, deployment)).To(gomega.BeEmpty())
+		g.Expect(message(g, other)).To(gomega.BeEmpty())
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerSetDeletedByHand: while its machines leave, another one takes its place, and has no
-// more than there is room for.
+// TestServerSetDeletedByHand checks that another set replaces a deleted set while its machines still exist, within
+// the limits of the rollout.
 func TestServerSetDeletedByHand(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -245,7 +246,7 @@ func TestServerSetDeletedByHand(t *testing.T) {
 		g.Expect(deployment.Status.ObservedGeneration).To(gomega.Equal(deployment.Generation))
 		g.Expect(deployment.Status.AvailableReplicas).To(gomega.BeZero())
 	}, eventually).Should(gomega.Succeed())
-	g.Eventually(func(g gomega.Gomega) { // as its finalizer is gone by this
+	g.Eventually(func(g gomega.Gomega) { // its finalizer was removed by this controller
 		set := setsDo(t, g, e)["a"]
 		g.Expect(set.Name).NotTo(gomega.Equal(first.Name))
 		g.Expect(set.Status.Replicas).To(gomega.Equal(int32(3)))
@@ -254,7 +255,7 @@ func TestServerSetDeletedByHand(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerDeletedInMidRollout: both sets go, and no other is made.
+// TestServerDeletedInMidRollout checks that a deletion during a rollout deletes both sets and creates no other.
 func TestServerDeletedInMidRollout(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -272,14 +273,14 @@ func TestServerDeletedInMidRollout(t *testing.T) {
 	sets := &v1alpha1.MachineSetList{}
 	g.Eventually(func(g gomega.Gomega) {
 		g.Expect(e.Client.List(t.Context(), sets, client.InNamespace(e.Namespace))).To(gomega.Succeed())
-		g.Expect(sets.Items).To(gomega.HaveLen(2)) // and nobody makes machines of the second
+		g.Expect(sets.Items).To(gomega.HaveLen(2)) // and the second set has no machines
 	}, eventually).Should(gomega.Succeed())
 	known := map[types.UID]bool{sets.Items[0].UID: true, sets.Items[1].UID: true}
 	g.Expect(e.Client.Delete(t.Context(), deployment)).To(gomega.Succeed())
 	g.Eventually(func(g gomega.Gomega) {
 		for class, set := range setsDo(t, g, e) {
 			if !known[set.UID] {
-				t.Errorf("a set of class %s was made for a deployment that is being deleted", class)
+				t.Errorf("a set of class %s was created for a deployment that is being deleted", class)
 			}
 		}
 		err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)
@@ -287,5 +288,5 @@ func TestServerDeletedInMidRollout(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// eventually is how long a condition may take to come true.
+// eventually is the timeout for conditions.
 const eventually = env.WaitTimeout

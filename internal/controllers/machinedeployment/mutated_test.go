@@ -23,9 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestASetThatWouldBeAnother is deleted at once, and no other one is created as long as that goes on:
-// the deployment would not know it as its own, and create others without end. What has no part in a
-// template may be changed.
+// TestASetThatWouldBeAnother checks that a set that the API server mutates is deleted immediately, and that no
+// other set is created while that continues. The deployment would not recognize its own sets and would create more
+// and more. Fields outside of the template may be changed.
 func TestASetThatWouldBeAnother(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.MachineSet)
@@ -60,7 +60,7 @@ func TestASetThatWouldBeAnother(t *testing.T) {
 			for range 4 {
 				_, err := s.Reconcile(t.Context(), request)
 				if test.fields != "" && (err == nil || !strings.Contains(err.Error(), test.fields)) {
-					t.Fatalf("got the error %v, want one about %s", err, test.fields)
+					t.Fatalf("error %v, want one about %s", err, test.fields)
 				}
 			}
 			if test.fields != "" {
@@ -74,23 +74,24 @@ func TestASetThatWouldBeAnother(t *testing.T) {
 				s.pass(t)
 			}
 			if n := len(s.all()); n != 2 {
-				t.Errorf("nothing stands in the way, and there are %d sets, want 2", n)
+				t.Errorf("%d sets after the webhook was removed, want 2", n)
 			}
 		})
 	}
 }
 
-// saysMutated fails if a new set stays, an old one was scaled, or it is not said once why not.
+// saysMutated checks that no new set remains, that the old set was not scaled, and that the reason was reported
+// once.
 func (s *server) saysMutated(t *testing.T) {
 	t.Helper()
 	all := s.all()
 	if n := all["pool-a"].Spec.Replicas; n != 3 {
-		t.Errorf("the old set asks for %d, want 3", n)
+		t.Errorf("the old set has %d replicas, want 3", n)
 	}
 	delete(all, "pool-a")
 	for name, set := range all {
 		if set.DeletionTimestamp.IsZero() || len(all) > 1 {
-			t.Errorf("%s is one of %d new sets, deleted at %v", name, len(all), set.DeletionTimestamp)
+			t.Errorf("new set %s (of %d) has the deletion timestamp %v", name, len(all), set.DeletionTimestamp)
 		}
 	}
 	got := s.progress()
@@ -101,11 +102,11 @@ func (s *server) saysMutated(t *testing.T) {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch status pool" })); n != 1 {
-		t.Errorf("the status was written %d times: %q", n, s.writes)
+		t.Errorf("%d writes of the status: %q", n, s.writes)
 	}
 }
 
-// mutating is a webhook that answers every review with a patch.
+// mutating returns the configuration of a webhook that responds to every review with a patch.
 func mutating(t *testing.T, patch string) admissionregistrationv1.WebhookClientConfig {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -124,7 +125,7 @@ func mutating(t *testing.T, patch string) admissionregistrationv1.WebhookClientC
 	return admissionregistrationv1.WebhookClientConfig{URL: &server.URL, CABundle: authority}
 }
 
-// TestServerMutatedSets: the API server says what a webhook would make of a new set.
+// TestServerMutatedSets checks that a dry run with a real API server detects a mutating webhook.
 func TestServerMutatedSets(t *testing.T) {
 	e := env.New(t)
 	hook := &admissionregistrationv1.MutatingWebhookConfiguration{
@@ -143,7 +144,7 @@ func TestServerMutatedSets(t *testing.T) {
 	must(e.Client.Create(t.Context(), hook))
 	t.Cleanup(func() { must(client.IgnoreNotFound(e.Client.Delete(context.Background(), hook))) })
 	g := gomega.NewWithT(t)
-	g.Eventually(func() map[string]string { // the API server takes a while to know the webhook
+	g.Eventually(func() map[string]string { // the API server takes a while to use the webhook
 		probe := env.Fresh(e, fixture.Set("probe", 0))
 		probe.OwnerReferences = nil
 		must(e.Client.Create(t.Context(), probe, client.DryRunAll))

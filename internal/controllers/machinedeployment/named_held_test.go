@@ -18,16 +18,17 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestANamedMachineThatFailedAndIsPreserved: its set never deletes it, and has to know that no
-// other goes in its place. Without preservation it goes anyway.
+// TestANamedMachineThatFailedAndIsPreserved checks a named Machine that its set does not delete because it is
+// preserved. The set must not delete another Machine in its place. Without preservation, the named Machine is
+// deleted.
 func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
 	for name, test := range map[string]struct {
 		expiry          time.Duration
 		priority, entry string
 	}{
 		"preserved":     {time.Hour, "1", "m-0~" + fixture.Later},
-		"not any more":  {0, "3", ""},
-		"ran out early": {-time.Hour, "3", ""},
+		"expired":       {0, "3", ""},
+		"expired early": {-time.Hour, "3", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scaledByName(t, "m-0~"+fixture.Later, func(m *v1alpha1.Machine) {
@@ -38,19 +39,19 @@ func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
 				s.pass(t)
 			}
 			if got := s.machine(t, "m-0").Annotations[v1alpha1.AnnotationKeyMachinePriority]; got != test.priority {
-				t.Errorf("its priority is %q, want %q", got, test.priority)
+				t.Errorf("priority %q, want %q", got, test.priority)
 			}
 			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != test.entry {
-				t.Errorf("the annotation is %q, want %q", got, test.entry)
+				t.Errorf("annotation %q, want %q", got, test.entry)
 			}
 			if got := s.only(t).Spec.Replicas; got != 2 {
-				t.Errorf("the set asks for %d, want 2", got)
+				t.Errorf("the set has %d replicas, want 2", got)
 			}
 		})
 	}
 }
 
-// TestAMachineThatIsNamedTwice is marked once, with the latest time.
+// TestAMachineThatIsNamedTwice checks that such a Machine is marked once, with the latest time.
 func TestAMachineThatIsNamedTwice(t *testing.T) {
 	for name, trigger := range map[string]string{
 		"the later first":          "m-1~" + fixture.Later + ",m-1~" + fixture.Early,
@@ -67,20 +68,20 @@ func TestAMachineThatIsNamedTwice(t *testing.T) {
 			}
 			marks := slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch m-1" })
 			if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != fixture.Later || len(marks) != 1 {
-				t.Errorf("marked %d times, with %q", len(marks), got)
+				t.Errorf("%d marks, the last is %q", len(marks), got)
 			}
 			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+fixture.Later {
-				t.Errorf("the annotation is %q", got)
+				t.Errorf("annotation %q", got)
 			}
 			if n := s.only(t).Spec.Replicas; n != 2 {
-				t.Errorf("the set asks for %d, want 2", n)
+				t.Errorf("the set has %d replicas, want 2", n)
 			}
 		})
 	}
 }
 
-// TestARolloutDoesNotWaitForANamedMachineThatIsPreserved: its set keeps it beyond what it asks
-// for, and no other goes in its place.
+// TestARolloutDoesNotWaitForANamedMachineThatIsPreserved checks that the set keeps such a Machine in addition to
+// its replicas, and that no other Machine is deleted in its place.
 func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
 	old := fixture.Set("a", 3, fixture.WithUID, fixture.Reports(4, 4))
 	old.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
@@ -98,15 +99,15 @@ func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
 	s.pass(t)
 	for name, set := range s.all() {
 		if name != old.Name && set.Spec.Replicas != 1 {
-			t.Errorf("the new set asks for %d, want 1", set.Spec.Replicas)
+			t.Errorf("the new set has %d replicas, want 1", set.Spec.Replicas)
 		}
 	}
 	if n := len(s.all()); n != 2 {
-		t.Errorf("there are %d sets, want 2", n)
+		t.Errorf("%d sets, want 2", n)
 	}
 }
 
-// refusedMachine has every write of a Machine fail, as long as it is named.
+// refusedMachine makes every write of the named Machine fail.
 func (s *server) refusedMachine(name *string) {
 	s.refuse = func(verb string, object client.Object) error {
 		if verb == "patch" && object.GetName() == *name {
@@ -116,48 +117,48 @@ func (s *server) refusedMachine(name *string) {
 	}
 }
 
-// unmarked is a pass in which a Machine cannot be marked.
+// unmarked runs a pass in which a Machine cannot be marked.
 func (s *server) unmarked(t *testing.T) {
 	t.Helper()
 	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, rollout.ErrMark) {
-		t.Fatalf("got the error %v", err)
+		t.Fatalf("error %v", err)
 	}
 }
 
-// TestAMachineThatCannotBeMarked does not keep its set from growing.
+// TestAMachineThatCannotBeMarked checks that such a Machine does not prevent a scale-up.
 func TestAMachineThatCannotBeMarked(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
 	s.unmarked(t)
 	if n := s.only(t).Spec.Replicas; n != 30 {
-		t.Errorf("the set asks for %d, want 30", n)
+		t.Errorf("the set has %d replicas, want 30", n)
 	}
 }
 
-// TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown: another one would go. That is said, and
-// is no matter of the rollout, which is over.
+// TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown checks that the set is not scaled down, since it would
+// delete another Machine. This is reported, but does not affect the condition of the completed rollout.
 func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later+",m-2~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.lines = nil
-	s.pass(t) // the other one is marked
+	s.pass(t) // the other Machine is marked
 	for range 3 {
 		s.unmarked(t)
 	}
 	if n := s.only(t).Spec.Replicas; n != 3 {
-		t.Errorf("the set asks for %d, want 3", n)
+		t.Errorf("the set has %d replicas, want 3", n)
 	}
 	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
 	if at < 0 {
-		t.Fatalf("nothing is said: %+v", s.deployment().Status.Conditions)
+		t.Fatalf("the condition is missing: %+v", s.deployment().Status.Conditions)
 	}
-	said := s.deployment().Status.Conditions[at]
-	if said.Reason != v1alpha1.DeploymentReasonMarkError || !strings.Contains(said.Message, "m-1: ") || s.progress().Reason != v1alpha1.DeploymentReasonComplete {
-		t.Errorf("got %+v, and progress %+v", said, s.progress())
+	condition := s.deployment().Status.Conditions[at]
+	if condition.Reason != v1alpha1.DeploymentReasonMarkError || !strings.Contains(condition.Message, "m-1: ") || s.progress().Reason != v1alpha1.DeploymentReasonComplete {
+		t.Errorf("condition %+v, progress %+v", condition, s.progress())
 	}
 	events := slices.DeleteFunc(s.lines, func(line string) bool { return !strings.HasPrefix(line, v1alpha1.DeploymentReasonMarkError) })
-	if diff := cmp.Diff([]string{v1alpha1.DeploymentReasonMarkError + ": " + said.Message}, events); diff != "" {
+	if diff := cmp.Diff([]string{v1alpha1.DeploymentReasonMarkError + ": " + condition.Message}, events); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
 	refused = ""
@@ -165,15 +166,15 @@ func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
 		s.pass(t)
 	}
 	if n := s.only(t).Spec.Replicas; n != 2 {
-		t.Errorf("it can be marked, and the set asks for %d, want 2", n)
+		t.Errorf("the set has %d replicas after the Machine was marked, want 2", n)
 	}
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 {
-		t.Errorf("it is still said: %+v", s.deployment().Status.Conditions[at])
+		t.Errorf("the condition remains: %+v", s.deployment().Status.Conditions[at])
 	}
 }
 
-// TestAPreservedMachineThatLeavesIsNotHeld: somebody deleted it, so a rollout waits until it is
-// gone.
+// TestAPreservedMachineThatLeavesIsNotHeld checks that a rollout waits for a preserved Machine that a user
+// deleted.
 func TestAPreservedMachineThatLeavesIsNotHeld(t *testing.T) {
 	set := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(2, 0), fixture.PreservedFailed(2))
 	s := newServer(fixture.Deployment(2, fixture.OfClass("b")), set)
@@ -191,10 +192,10 @@ func TestAPreservedMachineThatLeavesIsNotHeld(t *testing.T) {
 		return of["pool-a"]
 	}
 	if got := retained(); got != 2 {
-		t.Errorf("%d are held, want 2", got)
+		t.Errorf("%d Machines are retained, want 2", got)
 	}
 	must(s.live.Delete(t.Context(), s.machine(t, "leaves")))
 	if got := retained(); got != 1 {
-		t.Errorf("when one leaves, %d are held", got)
+		t.Errorf("%d Machines are retained after one was deleted", got)
 	}
 }

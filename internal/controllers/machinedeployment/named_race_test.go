@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestANamedMachineGoesBeforeItIsMarked: it was not marked yet, so no event of it brings the
-// next pass.
+// TestANamedMachineGoesBeforeItIsMarked checks a named Machine that disappears before it is marked. Its event
+// triggers no pass.
 func TestANamedMachineGoesBeforeItIsMarked(t *testing.T) {
 	s := scaledByName(t, "m-1~"+fixture.Later)
 	s.refuse = func(verb string, object client.Object) error {
@@ -26,19 +26,18 @@ func TestANamedMachineGoesBeforeItIsMarked(t *testing.T) {
 		return apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), "m-1")
 	}
 	if s.pass(t).RequeueAfter == 0 {
-		t.Error("nothing brings the next pass")
+		t.Error("no next pass is scheduled")
 	}
 	s.pass(t)
 	if got := s.only(t).Spec.Replicas; got != 2 {
-		t.Errorf("the set asks for %d", got)
+		t.Errorf("the set has %d replicas", got)
 	}
 	if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
-		t.Errorf("the annotation is %q", got)
+		t.Errorf("annotation %q", got)
 	}
 }
 
-// TestTheOldFormWithoutATime: a Machine that was marked once stays marked so, however much time
-// has passed. Nothing else says when it was named.
+// TestTheOldFormWithoutATime checks that a Machine keeps its mark, which is the only record of when it was named.
 func TestTheOldFormWithoutATime(t *testing.T) {
 	s := scaledByName(t, "m-1")
 	s.change(func(d *v1alpha1.MachineDeployment) { delete(d.Annotations, v1alpha1.AnnotationKeyLastReplicaChange) })
@@ -49,18 +48,18 @@ func TestTheOldFormWithoutATime(t *testing.T) {
 		now.SetTime(now.Now().Add(time.Second))
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(s.writes), func(w string) bool { return w != "patch m-1" })); n != 1 {
-		t.Errorf("it was marked %d times: %q", n, s.writes)
+		t.Errorf("%d marks: %q", n, s.writes)
 	}
 	if got := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != fixture.Noon.Format(time.RFC3339) {
-		t.Errorf("it was named at %q", got)
+		t.Errorf("mark %q", got)
 	}
 	if got := s.only(t).Spec.Replicas; got != 2 {
-		t.Errorf("the set asks for %d", got)
+		t.Errorf("the set has %d replicas", got)
 	}
 }
 
-// TestAMachineIsNamedAgain: the last time is what counts. Its set compares that with the time
-// at which the deployment was scaled.
+// TestAMachineIsNamedAgain checks that the latest time is used. The set compares it with the time when the
+// deployment was scaled.
 func TestAMachineIsNamedAgain(t *testing.T) {
 	s := scaledByName(t, "m-1~"+fixture.Early)
 	s.pass(t)
@@ -75,12 +74,12 @@ func TestAMachineIsNamedAgain(t *testing.T) {
 		t.Errorf("want - got +\n%s", diff)
 	}
 	if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+fixture.Later {
-		t.Errorf("the entry is %q", got)
+		t.Errorf("entry %q", got)
 	}
 }
 
-// TestASetThatIsNotScaledLearnsOfTheChange: without the time of it, it would not delete its
-// Machine that was named. The rollout has room for all of its Machines here.
+// TestASetThatIsNotScaledLearnsOfTheChange checks that a set gets the time of the change even if it is not scaled.
+// Otherwise it would not delete its named Machine. In this test, the rollout may keep all of its Machines.
 func TestASetThatIsNotScaledLearnsOfTheChange(t *testing.T) {
 	of4 := fixture.ScaledFor(4, 5)
 	old, current := fixture.Set("a", 3, fixture.WithUID, of4), fixture.Set("b", 1, fixture.WithUID, of4, fixture.Reports(1, 0))
@@ -94,19 +93,19 @@ func TestASetThatIsNotScaledLearnsOfTheChange(t *testing.T) {
 	for name, replicas := range map[string]int32{"pool-a": 3, "pool-b": 1} {
 		set := s.all()[name]
 		if set.Spec.Replicas != replicas {
-			t.Errorf("%s asks for %d, want %d", name, set.Spec.Replicas, replicas)
+			t.Errorf("%s has %d replicas, want %d", name, set.Spec.Replicas, replicas)
 		}
 		if got := set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != fixture.Later {
-			t.Errorf("%s: the change was at %q, want %q", name, got, fixture.Later)
+			t.Errorf("%s: time of the change %q, want %q", name, got, fixture.Later)
 		}
 	}
 	if got := s.machine(t, "m").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]; got != fixture.Later {
-		t.Errorf("the machine was named at %q", got)
+		t.Errorf("mark %q", got)
 	}
 }
 
-// TestAnEntryEndsWithItsMachine: between the mark and the scaling it fails, or somebody deletes
-// it. The deployment is scaled all the same, and nothing else is marked.
+// TestAnEntryEndsWithItsMachine checks that the deployment is scaled and nothing else is marked if the Machine
+// fails or is deleted between the mark and the scaling.
 func TestAnEntryEndsWithItsMachine(t *testing.T) {
 	for reason, happens := range map[string]func(*server, *v1alpha1.Machine){
 		"it fails": func(s *server, m *v1alpha1.Machine) {
@@ -126,10 +125,10 @@ func TestAnEntryEndsWithItsMachine(t *testing.T) {
 			happens(s, s.machine(t, "m-1"))
 			s.pass(t)
 			if got := s.only(t).Spec.Replicas; got != 2 {
-				t.Errorf("the set asks for %d", got)
+				t.Errorf("the set has %d replicas", got)
 			}
 			if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
-				t.Errorf("the annotation is %q", got)
+				t.Errorf("annotation %q", got)
 			}
 			for _, name := range []string{"m-0", "m-2"} {
 				if diff := cmp.Diff(map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"}, s.machine(t, name).Annotations); diff != "" {

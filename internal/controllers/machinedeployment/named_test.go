@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// scaledByName is a server with a complete deployment of three, which an autoscaler scales
-// to two and names a Machine.
+// scaledByName returns a server with a complete deployment of three replicas, which an autoscaler scales to two
+// and for which it names a Machine.
 func scaledByName(t *testing.T, trigger string, machines ...func(*v1alpha1.Machine)) *server {
 	t.Helper()
 	set := fixture.Set("a", 3, fixture.WithUID)
@@ -51,8 +51,8 @@ func (s *server) machine(t *testing.T, name string) *v1alpha1.Machine {
 	return machine
 }
 
-// TestANamedMachineIsMarkedFirst: the set is scaled only when the cache shows the mark, or
-// it would delete another Machine.
+// TestANamedMachineIsMarkedFirst checks that the set is scaled only after the cache shows the mark. Otherwise it
+// would delete another Machine.
 func TestANamedMachineIsMarkedFirst(t *testing.T) {
 	for form, trigger := range map[string]string{"new": "m-1~" + fixture.Later, "old": "m-1"} {
 		t.Run(form, func(t *testing.T) {
@@ -68,25 +68,25 @@ func TestANamedMachineIsMarkedFirst(t *testing.T) {
 			s.pass(t)
 			set := s.only(t)
 			if set.Spec.Replicas != 2 || set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != fixture.Later {
-				t.Errorf("the set asks for %d, with %v", set.Spec.Replicas, set.Annotations)
+				t.Errorf("%d replicas, annotations %v", set.Spec.Replicas, set.Annotations)
 			}
 			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; got != "m-1~"+fixture.Later {
-				t.Errorf("while it is there the entry is %q", got)
+				t.Errorf("entry %q while the Machine exists", got)
 			}
 			must(s.live.Delete(t.Context(), s.machine(t, "m-1")))
 			s.pass(t)
 			if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
-				t.Errorf("when it is gone the annotation is %q", got)
+				t.Errorf("annotation %q after the Machine is gone", got)
 			}
 			if n := slices.Index(s.writes, "patch m-0"); n >= 0 {
-				t.Errorf("another Machine was written: %q", s.writes)
+				t.Errorf("another Machine was changed: %q", s.writes)
 			}
 		})
 	}
 }
 
-// TestABareNameIsDeletedAtOnce: an autoscaler of before names a Machine, and writes neither when nor
-// other replicas. Its set learns that the name counts from now, which it compares with the mark.
+// TestABareNameIsDeletedAtOnce checks a Machine that an old autoscaler names without a time and without changing
+// the replicas. Its set gets the current time, which it compares with the mark.
 func TestABareNameIsDeletedAtOnce(t *testing.T) {
 	for form, test := range map[string]struct {
 		trigger string
@@ -102,18 +102,18 @@ func TestABareNameIsDeletedAtOnce(t *testing.T) {
 				s.pass(t)
 			}
 			mark := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
-			told, is := s.only(t).Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
-			if mark == "" || is != test.want || is && told != mark {
-				t.Errorf("it is marked at %q, and its set was told %q", mark, told)
+			changed, is := s.only(t).Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
+			if mark == "" || is != test.want || is && changed != mark {
+				t.Errorf("mark %q, time on the set %q", mark, changed)
 			}
 			if replicas := s.only(t).Spec.Replicas; replicas != 3 {
-				t.Errorf("the set asks for %d", replicas)
+				t.Errorf("the set has %d replicas", replicas)
 			}
 		})
 	}
 }
 
-// TestEntriesThatAreDropped: they mark nothing, and hold up nothing.
+// TestEntriesThatAreDropped checks that such entries mark no Machine and delay nothing.
 func TestEntriesThatAreDropped(t *testing.T) {
 	phase := func(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = phase }
@@ -132,13 +132,13 @@ func TestEntriesThatAreDropped(t *testing.T) {
 			s := scaledByName(t, test.trigger, test.machine)
 			s.pass(t)
 			if got := s.machine(t, "m-0").Annotations[v1alpha1.AnnotationKeyMachinePriority]; got != "3" {
-				t.Errorf("its priority is %q", got)
+				t.Errorf("priority %q", got)
 			}
 			if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; ok {
-				t.Errorf("the annotation is %q", got)
+				t.Errorf("annotation %q", got)
 			}
 			if got := s.only(t).Spec.Replicas; got != 2 {
-				t.Errorf("the set asks for %d", got)
+				t.Errorf("the set has %d replicas", got)
 			}
 		})
 	}
@@ -175,15 +175,15 @@ func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 		was, is *v1alpha1.Machine
 		want    bool
 	}{
-		"it is asked about a class": {plain, asked, true}, "its driver has answered": {asked, annotate(asked, v1alpha1.AnnotationKeyUpdatePlan, "{}"), true},
+		"an update is planned": {plain, asked, true}, "the driver has responded": {asked, annotate(asked, v1alpha1.AnnotationKeyUpdatePlan, "{}"), true},
 		"another has a plan":      {plain, annotate(plain, v1alpha1.AnnotationKeyUpdatePlan, "{}"), false},
-		"one that is asked fails": {asked, changed(asked, func(machine *v1alpha1.Machine) { machine.Status.CurrentStatus.Phase = v1alpha1.MachineFailed }), true},
+		"one with a plan fails":   {asked, changed(asked, func(machine *v1alpha1.Machine) { machine.Status.CurrentStatus.Phase = v1alpha1.MachineFailed }), true},
 		"it follows":              {plain, changed(plain, func(machine *v1alpha1.Machine) { machine.Spec.Class.Name = "b" }), true},
-		"it is excepted":          {plain, annotate(plain, v1alpha1.AnnotationKeyUpdateStrategy, ""), true},
+		"it is excluded":          {plain, annotate(plain, v1alpha1.AnnotationKeyUpdateStrategy, ""), true},
 		"it is allowed":           {plain, annotate(plain, v1alpha1.AnnotationKeyUpdateStrategy, "Update"), true},
-		"an excepted one retires": {plain, annotate(plain, v1alpha1.AnnotationKeyMachinePriority, "1"), true},
-		"it is marked":            {plain, marked, true}, "a marked one fails": {marked, failed, true}, "its priority follows": {marked, prior, true},
-		"a marked one says more": {marked, busy, false}, "another fails": {plain, other, false},
+		"an excluded one retires": {plain, annotate(plain, v1alpha1.AnnotationKeyMachinePriority, "1"), true},
+		"it is marked":            {plain, marked, true}, "a marked one fails": {marked, failed, true}, "its priority is set": {marked, prior, true},
+		"a marked one is busy": {marked, busy, false}, "another fails": {plain, other, false},
 	} {
 		if got := machineChanges().Update(event.UpdateEvent{ObjectOld: test.was, ObjectNew: test.is}); got != test.want {
 			t.Errorf("%s: %t", reason, got)
@@ -195,11 +195,11 @@ func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 	orphan := marked.DeepCopy()
 	orphan.OwnerReferences = nil
 	if got := s.ofMachine(t.Context(), orphan); len(got) != 0 {
-		t.Errorf("an orphan wakes %v", got)
+		t.Errorf("requests for an orphan: %v", got)
 	}
 }
 
-// TestOnesThatWereMarkedAreNotMarkedTwice: the pass ends if only some could not be.
+// TestOnesThatWereMarkedAreNotMarkedTwice checks a pass in which only some Machines could be marked.
 func TestOnesThatWereMarkedAreNotMarkedTwice(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later+",m-2~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
@@ -209,7 +209,7 @@ func TestOnesThatWereMarkedAreNotMarkedTwice(t *testing.T) {
 	}
 }
 
-// TestAMachineThatChangesWhileItIsMarkedIsNoRefusal: it is tried again, and nobody is told.
+// TestAMachineThatChangesWhileItIsMarkedIsNoRefusal checks that a conflict is retried and not reported.
 func TestAMachineThatChangesWhileItIsMarkedIsNoRefusal(t *testing.T) {
 	s := scaledByName(t, "m-1~"+fixture.Later)
 	s.refuse = func(verb string, object client.Object) error {
@@ -218,8 +218,8 @@ func TestAMachineThatChangesWhileItIsMarkedIsNoRefusal(t *testing.T) {
 		}
 		return nil
 	}
-	if again := s.pass(t).RequeueAfter; again != expectations.StaleCache {
-		t.Errorf("it is looked at again after %s", again)
+	if after := s.pass(t).RequeueAfter; after != expectations.StaleCache {
+		t.Errorf("the next pass is due in %s", after)
 	}
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure); at >= 0 || strings.Contains(strings.Join(s.lines, "\n"), v1alpha1.DeploymentReasonMarkError) {
 		t.Errorf("events %q, status %+v", s.lines, s.deployment().Status)

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// joined is a target cluster that answers.
+// joined is a target cluster that is available.
 type joined struct{ cluster.Cluster }
 
 func (j joined) Client() client.Client { return j.GetClient() }
@@ -31,7 +31,7 @@ func (j joined) Watch(object client.Object, events handler.EventHandler, filters
 	return source.Kind(j.GetCache(), object, events, filters...)
 }
 
-// runInPlace runs the controller in a cluster that nodes join, too.
+// runInPlace runs the controller with a cluster that is also the target cluster.
 func runInPlace(t *testing.T, e *env.Env) {
 	t.Helper()
 	e.RunControllers(t, func(mgr ctrl.Manager, events record.EventRecorder) error {
@@ -49,8 +49,8 @@ func runInPlace(t *testing.T, e *env.Env) {
 	})
 }
 
-// TestServerHearsOfLabels: a deployment says that a label of a node is wrong as soon as somebody sets it, and takes
-// that back when it is taken away. Nothing else happens meanwhile.
+// TestServerHearsOfLabels checks that a deployment reports a wrong label of a node as soon as a user sets it,
+// until it is removed.
 func TestServerHearsOfLabels(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -61,7 +61,7 @@ func TestServerHearsOfLabels(t *testing.T) {
 		t.Helper()
 		g.Expect(e.Client.Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(body)))).To(gomega.Succeed())
 	}
-	says := func(reason string) {
+	wantReason := func(reason string) {
 		t.Helper()
 		g.Eventually(func(g gomega.Gomega) {
 			setsDo(t, g, e)
@@ -72,34 +72,35 @@ func TestServerHearsOfLabels(t *testing.T) {
 	var set *v1alpha1.MachineSet
 	g.Eventually(func() *v1alpha1.MachineSet { set = setsDo(t, g, e)["a"]; return set }, eventually).ShouldNot(gomega.BeNil())
 	node := membersOf(t, e, set)
-	says(v1alpha1.DeploymentReasonComplete)
+	wantReason(v1alpha1.DeploymentReasonComplete)
 	patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"b"}}}}}`)
 	g.Eventually(func(g gomega.Gomega) {
 		setsDo(t, g, e)
 		g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(gomega.Succeed())
 		g.Expect(node.Labels).To(gomega.HaveKey(v1alpha1.LabelKeyNodeCandidateForUpdate))
 	}, eventually).Should(gomega.Succeed())
-	says(v1alpha1.DeploymentReasonUpdated)
+	wantReason(v1alpha1.DeploymentReasonUpdated)
 	for range 2 {
 		patch(node, `{"metadata":{"labels":{"`+v1alpha1.LabelKeyNodeUpdateResult+`":"perhaps"}}}`)
-		says(v1alpha1.DeploymentReasonUpdateBlocked)
+		wantReason(v1alpha1.DeploymentReasonUpdateBlocked)
 		patch(node, `{"metadata":{"labels":{"`+v1alpha1.LabelKeyNodeUpdateResult+`":null}}}`)
-		says(v1alpha1.DeploymentReasonUpdated)
+		wantReason(v1alpha1.DeploymentReasonUpdated)
 	}
 }
 
-// TestMachinesThatAreNotShownAreWaitedFor: the event of a Machine that the cache shows late starts no pass.
+// TestMachinesThatAreNotShownAreWaitedFor checks that a pass is scheduled while the cache lacks Machines, since
+// their events trigger no pass.
 func TestMachinesThatAreNotShownAreWaitedFor(t *testing.T) {
 	s := inPlaceServer(t)
 	machine := &v1alpha1.Machine{}
 	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: fixture.Namespace, Name: "pool-a-0"}, machine))
 	must(s.live.Delete(t.Context(), machine))
-	if again := s.pass(t).RequeueAfter; again == 0 || again > time.Second {
-		t.Errorf("the set reports 2 Machines and 1 is shown: the next pass comes after %v", again)
+	if after := s.pass(t).RequeueAfter; after == 0 || after > time.Second {
+		t.Errorf("the next pass is due in %v while the cache lacks a Machine", after)
 	}
 }
 
-// membersOf creates two Machines of a set that run, and returns the node of one.
+// membersOf creates two Running Machines of a set, and returns the node of one.
 func membersOf(t *testing.T, e *env.Env, set *v1alpha1.MachineSet) (node *corev1.Node) {
 	t.Helper()
 	for i := range 2 {

@@ -24,8 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// rollout is a server with an old set a and a current set b, each of whose machines has a
-// node.
+// duringRollout returns a server with an old set a and a current set b. Each of their machines has a node.
 func duringRollout(t *testing.T, a, b int32, changes ...change) *server {
 	t.Helper()
 	old, current := fixture.Set("a", a, fixture.WithUID), fixture.Set("b", b, fixture.WithUID)
@@ -70,7 +69,7 @@ func (s *server) setSet(t *testing.T, name string, change func(*v1alpha1.Machine
 	must(s.live.Status().Update(t.Context(), status))
 }
 
-// marksOf are the marks of a node, in short.
+// marksOf returns a short description of the marks of a node.
 func (s *server) marksOf(t *testing.T, name string) string {
 	t.Helper()
 	node := s.node(t, name)
@@ -96,7 +95,7 @@ func nodeWrites(s *server) int {
 	return n
 }
 
-// finish lets the old set lose its machines and the current one have all.
+// finish removes the machines of the old set and makes all machines of the current set available.
 func finish(t *testing.T, s *server) {
 	t.Helper()
 	must(s.live.DeleteAllOf(t.Context(), &v1alpha1.Machine{}, client.InNamespace(fixture.Namespace)))
@@ -109,8 +108,7 @@ func finish(t *testing.T, s *server) {
 	}
 }
 
-// TestNodesAreMarkedOnceAndUnmarkedOnce also counts the writes: one for an old node, two
-// for a new one.
+// TestNodesAreMarkedOnceAndUnmarkedOnce also checks the number of writes: one for an old node, two for a new node.
 func TestNodesAreMarkedOnceAndUnmarkedOnce(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	for range 3 {
@@ -118,18 +116,18 @@ func TestNodesAreMarkedOnceAndUnmarkedOnce(t *testing.T) {
 	}
 	for name, want := range map[string]string{"pool-a-0": tainted + " " + protected, "pool-a-1": tainted + " " + protected, "pool-b-0": protected} {
 		if got := s.marksOf(t, name); got != want {
-			t.Errorf("%s bears %q, want %q", name, got, want)
+			t.Errorf("%s has the marks %q, want %q", name, got, want)
 		}
 	}
 	if n := nodeWrites(s); n != 3 {
 		t.Errorf("%d writes to 3 nodes", n)
 	}
 	if s.all()["pool-a"].Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] != "True" {
-		t.Error("the set does not say that its nodes are tainted")
+		t.Error("the set is not annotated as tainted")
 	}
 	at := slices.IndexFunc(s.writes, func(w string) bool { return w == "patch pool-a" })
 	if taint := slices.Index(s.writes, "patch node pool-a-0"); at >= 0 && taint > at {
-		t.Errorf("the set is scaled before its nodes are tainted: %q", s.writes)
+		t.Errorf("the set was scaled before its nodes were tainted: %q", s.writes)
 	}
 
 	finish(t, s)
@@ -138,7 +136,7 @@ func TestNodesAreMarkedOnceAndUnmarkedOnce(t *testing.T) {
 		s.pass(t)
 	}
 	if got := s.marksOf(t, "pool-b-0"); got != "" || nodeWrites(s) != 1 {
-		t.Errorf("after the rollout it bears %q, and there were %q", got, s.writes)
+		t.Errorf("marks %q after the rollout, writes %q", got, s.writes)
 	}
 	marked := 0
 	for _, line := range s.lines {
@@ -147,7 +145,7 @@ func TestNodesAreMarkedOnceAndUnmarkedOnce(t *testing.T) {
 		}
 	}
 	if marked != 2 {
-		t.Errorf("want one event at the beginning and one at the end, got %q", s.lines)
+		t.Errorf("events %q, want one at the beginning and one at the end", s.lines)
 	}
 }
 
@@ -161,10 +159,10 @@ func TestWhatAUserSaidOfANodeStays(t *testing.T) {
 	finish(t, s)
 	s.pass(t)
 	if got, want := s.marksOf(t, "pool-b-0"), "scale-down-disabled=true"; got != want {
-		t.Errorf("it bears %q, want %q", got, want)
+		t.Errorf("marks %q, want %q", got, want)
 	}
 	if got := s.marksOf(t, "pool-b-1"); got != "" {
-		t.Errorf("the other bears %q", got)
+		t.Errorf("marks of the other node: %q", got)
 	}
 }
 
@@ -177,30 +175,30 @@ func TestNodesWithoutProtection(t *testing.T) {
 	}
 }
 
-// TestATaintedSetIsCurrentAgain: its nodes lose the taint at once, those of the other set
-// get it.
+// TestATaintedSetIsCurrentAgain checks that after a rollback, the nodes of the current set lose the taint
+// immediately, and those of the other set get it.
 func TestATaintedSetIsCurrentAgain(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	s.pass(t)
 	s.change(fixture.OfClass("a"))
 	s.pass(t)
 	if got := s.marksOf(t, "pool-a-0"); got != protected {
-		t.Errorf("the node of the current set bears %q", got)
+		t.Errorf("marks of the current set's node: %q", got)
 	}
 	if got := s.marksOf(t, "pool-b-0"); got != tainted+" "+protected {
-		t.Errorf("the node of the other set bears %q", got)
+		t.Errorf("marks of the other set's node: %q", got)
 	}
 	all := s.all()
 	if _, ok := all["pool-a"].Annotations[v1alpha1.AnnotationKeyPreferNoSchedule]; ok {
-		t.Error("the current set still says that its nodes are tainted")
+		t.Error("the current set is still annotated as tainted")
 	}
 	if got := all["pool-a"].Annotations; got[v1alpha1.AnnotationKeyRevision] != "3" || got[v1alpha1.AnnotationKeyRevisionHistory] != "1" {
 		t.Errorf("revision %q, history %q", got[v1alpha1.AnnotationKeyRevision], got[v1alpha1.AnnotationKeyRevisionHistory])
 	}
 }
 
-// TestARolloutDoesNotWaitForItsMarks: neither a target that is away nor one that refuses
-// holds it up.
+// TestARolloutDoesNotWaitForItsMarks checks that a rollout continues if the target cluster is unavailable or
+// refuses writes.
 func TestARolloutDoesNotWaitForItsMarks(t *testing.T) {
 	for reason, prepare := range map[string]func(*server){
 		"away": func(s *server) { s.away = true },
@@ -217,15 +215,15 @@ func TestARolloutDoesNotWaitForItsMarks(t *testing.T) {
 			s := duringRollout(t, 2, 1)
 			prepare(s)
 			if result := s.pass(t); result.RequeueAfter == 0 {
-				t.Error("it does not try again")
+				t.Error("no retry is scheduled")
 			}
 			if got := s.all()["pool-a"].Spec.Replicas; got != 1 {
-				t.Errorf("the old set asks for %d, want 1", got)
+				t.Errorf("the old set has %d replicas, want 1", got)
 			}
 			s.away, s.refuse = false, nil
 			s.pass(t)
 			if got := s.marksOf(t, "pool-a-0"); got != tainted+" "+protected {
-				t.Errorf("afterwards it bears %q", got)
+				t.Errorf("marks %q afterwards", got)
 			}
 		})
 	}
@@ -245,12 +243,12 @@ func TestNoMarks(t *testing.T) {
 	s.Target = nil
 	s.pass(t)
 	if diff := cmp.Diff("", s.marksOf(t, "pool-a-0")); diff != "" {
-		t.Error("marked without a target")
+		t.Error("nodes were marked without a target cluster")
 	}
 }
 
-// TestANodeThatJoinsIsLeftToItsMachine: the Machine's controller writes its taints, and would
-// fail if the node changed meanwhile.
+// TestANodeThatJoinsIsLeftToItsMachine checks that a joining node is not changed, since the machine controller
+// writes its taints and would meet a conflict.
 func TestANodeThatJoinsIsLeftToItsMachine(t *testing.T) {
 	s := duringRollout(t, 1, 1)
 	machine := &v1alpha1.Machine{}
@@ -259,12 +257,12 @@ func TestANodeThatJoinsIsLeftToItsMachine(t *testing.T) {
 	must(s.live.Update(t.Context(), machine))
 	s.pass(t)
 	if got := s.marksOf(t, "pool-b-0"); got != "" {
-		t.Errorf("a node that joins has %q", got)
+		t.Errorf("marks of a joining node: %q", got)
 	}
 	s.setNode(t, "pool-b-0", func(node *corev1.Node) { node.Finalizers = []string{v1alpha1.FinalizerNode} })
 	s.pass(t)
 	if got := s.marksOf(t, "pool-b-0"); got != protected {
-		t.Errorf("a node that has joined has %q", got)
+		t.Errorf("marks of a joined node: %q", got)
 	}
 }
 
@@ -273,7 +271,8 @@ const (
 	protected = "scale-down-disabled=true scale-down-disabled-by-mcm=true"
 )
 
-// TestANodeIsReleasedWhenThePreservationOfItsMachineEnds: nothing else brings a pass then.
+// TestANodeIsReleasedWhenThePreservationOfItsMachineEnds checks that a pass is scheduled for that time, since no
+// event occurs.
 func TestANodeIsReleasedWhenThePreservationOfItsMachineEnds(t *testing.T) {
 	set := fixture.Set("a", 1, fixture.WithUID)
 	machine := fixture.Member(set, "m-0")
@@ -286,22 +285,23 @@ func TestANodeIsReleasedWhenThePreservationOfItsMachineEnds(t *testing.T) {
 	s.Clock = now
 	s.pass(t)
 	if got := s.pass(t).RequeueAfter; got != time.Hour {
-		t.Errorf("it looks again after %s, want 1h", got)
+		t.Errorf("the next pass is due in %s, want 1h", got)
 	}
 	if n := len(s.node(t, "m-0").Annotations); n != 2 {
-		t.Fatalf("the node has %d annotations while its machine is preserved", n)
+		t.Fatalf("%d annotations while the machine is preserved", n)
 	}
 	now.SetTime(fixture.Noon.Add(time.Hour))
 	s.pass(t)
 	if got := s.node(t, "m-0").Annotations; len(got) > 0 {
-		t.Errorf("the node still has %v", got)
+		t.Errorf("annotations %v, want none", got)
 	}
 	if got := s.pass(t).RequeueAfter; got != 0 {
-		t.Errorf("it looks again after %s", got)
+		t.Errorf("the next pass is due in %s", got)
 	}
 }
 
-// TestATargetThatHangsCostsItsTimeOnce, not once for old nodes and once for new ones.
+// TestATargetThatHangsCostsItsTimeOnce checks that a pass waits only once for a target cluster that does not
+// respond.
 func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 	s := newServer()
 	tried := 0
@@ -320,12 +320,12 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 	r := rollout.New(rollout.NewFacts(fixture.Deployment(1), sets{set}, fixture.Noon))
 	o := s.current().apply(t.Context(), r, []rollout.Operation{patch, patch})
 	if after := nextPass(r, o, r.Deployment.Status); o.Failure != nil || tried != 1 || after == 0 {
-		t.Errorf("tried %d times, again after %s: %v", tried, after, o.Failure)
+		t.Errorf("%d attempts, next pass in %s: %v", tried, after, o.Failure)
 	}
 }
 
-// TestNothingIsRememberedOfWhatIsGone: of sets that were released, and of nodes of sets that were
-// scaled to zero.
+// TestNothingIsRememberedOfWhatIsGone checks that the state of released sets, and of nodes of sets without
+// replicas, is discarded.
 func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 	t.Run("set", func(t *testing.T) {
 		s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
@@ -335,11 +335,11 @@ func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 		s.pass(t)
 		released := s.all()["pool-a"]
 		if len(released.OwnerReferences) > 0 {
-			t.Fatal("it was not released")
+			t.Fatal("the set was not released")
 		}
 		released.ResourceVersion = "1"
 		if !s.current().memory.sets.Fresh(released) {
-			t.Error("the set is remembered")
+			t.Error("the state of the set was not discarded")
 		}
 	})
 	t.Run("node", func(t *testing.T) {
@@ -354,19 +354,19 @@ func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 		}
 		s.pass(t)
 		if n := s.all()["pool-a"].Spec.Replicas; n != 0 || nodeWrites(s) != 2 {
-			t.Fatalf("the old set asks for %d, and %d nodes were written", n, nodeWrites(s))
+			t.Fatalf("the old set has %d replicas, %d nodes were written", n, nodeWrites(s))
 		}
 		for i := range 2 {
 			node := s.node(t, fmt.Sprintf("m-%d", i))
 			node.ResourceVersion = "1"
 			if !s.current().memory.nodes.Fresh(node) {
-				t.Errorf("node %s is remembered", node.Name)
+				t.Errorf("the state of node %s was not discarded", node.Name)
 			}
 		}
 	})
 }
 
-// refusedSets has every write of a set fail.
+// refusedSets makes every write of a set fail.
 func refusedSets(failure error) func(string, client.Object) error {
 	return func(verb string, object client.Object) error {
 		if _, ok := object.(*v1alpha1.MachineSet); ok && verb == "patch" {
@@ -376,8 +376,8 @@ func refusedSets(failure error) func(string, client.Object) error {
 	}
 }
 
-// TestOnlyTaintsAreLocked: they replace their list, and would take away what somebody else has
-// put in meanwhile. All else is written though the kubelet has written, as it does all the time.
+// TestOnlyTaintsAreLocked checks that only writes of taints have an optimistic lock, since they replace the list
+// and would remove concurrent changes. Other writes must succeed despite the frequent writes of the kubelet.
 func TestOnlyTaintsAreLocked(t *testing.T) {
 	theirs := corev1.Taint{Key: "theirs", Effect: corev1.TaintEffectNoExecute}
 	for change, test := range map[string]struct {
@@ -398,7 +398,7 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 			test.change(shall)
 			err := s.current().patchNode(t.Context(), rollout.NodeChange{Old: shown, New: shall})
 			if apierrors.IsConflict(err) != test.conflict || err != nil && !test.conflict {
-				t.Errorf("got the error %v", err)
+				t.Errorf("error %v", err)
 			}
 			node := s.node(t, "n")
 			if diff := cmp.Diff([]corev1.Taint{theirs}, node.Spec.Taints); diff != "" {
@@ -411,7 +411,7 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 	}
 }
 
-// TestATaintOfAnotherEffectIsNotOurs, whatever its key is.
+// TestATaintOfAnotherEffectIsNotOurs checks that a taint with our key but another effect is kept.
 func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
 	users := corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Effect: corev1.TaintEffectNoSchedule}
 	s := duringRollout(t, 1, 1)
@@ -421,22 +421,22 @@ func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
 	s.pass(t)
 	for name, want := range map[string]string{"pool-a-0": users.ToString() + " " + tainted + " " + protected, "pool-b-0": users.ToString() + " " + protected} {
 		if got := s.marksOf(t, name); got != want {
-			t.Errorf("%s bears %q, want %q", name, got, want)
+			t.Errorf("%s has the marks %q, want %q", name, got, want)
 		}
 	}
 }
 
-// TestNodesArePatchedSomeAtATime: all of them, but never more at the same time than is bearable.
+// TestNodesArePatchedSomeAtATime checks that all nodes are patched with a limited number of concurrent requests.
 func TestNodesArePatchedSomeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const all = 5*maxNodePatches + 3
 		s := newServer(fixture.Deployment(1))
 		var done, underWay atomic.Int32
-		answer := make(chan struct{})
+		respond := make(chan struct{})
 		s.target = interceptor.NewClient(s.target, interceptor.Funcs{
 			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 				underWay.Add(1)
-				<-answer
+				<-respond
 				underWay.Add(-1)
 				done.Add(1)
 				return nil
@@ -452,14 +452,14 @@ func TestNodesArePatchedSomeAtATime(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- s.current().patchNodes(t.Context(), fixture.Deployment(1), op) }()
 		for left := all; left > 0; left-- {
-			synctest.Wait() // until whatever can go on waits for an answer
+			synctest.Wait() // until all possible requests are waiting for a response
 			if got, want := int(underWay.Load()), min(left, maxNodePatches); got != want {
-				t.Fatalf("%d are to be written, and %d are under way, want %d", left, got, want)
+				t.Fatalf("%d nodes remain, %d requests are in progress, want %d", left, got, want)
 			}
-			answer <- struct{}{}
+			respond <- struct{}{}
 		}
 		if err := <-ended; err != nil || done.Load() != all {
-			t.Errorf("%d are written, and the error is %v", done.Load(), err)
+			t.Errorf("%d nodes were written, error %v", done.Load(), err)
 		}
 	})
 }
@@ -468,19 +468,19 @@ func nodeNamed(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// tainting is what a rollout does to a node.
+// tainting marks a node like a rollout.
 func tainting(node *corev1.Node) {
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Value: isTrue, Effect: corev1.TaintEffectPreferNoSchedule})
 }
 
-// TestTheTaintsOfASetThatIsCurrentAgainDoNotWait: the rollout ended before it had made a machine,
-// so there is none to come back from, and one of its machines is not available.
+// TestTheTaintsOfASetThatIsCurrentAgainDoNotWait checks a rollback of a rollout that has not created a machine
+// yet, while one machine is not available.
 func TestTheTaintsOfASetThatIsCurrentAgainDoNotWait(t *testing.T) {
 	s := duringRollout(t, 2, 0)
 	s.setSet(t, "pool-a", fixture.Reports(2, 1))
 	s.pass(t)
 	if got, want := s.marksOf(t, "pool-a-0"), tainted+" "+protected; got != want {
-		t.Fatalf("in the rollout it bears %q, want %q", got, want)
+		t.Fatalf("marks during the rollout: %q, want %q", got, want)
 	}
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 2 })
 	s.setSet(t, "pool-b", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 0; fixture.Reports(0, 0)(set) })
@@ -489,15 +489,15 @@ func TestTheTaintsOfASetThatIsCurrentAgainDoNotWait(t *testing.T) {
 		s.pass(t)
 	}
 	if got := s.marksOf(t, "pool-a-0"); got != protected {
-		t.Errorf("back again it bears %q, want %q", got, protected)
+		t.Errorf("marks after the rollback: %q, want %q", got, protected)
 	}
 	if got, marked := s.all()["pool-a"].Annotations[v1alpha1.AnnotationKeyPreferNoSchedule]; marked {
-		t.Errorf("the set still says that its nodes are tainted: %q", got)
+		t.Errorf("the set is still annotated as tainted: %q", got)
 	}
 }
 
-// TestNodesAreProtectedUntilAllMachinesAreAvailable: when the last old machine is gone, a new one
-// may still be coming up.
+// TestNodesAreProtectedUntilAllMachinesAreAvailable checks that nodes stay protected after the last old machine is
+// gone, until all new machines are available.
 func TestNodesAreProtectedUntilAllMachinesAreAvailable(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	s.pass(t)
@@ -506,11 +506,11 @@ func TestNodesAreProtectedUntilAllMachinesAreAvailable(t *testing.T) {
 	s.pass(t)
 	s.pass(t)
 	if got := s.marksOf(t, "pool-b-0"); got != protected {
-		t.Errorf("while one is not available it bears %q, want %q", got, protected)
+		t.Errorf("marks while a machine is not available: %q, want %q", got, protected)
 	}
 	s.setSet(t, "pool-b", fixture.Reports(2, 2))
 	s.pass(t)
 	if got := s.marksOf(t, "pool-b-0"); got != "" {
-		t.Errorf("when all are available it bears %q", got)
+		t.Errorf("marks when all machines are available: %q", got)
 	}
 }

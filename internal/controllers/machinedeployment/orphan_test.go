@@ -21,14 +21,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// free is what the garbage collector does to a set of such a deployment.
+// free removes the owner reference of a set like the garbage collector.
 func (s *server) free(name string) {
 	set := s.all()[name]
 	set.OwnerReferences = nil
 	must(s.live.Update(context.Background(), set))
 }
 
-// finish is what it does to the deployment at last.
+// finish removes the finalizer "orphan" of the deployment like the garbage collector.
 func (s *server) finish() {
 	deployment := s.deployment()
 	deployment.Finalizers = []string{v1alpha1.FinalizerMCM}
@@ -39,8 +39,8 @@ func (s *server) isGone() bool {
 	return apierrors.IsNotFound(s.live.Get(context.Background(), request.NamespacedName, &v1alpha1.MachineDeployment{}))
 }
 
-// TestAnOrphaningDeploymentLeavesItsSets: also in the middle of a rollout, and however far the
-// garbage collector is. The next deployment of that name takes them over.
+// TestAnOrphaningDeploymentLeavesItsSets checks that an orphaning deletion keeps the sets, also during a rollout
+// and at any progress of the garbage collector. The next deployment with that name adopts them.
 func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
 	old, current := fixture.Set("a", 2, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 2, fixture.WithUID, fixture.OfRevision("2"))
 	s := newServer(fixture.Deployment(4, orphaned, fixture.OfClass("b"), fixture.Rolling("1", "1")), old, current)
@@ -56,9 +56,9 @@ func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
 	s.finish()
 	s.pass(t)
 	if !s.isGone() {
-		t.Fatal("the deployment is not let go")
+		t.Fatal("the finalizer was not removed")
 	}
-	s.pass(t) // as the event of that makes it
+	s.pass(t) // its event triggers this pass
 	next := fixture.Deployment(4, fixture.OfClass("b"), fixture.Rolling("1", "1"))
 	next.UID = "uid-of-the-next"
 	must(s.live.Create(t.Context(), next))
@@ -67,17 +67,17 @@ func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
 	}
 	all := s.all()
 	if len(all) != 2 {
-		t.Errorf("%d sets, want the 2 that were left", len(all))
+		t.Errorf("%d sets, want the 2 remaining ones", len(all))
 	}
 	for name, set := range all {
 		if !set.DeletionTimestamp.IsZero() || !metav1.IsControlledBy(set, next) {
-			t.Errorf("set %s is deleted at %v and owned by %v", name, set.DeletionTimestamp, set.OwnerReferences)
+			t.Errorf("set %s: deletion timestamp %v, owners %v", name, set.DeletionTimestamp, set.OwnerReferences)
 		}
 	}
 }
 
-// TestASetThatTheGarbageCollectorDidNotKnow was created while its deployment was deleted without its
-// sets: it stays with its Machines, though no pass saw the finalizer.
+// TestASetThatTheGarbageCollectorDidNotKnow checks a set that was created during an orphaning deletion. It remains
+// with its Machines, although no pass saw the finalizer.
 func TestASetThatTheGarbageCollectorDidNotKnow(t *testing.T) {
 	s := newServer(fixture.Deployment(3, orphaned), fixture.Set("a", 3, fixture.WithUID, mcm), fixture.Set("b", 0, fixture.WithUID, mcm))
 	must(s.live.Delete(t.Context(), s.deployment()))
@@ -89,14 +89,14 @@ func TestASetThatTheGarbageCollectorDidNotKnow(t *testing.T) {
 	}
 	set := s.all()["pool-a"]
 	if set == nil || !set.DeletionTimestamp.IsZero() || len(set.OwnerReferences) > 0 {
-		t.Errorf("it does not stay: %+v", set)
+		t.Errorf("the set was not kept: %+v", set)
 	}
 	if !s.isGone() {
-		t.Error("the deployment is not let go")
+		t.Error("the finalizer was not removed")
 	}
 }
 
-// showing has the cache show sets as they are now, whatever happens to them.
+// showing keeps the given versions of sets in the cache.
 func (s *server) showing(sets map[string]*v1alpha1.MachineSet) {
 	s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
@@ -113,8 +113,8 @@ func (s *server) showing(sets map[string]*v1alpha1.MachineSet) {
 	})
 }
 
-// TestAnOrphanThatTheCacheShowsAsOwned: the cache of deployments is ahead of that of sets. The
-// set that is still the deployment's goes all the same.
+// TestAnOrphanThatTheCacheShowsAsOwned checks a cache of deployments that is ahead of the cache of sets. A set
+// that still belongs to the deployment is deleted.
 func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 	for _, free := range []string{"pool-a", "pool-b"} {
 		s := newServer(fixture.Deployment(3, orphaned), fixture.Set("a", 3, fixture.WithUID, mcm), fixture.Set("b", 3, fixture.WithUID, mcm))
@@ -123,22 +123,22 @@ func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 		s.free(free)
 		s.finish()
 		if s.pass(t).RequeueAfter == 0 {
-			t.Error("the pass is not made again")
+			t.Error("no retry is scheduled")
 		}
 		for name, set := range s.all() {
 			if deleted := !set.DeletionTimestamp.IsZero(); deleted != (name != free) {
-				t.Errorf("%s was let go of; of %s it is %v that it is deleted", free, name, deleted)
+				t.Errorf("%s was released; %s is deleted: %v", free, name, deleted)
 			}
 		}
 		if s.isGone() {
-			t.Error("the deployment is let go before its sets are gone")
+			t.Error("the finalizer was removed before the sets were gone")
 		}
 	}
 }
 
-// TestServerOrphansSets: with the real garbage collector, all sets outlive their deployment, the
-// next deployment of that name takes them, and they go when that is deleted in the foreground.
-// Who is faster, collector or controller, is not the same every time.
+// TestServerOrphansSets checks with the real garbage collector that sets outlive an orphaning deletion, that the
+// next deployment with that name adopts them, and that they are deleted with it in the foreground. Whether the
+// garbage collector or the controller is faster varies.
 func TestServerOrphansSets(t *testing.T) {
 	tier.All(t)
 	e := env.New(t, env.WithControllerManager())
@@ -149,7 +149,7 @@ func TestServerOrphansSets(t *testing.T) {
 		deployment := env.Fresh(e, fixture.Deployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = class }))
 		g.Expect(e.Client.Create(t.Context(), deployment)).To(gomega.Succeed())
 		awaitSets(t, g, e, deployment, known, classes...)
-		g.Eventually(func(g gomega.Gomega) { // so that the garbage collector has seen the owners, too
+		g.Eventually(func(g gomega.Gomega) { // waits until the garbage collector has seen the owners, too
 			setsDo(t, g, e)
 			g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
 			g.Expect(progressOf(deployment.Status).Reason).To(gomega.Equal(v1alpha1.DeploymentReasonComplete))
@@ -178,25 +178,24 @@ func TestServerOrphansSets(t *testing.T) {
 		sets := all(g)
 		for _, set := range sets {
 			if !known[set.UID] || !set.DeletionTimestamp.IsZero() || len(set.OwnerReferences) > 0 {
-				t.Errorf("set %s is deleted at %v, and left with owner %v", set.Name, set.DeletionTimestamp, set.OwnerReferences)
+				t.Errorf("set %s: deletion timestamp %v, owners %v", set.Name, set.DeletionTimestamp, set.OwnerReferences)
 			}
 		}
 		if len(sets) != 2 {
-			t.Fatalf("%d sets are left, want 2", len(sets))
+			t.Fatalf("%d sets remain, want 2", len(sets))
 		}
 		last = begin("b", "a", "b")
 	}
 	if len(known) != 2 {
-		t.Errorf("%d sets were made in all, want the first 2", len(known))
+		t.Errorf("%d sets were created in total, want the first 2", len(known))
 	}
 	end(last, metav1.DeletePropagationForeground, func(g gomega.Gomega) { setsDo(t, g, e) })
 	if left := all(g); len(left) > 0 {
-		t.Errorf("%d sets are left after a deletion in the foreground", len(left))
+		t.Errorf("%d sets remain after the foreground deletion", len(left))
 	}
 }
 
-// awaitSets waits until the deployment has sets of those classes and no others, and takes note
-// of them.
+// awaitSets waits until the deployment has exactly the sets of the given classes, and records their UIDs.
 func awaitSets(t *testing.T, g gomega.Gomega, e *env.Env, d *v1alpha1.MachineDeployment, known map[types.UID]bool, classes ...string) {
 	t.Helper()
 	g.Eventually(func(g gomega.Gomega) {
@@ -209,19 +208,19 @@ func awaitSets(t *testing.T, g gomega.Gomega, e *env.Env, d *v1alpha1.MachineDep
 	}, eventually).Should(gomega.Succeed())
 }
 
-// collecting is how long the garbage collector may take. It looks for new kinds of objects
-// every 30 seconds.
+// collecting is the timeout for the garbage collector, which looks for new kinds every 30 seconds.
 const collecting = env.WaitTimeout
 
-// orphaned is a deployment that is deleted with the finalizer "orphan".
+// orphaned deletes a deployment with the propagation policy Orphan.
 func orphaned(d *v1alpha1.MachineDeployment) {
 	d.Finalizers = []string{v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents}
 }
 
-// mcm is a set that its controller has seen.
+// mcm adds the finalizer of the MachineSet controller to a set.
 func mcm(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }
 
-// TestASetThatIsGoneIsNotSaid: the cache did not show it yet.
+// TestASetThatIsGoneIsNotSaid checks that a set that no longer exists is not reported if the cache still contains
+// it.
 func TestASetThatIsGoneIsNotSaid(t *testing.T) {
 	s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
@@ -231,19 +230,19 @@ func TestASetThatIsGoneIsNotSaid(t *testing.T) {
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 5 })
 	s.refuse = refusedSets(apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("machinesets").GroupResource(), "pool-a"))
 	if s.pass(t).RequeueAfter == 0 {
-		t.Error("it does not try again")
+		t.Error("no retry is scheduled")
 	}
 	if diff := cmp.Diff(before, s.deployment().Status); diff != "" {
 		t.Errorf("the status changed:\n%s", diff)
 	}
 }
 
-// TestASetThatIsBeingDeletedIsNotAdopted: it has an end of its own.
+// TestASetThatIsBeingDeletedIsNotAdopted checks that such a set is not adopted.
 func TestASetThatIsBeingDeletedIsNotAdopted(t *testing.T) {
 	s := newServer(fixture.Deployment(1, fixture.OfClass("b")), fixture.Set("a", 1, fixture.WithUID, mcm, fixture.Leaving, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }))
 	s.pass(t)
 	s.pass(t)
 	if owners := s.all()["pool-a"].OwnerReferences; len(owners) > 0 {
-		t.Errorf("it was adopted: %v", owners)
+		t.Errorf("the set was adopted: %v", owners)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestSelectorsThatOverlapOneWay: both deployments say so.
+// TestSelectorsThatOverlapOneWay checks that both deployments report the overlap.
 func TestSelectorsThatOverlapOneWay(t *testing.T) {
 	s := newServer(fixture.Deployment(1), fixture.Deployment(1, narrow), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
 	for name, want := range map[string]string{fixture.Pool: "narrow", "narrow": fixture.Pool, "far": ""} {
@@ -25,22 +25,23 @@ func TestSelectorsThatOverlapOneWay(t *testing.T) {
 		}
 		deployment := &v1alpha1.MachineDeployment{}
 		must(s.live.Get(t.Context(), key, deployment))
-		said := ""
+		message := ""
 		if at := conditionAt(deployment.Status, v1alpha1.MachineDeploymentSelectorOverlap); at >= 0 {
-			said = deployment.Status.Conditions[at].Message
+			message = deployment.Status.Conditions[at].Message
 		}
 		if want != "" {
 			want = "spec.selector: the same machines are selected by " + want + ". Give each deployment a label of its own."
 		}
-		if said != want {
-			t.Errorf("%s says %q, want %q", name, said, want)
+		if message != want {
+			t.Errorf("%s: message %q, want %q", name, message, want)
 		}
 	}
 }
 
 func (q *queue) Add(item reconcile.Request) { q.names = append(q.names, item.Name) }
 
-// TestWhoIsWokenByAnOverlap: those that overlap with a deployment as it was, as it is, or both.
+// TestWhoIsWokenByAnOverlap checks that a change enqueues the deployments that overlap with the old or the new
+// version.
 func TestWhoIsWokenByAnOverlap(t *testing.T) {
 	is, was := fixture.Deployment(1, narrow), fixture.Deployment(1, narrow)
 	apart(is)
@@ -51,10 +52,10 @@ func TestWhoIsWokenByAnOverlap(t *testing.T) {
 		want    []string
 	}{
 		"it begins":      {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: is, ObjectNew: was}, q) }, []string{fixture.Pool}},
-		"it ends":        {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: is}, q) }, []string{fixture.Pool}},
-		"it goes on":     {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: was}, q) }, []string{fixture.Pool}},
+		"it is resolved": {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: is}, q) }, []string{fixture.Pool}},
+		"it remains":     {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: was, ObjectNew: was}, q) }, []string{fixture.Pool}},
 		"there is none":  {func(q *queue) { handle.Update(t.Context(), event.UpdateEvent{ObjectOld: is, ObjectNew: is}, q) }, nil},
-		"one is made":    {func(q *queue) { handle.Create(t.Context(), event.CreateEvent{Object: was}, q) }, []string{fixture.Pool}},
+		"one is created": {func(q *queue) { handle.Create(t.Context(), event.CreateEvent{Object: was}, q) }, []string{fixture.Pool}},
 		"one is deleted": {func(q *queue) { handle.Delete(t.Context(), event.DeleteEvent{Object: was}, q) }, []string{fixture.Pool}},
 	} {
 		q := &queue{}
@@ -66,21 +67,20 @@ func TestWhoIsWokenByAnOverlap(t *testing.T) {
 	}
 }
 
-// narrow is a deployment of which the selector of "pool" matches what it makes, and not the other
-// way round.
+// narrow changes a deployment so that the selector of "pool" matches its machines, but not vice versa.
 func narrow(d *v1alpha1.MachineDeployment) {
 	d.Name, d.UID = "narrow", "uid-of-narrow"
 	labels := map[string]string{"name": fixture.Pool, "zone": "a"}
 	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
 }
 
-// apart makes deployments that have nothing to do with "pool".
+// apart changes a deployment so that it is unrelated to "pool".
 func apart(d *v1alpha1.MachineDeployment) {
 	labels := map[string]string{"name": d.Name}
 	d.Spec.Selector.MatchLabels, d.Spec.Template.Labels = labels, labels
 }
 
-// queue keeps what is to be reconciled.
+// queue records requests.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 	names []string

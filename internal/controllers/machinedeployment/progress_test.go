@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestARolloutDoesNotWaitForPreservedMachines: it is over with one that its old set does not
-// ask for any more, and stays so when that goes.
+// TestARolloutDoesNotWaitForPreservedMachines checks that a rollout completes although its old set retains a
+// preserved machine, and remains complete when that machine is deleted.
 func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
 	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(1, 0), fixture.PreservedFailed(1)), fixture.Set("b", 2, fixture.WithUID)
 	held := fixture.Member(old, "held")
@@ -29,16 +29,17 @@ func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
 			t.Errorf("%s: progress %s, %d nodes marked", when, got, nodeWrites(s))
 		}
 	}
-	over("while it is preserved")
-	must(s.live.Delete(t.Context(), held)) // what its set does at the expiry
-	over("on its way out")
+	over("while the machine is preserved")
+	must(s.live.Delete(t.Context(), held)) // like its set after the expiry
+	over("while the machine is deleted")
 	held.Finalizers = nil
 	must(s.live.Patch(t.Context(), held, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
 	s.setSet(t, "pool-a", fixture.Reports(0, 0))
 	over("gone")
 }
 
-// TestARolloutDoesNotWaitForAHealthyPreservedMachine: that can be used, and nobody counts it.
+// TestARolloutDoesNotWaitForAHealthyPreservedMachine checks a preserved machine that is healthy and does not
+// count.
 func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
 	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(1, 1), fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))
 	held := fixture.Member(old, "held")
@@ -51,7 +52,7 @@ func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
 	s.setSet(t, "pool-b", fixture.Reports(3, 2))
 	s.pass(t)
 	if got := s.progress().Reason; got == v1alpha1.DeploymentReasonComplete || len(s.all()) != 3 {
-		t.Errorf("progress %s with %d sets, though a new machine is missing", got, len(s.all()))
+		t.Errorf("progress %s with %d sets although a new machine is missing", got, len(s.all()))
 	}
 	s.setSet(t, "pool-b", fixture.Reports(3, 3))
 	s.pass(t)
@@ -60,12 +61,12 @@ func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
 	}
 	sets := s.all()
 	if set, ok := sets["pool-0"]; ok && set.DeletionTimestamp.IsZero() || sets["pool-a"] == nil {
-		t.Errorf("the history is not cut, or too much: %d sets", len(sets))
+		t.Errorf("%d sets remain in the history", len(sets))
 	}
 }
 
-// TestARolloutWaitsForOthers: what is not preserved has to be gone, and a preserved machine
-// does not hide it.
+// TestARolloutWaitsForOthers checks that a rollout waits for machines that are not preserved, also next to a
+// preserved machine.
 func TestARolloutWaitsForOthers(t *testing.T) {
 	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(2, 0), fixture.PreservedFailed(1)), fixture.Set("b", 2, fixture.WithUID)
 	held := fixture.Member(old, "held")
@@ -73,11 +74,11 @@ func TestARolloutWaitsForOthers(t *testing.T) {
 	s := newServer(fixture.Deployment(2, fixture.Rolling("0", "1"), fixture.OfClass("b")), old, current, held, fixture.Member(old, "other"))
 	s.pass(t)
 	if got := s.progress().Reason; got == v1alpha1.DeploymentReasonComplete {
-		t.Errorf("progress %s, though an old machine is left", got)
+		t.Errorf("progress %s although an old machine remains", got)
 	}
 }
 
-// TestFreeze: the deployment says what its sets are, and hands on the wish to unfreeze them.
+// TestFreeze checks that the deployment reports frozen sets, and passes on the annotation to unfreeze them.
 func TestFreeze(t *testing.T) {
 	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = "True" }
 	s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID, freeze))
@@ -97,10 +98,10 @@ func TestFreeze(t *testing.T) {
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Annotations[v1alpha1.AnnotationKeyUnfreeze] = "please" })
 	s.pass(t)
 	if got := s.only(t).Annotations[v1alpha1.AnnotationKeyUnfreeze]; got != "True" {
-		t.Errorf("the set's annotation is %q", got)
+		t.Errorf("annotation of the set: %q", got)
 	}
 	if got, ok := s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze]; ok {
-		t.Errorf("the deployment's annotation is %q", got)
+		t.Errorf("annotation of the deployment: %q", got)
 	}
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) {
 		delete(set.Labels, v1alpha1.LabelKeyFreeze)
@@ -112,17 +113,17 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestARolloutIsLookedAtWhenItsDeadlineIsOver, though nothing happens until then.
+// TestARolloutIsLookedAtWhenItsDeadlineIsOver checks that a pass is scheduled for the deadline.
 func TestARolloutIsLookedAtWhenItsDeadlineIsOver(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](600) }), fixture.Set("a", 3))
 	s.Target = nil
-	if again := s.pass(t).RequeueAfter; again < 600*time.Second || again > 602*time.Second {
-		t.Errorf("it is looked at again after %s", again)
+	if after := s.pass(t).RequeueAfter; after < 600*time.Second || after > 602*time.Second {
+		t.Errorf("the next pass is due in %s", after)
 	}
 }
 
-// TestEveryFrozenSetIsToldToUnfreeze: also an old one that shall have no machines. As long as it
-// is frozen, the deployment says so of itself.
+// TestEveryFrozenSetIsToldToUnfreeze checks that old sets without replicas are also unfrozen, and that the
+// deployment is reported as frozen until then.
 func TestEveryFrozenSetIsToldToUnfreeze(t *testing.T) {
 	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = isTrue }
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
@@ -132,10 +133,10 @@ func TestEveryFrozenSetIsToldToUnfreeze(t *testing.T) {
 	s.pass(t)
 	for name, want := range map[string]string{"pool-a": isTrue, "pool-b": isTrue, "pool-0": ""} {
 		if got := s.all()[name].Annotations[v1alpha1.AnnotationKeyUnfreeze]; got != want {
-			t.Errorf("%s: the annotation is %q, want %q", name, got, want)
+			t.Errorf("%s: annotation %q, want %q", name, got, want)
 		}
 	}
 	if _, wished := s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished {
-		t.Error("the wish is still there")
+		t.Error("the annotation was not removed")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestTheNumberInExcessIsWritten: where the field of the spec exists, that of the status does, too. A cluster with
-// MCM's CRDs prunes both: there a number that is missing must not be written with each pass.
+// TestTheNumberInExcessIsWritten checks clusters with and without the fields for the reserve. With MCM's CRDs, the
+// API server prunes both fields, and the missing number in the status must not cause a write in each pass.
 func TestTheNumberInExcessIsWritten(t *testing.T) {
 	for name, test := range map[string]struct {
 		change change
@@ -30,14 +30,14 @@ func TestTheNumberInExcessIsWritten(t *testing.T) {
 			s.pass(t)
 			set := s.only(t)
 			if share := set.Annotations[v1alpha1.AnnotationKeyExcessReplicas]; set.Spec.Replicas != 5 || share != "2" {
-				t.Fatalf("the set has %d replicas, %q in excess", set.Spec.Replicas, share)
+				t.Fatalf("the set has %d replicas, reserve %q", set.Spec.Replicas, share)
 			}
 			s.setSet(t, set.Name, fixture.Reports(5, 5))
 			s.pass(t)
 			s.pass(t)
 			status := s.deployment().Status
 			if status.Replicas != 3 || status.AvailableReplicas != 3 || status.ExcessReplicas != 2 {
-				t.Fatalf("the status counts %d, %d available, %d in excess", status.Replicas, status.AvailableReplicas, status.ExcessReplicas)
+				t.Fatalf("status: %d replicas, %d available, %d in the reserve", status.Replicas, status.AvailableReplicas, status.ExcessReplicas)
 			}
 			pruned := s.deployment()
 			pruned.Status.ExcessReplicas = 0

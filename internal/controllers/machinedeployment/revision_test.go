@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestARollbackTakesTheAnnotationsOfTheRevision: they say why it was made. Those of the template
-// that is left go, and those that are no matter of a template stay.
+// TestARollbackTakesTheAnnotationsOfTheRevision checks that a rollback restores the annotations that explain the
+// revision, removes those of the abandoned template, and keeps others.
 func TestARollbackTakesTheAnnotationsOfTheRevision(t *testing.T) {
 	const applied = "kubectl.kubernetes.io/last-applied-configuration"
 	first := fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1"))
@@ -38,7 +38,7 @@ func TestARollbackTakesTheAnnotationsOfTheRevision(t *testing.T) {
 	}
 }
 
-// TestARevisionIsGivenOnce: also if no set is left that had one.
+// TestARevisionIsGivenOnce checks that a revision number is not reused, even if its set no longer exists.
 func TestARevisionIsGivenOnce(t *testing.T) {
 	s := newServer(fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
@@ -49,12 +49,13 @@ func TestARevisionIsGivenOnce(t *testing.T) {
 		"the deployment": s.deployment().Annotations[v1alpha1.AnnotationKeyRevision],
 	} {
 		if got != "6" {
-			t.Errorf("%s has the revision %q, want 6", what, got)
+			t.Errorf("%s: revision %q, want 6", what, got)
 		}
 	}
 }
 
-// TestASetThatIsUsedAgainIsNotPruned: somebody scaled it, which the cache does not show yet.
+// TestASetThatIsUsedAgainIsNotPruned checks that a set that a user scaled up is not pruned, even if the cache does
+// not show that.
 func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
 		fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
@@ -62,14 +63,14 @@ func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Spec.Replicas = 1 })
 	op := rollout.Operation{Action: rollout.Prune, Set: shown, Reason: "the history is full"}
 	if err := s.current().prune(t.Context(), s.deployment(), op); !apierrors.IsConflict(err) {
-		t.Errorf("got the error %v", err)
+		t.Errorf("error %v", err)
 	}
 	if len(s.all()) != 2 || len(s.lines) > 0 {
-		t.Errorf("left are %q, said is %q", slices.Sorted(maps.Keys(s.all())), s.lines)
+		t.Errorf("sets %q, events %q", slices.Sorted(maps.Keys(s.all())), s.lines)
 	}
 }
 
-// TestTheLastOfAllRevisions: no number comes after it, so it does not count.
+// TestTheLastOfAllRevisions checks that the maximum number is ignored, since no revision can follow it.
 func TestTheLastOfAllRevisions(t *testing.T) {
 	const last = "9223372036854775807"
 	numbered := func(number string) func(*v1alpha1.MachineDeployment) {
@@ -83,11 +84,11 @@ func TestTheLastOfAllRevisions(t *testing.T) {
 		sets       sets
 		want       string
 	}{
-		"an old set's":           {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision(last)), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))}, "2"},
-		"an old set's, and none": {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision(last))}, "2"},
-		"the deployment's":       {last, sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("4"))}, "5"},
-		"the current set's":      {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("4")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision(last))}, last},
-		"the last but one":       {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("9223372036854775806")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))}, last},
+		"of an old set":         {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision(last)), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))}, "2"},
+		"of the only set":       {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision(last))}, "2"},
+		"the deployment's":      {last, sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("4"))}, "5"},
+		"of the current set":    {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("4")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision(last))}, last},
+		"one below the maximum": {"1", sets{fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("9223372036854775806")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))}, last},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(fixture.Deployment(3, numbered(test.deployment)))
@@ -101,11 +102,11 @@ func TestTheLastOfAllRevisions(t *testing.T) {
 			for _, set := range s.all() {
 				got := set.Annotations
 				if set.Spec.Template.Spec.Class.Name == "b" && (got[v1alpha1.AnnotationKeyRevision] != test.want || strings.Contains(got[v1alpha1.AnnotationKeyRevisionHistory], ",")) {
-					t.Errorf("its revision is %s, the history %q", got[v1alpha1.AnnotationKeyRevision], got[v1alpha1.AnnotationKeyRevisionHistory])
+					t.Errorf("revision %s, history %q", got[v1alpha1.AnnotationKeyRevision], got[v1alpha1.AnnotationKeyRevisionHistory])
 				}
 			}
 			if got := s.deployment().Annotations[v1alpha1.AnnotationKeyRevision]; got != test.want {
-				t.Errorf("the deployment's revision is %s, want %s", got, test.want)
+				t.Errorf("revision of the deployment: %s, want %s", got, test.want)
 			}
 		})
 	}

@@ -12,18 +12,18 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestRollback: three revisions, the third of which is current.
+// TestRollback checks rollbacks with three revisions, of which the third is current.
 func TestRollback(t *testing.T) {
 	for reason, test := range map[string]struct {
 		to    int64
 		class string
 		event string
 	}{
-		"the one before":     {0, "b", "DeploymentRollback"},
-		"the first":          {1, "a", "DeploymentRollback"},
-		"the current":        {3, "c", "DeploymentRollbackTemplateUnchanged"},
-		"one that is gone":   {7, "c", "DeploymentRollbackRevisionNotFound"},
-		"one that cannot be": {-1, "c", "DeploymentRollbackRevisionNotFound"},
+		"the previous one": {0, "b", "DeploymentRollback"},
+		"the first":        {1, "a", "DeploymentRollback"},
+		"the current":      {3, "c", "DeploymentRollbackTemplateUnchanged"},
+		"a missing one":    {7, "c", "DeploymentRollbackRevisionNotFound"},
+		"an invalid one":   {-1, "c", "DeploymentRollbackRevisionNotFound"},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			first := fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1"))
@@ -35,10 +35,10 @@ func TestRollback(t *testing.T) {
 			s.pass(t)
 			deployment := s.deployment()
 			if deployment.Spec.RollbackTo != nil || deployment.Spec.Template.Spec.Class.Name != test.class {
-				t.Errorf("got the class %s and the wish %v", deployment.Spec.Template.Spec.Class.Name, deployment.Spec.RollbackTo)
+				t.Errorf("class %s, rollbackTo %v", deployment.Spec.Template.Spec.Class.Name, deployment.Spec.RollbackTo)
 			}
 			if _, ok := deployment.Spec.Template.Labels[v1alpha1.DefaultMachineDeploymentUniqueLabelKey]; ok {
-				t.Error("the hash is in the deployment's template")
+				t.Error("the deployment's template contains the hash label")
 			}
 			if deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != fixture.Later || deployment.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] != "5m" {
 				t.Errorf("annotations %v", deployment.Annotations)
@@ -55,20 +55,20 @@ func TestRollback(t *testing.T) {
 			}
 			set := s.all()["pool-"+test.class]
 			if set.Annotations[v1alpha1.AnnotationKeyRevision] != "4" || s.deployment().Annotations[v1alpha1.AnnotationKeyRevision] != "4" {
-				t.Errorf("revision %s, of the deployment %s", set.Annotations[v1alpha1.AnnotationKeyRevision], s.deployment().Annotations[v1alpha1.AnnotationKeyRevision])
+				t.Errorf("revision %s, revision of the deployment %s", set.Annotations[v1alpha1.AnnotationKeyRevision], s.deployment().Annotations[v1alpha1.AnnotationKeyRevision])
 			}
 			if got := s.progress().Reason; got != "FoundNewMachineSet" {
-				t.Errorf("it says %s", got)
+				t.Errorf("reason %s", got)
 			}
 		})
 	}
 }
 
-// TestARollbackThatCannotBeIsSaid: until there is another template.
+// TestARollbackThatCannotBeIsSaid checks that a refused rollback is reported until the template changes.
 func TestARollbackThatCannotBeIsSaid(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(99)), fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
-	said := func() v1alpha1.MachineDeploymentCondition {
+	refusal := func() v1alpha1.MachineDeploymentCondition {
 		if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused); at >= 0 {
 			return s.deployment().Status.Conditions[at]
 		}
@@ -76,27 +76,27 @@ func TestARollbackThatCannotBeIsSaid(t *testing.T) {
 	}
 	refused := errors.New("no")
 	s.refuse = func(verb string, _ client.Object) error {
-		if verb == "patch" && said().Reason != "" {
-			return refused // as if the process ended here
+		if verb == "patch" && refusal().Reason != "" {
+			return refused // as if the process terminated here
 		}
 		return nil
 	}
 	if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, refused) {
-		t.Fatalf("got the error %v", err)
+		t.Fatalf("error %v", err)
 	}
 	s.refuse = nil
 	check := func(when string) {
 		t.Helper()
 		const want = "spec.rollbackTo.revision: no machine set has revision 99; the template remains that of revision 2."
-		if is := said(); is.Status != "True" || is.Reason != "DeploymentRollbackRevisionNotFound" || is.Message != want {
+		if is := refusal(); is.Status != "True" || is.Reason != "DeploymentRollbackRevisionNotFound" || is.Message != want {
 			t.Errorf("%s: %+v", when, is)
 		}
 	}
-	check("the wish is still there")
+	check("spec.rollbackTo was not removed yet")
 	s.pass(t)
 	s.pass(t)
 	if s.deployment().Spec.RollbackTo != nil {
-		t.Error("the wish is not answered")
+		t.Error("spec.rollbackTo was not removed")
 	}
 	check("answered")
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 4 })
@@ -105,15 +105,15 @@ func TestARollbackThatCannotBeIsSaid(t *testing.T) {
 	s.change(rollbackTo(1))
 	s.pass(t)
 	s.pass(t)
-	if is := said(); is.Reason != "" {
-		t.Errorf("rolled back to another revision, but it says %+v", is)
+	if is := refusal(); is.Reason != "" {
+		t.Errorf("condition after a successful rollback: %+v", is)
 	}
 	if want := 1; strings.Count(strings.Join(s.lines, "\n"), "DeploymentRollbackRevisionNotFound") != want {
 		t.Errorf("events %q", s.lines)
 	}
 }
 
-// TestARollbackOfOneThatIsNew: what comes next is the first template, and no change of it.
+// TestARollbackOfOneThatIsNew checks a rollback without a previous revision, before the first set exists.
 func TestARollbackOfOneThatIsNew(t *testing.T) {
 	s := newServer(fixture.Deployment(1, rollbackTo(0)))
 	for range 4 {
@@ -126,7 +126,7 @@ func TestARollbackOfOneThatIsNew(t *testing.T) {
 	s.change(fixture.OfClass("b"))
 	s.pass(t)
 	if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentRollbackRefused); at >= 0 {
-		t.Errorf("with another template it says %+v", s.deployment().Status.Conditions[at])
+		t.Errorf("condition after the template changed: %+v", s.deployment().Status.Conditions[at])
 	}
 }
 
@@ -134,7 +134,7 @@ func TestRollbackWaitsWhilePaused(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(0), fixture.Paused), fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	s.pass(t)
 	if s.deployment().Spec.RollbackTo == nil {
-		t.Error("the wish is gone")
+		t.Error("spec.rollbackTo was removed")
 	}
 }
 
@@ -146,6 +146,6 @@ func TestOldSetsAreDeleted(t *testing.T) {
 		s.pass(t)
 	}
 	if set, ok := s.all()["pool-a"]; ok && set.DeletionTimestamp.IsZero() {
-		t.Errorf("the old set is there: %+v", set.ObjectMeta)
+		t.Errorf("the old set was not deleted: %+v", set.ObjectMeta)
 	}
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestAPausedDeploymentRecordsItsSize: for which size its sets are scaled, which is less than
-// what is wanted as long as machines have to wait for others to be gone.
+// TestAPausedDeploymentRecordsItsSize checks the size for which sets are scaled. It is smaller than the desired
+// size while machines have to wait for the deletion of others.
 func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
 	for reason, test := range map[string]struct {
 		sets sets
 		want map[string][]string
 	}{
 		"there is nothing to scale":   {sets{fixture.Set("a", 5, fixture.ScaledFor(7, 8)), fixture.Set("b", 3, fixture.ScaledFor(7, 8))}, map[string][]string{"pool-a": {"5", "8"}, "pool-b": {"3", "8"}}},
-		"all at once":                 {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5)), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"6", "8"}, "pool-b": {"2", "8"}}},
+		"everything":                  {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5)), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"6", "8"}, "pool-b": {"2", "8"}}},
 		"some of it":                  {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Reports(5, 3)), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"5", "7"}, "pool-b": {"2", "7"}}},
 		"nothing yet":                 {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Reports(8, 3)), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "4"}, "pool-b": {"1", "4"}}},
 		"the current set grows":       {sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, map[string][]string{"pool-a": {"3", "8"}, "pool-c": {"6", "8"}}},
@@ -28,7 +28,7 @@ func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			s := newServer(fixture.Deployment(8, fixture.Paused, fixture.Rolling("1", "1"), fixture.OfClass("c")), test.sets[0], test.sets[1])
 			s.Target = nil
-			for range 2 { // the second brings up to date what was not scaled
+			for range 2 { // the second pass updates the sets that were not scaled
 				before := s.all()
 				s.pass(t)
 				for name, set := range s.all() {

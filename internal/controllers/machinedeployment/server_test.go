@@ -27,30 +27,30 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// server is an API server whose cache can be told not to show some sets.
+// server is an API server whose cache can hide sets.
 type server struct {
 	*Controller
 	live   client.WithWatch
 	hidden []string
-	// refuse, if set, decides about a write.
+	// refuse, if set, may return an error for a write.
 	refuse func(verb string, object client.Object) error
 	writes []string
 	lines  []string
-	// nodes is the target cluster, which may be away.
+	// target is the target cluster, which may be unavailable.
 	target client.WithWatch
 	away   bool
 }
 
-// targetOf is the target cluster of a server.
+// targetOf implements Target for a server.
 type targetOf struct{ *server }
 
 func (t targetOf) Client() client.Client { return t.target }
 func (t targetOf) Ready() bool           { return !t.away }
 func (t targetOf) Watch(client.Object, handler.EventHandler, ...predicate.Predicate) source.Source {
-	panic("nothing is set up")
+	panic("no watches are set up")
 }
 
-// indexes adds the cache's indexes to a fake client.
+// indexes adds the indexes of the cache to a fake client.
 type indexes struct{ *fake.ClientBuilder }
 
 func newServer(objects ...client.Object) *server {
@@ -95,11 +95,11 @@ func newServer(objects ...client.Object) *server {
 	return s
 }
 
-// newTarget is a target cluster without nodes, whose writes are counted with the others.
+// newTarget returns a target cluster without nodes. Its writes are recorded with the others.
 func newTarget(s *server) client.WithWatch {
 	scheme := runtime.NewScheme()
 	must(corev1.AddToScheme(scheme))
-	var mu sync.Mutex // nodes are patched at the same time
+	var mu sync.Mutex // nodes are patched concurrently
 	return interceptor.NewClient(fakeclient.NewBuilder(scheme).Build(), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			mu.Lock()
@@ -109,7 +109,7 @@ func newTarget(s *server) client.WithWatch {
 	})
 }
 
-// dryRun is a creation that writes nothing.
+// dryRun runs a creation without storing the object.
 func (s *server) dryRun(object client.Object, do func() error) error {
 	if s.refuse != nil {
 		if err := s.refuse("create", object); err != nil {
@@ -129,7 +129,7 @@ func (s *server) write(verb string, object client.Object, do func() error) error
 	return do()
 }
 
-// recorder keeps events as "reason: text".
+// recorder stores events as "reason: text".
 type recorder struct {
 	record.EventRecorder
 	server *server
@@ -139,7 +139,7 @@ func (r recorder) Event(_ runtime.Object, _, reason, message string) {
 	r.server.lines = append(r.server.lines, reason+": "+message)
 }
 
-// pass is one reconcile that goes well.
+// pass runs one reconcile, which must succeed.
 func (s *server) pass(t *testing.T) ctrl.Result {
 	t.Helper()
 	result, err := s.Reconcile(t.Context(), request)
@@ -174,12 +174,12 @@ func (s *server) all() map[string]*v1alpha1.MachineSet {
 	return all
 }
 
-// only is the one set that there is.
+// only returns the only existing set.
 func (s *server) only(t *testing.T) *v1alpha1.MachineSet {
 	t.Helper()
 	all := s.all()
 	if len(all) != 1 {
-		t.Fatalf("want one set, got %q", slices.Sorted(maps.Keys(all)))
+		t.Fatalf("sets %q, want one", slices.Sorted(maps.Keys(all)))
 	}
 	for _, set := range all {
 		return set

@@ -12,14 +12,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestReleasedSetsAreSaid: with their machines, until those are gone or somebody has them.
+// TestReleasedSetsAreSaid checks that released sets are reported with their machines, until the machines are gone
+// or another object owns them.
 func TestReleasedSetsAreSaid(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.Target = nil
 	s.pass(t)
 	name := s.only(t).Name
 	s.setSet(t, name, fixture.Reports(3, 3))
-	said := func() string {
+	message := func() string {
 		s.pass(t)
 		if at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentSetReleased); at >= 0 {
 			return s.deployment().Status.Conditions[at].Message
@@ -35,38 +36,38 @@ func TestReleasedSetsAreSaid(t *testing.T) {
 	want := func(when, machines string) {
 		t.Helper()
 		begin := "spec.selector: no longer matches machine sets of this deployment: " + name + " (machines: " + machines + "). "
-		if got := said(); !strings.HasPrefix(got, begin) {
+		if got := message(); !strings.HasPrefix(got, begin) {
 			t.Errorf("%s: %q", when, got)
 		}
 	}
 	s.change(labelled("other"))
 	s.pass(t)
 	if set := s.all()[name]; len(set.OwnerReferences) > 0 || set.Spec.Replicas != 3 {
-		t.Fatalf("it is not released as it is: %+v", set)
+		t.Fatalf("the set was not released unchanged: %+v", set)
 	}
 	if got := s.ofSet(t.Context(), s.all()[name]); len(got) != 1 || got[0] != request {
-		t.Errorf("its events wake %v", got)
+		t.Errorf("requests for its events: %v", got)
 	}
 	want("released", "3")
 	s.change(labelled(fixture.Pool))
 	s.pass(t)
-	if got := said(); strings.Contains(got, name) || len(s.all()[name].OwnerReferences) != 1 {
-		t.Errorf("selected again: %q", got)
+	if got := message(); strings.Contains(got, name) || len(s.all()[name].OwnerReferences) != 1 {
+		t.Errorf("message after the set matches again: %q", got)
 	}
 	s.change(labelled("other"))
 	s.pass(t)
 	must(s.live.Delete(t.Context(), s.all()[name]))
 	s.setSet(t, name, fixture.Reports(1, 0))
-	want("it is being deleted", "1")
+	want("the set is being deleted", "1")
 	set := s.all()[name]
 	set.Finalizers = nil
 	must(s.live.Update(t.Context(), set))
-	if got := said(); strings.Contains(got, name) {
+	if got := message(); strings.Contains(got, name) {
 		t.Errorf("gone: %q", got)
 	}
 }
 
-// TestOtherSetsAreNotSaidToBeReleased: those without machines, and those of others.
+// TestOtherSetsAreNotSaidToBeReleased checks sets without machines, and sets of other deployments.
 func TestOtherSetsAreNotSaidToBeReleased(t *testing.T) {
 	orphan := func(set *v1alpha1.MachineSet) {
 		set.OwnerReferences, set.Labels["name"] = nil, "other"

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// statusWrites is how many statuses were written since the last call.
+// statusWrites returns the number of status writes since the last call.
 func (s *server) statusWrites() int {
 	n := 0
 	for _, write := range s.writes {
@@ -27,15 +27,15 @@ func (s *server) statusWrites() int {
 	return n
 }
 
-// counters are the numbers of a status that users watch.
+// counters returns the numbers of the status as a string.
 func (s *server) counters() string {
 	status := s.deployment().Status
 	return fmt.Sprintf("%d exist, %d updated, %d ready, %d available, %d unavailable; generation %d",
 		status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas, status.UnavailableReplicas, status.ObservedGeneration)
 }
 
-// TestADeploymentThatIsDeletedCountsDown: in the middle of a rollout, until the last machine is
-// gone, and also if somebody else's finalizer holds the deployment beyond that.
+// TestADeploymentThatIsDeletedCountsDown checks that the status counts down to zero during a rollout, and stays
+// there while another finalizer keeps the deployment.
 func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 	for name, finalizers := range map[string][]string{
 		"background": {v1alpha1.FinalizerMCM},
@@ -49,9 +49,9 @@ func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 			s.change(func(d *v1alpha1.MachineDeployment) { d.Finalizers = finalizers })
 			s.pass(t)
 			progress := s.progress()
-			s.change(func(*v1alpha1.MachineDeployment) {}) // as a deletion makes it
+			s.change(func(*v1alpha1.MachineDeployment) {}) // a deletion also creates a new generation
 			must(s.live.Delete(t.Context(), s.deployment()))
-			// counts is what is to be read after the sets have changed.
+			// counts checks the numbers after changes to the sets.
 			counts := func(want string, wantWrites int, changes ...func()) {
 				t.Helper()
 				for _, change := range changes {
@@ -63,7 +63,7 @@ func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 					t.Errorf("want - got +\n%s", diff)
 				}
 				if got := s.statusWrites(); got != wantWrites {
-					t.Errorf("%d statuses were written, want %d", got, wantWrites)
+					t.Errorf("%d status writes, want %d", got, wantWrites)
 				}
 			}
 			has := func(set string, exist, available int32) func() {
@@ -76,13 +76,13 @@ func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 			counts("3 exist, 2 updated, 0 ready, 0 available, 3 unavailable; generation 3", 0)
 			counts("2 exist, 2 updated, 0 ready, 0 available, 2 unavailable; generation 3", 1, func() { s.remove("pool-a") })
 			if diff := cmp.Diff(progress, s.progress()); diff != "" {
-				t.Errorf("it does not roll, and its progress changed:\n%s", diff)
+				t.Errorf("the condition Progressing changed:\n%s", diff)
 			}
 			s.remove("pool-b")
 			s.pass(t)
 			if name == "background" {
 				if !s.isGone() || s.statusWrites() > 0 {
-					t.Error("it is not gone, or its status was written for nobody")
+					t.Error("the deployment was not removed, or its status was written again")
 				}
 				return
 			}
@@ -92,15 +92,15 @@ func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
 	}
 }
 
-// remove is the end of a set that is being deleted.
+// remove completes the deletion of a set.
 func (s *server) remove(name string) {
 	set := s.all()[name]
 	set.Finalizers = nil
 	must(s.live.Update(context.Background(), set))
 }
 
-// TestADeploymentThatIsDeletedIsCountedSeldom: its sets change three hundred times
-// in 300 ms.
+// TestADeploymentThatIsDeletedIsCountedSeldom checks the rate of status writes when the sets change three hundred
+// times in 300 ms.
 func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
 	s := newServer(fixture.Deployment(300), fixture.Set("a", 300, fixture.WithUID, mcm))
 	now := clocktesting.NewFakePassiveClock(fixture.Noon)
@@ -116,20 +116,20 @@ func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
 		late = s.pass(t).RequeueAfter > 0
 	}
 	if got := s.statusWrites(); got > 3 {
-		t.Errorf("%d statuses were written in 300 ms", got)
+		t.Errorf("%d status writes in 300 ms", got)
 	}
 	if !late {
-		t.Fatal("what came last is not counted later")
+		t.Fatal("no later pass is scheduled")
 	}
 	now.SetTime(now.Now().Add(deletionStatusInterval))
 	s.pass(t)
 	if got := s.deployment().Status.Replicas; got != 1 {
-		t.Errorf("%d machines are counted, want 1", got)
+		t.Errorf("%d machines, want 1", got)
 	}
 }
 
-// TestWhatIsSaidOfADeploymentThatIsDeleted: sets that it released stay, others overlap with it
-// no more, and it counts what a broken one has, too.
+// TestWhatIsSaidOfADeploymentThatIsDeleted checks the status during a deletion: the condition about released sets
+// remains, the condition about overlaps is removed, and machines of an invalid deployment are counted, too.
 func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
 	s := newServer(fixture.Deployment(2), fixture.Set("a", 2, fixture.WithUID, mcm), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
 	s.change(func(d *v1alpha1.MachineDeployment) {
@@ -139,7 +139,7 @@ func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
 	released := v1alpha1.MachineDeploymentCondition{Type: v1alpha1.MachineDeploymentSetReleased, Status: v1alpha1.ConditionTrue, Reason: "SetReleased", Message: "spec.selector: some set"}
 	deployment := s.deployment()
 	if conditionAt(deployment.Status, v1alpha1.MachineDeploymentSelectorOverlap) < 0 {
-		t.Fatal("the two do not overlap")
+		t.Fatal("the deployments do not overlap")
 	}
 	deployment.Status.Conditions = append(deployment.Status.Conditions, released)
 	must(s.live.Status().Update(t.Context(), deployment))
@@ -155,8 +155,8 @@ func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
 	}
 }
 
-// TestTheFinalizerOfOldVersionsGoes: that which very old versions of MCM put on deployments is replaced while
-// the deployment lives, and removed when it is deleted.
+// TestTheFinalizerOfOldVersionsGoes checks that the finalizer of old versions of MCM is replaced while the
+// deployment exists, and removed when it is deleted.
 func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
 	for name, finalizers := range map[string][]string{
 		"alone":  {v1alpha1.FinalizerLegacy},
@@ -171,13 +171,13 @@ func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
 			s := with(finalizers...)
 			s.pass(t)
 			if diff := cmp.Diff([]string{v1alpha1.FinalizerMCM}, s.deployment().Finalizers); diff != "" {
-				t.Errorf("the finalizers of a deployment that lives: want - got +\n%s", diff)
+				t.Errorf("finalizers of an existing deployment: want - got +\n%s", diff)
 			}
 			s = with(append(finalizers, "example.com/backup")...)
 			must(s.live.Delete(t.Context(), s.deployment()))
 			s.pass(t)
 			if diff := cmp.Diff([]string{"example.com/backup"}, s.deployment().Finalizers); diff != "" {
-				t.Errorf("the finalizers of a deployment that is deleted: want - got +\n%s", diff)
+				t.Errorf("finalizers of a deleted deployment: want - got +\n%s", diff)
 			}
 		})
 	}

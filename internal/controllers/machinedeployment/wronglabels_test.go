@@ -16,10 +16,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// restsWithin is after how many passes a deployment that nobody changes writes nothing more.
+// restsWithin is the maximum number of passes until a deployment without changes settles.
 const restsWithin = 6
 
-// inPlaceServer has two Machines of an old set, whose nodes are to be updated in place.
+// inPlaceServer returns a server with two Machines of an old set, whose nodes are to be updated in place.
 func inPlaceServer(t *testing.T) *server {
 	t.Helper()
 	s := duringRollout(t, 2, 0, fixture.InPlace("0", "1"))
@@ -28,7 +28,7 @@ func inPlaceServer(t *testing.T) *server {
 	return s
 }
 
-// rests passes until nothing is written.
+// rests runs passes until nothing is written any longer.
 func (s *server) rests(t *testing.T) {
 	t.Helper()
 	for range restsWithin {
@@ -38,7 +38,7 @@ func (s *server) rests(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("it does not come to rest: %q", s.writes)
+	t.Errorf("the deployment does not settle: %q", s.writes)
 }
 
 func (s *server) label(t *testing.T, c client.Client, object client.Object, key, value string) {
@@ -53,22 +53,22 @@ func (s *server) label(t *testing.T, c client.Client, object client.Object, key,
 	must(c.Update(t.Context(), object))
 }
 
-// nothingLost checks that both Machines exist, are not being deleted, and are wanted.
+// nothingLost checks that both Machines exist, are not being deleted, and are still desired.
 func (s *server) nothingLost(t *testing.T) {
 	t.Helper()
-	machines, wanted := &v1alpha1.MachineList{}, int32(0)
+	machines, desired := &v1alpha1.MachineList{}, int32(0)
 	must(s.live.List(t.Context(), machines))
 	for _, set := range s.all() {
-		wanted += set.Spec.Replicas
+		desired += set.Spec.Replicas
 	}
 	leaves := func(machine v1alpha1.Machine) bool { return !machine.DeletionTimestamp.IsZero() }
-	if len(machines.Items) != 2 || slices.ContainsFunc(machines.Items, leaves) || wanted != 2 {
-		t.Errorf("%d machines exist, and %d are wanted of their sets", len(machines.Items), wanted)
+	if len(machines.Items) != 2 || slices.ContainsFunc(machines.Items, leaves) || desired != 2 {
+		t.Errorf("%d machines exist, %d desired by their sets", len(machines.Items), desired)
 	}
 }
 
-// TestWrongLabelsOfAnUpdate: in whatever order somebody labels a node, be it with values that mean nothing, the
-// deployment comes to rest, loses no Machine, and says which label is wrong.
+// TestWrongLabelsOfAnUpdate checks that in whatever order a user sets labels on a node, even with invalid values,
+// the deployment settles, loses no Machine, and reports the wrong label.
 func TestWrongLabelsOfAnUpdate(t *testing.T) {
 	keys := []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
@@ -81,14 +81,14 @@ func TestWrongLabelsOfAnUpdate(t *testing.T) {
 			}
 			is := s.progress()
 			if is.Reason != v1alpha1.DeploymentReasonUpdateBlocked || !strings.Contains(is.Message, "machine pool-a-1: ") {
-				t.Errorf("with %q, in the order %v: %+v", value, order, is)
+				t.Errorf("value %q, order %v: %+v", value, order, is)
 			}
 		}
 	}
 }
 
-// TestAResultOnAMachine: a label that the deployment sets while it moves a Machine, and somebody sets before,
-// is taken away, and changes nothing.
+// TestAResultOnAMachine checks that a label that only the deployment may set during a move is removed without
+// effect if a user sets it before.
 func TestAResultOnAMachine(t *testing.T) {
 	s := inPlaceServer(t)
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "pool-a-0"}}
@@ -97,12 +97,12 @@ func TestAResultOnAMachine(t *testing.T) {
 	s.nothingLost(t)
 	must(s.live.Get(t.Context(), client.ObjectKeyFromObject(machine), machine))
 	if _, left := machine.Labels[v1alpha1.LabelKeyNodeUpdateResult]; left {
-		t.Error("the label is still there")
+		t.Error("the label was not removed")
 	}
 }
 
-// TestTheCurrentSetMayGrow: somebody's label that keeps the current set from creating Machines is taken away by
-// an update in place, which needs the set's surge.
+// TestTheCurrentSetMayGrow checks that an in-place update removes a label with which a user prevents the current
+// set from creating Machines, since the update needs the surge.
 func TestTheCurrentSetMayGrow(t *testing.T) {
 	s := inPlaceServer(t)
 	set := &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "pool-b"}}
@@ -110,20 +110,20 @@ func TestTheCurrentSetMayGrow(t *testing.T) {
 	s.rests(t)
 	s.nothingLost(t)
 	if _, left := s.all()["pool-b"].Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]; left {
-		t.Error("the label is still there")
+		t.Error("the label was not removed")
 	}
 }
 
-// TestNoMachineControllerAnswers: beside a machine controller that does not run, or whose version does not
-// update nodes in place, an update says so after a while, comes to rest and loses nothing; it goes on when there
-// is another one.
+// TestNoMachineControllerAnswers checks that an update is reported as blocked after a while if no machine
+// controller runs that can update nodes in place. The deployment settles, loses nothing, and continues when
+// another controller starts.
 func TestNoMachineControllerAnswers(t *testing.T) {
 	s := inPlaceServer(t)
 	if is := s.progress(); is.Reason != v1alpha1.DeploymentReasonUpdated {
-		t.Errorf("before the machine controller is late: %+v", is)
+		t.Errorf("condition before the timeout: %+v", is)
 	}
-	if again := s.pass(t).RequeueAfter; again == 0 || again > time.Minute {
-		t.Errorf("nobody looks again, but in %v", again)
+	if after := s.pass(t).RequeueAfter; after == 0 || after > time.Minute {
+		t.Errorf("the next pass is due in %v", after)
 	}
 	s.lines = nil
 	s.Clock = clocktesting.NewFakePassiveClock(s.Clock.Now().Add(time.Minute))
@@ -135,7 +135,7 @@ func TestNoMachineControllerAnswers(t *testing.T) {
 		t.Errorf("got %+v", is)
 	}
 	if len(s.lines) != 1 || !strings.HasPrefix(s.lines[0], v1alpha1.DeploymentReasonUpdateBlocked) {
-		t.Errorf("events %q, want one that says so", s.lines)
+		t.Errorf("events %q, want one about the blocked update", s.lines)
 	}
 	for _, name := range []string{"pool-a-0", "pool-a-1"} {
 		node := s.node(t, name)
@@ -145,12 +145,12 @@ func TestNoMachineControllerAnswers(t *testing.T) {
 	s.rests(t)
 	s.nothingLost(t)
 	if is := s.progress(); is.Reason != v1alpha1.DeploymentReasonUpdated {
-		t.Errorf("when there is an answer: %+v", is)
+		t.Errorf("condition after the response: %+v", is)
 	}
 }
 
-// TestANodeOfTheCurrentSetIsTakenBackIntoUse: a node was selected, and its set is the current one since. All that
-// its Machine says of the update may change between two passes.
+// TestANodeOfTheCurrentSetIsTakenBackIntoUse checks a selected node whose set became the current one. The state of
+// the update on its Machine may change between two passes.
 func TestANodeOfTheCurrentSetIsTakenBackIntoUse(t *testing.T) {
 	s := duringRollout(t, 0, 2, fixture.InPlace("0", "1"))
 	s.InPlace = true
@@ -170,12 +170,12 @@ func TestANodeOfTheCurrentSetIsTakenBackIntoUse(t *testing.T) {
 	labels := map[string]string{v1alpha1.LabelKeyNodeCandidateForUpdate: "true", v1alpha1.LabelKeyNodeSelectedForUpdate: "true"}
 	update(v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, labels)
 	if node := s.node(t, "pool-b-0"); !node.Spec.Unschedulable {
-		t.Fatal("its update is not waited for")
+		t.Fatal("the deployment does not wait for the update")
 	}
 	labels = maps.Clone(labels)
 	labels[v1alpha1.LabelKeyNodeUpdateResult] = v1alpha1.LabelValueNodeUpdateSuccessful
 	update(v1alpha1.MachineRunning, v1alpha1.UpdateSuccessful, labels)
 	if node := s.node(t, "pool-b-0"); node.Spec.Unschedulable || node.Labels[v1alpha1.LabelKeyNodeSelectedForUpdate] != "" {
-		t.Errorf("it is not in use: cordoned %t, labels %v", node.Spec.Unschedulable, node.Labels)
+		t.Errorf("the node was not put back into use: cordoned %t, labels %v", node.Spec.Unschedulable, node.Labels)
 	}
 }
