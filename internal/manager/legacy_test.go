@@ -125,7 +125,7 @@ func inTheWay(t *testing.T, e *env.Env, migrated *unstructured.Unstructured) {
 		return machine, e.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine)
 	}
 	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(func(m *v1alpha1.Machine) bool {
-		return strings.Contains(m.Status.LastOperation.Description, `there is a MachineClass "two" already`)
+		return strings.Contains(m.Status.LastOperation.Description, `there is already a different MachineClass "two"`)
 	}))
 	edited := taken.DeepCopy()
 	edited.ProviderSpec = made.ProviderSpec

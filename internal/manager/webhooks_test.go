@@ -84,8 +84,8 @@ func TestUsersAreWarned(t *testing.T) {
 	second := onePool(e.env.Namespace)[3].(*v1alpha1.MachineDeployment)
 	second.Name, second.Spec.Template.Spec.Class.Name = "two", "later"
 	want := []string{
-		`spec.template.spec.class.name: MachineClass "later" not found: no machine is made before it is there`,
-		`spec.selector: machine deployment "one" and this one select the machines of each other`,
+		`spec.template.spec.class.name: MachineClass "later" not found; no machines are created until it exists`,
+		`spec.selector: this object and machine deployment "one" select each other's machines`,
 	}
 	g.Eventually(func(g gomega.Gomega) { // until the manager serves, the API server says nothing
 		g.Expect(user.Create(t.Context(), second.DeepCopy(), client.DryRunAll)).To(gomega.Succeed())

@@ -29,16 +29,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// callTimeout is how long the driver may take for one class.
+// callTimeout limits the driver call for one class.
 const callTimeout = time.Minute
 
-// The reasons of events.
+// Reasons of events.
 const (
 	reasonMigrated = "Migrated"
 	reasonFailed   = "FailedMigration"
 )
 
-// findClass looks for the MachineClass.
+// findClass reads the MachineClass of the same name, if it exists.
 func (c *Controller) findClass(ctx context.Context, s *scope) flow.Result {
 	class := &v1alpha1.MachineClass{}
 	err := c.Client.Get(ctx, s.key, class)
@@ -52,9 +52,9 @@ func (c *Controller) findClass(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// makeClass makes the MachineClass, or finds that it says what it should. Of an object that is
-// marked as migrated, the MachineClass is what counts, whatever users have made of it.
-func (c *Controller) makeClass(ctx context.Context, s *scope) flow.Result {
+// createClass creates the MachineClass unless it exists and matches. If the object is marked as migrated, the
+// MachineClass takes precedence, even if users have changed it.
+func (c *Controller) createClass(ctx context.Context, s *scope) flow.Result {
 	if len(s.users) == 0 || s.class != nil && s.migrated() {
 		return flow.Continue()
 	}
@@ -65,13 +65,13 @@ func (c *Controller) makeClass(ctx context.Context, s *scope) flow.Result {
 	return c.fill(ctx, s, typed)
 }
 
-// fill has the driver fill the MachineClass, and writes it.
+// fill lets the driver fill the MachineClass, and writes it.
 func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result {
 	name, d, err := c.Drivers.Migrator(s.kind, s.object.GetAnnotations()[legacy.AnnotationProvider])
 	if err != nil {
-		return c.nobody(ctx, s, err)
+		return c.noDriver(ctx, s, err)
 	}
-	s.about.driver, s.about.asked = name, true
+	s.about.driver, s.about.called = name, true
 	if wait, why := c.recall(s).wait(s.about, c.Clock.Now()); why != "" {
 		return flow.Wait(wait, why)
 	}
@@ -87,10 +87,10 @@ func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result 
 			err = edge.ErrStale
 		}
 	case same(s.class, class):
-	case s.begun(): // the object was edited in mid-migration
-		err = c.follow(ctx, s, class)
+	case s.begun(): // the object was edited during the migration
+		err = c.updateClass(ctx, s, class)
 	default:
-		return c.refused(ctx, s, fmt.Sprintf("there is a MachineClass %q already, which says something else: delete one of the two", s.key.Name))
+		return c.refused(ctx, s, fmt.Sprintf("there is already a different MachineClass %q; delete one of the two objects", s.key.Name))
 	}
 	if err != nil {
 		return flow.Fail(fmt.Errorf("writing MachineClass %s: %w", s.key, err))
@@ -99,8 +99,8 @@ func (c *Controller) fill(ctx context.Context, s *scope, typed any) flow.Result 
 	return flow.Continue()
 }
 
-// follow gives the MachineClass what the older object says now, unless the class is in use.
-func (c *Controller) follow(ctx context.Context, s *scope, class *v1alpha1.MachineClass) error {
+// updateClass updates the MachineClass after the legacy object was edited, unless the class is in use.
+func (c *Controller) updateClass(ctx context.Context, s *scope, class *v1alpha1.MachineClass) error {
 	used, err := c.inUse(ctx, s)
 	if err != nil || used {
 		return err
@@ -108,12 +108,12 @@ func (c *Controller) follow(ctx context.Context, s *scope, class *v1alpha1.Machi
 	return c.Client.Patch(ctx, class, expectations.Locked(s.class))
 }
 
-// generate calls the driver of s.about. Of the object's metadata it may only change what users may, and
-// the class has to be one that it serves.
+// generate calls the driver of s.about. In the metadata, the driver may only change labels and annotations, and it
+// must serve the resulting class.
 func (c *Controller) generate(ctx context.Context, s *scope, d driver.Driver, typed any) (*v1alpha1.MachineClass, error) {
 	migrator, ok := driver.As[driver.ClassMigrator](d)
 	if !ok {
-		return nil, status.Error(codes.Unimplemented, "the driver migrates no classes")
+		return nil, status.Error(codes.Unimplemented, "the driver does not migrate classes")
 	}
 	class := &v1alpha1.MachineClass{}
 	if s.class != nil {
@@ -132,14 +132,14 @@ func (c *Controller) generate(ctx context.Context, s *scope, d driver.Driver, ty
 	}
 	meta.Labels, meta.Annotations = maps.Clone(class.Labels), maps.Clone(class.Annotations)
 	class.ObjectMeta, class.TypeMeta = *meta, metav1.TypeMeta{}
-	class.Provider = cmp.Or(class.Provider, s.about.driver) // which another driver would not serve
+	class.Provider = cmp.Or(class.Provider, s.about.driver) // no other driver serves the class
 	switch {
 	case len(class.ProviderSpec.Raw) == 0:
 		return nil, status.Error(codes.Internal, "the driver returned no providerSpec")
-	case !isObject(class.ProviderSpec.Raw): // no API server stores it
-		return nil, status.Error(codes.Internal, "the driver returned a providerSpec that is no JSON object")
+	case !isObject(class.ProviderSpec.Raw): // an API server would reject it
+		return nil, status.Error(codes.Internal, "the driver returned a providerSpec that is not a JSON object")
 	case !registry.Serves(s.about.driver, class):
-		return nil, status.Error(codes.Internal, fmt.Sprintf("the driver %q made a class for the provider %q, which it does not serve", s.about.driver, class.Provider))
+		return nil, status.Error(codes.Internal, fmt.Sprintf("the driver %q created a class for the provider %q, which it does not serve", s.about.driver, class.Provider))
 	}
 	return class, nil
 }
@@ -162,32 +162,32 @@ func same(a, b *v1alpha1.MachineClass) bool {
 		equality.Semantic.DeepEqual(a.NodeTemplate, b.NodeTemplate)
 }
 
-// refused leaves everything as it is, since only a user can help.
+// refused reports a problem that only a user can solve. It changes nothing.
 func (c *Controller) refused(ctx context.Context, s *scope, why string) flow.Result {
-	c.say(ctx, s, why, outcome{message: why})
+	c.report(ctx, s, why, outcome{message: why})
 	return flow.Stop(why)
 }
 
-// nobody leaves everything as it is, since no driver is to migrate the object. The next one that registers
-// may.
-func (c *Controller) nobody(ctx context.Context, s *scope, err error) flow.Result {
+// noDriver reports that no driver migrates the object. It changes nothing. A driver that registers later may migrate
+// it.
+func (c *Controller) noDriver(ctx context.Context, s *scope, err error) flow.Result {
 	found, _ := status.FromError(err)
-	why := fmt.Sprintf("%s; the annotation %s can name one", found.Message(), legacy.AnnotationProvider)
+	why := fmt.Sprintf("%s; name one in the annotation %s", found.Message(), legacy.AnnotationProvider)
 	if named := s.object.GetAnnotations()[legacy.AnnotationProvider]; named != "" {
 		why = fmt.Sprintf("annotation %s: %s", legacy.AnnotationProvider, found.Message())
 	}
-	c.say(ctx, s, why, outcome{message: why, final: status.Is(err, codes.Unimplemented)})
+	c.report(ctx, s, why, outcome{message: why, final: status.Is(err, codes.Unimplemented)})
 	return flow.Stop(why)
 }
 
-// driverFailed leaves everything as it is. A driver that does not migrate the kind is not asked again
-// about the same.
+// driverFailed reports a failure of the driver. It changes nothing. A driver that does not support the kind is not
+// called again with the same inputs.
 func (c *Controller) driverFailed(ctx context.Context, s *scope, err error) flow.Result {
-	failed := outcome{code: status.Code(err), message: fmt.Sprintf("the driver cannot make a MachineClass of it: %v", err)}
+	failed := outcome{code: status.Code(err), message: fmt.Sprintf("the driver cannot convert it to a MachineClass: %v", err)}
 	topic := fmt.Sprint(failed.code, s.about.driver, s.about.generation) // messages may differ each time
 	if failed.code == codes.Unimplemented {
 		failed.final = true
-		c.say(ctx, s, topic, failed)
+		c.report(ctx, s, topic, failed)
 		return flow.Stop(failed.message)
 	}
 	failed.backoff = c.Policy.Backoff(timeouts.Migrate, failed.code)
@@ -196,16 +196,16 @@ func (c *Controller) driverFailed(ctx context.Context, s *scope, err error) flow
 	}
 	wait := failed.backoff.Step()
 	failed.retry = c.Clock.Now().Add(wait)
-	c.say(ctx, s, topic, failed)
+	c.report(ctx, s, topic, failed)
 	return flow.Wait(wait, failed.message)
 }
 
-// say notes an outcome, and tells users unless what was said last was about the same.
-func (c *Controller) say(ctx context.Context, s *scope, same string, o outcome) {
-	o.about, o.message = s.about, messages.Shorten(o.message, longestMessage)
-	if !c.kinds[s.kind].memory.Of(s.key).note(same, o) {
+// report records an outcome. It also logs it and sends an event, unless the last outcome had the same topic.
+func (c *Controller) report(ctx context.Context, s *scope, topic string, o outcome) {
+	o.about, o.message = s.about, messages.Shorten(o.message, maxMessage)
+	if !c.kinds[s.kind].memory.Of(s.key).record(topic, o) {
 		return
 	}
-	ctrl.LoggerFrom(ctx).Info("cannot migrate a machine class; nothing is changed", "object", s.identity(), "reason", o.message)
-	c.Events.Eventf(s.object, corev1.EventTypeWarning, reasonFailed, "Not migrated to a MachineClass: %s.", o.message)
+	ctrl.LoggerFrom(ctx).Info("cannot migrate a machine class", "object", s.identity(), "reason", o.message)
+	c.Events.Eventf(s.object, corev1.EventTypeWarning, reasonFailed, "Cannot migrate to a MachineClass: %s", o.message)
 }

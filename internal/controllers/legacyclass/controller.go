@@ -1,9 +1,8 @@
-// Package legacyclass migrates legacy machine classes, such as AWSMachineClass, to
-// MachineClasses.
+// Package legacyclass migrates legacy machine classes, such as AWSMachineClass, to MachineClasses.
 //
-// An object that a Machine, set or deployment refers to is migrated by the driver into a MachineClass
-// of the same name. The kind is not part of what a rollout compares, so no Machine is replaced. Each
-// step finds out for itself what is left to do: a process may end after any of them.
+// If a Machine, set or deployment refers to a legacy object, the driver converts the object to a MachineClass of the
+// same name. Rollouts do not compare the kind of a class, so no Machine is replaced. Each step detects what remains to
+// be done, since the process may terminate after any of them.
 package legacyclass
 
 import (
@@ -31,21 +30,21 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// Options configure a Controller. All fields are required, but for Policy.
+// Options configure a Controller. All fields except Policy are required.
 type Options struct {
-	// Client of the control cluster; reads come from the cache.
+	// Client is the client of the control cluster. It reads from the cache.
 	Client client.Client
-	// Cache is the cache itself: a client does not read objects without a Go type from it.
+	// Cache is the cache itself. It is needed because the client reads unstructured objects from the API server.
 	Cache client.Reader
-	// Drivers make MachineClasses, as far as they are driver.ClassMigrators.
+	// Drivers contains the manager's drivers. Those that implement driver.ClassMigrator migrate classes.
 	Drivers *registry.Registry
 	// Kinds are the legacy kinds that the API server serves.
 	Kinds []string
 	// Events records events on the objects of these kinds.
 	Events record.EventRecorder
-	// Clock of the back-off.
+	// Clock is the clock of the back-off.
 	Clock clock.PassiveClock
-	// Policy says how soon a failed call is tried again.
+	// Policy determines when a failed call is retried.
 	Policy timeouts.Policy
 }
 
@@ -55,13 +54,13 @@ type Controller struct {
 	kinds map[string]*kindState
 }
 
-// kindState is what the controller keeps for one kind.
+// kindState is the controller's state for one kind.
 type kindState struct {
 	edge   edge.Reconciler[*unstructured.Unstructured]
 	memory expectations.Memory[memory]
 }
 
-// New returns a controller.
+// New creates a Controller.
 func New(options Options) *Controller {
 	c := &Controller{Options: options, kinds: map[string]*kindState{}}
 	for _, kind := range c.Kinds {
@@ -74,7 +73,7 @@ func New(options Options) *Controller {
 	return c
 }
 
-// SetupWithManager registers one controller for each kind, and the indexes of what refers to them.
+// SetupWithManager registers one controller for each kind, and indexes of the objects that refer to classes.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if len(c.Kinds) == 0 {
 		return nil
@@ -111,7 +110,7 @@ func (c *Controller) pass(ctx context.Context, object *unstructured.Unstructured
 	outcome := flow.Run(ctx, s, []flow.Step[*scope]{
 		{Name: "FindClass", Run: c.findClass},
 		{Name: "FindUsers", Run: c.findUsers},
-		{Name: "MakeClass", Run: c.makeClass},
+		{Name: "CreateClass", Run: c.createClass},
 		{Name: "SwitchReferences", Run: c.switchReferences},
 		{Name: "HandOverSecrets", Run: c.handOverSecrets},
 		{Name: "MarkMigrated", Run: c.markMigrated},
@@ -122,17 +121,17 @@ func (c *Controller) pass(ctx context.Context, object *unstructured.Unstructured
 	return edge.Result(ctx, outcome)
 }
 
-// scope is what the steps of a pass share.
+// scope is the state of one pass. The steps of the pass share it.
 type scope struct {
 	kind string
 	key  client.ObjectKey
-	// object of the legacy kind, from the cache, whose copy it is.
+	// object is a copy of the legacy object in the cache.
 	object *unstructured.Unstructured
-	// class is the MachineClass of the same name, the cache's own; nil if there is none.
+	// class is the MachineClass of the same name; nil if there is none. It is the cache's object.
 	class *v1alpha1.MachineClass
-	// users refer to it. They are the cache's own.
+	// users contains the objects that refer to the legacy object. They are the cache's objects.
 	users []client.Object
-	// about is what is known so far of what an outcome depends on.
+	// about contains the inputs of an outcome that are known so far.
 	about inputs
 }
 
@@ -140,7 +139,7 @@ func newScope(object *unstructured.Unstructured) *scope {
 	return &scope{kind: object.GetKind(), key: client.ObjectKeyFromObject(object), object: object}
 }
 
-// identity names the object among those of all kinds.
+// identity returns the kind and name of the object.
 func (s *scope) identity() string { return s.kind + " " + s.key.String() }
 
 func (s *scope) migrated() bool {
@@ -148,13 +147,13 @@ func (s *scope) migrated() bool {
 	return marked
 }
 
-// begun reports whether the MachineClass was made from the object.
+// begun reports whether the MachineClass was created from the object.
 func (s *scope) begun() bool {
 	return s.class != nil && s.class.Annotations[legacy.AnnotationMigratedFrom] == s.kind
 }
 
-// empty returns an empty object of a kind. It has no Go type: one that does not fit the type must not
-// keep the others from being read.
+// empty returns an empty object of a kind. It is unstructured, since one object that does not match its Go type would
+// prevent the others from being read.
 func empty(kind string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(kind))

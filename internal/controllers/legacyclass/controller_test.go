@@ -35,7 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// namespace and name of the class.
+// key is the namespace and name of the class.
 var key = client.ObjectKey{Namespace: fixture.Machine().Namespace, Name: "big"}
 
 type indexer struct{ *fake.ClientBuilder }
@@ -45,7 +45,7 @@ func (i indexer) IndexField(_ context.Context, object client.Object, field strin
 	return nil
 }
 
-// broken is a driver that answers with an error.
+// broken is a driver that returns an error.
 type broken struct {
 	driver.Driver
 	spec  string
@@ -66,18 +66,19 @@ type world struct {
 	clock      *testingclock.FakeClock
 	events     *record.FakeRecorder
 	controller *Controller
-	// writes counts those that were tried; none from the last on is carried out. Negative: all are.
+	// writes counts attempted writes. The write with the number last and later ones are not carried out; if last
+	// is negative, all are.
 	writes, last int
 }
 
 var errKilled = errors.New("the process was killed")
 
-// kinds are the scheme of all worlds.
+// kinds returns the scheme of all worlds.
 var kinds = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme, legacy.AddToScheme} {
 		if err := add(scheme); err != nil {
-			panic(err) // two kinds of one name
+			panic(err) // duplicate kind
 		}
 	}
 	return scheme
@@ -113,12 +114,12 @@ func (w *world) killed() bool {
 	return w.last >= 0 && w.writes > w.last
 }
 
-// restart begins with a new controller, as a new process does.
+// restart starts a new controller, like a new process.
 func (w *world) restart(d driver.Driver) {
 	w.begin(registry.Only("sim", d))
 }
 
-// begin begins with a new controller and these drivers.
+// begin starts a new controller with these drivers.
 func (w *world) begin(drivers *registry.Registry) {
 	w.controller = New(Options{Client: w.Client, Cache: w.Client, Drivers: drivers, Kinds: legacy.Kinds(), Events: w.events, Clock: w.clock})
 }
@@ -136,7 +137,7 @@ func (w *world) mustPass() ctrl.Result {
 	return result
 }
 
-// dump returns all objects without what the API server counts, as JSON.
+// dump returns all objects as JSON, without fields that the API server maintains.
 func (w *world) dump() string {
 	w.Helper()
 	var all []string
@@ -160,7 +161,7 @@ func (w *world) dump() string {
 	return strings.Join(all, "\n")
 }
 
-func (w *world) said() []string {
+func (w *world) takeEvents() []string {
 	var all []string
 	for {
 		select {
@@ -187,7 +188,7 @@ func oldClass() *legacy.AWSMachineClass {
 	return class
 }
 
-// fleet is a deployment with its set and Machines, and what their class needs.
+// fleet returns a deployment with its set and Machines, and the objects that their class needs.
 func fleet() []client.Object {
 	deployment := &v1alpha1.MachineDeployment{ObjectMeta: named("pool")}
 	deployment.Spec.Template.Labels = map[string]string{"name": "pool"}
@@ -226,7 +227,7 @@ func TestMigration(t *testing.T) {
 	class := get(w, key.Name, &v1alpha1.MachineClass{})
 	if class.Provider != "sim" || class.SecretRef.Name != "user-data" || class.CredentialsSecretRef.Name != "shared" ||
 		class.Annotations[legacy.AnnotationMigratedFrom] != legacy.AWS || !strings.Contains(string(class.ProviderSpec.Raw), "ami-1") {
-		t.Errorf("the class is %+v", class)
+		t.Errorf("class %+v", class)
 	}
 	deployment, set := get(w, "pool", &v1alpha1.MachineDeployment{}), get(w, "pool-1", &v1alpha1.MachineSet{})
 	if !revision.Same(&before.Spec.Template, &deployment.Spec.Template) || revision.Hash(&before.Spec.Template, 0) != revision.Hash(&deployment.Spec.Template, 0) {
@@ -248,14 +249,14 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// TestFinalizersMove: what held the older objects holds those of today. Others stay.
+// TestFinalizersMove checks that the finalizers of legacy objects are replaced, and that other finalizers remain.
 func TestFinalizersMove(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	w.mustPass()
 	old := get(w, key.Name, &legacy.AWSMachineClass{})
 	if _, marked := old.Annotations[legacy.AnnotationMigrated]; !marked {
-		t.Errorf("the legacy class has the annotations %v", old.Annotations)
+		t.Errorf("annotations of the legacy class: %v", old.Annotations)
 	}
 	for name, tc := range map[string]struct {
 		object client.Object
@@ -268,12 +269,12 @@ func TestFinalizersMove(t *testing.T) {
 		"a Secret of another, older": {get(w, "shared", &corev1.Secret{}), v1alpha1.FinalizerMCM},
 	} {
 		if got := tc.object.GetFinalizers(); !cmp.Equal(got, []string{tc.want}) {
-			t.Errorf("%s has %v, want %s", name, got, tc.want)
+			t.Errorf("%s: finalizers %v, want %s", name, got, tc.want)
 		}
 	}
 }
 
-// TestMigratedOnce: one event, and nothing is written when all is done.
+// TestMigratedOnce checks that a migration causes one event, and that later passes write nothing.
 func TestMigratedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
@@ -281,14 +282,14 @@ func TestMigratedOnce(t *testing.T) {
 	writes := w.writes
 	w.mustPass()
 	if w.writes != writes {
-		t.Error("a second pass wrote something")
+		t.Error("the second pass wrote to the API server")
 	}
-	if said := w.said(); len(said) != 1 || !strings.HasPrefix(said[0], "Normal Migrated") {
-		t.Errorf("said: %q", said)
+	if events := w.takeEvents(); len(events) != 1 || !strings.HasPrefix(events[0], "Normal Migrated") {
+		t.Errorf("events %q, want one", events)
 	}
 }
 
-// TestKilledAtAnyWrite: whatever write a process dies at, the next one ends with the same objects.
+// TestKilledAtAnyWrite checks that the result is the same if the process is killed at any write.
 func TestKilledAtAnyWrite(t *testing.T) {
 	t.Parallel()
 	whole := newWorld(t, sim.New(sim.Config{}), fleet()...)
@@ -304,13 +305,13 @@ func TestKilledAtAnyWrite(t *testing.T) {
 		w.restart(sim.New(sim.Config{}))
 		w.mustPass()
 		if diff := cmp.Diff(want, w.dump()); diff != "" {
-			t.Errorf("killed at write %d (-whole +killed):\n%s", last, diff)
+			t.Errorf("killed at write %d (-uninterrupted +killed):\n%s", last, diff)
 		}
 	}
 }
 
-// TestLaterUsersAreSwitched: a set that had not seen the change yet, or a user, may make one. The
-// MachineClass is what counts by then, whatever it says.
+// TestLaterUsersAreSwitched checks references that a set or a user creates after the migration. The MachineClass
+// takes precedence by then.
 func TestLaterUsersAreSwitched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
@@ -327,15 +328,15 @@ func TestLaterUsersAreSwitched(t *testing.T) {
 	}
 	w.mustPass()
 	if machine := get(w, "late", &v1alpha1.Machine{}); machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
-		t.Errorf("refers to %v", machine.Spec.Class)
+		t.Errorf("class reference %v", machine.Spec.Class)
 	}
 	if class := get(w, key.Name, &v1alpha1.MachineClass{}); string(class.ProviderSpec.Raw) != `{"joinDelay":"1s"}` {
-		t.Errorf("the class is %s", class.ProviderSpec.Raw)
+		t.Errorf("provider specification %s", class.ProviderSpec.Raw)
 	}
 }
 
-// TestMarkTakenAway: who may edit the legacy class, and takes its mark away, changes nothing of a MachineClass
-// that Machines have by now.
+// TestMarkTakenAway checks that a user who removes the mark from the legacy class does not change a MachineClass
+// that is in use.
 func TestMarkTakenAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
@@ -354,18 +355,18 @@ func TestMarkTakenAway(t *testing.T) {
 	}
 	w.mustPass()
 	if diff := cmp.Diff(before, get(w, key.Name, &v1alpha1.MachineClass{})); diff != "" {
-		t.Errorf("the class changed (-was +is):\n%s", diff)
+		t.Errorf("the class changed (-before +after):\n%s", diff)
 	}
 	if machine := get(w, "late", &v1alpha1.Machine{}); machine.Spec.Class.Kind != v1alpha1.MachineClassKind {
-		t.Errorf("refers to %v", machine.Spec.Class)
+		t.Errorf("class reference %v", machine.Spec.Class)
 	}
 }
 
-// TestEditedAmid: before anything has the MachineClass, it follows the older one.
+// TestEditedAmid checks that the MachineClass follows edits of the legacy object until it is in use.
 func TestEditedAmid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
-	w.last = 1 // the class is made
+	w.last = 1 // creates the class
 	if _, err := w.pass(); !errors.Is(err, errKilled) {
 		t.Fatal(err)
 	}
@@ -377,11 +378,11 @@ func TestEditedAmid(t *testing.T) {
 	w.last = -1
 	w.mustPass()
 	if class := get(w, key.Name, &v1alpha1.MachineClass{}); !strings.Contains(string(class.ProviderSpec.Raw), "ami-2") {
-		t.Errorf("the class is %s", class.ProviderSpec.Raw)
+		t.Errorf("provider specification %s", class.ProviderSpec.Raw)
 	}
 }
 
-// TestWhatIsNotNeededStays: without users only an object that is being deleted is let go.
+// TestWhatIsNotNeededStays checks that an unused object keeps its finalizers unless it is being deleted.
 func TestWhatIsNotNeededStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), oldClass())
@@ -399,7 +400,7 @@ func TestWhatIsNotNeededStays(t *testing.T) {
 	}
 }
 
-// TestRefused: nothing is changed, and the reason is said once.
+// TestRefused checks that nothing changes, and that the reason is reported once.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	set := func(value any, field ...string) func(*unstructured.Unstructured) {
@@ -421,12 +422,12 @@ func TestRefused(t *testing.T) {
 		"unknown at the top":   {change: set("x", "specs"), want: `"specs"`},
 		"wrong type":           {change: set(int64(1), "spec", "ami"), want: "spec.ami"},
 		"unimplemented":        {driver: &broken{err: status.Error(codes.Unimplemented, "not here")}, want: "not here"},
-		"no migrator":          {driver: struct{ driver.Driver }{}, want: "migrates no classes"},
+		"no migrator":          {driver: struct{ driver.Driver }{}, want: "does not migrate classes"},
 		"internal":             {driver: &broken{err: status.Error(codes.Internal, "oh")}, want: "oh"},
 		"nothing filled":       {driver: &broken{}, want: "no providerSpec"},
-		"no object filled":     {driver: &broken{spec: `["a list"]`}, want: "no JSON object"},
-		"null filled":          {driver: &broken{spec: `null`}, want: "no JSON object"},
-		"name taken":           {also: taken, want: "there is a MachineClass"},
+		"no object filled":     {driver: &broken{spec: `["a list"]`}, want: "not a JSON object"},
+		"null filled":          {driver: &broken{spec: `null`}, want: "not a JSON object"},
+		"name taken":           {also: taken, want: "there is already a different MachineClass"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -456,20 +457,20 @@ func TestRefused(t *testing.T) {
 				w.mustPass()
 			}
 			if w.writes > 0 || cmp.Diff(before, w.dump()) != "" {
-				t.Errorf("%d writes; changed: %s", w.writes, cmp.Diff(before, w.dump()))
+				t.Errorf("%d writes; changes: %s", w.writes, cmp.Diff(before, w.dump()))
 			}
-			if said := w.said(); len(said) != 1 || !strings.Contains(said[0], tc.want) || !strings.HasPrefix(said[0], "Warning "+reasonFailed) {
-				t.Errorf("said %q, want one with %s", said, tc.want)
+			if events := w.takeEvents(); len(events) != 1 || !strings.Contains(events[0], tc.want) || !strings.HasPrefix(events[0], "Warning "+reasonFailed) {
+				t.Errorf("events %q, want one with %s", events, tc.want)
 			}
 			migration, err := w.controller.Migration(t.Context(), key.Namespace, ref())
 			if err != nil || !strings.Contains(migration.Problem, tc.want) {
-				t.Errorf("Machines are told %+v, %v", migration, err)
+				t.Errorf("Migration = %+v, %v", migration, err)
 			}
 		})
 	}
 }
 
-// shows is a cache with one object that has no Go type.
+// shows is a cache with one unstructured object.
 type shows struct {
 	client.Client
 	object *unstructured.Unstructured
@@ -483,8 +484,8 @@ func (s shows) Get(ctx context.Context, key client.ObjectKey, into client.Object
 	return s.Client.Get(ctx, key, into, options...)
 }
 
-// TestBackOff: Internal is tried again after 5 s, then after twice that; Unimplemented only after the
-// object was edited.
+// TestBackOff checks that an Internal error is retried after 5 s, then after twice that, and that an Unimplemented
+// error is retried only after the object was edited.
 func TestBackOff(t *testing.T) {
 	t.Parallel()
 	d := &broken{err: status.Error(codes.Internal, "oh")}
@@ -495,7 +496,7 @@ func TestBackOff(t *testing.T) {
 		}
 		w.clock.Step(want - time.Second)
 		if result := w.mustPass(); d.calls != i+1 || result.RequeueAfter != time.Second {
-			t.Errorf("%d calls, next pass in %v, before the time", d.calls, result.RequeueAfter)
+			t.Errorf("%d calls, next pass in %v, before the retry is due", d.calls, result.RequeueAfter)
 		}
 		w.clock.Step(time.Second)
 	}
@@ -504,10 +505,10 @@ func TestBackOff(t *testing.T) {
 	calls := d.calls
 	w.clock.Step(24 * time.Hour)
 	if result := w.mustPass(); d.calls != calls || result.RequeueAfter != 0 {
-		t.Errorf("asked again: %d calls, next pass in %v", d.calls-calls, result.RequeueAfter)
+		t.Errorf("%d more calls, next pass in %v", d.calls-calls, result.RequeueAfter)
 	}
 	if migration, err := w.controller.Migration(t.Context(), key.Namespace, ref()); err != nil || migration.Pending {
-		t.Errorf("Machines are told %+v, %v", migration, err)
+		t.Errorf("Migration = %+v, %v", migration, err)
 	}
 	edited := get(w, key.Name, &legacy.AWSMachineClass{})
 	edited.Generation++
@@ -519,7 +520,7 @@ func TestBackOff(t *testing.T) {
 	get(w, key.Name, &v1alpha1.MachineClass{})
 }
 
-// TestMigrationOfMachines: what the controller of Machines is told.
+// TestMigrationOfMachines checks what the machine controller learns about a migration.
 func TestMigrationOfMachines(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
@@ -529,7 +530,7 @@ func TestMigrationOfMachines(t *testing.T) {
 		want Migration
 	}{
 		"to come":    {ref(), Migration{Pending: true}},
-		"no such":    {v1alpha1.ClassSpec{Kind: legacy.AWS, Name: "none"}, Migration{Problem: `AWSMachineClass "none" not found in namespace "` + key.Namespace + `"`}},
+		"missing":    {v1alpha1.ClassSpec{Kind: legacy.AWS, Name: "none"}, Migration{Problem: `AWSMachineClass "none" not found in namespace "` + key.Namespace + `"`}},
 		"not served": {v1alpha1.ClassSpec{Kind: legacy.GCP, Name: "none"}, Migration{}},
 	} {
 		if got, err := w.controller.Migration(t.Context(), key.Namespace, tc.ref); err != nil || got != tc.want {

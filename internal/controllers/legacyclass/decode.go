@@ -12,12 +12,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/legacy"
 )
 
-// decode returns an object as a pointer to the Go type of its kind. Fields that are not known, and
-// values of other types, are refused: what a driver does not see would be lost.
+// decode returns an object as a pointer to the Go type of its kind. It rejects unknown fields and values of other
+// types, since they would be lost in the migration.
 func decode(object *unstructured.Unstructured) (any, error) {
 	typed := legacy.New(object.GetKind())
 	if typed == nil {
-		return nil, fmt.Errorf("the kind %s is not known", object.GetKind())
+		return nil, fmt.Errorf("unknown kind %s", object.GetKind())
 	}
 	raw, err := json.Marshal(object.Object)
 	if err != nil {

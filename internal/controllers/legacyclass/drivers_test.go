@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// migrator makes classes for a provider, counts that, and says which kinds are its own.
+// migrator converts classes to a provider, counts its calls, and declares kinds as its own.
 type migrator struct {
 	driver.Driver
 	provider string
@@ -38,7 +38,7 @@ func (m *migrator) GenerateMachineClassForMigration(_ context.Context, req *driv
 	return &driver.GenerateMachineClassForMigrationResponse{}, m.err
 }
 
-// with begins with several drivers. Others may register if grows is true.
+// with starts a controller with several drivers. Others may register if grows is true.
 func (w *world) with(grows bool, drivers map[string]driver.Driver) *registry.Registry {
 	w.Helper()
 	r := registry.New(registry.Options{MayGrow: grows})
@@ -51,7 +51,7 @@ func (w *world) with(grows bool, drivers map[string]driver.Driver) *registry.Reg
 	return r
 }
 
-// annotate names the provider of the older class.
+// annotate names the provider of the legacy class.
 func (w *world) annotate(provider string) {
 	w.Helper()
 	class := get(w, key.Name, &legacy.AWSMachineClass{})
@@ -61,23 +61,23 @@ func (w *world) annotate(provider string) {
 	}
 }
 
-// TestWhoMigrates: the driver whose own the kind is, and not the first one by name that would.
+// TestWhoMigrates checks that the driver that declares the kind as its own migrates the class.
 func TestWhoMigrates(t *testing.T) {
 	t.Parallel()
 	own := []string{legacy.AWS}
 	for name, tc := range map[string]struct {
 		drivers   map[string]driver.Driver
 		annotated string
-		want      string // provider of the class; empty if none is made
-		says      string
+		want      string // provider of the class; empty if none is created
+		message   string
 	}{
 		"its own":              {map[string]driver.Driver{"zzz": &migrator{provider: "zzz", kinds: own}, "sim": sim.New(sim.Config{})}, "", "zzz", ""},
 		"no provider filled":   {map[string]driver.Driver{"zzz": &migrator{kinds: own}, "sim": sim.New(sim.Config{})}, "", "zzz", ""},
 		"the annotation":       {map[string]driver.Driver{"zzz": &migrator{provider: "zzz", kinds: own}, "sim": sim.New(sim.Config{})}, "sim", "sim", ""},
-		"two":                  {map[string]driver.Driver{"a": &migrator{provider: "a", kinds: own}, "b": &migrator{provider: "b", kinds: own}}, "", "", `the drivers "a" and "b" each migrate the kind AWSMachineClass; the annotation machine.millwright.dev/provider can name one`},
-		"none says so":         {map[string]driver.Driver{"a": &migrator{provider: "a"}, "b": &migrator{provider: "b"}}, "", "", `no driver migrates the kind AWSMachineClass; this manager has the drivers "a" and "b"; the annotation`},
-		"a strange annotation": {map[string]driver.Driver{"a": &migrator{provider: "a", kinds: own}}, "b", "", `annotation machine.millwright.dev/provider: the class is for driver "b", but this manager has the driver "a"`},
-		"for another provider": {map[string]driver.Driver{"a": &migrator{provider: "b", kinds: own}, "b": &migrator{}}, "", "", `the driver "a" made a class for the provider "b", which it does not serve`},
+		"two":                  {map[string]driver.Driver{"a": &migrator{provider: "a", kinds: own}, "b": &migrator{provider: "b", kinds: own}}, "", "", `the drivers "a" and "b" each migrate the kind AWSMachineClass; name one in the annotation machine.millwright.dev/provider`},
+		"none declares it":     {map[string]driver.Driver{"a": &migrator{provider: "a"}, "b": &migrator{provider: "b"}}, "", "", `no driver migrates the kind AWSMachineClass; this manager has the drivers "a" and "b"; name one in the annotation`},
+		"unknown annotation":   {map[string]driver.Driver{"a": &migrator{provider: "a", kinds: own}}, "b", "", `annotation machine.millwright.dev/provider: the class is for driver "b", but this manager has the driver "a"`},
+		"for another provider": {map[string]driver.Driver{"a": &migrator{provider: "b", kinds: own}, "b": &migrator{}}, "", "", `the driver "a" created a class for the provider "b", which it does not serve`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,32 +92,32 @@ func TestWhoMigrates(t *testing.T) {
 			}
 			if tc.want != "" {
 				if class := get(w, key.Name, &v1alpha1.MachineClass{}); class.Provider != tc.want {
-					t.Errorf("made for %q, want %q", class.Provider, tc.want)
+					t.Errorf("provider %q, want %q", class.Provider, tc.want)
 				}
 				return
 			}
 			if diff := cmp.Diff(before, w.dump()); diff != "" {
 				t.Errorf("changed:\n%s", diff)
 			}
-			if said := w.said(); len(said) != 1 || !strings.Contains(said[0], tc.says) || !strings.HasPrefix(said[0], "Warning "+reasonFailed) {
-				t.Errorf("said %q, want one with %s", said, tc.says)
+			if events := w.takeEvents(); len(events) != 1 || !strings.Contains(events[0], tc.message) || !strings.HasPrefix(events[0], "Warning "+reasonFailed) {
+				t.Errorf("events %q, want one with %s", events, tc.message)
 			}
 		})
 	}
 }
 
-// TestALateDriver: until it registers, the Machines wait, also where another driver is there that would
-// take any class. It is no failure that has to be timed.
+// TestALateDriver checks that Machines wait until the driver registers, even if another driver would accept any
+// class. That is not a failure with a back-off.
 func TestALateDriver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	r := w.with(true, map[string]driver.Driver{"sim": sim.New(sim.Config{})})
 	before := w.dump()
 	if result := w.mustPass(); result.RequeueAfter != 0 || w.dump() != before {
-		t.Errorf("%+v; changed: %s", result, cmp.Diff(before, w.dump()))
+		t.Errorf("result %+v; changes: %s", result, cmp.Diff(before, w.dump()))
 	}
 	if migration, err := w.controller.Migration(t.Context(), key.Namespace, ref()); err != nil || !migration.Pending || migration.Problem == "" {
-		t.Errorf("Machines are told %+v, %v", migration, err)
+		t.Errorf("Migration = %+v, %v", migration, err)
 	}
 	if _, err := r.Register("aws", &migrator{provider: "aws", kinds: []string{legacy.AWS}}); err != nil {
 		t.Fatal(err)
@@ -126,18 +126,19 @@ func TestALateDriver(t *testing.T) {
 	small := key
 	small.Name = "small"
 	if diff := cmp.Diff([]reconcile.Request{{NamespacedName: key}, {NamespacedName: small}}, woken); diff != "" {
-		t.Errorf("woken (-want +got):\n%s", diff)
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 	w.mustPass()
 	if class := get(w, key.Name, &v1alpha1.MachineClass{}); class.Provider != "aws" {
-		t.Errorf("made for %q", class.Provider)
+		t.Errorf("provider %q", class.Provider)
 	}
 	if woken := w.controller.waiting(legacy.AWS)(t.Context(), "aws"); len(woken) != 1 {
-		t.Errorf("a driver that registers later wakes %v", woken)
+		t.Errorf("requests for a later driver: %v", woken)
 	}
 }
 
-// TestTheDriverIsAskedOnce: as long as a class of the same name is in the way, and neither is edited.
+// TestTheDriverIsAskedOnce checks that the driver is called once while a different class has the name and neither
+// is edited.
 func TestTheDriverIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	d := &migrator{provider: "sim"}
@@ -146,8 +147,8 @@ func TestTheDriverIsAskedOnce(t *testing.T) {
 	for range 5 {
 		w.mustPass()
 	}
-	if said := w.said(); d.calls != 1 || len(said) != 1 {
-		t.Errorf("%d calls; said %q", d.calls, said)
+	if events := w.takeEvents(); d.calls != 1 || len(events) != 1 {
+		t.Errorf("%d calls, events %q", d.calls, events)
 	}
 	class := get(w, key.Name, &v1alpha1.MachineClass{})
 	class.ProviderSpec.Raw = []byte(`{"made": true}`)
@@ -156,11 +157,11 @@ func TestTheDriverIsAskedOnce(t *testing.T) {
 	}
 	w.mustPass()
 	if old := get(w, key.Name, &legacy.AWSMachineClass{}); d.calls != 2 || old.Annotations[legacy.AnnotationMigrated] == "" {
-		t.Errorf("after the edit: %d calls, annotations %v", d.calls, old.Annotations)
+		t.Errorf("%d calls, annotations %v after the edit", d.calls, old.Annotations)
 	}
 }
 
-// TestOneEventPerCode: messages of providers have numbers and times in them.
+// TestOneEventPerCode checks that different messages with the same code cause one event.
 func TestOneEventPerCode(t *testing.T) {
 	t.Parallel()
 	d := &migrator{provider: "sim"}
@@ -170,12 +171,12 @@ func TestOneEventPerCode(t *testing.T) {
 		w.mustPass()
 		w.clock.Step(time.Hour)
 	}
-	if said := w.said(); len(said) != 3 || d.calls != 5 {
-		t.Errorf("%d calls; said %q", d.calls, said)
+	if events := w.takeEvents(); len(events) != 3 || d.calls != 5 {
+		t.Errorf("%d calls, events %q", d.calls, events)
 	}
 }
 
-// TestTheIndexOfUsers: sets and deployments are found by the classes that they name.
+// TestTheIndexOfUsers checks that sets and deployments are indexed by their classes.
 func TestTheIndexOfUsers(t *testing.T) {
 	t.Parallel()
 	set := &v1alpha1.MachineSet{}
@@ -202,7 +203,8 @@ func TestTheIndexOfUsers(t *testing.T) {
 	}
 }
 
-// TestADriverThatHasReturned: one that was not available is asked again at once, and one that refused is not.
+// TestADriverThatHasReturned checks that a driver that was unavailable is called immediately after it registers,
+// but one that refused is not.
 func TestADriverThatHasReturned(t *testing.T) {
 	t.Parallel()
 	for code, calls := range map[codes.Code]int{codes.Unavailable: 3, codes.Internal: 2} {

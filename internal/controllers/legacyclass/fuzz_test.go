@@ -18,9 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzReconcile: whatever an object of a legacy kind, its users and its Secrets contain, passes end and
-// settle, no MachineClass of others changes, of the users nothing changes but the kind of what they refer
-// to, and what is said is short.
+// FuzzReconcile checks that for any legacy object, users and Secrets, passes terminate and settle, that other
+// MachineClasses do not change, that only the kind in references of users changes, and that messages are short.
 func FuzzReconcile(f *testing.F) {
 	for _, text := range []string{
 		`{}`, `{"spec":null}`, `{"spec":[]}`, `{"spec":{"ami":1}}`, `{"spec":{"ami":"a","amy":"b"}}`,
@@ -36,7 +35,7 @@ func FuzzReconcile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw, ofUsers []byte, taken bool) {
 		object := parsed(raw)
 		if object == nil {
-			return // no API server has such an object
+			return // an API server would reject it
 		}
 		users := fleet()[1:]
 		absurd.Objects(ofUsers, users...)
@@ -50,30 +49,30 @@ func FuzzReconcile(f *testing.F) {
 		w.controller = New(opts)
 		before := kindless(w)
 		for range 3 {
-			absurd.Within("a pass", func() { _, _ = w.pass() }) // an error is fine
+			absurd.Within("a pass", func() { _, _ = w.pass() }) // errors are allowed
 		}
 		writes := w.writes
 		absurd.Within("a pass", func() { _, _ = w.pass() })
-		if w.writes > writes+1 { // the object itself is not stored here, so its mark is written again
-			t.Errorf("%d writes, and no end", w.writes)
+		if w.writes > writes+1 { // the object itself is not stored, so its mark is written again
+			t.Errorf("%d writes, want the passes to settle", w.writes)
 		}
 		if diff := cmp.Diff(before, kindless(w)); diff != "" {
-			t.Errorf("users changed (-was +is):\n%s", diff)
+			t.Errorf("users changed (-before +after):\n%s", diff)
 		}
 		if taken {
 			if now := get(w, key.Name, &v1alpha1.MachineClass{}); now.Provider != "theirs" || string(now.ProviderSpec.Raw) != `{"a":1}` {
-				t.Errorf("the class of others is %s %s", now.Provider, now.ProviderSpec.Raw)
+				t.Errorf("the other class changed: %s %s", now.Provider, now.ProviderSpec.Raw)
 			}
 		}
-		for _, said := range w.said() {
-			if len(said) > longestMessage+100 {
-				t.Errorf("an event of %d bytes", len(said))
+		for _, event := range w.takeEvents() {
+			if len(event) > maxMessage+100 {
+				t.Errorf("event of %d bytes", len(event))
 			}
 		}
 	})
 }
 
-// parsed returns an object of a legacy kind with what is in some JSON; nil for what no API server stores.
+// parsed returns a legacy object with the content of some JSON, or nil if an API server would reject it.
 func parsed(raw []byte) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	if json.Unmarshal(raw, &object.Object) != nil || object.Object == nil {
@@ -92,7 +91,7 @@ func parsed(raw []byte) *unstructured.Unstructured {
 	return object
 }
 
-// kindless is all that users have but what a migration changes: kinds of references, and finalizers.
+// kindless returns all users without what a migration changes: kinds of references and finalizers.
 func kindless(w *world) map[string]client.Object {
 	w.Helper()
 	all := map[string]client.Object{}
@@ -101,7 +100,7 @@ func kindless(w *world) map[string]client.Object {
 		"stranger": &v1alpha1.Machine{}, "user-data": &corev1.Secret{},
 	} {
 		if w.Get(w.Context(), client.ObjectKey{Namespace: key.Namespace, Name: name}, object) != nil {
-			continue // it was being deleted, and is let go
+			continue // the object was being deleted and is removed
 		}
 		object.SetFinalizers(nil)
 		object.SetResourceVersion("")

@@ -16,41 +16,41 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/events"
 )
 
-// inputs are what an outcome depends on.
+// inputs contains what an outcome depends on.
 type inputs struct {
-	// generation of the object.
+	// generation is the generation of the object.
 	generation int64
-	// class is the version of the MachineClass of the same name; empty if there is none.
+	// class is the UID and version of the MachineClass of the same name; empty if there is none.
 	class string
-	// driver is the name of the one that was asked, if one was.
+	// driver is the name of the driver that was called. called reports whether one was called.
 	driver string
-	asked  bool
+	called bool
 }
 
 // outcome is why an object is not migrated.
 type outcome struct {
 	about inputs
-	// code of the driver; OK if it was not asked, or did not fail.
+	// code is the driver's error code. It is OK if the driver was not called or did not fail.
 	code codes.Code
-	// message for people.
+	// message is for users.
 	message string
-	// final says that no driver migrates the object.
+	// final reports that no driver migrates the object.
 	final bool
-	// backoff after the next failure, and retry, when the driver is called again; zero: when
-	// something changes.
+	// backoff applies after the next failure. retry is when the driver is called again; if zero, it is called
+	// only after a change.
 	backoff wait.Backoff
 	retry   time.Time
 }
 
-// memory is what is remembered of an object between reconciles: its last failure. Losing it costs calls only.
-// It is safe for concurrent use. A nil memory remembers nothing.
+// memory contains the last failure of an object, and is kept between passes. If it is lost, the driver is called more
+// often. It is safe for concurrent use. A nil memory is empty.
 type memory struct {
 	mu   sync.Mutex
 	last *outcome
-	said events.Said
+	sent events.Said
 }
 
-// failure returns the last outcome; nil if there is none.
+// failure returns the last outcome, or nil if there is none.
 func (m *memory) failure() *outcome {
 	if m == nil {
 		return nil
@@ -60,15 +60,15 @@ func (m *memory) failure() *outcome {
 	return m.last
 }
 
-// note stores an outcome. It reports whether users have to be told: it is not about the same as the last one.
-func (m *memory) note(same string, next outcome) bool {
+// record stores an outcome. It reports whether the topic differs from the last one, so that users must be informed.
+func (m *memory) record(topic string, next outcome) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = &next
-	return m.said.News(reasonFailed, same)
+	return m.sent.News(reasonFailed, topic)
 }
 
-// retryNow has a driver that was not available called again.
+// retryNow clears the back-off if the driver was unavailable.
 func (m *memory) retryNow(now time.Time) {
 	if m == nil {
 		return
@@ -82,8 +82,7 @@ func (m *memory) retryNow(now time.Time) {
 	}
 }
 
-// wait returns why the driver is not to be called yet, and for how long; no time means until
-// something changes.
+// wait returns why the driver must not be called yet, and for how long. A zero duration means until something changes.
 func (m *memory) wait(about inputs, now time.Time) (time.Duration, string) {
 	last := m.failure()
 	switch {
@@ -97,19 +96,19 @@ func (m *memory) wait(about inputs, now time.Time) (time.Duration, string) {
 	return 0, ""
 }
 
-// recall returns what is remembered of an object; nil if there is nothing.
+// recall returns the memory of an object, or nil if there is none.
 func (c *Controller) recall(s *scope) *memory { return c.kinds[s.kind].memory.Find(s.key) }
 
-// Migration is where the migration of a class stands.
+// Migration is the progress of the migration of a class.
 type Migration struct {
-	// Pending says that the class is to be migrated. Then its Machines wait.
+	// Pending reports that the class still has to be migrated. Until then, its Machines wait.
 	Pending bool
-	// Problem says what keeps it from being migrated; empty if nothing is known.
+	// Problem is why the class cannot be migrated; empty if no problem is known.
 	Problem string
 }
 
-// Migration returns where the migration of the class that a Machine refers to stands. It may be
-// called concurrently.
+// Migration returns the progress of the migration of the class that a Machine refers to. It is safe for concurrent
+// use.
 func (c *Controller) Migration(ctx context.Context, namespace string, ref v1alpha1.ClassSpec) (Migration, error) {
 	if !slices.Contains(c.Kinds, ref.Kind) {
 		return Migration{}, nil
@@ -126,8 +125,8 @@ func (c *Controller) Migration(ctx context.Context, namespace string, ref v1alph
 	if last == nil {
 		return Migration{Pending: true}, nil
 	}
-	return Migration{Pending: !last.final, Problem: fmt.Sprintf("%s %q is not migrated to a MachineClass: %s", ref.Kind, ref.Name, last.message)}, nil
+	return Migration{Pending: !last.final, Problem: fmt.Sprintf("cannot migrate %s %q to a MachineClass: %s", ref.Kind, ref.Name, last.message)}, nil
 }
 
-// longestMessage limits the bytes of what is said, as neither drivers nor names of fields do.
-const longestMessage = 1024
+// maxMessage is the maximum length of a message in bytes, since messages from drivers and field names may be longer.
+const maxMessage = 1024

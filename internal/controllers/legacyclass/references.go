@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// referencesOf returns the references to classes of a Machine, or of the template of a set or
-// deployment. They point into the object.
+// referencesOf returns the class references of a Machine, or of the template of a set or deployment. The pointers point
+// into the object.
 func referencesOf(object client.Object) []*v1alpha1.ClassSpec {
 	switch object := object.(type) {
 	case *v1alpha1.Machine:
@@ -35,7 +35,7 @@ func referencesOf(object client.Object) []*v1alpha1.ClassSpec {
 	}
 }
 
-// requestOf returns the object of a kind that a Machine, set or deployment refers to.
+// requestOf returns a request for the object of a kind that a Machine, set or deployment refers to.
 func requestOf(kind string, object client.Object) []reconcile.Request {
 	for _, ref := range referencesOf(object) {
 		if ref.Kind == kind && ref.Name != "" {
@@ -45,18 +45,18 @@ func requestOf(kind string, object client.Object) []reconcile.Request {
 	return nil
 }
 
-// sameName returns the object with the name of a MachineClass.
+// sameName returns a request for the object with the name of a MachineClass.
 func sameName(_ context.Context, class client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(class)}}
 }
 
-// waiting returns what finds the objects of a kind that are not migrated: a driver that has registered may
-// do it, and is asked at once.
+// waiting returns a function that finds the objects of a kind that are not migrated. A driver that has just registered
+// may migrate them, and is called immediately.
 func (c *Controller) waiting(kind string) func(ctx context.Context, name string) []reconcile.Request {
 	return func(ctx context.Context, _ string) []reconcile.Request {
 		objects, err := c.list(ctx, kind)
 		if err != nil {
-			return nil // the cache ends with the process
+			return nil // reads of the cache fail only when the process terminates
 		}
 		var requests []reconcile.Request
 		for _, object := range objects {
@@ -69,7 +69,7 @@ func (c *Controller) waiting(kind string) func(ctx context.Context, name string)
 	}
 }
 
-// list returns the objects of a kind, from the cache.
+// list returns the objects of a kind from the cache.
 func (c *Controller) list(ctx context.Context, kind string, options ...client.ListOption) ([]*scope, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(kind + "List"))
@@ -83,7 +83,7 @@ func (c *Controller) list(ctx context.Context, kind string, options ...client.Li
 	return all, nil
 }
 
-// byClass is the index of sets and deployments by the classes that they refer to, with the values of
+// byClass is the index of sets and deployments by the classes that they refer to. It has the same values as
 // fieldindex.MachineByClass.
 const byClass = "class"
 
@@ -110,38 +110,39 @@ func classesOf(user client.Object) []string {
 	return values
 }
 
-// named reports whether a reference is to the object.
+// named reports whether a reference names the object.
 func (s *scope) named(ref *v1alpha1.ClassSpec) bool {
 	return ref.Kind == s.kind && ref.Name == s.key.Name
 }
 
-// findUsers ends the pass if there is nothing to do: an object that nothing refers to is not migrated.
+// findUsers finds the objects that refer to the legacy object. Without any, the object is not migrated, and the pass
+// stops.
 func (c *Controller) findUsers(ctx context.Context, s *scope) flow.Result {
 	var err error
 	if s.users, err = c.referring(ctx, s, fieldindex.OlderClass(s.kind, s.key.Name), s.named); err != nil {
 		return flow.Fail(err)
 	}
 	if len(s.users) == 0 && !s.migrated() && !s.begun() && s.object.GetDeletionTimestamp().IsZero() {
-		return flow.Stop("nothing refers to it")
+		return flow.Stop("no object refers to the class")
 	}
 	return flow.Continue()
 }
 
-// referring returns the Machines, sets and deployments with a value of the index fieldindex.MachineByClass,
-// or byClass, and a reference that fits.
-func (c *Controller) referring(ctx context.Context, s *scope, indexed string, fits func(*v1alpha1.ClassSpec) bool) ([]client.Object, error) {
+// referring returns the Machines, sets and deployments that have the value in the index fieldindex.MachineByClass or
+// byClass, and a reference for which match returns true.
+func (c *Controller) referring(ctx context.Context, s *scope, value string, match func(*v1alpha1.ClassSpec) bool) ([]client.Object, error) {
 	var found []client.Object
-	// Deployments come first: they give their sets the kind, and these their Machines.
+	// Deployments come first, since they pass the kind on to their sets, and sets pass it on to their Machines.
 	for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}} {
 		index := byClass
 		if _, machines := list.(*v1alpha1.MachineList); machines {
 			index = fieldindex.MachineByClass
 		}
-		if err := c.Client.List(ctx, list, client.InNamespace(s.key.Namespace), client.MatchingFields{index: indexed}, client.UnsafeDisableDeepCopy); err != nil {
+		if err := c.Client.List(ctx, list, client.InNamespace(s.key.Namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {
-			if object := item.(client.Object); slices.ContainsFunc(referencesOf(object), fits) {
+			if object := item.(client.Object); slices.ContainsFunc(referencesOf(object), match) {
 				found = append(found, object)
 			}
 			return nil
@@ -153,8 +154,8 @@ func (c *Controller) referring(ctx context.Context, s *scope, indexed string, fi
 	return found, nil
 }
 
-// inUse reports whether something refers to the MachineClass of the name. Then that class counts: who may
-// edit the older object only, and its mark, has no say in it any more.
+// inUse reports whether an object refers to the MachineClass. In that case, changes to the legacy object no longer
+// affect the class.
 func (c *Controller) inUse(ctx context.Context, s *scope) (bool, error) {
 	found, err := c.referring(ctx, s, s.key.Name, func(ref *v1alpha1.ClassSpec) bool {
 		return ref.Kind == v1alpha1.MachineClassKind && ref.Name == s.key.Name
@@ -162,8 +163,8 @@ func (c *Controller) inUse(ctx context.Context, s *scope) (bool, error) {
 	return len(found) > 0, err
 }
 
-// switchReferences has all users refer to the MachineClass. The name stays, and so does the group:
-// a set or deployment with another one would replace its Machines.
+// switchReferences changes the references of all users to the MachineClass. It keeps the name and the group, since a
+// set or deployment would replace its Machines if they changed.
 func (c *Controller) switchReferences(ctx context.Context, s *scope) flow.Result {
 	for _, user := range s.users {
 		before := user.DeepCopyObject().(client.Object)
@@ -176,14 +177,14 @@ func (c *Controller) switchReferences(ctx context.Context, s *scope) flow.Result
 		moveFinalizer(changed, v1alpha1.FinalizerMCM, v1alpha1.FinalizerLegacy)
 		err := c.Client.Patch(ctx, changed, expectations.Locked(before))
 		if apierror.IgnoreGone(err) != nil {
-			return flow.Fail(fmt.Errorf("reference of %T %s: %w", user, user.GetName(), err))
+			return flow.Fail(fmt.Errorf("changing the class reference of %T %s: %w", user, user.GetName(), err))
 		}
 	}
 	return flow.Continue()
 }
 
-// moveFinalizer replaces old finalizers by another, and reports whether there was one. An object
-// that is being deleted can get no new one; that loses none.
+// moveFinalizer replaces the finalizers from with the finalizer to, and reports whether it changed the object. It does
+// not change an object that is being deleted and lacks the finalizer to, which can no longer be added.
 func moveFinalizer(object client.Object, to string, from ...string) bool {
 	had := controllerutil.ContainsFinalizer(object, to)
 	found := false

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// handOverSecrets replaces the finalizers that MCM put on the Secrets of its legacy classes: nothing
-// would ever remove them. Those that other objects of the kinds need stay.
+// handOverSecrets replaces the finalizers that MCM put on the Secrets of legacy classes, since nothing else would remove
+// them. It keeps finalizers on Secrets that other legacy objects need.
 func (c *Controller) handOverSecrets(ctx context.Context, s *scope) flow.Result {
 	for _, name := range secretsOf(s.object) {
 		needed, err := c.secretNeeded(ctx, s, name)
@@ -42,13 +42,13 @@ func (c *Controller) handOverSecrets(ctx context.Context, s *scope) flow.Result 
 			continue
 		}
 		if err := c.Client.Patch(ctx, secret, expectations.Locked(before)); apierror.IgnoreGone(err) != nil {
-			return flow.Fail(fmt.Errorf("finalizers of Secret %s: %w", name, err))
+			return flow.Fail(fmt.Errorf("changing the finalizers of Secret %s: %w", name, err))
 		}
 	}
 	return flow.Continue()
 }
 
-// secretsOf returns the names of the Secrets in its namespace that an object refers to.
+// secretsOf returns the names of the Secrets that an object refers to in its own namespace.
 func secretsOf(object *unstructured.Unstructured) []string {
 	var names []string
 	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
@@ -61,8 +61,7 @@ func secretsOf(object *unstructured.Unstructured) []string {
 	return names
 }
 
-// secretNeeded reports whether an object that is not migrated refers to a Secret, other than that of
-// the scope.
+// secretNeeded reports whether another object that is not migrated refers to a Secret.
 func (c *Controller) secretNeeded(ctx context.Context, s *scope, secret string) (bool, error) {
 	for _, kind := range c.Kinds {
 		others, err := c.list(ctx, kind, client.InNamespace(s.key.Namespace))
@@ -81,9 +80,9 @@ func (c *Controller) secretNeeded(ctx context.Context, s *scope, secret string) 
 	return false, nil
 }
 
-// markMigrated marks the object and lets it go, in one write: now everything is with the MachineClass.
+// markMigrated marks the object as migrated and removes its finalizers in one write.
 func (c *Controller) markMigrated(ctx context.Context, s *scope) flow.Result {
-	before, news := s.object.DeepCopy(), false
+	before, marked := s.object.DeepCopy(), false
 	if (len(s.users) > 0 || s.begun()) && !s.migrated() {
 		annotations := s.object.GetAnnotations()
 		if annotations == nil {
@@ -91,18 +90,18 @@ func (c *Controller) markMigrated(ctx context.Context, s *scope) flow.Result {
 		}
 		annotations[legacy.AnnotationMigrated] = "present"
 		s.object.SetAnnotations(annotations)
-		news = true
+		marked = true
 	}
 	changed := controllerutil.RemoveFinalizer(s.object, v1alpha1.FinalizerMCM)
 	changed = controllerutil.RemoveFinalizer(s.object, v1alpha1.FinalizerLegacy) || changed
-	if !news && !changed {
+	if !marked && !changed {
 		return flow.Continue()
 	}
 	if err := c.Client.Patch(ctx, s.object, expectations.Locked(before)); err != nil {
 		return flow.Fail(apierror.IgnoreGone(err))
 	}
-	if news {
-		c.Events.Eventf(s.object, corev1.EventTypeNormal, reasonMigrated, "Migrated to the MachineClass of the same name.")
+	if marked {
+		c.Events.Eventf(s.object, corev1.EventTypeNormal, reasonMigrated, "Migrated to the MachineClass of the same name")
 	}
 	return flow.Continue()
 }

@@ -1,9 +1,9 @@
-// Package machineclass keeps MachineClasses, and the Secrets that they refer to, from being
-// deleted while they are needed.
+// Package machineclass prevents the deletion of MachineClasses, and of the Secrets that they refer to, while they are
+// in use.
 //
-// A class is used by the Machines that refer to it, and by the deployments and sets, of any
-// size, whose templates refer to it, or which fall back to it. The sets without replicas that a rollout left behind do
-// not count: Gardener deletes the classes of former templates and expects them to go.
+// A class is in use if a Machine refers to it, or if a deployment or set of any size refers to it in its template or
+// lists it as a fallback. Old sets of a deployment without replicas do not count, because Gardener deletes the classes
+// of previous templates and expects them to be removed.
 package machineclass
 
 import (
@@ -31,7 +31,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
 )
 
-// New returns the controller of MachineClasses. The client's reads come from the cache. Events are about MachineClasses.
+// New returns the controller of MachineClasses. The client must read from the cache. events records events on
+// MachineClasses.
 func New(c client.Client, events record.EventRecorder) *inuse.Controller {
 	return inuse.New(inuse.Options{
 		Name: "machineclass", Client: c, Kind: &v1alpha1.MachineClass{}, Finalizer: v1alpha1.FinalizerMCM, Events: events,
@@ -45,8 +46,8 @@ func New(c client.Client, events record.EventRecorder) *inuse.Controller {
 	})
 }
 
-// NewForSecrets returns the controller of the Secrets of MachineClasses. The client's reads come
-// from the cache. Events are about Secrets.
+// NewForSecrets returns the controller of the Secrets of MachineClasses. The client must read from the cache. events
+// records events on Secrets.
 func NewForSecrets(c client.Client, events record.EventRecorder) *inuse.Controller {
 	return inuse.New(inuse.Options{
 		Name: "secret", Client: c, Kind: &corev1.Secret{}, Finalizer: v1alpha1.FinalizerSecret, Events: events,
@@ -62,7 +63,7 @@ func NewForSecrets(c client.Client, events record.EventRecorder) *inuse.Controll
 	})
 }
 
-// found reports whether the cache has an object of the list's kind that matches.
+// found reports whether the cache contains a matching object of the list's kind.
 func found(ctx context.Context, c client.Client, list client.ObjectList, options ...client.ListOption) (bool, error) {
 	if err := c.List(ctx, list, append(options, client.Limit(1), client.UnsafeDisableDeepCopy)...); err != nil {
 		return false, fmt.Errorf("listing %T: %w", list, err)
@@ -70,8 +71,8 @@ func found(ctx context.Context, c client.Client, list client.ObjectList, options
 	return meta.LenList(list) > 0, nil
 }
 
-// classInUse reports whether anything uses a class. Machines come first: most classes have one,
-// and then nothing else is listed.
+// classInUse reports whether a class is in use. It lists Machines first, since most classes have one, and then it
+// need not list other kinds.
 func classInUse(ctx context.Context, c client.Client, class client.ObjectKey) (bool, error) {
 	namespace := client.InNamespace(class.Namespace)
 	if used, err := found(ctx, c, &v1alpha1.MachineList{}, namespace, client.MatchingFields{fieldindex.MachineByClass: class.Name}); err != nil || used {
@@ -95,18 +96,17 @@ func classInUse(ctx context.Context, c client.Client, class client.ObjectKey) (b
 
 // uses reports whether a deployment or set will create Machines of the class.
 func uses(object client.Object, class string) bool {
-	return !leftBehind(object) && slices.Contains(classesOf(object), class)
+	return !isOldSet(object) && slices.Contains(classesOf(object), class)
 }
 
-// leftBehind reports whether an object is a set of a deployment that has no replicas. If it
-// is the newest one, the deployment itself refers to the class.
-func leftBehind(object client.Object) bool {
+// isOldSet reports whether an object is a set of a deployment and has no replicas. If it is the newest set, the
+// deployment itself refers to the class.
+func isOldSet(object client.Object) bool {
 	set, ok := object.(*v1alpha1.MachineSet)
 	return ok && set.Spec.Replicas == 0 && metav1.GetControllerOfNoCopy(set) != nil
 }
 
-// referenceOf returns the reference to a class of a Machine, or of the template of a set or
-// deployment.
+// referenceOf returns the class reference of a Machine, or of the template of a set or deployment.
 func referenceOf(object client.Object) v1alpha1.ClassSpec {
 	switch object := object.(type) {
 	case *v1alpha1.Machine:
@@ -120,29 +120,28 @@ func referenceOf(object client.Object) v1alpha1.ClassSpec {
 	}
 }
 
-// settle is how long events of Machines are collected before their class is reconciled: a class may
-// have thousands, and they come and go many at a time.
-const settle = 100 * time.Millisecond
+// settleTime is how long events of Machines are collected before their class is reconciled. A class may have thousands
+// of Machines, many of which change together.
+const settleTime = 100 * time.Millisecond
 
 // machineEvents enqueues the class of a Machine.
 func machineEvents() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	wake := func(ctx context.Context, q queue, objects ...client.Object) {
+	enqueue := func(ctx context.Context, q queue, objects ...client.Object) {
 		for _, object := range objects {
 			for _, request := range classOf(ctx, object) {
-				q.AddAfter(request, settle)
+				q.AddAfter(request, settleTime)
 			}
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { wake(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { wake(ctx, q, e.ObjectOld, e.ObjectNew) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { wake(ctx, q, e.Object) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object) },
 	}
 }
 
-// classesOf returns the names of the classes that an object refers to, those that it falls back to
-// included.
+// classesOf returns the names of the classes that an object refers to, including its fallback classes.
 func classesOf(object client.Object) []string {
 	ref := referenceOf(object)
 	if ref.Kind != v1alpha1.MachineClassKind {
@@ -168,7 +167,7 @@ func classOf(_ context.Context, object client.Object) []reconcile.Request {
 
 func referenceChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return referenceOf(e.ObjectOld) != referenceOf(e.ObjectNew) || !slices.Equal(classesOf(e.ObjectOld), classesOf(e.ObjectNew)) || leftBehind(e.ObjectOld) != leftBehind(e.ObjectNew)
+		return referenceOf(e.ObjectOld) != referenceOf(e.ObjectNew) || !slices.Equal(classesOf(e.ObjectOld), classesOf(e.ObjectNew)) || isOldSet(e.ObjectOld) != isOldSet(e.ObjectNew)
 	}}
 }
 
@@ -182,7 +181,7 @@ func secretsOf(_ context.Context, object client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, key := range fieldindex.SecretsOf(object.(*v1alpha1.MachineClass)) {
 		if key.Namespace != object.GetNamespace() {
-			continue // the cache holds one namespace only; the status of the Machine says what is wrong
+			continue // the cache contains one namespace only; the Machine's status reports the problem
 		}
 		requests = append(requests, reconcile.Request{NamespacedName: key})
 	}

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// harness is a namespace in which both controllers work.
+// harness is a namespace with both controllers.
 type harness struct {
 	*env.Env
 	*testing.T
@@ -73,7 +73,7 @@ func (h *harness) secret(namespace, name string, finalizers ...string) *corev1.S
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Finalizers: finalizers}}
 }
 
-// finalizers waits until an object has exactly these.
+// finalizers waits until an object has exactly these finalizers.
 func (h *harness) finalizers(object client.Object, want ...string) {
 	h.Helper()
 	gomega.NewWithT(h.T).Eventually(func(g gomega.Gomega) {
@@ -90,7 +90,7 @@ func (h *harness) gone(object client.Object) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue(), object.GetName()+" stays")
 }
 
-// TestClassIsHeldWhileMachinesReferToIt: from the first Machine to the last.
+// TestClassIsHeldWhileMachinesReferToIt checks the finalizer from the first Machine to the last.
 func TestClassIsHeldWhileMachinesReferToIt(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -105,7 +105,7 @@ func TestClassIsHeldWhileMachinesReferToIt(t *testing.T) {
 	h.delete(h.machine("a", "used"))
 	h.gone(h.machine("a", "used"))
 	h.delete(class)
-	// Once a class that came later is held, the first one has had its turn.
+	// When a class that was created later has the finalizer, the first class has been reconciled.
 	h.create(h.class("witness", ""), h.machine("w", "witness"))
 	h.finalizers(h.class("witness", ""), v1alpha1.FinalizerMCM)
 	h.finalizers(class, v1alpha1.FinalizerMCM)
@@ -116,8 +116,7 @@ func TestClassIsHeldWhileMachinesReferToIt(t *testing.T) {
 	h.gone(class)
 }
 
-// TestClassFollowsTheReference: a Machine may be pointed to another class, as in-place
-// updates do.
+// TestClassFollowsTheReference checks that a Machine may change its class, as in an in-place update.
 func TestClassFollowsTheReference(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -133,7 +132,7 @@ func TestClassFollowsTheReference(t *testing.T) {
 	h.finalizers(first)
 }
 
-// TestClassThatComesLater: the Machine may be there before.
+// TestClassThatComesLater checks that a Machine may exist before its class.
 func TestClassThatComesLater(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -143,8 +142,8 @@ func TestClassThatComesLater(t *testing.T) {
 	h.finalizers(class, v1alpha1.FinalizerMCM)
 }
 
-// TestSecretIsHeldWhileClassesReferToIt: by either reference, in the class's namespace
-// only, and what others put on it stays.
+// TestSecretIsHeldWhileClassesReferToIt checks both references, which are effective only in the class's namespace,
+// and that other finalizers remain.
 func TestSecretIsHeldWhileClassesReferToIt(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -163,14 +162,13 @@ func TestSecretIsHeldWhileClassesReferToIt(t *testing.T) {
 
 	h.delete(class)
 	h.finalizers(credentials)
-	h.finalizers(userData, foreign, v1alpha1.FinalizerSecret) // the second class has it
+	h.finalizers(userData, foreign, v1alpha1.FinalizerSecret) // the second class refers to it
 	h.delete(userData)
 	h.delete(second)
 	h.finalizers(userData, foreign)
 }
 
-// TestSecretFollowsTheReference: a class that is pointed to another Secret lets the first
-// one go.
+// TestSecretFollowsTheReference checks that the first Secret is released if a class refers to another one.
 func TestSecretFollowsTheReference(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -185,7 +183,7 @@ func TestSecretFollowsTheReference(t *testing.T) {
 	h.finalizers(first)
 }
 
-// TestSecretFinalizerIsPutBack: who takes it off while the Secret is needed, gets it back.
+// TestSecretFinalizerIsPutBack checks that a removed finalizer is restored while the Secret is in use.
 func TestSecretFinalizerIsPutBack(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -199,8 +197,8 @@ func TestSecretFinalizerIsPutBack(t *testing.T) {
 	h.finalizers(secret, v1alpha1.FinalizerSecret)
 }
 
-// TestFinalizersOfASecretAreExchanged: nor does it help to put another one there in the same write, and one that was
-// put in the place of another's goes from a Secret that is not in use.
+// TestFinalizersOfASecretAreExchanged checks that the finalizer is restored even if another one is added in the
+// same write, and that it is removed from an unused Secret even if it replaced another one.
 func TestFinalizersOfASecretAreExchanged(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -218,7 +216,7 @@ func TestFinalizersOfASecretAreExchanged(t *testing.T) {
 	h.finalizers(unused)
 }
 
-// TestClassFinalizerIsPutBack: the same of a class that a Machine refers to.
+// TestClassFinalizerIsPutBack checks that a removed finalizer is restored while a Machine refers to the class.
 func TestClassFinalizerIsPutBack(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -232,8 +230,8 @@ func TestClassFinalizerIsPutBack(t *testing.T) {
 	h.finalizers(class, v1alpha1.FinalizerMCM)
 }
 
-// TestNamespaceOfTheSecretCounts: a reference to another namespace holds nothing in the
-// class's, and does no harm.
+// TestNamespaceOfTheSecretCounts checks that a reference to another namespace does not keep the Secret of that
+// name in the class's namespace.
 func TestNamespaceOfTheSecretCounts(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -246,7 +244,7 @@ func TestNamespaceOfTheSecretCounts(t *testing.T) {
 	h.finalizers(alike)
 }
 
-// TestNoMoreWritesThanNeeded: one patch puts a finalizer on and one takes it off.
+// TestNoMoreWritesThanNeeded checks that one patch adds the finalizer and one removes it.
 func TestNoMoreWritesThanNeeded(t *testing.T) {
 	h := newHarness(t)
 	class, secret := h.class("c", "s"), h.secret(h.Namespace, "s")
@@ -262,7 +260,7 @@ func TestNoMoreWritesThanNeeded(t *testing.T) {
 	h.finalizers(class, v1alpha1.FinalizerMCM)
 	h.finalizers(secret, v1alpha1.FinalizerSecret)
 	if after := []string{class.ResourceVersion, secret.ResourceVersion}; !slices.Equal(before, after) {
-		t.Errorf("resource versions were %v and are %v although nothing changed", before, after)
+		t.Errorf("resource versions changed from %v to %v without a change", before, after)
 	}
 }
 
@@ -288,8 +286,7 @@ func (h *harness) template(class string) v1alpha1.MachineTemplateSpec {
 	return v1alpha1.MachineTemplateSpec{Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}}}
 }
 
-// TestClassIsHeldForMachinesToCome: a pool of size 0 needs its class as soon as it grows.
-// The classes that rollouts left behind go.
+// TestClassIsHeldForMachinesToCome checks that pools without replicas keep their class, and that old sets do not.
 func TestClassIsHeldForMachinesToCome(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -21,8 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// behind is an API server with a cache that shows a Secret as it was at first, until it is
-// made to catch up.
+// behind is an API server with a cache that shows the first version of a Secret until catchUp is called.
 type behind struct {
 	client.Client
 	shown   *corev1.Secret
@@ -63,8 +62,8 @@ func (b *behind) Get(_ context.Context, _ client.ObjectKey, object client.Object
 
 var secretKey = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "n", Name: "s"}}
 
-// TestOnePatchPerFinalizer: a Secret and its class are made together; the event of the one
-// comes before the cache shows what the event of the other led to.
+// TestOnePatchPerFinalizer checks a Secret that is created together with its class. The second event arrives
+// before the cache shows the result of the first one.
 func TestOnePatchPerFinalizer(t *testing.T) {
 	b := newBehind(t)
 	c := NewForSecrets(b, nil)
@@ -78,19 +77,19 @@ func TestOnePatchPerFinalizer(t *testing.T) {
 	}
 	pass()
 	if got := pass().RequeueAfter; got <= 0 {
-		t.Error("nothing brings the next pass")
+		t.Error("no next pass is scheduled")
 	}
 	b.catchUp(t)
 	if got := pass().RequeueAfter; got != 0 {
-		t.Errorf("looked at again after %v although all is done", got)
+		t.Errorf("the next pass is due in %v although nothing remains to be done", got)
 	}
 	if b.patches != 1 || !slices.Equal(b.shown.Finalizers, []string{v1alpha1.FinalizerSecret}) {
 		t.Errorf("%d patches, want 1; finalizers %v", b.patches, b.shown.Finalizers)
 	}
 }
 
-// TestPatchOfAFinalizerFails: another client that was first costs another reconcile, and no error; an
-// object that is gone costs nothing.
+// TestPatchOfAFinalizerFails checks that a conflict causes another pass but no error, and that a missing object
+// causes neither.
 func TestPatchOfAFinalizerFails(t *testing.T) {
 	down := errors.New("down")
 	secrets := schema.GroupResource{Resource: "secrets"}
@@ -114,7 +113,7 @@ func TestPatchOfAFinalizerFails(t *testing.T) {
 	}
 }
 
-// TestWhichClassChangesConcernSecrets: our own finalizer on a class is none of them.
+// TestWhichClassChangesConcernSecrets checks that our finalizer on a class is not relevant for Secrets.
 func TestWhichClassChangesConcernSecrets(t *testing.T) {
 	was := &v1alpha1.MachineClass{SecretRef: &corev1.SecretReference{Namespace: "n", Name: "s"}}
 	held, other := was.DeepCopy(), was.DeepCopy()
@@ -125,7 +124,7 @@ func TestWhichClassChangesConcernSecrets(t *testing.T) {
 		want bool
 	}{"finalizer": {held, false}, "another reference": {other, true}} {
 		if got := secretChanges().Update(event.UpdateEvent{ObjectOld: was, ObjectNew: tc.is}); got != tc.want {
-			t.Errorf("%s passes: %v", name, got)
+			t.Errorf("%s: passes = %v", name, got)
 		}
 	}
 }

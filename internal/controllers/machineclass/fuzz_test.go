@@ -41,8 +41,8 @@ func newFakeClient(t *testing.T, objects ...client.Object) client.Client {
 	return builder.Build()
 }
 
-// FuzzReconcile: whatever the objects contain, passes end and settle, only finalizers are written,
-// and what a Machine uses is held.
+// FuzzReconcile checks that for any objects, passes terminate and settle, that only finalizers are written, and
+// that objects in use have the finalizer.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil))
@@ -64,27 +64,27 @@ func FuzzReconcile(f *testing.F) {
 			found, gone := passes(t, c, object)
 			if gone {
 				if object.GetDeletionTimestamp().IsZero() {
-					t.Errorf("%T is gone, and nobody deleted it", object)
+					t.Errorf("%T was removed without being deleted", object)
 				}
 				continue
 			}
 			has := slices.Contains(found.GetFinalizers(), finalizer)
 			if could := has || found.GetDeletionTimestamp().IsZero(); could && has != inUse(object, class, users) {
-				t.Errorf("%T is held: %t; it is in use: %t", object, has, !has)
+				t.Errorf("%T has the finalizer: %t, is in use: %t", object, has, !has)
 			}
-			if diff := cmp.Diff(besides(t, before, finalizer), besides(t, found, finalizer)); diff != "" {
-				t.Errorf("more than a finalizer of %T changed (-was +is):\n%s", object, diff)
+			if diff := cmp.Diff(withoutFinalizer(t, before, finalizer), withoutFinalizer(t, found, finalizer)); diff != "" {
+				t.Errorf("unexpected changes of %T (-before +after):\n%s", object, diff)
 			}
 		}
 		for _, user := range users {
-			absurd.Within("an event", func() { classOf(t.Context(), user); leftBehind(user) })
+			absurd.Within("an event", func() { classOf(t.Context(), user); isOldSet(user) })
 		}
 		absurd.Within("an event", func() { secretsOf(t.Context(), class) })
 	})
 }
 
-// passes takes passes over an object, and fails the test if the last one writes. It reports whether
-// the object is gone.
+// passes runs passes over an object, and fails the test if the last one writes. It reports whether the object was
+// removed.
 func passes(t *testing.T, c client.Client, object client.Object) (found client.Object, gone bool) {
 	t.Helper()
 	controllers := map[bool]interface {
@@ -108,12 +108,12 @@ func passes(t *testing.T, c client.Client, object client.Object) (found client.O
 		}
 	}
 	if found.GetResourceVersion() != last {
-		t.Errorf("%T is written again and again", object)
+		t.Errorf("the passes over %T do not settle", object)
 	}
 	return found, false
 }
 
-// inUse says it in other words than the controllers.
+// inUse is an independent implementation of the rule that the controllers follow.
 func inUse(object client.Object, class *v1alpha1.MachineClass, users []client.Object) bool {
 	if secret, is := object.(*corev1.Secret); is {
 		names := func(ref *corev1.SecretReference) bool {
@@ -127,8 +127,8 @@ func inUse(object client.Object, class *v1alpha1.MachineClass, users []client.Ob
 		set.Spec.Template.Spec.Class == want && (set.Spec.Replicas != 0 || metav1.GetControllerOf(set) == nil)
 }
 
-// besides is all of an object but a finalizer, as an API server stores it.
-func besides(t *testing.T, object client.Object, finalizer string) map[string]any {
+// withoutFinalizer returns the stored fields of an object without a finalizer.
+func withoutFinalizer(t *testing.T, object client.Object, finalizer string) map[string]any {
 	t.Helper()
 	object = object.DeepCopyObject().(client.Object)
 	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(name string) bool { return name == finalizer }))

@@ -64,7 +64,7 @@ func TestASetThatWouldBeAnother(t *testing.T) {
 				}
 			}
 			if test.fields != "" {
-				s.saysMutated(t)
+				s.wantMutated(t)
 				for name, set := range s.all() {
 					if !set.DeletionTimestamp.IsZero() {
 						s.remove(name)
@@ -80,9 +80,9 @@ func TestASetThatWouldBeAnother(t *testing.T) {
 	}
 }
 
-// saysMutated checks that no new set remains, that the old set was not scaled, and that the reason was reported
+// wantMutated checks that no new set remains, that the old set was not scaled, and that the reason was reported
 // once.
-func (s *server) saysMutated(t *testing.T) {
+func (s *server) wantMutated(t *testing.T) {
 	t.Helper()
 	all := s.all()
 	if n := all["pool-a"].Spec.Replicas; n != 3 {

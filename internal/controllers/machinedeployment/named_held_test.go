@@ -111,7 +111,7 @@ func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
 func (s *server) refusedMachine(name *string) {
 	s.refuse = func(verb string, object client.Object) error {
 		if verb == "patch" && object.GetName() == *name {
-			return apierrors.NewForbidden(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), *name, errors.New("a policy says no"))
+			return apierrors.NewForbidden(v1alpha1.SchemeGroupVersion.WithResource("machines").GroupResource(), *name, errors.New("denied by a policy"))
 		}
 		return nil
 	}

@@ -1,8 +1,8 @@
-// Package nodecertificate approves the certificates with which the nodes of Machines join.
+// Package nodecertificate approves the certificate signing requests with which nodes of Machines join.
 //
-// A request counts if it was made with the bootstrap token of a Machine. It is approved if it asks
-// for the certificate of that Machine's node and nothing else, and denied otherwise. Requests of
-// others are left alone.
+// The controller decides on requests that were made with the bootstrap token of a Machine. It approves a request for
+// the certificate of that Machine's node and nothing else, and denies any other request. It ignores requests that were
+// not made with such a token.
 package nodecertificate
 
 import (
@@ -37,7 +37,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
-// machineByToken is an index of Machines by the ids that their bootstrap token may have.
+// machineByToken is the index of Machines by the IDs that their bootstrap tokens may have.
 const machineByToken = "nodecertificate.token"
 
 // reasonDenied is the reason of the event on a Machine whose request was denied.
@@ -51,7 +51,7 @@ type Options struct {
 	Target target.Interface
 	// Tokens issued the bootstrap tokens of the Machines.
 	Tokens *bootstrap.Tokens
-	// Reserved reports whether no Machine may have a node of that name. Nil means that none is
+	// Reserved reports whether a node name is reserved, so that no Machine may use it. If nil, no name is
 	// reserved.
 	Reserved func(node string) bool
 	// Events records events on Machines.
@@ -59,13 +59,13 @@ type Options struct {
 	Clock  clock.PassiveClock
 }
 
-// Controller reconciles CertificateSigningRequests. Make one with New.
+// Controller reconciles CertificateSigningRequests. Create one with New.
 type Controller struct {
 	Options
 	edge edge.Reconciler[*certificatesv1.CertificateSigningRequest]
 }
 
-// New makes a Controller.
+// New creates a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
 	c.edge = edge.Reconciler[*certificatesv1.CertificateSigningRequest]{
@@ -75,7 +75,7 @@ func New(opts Options) *Controller {
 	return c
 }
 
-// SetupWithManager registers the controller, what it watches, and its index.
+// SetupWithManager registers the controller, its watches, and its index.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	byToken := func(object client.Object) []string { return c.Tokens.IDs(client.ObjectKeyFromObject(object)) }
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Machine{}, machineByToken, byToken); err != nil {
@@ -93,7 +93,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// nodeNamed are the changes that requests may wait for.
+// nodeNamed selects changes to the node's name, which requests may wait for.
 func nodeNamed() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -109,7 +109,7 @@ func undecided() predicate.Predicate {
 	})
 }
 
-// pending reports whether a bootstrap token asks for a kubelet's certificate, and nobody has decided.
+// pending reports whether a request for a kubelet's certificate was made with a bootstrap token and is undecided.
 func pending(request *certificatesv1.CertificateSigningRequest) bool {
 	decided := slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
@@ -117,8 +117,8 @@ func pending(request *certificatesv1.CertificateSigningRequest) bool {
 	return !decided && tokenID(request) != "" && request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName
 }
 
-// tokenID returns the id of the bootstrap token that made the request; empty if none did. The API
-// server fills the name in.
+// tokenID returns the ID of the bootstrap token with which the request was made. It is empty if none was used. The API
+// server sets the user name.
 func tokenID(request *certificatesv1.CertificateSigningRequest) string {
 	id, ok := strings.CutPrefix(request.Spec.Username, bootstrap.UserPrefix)
 	if !ok {
@@ -140,19 +140,19 @@ func (c *Controller) pass(ctx context.Context, request *certificatesv1.Certifica
 	if err != nil || owner == nil {
 		return 0, err
 	}
-	known, err := c.gather(ctx, *owner, request)
-	if err != nil || known.machine == nil {
+	facts, err := c.gather(ctx, *owner, request)
+	if err != nil || facts.machine == nil {
 		return 0, err
 	}
-	made := decide(known)
-	if made.kind == "" {
-		return 0, nil // the event of the Machine starts the next pass
+	decision := decide(facts)
+	if decision.kind == "" {
+		return 0, nil // the event of the Machine triggers the next pass
 	}
-	return 0, c.write(ctx, request, known.machine, made)
+	return 0, c.write(ctx, request, facts.machine, decision)
 }
 
-// ownerOf returns the name of the Machine whose token has the id; nil if it is none of ours. The
-// token is read, since ids may collide.
+// ownerOf returns the name of the Machine whose token has the ID, or nil if there is none. It reads the token, since
+// IDs may collide.
 func (c *Controller) ownerOf(ctx context.Context, id string) (*types.NamespacedName, error) {
 	machines := &v1alpha1.MachineList{}
 	if err := c.Machines.List(ctx, machines, client.MatchingFields{machineByToken: id}, client.UnsafeDisableDeepCopy); err != nil {
@@ -167,33 +167,33 @@ func (c *Controller) ownerOf(ctx context.Context, id string) (*types.NamespacedN
 	return nil, nil
 }
 
-// gather reads what a decision needs. The Machine is nil if it is gone.
+// gather reads the facts for a decision. The Machine is nil if it no longer exists.
 func (c *Controller) gather(ctx context.Context, key types.NamespacedName, request *certificatesv1.CertificateSigningRequest) (facts, error) {
 	machine := &v1alpha1.Machine{}
 	if err := c.Machines.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {
 		return facts{}, client.IgnoreNotFound(err)
 	}
-	known := facts{request: &request.Spec, machine: machine}
+	f := facts{request: &request.Spec, machine: machine}
 	name := machine.Labels[v1alpha1.NodeLabelKey]
 	if name == "" {
-		return known, nil
+		return f, nil
 	}
-	known.reserved = c.Reserved != nil && c.Reserved(name)
+	f.reserved = c.Reserved != nil && c.Reserved(name)
 	var err error
-	if known.conflicting, err = c.conflicting(ctx, machine, name); err != nil {
+	if f.conflicting, err = c.conflicting(ctx, machine, name); err != nil {
 		return facts{}, err
 	}
 	node := &corev1.Node{}
 	switch err := c.Target.Client().Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy); {
 	case err == nil:
-		known.node = node
+		f.node = node
 	case !apierrors.IsNotFound(err):
 		return facts{}, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	return known, nil
+	return f, nil
 }
 
-// conflicting returns another Machine that names the node; nil if there is none.
+// conflicting returns another Machine that names the node, or nil if there is none.
 func (c *Controller) conflicting(ctx context.Context, ours *v1alpha1.Machine, node string) (*v1alpha1.Machine, error) {
 	machines := &v1alpha1.MachineList{}
 	if err := c.Machines.List(ctx, machines, client.MatchingFields{fieldindex.MachineByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
@@ -208,32 +208,32 @@ func (c *Controller) conflicting(ctx context.Context, ours *v1alpha1.Machine, no
 }
 
 // write writes the decision, unless another client was first.
-func (c *Controller) write(ctx context.Context, request *certificatesv1.CertificateSigningRequest, machine *v1alpha1.Machine, made decision) error {
+func (c *Controller) write(ctx context.Context, request *certificatesv1.CertificateSigningRequest, machine *v1alpha1.Machine, d decision) error {
 	decided := request.DeepCopy()
 	decided.Status.Conditions = append(decided.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: made.kind, Status: corev1.ConditionTrue, Reason: made.reason, Message: made.message,
+		Type: d.kind, Status: corev1.ConditionTrue, Reason: d.reason, Message: d.message,
 		LastUpdateTime: metav1.NewTime(c.Clock.Now()),
 	})
 	if err := apierror.IgnoreGone(c.Target.Client().SubResource("approval").Update(ctx, decided)); err != nil {
 		// The request is in the target cluster, where Events records nothing.
 		return edge.About(machine, fmt.Errorf("deciding on certificate signing request %s: %w", request.Name, err))
 	}
-	ctrl.LoggerFrom(ctx).Info("decided", "decision", made.kind, "reason", made.reason, "machine", client.ObjectKeyFromObject(machine))
-	if made.kind == certificatesv1.CertificateDenied {
-		c.Events.Event(machine, corev1.EventTypeWarning, reasonDenied, made.message)
+	ctrl.LoggerFrom(ctx).Info("decided on a certificate signing request", "decision", d.kind, "reason", d.reason, "machine", client.ObjectKeyFromObject(machine))
+	if d.kind == certificatesv1.CertificateDenied {
+		c.Events.Event(machine, corev1.EventTypeWarning, reasonDenied, d.message)
 	}
 	return nil
 }
 
-// waitingFor returns the undecided requests that were made with the token of a Machine. There are few requests in a
-// cluster, and a Machine gets the name of its node once.
+// waitingFor returns the undecided requests that were made with the token of a Machine. It lists all requests, since a
+// cluster has few of them and a Machine gets the name of its node only once.
 func (c *Controller) waitingFor(ctx context.Context, machine client.Object) []reconcile.Request {
 	if !c.Target.Ready() {
 		return nil
 	}
 	list := &certificatesv1.CertificateSigningRequestList{}
 	if err := c.Target.Client().List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache has stopped
+		return nil // reads of the cache fail only when the process terminates
 	}
 	ids := c.Tokens.IDs(client.ObjectKeyFromObject(machine))
 	var requests []reconcile.Request

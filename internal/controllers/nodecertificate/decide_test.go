@@ -19,7 +19,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// spec returns a request as kubelets make it.
+// spec returns a request like that of a kubelet.
 func spec(t *testing.T, subject pkix.Name) *certificatesv1.CertificateSigningRequestSpec {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -40,7 +40,7 @@ func subject(name string) pkix.Name {
 	return pkix.Name{CommonName: name, Organization: []string{group}}
 }
 
-// TestDecide: what a node of that name, if there is one, means for the Machine's request.
+// TestDecide checks how an existing node with the same name affects the decision.
 func TestDecide(t *testing.T) {
 	begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	node := func(age time.Duration, change func(*corev1.Node)) *corev1.Node {
@@ -53,34 +53,34 @@ func TestDecide(t *testing.T) {
 	cases := map[string]struct {
 		why    string
 		change func(*facts)
-		want   string // reason; empty for none yet
+		want   string // reason; empty if undecided
 	}{
-		"no node":         {"nobody has the name", func(*facts) {}, ReasonJoins},
-		"restarted":       {"the guest registered, and lost its certificate", func(f *facts) { f.node = node(-time.Minute, unchanged) }, ReasonJoins},
-		"restarted, ours": {"and the manager has marked the node", func(f *facts) { f.node = node(-time.Minute, ours) }, ReasonJoins},
-		"ID in other form": {"the IDs of some kubelets differ in form from their drivers'", func(f *facts) {
+		"no node":         {"the name is free", func(*facts) {}, ReasonJoins},
+		"restarted":       {"the guest lost its certificate after it registered", func(f *facts) { f.node = node(-time.Minute, unchanged) }, ReasonJoins},
+		"restarted, ours": {"the manager has marked the node", func(f *facts) { f.node = node(-time.Minute, ours) }, ReasonJoins},
+		"ID format": {"some kubelets use another format than their drivers", func(f *facts) {
 			f.node = node(-time.Minute, func(n *corev1.Node) { ours(n); n.Spec.ProviderID = "fake://m" })
 		}, ReasonJoins},
-		"older":       {"a Machine cannot take over a node that was there before it", func(f *facts) { f.node = node(time.Minute, unchanged) }, ReasonNodeTaken},
-		"older, ours": {"not even with label and ID, which users can copy", func(f *facts) { f.node = node(time.Minute, ours) }, ReasonNodeTaken},
+		"older":       {"a Machine cannot take over an older node", func(f *facts) { f.node = node(time.Minute, unchanged) }, ReasonNodeTaken},
+		"older, ours": {"label and ID do not help, since users can copy them", func(f *facts) { f.node = node(time.Minute, ours) }, ReasonNodeTaken},
 		"host": {"a host", func(f *facts) {
 			f.node = node(-time.Minute, func(n *corev1.Node) { ours(n); n.Labels[vmv1alpha1.HostKey] = "" })
 		}, ReasonNodeTaken},
 		"other machine's": {"marked", func(f *facts) {
 			f.node = node(-time.Minute, func(n *corev1.Node) { ours(n); n.Labels[v1alpha1.LabelKeyMachineName] = "o" })
 		}, ReasonNodeTaken},
-		"other VM":    {"not marked yet", func(f *facts) { f.node = node(-time.Minute, func(n *corev1.Node) { n.Spec.ProviderID = "fake:///o" }) }, ReasonNodeTaken},
-		"conflicting": {"another Machine names it", func(f *facts) { f.conflicting = &v1alpha1.Machine{} }, ReasonNodeTaken},
+		"other VM":    {"the node is not marked yet", func(f *facts) { f.node = node(-time.Minute, func(n *corev1.Node) { n.Spec.ProviderID = "fake:///o" }) }, ReasonNodeTaken},
+		"conflicting": {"another Machine has the same node name", func(f *facts) { f.conflicting = &v1alpha1.Machine{} }, ReasonNodeTaken},
 		"reserved":    {"", func(f *facts) { f.reserved = true }, ReasonNodeTaken},
 		"deleted":     {"", func(f *facts) { f.machine.DeletionTimestamp = &metav1.Time{Time: begin} }, ReasonMachineDeleted},
-		"no name":     {"it is not recorded yet", func(f *facts) { f.machine.Labels = nil }, ""},
+		"no name":     {"the name is not recorded yet", func(f *facts) { f.machine.Labels = nil }, ""},
 		"no PEM":      {"", func(f *facts) { f.request.Request = []byte("x") }, ReasonUnusual},
 		"no DER": {"", func(f *facts) {
 			f.request.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte("x")})
 		}, ReasonUnusual},
 		"no prefix": {"", func(f *facts) { f.request.Request = spec(t, subject("n")).Request }, ReasonOtherNode},
 		"case":      {"names are compared exactly", func(f *facts) { f.request.Request = spec(t, subject("system:node:N")).Request }, ReasonOtherNode},
-		"encipherment": {"of RSA keys", func(f *facts) {
+		"encipherment": {"RSA keys need it", func(f *facts) {
 			f.request.Usages = append(f.request.Usages, certificatesv1.UsageKeyEncipherment)
 		}, ReasonJoins},
 		"no organization": {"", func(f *facts) { f.request.Request = spec(t, pkix.Name{CommonName: "system:node:n"}).Request }, ReasonUnusual},
@@ -97,18 +97,18 @@ func TestDecide(t *testing.T) {
 				t.Errorf("%s: %q, %s; want %q", tc.why, got.reason, got.message, tc.want)
 			}
 			if approved := got.kind == certificatesv1.CertificateApproved; approved != (tc.want == ReasonJoins) {
-				t.Errorf("%s with reason %s", got.kind, got.reason)
+				t.Errorf("kind %q with reason %s", got.kind, got.reason)
 			}
 		})
 	}
 }
 
-// TestMessagesAreBounded: guests choose what is quoted.
+// TestMessagesAreBounded checks that messages are shortened, since they quote text that guests choose.
 func TestMessagesAreBounded(t *testing.T) {
 	f := facts{request: spec(t, subject(strings.Repeat("\x1b[2J", 10000))), machine: &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{v1alpha1.NodeLabelKey: "n"}},
 	}}
-	if got := decide(f); len(got.message) > longest || strings.Contains(got.message, "\x1b") || got.reason != ReasonOtherNode {
+	if got := decide(f); len(got.message) > maxMessage || strings.Contains(got.message, "\x1b") || got.reason != ReasonOtherNode {
 		t.Errorf("%s, %d bytes: %.100q", got.reason, len(got.message), got.message)
 	}
 }

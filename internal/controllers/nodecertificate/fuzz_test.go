@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzDecide: whatever a guest asks for, and whatever is in the objects, a request is approved only if it
-// is for the one node of a Machine that stays, and for nothing else. Its key may be any.
+// FuzzDecide checks that for any requests and objects, a request is approved only if it is for the node of a
+// Machine that is not being deleted, and for nothing else. It may have any key.
 func FuzzDecide(f *testing.F) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -56,7 +56,7 @@ func FuzzDecide(f *testing.F) {
 			facts.node = node
 		}
 		got := decide(facts)
-		if len(got.message) > longest {
+		if len(got.message) > maxMessage {
 			t.Errorf("a message of %d bytes", len(got.message))
 		}
 		if got.kind == certificatesv1.CertificateApproved {
@@ -65,7 +65,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// wantOneNode says in other words what may be approved.
+// wantOneNode is an independent implementation of what may be approved.
 func wantOneNode(t *testing.T, der []byte, f facts) {
 	t.Helper()
 	request, err := x509.ParseCertificateRequest(der)
@@ -73,22 +73,22 @@ func wantOneNode(t *testing.T, der []byte, f facts) {
 		t.Fatal(err)
 	}
 	if want := "CN=system:node:" + f.machine.Labels[v1alpha1.NodeLabelKey] + ",O=system:nodes"; request.Subject.String() != want {
-		t.Errorf("the certificate of %s is approved, want %s", request.Subject, want)
+		t.Errorf("approved subject %s, want %s", request.Subject, want)
 	}
 	if names := len(request.DNSNames) + len(request.EmailAddresses) + len(request.IPAddresses) + len(request.URIs); names > 0 {
-		t.Errorf("%d alternative names are approved", names)
+		t.Errorf("approved %d alternative names", names)
 	}
 	for _, usage := range f.request.Usages {
 		switch usage {
 		case certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment:
 		default:
-			t.Errorf("the usage %q is approved", usage)
+			t.Errorf("approved usage %q", usage)
 		}
 	}
 	if f.machine.DeletionTimestamp != nil {
-		t.Error("the Machine is being deleted")
+		t.Error("approved for a Machine that is being deleted")
 	}
 	if f.node != nil && f.node.CreationTimestamp.Before(&f.machine.CreationTimestamp) {
-		t.Error("the node is older than the Machine")
+		t.Error("approved for a node that is older than the Machine")
 	}
 }

@@ -36,10 +36,10 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// waitTimeout bounds what takes a second or two.
+// waitTimeout limits operations that usually take a second or two.
 const waitTimeout = 2 * time.Minute
 
-// harness is a control plane that lets nodes join, with the controller.
+// harness is a control plane that nodes can join, with the controller.
 type harness struct {
 	*env.Env
 	t      *testing.T
@@ -79,14 +79,14 @@ func newHarness(t *testing.T) *harness {
 
 const reserved = "host-1"
 
-// in has another test fail.
+// in returns the harness for a subtest.
 func (h *harness) in(t *testing.T) *harness {
 	inner := *h
 	inner.t = t
 	return &inner
 }
 
-// machine creates a Machine of the test whose node has that name; empty for one that has none yet.
+// machine creates a Machine with the given node name. An empty node name means that it is not known yet.
 func (h *harness) machine(name, node string) *v1alpha1.Machine {
 	h.t.Helper()
 	machine := env.Fresh(h.Env, fixture.Machine(func(m *v1alpha1.Machine) {
@@ -109,13 +109,13 @@ func (h *harness) create(objects ...client.Object) {
 	}
 }
 
-// guest is a machine with a token.
+// guest is a client with the token of a Machine.
 type guest struct {
 	*harness
 	client kubernetes.Interface
 }
 
-// as returns a client for a token, once the API server knows it.
+// as returns a client for a token after the API server accepts it.
 func (h *harness) as(token string) guest {
 	h.t.Helper()
 	config := &rest.Config{Host: h.Admin.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: h.Admin.CAData}}
@@ -141,12 +141,12 @@ func (h *harness) guest(machine *v1alpha1.Machine) guest {
 	return h.as(token)
 }
 
-// ask is what a guest asks for.
+// ask describes a certificate signing request.
 type ask struct {
 	name   string
-	groups []string // nil: those of a kubelet
+	groups []string // if nil, those of a kubelet
 	change func(*x509.CertificateRequest)
-	usages []certificatesv1.KeyUsage // nil: those of a kubelet
+	usages []certificatesv1.KeyUsage // if nil, those of a kubelet
 }
 
 func (g guest) csr(a ask) *certificatesv1.CertificateSigningRequest {
@@ -185,7 +185,7 @@ func newRequest(t *testing.T, a ask) (*certificatesv1.CertificateSigningRequest,
 	}, key
 }
 
-// submit sends a request.
+// submit sends a request and returns its name.
 func (g guest) submit(a ask) string {
 	g.t.Helper()
 	created, err := g.client.CertificatesV1().CertificateSigningRequests().Create(g.t.Context(), g.csr(a), metav1.CreateOptions{})
@@ -195,7 +195,7 @@ func (g guest) submit(a ask) string {
 	return created.Name
 }
 
-// decided waits for a decision, and returns the condition.
+// decided waits for a decision and returns the condition.
 func (h *harness) decided(request string) certificatesv1.CertificateSigningRequestCondition {
 	h.t.Helper()
 	var condition certificatesv1.CertificateSigningRequestCondition
@@ -211,12 +211,12 @@ func (h *harness) decided(request string) certificatesv1.CertificateSigningReque
 func (h *harness) wantDenied(request, reason string) {
 	h.t.Helper()
 	if got := h.decided(request); got.Type != certificatesv1.CertificateDenied || got.Reason != reason {
-		h.t.Errorf("decided: %s, %s: %s; want %s for %s", got.Type, got.Reason, got.Message, certificatesv1.CertificateDenied, reason)
+		h.t.Errorf("decision %s, %s: %s; want %s with %s", got.Type, got.Reason, got.Message, certificatesv1.CertificateDenied, reason)
 	}
 }
 
-// TestGuestGetsOnlyItsOwnNode: the token of a Machine buys the certificate of its node, whatever
-// else the guest asks for. The controller manager approves nothing by itself.
+// TestGuestGetsOnlyItsOwnNode checks that the token of a Machine is accepted only for the certificate of its node.
+// The controller manager approves no requests in this test.
 func TestGuestGetsOnlyItsOwnNode(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -234,7 +234,7 @@ func TestGuestGetsOnlyItsOwnNode(t *testing.T) {
 	}{
 		"a host":                 {ask{name: "system:node:" + reserved}, nodecertificate.ReasonOtherNode},
 		"another machine's node": {ask{name: "system:node:" + other}, nodecertificate.ReasonOtherNode},
-		"no node at all":         {ask{name: "system:node:"}, nodecertificate.ReasonOtherNode},
+		"no node":                {ask{name: "system:node:"}, nodecertificate.ReasonOtherNode},
 		"more groups":            {ask{name: name, groups: []string{"system:nodes", "millwright:hosts"}}, nodecertificate.ReasonUnusual},
 		"another group":          {ask{name: name, groups: []string{"system:masters"}}, nodecertificate.ReasonUnusual},
 		"a DNS name":             {ask{name: name, change: func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes"} }}, nodecertificate.ReasonUnusual},
@@ -244,7 +244,7 @@ func TestGuestGetsOnlyItsOwnNode(t *testing.T) {
 		"more in the subject":    {ask{name: name, change: func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"hosts"} }}, nodecertificate.ReasonUnusual},
 		"a server's usage":       {ask{name: name, usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}}, nodecertificate.ReasonUnusual},
 		"too few usages":         {ask{name: name, usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth}}, nodecertificate.ReasonUnusual},
-		"no client's usage":      {ask{name: name, usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}}, nodecertificate.ReasonUnusual},
+		"no client usage":        {ask{name: name, usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}}, nodecertificate.ReasonUnusual},
 	} {
 		t.Run(what, func(t *testing.T) { h.in(t).wantDenied(g.submit(denied.ask), denied.reason) })
 	}
@@ -255,8 +255,8 @@ func TestGuestGetsOnlyItsOwnNode(t *testing.T) {
 	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 }
 
-// TestGuestJoins: a guest that asks for its own node is approved, and is that node. It can renew its
-// certificate, but not become another node with it.
+// TestGuestJoins checks that a guest that requests its own node is approved and can act as that node. It can renew
+// its certificate, but cannot use it to become another node.
 func TestGuestJoins(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -270,11 +270,11 @@ func TestGuestJoins(t *testing.T) {
 	another := guest{h, node}.csr(ask{name: "system:node:" + reserved})
 	_, err = node.CertificatesV1().CertificateSigningRequests().Create(t.Context(), another, metav1.CreateOptions{})
 	if !apierrors.IsForbidden(err) {
-		t.Errorf("a node that asks for another gets %v, want that it is forbidden", err)
+		t.Errorf("request for another node: error %v, want Forbidden", err)
 	}
 }
 
-// certified gets a certificate for a guest, and returns a client with it.
+// certified gets a certificate for a guest, and returns a client that uses it.
 func (h *harness) certified(g guest, a ask) kubernetes.Interface {
 	h.t.Helper()
 	request, key := newRequest(h.t, a)
@@ -305,18 +305,18 @@ func (h *harness) certified(g guest, a ask) kubernetes.Interface {
 	return client
 }
 
-// wantUndecided waits until a later request is decided.
+// wantUndecided checks that a request is still undecided after a later request was decided.
 func (h *harness) wantUndecided(request string) {
 	h.t.Helper()
 	later := h.guest(h.machine("later", "later-"+h.Namespace)).submit(ask{name: "system:node:later-" + h.Namespace})
 	h.decided(later)
 	seen, err := h.admin.CertificatesV1().CertificateSigningRequests().Get(h.t.Context(), request, metav1.GetOptions{})
 	if err != nil || len(seen.Status.Conditions) > 0 {
-		h.t.Errorf("decided, %v: %v", err, seen.Status.Conditions)
+		h.t.Errorf("error %v, conditions %v; want no decision", err, seen.Status.Conditions)
 	}
 }
 
-// TestRequestWaitsForTheNodesName: the guest may be faster than the record of its node.
+// TestRequestWaitsForTheNodesName checks a request that arrives before the node's name is recorded.
 func TestRequestWaitsForTheNodesName(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -333,7 +333,7 @@ func TestRequestWaitsForTheNodesName(t *testing.T) {
 	}
 }
 
-// TestTokensOfOthersAreLeftAlone: another's token, and one that carries the id of a Machine's.
+// TestTokensOfOthersAreLeftAlone checks the token of another user, and one with the ID of a Machine's token.
 func TestTokensOfOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -349,7 +349,8 @@ func TestTokensOfOthersAreLeftAlone(t *testing.T) {
 	h.wantUndecided(h.as(id + ".0123456789abcdef").submit(ask{name: "system:node:a-" + h.Namespace}))
 }
 
-// TestNodesOfOthers: a name that another has is not given to a Machine, whatever its label says.
+// TestNodesOfOthers checks that a Machine cannot get a node name that belongs to another object, whatever its
+// label is.
 func TestNodesOfOthers(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -397,7 +398,7 @@ func TestNodesOfOthers(t *testing.T) {
 	}
 }
 
-// awaitKnown submits requests until one is denied, as the caches of the controller may be late.
+// awaitKnown submits requests until one is denied, since the caches of the controller may lag behind.
 func (h *harness) awaitKnown(g guest, node string) {
 	h.t.Helper()
 	gomega.NewWithT(h.t).Eventually(func() certificatesv1.RequestConditionType {
@@ -405,7 +406,7 @@ func (h *harness) awaitKnown(g guest, node string) {
 	}).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Equal(certificatesv1.CertificateDenied))
 }
 
-// TestDeletedMachine: a Machine that goes gets no node any more.
+// TestDeletedMachine checks that a Machine that is being deleted gets no certificate.
 func TestDeletedMachine(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// lister gets classes and Secrets by lists of one. The roles of the manager, which reads them from its cache,
-// allow no get.
+// lister reads a class or a Secret with a list request for a single object. The roles of the manager do not allow get
+// requests for these kinds, since the manager reads them from its cache.
 type lister struct{ client.Reader }
 
 // Get implements client.Reader.
@@ -35,7 +35,7 @@ func (l lister) Get(ctx context.Context, key client.ObjectKey, into client.Objec
 	return l.Reader.Get(ctx, key, into, options...)
 }
 
-// first copies the only one of a list; it returns NotFound if there is none.
+// first copies the only object of a list. It returns a NotFound error if the list is empty.
 func first[T any](list []T, into *T, resource schema.GroupResource, key client.ObjectKey) error {
 	if len(list) == 0 {
 		return apierrors.NewNotFound(resource, key.Name)

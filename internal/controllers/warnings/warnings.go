@@ -1,7 +1,7 @@
-// Package warnings tells whoever writes an object of machine.sapcloud.io what keeps its machines from
-// being made. Its webhooks refuse nothing, since what is missing may come later, and controllers report
-// the same in the object. They look at what policies of the API server cannot see: other objects,
-// drivers, and the rules that MCM does not have.
+// Package warnings warns users who write an object of machine.sapcloud.io about problems that prevent the creation of
+// its machines. Its webhooks deny nothing, since missing objects may be created later; controllers also report the
+// problems in the object. The webhooks check what policies of the API server cannot check: other objects, drivers, and
+// rules that MCM does not have.
 package warnings
 
 import (
@@ -28,9 +28,9 @@ import (
 
 // Options configure the webhooks.
 type Options struct {
-	// Live reads from the API server: a manager that stands by has no cache. It only lists.
+	// Live reads from the API server, since a standby manager has no cache. Only List is called.
 	Live client.Reader
-	// Drivers that the manager has.
+	// Drivers contains the manager's drivers.
 	Drivers *registry.Registry
 }
 
@@ -50,23 +50,22 @@ func Add(mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-// warns returns what is wrong with an object that a user creates or changes. It implements
-// admission.Validator.
+// warns returns warnings about an object that a user creates or changes. It implements admission.Validator.
 type warns[T client.Object] func(ctx context.Context, object T) ([]string, error)
 
 // ValidateCreate implements admission.Validator.
 func (w warns[T]) ValidateCreate(ctx context.Context, object T) (admission.Warnings, error) {
-	if metav1.GetControllerOfNoCopy(object) != nil { // a controller reads no warnings
+	if metav1.GetControllerOfNoCopy(object) != nil { // controllers do not read warnings
 		return nil, nil
 	}
 	found, err := w(ctx, object)
 	if err != nil {
-		log.FromContext(ctx).Info("cannot say what is wrong with an object", "err", err.Error())
+		log.FromContext(ctx).Info("cannot check an object for warnings", "err", err.Error())
 	}
 	return found, nil
 }
 
-// ValidateUpdate implements admission.Validator. Only changes of the spec count.
+// ValidateUpdate implements admission.Validator. It warns only about changes to the spec.
 func (w warns[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
 	if before.GetGeneration() == after.GetGeneration() || !after.GetDeletionTimestamp().IsZero() {
 		return nil, nil
@@ -91,7 +90,7 @@ func (w webhooks) machine(ctx context.Context, machine *v1alpha1.Machine) ([]str
 func (w webhooks) set(ctx context.Context, set *v1alpha1.MachineSet) ([]string, error) {
 	found := sentences(validation.MachineSet(set))
 	if wrong := budget.Wrong(set); wrong != "" {
-		found = append(found, fmt.Sprintf("metadata.annotations[%s] counts for nothing: %s", v1alpha1.AnnotationKeyReplacement, wrong))
+		found = append(found, fmt.Sprintf("metadata.annotations[%s] is invalid and is ignored: %s", v1alpha1.AnnotationKeyReplacement, wrong))
 	}
 	missing, err := w.missing(ctx, set.Namespace, set.Spec.Template.Spec.Class, "spec.template.spec.class.name")
 	found = append(found, missing...)
@@ -130,11 +129,11 @@ func (w webhooks) deployment(ctx context.Context, deployment *v1alpha1.MachineDe
 }
 
 func overlap(kind, name string) string {
-	return fmt.Sprintf("spec.selector: %s %q and this one select the machines of each other", kind, name)
+	return fmt.Sprintf("spec.selector: this object and %s %q select each other's machines", kind, name)
 }
 
-// class says what is wrong with a class itself. It does not look at the Secrets that a request names: whoever
-// reaches the port would learn which Secrets there are.
+// class returns warnings about a class itself. It does not check the Secrets that the class names. Otherwise anyone
+// who can reach the port could find out which Secrets exist.
 func (w webhooks) class(_ context.Context, class *v1alpha1.MachineClass) ([]string, error) {
 	found := sentences(validation.MachineClass(class))
 	if refusal := w.drivers.Refusal(class); refusal != "" {
@@ -143,7 +142,7 @@ func (w webhooks) class(_ context.Context, class *v1alpha1.MachineClass) ([]stri
 	return found, nil
 }
 
-// stored says what a Machine of a class that is stored would wait for.
+// stored returns warnings about a stored class, including its Secrets.
 func (w webhooks) stored(ctx context.Context, class *v1alpha1.MachineClass) ([]string, error) {
 	found, err := w.class(ctx, class)
 	if err != nil {
@@ -161,8 +160,8 @@ func (w webhooks) stored(ctx context.Context, class *v1alpha1.MachineClass) ([]s
 	return found, nil
 }
 
-// missing says of a reference that there is no such class, or what is wrong with it. Older kinds of classes are
-// migrated.
+// missing returns warnings about a reference to a class that does not exist or has a problem. It ignores legacy kinds,
+// which are migrated.
 func (w webhooks) missing(ctx context.Context, namespace string, ref v1alpha1.ClassSpec, path string) ([]string, error) {
 	if ref.Kind != v1alpha1.MachineClassKind || ref.Name == "" {
 		return nil, nil
@@ -171,7 +170,7 @@ func (w webhooks) missing(ctx context.Context, namespace string, ref v1alpha1.Cl
 	err := w.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, class)
 	switch {
 	case apierrors.IsNotFound(err):
-		return []string{fmt.Sprintf("%s: MachineClass %q not found: no machine is made before it is there", path, ref.Name)}, nil
+		return []string{fmt.Sprintf("%s: MachineClass %q not found; no machines are created until it exists", path, ref.Name)}, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading MachineClass %s: %w", ref.Name, err)
 	case !class.DeletionTimestamp.IsZero():

@@ -27,7 +27,7 @@ func ofClass(name string) func(*v1alpha1.Machine) {
 	return func(m *v1alpha1.Machine) { m.Spec.Class.Name = name }
 }
 
-// other is a class with one difference.
+// other returns a class with one change.
 func other(name string, change func(*v1alpha1.MachineClass)) *v1alpha1.MachineClass {
 	class := fixture.MachineClass(change)
 	class.Name = name
@@ -41,8 +41,8 @@ func pool(name, labels string, change func(*v1alpha1.MachineDeployment)) *v1alph
 	}))
 }
 
-// TestWarnings: what each kind of object is warned of. The webhooks read with the rights of the half that
-// serves them.
+// TestWarnings checks the warnings for each kind of object. The webhooks read with the permissions of the machine
+// controller, which serves them.
 func TestWarnings(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
@@ -72,22 +72,22 @@ func TestWarnings(t *testing.T) {
 		"machine":          {fixture.Machine(), nil},
 		"machine, foreign": {fixture.Machine(ofClass("foreign")), []string{"spec.class.name: provider: " + foreign}},
 		"machine, no class yet": {fixture.Machine(ofClass("later")), []string{
-			`spec.class.name: MachineClass "later" not found: no machine is made before it is there`,
+			`spec.class.name: MachineClass "later" not found; no machines are created until it exists`,
 		}},
-		"machine, an older kind": {fixture.Machine(func(m *v1alpha1.Machine) { m.Spec.Class.Kind = "AWSMachineClass" }), nil},
+		"machine, a legacy kind": {fixture.Machine(func(m *v1alpha1.Machine) { m.Spec.Class.Kind = "AWSMachineClass" }), nil},
 		"deployment":             {pool("another", "two", func(*v1alpha1.MachineDeployment) {}), nil},
 		"deployment, several": {pool("another", "one", func(d *v1alpha1.MachineDeployment) {
 			d.Spec.MinReadySeconds, d.Spec.Template.Spec.Class.Name = -1, "later"
 		}), []string{
 			"spec.minReadySeconds: Invalid value: -1: must not be negative",
-			ofTheTemplate + `MachineClass "later" not found: no machine is made before it is there`,
-			`spec.selector: machine deployment "first" and this one select the machines of each other`,
+			ofTheTemplate + `MachineClass "later" not found; no machines are created until it exists`,
+			`spec.selector: this object and machine deployment "first" select each other's machines`,
 		}},
 		"set": {fixture.Named("another", fixture.MachineSet()), nil},
 		"set, overlapping": {fixture.Named("another", fixture.MachineSet(func(s *v1alpha1.MachineSet) {
 			s.Spec.Selector.MatchLabels, s.Spec.Template.Labels = map[string]string{"name": "set"}, map[string]string{"name": "set"}
 			s.Spec.Template.Spec.Class.Name = "foreign"
-		})), []string{ofTheTemplate + "provider: " + foreign, `spec.selector: machine set "set" and this one select the machines of each other`}},
+		})), []string{ofTheTemplate + "provider: " + foreign, `spec.selector: this object and machine set "set" select each other's machines`}},
 		"class": {other("another", func(*v1alpha1.MachineClass) {}), nil},
 		"machine, no Secret": {fixture.Machine(ofClass("no-secret")), []string{
 			`spec.class.name: secretRef: Secret "` + e.Namespace + `/later" of MachineClass "no-secret" not found`,
@@ -98,7 +98,7 @@ func TestWarnings(t *testing.T) {
 		"class, foreign": {other("another", func(c *v1alpha1.MachineClass) { c.Provider = "aws" }), []string{
 			`provider: MachineClass "another" is for driver "aws", but this manager has the driver "fake"`,
 		}},
-		"class with a Secret that nobody asked for before": {other("another", func(c *v1alpha1.MachineClass) { c.SecretRef.Name = "later" }), nil},
+		"class with a Secret that does not exist": {other("another", func(c *v1alpha1.MachineClass) { c.SecretRef.Name = "later" }), nil},
 		"class without a zone": {other("another", func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{} }), []string{
 			"nodeTemplate.capacity[cpu]: Required value: needed to scale from zero",
 			"nodeTemplate.capacity[gpu]: Required value: needed to scale from zero",
@@ -120,7 +120,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// of asks the webhook of the object's kind.
+// of calls the webhook of the object's kind.
 func (w webhooks) of(ctx context.Context, object client.Object) ([]string, error) {
 	switch object := object.(type) {
 	case *v1alpha1.Machine:
@@ -134,9 +134,9 @@ func (w webhooks) of(ctx context.Context, object client.Object) ([]string, error
 	}
 }
 
-// TestWhoIsWarned: users are, of a creation and of a change of the spec. Nothing is ever refused.
+// TestWhoIsWarned checks that users are warned about a creation and a change to the spec, and that nothing is denied.
 func TestWhoIsWarned(t *testing.T) {
-	says := warns[*v1alpha1.Machine](func(context.Context, *v1alpha1.Machine) ([]string, error) { return []string{"hm"}, nil })
+	warn := warns[*v1alpha1.Machine](func(context.Context, *v1alpha1.Machine) ([]string, error) { return []string{"hm"}, nil })
 	fails := warns[*v1alpha1.Machine](func(context.Context, *v1alpha1.Machine) ([]string, error) {
 		return nil, context.DeadlineExceeded
 	})
@@ -144,21 +144,21 @@ func TestWhoIsWarned(t *testing.T) {
 	same, changed := of(func(*v1alpha1.Machine) {}), of(func(m *v1alpha1.Machine) { m.Generation++ })
 	owned := fixture.OwnedBy(fixture.MachineSet(), of(func(*v1alpha1.Machine) {}))
 	leaving := of(func(m *v1alpha1.Machine) { m.Generation++; m.DeletionTimestamp = &metav1.Time{Time: fixture.Noon} })
-	for name, ask := range map[string]struct {
-		answer func() (admission.Warnings, error)
+	for name, tc := range map[string]struct {
+		call   func() (admission.Warnings, error)
 		warned bool
 	}{
-		"creation":                 {func() (admission.Warnings, error) { return says.ValidateCreate(t.Context(), same) }, true},
-		"creation by a controller": {func() (admission.Warnings, error) { return says.ValidateCreate(t.Context(), owned) }, false},
-		"spec":                     {func() (admission.Warnings, error) { return says.ValidateUpdate(t.Context(), same, changed) }, true},
-		"metadata":                 {func() (admission.Warnings, error) { return says.ValidateUpdate(t.Context(), same, same) }, false},
-		"being deleted":            {func() (admission.Warnings, error) { return says.ValidateUpdate(t.Context(), same, leaving) }, false},
-		"deletion":                 {func() (admission.Warnings, error) { return says.ValidateDelete(t.Context(), same) }, false},
-		"no answer":                {func() (admission.Warnings, error) { return fails.ValidateCreate(t.Context(), same) }, false},
+		"creation":                 {func() (admission.Warnings, error) { return warn.ValidateCreate(t.Context(), same) }, true},
+		"creation by a controller": {func() (admission.Warnings, error) { return warn.ValidateCreate(t.Context(), owned) }, false},
+		"spec":                     {func() (admission.Warnings, error) { return warn.ValidateUpdate(t.Context(), same, changed) }, true},
+		"metadata":                 {func() (admission.Warnings, error) { return warn.ValidateUpdate(t.Context(), same, same) }, false},
+		"being deleted":            {func() (admission.Warnings, error) { return warn.ValidateUpdate(t.Context(), same, leaving) }, false},
+		"deletion":                 {func() (admission.Warnings, error) { return warn.ValidateDelete(t.Context(), same) }, false},
+		"failed check":             {func() (admission.Warnings, error) { return fails.ValidateCreate(t.Context(), same) }, false},
 	} {
-		got, err := ask.answer()
-		if warned := slices.Contains(got, "hm"); err != nil || warned != ask.warned {
-			t.Errorf("%s: is answered with %q, %v", name, got, err)
+		got, err := tc.call()
+		if warned := slices.Contains(got, "hm"); err != nil || warned != tc.warned {
+			t.Errorf("%s: warnings %q, error %v", name, got, err)
 		}
 	}
 }
