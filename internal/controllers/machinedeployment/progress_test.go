@@ -136,7 +136,7 @@ func TestEveryFrozenSetIsToldToUnfreeze(t *testing.T) {
 			t.Errorf("%s: annotation %q, want %q", name, got, want)
 		}
 	}
-	if _, wished := s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze]; wished {
+	if _, exists := s.deployment().Annotations[v1alpha1.AnnotationKeyUnfreeze]; exists {
 		t.Error("the annotation was not removed")
 	}
 }
