@@ -29,15 +29,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// clusters are a control and a target cluster, a simulated provider, and the real manager, of
-// whose machines the command is asked as a user would. So a sentence of a controller in
-// which something is looked for cannot change unnoticed.
+// clusters has a control and a target cluster, a simulated provider, and the real manager. Tests run the command
+// as a user would, so a changed message of a controller that the command parses does not go unnoticed.
 type clusters struct {
 	*env.Env
 	t               *testing.T
 	cloud           *sim.Cloud
-	control, target string // kubeconfigs
-	// access are the rights of managers in both clusters, which all of a test share.
+	control, target string // kubeconfig paths
+	// access has the users with the managers' permissions in both clusters. All clusters of a test share it.
 	access [2]*rest.Config
 }
 
@@ -49,7 +48,7 @@ func newClusters(t *testing.T, options ...env.Option) *clusters {
 	return w
 }
 
-// writeKubeconfig writes one with all that it takes to connect.
+// writeKubeconfig writes a kubeconfig with everything needed to connect.
 func writeKubeconfig(t *testing.T, config *rest.Config) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -57,8 +56,8 @@ func writeKubeconfig(t *testing.T, config *rest.Config) string {
 	return path
 }
 
-// manage starts a manager with the rights that are shipped, and returns what stops it. It
-// is stopped at the end of the test at the latest.
+// manage starts a manager with the shipped permissions, and returns a function that stops it. The end of the test
+// stops it too.
 func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	w.t.Helper()
 	if w.access[0] == nil {
@@ -80,7 +79,7 @@ func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	for _, change := range changes {
 		change(&config)
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context ends before the cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(ctx, config) }()
 	stop = func() {
@@ -96,7 +95,8 @@ func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	return stop
 }
 
-// elected has managers take leases. They release them when they are stopped, and lose none while the machine is busy.
+// elected enables leader election. Managers release the leases when stopped, and do not lose them on a busy
+// machine.
 func elected(config *manager.Config) {
 	config.Election = manager.Election{Enabled: true, LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 200 * time.Millisecond}
 }
@@ -110,7 +110,7 @@ func (w *clusters) create(objects ...client.Object) {
 	}
 }
 
-// join creates objects in the target cluster, and writes the status that they have.
+// join creates objects in the target cluster, and writes their status.
 func (w *clusters) join(objects ...client.Object) {
 	w.t.Helper()
 	for _, object := range objects {
@@ -132,7 +132,7 @@ func (w *clusters) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: w.Namespace, Name: name}
 }
 
-// own makes a name that no other test's node has: nodes have no namespace.
+// own returns a name that is unique among the nodes of all tests, since nodes have no namespace.
 func (w *clusters) own(name string) string { return name + "-" + w.Namespace }
 
 func (w *clusters) patch(object client.Object, merge string) {
@@ -142,7 +142,7 @@ func (w *clusters) patch(object client.Object, merge string) {
 	}
 }
 
-// secret and class are what machines are made from.
+// secret and class create the objects that machines need.
 func (w *clusters) secret(name string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: w.meta(name), Data: map[string][]byte{"userData": []byte("x")}}
 }
@@ -154,7 +154,7 @@ func (w *clusters) class(name, providerSpec string) *v1alpha1.MachineClass {
 	}
 }
 
-// classes makes classes with a Secret each.
+// classes creates several classes, each with a Secret.
 func (w *clusters) classes(specs map[string]string) {
 	w.t.Helper()
 	for name, spec := range specs {
@@ -183,7 +183,7 @@ func within(creation, health time.Duration) func(*v1alpha1.Machine) {
 	}
 }
 
-// set is a MachineSet whose machines are of a class.
+// set returns a MachineSet whose Machines have a class.
 func (w *clusters) set(name, class string, replicas int32) *v1alpha1.MachineSet {
 	labels := map[string]string{"pool": name}
 	return &v1alpha1.MachineSet{ObjectMeta: w.meta(name), Spec: v1alpha1.MachineSetSpec{
@@ -205,7 +205,7 @@ func (w *clusters) template(labels map[string]string, class string) v1alpha1.Mac
 	}
 }
 
-// soon waits until a check holds.
+// soon waits until a check succeeds.
 func (w *clusters) soon(t *testing.T, what string, check func(g gomega.Gomega)) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(200*time.Millisecond).Should(gomega.Succeed(), what)
@@ -222,7 +222,7 @@ func (w *clusters) reaches(t *testing.T, name string, phase v1alpha1.MachinePhas
 	return machine
 }
 
-// gone waits until an object does not exist any more.
+// gone waits until an object no longer exists.
 func (w *clusters) gone(t *testing.T, object client.Object) {
 	t.Helper()
 	w.soon(t, object.GetName()+" is gone", func(g gomega.Gomega) {
@@ -232,14 +232,14 @@ func (w *clusters) gone(t *testing.T, object client.Object) {
 	})
 }
 
-// machinesOf are the Machines of a pool, as its label has it.
+// machinesOf returns the Machines with the label of a pool.
 func (w *clusters) machinesOf(g gomega.Gomega, label, pool string) []v1alpha1.Machine {
 	list := &v1alpha1.MachineList{}
 	g.Expect(w.Client.List(w.t.Context(), list, client.InNamespace(w.Namespace), client.MatchingLabels{label: pool})).To(gomega.Succeed())
 	return list.Items
 }
 
-// only waits for the one Machine of a pool.
+// only waits for the single Machine of a pool.
 func (w *clusters) only(t *testing.T, label, pool string) *v1alpha1.Machine {
 	t.Helper()
 	var found *v1alpha1.Machine
@@ -251,7 +251,7 @@ func (w *clusters) only(t *testing.T, label, pool string) *v1alpha1.Machine {
 	return found
 }
 
-// run runs the command, and returns its exit status and what it printed.
+// run runs the command, and returns its exit status and output.
 func (w *clusters) run(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	args = append([]string{"explain"}, args...)
@@ -262,20 +262,20 @@ func (w *clusters) run(args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// answer is what a user shall read of an object.
+// answer is the expected output for an object.
 type answer struct {
 	verdict report.Verdict
-	// cause and code are those of the first finding, which is the one that says why a
-	// Machine was deleted if it is gone.
+	// cause and code are those of the first finding. If the Machine is gone, that finding is the reason for its
+	// deletion.
 	cause report.Cause
 	code  string
-	// next tells that the time is named at which something is done again.
+	// next requires the time of the next retry in the output.
 	next bool
-	// says are texts that the user reads, besides.
+	// says are further texts that the output must contain.
 	says []string
 }
 
-// asks waits until the command gives an answer, in JSON and in text.
+// asks waits until the command prints the expected output, as JSON and as text.
 func (w *clusters) asks(t *testing.T, kind, name string, want answer, more ...string) {
 	t.Helper()
 	var text string

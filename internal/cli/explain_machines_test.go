@@ -22,8 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestExplainCreations: what keeps a Machine from being created, with each code that a
-// driver may answer.
+// TestExplainCreations checks the explanations of Machines that cannot be created, for each driver error code.
 func TestExplainCreations(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -104,7 +103,7 @@ func TestExplainCreations(t *testing.T) {
 	}
 }
 
-// TestExplainNodes: what keeps a Machine that has a VM from being Running.
+// TestExplainNodes checks the explanations of Machines that have a VM but are not Running.
 func TestExplainNodes(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -159,12 +158,12 @@ func TestExplainNodes(t *testing.T) {
 	})
 }
 
-// inPool makes a Machine one of a pool.
+// inPool adds a Machine to a pool.
 func inPool(name string) func(*v1alpha1.Machine) {
 	return func(m *v1alpha1.Machine) { m.Labels = map[string]string{v1alpha1.LabelKeyName: name} }
 }
 
-// turns lets the node of a machine report another state.
+// turns changes the status of a machine's node.
 func (w *clusters) turns(machine string, ready corev1.ConditionStatus) {
 	w.t.Helper()
 	if n, err := w.cloud.SetNodeReady(machine, ready); err != nil || n != 1 {
@@ -172,14 +171,14 @@ func (w *clusters) turns(machine string, ready corev1.ConditionStatus) {
 	}
 }
 
-// TestExplainDeletions: what holds a deletion up.
+// TestExplainDeletions checks the explanations of delayed deletions.
 func TestExplainDeletions(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "slow": `{"deleteDelay":"1h"}`, "lost": `{}`, "bare": `{}`})
 	want := map[string]answer{}
-	// deletes is a Machine that is deleted once it runs and has got what is given to it.
+	// deletes describes a Machine that is deleted after it is Running and has the given objects.
 	deletes := func(name, class string, given func(node string), cause report.Cause, code string, says ...string) {
 		name = w.own(name)
 		want[name] = answer{verdict: report.Deleting, cause: cause, code: code, says: says}
@@ -232,7 +231,7 @@ func TestExplainDeletions(t *testing.T) {
 		w.gone(t, class)
 	}, v1alpha1.CauseInvalidClassInputs, "", "VM sim:///NS/lost-NS/", `cannot be deleted: MachineClass "lost" not found`, "do not remove the finalizer by hand")
 
-	// Two Machines claim one VM.
+	// Two Machines refer to the same VM.
 	first, second := w.own("claims"), w.own("claims-too")
 	w.machine(first, "small")
 	owner := w.reaches(t, first, v1alpha1.MachineRunning)
@@ -255,7 +254,7 @@ func TestExplainDeletions(t *testing.T) {
 	})
 }
 
-// pod is one on a node, with a label by which a budget finds it.
+// pod returns a Pod on a node, with a label that a disruption budget selects.
 func (w *clusters) pod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Target.Namespace, Name: name, Labels: map[string]string{"app": name}},
@@ -272,8 +271,7 @@ func (w *clusters) budget(app string, status policyv1.PodDisruptionBudgetStatus)
 	}
 }
 
-// disk puts a pod with a volume on a node. The pod ends at once, and the volume stays
-// attached.
+// disk creates a Pod with a volume on a node. The Pod terminates immediately, and the volume stays attached.
 func (w *clusters) disk(node string) {
 	w.t.Helper()
 	pv := w.own("pv")
@@ -307,7 +305,7 @@ func (w *clusters) disk(node string) {
 	}
 }
 
-// TestExplainReplacements: why a Machine was deleted, when it is gone.
+// TestExplainReplacements checks the reasons for the deletion of Machines that are gone.
 func TestExplainReplacements(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -406,8 +404,8 @@ func TestExplainReplacements(t *testing.T) {
 	})
 }
 
-// TestExplainAcrossRestart: the answer does not depend on a manager that works, and says so
-// if none does.
+// TestExplainAcrossRestart checks that the command works without a running manager, and reports that none is
+// running.
 func TestExplainAcrossRestart(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -440,7 +438,7 @@ func TestExplainAcrossRestart(t *testing.T) {
 	both(joining, deleting)
 }
 
-// TestExplainWithoutTarget: no node is missed where there is none to come.
+// TestExplainWithoutTarget checks that no node is expected without a target cluster.
 func TestExplainWithoutTarget(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)

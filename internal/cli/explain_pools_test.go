@@ -18,7 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestExplainSets: why a set does not have what it wants, as the real controllers leave it.
+// TestExplainSets checks why a MachineSet does not have its desired replicas, for states that the real
+// controllers produce.
 func TestExplainSets(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -93,7 +94,8 @@ func TestExplainSets(t *testing.T) {
 	})
 }
 
-// TestExplainFrozen: a set that had too many Machines makes none, and all who ask hear why.
+// TestExplainFrozen checks that a MachineSet frozen because of too many Machines creates none, and that all
+// explanations mention it.
 func TestExplainFrozen(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -102,7 +104,8 @@ func TestExplainFrozen(t *testing.T) {
 		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = map[string]string{"pool": "overfull"} })
 	}
 	w.create(w.set("overfull", "never", 1))
-	// Twice as many as wanted are too many, and only none is few enough again. The manager begins when it can see all.
+	// The MachineSet is frozen at twice the desired replicas, and unfrozen only at zero. The manager starts after
+	// all Machines exist.
 	w.manage(func(config *manager.Config) { config.Overshoot = scale.Overshoot{Up: 0, Down: 1000} })
 	why := "it is frozen, and creates no machines: 3 machines exist, at least the freeze limit of 2"
 	w.asks(t, "machineset", "overfull", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
@@ -111,7 +114,7 @@ func TestExplainFrozen(t *testing.T) {
 		says: []string{"MachineSet overfull: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
 	})
 
-	deployment := w.deployment("pool", "never", 1) // whose limit is 2, with the surge
+	deployment := w.deployment("pool", "never", 1) // the limit is 2, including the surge
 	w.create(deployment)
 	set := w.setOf(t, "pool")
 	for _, name := range []string{"pool-1", "pool-2"} {
@@ -123,7 +126,7 @@ func TestExplainFrozen(t *testing.T) {
 	})
 }
 
-// setOf waits for the one set of a deployment.
+// setOf waits for the only MachineSet of a MachineDeployment.
 func (w *clusters) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
 	t.Helper()
 	sets := &v1alpha1.MachineSetList{}
@@ -134,8 +137,8 @@ func (w *clusters) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
 	return &sets.Items[0]
 }
 
-// TestExplainDeployments: why a deployment does not have what it wants, as the real
-// controllers leave it.
+// TestExplainDeployments checks why a MachineDeployment does not have its desired replicas, for states that the
+// real controllers produce.
 func TestExplainDeployments(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -145,7 +148,7 @@ func TestExplainDeployments(t *testing.T) {
 	expect := func(name string, verdict report.Verdict, cause report.Cause, says ...string) {
 		want[name] = answer{verdict: verdict, cause: cause, says: says}
 	}
-	// rolled is a deployment whose template changed to one that never joins.
+	// rolled returns a MachineDeployment whose new template never becomes available.
 	rolled := func(name string, change func(*v1alpha1.MachineDeployment)) {
 		d := w.deployment(name, "small", 2)
 		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
@@ -224,7 +227,7 @@ func TestExplainDeployments(t *testing.T) {
 		w.counts(t, held, 0)
 		w.patch(held, `{"metadata":{"finalizers":null}}`)
 	})
-	t.Run("selects all", func(t *testing.T) { // the last, since it overlaps with all others
+	t.Run("selects all", func(t *testing.T) { // runs last, because it overlaps with all others
 		all := w.deployment("all", "small", 1)
 		all.Spec.Selector = &metav1.LabelSelector{}
 		w.create(all)
@@ -242,7 +245,7 @@ func TestExplainDeployments(t *testing.T) {
 	})
 }
 
-// deletes deletes a deployment in the foreground whose machines take for ever to go.
+// deletes deletes a MachineDeployment in the foreground. Its Machines never finish their deletion.
 func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	w.create(deployment)
 	w.asks(t, "machinedeployment", deployment.Name, answer{verdict: report.Healthy})
@@ -256,8 +259,8 @@ func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment)
 	w.counts(t, deployment, deployment.Spec.Replicas)
 }
 
-// counts waits until the status of a deployment that is being deleted says that so many machines
-// are left, none of which can be used.
+// counts waits until the status of a deleted MachineDeployment reports the number of remaining Machines, none of
+// which are available.
 func (w *clusters) counts(t *testing.T, deployment *v1alpha1.MachineDeployment, left int32) {
 	t.Helper()
 	w.soon(t, "the status counts down", func(g gomega.Gomega) {

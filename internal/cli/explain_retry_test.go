@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestExplainRetriesAreTheEngines: the command says of each code when the driver is asked
-// again, which is when the engine asks.
+// TestExplainRetriesAreTheEngines checks that the retry intervals that the command prints for each code are those
+// of the controller.
 func TestExplainRetriesAreTheEngines(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		failure := status.Error(code, "words")
@@ -41,8 +41,8 @@ func TestExplainRetriesAreTheEngines(t *testing.T) {
 	}
 }
 
-// retries returns how long the engine waits after the first failure of a method, and after the last,
-// with up to a tenth that it adds at random.
+// retries returns the controller's back-off after the first and after the last failure of a method, including up
+// to 10 % of jitter.
 func retries(t *testing.T, method fake.Method, failure error, ask func(*instance.Engine, instance.Request) any) (first, last time.Duration) {
 	t.Helper()
 	const calls = 15
@@ -94,7 +94,7 @@ func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description s
 		machine.Status.LastOperation.ErrorCode = code.String()
 	}
 	facts := explain.MachineFacts{Key: types.NamespacedName{Namespace: "n", Name: "m"}, Machine: machine}
-	if kind == v1alpha1.MachineOperationDelete { // MCM writes no code on deletions: the event has it
+	if kind == v1alpha1.MachineOperationDelete { // MCM stores no code for deletions; the event contains it
 		event := corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Machine", Namespace: "n", Name: "m"}, Reason: "FailedDelete", LastTimestamp: metav1.NewTime(now)}
 		event.Annotations = map[string]string{
 			v1alpha1.EventAnnotationCause: v1alpha1.CauseDriverFailed, v1alpha1.EventAnnotationMethod: string(instance.MethodDelete),
@@ -112,7 +112,7 @@ func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description s
 	}
 }
 
-// wait is a waiting time without what was added at random.
+// wait returns a back-off without the jitter.
 func wait(d time.Duration) string {
 	for _, known := range []time.Duration{time.Second, 5 * time.Second, time.Minute, 3 * time.Minute, 10 * time.Minute, 30 * time.Minute} {
 		if d >= known && d <= known+known/10 {

@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestExplainAnswers: what the command says that cannot ask a cluster.
+// TestExplainAnswers checks the output of the command without a cluster.
 func TestExplainAnswers(t *testing.T) {
 	nobody := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
@@ -58,8 +58,8 @@ func TestExplainAnswers(t *testing.T) {
 	}
 }
 
-// TestExplainAssumesTheManagersDefaults: who gives no flag to either gets the right times. Which
-// cluster and namespace are asked, the kubeconfig says, as for other commands of users.
+// TestExplainAssumesTheManagersDefaults checks that the command and the manager have the same default timeouts.
+// The kubeconfig selects the cluster and namespace, as for other user commands.
 func TestExplainAssumesTheManagersDefaults(t *testing.T) {
 	manager, explain := flagsOf(t, "manager"), flagsOf(t, "explain", "machine")
 	compared := 0

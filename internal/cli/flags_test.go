@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// mcmFlags are the flags of both of MCM's processes and their defaults. klog's are spelt with
-// underscores there, which are dashes as well.
+// mcmFlags are the flags of both MCM processes with their defaults. MCM spells klog's flags with underscores, and
+// accepts dashes as well.
 var mcmFlags = map[string]string{
 	"address":                     "0.0.0.0",
 	"cloud-provider":              "",
@@ -54,7 +54,7 @@ var mcmFlags = map[string]string{
 	"stderrthreshold":                  "2",
 }
 
-// mcmMachineFlags are those that only machine-controller has, or with this default.
+// mcmMachineFlags are the flags that only machine-controller has, or that have this default there.
 var mcmMachineFlags = map[string]string{
 	"port":                                         "10259",
 	"concurrent-syncs":                             "50",
@@ -74,7 +74,7 @@ var mcmMachineFlags = map[string]string{
 	"resource-exhausted-retry":                     "10m0s",
 }
 
-// mcmSetFlags are those that only machine-controller-manager has, or with this default.
+// mcmSetFlags are the flags that only machine-controller-manager has, or that have this default there.
 var mcmSetFlags = map[string]string{
 	"port":                               "10258",
 	"concurrent-syncs":                   "10",
@@ -84,8 +84,8 @@ var mcmSetFlags = map[string]string{
 	"autoscaler-scaledown-annotation-during-rollout": "true",
 }
 
-// Our own flags for machines and sets, with the defaults at which all is as in MCM, and those of
-// "manager" only.
+// Millwright's own flags for Machines and MachineSets, with defaults that preserve MCM's behavior, and the flags
+// of "manager" only.
 var (
 	ownMachineFlags = map[string]string{
 		"driver-socket": "", "driver-listen": "", "driver-insecure-loopback": "false",
@@ -98,12 +98,12 @@ var (
 		"leader-elect-resource-name": "millwright-cluster-api"}
 )
 
-// otherDefaults are those of "manager": one process does the work of two, and MCM's users need not
-// know it.
+// otherDefaults are the defaults of "manager" that differ from MCM's. One process does the work of two, and its
+// users need not know MCM.
 var otherDefaults = map[string]string{"port": "10259", "concurrent-syncs": "50", "kube-api-qps": "100", "kube-api-burst": "200",
 	"driver": "", "enforce-min-ready-seconds": "true", "annotate-join-duration": "false"}
 
-// flagsOf are the flags of a command with their defaults.
+// flagsOf returns the flags of a command with their defaults.
 func flagsOf(t *testing.T, command ...string) map[string]string {
 	t.Helper()
 	cmd, _, err := newRoot("test").Find(command)
@@ -115,8 +115,7 @@ func flagsOf(t *testing.T, command ...string) map[string]string {
 	return found
 }
 
-// TestFlagsAreMCMs: each process of MCM that is started as before understands its flags, and has
-// their defaults.
+// TestFlagsAreMCMs checks that each process of MCM accepts its flags with the same defaults.
 func TestFlagsAreMCMs(t *testing.T) {
 	cases := map[string][]map[string]string{
 		"machine-controller":         {mcmFlags, mcmMachineFlags, ownMachineFlags},
@@ -134,12 +133,12 @@ func TestFlagsAreMCMs(t *testing.T) {
 	}
 }
 
-// TestValuesOfMCMsFlags: what stands in manifests for MCM is taken, and has the value that it has
-// there; nonsense is refused by the name of the flag.
+// TestValuesOfMCMsFlags checks that values from MCM's manifests are accepted with the same meaning, and that
+// invalid values are rejected with the name of the flag.
 func TestValuesOfMCMsFlags(t *testing.T) {
 	cases := map[string]struct {
 		command, given string
-		flag, want     string // no value if it is refused
+		flag, want     string // empty if the value is rejected
 	}{
 		"period without a unit":   {"machine-controller-manager", "--machine-safety-overshooting-period=1", "machine-safety-overshooting-period", "1s"},
 		"period of the tests":     {"machine-controller-manager", "--machine-safety-overshooting-period=300ms", "machine-safety-overshooting-period", "300ms"},
@@ -179,14 +178,15 @@ func TestValuesOfMCMsFlags(t *testing.T) {
 	}
 }
 
-// freeText are the flags that have no nonsense: names of files, which are looked up later, the name of an
-// installation, which may be any text, and that of a cloud, which MCM does not look at either.
+// freeText are flags without invalid values: names of files, which are opened later, the name of an installation,
+// which may be any text, and the name of a cloud, which MCM ignores as well.
 var freeText = []string{
 	"driver-socket", "target-kubeconfig", "control-kubeconfig", "sim-dir", "webhook-cert-dir", "log-dir", "log-file",
 	"installation", "cloud-provider",
 }
 
-// TestNonsenseInEachFlag: every flag of every process refuses it, by its name and before anything starts.
+// TestNonsenseInEachFlag checks that every process rejects an invalid value of every flag, naming the flag,
+// before anything starts.
 func TestNonsenseInEachFlag(t *testing.T) {
 	for _, command := range []string{"machine-controller", "machine-controller-manager", "manager"} {
 		for name := range flagsOf(t, command) {
@@ -194,10 +194,10 @@ func TestNonsenseInEachFlag(t *testing.T) {
 				continue
 			}
 			var said strings.Builder
-			// Without a kubeconfig it ends with another status if the nonsense is accepted.
+			// If the invalid value is accepted, the missing kubeconfig leads to a different exit status.
 			args := []string{command, "--driver=sim", "--target-kubeconfig=/nowhere/at/all", "--" + name + "=no sense!"}
 			if command == "machine-controller-manager" {
-				args = slices.Delete(args, 1, 2) // it has none
+				args = slices.Delete(args, 1, 2) // it does not have the flag
 			}
 			status := Main(Program{Version: "test", Name: "millwright", Args: args, Stdout: &said, Stderr: &said})
 			if status != 2 || !strings.Contains(said.String(), "--"+name) {
@@ -207,7 +207,7 @@ func TestNonsenseInEachFlag(t *testing.T) {
 	}
 }
 
-// upFlagsOfItsOwn are those of "up" that a manager has not, or with another default.
+// upFlagsOfItsOwn are the flags of "up" that a manager does not have, or that have a different default.
 var upFlagsOfItsOwn = map[string]string{
 	"dir": ".millwright", "hosts": "2", "driver": "vm", "leader-elect": "false", "log-file": "",
 	"api-port": "16443", "image-port": "16480", "vm-port": "0", "images": "", "image-servers": "", "binaries": "", "guest-ports": "[]",
@@ -216,7 +216,7 @@ var upFlagsOfItsOwn = map[string]string{
 	"vm-migration-bandwidth": "0", "vm-migration-timeout": "15m0s", "vm-migrations-per-host": "1",
 }
 
-// TestFlagsOfUp: "up" has those that tune a manager, with the same defaults, and its own.
+// TestFlagsOfUp checks that "up" has the manager's tuning flags with the same defaults, and its own flags.
 func TestFlagsOfUp(t *testing.T) {
 	manager, want := flagsOf(t, "manager"), maps.Clone(upFlagsOfItsOwn)
 	up := flagsOf(t, "up")
@@ -235,7 +235,7 @@ func TestFlagsOfUp(t *testing.T) {
 	}
 }
 
-// TestEveryFlagIsExplained: in one line, and without a full stop, as pflag shows it.
+// TestEveryFlagIsExplained checks that every flag has a one-line usage without a trailing period.
 func TestEveryFlagIsExplained(t *testing.T) {
 	for _, cmd := range newRoot("test").Commands() {
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {

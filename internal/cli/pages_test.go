@@ -18,14 +18,14 @@ import (
 )
 
 var (
-	// inline is a flag that a page names in its text, such as `--driver=sim`.
+	// inline matches a flag in the text of a page, such as `--driver=sim`.
 	inline = regexp.MustCompile("`--([a-z][a-z0-9_-]*)[^`]*`")
-	// called is a line of a page with a command of ours.
+	// called matches a line of a page with a Millwright command.
 	called  = regexp.MustCompile(`(?m)^ *(?:\$ )?(?:\./|bin/)?(?:millwright|machine-controller|machine-controller-manager) ([^|\n]+)`)
 	oneFlag = regexp.MustCompile(`(?:^| )--([a-z][a-z0-9-]*)`)
 )
 
-// ofOthers are flags of other programs that pages name without their command.
+// ofOthers are flags of other programs that pages mention without the command.
 var ofOthers = map[string]string{
 	"cascade":                         "kubectl delete",
 	"cloud-config":                    "the autoscaler",
@@ -40,7 +40,7 @@ var ofOthers = map[string]string{
 	"log-file":                        "klog",
 }
 
-// TestPagesNameFlagsThatExist: a page names no flag that no command has.
+// TestPagesNameFlagsThatExist checks that every flag on a page is a flag of some command.
 func TestPagesNameFlagsThatExist(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
@@ -82,7 +82,7 @@ func TestPagesNameFlagsThatExist(t *testing.T) {
 	}
 }
 
-// flagsIn are the flags of ours that a page names.
+// flagsIn returns the Millwright flags on a page.
 func flagsIn(text string) (flags []string) {
 	for _, match := range inline.FindAllStringSubmatch(text, -1) {
 		flags = append(flags, strings.ReplaceAll(match[1], "_", "-"))

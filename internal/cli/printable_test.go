@@ -16,11 +16,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// hostile is what a guest, a provider or a user may write to get at a terminal: it erases the
-// screen, sets the title, has 8-bit sequences, goes back in the line, and turns the direction.
+// hostile is text that a guest, a provider or a user may write to attack a terminal. It clears the screen, sets
+// the title, contains 8-bit sequences, returns to the start of the line, and reverses the text direction.
 const hostile = "evil\x1b[2J\x1b]0;title\a\u009b31m\rback\u202eturned"
 
-// TestNothingControlsTheTerminal: whatever objects contain, commands print texts only.
+// TestNothingControlsTheTerminal checks that commands print plain text, whatever the objects contain.
 func TestNothingControlsTheTerminal(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -52,7 +52,7 @@ func TestNothingControlsTheTerminal(t *testing.T) {
 	w.must(vms.Status().Update(t.Context(), vm))
 	for name, tc := range map[string]struct {
 		args  []string
-		shown bool // a part of the hostile text is to be seen
+		shown bool // the printable part of the hostile text appears
 	}{
 		"list":      {[]string{"vm", "list"}, true},
 		"console":   {[]string{"vm", "console", hostile}, true},
@@ -70,7 +70,7 @@ func TestNothingControlsTheTerminal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := tc.args
-			if !slices.Contains([]string{"status", "machine", "managevm"}, args[0]) { // these have no cluster
+			if !slices.Contains([]string{"status", "machine", "managevm"}, args[0]) { // these commands do not read a cluster
 				args = append(args, "--kubeconfig", w.control, "-n", w.Namespace)
 			}
 			var out bytes.Buffer

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// revisions makes a deployment of two revisions, and no manager.
+// revisions creates a MachineDeployment with two revisions, without a manager.
 func (w *clusters) revisions(t *testing.T, name string) *v1alpha1.MachineDeployment {
 	t.Helper()
 	deployment := w.deployment(name, "now", 0)
@@ -37,7 +37,7 @@ func (w *clusters) revisions(t *testing.T, name string) *v1alpha1.MachineDeploym
 	return deployment
 }
 
-// wished waits for a wish to roll back.
+// wished waits for a rollback request.
 func (w *clusters) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	t.Helper()
 	w.soon(t, "somebody wishes to roll back "+deployment.Name, func(g gomega.Gomega) {
@@ -46,14 +46,14 @@ func (w *clusters) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) 
 	})
 }
 
-// rollout runs a command about rollouts until the context ends.
+// rollout runs a rollout command until the context ends, and returns its output.
 func (w *clusters) rollout(ctx context.Context, args ...string) (printed string, err error) {
 	var out bytes.Buffer
 	err = w.rolloutTo(ctx, &out, args...)
 	return out.String(), err
 }
 
-// rolloutTo is rollout with an output.
+// rolloutTo is like rollout, but writes the output to a writer.
 func (w *clusters) rolloutTo(ctx context.Context, out io.Writer, args ...string) error {
 	root := newRoot("test")
 	root.SetOut(out)
@@ -61,7 +61,7 @@ func (w *clusters) rolloutTo(ctx context.Context, out io.Writer, args ...string)
 	return root.ExecuteContext(ctx)
 }
 
-// onWrite is an output that does something at each write.
+// onWrite is a writer that calls a function on each write.
 type onWrite func()
 
 func (do onWrite) Write(p []byte) (int, error) {
@@ -69,7 +69,7 @@ func (do onWrite) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestInterruptedStatus: who ends the watch hears what was waited for, and no promise.
+// TestInterruptedStatus checks that an interrupted watch reports what the rollout waits for.
 func TestInterruptedStatus(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -84,8 +84,8 @@ func TestInterruptedStatus(t *testing.T) {
 	}
 }
 
-// TestUndoUnanswered: the wish stays, how to withdraw it is said, and a restart does not get
-// lost in it.
+// TestUndoUnanswered checks that a rollback request remains if no manager runs, that the error describes how to
+// cancel it, and that a restart is rejected until then.
 func TestUndoUnanswered(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -127,7 +127,7 @@ func TestUndoUnanswered(t *testing.T) {
 	}
 }
 
-// TestDiff: what "kubectl apply" of a file would do is told, and nothing is written.
+// TestDiff checks that the command shows what "kubectl apply" of a file would change, and that it writes nothing.
 func TestDiff(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -140,7 +140,7 @@ func TestDiff(t *testing.T) {
 		m.Labels = set.Spec.Template.Labels
 		m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, v1alpha1.SchemeGroupVersion.WithKind("MachineSet"))}
 	})
-	// As kubectl notes what was applied: the field that the file has no more is removed.
+	// kubectl records what was applied, so a field that is missing in the file is removed.
 	w.patch(deployment, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"metadata\":{\"annotations\":{}},\"spec\":{\"minReadySeconds\":5}}","example.com/by-hand":"yes"}},"spec":{"minReadySeconds":5}}`)
 	file := filepath.Join(t.TempDir(), "pool.yaml")
 	w.must(os.WriteFile(file, []byte(`
@@ -199,7 +199,7 @@ metadata: {name: other}
 	}
 }
 
-// names are those of the machines of the pool.
+// names returns the names of the pool's machines.
 func (w *clusters) names(t *testing.T) []string {
 	var names []string
 	for _, machine := range w.machinesOf(gomega.NewWithT(t), "name", "pool") {
@@ -209,7 +209,7 @@ func (w *clusters) names(t *testing.T) []string {
 	return names
 }
 
-// tells runs a command about rollouts, and checks what it prints or how it fails.
+// tells runs a rollout command, and checks its output or error.
 func (w *clusters) tells(t *testing.T, want []string, args ...string) {
 	t.Helper()
 	said, err := w.rollout(t.Context(), args...)
@@ -223,8 +223,8 @@ func (w *clusters) tells(t *testing.T, want []string, args ...string) {
 	}
 }
 
-// TestRestartOfOneMachine: the new machine is there before the old one goes. What was interrupted goes on
-// with the same command.
+// TestRestartOfOneMachine checks that the new machine is available before the old one is deleted, and that
+// running the command again continues an interrupted replacement.
 func TestRestartOfOneMachine(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
@@ -248,7 +248,7 @@ func TestRestartOfOneMachine(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	lines := 0
 	err := w.rolloutTo(ctx, onWrite(func() {
-		if lines++; lines == 2 { // the first one tells the plan, and the second one what is waited for
+		if lines++; lines == 2 { // the first line is the plan, the second one the progress
 			cancel()
 		}
 	}), restart...)
@@ -277,8 +277,8 @@ func TestRestartOfOneMachine(t *testing.T) {
 	}
 }
 
-// TestReturnToTheFirstChoice: machines of another class are replaced while there is capacity for better ones. A
-// new one that is no better goes again.
+// TestReturnToTheFirstChoice checks that machines of a fallback class are replaced while the preferred class has
+// capacity. A new machine without a preferred class is deleted again.
 func TestReturnToTheFirstChoice(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)

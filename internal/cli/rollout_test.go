@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestRolloutAnswers: what the commands say that cannot ask a cluster.
+// TestRolloutAnswers checks the output of the commands without a cluster.
 func TestRolloutAnswers(t *testing.T) {
 	nobody := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
@@ -52,7 +52,7 @@ func TestRolloutAnswers(t *testing.T) {
 	}
 }
 
-// TestNamesAreNoFiles: a shell that completes a name offers no files.
+// TestNamesAreNoFiles checks that shell completion does not offer files for a name.
 func TestNamesAreNoFiles(t *testing.T) {
 	for _, command := range [][]string{{"rollout", "status"}, {"rollout", "undo"}, {"rollout", "pause"}, {"explain", "machine"}, {"explain", "machinedeployment"}} {
 		var stdout, stderr bytes.Buffer
@@ -63,7 +63,7 @@ func TestNamesAreNoFiles(t *testing.T) {
 	}
 }
 
-// TestVersionFlag: it says what the command says.
+// TestVersionFlag checks that --version prints the same as the version command.
 func TestVersionFlag(t *testing.T) {
 	var output [2]bytes.Buffer
 	for i, arg := range []string{"version", "--version"} {
@@ -76,7 +76,7 @@ func TestVersionFlag(t *testing.T) {
 	}
 }
 
-// TestRolloutFlagsAreKubectls: who knows "kubectl rollout" knows these.
+// TestRolloutFlagsAreKubectls checks that the flags have the names and shorthands of "kubectl rollout".
 func TestRolloutFlagsAreKubectls(t *testing.T) {
 	want := map[string]map[string]string{
 		"status":  {"watch": "true", "timeout": "0s", "revision": "0"},

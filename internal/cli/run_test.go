@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestNamesOfMCM: called by the name of a process of MCM, the program is that process, and takes no
+// TestNamesOfMCM checks that a program called by the name of an MCM process runs as that process, and accepts no
 // command.
 func TestNamesOfMCM(t *testing.T) {
 	cases := map[string]struct {
@@ -38,8 +38,7 @@ func TestNamesOfMCM(t *testing.T) {
 	}
 }
 
-// TestMainAnswers: what the program prints where, and its exit status, as far as it ends
-// by itself.
+// TestMainAnswers checks the output and exit status of commands that exit on their own.
 func TestMainAnswers(t *testing.T) {
 	cases := map[string]struct {
 		args   []string

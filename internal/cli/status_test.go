@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// printed runs a command that shall succeed, and returns what it prints.
+// printed runs a command that must succeed, and returns its output.
 func printed(t *testing.T, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -23,7 +23,7 @@ func printed(t *testing.T, args ...string) string {
 	return stdout.String()
 }
 
-// folderOf is a folder that an "up" has used which does not run.
+// folderOf creates a directory of an "up" that is no longer running.
 func folderOf(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,8 +33,8 @@ func folderOf(t *testing.T) string {
 	return dir
 }
 
-// TestStatusOfWhatAKilledUpLeft: what goes on without its "up" is said, and how to end it;
-// and "down" ends it.
+// TestStatusOfWhatAKilledUpLeft checks that "status" reports the processes that a killed "up" left running and
+// how to stop them, and that "down" stops them.
 func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 	dir := folderOf(t)
 	for _, uid := range []string{"first", "second"} {
@@ -48,7 +48,7 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 		}
 		t.Cleanup(func() { left.Kill(); <-left.Ended() })
 	}
-	for range 2 { // to look changes nothing
+	for range 2 { // "status" changes nothing
 		said := printed(t, "status", "--dir", dir)
 		if strings.Contains(said, "No cluster runs") || !strings.Contains(said, "2 virtual machines") || !strings.Contains(said, "millwright down --dir "+dir) {
 			t.Errorf("says:\n%s", said)
@@ -62,8 +62,8 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 	}
 }
 
-// TestListOfNothing: where the kubeconfig leads to a cluster of local mode that was stopped,
-// that is said instead of what the connection failed with.
+// TestListOfNothing checks that if the kubeconfig belongs to a stopped local cluster, the error says so instead
+// of reporting the failed connection.
 func TestListOfNothing(t *testing.T) {
 	dir := folderOf(t)
 	path := env.Kubeconfig(t, "https://127.0.0.1:1")
@@ -81,7 +81,7 @@ func TestListOfNothing(t *testing.T) {
 	if said := list(); said != want {
 		t.Errorf("says %q, want %q", said, want)
 	}
-	// Somebody has the folder, so it is something else that is wrong.
+	// The directory is locked, so the connection failed for another reason.
 	lock, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {
 		t.Fatal(err)

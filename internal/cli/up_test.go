@@ -10,7 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
-// TestAFolderIsOfOneDriver: another driver knows nothing of the machines in it.
+// TestAFolderIsOfOneDriver checks that a directory cannot be used with another driver, which would not know its
+// machines.
 func TestAFolderIsOfOneDriver(t *testing.T) {
 	dir := t.TempDir()
 	up := func(driver string) string {
@@ -21,7 +22,7 @@ func TestAFolderIsOfOneDriver(t *testing.T) {
 		}
 		return stderr.String()
 	}
-	const further = "/nowhere/at/all" // it gets as far as the programs
+	const further = "/nowhere/at/all" // the command proceeds until it looks for the programs
 	if said := up(localdir.DriverSim); !strings.Contains(said, further) {
 		t.Errorf("a new folder: %s", said)
 	}

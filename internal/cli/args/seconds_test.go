@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestBareSeconds: a number is a number of seconds, and all else is as before.
+// TestBareSeconds checks that a bare number means seconds, and that other values are parsed as before.
 func TestBareSeconds(t *testing.T) {
 	cases := map[string]time.Duration{
 		"1": time.Second, "0": 0, "-3": -3 * time.Second, "1.5": 1500 * time.Millisecond, "1m": time.Minute, "300ms": 300 * time.Millisecond,

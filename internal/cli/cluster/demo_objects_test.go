@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fakeclient"
 )
 
-// demoWith is a demo in a cluster with some objects, all of which are in the cache.
+// demoWith returns a demo of a cluster with some objects, all of which are in the cache.
 func demoWith(objects ...client.Object) *demo {
 	c := fakeclient.NewBuilder(manager.Scheme()).WithObjects(objects...).WithStatusSubresource(&appsv1.Deployment{}).Build()
 	d := &demo{client: c, follower: &follow.Follower{Reader: c}, stdout: &bytes.Buffer{}}
@@ -49,7 +49,7 @@ func theService() *corev1.Service {
 	}
 }
 
-// TestWhenPodsServe: not before all replicas of the newest specification are there, of which there has to be one.
+// TestWhenPodsServe checks that the demo waits until all replicas, at least one, run the latest specification.
 func TestWhenPodsServe(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*appsv1.Deployment)
@@ -73,7 +73,8 @@ func TestWhenPodsServe(t *testing.T) {
 	}
 }
 
-// TestWhereRequestsGo: to the port that the Service has on nodes; examples without one are an error.
+// TestWhereRequestsGo checks that requests use the node port of the Service, and that examples without a node
+// port are an error.
 func TestWhereRequestsGo(t *testing.T) {
 	if port, err := demoWith(theService()).nodePort(t.Context()); port != 30080 || err != nil {
 		t.Errorf("%d, %v", port, err)
@@ -85,7 +86,7 @@ func TestWhereRequestsGo(t *testing.T) {
 	}
 }
 
-// TestHostsAreNoNodesOfMachines: nothing of a guest is to be reached there.
+// TestHostsAreNoNodesOfMachines checks that no requests are sent to hosts.
 func TestHostsAreNoNodesOfMachines(t *testing.T) {
 	d := demoWith(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host-1", Labels: map[string]string{vmv1alpha1.HostKey: "true"}}},
@@ -97,7 +98,7 @@ func TestHostsAreNoNodesOfMachines(t *testing.T) {
 	}
 }
 
-// TestPodsThatAreLeft: a Pod of the cluster itself that waits for a node is not left over by a machine.
+// TestPodsThatAreLeft checks that a pending system Pod is not reported as orphaned.
 func TestPodsThatAreLeft(t *testing.T) {
 	pod := func(namespace, name, node string) client.Object {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: node}}
@@ -109,7 +110,7 @@ func TestPodsThatAreLeft(t *testing.T) {
 	}
 }
 
-// TestTheNextClass: it is like the one of the deployment, under another name.
+// TestTheNextClass checks that the next class is a copy of the current one with another name.
 func TestTheNextClass(t *testing.T) {
 	class := &v1alpha1.MachineClass{
 		ObjectMeta: named("pool-v1"), Provider: "vm", ProviderSpec: runtime.RawExtension{Raw: []byte(`{"vmPool":"default"}`)},
@@ -136,7 +137,8 @@ func TestTheNextClass(t *testing.T) {
 	}
 }
 
-// TestPodsAreDeletedFirst: with all that leads to them, but not the cluster's own Service.
+// TestPodsAreDeletedFirst checks that Pods are deleted with their controllers and Services, except the cluster's
+// own Service.
 func TestPodsAreDeletedFirst(t *testing.T) {
 	d := demoWith(web(), theService(), &corev1.Service{ObjectMeta: named("kubernetes")}, &policyv1.PodDisruptionBudget{ObjectMeta: named("web")})
 	if err := d.deletePods(t.Context()); err != nil {

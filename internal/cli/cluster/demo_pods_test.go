@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
-// pods are three: one that serves, one that leaves, and one without a node.
+// pods returns three Pods: one ready, one terminating, and one without a node.
 func pods() []corev1.Pod {
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	now := metav1.Now()
@@ -40,7 +40,8 @@ func halfway() rollout.Status {
 	}
 }
 
-// TestViewOfPods: on a terminal all is shown in place; elsewhere there is a line for each change.
+// TestViewOfPods checks that a terminal shows all Pods in place, and that other output has a line for each
+// change.
 func TestViewOfPods(t *testing.T) {
 	requests := load.Count{Succeeded: 41, Slowest: 1500 * time.Millisecond}
 	var screen bytes.Buffer
@@ -77,7 +78,8 @@ func TestViewOfPods(t *testing.T) {
 	}
 }
 
-// TestDefaultsOfTheDemo: full guests have examples of their own, and take longer; flags take precedence.
+// TestDefaultsOfTheDemo checks that full guests have their own examples and longer timeouts, and that flags take
+// precedence.
 func TestDefaultsOfTheDemo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		flags    []string

@@ -35,7 +35,8 @@ func tainted(key string, effect corev1.TaintEffect) corev1.NodeSpec {
 	return corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: effect}}}
 }
 
-// TestDNSReplicas: two where two nodes take Pods, and else one, which the budget lets leave.
+// TestDNSReplicas checks that there are two replicas if two nodes are schedulable. Otherwise there is one, and
+// the disruption budget permits its eviction.
 func TestDNSReplicas(t *testing.T) {
 	free := corev1.NodeSpec{}
 	for name, tc := range map[string]struct {
@@ -65,7 +66,7 @@ func TestDNSReplicas(t *testing.T) {
 	}
 }
 
-// TestScaleDNS: it is written once, and nothing is where a user has removed the DNS.
+// TestScaleDNS checks that nothing is written without a change, or after a user has removed the DNS.
 func TestScaleDNS(t *testing.T) {
 	one, two := node("one", corev1.NodeSpec{}), node("two", corev1.NodeSpec{})
 	writes := 0
@@ -92,8 +93,8 @@ func TestScaleDNS(t *testing.T) {
 	}
 }
 
-// TestDNSManifest: what the guest tells its Pods is the Service's address; and the number of replicas is
-// that of scaleDNS alone, which "up" would set back otherwise whenever it starts.
+// TestDNSManifest checks that the address of the Service is the one that guests pass to their Pods, and that only
+// scaleDNS sets the replicas. Otherwise "up" would reset them on each start.
 func TestDNSManifest(t *testing.T) {
 	objects := manifest(t, "full/dns.yaml")
 	address, _, _ := unstructured.NestedString(objects["Service"].Object, "spec", "clusterIP")
@@ -109,7 +110,7 @@ func TestDNSManifest(t *testing.T) {
 	}
 }
 
-// manifest returns the objects of a file by their kind.
+// manifest returns the objects of a file by kind.
 func manifest(t *testing.T, path string) map[string]*unstructured.Unstructured {
 	t.Helper()
 	text, err := config.Files.ReadFile(path)

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
-// TestHintsFitTheDriver: what is said to be applied is what the driver can make.
+// TestHintsFitTheDriver checks that the suggested manifests match the driver.
 func TestHintsFitTheDriver(t *testing.T) {
 	for driver, want := range map[string]string{localdir.DriverVM: "apply -f examples/\n", localdir.DriverSim: "apply -f examples/sim/\n"} {
 		t.Run(driver, func(t *testing.T) {
@@ -28,7 +28,8 @@ func TestHintsFitTheDriver(t *testing.T) {
 	}
 }
 
-// TestFullGuest: the hints name its examples, and its networks must not overlap.
+// TestFullGuest checks that the hints name the examples for the full guest, and that its networks must not
+// overlap.
 func TestFullGuest(t *testing.T) {
 	mode := &local{upFlags: &upFlags{guest: guestFull}}
 	var out bytes.Buffer
@@ -49,8 +50,8 @@ func TestFullGuest(t *testing.T) {
 	}
 }
 
-// TestNetworksThatGuestsHide: one sentence for each network of this machine that guests cannot reach, and none
-// where they are not to reach it, or where there are no guests.
+// TestNetworksThatGuestsHide checks that there is one warning for each host network that guests cannot reach, and
+// none without guests or if guests must not reach these networks.
 func TestNetworksThatGuestsHide(t *testing.T) {
 	hidden := func(guests netip.Prefix) (string, error) {
 		switch guests.String() {
@@ -88,8 +89,8 @@ func TestNetworksThatGuestsHide(t *testing.T) {
 	}
 }
 
-// TestANetworkThatIsTaken: networks that this machine is in are refused, all with one sentence each, unless guests
-// reach nothing of it anyway.
+// TestANetworkThatIsTaken checks that networks of this host are rejected with one sentence each, unless guests
+// cannot reach them anyway.
 func TestANetworkThatIsTaken(t *testing.T) {
 	taken := func(guests netip.Prefix) (string, error) {
 		if guests.Bits() == 24 {
@@ -136,7 +137,7 @@ func TestANetworkThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestNamesOfHosts: those of hosts that are not there yet are reserved, too, and no others.
+// TestNamesOfHosts checks that the names of future hosts are reserved as well.
 func TestNamesOfHosts(t *testing.T) {
 	for name, want := range map[string]bool{
 		"host-1": true, "host-100": true, "host-": false, "host-a": false, "host-1a": false, "ghost-1": false, "host": false, "": false,
@@ -147,8 +148,8 @@ func TestNamesOfHosts(t *testing.T) {
 	}
 }
 
-// TestAPartThatDoesNotStart: its error is that of the command, which ends what has started; it is none
-// after the user has ended the command.
+// TestAPartThatDoesNotStart checks that the command stops the other components and returns the error of one that
+// fails to start. After the user has interrupted the command, there is no error.
 func TestAPartThatDoesNotStart(t *testing.T) {
 	broken, ended := errors.New("the port is taken"), make(chan struct{})
 	first := func(ctx context.Context, group *errgroup.Group) error {

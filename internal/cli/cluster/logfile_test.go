@@ -9,7 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// On a full disk the log is lost. The terminal says so, once, and when it is over.
+// TestLogOnAFullDisk checks that log lines are dropped on a full disk, and that the terminal reports the
+// beginning and the end of this once each.
 func TestLogOnAFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: \"millwright up\" writes its log")
 	fs := smallfs.New(t)
@@ -47,7 +48,7 @@ func TestLogOnAFullDisk(t *testing.T) {
 	t.Attr("outcome", "a sentence on the terminal that names the file, and another one when it is written again; everything goes on")
 }
 
-// wantWhole fails unless as many lines of a file are equal to one.
+// wantWhole fails the test unless the file has that many complete copies of a line.
 func wantWhole(t *testing.T, path string, line []byte, want int) {
 	t.Helper()
 	content, err := os.ReadFile(path)

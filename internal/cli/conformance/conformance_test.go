@@ -24,7 +24,7 @@ providerSpec: {pool: a, tags: {kubernetes.io/cluster/shop: "1"}}
 	secretFile = "apiVersion: v1\nkind: Secret\nmetadata: {name: pool}\nstringData: {userData: '#!/bin/sh'}\n"
 )
 
-// written returns a folder with files.
+// written returns a directory with files.
 func written(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func written(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// run runs the command in the folder.
+// run runs the command in the directory.
 func run(t *testing.T, dir string, arguments ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	t.Chdir(dir)

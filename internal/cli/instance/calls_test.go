@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// odd is the driver sim with other answers.
+// odd is the sim driver with modified responses.
 type odd struct {
 	*sim.Driver
 	create     func(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error)
@@ -40,7 +40,7 @@ func (o *odd) ListMachines(ctx context.Context, req *driver.ListMachinesRequest)
 	return o.list(ctx, req)
 }
 
-// behave changes the driver of the commands that follow.
+// behave changes the driver for the following commands.
 func (w *world) behave(change func(*odd)) {
 	w.change = func(d *sim.Driver) driver.Driver {
 		o := newOdd(d)
@@ -56,7 +56,7 @@ func about(arguments ...string) []string {
 
 func unimplemented() error { return status.Error(codes.Unimplemented, "it is not there") }
 
-// TestNoResponse: a driver that answers nothing is said to be wrong.
+// TestNoResponse checks that a driver that returns no response is reported as faulty.
 func TestNoResponse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -94,7 +94,7 @@ func TestNoResponse(t *testing.T) {
 	}
 }
 
-// TestInitializedByID: InitializeMachine is told the ID of the VM, as the controllers tell it.
+// TestInitializedByID checks that InitializeMachine receives the provider ID, as from the controllers.
 func TestInitializedByID(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -120,7 +120,7 @@ func TestInitializedByID(t *testing.T) {
 	}
 }
 
-// TestDeletionWhileTheProviderIsAway: only an answer ends the waiting.
+// TestDeletionWhileTheProviderIsAway checks that the command waits until the provider responds.
 func TestDeletionWhileTheProviderIsAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -155,7 +155,7 @@ func TestDeletionWhileTheProviderIsAway(t *testing.T) {
 	}
 }
 
-// TestDeletionWithoutStatus: what no method tells is not claimed.
+// TestDeletionWithoutStatus checks that the command does not claim what no driver method reports.
 func TestDeletionWithoutStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

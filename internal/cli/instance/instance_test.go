@@ -40,23 +40,23 @@ spec: {ami: ami-1, tags: {kubernetes.io/cluster/c: "1"}}
 	secretFile = `{"apiVersion": "v1", "kind": "Secret", "stringData": {"userData": "join <<MACHINE_NAME>>", "token": "s3cr3t"}}`
 )
 
-// world is a provider, and a folder with files.
+// world is a provider, and a directory with files.
 type world struct {
 	*testing.T
 	cloud  *sim.Cloud
 	config sim.Config
 	dir    string
-	// change changes the driver. Optional.
+	// change modifies the driver. It may be nil.
 	change func(*sim.Driver) driver.Driver
-	// problems are what the commands have written to standard error.
+	// problems is what the commands have written to standard error.
 	problems *problems
 }
 
-// problems are a text that may be written concurrently.
+// problems is a text that is safe for concurrent writes.
 type problems struct {
 	mu   sync.Mutex
 	text strings.Builder
-	// written is called with what was written. Optional.
+	// written is called with each write. It may be nil.
 	written func(text string)
 }
 
@@ -103,7 +103,7 @@ func (w *world) kinds() registry.Kinds {
 	}}}
 }
 
-// run runs a command; FILE in an argument is the path of a file of the folder.
+// run runs a command. FILE in an argument is replaced by the path of that file in the directory.
 func (w *world) run(arguments ...string) (string, error) {
 	w.Helper()
 	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
@@ -130,7 +130,7 @@ func (w *world) must(arguments ...string) string {
 	return out
 }
 
-// machines are the names of the machines with VMs.
+// machines returns the names of the machines with VMs.
 func (w *world) machines() []string {
 	w.Helper()
 	vms, err := w.cloud.VMs()
@@ -184,7 +184,7 @@ func TestOneVM(t *testing.T) {
 	}
 }
 
-// TestInitialization: a VM that needs a further step gets it, also in a later run.
+// TestInitialization checks that a VM is initialized if required, including in a later run.
 func TestInitialization(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -202,7 +202,7 @@ func TestInitialization(t *testing.T) {
 	}
 }
 
-// TestManageVM: MCM's flags, also with the other commands; a class of a legacy kind is migrated.
+// TestManageVM checks that MCM's flags work with all commands, and that a class of a legacy kind is migrated.
 func TestManageVM(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -217,7 +217,7 @@ func TestManageVM(t *testing.T) {
 	w.want()
 }
 
-// TestDryRun: nothing is changed, and what would happen is said.
+// TestDryRun checks that a dry run prints what would happen, and changes nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -234,7 +234,8 @@ func TestDryRun(t *testing.T) {
 	w.want("test")
 }
 
-// TestMistakes: each is refused before the driver is called; those in the arguments as such.
+// TestMistakes checks that mistakes are rejected before the driver is called, and that wrong arguments are usage
+// errors.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -278,7 +279,7 @@ func TestMistakes(t *testing.T) {
 	w.want()
 }
 
-// TestSecretsAreNotPrinted: what a driver says of a failure names no value of the Secret, as in a manager.
+// TestSecretsAreNotPrinted checks that values of the Secret are removed from driver errors, as in a manager.
 func TestSecretsAreNotPrinted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -297,7 +298,7 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	}
 }
 
-// TestFailures: the driver's code is kept.
+// TestFailures checks that the driver's error code is kept.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -317,10 +318,10 @@ func TestFailures(t *testing.T) {
 	w.want()
 }
 
-// TestSlowDeletion: a deletion that does not end in time is said.
+// TestSlowDeletion checks that a deletion that does not complete in time is reported.
 func TestSlowDeletion(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { // so that the time is not over before the deletion is accepted
+	synctest.Test(t, func(t *testing.T) { // otherwise the time could expire before the deletion is accepted
 		w := newWorld(t)
 		slow := w.write("slow", strings.Replace(classFile, `{tags`, `{deleteDelay: 1h, tags`, 1))
 		w.must(about("create", "test")...)

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// TestDriverOfAnotherProcess: the command serves, and the driver registers at it.
+// TestDriverOfAnotherProcess checks that a driver in another process can register with the command.
 func TestDriverOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -33,7 +33,7 @@ func TestDriverOfAnotherProcess(t *testing.T) {
 		}
 	}
 	w.write("class", strings.Replace(classFile, "provider: sim", "provider: plug", 1))
-	stop := serve("Plug") // without regard to case
+	stop := serve("Plug") // case-insensitive
 	w.must(about("create", "test", "--driver-socket", socket)...)
 	w.want("test")
 	if out := w.must(about("list", "--driver-socket", socket)...); !strings.Contains(out, "sim:///shoot/test/") {
@@ -55,7 +55,7 @@ func TestDriverOfAnotherProcess(t *testing.T) {
 			once()
 		}
 	}
-	w.must(about("list", "--driver-socket", socket)...) // when one of another kind was refused
+	w.must(about("list", "--driver-socket", socket)...) // after a driver of another kind was rejected
 
 	_, err := w.run(about("list", "--driver-socket", "@alone", "--driver-wait", "20ms")...)
 	if err == nil || !strings.Contains(err.Error(), `driver "plug" has not registered within 20ms (--driver-wait)`) {

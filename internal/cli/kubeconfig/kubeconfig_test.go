@@ -12,11 +12,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
-// TestWhichCluster: flags first, then the environment, then local mode in this folder, then
-// the user's own kubeconfig.
+// TestWhichCluster checks the precedence: flags, environment, local mode in this directory, the user's
+// kubeconfig.
 func TestWhichCluster(t *testing.T) {
 	for name, tc := range map[string]struct {
-		// What there is besides the flags.
+		// Sources that exist in addition to the flags.
 		environment, local, home bool
 		flags                    func(other string) Flags
 		context                  string
@@ -34,9 +34,9 @@ func TestWhichCluster(t *testing.T) {
 			dir := t.TempDir()
 			t.Chdir(dir)
 			t.Setenv("HOME", filepath.Join(dir, "home"))
-			t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
+			t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a cluster
 			t.Setenv("KUBECONFIG", "")
-			// client-go reads HOME once, so the user's own is given by its name here.
+			// client-go reads HOME only once, so the user's kubeconfig is passed by path.
 			home := filepath.Join(dir, "home", ".kube", "config")
 			before := clientcmd.RecommendedHomeFile
 			clientcmd.RecommendedHomeFile = home
@@ -63,8 +63,7 @@ func TestWhichCluster(t *testing.T) {
 	}
 }
 
-// TestNoCluster: a user who has started nothing is told how to, and one who named a place is
-// told that nothing is there.
+// TestNoCluster checks the advice if nothing was started, and the error if a given path does not exist.
 func TestNoCluster(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
@@ -94,8 +93,7 @@ func TestNoCluster(t *testing.T) {
 	}
 }
 
-// writeContexts writes a kubeconfig with the contexts "one", which is current, and "two",
-// whose namespace is "of-two".
+// writeContexts writes a kubeconfig with the contexts "one" (current) and "two" (with the namespace "of-two").
 func writeContexts(t *testing.T, path, host string) string {
 	t.Helper()
 	file := clientcmdapi.NewConfig()

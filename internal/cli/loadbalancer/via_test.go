@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/egress"
 )
 
-// listen opens a Unix socket in a folder with a short path.
+// listen opens a Unix socket in a directory with a short path.
 func listen(t *testing.T) (net.Listener, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lb")
@@ -35,7 +35,7 @@ func listen(t *testing.T) (net.Listener, string) {
 	return listener, socket
 }
 
-// The socket is that of "up", which makes the connections of kube-apiserver.
+// TestVia uses a socket like that of "up", which provides the connections to kube-apiserver.
 func TestVia(t *testing.T) {
 	listener, socket := listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestVia(t *testing.T) {
 	}
 }
 
-// What answers with nonsense, or not at all, holds nobody up.
+// TestViaSomethingElse checks that a peer that sends an invalid response, or none, blocks nothing.
 func TestViaSomethingElse(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer string

@@ -6,7 +6,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// A full disk does not make a folder forget its driver.
+// TestFullDiskKeepsTheDriver checks that the record of the driver survives a full disk.
 func TestFullDiskKeepsTheDriver(t *testing.T) {
 	t.Attr("fault", "disk full: \"millwright up\" notes the driver of its folder")
 	fs := smallfs.New(t)

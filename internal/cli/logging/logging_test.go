@@ -22,7 +22,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestLogLines: one format for all that logs, by the flag.
+// TestLogLines checks that all loggers use the format that the flag selects.
 func TestLogLines(t *testing.T) {
 	for format, check := range map[string]func(line string) bool{
 		"json": func(line string) bool { return json.Valid([]byte(line)) },
@@ -59,7 +59,7 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// TestNoBodiesOfRequests: whatever the verbosity, Secrets that client-go sends and receives are not logged.
+// TestNoBodiesOfRequests checks that Secrets sent and received by client-go are not logged at any verbosity.
 func TestNoBodiesOfRequests(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -85,8 +85,8 @@ func TestNoBodiesOfRequests(t *testing.T) {
 	}
 }
 
-// TestEndIsQuiet: that leadership is lost is no error at an end that was asked for, and
-// only then.
+// TestEndIsQuiet checks that losing the lease is not logged as an error during a requested shutdown, but is
+// otherwise.
 func TestEndIsQuiet(t *testing.T) {
 	var out bytes.Buffer
 	log, err := (&Flags{Format: "text"}).SetUp(&out)
@@ -109,7 +109,8 @@ func TestEndIsQuiet(t *testing.T) {
 	}
 }
 
-// TestCancelledIsNoError: what was under way at the end was cancelled, however deep that is in the error.
+// TestCancelledIsNoError checks that operations canceled at shutdown are not logged as errors, however deeply the
+// cause is wrapped.
 func TestCancelledIsNoError(t *testing.T) {
 	var out bytes.Buffer
 	log, err := (&Flags{Format: "text"}).SetUp(&out)
@@ -129,7 +130,7 @@ func TestCancelledIsNoError(t *testing.T) {
 	}
 }
 
-// TestVerbosity: every form in which people are used to write it.
+// TestVerbosity checks every common way to specify the verbosity.
 func TestVerbosity(t *testing.T) {
 	for _, args := range [][]string{{"--v=2"}, {"--v", "2"}, {"-v=2"}, {"-v", "2"}, {"-v2"}} {
 		flags, set := &Flags{}, pflag.NewFlagSet("program", pflag.ContinueOnError)
@@ -140,7 +141,7 @@ func TestVerbosity(t *testing.T) {
 	}
 }
 
-// TestVerbosityHasNoLimit: as klog's, which people set to 99 to see everything.
+// TestVerbosityHasNoLimit checks that high values such as 99 are accepted, as by klog.
 func TestVerbosityHasNoLimit(t *testing.T) {
 	for verbosity, want := range map[int]bool{99: true, -1: false} {
 		t.Cleanup(klog.ClearLogger)

@@ -15,8 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestExplainWhichClusters: an operator's command asks one cluster for both if it is told of
-// one only.
+// TestExplainWhichClusters checks that a single given cluster is used as both control and target cluster.
 func TestExplainWhichClusters(t *testing.T) {
 	dir := t.TempDir()
 	content, err := os.ReadFile(env.Kubeconfig(t, "https://local"))
@@ -26,7 +25,7 @@ func TestExplainWhichClusters(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a cluster
 	control, target, other := env.Kubeconfig(t, "https://control"), env.Kubeconfig(t, "https://target"), env.Kubeconfig(t, "https://other")
 	for name, tc := range map[string]struct {
 		kubeconfig, control, target string
@@ -72,7 +71,8 @@ func hostOf(config *rest.Config) string {
 	return config.Host
 }
 
-// TestExplainWhichNamespace: that of the context, as for the commands about rollouts.
+// TestExplainWhichNamespace checks that the default namespace is that of the context, as for the rollout
+// commands.
 func TestExplainWhichNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	content := `{"current-context": "one", "clusters": [{"name": "c", "cluster": {"server": "https://host"}}], "contexts": [

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 )
 
-// TestPreserveAndRelease: which value the annotation gets, and what is said about it.
+// TestPreserveAndRelease checks the value of the annotation and the output.
 func TestPreserveAndRelease(t *testing.T) {
 	const own, last = v1alpha1.AnnotationKeyPreserve, v1alpha1.AnnotationKeyLastAppliedPreserve
 	scheme := runtime.NewScheme()
@@ -69,7 +69,7 @@ func TestPreserveAndRelease(t *testing.T) {
 	}
 }
 
-// runWith runs a command of New with a client in place of a cluster.
+// runWith runs a command of New with a given client.
 func runWith(t *testing.T, c client.WithWatch, words []string) (string, error) {
 	t.Helper()
 	root := newCommands(func(*kubeconfig.Flags) (client.Client, string, error) { return c, "shoot", nil })

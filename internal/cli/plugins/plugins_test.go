@@ -11,7 +11,7 @@ func TestFlags(t *testing.T) {
 	files := plugin.Files{Certificate: "a", Key: "b", CA: "c"}
 	for name, tt := range map[string]struct {
 		flags Flags
-		want  string // part of the error; empty: none
+		want  string // part of the error; empty if valid
 	}{
 		"none":                      {Flags{}, ""},
 		"a socket":                  {Flags{Socket: "/run/x"}, ""},

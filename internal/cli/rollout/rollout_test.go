@@ -2,7 +2,7 @@ package rollout
 
 import "testing"
 
-// TestDeploymentName: every form in which kubectl takes a name.
+// TestDeploymentName checks every form of a name that kubectl accepts.
 func TestDeploymentName(t *testing.T) {
 	for _, args := range [][]string{
 		{"pool"}, {"mcd/pool"}, {"mcd", "pool"}, {"machinedeployment/pool"}, {"MachineDeployment", "pool"},

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 )
 
-// closing counts how often it is closed.
+// closing counts the calls of Close.
 type closing struct {
 	driver.Driver
 	closed *int
@@ -22,7 +22,7 @@ func (c closing) Close() error {
 	return errors.New("the door is stuck")
 }
 
-// TestClose: each driver that was opened is closed, and what fails is said.
+// TestClose checks that each opened driver is closed, and that errors are reported.
 func TestClose(t *testing.T) {
 	var closed int
 	flags := &Flags{Name: "mine", Kinds: registry.Kinds{{Name: "mine", Open: func(context.Context, registry.Environment) (driver.Driver, error) {

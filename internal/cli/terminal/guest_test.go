@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// TestGuest: what a terminal gets of what a guest says.
+// TestGuest checks what a terminal receives of a guest's output.
 func TestGuest(t *testing.T) {
 	for name, c := range map[string]struct{ says, shows, reset string }{
 		"text":                     {"größer\r\n\tend\b\a", "größer\r\n\tend\b\a", ""},
@@ -53,11 +53,12 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// harmless is all that may come to a terminal.
+// harmless matches all output that is allowed on a terminal.
 var harmless = regexp.MustCompile("^(?:[^\\x00-\\x06\\x0e-\\x1f\\x7f\u0080-\u009f]" +
 	"|\\x1b[78DEM]|\\x1b\\([0B]|\\x1b\\[[0-9;:]*[@A-IKLMPSTXZ`adefmrsu]|\\x1b\\[[012]?J|\\x1b\\[\\?(?:1|7|12|25|47|1047|1048|1049|2004)[hl])*$")
 
-// FuzzGuest: whatever a guest says, and in whatever pieces, only harmless sequences are shown, and letters are whole.
+// FuzzGuest checks that only harmless sequences are shown, and that characters are never split, however the
+// output of a guest is divided.
 func FuzzGuest(f *testing.F) {
 	f.Add([]byte("größer \x1b[2J\u009b31m大\x1b]0;x\x07\x1b[?25l\x1b[6n"), uint8(3))
 	f.Add([]byte("\x1b[?10\x1b[49h\xe5\x1b\x9b"), uint8(1))

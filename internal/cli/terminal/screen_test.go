@@ -14,10 +14,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// emulator does what a terminal does with what Screen writes. It refuses anything else.
+// emulator emulates a terminal for the output of Screen. It rejects any other sequences.
 type emulator struct {
 	columns, rows int
-	screen        []string // from the top, without blanks at the ends of lines
+	screen        []string // from the top, without trailing blanks
 	row, column   int
 	scrolled      []string
 }
@@ -39,7 +39,7 @@ func (t *emulator) Write(p []byte) (int, error) {
 		}
 		r := []rune(text)[0]
 		switch {
-		case r == '\n': // as a terminal's driver has it, with a return
+		case r == '\n': // the terminal driver adds a carriage return
 			t.column = 0
 			t.down()
 		case r == '\r':
@@ -66,7 +66,7 @@ func (t *emulator) control(what, number string) {
 	}
 }
 
-// upTo is what the row has before a column.
+// upTo returns the part of the row before a column.
 func (t *emulator) upTo(column int) string {
 	letters := []rune(t.screen[t.row])
 	return string(letters[:min(column, len(letters))])
@@ -95,7 +95,7 @@ func (t *emulator) down() {
 	t.screen = append(t.screen[1:], "")
 }
 
-// shown is all that was ever shown and is not drawn over, without empty rows at the end.
+// shown returns all rows that were not overwritten, including those scrolled out, without trailing empty rows.
 func (t *emulator) shown() []string {
 	all := append(append([]string{}, t.scrolled...), t.screen...)
 	for len(all) > 0 && all[len(all)-1] == "" {
@@ -163,7 +163,7 @@ func TestScreenCuts(t *testing.T) {
 	}
 }
 
-// TestScreenBecomesNarrow: what was drawn takes more rows on it, all of which are drawn over.
+// TestScreenBecomesNarrow checks that Screen redraws all rows after earlier output wraps on a narrower terminal.
 func TestScreenBecomesNarrow(t *testing.T) {
 	var out strings.Builder
 	columns := 40
@@ -189,8 +189,8 @@ type writerFunc func([]byte) (int, error)
 
 func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 
-// TestScreenLeavesNothingBehind: whatever was drawn, a terminal shows the last of it, and all
-// that was there before.
+// TestScreenLeavesNothingBehind checks that a terminal shows only the last drawing, and everything that was
+// printed before the first one.
 func TestScreenLeavesNothingBehind(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		term := newEmulator(rapid.IntRange(2, 30).Draw(t, "columns"), rapid.IntRange(2, 8).Draw(t, "rows"))
@@ -212,7 +212,8 @@ func TestScreenLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// TestAScreenOfUnknownHeight shows everything, and an empty line takes a row when it is drawn over.
+// TestAScreenOfUnknownHeight checks that everything is shown if the height is unknown, and that an empty line
+// occupies a row.
 func TestAScreenOfUnknownHeight(t *testing.T) {
 	var out strings.Builder
 	s := &Screen{Out: &out, Size: func() (int, int) { return 80, 0 }}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestIsTerminal: a terminal that cannot be drawn on gets lines.
+// TestIsTerminal checks that a terminal without cursor control gets lines.
 func TestIsTerminal(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// FuzzText: however a text is cut into writes, the output is that of the whole text, and nothing in
-// it controls a terminal.
+// FuzzText checks that the output does not depend on how the text is split into writes, and that it contains no
+// control sequences.
 func FuzzText(f *testing.F) {
 	f.Add([]byte("größer \x1b[2J\u009b31m大"), uint8(3))
 	f.Add([]byte("one\ttwo\r\n\xe5"), uint8(1))

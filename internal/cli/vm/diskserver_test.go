@@ -10,8 +10,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestDiskServerRefusesNonsense: what is wrong with the environment of a server of disks is said in its Pod's status, before
-// a disk is touched.
+// TestDiskServerRefusesNonsense checks that an invalid environment of a disk server is reported in the status of
+// its Pod before any disk is changed.
 func TestDiskServerRefusesNonsense(t *testing.T) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {
@@ -40,7 +40,7 @@ func TestDiskServerRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestDiskServerListens: without addresses it is at the ports that are known.
+// TestDiskServerListens checks that the well-known ports are used if no addresses are given.
 func TestDiskServerListens(t *testing.T) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// unreachable is a VM on a host that does not answer.
+// unreachable returns a VM on a host that does not respond.
 func unreachable(change func(*vmv1alpha1.VirtualMachine)) *vmv1alpha1.VirtualMachine {
 	return running(func(vm *vmv1alpha1.VirtualMachine) {
 		vm.Status.VolumeClaimName = "web"
@@ -29,7 +29,8 @@ func unreachable(change func(*vmv1alpha1.VirtualMachine)) *vmv1alpha1.VirtualMac
 	})
 }
 
-// TestFence: what the command asks, writes and refuses. The VM controller takes the annotation, and obeys or not.
+// TestFence checks what the command asks and writes, and which requests it rejects. The VM controller decides
+// whether to act on the annotation.
 func TestFence(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := vmv1alpha1.AddToScheme(scheme); err != nil {
@@ -46,7 +47,7 @@ func TestFence(t *testing.T) {
 		confirm    string
 		in         string
 		controller func(*vmv1alpha1.VirtualMachine)
-		want       string // the annotation
+		want       string // the expected annotation
 		says       string
 		refused    string
 	}{

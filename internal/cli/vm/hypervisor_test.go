@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// TestHypervisorRefusesNonsense: what is wrong with a hypervisor's environment is said in
-// its Pod's status, with the name of the variable and the field, before a disk is touched.
+// TestHypervisorRefusesNonsense checks that an invalid environment of a hypervisor is reported in the status of
+// its Pod, with the name of the variable and the field, before any disk is changed.
 func TestHypervisorRefusesNonsense(t *testing.T) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {
@@ -51,7 +51,8 @@ func TestHypervisorRefusesNonsense(t *testing.T) {
 	}
 }
 
-// wantRefused checks that a process ends at once for an environment, says why where its Pod's status has it, and changes nothing.
+// wantRefused checks that a process exits immediately for an environment, reports the reason in the termination
+// message, and changes nothing.
 func wantRefused(t *testing.T, run func(context.Context, func(string) string, io.Writer) error, env map[string]string, says ...string) {
 	t.Helper()
 	root := t.TempDir()
@@ -82,7 +83,8 @@ func wantRefused(t *testing.T, run func(context.Context, func(string) string, io
 	}
 }
 
-// TestNetworksThatTheGuestHides: they are in the log, unless the guest reaches nothing outside anyway.
+// TestNetworksThatTheGuestHides checks that these networks are logged, unless the guest cannot reach external
+// networks anyway.
 func TestNetworksThatTheGuestHides(t *testing.T) {
 	const sentence = "10.77.0.0/16 overlaps 10.0.0.0/8"
 	hidden := func(guests netip.Prefix) (string, error) {

@@ -16,8 +16,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// diskVariable makes the test's executable write a disk to this path, from the URL that is its
-// argument, and print its limits before and after it.
+// diskVariable makes the test binary write a disk to this path from the URL in its argument, and print its limits
+// before and after that.
 const diskVariable = "MILLWRIGHT_TEST_DISK"
 
 func TestMain(m *testing.M) {
@@ -41,8 +41,8 @@ func dataLimit(pid int) string {
 	return regexp.MustCompile(`Max data size +([^ ]+)`).FindStringSubmatch(string(limits))[1]
 }
 
-// TestMemoryIsLimitedWhileADiskIsWritten: a decoder that has an error ends the process, not
-// the host. QEMU, which is started afterwards, is not limited.
+// TestMemoryIsLimitedWhileADiskIsWritten checks that a faulty decoder terminates the process rather than
+// exhausting the host's memory. QEMU, which starts afterwards, is not limited.
 func TestMemoryIsLimitedWhileADiskIsWritten(t *testing.T) {
 	var command *exec.Cmd
 	during := make(chan string, 1)
@@ -64,7 +64,8 @@ func TestMemoryIsLimitedWhileADiskIsWritten(t *testing.T) {
 	}
 }
 
-// TestImagesOfTheEnvironment: who operates a host says what of it images may name.
+// TestImagesOfTheEnvironment checks that the operator of a host determines which of its files images may refer
+// to.
 func TestImagesOfTheEnvironment(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "kernel"), []byte("kernel"), 0o600); err != nil {

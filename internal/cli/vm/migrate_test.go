@@ -43,7 +43,7 @@ func recorded(phase vmv1alpha1.MigrationPhase, reason string) *vmv1alpha1.Virtua
 	}
 }
 
-// annotating orders as the VM controller does for its API.
+// annotating sets the annotation as the VM controller's API does.
 type annotating struct{ client.Client }
 
 func (a annotating) order(ctx context.Context, vm client.ObjectKey, node string) error {
@@ -65,12 +65,12 @@ func (a annotating) write(ctx context.Context, key client.ObjectKey, change func
 	return a.Update(ctx, vm)
 }
 
-// TestMigrateOrders: what the command writes, and refuses.
+// TestMigrateOrders checks what the command writes, and which requests it rejects.
 func TestMigrateOrders(t *testing.T) {
 	cases := map[string]struct {
 		given   func(*vmv1alpha1.VirtualMachine)
 		command migrate
-		want    string // the annotation
+		want    string // the expected annotation
 		refused string
 	}{
 		"anywhere":               {nil, migrate{}, "web-1", ""},
@@ -107,7 +107,7 @@ func TestMigrateOrders(t *testing.T) {
 	}
 }
 
-// TestMigrateSees: what the command says, and when it ends.
+// TestMigrateSees checks the output of the command, and when it exits.
 func TestMigrateSees(t *testing.T) {
 	with := func(phase vmv1alpha1.MigrationPhase, reason, order string) func(*vmv1alpha1.VirtualMachine) {
 		return func(vm *vmv1alpha1.VirtualMachine) {
@@ -153,7 +153,7 @@ func TestMigrateSees(t *testing.T) {
 	}
 }
 
-// TestMigrateWaits: the result as JSON, and a limit of time.
+// TestMigrateWaits checks the JSON output, and the timeout.
 func TestMigrateWaits(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := vmv1alpha1.AddToScheme(scheme); err != nil {

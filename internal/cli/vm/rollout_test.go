@@ -17,7 +17,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// old returns a VM whose hypervisor has another image than the next one.
+// old returns a VM whose hypervisor has an outdated image.
 func old(name string, change func(*vmv1alpha1.VirtualMachine)) *vmv1alpha1.VirtualMachine {
 	vm := running(nil)
 	vm.Name, vm.Labels = name, map[string]string{"tier": name}
@@ -37,7 +37,7 @@ func current(vm *vmv1alpha1.VirtualMachine) {
 	vm.Status.Conditions[1].Status = metav1.ConditionTrue
 }
 
-// vmController is a client of a cluster whose controller has carried out each order when the VM is read.
+// vmController is a client of a cluster whose controller has executed each request by the time the VM is read.
 func vmController(t *testing.T, fails map[string]bool, vms ...client.Object) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -87,16 +87,16 @@ func carryOut(ctx context.Context, c client.Client, vm *vmv1alpha1.VirtualMachin
 	return c.Update(ctx, vm)
 }
 
-// TestRollout: which VMs get another hypervisor, how, and what is said of it.
+// TestRollout checks which VMs get a new hypervisor, how, and what the command prints.
 func TestRollout(t *testing.T) {
 	for name, c := range map[string]struct {
 		given []client.Object
 		names []string
 		fails map[string]bool
 		with  rollout
-		out   string // in this order
-		left  string // in the error
-		moved string // VMs with another hypervisor
+		out   string // expected output, in this order
+		left  string // expected in the error
+		moved string // VMs that get a new hypervisor
 	}{
 		"nothing to do": {given: []client.Object{old("a", current)}, out: "All hypervisors are current."},
 		"one after the other": {given: []client.Object{old("a", nil), old("b", current), old("c", nil)},
@@ -143,7 +143,8 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// TestRolloutPauses: after Ctrl-C no migration begins, and the next call goes on with what is left.
+// TestRolloutPauses checks that no migration starts after Ctrl-C, and that the next run continues with the
+// remaining VMs.
 func TestRolloutPauses(t *testing.T) {
 	var out strings.Builder
 	c := vmController(t, nil, old("a", nil), old("b", nil))
@@ -158,7 +159,7 @@ func TestRolloutPauses(t *testing.T) {
 	}
 }
 
-// stopper ends a context with the first line.
+// stopper cancels a context on the first line of output.
 type stopper struct {
 	*strings.Builder
 	end func()
@@ -171,7 +172,7 @@ func (s stopper) Write(line []byte) (int, error) {
 	return s.Builder.Write(line)
 }
 
-// TestWideList: what the wide list says of migrations.
+// TestWideList checks the migration columns of the wide list.
 func TestWideList(t *testing.T) {
 	moved := old("b", cannot)
 	moved.Status.Conditions[0].Reason = "Cold"

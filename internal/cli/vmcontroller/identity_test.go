@@ -9,8 +9,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// TestCertificatesOfOthers: flags that do not fit together, and files that cannot be used, end the controller with
-// their names before it contacts a cluster.
+// TestCertificatesOfOthers checks that inconsistent flags and unusable files stop the controller with an error
+// that names them, before it contacts a cluster.
 func TestCertificatesOfOthers(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.crt")
 	for name, test := range map[string]struct {

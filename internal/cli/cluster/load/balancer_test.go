@@ -27,7 +27,7 @@ func node(address string, change ...func(*corev1.Node)) corev1.Node {
 	return n
 }
 
-// TestWhichNodesLeadToAService: as load balancers choose them, and no others.
+// TestWhichNodesLeadToAService checks that nodes are selected as load balancers select them.
 func TestWhichNodesLeadToAService(t *testing.T) {
 	now := metav1.Now()
 	nodes := []corev1.Node{
@@ -60,8 +60,8 @@ func texts(targets []netip.AddrPort) (all []string) {
 	return all
 }
 
-// TestRulesComeFirst: a node that is Ready is used once the Service answers through it, not when its kube-proxy
-// says that it is healthy. A later node of the same address is asked anew.
+// TestRulesComeFirst checks that a Ready node is used only after the Service responds through it, not when its
+// kube-proxy reports that it is healthy. A later node with the same address is probed again.
 func TestRulesComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, leads := map[string]int{}, false

@@ -20,7 +20,7 @@ var (
 
 var errRefused = errors.New("refused")
 
-// answering connects to servers in memory, one for each connection.
+// answering connects to in-memory servers, one for each connection.
 func answering(answers map[netip.AddrPort]http.HandlerFunc) func(context.Context, netip.AddrPort) (net.Conn, error) {
 	return func(_ context.Context, target netip.AddrPort) (net.Conn, error) {
 		answer := answers[target]
@@ -30,13 +30,13 @@ func answering(answers map[netip.AddrPort]http.HandlerFunc) func(context.Context
 		here, there := net.Pipe()
 		go func() {
 			server := &http.Server{Handler: answer, ReadHeaderTimeout: time.Minute}
-			_ = server.Serve(&one{conn: there}) // ends with the connection
+			_ = server.Serve(&one{conn: there}) // returns when the connection is closed
 		}()
 		return here, nil
 	}
 }
 
-// one is a listener with one connection.
+// one is a listener with a single connection.
 type one struct{ conn net.Conn }
 
 func (l *one) Accept() (net.Conn, error) {
@@ -69,7 +69,8 @@ func cutsOff(w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// TestEveryRequestCounts: what is not wholly answered in time has failed, and nothing is sent twice.
+// TestEveryRequestCounts checks that a request without a complete and timely response counts as failed, and that
+// nothing is sent twice.
 func TestEveryRequestCounts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answers          map[netip.AddrPort]http.HandlerFunc
@@ -103,7 +104,7 @@ func TestEveryRequestCounts(t *testing.T) {
 				if text := strings.Join(count.Failures, "\n"); !strings.Contains(text, tc.says) {
 					t.Errorf("says %q, which lacks %q", text, tc.says)
 				}
-				time.Sleep(time.Minute) // servers that answer late end, too
+				time.Sleep(time.Minute) // late servers terminate as well
 			})
 		})
 	}
