@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// FuzzParse: what a Secret has as an authority is one with its key, or unusable, and no error
-// contains it.
+// FuzzParse checks that the content of a Secret is either a CA with its key or unusable, and that no error
+// contains the key.
 func FuzzParse(f *testing.F) {
 	made, err := New(x509.Certificate{KeyUsage: x509.KeyUsageCertSign}, time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC))
 	if err != nil {
@@ -42,7 +42,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := pair.Sign(x509.Certificate{NotAfter: pair.Cert.NotAfter}, key.Public()); err != nil {
-			t.Logf("it signs nothing: %v", err) // a certificate that is no authority's
+			t.Logf("it signs nothing: %v", err) // the certificate is not a CA's
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 func TestNames(t *testing.T) {
 	tests := map[string]struct {
-		name, element, below string // empty: refused
+		name, element, below string // rejected if empty
 	}{
 		"/a/b":    {name: "a/b"},
 		"a/b":     {name: "a/b"},

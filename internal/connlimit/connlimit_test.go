@@ -43,7 +43,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// pipes is a listener whose clients have all the same address.
+// pipes is a listener whose clients all have the same address.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -56,7 +56,7 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error { close(p); return nil }
 func (pipes) Addr() net.Addr { return nil }
 
-// TestListen: who is known, or gone, leaves room to others.
+// TestListen checks that known and closed connections leave capacity to others.
 func TestListen(t *testing.T) {
 	for name, leave := range map[string]func(*testing.T, net.Conn){
 		"closed": func(t *testing.T, conn net.Conn) { conn.Close() },
@@ -110,7 +110,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestStrangersStayStrangers: a handshake that fails makes nobody known.
+// TestStrangersStayStrangers checks that a failed handshake does not make a peer known.
 func TestStrangersStayStrangers(t *testing.T) {
 	count := NewCounter(1, 1)
 	release, _ := count.Take(nil)
@@ -123,7 +123,7 @@ func TestStrangersStayStrangers(t *testing.T) {
 	}
 }
 
-// shaking is a handshake that ends as it says.
+// shaking is a handshake with the given result.
 type shaking struct {
 	credentials.TransportCredentials
 	err error

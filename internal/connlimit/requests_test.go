@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// ask sends a request with a body of so many bytes, whose length is not said if it is negative. It returns the
-// status.
+// ask sends a request with a body of the given size, and returns the status. If the size is negative, the request
+// has no content length.
 func ask(handler http.Handler, from string, length int) int {
 	request := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(make([]byte, max(length, -length))))
 	request.RemoteAddr = from
@@ -21,7 +21,7 @@ func ask(handler http.Handler, from string, length int) int {
 	return answer.Code
 }
 
-// held is a handler whose requests wait, after they have read their body.
+// held is a handler whose requests block after they have read their body.
 type held struct{ came, free chan struct{} }
 
 func (h held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,7 +35,7 @@ func (h held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 const one, other, third = "192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"
 
-// hold has a request wait.
+// hold sends a request that blocks.
 func (h held) hold(handler http.Handler, from string, length int) {
 	go ask(handler, from, length)
 	<-h.came
@@ -57,11 +57,11 @@ func TestRequests(t *testing.T) {
 	h.free <- struct{}{}
 }
 
-// TestBodies: what is not answered yet takes room, in total and of each address.
+// TestBodies checks that pending requests use capacity, in total and per address.
 func TestBodies(t *testing.T) {
 	const longest = 1 << 20
 	for name, tc := range map[string]struct {
-		// waiting are the lengths of what waits, of one address.
+		// waiting contains the lengths of the pending requests of one address.
 		waiting []int
 		from    string
 		length  int

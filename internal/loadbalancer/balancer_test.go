@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
-// balanced is a Balancer in a bubble, with servers that clients recognize.
+// balanced is a Balancer in a synctest bubble, with servers that clients recognize.
 type balanced struct {
 	*Balancer
 	t       *testing.T
@@ -24,14 +24,14 @@ type balanced struct {
 	servers map[string]*fakeServer
 }
 
-// fakeServer answers checks with its health, and says its name to every line of a client.
+// fakeServer responds to health checks with its health, and to every line of a client with its name.
 type fakeServer struct {
 	*memnet.Network
 	name   string
 	health atomic.Int64
 }
 
-// newBalanced starts a Balancer whose servers, by those names, are Ready.
+// newBalanced starts a Balancer with Ready servers of the given names.
 func newBalanced(t *testing.T, opts Options, names ...string) *balanced {
 	b := &balanced{t: t, clients: memnet.New(), servers: map[string]*fakeServer{}}
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -83,7 +83,7 @@ func (s *fakeServer) serve() {
 	}
 }
 
-// ask is the check of these servers.
+// ask is the health check of these servers.
 func ask(_ context.Context, conn net.Conn) (Health, error) {
 	var health Health
 	if _, err := io.WriteString(conn, "health\n"); err != nil {
@@ -117,7 +117,7 @@ func (b *balanced) connects() *client {
 	return &client{conn, b.t, bufio.NewScanner(conn)}
 }
 
-// isWith checks which server the client talks to; "" means that it is disconnected.
+// isWith checks which server the client is connected to; "" means that it is disconnected.
 func (c *client) isWith(want string) {
 	c.t.Helper()
 	got := ""
@@ -129,7 +129,7 @@ func (c *client) isWith(want string) {
 	}
 }
 
-// isOpen checks whether the client is still connected, without saying anything.
+// isOpen checks whether the client is still connected, without sending anything.
 func (c *client) isOpen(want bool) {
 	c.t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
@@ -164,12 +164,12 @@ func TestNewConnectionsGoToReadyServers(t *testing.T) {
 		for range 3 {
 			b.connects().isWith("b")
 		}
-		old.isWith("a") // it may end in order what it has begun
+		old.isWith("a") // existing connections may complete
 		b.becomes("b", Unready)
 		if ready, up := b.Healthy(Ready), b.Healthy(Unready); ready != 0 || up != 2 {
 			t.Errorf("%d servers are ready and %d answer", ready, up)
 		}
-		b.connects().isWith("a") // better an API server that says what is missing than none
+		b.connects().isWith("a") // an API server that reports what is missing is better than none
 		if got := changes.Load(); got != 4 {
 			t.Errorf("%d changes were announced, want 2 that servers are ready and 2 that they are not", got)
 		}
@@ -202,7 +202,8 @@ func TestServersComeAndGo(t *testing.T) {
 	})
 }
 
-// A host that vanishes says nothing: its connections would be open for ever.
+// TestAServerThatVanishesLosesItsConnections checks that the connections of a vanished host are closed. Otherwise
+// they would stay open indefinitely.
 func TestAServerThatVanishesLosesItsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a", "b")
@@ -224,7 +225,7 @@ func TestAServerThatVanishesLosesItsConnections(t *testing.T) {
 func TestAServerThatRefusesIsNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a", "b")
-		b.servers["a"].Set(memnet.Cut{Refused: true}) // not noticed yet
+		b.servers["a"].Set(memnet.Cut{Refused: true}) // not detected yet
 		b.connects().isWith("b")
 	})
 }
@@ -242,7 +243,7 @@ func TestASilentClientCostsNoServer(t *testing.T) {
 		client.isOpen(false)
 		talker := b.connects()
 		talker.isWith("a")
-		time.Sleep(time.Hour) // a watch may be silent
+		time.Sleep(time.Hour) // a watch may be idle
 		talker.isWith("a")
 	})
 }
@@ -256,7 +257,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 				b := newBalanced(t, opts, "a")
 				first := b.connects()
 				first.isWith("a")
-				b.connects() // silent, and counts
+				b.connects() // idle, but counted
 				b.connects().isWith("")
 				_ = first.Close()
 				synctest.Wait()

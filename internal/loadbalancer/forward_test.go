@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A client may end what it sends and wait for the answer: over TCP that must arrive.
+// TestHalfOfAConnectionEnds checks that a client can close its sending side and still receive the response.
 func TestHalfOfAConnectionEnds(t *testing.T) {
 	servers, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,7 +69,7 @@ func TestHalfOfAConnectionEnds(t *testing.T) {
 	}
 }
 
-// halfConn is a connection one half of which can end.
+// halfConn is a connection that can be half-closed.
 type halfConn struct {
 	net.Conn
 	until time.Time
@@ -82,7 +82,8 @@ func (c *halfConn) SetReadDeadline(until time.Time) error {
 	return nil
 }
 
-// A peer that vanishes after the other one has ended must not keep the rest for ever.
+// TestHalfAConnectionDoesNotStayForEver checks that a half-closed connection does not stay open if the peer
+// vanishes.
 func TestHalfAConnectionDoesNotStayForEver(t *testing.T) {
 	ended, end := net.Pipe()
 	_ = end.Close()

@@ -38,7 +38,8 @@ func TestReadyz(t *testing.T) {
 	}
 }
 
-// What does not speak TLS, or HTTP in it, or says nothing, is down.
+// TestReadyzOfSomethingElse checks that a server that does not speak TLS, does not speak HTTP over it, or does
+// not respond is not ready.
 func TestReadyzOfSomethingElse(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
 		"another protocol": func(conn net.Conn) { _, _ = io.WriteString(conn, "SSH-2.0-x\r\n") },

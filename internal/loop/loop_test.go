@@ -40,7 +40,7 @@ func size(t *testing.T, device string) int64 {
 	return end
 }
 
-// However many attach a file at a time, it has one device.
+// TestOneDeviceOfAFile checks that concurrent attachments of a file result in one device.
 func TestOneDeviceOfAFile(t *testing.T) {
 	file := newFile(t, 1<<20)
 	devices := make([]string, 8)
@@ -69,17 +69,18 @@ func TestOneDeviceOfAFile(t *testing.T) {
 	}
 }
 
-// What a guest writes to its disk is not read by the kernel of the host: a table of partitions makes none.
+// TestPartitionsOfAGuest checks that the host's kernel does not parse the partition table that a guest writes to
+// its disk.
 func TestPartitionsOfAGuest(t *testing.T) {
 	file := newFile(t, 4<<20)
 	table := make([]byte, 512)
-	copy(table[446:], []byte{0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0}) // 1 MiB from the second MiB on
+	copy(table[446:], []byte{0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0}) // 1 MiB, starting at the second MiB
 	table[510], table[511] = 0x55, 0xaa
 	_, err := file.WriteAt(table, 0)
 	must(t, err)
 	device, err := Attach(file)
 	must(t, err)
-	opened, err := os.Open(device) // when the kernel would look
+	opened, err := os.Open(device) // the kernel would read the table now
 	must(t, err)
 	must(t, opened.Close())
 	name := filepath.Base(device)
@@ -92,7 +93,7 @@ func TestPartitionsOfAGuest(t *testing.T) {
 
 func TestResizeAndDetach(t *testing.T) {
 	file := newFile(t, 1<<20)
-	must(t, errors.Join(Resize(file), Detach(file))) // it has none
+	must(t, errors.Join(Resize(file), Detach(file))) // the file has no device
 	device, err := Attach(file)
 	must(t, err)
 	must(t, file.Truncate(3<<20))

@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// bare returns a control plane without components, which suffices for children and ports.
+// bare returns a control plane without components, which is sufficient for children and ports.
 func bare(t *testing.T, dir string) *ControlPlane {
 	t.Helper()
 	cp := &ControlPlane{config: Config{Dir: dir, Name: "test"}, dir: layout(dir), log: logr.Discard()}
@@ -39,8 +39,8 @@ func awaitFile(t *testing.T, path string) {
 	})
 }
 
-// TestChildrenAreSupervised: a child that dies is restarted, and one that is stopped may end
-// gracefully and is not.
+// TestChildrenAreSupervised checks that a child that crashes is restarted, and that a stopped child may exit
+// gracefully and is not restarted.
 func TestChildrenAreSupervised(t *testing.T) {
 	cp := bare(t, t.TempDir())
 	begun, ended := filepath.Join(t.TempDir(), "begun"), filepath.Join(t.TempDir(), "ended")
@@ -62,7 +62,7 @@ func TestChildrenAreSupervised(t *testing.T) {
 	}
 }
 
-// TestPortForIsKept: a name keeps its port over restarts.
+// TestPortForIsKept checks that a name keeps its port across restarts.
 func TestPortForIsKept(t *testing.T) {
 	dir := t.TempDir()
 	cp := bare(t, dir)
@@ -79,7 +79,7 @@ func TestPortForIsKept(t *testing.T) {
 	}
 }
 
-// TestOrphans: running processes count, ended ones do not.
+// TestOrphans checks that only running processes are counted.
 func TestOrphans(t *testing.T) {
 	cp := bare(t, t.TempDir())
 	if names := value[[]string](t)(Orphans(cp.Dir())); len(names) != 0 {

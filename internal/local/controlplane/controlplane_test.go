@@ -34,7 +34,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// binaries returns the folder of the built control plane; see FindBinaries.
+// binaries returns the directory of the control plane binaries; see FindBinaries.
 func binaries(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -93,7 +93,7 @@ func clientset(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	return value[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
 }
 
-// awaitReady waits until all running components are ready, also through restarts.
+// awaitReady waits until all running components are ready, including after restarts.
 func awaitReady(t *testing.T, cp *ControlPlane) {
 	t.Helper()
 	for _, c := range cp.all() {
@@ -103,7 +103,7 @@ func awaitReady(t *testing.T, cp *ControlPlane) {
 	}
 }
 
-// waitTimeout bounds what takes seconds.
+// waitTimeout limits operations that take seconds.
 const waitTimeout = 5 * time.Minute
 
 // eventually polls another process.
@@ -174,8 +174,8 @@ func testNodeRestriction(t *testing.T, cp *ControlPlane, admin kubernetes.Interf
 	must(t, admin.CoreV1().Nodes().Delete(t.Context(), mine, metav1.DeleteOptions{}))
 }
 
-// testNoBlanketApproval checks that nobody is allowed to join as any node, also where an earlier
-// version allowed it.
+// testNoBlanketApproval checks that no one can join as an arbitrary node, even where an earlier version permitted
+// it.
 func testNoBlanketApproval(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 	const role = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
 	_, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
@@ -226,7 +226,7 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 		},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	// The controller manager writes it, too, and so it does with the Node below.
+	// The controller manager writes this object too, and the Node below as well.
 	must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		request, err = requests.Get(t.Context(), "fresh", metav1.GetOptions{})
 		if err != nil {
@@ -250,7 +250,7 @@ func testBootstrap(t *testing.T, cp *ControlPlane, admin kubernetes.Interface) {
 	}}, "system:node:fresh")
 }
 
-// testFrontProxy checks that only the front proxy may impersonate the user in headers.
+// testFrontProxy checks that only the front proxy can set the user by headers.
 func testFrontProxy(t *testing.T, cp *ControlPlane) {
 	for name, want := range map[string]string{frontProxyCert: "jane", adminCert: "admin"} {
 		config := cp.restConfig(cp.pki[name])
@@ -279,7 +279,7 @@ func testEtcdIsClosed(t *testing.T, cp *ControlPlane) {
 				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: certificates},
 			}}
 			if response, err := client.Get(loopbackURL(port) + "/health"); err == nil {
-				response.Body.Close() // not read
+				response.Body.Close() // the body is not needed
 				t.Errorf("port %d of etcd answers %s with %s", port, name, response.Status)
 			}
 		}
@@ -291,7 +291,7 @@ func testScheduling(t *testing.T, admin kubernetes.Interface) {
 	nodes := admin.CoreV1().Nodes()
 	_, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host"}}, metav1.CreateOptions{})
 	must(t, err)
-	ready := func(ctx context.Context) error { // again and again, as who is silent for 50 seconds gets a taint
+	ready := func(ctx context.Context) error { // repeatedly, because a node without updates for 50 seconds gets a taint
 		_, err := nodes.PatchStatus(ctx, "host", fmt.Appendf(nil, `{"status":{"allocatable":{"pods":"10"},"capacity":{"pods":"10"},
 			"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339)))
 		return err
@@ -395,7 +395,7 @@ func TestTwoSideBySide(t *testing.T) {
 	if err := planes[0].Kill(Scheduler); err == nil {
 		t.Error("want no scheduler where it was left out")
 	}
-	// An administrator of one is unknown to the other.
+	// An administrator of one control plane is unknown to the other.
 	stranger := planes[0].RESTConfig()
 	stranger.Host, stranger.CAData = planes[1].URL(), planes[1].CAData()
 	_, err := clientset(t, stranger).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

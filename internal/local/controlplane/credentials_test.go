@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/ca"
 )
 
-// testKeptKubeconfig checks that the API server knows the user, and that clients read the file of the
-// certificate, which they do again and again only if it is one.
+// testKeptKubeconfig checks that the API server accepts the user, and that the kubeconfig refers to the
+// certificate by file name. Clients reload a certificate only if it is a file.
 func testKeptKubeconfig(t *testing.T, cp *ControlPlane) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	value[func(context.Context) error](t)(cp.KeepKubeconfig(path, "system:node:kept", "system:nodes"))
@@ -33,8 +33,8 @@ func testKeptKubeconfig(t *testing.T, cp *ControlPlane) {
 	}
 }
 
-// TestKeptCertificateIsRenewed: for a year, the file never holds a certificate that ends within a
-// week, although one lives for a month.
+// TestKeptCertificateIsRenewed checks that over a year, the certificate in the file is always valid for at least
+// another week, although it is issued for a month.
 func TestKeptCertificateIsRenewed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept.pem")
 	synctest.Test(t, func(t *testing.T) {

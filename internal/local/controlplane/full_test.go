@@ -12,7 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// With however little room, no authority or key is replaced, and with more the same ones are used.
+// TestFullDiskCostsNoKey checks that no CA or key is replaced however little disk space is free, and that the
+// same ones are used when there is more.
 func TestFullDiskCostsNoKey(t *testing.T) {
 	t.Attr("fault", "disk full: a control plane makes its authorities, certificates and keys")
 	fs := smallfs.New(t)
@@ -20,7 +21,7 @@ func TestFullDiskCostsNoKey(t *testing.T) {
 	must(t, dir.create())
 	kept := map[string]string{}
 	full := 0
-	for room := 0; ; room++ { // one page is one more file
+	for room := 0; ; room++ { // one page suffices for one more file
 		fs.Fill(room)
 		_, err := ensurePKI(dir, nil, now)
 		fs.MakeRoom()
@@ -39,7 +40,7 @@ func TestFullDiskCostsNoKey(t *testing.T) {
 	t.Attr("outcome", "the start fails and says for which file; keys that exist are kept, and it succeeds when there is room")
 }
 
-// wantKept fails the test if a file that signs has another key than before.
+// wantKept fails the test if a signing file has a different key than before.
 func wantKept(t *testing.T, dir layout, kept map[string]string) {
 	t.Helper()
 	for _, name := range []string{clusterCA, frontProxyCA, etcdCA, serviceAccountKey} {

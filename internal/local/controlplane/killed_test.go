@@ -21,8 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// parentDirEnv has the test executable start a control plane in that folder instead of running
-// tests.
+// parentDirEnv makes the test binary start a control plane in that directory instead of running tests.
 const (
 	parentDirEnv        = "MILLWRIGHT_TEST_PARENT_DIR"
 	parentOrphanableEnv = "MILLWRIGHT_TEST_PARENT_ORPHANABLE"
@@ -35,11 +34,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ofParent is the control plane of that process. A variable of its function would be garbage while the process waits, and
-// the lock of the folder with it.
+// ofParent is the control plane of that process. A local variable would be garbage collected while the process
+// waits, and the lock of the directory with it.
 var ofParent *ControlPlane
 
-// beParent starts a control plane, prints that, and waits to be killed.
+// beParent starts a control plane, prints a line, and waits to be killed.
 func beParent(dir string) int {
 	var err error
 	ofParent, err = Start(context.Background(), Config{
@@ -53,7 +52,7 @@ func beParent(dir string) int {
 	select {}
 }
 
-// runParent starts another process with a control plane, and returns when that is ready.
+// runParent starts another process with a control plane, and returns when the control plane is ready.
 func runParent(t *testing.T, dir string, orphanable bool) *exec.Cmd {
 	t.Helper()
 	command := exec.Command(value[string](t)(os.Executable()))
@@ -75,7 +74,7 @@ func runParent(t *testing.T, dir string, orphanable bool) *exec.Cmd {
 }
 
 func killParent(command *exec.Cmd) {
-	command.Process.Kill() // it has ended then
+	command.Process.Kill() // fails only if it has exited
 	command.Wait()         // it was killed
 }
 

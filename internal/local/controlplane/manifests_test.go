@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestAwaitServed: an API server that does not answer at first is asked again.
+// TestAwaitServed checks that requests to an API server that does not respond at first are retried.
 func TestAwaitServed(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

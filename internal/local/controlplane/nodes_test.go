@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestNodesThatRunPods: what the components are told of them, only if it is asked for.
+// TestNodesThatRunPods checks the component flags for nodes that run Pods, which are set only on request.
 func TestNodesThatRunPods(t *testing.T) {
 	cp := &ControlPlane{dir: layout(t.TempDir())}
 	want := []string{"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}

@@ -87,15 +87,15 @@ func TestKeysArePrivate(t *testing.T) {
 	}
 }
 
-// TestRestartKeepsAuthorities: the key of an authority is never replaced, and all other
-// certificates are valid for a year from each start on.
+// TestRestartKeepsAuthorities checks that the key of a CA is never replaced, and that each start renews all other
+// certificates for a year.
 func TestRestartKeepsAuthorities(t *testing.T) {
 	tests := map[string]struct {
 		reason  string
 		between func(t *testing.T, dir layout)
 		names   []string
 		after   time.Duration
-		renewed string // the authority that is replaced
+		renewed string // the CA that is replaced
 	}{
 		"Nothing": {reason: "all are still good"},
 		"Name":    {reason: "the server certificate gets a new name", names: []string{"new.example"}},
@@ -159,7 +159,7 @@ func TestServiceAccountKeyStays(t *testing.T) {
 	}
 }
 
-// TestLostCertificateOfAuthority: what the authority signed is still valid.
+// TestLostCertificateOfAuthority checks that certificates signed by the CA remain valid.
 func TestLostCertificateOfAuthority(t *testing.T) {
 	dir := newLayout(t)
 	before := value[pki](t)(ensurePKI(dir, nil, now))
@@ -171,8 +171,8 @@ func TestLostCertificateOfAuthority(t *testing.T) {
 	must(t, err)
 }
 
-// TestUnusableKeysAreRefused: nothing takes the place of an authority, or of the key of the
-// service accounts, that is there and cannot be used. Nothing in the folder changes.
+// TestUnusableKeysAreRefused checks that an existing but unusable CA or service account key is not replaced, and
+// that nothing in the directory changes.
 func TestUnusableKeysAreRefused(t *testing.T) {
 	garbage := []byte("no PEM")
 	for name, spoil := range map[string]func(dir layout) error{
@@ -210,7 +210,7 @@ func TestUnusableKeysAreRefused(t *testing.T) {
 	}
 }
 
-// roots returns the files that are made once.
+// roots returns the files that are created only once.
 func roots(t *testing.T, dir layout) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -224,7 +224,7 @@ func roots(t *testing.T, dir layout) map[string]string {
 	return found
 }
 
-// TestLostPublicKey: it is that of the key, which stays.
+// TestLostPublicKey checks that the public key is derived from the private key, which is kept.
 func TestLostPublicKey(t *testing.T) {
 	dir := newLayout(t)
 	value[pki](t)(ensurePKI(dir, nil, now))

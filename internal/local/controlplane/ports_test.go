@@ -15,11 +15,11 @@ import (
 func listen(t *testing.T, port int) int {
 	t.Helper()
 	listener := value[net.Listener](t)(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}))
-	t.Cleanup(func() { listener.Close() }) // the test has ended
+	t.Cleanup(func() { listener.Close() }) // at the end of the test
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// held holds ports until the test has ended.
+// held holds ports until the end of the test.
 func held(t *testing.T) *reservations {
 	t.Helper()
 	r := &reservations{}
@@ -27,8 +27,8 @@ func held(t *testing.T) *reservations {
 	return r
 }
 
-// TestReservedPorts: nobody else chooses a port that is reserved, but who it is for can listen there, and
-// again after it has ended.
+// TestReservedPorts checks that a reserved port is not assigned to others, and that its owner can listen on it,
+// also again later.
 func TestReservedPorts(t *testing.T) {
 	ours := held(t)
 	port := value[int](t)(ours.freePort())
@@ -41,7 +41,7 @@ func TestReservedPorts(t *testing.T) {
 			t.Errorf("another process that chooses port %d, which is listened on, gets %v", port, err)
 		}
 		client := value[net.Conn](t)(net.Dial("tcp4", listener.Addr().String()))
-		must(t, value[net.Conn](t)(listener.Accept()).Close()) // so that the server's side waits for late packets
+		must(t, value[net.Conn](t)(listener.Accept()).Close()) // so that the server's side enters TIME_WAIT
 		must(t, client.Close())
 		must(t, listener.Close())
 	}
@@ -51,7 +51,8 @@ func TestReservedPorts(t *testing.T) {
 	}
 }
 
-// TestPortsOfLastTimeAreReserved: they are, also while connections to who listened there wait for late packets.
+// TestPortsOfLastTimeAreReserved checks that ports of the last run can be reserved while their connections are in
+// TIME_WAIT.
 func TestPortsOfLastTimeAreReserved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	before := &reservations{}

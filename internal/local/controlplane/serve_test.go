@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestServeFiles: the files of the folder are served until the context ends.
+// TestServeFiles checks that the files of the directory are served until the context ends.
 func TestServeFiles(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "kernel"), []byte("content"), 0o600))
@@ -30,7 +30,7 @@ func TestServeFiles(t *testing.T) {
 			t.Errorf("%s: %s %s", path, response.Status, body)
 		}
 	}
-	// A link does not lead out of the folder.
+	// A symlink cannot lead outside the directory.
 	response := value[*http.Response](t)(http.Get("http://127.0.0.1:" + strconv.Itoa(port) + "/out"))
 	must(t, response.Body.Close())
 	if response.StatusCode == http.StatusOK {

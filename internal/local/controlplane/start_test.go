@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// scripts returns a folder with shell scripts in place of the real executables.
+// scripts returns a directory with shell scripts in place of the real executables.
 func scripts(t *testing.T, script string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -31,8 +31,8 @@ func TestWriteFileLeavesOneFile(t *testing.T) {
 	}
 }
 
-// TestWriteFileIsDurable: the content is on the disk before it gets its name, and then the
-// name is. Otherwise a machine without power may come back with an empty key.
+// TestWriteFileIsDurable checks that the content is synced before the file is renamed, and that the rename is
+// synced after that. Otherwise the file could be empty after a power failure.
 func TestWriteFileIsDurable(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")
@@ -42,7 +42,7 @@ func TestWriteFileIsDurable(t *testing.T) {
 	var steps []string
 	err := writeFile(path, []byte("new"), func(file *os.File) error {
 		content, err := os.ReadFile(path)
-		written, _ := os.ReadFile(file.Name()) // none of a folder
+		written, _ := os.ReadFile(file.Name()) // empty for a directory
 		steps = append(steps, fmt.Sprintf("folder %t, holds %q, path has %q", file.Name() == dir, written, content))
 		return err
 	})
@@ -61,7 +61,7 @@ func TestWriteFileIsDurable(t *testing.T) {
 
 func TestLockIsForOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	for range 2 { // it may be taken again once it is released
+	for range 2 { // it can be locked again after its release
 		first, err := Lock(path)
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +78,8 @@ func TestLockIsForOne(t *testing.T) {
 	}
 }
 
-// TestLockWithRetry: a process between fork and exec, or IsLocked, is no reason to refuse.
+// TestLockWithRetry checks that a short-lived lock, held by a process between fork and exec or by IsLocked, does
+// not cause a failure.
 func TestLockWithRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "lock")
@@ -93,9 +94,9 @@ func TestLockWithRetry(t *testing.T) {
 		second := make(chan error)
 		go func() {
 			lock, err := LockWithRetry(path)
-			second <- errors.Join(err, lock.Close()) // which is nil after an error
+			second <- errors.Join(err, lock.Close()) // nil after an error
 		}()
-		synctest.Wait() // it tries again
+		synctest.Wait() // it retries
 		if err := errors.Join(first.Close(), <-second); err != nil {
 			t.Errorf("after the first was released: %v", err)
 		}

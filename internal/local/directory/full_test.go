@@ -7,7 +7,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// A full disk costs no file: neither the old content, nor with an unfinished one beside it.
+// TestFullDisk checks that a full disk affects no existing file: its content stays, and no unfinished file
+// remains next to it.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: writing certificates, keys, kubeconfigs, records of processes, and files of Pods' volumes")
 	for name, write := range map[string]func(fs *smallfs.FS, content []byte) error{

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// serve serves with a dial, and returns how a client connects.
+// serve starts a server with a dial function, and returns a function that connects a client.
 func serve(t *testing.T, dial Dial) func(request string) (*http.Response, net.Conn, *bufio.Reader) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -45,7 +45,7 @@ func serve(t *testing.T, dial Dial) func(request string) (*http.Response, net.Co
 	}
 }
 
-// echo returns a connection to something that sends back what it gets, until its end.
+// echo returns a connection to a server that sends back what it receives.
 func echo(t *testing.T) net.Conn {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func echo(t *testing.T) net.Conn {
 	}
 	go func() {
 		defer other.Close()
-		_, _ = io.Copy(other, other) // it ends with the test
+		_, _ = io.Copy(other, other) // it terminates with the test
 	}()
 	return conn
 }
@@ -74,7 +74,7 @@ func TestConnect(t *testing.T) {
 		asked <- address
 		return echo(t), nil
 	})
-	// What is sent before the answer comes belongs to the connection.
+	// Data sent before the response belongs to the connection.
 	answer, conn, in := connect("CONNECT 10.77.0.16:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nearly ")
 	if address := <-asked; answer.StatusCode != http.StatusOK || address != "10.77.0.16:10250" {
 		t.Fatalf("%s, connected to %s", answer.Status, address)
@@ -88,7 +88,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestEnd: open connections end with the server.
+// TestEnd checks that stopping the server closes open connections.
 func TestEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))

@@ -13,8 +13,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestMountsStayInThePodsFolder: the API server admits mount paths with "..". None of them
-// changes a file outside of the Pod's folder, neither when the Pod comes nor when it goes.
+// TestMountsStayInThePodsFolder checks that mount paths with "..", which the API server admits, change no file
+// outside the Pod's directory, neither when the Pod starts nor when it is removed.
 func TestMountsStayInThePodsFolder(t *testing.T) {
 	b := newTestHost(t)
 	paths := map[string]string{"above": "/../../../above", "dots": "/x/../../../../dots", "made": "/../../../new/x"}
@@ -41,8 +41,8 @@ func TestMountsStayInThePodsFolder(t *testing.T) {
 	}
 }
 
-// TestMessagesOfATakenProcess: a hypervisor that its guest has taken over cannot have the host
-// runner publish a file of the host, nor wait for ever.
+// TestMessagesOfATakenProcess checks that a compromised hypervisor cannot make the host runner publish a file of
+// the host, or wait indefinitely.
 func TestMessagesOfATakenProcess(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
@@ -59,7 +59,7 @@ func TestMessagesOfATakenProcess(t *testing.T) {
 	}
 }
 
-// TestLayoutIgnoresLinks: what a process may have left in its Pod's folder leads nowhere.
+// TestLayoutIgnoresLinks checks that symlinks that a process left in its Pod's directory are not followed.
 func TestLayoutIgnoresLinks(t *testing.T) {
 	outside := t.TempDir()
 	for _, planted := range []string{"root", "root/etc", "volumes", "volumes/data"} {
@@ -92,7 +92,7 @@ func TestLayoutIgnoresLinks(t *testing.T) {
 	}
 }
 
-// TestRotationIgnoresLinks: the name of the old log may be taken by a link.
+// TestRotationIgnoresLinks checks that a symlink with the name of the old log is not followed.
 func TestRotationIgnoresLinks(t *testing.T) {
 	dir := t.TempDir()
 	secret, path := filepath.Join(dir, "secret"), filepath.Join(dir, "pod", "log")
@@ -130,7 +130,8 @@ func TestRotationIgnoresLinks(t *testing.T) {
 	require(secret, "0123456789")
 }
 
-// TestImagesOfTheHost: the host says what images may name. The Pod's author does not.
+// TestImagesOfTheHost checks that the host, not the author of the Pod, determines which files images may refer
+// to.
 func TestImagesOfTheHost(t *testing.T) {
 	pod := supported()
 	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
@@ -140,7 +141,7 @@ func TestImagesOfTheHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		last := map[string]string{} // of a name counts
+		last := map[string]string{} // the last value of a name takes effect
 		for _, variable := range env {
 			name, value, _ := strings.Cut(variable, "=")
 			last[name] = value
@@ -152,7 +153,7 @@ func TestImagesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestNetworkOfTheHost: the host says whom guests reach. The Pod's author does not.
+// TestNetworkOfTheHost checks that the host, not the author of the Pod, determines which networks guests reach.
 func TestNetworkOfTheHost(t *testing.T) {
 	pod := supported()
 	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
@@ -165,7 +166,7 @@ func TestNetworkOfTheHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		last := map[string]string{} // of a name counts
+		last := map[string]string{} // the last value of a name takes effect
 		for _, variable := range env {
 			name, value, _ := strings.Cut(variable, "=")
 			last[name] = value
@@ -177,8 +178,8 @@ func TestNetworkOfTheHost(t *testing.T) {
 	}
 }
 
-// TestPathsInContainers: neither a Pod's UID nor a path in its container, which an object's
-// status may name, leads out of the folders of Pods.
+// TestPathsInContainers checks that neither a Pod's UID nor a path in its container, which an object's status may
+// contain, leads outside the directories of Pods.
 func TestPathsInContainers(t *testing.T) {
 	for _, uid := range []types.UID{"..", "../..", "a/b", "", ".", "/", "8a6e0804-2bd0-4672-b79d-d97027f9071a"} {
 		for _, path := range []string{"/run/vm.sock", "../../x", "/../../../x", ""} {

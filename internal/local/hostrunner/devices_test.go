@@ -21,8 +21,8 @@ func deviceNumber(t *testing.T, path string) uint64 {
 	return info.Rdev
 }
 
-// A volume is a device, or a file that is attached to one; only below the folder for volumes. The container gets a node
-// of its own.
+// TestDevicesOfVolumes checks that a volume is a device, or a file attached to one, in the directory of volumes.
+// The container gets its own device node.
 func TestDevicesOfVolumes(t *testing.T) {
 	file, node := blockdev.New(t, 1<<20)
 	volumes, outside := filepath.Dir(file), t.TempDir()
@@ -64,7 +64,7 @@ func TestDevicesOfVolumes(t *testing.T) {
 			}
 			defer files.Close()
 			container := &corev1.Container{VolumeDevices: []corev1.VolumeDevice{{Name: "disk", DevicePath: "/dev/millwright/root"}}}
-			for range 2 { // an attempt may be repeated
+			for range 2 { // the setup may be repeated
 				if err := files.layOut(container, map[string]string{"disk": device}); err != nil {
 					t.Fatal(err)
 				}
@@ -79,7 +79,8 @@ func TestDevicesOfVolumes(t *testing.T) {
 	}
 }
 
-// Two hosts that run Pods with one volume have one device, so that the lock of one is that of the other.
+// TestDeviceOfAFileIsOne checks that two hosts that run Pods with the same volume share one device, and so its
+// lock.
 func TestDeviceOfAFileIsOne(t *testing.T) {
 	if err := loop.Available(); err != nil {
 		t.Skip(err)

@@ -18,14 +18,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// apiFault is what an API server, or the network before it, does to requests of a host.
+// apiFault is a fault of an API server, or of the network, that affects requests of a host.
 type apiFault struct {
 	name string
-	// every is to how many requests it happens: to one in so many.
+	// every is the frequency: one in so many requests is affected.
 	every int64
-	// watches reports whether it happens to watches; to all other requests otherwise.
+	// watches selects whether watches are affected, or all other requests.
 	watches bool
-	// answer answers in place of the API server.
+	// answer responds instead of the API server.
 	answer func(request *http.Request, next http.RoundTripper) (*http.Response, error)
 
 	asked, struck atomic.Int64
@@ -87,7 +87,7 @@ type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// refused answers with an error, and asks nobody.
+// refused responds with an error without forwarding the request.
 func refused(code int, reason metav1.StatusReason) func(*http.Request, http.RoundTripper) (*http.Response, error) {
 	return func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
 		text := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"simulated","reason":%q,"code":%d}`, reason, code)
@@ -98,7 +98,7 @@ func refused(code int, reason metav1.StatusReason) func(*http.Request, http.Roun
 	}
 }
 
-// before has the fault happen to what passes to an API server.
+// before adds the fault to a handler that forwards to an API server.
 func (f *apiFault) before(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		if watches := r.URL.Query().Get("watch") != ""; watches != f.watches || f.asked.Add(1)%f.every != 0 {
@@ -113,8 +113,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// TestAPIFaults: a host whose API server misbehaves registers itself, runs each Pod in one process, says how it
-// is, and is rid of it when it is deleted.
+// TestAPIFaults checks that, despite a faulty API server, a host registers itself, runs each Pod in one process,
+// reports its status, and removes it after deletion.
 func TestAPIFaults(t *testing.T) {
 	tier.All(t)
 	for _, fault := range apiFaults {

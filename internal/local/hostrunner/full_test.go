@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// A Pod waits for room on its host, and says what it waits for. A process that ends on a full disk can
-// still say why.
+// TestFullDisk checks that a Pod waits for free disk space on its host, and reports that. A process that exits
+// because the disk is full can still report why.
 func TestFullDisk(t *testing.T) {
 	fs := smallfs.New(t)
 	b := newTestHost(t)
@@ -55,7 +55,8 @@ func TestFullDisk(t *testing.T) {
 	t.Attr("outcome", "the Pod waits, and its status and an event name the file; its process starts when there is room; room for the termination message is reserved")
 }
 
-// What cannot be rotated is not copied in part: that would take the room of others.
+// TestRotationOnAFullDisk checks that a log that cannot be rotated is not copied partially, which would use the
+// space of others.
 func TestRotationOnAFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a host rotates the log of a hypervisor")
 	g := gomega.NewWithT(t)
@@ -72,7 +73,8 @@ func TestRotationOnAFullDisk(t *testing.T) {
 	t.Attr("outcome", "an error that names the file, once in 15 s; no part of a copy stays; the log is rotated when there is room")
 }
 
-// A token that cannot be written stays as it is, and is renewed when there is room.
+// TestTokensOnAFullDisk checks that a token that cannot be written is kept, and is renewed when there is free
+// space.
 func TestTokensOnAFullDisk(t *testing.T) {
 	fs := smallfs.New(t)
 	b := newTestHost(t)
@@ -86,7 +88,7 @@ func TestTokensOnAFullDisk(t *testing.T) {
 	path := filepath.Join(b.folder(pod).root(), vmpb.TokenPath)
 	first, _ := readToken(t, path)
 	fs.Fill(0)
-	clock.Step(9 * time.Minute) // it lives for ten, and is renewed after eight
+	clock.Step(9 * time.Minute) // a token is valid for ten minutes, and is renewed after eight
 	b.eventually("an event about the room", func() (bool, any) {
 		clock.Step(10 * time.Second) // the host may have set its timer after the step
 		return b.hasEvent(pod, eventVolumes, syscall.ENOSPC.Error())

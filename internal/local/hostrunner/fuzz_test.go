@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzAdmit: a Pod that is admitted runs the hypervisor's command, and mounts only folders of its own
+// FuzzAdmit checks that an admitted Pod runs the hypervisor's command, and mounts only directories below its own
 // root.
 func FuzzAdmit(f *testing.F) {
 	f.Add([]byte(nil), "/disk", "data")

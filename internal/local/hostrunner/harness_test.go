@@ -28,7 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// timeout bounds what takes less than five seconds on an idle machine.
+// timeout limits operations that take less than five seconds on an idle machine.
 const timeout = env.WaitTimeout
 
 // testHost is a host, with or without a running host runner.
@@ -39,7 +39,7 @@ type testHost struct {
 	config Config
 }
 
-// newTestHost lets the test run in parallel: hosts share nothing but the API server.
+// newTestHost lets the test run in parallel: hosts share only the API server.
 func newTestHost(t *testing.T, options ...env.Option) *testHost {
 	t.Helper()
 	t.Parallel()
@@ -78,7 +78,7 @@ func (b *testHost) killAll() {
 	}
 }
 
-// start runs a host runner in this process, until the function or the end of the test.
+// start runs a host runner in this process until the returned function is called or the test ends.
 func (b *testHost) start() (stop func()) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -99,7 +99,7 @@ func (b *testHost) start() (stop func()) {
 	return stop
 }
 
-// startKillable runs a host runner in another process. The function kills it.
+// startKillable runs a host runner in another process. The returned function kills it.
 func (b *testHost) startKillable() (kill func()) {
 	b.t.Helper()
 	kubeconfig := filepath.Join(b.t.TempDir(), "kubeconfig")
@@ -122,7 +122,7 @@ func (b *testHost) startKillable() (kill func()) {
 	kill = func() {
 		if !killed {
 			killed = true
-			command.Process.Kill() // Wait reports
+			command.Process.Kill() // Wait reports the error
 			command.Wait()         // it was killed
 		}
 	}
@@ -148,7 +148,7 @@ func (b *testHost) vm(name string) *vmv1alpha1.VirtualMachine {
 	return vm
 }
 
-// ownedBy makes the Pod one of a VirtualMachine.
+// ownedBy makes the Pod belong to a VirtualMachine.
 func ownedBy(vm *vmv1alpha1.VirtualMachine) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		owner := metav1.NewControllerRef(vm, vmv1alpha1.SchemeGroupVersion.WithKind(vmv1alpha1.VirtualMachineKind))
@@ -156,14 +156,14 @@ func ownedBy(vm *vmv1alpha1.VirtualMachine) func(*corev1.Pod) {
 	}
 }
 
-// pod creates a Pod like those of the VM controller, bound to the host. See beHypervisor for
-// the behaviors of its process.
+// pod creates a Pod like those of the VM controller, bound to the host. See beHypervisor for the behaviors of its
+// process.
 func (b *testHost) pod(name, does string, change ...func(*corev1.Pod)) *corev1.Pod {
 	b.t.Helper()
 	return b.handmade(b.client, name, does, append([]func(*corev1.Pod){ownedBy(b.vm(name))}, change...)...)
 }
 
-// handmade creates a Pod as somebody else, without an owner.
+// handmade creates a Pod without an owner, as another user would.
 func (b *testHost) handmade(as kubernetes.Interface, name, does string, change ...func(*corev1.Pod)) *corev1.Pod {
 	b.t.Helper()
 	created, err := as.CoreV1().Pods(b.Namespace).Create(b.t.Context(), b.describe(name, does, change...), metav1.CreateOptions{})
@@ -216,7 +216,7 @@ func withGrace(seconds int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &seconds }
 }
 
-// eventually polls until the condition holds; a failure shows the state.
+// eventually polls until the condition holds. On failure, it prints the state.
 func (b *testHost) eventually(what string, condition func() (bool, any)) {
 	b.t.Helper()
 	gomega.NewWithT(b.t).Eventually(func(g gomega.Gomega) {
@@ -225,7 +225,7 @@ func (b *testHost) eventually(what string, condition func() (bool, any)) {
 	}).WithTimeout(timeout).WithPolling(10 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// await waits for a phase and returns the Pod.
+// await waits until the Pod is in a phase, and returns the Pod.
 func (b *testHost) await(name string, phase corev1.PodPhase) *corev1.Pod {
 	b.t.Helper()
 	var pod *corev1.Pod
@@ -248,7 +248,7 @@ func (b *testHost) awaitReady(name string) int {
 	return b.pid(pod)
 }
 
-// awaitLog waits until a Pod's process has printed this, and nothing else.
+// awaitLog waits until the Pod's process has printed exactly this.
 func (b *testHost) awaitLog(pod *corev1.Pod, want string) {
 	b.t.Helper()
 	b.eventually(fmt.Sprintf("a log of %q", want), func() (bool, any) {
@@ -283,7 +283,7 @@ func (b *testHost) delete(name string, options metav1.DeleteOptions) {
 	}
 }
 
-// awaitGone waits until the Pod and its folder are gone.
+// awaitGone waits until the Pod and its directory are gone.
 func (b *testHost) awaitGone(pod *corev1.Pod) {
 	b.t.Helper()
 	b.eventually("the Pod's end", func() (bool, any) {
@@ -296,13 +296,13 @@ func (b *testHost) awaitGone(pod *corev1.Pod) {
 	})
 }
 
-// awaitEvent waits for an event with a reason about the Pod.
+// awaitEvent waits for an event about the Pod with the reason.
 func (b *testHost) awaitEvent(pod *corev1.Pod, reason string) {
 	b.t.Helper()
 	b.eventually("event "+reason, func() (bool, any) { return b.hasEvent(pod, reason, "") })
 }
 
-// hasEvent reports whether there is an event with a reason about the Pod that says so, and all that there are.
+// hasEvent reports whether the Pod has an event with the reason and text, and returns all its events.
 func (b *testHost) hasEvent(pod *corev1.Pod, reason, says string) (bool, any) {
 	b.t.Helper()
 	events, err := b.client.CoreV1().Events(b.Namespace).List(b.t.Context(), metav1.ListOptions{})

@@ -28,7 +28,7 @@ func TestProcessOutlivesHostRunner(t *testing.T) {
 	b.startKillable()() // killed before it can do anything
 	b.start()
 	b.eventually("the Node", b.nodeReady)
-	after := b.pod("another", "0") // the first was reconciled before
+	after := b.pod("another", "0") // the first Pod was reconciled before
 	b.await("another", corev1.PodSucceeded)
 	if now := b.pid(pod); now != pid {
 		t.Errorf("process %d became %d", pid, now)
@@ -96,7 +96,7 @@ func TestProcessEndsMeanwhile(t *testing.T) {
 	}
 }
 
-// signalAndWait ends the process while no host runner runs.
+// signalAndWait sends a signal and waits until the process exits, while no host runner is running.
 func signalAndWait(t *testing.T, b *testHost, pod *corev1.Pod, pid int, signal syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, signal); err != nil {
@@ -126,8 +126,8 @@ func TestPodDeletedMeanwhile(t *testing.T) {
 	requireDead(t, pid)
 }
 
-// TestKilledDuringStart begins with the folder of a host runner that was killed while it
-// started a Pod. Package process tests the other states.
+// TestKilledDuringStart begins with the directory of a host runner that was killed while it started a Pod. The
+// tests of package process cover the other states.
 func TestKilledDuringStart(t *testing.T) {
 	t.Run("before the start", func(t *testing.T) {
 		b := newTestHost(t)
@@ -140,7 +140,7 @@ func TestKilledDuringStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.start()
-		b.awaitReady("vm") // the links are completed
+		b.awaitReady("vm") // the symlinks are completed
 	})
 	t.Run("in the start", func(t *testing.T) {
 		b := newTestHost(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// wantRefused waits until the host has refused the Pod, and checks that it never ran.
+// wantRefused waits until the host has rejected the Pod, and checks that it never ran.
 func (b *testHost) wantRefused(pod *corev1.Pod) {
 	b.t.Helper()
 	refused := b.await(pod.Name, corev1.PodFailed)
@@ -24,8 +24,8 @@ func (b *testHost) wantRefused(pod *corev1.Pod) {
 	}
 }
 
-// TestPodsOfOthersAreNotRun: a Pod that no existing VirtualMachine controls, and mirror Pods, even of
-// the host itself, which API servers accept from nodes.
+// TestPodsOfOthersAreNotRun checks that a Pod runs only if an existing VirtualMachine controls it. Mirror Pods
+// are rejected as well, even those of the host itself, which API servers accept from nodes.
 func TestPodsOfOthersAreNotRun(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
@@ -81,7 +81,7 @@ func TestPodsOfOthersAreNotRun(t *testing.T) {
 	b.awaitReady("right")
 }
 
-// author returns a user who may do everything with Pods in the namespace.
+// author returns a user with all permissions on Pods in the namespace.
 func (b *testHost) author() kubernetes.Interface {
 	b.t.Helper()
 	access, err := b.ControlPlane.UserConfig("author-of-" + b.Namespace)
@@ -114,15 +114,15 @@ func (b *testHost) author() kubernetes.Interface {
 	return client
 }
 
-// TestOwnersCannotBeForged: who may create, bind and change Pods cannot make one that belongs to a
-// VirtualMachine, also not later.
+// TestOwnersCannotBeForged checks that a user who can create, bind and change Pods cannot make a Pod belong to a
+// VirtualMachine, neither at creation nor later.
 func TestOwnersCannotBeForged(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	vm, author := b.vm("real"), b.author()
 	pods := author.CoreV1().Pods(b.Namespace)
 	forged := b.describe("forged", "run", ownedBy(vm))
-	gomega.NewWithT(t).Eventually(func() bool { // the API server learns of a new policy
+	gomega.NewWithT(t).Eventually(func() bool { // until the API server has observed the new policy
 		_, err := pods.Create(t.Context(), forged, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsForbidden(err)
 	}).WithTimeout(timeout).Should(gomega.BeTrue())
@@ -137,7 +137,7 @@ func TestOwnersCannotBeForged(t *testing.T) {
 	}
 	patch := []byte(`{"metadata":{"ownerReferences":[{"apiVersion":"vm.metropolis.monogon.dev/v1","kind":"VirtualMachine","name":"real","uid":"` + string(vm.UID) + `","controller":true}]}}`)
 	for _, subresources := range [][]string{nil, {"status"}, {"ephemeralcontainers"}, {"resize"}} {
-		_, _ = pods.Patch(t.Context(), later.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresources...) // what it does is looked at
+		_, _ = pods.Patch(t.Context(), later.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresources...) // only the result matters
 		if later, err = pods.Get(t.Context(), later.Name, metav1.GetOptions{}); err != nil || len(later.OwnerReferences) > 0 {
 			t.Fatalf("after patching %v: %v, %v", subresources, later.OwnerReferences, err)
 		}
@@ -148,14 +148,14 @@ func TestOwnersCannotBeForged(t *testing.T) {
 	}
 	b.wantRefused(later)
 
-	// What belongs to a VM already can be changed as before.
+	// A Pod that already belongs to a VM can still be changed.
 	real := b.pod("vm", "run")
 	if _, err := pods.Patch(t.Context(), real.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestNodesCannotBecomeHosts: a node, as every guest is, cannot get the label that attracts
+// TestNodesCannotBecomeHosts checks that a node, which every guest is, cannot get the label that attracts
 // hypervisors.
 func TestNodesCannotBecomeHosts(t *testing.T) {
 	b := newTestHost(t)
@@ -170,7 +170,7 @@ func TestNodesCannotBecomeHosts(t *testing.T) {
 	}
 	nodes := guest.CoreV1().Nodes()
 	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{vmv1alpha1.HostKey: ""}}}
-	gomega.NewWithT(t).Eventually(func() bool { // the API server learns of a new policy
+	gomega.NewWithT(t).Eventually(func() bool { // until the API server has observed the new policy
 		_, err := nodes.Create(t.Context(), host, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsForbidden(err)
 	}).WithTimeout(timeout).Should(gomega.BeTrue())
@@ -187,8 +187,8 @@ func TestNodesCannotBecomeHosts(t *testing.T) {
 	b.eventually("the host, which may", b.nodeReady)
 }
 
-// TestHostsRenewNoCertificates: Kubernetes would renew that of any node, and so keep a host that was taken in the
-// cluster for ever.
+// TestHostsRenewNoCertificates checks that a host cannot renew its certificate. Kubernetes renews those of any
+// node, so a compromised host would otherwise stay in the cluster indefinitely.
 func TestHostsRenewNoCertificates(t *testing.T) {
 	b := newTestHost(t)
 	name := "host-of-" + b.Namespace
@@ -204,7 +204,7 @@ func TestHostsRenewNoCertificates(t *testing.T) {
 		_, err = clients.CertificatesV1().CertificateSigningRequests().Create(t.Context(), fixture.NodeRequest(t, name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	gomega.NewWithT(t).Eventually(func() bool { // the API server learns of a new policy
+	gomega.NewWithT(t).Eventually(func() bool { // until the API server has observed the new policy
 		return apierrors.IsForbidden(request("system:nodes", Group))
 	}).WithTimeout(timeout).Should(gomega.BeTrue())
 	if err := request("system:nodes"); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// The test's executable is also the program of the Pods, and a host runner that can be killed.
+// TestMain makes the test binary also the program of the Pods, and a host runner that can be killed.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "hypervisor":
@@ -36,7 +36,7 @@ const (
 	// behavior selects what beHypervisor does; message is its termination message.
 	behavior = "MILLWRIGHT_VM_TEST_BEHAVIOR"
 	message  = "MILLWRIGHT_VM_TEST_MESSAGE"
-	// hostVariable makes the executable a host runner.
+	// hostVariable makes the test binary run as a host runner.
 	hostVariable = "TEST_HOST"
 )
 
@@ -100,7 +100,7 @@ func inRoot(path ...string) string {
 func say(reason string) {
 	content, err := json.Marshal(vmpb.Termination{Reason: reason, Message: "on request"})
 	must(err)
-	file, err := os.OpenFile(inRoot(vmpb.TerminationMessagePath), os.O_WRONLY, 0) // in its place, as hypervisors do
+	file, err := os.OpenFile(inRoot(vmpb.TerminationMessagePath), os.O_WRONLY, 0) // replaces the file, as hypervisors do
 	must(err)
 	_, err = file.Write(content)
 	must(err)

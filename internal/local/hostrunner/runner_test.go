@@ -210,7 +210,7 @@ func TestDeletion(t *testing.T) {
 	})
 }
 
-// requireDead checks that the process has ended. It may be a zombie.
+// requireDead checks that the process has exited. It may be a zombie.
 func requireDead(t *testing.T, pid int) {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -259,8 +259,8 @@ func TestUnsupportedPodsFail(t *testing.T) {
 	b.awaitGone(pod)
 }
 
-// TestVolumesOfOthers: a claim that says it is bound to the volume of another claim, or that names a folder
-// besides those of volumes, starts no process.
+// TestVolumesOfOthers checks that no process starts for a claim that pretends to be bound to the volume of
+// another claim, or that refers to a directory outside that of volumes.
 func TestVolumesOfOthers(t *testing.T) {
 	b := newTestHost(t)
 	b.config.VolumesDir = t.TempDir()
@@ -304,7 +304,7 @@ func TestStopEndsAllProcesses(t *testing.T) {
 	waiting := b.pod("vm-3", "run", withSecret("never"))
 	pids := []int{b.awaitReady("vm-1"), b.awaitReady("vm-2")}
 	b.awaitEvent(waiting, eventVolumes)
-	b.eventually("the Node", b.nodeReady) // Pods run without it
+	b.eventually("the Node", b.nodeReady) // Pods run without the Node
 	stop()
 	for i, pid := range pids {
 		requireDead(t, pid)
@@ -313,21 +313,21 @@ func TestStopEndsAllProcesses(t *testing.T) {
 			t.Errorf("the reason is %q, want %q", pod.Status.Reason, ReasonHostStopped)
 		}
 	}
-	b.await("vm-3", corev1.PodPending) // another host runner may start it
+	b.await("vm-3", corev1.PodPending) // another host runner may start the Pod
 	node, err := b.client.CoreV1().Nodes().Get(t.Context(), b.config.Name, metav1.GetOptions{})
 	if err != nil || node.Status.Conditions[0].Status != corev1.ConditionFalse {
 		t.Errorf("the Node is still ready (%v): %+v", err, node.Status.Conditions)
 	}
 }
 
-// TestStopUrges: a process that takes its time to end because of its Pod is asked again when the host stops.
+// TestStopUrges checks that a slow process is signaled again when the host stops.
 func TestStopUrges(t *testing.T) {
 	b := newTestHost(t)
 	stop := b.start()
 	pod := b.pod("patient", "patient", withGrace(600))
 	pid := b.awaitReady("patient")
 	b.delete("patient", metav1.DeleteOptions{})
-	b.awaitLog(pod, "ready\nwaiting\n") // two signals that come before a process runs are one
+	b.awaitLog(pod, "ready\nwaiting\n") // two signals are merged if they arrive before the process runs
 	began := time.Now()
 	stop()
 	requireDead(t, pid)

@@ -273,7 +273,7 @@ func TestLogRotation(t *testing.T) {
 	if err := rotate(path, 10); err != nil {
 		t.Errorf("without a log: %v", err)
 	}
-	// The process always writes through one file descriptor.
+	// The process always writes through the same file descriptor.
 	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func TestLogRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 		current, err := os.ReadFile(path)
-		old, _ := os.ReadFile(path + ".1") // not there at first
+		old, _ := os.ReadFile(path + ".1") // does not exist at first
 		if err != nil || string(current) != step.current || !bytes.Equal(old, []byte(step.old)) {
 			t.Errorf("after %q there are %q and %q (%v), want %q and %q", step.write, current, old, err, step.current, step.old)
 		}

@@ -51,8 +51,9 @@ func readToken(t *testing.T, path string) (string, claims) {
 	return string(token), have
 }
 
-// awaitStirred is await for a host whose clock stands still. What fails at first, as the API server learns late
-// that the Pod is on this host, the host tries again when the Pod changes.
+// awaitStirred is like await, for a host whose clock is stopped. Early attempts can fail, because the API server
+// learns late that the Pod is on this host. Since the clock does not advance, changes of the Pod trigger the
+// retries.
 func (b *testHost) awaitStirred(name string, phase corev1.PodPhase) {
 	b.t.Helper()
 	stirred := 0
@@ -80,8 +81,8 @@ func TestTokensAreRenewed(t *testing.T) {
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("the token says (-want +got):\n%s", diff)
 	}
-	// It lives for ten minutes, and is renewed after eight. The worker must have read the clock
-	// before the test reads the file.
+	// The token is valid for ten minutes, and is renewed after eight. The worker must have read the clock before
+	// the test reads the file.
 	clock.Step(7 * time.Minute)
 	b.pod("later", "0")
 	b.awaitStirred("later", corev1.PodSucceeded)

@@ -17,7 +17,7 @@ func start(t *testing.T, arguments ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		command.Process.Kill() // fails only if it has ended
+		command.Process.Kill() // fails only if it has exited
 		command.Wait()         // it was killed
 	})
 	return command
@@ -29,7 +29,7 @@ func TestStat(t *testing.T) {
 	if err != nil || stat.PID != running.Process.Pid || stat.PPID != os.Getpid() || stat.Starttime == 0 {
 		t.Errorf("got %+v, %v", stat, err)
 	}
-	// The name is in parentheses in /proc/PID/stat, and may hold some itself.
+	// The name is in parentheses in /proc/PID/stat, and may itself contain some.
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestStat(t *testing.T) {
 }
 
 func TestStatOfNoProcess(t *testing.T) {
-	zombie := start(t, "true") // its parent does not wait for it yet
+	zombie := start(t, "true") // its parent has not waited for it yet
 	process, err := os.FindProcess(zombie.Process.Pid)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// On a full disk no process is started that nobody would find again.
+// TestFullDisk checks that no process is started on a full disk, because its record could not be written and it
+// would never be found again.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a component or a hypervisor is started, which is recorded, and prints into its log")
 	fs := smallfs.New(t)
@@ -32,7 +33,8 @@ func TestFullDisk(t *testing.T) {
 	t.Attr("outcome", "an error that names the record, and no process; the next start succeeds")
 }
 
-// Where there is room for the record and no more, the process runs, and a later parent finds it.
+// TestFullDiskAfterTheStart checks that a process runs if there is space for its record only, and that a later
+// parent finds it.
 func TestFullDiskAfterTheStart(t *testing.T) {
 	t.Attr("fault", "disk full: the process ID of a component or a hypervisor is recorded")
 	fs := smallfs.New(t)

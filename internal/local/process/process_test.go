@@ -19,24 +19,24 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/proc"
 )
 
-// waitTimeout is how long something may take that takes milliseconds.
+// waitTimeout limits operations that take milliseconds.
 const waitTimeout = 2 * time.Minute
 
-// role makes the test's executable something else: see the roles.
+// role makes the test binary run as one of the roles below.
 const role = "TEST_PROCESS_ROLE"
 
 var roles = map[string]func(){
-	// Ends with a status.
+	// Exits with a status.
 	"exit": func() { fmt.Println("said something"); os.Exit(3) },
 	// Waits for a signal.
 	"wait": func() { fmt.Println("ready"); pause() },
-	// Ends for nothing but SIGKILL.
+	// Exits only on SIGKILL.
 	"deaf": func() { signal.Ignore(syscall.SIGTERM); fmt.Println("ready"); pause() },
-	// Has a child that is deaf, in a process group of its own.
+	// Starts a child in its own process group that exits only on SIGKILL.
 	"parent": func() { startDeaf(); pause() },
-	// The same, and ends at once.
+	// Starts the same child, and exits immediately.
 	"orphaner": func() { startDeaf() },
-	// Starters are killed at one point or another.
+	// Starters that are killed at some point.
 	"killed before fork": func() { startPartly(false) },
 	"killed after fork":  func() { startPartly(true) },
 	"killed later":       func() { startWholly() },
@@ -54,7 +54,7 @@ func startDeaf() {
 	command := exec.Command(os.Args[0])
 	command.Env = []string{role + "=deaf"}
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// Like QEMU it is given files, from number 3 on.
+	// Files are passed from descriptor 3 on, as for QEMU.
 	command.ExtraFiles = []*os.File{os.Stdin, os.Stdin, os.Stdin}
 	output, err := command.StdoutPipe()
 	if err == nil {
@@ -64,7 +64,7 @@ func startDeaf() {
 		fmt.Println(err)
 		os.Exit(9)
 	}
-	bufio.NewReader(output).ReadString('\n') // the test then waits in vain
+	bufio.NewReader(output).ReadString('\n') // on failure the test times out
 	fmt.Println("ready")
 }
 
@@ -73,7 +73,7 @@ const (
 	startRole = "TEST_PROCESS_OF"
 )
 
-func kill() { syscall.Kill(os.Getpid(), syscall.SIGKILL); pause() } // of ourselves
+func kill() { syscall.Kill(os.Getpid(), syscall.SIGKILL); pause() } // kills this process
 
 // pause outlasts every test. An empty select would be reported as a deadlock.
 func pause() { time.Sleep(time.Hour) }
@@ -101,7 +101,7 @@ func startWholly() {
 	kill()
 }
 
-// startAndDie has a process started by another one that is killed in the course.
+// startAndDie starts a process from another process that is killed in the meantime.
 func startAndDie(t *testing.T, how, what string) string {
 	t.Helper()
 	dir := newDir(t)
@@ -111,7 +111,7 @@ func startAndDie(t *testing.T, how, what string) string {
 	if status, ok := starter.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
 		t.Fatalf("the starter was not killed: %v: %s", err, output)
 	}
-	t.Cleanup(func() { killAll(recordIn(dir)) }) // for tests that failed
+	t.Cleanup(func() { killAll(recordIn(dir)) }) // for failed tests
 	return dir
 }
 
@@ -132,7 +132,7 @@ func start(t *testing.T, what string) (*Process, string) {
 	return p, dir
 }
 
-// newDir returns a folder whose log is a FIFO, from which awaitReady reads.
+// newDir returns a directory whose log is a FIFO that awaitReady reads.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -148,7 +148,7 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// logs are the open logs, by folder.
+// logs contains the open logs by directory.
 var logs sync.Map
 
 func awaitReady(t *testing.T, dir string) {

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
-// spawn starts a shell script with a record, and returns when it has written a line.
+// spawn starts a shell script with a record, and returns after the script has written a line.
 func spawn(t *testing.T, script string) (left *process.Process, record string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func TestLeftOverIsEnded(t *testing.T) {
 	}
 }
 
-// TestOtherProcessWithTheSameNumberIsLeftAlone: a record without its lock names no process.
+// TestOtherProcessWithTheSameNumberIsLeftAlone checks that a record without its lock identifies no process.
 func TestOtherProcessWithTheSameNumberIsLeftAlone(t *testing.T) {
 	other, record := spawn(t, obedient)
 	content := value[[]byte](t)(os.ReadFile(record))
@@ -116,7 +116,8 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// Of a panic the cause is shown, and not the stacks. One that came before another end is not.
+// TestLastLinesOfAPanic checks that only the cause of a panic is shown, without the stacks, and that an earlier
+// panic is ignored.
 func TestLastLinesOfAPanic(t *testing.T) {
 	const panicked = "1\n2\nno space left on device\npanic: cannot write\n\ngoroutine 1 [running]:\nmain.main()\n\tmain.go:5 +0x1\nmain.x()\n\tmain.go:6 +0x1\n\tmain.go:7 +0x1\n"
 	for content, want := range map[string]string{

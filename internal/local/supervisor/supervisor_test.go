@@ -16,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/process"
 )
 
-// fakeProcess ends after its lifetime, or after a signal.
+// fakeProcess exits after its lifetime, or on a signal.
 type fakeProcess struct {
-	stubborn bool // ends for nothing but SIGKILL
+	stubborn bool // exits only on SIGKILL
 	once     sync.Once
 	ended    chan struct{}
 	signals  chan os.Signal
@@ -47,7 +47,7 @@ type stage struct {
 	*Child
 	began  time.Time
 	mu     sync.Mutex
-	starts []time.Duration // since began
+	starts []time.Duration // relative to the beginning
 	last   *fakeProcess
 }
 
@@ -82,7 +82,7 @@ func TestChildIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(10*time.Second, false)
 		s.Start()
-		s.Start() // once is enough
+		s.Start() // calling it once is enough
 		time.Sleep(time.Minute)
 		s.Stop(t.Context())
 		const second = time.Second
@@ -97,8 +97,8 @@ func TestChildIsStartedAgain(t *testing.T) {
 	})
 }
 
-// TestRestartDelays: a child that cannot live is tried ever less often, at least twice a
-// minute, and one that was up for a minute was all right.
+// TestRestartDelays checks that the delays grow while a child keeps failing, up to 30 seconds, and that they are
+// reset after the child has run for a minute.
 func TestRestartDelays(t *testing.T) {
 	for name, test := range map[string]struct {
 		lifetimes []time.Duration
@@ -156,7 +156,7 @@ func TestStopIsOrderlyAtFirst(t *testing.T) {
 	tests := map[string]struct {
 		reason      string
 		stubborn    bool
-		waitTimeout time.Duration // of the caller
+		waitTimeout time.Duration // timeout of the caller
 		want        time.Duration
 		signals     []os.Signal
 	}{
@@ -194,7 +194,7 @@ func TestStopDuringTheWaitForARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(time.Second, false)
 		s.Start()
-		time.Sleep(1500 * time.Millisecond) // it ended; the next start is due in half a second
+		time.Sleep(1500 * time.Millisecond) // it has exited, and the next start is in half a second
 		if err := s.Kill(); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("want nothing to kill, got %v", err)
 		}
@@ -232,9 +232,9 @@ func TestAwaitReady(t *testing.T) {
 		reason   string
 		lifetime time.Duration
 		readyAt  time.Duration
-		probing  time.Duration // how long a probe takes
+		probing  time.Duration // duration of a probe
 		first    bool
-		want     error // or one that is none of the others
+		want     error // or an error that is none of the others
 		after    time.Duration
 	}{
 		"Ready":   {"asked every 50 ms", time.Hour, 120 * time.Millisecond, 0, true, nil, 150 * time.Millisecond},

@@ -1,8 +1,7 @@
-// Package absurd puts values into objects that nobody meant to allow, for fuzz tests.
+// Package absurd sets unusual values in objects for fuzz tests.
 //
-// A fuzz test begins with valid objects, so that a controller goes far with them, and changes a
-// few fields as the fuzzed bytes say. The fields are found by reflection, so new ones take part
-// without further ado.
+// A fuzz test starts with valid objects, so that a controller gets far with them, and changes a few fields as the
+// fuzz data determine. The fields are found by reflection, so new fields are included automatically.
 package absurd
 
 import (
@@ -22,11 +21,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// maxChanges limits the changes of one run: what is absurd in every field is refused at the first.
+// maxChanges limits the changes of one run. An object with unusual values in every field would be rejected at the
+// first one.
 const maxChanges = 8
 
-// Distort changes fields of the values, which are pointers, as data say, until data or eight
-// changes are used up. Empty data change nothing. Equal data make equal changes.
+// Distort changes fields of the values, which are pointers, as data determine, until data or eight changes are
+// used up. Empty data change nothing. Equal data make equal changes.
 func Distort(data []byte, values ...any) {
 	s := &source{data}
 	for range maxChanges {
@@ -37,7 +37,7 @@ func Distort(data []byte, values ...any) {
 	}
 }
 
-// Seed adds random data for Distort to a fuzz test, the same every time.
+// Seed adds random data for Distort to a fuzz test. The data are the same every time.
 func Seed(f *testing.F, add func(data []byte)) {
 	const seeds, size = 100, 48
 	f.Helper()
@@ -51,8 +51,8 @@ func Seed(f *testing.F, add func(data []byte)) {
 	}
 }
 
-// Objects is Distort for objects of an API server: their names, namespaces and UIDs stay, and an
-// object that is being deleted has a finalizer.
+// Objects is like Distort, for objects of an API server. Their names, namespaces and UIDs stay, and an object
+// that is being deleted has a finalizer.
 func Objects(data []byte, objects ...client.Object) {
 	type identity struct{ meta metav1.ObjectMeta }
 	var before []identity
@@ -76,7 +76,7 @@ func Objects(data []byte, objects ...client.Object) {
 	}
 }
 
-// source is what is left of the fuzzed bytes. After their end all are zero.
+// source contains the remaining fuzz data. After their end, all bytes are zero.
 type source struct{ data []byte }
 
 func (s *source) next() byte {
@@ -113,7 +113,7 @@ func (s *source) change(v reflect.Value) {
 	}
 }
 
-// special changes values that have absurdities of their own.
+// special changes values that have unusual values of their own.
 func (s *source) special(v reflect.Value) bool {
 	switch value := v.Addr().Interface().(type) {
 	case *metav1.Time:
@@ -129,7 +129,7 @@ func (s *source) special(v reflect.Value) bool {
 	case *intstr.IntOrString:
 		*value = pick(s, intstr.FromInt32(math.MinInt32), intstr.FromInt32(math.MaxInt32), intstr.FromInt32(-1), intstr.FromInt32(0), intstr.FromString(s.text()),
 			intstr.FromString("-5%"), intstr.FromString("101%"), intstr.FromString("99999999999999999999%"), intstr.FromString("%"), intstr.FromString("1.5%")) // JSON has no other types
-	case *runtime.RawExtension: // the API server has nothing but JSON, with numbers as Go writes them
+	case *runtime.RawExtension: // the API server stores only JSON, with numbers as Go writes them
 		*value = runtime.RawExtension{Raw: []byte(pick(s, "{}", "null", "[]", `"x"`, "-1", `{"a":{"a":[{"a":null}]}}`, `{"vmPool":1e+99}`, deep))}
 	case *[]byte:
 		*value = []byte(s.text())
@@ -148,7 +148,7 @@ func (s *source) number() int64 {
 	return pick(s, 0, -1, 1, math.MinInt64, math.MaxInt64, math.MaxInt32, math.MinInt32, 1<<31, 100, -100, int64(s.next()))
 }
 
-// texts have a meaning somewhere, or none anywhere.
+// texts are strings that have a meaning in some field, or in none.
 var texts = []string{
 	"", " ", "\x00", "\xff\xfe", "\x1b[2J", "a/b/c", "../../etc", "-1", "0", "99999999999999999999", "NaN", "1e400", "-5%", "100%",
 	"true", "False", "null", "{}", "{", "[]", "9999-12-31T23:59:59Z", "2026-03-01T12:00:00Z", "0001-01-01T00:00:00Z", "-1h", "876000h", "1ns",
@@ -157,7 +157,7 @@ var texts = []string{
 	strings.Repeat("a~", 20000),
 }
 
-// deep is JSON with many levels.
+// deep returns JSON with many levels.
 var deep = strings.Repeat(`{"a":`, 500) + "0" + strings.Repeat("}", 500)
 
 func (s *source) text() string { return texts[s.choose(len(texts))] }

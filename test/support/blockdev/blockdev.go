@@ -1,4 +1,4 @@
-// Package blockdev gives tests block devices: loop devices, which end with the test.
+// Package blockdev provides loop devices, which are removed at the end of the test.
 package blockdev
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/loop"
 )
 
-// New returns a file and the path of a node of its block device. As in the container of a Pod, the node is not that of
-// anyone else. Without the privilege for it the test is skipped.
+// New returns a file and the path of a node of its block device. The node is private, as in the container of a
+// Pod. New skips the test if the privileges are missing.
 func New(t testing.TB, bytes int64) (file, device string) {
 	t.Helper()
 	if err := loop.Available(); err != nil {
@@ -31,7 +31,7 @@ func New(t testing.TB, bytes int64) (file, device string) {
 	return file, Node(t, at)
 }
 
-// Grow makes a device larger, as its storage would.
+// Grow enlarges a device, as its storage would.
 func Grow(t testing.TB, file string, bytes int64) {
 	t.Helper()
 	must(t, os.Truncate(file, bytes))

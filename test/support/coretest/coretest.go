@@ -1,5 +1,5 @@
-// Package coretest installs stand-ins for the kinds of Cluster API, for tests that need only
-// that they are served.
+// Package coretest installs placeholder CRDs for the kinds of Cluster API, for tests that only need the kinds to
+// be served.
 package coretest
 
 import (
@@ -15,8 +15,8 @@ import (
 //go:embed crd/*.yaml
 var files embed.FS
 
-// Install makes an API server serve Machines and Clusters in both versions, with any
-// fields and without a status subresource. It may be called again.
+// Install makes an API server serve Machines and Clusters in both versions, with arbitrary fields and without a
+// status subresource. It may be called repeatedly.
 func Install(t testing.TB, config *rest.Config) {
 	t.Helper()
 	crds, err := fs.Sub(files, "crd")

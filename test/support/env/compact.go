@@ -9,15 +9,15 @@ import (
 	"net/http"
 )
 
-// Compact has etcd forget all revisions but the last one, and returns that. An API server with a watch
-// cache goes on to serve older ones, from its memory.
+// Compact makes etcd discard all revisions except the last one, and returns that revision. An API server with a
+// watch cache continues to serve older revisions from memory.
 func (c *Cluster) Compact(ctx context.Context) (revision int64, err error) {
 	var last struct {
 		Header struct {
 			Revision int64 `json:"revision,string"`
 		} `json:"header"`
 	}
-	key := []byte{0} // the lowest one, which need not exist
+	key := []byte{0} // the lowest key, which need not exist
 	if err := c.etcd(ctx, "/v3/kv/range", map[string]any{"key": key}, &last); err != nil {
 		return 0, fmt.Errorf("reading the revision: %w", err)
 	}
@@ -29,7 +29,7 @@ func (c *Cluster) Compact(ctx context.Context) (revision int64, err error) {
 	return revision, nil
 }
 
-// etcd sends a request to etcd's gateway for JSON.
+// etcd sends a JSON request to the gateway of etcd.
 func (c *Cluster) etcd(ctx context.Context, path string, request, answer any) error {
 	url, access := c.ControlPlane.Etcd()
 	body, err := json.Marshal(request)

@@ -39,16 +39,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
-// RunControllers runs the controllers that setUp adds to a manager, in the test's namespace, until
-// the test ends. The manager has the rights of the shipped control role, and the indexes that all
-// controllers share.
+// RunControllers runs the controllers that setUp adds to a manager, in the test's namespace, until the end of the
+// test. The manager has the permissions of the shipped control role, and the indexes that all controllers share.
 func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, events record.EventRecorder) error) {
 	t.Helper()
 	access := c.UserWith(t, "config/rbac/control-role.yaml")
 	mgr, err := ctrl.NewManager(access, ctrl.Options{
 		Scheme:                 NewScheme(),
 		Cache:                  cache.Options{DefaultNamespaces: map[string]cache.Config{c.Namespace: {}}},
-		Controller:             config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // a controller for each test
+		Controller:             config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)}, // each test has its own controller
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 	})
@@ -67,7 +66,7 @@ func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, even
 	if err := setUp(mgr, events.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: userAgent})); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context is canceled before the cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
 	t.Cleanup(func() {
@@ -79,8 +78,8 @@ func (c *Cluster) RunControllers(t testing.TB, setUp func(mgr ctrl.Manager, even
 	})
 }
 
-// Fresh prepares an object of a fixture for creation in the test's namespace: it clears the fields
-// that an API server sets. It returns the same object.
+// Fresh prepares an object of a fixture for creation in the test's namespace: it clears the fields that an API
+// server sets. It returns the same object.
 func Fresh[T client.Object](e *Env, object T) T {
 	object.SetNamespace(e.Namespace)
 	object.SetUID("")
@@ -89,8 +88,8 @@ func Fresh[T client.Object](e *Env, object T) T {
 	return object
 }
 
-// InstallCRDs installs the CRDs of a folder of this repository that the control plane does not have.
-// All tests of the package then have them.
+// InstallCRDs installs the CRDs of a directory of this repository that the control plane does not have. They are
+// then available to all tests of the package.
 func (c *Cluster) InstallCRDs(t testing.TB, folder string) {
 	t.Helper()
 	root, err := Root()
@@ -102,7 +101,7 @@ func (c *Cluster) InstallCRDs(t testing.TB, folder string) {
 	}
 }
 
-// Root returns the root folder of this repository, above the folder in which the test runs.
+// Root returns the root directory of this repository, which contains the directory in which the test runs.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -121,21 +120,22 @@ func Root() (string, error) {
 	}
 }
 
-// Sources is Root for tests that have another process read files of the repository; see repository.DependOnAllFiles.
+// Sources is like Root, for tests that start another process that reads files of the repository; see
+// repository.DependOnAllFiles.
 func Sources() (string, error) {
 	repository.DependOnAllFiles()
 	return Root()
 }
 
-// UserWith returns a configuration, without rate limit and user agent, for the test's user, who gets
-// the rights of the Roles and ClusterRoles in the given manifests; see Grant.
+// UserWith returns a configuration, without rate limit and user agent, for the test's user, who has the
+// permissions of the Roles and ClusterRoles in the given manifests; see Grant.
 func (c *Cluster) UserWith(t testing.TB, paths ...string) *rest.Config {
 	t.Helper()
 	return c.NamedUserWith(t, "user", paths...)
 }
 
-// NamedUserWith is UserWith for a user with another name, which the test's namespace makes unique. No
-// two users can have the same role.
+// NamedUserWith is like UserWith, for a user with another name, which the test's namespace makes unique. Two
+// users cannot have the same role.
 func (c *Cluster) NamedUserWith(t testing.TB, name string, paths ...string) *rest.Config {
 	t.Helper()
 	user := name + "-of-" + c.Namespace
@@ -147,9 +147,9 @@ func (c *Cluster) NamedUserWith(t testing.TB, name string, paths ...string) *res
 	return config
 }
 
-// Grant gives a user the rights of the Roles and ClusterRoles in the given manifests (paths relative
-// to Root). Roles without a namespace get the test's. Other kinds in the files are an error. The
-// roles are removed when the test ends.
+// Grant grants a user the permissions of the Roles and ClusterRoles in the given manifests (paths relative to
+// Root). Roles without a namespace are created in that of the test. Other kinds in the files are an error. The
+// roles are removed at the end of the test.
 func (c *Cluster) Grant(t testing.TB, user string, paths ...string) {
 	t.Helper()
 	ctx := context.Background()
@@ -175,7 +175,8 @@ func (c *Cluster) Grant(t testing.TB, user string, paths ...string) {
 	}
 }
 
-// AllowAggregation allows a user to read by what kube-apiserver proves that a proxied request comes from it.
+// AllowAggregation permits a user to read the configuration with which kube-apiserver authenticates proxied
+// requests.
 func (c *Cluster) AllowAggregation(t testing.TB, user string) {
 	t.Helper()
 	admin, err := client.New(c.Admin, client.Options{Scheme: ownScheme(), Mapper: c.Client.RESTMapper()})
@@ -192,7 +193,7 @@ func (c *Cluster) AllowAggregation(t testing.TB, user string) {
 	}
 }
 
-// Kubeconfig writes a kubeconfig without credentials for a host, and returns its path.
+// Kubeconfig writes a kubeconfig for a host without credentials, and returns its path.
 func Kubeconfig(t testing.TB, host string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -200,8 +201,7 @@ func Kubeconfig(t testing.TB, host string) string {
 	return path
 }
 
-// WriteKubeconfig writes a kubeconfig for a configuration with a client certificate, such as that
-// of UserWith.
+// WriteKubeconfig writes a kubeconfig for a configuration with a client certificate, such as that of UserWith.
 func WriteKubeconfig(t testing.TB, path string, config *rest.Config) {
 	t.Helper()
 	const name = "test"
@@ -273,7 +273,7 @@ func (c *Cluster) grant(ctx context.Context, t testing.TB, role client.Object, u
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 			defer cancel()
-			c.Client.Delete(ctx, object) // its name is never used again
+			c.Client.Delete(ctx, object) // its name is never reused
 		})
 	}
 	return nil

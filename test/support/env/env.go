@@ -46,30 +46,29 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
-// userAgent is that of Admin and Client.
+// userAgent is the user agent of Admin and Client.
 const userAgent = "millwright-test"
 
-// Env has the clusters of a test.
+// Env contains the clusters of a test.
 type Env struct {
-	// Cluster is the control cluster, where machines live.
+	// Cluster is the control cluster, which contains the Machines.
 	*Cluster
-	// Target is the target cluster, where nodes join: the control cluster unless the test
-	// uses NewPair.
+	// Target is the target cluster, which the nodes join. It is the control cluster unless the test uses NewPair.
 	Target *Cluster
 }
 
 // Cluster is a test's share of a control plane.
 type Cluster struct {
-	// Namespace of this test, with a default service account for Pods. It is deleted when
-	// the test ends; without a controller manager it stays terminating.
+	// Namespace is the namespace of this test, with a default service account for Pods. It is deleted at the end
+	// of the test. Without a controller manager, it stays in Terminating.
 	Namespace string
-	// Admin has all rights and no client-side rate limit.
+	// Admin has all permissions and no client-side rate limit.
 	Admin *rest.Config
-	// Client uses Admin. It reads from the API server, not from a cache. Its shared
-	// scheme knows Kubernetes' own kinds and machine.sapcloud.io/v1alpha1.
+	// Client uses Admin. It reads from the API server, not from a cache. Its shared scheme contains Kubernetes'
+	// own kinds and machine.sapcloud.io/v1alpha1.
 	Client client.Client
-	// ControlPlane is shared with other tests of the package, and must not be stopped,
-	// unless the test uses WithOwn.
+	// ControlPlane is shared with other tests of the package, and must not be stopped unless the test uses
+	// WithOwn.
 	ControlPlane *controlplane.ControlPlane
 }
 
@@ -91,29 +90,29 @@ func WithScheduler() Option {
 	return func(o *options) { o.scheduler, o.controllerManager = true, true }
 }
 
-// WithOwn provides control planes that this test does not share, so that it may stop their
-// components. Their start takes about three seconds.
+// WithOwn provides control planes that this test does not share, so that it may stop their components. They take
+// about three seconds to start.
 func WithOwn() Option { return func(o *options) { o.own = true } }
 
-// WithDir is WithOwn with everything below a folder that the test gives: on a file system that it has full.
+// WithDir is like WithOwn, with all files below the given directory. Use it for a file system that the test
+// fills.
 func WithDir(dir string) Option { return func(o *options) { o.own, o.dir = true, dir } }
 
-// WithoutWatchCache provides control planes whose API servers answer lists and watches from etcd. See
-// Compact.
+// WithoutWatchCache provides control planes whose API servers serve lists and watches from etcd. See Compact.
 func WithoutWatchCache() Option { return func(o *options) { o.noWatchCache = true } }
 
-// WithNumber provides further control planes, for tests of one package that would be in each other's
-// way: tests with the same number share them.
+// WithNumber provides further control planes, for tests of a package that would interfere with each other. Tests
+// with the same number share a control plane.
 func WithNumber(number int) Option { return func(o *options) { o.number = number } }
 
-// NewPair is New with a second control plane as target cluster.
+// NewPair is like New, with a second control plane as the target cluster.
 func NewPair(t testing.TB, opts ...Option) *Env {
 	t.Helper()
 	return New(t, append(opts, func(o *options) { o.target = true })...)
 }
 
-// New provides a namespace in a control plane of kube-apiserver and etcd. It fails the test if that
-// is not possible, and skips it under -short.
+// New provides a namespace in a control plane of kube-apiserver and etcd. It fails the test if that is not
+// possible, and skips it with -short.
 func New(t testing.TB, opts ...Option) *Env {
 	t.Helper()
 	if testing.Short() {
@@ -163,7 +162,8 @@ func newCluster(t testing.TB, v variant, o options) (*Cluster, error) {
 	return c, c.createNamespace(t, v, o.own)
 }
 
-// startOwn starts a control plane that ends with the test, in a folder below the given one; empty for any.
+// startOwn starts a control plane that stops at the end of the test, in a directory below the given one, or in a
+// temporary directory if that is empty.
 func startOwn(t testing.TB, v variant, below string) (*controlplane.ControlPlane, error) {
 	dir, err := os.MkdirTemp(cmp.Or(below, running.dir), "own-"+v.String()+"-")
 	if err != nil {
@@ -185,7 +185,7 @@ func startOwn(t testing.TB, v variant, below string) (*controlplane.ControlPlane
 	return cp, nil
 }
 
-// ownScheme is what all clients of this package share: to make one takes milliseconds.
+// ownScheme is shared by all clients of this package, because creating a scheme takes milliseconds.
 var ownScheme = sync.OnceValue(NewScheme)
 
 // NewScheme returns a scheme with Kubernetes' own kinds and machine.sapcloud.io/v1alpha1.
@@ -193,7 +193,7 @@ func NewScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			panic(err) // two kinds of one name: a mistake in this list
+			panic(err) // a duplicate kind is a mistake in this list
 		}
 	}
 	return scheme

@@ -26,7 +26,7 @@ func secret(namespace, name string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-// clientAs returns a client whose requests can be recognised.
+// clientAs returns a client whose requests can be recognized.
 func clientAs(t *testing.T, config *rest.Config, agent string) client.WithWatch {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -160,7 +160,7 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	must(t, e.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, &corev1.Secret{}))
 }
 
-// TestCompact: a watch cannot begin at a revision that is compacted.
+// TestCompact checks that a watch cannot start at a compacted revision.
 func TestCompact(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -190,7 +190,7 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// Nobody is left who would remove the finalizers.
+// TestANamespaceIsFinalizedAfterTheTest checks that finalizers are removed when their controllers have stopped.
 func TestANamespaceIsFinalizedAfterTheTest(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// InstallMCMsCRDs takes out of the CRDs of machine.sapcloud.io what MCM's lack, for all tests of the control
+// InstallMCMsCRDs removes from the CRDs of machine.sapcloud.io what MCM's CRDs lack, for all tests of the control
 // plane. It is called once.
 func (c *Cluster) InstallMCMsCRDs(t testing.TB) {
 	t.Helper()
@@ -40,10 +40,10 @@ func (c *Cluster) InstallMCMsCRDs(t testing.TB) {
 	}).WithTimeout(WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// mcmsQuantity is the pattern of quantities that controller-gen writes.
+// mcmsQuantity is the pattern of quantities that controller-gen generates.
 const mcmsQuantity = `^(\\+|-)?(([0-9]+(\\.[0-9]*)?)|(\\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\\+|-)?(([0-9]+(\\.[0-9]*)?)|(\\.[0-9]+))))?$`
 
-// takeMCMsQuantities has the CRD of MachineClasses let pass what MCM's does.
+// takeMCMsQuantities makes the CRD of MachineClasses accept the quantities that MCM's accepts.
 func (c *Cluster) takeMCMsQuantities(t testing.TB) {
 	t.Helper()
 	crd := &metav1.PartialObjectMetadata{}

@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// cleanupTimeout bounds the last requests of a test.
+// cleanupTimeout limits the last requests of a test.
 const cleanupTimeout = 3 * time.Minute
 
 func (c *Cluster) createNamespace(t testing.TB, v variant, own bool) error {
-	ctx := context.Background() // also used by cleanups, after the test's context has ended
+	ctx := context.Background() // also used by cleanups, when the test's context is canceled
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: namespacePrefix(t.Name())}}
 	if err := c.Client.Create(ctx, namespace); err != nil {
 		return err
@@ -40,10 +40,10 @@ func (c *Cluster) createNamespace(t testing.TB, v variant, own bool) error {
 	return c.Client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: c.Namespace}})
 }
 
-// deleteNamespace deletes the namespace of a test that has ended. The controllers that would
-// remove their finalizers have ended with it. Where namespaces are finalized, one that cannot
-// be is looked through every eight seconds, with over 200 requests: a dozen of them keep all
-// workers of the namespace controller busy, and the API server with it.
+// deleteNamespace deletes the namespace of a finished test, including objects with finalizers, since the
+// controllers that would remove these have stopped. With a namespace controller, a namespace that cannot be
+// finalized is retried every eight seconds with over 200 requests. A dozen of them would keep all workers of the
+// namespace controller and the API server busy.
 func (c *Cluster) deleteNamespace(ctx context.Context, namespace *corev1.Namespace, v variant) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
@@ -66,8 +66,8 @@ func (c *Cluster) deleteNamespace(ctx context.Context, namespace *corev1.Namespa
 	return group.Wait()
 }
 
-// finalizedKinds are the kinds of this namespace whose objects may have finalizers of
-// controllers that have ended: those of custom resources, and Secrets.
+// finalizedKinds are the kinds whose objects may have finalizers of controllers that have stopped: custom
+// resources and Secrets.
 func (c *Cluster) finalizedKinds() ([]schema.GroupVersionKind, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(c.Admin)
 	if err != nil {
@@ -93,8 +93,8 @@ func (c *Cluster) finalizedKinds() ([]schema.GroupVersionKind, error) {
 	return kinds, nil
 }
 
-// deleteAll deletes the objects of a kind, whatever finalizers they have. No new ones come:
-// the namespace is being deleted.
+// deleteAll deletes the objects of a kind despite their finalizers. No new objects can be created, since the
+// namespace is being deleted.
 func (c *Cluster) deleteAll(ctx context.Context, kind schema.GroupVersionKind) error {
 	left := &metav1.PartialObjectMetadataList{}
 	left.SetGroupVersionKind(kind)
@@ -114,8 +114,8 @@ func (c *Cluster) deleteAll(ctx context.Context, kind schema.GroupVersionKind) e
 	return errors.Join(errs...)
 }
 
-// awaitServiceAccount waits until the controller manager has made the namespace's
-// default service account, and with it has begun to work.
+// awaitServiceAccount waits until the controller manager has created the namespace's default service account,
+// which shows that it is running.
 func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, WaitTimeout, true, func(ctx context.Context) (bool, error) {
 		err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: "default"}, &corev1.ServiceAccount{})
@@ -127,9 +127,9 @@ func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
 	return nil
 }
 
-// namespacePrefix makes a test's name fit for the name of a namespace.
+// namespacePrefix converts a test's name to a valid namespace prefix.
 func namespacePrefix(test string) string {
-	const longest = 50 // 63 without the dash and the random end
+	const longest = 50 // 63 without the dash and the random suffix
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 			return r

@@ -13,29 +13,29 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Kind is the class in which a request on an API object is counted.
+// Kind is the class in which a request for an API object is counted.
 type Kind string
 
 // The kinds of requests.
 const (
-	// Work is every request that is none of the others. Budgets are about these.
+	// Work is every other request. Request budgets limit these.
 	Work Kind = "work"
-	// Lease is a request on leases.
+	// Lease is a request for a Lease.
 	Lease Kind = "lease"
-	// Event is a request on events, of the core group or of events.k8s.io.
+	// Event is a request for an Event, of the core group or of events.k8s.io.
 	Event Kind = "event"
 )
 
-// Answered names requests that an API server counts together.
+// Answered identifies requests that an API server counts together.
 type Answered struct {
-	// Method is how the API server calls what was done: GET, LIST, POST, PUT, PATCH,
-	// APPLY, DELETE, DELETECOLLECTION or CONNECT.
+	// Method is the API server's name of the operation: GET, LIST, POST, PUT, PATCH, APPLY, DELETE,
+	// DELETECOLLECTION or CONNECT.
 	Method string
 	// Group is the API group, "" for the core group.
 	Group string
 	// Resource is the plural name, with the subresource if there is one.
 	Resource string
-	// Code is the HTTP status of the answer.
+	// Code is the HTTP status of the response.
 	Code int
 }
 
@@ -51,9 +51,9 @@ func (a Answered) Kind() Kind {
 	}
 }
 
-// Totals are the numbers of requests on API objects that an API server answered since it
-// started, its own included. Requests that authorization refused are left out, and so are
-// watches, which are counted when they end.
+// Totals are the numbers of requests for API objects that an API server has handled since it started, including
+// its own. They do not include requests that authorization rejected, nor watches, which are counted when they
+// terminate.
 type Totals map[Answered]int
 
 // Count returns the number of requests of some kinds.
@@ -67,7 +67,7 @@ func (t Totals) Count(kinds ...Kind) int {
 	return sum
 }
 
-// Since returns the requests that were answered after an earlier count.
+// Since returns the requests that were handled after an earlier count.
 func (t Totals) Since(before Totals) Totals {
 	difference := Totals{}
 	for answered, count := range t {
@@ -80,7 +80,7 @@ func (t Totals) Since(before Totals) Totals {
 
 const requestsMetric = "apiserver_request_total"
 
-// Scrape returns the API server's own count.
+// Scrape returns the totals from the API server's metrics.
 func Scrape(ctx context.Context, client rest.Interface) (Totals, error) {
 	body, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -121,8 +121,7 @@ func parseTotals(body []byte) (Totals, error) {
 	return totals, nil
 }
 
-// linesOf returns the lines of one metric, without their type: parsing all metrics takes many
-// times as long.
+// linesOf returns the lines of one metric, without their type. Parsing all metrics would take many times as long.
 func linesOf(body []byte, name string) []byte {
 	var kept []byte
 	for line := range bytes.Lines(body) {

@@ -25,7 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 )
 
-// variant tells the control planes of a package apart.
+// variant distinguishes the control planes of a package.
 type variant struct {
 	target            bool
 	controllerManager bool
@@ -54,7 +54,7 @@ func (v variant) String() string {
 	return name
 }
 
-// pool holds the control planes that the tests of one package share.
+// pool contains the control planes that the tests of one package share.
 type pool struct {
 	dir    string
 	mu     sync.Mutex
@@ -64,17 +64,17 @@ type pool struct {
 // running is the pool while Main runs.
 var running *pool
 
-// AtATime sets how many of a package's parallel tests run at a time, where that is not the four of Main: tests with
-// control planes mostly wait. Call it before the tests run; the flag -parallel takes precedence.
+// AtATime sets how many of a package's parallel tests run concurrently, instead of Main's four. Tests with
+// control planes mostly wait. Call it before the tests run. The flag -parallel takes precedence.
 func AtATime(tests int) {
 	if err := flag.Set(parallel, strconv.Itoa(tests)); err != nil {
-		panic(err) // not a test
+		panic(err) // not a test binary
 	}
 }
 
 const parallel = "test.parallel"
 
-// fourAtATime is AtATime(4) where nothing was set.
+// fourAtATime calls AtATime(4) if nothing was set.
 func fourAtATime() {
 	set := false
 	flag.Visit(func(f *flag.Flag) { set = set || f.Name == parallel })
@@ -83,12 +83,12 @@ func fourAtATime() {
 	}
 }
 
-// asking is how often a test asks for what it waits for, unless it says otherwise. Gomega's 10 ms keep an API server
-// busier than the controllers that are waited for.
+// asking is the default polling interval of tests. Gomega's default of 10 ms would put more load on an API server
+// than the controllers under test.
 const asking = 50 * time.Millisecond
 
-// Main runs the tests of a package, four at a time, ends the control planes that they started, and ends the
-// process with the tests' result. It is what TestMain calls.
+// Main runs the tests of a package, four at a time, stops the control planes that they started, and exits with
+// the tests' result. TestMain calls it.
 func Main(m *testing.M) {
 	dir, err := os.MkdirTemp("", "millwright-env-")
 	if err != nil {
@@ -106,8 +106,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// get returns the shared control plane and starts it at its first use. Different
-// variants start at the same time.
+// get returns the shared control plane, and starts it on first use. Different variants can start concurrently.
 func (p *pool) get(v variant) (*controlplane.ControlPlane, error) {
 	p.mu.Lock()
 	started, ok := p.shared[v]
@@ -131,8 +130,8 @@ func (p *pool) end() error {
 	return errors.Join(append(problems, removeUnlessKept(p.dir))...)
 }
 
-// kill ends a control plane at once. An API server that ends in an orderly way takes up to
-// five seconds, and there is nothing left that it could lose.
+// kill kills a control plane. A graceful shutdown of an API server takes up to five seconds, and there is nothing
+// left to lose.
 func kill(cp *controlplane.ControlPlane) error {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -151,15 +150,13 @@ func stderrLogger() logr.Logger {
 	return funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{})
 }
 
-// Start starts a control plane for a program that is no test, such as a benchmark:
-// kube-apiserver and etcd with this repository's CRDs, as tests have them. Everything lies in
-// dir. The caller stops it.
+// Start starts a control plane for a program that is not a test, such as a benchmark. It consists of
+// kube-apiserver and etcd with this repository's CRDs, as for tests. All files are in dir. The caller stops it.
 func Start(dir string, log logr.Logger) (*controlplane.ControlPlane, error) {
 	return start(dir, variant{}, log)
 }
 
-// start starts a control plane with the flags of local mode, apart from etcd's fsync, and installs
-// the CRDs.
+// start starts a control plane with the flags of local mode, except for etcd's fsync, and installs the CRDs.
 func start(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, error) {
 	binaries, err := Binaries()
 	if err != nil {
@@ -196,8 +193,8 @@ func prepareControlPlane(cp *controlplane.ControlPlane, v variant) error {
 	if v.target {
 		return nil
 	}
-	// The API server holds back creates of a kind for two seconds after its CRD
-	// was established. Have that behind us, or the first test would measure it.
+	// The API server delays creates of a kind for two seconds after its CRD was established. Wait for that here,
+	// so that the first test does not measure it.
 	c, err := client.New(admin, client.Options{Scheme: ownScheme()})
 	if err != nil {
 		return err
@@ -209,10 +206,10 @@ func prepareControlPlane(cp *controlplane.ControlPlane, v variant) error {
 	return nil
 }
 
-// Binaries is the folder of the control plane's programs, kubectl among them.
+// Binaries returns the directory of the control plane's programs, which include kubectl.
 func Binaries() (string, error) {
 	if dir := os.Getenv("KUBERNETES_BINARIES"); dir != "" {
-		return dir, nil // Start says what is missing
+		return dir, nil // Start reports what is missing
 	}
 	cache, err := localdir.Cache()
 	if err != nil {

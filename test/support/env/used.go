@@ -15,15 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Used is the permissions that requests needed, each as "verb resource.group". The zero value
-// is none.
+// Used is a set of permissions that requests needed, each as "verb resource.group". The zero value is empty.
 type Used struct {
 	mu          sync.Mutex
 	permissions map[string]bool
 }
 
-// Record has the clients of a configuration that are made from now on record here what they
-// request, whatever the answer is.
+// Record records the requests of clients that are created from the configuration from now on, whatever the
+// response is.
 func (u *Used) Record(config *rest.Config) {
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
@@ -44,15 +43,15 @@ func (u *Used) add(permission string) {
 		u.permissions = map[string]bool{}
 	}
 	u.permissions[permission] = true
-	// An informer needs both: it lists where the API server does not stream lists.
+	// An informer needs both permissions: it lists if the API server does not support streaming lists.
 	if resource, watched := strings.CutPrefix(permission, "watch "); watched {
 		u.permissions["list "+resource] = true
 	}
 }
 
-// Check fails a test for each permission of the roles in the given manifests (paths relative to
-// Root) that nothing used and that is not in unseen, and for each in unseen that is used, is not
-// granted or has no reason. unseen has the reasons of permissions that the test cannot see used.
+// Check fails the test for each permission of the roles in the given manifests (paths relative to Root) that was
+// not used and is not in unseen. It also fails for each permission in unseen that was used, is not granted or has
+// no reason. unseen contains the reasons for permissions whose use the test cannot observe.
 func (u *Used) Check(t testing.TB, unseen map[string]string, paths ...string) {
 	t.Helper()
 	granted := map[string]bool{}
@@ -102,9 +101,9 @@ func permissionOf(verb, resource, group string) string {
 	return strings.TrimSuffix(fmt.Sprintf("%s %s.%s", verb, resource, group), ".")
 }
 
-// permissionFor returns the permission that a request needs, as the API server derives it from
-// the method and the path: /api/VERSION or /apis/GROUP/VERSION, then namespaces/NAMESPACE if the
-// resource is in one, then resource, name and subresource.
+// permissionFor returns the permission that a request needs. Like the API server, it derives the permission from
+// the method and the path: /api/VERSION or /apis/GROUP/VERSION, then namespaces/NAMESPACE for a namespaced
+// resource, then resource, name and subresource.
 func permissionFor(request *http.Request) string {
 	parts := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	group := ""

@@ -28,7 +28,7 @@ func TestPermissionFor(t *testing.T) {
 	}
 }
 
-// failures is a test that only counts.
+// failures is a test that only counts its failures.
 type failures struct {
 	testing.TB
 	count int
@@ -37,9 +37,9 @@ type failures struct {
 func (f *failures) Helper()               {}
 func (f *failures) Errorf(string, ...any) { f.count++ }
 
-// TestUnusedPermissionsAreFound: those that nothing uses, and explanations of what needs none.
+// TestUnusedPermissionsAreFound checks that unused permissions and unnecessary explanations are found.
 func TestUnusedPermissionsAreFound(t *testing.T) {
-	const role = "config/rbac/driver-vm-hosts-role.yaml" // list nodes
+	const role = "config/rbac/driver-vm-hosts-role.yaml" // permits listing nodes
 	listed := func() *Used { u := &Used{}; u.add("list nodes"); return u }
 	for name, try := range map[string]struct {
 		used   *Used

@@ -2,6 +2,6 @@ package env
 
 import "time"
 
-// WaitTimeout is how long a test waits at most for what a real API server, a program or a VM is to do. It is many
-// times what that takes while every other test runs too: only what never happens takes so long.
+// WaitTimeout is the maximum time that a test waits for a real API server, a program or a VM. It is many times
+// what these take while all other tests run, so only a condition that never becomes true exceeds it.
 const WaitTimeout = 5 * time.Minute

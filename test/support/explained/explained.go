@@ -1,4 +1,4 @@
-// Package explained checks explanations.
+// Package explained checks explanations of "millwright explain".
 package explained
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
-// Golden runs a test that compares the text of a report with the golden file of a name, and checks its
-// verdict, the cause of its first finding (empty if there is none), and its commands.
+// Golden runs a test that compares a report with a golden file. It also checks the verdict, the cause of the
+// first finding (empty if there is none), and the commands.
 func Golden(t *testing.T, name string, got report.Report, verdict report.Verdict, cause report.Cause) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -44,8 +44,8 @@ func Answers(t *testing.T, got report.Report, verdict report.Verdict, cause repo
 
 var shortResource = regexp.MustCompile(`kubectl( -n \S+)? [a-z]+ (machine|machineset|machinedeployment|virtualmachine)s? .*`)
 
-// NamesOurResources fails if a command names a resource without its group: where Cluster API is
-// installed, too, "machine" is one of its own.
+// NamesOurResources fails the test if a command names a resource without its group. Where Cluster API is
+// installed, "machine" alone is ambiguous.
 func NamesOurResources(t *testing.T, r report.Report) {
 	t.Helper()
 	said := slices.Clone(r.Advice)

@@ -1,4 +1,4 @@
-// Package golden compares texts with golden files, which the flag -update writes.
+// Package golden compares text with golden files. The flag -update rewrites the files.
 package golden
 
 import (
@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// Compare fails the test if a text is not that of a file.
+// Compare fails the test if the text differs from the file.
 func Compare(t *testing.T, file, text string) {
 	t.Helper()
 	if *update {
@@ -29,7 +29,7 @@ func Compare(t *testing.T, file, text string) {
 	}
 }
 
-// Only fails the test if a folder has a file that matches a pattern and is not used.
+// Only fails the test if the directory contains a file that matches the pattern and is not used.
 func Only(t *testing.T, pattern string, used func(name string) bool) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

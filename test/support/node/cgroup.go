@@ -18,8 +18,8 @@ const (
 	cgroupPrefix = "millwright-node-"
 )
 
-// makeCgroups makes a group for the node in every hierarchy, which ends with the test, and returns
-// its name. It removes those of tests that were killed.
+// makeCgroups creates a control group for the node in every hierarchy, and returns its name. It is removed at the
+// end of the test. makeCgroups also removes the groups of tests that were killed.
 func makeCgroups(t *testing.T) string {
 	t.Helper()
 	hierarchies, err := cgroupHierarchies()
@@ -46,7 +46,7 @@ func makeCgroups(t *testing.T) string {
 	return name
 }
 
-// cgroupHierarchies returns the roots of the hierarchies: one of version 2, or several of version 1.
+// cgroupHierarchies returns the roots of the hierarchies: a single one for version 2, or several for version 1.
 func cgroupHierarchies() ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -63,7 +63,7 @@ func cgroupHierarchies() ([]string, error) {
 	return found, nil
 }
 
-// removeOrphans removes the groups of test processes that are gone.
+// removeOrphans removes the groups of test processes that no longer exist.
 func removeOrphans(t *testing.T, hierarchy string) {
 	t.Helper()
 	groups, err := filepath.Glob(filepath.Join(hierarchy, cgroupPrefix+"*"))
@@ -81,7 +81,7 @@ func removeOrphans(t *testing.T, hierarchy string) {
 	}
 }
 
-// removeCgroup removes a group and those below it.
+// removeCgroup removes a group and its descendants.
 func removeCgroup(group string) error {
 	var groups []string
 	err := filepath.WalkDir(group, func(path string, entry fs.DirEntry, err error) error {

@@ -20,10 +20,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// asNode in its environment makes a test binary the first process of the node that it describes.
+// asNode is an environment variable. It makes a test binary run as the first process of the node that it
+// describes.
 const asNode = "MILLWRIGHT_TEST_AS_NODE"
 
-// Addresses in the node's network, and what is in its folder.
+// Addresses in the node's network, and the files in its directory.
 const (
 	serviceIP  = "10.96.0.1" // of the Service "kubernetes" of a local control plane
 	nodeIP     = "10.200.255.1"
@@ -33,13 +34,13 @@ const (
 	containerd = "containerd.sock"
 )
 
-// inside is what the first process of a node knows.
+// inside is the configuration of the node's first process.
 type inside struct {
 	Dir, Cgroup, Binaries string
 	Layouts, Services     []string
 }
 
-// Main becomes a node if the environment says so; otherwise it does nothing.
+// Main runs as the node and exits if the environment says so; otherwise it does nothing.
 func Main() {
 	description, is := os.LookupEnv(asNode)
 	if !is {
@@ -56,10 +57,11 @@ func Main() {
 	os.Exit(1)
 }
 
-// mount keeps mounts apart, and what the programs would leave behind outside of the node's folder.
+// mount isolates the node's mounts, and mounts the directories that its programs would otherwise change on the
+// host.
 func (in *inside) mount() error {
 	const none = ""
-	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} { // the kubelet needs it shared
+	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} { // the kubelet requires a shared mount
 		if err := unix.Mount(none, "/", none, unix.MS_REC|propagation, none); err != nil {
 			return fmt.Errorf("keeping mounts apart: %w", err)
 		}
@@ -75,7 +77,7 @@ func (in *inside) mount() error {
 	return nil
 }
 
-// proxy does what kube-proxy does for one Service: that of the API server.
+// proxy replaces kube-proxy for a single Service, that of the API server.
 func (in *inside) proxy() error {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(serviceIP, "443"))
 	if err != nil {
@@ -87,7 +89,7 @@ func (in *inside) proxy() error {
 
 func (in *inside) path(name string) string { return filepath.Join(in.Dir, name) }
 
-// command is a program whose output goes to a log. Programs die with this process, since it is the
+// command returns a command whose output goes to a log. The program is killed with this process, which is the
 // first of its PID namespace.
 func (in *inside) command(name string, args ...string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(in.path(filepath.Base(name)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -112,7 +114,7 @@ func (in *inside) startContainerd() error {
 	})
 }
 
-// ctr runs the client of containerd.
+// ctr runs containerd's command-line client.
 func (in *inside) ctr(ctx context.Context, stdin io.Reader, args ...string) error {
 	command := exec.CommandContext(ctx, "ctr", append([]string{"--address", in.path(containerd), "--namespace", "k8s.io"}, args...)...)
 	command.Stdin = stdin
@@ -136,7 +138,7 @@ func (in *inside) importImages() error {
 	return nil
 }
 
-// runKubelet runs it, again and again, as the first process of a host does.
+// runKubelet runs the kubelet, and restarts it when it exits, as an init system does.
 func (in *inside) runKubelet() error {
 	for {
 		command, err := in.command(filepath.Join(in.Binaries, "kubelet"),
@@ -147,17 +149,17 @@ func (in *inside) runKubelet() error {
 		}
 		err = command.Run()
 		if command.ProcessState == nil || command.ProcessState.ExitCode() >= 0 {
-			return fmt.Errorf("kubelet: %w", err) // by itself
+			return fmt.Errorf("kubelet: %w", err) // exited by itself
 		}
 	}
 }
 
 func arch() string { return runtime.GOARCH }
 
-// files returns the configuration of the programs, by name.
+// files returns the configuration files of the programs by name.
 func (in *inside) files() map[string]string {
 	return map[string]string{
-		// Without the right to raise priorities, containers keep that of this test.
+		// Without permission to raise priorities, containers keep the priority of this test.
 		"containerd.toml": fmt.Sprintf(`version = 2
 root = %[1]q
 state = %[2]q
@@ -174,7 +176,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 		"pods.conflist": fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "pods", "plugins": [{
   "type": "ptp", "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}
 }]}`, in.path("addresses"), podRange),
-		// The disk and the memory are those of the machine that runs tests: nothing is evicted for them.
+		// Disk and memory are those of the machine that runs the tests, so nothing is evicted because of them.
 		"kubelet.yaml": fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://%[1]s

@@ -36,28 +36,29 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// Name of the node.
+// Name is the name of the node.
 const Name = "node"
 
-// pauseImage is that of the container that holds a Pod's namespaces.
+// pauseImage is the image of the container that holds a Pod's namespaces.
 const pauseImage = "node.local/pause:v1"
 
-// Node is a node that runs.
+// Node is a running node.
 type Node struct {
 	t *testing.T
-	// dir has sockets, logs, images and volumes.
+	// dir contains sockets, logs, images and volumes.
 	dir     string
 	process *program.Process
 }
 
-// Start starts a node of a control plane that runs a controller manager and a scheduler, with images
-// from folders in the OCI layout. It ends with the test. It does not wait until the Node is ready.
+// Start starts a node of a control plane that runs a controller manager and a scheduler, with images from
+// directories in the OCI layout. The node stops at the end of the test. Start does not wait until the node is
+// Ready.
 func Start(t *testing.T, cp *controlplane.ControlPlane, layouts ...string) *Node {
 	t.Helper()
 	return StartWith(t, cp, nil, layouts...)
 }
 
-// StartWith is Start for a node whose Pods reach Services.
+// StartWith is like Start, for a node whose Pods can reach Services.
 func StartWith(t *testing.T, cp *controlplane.ControlPlane, services Services, layouts ...string) *Node {
 	t.Helper()
 	Needs(t)
@@ -87,7 +88,7 @@ func StartWith(t *testing.T, cp *controlplane.ControlPlane, services Services, l
 	return n
 }
 
-// Needs skips a test that cannot have a node, and fails it if only programs are missing.
+// Needs skips the test if nodes cannot run in this environment, and fails it if only programs are missing.
 func Needs(t *testing.T) {
 	t.Helper()
 	const takes = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_MKNOD
@@ -105,7 +106,7 @@ func Needs(t *testing.T) {
 	}
 }
 
-// pause builds the image of that name, and returns the folder of its layout.
+// pause builds the pause image, and returns the directory of its layout.
 func (n *Node) pause() string {
 	n.t.Helper()
 	root, err := env.Sources()
@@ -126,7 +127,7 @@ func (n *Node) pause() string {
 	return layout
 }
 
-// writeKubeconfig writes that of the kubelet, who reaches the API server as Pods do.
+// writeKubeconfig writes the kubeconfig of the kubelet, which reaches the API server as Pods do.
 func (n *Node) writeKubeconfig(cp *controlplane.ControlPlane) {
 	n.t.Helper()
 	file := filepath.Join(n.dir, "kubeconfig")
@@ -145,7 +146,7 @@ func (n *Node) writeKubeconfig(cp *controlplane.ControlPlane) {
 	}
 }
 
-// serve connects a socket, which the node sees too, with the API server.
+// serve forwards a socket, which is visible in the node, to the API server.
 func (n *Node) serve(port int) {
 	n.t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", filepath.Join(n.dir, apiSocket))
@@ -158,13 +159,12 @@ func (n *Node) serve(port int) {
 		forward(listener, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	}()
 	n.t.Cleanup(func() {
-		_ = listener.Close() // it was only accepting
+		_ = listener.Close() // nothing to flush
 		<-done
 	})
 }
 
-// forward connects each connection that a listener accepts with an address, until the listener is
-// closed.
+// forward forwards each connection that a listener accepts to an address, until the listener is closed.
 func forward(listener net.Listener, network, address string) {
 	for {
 		from, err := listener.Accept()
@@ -175,27 +175,27 @@ func forward(listener net.Listener, network, address string) {
 			defer from.Close()
 			to, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
 			if err != nil {
-				return // the client sees that its connection ends
+				return // the client sees that its connection is closed
 			}
 			join(from, to)
 		}()
 	}
 }
 
-// join connects two connections until either ends, and closes both.
+// join copies between two connections until either is closed, and closes both.
 func join(from, to net.Conn) {
 	defer from.Close()
 	defer to.Close()
 	go func() {
 		defer from.Close()
 		defer to.Close()
-		_, _ = io.Copy(from, to) // either side may end it
+		_, _ = io.Copy(from, to) // either side may close it
 	}()
 	_, _ = io.Copy(to, from)
 }
 
-// tail is how many last lines of each log a failed test shows: those of containerd and the kubelet are long, and
-// what failed must be seen beside them.
+// tail is the number of last lines that a failed test prints of each log. The logs of containerd and the kubelet
+// are long, and would hide the failure.
 const tail = 10
 
 // run starts the first process of the node.
@@ -213,7 +213,7 @@ func (n *Node) run(in *inside) {
 	}
 	n.process = program.StartOther(n.t, command)
 	n.t.Cleanup(func() {
-		n.process.Kill() // and with it all of its PID namespace
+		n.process.Kill() // kills all processes of its PID namespace
 		if n.t.Failed() {
 			n.t.Logf("the node printed:\n%s", n.process.Output.Tail(tail))
 			for _, name := range []string{"containerd.log", "kubelet.log"} {
@@ -225,10 +225,10 @@ func (n *Node) run(in *inside) {
 	})
 }
 
-// Done is closed when the node has ended.
+// Done is closed when the node has stopped.
 func (n *Node) Done() <-chan struct{} { return n.process.Done() }
 
-// KillKubelet has the kubelet start anew, without what it kept in memory.
+// KillKubelet kills the kubelet. It is restarted without its state in memory.
 func (n *Node) KillKubelet() {
 	n.t.Helper()
 	found := program.Processes(n.t, n.dir, "/kubelet --config=")
@@ -240,7 +240,7 @@ func (n *Node) KillKubelet() {
 	}
 }
 
-// Logs opens the newest log of the only container of a Pod, in the format of the kubelet.
+// Logs opens the latest log of the only container of a Pod, in the format of the kubelet.
 func (n *Node) Logs(namespace, pod, uid string) *os.File {
 	n.t.Helper()
 	found, err := filepath.Glob(filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+uid, "*", "*.log"))
@@ -251,12 +251,11 @@ func (n *Node) Logs(namespace, pod, uid string) *os.File {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Cleanup(func() { _ = file.Close() }) // nothing was written
+	n.t.Cleanup(func() { _ = file.Close() }) // opened for reading
 	return file
 }
 
-// setUpNetwork gives this network namespace the addresses of the API server's Service and of the
-// node.
+// setUpNetwork adds the addresses of the API server's Service and of the node to this network namespace.
 func setUpNetwork() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

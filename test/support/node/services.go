@@ -12,16 +12,17 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// dialSocket is where the node connects with an address of its network that is said in the first line.
+// dialSocket is the socket through which tests connect to an address in the node's network. The first line
+// contains the address.
 const dialSocket = "dial.sock"
 
-// Services are addresses, IP:PORT, that Pods of the node reach, as those of Services, and what serves a
-// connection there. Package node closes it in the end.
+// Services maps addresses, as IP:PORT, that Pods of the node can reach like those of Services, to functions that
+// serve a connection. Package node closes the connection when the function returns.
 type Services map[string]func(net.Conn)
 
 func socketOf(address string) string { return strings.ReplaceAll(address, ":", "-") + ".sock" }
 
-// serveServices serves the sockets behind the addresses until the test ends.
+// serveServices serves the sockets behind the addresses until the end of the test.
 func (n *Node) serveServices(services Services) {
 	n.t.Helper()
 	for address, serve := range services {
@@ -30,7 +31,7 @@ func (n *Node) serveServices(services Services) {
 			n.t.Fatal(err)
 		}
 		go accept(listener, serve)
-		n.t.Cleanup(func() { _ = listener.Close() }) // it was only accepting
+		n.t.Cleanup(func() { _ = listener.Close() }) // nothing to flush
 	}
 }
 
@@ -47,7 +48,7 @@ func accept(listener net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// Dial connects with an address of the node's network, such as a port of a Pod.
+// Dial connects to an address in the node's network, such as a port of a Pod.
 func (n *Node) Dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, dialSocket))
 	if err != nil {
@@ -60,16 +61,16 @@ func (n *Node) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Forward connects a connection with an address of the node's network, until either ends.
+// Forward forwards a connection to an address in the node's network, until either side closes it.
 func (n *Node) Forward(from net.Conn, address string) {
 	to, err := n.Dial(context.Background(), address)
 	if err != nil {
-		return // the client sees that its connection ends
+		return // the client sees that its connection is closed
 	}
 	join(from, to)
 }
 
-// offer listens, in the node, at the addresses of its Services, and at the socket of Dial.
+// offer runs in the node. It listens on the addresses of the Services, and on the socket of Dial.
 func (in *inside) offer() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -101,7 +102,7 @@ func (in *inside) offer() error {
 	return nil
 }
 
-// dialFirstLine connects a connection with the address in its first line.
+// dialFirstLine connects a connection to the address in its first line.
 func dialFirstLine(from net.Conn) {
 	reader := bufio.NewReader(from)
 	line, err := reader.ReadString('\n')
@@ -116,7 +117,7 @@ func dialFirstLine(from net.Conn) {
 	join(buffered{from, reader}, to)
 }
 
-// buffered is a connection of which a part is read already.
+// buffered is a connection of which a part was already read.
 type buffered struct {
 	net.Conn
 	reader *bufio.Reader
@@ -125,12 +126,12 @@ type buffered struct {
 // Read implements net.Conn.
 func (b buffered) Read(p []byte) (int, error) { return b.reader.Read(p) }
 
-// To connects connections with an address of the test's own network.
+// To returns a function that forwards connections to an address in the test's own network.
 func To(address string) func(net.Conn) {
 	return func(from net.Conn) {
 		to, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", address)
 		if err != nil {
-			return // the client sees that its connection ends
+			return // the client sees that its connection is closed
 		}
 		join(from, to)
 	}

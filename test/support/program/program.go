@@ -27,21 +27,21 @@ import (
 	"github.com/millwright-dev/millwright/test/support/output"
 )
 
-// asProgram in the environment makes a test binary run as the program.
+// asProgram is an environment variable. It makes a test binary run as the program.
 const asProgram = "MILLWRIGHT_TEST_AS_PROGRAM"
 
 // Environment is the variable with which a script runs the test binary as the program.
 const Environment = asProgram + "=1"
 
-// Main runs the program and exits if the environment says so; otherwise it does nothing. A
-// hypervisor runs as the program, too: it has no environment but its own.
+// Main runs the program and exits if the environment says so; otherwise it does nothing. A hypervisor also runs
+// as the program, because its environment contains only its own variables.
 func Main() {
 	if os.Getenv(asProgram) != "" || os.Getenv(vmpb.EnvSpec) != "" {
 		os.Exit(cli.Main(cli.Program{Version: "test", Name: os.Args[0], Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
 	}
 }
 
-// Command returns the command of the program, which dies with the test.
+// Command returns the command of the program. The program is killed when the test exits.
 func Command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, os.Args[0], args...)
 	command.Env = append(os.Environ(), Environment)
@@ -49,7 +49,7 @@ func Command(ctx context.Context, args ...string) *exec.Cmd {
 	return command
 }
 
-// Run runs the program to its end, and returns its output and its exit status.
+// Run runs the program until it exits, and returns its output and exit status.
 func Run(t *testing.T, args ...string) (text string, status int) {
 	t.Helper()
 	command := Command(t.Context(), args...)
@@ -62,7 +62,7 @@ func Run(t *testing.T, args ...string) (text string, status int) {
 
 // Process is a running program.
 type Process struct {
-	// Output of the process.
+	// Output is the output of the process.
 	Output Output
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -70,13 +70,13 @@ type Process struct {
 	err    error
 }
 
-// Start starts the program. The caller ends it.
+// Start starts the program. The caller stops it.
 func Start(t *testing.T, args ...string) *Process {
 	t.Helper()
 	return StartOther(t, Command(context.Background(), args...))
 }
 
-// StartOther starts another program. The caller ends it.
+// StartOther starts another program. The caller stops it.
 func StartOther(t *testing.T, command *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{t: t, done: make(chan struct{}), cmd: command}
@@ -94,33 +94,32 @@ func StartOther(t *testing.T, command *exec.Cmd) *Process {
 // PID returns the ID of the process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done is closed when the process has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// ExitCode returns the exit status of a process that has ended; -1 if a signal ended it.
+// ExitCode returns the exit status of a process that has exited, or -1 if a signal terminated it.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-// Kill kills the process, and waits for its end.
+// Kill kills the process, and waits until it has exited.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // it may be gone already
+	_ = p.cmd.Process.Kill() // it may have exited already
 	<-p.done
 }
 
-// stopLimit is how long the process may take to end after SIGTERM.
+// stopLimit is the maximum time between SIGTERM and the exit of the process.
 const stopLimit = 2 * time.Minute
 
-// Stop ends the process by SIGTERM. The test fails if that takes too long, or the exit status is not
-// 0.
+// Stop stops the process with SIGTERM. The test fails if that takes too long, or if the exit status is not 0.
 func (p *Process) Stop() {
 	p.t.Helper()
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have exited already
 	if err := p.Wait(); err != nil {
 		p.t.Errorf("%s did not end in order: %v", p.cmd, err)
 	}
 }
 
-// Wait waits until the process has ended, and returns an error unless the exit status is 0. If that
-// takes too long it kills the process, and the test fails.
+// Wait waits until the process has exited, and returns an error unless the exit status is 0. If that takes too
+// long, Wait kills the process and fails the test.
 func (p *Process) Wait() error {
 	p.t.Helper()
 	select {
@@ -135,15 +134,15 @@ func (p *Process) Wait() error {
 // Output collects the output of a process.
 type Output = output.Buffer
 
-// Running is a process of this machine.
+// Running is a process of this host.
 type Running struct {
 	PID int
 	// Args is its command line.
 	Args string
 }
 
-// Processes returns the processes that belong to the "millwright up" of a folder and whose
-// command line contains the words.
+// Processes returns the processes of the "millwright up" of a directory whose command line contains the given
+// arguments.
 func Processes(t *testing.T, dir, words string) []Running {
 	t.Helper()
 	processes, err := procfs.AllProcs()
@@ -152,7 +151,7 @@ func Processes(t *testing.T, dir, words string) []Running {
 	}
 	var found []Running
 	for _, process := range processes {
-		args, _ := process.CmdLine() // a process that ended has neither
+		args, _ := process.CmdLine() // a process that has exited has neither
 		environment, _ := process.Environ()
 		line := strings.Join(args, " ")
 		own := strings.Contains(line, dir) || strings.Contains(strings.Join(environment, "\n"), vmpb.EnvRoot+"="+dir)
@@ -163,14 +162,14 @@ func Processes(t *testing.T, dir, words string) []Running {
 	return found
 }
 
-// consoleTime is how long a console is read. It begins with earlier output.
+// consoleTime is how long a console is read. Reading starts with earlier output.
 const consoleTime = 10 * time.Second
 
-// LogConsoles logs the last console output of all guests of the "millwright up" of a folder, to find
-// out why one does not join.
+// LogConsoles logs the latest console output of all guests of the "millwright up" of a directory, to find out why
+// a guest does not join.
 func LogConsoles(t *testing.T, dir string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), consoleTime) // the test's own context has ended
+	ctx, cancel := context.WithTimeout(context.Background(), consoleTime) // the test's own context is already canceled
 	defer cancel()
 	vms := &vmv1alpha1.VirtualMachineList{}
 	c, err := (&kubeconfig.Flags{Dir: dir}).Client()
@@ -185,13 +184,13 @@ func LogConsoles(t *testing.T, dir string) {
 	}
 }
 
-// console returns the output of a VM's console, or of the command that reads it.
+// console returns the output of a VM's console, or that of the failed command.
 func console(dir string, vm vmv1alpha1.VirtualMachine) *Output {
 	ctx, cancel := context.WithTimeout(context.Background(), consoleTime)
 	defer cancel()
 	output := &Output{}
 	command := Command(ctx, "vm", "console", vm.Name, "--namespace", vm.Namespace, "--dir", dir)
 	command.Stdout, command.Stderr = output, output
-	_ = command.Run() // it does not end by itself
+	_ = command.Run() // it does not exit by itself
 	return output
 }

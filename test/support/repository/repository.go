@@ -1,7 +1,7 @@
-// Package repository says which files this repository has.
+// Package repository lists the files of this repository.
 //
-// Tests that look at all of them ask it, and do not walk the folders: the go command runs a test again when a folder
-// that it read has changed, as the root has whenever git wrote a file of its own.
+// Tests that read all files use it instead of walking the directories. The go command reruns a test when a
+// directory that it has read changes, and the root directory changes whenever git writes one of its own files.
 package repository
 
 import (
@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-// DependOnAllFiles has the go command run the calling test again when any file of the repository has changed. Tests call
-// it that have another process read files: a script, or the go command itself. The go command sees which files and
-// variables a test asks for; "make test" sets this one.
+// DependOnAllFiles makes the go command rerun the calling test when any file of the repository has changed. Tests
+// that start another process that reads files, such as a script or the go command, call it, because the go
+// command tracks only the files and variables that the test itself reads. "make test" sets this variable.
 func DependOnAllFiles() { _ = os.Getenv("MILLWRIGHT_SOURCES") }
 
-// Files returns the paths of the regular files below a folder, each beginning with the folder, in their order: those
-// that are under version control, and those that may come under it.
+// Files returns the sorted paths of the regular files below a directory, each beginning with the directory. It
+// lists files under version control, and new files that are not ignored.
 func Files(t testing.TB, folder string) []string {
 	t.Helper()
 	DependOnAllFiles()
@@ -32,7 +32,7 @@ func Files(t testing.TB, folder string) []string {
 	var files []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
 		path := filepath.Join(folder, filepath.FromSlash(name))
-		// What is deleted is on git's list until git is told.
+		// Git lists a deleted file until the deletion is staged.
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 			files = append(files, path)
 		}
@@ -41,7 +41,7 @@ func Files(t testing.TB, folder string) []string {
 	return files
 }
 
-// GoFiles returns those of Files that are Go files, of all modules, and in folders that the go command looks into.
+// GoFiles returns the Go files among Files, of all modules, in directories that the go command considers.
 func GoFiles(t testing.TB, folder string) []string {
 	t.Helper()
 	return slices.DeleteFunc(Files(t, folder), func(path string) bool {
@@ -53,7 +53,7 @@ func GoFiles(t testing.TB, folder string) []string {
 	})
 }
 
-// ignored reports whether the go command does not look into a folder, or a file, of that name.
+// ignored reports whether the go command ignores a directory or file with this name.
 func ignored(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata"
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
-// TestFiles: new files are there, and ignored and deleted ones are not.
+// TestFiles checks that new files are listed, and that ignored and deleted files are not.
 func TestFiles(t *testing.T) {
 	root := t.TempDir()
 	folder := filepath.Join(root, "folder")

@@ -1,4 +1,4 @@
-// Package serverfault has API servers, and the network before them, do something wrong with requests.
+// Package serverfault injects faults of API servers, and of the network between client and server.
 package serverfault
 
 import (
@@ -26,34 +26,34 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Fault is what an API server, or the network before it, does to some requests.
+// Fault is a fault of an API server, or of the network, that affects some requests.
 type Fault struct {
-	// Name is what the API server does.
+	// Name describes the fault.
 	Name string
-	// Every is how often: to the first of the requests that it concerns, and to one in so many of the others,
-	// drawn by lot. In turn, it might always be the same one of a sequence that is tried again.
+	// Every is the frequency. The first request that the fault concerns is affected, and then a random one in so
+	// many. A fixed order could always affect the same request of a sequence that is retried.
 	Every int
-	// Concerns reports whether it can happen to a request.
+	// Concerns reports whether the fault can affect a request.
 	Concerns func(*http.Request) bool
-	// Answer answers instead of the API server. carryOut answers as the API server does.
+	// Answer responds instead of the API server. carryOut forwards the request to the API server.
 	Answer func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc)
-	// Killed has the manager killed once, so that another one begins under the fault.
+	// Killed kills the manager once, so that a new manager starts while the fault lasts.
 	Killed bool
 
 	mu     sync.Mutex
 	random *rand.Rand
-	// inARow is how often the same request was struck since it last was not.
+	// inARow is how often the same request was affected consecutively.
 	inARow map[string]int
 
 	asked, struck atomic.Int64
 }
 
-// mostInARow is how often the same request is struck in a row. Managers wait twice as long after each
-// failure, and tests do not wait for ever.
+// mostInARow limits how often the same request is affected consecutively. Managers double their back-off after
+// each failure, and tests have a time limit.
 const mostInARow = 2
 
-// All returns all faults, made anew since they count. The same requests, in the same order, meet
-// the same faults for the same seed.
+// All returns new instances of all faults, since they count requests. With the same seed, the same sequence of
+// requests meets the same faults.
 func All(seed uint64) []*Fault {
 	all := []*Fault{
 		{Name: "answers half a second late", Every: 3, Concerns: notWatched, Answer: answerLate},
@@ -73,7 +73,7 @@ func All(seed uint64) []*Fault {
 	return all
 }
 
-// strikes reports whether the fault happens to a request with that body, and counts it.
+// strikes reports whether the fault affects a request with the given body, and counts the request.
 func (f *Fault) strikes(r *http.Request, body []byte) bool {
 	if f == nil || !f.Concerns(r) {
 		return false
@@ -96,8 +96,8 @@ func (f *Fault) strikes(r *http.Request, body []byte) bool {
 	return true
 }
 
-// Serve answers a request as the API server does, by carryOut, or does something wrong with it. A nil Fault does
-// nothing wrong.
+// Serve responds to a request as the API server does, by calling carryOut, or injects the fault. A nil Fault
+// injects nothing.
 func (f *Fault) Serve(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	if f.strikes(r, Received(r)) {
 		f.Answer(w, r, carryOut)
@@ -106,11 +106,11 @@ func (f *Fault) Serve(w http.ResponseWriter, r *http.Request, carryOut http.Hand
 	carryOut(w, r)
 }
 
-// Struck returns to how many requests the fault happened, and how many it concerned.
+// Struck returns the number of requests that were affected, and the number that the fault concerned.
 func (f *Fault) Struck() (struck, asked int64) { return f.struck.Load(), f.asked.Load() }
 
-// Before starts a server that ends with the test, and returns how to reach the API server by way of it, under the
-// fault.
+// Before starts a server that injects the fault before the API server, and returns the configuration to connect
+// to it. The server stops at the end of the test.
 func (f *Fault) Before(t *testing.T, config *rest.Config) *rest.Config {
 	t.Helper()
 	proxy, err := Proxy(config)
@@ -118,10 +118,10 @@ func (f *Fault) Before(t *testing.T, config *rest.Config) *rest.Config {
 		t.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { f.Serve(w, r, proxy.ServeHTTP) }))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of answers that are aborted
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // about aborted responses
 	server.Start()
 	t.Cleanup(func() {
-		server.CloseClientConnections() // watches do not end by themselves
+		server.CloseClientConnections() // watches do not terminate by themselves
 		server.Close()
 	})
 	return &rest.Config{Host: server.URL, QPS: config.QPS, Burst: config.Burst, UserAgent: config.UserAgent}
@@ -140,12 +140,12 @@ func Proxy(config *rest.Config) (*httputil.ReverseProxy, error) {
 	return &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(base) },
 		Transport:     transport,
-		FlushInterval: -1, // the events of a watch at once
+		FlushInterval: -1, // forward the events of a watch immediately
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}, nil
 }
 
-// AnyRequest is the one that a fault concerns that happens to all.
+// AnyRequest is the Concerns function of a fault that can affect all requests.
 func AnyRequest(*http.Request) bool { return true }
 
 // Watched reports whether a request is a watch.
@@ -159,7 +159,7 @@ func changed409(r *http.Request) bool {
 	return r.Method == http.MethodPut || r.Method == http.MethodPatch
 }
 
-// late is far more than an answer takes, and less than a client waits.
+// late is much longer than a response takes, and shorter than a client waits.
 const late = 500 * time.Millisecond
 
 func answerLate(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
@@ -170,7 +170,7 @@ func answerLate(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFun
 	}
 }
 
-// answerSecond is a proxy that sends a request again, since it missed the first answer.
+// answerSecond is a proxy that sends a request twice, as if it had missed the first response.
 func answerSecond(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	body := Received(r)
 	again := r.Clone(r.Context())
@@ -216,7 +216,7 @@ func refuse(w http.ResponseWriter, failure *apierrors.StatusError) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(status.Code))
-	_ = json.NewEncoder(w).Encode(status) // the client's loss
+	_ = json.NewEncoder(w).Encode(status) // the client handles a lost response
 }
 
 func answerGone(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
@@ -225,27 +225,27 @@ func answerGone(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"type": "ERROR", "object": gone})
 }
 
-// watchCutter ends watches after some bytes: after more each time, so that what is watched is
-// known in the end.
+// watchCutter terminates watches after a number of bytes. The number grows each time, so that a watch eventually
+// delivers everything.
 type watchCutter struct{ bytes atomic.Int64 }
 
 func newWatchCutter() *watchCutter { return &watchCutter{} }
 
-// moreBytes is how much more than the last one a watch lets through. It is no multiple of the
-// length of an event.
+// moreBytes is how many more bytes each watch delivers than the last one. It is not a multiple of the length of
+// an event.
 const moreBytes = 1021
 
 func (c *watchCutter) answer(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	carryOut(&limited{ResponseWriter: w, left: c.bytes.Add(moreBytes)}, r)
 }
 
-// limited is an answer that ends after some bytes.
+// limited is a response that breaks off after a number of bytes.
 type limited struct {
 	http.ResponseWriter
 	left int64
 }
 
-// Unwrap lets the events through at once.
+// Unwrap makes Flush available, so that events are forwarded immediately.
 func (l *limited) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
 func (l *limited) Write(text []byte) (int, error) {
@@ -258,9 +258,8 @@ func (l *limited) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// oldLists is an API server that does not know lists by watch, as before Kubernetes 1.32, and
-// that answers a list of any revision, which resourceVersion=0 asks for, with the first one
-// that it knows.
+// oldLists imitates an API server without streaming lists, as before Kubernetes 1.32, that responds to a list at
+// any revision (resourceVersion=0) with the first list that it has seen.
 type oldLists struct {
 	mu    sync.Mutex
 	first map[string]*httptest.ResponseRecorder
@@ -294,23 +293,23 @@ func (o *oldLists) list(r *http.Request, carryOut http.HandlerFunc, w http.Respo
 	_, _ = w.Write(first.Body.Bytes())
 }
 
-// Verbs are those of what is written.
+// Verbs returns the verb of each write method.
 var Verbs = map[string]string{
 	http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 }
 
-// Received reads the body of a request, and leaves it there.
+// Received reads the body of a request, and restores it.
 func Received(r *http.Request) []byte {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client's end
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return body
 }
 
-// ObjectOf reads which object a write is about from its path, or its body if it is being
-// created: resource with subresource, and name.
+// ObjectOf returns the object that a write is about, as the resource with its subresource, and the name. It
+// parses the path, or the body of a create request.
 func ObjectOf(path string, body []byte) (resource, name string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -336,6 +335,6 @@ func ObjectOf(path string, body []byte) (resource, name string) {
 			Name string `json:"name"`
 		} `json:"metadata"`
 	}
-	_ = json.Unmarshal(body, &object) // what cannot be read has no name
+	_ = json.Unmarshal(body, &object) // an invalid body has no name
 	return resource, object.Metadata.Name
 }

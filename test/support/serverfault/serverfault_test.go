@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestFirstRequest: whatever is drawn, a fault happens to a request if it concerns any.
+// TestFirstRequest checks that a fault affects at least one of the requests that it concerns, for any random
+// seed.
 func TestFirstRequest(t *testing.T) {
 	for seed := range uint64(20) {
 		for _, fault := range All(seed) {

@@ -1,4 +1,4 @@
-// Package smallfs mounts small file systems in tests, which have them full.
+// Package smallfs mounts small file systems for tests of full disks.
 package smallfs
 
 import (
@@ -13,27 +13,28 @@ import (
 )
 
 const (
-	// defaultSize of a file system in bytes.
+	// defaultSize is the default size of a file system in bytes.
 	defaultSize = 256 << 10
-	// maxFiles is how many files and folders it can have.
+	// maxFiles is the maximum number of files and directories of a file system.
 	maxFiles = 512
 )
 
 // FS is a mounted file system.
 type FS struct {
-	// Dir is where it is mounted.
+	// Dir is the mount point.
 	Dir  string
 	size int
 	t    *testing.T
 }
 
-// New mounts a file system of 256 kB until the test ends. It skips the test if this user may not.
+// New mounts a file system of 256 kB until the end of the test. It skips the test if the user does not have
+// permission to mount.
 func New(t *testing.T) *FS {
 	t.Helper()
 	return NewSize(t, defaultSize)
 }
 
-// NewSize is New with another size in bytes.
+// NewSize is like New, with another size in bytes.
 func NewSize(t *testing.T, size int) *FS {
 	t.Helper()
 	f := &FS{Dir: t.TempDir(), size: size, t: t}
@@ -57,7 +58,7 @@ func (f *FS) Path(elements ...string) string {
 
 func (f *FS) filler() string { return f.Path("filler") }
 
-// FillFiles leaves room for no further file and folder, until MakeRoom.
+// FillFiles uses up all files and directories until MakeRoom is called.
 func (f *FS) FillFiles() {
 	f.t.Helper()
 	f.must(os.Mkdir(f.filler(), 0o700))
@@ -71,7 +72,7 @@ func (f *FS) FillFiles() {
 	f.t.Fatalf("there is room for more than %d files", maxFiles)
 }
 
-// Fill leaves that many pages free.
+// Fill fills the file system except for the given number of pages.
 func (f *FS) Fill(pages int) {
 	f.t.Helper()
 	file, err := os.Create(f.filler())
@@ -90,7 +91,8 @@ func (f *FS) MakeRoom() {
 	f.must(os.RemoveAll(f.filler()))
 }
 
-// WantFiles fails the test unless a folder has these files, besides folders and Fill's.
+// WantFiles fails the test unless the directory contains exactly these files, ignoring directories and the files
+// of Fill.
 func (f *FS) WantFiles(dir string, names ...string) {
 	f.t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -106,7 +108,7 @@ func (f *FS) WantFiles(dir string, names ...string) {
 	}
 }
 
-// WantNoSpace fails the test unless the error is that there is no space for the file.
+// WantNoSpace fails the test unless the error reports that there is no space for the file.
 func WantNoSpace(t *testing.T, err error, path string) {
 	t.Helper()
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), path+":") || !strings.Contains(err.Error(), unix.ENOSPC.Error()) {

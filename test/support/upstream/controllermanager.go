@@ -21,7 +21,7 @@ import (
 // controllerManager is the process machine-controller-manager.
 type controllerManager struct{ *Process }
 
-// NewControllerManager returns MCM's machine-controller-manager for the sets and deployments of a
+// NewControllerManager returns MCM's machine-controller-manager for the MachineSets and MachineDeployments of a
 // namespace.
 func NewControllerManager(c client.Client, namespace string) *Process {
 	m := &controllerManager{&Process{client: c, namespace: namespace, name: "machine-controller-manager", made: map[string]bool{}}}
@@ -43,7 +43,7 @@ func (c *controllerManager) reconcile(ctx context.Context, all *objects) error {
 	return nil
 }
 
-// set makes and deletes the Machines of a set, and writes its status.
+// set creates and deletes the Machines of a MachineSet, and writes its status.
 func (c *controllerManager) set(ctx context.Context, all *objects, set *v1alpha1.MachineSet) error {
 	members := all.members(set)
 	if set.DeletionTimestamp != nil {
@@ -86,7 +86,7 @@ func newMachine(set *v1alpha1.MachineSet) *v1alpha1.Machine {
 	}
 }
 
-// ranks of the phases in which Machines go first.
+// ranks contains the phases by deletion order.
 var ranks = map[v1alpha1.MachinePhase]int{
 	v1alpha1.MachineFailed: 1, v1alpha1.MachineCrashLoopBackOff: 2, v1alpha1.MachineUnknown: 3, v1alpha1.MachinePending: 4,
 	v1alpha1.MachineAvailable: 5, v1alpha1.MachineRunning: 6,
@@ -99,16 +99,16 @@ func priority(machine *v1alpha1.Machine) int {
 	return 3
 }
 
-// preserved reports whether a Machine has an expiry, or a Failed one is to get one.
+// preserved reports whether a Machine has a preservation expiry, or is Failed and will get one.
 func preserved(machine *v1alpha1.Machine) bool {
 	value := cmp.Or(machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve], machine.Annotations[v1alpha1.AnnotationKeyPreserve])
 	return machine.Status.CurrentStatus.PreserveExpiryTime != nil || value == "now" || value == "when-failed"
 }
 
-// unwanted are the Machines that a set deletes: those of a surplus, the marked ones, and Failed ones.
+// unwanted returns the Machines that a MachineSet deletes: surplus, marked and Failed Machines.
 func unwanted(set *v1alpha1.MachineSet, active []*v1alpha1.Machine, surplus int) []*v1alpha1.Machine {
 	there := len(active)
-	active = slices.DeleteFunc(active, isMoved) // the replicas do not count them yet
+	active = slices.DeleteFunc(active, isMoved) // the replicas do not include them yet
 	surplus -= there - len(active)
 	slices.SortFunc(active, func(a, b *v1alpha1.Machine) int {
 		kept := func(m *v1alpha1.Machine) int {
@@ -133,7 +133,7 @@ func unwanted(set *v1alpha1.MachineSet, active []*v1alpha1.Machine, surplus int)
 	return going
 }
 
-// deleteMachines deletes Machines, and writes that into their status.
+// deleteMachines deletes Machines, and records that in their status.
 func (c *controllerManager) deleteMachines(ctx context.Context, machines []*v1alpha1.Machine) error {
 	for _, machine := range machines {
 		if machine.DeletionTimestamp != nil {
@@ -183,7 +183,7 @@ func (c *controllerManager) setStatus(ctx context.Context, set *v1alpha1.Machine
 	return err
 }
 
-// deployment makes and scales the sets of a deployment, and writes its status.
+// deployment creates and scales the MachineSets of a MachineDeployment, and writes its status.
 func (c *controllerManager) deployment(ctx context.Context, all *objects, d *v1alpha1.MachineDeployment) error {
 	sets := all.setsOf(d)
 	if d.DeletionTimestamp != nil {
@@ -228,8 +228,7 @@ func (c *controllerManager) deleteSets(ctx context.Context, d *v1alpha1.MachineD
 	return err
 }
 
-// named marks the Machines that the annotation of an autoscaler names, and drops the names of those that
-// go.
+// named marks the Machines in the autoscaler's annotation, and removes those that are being deleted from it.
 func (c *controllerManager) named(ctx context.Context, all *objects, d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) (bool, error) {
 	var entries []string
 	for entry := range strings.SplitSeq(d.Annotations[v1alpha1.AnnotationKeyTriggerDeletion], ",") {
@@ -256,14 +255,14 @@ func (c *controllerManager) named(ctx context.Context, all *objects, d *v1alpha1
 	return c.update(ctx, d, func() { delete(d.Annotations, v1alpha1.AnnotationKeyTriggerDeletion) })
 }
 
-// withoutHash is what MCM compares of a template.
+// withoutHash returns the part of a template that MCM compares.
 func withoutHash(template *v1alpha1.MachineTemplateSpec) string {
 	same := template.DeepCopy()
 	delete(same.Labels, v1alpha1.DefaultMachineDeploymentUniqueLabelKey)
 	same.Spec = v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Name: same.Spec.Class.Name, APIGroup: same.Spec.Class.APIGroup}, ProviderID: same.Spec.ProviderID}
 	text, err := json.Marshal(same)
 	if err != nil {
-		panic(err) // a template was read from JSON
+		panic(err) // a template read from JSON can be encoded
 	}
 	return string(text)
 }
@@ -278,7 +277,7 @@ func currentSet(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) *v1a
 }
 
 func revisionOf(set *v1alpha1.MachineSet) int {
-	number, _ := strconv.Atoi(set.Annotations[v1alpha1.AnnotationKeyRevision]) // 0 if it has none
+	number, _ := strconv.Atoi(set.Annotations[v1alpha1.AnnotationKeyRevision]) // 0 if missing or invalid
 	return number
 }
 
@@ -290,14 +289,14 @@ func lastRevision(sets []*v1alpha1.MachineSet) int {
 	return last
 }
 
-// sizes are the annotations that say for which size of the deployment a set was scaled.
+// sizes returns the annotations that record the size of the MachineDeployment when a MachineSet was scaled.
 func sizes(d *v1alpha1.MachineDeployment, set *v1alpha1.MachineSet) {
 	surge, _ := bounds(d)
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyDesiredReplicas, strconv.Itoa(int(d.Spec.Replicas)))
 	metav1.SetMetaDataAnnotation(&set.ObjectMeta, v1alpha1.AnnotationKeyMaxReplicas, strconv.Itoa(int(d.Spec.Replicas+surge)))
 }
 
-// bounds are the surge of an update, and how many Machines may be unavailable.
+// bounds returns the surge and the maximum of unavailable Machines of an update.
 func bounds(d *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 	config := v1alpha1.UpdateConfiguration{}
 	switch strategy := d.Spec.Strategy; {
@@ -312,7 +311,7 @@ func bounds(d *v1alpha1.MachineDeployment) (surge, unavailable int32) {
 	return config.MaxSurge.IntVal, config.MaxUnavailable.IntVal
 }
 
-// newSet is the set of the deployment's template, as large as it may be.
+// newSet returns the MachineSet of the current template, with as many replicas as permitted.
 func newSet(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) *v1alpha1.MachineSet {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(withoutHash(&d.Spec.Template))) // never fails
@@ -332,7 +331,7 @@ func newSet(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) *v1alpha
 	return set
 }
 
-// room is how many Machines more there may be, those that go included.
+// room returns how many additional Machines are permitted, counting those that are being deleted.
 func room(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) int32 {
 	surge, _ := bounds(d)
 	there := int32(0)
@@ -366,7 +365,7 @@ func (c *controllerManager) deploymentStatus(ctx context.Context, d *v1alpha1.Ma
 	return err
 }
 
-// conditionsOf are Available and Progressing.
+// conditionsOf returns the conditions Available and Progressing.
 func conditionsOf(d *v1alpha1.MachineDeployment, next v1alpha1.MachineDeploymentStatus) []v1alpha1.MachineDeploymentCondition {
 	_, unavailable := bounds(d)
 	available := v1alpha1.MachineDeploymentCondition{Type: v1alpha1.MachineDeploymentAvailable, Status: v1alpha1.ConditionFalse, Reason: "MinimumReplicasUnavailable"}

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// The sentences by which MCM knows the next step of a deletion, in the order in which it looks for them.
+// The messages by which MCM recognizes the next step of a deletion, in the order in which it searches for them.
 const (
 	markStatus    = "Set machine status to termination. Now, getting VM Status"
 	markDrain     = "Initiate node drain"
@@ -24,7 +24,8 @@ const (
 	markFinalizer = "Initiate machine object finalizer removal"
 )
 
-// deletion takes the step that the status says is next. A status that names none begins anew.
+// deletion performs the step that the status names. If the status names none, the deletion starts from the
+// beginning.
 func (c *machineController) deletion(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	if !slices.Contains(machine.Finalizers, v1alpha1.FinalizerMCM) {
 		return false, nil
@@ -46,7 +47,7 @@ func (c *machineController) deletion(ctx context.Context, all *objects, machine 
 	})
 }
 
-// next writes which step is next. The phase stays.
+// next writes the next step. The phase does not change.
 func (c *machineController) next(ctx context.Context, machine *v1alpha1.Machine, sentence string) (bool, error) {
 	return c.updateStatus(ctx, machine, func() {
 		machine.Status.LastOperation = v1alpha1.LastOperation{
@@ -73,7 +74,7 @@ func (c *machineController) findNode(ctx context.Context, all *objects, machine 
 	return c.update(ctx, machine, func() { metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName) })
 }
 
-// drain marks the node as one that goes. That it has no pods is not looked at.
+// drain marks the node as being deleted. It does not check whether the node has Pods.
 func (c *machineController) drain(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	node := all.nodes[machine.Labels[v1alpha1.NodeLabelKey]]
 	if node == nil {

@@ -14,7 +14,7 @@ var ignored = []string{
 	"lastUpdateTime", "lastHeartbeatTime", "lastTransitionTime", "message",
 }
 
-// flattenInto adds the fields of a value that are not empty. Entries of a list are named by their type or key.
+// flattenInto adds the nonempty fields of a value. List entries are identified by their type or key.
 func flattenInto(flat map[string]string, path string, value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -35,7 +35,7 @@ func flattenInto(flat map[string]string, path string, value any) {
 	}
 }
 
-// flattenEntries reports whether the entries of a list have names.
+// flattenEntries reports whether the entries of a list can be identified.
 func flattenEntries(flat map[string]string, path string, list []any) bool {
 	for _, entry := range list {
 		fields, _ := entry.(map[string]any)
@@ -56,7 +56,7 @@ func flattenEntries(flat map[string]string, path string, list []any) bool {
 }
 
 var (
-	// valued are the fields that have few values, which writes.txt has.
+	// valued are the fields whose values writes.txt contains, since they have few.
 	valued = regexp.MustCompile(`(\.phase|lastOperation\.(description|state|type)|errorCode|conditions\[[^\]]*\]\.(status|reason))$`)
 
 	machineName = regexp.MustCompile(`\b[a-z]+-[0-9a-f]{5}-[a-z0-9-]{5,}\b`)
@@ -66,14 +66,14 @@ var (
 	duration    = regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?(ms|µs|s)\b`)
 )
 
-// plain takes out of a sentence what differs between two fleets.
+// plain removes from a message what differs between two fleets.
 func plain(text string) string {
 	text = conditions.ReplaceAllString(text, "Node conditions: C")
 	text = errorCode.ReplaceAllString(errorText.ReplaceAllString(text, "message = [M]"), "code = [K]")
 	return duration.ReplaceAllString(machineName.ReplaceAllString(text, "#"), "T")
 }
 
-// difference describes the fields of the status, or all others, that differ.
+// difference describes the fields that differ, either of the status or all others.
 func difference(before, after map[string]string, status bool) []string {
 	ours := func(path string) bool { return strings.HasPrefix(path, ".status") == status }
 	var fields []string

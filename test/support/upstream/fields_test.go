@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestDifference: what a write changes, in the words of writes.txt.
+// TestDifference checks the description of a write, in the format of writes.txt.
 func TestDifference(t *testing.T) {
 	machine := func(change func(*v1alpha1.Machine)) client.Object {
 		return fixture.Named("pool-0a1b2-x7k2p", fixture.Machine(change))
@@ -56,7 +56,7 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// TestRecorded: what MCM was seen to write, and what it was not.
+// TestRecorded checks which writes count as recorded of MCM.
 func TestRecorded(t *testing.T) {
 	writes := Recorded()
 	for write, want := range map[string]bool{
@@ -71,10 +71,10 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestUnreadFields: a field that MCM's types lack is no difference.
+// TestUnreadFields checks that a field that MCM's types lack makes no difference.
 func TestUnreadFields(t *testing.T) {
 	set := fixture.MachineSet(func(s *v1alpha1.MachineSet) { s.Status.Selector = "name=pool" })
-	process := NewControllerManager(nil, set.Namespace) // a write would use the client
+	process := NewControllerManager(nil, set.Namespace) // a write would use the nil client
 	wrote, err := process.updateStatus(t.Context(), set, func() { set.Status.Selector = "" })
 	if wrote || err != nil {
 		t.Errorf("wrote %t, %v", wrote, err)

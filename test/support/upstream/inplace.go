@@ -13,17 +13,17 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// update is an update in place.
+// update is an in-place update.
 type update struct {
 	*controllerManager
 	all        *objects
 	deployment *v1alpha1.MachineDeployment
-	// old are all sets but the current one.
+	// old are all MachineSets except the current one.
 	old     []*v1alpha1.MachineSet
 	current *v1alpha1.MachineSet
 }
 
-// inPlace takes one step of an update in place.
+// inPlace performs one step of an in-place update.
 func (c *controllerManager) inPlace(ctx context.Context, all *objects, d *v1alpha1.MachineDeployment, current *v1alpha1.MachineSet) (bool, error) {
 	sets := all.setsOf(d)
 	old := slices.DeleteFunc(slices.Clone(sets), func(s *v1alpha1.MachineSet) bool { return s == current })
@@ -42,7 +42,7 @@ func (c *controllerManager) inPlace(ctx context.Context, all *objects, d *v1alph
 	return false, nil
 }
 
-// createNone has old sets create no Machines.
+// createNone makes old MachineSets create no Machines.
 func (u *update) createNone(ctx context.Context) (bool, error) {
 	key := v1alpha1.LabelKeyMachineSetScaleUpDisabled
 	for _, set := range u.old {
@@ -63,12 +63,12 @@ func (u *update) patch(ctx context.Context, object client.Object, metadata map[s
 	return u.wrote(object, "patch", "", fields, u.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, body)))
 }
 
-// node is that of a Machine; nil if there is none.
+// node returns the node of a Machine, or nil.
 func (u *update) node(machine *v1alpha1.Machine) *corev1.Node {
 	return u.all.nodes[machine.Labels[v1alpha1.NodeLabelKey]]
 }
 
-// came counts the Machines that came to the current set, and then takes their nodes back into use.
+// came counts the Machines that have moved to the current MachineSet, and then uncordons their nodes.
 func (u *update) came(ctx context.Context) (bool, error) {
 	members := u.all.members(u.current)
 	more := min(int32(len(members)), u.deployment.Spec.Replicas)
@@ -88,7 +88,7 @@ func (u *update) came(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// use takes an updated node back into use.
+// use uncordons an updated node.
 func use(node *corev1.Node) {
 	for _, key := range []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, updateResult} {
 		delete(node.Labels, key)
@@ -100,12 +100,12 @@ func use(node *corev1.Node) {
 	}
 }
 
-// isMoved reports whether a Machine came to its set by an update, and is not counted yet.
+// isMoved reports whether a Machine has moved to its MachineSet by an update, and is not counted yet.
 func isMoved(machine *v1alpha1.Machine) bool {
 	return machine.Labels[updateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
 }
 
-// left has old sets be as large as they are.
+// left sets the replicas of old MachineSets to their number of Machines.
 func (u *update) left(ctx context.Context) (bool, error) {
 	for _, set := range u.old {
 		if is := int32(len(u.all.members(set))); is < set.Spec.Replicas {
@@ -115,7 +115,7 @@ func (u *update) left(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// moveOne has the current set own a Machine whose node was updated.
+// moveOne transfers a Machine whose node was updated to the current MachineSet.
 func (u *update) moveOne(ctx context.Context) (bool, error) {
 	if int32(len(u.all.members(u.current))) >= u.deployment.Spec.Replicas {
 		return false, nil
@@ -136,7 +136,7 @@ func (u *update) moveOne(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// selectOne makes the nodes of old sets candidates, and selects one if enough Machines stay available.
+// selectOne marks the nodes of old MachineSets as candidates, and selects one if enough Machines stay available.
 func (u *update) selectOne(ctx context.Context) (bool, error) {
 	_, unavailable := bounds(u.deployment)
 	spare := unavailable - u.deployment.Spec.Replicas + u.current.Status.AvailableReplicas

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Timeouts of a machine-controller. Zero: the default of MCM.
+// Timeouts are the timeouts of a machine-controller. A zero value means MCM's default.
 type Timeouts struct {
 	Health, Creation, Preserve time.Duration
 }
@@ -58,7 +58,7 @@ func (c *machineController) reconcile(ctx context.Context, all *objects) error {
 	return nil
 }
 
-// hold puts a finalizer on an object, or takes it off.
+// hold adds a finalizer to an object, or removes it.
 func hold(object client.Object, finalizer string, wanted bool) {
 	finalizers := object.GetFinalizers()
 	switch at := slices.Index(finalizers, finalizer); {
@@ -69,7 +69,7 @@ func hold(object client.Object, finalizer string, wanted bool) {
 	}
 }
 
-// A step is a part of a pass over a Machine. It reports whether it wrote something: then the pass ends.
+// step is a part of a pass over a Machine. It reports whether it wrote something, which completes the pass.
 type step func(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error)
 
 func (c *machineController) machine(ctx context.Context, all *objects, machine *v1alpha1.Machine) error {
@@ -89,7 +89,7 @@ func (c *machineController) finalizer(ctx context.Context, _ *objects, machine *
 	return c.update(ctx, machine, func() { hold(machine, v1alpha1.FinalizerMCM, true) })
 }
 
-// say changes the status to a phase, and what was done last.
+// say sets the phase and the last operation in the status.
 func say(machine *v1alpha1.Machine, phase v1alpha1.MachinePhase, kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, sentence string) {
 	now := metav1.Now()
 	current := &machine.Status.CurrentStatus
@@ -97,7 +97,7 @@ func say(machine *v1alpha1.Machine, phase v1alpha1.MachinePhase, kind v1alpha1.M
 	machine.Status.LastOperation = v1alpha1.LastOperation{Description: sentence, LastUpdateTime: now, State: state, Type: kind}
 }
 
-// request is what the driver is asked with.
+// request returns the request for the driver.
 func (c *machineController) request(ctx context.Context, all *objects, machine *v1alpha1.Machine) (*v1alpha1.MachineClass, *corev1.Secret, error) {
 	class := all.classes[machine.Spec.Class.Name]
 	if class == nil || class.SecretRef == nil {
@@ -108,7 +108,7 @@ func (c *machineController) request(ctx context.Context, all *objects, machine *
 	return class, secret, err
 }
 
-// createVM is MCM's creation flow: the VM, then what identifies it, then the status.
+// createVM is MCM's creation flow. It creates the VM, then writes its identity, then the status.
 func (c *machineController) createVM(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	phase := machine.Status.CurrentStatus.Phase
 	if machine.Spec.ProviderID != "" && phase != "" && phase != v1alpha1.MachineCrashLoopBackOff {
@@ -147,7 +147,7 @@ func (c *machineController) createVM(ctx context.Context, all *objects, machine 
 	})
 }
 
-// fails says that there is no VM. After the creation timeout the Machine is Failed.
+// fails records that there is no VM. After the creation timeout, the Machine is Failed.
 func (c *machineController) fails(ctx context.Context, machine *v1alpha1.Machine, cause error) (bool, error) {
 	limit := c.Creation
 	if text, there := machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout]; there {
@@ -167,14 +167,14 @@ func (c *machineController) fails(ctx context.Context, machine *v1alpha1.Machine
 	})
 }
 
-// ready reports whether a node is.
+// ready reports whether a node is Ready.
 func ready(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// hasNode is the Machine's node, if it may be looked at: not while it is updated in place.
+// hasNode returns the Machine's node, or nil while the node is updated in place.
 func hasNode(all *objects, machine *v1alpha1.Machine) *corev1.Node {
 	phase := machine.Status.CurrentStatus.Phase
 	if phase == "" || phase == v1alpha1.MachineInPlaceUpdating {
@@ -183,7 +183,7 @@ func hasNode(all *objects, machine *v1alpha1.Machine) *corev1.Node {
 	return all.nodes[machine.Labels[v1alpha1.NodeLabelKey]]
 }
 
-// health copies the node's conditions, and changes the phase by them.
+// health copies the node's conditions, and derives the phase from them.
 func (c *machineController) health(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	node := hasNode(all, machine)
 	if node == nil {
@@ -211,7 +211,7 @@ func (c *machineController) health(ctx context.Context, all *objects, machine *v
 	})
 }
 
-// patchFinalizers is the one patch of a node.
+// patchFinalizers sends the only patch of a node.
 func (c *machineController) patchFinalizers(ctx context.Context, node *corev1.Node, finalizers ...string) (bool, error) {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": append([]string{}, finalizers...)}})
 	if err != nil {
@@ -224,7 +224,7 @@ func (c *machineController) patchFinalizers(ctx context.Context, node *corev1.No
 	return c.wrote(node, "patch", "", []string{field}, c.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, body)))
 }
 
-// node labels it with the Machine's name, then has it be as the Machine's template says.
+// node labels the node with the Machine's name, and then applies the node template of the Machine.
 func (c *machineController) node(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	node := hasNode(all, machine)
 	if node == nil {
@@ -257,7 +257,8 @@ func (c *machineController) node(ctx context.Context, all *objects, machine *v1a
 	})
 }
 
-// preserve does what a user's annotation on the Machine says, or that on the node, which outranks it.
+// preserve applies the user's preservation annotation on the Machine or on the node. The node's annotation takes
+// precedence.
 func (c *machineController) preserve(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	node, until := hasNode(all, machine), machine.Status.CurrentStatus.PreserveExpiryTime
 	if node == nil {
@@ -280,7 +281,7 @@ func (c *machineController) preserve(ctx context.Context, all *objects, machine 
 	return c.protect(ctx, node, failed, until)
 }
 
-// wish is the annotation that counts.
+// wish returns the effective annotation.
 func wish(machine *v1alpha1.Machine, node *corev1.Node) string {
 	ofNode := node.Annotations[v1alpha1.AnnotationKeyPreserve]
 	if ofNode == "" && machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve] == "" {
@@ -289,7 +290,7 @@ func wish(machine *v1alpha1.Machine, node *corev1.Node) string {
 	return ofNode
 }
 
-// protect marks the node of a Machine that is preserved.
+// protect marks the node of a preserved Machine.
 func (c *machineController) protect(ctx context.Context, node *corev1.Node, failed bool, until *metav1.Time) (bool, error) {
 	wrote, err := c.update(ctx, node, func() {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
@@ -309,7 +310,7 @@ func (c *machineController) protect(ctx context.Context, node *corev1.Node, fail
 	return c.condition(ctx, node, corev1.ConditionTrue, "Preserved by user.", message)
 }
 
-// copyWish stores the annotation of the node on the Machine, in the place of its own.
+// copyWish copies the annotation of the node to the Machine.
 func (c *machineController) copyWish(ctx context.Context, machine *v1alpha1.Machine, node *corev1.Node) (bool, error) {
 	wish := node.Annotations[v1alpha1.AnnotationKeyPreserve]
 	if wish == "" {

@@ -11,15 +11,15 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// updateResult is the label with the result of an update in place.
+// updateResult is the label with the result of an in-place update.
 const updateResult = v1alpha1.LabelKeyNodeUpdateResult
 
-// updated reports whether the agent of a node says so.
+// updated reports whether the agent of a node has reported success.
 func updated(node *corev1.Node) bool {
 	return node.Labels[updateResult] == v1alpha1.LabelValueNodeUpdateSuccessful
 }
 
-// updateReason is how far a node's update is.
+// updateReason is the progress of a node's update.
 func updateReason(node *corev1.Node) string {
 	at := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == v1alpha1.NodeInPlaceUpdate })
 	if at < 0 {
@@ -28,7 +28,7 @@ func updateReason(node *corev1.Node) string {
 	return node.Status.Conditions[at].Reason
 }
 
-// inPlace takes one step of the update of a node. Updates that fail were not recorded.
+// inPlace performs one step of a node's update. Failed updates were not recorded.
 func (c *machineController) inPlace(ctx context.Context, all *objects, machine *v1alpha1.Machine) (bool, error) {
 	node := all.nodes[machine.Labels[v1alpha1.NodeLabelKey]]
 	if node == nil || node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate] == "" {
@@ -51,7 +51,7 @@ func (c *machineController) inPlace(ctx context.Context, all *objects, machine *
 	return false, nil
 }
 
-// updating takes one step of an update whose node is drained.
+// updating performs one step of an update whose node is drained.
 func (c *machineController) updating(ctx context.Context, machine *v1alpha1.Machine, node *corev1.Node) (bool, error) {
 	reason := updateReason(node)
 	switch {
@@ -67,7 +67,7 @@ func (c *machineController) updating(ctx context.Context, machine *v1alpha1.Mach
 	return c.updateStatus(ctx, machine, func() { machine.Status.Conditions = slices.Clone(node.Status.Conditions) })
 }
 
-// cordon prepares a node without pods.
+// cordon prepares a node without Pods.
 func (c *machineController) cordon(ctx context.Context, machine *v1alpha1.Machine, node *corev1.Node) (bool, error) {
 	wrote, err := c.update(ctx, node, func() { node.Spec.Unschedulable = true })
 	if wrote || err != nil {

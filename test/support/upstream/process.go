@@ -30,10 +30,10 @@ var recorded string
 //go:embed described.txt
 var described string
 
-// Recorded are the writes that MCM was seen to make, in the form of writes.txt.
+// Recorded are the writes recorded of MCM, in the format of writes.txt.
 func Recorded() map[string]bool { return parse(recorded) }
 
-// Described are writes that it makes by its description.
+// Described are the writes that are known from MCM's documentation only.
 func Described() map[string]bool { return parse(described) }
 
 func parse(text string) map[string]bool {
@@ -46,24 +46,24 @@ func parse(text string) map[string]bool {
 	return writes
 }
 
-// Process is either process of MCM.
+// Process is one of the two MCM processes.
 type Process struct {
 	client    client.Client
 	namespace string
 	name      string
-	// pass takes a step for each object.
+	// pass performs one step for each object.
 	pass func(ctx context.Context, objects *objects) error
-	// made is what was written, as writes.txt describes it.
+	// made contains the writes, as writes.txt describes them.
 	made map[string]bool
 	// writes counts the writes of a pass.
 	writes int
 }
 
-// rest is the time between two passes of which the first wrote nothing.
+// rest is the pause after a pass that wrote nothing.
 const rest = 200 * time.Millisecond
 
-// Run takes passes until the context ends, and ends the last one. It returns what was written, and
-// errors that MCM would log.
+// Run runs passes until the context ends, and completes the last one. It returns the writes, and the errors that
+// MCM would log.
 func (p *Process) Run(ctx context.Context) (made []string, err error) {
 	passes := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
@@ -84,7 +84,7 @@ func (p *Process) Run(ctx context.Context) (made []string, err error) {
 	return slices.Sorted(maps.Keys(p.made)), err
 }
 
-// objects is all that a pass reads.
+// objects is everything that a pass reads.
 type objects struct {
 	deployments []v1alpha1.MachineDeployment
 	sets        []v1alpha1.MachineSet
@@ -117,7 +117,7 @@ func (p *Process) list(ctx context.Context) (*objects, error) {
 	return all, nil
 }
 
-// members are the Machines that a set controls.
+// members returns the Machines that a MachineSet controls.
 func (o *objects) members(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	var members []*v1alpha1.Machine
 	for i := range o.machines {
@@ -128,7 +128,7 @@ func (o *objects) members(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	return members
 }
 
-// setsOf are the sets that a deployment controls, the oldest first.
+// setsOf returns the MachineSets that a MachineDeployment controls, oldest first.
 func (o *objects) setsOf(deployment *v1alpha1.MachineDeployment) []*v1alpha1.MachineSet {
 	var sets []*v1alpha1.MachineSet
 	for i := range o.sets {
@@ -140,13 +140,13 @@ func (o *objects) setsOf(deployment *v1alpha1.MachineDeployment) []*v1alpha1.Mac
 	return sets
 }
 
-// update changes an object and writes it whole, if that changes it. It reports whether it wrote. That
-// somebody else was first is no error: the next pass reads the object anew.
+// update changes an object, writes it as a whole if it has changed, and reports whether it has. A conflict is not
+// an error, because the next pass reads the object again.
 func (p *Process) update(ctx context.Context, object client.Object, change func()) (bool, error) {
 	return p.write(ctx, object, change, false)
 }
 
-// updateStatus is update for the status.
+// updateStatus is like update, for the status.
 func (p *Process) updateStatus(ctx context.Context, object client.Object, change func()) (bool, error) {
 	return p.write(ctx, object, change, true)
 }
@@ -178,7 +178,7 @@ func (p *Process) write(ctx context.Context, object client.Object, change func()
 	return p.wrote(object, "update", sub, fields, err)
 }
 
-// forget takes out what MCM's types lack: MCM does not read it, and its updates do not have it.
+// forget removes the fields that MCM's types lack. MCM does not read them, and its updates do not contain them.
 func forget(object client.Object) {
 	switch object := object.(type) {
 	case *v1alpha1.MachineSet:
@@ -202,7 +202,7 @@ func (p *Process) remove(ctx context.Context, object client.Object) error {
 	return err
 }
 
-// wrote notes a write that was answered with the error, if there is one.
+// wrote records a write and its error, if any.
 func (p *Process) wrote(object client.Object, verb, sub string, fields []string, err error) (bool, error) {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return true, nil
@@ -225,7 +225,7 @@ func (p *Process) wrote(object client.Object, verb, sub string, fields []string,
 	return true, nil
 }
 
-// flatten returns the fields of an object and their values, without what is not compared.
+// flatten returns the fields of an object with their values, except those that are not compared.
 func flatten(object client.Object) (map[string]string, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

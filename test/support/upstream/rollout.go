@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// roll takes one step of a rolling update, or of scaling.
+// roll performs one step of a rolling update, or of scaling.
 func (c *controllerManager) roll(ctx context.Context, all *objects, d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, current *v1alpha1.MachineSet) (bool, error) {
-	// What was named must not be replaced before the set is scaled.
+	// A Machine that was marked for deletion must not be replaced before the MachineSet is scaled.
 	if _, err := c.revise(ctx, d, sets, current); err != nil {
 		return true, err
 	}
@@ -33,7 +33,7 @@ func (c *controllerManager) roll(ctx context.Context, all *objects, d *v1alpha1.
 	return c.shrink(ctx, d, sets, current, old)
 }
 
-// revise gives the current set the highest revision, and the deployment that of its set.
+// revise gives the current MachineSet the highest revision, and copies it to the MachineDeployment.
 func (c *controllerManager) revise(ctx context.Context, d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, current *v1alpha1.MachineSet) (bool, error) {
 	last, mine := lastRevision(sets), revisionOf(current)
 	wrote, err := c.update(ctx, current, func() {
@@ -53,8 +53,8 @@ func (c *controllerManager) revise(ctx context.Context, d *v1alpha1.MachineDeplo
 	})
 }
 
-// mark has autoscalers keep away from the nodes during a rollout, and pods from those of old sets. When
-// it has ended it takes that back.
+// mark keeps autoscalers away from the nodes during a rollout, and Pods away from the nodes of old MachineSets.
+// After the rollout, it reverts that.
 func (c *controllerManager) mark(ctx context.Context, all *objects, sets []*v1alpha1.MachineSet, current *v1alpha1.MachineSet, rolling bool) (bool, error) {
 	for _, set := range sets {
 		if rolling && set != current {
@@ -97,7 +97,8 @@ func markNodeOf(node *corev1.Node, machine *v1alpha1.Machine, rolling, old bool)
 	}
 }
 
-// isPreserved reports whether the node says so: then what it bears is the machine-controller's.
+// isPreserved reports whether the node is preserved. Its taints and annotations then belong to the
+// machine-controller.
 func isPreserved(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == v1alpha1.NodePreserved })
 }
@@ -109,7 +110,7 @@ func (c *controllerManager) resize(ctx context.Context, d *v1alpha1.MachineDeplo
 	})
 }
 
-// shrink scales old sets down as far as enough Machines stay available.
+// shrink scales old MachineSets down as long as enough Machines stay available.
 func (c *controllerManager) shrink(ctx context.Context, d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, current *v1alpha1.MachineSet, old []*v1alpha1.MachineSet) (bool, error) {
 	_, unavailable := bounds(d)
 	asked, available := int32(0), int32(0)

@@ -20,7 +20,7 @@ func block(spec *corev1.PersistentVolumeClaimSpec) {
 	spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 }
 
-// attached returns which devices have a file below a folder.
+// attached returns the devices whose files are below a directory.
 func attached(t *testing.T, dir string) (devices []string) {
 	t.Helper()
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -35,8 +35,8 @@ func attached(t *testing.T, dir string) (devices []string) {
 	return devices
 }
 
-// TestBlockVolume: a claim of volumeMode Block gets a file, which a host attaches to a device. Both grow with the claim, and
-// when it is gone, nothing is left.
+// TestBlockVolume checks that a claim with volumeMode Block gets a file that a host attaches to a device. Both
+// grow with the claim, and both are removed with it.
 func TestBlockVolume(t *testing.T) {
 	if err := loop.Available(); err != nil {
 		t.Skip(err)
@@ -73,7 +73,7 @@ func TestBlockVolume(t *testing.T) {
 		claim, err := b.Client.CoreV1().PersistentVolumeClaims(b.Namespace).Get(t.Context(), "disk", metav1.GetOptions{})
 		return err == nil && claim.Status.Capacity.Storage().String() == "2Gi", claim
 	})
-	if grown, state := size(); !grown { // before the claim says it
+	if grown, state := size(); !grown { // before the claim reports it
 		t.Errorf("the device has %v", state)
 	}
 	b.delete("disk")
@@ -84,7 +84,7 @@ func TestBlockVolume(t *testing.T) {
 	}
 }
 
-// TestBlockVolumeIsSwept: a removal that was interrupted is completed, also that of the device.
+// TestBlockVolumeIsSwept checks that an interrupted removal is completed, including that of the device.
 func TestBlockVolumeIsSwept(t *testing.T) {
 	if err := loop.Available(); err != nil {
 		t.Skip(err)

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TestForget: a volume is deleted by another client. The folder stays only while the claim exists, even if
-// the cache has not seen its deletion yet.
+// TestForget checks that when another client deletes a volume, its directory is kept only while the claim exists,
+// even if the cache has not observed the deletion of the claim yet.
 func TestForget(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "vms", Name: "disk", UID: "1f9e"}}
 	successor := claim.DeepCopy()

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDisk: a claim waits for room, and says so.
+// TestFullDisk checks that a claim waits for free disk space, and reports that.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the provisioner of local mode makes the folder of a volume")
 	fs := smallfs.New(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzVolumes: whatever claims and volumes contain, nothing is made or removed outside of the folder of
-// volumes, nor in the folder of another claim.
+// FuzzVolumes checks that nothing is created or removed outside the directory of volumes, or in the directory of
+// another claim, whatever claims and volumes contain.
 func FuzzVolumes(f *testing.F) {
 	for _, uid := range []string{"", ".", "..", "../..", "a/b", "/", "1f9e", "theirs", "theirs/disk.img", "1f9e" + removedSuffix, "\x00"} {
 		f.Add(uid, "pvc-"+uid, "VOLUMES/"+uid, []byte(nil), []byte(nil))
@@ -28,7 +28,7 @@ func FuzzVolumes(f *testing.F) {
 		f.Add(uid, "pvc-"+uid, "VOLUMES/../outside", []byte(nil), []byte(nil))
 	}
 	absurd.Seed(f, func(data []byte) { f.Add("1f9e", "pvc-1f9e", "VOLUMES/1f9e", data, data) })
-	server := fake.NewClientset() // takes long to make
+	server := fake.NewClientset() // expensive to create
 	f.Fuzz(func(t *testing.T, uid, name, path string, ofClaim, ofVolume []byte) {
 		w, outside := newFuzzed(t)
 		w.Client = server
@@ -43,14 +43,14 @@ func FuzzVolumes(f *testing.F) {
 		claims, volumes := newIndexer(t, claim), newIndexer(t, volume)
 		w.claims, w.volumes = listers.NewPersistentVolumeClaimLister(claims), listers.NewPersistentVolumeLister(volumes)
 		absurd.Within("a pass", func() {
-			_ = w.provision(t.Context(), cache.MetaObjectToName(claim)) // an error is fine
+			_ = w.provision(t.Context(), cache.MetaObjectToName(claim)) // errors are expected
 			_ = w.reclaim(t.Context(), cache.MetaObjectToName(volume))
 			w.forget(t.Context(), volume)
 		})
-		_ = server.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", volumeName(claim.UID)) // if there is one
+		_ = server.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", volumeName(claim.UID)) // it may not exist
 		for _, file := range []string{outside, filepath.Join(w.Dir, "theirs", "disk.img")} {
 			if content, err := os.ReadFile(file); err != nil || string(content) != "precious" {
-				// Who has the UID of the claim is the claim's owner.
+				// A claim's owner is identified by its UID.
 				if uid != "theirs" || file == outside {
 					t.Errorf("%s holds %q, %v", file, content, err)
 				}
@@ -62,7 +62,7 @@ func FuzzVolumes(f *testing.F) {
 	})
 }
 
-// inPlace replaces the word that stands for the folder of volumes.
+// inPlace replaces the placeholder of the directory of volumes.
 func inPlace(path, dir string) string {
 	const stands = "VOLUMES/"
 	if len(path) >= len(stands) && path[:len(stands)] == stands {
@@ -71,7 +71,8 @@ func inPlace(path, dir string) string {
 	return path
 }
 
-// newFuzzed returns a worker whose folder has another claim's disk, and a file beside the folder.
+// newFuzzed returns a worker whose directory contains the disk of another claim, with a file next to the
+// directory.
 func newFuzzed(t *testing.T) (w *worker, outside string) {
 	t.Helper()
 	above := t.TempDir()

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// timeout bounds what takes less than five seconds on an idle machine.
+// timeout limits operations that take less than five seconds on an idle machine.
 const timeout = env.WaitTimeout
 
 // testProvisioner is a provisioner with its own StorageClass.
@@ -39,7 +39,7 @@ func newTestProvisioner(t *testing.T) *testProvisioner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A class for each test: they share the cluster.
+	// Tests share the cluster, so each has its own StorageClass.
 	b := &testProvisioner{Env: e, t: t, Provisioner: Provisioner{Client: client, Dir: t.TempDir(), Class: "class-of-" + e.Namespace}}
 	for range 2 { // it is idempotent
 		if err := EnsureClass(t.Context(), client, b.Class); err != nil {
@@ -47,7 +47,7 @@ func newTestProvisioner(t *testing.T) *testProvisioner {
 		}
 	}
 	t.Cleanup(func() {
-		client.StorageV1().StorageClasses().Delete(context.Background(), b.Class, metav1.DeleteOptions{}) // tidy
+		client.StorageV1().StorageClasses().Delete(context.Background(), b.Class, metav1.DeleteOptions{}) // best-effort cleanup
 	})
 	return b
 }
@@ -93,7 +93,7 @@ func (b *testProvisioner) claim(name string, change ...func(*corev1.PersistentVo
 	return created
 }
 
-// eventually polls until the condition holds; a failure shows the state.
+// eventually polls until the condition holds. On failure, it prints the state.
 func (b *testProvisioner) eventually(what string, condition func() (bool, any)) {
 	b.t.Helper()
 	gomega.NewWithT(b.t).Eventually(func(g gomega.Gomega) {
@@ -157,7 +157,7 @@ func TestVolumeLifecycle(t *testing.T) {
 
 func (b *testProvisioner) requireEmpty() {
 	b.t.Helper()
-	b.eventually("no folder", func() (bool, any) { // what is removed gets another name first
+	b.eventually("no folder", func() (bool, any) { // a directory is renamed before it is removed
 		entries, err := os.ReadDir(b.Dir)
 		return err == nil && len(entries) == 0, entries
 	})
@@ -180,7 +180,7 @@ func TestVolumeDeletedByHand(t *testing.T) {
 	b.start()
 	b.claim("disk")
 	volume := b.awaitBound("disk")
-	// Its finalizer keeps it until the claim is gone.
+	// The finalizer keeps the volume until the claim is gone.
 	if err := b.Client.CoreV1().PersistentVolumes().Delete(t.Context(), volume.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestOtherClaimsAreIgnored(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	b.claim("other", func(spec *corev1.PersistentVolumeClaimSpec) { spec.StorageClassName = ptr.To("") })
-	b.claim("ours") // the other was handled before
+	b.claim("ours") // the other claim was handled before
 	volume := b.awaitBound("ours")
 	if entries, err := os.ReadDir(b.Dir); err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(volume.Spec.HostPath.Path) {
 		t.Errorf("there are folders %v (%v), want that of one claim", entries, err)
@@ -254,8 +254,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestLinksAreNoVolumes: a link in the folder of volumes, which a hypervisor that was taken
-// over may have put there, is neither used nor followed.
+// TestLinksAreNoVolumes checks that a symlink in the directory of volumes, which a compromised hypervisor may
+// have created, is neither used nor followed.
 func TestLinksAreNoVolumes(t *testing.T) {
 	b := newTestProvisioner(t)
 	outside := t.TempDir()
@@ -272,7 +272,7 @@ func TestLinksAreNoVolumes(t *testing.T) {
 	b.start()
 	b.claim("honest")
 	volume := b.awaitBound("honest")
-	// The folder of a volume may be replaced later.
+	// The directory of a volume may be replaced later.
 	if err := os.Remove(volume.Spec.HostPath.Path); err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestLinksAreNoVolumes(t *testing.T) {
 	}
 }
 
-// TestExpansion: a claim that requests more gets it, unless the file system is smaller.
+// TestExpansion checks that a claim that requests more capacity gets it, unless the file system is too small.
 func TestExpansion(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()

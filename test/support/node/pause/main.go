@@ -1,4 +1,4 @@
-// Command pause holds the namespaces of a Pod, as the program of that name of Kubernetes does.
+// Command pause holds the namespaces of a Pod, like Kubernetes' program of the same name.
 package main
 
 import (
