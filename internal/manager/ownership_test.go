@@ -154,7 +154,7 @@ func TestOneNameInBothAPIs(t *testing.T) {
 		p.await(p.infra, func() bool {
 			ready := meta.FindStatusCondition(p.infra.Status.Conditions, infrav1.ConditionReady)
 			return ready != nil && ready.Reason == infrav1.ReasonProviderIDTaken &&
-				strings.Contains(ready.Message, "VM "+p.machine.Spec.ProviderID+" is that of Machine "+client.ObjectKeyFromObject(p.machine).String()+" already")
+				strings.Contains(ready.Message, "VM "+p.machine.Spec.ProviderID+" already belongs to Machine "+client.ObjectKeyFromObject(p.machine).String())
 		})
 		p.wantVM(p.machine.Spec.ProviderID)
 		p.end(p.infra)

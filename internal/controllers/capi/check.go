@@ -17,127 +17,126 @@ import (
 )
 
 const (
-	// checkEvery is the time between two checks of a VM that is well. It is long, since there are
-	// many.
-	checkEvery = 10 * time.Minute
-	// checkSoon is the time between two checks of a VM that was lost, and at least between any
-	// two checks of one VM.
-	checkSoon = time.Minute
-	// checkJitter is the share by which these times may be longer.
+	// checkInterval is the time between two checks of a healthy VM. It is long because there may be many VMs.
+	checkInterval = 10 * time.Minute
+	// checkRetryInterval is the time between two checks of a lost VM. It is also the minimum time between any two
+	// checks of the same VM.
+	checkRetryInterval = time.Minute
+	// checkJitter is the maximum factor by which these times are extended at random.
 	checkJitter = 0.1
 )
 
-// check is what is remembered of the checks whether a VM still exists. Losing it delays the next one.
+// check is what the controller remembers about the checks whether a VM still exists. If it is lost, the next check is
+// delayed.
 type check struct {
-	// due is when the driver is called next, last when it was called last.
+	// due is when the driver is called next. last is when it was last called.
 	due, last time.Time
-	// asking reports that the driver was called and has not answered yet.
-	asking bool
-	// healthy reports that the node was healthy when the driver was last called, or since.
+	// calling reports whether the driver was called and has not responded yet.
+	calling bool
+	// healthy reports whether the node has been healthy at any time since the last call of the driver.
 	healthy bool
 }
 
-// checkInstance finds out whether a VM still exists: from time to time, and at once when its node is not
-// healthy any more. Nothing waits for the answer: Cluster API's contract does not allow a VM to become
-// unprovisioned.
+// checkInstance checks whether a VM still exists: at intervals, and immediately when its node is no longer healthy.
+// No other step waits for the result, because Cluster API's contract does not allow a VM to become unprovisioned.
 func (c *Controller) checkInstance(ctx context.Context, s *scope) flow.Result {
 	l := s.check()
-	if left := l.left(s); left > 0 && !l.asking {
-		s.wakeWithin(left)
+	if remaining := l.remaining(s); remaining > 0 && !l.calling {
+		s.requeueAfter(remaining)
 		return flow.Continue()
 	}
 	missing, err := c.readInputs(ctx, s)
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case missing != nil: // that says nothing about the VM
-		l.again(s, checkEvery)
+	case missing != nil: // the VM may exist
+		l.schedule(s, checkInterval)
 		return flow.Continue()
-	case !l.asking:
-		c.Engine.Forget(s.key()) // or it would return its former answer
-		l.asking, l.last, l.healthy = true, s.now, s.owner.Healthy()
+	case !l.calling:
+		c.Engine.Forget(s.key()) // otherwise it would return the previous result
+		l.calling, l.last, l.healthy = true, s.now, s.owner.Healthy()
 	}
 	s.checked(l, c.Engine.Ensure(s.request()))
 	return flow.Continue()
 }
 
-// checked updates the status after a check. A call that failed says nothing about the VM.
+// checked updates the status after a check. A failed call does not change whether the VM is reported as lost.
 func (s *scope) checked(l *check, result instance.EnsureResult) {
-	next := checkEvery
+	next := checkInterval
 	switch r := result.(type) {
 	case instance.Pending:
 		return // the engine triggers a reconcile
 	case instance.Exists:
 		marks.Found(s.machine, s.inputs.Class)
 		s.locate(r.Location)
-		s.follow(r.Instance)
+		s.refresh(r.Instance)
 		if s.awaitsAddress() {
-			next = checkSoon
+			next = checkRetryInterval
 		}
 		if s.notReadyFor(infrav1.ReasonInstanceLost) {
 			s.provisioned()
 		}
 	case instance.Lost:
-		if !marks.FoundWithOther(s.machine, s.inputs.Class) { // or the driver may look in the wrong place
+		if !marks.FoundWithOther(s.machine, s.inputs.Class) { // otherwise the driver may look in the wrong place
 			s.lost()
-			next = checkSoon
+			next = checkRetryInterval
 		}
 	case instance.Failed, instance.Located:
 		if !s.owner.Healthy() || s.notReadyFor(infrav1.ReasonInstanceLost) {
-			next = checkSoon
+			next = checkRetryInterval
 		}
 	}
-	l.again(s, next)
+	l.schedule(s, next)
 }
 
-// check returns what is remembered. The first check of a process comes at a random time, so that not all
-// VMs are checked at once.
+// check returns the state of the checks. The first check of a process is at a random time, so that not all VMs are
+// checked at the same time.
 func (s *scope) check() *check {
 	l := &s.memory.check
 	switch {
 	case !l.due.IsZero():
 	case !marks.Established(s.stored) && s.awaitsAddress():
-		l.again(s, checkSoon)
+		l.schedule(s, checkRetryInterval)
 	case !marks.Established(s.stored): // the driver has just found it
-		l.again(s, checkEvery)
+		l.schedule(s, checkInterval)
 	case s.notReadyFor(infrav1.ReasonInstanceLost):
-		l.due = s.now.Add(rand.N(checkSoon))
+		l.due = s.now.Add(rand.N(checkRetryInterval))
 	default:
-		l.due = s.now.Add(rand.N(checkEvery))
+		l.due = s.now.Add(rand.N(checkInterval))
 	}
 	return l
 }
 
-// follow follows the addresses of a VM, and its failure domain: many providers give it an address when it
-// starts, and another one later. What a driver does not say stays as it is known.
-func (s *scope) follow(found instance.Instance) {
+// refresh updates the addresses and the failure domain of a VM. Many providers give a VM one address when it starts
+// and another one later. Values that the driver does not return are kept.
+func (s *scope) refresh(found instance.Instance) {
 	s.machine.Status.FailureDomain = cmp.Or(found.FailureDomain, s.machine.Status.FailureDomain)
 	if current := addressesOf(found.Addresses); len(current) > 0 {
 		s.machine.Status.Addresses = current
 	}
 }
 
-// awaitsAddress reports that a new VM has no IP address yet. Drivers that never say one are not asked
-// more often for that after a while.
+// awaitsAddress reports whether a new VM has no IP address yet. It returns false after checkInterval, because some
+// drivers never return an address.
 func (s *scope) awaitsAddress() bool {
 	known := slices.ContainsFunc(s.machine.Status.Addresses, func(a infrav1.MachineAddress) bool {
 		return a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP
 	})
-	return !known && s.now.Sub(s.machine.CreationTimestamp.Time) < checkEvery
+	return !known && s.now.Sub(s.machine.CreationTimestamp.Time) < checkInterval
 }
 
-// left returns the time until the next check; not positive if that is now.
-func (l *check) left(s *scope) time.Duration {
+// remaining returns the time until the next check. If it is not positive, the check is due.
+func (l *check) remaining(s *scope) time.Duration {
 	l.healthy = l.healthy || s.owner.Healthy()
 	if l.healthy && !s.owner.Healthy() {
-		return min(l.due.Sub(s.now), l.last.Add(checkSoon).Sub(s.now))
+		return min(l.due.Sub(s.now), l.last.Add(checkRetryInterval).Sub(s.now))
 	}
 	return l.due.Sub(s.now)
 }
 
-// again schedules the next check.
-func (l *check) again(s *scope, after time.Duration) {
+// schedule schedules the next check.
+func (l *check) schedule(s *scope, after time.Duration) {
 	after = wait.Jitter(after, checkJitter)
-	l.asking, l.due = false, s.now.Add(after)
-	s.wakeWithin(after)
+	l.calling, l.due = false, s.now.Add(after)
+	s.requeueAfter(after)
 }

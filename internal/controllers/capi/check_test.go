@@ -23,18 +23,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// Within these times the driver is called.
+// checkDelay and retryDelay are the longest times until the next regular check, and until the next check of a VM
+// whose state is unclear.
 const (
-	byThen = checkEvery + checkEvery/5
-	soon   = checkSoon + checkSoon/5
+	checkDelay = checkInterval + checkInterval/5
+	retryDelay = checkRetryInterval + checkRetryInterval/5
 )
 
-// joined returns a harness whose VM has become a node that is well.
-func joined(t *testing.T, changes ...func(*given)) *harness {
+// newJoinedHarness returns a harness whose VM has become a healthy node.
+func newJoinedHarness(t *testing.T, changes ...func(*given)) *harness {
 	t.Helper()
 	h := newHarness(t, changes...)
 	h.Settle()
-	h.nodeIs(metav1.ConditionTrue)
+	h.setNodeHealthy(metav1.ConditionTrue)
 	h.Settle()
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	h.takeEvents()
@@ -43,8 +44,8 @@ func joined(t *testing.T, changes ...func(*given)) *harness {
 	return h
 }
 
-// nodeIs sets the condition NodeHealthy of the Machine.
-func (h *harness) nodeIs(status metav1.ConditionStatus) {
+// setNodeHealthy sets the condition NodeHealthy of the Machine.
+func (h *harness) setNodeHealthy(status metav1.ConditionStatus) {
 	h.Helper()
 	h.changeMachine(func(m *core.Machine) {
 		m.Status.NodeRef = &core.Reference{Name: "node"}
@@ -52,55 +53,53 @@ func (h *harness) nodeIs(status metav1.ConditionStatus) {
 	})
 }
 
-// burn removes the VM as its provider might, heal brings it back.
-func (h *harness) burn() { h.removeVMs() }
-func (h *harness) heal() { h.addVM(machineName, h.infra().Spec.ProviderID) }
+// restoreVM adds the VM again that removeVMs has removed.
+func (h *harness) restoreVM() { h.addVM(machineName, h.infra().Spec.ProviderID) }
 
-// wantLost checks that the status reports the loss of the VM, and nothing else changes.
+// wantLost checks that the status reports the loss of the VM and is otherwise unchanged, and that no VM is created.
 func (h *harness) wantLost() {
 	h.Helper()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost, h.infra().Spec.ProviderID)
 	if got := h.infra().Status; !got.Ready || !*got.Initialization.Provisioned || got.FailureReason != nil || got.FailureMessage != nil {
 		h.Errorf("status %+v", got)
 	}
-	if made := len(h.Driver.Calls(fake.CreateMachine)); made != 0 {
-		h.Errorf("%d creations", made)
+	if n := len(h.Driver.Calls(fake.CreateMachine)); n != 0 {
+		h.Errorf("%d creations", n)
 	}
 }
 
-// TestLostAfterReady (M9, S32, S33): a VM that vanishes is missed in time, also without any
-// event. That it was there is not taken back, and it is not made again. When it is found, it
-// is ready again.
+// TestLostAfterReady checks that the controller notices the loss of a VM without any event (M9, S32, S33). The object
+// stays provisioned, and no second VM is created. It becomes ready again when the VM is found.
 func TestLostAfterReady(t *testing.T) {
-	h := joined(t)
-	h.burn()
-	if result := h.SettleAfter(checkEvery / 2); result.RequeueAfter <= 0 || result.RequeueAfter > byThen {
-		t.Errorf("looks again after %v", result.RequeueAfter)
+	h := newJoinedHarness(t)
+	h.removeVMs()
+	if result := h.SettleAfter(checkInterval / 2); result.RequeueAfter <= 0 || result.RequeueAfter > checkDelay {
+		t.Errorf("requeued after %v", result.RequeueAfter)
 	}
 	if len(h.calls()) != 0 {
-		t.Errorf("the driver is asked too often: %v", h.calls())
+		t.Errorf("too many calls of the driver: %v", h.calls())
 	}
-	h.SettleAfter(byThen - checkEvery/2)
+	h.SettleAfter(checkDelay - checkInterval/2)
 	h.wantLost()
 	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], corev1.EventTypeWarning) {
 		t.Errorf("events %q, want one warning", events)
 	}
-	if result := h.SettleAfter(soon); result.RequeueAfter > soon {
-		t.Errorf("looks again after %v", result.RequeueAfter)
+	if result := h.SettleAfter(retryDelay); result.RequeueAfter > retryDelay {
+		t.Errorf("requeued after %v", result.RequeueAfter)
 	}
 	h.wantLost()
 	if events := h.takeEvents(); len(events) != 0 || len(h.Writes) != 1 {
-		t.Errorf("events %q, writes %v: sent again", events, h.Writes)
+		t.Errorf("events %q, writes %v: the loss was reported again", events, h.Writes)
 	}
-	h.heal()
-	h.SettleAfter(soon)
+	h.restoreVM()
+	h.SettleAfter(retryDelay)
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	h.wantCondition(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined)
 }
 
-// TestAllIsWell: a VM that is there is asked about now and then, and nothing is written.
+// TestAllIsWell checks that the driver is called regularly for an existing VM, and that nothing is written.
 func TestAllIsWell(t *testing.T) {
-	h := joined(t)
+	h := newJoinedHarness(t)
 	for range 24 * 60 {
 		h.SettleAfter(time.Minute)
 	}
@@ -112,14 +111,14 @@ func TestAllIsWell(t *testing.T) {
 	}
 }
 
-// TestAddressesFollow: an address that the VM gets later is reported soon, and one that changes with the
-// next check. A driver that says none takes none back.
+// TestAddressesFollow checks that a first address is reported soon, and a changed address with the next check. A
+// response without addresses does not remove the reported ones.
 func TestAddressesFollow(t *testing.T) {
 	h := newHarness(t)
-	says := func(addresses ...corev1.NodeAddress) {
+	setAddresses := func(addresses ...corev1.NodeAddress) {
 		h.Driver.Configure(func(c *fake.Config) { c.Addresses = addresses })
 	}
-	wants := func(addresses ...infrav1.MachineAddress) {
+	wantStatus := func(addresses ...infrav1.MachineAddress) {
 		t.Helper()
 		if diff := cmp.Diff(addresses, h.infra().Status.Addresses); diff != "" {
 			t.Errorf("addresses (-want +got):\n%s", diff)
@@ -128,21 +127,22 @@ func TestAddressesFollow(t *testing.T) {
 	ip := func(address string) corev1.NodeAddress {
 		return corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address}
 	}
-	says()
+	setAddresses()
 	h.Settle()
-	wants()
-	says(ip("10.0.0.1"))
-	h.SettleAfter(soon)
-	wants(infrav1.MachineAddress(ip("10.0.0.1")))
-	says(ip("10.0.0.2"))
-	h.SettleAfter(byThen)
-	wants(infrav1.MachineAddress(ip("10.0.0.2")))
-	says()
-	h.SettleAfter(byThen)
-	wants(infrav1.MachineAddress(ip("10.0.0.2")))
+	wantStatus()
+	setAddresses(ip("10.0.0.1"))
+	h.SettleAfter(retryDelay)
+	wantStatus(infrav1.MachineAddress(ip("10.0.0.1")))
+	setAddresses(ip("10.0.0.2"))
+	h.SettleAfter(checkDelay)
+	wantStatus(infrav1.MachineAddress(ip("10.0.0.2")))
+	setAddresses()
+	h.SettleAfter(checkDelay)
+	wantStatus(infrav1.MachineAddress(ip("10.0.0.2")))
 }
 
-// TestTheDriverChoosesAFailureDomain: where the driver has put a VM is reported, and followed.
+// TestTheDriverChoosesAFailureDomain checks that the status reports the failure domain that the driver returns, and
+// follows its changes.
 func TestTheDriverChoosesAFailureDomain(t *testing.T) {
 	h := newHarness(t)
 	chosen := "zone-a"
@@ -160,24 +160,25 @@ func TestTheDriverChoosesAFailureDomain(t *testing.T) {
 		}
 		return resp, err
 	})
-	wants := func(domain string) {
+	wantStatus := func(domain string) {
 		t.Helper()
 		if got := h.infra(); got.Status.FailureDomain != domain || got.Spec.FailureDomain != "" {
 			t.Errorf("failure domain %q, spec %q; want %q in the status only", got.Status.FailureDomain, got.Spec.FailureDomain, domain)
 		}
 	}
 	h.Settle()
-	wants("zone-a")
-	for _, next := range []struct{ says, want string }{
+	wantStatus("zone-a")
+	for _, next := range []struct{ returned, want string }{
 		{"zone-b", "zone-b"}, {"", "zone-b"}, {strings.Repeat("x", 257), "zone-b"},
 	} {
-		chosen = next.says
-		h.SettleAfter(byThen)
-		wants(next.want)
+		chosen = next.returned
+		h.SettleAfter(checkDelay)
+		wantStatus(next.want)
 	}
 }
 
-// TestADriverWithoutAddresses is not asked more often for ever.
+// TestADriverWithoutAddresses checks that the controller stops calling a driver frequently if it never returns an
+// address.
 func TestADriverWithoutAddresses(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Configure(func(c *fake.Config) { c.Addresses = nil })
@@ -191,27 +192,27 @@ func TestADriverWithoutAddresses(t *testing.T) {
 	}
 }
 
-// TestLostWithItsNode: a node that is not well any more has the driver asked at once, but
-// however it flaps not more than once a minute.
+// TestLostWithItsNode checks that the driver is called at once when the node becomes unhealthy, but at most once a
+// minute when the node's state flaps.
 func TestLostWithItsNode(t *testing.T) {
 	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
 		t.Run(string(status), func(t *testing.T) {
-			h := joined(t)
-			h.nodeIs(status)
+			h := newJoinedHarness(t)
+			h.setNodeHealthy(status)
 			h.Settle()
 			if got := len(h.calls()); got != 1 {
-				t.Fatalf("%d calls when the node is not well", got)
+				t.Fatalf("%d calls for an unhealthy node, want 1", got)
 			}
-			for range 12 { // and it is never asked twice for the same
+			for range 12 { // no second call for the same change
 				h.SettleAfter(5 * time.Second)
 			}
 			if got := len(h.calls()); got != 1 {
-				t.Errorf("%d calls for one reason", got)
+				t.Errorf("%d calls for one change, want 1", got)
 			}
 			for range 12 {
-				h.nodeIs(metav1.ConditionTrue)
+				h.setNodeHealthy(metav1.ConditionTrue)
 				h.Settle()
-				h.nodeIs(status)
+				h.setNodeHealthy(status)
 				h.SettleAfter(5 * time.Second)
 			}
 			if got := len(h.calls()); got < 2 || got > 3 {
@@ -221,94 +222,96 @@ func TestLostWithItsNode(t *testing.T) {
 			if len(h.Writes) != 0 {
 				t.Errorf("writes %v", h.Writes)
 			}
-			h.nodeIs(metav1.ConditionTrue)
-			h.SettleAfter(soon)
-			h.burn()
-			h.nodeIs(status)
+			h.setNodeHealthy(metav1.ConditionTrue)
+			h.SettleAfter(retryDelay)
+			h.removeVMs()
+			h.setNodeHealthy(status)
 			h.Settle()
 			h.wantLost()
 		})
 	}
 }
 
-// TestLostWhileTheDriverAnswers: what it answered is about the time before.
+// TestLostWhileTheDriverAnswers checks that a response of the driver is not used for changes that came after its
+// call.
 func TestLostWhileTheDriverAnswers(t *testing.T) {
-	h := joined(t)
-	h.Clock.Step(byThen)
+	h := newJoinedHarness(t)
+	h.Clock.Step(checkDelay)
 	if h.Pass(); !h.Call() {
-		t.Fatal("the driver was not asked")
+		t.Fatal("the driver was not called")
 	}
-	h.burn()
-	h.nodeIs(metav1.ConditionUnknown)
+	h.removeVMs()
+	h.setNodeHealthy(metav1.ConditionUnknown)
 	h.Settle()
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	h.SettleAfter(soon)
+	h.SettleAfter(retryDelay)
 	h.wantLost()
 }
 
-// TestDriverCannotTell: only a driver that finds no VM says that there is none. While it says
-// nothing, what was known of the VM stands.
+// TestDriverCannotTell checks that only NotFound means that there is no VM. After other errors, the last known state
+// is kept.
 func TestDriverCannotTell(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
 		if code == codes.NotFound {
 			continue
 		}
 		t.Run(code.String(), func(t *testing.T) {
-			h := joined(t)
+			h := newJoinedHarness(t)
 			h.Driver.Fail(fake.GetMachineStatus, code)
-			h.SettleAfter(byThen)
+			h.SettleAfter(checkDelay)
 			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 			calls := slices.DeleteFunc(h.calls(), func(m fake.Method) bool { return m == fake.InitializeMachine }) // after Uninitialized
 			if len(calls) != 1 || len(h.Writes) != 0 || len(h.takeEvents()) != 0 {
 				t.Errorf("calls %v, writes %v", calls, h.Writes)
 			}
-			h.burn()
-			h.SettleAfter(byThen)
+			h.removeVMs()
+			h.SettleAfter(checkDelay)
 			h.wantLost()
 			h.Driver.Fail(fake.GetMachineStatus, code)
-			h.SettleAfter(soon)
+			h.SettleAfter(retryDelay)
 			if code == codes.Unimplemented || code == codes.Uninitialized {
-				return // the one cannot look and is trusted; the other is there
+				return // after Unimplemented the VM is assumed to exist, and Uninitialized says that it exists
 			}
 			h.wantLost()
 		})
 	}
 }
 
-// TestDriverAwayWhenTheNodeGoes: then it is asked again soon, not only at the next turn.
+// TestDriverAwayWhenTheNodeGoes checks that a driver that was unavailable when the node became unhealthy is soon
+// called again, before the next regular check.
 func TestDriverAwayWhenTheNodeGoes(t *testing.T) {
-	h := joined(t)
+	h := newJoinedHarness(t)
 	h.Driver.Fail(fake.GetMachineStatus, codes.Unavailable, codes.Unavailable)
-	h.burn()
-	h.nodeIs(metav1.ConditionUnknown)
+	h.removeVMs()
+	h.setNodeHealthy(metav1.ConditionUnknown)
 	h.Settle()
-	h.SettleAfter(soon)
+	h.SettleAfter(retryDelay)
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	if got := len(h.calls()); got != 2 {
 		t.Errorf("%d calls", got)
 	}
-	h.SettleAfter(soon)
+	h.SettleAfter(retryDelay)
 	h.wantLost()
 }
 
-// TestNotAskedAbout: whose VM cannot, or shall not, be asked about.
+// TestNotAskedAbout lists the objects for whose VMs the driver is not called.
 func TestNotAskedAbout(t *testing.T) {
 	for name, change := range map[string]func(*harness){
-		"paused":             func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
-		"of another driver":  func(h *harness) { h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "other" }) },
-		"without its Secret": func(h *harness) { h.lose() },
+		"paused":         func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
+		"another driver": func(h *harness) { h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "other" }) },
+		"missing Secret": func(h *harness) { h.loseSecret() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := joined(t, func(g *given) {
+			h := newJoinedHarness(t, func(g *given) {
 				g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 				g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 			})
 			change(h)
-			h.burn()
-			h.nodeIs(metav1.ConditionUnknown)
+			h.removeVMs()
+			h.setNodeHealthy(metav1.ConditionUnknown)
 			h.Settle()
-			h.SettleAfter(byThen)
-			h.SettleAfter(byThen)
+			h.SettleAfter(checkDelay)
+			h.SettleAfter(checkDelay)
 			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 			if len(h.calls()) != 0 {
 				t.Errorf("calls %v", h.calls())
@@ -317,122 +320,122 @@ func TestNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestLookedForElsewhere: with a class that was changed since, a driver that finds none has said
-// nothing about the VM; one that finds it has, and is believed from then on.
+// TestLookedForElsewhere checks that a NotFound is ignored if the driver was called with a class that has changed
+// since the creation. After the driver has found the VM with the changed class, its NotFound counts again.
 func TestLookedForElsewhere(t *testing.T) {
-	h := joined(t, func(g *given) {
+	h := newJoinedHarness(t, func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 		g.more = append(g.more, newClass(g.infra.Namespace))
 	})
-	alter := func(spec string) {
+	setClassSpec := func(spec string) {
 		change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.ProviderSpec = *raw(spec) })
 	}
 	h.matchSpec(true)
-	alter(`{"size":"big"}`)
-	h.SettleAfter(byThen)
+	setClassSpec(`{"size":"big"}`)
+	h.SettleAfter(checkDelay)
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	if len(h.calls()) == 0 || len(h.Writes) != 0 {
 		t.Errorf("calls %v, writes %v", h.calls(), h.Writes)
 	}
 	h.matchSpec(false)
-	h.SettleAfter(byThen)
-	h.burn()
-	h.SettleAfter(byThen)
+	h.SettleAfter(checkDelay)
+	h.removeVMs()
+	h.SettleAfter(checkDelay)
 	h.wantLost()
 	if len(h.Writes) != 2 {
 		t.Errorf("writes %v", h.Writes)
 	}
 }
 
-// TestAfterARestart: a new process does not know when the driver was called. About what was lost it is
-// asked soon, about others at some time.
+// TestAfterARestart checks that a new process, which does not know the times of earlier calls, soon calls the driver
+// for lost VMs, and for other VMs within the check interval.
 func TestAfterARestart(t *testing.T) {
-	h := joined(t)
-	h.burn()
+	h := newJoinedHarness(t)
+	h.removeVMs()
 	h.restart()
 	h.Settle()
-	h.SettleAfter(checkEvery)
+	h.SettleAfter(checkInterval)
 	h.wantLost()
-	h.heal()
+	h.restoreVM()
 	h.restart()
 	h.Settle()
-	h.SettleAfter(checkSoon)
+	h.SettleAfter(checkRetryInterval)
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
-// TestLostIsDeleted: what is not there holds nothing.
+// TestLostIsDeleted checks that a lost VM does not block the deletion of its object.
 func TestLostIsDeleted(t *testing.T) {
-	h := joined(t)
-	h.burn()
-	h.SettleAfter(byThen)
+	h := newJoinedHarness(t)
+	h.removeVMs()
+	h.SettleAfter(checkDelay)
 	h.wantLost()
 	h.delete()
 	h.Settle()
 	if !h.gone() {
-		t.Error("it stays")
+		t.Error("the object still exists")
 	}
 	if h.controller.memory.Find(h.Key) != nil {
 		h.Pass()
 		if h.controller.memory.Find(h.Key) != nil {
-			t.Error("it is remembered")
+			t.Error("the controller still has state of the deleted object")
 		}
 	}
 }
 
-// TestFoundAgain: one that was declared with the ID of a VM waits for that VM, however long.
+// TestFoundAgain checks that an object that was created with the provider ID of a VM waits for that VM for any length
+// of time.
 func TestFoundAgain(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///late" })
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost)
 	h.addVM(machineName, "test:///late")
-	h.SettleAfter(soon)
+	h.SettleAfter(retryDelay)
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	if h.made != 0 {
-		t.Errorf("%d VMs made", h.made)
+		t.Errorf("%d VMs were created", h.made)
 	}
 }
 
-// TestControlPlane: without a provider of control planes, it is the Machine that says what it
-// is for.
+// TestControlPlane checks that the object gets the control plane label of its Machine.
 func TestControlPlane(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.machine.Labels[core.LabelControlPlane] = "" })
 	h.Settle()
 	if _, marked := h.infra().Labels[core.LabelControlPlane]; !marked || len(h.Writes) != 5 {
-		t.Errorf("labels %v; writes %v, of which none is for the label alone", h.infra().Labels, h.Writes)
+		t.Errorf("labels %v, writes %v; want the label without a write of its own", h.infra().Labels, h.Writes)
 	}
 	h = newHarness(t)
 	h.Settle()
 	if _, marked := h.infra().Labels[core.LabelControlPlane]; marked {
-		t.Error("a worker is of the control plane")
+		t.Error("a worker has the control plane label")
 	}
 	h.changeMachine(func(m *core.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, core.LabelControlPlane, "") })
 	h.Settle()
 	if _, marked := h.infra().Labels[core.LabelControlPlane]; !marked {
-		t.Error("it is marked too late")
+		t.Error("the label is missing after the Machine got it")
 	}
 }
 
-// TestMachineChanges: which changes of a Machine bring a pass.
+// TestMachineChanges lists the changes of a Machine that trigger a reconcile.
 func TestMachineChanges(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*core.Machine)
 		want   bool
 	}{
-		"nothing":        {func(*core.Machine) {}, false},
-		"label":          {func(m *core.Machine) { m.Labels = map[string]string{"a": "b"} }, false},
-		"bootstrap data": {func(m *core.Machine) { m.Spec.Bootstrap.DataSecretName = new("data") }, true},
-		"failure domain": {func(m *core.Machine) { m.Spec.FailureDomain = "a" }, true},
-		"deletion":       {func(m *core.Machine) { m.DeletionTimestamp = new(metav1.Now()) }, true},
-		"node":           {func(m *core.Machine) { m.Status.NodeRef = &core.Reference{Name: "n"} }, true},
-		"control plane":  {func(m *core.Machine) { m.Labels = map[string]string{core.LabelControlPlane: ""} }, true},
-		"healthy":        {func(m *core.Machine) { m.Status.Conditions = []core.Condition{{Type: "NodeHealthy", Status: "True"}} }, true},
-		"not yet":        {func(m *core.Machine) { m.Status.Conditions = []core.Condition{{Type: "NodeHealthy", Status: "False"}} }, false},
-		"other":          {func(m *core.Machine) { m.Status.Conditions = []core.Condition{{Type: "Ready", Status: "True"}} }, false},
+		"nothing":         {func(*core.Machine) {}, false},
+		"label":           {func(m *core.Machine) { m.Labels = map[string]string{"a": "b"} }, false},
+		"bootstrap data":  {func(m *core.Machine) { m.Spec.Bootstrap.DataSecretName = new("data") }, true},
+		"failure domain":  {func(m *core.Machine) { m.Spec.FailureDomain = "a" }, true},
+		"deletion":        {func(m *core.Machine) { m.DeletionTimestamp = new(metav1.Now()) }, true},
+		"node":            {func(m *core.Machine) { m.Status.NodeRef = &core.Reference{Name: "n"} }, true},
+		"control plane":   {func(m *core.Machine) { m.Labels = map[string]string{core.LabelControlPlane: ""} }, true},
+		"healthy":         {func(m *core.Machine) { m.Status.Conditions = []core.Condition{{Type: "NodeHealthy", Status: "True"}} }, true},
+		"not healthy":     {func(m *core.Machine) { m.Status.Conditions = []core.Condition{{Type: "NodeHealthy", Status: "False"}} }, false},
+		"other condition": {func(m *core.Machine) { m.Status.Conditions = []core.Condition{{Type: "Ready", Status: "True"}} }, false},
 	} {
-		was := &core.Machine{}
-		is := was.DeepCopyObject().(*core.Machine)
-		tc.change(is)
-		for _, e := range []event.UpdateEvent{{ObjectOld: was, ObjectNew: is}, {ObjectOld: is.DeepCopyObject().(*core.Machine), ObjectNew: was}} {
+		before := &core.Machine{}
+		after := before.DeepCopyObject().(*core.Machine)
+		tc.change(after)
+		for _, e := range []event.UpdateEvent{{ObjectOld: before, ObjectNew: after}, {ObjectOld: after.DeepCopyObject().(*core.Machine), ObjectNew: before}} {
 			if got := machineChanges().Update(e); got != tc.want {
 				t.Errorf("%s: %t, want %t", name, got, tc.want)
 			}
@@ -440,8 +443,8 @@ func TestMachineChanges(t *testing.T) {
 	}
 }
 
-// TestARestartSpreadsWhatFailed: of many whose calls failed for the process before, a few are
-// tried at once; all of those are that are waited for or are well.
+// TestARestartSpreadsWhatFailed checks that after a restart only a few of the objects whose last call failed are
+// retried at once, but all of those whose call had not failed.
 func TestARestartSpreadsWhatFailed(t *testing.T) {
 	const many, atOnce = 50, 10
 	for reason, tc := range map[string]struct {

@@ -1,9 +1,8 @@
-// Package capi reconciles MillwrightMachines: it makes the driver create the VM of a Machine of
-// Cluster API, reports it in the status, and makes the driver delete it.
+// Package capi reconciles MillwrightMachines. It calls the driver to create the VM of a Cluster API Machine, reports
+// the VM in the status, and calls the driver to delete it.
 //
-// Each reconcile runs the steps of lifecycle.go, or those of termination.go once the
-// MillwrightMachine is being deleted, in the order of Cluster API's specification of a machine
-// infrastructure provider.
+// Each reconcile pass runs the steps of lifecycle.go, or those of termination.go if the MillwrightMachine is being
+// deleted. Their order follows Cluster API's contract for infrastructure machines.
 package capi
 
 import (
@@ -35,58 +34,57 @@ import (
 
 // Options configure a Controller.
 type Options struct {
-	// Client reads from the cache. Its scheme has Cluster API's kinds, see core.AddToScheme.
-	// Required.
+	// Client reads from the cache. Its scheme must have Cluster API's kinds; see core.AddToScheme. Required.
 	Client client.Client
-	// Live reads Secrets from the API server: each is needed a few times, and a cache would need
-	// the right to list all Secrets. Required.
+	// Live reads Secrets from the API server. Each Secret is read only a few times, and a cache would need permission
+	// to list all Secrets. Required.
 	Live client.Reader
 	// Engine creates and deletes instances; it must serve no other API. Required.
 	Engine *instance.Engine
-	// TaskEnds is the source of events that the engine's Wake feeds.
+	// TaskEnds is the source of the events that the engine's Wake triggers.
 	TaskEnds source.Source
 	// Events records events for users. Required.
 	Events record.EventRecorder
 	// Clock is required.
 	Clock clock.PassiveClock
-	// Concurrency is how many objects are reconciled at the same time.
+	// Concurrency is the number of objects that are reconciled at the same time.
 	Concurrency int
-	// Drivers are those of the engine, by the values of spec.driver. Required.
+	// Drivers are the drivers of the engine, keyed by the values of spec.driver. Required.
 	Drivers *registry.Registry
-	// Installation is the name by which the driver tells its VMs from those of others. Empty:
-	// it has none.
+	// Installation is the name with which drivers distinguish the VMs of this installation from those of others. If
+	// empty, it has no name.
 	Installation string
-	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
-	// Empty: all objects are reconciled.
+	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have. If empty, all objects are
+	// reconciled.
 	WatchFilter string
-	// JoinTimeout is the time that a VM has to become a node before the condition NodeJoined
-	// says JoinTimeout. Zero means 20 minutes.
+	// JoinTimeout is the time that a VM has to become a node before the condition NodeJoined gets the reason
+	// JoinTimeout. If 0, it is 20 minutes.
 	JoinTimeout time.Duration
-	// OtherOwners finds the objects of MCM's API that name a VM. Nil: that API is not served.
+	// OtherOwners finds the objects of MCM's API that refer to a VM. If nil, that API is not served.
 	OtherOwners ownership.Finder
 }
 
-// Controller reconciles MillwrightMachines. Make one with New.
+// Controller reconciles MillwrightMachines. Create one with New.
 type Controller struct {
 	Options
 	// Secrets is the controller of the Secrets of MillwrightMachines.
 	Secrets *finalizers.Secrets
 
-	// begun is when the controller was made. No timeout counts from before it.
-	begun   time.Time
-	edge    edge.Reconciler[*infrav1.MillwrightMachine]
-	written expectations.Writes
-	memory  expectations.Memory[memory]
-	inputs  inputs.Reader
-	// instances runs the steps that both APIs share.
+	// startedAt is when the controller was created. Timeouts do not begin before it.
+	startedAt time.Time
+	edge      edge.Reconciler[*infrav1.MillwrightMachine]
+	written   expectations.Writes
+	memory    expectations.Memory[memory]
+	inputs    inputs.Reader
+	// instances runs the steps that both APIs have in common.
 	instances steps.Steps
 }
 
-// New makes a Controller.
+// New returns a Controller.
 func New(opts Options) *Controller {
 	opts.JoinTimeout = cmp.Or(opts.JoinTimeout, 20*time.Minute)
 	c := &Controller{
-		Options: opts, begun: opts.Clock.Now(),
+		Options: opts, startedAt: opts.Clock.Now(),
 		inputs:    inputs.Reader{Cache: opts.Client, Live: opts.Live, Placer: opts.Drivers},
 		instances: steps.Steps{Engine: opts.Engine, Owners: ownership.Index{ownership.MillwrightMachines(opts.Client), opts.OtherOwners}},
 	}
@@ -116,7 +114,7 @@ func (c *Controller) pass(ctx context.Context, machine *infrav1.MillwrightMachin
 		outcome.Err = err
 	}
 	if !outcome.Gone {
-		outcome.After = flow.Sooner(outcome.After, s.within)
+		outcome.After = flow.Sooner(outcome.After, s.requeue)
 	}
 	return edge.Result(ctx, outcome)
 }
@@ -127,8 +125,8 @@ func (c *Controller) forget(key client.ObjectKey) {
 	c.Secrets.Forget(key)
 }
 
-// persist writes what the steps changed, and then sends the events. The provider ID is written
-// before the status reports to Cluster API that there is a VM.
+// persist writes the changes of the steps, and then sends the events. It writes the provider ID before the status
+// reports to Cluster API that the VM exists.
 func (c *Controller) persist(ctx context.Context, s *scope, gone bool) error {
 	if !gone {
 		if err := c.persistSpec(ctx, s); err != nil {
@@ -144,7 +142,7 @@ func (c *Controller) persist(ctx context.Context, s *scope, gone bool) error {
 	return nil
 }
 
-// persistSpec writes metadata and spec, if they changed.
+// persistSpec writes the metadata and the spec if they changed.
 func (c *Controller) persistSpec(ctx context.Context, s *scope) error {
 	changed := s.stored.DeepCopy()
 	changed.ObjectMeta, changed.Spec = *s.machine.ObjectMeta.DeepCopy(), *s.machine.Spec.DeepCopy()

@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// The names of what every test begins with.
+// The names of the objects that every test starts with.
 const (
 	clusterName   = "c1"
 	machineName   = "m1"
@@ -43,34 +43,34 @@ const (
 	joinTimeout   = 20 * time.Minute
 )
 
-// bootstrapData has placeholders that MCM's API would fill in, and bytes that are no text.
+// bootstrapData contains placeholders, which MCM's API would replace, and bytes that are not valid text.
 const bootstrapData = "#cloud-config\njoin: <<BOOTSTRAP_TOKEN>> as <<MACHINE_NAME>>\n\x00\xff"
 
-// harness is a controller of MillwrightMachines with a cluster, a driver and a clock.
+// harness is a controller of MillwrightMachines with a fake client, driver, and clock.
 type harness struct {
 	*lockstep.Harness
 	client     client.WithWatch
 	engine     *instance.Engine
 	controller *Controller
 	events     *record.FakeRecorder
-	// made is how many VMs the driver has created.
+	// made is the number of VMs that the driver has created.
 	made int
 }
 
-// scheme is that of all tests without an API server.
+// scheme is used by all tests without an API server.
 var scheme = newScheme(core.V1Beta2)
 
-// newScheme has Cluster API's kinds under a version.
+// newScheme returns a scheme with one version of Cluster API's kinds.
 func newScheme(version schema.GroupVersion) *runtime.Scheme {
 	scheme := env.NewScheme()
 	core.AddToScheme(scheme, version)
 	if err := infrav1.AddToScheme(scheme); err != nil {
-		panic(err) // two kinds of one name
+		panic(err) // two kinds with the same name
 	}
 	return scheme
 }
 
-// newHarness returns a harness in which a Machine waits for its VM, changed as the test wants it.
+// newHarness returns a harness with a Machine that waits for its VM, changed by the given functions.
 func newHarness(t *testing.T, changes ...func(*given)) *harness {
 	t.Helper()
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
@@ -78,7 +78,7 @@ func newHarness(t *testing.T, changes ...func(*given)) *harness {
 	for _, change := range changes {
 		change(g)
 	}
-	// Nothing is applied, so no field managers are needed, which are expensive to make.
+	// No test uses server-side apply, so the field managers, which are expensive to create, are not needed.
 	return newHarnessOf(t, clock, fixture.Namespace, fakeclient.NewClientBuilder().WithScheme(scheme).
 		WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(g.objects()...).
 		WithStatusSubresource(&infrav1.MillwrightMachine{}).Build())
@@ -108,7 +108,7 @@ func newDriver(made *int) *fake.Driver {
 	})
 }
 
-// given is what a test begins with. What is nil does not exist.
+// given holds the objects that a test starts with. A nil object does not exist.
 type given struct {
 	infra     *infrav1.MillwrightMachine
 	machine   *core.Machine
@@ -118,11 +118,11 @@ type given struct {
 }
 
 func newGiven(namespace string, now time.Time) *given {
-	born := metav1.ObjectMeta{Namespace: namespace, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{core.LabelCluster: clusterName}}
+	objectMeta := metav1.ObjectMeta{Namespace: namespace, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{core.LabelCluster: clusterName}}
 	g := &given{
-		infra:     &infrav1.MillwrightMachine{ObjectMeta: *born.DeepCopy()},
-		machine:   &core.Machine{ObjectMeta: *born.DeepCopy()},
-		cluster:   &core.Cluster{ObjectMeta: *born.DeepCopy()},
+		infra:     &infrav1.MillwrightMachine{ObjectMeta: *objectMeta.DeepCopy()},
+		machine:   &core.Machine{ObjectMeta: *objectMeta.DeepCopy()},
+		cluster:   &core.Cluster{ObjectMeta: *objectMeta.DeepCopy()},
 		bootstrap: secret(namespace, bootstrapName, map[string]string{core.BootstrapData: bootstrapData}),
 	}
 	g.infra.Name, g.infra.UID = machineName, "infra-uid"
@@ -162,7 +162,7 @@ func newClass(namespace string) *v1alpha1.MachineClass {
 	})))
 }
 
-// restart ends the manager and starts another one.
+// restart replaces the controller by a new one, as a restart of the manager does.
 func (h *harness) restart() {
 	h.events = record.NewFakeRecorder(100)
 	h.engine = h.NewEngine(h.Driver)
@@ -173,18 +173,17 @@ func (h *harness) restart() {
 	h.Reconciler = h.controller
 }
 
-// ignoreDeletes makes the driver accept deletions without effect, or no longer.
+// ignoreDeletes sets whether the driver accepts deletions without deleting the VM.
 func (h *harness) ignoreDeletes(ignored bool) {
 	h.Driver.Configure(func(config *fake.Config) { config.IgnoreDeletes = ignored })
 }
 
-// matchSpec makes the driver find a VM only with the provider specification that it was created with, or
-// no longer.
+// matchSpec sets whether the driver finds a VM only with the provider specification that it was created with.
 func (h *harness) matchSpec(match bool) {
 	h.Driver.Configure(func(config *fake.Config) { config.MatchSpec = match })
 }
 
-// addVM adds a VM of a MillwrightMachine that this controller has not created.
+// addVM adds a VM for a MillwrightMachine that this controller has not created.
 func (h *harness) addVM(name, providerID string) {
 	h.Helper()
 	infra := h.infra()
@@ -197,14 +196,14 @@ func (h *harness) addVM(name, providerID string) {
 	})
 }
 
-// removeVMs removes all VMs, as their provider might.
+// removeVMs removes all VMs, as if the provider had lost them.
 func (h *harness) removeVMs() {
 	for _, vm := range h.Driver.VMs() {
 		h.Driver.Remove(vm.ProviderID)
 	}
 }
 
-// calls lists the methods of the driver that were called so far.
+// calls lists the methods of the driver that have been called.
 func (h *harness) calls() []fake.Method {
 	var methods []fake.Method
 	for _, call := range h.Driver.Calls() {
@@ -231,7 +230,7 @@ func (h *harness) infra() *infrav1.MillwrightMachine {
 	return infra
 }
 
-// gone reports whether it no longer exists.
+// gone reports whether the MillwrightMachine no longer exists.
 func (h *harness) gone() bool {
 	h.Helper()
 	err := h.client.Get(h.Context(), h.Key, &infrav1.MillwrightMachine{})
@@ -281,7 +280,7 @@ func (h *harness) remove(objects ...client.Object) {
 	}
 }
 
-// delete deletes the MillwrightMachine. Like an API server it begins a new generation.
+// delete deletes the MillwrightMachine. Like an API server, it increments the generation.
 func (h *harness) delete() {
 	h.Helper()
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Generation++ })
@@ -289,39 +288,39 @@ func (h *harness) delete() {
 }
 
 // wantReady checks the condition Ready.
-func (h *harness) wantReady(status metav1.ConditionStatus, reason string, says ...string) {
+func (h *harness) wantReady(status metav1.ConditionStatus, reason string, want ...string) {
 	h.Helper()
-	h.wantCondition(infrav1.ConditionReady, status, reason, says...)
+	h.wantCondition(infrav1.ConditionReady, status, reason, want...)
 }
 
-func (h *harness) wantCondition(kind string, status metav1.ConditionStatus, reason string, says ...string) {
+func (h *harness) wantCondition(kind string, status metav1.ConditionStatus, reason string, want ...string) {
 	h.Helper()
 	got := meta.FindStatusCondition(h.infra().Status.Conditions, kind)
 	if got == nil {
-		h.Fatalf("there is no condition %s; want %s %s", kind, status, reason)
+		h.Fatalf("condition %s is missing, want %s %s", kind, status, reason)
 	}
 	if got.Status != status || got.Reason != reason {
 		h.Errorf("%s is %s %s (%s), want %s %s", kind, got.Status, got.Reason, got.Message, status, reason)
 	}
-	for _, words := range says {
-		if !strings.Contains(got.Message, words) {
-			h.Errorf("%s says %q, want %q in it", kind, got.Message, words)
+	for _, text := range want {
+		if !strings.Contains(got.Message, text) {
+			h.Errorf("the message of %s is %q, want %q in it", kind, got.Message, text)
 		}
 	}
 }
 
-// wantNothing checks that the object is unchanged and that the driver was not called.
-func (h *harness) wantNothing(before *infrav1.MillwrightMachine) {
+// wantUnchanged checks that the object is unchanged and that the driver was not called.
+func (h *harness) wantUnchanged(before *infrav1.MillwrightMachine) {
 	h.Helper()
-	was, _ := json.Marshal(before)
-	is, _ := json.Marshal(h.infra())
-	if string(was) != string(is) {
-		h.Errorf("was %s\nis  %s", was, is)
+	want, _ := json.Marshal(before)
+	got, _ := json.Marshal(h.infra())
+	if string(want) != string(got) {
+		h.Errorf("got  %s\nwant %s", got, want)
 	}
 	if calls := h.calls(); len(calls) != 0 {
 		h.Errorf("calls %v", calls)
 	}
 }
 
-// takeEvents returns the events that were sent since the last call.
+// takeEvents returns the events since the last call.
 func (h *harness) takeEvents() []string { return lockstep.TakeEvents(h.events) }

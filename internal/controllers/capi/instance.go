@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// adapter is a MillwrightMachine in the steps that both APIs share.
+// adapter adapts a MillwrightMachine to the steps that both APIs have in common.
 type adapter struct {
 	c *Controller
 	s *scope
@@ -37,8 +37,8 @@ func (a adapter) Request() instance.Request {
 	return request
 }
 
-// Record implements steps.Adapter. In a deletion the ID is written at once, so that the driver
-// gets it.
+// Record implements steps.Adapter. During a deletion it writes the ID immediately, so that the next call to the
+// driver has it.
 func (a adapter) Record(ctx context.Context, found instance.Instance, location string) flow.Result {
 	s := a.s
 	deleting := !s.machine.DeletionTimestamp.IsZero()
@@ -67,7 +67,7 @@ func (a adapter) Locate(ctx context.Context, location string) flow.Result {
 	return flow.Fail(a.c.persistSpec(ctx, a.s))
 }
 
-// locate notes where the VM is made or was found, for the next write and the next request.
+// locate records where the VM is created or was found, for the next write and the next request.
 func (s *scope) locate(location string) {
 	if location == "" {
 		return
@@ -90,15 +90,15 @@ func (a adapter) Conflict(ctx context.Context, step steps.Step, providerID strin
 		return a.s.refuseOwned(providerID, other)
 	case steps.AwaitSoleOwner:
 		return a.s.undeletable(infrav1.ReasonProviderIDTaken,
-			fmt.Sprintf("VM %s is also that of %s: clear spec.providerID of the one that it does not belong to", providerID, other))
+			fmt.Sprintf("VM %s also belongs to %s; clear spec.providerID of the object that does not own the VM", providerID, other))
 	default:
-		return a.c.endWithoutInstance(ctx, a.s, providerID, other)
+		return a.c.releaseWithoutInstance(ctx, a.s, providerID, other)
 	}
 }
 
 // Exists implements steps.Reporter.
 func (a adapter) Exists(_ context.Context, result instance.Exists) flow.Result {
-	a.s.note(result.LastKnownState)
+	a.s.recordState(result.LastKnownState)
 	a.s.adopt(result.Instance)
 	return flow.Continue()
 }
@@ -107,16 +107,16 @@ func (a adapter) Exists(_ context.Context, result instance.Exists) flow.Result {
 func (a adapter) Lost(context.Context) flow.Result {
 	a.c.Engine.Forget(a.s.key())
 	a.s.lost()
-	return flow.Wait(checkSoon, "the VM to be found again")
+	return flow.Wait(checkRetryInterval, "the driver cannot find the VM")
 }
 
-// Gone implements steps.Reporter. If the driver knows no VM to identify, it may be unable to look for it,
-// and is called to delete it by name.
+// Gone implements steps.Reporter. If there is no VM to identify, the driver may be unable to search for it, and is
+// called to delete it by name.
 func (a adapter) Gone(_ context.Context, step steps.Step, result instance.Gone) flow.Result {
-	a.s.note(result.LastKnownState)
+	a.s.recordState(result.LastKnownState)
 	switch {
 	case step != steps.Identify:
-		a.s.event(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is gone")
+		a.s.event(corev1.EventTypeNormal, infrav1.ReasonDeleted, "The VM is deleted")
 	case marks.FoundWithOther(a.s.machine, a.s.inputs.Class):
 		return a.c.notFound(a.s)
 	}
@@ -125,14 +125,14 @@ func (a adapter) Gone(_ context.Context, step steps.Step, result instance.Gone) 
 
 // Remains implements steps.Reporter.
 func (a adapter) Remains(_ context.Context, result instance.Remains) flow.Result {
-	a.s.note(result.LastKnownState)
-	return flow.Wait(result.Retry, "the VM to be gone")
+	a.s.recordState(result.LastKnownState)
+	return flow.Wait(result.Retry, "the VM is being deleted")
 }
 
-// Failed implements steps.Reporter. The engine repeats the call.
+// Failed implements steps.Reporter. The engine retries the call.
 func (a adapter) Failed(ctx context.Context, step steps.Step, result instance.Failed) flow.Result {
 	s, failure := a.s, result.Failure
-	s.note(result.LastKnownState)
+	s.recordState(result.LastKnownState)
 	switch {
 	case step == steps.Ensure:
 		if mayExist(failure) {
@@ -157,8 +157,8 @@ func (a adapter) Await(_ context.Context, step steps.Step, result instance.Pendi
 	return a.s.awaitDeletion(result)
 }
 
-// note stores the driver's LastKnownState unless it is nil.
-func (s *scope) note(lastKnownState *string) {
+// recordState stores the driver's LastKnownState unless it is nil.
+func (s *scope) recordState(lastKnownState *string) {
 	if lastKnownState != nil {
 		s.machine.Status.LastKnownState = *lastKnownState
 	}
@@ -171,11 +171,11 @@ func (s *scope) awaitDeletion(pending instance.Pending) flow.Result {
 	return s.awaitDriver(pending, infrav1.ReasonDeletionFailed)
 }
 
-// awaitDriver waits for the driver, and reports if it is silent.
+// awaitDriver waits for the driver, and reports if the driver does not respond.
 func (s *scope) awaitDriver(pending instance.Pending, reason string) flow.Result {
-	left := pending.SilentIn(s.now)
-	if left <= 0 {
+	remaining := pending.SilentIn(s.now)
+	if remaining <= 0 {
 		s.refuse(reason, fmt.Sprintf("The driver has not answered for %v", instance.Silence))
 	}
-	return flow.Wait(max(left, 0), "the driver")
+	return flow.Wait(max(remaining, 0), "the driver has not responded yet")
 }

@@ -30,21 +30,21 @@ func (c *Controller) steps(machine *infrav1.MillwrightMachine) []flow.Step[*scop
 	return c.lifecycle()
 }
 
-// lifecycle returns the steps from a MillwrightMachine's creation to a node.
+// lifecycle returns the steps from the creation of a MillwrightMachine until its VM is a node.
 func (c *Controller) lifecycle() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
 		{Name: "AwaitOwner", Run: c.awaitOwner},
-		{Name: "LeaveOtherInstallation", Run: c.leaveOtherInstallation},
-		{Name: "EndIfFailed", Run: c.endIfFailed},
+		{Name: "StopIfOtherInstallation", Run: c.stopIfOtherInstallation},
+		{Name: "StopIfFailed", Run: c.stopIfFailed},
 		{Name: "AwaitCluster", Run: c.awaitCluster},
 		{Name: "RespectPause", Run: c.respectPause},
 		{Name: "AddFinalizer", Run: c.addFinalizer},
 		{Name: "CheckProviderID", Run: c.checkProviderID},
 		{Name: "AwaitClusterInfrastructure", Run: c.awaitClusterInfrastructure},
 		{Name: "AwaitBootstrapData", Run: c.awaitBootstrapData},
-		{Name: "EndIfUnwanted", Run: c.endIfUnwanted},
+		{Name: "StopIfOwnerDeleting", Run: c.stopIfOwnerDeleting},
 		{Name: "ReadInputs", Run: c.awaitInputs},
-		{Name: "HoldSecrets", Run: c.holdSecrets},
+		{Name: "ProtectSecrets", Run: c.protectSecrets},
 		{Name: "BeginCreation", Run: c.beginCreation},
 		{Name: "EnsureInstance", Run: c.ensureInstance},
 		{Name: "UpdateInstance", Run: c.updateInstance},
@@ -53,27 +53,27 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 	}
 }
 
-// awaitOwner finds the Machine. Without one nothing is written: Cluster API may be about to adopt the
-// object, or it never will.
+// awaitOwner finds the Machine. If there is none, nothing is written, because Cluster API may adopt the object later
+// or never.
 func (c *Controller) awaitOwner(ctx context.Context, s *scope) flow.Result {
 	if result := c.findOwners(ctx, s); result.Ends() {
 		return result
 	}
 	if s.owner == nil {
-		return flow.Stop("no Machine owns it")
+		return flow.Stop("no Machine owns the object")
 	}
 	return flow.Continue()
 }
 
-// endIfFailed leaves an object alone that has failed for good. Cluster API replaces it.
-func (c *Controller) endIfFailed(_ context.Context, s *scope) flow.Result {
+// stopIfFailed stops for an object that has failed permanently. Cluster API replaces it.
+func (c *Controller) stopIfFailed(_ context.Context, s *scope) flow.Result {
 	if s.machine.Status.FailureReason == nil && s.machine.Status.FailureMessage == nil {
 		return flow.Continue()
 	}
 	if !core.Moved(s.machine) {
 		s.setPaused(core.Paused(s.cluster, s.machine))
 	}
-	return flow.Stop("it has failed for good")
+	return flow.Stop("the object has failed permanently")
 }
 
 func (c *Controller) awaitCluster(_ context.Context, s *scope) flow.Result {
@@ -85,18 +85,18 @@ func (c *Controller) awaitCluster(_ context.Context, s *scope) flow.Result {
 
 func (c *Controller) respectPause(_ context.Context, s *scope) flow.Result {
 	if core.Moved(s.machine) {
-		return flow.Stop("it has been moved to another cluster")
+		return flow.Stop("the object was moved to another cluster")
 	}
 	paused := core.Paused(s.cluster, s.machine)
 	s.setPaused(paused)
 	if paused {
-		return flow.Stop("it is paused")
+		return flow.Stop("the object is paused")
 	}
 	return flow.Continue()
 }
 
-// addFinalizer adds the finalizer, and the label of control plane machines. Providers of control planes
-// set that label; without such a provider only the Machine has it.
+// addFinalizer adds the finalizer and, to control plane machines, their label. Control plane providers set that
+// label; without such a provider, only the Machine has it.
 func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	controllerutil.AddFinalizer(s.machine, infrav1.Finalizer)
 	if s.owner.ControlPlane() && !metav1.HasLabel(s.machine.ObjectMeta, core.LabelControlPlane) {
@@ -105,7 +105,7 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(c.persistSpec(ctx, s))
 }
 
-// checkProviderID refuses a provider ID that was changed, and restores one that was removed.
+// checkProviderID refuses a changed provider ID, and restores a removed one.
 func (c *Controller) checkProviderID(ctx context.Context, s *scope) flow.Result {
 	spec, status := &s.machine.Spec, &s.machine.Status
 	switch {
@@ -115,7 +115,7 @@ func (c *Controller) checkProviderID(ctx context.Context, s *scope) flow.Result 
 		spec.ProviderID = status.ProviderID
 	case spec.ProviderID != status.ProviderID:
 		return s.refuse(infrav1.ReasonProviderIDChanged,
-			fmt.Sprintf("spec.providerID was changed to %s, but the VM is %s; set it back", spec.ProviderID, status.ProviderID))
+			fmt.Sprintf("spec.providerID was changed to %s, but the VM is %s; restore the original value", spec.ProviderID, status.ProviderID))
 	}
 	if status.Ready && s.notReadyFor(infrav1.ReasonProviderIDChanged) {
 		s.provisioned()
@@ -123,7 +123,7 @@ func (c *Controller) checkProviderID(ctx context.Context, s *scope) flow.Result 
 	return flow.Continue()
 }
 
-// checkOwner refuses a provider ID that a user set and that belongs to another object.
+// checkOwner refuses a provider ID that a user has set if it belongs to another object.
 func (c *Controller) checkOwner(ctx context.Context, s *scope) flow.Result {
 	ours := adapter{c, s}.Owner()
 	other, err := c.instances.Owners.Conflicting(ctx, ours, ours.ProviderID)
@@ -144,23 +144,23 @@ func (c *Controller) awaitBootstrapData(_ context.Context, s *scope) flow.Result
 	if marks.Established(s.machine) || s.owner.Spec.Bootstrap.DataSecretName != nil {
 		return flow.Continue()
 	}
-	return s.await(infrav1.ReasonWaitingForBootstrapData, "Machine "+s.owner.Name+" names no bootstrap data yet")
+	return s.await(infrav1.ReasonWaitingForBootstrapData, "Machine "+s.owner.Name+" has no bootstrap data yet")
 }
 
-// endIfUnwanted creates no VM for a Machine that is being deleted: hooks may hold that Machine for any
-// time. The VM of a creation that had begun is found when the object is deleted.
-func (c *Controller) endIfUnwanted(_ context.Context, s *scope) flow.Result {
+// stopIfOwnerDeleting stops the creation of a VM if the Machine is being deleted. Hooks may delay that deletion for
+// any time. If a creation has already begun, its VM is found when the object is deleted.
+func (c *Controller) stopIfOwnerDeleting(_ context.Context, s *scope) flow.Result {
 	if marks.Established(s.machine) || s.machine.Spec.ProviderID != "" || s.owner.DeletionTimestamp.IsZero() {
 		return flow.Continue()
 	}
-	return s.await(infrav1.ReasonDeleting, "Machine "+s.owner.Name+" is being deleted, so no VM is made for it")
+	return s.await(infrav1.ReasonDeleting, "Machine "+s.owner.Name+" is being deleted, so no VM is created for it")
 }
 
-// slowRetry is the time to the next reconcile if it waits for something that brings no event.
+// slowRetry is the time until the next reconcile pass if it waits for something that causes no event.
 const slowRetry = 30 * time.Second
 
-// awaitInputs reads the inputs of the driver. Before the creation has begun, the Machine may still change
-// its failure domain, so that is stored together with the first mark.
+// awaitInputs reads the inputs of the driver. Before the creation has begun, the Machine may still change its failure
+// domain, so the failure domain is stored together with the mark that the creation has begun.
 func (c *Controller) awaitInputs(ctx context.Context, s *scope) flow.Result {
 	if marks.Established(s.machine) {
 		return flow.Continue()
@@ -173,7 +173,7 @@ func (c *Controller) awaitInputs(ctx context.Context, s *scope) flow.Result {
 	switch {
 	case err != nil:
 		return flow.Fail(err)
-	case missing == nil && (class == nil || held(class)):
+	case missing == nil && (class == nil || isProtected(class)):
 		return flow.Continue()
 	}
 	s.machine.Spec.FailureDomain = s.stored.Spec.FailureDomain
@@ -184,21 +184,21 @@ func (c *Controller) awaitInputs(ctx context.Context, s *scope) flow.Result {
 	case !class.DeletionTimestamp.IsZero():
 		return s.refuse(infrav1.ReasonMachineClassMissing, fmt.Sprintf("MachineClass %q of spec.machineClassRef is being deleted", class.Name))
 	}
-	return flow.Wait(0, "the finalizer on the class, which could be deleted otherwise")
+	return flow.Wait(0, "the class has no finalizer yet")
 }
 
-// holdSecrets adds the finalizer to the Secrets before the first call to the driver.
-func (c *Controller) holdSecrets(ctx context.Context, s *scope) flow.Result {
+// protectSecrets adds the finalizer to the Secrets before the first call to the driver.
+func (c *Controller) protectSecrets(ctx context.Context, s *scope) flow.Result {
 	credentials := s.inputs.Credentials
-	unheld := credentials != nil && credentials.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(credentials, infrav1.SecretFinalizer)
-	if marks.Established(s.machine) || marks.Begun(s.machine) && !unheld {
+	unprotected := credentials != nil && credentials.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(credentials, infrav1.SecretFinalizer)
+	if marks.Established(s.machine) || marks.Begun(s.machine) && !unprotected {
 		return flow.Continue()
 	}
 	return flow.Fail(c.Secrets.SettleAll(ctx, s.machine, true))
 }
 
-// beginCreation marks the object before the first call to the driver. Without the mark, the deletion
-// could not know whether there may be a VM.
+// beginCreation marks the object before the first call to the driver. Without the mark, a deletion could not
+// determine whether there may be a VM.
 func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 	if marks.Established(s.machine) {
 		return flow.Continue()
@@ -209,7 +209,7 @@ func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 	}
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationBegun, s.now.UTC().Format(time.RFC3339))
 	metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationCreationSpec, marks.Digest(s.inputs.Class))
-	s.locate(c.Engine.LocationOf(s.inputs.Class, s.inputs.Secret)) // if it is known, it needs no write of its own
+	s.locate(c.Engine.LocationOf(s.inputs.Class, s.inputs.Secret)) // a known location then needs no separate write
 	if c.Installation != "" {
 		metav1.SetMetaDataAnnotation(&s.machine.ObjectMeta, infrav1.AnnotationInstallation, c.Installation)
 	}
@@ -220,7 +220,7 @@ func (c *Controller) beginCreation(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// ensureInstance looks for the VM, and creates it if there never was one.
+// ensureInstance searches for the VM, and creates it if it was never created.
 func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	if marks.Established(s.machine) {
 		return flow.Continue()
@@ -228,7 +228,7 @@ func (c *Controller) ensureInstance(ctx context.Context, s *scope) flow.Result {
 	return c.instances.Ensure(ctx, adapter{c, s})
 }
 
-// prepare returns the Secret of a creation: with the unchanged bootstrap data as its user data.
+// prepare returns the Secret for a creation, with the unchanged bootstrap data as its user data.
 func (c *Controller) prepare(namespace, name string, secret *corev1.Secret) func(context.Context) (*corev1.Secret, error) {
 	return func(ctx context.Context) (*corev1.Secret, error) {
 		data := &corev1.Secret{}
@@ -239,14 +239,13 @@ func (c *Controller) prepare(namespace, name string, secret *corev1.Secret) func
 		case err != nil:
 			return nil, fmt.Errorf("bootstrap data: reading Secret %s: %w", name, err)
 		case len(data.Data[core.BootstrapData]) == 0:
-			return nil, fmt.Errorf("bootstrap data: Secret %s has no data under %q", name, core.BootstrapData)
+			return nil, fmt.Errorf("bootstrap data: Secret %s has no data under key %q", name, core.BootstrapData)
 		}
 		return inputs.WithUserData(secret, data.Data), nil
 	}
 }
 
-// awaitNode reports whether the VM became a node. If it did not, replacing it is left to a
-// MachineHealthCheck.
+// awaitNode reports whether the VM became a node. If it does not, replacing it is the task of a MachineHealthCheck.
 func (c *Controller) awaitNode(_ context.Context, s *scope) flow.Result {
 	if s.owner.HasNode() {
 		s.set(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined, "")
@@ -256,10 +255,10 @@ func (c *Controller) awaitNode(_ context.Context, s *scope) flow.Result {
 	if ready := s.ready(); ready != nil {
 		since = ready.LastTransitionTime.Time
 	}
-	if c.begun.After(since) {
-		since = c.begun
+	if c.startedAt.After(since) {
+		since = c.startedAt
 	}
-	left := since.Add(c.JoinTimeout).Sub(s.now)
-	s.notJoined(left <= 0, c.JoinTimeout)
-	return flow.Wait(max(left, 0), "the VM to become a node")
+	remaining := since.Add(c.JoinTimeout).Sub(s.now)
+	s.notJoined(remaining <= 0, c.JoinTimeout)
+	return flow.Wait(max(remaining, 0), "the VM is not a node yet")
 }

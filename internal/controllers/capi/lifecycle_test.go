@@ -25,7 +25,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestCreation: a VM is made, and both contracts hear of it, the ID before all else.
+// TestCreation checks that a VM is created and the status of both contract versions is set, after the provider ID is
+// stored.
 func TestCreation(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
@@ -50,7 +51,7 @@ func TestCreation(t *testing.T) {
 	h.wantCondition(infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused)
 	const patch, patchStatus = "patch MillwrightMachine", "patch status of MillwrightMachine"
 	if diff := cmp.Diff([]string{patch, patch, patchStatus, patch, patchStatus}, h.TakeWrites()); diff != "" {
-		t.Errorf("finalizer, mark, waiting, ID, ready (-want +got):\n%s", diff)
+		t.Errorf("writes of finalizer, annotation, condition, provider ID, status (-want +got):\n%s", diff)
 	}
 
 	h.Writes = nil
@@ -62,14 +63,15 @@ func TestCreation(t *testing.T) {
 	}
 }
 
-// TestGates: before its time nothing happens, and what is waited for is said.
+// TestGates checks that nothing happens before a precondition is met, and that the condition says which one is
+// missing.
 func TestGates(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule, reason string
 		given        func(*given)
-		// open is what lets it go on.
+		// open meets the precondition.
 		open func(*harness)
-		// untouched reports that not even a finalizer may be added.
+		// untouched is set if not even a finalizer may be added.
 		untouched bool
 	}{
 		"no owner": {
@@ -80,13 +82,13 @@ func TestGates(t *testing.T) {
 				})
 			},
 		},
-		"an owner that is none of Cluster API's": {
-			rule: "S24", given: func(g *given) { g.infra.OwnerReferences[0].APIVersion = v1beta1OfOthers }, untouched: true,
+		"owner of another API": {
+			rule: "S24", given: func(g *given) { g.infra.OwnerReferences[0].APIVersion = otherGroupVersion }, untouched: true,
 			open: func(h *harness) {
 				h.changeInfra(func(m *infrav1.MillwrightMachine) { m.OwnerReferences[0].APIVersion = core.V1Beta1.String() })
 			},
 		},
-		"the owner does not exist": {
+		"owner does not exist": {
 			rule: "S24", given: func(g *given) { g.machine = nil }, untouched: true,
 			open: func(h *harness) { h.create(newGiven(h.Key.Namespace, h.Clock.Now()).machine) },
 		},
@@ -118,7 +120,7 @@ func TestGates(t *testing.T) {
 			rule: "K8", given: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationMoved: ""} }, untouched: true,
 			open: func(h *harness) { h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Annotations = nil }) },
 		},
-		"another manager's": {
+		"watch filter of another manager": {
 			rule: "M14", given: func(g *given) { g.infra.Labels[core.LabelWatchFilter] = "theirs" }, untouched: true,
 			open: func(h *harness) {
 				h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Labels[core.LabelWatchFilter] = "ours" })
@@ -129,13 +131,13 @@ func TestGates(t *testing.T) {
 			h := newHarness(t, func(g *given) { g.infra.Labels[core.LabelWatchFilter] = "ours" }, tc.given)
 			h.controller.WatchFilter = "ours"
 			if result := h.Settle(); result.RequeueAfter != 0 {
-				t.Errorf("%s: looks again after %v, although an event will come", tc.rule, result.RequeueAfter)
+				t.Errorf("%s: requeued after %v, but an event triggers the next reconcile", tc.rule, result.RequeueAfter)
 			}
 			got := h.infra()
 			if len(h.calls()) != 0 || got.Spec.ProviderID != "" || got.Status.Ready {
-				t.Errorf("%s: the driver was asked: %v", tc.rule, h.calls())
+				t.Errorf("%s: the driver was called: %v", tc.rule, h.calls())
 			}
-			if held := len(got.Finalizers) != 0; held == tc.untouched {
+			if protected := len(got.Finalizers) != 0; protected == tc.untouched {
 				t.Errorf("%s: finalizers %v", tc.rule, got.Finalizers)
 			}
 			if tc.reason != "" {
@@ -148,17 +150,17 @@ func TestGates(t *testing.T) {
 	}
 }
 
-const v1beta1OfOthers = "machine.sapcloud.io/v1alpha1"
+const otherGroupVersion = "machine.sapcloud.io/v1alpha1"
 
-// TestNothingIsWrittenBeforeThereIsAnOwner (S24), nor by another manager.
+// TestNothingIsWrittenBeforeThereIsAnOwner checks that an object without an owner is not changed (S24).
 func TestNothingIsWrittenBeforeThereIsAnOwner(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.OwnerReferences = nil })
 	before := h.infra()
 	h.Settle()
-	h.wantNothing(before)
+	h.wantUnchanged(before)
 }
 
-// TestFailedForGood (S25): one that has failed is left alone, until it is deleted.
+// TestFailedForGood checks that an object with a terminal failure is not reconciled until it is deleted (S25).
 func TestFailedForGood(t *testing.T) {
 	for name, change := range map[string]func(*infrav1.MillwrightMachine){
 		"reason":  func(m *infrav1.MillwrightMachine) { m.Status.FailureReason = new("CreateError") },
@@ -172,7 +174,7 @@ func TestFailedForGood(t *testing.T) {
 			})
 			before := h.infra()
 			h.Settle()
-			h.wantNothing(before)
+			h.wantUnchanged(before)
 			h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true })
 			h.Settle()
 			h.wantCondition(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused) // G3
@@ -182,21 +184,21 @@ func TestFailedForGood(t *testing.T) {
 			h.delete()
 			h.Settle()
 			if !h.gone() {
-				t.Error("it stays")
+				t.Error("the object still exists")
 			}
 		})
 	}
 }
 
-// TestReadyIsALatch (S47): nothing that comes later takes it back.
+// TestReadyIsALatch checks that an object stays ready whatever happens later (S47).
 func TestReadyIsALatch(t *testing.T) {
 	for name, change := range map[string]func(*harness){
-		"cluster loses its infrastructure": func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) },
-		"cluster vanishes":                 func(h *harness) { h.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) },
-		"bootstrap data vanish": func(h *harness) {
+		"cluster infrastructure not ready": func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) },
+		"cluster deleted":                  func(h *harness) { h.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) },
+		"bootstrap data removed": func(h *harness) {
 			h.changeMachine(func(m *core.Machine) { m.Spec.Bootstrap.DataSecretName = nil })
 		},
-		"its spec changes": func(h *harness) {
+		"spec changed": func(h *harness) {
 			h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec, m.Spec.Driver = raw(`{"size":"x"}`), "other" })
 		},
 	} {
@@ -214,8 +216,8 @@ func TestReadyIsALatch(t *testing.T) {
 	}
 }
 
-// TestBootstrapDataArePassedUnchanged (B1): byte by byte, with their format, and only when
-// the VM is made.
+// TestBootstrapDataArePassedUnchanged checks that the driver gets the bootstrap data byte by byte, with their format,
+// and only in CreateMachine (B1).
 func TestBootstrapDataArePassedUnchanged(t *testing.T) {
 	for _, format := range []string{"", "cloud-config", "ignition"} {
 		t.Run("format "+format, func(t *testing.T) {
@@ -224,7 +226,7 @@ func TestBootstrapDataArePassedUnchanged(t *testing.T) {
 					g.bootstrap.Data[core.BootstrapFormat] = []byte(format)
 				}
 				g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
-				g.more = append(g.more, secret(g.infra.Namespace, "cloud", map[string]string{"token": "t", "userData": "not this", "userDataFormat": "nor this"}))
+				g.more = append(g.more, secret(g.infra.Namespace, "cloud", map[string]string{"token": "t", "userData": "ignored", "userDataFormat": "ignored"}))
 			})
 			h.Settle()
 			want := map[string][]byte{"token": []byte("t"), "userData": []byte(bootstrapData)}
@@ -244,18 +246,18 @@ func TestBootstrapDataArePassedUnchanged(t *testing.T) {
 }
 
 func secret(namespace, name string, data map[string]string) *corev1.Secret {
-	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{}}
+	created := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{}}
 	for key, value := range data {
-		made.Data[key] = []byte(value)
+		created.Data[key] = []byte(value)
 	}
-	return made
+	return created
 }
 
-// TestBootstrapSecretComesLate: it is waited for, however long that takes.
+// TestBootstrapSecretComesLate checks that the controller waits for the bootstrap Secret for any length of time.
 func TestBootstrapSecretComesLate(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.bootstrap.Data = nil })
 	h.Settle()
-	h.wantReady(metav1.ConditionFalse, infrav1.ReasonWaitingForBootstrapData, `no data under "value"`)
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonWaitingForBootstrapData, `no data under key "value"`)
 	h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: bootstrapName}})
 	h.SettleAfter(time.Hour)
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonWaitingForBootstrapData, bootstrapName, "does not exist")
@@ -267,8 +269,8 @@ func TestBootstrapSecretComesLate(t *testing.T) {
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
-// TestFailures: which failures are for good (S33, §3a 5), and that the others are tried
-// again until they pass.
+// TestFailures checks which failures are terminal (S33, §3a 5), and that the others are retried until the creation
+// succeeds.
 func TestFailures(t *testing.T) {
 	withClass := func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
@@ -279,7 +281,7 @@ func TestFailures(t *testing.T) {
 		g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 	}
 	cloned := func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationClonedFrom: "workers"} }
-	asItIs := func(*given) {}
+	unchanged := func(*given) {}
 	for name, tc := range map[string]struct {
 		given  func(*given)
 		method fake.Method
@@ -287,24 +289,24 @@ func TestFailures(t *testing.T) {
 		reason string
 		final  bool
 	}{
-		"own spec":                      {asItIs, fake.GetMachineStatus, codes.InvalidArgument, infrav1.ReasonInvalidSpec, true},
-		"a template's spec":             {cloned, fake.GetMachineStatus, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
-		"perhaps the bootstrap data":    {asItIs, fake.CreateMachine, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
-		"perhaps the data's size":       {asItIs, fake.CreateMachine, codes.OutOfRange, infrav1.ReasonInvalidSpec, false},
-		"several VMs":                   {asItIs, fake.GetMachineStatus, codes.OutOfRange, infrav1.ReasonCreationFailed, false},
-		"the class's spec":              {withClass, fake.CreateMachine, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
-		"the class's size":              {withClass, fake.CreateMachine, codes.OutOfRange, infrav1.ReasonInvalidSpec, false},
-		"perhaps the credentials":       {withSecret, fake.CreateMachine, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
-		"capacity":                      {asItIs, fake.CreateMachine, codes.ResourceExhausted, infrav1.ReasonInsufficientCapacity, false},
-		"name taken":                    {asItIs, fake.CreateMachine, codes.AlreadyExists, infrav1.ReasonCreationFailed, false},
-		"no rights":                     {asItIs, fake.CreateMachine, codes.PermissionDenied, infrav1.ReasonCreationFailed, false},
-		"precondition":                  {asItIs, fake.CreateMachine, codes.FailedPrecondition, infrav1.ReasonCreationFailed, false},
-		"not logged in":                 {asItIs, fake.CreateMachine, codes.Unauthenticated, infrav1.ReasonCreationFailed, false},
-		"provider away":                 {asItIs, fake.GetMachineStatus, codes.Unavailable, infrav1.ReasonCreationFailed, false},
-		"provider has a fault":          {asItIs, fake.CreateMachine, codes.Internal, infrav1.ReasonCreationFailed, false},
-		"a driver that says nothing":    {asItIs, fake.CreateMachine, codes.Unknown, infrav1.ReasonCreationFailed, false},
-		"a driver that cannot":          {asItIs, fake.CreateMachine, codes.Unimplemented, infrav1.ReasonCreationFailed, false},
-		"a creation that was cut short": {asItIs, fake.CreateMachine, codes.Aborted, infrav1.ReasonCreationFailed, false},
+		"own spec":                   {unchanged, fake.GetMachineStatus, codes.InvalidArgument, infrav1.ReasonInvalidSpec, true},
+		"spec of a template":         {cloned, fake.GetMachineStatus, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
+		"bootstrap data or spec":     {unchanged, fake.CreateMachine, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
+		"size of the bootstrap data": {unchanged, fake.CreateMachine, codes.OutOfRange, infrav1.ReasonInvalidSpec, false},
+		"several VMs":                {unchanged, fake.GetMachineStatus, codes.OutOfRange, infrav1.ReasonCreationFailed, false},
+		"spec of the class":          {withClass, fake.CreateMachine, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
+		"size of the class":          {withClass, fake.CreateMachine, codes.OutOfRange, infrav1.ReasonInvalidSpec, false},
+		"credentials or spec":        {withSecret, fake.CreateMachine, codes.InvalidArgument, infrav1.ReasonInvalidSpec, false},
+		"capacity":                   {unchanged, fake.CreateMachine, codes.ResourceExhausted, infrav1.ReasonInsufficientCapacity, false},
+		"name exists":                {unchanged, fake.CreateMachine, codes.AlreadyExists, infrav1.ReasonCreationFailed, false},
+		"permission denied":          {unchanged, fake.CreateMachine, codes.PermissionDenied, infrav1.ReasonCreationFailed, false},
+		"precondition":               {unchanged, fake.CreateMachine, codes.FailedPrecondition, infrav1.ReasonCreationFailed, false},
+		"unauthenticated":            {unchanged, fake.CreateMachine, codes.Unauthenticated, infrav1.ReasonCreationFailed, false},
+		"provider unavailable":       {unchanged, fake.GetMachineStatus, codes.Unavailable, infrav1.ReasonCreationFailed, false},
+		"internal error":             {unchanged, fake.CreateMachine, codes.Internal, infrav1.ReasonCreationFailed, false},
+		"unknown error":              {unchanged, fake.CreateMachine, codes.Unknown, infrav1.ReasonCreationFailed, false},
+		"unimplemented":              {unchanged, fake.CreateMachine, codes.Unimplemented, infrav1.ReasonCreationFailed, false},
+		"aborted creation":           {unchanged, fake.CreateMachine, codes.Aborted, infrav1.ReasonCreationFailed, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, tc.given)
@@ -313,16 +315,16 @@ func TestFailures(t *testing.T) {
 			h.wantReady(metav1.ConditionFalse, tc.reason, "out of order", tc.code.String())
 			got := h.infra().Status
 			if final := got.FailureReason != nil && got.FailureMessage != nil; final != tc.final {
-				t.Fatalf("failed for good = %t, want %t", final, tc.final)
+				t.Fatalf("terminal failure = %t, want %t", final, tc.final)
 			}
 			if tc.final {
-				if *got.FailureReason != "InvalidConfiguration" { // Cluster API's own word
+				if *got.FailureReason != "InvalidConfiguration" { // Cluster API's reason
 					t.Errorf("reason %q", *got.FailureReason)
 				}
 				return
 			}
 			if result.RequeueAfter <= 0 {
-				t.Error("nothing brings the next attempt")
+				t.Error("the creation is not retried")
 			}
 			h.SettleAfter(time.Hour)
 			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
@@ -330,8 +332,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestADriverMaySayAnything: bytes that no object can hold would be another text than the stored
-// one at each pass, and be written each time.
+// TestADriverMaySayAnything checks that invalid UTF-8 in a driver's message is replaced. The API server replaces it
+// when it stores the message, so that otherwise each reconcile would see a difference and write again.
 func TestADriverMaySayAnything(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.FailWith(fake.CreateMachine, status.Error(codes.Internal, "no \xff disk"))
@@ -339,7 +341,8 @@ func TestADriverMaySayAnything(t *testing.T) {
 	h.wantCondition(infrav1.ConditionReady, metav1.ConditionFalse, readyOf(h).Reason, "no \uFFFD disk")
 }
 
-// TestOneEventPerKindOfFailure: the driver's words may be others with each attempt.
+// TestOneEventPerKindOfFailure checks that repeated failures with the same code send one event, even if the message
+// differs.
 func TestOneEventPerKindOfFailure(t *testing.T) {
 	const long = 5000
 	for name, method := range map[string]fake.Method{"creation": fake.CreateMachine, "deletion": fake.DeleteMachine} {
@@ -350,8 +353,8 @@ func TestOneEventPerKindOfFailure(t *testing.T) {
 				h.delete()
 				h.takeEvents()
 			}
-			fail := func(code codes.Code, words string) {
-				h.Driver.FailWith(method, status.Error(code, words))
+			fail := func(code codes.Code, message string) {
+				h.Driver.FailWith(method, status.Error(code, message))
 			}
 			for n := range 5 {
 				fail(codes.Unavailable, fmt.Sprintf("request %d: try later", n))
@@ -371,17 +374,17 @@ func TestOneEventPerKindOfFailure(t *testing.T) {
 	}
 }
 
-// TestDriverThatNeverAnswers: it is said, and what it answers in the end counts.
+// TestDriverThatNeverAnswers checks that a call without a response is reported, and that its late response is used.
 func TestDriverThatNeverAnswers(t *testing.T) {
 	h := newHarness(t)
-	hangs := func() {
+	startCall := func() {
 		for len(h.Tasks) == 0 {
 			h.Pass()
 		}
 	}
-	hangs()
+	startCall()
 	if result := h.Pass(); result.RequeueAfter <= 0 || result.RequeueAfter > instance.Silence {
-		t.Errorf("looks again after %v", result.RequeueAfter)
+		t.Errorf("requeued after %v", result.RequeueAfter)
 	}
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreating)
 	h.Clock.Step(instance.Silence)
@@ -391,7 +394,7 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	h.Settle()
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	h.delete()
-	hangs()
+	startCall()
 	h.Pass()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting)
 	h.takeEvents()
@@ -408,13 +411,13 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	}
 }
 
-// TestNoVMForAMachineThatGoes: a hook may hold the Machine for long, and does not need a VM
-// any more. One that there may be goes with the object all the same.
+// TestNoVMForAMachineThatGoes checks that no VM is created for a Machine that is being deleted, which a hook may
+// delay for long. A VM that may already exist is deleted with the object.
 func TestNoVMForAMachineThatGoes(t *testing.T) {
-	goes := func(g *given) {
+	deleting := func(g *given) {
 		g.machine.DeletionTimestamp, g.machine.Finalizers = new(metav1.NewTime(g.infra.CreationTimestamp.Time)), []string{"machine.cluster.x-k8s.io"}
 	}
-	h := newHarness(t, goes)
+	h := newHarness(t, deleting)
 	h.SettleAfter(time.Hour)
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeleting, "Machine m1 is being deleted")
 	if len(h.calls()) != 0 {
@@ -427,22 +430,22 @@ func TestNoVMForAMachineThatGoes(t *testing.T) {
 	h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}})
 	h.SettleAfter(time.Hour)
 	if n := len(h.Driver.Calls(fake.CreateMachine)); n != 1 {
-		t.Errorf("%d attempts, and one was before", n)
+		t.Errorf("%d attempts, want only the one before the deletion", n)
 	}
-	h.addVM(machineName, "test:///vm-0") // made without our hearing of it
+	h.addVM(machineName, "test:///vm-0") // created, but the response was lost
 	h.delete()
 	h.Settle()
 	if !h.gone() || len(h.Driver.VMs()) != 0 {
 		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 	}
 
-	h = newHarness(t, goes, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
+	h = newHarness(t, deleting, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
 	h.addVM(machineName, "test:///vm-0")
 	h.Settle()
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
-// TestFailureDomainIsTakenBack: before a creation is begun, what the Machine says last counts.
+// TestFailureDomainIsTakenBack checks that the Machine's failure domain can change until the creation begins.
 func TestFailureDomainIsTakenBack(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.machine.Spec.FailureDomain = "nowhere" })
 	h.Settle()
@@ -455,7 +458,8 @@ func TestFailureDomainIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestAnswerIsLost: the VM that was made is found, and no second one is made.
+// TestAnswerIsLost checks that the VM is found and no second one is created when the response to its creation is
+// lost.
 func TestAnswerIsLost(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		h := newHarness(t)
@@ -467,12 +471,12 @@ func TestAnswerIsLost(t *testing.T) {
 		h.SettleAfter(time.Minute)
 		h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 		if h.made != 1 {
-			t.Errorf("restart %t: %d VMs were made", restart, h.made)
+			t.Errorf("restart %t: %d VMs were created", restart, h.made)
 		}
 	}
 }
 
-// TestWritesFail: whatever write fails, the next process makes no second VM.
+// TestWritesFail checks for each write that its failure followed by a restart does not lead to a second VM.
 func TestWritesFail(t *testing.T) {
 	for at := range 5 {
 		h := newHarness(t)
@@ -484,7 +488,7 @@ func TestWritesFail(t *testing.T) {
 			return nil
 		}
 		for range 4 {
-			_, _ = h.controller.Reconcile(t.Context(), ctrlRequest(h)) // one of them fails
+			_, _ = h.controller.Reconcile(t.Context(), ctrlRequest(h)) // one of the calls fails
 			h.Call()
 		}
 		h.Refuse = nil
@@ -492,12 +496,12 @@ func TestWritesFail(t *testing.T) {
 		h.SettleAfter(time.Minute)
 		h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 		if h.made != 1 {
-			t.Errorf("write %d: %d VMs were made", at, h.made)
+			t.Errorf("write %d: %d VMs were created", at, h.made)
 		}
 	}
 }
 
-// TestMoved (K7): where the object arrives without status, the VM is found and kept.
+// TestMoved checks that an object that was moved here without its status finds and keeps its VM (K7).
 func TestMoved(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
@@ -516,28 +520,27 @@ func TestMoved(t *testing.T) {
 	}
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	if h.made != 1 {
-		t.Errorf("%d VMs were made", h.made)
+		t.Errorf("%d VMs were created", h.made)
 	}
 }
 
-// TestLost: a VM that is gone is not made again under the same name.
+// TestLost checks that a lost VM is not created again under the same name.
 func TestLost(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///gone" })
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost, "test:///gone")
 	if got := h.infra().Status; got.Ready || got.FailureReason != nil || h.made != 0 {
-		t.Errorf("status %+v, %d VMs made", got, h.made)
+		t.Errorf("status %+v, %d VMs created", got, h.made)
 	}
 }
 
-// TestJoin: that the VM became a node is said, and also that it takes too long. Neither is
-// anybody's end.
+// TestJoin checks that the condition reports the join of the node and its timeout. The timeout is not a failure.
 func TestJoin(t *testing.T) {
 	h := newHarness(t)
 	if result := h.Settle(); result.RequeueAfter <= 0 || result.RequeueAfter > joinTimeout {
-		t.Errorf("looks again after %v", result.RequeueAfter)
+		t.Errorf("requeued after %v", result.RequeueAfter)
 	}
-	h.restart() // and the clock begins anew
+	h.restart() // the timeout starts again
 	h.SettleAfter(joinTimeout - time.Minute)
 	h.wantCondition(infrav1.ConditionNodeJoined, metav1.ConditionFalse, infrav1.ReasonWaitingForNode)
 	h.SettleAfter(time.Minute)
@@ -551,7 +554,8 @@ func TestJoin(t *testing.T) {
 	h.wantCondition(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined)
 }
 
-// TestFailureDomain (S9, S38, M6): the Machine's is where the VM is made, and is kept.
+// TestFailureDomain checks that the VM is created in the Machine's failure domain, and deleted with the same one (S9,
+// S38, M6).
 func TestFailureDomain(t *testing.T) {
 	place := func(g *given) {
 		g.machine.Spec.FailureDomain = "b"
@@ -567,75 +571,76 @@ func TestFailureDomain(t *testing.T) {
 	if string(class.ProviderSpec.Raw) != `{"size":"small","zone":"zone-b"}` || class.NodeTemplate.Zone != "b" {
 		t.Errorf("class %s, zone %q", class.ProviderSpec.Raw, class.NodeTemplate.Zone)
 	}
-	h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) // with it goes the failure domain
+	h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) // and the failure domain with it
 	h.delete()
 	h.Settle()
 	if diff := cmp.Diff(class.ProviderSpec, h.deleted()[0].MachineClass.ProviderSpec); diff != "" || !h.gone() {
-		t.Errorf("deleted by another class:\n%s", diff)
+		t.Errorf("deleted with another class:\n%s", diff)
 	}
 
 	h = newHarness(t, place, func(g *given) { g.machine.Spec.FailureDomain = "c" })
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain, `"c"`, "spec.failureDomains")
 	if len(h.calls()) != 0 {
-		t.Errorf("the driver was asked: %v", h.calls())
+		t.Errorf("the driver was called: %v", h.calls())
 	}
 }
 
-// TestMissing: what may come is waited for, and never an end.
+// TestMissing checks that the controller waits for missing objects, and that a missing object is not a terminal
+// failure.
 func TestMissing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		given  func(*given)
 		reason string
-		says   string
-		mend   func(*harness)
+		want   string
+		fix    func(*harness)
 	}{
 		"credentials": {
 			given:  func(g *given) { g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"} },
-			reason: infrav1.ReasonCredentialsMissing, says: `"cloud"`,
-			mend: func(h *harness) { h.create(secret(h.Key.Namespace, "cloud", nil)) },
+			reason: infrav1.ReasonCredentialsMissing, want: `"cloud"`,
+			fix: func(h *harness) { h.create(secret(h.Key.Namespace, "cloud", nil)) },
 		},
 		"class": {
 			given: func(g *given) {
 				g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 			},
-			reason: infrav1.ReasonMachineClassMissing, says: `"small"`,
-			mend: func(h *harness) { h.create(newClass(h.Key.Namespace)) },
+			reason: infrav1.ReasonMachineClassMissing, want: `"small"`,
+			fix: func(h *harness) { h.create(newClass(h.Key.Namespace)) },
 		},
-		"the class's Secret": {
+		"Secret of the class": {
 			given: func(g *given) {
 				g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 				class := newClass(g.infra.Namespace)
 				class.SecretRef = &corev1.SecretReference{Name: "cloud"}
 				g.more = append(g.more, class)
 			},
-			reason: infrav1.ReasonMachineClassMissing, says: "cloud",
-			mend: func(h *harness) { h.create(secret(h.Key.Namespace, "cloud", nil)) },
+			reason: infrav1.ReasonMachineClassMissing, want: "cloud",
+			fix: func(h *harness) { h.create(secret(h.Key.Namespace, "cloud", nil)) },
 		},
 		"driver": {
 			given:  func(g *given) { g.infra.Spec.Driver = "other" },
-			reason: infrav1.ReasonUnknownDriver, says: `"other"`,
-			mend: func(h *harness) { h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "test" }) },
+			reason: infrav1.ReasonUnknownDriver, want: `"other"`,
+			fix: func(h *harness) { h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "test" }) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, tc.given)
 			h.Settle()
-			h.wantReady(metav1.ConditionFalse, tc.reason, tc.says)
+			h.wantReady(metav1.ConditionFalse, tc.reason, tc.want)
 			if got := h.infra(); len(h.calls()) != 0 || got.Status.FailureReason != nil || marks.Begun(got) {
 				t.Errorf("calls %v, failure %v, begun %t", h.calls(), got.Status.FailureReason, marks.Begun(got))
 			}
 			if events := h.takeEvents(); len(events) != 1 {
 				t.Errorf("events %q, want one", events)
 			}
-			tc.mend(h)
+			tc.fix(h)
 			h.SettleAfter(time.Minute)
 			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 		})
 	}
 }
 
-// TestMissingIsNoHindrance: where nothing was begun, nothing holds the deletion.
+// TestMissingIsNoHindrance checks that missing objects do not block a deletion before a creation has begun.
 func TestMissingIsNoHindrance(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"} })
 	h.Settle()
@@ -646,8 +651,8 @@ func TestMissingIsNoHindrance(t *testing.T) {
 	}
 }
 
-// TestClassIsHeldFirst: without our finalizer the class could vanish while a VM is made
-// from it.
+// TestClassIsHeldFirst checks that the creation waits for the finalizer of the class. Otherwise the class could be
+// deleted during the creation.
 func TestClassIsHeldFirst(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
@@ -664,19 +669,19 @@ func TestClassIsHeldFirst(t *testing.T) {
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
-// placer is a driver that knows every failure domain but "nowhere".
+// placer is a driver that supports every failure domain except "nowhere".
 type placer struct{ driver.FailureDomains }
 
 func (placer) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	if req.FailureDomain == "nowhere" {
-		return nil, status.Error(codes.NotFound, "there is no such place")
+		return nil, status.Error(codes.NotFound, "there is no such zone")
 	}
 	spec, err := driver.WithField(req.MachineClass.ProviderSpec, "zone", req.FailureDomain)
 	return &driver.PlaceMachineResponse{ProviderSpec: spec}, err
 }
 
-// TestDriverPlaces (S9, S38, M6): where the machine itself says nothing of its failure
-// domain, the driver does, in creation and in deletion alike.
+// TestDriverPlaces checks that the driver's placement is used in creation and deletion if the object does not
+// configure the failure domain itself (S9, S38, M6).
 func TestDriverPlaces(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.machine.Spec.FailureDomain = "c" })
 	h.controller.inputs.Placer = placer{}
@@ -692,19 +697,19 @@ func TestDriverPlaces(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if spec := string(h.deleted()[0].MachineClass.ProviderSpec.Raw); spec != want || !h.gone() {
-		t.Errorf("deleted by class %s; gone: %v", spec, h.gone())
+		t.Errorf("deleted with class %s; gone: %v", spec, h.gone())
 	}
 
 	h = newHarness(t, func(g *given) { g.machine.Spec.FailureDomain = "nowhere" })
 	h.controller.inputs.Placer = placer{}
 	h.Settle()
-	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain, `"nowhere"`, "there is no such place")
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain, `"nowhere"`, "there is no such zone")
 	if len(h.calls()) != 0 {
-		t.Errorf("the driver was asked: %v", h.calls())
+		t.Errorf("the driver was called: %v", h.calls())
 	}
 }
 
-// TestADriverThatHasReturned: what waits for it does not wait until its next try is due.
+// TestADriverThatHasReturned checks that the objects of a driver are reconciled at once when it is registered again.
 func TestADriverThatHasReturned(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(codes.Unavailable, "not connected")))
@@ -714,10 +719,10 @@ func TestADriverThatHasReturned(t *testing.T) {
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "not connected")
 	h.Driver.OnStatus(nil)
 	if got := h.controller.ofDriver(t.Context(), "other"); len(got) != 0 {
-		t.Errorf("the return of another driver wakes %v", got)
+		t.Errorf("another driver triggers %v, want none", got)
 	}
 	if got := h.controller.ofDriver(t.Context(), "test"); len(got) != 1 {
-		t.Errorf("its return wakes %v", got)
+		t.Errorf("the driver triggers %v, want one object", got)
 	}
 	h.Settle()
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)

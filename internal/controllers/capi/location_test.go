@@ -15,7 +15,7 @@ import (
 
 const credentials = "account"
 
-// newAccountsHarness returns a harness whose credentials lead to an account of the provider.
+// newAccountsHarness returns a harness whose credentials select an account of the provider.
 func newAccountsHarness(t *testing.T) *harness {
 	t.Helper()
 	h := newHarness(t, func(g *given) {
@@ -26,23 +26,23 @@ func newAccountsHarness(t *testing.T) *harness {
 	return h
 }
 
-// lead changes the account that the credentials lead to.
-func (h *harness) lead(account string) {
+// setAccount changes the account that the credentials select.
+func (h *harness) setAccount(account string) {
 	h.Helper()
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Key.Namespace, Name: credentials}}
 	change(h, object, func(s *corev1.Secret) { s.Data["account"] = []byte(account) })
 	h.Clock.Step(time.Hour)
 }
 
-// TestNotGoneElsewhere: a deletion that is led to another account does not take the VM for gone.
+// TestNotGoneElsewhere checks that a NotFound from another account does not end the deletion of a VM.
 func TestNotGoneElsewhere(t *testing.T) {
 	for name, test := range map[string]struct {
-		act  func(*harness)
-		left int // VMs
+		act func(*harness)
+		vms int // that remain
 	}{
-		"led back": {func(h *harness) { h.lead("first") }, 0},
-		"moved":    {func(h *harness) { h.Driver.Move("second"); h.Clock.Step(time.Hour) }, 0},
-		"given up": {func(h *harness) {
+		"account restored": {func(h *harness) { h.setAccount("first") }, 0},
+		"VM moved":         {func(h *harness) { h.Driver.Move("second"); h.Clock.Step(time.Hour) }, 0},
+		"location removed": {func(h *harness) {
 			h.changeInfra(func(m *infrav1.MillwrightMachine) { delete(m.Annotations, driver.AnnotationLocation) })
 		}, 1},
 	} {
@@ -52,37 +52,38 @@ func TestNotGoneElsewhere(t *testing.T) {
 			if at := driver.Location(h.infra()); at != "account first" {
 				t.Fatalf("location %q", at)
 			}
-			h.lead("second")
+			h.setAccount("second")
 			h.delete()
 			h.Settle()
 			h.restart()
 			h.Settle()
 			if h.gone() {
-				t.Fatal("the object is gone, and its VM is not")
+				t.Fatal("the object is gone, but its VM still exists")
 			}
 			h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "the VM may be in account first")
 			test.act(h)
 			h.Settle()
-			if !h.gone() || len(h.Driver.VMs()) != test.left {
-				t.Errorf("the object is gone: %v, %d VMs are left, want %d", h.gone(), len(h.Driver.VMs()), test.left)
+			if !h.gone() || len(h.Driver.VMs()) != test.vms {
+				t.Errorf("gone %t, %d VMs remain, want %d", h.gone(), len(h.Driver.VMs()), test.vms)
 			}
 		})
 	}
 }
 
-// TestOneVMForOneMachine: the answer to a creation is lost, and the credentials lead elsewhere then.
+// TestOneVMForOneMachine checks that no second VM is created when the response to a creation is lost and the
+// credentials then select another account.
 func TestOneVMForOneMachine(t *testing.T) {
 	h := newAccountsHarness(t)
 	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
 	h.UntilCalled(fake.CreateMachine)
-	h.lead("second")
+	h.setAccount("second")
 	h.restart()
 	h.Settle()
 	if n := len(h.Driver.VMs()); n != 1 {
 		t.Fatalf("%d VMs", n)
 	}
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "the VM may be in account first")
-	h.lead("first")
+	h.setAccount("first")
 	h.Settle()
 	if id := h.infra().Spec.ProviderID; id == "" || len(h.Driver.VMs()) != 1 {
 		t.Errorf("provider ID %q, %d VMs", id, len(h.Driver.VMs()))

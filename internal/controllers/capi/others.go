@@ -12,12 +12,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// otherDriver returns the steps for an object whose spec.driver is not the manager's. Another
-// manager has that driver; if both wrote the object, they would do so in turns forever.
+// otherDriver returns the steps for an object whose spec.driver is not one of the manager's drivers. Another manager
+// has that driver. If both managers wrote the object, they would overwrite each other's changes forever.
 func (c *Controller) otherDriver(deleting bool) []flow.Step[*scope] {
 	if deleting {
 		return []flow.Step[*scope]{
-			{Name: "EndIfReleased", Run: c.endIfReleased},
+			{Name: "StopIfReleased", Run: c.stopIfReleased},
 			{Name: "FindOwners", Run: c.findOwners},
 			{Name: "LeaveToOtherManager", Run: c.leaveToOtherManager},
 		}
@@ -28,58 +28,57 @@ func (c *Controller) otherDriver(deleting bool) []flow.Step[*scope] {
 	}
 }
 
-// reportUnknownDriver writes the condition Ready, unless another manager has written it.
+// reportUnknownDriver sets the condition Ready, unless another manager has set it.
 func (c *Controller) reportUnknownDriver(_ context.Context, s *scope) flow.Result {
 	if s.ready() != nil || s.pausedOrMoved() {
-		return flow.Stop("it is of another driver")
+		return flow.Stop("the object belongs to another driver")
 	}
 	return s.refuse(infrav1.ReasonUnknownDriver, c.unknownDriver(s))
 }
 
 func (c *Controller) unknownDriver(s *scope) string {
-	return fmt.Sprintf("spec.driver is %q, and this manager has %s only", s.machine.Spec.Driver, c.Drivers)
+	return fmt.Sprintf("spec.driver is %q, but this manager has only %s", s.machine.Spec.Driver, c.Drivers)
 }
 
-// leaveToOtherManager leaves the deletion to the manager that has the driver. It removes the
-// finalizer if there cannot be a VM, and reports if there may be one and no manager writes the
-// status.
+// leaveToOtherManager leaves the deletion to the manager that has the driver. It removes the finalizer if there
+// cannot be a VM. If there may be one and no manager writes the status, it reports that.
 func (c *Controller) leaveToOtherManager(ctx context.Context, s *scope) flow.Result {
 	switch {
 	case s.pausedOrMoved():
-		return flow.Stop("it is paused")
+		return flow.Stop("the object is paused")
 	case !marks.Begun(s.machine):
 		return c.removeFinalizer(ctx, s)
 	case s.undeletableBefore(), s.notReadyFor(infrav1.ReasonDeleting, infrav1.ReasonDeletionFailed):
 		return flow.Stop("the status shows the progress of the deletion")
 	}
-	if left := s.machine.DeletionTimestamp.Add(slowRetry).Sub(s.now); left > 0 {
-		return flow.Wait(left, "the manager that has its driver")
+	if remaining := s.machine.DeletionTimestamp.Add(slowRetry).Sub(s.now); remaining > 0 {
+		return flow.Wait(remaining, "another manager may have the driver")
 	}
 	s.undeletable(infrav1.ReasonUnknownDriver, c.unknownDriver(s))
-	return flow.Stop("it is of another driver")
+	return flow.Stop("the object belongs to another driver")
 }
 
 func (s *scope) pausedOrMoved() bool {
 	return core.Moved(s.machine) || core.Paused(s.cluster, s.machine)
 }
 
-// leaveOtherInstallation ends the reconcile of an object whose creation a manager of another
-// installation began: with this one's name, the driver would not find the VM and create a second
-// one, or report the first as gone. If both managers wrote the object, they would do so in turns, so
-// the status that the other one has written stays; the event is sent once by each process.
-func (c *Controller) leaveOtherInstallation(_ context.Context, s *scope) flow.Result {
-	theirs, named := s.machine.Annotations[infrav1.AnnotationInstallation]
-	if !named || theirs == c.Installation {
+// stopIfOtherInstallation stops for an object whose creation was begun by a manager of another installation. With the
+// name of this installation, the driver would not find the VM and would create a second one, or report the first one
+// as gone. If both managers wrote the object, they would overwrite each other's changes, so this one does not change
+// a status that the other one has written. Each process sends the event once.
+func (c *Controller) stopIfOtherInstallation(_ context.Context, s *scope) flow.Result {
+	other, found := s.machine.Annotations[infrav1.AnnotationInstallation]
+	if !found || other == c.Installation {
 		return flow.Continue()
 	}
-	message := fmt.Sprintf("The VM is that of installation %q, and this manager is of installation %q: start it with --installation=%s",
-		theirs, c.Installation, theirs)
-	news := s.memory.sent.News("installation", message)
+	message := fmt.Sprintf("The VM belongs to installation %q, but this manager belongs to installation %q; start the manager with --installation=%s",
+		other, c.Installation, other)
+	isNew := s.memory.sent.News("installation", message)
 	switch {
 	case s.ready() == nil || s.notReadyFor(infrav1.ReasonOtherInstallation):
 		s.refuse(infrav1.ReasonOtherInstallation, message)
-	case news:
+	case isNew:
 		s.event(corev1.EventTypeWarning, infrav1.ReasonOtherInstallation, message)
 	}
-	return flow.Stop("it is another installation's")
+	return flow.Stop("the object belongs to another installation")
 }

@@ -16,30 +16,30 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// other is the controller of a second manager, with another driver.
-func (h *harness) other() *Controller {
+// otherManager returns the controller of a second manager with another driver.
+func (h *harness) otherManager() *Controller {
 	return New(Options{
 		Client: h.Record(h.client, indexes()), Live: h.Record(h.client, indexes()), Engine: h.engine, Events: h.events, Clock: h.Clock, Drivers: registry.Only("other", fake.New(fake.Config{})), JoinTimeout: joinTimeout,
 	})
 }
 
-// passOf takes a pass of that controller.
-func (h *harness) passOf(c *Controller) {
+// reconcileWith runs one reconcile of a controller.
+func (h *harness) reconcileWith(c *Controller) {
 	h.Helper()
 	if _, err := c.Reconcile(h.Context(), ctrlRequest(h)); err != nil {
-		h.Fatalf("a pass failed: %v", err)
+		h.Fatalf("the reconcile failed: %v", err)
 	}
 }
 
-// goes deletes the object, now: the client's clock is another one.
-func (h *harness) goes() {
+// deleteNow deletes the object at the harness's time, as the fake client uses the real time.
+func (h *harness) deleteNow() {
 	h.Helper()
 	h.delete()
 	h.Clock.SetTime(h.infra().DeletionTimestamp.Time)
 }
 
-// TestTwoManagers: what one of them has said, the other one never changes, whatever the state
-// of the object. Each write of one brings a pass of both.
+// TestTwoManagers checks that two managers never overwrite each other's status, in any state of the object. Otherwise
+// each write of one would trigger a reconcile of both.
 func TestTwoManagers(t *testing.T) {
 	credentials := func(g *given) {
 		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
@@ -50,31 +50,31 @@ func TestTwoManagers(t *testing.T) {
 		before func(*harness)
 		reason string
 	}{
-		"waits":            {func(g *given) { g.bootstrap.Data = nil }, func(*harness) {}, infrav1.ReasonWaitingForBootstrapData},
-		"has no cluster":   {func(g *given) { g.cluster = nil }, func(*harness) {}, infrav1.ReasonWaitingForCluster},
-		"is there":         {func(*given) {}, func(*harness) {}, infrav1.ReasonProvisioned},
-		"becomes no node":  {func(*given) {}, func(h *harness) { h.Clock.Step(joinTimeout + time.Minute) }, infrav1.ReasonProvisioned},
-		"cannot go":        {credentials, func(h *harness) { h.lose(); h.goes() }, infrav1.ReasonCredentialsMissing},
-		"goes slowly":      {func(*given) {}, func(h *harness) { h.ignoreDeletes(true); h.goes() }, infrav1.ReasonDeleting},
-		"has been refused": {func(g *given) { g.machine.Spec.FailureDomain = "nowhere" }, func(*harness) {}, infrav1.ReasonUnknownFailureDomain},
+		"waits for data":   {func(g *given) { g.bootstrap.Data = nil }, func(*harness) {}, infrav1.ReasonWaitingForBootstrapData},
+		"no cluster":       {func(g *given) { g.cluster = nil }, func(*harness) {}, infrav1.ReasonWaitingForCluster},
+		"provisioned":      {func(*given) {}, func(*harness) {}, infrav1.ReasonProvisioned},
+		"join timeout":     {func(*given) {}, func(h *harness) { h.Clock.Step(joinTimeout + time.Minute) }, infrav1.ReasonProvisioned},
+		"deletion blocked": {credentials, func(h *harness) { h.loseSecret(); h.deleteNow() }, infrav1.ReasonCredentialsMissing},
+		"slow deletion":    {func(*given) {}, func(h *harness) { h.ignoreDeletes(true); h.deleteNow() }, infrav1.ReasonDeleting},
+		"refused":          {func(g *given) { g.machine.Spec.FailureDomain = "nowhere" }, func(*harness) {}, infrav1.ReasonUnknownFailureDomain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, tc.given)
 			h.Settle()
 			h.SettleAfter(joinTimeout / 2)
-			other := h.other() // whose process is the younger one
+			other := h.otherManager() // started later
 			tc.before(h)
 			for range 3 {
 				h.Settle()
-				h.passOf(other)
+				h.reconcileWith(other)
 			}
 			h.takeEvents()
 			h.Writes = nil
 			for range 10 {
 				h.Clock.Step(slowRetry)
-				h.passOf(h.controller)
+				h.reconcileWith(h.controller)
 				h.Call()
-				h.passOf(other)
+				h.reconcileWith(other)
 			}
 			if events := h.takeEvents(); len(h.Writes) != 0 || len(events) != 0 {
 				t.Errorf("writes %v, events %q", h.Writes, events)
@@ -91,14 +91,14 @@ func readyOf(h *harness) *metav1.Condition {
 	return newScope(h.infra(), &memory{}, h.Clock.Now()).ready()
 }
 
-// TestUnknownDriver: the first manager reports a driver that no manager has, without
-// holding the object.
+// TestUnknownDriver checks that only the first manager reports a driver that no manager has, and that the object gets
+// no finalizer.
 func TestUnknownDriver(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.Driver = "unknown" })
-	other := h.other()
+	other := h.otherManager()
 	for range 3 {
 		h.Settle()
-		h.passOf(other)
+		h.reconcileWith(other)
 	}
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, `"unknown"`, `"test"`)
 	if events := h.takeEvents(); len(events) != 1 || len(h.Writes) != 1 || len(h.infra().Finalizers) != 0 {
@@ -106,7 +106,7 @@ func TestUnknownDriver(t *testing.T) {
 	}
 }
 
-// TestOthersAreLeftAloneWhilePaused (G2): not even this is said then.
+// TestOthersAreLeftAloneWhilePaused checks that an unknown driver is not reported for a paused object (G2).
 func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
 	for name, change := range map[string]func(*given){
 		"cluster":   func(g *given) { g.cluster.Spec.Paused = true },
@@ -124,34 +124,34 @@ func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
 			}
 			before := h.infra()
 			h.Settle()
-			h.wantNothing(before)
+			h.wantUnchanged(before)
 			if name == "no owner" {
-				return // that holds no deletion
+				return // its deletion is not blocked
 			}
 			h.delete()
 			before = h.infra()
 			h.SettleAfter(time.Hour)
-			h.wantNothing(before)
+			h.wantUnchanged(before)
 		})
 	}
 }
 
-// TestDeletionOfAnothersVM: a VM is left to the manager that has its driver. If there is none,
-// that is said in time, and then held to.
+// TestDeletionOfAnothersVM checks that a VM is left to the manager that has its driver. If there is none, the
+// condition says so after some time, and keeps saying so.
 func TestDeletionOfAnothersVM(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	calls := len(h.calls())
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "unknown" })
-	h.goes()
+	h.deleteNow()
 	if result := h.Settle(); result.RequeueAfter <= 0 || result.RequeueAfter > slowRetry {
-		t.Errorf("looks again after %v", result.RequeueAfter)
+		t.Errorf("requeued after %v", result.RequeueAfter)
 	}
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
-	other := h.other()
+	other := h.otherManager()
 	for range 3 {
 		h.SettleAfter(slowRetry)
-		h.passOf(other)
+		h.reconcileWith(other)
 	}
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownDriver, "cannot be deleted", `"unknown"`)
 	events := h.takeEvents()
@@ -166,7 +166,8 @@ func TestDeletionOfAnothersVM(t *testing.T) {
 	}
 }
 
-// TestDeletionOfAnothersThatNeverHadAVM: the finalizer does not hold an object that no manager reconciles.
+// TestDeletionOfAnothersThatNeverHadAVM checks that the finalizer does not block an object that no manager
+// reconciles.
 func TestDeletionOfAnothersThatNeverHadAVM(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.Driver, g.infra.Finalizers = "unknown", []string{infrav1.Finalizer} })
 	h.Settle()
@@ -177,19 +178,19 @@ func TestDeletionOfAnothersThatNeverHadAVM(t *testing.T) {
 	}
 }
 
-// TestOtherInstallation: what another installation has begun is left alone, whether it is
-// there or goes, and that is said once.
+// TestOtherInstallation checks that a VM of another installation is not touched, whether or not its object is being
+// deleted, and that this is reported once.
 func TestOtherInstallation(t *testing.T) {
 	for name, before := range map[string]func(*harness){
-		"has a VM": func(h *harness) { h.Settle() },
-		"begun": func(h *harness) {
+		"VM exists": func(h *harness) { h.Settle() },
+		"creation begun": func(h *harness) {
 			h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
 			h.Pass()
 			h.Pass()
 			h.Call()
 		},
-		"is being deleted": func(h *harness) { h.Settle(); h.delete() },
-		"has moved": func(h *harness) {
+		"deleting": func(h *harness) { h.Settle(); h.delete() },
+		"moved": func(h *harness) {
 			h.Settle()
 			h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Status = infrav1.MillwrightMachineStatus{} })
 			moved := h.infra()
@@ -215,18 +216,18 @@ func TestOtherInstallation(t *testing.T) {
 			if len(h.calls()) != calls || len(h.Driver.VMs()) != vms || len(events) != 1 {
 				t.Errorf("calls %v, VMs %v, events %q", h.calls()[calls:], h.Driver.VMs(), events)
 			}
-			if name == "has moved" {
+			if name == "moved" {
 				h.wantReady(metav1.ConditionFalse, infrav1.ReasonOtherInstallation, `"a"`, `"b"`)
 			} else if len(h.Writes) != 0 {
-				t.Errorf("writes %v: whose it is writes, too", h.Writes)
+				t.Errorf("writes %v: they conflict with those of the other installation", h.Writes)
 			}
-			h.goesOn(name == "is being deleted")
+			h.wantFinished(name == "deleting")
 		})
 	}
 }
 
-// goesOn starts a manager of the installation a, which has its way with the one VM.
-func (h *harness) goesOn(deleting bool) {
+// wantFinished checks that a manager of installation a finishes the work with the same VM.
+func (h *harness) wantFinished(deleting bool) {
 	h.Helper()
 	h.restart()
 	h.controller.Installation = "a"
@@ -238,6 +239,6 @@ func (h *harness) goesOn(deleting bool) {
 		h.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 	}
 	if h.made != 1 {
-		h.Errorf("%d VMs were made", h.made)
+		h.Errorf("%d VMs were created", h.made)
 	}
 }

@@ -20,34 +20,34 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// scope is what the steps of one reconcile share.
+// scope is the state of one reconcile pass, which its steps share.
 type scope struct {
-	// machine is changed by the steps; stored is the object as the API server has it.
+	// machine is the object with the changes of the steps. stored is the object as the API server has it.
 	machine, stored *infrav1.MillwrightMachine
-	// owner is the Machine, cluster the Cluster; nil if they do not exist. Set by findOwners.
+	// owner is the Machine and cluster is the Cluster; nil if they do not exist. Set by findOwners.
 	owner   *core.Machine
 	cluster *core.Cluster
-	// inputs of the driver. Set by readInputs.
+	// inputs are the inputs of the driver. Set by readInputs.
 	inputs inputs.Inputs
 	now    time.Time
-	// within is when the next reconcile is due at the latest; zero if it is not.
-	within time.Duration
-	// events are sent once the object is written.
+	// requeue is the time after which the next pass is due at the latest; 0 if no pass is requested.
+	requeue time.Duration
+	// events are sent after the object has been written.
 	events []pendingEvent
 	memory *memory
 }
 
 type pendingEvent struct{ kind, reason, message string }
 
-// memory is what is remembered of a MillwrightMachine between reconciles. Losing it costs an event
-// that is sent twice, or a call to the driver that comes late.
+// memory is what the controller remembers about a MillwrightMachine between passes. If it is lost, an event may be
+// sent twice, or a call to the driver may be late.
 type memory struct {
 	of    types.UID
 	check check
-	// sent holds the messages of events that are sent only when they change.
+	// sent has the messages of events that are sent only when they change.
 	sent events.Said
-	// refused reports that Ready was set to False, and code is the driver's error code then; OK if
-	// the driver did not fail.
+	// refused reports whether Ready was set to False. code is the driver's error code in that case, or OK if the
+	// driver did not fail.
 	refused bool
 	code    codes.Code
 }
@@ -65,13 +65,13 @@ func (s *scope) event(kind, reason, message string) {
 	s.events = append(s.events, pendingEvent{kind, reason, message})
 }
 
-// wakeWithin requests another reconcile; zero requests none.
-func (s *scope) wakeWithin(d time.Duration) {
-	s.within = flow.Sooner(s.within, d)
+// requeueAfter requests another pass after a time; 0 requests none.
+func (s *scope) requeueAfter(d time.Duration) {
+	s.requeue = flow.Sooner(s.requeue, d)
 }
 
-// retry returns the time to the next reconcile after a failed call. A repaired Secret brings no event,
-// so Secrets are read again more often than the driver is called.
+// retry returns the time until the next pass after a failed call. A repaired Secret causes no event, so Secrets are
+// read more often than the driver is called.
 func (s *scope) retry(after time.Duration) time.Duration {
 	if s.inputs.UseSecrets() {
 		return min(after, slowRetry)
@@ -79,9 +79,9 @@ func (s *scope) retry(after time.Duration) time.Duration {
 	return after
 }
 
-// neverCreated reports whether the driver cannot have created a VM, since it refuses the same spec with
-// which it was first called. Such an object could not be deleted otherwise: the driver refuses to look
-// for the VM, too.
+// neverCreated reports whether the driver cannot have created a VM because it refuses the same spec with which it was
+// first called. Without this, such an object could never be deleted, because the driver also refuses to search for
+// the VM.
 func (s *scope) neverCreated(failed *instance.Failure) bool {
 	first := s.machine.Annotations[infrav1.AnnotationCreationSpec]
 	return refusesSpec(failed) && marks.OwnSpecOnly(s.machine) && s.machine.Status.ProviderID == "" &&
@@ -110,8 +110,7 @@ func (c *Controller) findOwners(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(err)
 }
 
-// readInputs reads the inputs of the driver. It returns the first one that is missing; nil if all are
-// there.
+// readInputs reads the inputs of the driver. It returns the first missing input, or nil if there are all.
 func (c *Controller) readInputs(ctx context.Context, s *scope) (missing *inputs.Error, err error) {
 	read, err := c.inputs.Read(ctx, s.machine)
 	if errors.As(err, &missing) {

@@ -30,15 +30,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// secretsHarness is a namespace with MillwrightMachines that no Machine owns, so that only the
-// controller of Secrets works.
+// secretsHarness is a namespace with MillwrightMachines that no Machine owns, so that only the controller of Secrets
+// has work to do.
 type secretsHarness struct {
 	*testing.T
 	namespace string
 	client    client.Client
 }
 
-// newSecretsHarness creates the objects, and starts the controllers with the rights of their role.
+// newSecretsHarness creates the objects and starts the controllers with the permissions of their role.
 func newSecretsHarness(t *testing.T, objects func(namespace string) []client.Object) *secretsHarness {
 	t.Helper()
 	e := env.New(t)
@@ -81,27 +81,27 @@ func (h *secretsHarness) start(e *env.Env, scheme *runtime.Scheme) {
 			h.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
+	ctx, cancel := context.WithCancel(context.Background()) // t.Context is canceled before the cleanup
+	stopped := make(chan error, 1)
+	go func() { stopped <- mgr.Start(ctx) }()
 	h.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			h.Errorf("the manager ended with %v", err)
+		if err := <-stopped; err != nil {
+			h.Errorf("the manager failed: %v", err)
 		}
 	})
 }
 
-// wantHeld waits until exactly those of the Secrets a and b are held.
-func (h *secretsHarness) wantHeld(a, b bool) {
+// wantProtected waits until the Secrets a and b have or lack the finalizer as given.
+func (h *secretsHarness) wantProtected(a, b bool) {
 	h.Helper()
-	held := func(g gomega.Gomega, name string) bool {
+	protected := func(g gomega.Gomega, name string) bool {
 		secret := &corev1.Secret{}
 		g.Expect(h.client.Get(h.Context(), client.ObjectKey{Namespace: h.namespace, Name: name}, secret)).To(gomega.Succeed())
 		return controllerutil.ContainsFinalizer(secret, infrav1.SecretFinalizer)
 	}
 	gomega.NewWithT(h.T).Eventually(func(g gomega.Gomega) {
-		g.Expect([]bool{held(g, "a"), held(g, "b")}).To(gomega.Equal([]bool{a, b}), "a and b are held")
+		g.Expect([]bool{protected(g, "a"), protected(g, "b")}).To(gomega.Equal([]bool{a, b}), "finalizers of a and b")
 	}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
@@ -112,9 +112,9 @@ func (h *secretsHarness) patch(object client.Object, patch string) {
 	}
 }
 
-// begun returns a MillwrightMachine whose creation has begun: it was moved here, or a manager without
-// finalizers of Secrets created it.
-func begun(namespace string) *infrav1.MillwrightMachine {
+// newBegunMachine returns a MillwrightMachine whose creation has begun, and whose Secret may lack the finalizer. It
+// was moved here, or created by a version that did not protect Secrets.
+func newBegunMachine(namespace string) *infrav1.MillwrightMachine {
 	return &infrav1.MillwrightMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "m", Finalizers: []string{infrav1.Finalizer},
@@ -124,10 +124,10 @@ func begun(namespace string) *infrav1.MillwrightMachine {
 	}
 }
 
-// release removes the finalizer by hand, and deletes the object.
+// release removes the finalizer as a user might, and deletes the object.
 func (h *secretsHarness) release() {
 	h.Helper()
-	m := begun(h.namespace)
+	m := newBegunMachine(h.namespace)
 	h.patch(m, `{"metadata":{"finalizers":null}}`)
 	if err := h.client.Delete(h.Context(), m); err != nil {
 		h.Fatal(err)
@@ -137,16 +137,16 @@ func (h *secretsHarness) release() {
 func TestReferenceOfAMachine(t *testing.T) {
 	t.Parallel()
 	h := newSecretsHarness(t, func(namespace string) []client.Object {
-		m := begun(namespace)
+		m := newBegunMachine(namespace)
 		m.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{}`)}
 		m.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "a"}
 		return []client.Object{secret(namespace, "a", nil), secret(namespace, "b", nil), m}
 	})
-	h.wantHeld(true, false)
-	h.patch(begun(h.namespace), `{"spec":{"credentialsSecretRef":{"name":"b"}}}`)
-	h.wantHeld(false, true)
+	h.wantProtected(true, false)
+	h.patch(newBegunMachine(h.namespace), `{"spec":{"credentialsSecretRef":{"name":"b"}}}`)
+	h.wantProtected(false, true)
 	h.release()
-	h.wantHeld(false, false)
+	h.wantProtected(false, false)
 }
 
 func TestReferenceOfAClass(t *testing.T) {
@@ -158,13 +158,13 @@ func TestReferenceOfAClass(t *testing.T) {
 		}
 	}
 	h := newSecretsHarness(t, func(namespace string) []client.Object {
-		m := begun(namespace)
+		m := newBegunMachine(namespace)
 		m.Spec.MachineClassRef = &infrav1.LocalReference{Name: "small"}
 		return []client.Object{secret(namespace, "a", nil), secret(namespace, "b", nil), class(namespace, "a"), m}
 	})
-	h.wantHeld(true, false)
+	h.wantProtected(true, false)
 	h.patch(class(h.namespace, ""), `{"secretRef":{"name":"b"}}`)
-	h.wantHeld(false, true)
+	h.wantProtected(false, true)
 	h.release()
-	h.wantHeld(false, false)
+	h.wantProtected(false, false)
 }

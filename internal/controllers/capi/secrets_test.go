@@ -23,13 +23,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// withCredentials has the driver need the Secret "cloud".
+// withCredentials makes the driver need the Secret "cloud" of the object.
 func withCredentials(g *given) {
 	g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 	g.more = append(g.more, secret(g.infra.Namespace, "cloud", map[string]string{"token": "old"}))
 }
 
-// withClass has the driver need the Secret "cloud" of a class.
+// withClass makes the driver need the Secret "cloud" of a class.
 func withClass(g *given) {
 	g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 	class := newClass(g.infra.Namespace)
@@ -37,7 +37,7 @@ func withClass(g *given) {
 	g.more = append(g.more, class, secret(g.infra.Namespace, "cloud", nil))
 }
 
-// cloud reads the Secret; nil if it is gone.
+// cloud returns the Secret "cloud", or nil if it does not exist.
 func (h *harness) cloud() *corev1.Secret {
 	h.Helper()
 	secret := &corev1.Secret{}
@@ -51,16 +51,16 @@ func (h *harness) cloud() *corev1.Secret {
 	return secret
 }
 
-func (h *harness) wantHeld(want bool) {
+func (h *harness) wantProtected(want bool) {
 	h.Helper()
 	secret := h.cloud()
 	if got := secret != nil && controllerutil.ContainsFinalizer(secret, infrav1.SecretFinalizer); got != want {
-		h.Errorf("the Secret is held: %t, want %t", got, want)
+		h.Errorf("the Secret has the finalizer: %t, want %t", got, want)
 	}
 }
 
-// lose removes the Secret, whatever holds it.
-func (h *harness) lose() {
+// loseSecret removes the Secret in spite of its finalizer.
+func (h *harness) loseSecret() {
 	h.Helper()
 	secret := h.cloud()
 	secret.Finalizers = nil
@@ -70,8 +70,8 @@ func (h *harness) lose() {
 	h.remove(secret)
 }
 
-// TestSecretsAreHeld: from before the first call until the VM is gone, whichever way the
-// driver gets them.
+// TestSecretsAreHeld checks that the Secret has the finalizer from before the first call until the VM is gone, for
+// both kinds of reference.
 func TestSecretsAreHeld(t *testing.T) {
 	for name, with := range map[string]func(*given){"credentials": withCredentials, "class": withClass} {
 		t.Run(name, func(t *testing.T) {
@@ -79,16 +79,16 @@ func TestSecretsAreHeld(t *testing.T) {
 			for len(h.Tasks) == 0 {
 				h.Pass()
 			}
-			h.wantHeld(true)
+			h.wantProtected(true)
 			h.Settle()
 			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 			h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cloud"}})
-			h.wantHeld(true)
+			h.wantProtected(true)
 			h.restart()
 			h.ignoreDeletes(true)
 			h.delete()
 			h.Settle()
-			h.wantHeld(true)
+			h.wantProtected(true)
 			h.ignoreDeletes(false)
 			h.SettleAfter(time.Hour)
 			if !h.gone() || len(h.Driver.VMs()) != 0 || h.cloud() != nil {
@@ -98,8 +98,8 @@ func TestSecretsAreHeld(t *testing.T) {
 	}
 }
 
-// TestSecretsGoWithTheLast: not with one of several that need them, and also with one that
-// never had a VM.
+// TestSecretsGoWithTheLast checks that the finalizer stays until the last object that needs the Secret is gone, even
+// if that one never had a VM.
 func TestSecretsGoWithTheLast(t *testing.T) {
 	h := newHarness(t, withCredentials)
 	h.Settle()
@@ -111,30 +111,30 @@ func TestSecretsGoWithTheLast(t *testing.T) {
 	h.delete()
 	h.Settle()
 	if !h.gone() {
-		t.Error("it stays")
+		t.Error("the object still exists")
 	}
-	h.wantHeld(true)
+	h.wantProtected(true)
 	h.remove(other)
 	if _, err := h.controller.Reconcile(t.Context(), ctrlRequestOf(other)); err != nil {
 		t.Fatal(err)
 	}
-	h.wantHeld(false)
+	h.wantProtected(false)
 }
 
-// TestSecretsAreLetGoAfterEachCrash: whatever write a manager dies at, neither the object
-// nor the Secret is left.
+// TestSecretsAreLetGoAfterEachCrash checks for each write that neither the object nor the Secret remains after a
+// crash at that write.
 func TestSecretsAreLetGoAfterEachCrash(t *testing.T) {
-	for fatal := 1; ; fatal++ {
+	for crashAt := 1; ; crashAt++ {
 		h := newHarness(t, withCredentials)
 		h.Settle()
 		h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cloud"}})
 		h.delete()
-		writes, died := 0, false
+		writes, crashed := 0, false
 		h.Refuse = func(lockstep.Write) error {
-			if writes++; writes < fatal {
+			if writes++; writes < crashAt {
 				return nil
 			}
-			died = true
+			crashed = true
 			return errDown
 		}
 		for range 20 {
@@ -147,28 +147,27 @@ func TestSecretsAreLetGoAfterEachCrash(t *testing.T) {
 		h.restart()
 		h.Settle()
 		if !h.gone() || h.cloud() != nil || len(h.Driver.VMs()) != 0 {
-			t.Errorf("died at write %d: gone %t, Secret %v, VMs %v", fatal, h.gone(), h.cloud(), h.Driver.VMs())
+			t.Errorf("crash at write %d: gone %t, Secret %v, VMs %v", crashAt, h.gone(), h.cloud(), h.Driver.VMs())
 		}
-		if !died {
-			if fatal < 4 {
-				t.Errorf("a deletion has %d writes", fatal-1)
+		if !crashed {
+			if crashAt < 4 {
+				t.Errorf("a deletion has %d writes", crashAt-1)
 			}
 			return
 		}
 	}
 }
 
-// TestStaleCacheHoldsNoSecret: of two that go at the same time, the later one sees that the
-// other has let go, even if the cache does not show it; and one that has just begun to need
-// the Secret keeps it.
+// TestStaleCacheHoldsNoSecret checks that the finalizer is removed when two objects are deleted at the same time,
+// even if the cache still shows the other one. An object that has just begun to need the Secret keeps the finalizer.
 func TestStaleCacheHoldsNoSecret(t *testing.T) {
 	h := newHarness(t, withCredentials)
 	h.Settle()
-	held := h.infra()
+	cached := h.infra()
 	stale := interceptor.NewClient(h.client, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if machines, ok := list.(*infrav1.MillwrightMachineList); ok {
-				machines.Items = []infrav1.MillwrightMachine{*held}
+				machines.Items = []infrav1.MillwrightMachine{*cached}
 				return nil
 			}
 			return c.List(ctx, list, options...)
@@ -182,27 +181,27 @@ func TestStaleCacheHoldsNoSecret(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Log(when)
-		h.wantHeld(want)
+		h.wantProtected(want)
 	}
-	expect("it has a VM", true)
-	secrets.Note(held, false)
-	expect("it has let go", false)
-	held.UID = "another"
-	expect("another one of its name has a VM", true)
-	held.Finalizers = nil
-	expect("that one is not ours to look after", false)
-	secrets.Note(held, true)
-	expect("that one needs it, since just now", true)
+	expect("the object has a VM", true)
+	secrets.Note(cached, false)
+	expect("the object no longer needs the Secret", false)
+	cached.UID = "another"
+	expect("another object with the same name has a VM", true)
+	cached.Finalizers = nil
+	expect("the other object has no finalizer", false)
+	secrets.Note(cached, true)
+	expect("the other object has just begun to need the Secret", true)
 }
 
-// settle runs the controller of Secrets for one of them.
+// settle runs one reconcile of the controller of Secrets.
 func settle(t *testing.T, secrets *finalizers.Secrets, key types.NamespacedName) error {
 	t.Helper()
 	_, err := secrets.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 	return err
 }
 
-// TestSecretsOfOthersAreNotHeld: another manager sees to the Secrets of its own.
+// TestSecretsOfOthersAreNotHeld checks that the Secrets of objects of another manager are not changed.
 func TestSecretsOfOthersAreNotHeld(t *testing.T) {
 	h := newHarness(t, withCredentials, func(g *given) {
 		g.infra.Spec.Driver, g.infra.Finalizers = "other", []string{infrav1.Finalizer}
@@ -211,7 +210,7 @@ func TestSecretsOfOthersAreNotHeld(t *testing.T) {
 	if err := settle(t, h.controller.Secrets, client.ObjectKeyFromObject(h.cloud())); err != nil {
 		t.Fatal(err)
 	}
-	h.wantHeld(false)
+	h.wantProtected(false)
 	secret := h.cloud()
 	secret.Finalizers = []string{infrav1.SecretFinalizer}
 	if err := h.client.Update(t.Context(), secret); err != nil {
@@ -220,11 +219,11 @@ func TestSecretsOfOthersAreNotHeld(t *testing.T) {
 	if err := settle(t, h.controller.Secrets, client.ObjectKeyFromObject(secret)); err != nil {
 		t.Fatal(err)
 	}
-	h.wantHeld(true)
+	h.wantProtected(true)
 }
 
-// TestRepairedSecretIsTriedSoon: it is looked at every now and then, and the driver is asked
-// no sooner for that, unless it did change.
+// TestRepairedSecretIsTriedSoon checks that the controller reads the Secret regularly, but calls the driver before
+// the next retry only if the Secret has changed.
 func TestRepairedSecretIsTriedSoon(t *testing.T) {
 	for name, tc := range map[string]struct {
 		with   func(*given)
@@ -246,12 +245,12 @@ func TestRepairedSecretIsTriedSoon(t *testing.T) {
 			for range 4 {
 				result := h.Settle()
 				if result.RequeueAfter > slowRetry {
-					t.Fatalf("looks again after %v", result.RequeueAfter)
+					t.Fatalf("requeued after %v", result.RequeueAfter)
 				}
 				h.Clock.Step(result.RequeueAfter)
 			}
 			if now := len(h.Driver.Calls(tc.method)); now != calls {
-				t.Errorf("asked %d times within %v", now-calls, 4*slowRetry)
+				t.Errorf("%d calls within %v", now-calls, 4*slowRetry)
 			}
 			h.Driver.ForgetFailures()
 			secret := h.cloud()
@@ -261,7 +260,7 @@ func TestRepairedSecretIsTriedSoon(t *testing.T) {
 			}
 			h.Settle()
 			if now := len(h.Driver.Calls(tc.method)); now != calls+1 {
-				t.Errorf("asked %d times with the new Secret", now-calls)
+				t.Errorf("%d calls with the new Secret, want 1", now-calls)
 			}
 		})
 	}

@@ -37,8 +37,8 @@ import (
 
 var versions = []schema.GroupVersion{core.V1Beta1, core.V1Beta2}
 
-// newServerHarness is newHarness with a real API server, where objects have versions,
-// generations, finalizers, schemas and status subresources as in life.
+// newServerHarness is like newHarness, but uses a real API server with resource versions, generations, finalizers,
+// schemas, and status subresources.
 func newServerHarness(t *testing.T, version schema.GroupVersion) *harness {
 	t.Helper()
 	e := env.New(t)
@@ -52,7 +52,7 @@ func newServerHarness(t *testing.T, version schema.GroupVersion) *harness {
 	return h
 }
 
-// newServerGiven has what an API server accepts from users.
+// newServerGiven returns objects that an API server accepts from users.
 func newServerGiven(namespace string) *given {
 	g := newGiven(namespace, time.Time{})
 	g.machine.Spec.FailureDomain = "b"
@@ -60,7 +60,7 @@ func newServerGiven(namespace string) *given {
 	return g
 }
 
-// TestLifeOnAServer: from creation to deletion, with the kinds of either version.
+// TestLifeOnAServer checks the life of a VM from creation to deletion with both versions of Cluster API's kinds.
 func TestLifeOnAServer(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version.Version, func(t *testing.T) {
@@ -88,9 +88,9 @@ func TestLifeOnAServer(t *testing.T) {
 	}
 }
 
-// TestWhatAVMIsMadeFromStays: without a VM it may be corrected, with one a driver would look
-// in another place. All else may change, and what clusterctl moves arrives. What may be updated in
-// place is up to the webhook.
+// TestWhatAVMIsMadeFromStays checks that the fields that identify the VM at its provider cannot be changed after the
+// creation. Other fields can, and clusterctl can move the object. The webhook checks the fields that can only be
+// updated in place.
 func TestWhatAVMIsMadeFromStays(t *testing.T) {
 	h := newServerHarness(t, core.V1Beta2)
 	h.changeInfra(func(m *infrav1.MillwrightMachine) {
@@ -102,23 +102,23 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 	h.Settle()
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	for name, edit := range map[string]func(*infrav1.MillwrightMachineSpec){
-		"driver":                   func(s *infrav1.MillwrightMachineSpec) { s.Driver = "other" },
-		"other credentials":        func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef.Name = "other" },
-		"no credentials":           func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef = nil },
-		"no failure domains":       func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains = nil },
-		"another failure domain":   func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].Name = "d" },
-		"a failure domain's patch": func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].ProviderSpec = raw(`{"zone":"d"}`) },
+		"driver":               func(s *infrav1.MillwrightMachineSpec) { s.Driver = "other" },
+		"credentials":          func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef.Name = "other" },
+		"no credentials":       func(s *infrav1.MillwrightMachineSpec) { s.CredentialsSecretRef = nil },
+		"no failure domains":   func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains = nil },
+		"failure domain name":  func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].Name = "d" },
+		"failure domain patch": func(s *infrav1.MillwrightMachineSpec) { s.FailureDomains[1].ProviderSpec = raw(`{"zone":"d"}`) },
 	} {
 		infra := h.infra()
 		edit(&infra.Spec)
 		if err := h.client.Update(t.Context(), infra); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "once the VM exists") {
-			t.Errorf("%s: changed with %v", name, err)
+			t.Errorf("%s: err = %v, want Invalid", name, err)
 		}
 	}
 	h.changeInfra(func(m *infrav1.MillwrightMachine) {
 		m.Labels["a"] = "b"
 		m.Spec.NodeTemplate = &infrav1.NodeTemplate{InstanceType: "x"}
-		m.Spec.ProviderSpec = raw(`{"tags":{"a":"b"}, "disk":{"gib":[1,2]}, "size":"small"}`) // the same, written in another way
+		m.Spec.ProviderSpec = raw(`{"tags":{"a":"b"}, "disk":{"gib":[1,2]}, "size":"small"}`) // equal, but in another order
 	})
 	moved := h.infra()
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Finalizers = nil })
@@ -135,8 +135,8 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 	}
 }
 
-// TestWhatTheServerDoesNotNotice: without the webhook, a user may change the provider specification, as
-// that of a class. Either holds the deletion of a VM that is not found any more.
+// TestWhatTheServerDoesNotNotice checks that a deletion is blocked when the VM is not found after a change of the
+// provider specification, which the API server accepts without the webhook.
 func TestWhatTheServerDoesNotNotice(t *testing.T) {
 	h := newServerHarness(t, core.V1Beta2)
 	h.matchSpec(true)
@@ -153,7 +153,7 @@ func TestWhatTheServerDoesNotNotice(t *testing.T) {
 	}
 }
 
-// TestMetadataOfOthersStay (O2): what Cluster API keeps writing is never undone.
+// TestMetadataOfOthersStay checks that metadata that others write at the same time are not lost (O2).
 func TestMetadataOfOthersStay(t *testing.T) {
 	h := newServerHarness(t, core.V1Beta2)
 	interfered := 0
@@ -174,8 +174,7 @@ func TestMetadataOfOthersStay(t *testing.T) {
 	}
 }
 
-// TestUnderItsRole runs the controller as it is shipped, with watches, caches and the rights
-// of its role only.
+// TestUnderItsRole runs the controller with watches, caches, and only the permissions of its role.
 func TestUnderItsRole(t *testing.T) {
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
@@ -194,7 +193,7 @@ func TestUnderItsRole(t *testing.T) {
 	}
 	d := newDriver(new(0))
 	run(t, e, newScheme(core.V1Beta2), d)
-	within := gomega.NewWithT(t)
+	expect := gomega.NewWithT(t)
 	reason := func(kind string) func() string {
 		return func() string {
 			infra := &infrav1.MillwrightMachine{}
@@ -209,7 +208,7 @@ func TestUnderItsRole(t *testing.T) {
 	}
 	await := func(kind, want string) {
 		t.Helper()
-		within.Eventually(reason(kind)).WithTimeout(env.WaitTimeout).Should(gomega.Equal(want))
+		expect.Eventually(reason(kind)).WithTimeout(env.WaitTimeout).Should(gomega.Equal(want))
 	}
 	await(infrav1.ConditionReady, infrav1.ReasonWaitingForClusterInfrastructure)
 	cluster.Status.Initialization.InfrastructureProvisioned = true
@@ -225,7 +224,7 @@ func TestUnderItsRole(t *testing.T) {
 	if err := admin.Delete(t.Context(), g.infra); err != nil {
 		t.Fatal(err)
 	}
-	within.Eventually(func() bool {
+	expect.Eventually(func() bool {
 		return apierrors.IsNotFound(admin.Get(t.Context(), client.ObjectKeyFromObject(g.infra), &infrav1.MillwrightMachine{}))
 	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	if len(d.VMs()) != 0 {
@@ -247,8 +246,8 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
-	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background()) // t.Context is canceled before the cleanup
+	stopped := make(chan error, 1)
 	waker := &tasks.Waker{}
 	engine := instance.New(d, instance.Options{
 		Run:  func(task func(context.Context)) bool { go task(ctx); return true },
@@ -261,25 +260,25 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 	if err := controller.SetupWithManager(mgr); err != nil {
 		t.Fatal(err)
 	}
-	go func() { ended <- mgr.Start(ctx) }()
+	go func() { stopped <- mgr.Start(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the manager ended with %v", err)
+		if err := <-stopped; err != nil {
+			t.Errorf("the manager failed: %v", err)
 		}
 	})
 }
 
-// TestTheNewestVersionIsRead: where Cluster API serves both, its newer kinds are read.
+// TestTheNewestVersionIsRead checks that the newest version of Cluster API that the server serves is used.
 func TestTheNewestVersionIsRead(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
-	asked, err := discovery.NewDiscoveryClientForConfig(e.Admin)
+	dc, err := discovery.NewDiscoveryClientForConfig(e.Admin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := core.Discover(asked)
+	got, err := core.Discover(dc)
 	if err != nil {
 		t.Fatal(err)
 	}

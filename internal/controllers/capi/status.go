@@ -21,15 +21,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// longestMessage is the length limit of a message, in bytes: a driver's may be of any length.
-const longestMessage = 4096
+// maxMessage limits the length of a message, in bytes. Messages of drivers may have any length.
+const maxMessage = 4096
 
-// set sets a condition, and reports whether that changed it. Its observedGeneration is the object's
+// set sets a condition, and reports whether that changed it. The observedGeneration of the condition is the object's
 // generation at its last change.
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) bool {
 	conditions := &s.machine.Status.Conditions
 	next := metav1.Condition{
-		Type: kind, Status: value, Reason: reason, Message: messages.Shorten(message, longestMessage), LastTransitionTime: metav1.NewTime(s.now),
+		Type: kind, Status: value, Reason: reason, Message: messages.Shorten(message, maxMessage), LastTransitionTime: metav1.NewTime(s.now),
 	}
 	if before := meta.FindStatusCondition(*conditions, kind); before != nil {
 		next.ObservedGeneration = before.ObservedGeneration
@@ -51,7 +51,7 @@ func (s *scope) notReadyFor(reasons ...string) bool {
 	return ready != nil && ready.Status != metav1.ConditionTrue && slices.Contains(reasons, ready.Reason)
 }
 
-// await waits for something that has to come before the VM. An existing VM stays ready without it.
+// await waits for something that is needed before the VM can be created. An existing VM stays ready without it.
 func (s *scope) await(reason, message string) flow.Result {
 	if !marks.Established(s.machine) {
 		s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message)
@@ -59,7 +59,7 @@ func (s *scope) await(reason, message string) flow.Result {
 	return flow.Wait(0, message)
 }
 
-// refuse reports what a user has to change.
+// refuse reports what a user must change.
 func (s *scope) refuse(reason, message string) flow.Result {
 	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) {
 		s.event(corev1.EventTypeWarning, reason, message)
@@ -76,11 +76,11 @@ func (s *scope) refuseOwned(providerID string, other ownership.Owner) flow.Resul
 }
 
 func ownedMessage(providerID string, other ownership.Owner) string {
-	return fmt.Sprintf("VM %s is that of %s already", providerID, other)
+	return fmt.Sprintf("VM %s already belongs to %s", providerID, other)
 }
 
-// creating reports that the driver creates the VM, unless the status shows why it could not before: that
-// stays until there is more to report.
+// creating reports that the driver is creating the VM. If the status shows why earlier attempts failed, it is kept
+// until there is a new result.
 func (s *scope) creating() {
 	failed := s.notReadyFor(infrav1.ReasonCreationFailed, infrav1.ReasonInsufficientCapacity, infrav1.ReasonInvalidSpec,
 		infrav1.ReasonInstanceLost, infrav1.ReasonProviderIDTaken)
@@ -88,7 +88,7 @@ func (s *scope) creating() {
 	if failed || begun && s.notReadyFor(infrav1.ReasonWaitingForBootstrapData) {
 		return
 	}
-	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonCreating, "The driver makes the VM")
+	s.set(infrav1.ConditionReady, metav1.ConditionFalse, infrav1.ReasonCreating, "The driver is creating the VM")
 }
 
 // adopt reports a VM that was created or found.
@@ -104,35 +104,35 @@ func (s *scope) provisioned() {
 	s.machine.Status.Ready = true
 	s.machine.Status.Initialization = &infrav1.Initialization{Provisioned: new(true)}
 	if s.set(infrav1.ConditionReady, metav1.ConditionTrue, infrav1.ReasonProvisioned, "") {
-		s.event(corev1.EventTypeNormal, infrav1.ReasonProvisioned, "VM "+s.machine.Status.ProviderID+" is there")
+		s.event(corev1.EventTypeNormal, infrav1.ReasonProvisioned, "VM "+s.machine.Status.ProviderID+" exists")
 	}
 }
 
-// lost reports that the VM does not exist any more. status.ready stays true.
+// lost reports that the VM no longer exists. status.ready stays true.
 func (s *scope) lost() {
-	s.refuse(infrav1.ReasonInstanceLost, "The provider does not find VM "+s.machine.Spec.ProviderID)
+	s.refuse(infrav1.ReasonInstanceLost, "The provider cannot find VM "+s.machine.Spec.ProviderID)
 }
 
-// creationFailed reports why there is no VM, and whether there can ever be one.
+// creationFailed reports why there is no VM, and whether the failure is permanent.
 func (s *scope) creationFailed(failed *instance.Failure) {
 	if terminal(s.machine, failed) {
 		s.machine.Status.FailureReason = new(infrav1.FailureInvalidConfiguration)
-		s.machine.Status.FailureMessage = new(messages.Shorten(failureMessage(failed), longestMessage))
+		s.machine.Status.FailureMessage = new(messages.Shorten(failureMessage(failed), maxMessage))
 	}
 	s.driverFailed(failureReason(failed), failed)
 }
 
-// driverFailed reports the driver's error. An event is sent if the reason or code is new: the message may
-// differ with each call.
+// driverFailed reports an error of the driver. It sends an event only if the reason or code is new, because the
+// message may differ with each call.
 func (s *scope) driverFailed(reason string, failed *instance.Failure) {
 	code, suffix := codes.OK, ""
 	if failed.Method != instance.MethodPrepare {
 		code, suffix = failed.Code, fmt.Sprintf(" (%s)", failed.Code)
 	}
-	again := s.notReadyFor(reason) && (!s.memory.refused || s.memory.code == code)
+	repeated := s.notReadyFor(reason) && (!s.memory.refused || s.memory.code == code)
 	s.memory.refused, s.memory.code = true, code
-	message := messages.Shorten(failureMessage(failed), longestMessage-len(suffix)) + suffix
-	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !again {
+	message := messages.Shorten(failureMessage(failed), maxMessage-len(suffix)) + suffix
+	if s.set(infrav1.ConditionReady, metav1.ConditionFalse, reason, message) && !repeated {
 		s.event(corev1.EventTypeWarning, reason, message)
 	}
 }
@@ -140,7 +140,7 @@ func (s *scope) driverFailed(reason string, failed *instance.Failure) {
 // notJoined reports that there is no node yet.
 func (s *scope) notJoined(overdue bool, timeout time.Duration) {
 	if !overdue {
-		s.set(infrav1.ConditionNodeJoined, metav1.ConditionFalse, infrav1.ReasonWaitingForNode, "The VM is not a node yet")
+		s.set(infrav1.ConditionNodeJoined, metav1.ConditionFalse, infrav1.ReasonWaitingForNode, "The VM has not become a node yet")
 		return
 	}
 	message := fmt.Sprintf("The VM did not become a node within %v", timeout)
@@ -162,8 +162,8 @@ func (s *scope) undeletable(reason, message string) flow.Result {
 	return flow.Wait(slowRetry, message)
 }
 
-// undeletableBefore reports whether the status already shows what prevents the deletion. The deletion
-// began a new generation of the object, so what was reported before does not count.
+// undeletableBefore reports whether the status already shows what prevents the deletion. Reports from before the
+// deletion do not count; they have an earlier generation.
 func (s *scope) undeletableBefore() bool {
 	ready := s.ready()
 	return ready != nil && ready.Status != metav1.ConditionTrue && ready.ObservedGeneration == s.machine.Generation &&
@@ -178,24 +178,24 @@ func (s *scope) setPaused(paused bool) {
 	s.set(infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused, "")
 }
 
-// addressTypes are those that Cluster API allows, and longestAddress is its length limit.
+// addressTypes are the address types that Cluster API allows, and maxAddress is its length limit.
 var addressTypes = []corev1.NodeAddressType{corev1.NodeHostName, corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeInternalDNS, corev1.NodeExternalDNS}
 
-const longestAddress = 256
+const maxAddress = 256
 
 // addressesOf returns the addresses that Cluster API allows, without duplicates.
 func addressesOf(addresses []corev1.NodeAddress) []infrav1.MachineAddress {
-	var made []infrav1.MachineAddress
+	var allowed []infrav1.MachineAddress
 	for _, a := range addresses {
 		address := infrav1.MachineAddress{Type: a.Type, Address: a.Address}
-		if slices.Contains(addressTypes, a.Type) && a.Address != "" && len(a.Address) <= longestAddress && !slices.Contains(made, address) {
-			made = append(made, address)
+		if slices.Contains(addressTypes, a.Type) && a.Address != "" && len(a.Address) <= maxAddress && !slices.Contains(allowed, address) {
+			allowed = append(allowed, address)
 		}
 	}
-	return made
+	return allowed
 }
 
-// failureReason returns the reason of Ready after a creation has failed.
+// failureReason returns the reason of the condition Ready after a failed creation.
 func failureReason(failed *instance.Failure) string {
 	switch {
 	case failed.Method == instance.MethodPrepare:
@@ -209,7 +209,7 @@ func failureReason(failed *instance.Failure) string {
 	}
 }
 
-// refusesSpec reports whether the driver refuses the spec of the VM. From GetMachineStatus, OutOfRange has
+// refusesSpec reports whether the driver refuses the spec of the VM. If GetMachineStatus returns OutOfRange, that has
 // another meaning.
 func refusesSpec(failed *instance.Failure) bool {
 	switch failed.Code {
@@ -221,25 +221,25 @@ func refusesSpec(failed *instance.Failure) bool {
 	return false
 }
 
-// terminal reports whether only another spec of this object could help, so that Cluster API gives up the
-// Machine. The driver must not have been given a class, a Secret or bootstrap data: it may have refused
-// those, and they may be repaired at any time. Nor may the object be made from a template: its replacement
-// would fail too, and so on without end.
+// terminal reports whether only another spec of this object can help, so that Cluster API gives up the Machine. This
+// is never the case if the driver got a class, a Secret or bootstrap data: it may have refused those, and users may
+// repair them at any time. It is not the case either if the object was created from a template: its replacements
+// would also fail, endlessly.
 func terminal(machine *infrav1.MillwrightMachine, failed *instance.Failure) bool {
 	return refusesSpec(failed) && failed.Method == instance.MethodStatus && marks.OwnSpecOnly(machine) &&
 		machine.Annotations[core.AnnotationClonedFrom] == ""
 }
 
-// mayExist reports whether there may be a VM after a failure: unless that came before the creation, or the
-// driver refused the spec.
+// mayExist reports whether there may be a VM after a failure. There is none if the failure came before the creation,
+// or if the driver refused the spec.
 func mayExist(failed *instance.Failure) bool {
 	return failed.Method != instance.MethodPrepare && failed.Method != instance.MethodStatus && !refusesSpec(failed)
 }
 
-// failureMessage returns the method and the driver's message.
+// failureMessage returns the method with the driver's message.
 func failureMessage(failed *instance.Failure) string {
-	if said, ok := status.FromError(failed.Err); ok {
-		return fmt.Sprintf("%s: %s", failed.Method, said.Message())
+	if failure, ok := status.FromError(failed.Err); ok {
+		return fmt.Sprintf("%s: %s", failed.Method, failure.Message())
 	}
 	if failed.Method == instance.MethodPrepare {
 		return failed.Err.Error()

@@ -16,32 +16,32 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
 
-// termination returns the steps of a MillwrightMachine that is being deleted. They work without
-// Machine, Cluster and MillwrightCluster, which may have been deleted before.
+// termination returns the steps of a MillwrightMachine that is being deleted. They do not need the Machine, the
+// Cluster or the MillwrightCluster, which may already be deleted.
 func (c *Controller) termination() []flow.Step[*scope] {
 	return []flow.Step[*scope]{
-		{Name: "EndIfReleased", Run: c.endIfReleased},
-		{Name: "LeaveOtherInstallation", Run: c.leaveOtherInstallation},
+		{Name: "StopIfReleased", Run: c.stopIfReleased},
+		{Name: "StopIfOtherInstallation", Run: c.stopIfOtherInstallation},
 		{Name: "FindOwners", Run: c.findOwners},
 		{Name: "RespectPause", Run: c.respectPause},
 		{Name: "ReadInputs", Run: c.readInputsForDeletion},
 		{Name: "IdentifyInstance", Run: c.identifyInstance},
-		{Name: "AwaitFinding", Run: c.awaitFinding},
+		{Name: "VerifyInstance", Run: c.verifyInstance},
 		{Name: "AwaitSoleOwner", Run: c.awaitSoleOwner},
 		{Name: "DeleteInstance", Run: c.deleteInstance},
 		{Name: "RemoveFinalizer", Run: c.removeFinalizer},
 	}
 }
 
-func (c *Controller) endIfReleased(_ context.Context, s *scope) flow.Result {
+func (c *Controller) stopIfReleased(_ context.Context, s *scope) flow.Result {
 	if !controllerutil.ContainsFinalizer(s.machine, infrav1.Finalizer) {
-		return flow.Stop("it has only finalizers of others")
+		return flow.Stop("only the finalizers of other controllers remain")
 	}
 	return flow.Continue()
 }
 
-// readInputsForDeletion reads what the driver needs to find the VM. If something is missing and there may
-// be a VM, the object stays: the VM could never be found again.
+// readInputsForDeletion reads what the driver needs to find the VM. If something is missing and there may be a VM,
+// the object is kept, because otherwise the VM could never be found again.
 func (c *Controller) readInputsForDeletion(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) {
 		return flow.Continue()
@@ -56,8 +56,8 @@ func (c *Controller) readInputsForDeletion(ctx context.Context, s *scope) flow.R
 	return flow.Fail(err)
 }
 
-// identifyInstance finds the provider ID if it was never stored: the answer to the creation may have been
-// lost. No VM is deleted by its name alone, since another object's VM may have that name.
+// identifyInstance finds the provider ID if it was never stored, for example because the response to the creation was
+// lost. A VM is never deleted by its name alone, because the VM of another object may have the same name.
 func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID != "" || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
@@ -65,13 +65,14 @@ func (c *Controller) identifyInstance(ctx context.Context, s *scope) flow.Result
 	return c.instances.Identify(ctx, adapter{c, s})
 }
 
-// awaitFinding makes the driver find the VM before it is deleted with another spec than it was found with
-// before. A driver that looks in another place would report that there is no VM, and it would run on.
-func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
+// verifyInstance calls the driver to find the VM before it is deleted with a different spec than the one with which
+// it was last found. A driver that searches in another place would report that there is no VM, and the VM would keep
+// running.
+func (c *Controller) verifyInstance(_ context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) || s.machine.Spec.ProviderID == "" || !marks.FoundWithOther(s.machine, s.inputs.Class) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
-	result := c.Engine.Ensure(s.request()) // creates nothing if there is a provider ID
+	result := c.Engine.Ensure(s.request()) // does not create a VM if there is a provider ID
 	switch r := result.(type) {
 	case instance.Exists:
 		return s.foundAgain(r)
@@ -87,56 +88,56 @@ func (c *Controller) awaitFinding(_ context.Context, s *scope) flow.Result {
 	return s.awaitDeletion(result.(instance.Pending))
 }
 
-// foundAgain notes that the driver has found the VM with the present spec.
+// foundAgain records that the driver has found the VM with the current spec.
 func (s *scope) foundAgain(exists instance.Exists) flow.Result {
 	marks.Found(s.machine, s.inputs.Class)
 	s.locate(exists.Location)
 	return flow.Continue()
 }
 
-// notFound holds a deletion whose VM may be where the driver does not look any more.
+// notFound stops a deletion whose VM may be in a place where the driver does not search any more.
 func (c *Controller) notFound(s *scope) flow.Result {
-	c.Engine.Forget(s.key()) // or it would return the same answer forever
+	c.Engine.Forget(s.key()) // otherwise it would return the same result forever
 	changed := "spec"
 	if ref := s.machine.Spec.MachineClassRef; ref != nil {
 		changed = fmt.Sprintf("MachineClass %q or spec", ref.Name)
 	}
-	return s.undeletable(infrav1.ReasonSpecChanged, changed+" was changed since the driver last found it, and now it does not; "+
-		"set back what was changed, or make sure that the VM is gone and remove the finalizer "+infrav1.Finalizer)
+	return s.undeletable(infrav1.ReasonSpecChanged, changed+" was changed since the driver last found the VM, and the driver cannot find it any more; "+
+		"revert the change, or make sure that the VM is gone and remove the finalizer "+infrav1.Finalizer)
 }
 
-// awaitSoleOwner holds a deletion that would delete the VM of another object.
+// awaitSoleOwner stops a deletion that would delete the VM of another object.
 func (c *Controller) awaitSoleOwner(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) || c.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	a := adapter{c, s}
-	if s.machine.Status.ProviderID == "" { // then a user may have set the ID in the spec
+	if s.machine.Status.ProviderID == "" { // a user may have set the ID in the spec
 		ours := a.Owner()
 		other, err := c.instances.Owners.Certain(ctx, ours, ours.ProviderID)
 		switch {
 		case err != nil:
 			return flow.Fail(err)
 		case other != nil:
-			return c.endWithoutInstance(ctx, s, ours.ProviderID, *other)
+			return c.releaseWithoutInstance(ctx, s, ours.ProviderID, *other)
 		}
 	}
 	return c.instances.AwaitSoleOwner(ctx, a)
 }
 
-// endWithoutInstance removes the finalizer and leaves the VM, which belongs to another object.
-func (c *Controller) endWithoutInstance(ctx context.Context, s *scope, providerID string, other ownership.Owner) flow.Result {
-	s.event(corev1.EventTypeNormal, infrav1.ReasonProviderIDTaken, ownedMessage(providerID, other)+"; it is left alone")
+// releaseWithoutInstance removes the finalizer without deleting the VM, which belongs to another object.
+func (c *Controller) releaseWithoutInstance(ctx context.Context, s *scope, providerID string, other ownership.Owner) flow.Result {
+	s.event(corev1.EventTypeNormal, infrav1.ReasonProviderIDTaken, ownedMessage(providerID, other)+"; it is not deleted")
 	return c.removeFinalizer(ctx, s)
 }
 
-// deleteInstance makes the driver delete the VM, and continues when the driver reports that it is gone.
+// deleteInstance calls the driver to delete the VM, and continues when the driver reports that it is gone.
 func (c *Controller) deleteInstance(ctx context.Context, s *scope) flow.Result {
 	if !marks.Begun(s.machine) {
 		return flow.Continue()
 	}
 	if !maps.Equal(s.machine.Annotations, s.stored.Annotations) {
-		if err := c.persistSpec(ctx, s); err != nil { // or a later process would not know that the VM was found
+		if err := c.persistSpec(ctx, s); err != nil { // so that a later process knows that the VM was found
 			return flow.Fail(err)
 		}
 	}
@@ -154,11 +155,11 @@ func (c *Controller) removeFinalizer(ctx context.Context, s *scope) flow.Result 
 	if err := c.persistSpec(ctx, s); apierror.IgnoreGone(err) != nil {
 		return flow.Fail(err)
 	}
-	return flow.Gone("the finalizer is removed")
+	return flow.Gone("the finalizer was removed")
 }
 
-// releaseSecrets removes the finalizer of the Secrets. It marks the object before: a manager that starts
-// afterwards could not look for the VM without them.
+// releaseSecrets removes the finalizer from the Secrets. It first marks the object, because a manager that starts
+// after that could not search for the VM without the Secrets.
 func (c *Controller) releaseSecrets(ctx context.Context, s *scope) error {
 	keys, err := c.Secrets.OfMachine(ctx, s.machine)
 	if err != nil || len(keys) == 0 {

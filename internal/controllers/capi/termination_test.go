@@ -30,20 +30,20 @@ func ctrlRequestOf(object client.Object) ctrl.Request {
 	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
 }
 
-// TestDeletionWithoutOwners (R3, S29, S40): whichever object is deleted first, the VM is deleted, too.
+// TestDeletionWithoutOwners checks that the VM is deleted in whichever order the objects are deleted (R3, S29, S40).
 func TestDeletionWithoutOwners(t *testing.T) {
 	machine := func(h *harness) { h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) }
 	cluster := func(h *harness) { h.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) }
 	for name, before := range map[string][]func(*harness){
-		"all are there":   nil,
-		"Machine is gone": {machine},
-		"Cluster is gone": {cluster},
-		"both are gone":   {machine, cluster},
-		"the reference to Machine, too": {machine, cluster, func(h *harness) {
+		"all exist":       nil,
+		"Machine deleted": {machine},
+		"Cluster deleted": {cluster},
+		"both deleted":    {machine, cluster},
+		"owner reference removed": {machine, cluster, func(h *harness) {
 			h.changeInfra(func(m *infrav1.MillwrightMachine) { m.OwnerReferences, m.Labels = nil, nil })
 		}},
-		"infrastructure is not ready": {func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) }},
-		"bootstrap data are gone":     {func(h *harness) { h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: bootstrapName}}) }},
+		"infrastructure not ready": {func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) }},
+		"bootstrap data deleted":   {func(h *harness) { h.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: bootstrapName}}) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -61,7 +61,7 @@ func TestDeletionWithoutOwners(t *testing.T) {
 	}
 }
 
-// TestDeletionIsPaused (G2, K8): nothing is deleted and nothing let go.
+// TestDeletionIsPaused checks that a paused object neither deletes its VM nor loses its finalizer (G2, K8).
 func TestDeletionIsPaused(t *testing.T) {
 	for name, tc := range map[string]struct{ pause, resume func(*harness) }{
 		"cluster": {
@@ -97,10 +97,11 @@ func TestDeletionIsPaused(t *testing.T) {
 	}
 }
 
-// TestDeletionBeforeCreation (S41): what never had a VM goes at once, unasked.
+// TestDeletionBeforeCreation checks that an object that never had a VM is deleted at once without a call of the
+// driver (S41).
 func TestDeletionBeforeCreation(t *testing.T) {
 	for name, change := range map[string]func(*given){
-		"no owner ever":     func(g *given) { g.infra.OwnerReferences, g.infra.Finalizers = nil, []string{infrav1.Finalizer} },
+		"no owner":          func(g *given) { g.infra.OwnerReferences, g.infra.Finalizers = nil, []string{infrav1.Finalizer} },
 		"no bootstrap data": func(g *given) { g.machine.Spec.Bootstrap.DataSecretName = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,30 +116,30 @@ func TestDeletionBeforeCreation(t *testing.T) {
 	}
 }
 
-// TestDeletionOfWhatWasRefused: a driver that refuses a spec refuses to look for its VM, too.
-// That does not block the deletion, unless it was asked with another spec before.
+// TestDeletionOfWhatWasRefused checks that a spec that the driver refuses does not block the deletion, unless an
+// earlier spec may have led to a VM.
 func TestDeletionOfWhatWasRefused(t *testing.T) {
-	refusing := []codes.Code{codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument}
+	refusals := []codes.Code{codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument}
 	for name, tc := range map[string]struct {
 		before func(*harness)
 		gone   bool
 	}{
-		"from the beginning": {func(h *harness) {
-			h.Driver.Fail(fake.GetMachineStatus, refusing...)
+		"every call refused": {func(h *harness) {
+			h.Driver.Fail(fake.GetMachineStatus, refusals...)
 			h.Settle()
 		}, true},
-		"only by its deletion": {func(h *harness) {
-			h.Driver.Fail(fake.CreateMachine, refusing...)
+		"creation and deletion refused": {func(h *harness) {
+			h.Driver.Fail(fake.CreateMachine, refusals...)
 			h.Settle()
-			h.Driver.Fail(fake.DeleteMachine, refusing...)
+			h.Driver.Fail(fake.DeleteMachine, refusals...)
 		}, true},
-		"after another spec": {func(h *harness) {
-			h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded) // there is a VM
+		"earlier spec was accepted": {func(h *harness) {
+			h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded) // the VM exists
 			h.Settle()
 			h.changeInfra(func(m *infrav1.MillwrightMachine) {
 				m.Spec.ProviderID, m.Status.ProviderID, m.Spec.ProviderSpec = "", "", raw(`{"size":"huge"}`)
 			})
-			h.Driver.Fail(fake.GetMachineStatus, refusing...)
+			h.Driver.Fail(fake.GetMachineStatus, refusals...)
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +155,7 @@ func TestDeletionOfWhatWasRefused(t *testing.T) {
 	}
 }
 
-// TestDeletionInMidCreation: a VM whose ID is not stored yet is deleted, by its ID.
+// TestDeletionInMidCreation checks that a VM is deleted by its provider ID even if the ID has not been stored.
 func TestDeletionInMidCreation(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
@@ -165,11 +166,11 @@ func TestDeletionInMidCreation(t *testing.T) {
 		t.Errorf("gone %t, VMs %v of %d", h.gone(), h.Driver.VMs(), h.made)
 	}
 	if id := h.deleted()[0].Machine.Spec.ProviderID; id != "test:///vm-1" {
-		t.Errorf("deleted by the ID %q", id)
+		t.Errorf("deleted with the provider ID %q", id)
 	}
 }
 
-// TestDeletionFails: the finalizer stays until the VM is gone, and why is said.
+// TestDeletionFails checks that the finalizer stays until the VM is gone, and that the condition reports the error.
 func TestDeletionFails(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
@@ -178,20 +179,20 @@ func TestDeletionFails(t *testing.T) {
 	result := h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "out of order")
 	if result.RequeueAfter <= 0 || len(h.infra().Finalizers) != 1 {
-		t.Errorf("looks again after %v, finalizers %v", result.RequeueAfter, h.infra().Finalizers)
+		t.Errorf("requeued after %v, finalizers %v", result.RequeueAfter, h.infra().Finalizers)
 	}
 	h.ignoreDeletes(true)
 	if result = h.SettleAfter(time.Hour); h.gone() || result.RequeueAfter <= 0 {
-		t.Error("gone although the VM is there")
+		t.Error("the object is gone or not requeued, but the VM exists")
 	}
 	h.ignoreDeletes(false)
 	h.SettleAfter(time.Hour)
 	if !h.gone() {
-		t.Error("it stays")
+		t.Error("the object still exists")
 	}
 }
 
-// TestDeletionIsReported (M9): while the VM goes, Ready says so, and nothing more is written.
+// TestDeletionIsReported checks that Ready reports a running deletion, without further writes (M9).
 func TestDeletionIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
@@ -207,10 +208,10 @@ func TestDeletionIsReported(t *testing.T) {
 	}
 }
 
-// TestMarksByHand: a mark that the VM is gone, from a template or written by hand before the deletion, does not
-// make it so: the VM goes, and only then the object and the finalizer of its Secret.
+// TestMarksByHand checks that the annotation that the VM is gone has no effect if it was set before the deletion, by
+// a template or a user. The VM is deleted first, and then the object and the finalizer of its Secret.
 func TestMarksByHand(t *testing.T) {
-	for name, value := range map[string]string{"empty": "", "a time": "2026-01-01T00:00:00Z", "huge": strings.Repeat("x", 1<<17)} {
+	for name, value := range map[string]string{"empty": "", "time": "2026-01-01T00:00:00Z", "huge": strings.Repeat("x", 1<<17)} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, withCredentials, func(g *given) {
 				g.infra.Annotations = map[string]string{infrav1.AnnotationInstanceGone: value}
@@ -222,7 +223,7 @@ func TestMarksByHand(t *testing.T) {
 			if h.gone() || len(h.deleted()) == 0 {
 				t.Fatalf("gone %t after %d deletions, VMs %v", h.gone(), len(h.deleted()), h.Driver.VMs())
 			}
-			h.wantHeld(true)
+			h.wantProtected(true)
 			h.ignoreDeletes(false)
 			h.SettleAfter(time.Hour)
 			if !h.gone() || len(h.Driver.VMs()) != 0 {
@@ -232,15 +233,14 @@ func TestMarksByHand(t *testing.T) {
 	}
 }
 
-// TestDeletionHoldsWhatItNeeds: while a VM may exist that cannot be found, the object is not
-// given up.
+// TestDeletionHoldsWhatItNeeds checks that the object stays while its VM may exist but cannot be looked up.
 func TestDeletionHoldsWhatItNeeds(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 		g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 	})
 	h.Settle()
-	h.lose()
+	h.loseSecret()
 	h.delete()
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, "cannot be deleted", `"cloud"`)
@@ -251,7 +251,8 @@ func TestDeletionHoldsWhatItNeeds(t *testing.T) {
 	}
 }
 
-// TestProviderIDChangedByHand: it is said, nothing is made, and the VM goes in the end.
+// TestProviderIDChangedByHand checks that a changed provider ID is reported, no VM is created, and the original VM is
+// deleted with the object.
 func TestProviderIDChangedByHand(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
@@ -276,8 +277,8 @@ func TestProviderIDChangedByHand(t *testing.T) {
 	}
 }
 
-// TestTwoWithOneProviderID: the second never has the VM, and does not take it along when it
-// goes.
+// TestTwoWithOneProviderID checks that the second object with a provider ID does not get the VM, and does not delete
+// it.
 func TestTwoWithOneProviderID(t *testing.T) {
 	owner := func(g *given) *infrav1.MillwrightMachine {
 		other := g.infra.DeepCopy()
@@ -299,16 +300,16 @@ func TestTwoWithOneProviderID(t *testing.T) {
 	}
 }
 
-// TestVMOfTheOtherAPI: a driver that does not tell APIs apart finds the VM of a Machine of
-// that name. It stays that Machine's, also when this object goes.
+// TestVMOfTheOtherAPI checks that a VM that a driver finds for a Machine with the same name stays with that Machine,
+// also when this object is deleted. Such a driver does not distinguish the two APIs.
 func TestVMOfTheOtherAPI(t *testing.T) {
 	h := newHarness(t)
 	h.addVM(machineName, "test:///vm-0")
-	h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: h.Clock.Now().Add(time.Hour)}) // it has it all the same
+	h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: h.Clock.Now().Add(time.Hour)}) // later, but it owns the VM
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/m1")
 	if got := h.infra(); got.Spec.ProviderID != "" || got.Status.Ready {
-		t.Errorf("took the VM: %+v", got.Status)
+		t.Errorf("the object took the VM: %+v", got.Status)
 	}
 	h.delete()
 	h.Settle()
@@ -321,55 +322,55 @@ func ownedBy(others ...ownership.Owner) ownership.Finder {
 	return func(context.Context, string, string) ([]ownership.Owner, error) { return others, nil }
 }
 
-// TestOwnersOfTheOtherAPI: who of the two has a VM that both name, and whether the other one
-// may take it along.
+// TestOwnersOfTheOtherAPI checks which of a MillwrightMachine and a Machine with the same provider ID owns the VM,
+// and whether the MillwrightMachine may delete it.
 func TestOwnersOfTheOtherAPI(t *testing.T) {
-	theirs := func(change func(*ownership.Owner)) ownership.Owner {
+	machine := func(change func(*ownership.Owner)) ownership.Owner {
 		claim := ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Hour)}
 		change(&claim)
 		return claim
 	}
 	for name, tc := range map[string]struct {
-		theirs ownership.Owner
-		// has reports whether the MillwrightMachine gets the VM.
-		has bool
-		// held reports whether its deletion then waits.
-		held bool
+		machine ownership.Owner
+		// owns is set if the MillwrightMachine gets the VM.
+		owns bool
+		// blocked is set if its deletion then waits.
+		blocked bool
 	}{
-		"it was there first":       {theirs(func(c *ownership.Owner) { c.Since = time.Time{} }), false, false},
-		"it is certain":            {theirs(func(c *ownership.Owner) { c.Certain = true }), false, false},
-		"it came later":            {theirs(func(*ownership.Owner) {}), true, false},
-		"it became certain":        {theirs(func(c *ownership.Owner) { c.Certain = true }), true, true},
-		"it came later, and goes":  {theirs(func(c *ownership.Owner) { c.Deleting = true }), true, false},
-		"it is certain, and goes":  {theirs(func(c *ownership.Owner) { c.Certain, c.Deleting = true, true }), false, false},
-		"it was first, but leaves": {theirs(func(c *ownership.Owner) { c.Since, c.Deleting = time.Time{}, true }), false, false},
+		"Machine is older":       {machine(func(c *ownership.Owner) { c.Since = time.Time{} }), false, false},
+		"Machine is certain":     {machine(func(c *ownership.Owner) { c.Certain = true }), false, false},
+		"Machine is newer":       {machine(func(*ownership.Owner) {}), true, false},
+		"Machine became certain": {machine(func(c *ownership.Owner) { c.Certain = true }), true, true},
+		"newer, deleting":        {machine(func(c *ownership.Owner) { c.Deleting = true }), true, false},
+		"certain, deleting":      {machine(func(c *ownership.Owner) { c.Certain, c.Deleting = true, true }), false, false},
+		"older, deleting":        {machine(func(c *ownership.Owner) { c.Since, c.Deleting = time.Time{}, true }), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///vm-0" })
 			h.addVM(machineName, "test:///vm-0")
-			if name != "it became certain" {
-				h.controller.instances.Owners[1] = ownedBy(tc.theirs)
+			if name != "Machine became certain" {
+				h.controller.instances.Owners[1] = ownedBy(tc.machine)
 			}
 			h.Settle()
-			h.controller.instances.Owners[1] = ownedBy(tc.theirs)
-			if !tc.has {
+			h.controller.instances.Owners[1] = ownedBy(tc.machine)
+			if !tc.owns {
 				h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "test:///vm-0", "Machine ns/other")
 				return
 			}
 			h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 			h.delete()
 			h.Settle()
-			if h.gone() == tc.held || len(h.Driver.VMs()) == 0 == tc.held {
+			if h.gone() == tc.blocked || len(h.Driver.VMs()) == 0 == tc.blocked {
 				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
-			if tc.held {
-				h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "is also that of Machine ns/other")
+			if tc.blocked {
+				h.wantReady(metav1.ConditionFalse, infrav1.ReasonProviderIDTaken, "also belongs to Machine ns/other")
 			}
 		})
 	}
 }
 
-// TestOwnerThatIsRefused: an object that only names the VM does not hold the deletion of another,
+// TestOwnerThatIsRefused checks that an object that only names the VM does not block the deletion of the VM's owner,
 // in any namespace.
 func TestOwnerThatIsRefused(t *testing.T) {
 	h := newHarness(t)
@@ -384,11 +385,11 @@ func TestOwnerThatIsRefused(t *testing.T) {
 	}
 }
 
-// TestHeldDeletionIsReportedOnce: not in each reconcile, also if the driver is called in vain in
-// between.
+// TestHeldDeletionIsReportedOnce checks that a blocked deletion is reported once, not in each reconcile and not after
+// each failed call.
 func TestHeldDeletionIsReportedOnce(t *testing.T) {
-	for name, hold := range map[string]func(*harness){
-		"credentials": func(h *harness) { h.lose() },
+	for name, block := range map[string]func(*harness){
+		"credentials": func(h *harness) { h.loseSecret() },
 		"owner": func(h *harness) {
 			h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 		},
@@ -403,7 +404,7 @@ func TestHeldDeletionIsReportedOnce(t *testing.T) {
 				g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
 			})
 			h.Settle()
-			hold(h)
+			block(h)
 			h.takeEvents()
 			h.delete()
 			h.Settle()
@@ -412,13 +413,13 @@ func TestHeldDeletionIsReportedOnce(t *testing.T) {
 			}
 			h.Writes = nil
 			for range 5 {
-				h.SettleAfter(checkSoon)
+				h.SettleAfter(checkRetryInterval)
 			}
 			h.restart()
 			if name == "owner" {
 				h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Certain: true})
 			}
-			h.SettleAfter(checkSoon)
+			h.SettleAfter(checkRetryInterval)
 			if events := h.takeEvents(); len(events) != 0 || len(h.Writes) != 0 || h.gone() {
 				t.Errorf("events %q, writes %v, gone %t", events, h.Writes, h.gone())
 			}
@@ -426,7 +427,7 @@ func TestHeldDeletionIsReportedOnce(t *testing.T) {
 	}
 }
 
-// forgetID removes the provider ID, as only a user could.
+// forgetID removes the provider ID, as only a user can.
 func (h *harness) forgetID() {
 	h.Helper()
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderID = "" })
@@ -437,10 +438,10 @@ func (h *harness) forgetID() {
 	}
 }
 
-// TestVMIsLookedForElsewhere: a driver that is asked with another specification than the VM
-// was made from may look in another place. It is not believed that there is none.
+// TestVMIsLookedForElsewhere checks that a NotFound is ignored if the driver was called with another specification
+// than the VM was created with, as it may have looked in another place.
 func TestVMIsLookedForElsewhere(t *testing.T) {
-	const was, is = `{"size":"small"}`, `{"size":"big"}`
+	const before, after = `{"size":"small"}`, `{"size":"big"}`
 	own := func(h *harness, spec string) {
 		h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(spec); m.Generation++ })
 	}
@@ -452,13 +453,13 @@ func TestVMIsLookedForElsewhere(t *testing.T) {
 		g.more = append(g.more, newClass(g.infra.Namespace))
 	}
 	for name, tc := range map[string]struct {
-		given func(*given)
-		alter func(*harness, string)
-		says  string
+		given   func(*given)
+		setSpec func(*harness, string)
+		want    string
 	}{
 		"own spec": {func(*given) {}, own, "spec was changed"},
 		"class":    {withClass, class, `MachineClass "small" or spec was changed`},
-		"and the ID is lost": {func(*given) {}, func(h *harness, spec string) {
+		"provider ID removed": {func(*given) {}, func(h *harness, spec string) {
 			own(h, spec)
 			h.forgetID()
 		}, "spec was changed"},
@@ -467,18 +468,18 @@ func TestVMIsLookedForElsewhere(t *testing.T) {
 			h := newHarness(t, tc.given)
 			h.matchSpec(true)
 			h.Settle()
-			tc.alter(h, is)
+			tc.setSpec(h, after)
 			h.delete()
 			if result := h.Settle(); result.RequeueAfter <= 0 {
-				t.Error("it does not look again")
+				t.Error("the object is not requeued")
 			}
 			h.restart()
 			h.SettleAfter(time.Hour)
 			if h.gone() || len(h.Driver.VMs()) == 0 {
 				t.Fatalf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
 			}
-			h.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted", tc.says, infrav1.Finalizer)
-			tc.alter(h, was)
+			h.wantReady(metav1.ConditionFalse, infrav1.ReasonSpecChanged, "cannot be deleted", tc.want, infrav1.Finalizer)
+			tc.setSpec(h, before)
 			h.SettleAfter(time.Hour)
 			if !h.gone() || len(h.Driver.VMs()) != 0 {
 				t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
@@ -487,8 +488,9 @@ func TestVMIsLookedForElsewhere(t *testing.T) {
 	}
 }
 
-// TestVMIsFoundAllTheSame: most drivers need nothing but the ID. Then a changed class holds
-// nothing, also if the process ends after the VM is gone and before that is known.
+// TestVMIsFoundAllTheSame checks that a changed class does not block the deletion if the driver finds the VM by its
+// provider ID, as most drivers do. This also holds if the process ends after the VM is gone but before that is
+// recorded.
 func TestVMIsFoundAllTheSame(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		h := newHarness(t, func(g *given) {
@@ -500,11 +502,11 @@ func TestVMIsFoundAllTheSame(t *testing.T) {
 		h.delete()
 		h.Refuse = func(lockstep.Write) error { return errDown }
 		for range 5 {
-			_, _ = h.controller.Reconcile(t.Context(), ctrlRequest(h)) // what was found cannot be noted
+			_, _ = h.controller.Reconcile(t.Context(), ctrlRequest(h)) // the result cannot be recorded
 			h.Call()
 		}
 		if n := len(h.Driver.Calls(fake.DeleteMachine)); n != 0 {
-			t.Errorf("%d deletions before it is noted that the VM was there", n)
+			t.Errorf("%d deletions before the VM was recorded as found", n)
 		}
 		h.Refuse = nil
 		for len(h.Driver.Calls(fake.DeleteMachine)) == 0 {
@@ -521,15 +523,15 @@ func TestVMIsFoundAllTheSame(t *testing.T) {
 	}
 }
 
-// TestStricterDriver: what a driver refuses to look for may be there all the same, if it did
-// not refuse to make it.
+// TestStricterDriver checks that a refused lookup does not end the deletion if the driver did not refuse the
+// creation.
 func TestStricterDriver(t *testing.T) {
 	for name, before := range map[string]func(*harness){
 		"found": func(h *harness) {
 			h.Settle()
 			h.forgetID()
 		},
-		"answer lost": func(h *harness) {
+		"response lost": func(h *harness) {
 			h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
 			h.UntilCalled(fake.CreateMachine)
 			h.Pass()
@@ -555,8 +557,8 @@ func TestStricterDriver(t *testing.T) {
 	}
 }
 
-// TestAdoptedVMGoesToo: a VM whose ID a user has set is the object's, even if no reconcile
-// had come to look for it yet.
+// TestAdoptedVMGoesToo checks that a VM whose provider ID a user has set is deleted with the object, even if no
+// reconcile has looked it up yet.
 func TestAdoptedVMGoesToo(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.ProviderID = "test:///vm-0"

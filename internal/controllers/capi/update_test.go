@@ -18,13 +18,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// tagged returns a harness with a machine whose VM can be updated.
-func tagged(t *testing.T) *harness {
+// newTaggedHarness returns a harness with a machine whose VM can be updated.
+func newTaggedHarness(t *testing.T) *harness {
 	t.Helper()
-	return joined(t, func(g *given) { g.infra.Spec.ProviderSpec = raw(`{"size":"small","tags":{"a":"1"}}`) })
+	return newJoinedHarness(t, func(g *given) { g.infra.Spec.ProviderSpec = raw(`{"size":"small","tags":{"a":"1"}}`) })
 }
 
-// updateTo changes the specification in place, as Cluster API does: together with the annotation.
+// updateTo changes the specification and sets the annotation, as Cluster API does for an update in place.
 func (h *harness) updateTo(spec string) {
 	h.Helper()
 	h.changeInfra(func(m *infrav1.MillwrightMachine) {
@@ -34,30 +34,31 @@ func (h *harness) updateTo(spec string) {
 	})
 }
 
-func (h *harness) wantUpToDate(status metav1.ConditionStatus, reason string, says ...string) {
+func (h *harness) wantUpToDate(status metav1.ConditionStatus, reason string, want ...string) {
 	h.Helper()
-	h.wantCondition(infrav1.ConditionUpToDate, status, reason, says...)
+	h.wantCondition(infrav1.ConditionUpToDate, status, reason, want...)
 	for _, condition := range h.infra().Status.Conditions {
 		if condition.Type == infrav1.ConditionUpToDate && condition.ObservedGeneration != h.infra().Generation {
-			h.Errorf("the condition is of generation %d, not %d", condition.ObservedGeneration, h.infra().Generation)
+			h.Errorf("observedGeneration is %d, want %d", condition.ObservedGeneration, h.infra().Generation)
 		}
 	}
 }
 
-// updates are the calls that were to change something.
+// updates returns the number of calls that were to change the VM.
 func (h *harness) updates() int {
-	made := 0
+	count := 0
 	for _, q := range fake.Requests[*driver.UpdateMachineRequest](h.Driver) {
 		if !q.DryRun {
-			made++
+			count++
 		}
 	}
-	return made
+	return count
 }
 
-// TestUpdateInPlace: the VM becomes what Cluster API has written, once, and stays the same VM.
+// TestUpdateInPlace checks that the VM is updated once to the specification that Cluster API has written, and stays
+// the same VM.
 func TestUpdateInPlace(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	before := h.Driver.VMs()[0]
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
 	h.Settle()
@@ -76,8 +77,8 @@ func TestUpdateInPlace(t *testing.T) {
 	if h.updates() != 1 || len(h.Writes) != 0 {
 		t.Errorf("%d updates; writes %v", h.updates(), h.Writes)
 	}
-	h.matchSpec(true) // the VM is found, and deleted, as what it has become
-	h.SettleAfter(byThen)
+	h.matchSpec(true) // the updated specification is used to find and delete the VM
+	h.SettleAfter(checkDelay)
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 	h.delete()
 	h.Settle()
@@ -86,9 +87,9 @@ func TestUpdateInPlace(t *testing.T) {
 	}
 }
 
-// TestNothingToUpdate: a change that makes no other VM is done at once, and so is one that is repeated.
+// TestNothingToUpdate checks that a change that does not affect the VM is complete at once, also when it is repeated.
 func TestNothingToUpdate(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	h.updateTo(`{"tags":{"a":"1"},"size":"small"}`)
 	h.Settle()
 	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
@@ -103,9 +104,9 @@ func TestNothingToUpdate(t *testing.T) {
 	}
 }
 
-// TestNoUpdateUnasked: a user's own change of the spec has no effect on the VM.
+// TestNoUpdateUnasked checks that a change of the spec without the annotation does not update the VM.
 func TestNoUpdateUnasked(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"small","tags":{"a":"2"}}`) })
 	h.Settle()
 	if len(h.calls()) != 0 || len(h.Writes) != 0 {
@@ -113,9 +114,10 @@ func TestNoUpdateUnasked(t *testing.T) {
 	}
 }
 
-// TestUpdateNeedsAReplacement: what can be changed is, and the rest is said and waited for.
+// TestUpdateNeedsAReplacement checks that the possible changes are made, and that the condition reports the others,
+// which wait for a replacement.
 func TestUpdateNeedsAReplacement(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	h.updateTo(`{"size":"big","tags":{"a":"2"}}`)
 	h.Settle()
 	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonReplacementNeeded, "size", h.infra().Spec.ProviderID)
@@ -124,21 +126,21 @@ func TestUpdateNeedsAReplacement(t *testing.T) {
 		t.Errorf("%d updates", h.updates())
 	}
 	h.Writes = nil
-	h.SettleAfter(soon)
+	h.SettleAfter(retryDelay)
 	if h.updates() != 1 || len(h.Writes) != 0 {
 		t.Errorf("%d updates; writes %v", h.updates(), h.Writes)
 	}
-	h.updateTo(`{"size":"small","tags":{"a":"1"}}`) // it is taken back
+	h.updateTo(`{"size":"small","tags":{"a":"1"}}`) // the change is reverted
 	h.Settle()
 	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
 	if vm := h.Driver.VMs()[0]; !strings.Contains(vm.Spec, `"a":"1"`) {
-		t.Errorf("the VM is %s", vm.Spec)
+		t.Errorf("the VM has the spec %s", vm.Spec)
 	}
 }
 
-// TestUpdateFails: the driver's error is said, and it is called again.
+// TestUpdateFails checks that an error of the driver is reported, and that the call is retried.
 func TestUpdateFails(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	h.Driver.FailWith(fake.UpdateMachine, status.Error(codes.ResourceExhausted, "no quota"))
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
 	h.Settle()
@@ -151,9 +153,9 @@ func TestUpdateFails(t *testing.T) {
 	}
 }
 
-// TestUpdateWithoutInputs: a class that is missing is said; the VM stays as it is.
+// TestUpdateWithoutInputs checks that a missing class is reported and the VM stays as it is.
 func TestUpdateWithoutInputs(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	h.changeInfra(func(m *infrav1.MillwrightMachine) {
 		m.Generation++
 		m.Spec.ProviderSpec, m.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "missing"}
@@ -167,9 +169,9 @@ func TestUpdateWithoutInputs(t *testing.T) {
 	}
 }
 
-// TestUpdateIsAwaited: a driver that takes its time, and one that never answers.
+// TestUpdateIsAwaited checks a driver that responds late.
 func TestUpdateIsAwaited(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
 	for len(h.Tasks) == 0 {
 		h.Pass()
@@ -182,19 +184,19 @@ func TestUpdateIsAwaited(t *testing.T) {
 	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
 }
 
-// TestUpdateIsCutShort: an update is completed, or taken back, by a manager that did not begin it.
+// TestUpdateIsCutShort checks that another process completes or reverts an update that was interrupted.
 func TestUpdateIsCutShort(t *testing.T) {
-	for name, ends := range map[string]string{"completed": `{"size":"small","tags":{"a":"2"}}`, "taken back": `{"size":"small","tags":{"a":"1"}}`} {
+	for name, spec := range map[string]string{"completed": `{"size":"small","tags":{"a":"2"}}`, "reverted": `{"size":"small","tags":{"a":"1"}}`} {
 		t.Run(name, func(t *testing.T) {
-			h := tagged(t)
-			h.Driver.FailAfter(fake.UpdateMachine, codes.OK, codes.Unavailable) // the plan, and the change
+			h := newTaggedHarness(t)
+			h.Driver.FailAfter(fake.UpdateMachine, codes.OK, codes.Unavailable) // the dry run and the change
 			h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
 			h.Settle()
 			if plan := liveupdate.Read(h.infra().Annotations).Plan; plan == nil || !plan.Begun {
-				t.Fatalf("the plan is %+v", plan)
+				t.Fatalf("plan %+v", plan)
 			}
 			h.restart()
-			h.updateTo(ends)
+			h.updateTo(spec)
 			h.SettleAfter(5 * time.Minute)
 			h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
 			vms := h.Driver.VMs()
@@ -205,9 +207,9 @@ func TestUpdateIsCutShort(t *testing.T) {
 	}
 }
 
-// TestUpdateOfADeletedMachine: a deletion does not wait for an update.
+// TestUpdateOfADeletedMachine checks that a deletion does not wait for an update.
 func TestUpdateOfADeletedMachine(t *testing.T) {
-	h := tagged(t)
+	h := newTaggedHarness(t)
 	h.Driver.Fail(fake.UpdateMachine, slices.Repeat([]codes.Code{codes.Internal}, 20)...)
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
 	h.Settle()

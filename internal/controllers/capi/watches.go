@@ -26,10 +26,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// byCluster is an index of MillwrightMachines in the cache: by the name of their Cluster.
+// byCluster is the index of MillwrightMachines by the name of their Cluster.
 const byCluster = "millwrightmachine.cluster"
 
-// indexes returns the values of each index of MillwrightMachines.
+// indexes returns the indexes of MillwrightMachines, with their indexer functions.
 func indexes() map[string]client.IndexerFunc {
 	all := maps.Clone(finalizers.Indexes)
 	all[ownership.MillwrightMachineByProviderID] = ownership.ProviderIDs
@@ -75,7 +75,8 @@ func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reco
 		client.InNamespace(object.GetNamespace()), client.MatchingFields{byCluster: object.GetName()})
 }
 
-// ofDriver returns the MillwrightMachines of a driver, which is asked for them at once.
+// ofDriver returns the MillwrightMachines of a driver that was registered, and lets the engine retry their calls
+// immediately.
 func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Request {
 	requests := core.Requests(ctx, c.Client, &infrav1.MillwrightMachineList{}, func(object client.Object) bool {
 		return object.(*infrav1.MillwrightMachine).Spec.Driver == name
@@ -86,7 +87,7 @@ func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Requ
 	return requests
 }
 
-// waitingForClass returns the MillwrightMachines that may wait for a change of their class.
+// waitingForClass returns the MillwrightMachines that may be waiting for a change of their class.
 func (c *Controller) waitingForClass(ctx context.Context, object client.Object) []reconcile.Request {
 	waits := func(object client.Object) bool {
 		return !object.GetDeletionTimestamp().IsZero() || !marks.Established(object.(*infrav1.MillwrightMachine))
@@ -97,30 +98,30 @@ func (c *Controller) waitingForClass(ctx context.Context, object client.Object) 
 
 func machineChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		was, is := e.ObjectOld.(*core.Machine), e.ObjectNew.(*core.Machine)
-		return !ptr.Equal(was.Spec.Bootstrap.DataSecretName, is.Spec.Bootstrap.DataSecretName) ||
-			was.Spec.FailureDomain != is.Spec.FailureDomain ||
-			was.DeletionTimestamp.IsZero() != is.DeletionTimestamp.IsZero() ||
-			was.Spec.InfrastructureRef != is.Spec.InfrastructureRef ||
-			was.HasNode() != is.HasNode() || was.Healthy() != is.Healthy() ||
-			was.ControlPlane() != is.ControlPlane()
+		before, after := e.ObjectOld.(*core.Machine), e.ObjectNew.(*core.Machine)
+		return !ptr.Equal(before.Spec.Bootstrap.DataSecretName, after.Spec.Bootstrap.DataSecretName) ||
+			before.Spec.FailureDomain != after.Spec.FailureDomain ||
+			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			before.Spec.InfrastructureRef != after.Spec.InfrastructureRef ||
+			before.HasNode() != after.HasNode() || before.Healthy() != after.Healthy() ||
+			before.ControlPlane() != after.ControlPlane()
 	}}
 }
 
 func clusterChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		was, is := e.ObjectOld.(*core.Cluster), e.ObjectNew.(*core.Cluster)
-		return was.Spec.Paused != is.Spec.Paused || was.HasInfrastructure() != is.HasInfrastructure()
+		before, after := e.ObjectOld.(*core.Cluster), e.ObjectNew.(*core.Cluster)
+		return before.Spec.Paused != after.Spec.Paused || before.HasInfrastructure() != after.HasInfrastructure()
 	}}
 }
 
-// classChanges selects changes of the content, and of the finalizer that creations wait for.
+// classChanges selects changes of the content, and changes of the finalizer for which creations wait.
 func classChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || held(e.ObjectOld) != held(e.ObjectNew)
+		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || isProtected(e.ObjectOld) != isProtected(e.ObjectNew)
 	}}
 }
 
-func held(class client.Object) bool {
+func isProtected(class client.Object) bool {
 	return controllerutil.ContainsFinalizer(class, infrav1.ClassFinalizer)
 }

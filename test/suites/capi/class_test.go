@@ -94,7 +94,7 @@ func TestTemplatesDoNotChange(t *testing.T) {
 	h.patch("MillwrightCluster", h.cluster, `{"metadata":{"annotations":{"cluster.x-k8s.io/managed-by":"another"}}}`)
 	err := h.Client.Patch(t.Context(), h.object("MillwrightCluster", h.cluster),
 		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"cluster.x-k8s.io/managed-by":null}}}`)))
-	g.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("cannot be taken off")))
+	g.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("cannot be removed")))
 }
 
 // managerWithWebhooks starts a manager whose webhooks answer for this test, and returns where it serves them

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// tryAgain is the time until a port that could not be opened is tried again.
-	tryAgain = 10 * time.Second
-	// claimLimit is how long the write of an endpoint may take. It is over before another process can lead.
-	claimLimit = (leaseDuration - renewDeadline) / 2
-	// longestMessage is the longest message of a condition.
-	longestMessage = 300
+	// listenRetryInterval is the time after which opening a port is retried.
+	listenRetryInterval = 10 * time.Second
+	// claimTimeout limits the write of an endpoint. It ends before another process can become the leader.
+	claimTimeout = (leaseDuration - renewDeadline) / 2
+	// maxMessage limits the length of a condition message, in bytes.
+	maxMessage = 300
 )
 
-// apply does what the plan says. What is new is tried by opening the port before it is written, so that nobody gets an
-// endpoint that another process has.
+// apply executes a plan. It opens a new port before it writes the endpoint, so that no Cluster gets an endpoint whose
+// port another process uses.
 func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster, f facts, p plan) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(infra)
 	if p.port == 0 {
 		c.close(key)
-		c.await(key, p.reason)
+		c.awaitPort(key, p.reason)
 		return 0, c.report(ctx, infra, f, p.reason, p.message)
 	}
 	if !p.claim {
@@ -37,16 +37,16 @@ func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster
 	}
 	e, err := c.openPort(key, f, &p)
 	if err != nil {
-		return tryAgain, c.report(ctx, infra, f, infrav1.ReasonListenFailed, err.Error())
+		return listenRetryInterval, c.report(ctx, infra, f, infrav1.ReasonListenFailed, err.Error())
 	}
 	c.choose(e)
 	e.SetServers(f.servers)
 	if p.claim {
 		changed := infra.DeepCopy()
 		changed.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: c.Host, Port: p.port}
-		claiming, cancel := context.WithTimeout(ctx, claimLimit)
+		claimCtx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
-		if err := c.Client.Patch(claiming, changed, expectations.Locked(infra)); err != nil {
+		if err := c.Client.Patch(claimCtx, changed, expectations.Locked(infra)); err != nil {
 			return 0, fmt.Errorf("setting the endpoint of MillwrightCluster %s: %w", key, err)
 		}
 		infra = changed
@@ -57,7 +57,8 @@ func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster
 	return 0, c.report(ctx, infra, f, infrav1.ReasonNoHealthyMachine, "No API server of the control plane machines is ready")
 }
 
-// openPort opens the port of a plan. One that is only to be claimed may be any that is free; the plan gets it.
+// openPort opens the port of a plan. If the port is not an endpoint yet and another process uses it, openPort tries
+// the next free ones and updates the plan.
 func (c *Controller) openPort(key client.ObjectKey, f facts, p *plan) (*endpoint, error) {
 	for {
 		e, err := c.listen(key, p.port)

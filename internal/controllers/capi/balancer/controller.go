@@ -1,7 +1,8 @@
-// Package balancer runs the load balancers that MillwrightClusters ask for.
+// Package balancer runs the load balancers that MillwrightClusters request.
 //
-// Each has a port of this process, which becomes the Cluster's endpoint before there are machines and stays it
-// whichever there are. It forwards to the API servers of the Cluster's control plane machines.
+// Each load balancer has a port of this process. The port becomes the endpoint of the Cluster before it has machines,
+// and never changes. The load balancer forwards connections to the API servers on the Cluster's control plane
+// machines.
 package balancer
 
 import (
@@ -36,40 +37,40 @@ import (
 
 // Options configure a Controller.
 type Options struct {
-	// Client reads from the cache. Its scheme has Cluster API's kinds. Required.
+	// Client reads from the cache. Its scheme must have Cluster API's kinds. Required.
 	Client client.Client
-	// Live reads from the API server which ports are free, before one is given away. Required.
+	// Live reads from the API server. It is used to find free ports before one is assigned. Required.
 	Live client.Reader
-	// Namespace of the objects. Empty: all namespaces.
+	// Namespace is the namespace of the objects. If empty, all namespaces are used.
 	Namespace string
 	// Events records events on MillwrightClusters. Required.
 	Events record.EventRecorder
 	// Clock is required.
 	Clock clock.PassiveClock
-	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
-	// Empty: all objects are reconciled.
+	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have. If empty, all objects are
+	// reconciled.
 	WatchFilter string
-	// Name is that by which MillwrightClusters ask for this load balancer. Required.
+	// Name is the name with which MillwrightClusters request this load balancer. Required.
 	Name string
-	// Host is the name or address by which clients reach its ports. Required.
+	// Host is the host name or address at which clients reach the ports. Required.
 	Host string
-	// FirstPort and LastPort are the ports of endpoints. Required.
+	// FirstPort and LastPort are the range of ports for endpoints. Required.
 	FirstPort, LastPort int32
-	// MaxPerNamespace is how many of them the MillwrightClusters of one namespace may have; 0 for any number.
+	// MaxPerNamespace limits the ports of the MillwrightClusters in one namespace; 0 means no limit.
 	MaxPerNamespace int
-	// Lock is that of several processes with this name: only the one that has it gives ports away and writes
-	// conditions, and all of them forward. Nil: this is the only one.
+	// Lock is the leader election lock if several processes have this name. Only the leader assigns ports and writes
+	// conditions, but all processes forward connections. If nil, this is the only process.
 	Lock resourcelock.Interface
-	// Ready is called once all ports that were endpoints in the beginning have been opened, or cannot be. Default:
+	// Ready is called once all ports that were endpoints at the start have been opened or cannot be opened. If nil,
 	// nothing is called.
 	Ready func()
 	// Listen opens a port. Required.
 	Listen func(port int32) (net.Listener, error)
-	// Balancer configures the balancer of each Cluster; Changed does not matter.
+	// Balancer configures the load balancer of each Cluster. The field Changed is ignored.
 	Balancer loadbalancer.Options
 }
 
-// Controller reconciles MillwrightClusters. Make one with New, and end it with Close.
+// Controller reconciles MillwrightClusters. Create one with New, and stop it with Close.
 type Controller struct {
 	Options
 	edge  edge.Reconciler[*infrav1.MillwrightCluster]
@@ -78,29 +79,29 @@ type Controller struct {
 
 	mu   sync.Mutex
 	open map[types.NamespacedName]*endpoint
-	// waiting are those that would get a port if another one were closed.
-	waiting map[types.NamespacedName]struct{}
-	leads   bool
+	// waiting has the MillwrightClusters that may get a port when another port is closed.
+	waiting  map[types.NamespacedName]struct{}
+	isLeader bool
 }
 
 // endpoint is an open port.
 type endpoint struct {
 	*loadbalancer.Balancer
 	port int32
-	// chosen says that this process has decided on it while it led. Otherwise it is that of another MillwrightCluster if
-	// the process that leads, or led, says so.
+	// chosen reports whether this process has assigned the port while it was the leader. Otherwise, the port may
+	// belong to another MillwrightCluster according to the current or the last leader.
 	chosen bool
-	// stop ends the balancer, and returns when it has ended.
+	// stop stops the balancer, and returns when it has stopped.
 	stop func()
 }
 
-// New makes a Controller.
+// New returns a Controller.
 func New(opts Options) *Controller {
 	if opts.Ready == nil {
 		opts.Ready = func() {}
 	}
 	c := &Controller{
-		Options: opts, waker: &tasks.Waker{}, start: newStart(opts.Ready), leads: opts.Lock == nil,
+		Options: opts, waker: &tasks.Waker{}, start: newStart(opts.Ready), isLeader: opts.Lock == nil,
 		open: map[types.NamespacedName]*endpoint{}, waiting: map[types.NamespacedName]struct{}{},
 	}
 	c.edge = edge.Reconciler[*infrav1.MillwrightCluster]{
@@ -109,7 +110,8 @@ func New(opts Options) *Controller {
 	return c
 }
 
-// SetupWithManager registers the controller and its watches. One object is reconciled at a time, as ports are common to all.
+// SetupWithManager registers the controller and its watches. It reconciles one object at a time, because all objects
+// share the ports.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	mapped := handler.EnqueueRequestsFromMapFunc
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -123,8 +125,8 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("setting up the controller of load balancers: %w", err)
 	}
-	for _, beside := range []manager.RunnableFunc{c.elect, c.begin} {
-		if err := mgr.Add(beside); err != nil {
+	for _, runnable := range []manager.RunnableFunc{c.elect, c.begin} {
+		if err := mgr.Add(runnable); err != nil {
 			return fmt.Errorf("setting up the controller of load balancers: %w", err)
 		}
 	}
@@ -167,11 +169,11 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // release closes the port of a MillwrightCluster that does not need it any more.
 func (c *Controller) release(key types.NamespacedName) {
 	c.close(key)
-	c.wakeWaiting() // its endpoint is free, also if it was not open
+	c.wakeWaiting() // the endpoint is free even if its port was not open
 }
 
 func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster) (time.Duration, error) {
-	if !c.asked(infra) {
+	if !c.selects(infra) {
 		c.release(client.ObjectKeyFromObject(infra))
 		return 0, nil
 	}
@@ -184,7 +186,7 @@ func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster)
 		return 0, err
 	}
 	p := planFor(f)
-	if p.claim { // the cache may lack what another process has just given away
+	if p.claim { // the cache may not have a port that another process has just assigned
 		if f, err = c.gather(ctx, c.Live, infra, cluster); err != nil {
 			return 0, err
 		}
@@ -193,11 +195,11 @@ func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster)
 	return c.apply(ctx, infra, f, p)
 }
 
-// asked reports whether a MillwrightCluster asks for this load balancer.
-func (c *Controller) asked(infra *infrav1.MillwrightCluster) bool {
-	wanted := infra.Spec.ControlPlaneLoadBalancer
+// selects reports whether a MillwrightCluster requests this load balancer.
+func (c *Controller) selects(infra *infrav1.MillwrightCluster) bool {
+	requested := infra.Spec.ControlPlaneLoadBalancer
 	_, foreign := infra.Annotations[core.AnnotationManagedBy]
-	return wanted != nil && cmp.Or(wanted.Name, infrav1.DefaultLoadBalancer) == c.Name && !foreign && core.Watched(c.WatchFilter, infra)
+	return requested != nil && cmp.Or(requested.Name, infrav1.DefaultLoadBalancer) == c.Name && !foreign && core.Watched(c.WatchFilter, infra)
 }
 
 // close closes the port of a MillwrightCluster, if it has one.
@@ -212,8 +214,9 @@ func (c *Controller) close(key types.NamespacedName) {
 	}
 }
 
-// await remembers one that has no port for a reason. It is woken when a port is closed.
-func (c *Controller) await(key types.NamespacedName, reason string) {
+// awaitPort records that a MillwrightCluster has no port, unless reason is empty. It is reconciled again when a port
+// is closed.
+func (c *Controller) awaitPort(key types.NamespacedName, reason string) {
 	if reason == "" {
 		return
 	}
@@ -222,7 +225,7 @@ func (c *Controller) await(key types.NamespacedName, reason string) {
 	c.waiting[key] = struct{}{}
 }
 
-// wakeWaiting wakes those that wait for a port.
+// wakeWaiting triggers passes for the MillwrightClusters that wait for a port.
 func (c *Controller) wakeWaiting() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,14 +242,15 @@ func (c *Controller) find(key types.NamespacedName) *endpoint {
 	return c.open[key]
 }
 
-// choose notes that an open port stays that of its MillwrightCluster, if this process leads.
+// choose records that an open port is assigned to its MillwrightCluster, if this process is the leader.
 func (c *Controller) choose(e *endpoint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e.chosen = e.chosen || c.leads
+	e.chosen = e.chosen || c.isLeader
 }
 
-// displace closes a port for another MillwrightCluster than the one that gets it, and has its pass say so.
+// displace closes a port if another MillwrightCluster than its new owner has it open, and triggers a pass for the
+// other one, which reports that.
 func (c *Controller) displace(key types.NamespacedName, port int32) {
 	c.mu.Lock()
 	var displaced []types.NamespacedName
@@ -262,7 +266,7 @@ func (c *Controller) displace(key types.NamespacedName, port int32) {
 	}
 }
 
-// listen opens the port of a MillwrightCluster, in place of another one that it may have had.
+// listen opens the port of a MillwrightCluster, and closes another one that it may have open.
 func (c *Controller) listen(key types.NamespacedName, port int32) (*endpoint, error) {
 	if e := c.find(key); e != nil && e.port == port {
 		return e, nil
@@ -277,15 +281,15 @@ func (c *Controller) listen(key types.NamespacedName, port int32) (*endpoint, er
 	opts.Changed = func() { c.waker.Wake(key) }
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &endpoint{Balancer: loadbalancer.New(opts), port: port}
-	var served sync.WaitGroup
-	served.Go(func() {
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		if err := e.Serve(ctx, listener); err != nil {
-			opts.Log.Error("A load balancer has ended", "port", port, "error", err)
+			opts.Log.Error("Load balancer failed", "port", port, "error", err)
 		}
 	})
 	e.stop = func() {
 		cancel()
-		served.Wait()
+		serving.Wait()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

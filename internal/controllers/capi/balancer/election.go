@@ -9,13 +9,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// The process that leads renews its lease every retryPeriod, and gives up renewDeadline after the last time; another one
-// leads from leaseDuration on. The lease is not released, so that nothing that an ending process still writes meets
-// one that leads: meanwhile all ports are served, only new Clusters wait.
+// The leader renews its lease every retryPeriod, and gives up renewDeadline after the last renewal. Another process
+// becomes the leader after leaseDuration. The lease is not released at the end, so that a terminating process cannot
+// write at the same time as a new leader. In the meantime all ports are served, and only new Clusters wait.
 const leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
 
-// elect takes part in the election until the context ends. A process that does not lead any more, as while the API server
-// is away, goes on to forward: so it stands for election again, where others end.
+// elect takes part in the election until the context is canceled. A process that loses the leadership, for example
+// because the API server is unreachable, keeps forwarding connections, so it takes part in the election again instead
+// of exiting.
 func (c *Controller) elect(ctx context.Context) error {
 	if c.Lock == nil {
 		return nil
@@ -33,21 +34,22 @@ func (c *Controller) elect(ctx context.Context) error {
 	return nil
 }
 
-// leading reports whether this process gives ports away.
+// leading reports whether this process is the leader.
 func (c *Controller) leading() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leads
+	return c.isLeader
 }
 
-// lead begins to give ports away, unless the context of the leadership has ended: it runs beside the elector.
+// lead makes this process the leader, unless the context of the leadership is already canceled, because lead runs
+// concurrently with the elector.
 func (c *Controller) lead(ctx context.Context) {
 	c.mu.Lock()
-	c.leads = ctx.Err() == nil
+	c.isLeader = ctx.Err() == nil
 	c.mu.Unlock()
 	keys, err := c.keys(ctx)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Info("The MillwrightClusters cannot be read", "err", err.Error()) // the cache is closed: this process ends
+		ctrl.LoggerFrom(ctx).Info("Cannot list MillwrightClusters", "err", err.Error()) // the cache is closed because this process terminates
 		return
 	}
 	for _, key := range keys {
@@ -58,7 +60,7 @@ func (c *Controller) lead(ctx context.Context) {
 func (c *Controller) standBy() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.leads = false
+	c.isLeader = false
 	for _, e := range c.open {
 		e.chosen = false
 	}

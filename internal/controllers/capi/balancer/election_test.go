@@ -20,20 +20,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
 )
 
-// lease is that of an API server, for several processes.
+// lease is a fake lease that several processes share.
 type lease struct {
 	mu     sync.Mutex
 	record *resourcelock.LeaderElectionRecord
-	away   bool
+	down   bool
 }
 
-// of is the lock of a process.
-func (l *lease) of(identity string) resourcelock.Interface { return &lock{l, identity} }
+// lockFor returns the lock of a process.
+func (l *lease) lockFor(identity string) resourcelock.Interface { return &lock{l, identity} }
 
-func (l *lease) setAway(away bool) {
+func (l *lease) setDown(down bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.away = away
+	l.down = down
 }
 
 type lock struct {
@@ -41,14 +41,14 @@ type lock struct {
 	identity string
 }
 
-var errAway = errors.New("the API server is away")
+var errDown = errors.New("the API server is down")
 
 func (l *lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.away:
-		return nil, nil, errAway
+	case l.down:
+		return nil, nil, errDown
 	case l.record == nil:
 		return nil, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, "lease")
 	}
@@ -63,8 +63,8 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 func (l *lock) Update(_ context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.away {
-		return errAway
+	if l.down {
+		return errDown
 	}
 	l.record = &record
 	return nil
@@ -74,85 +74,87 @@ func (l *lock) RecordEvent(string) {}
 func (l *lock) Identity() string   { return l.identity }
 func (l *lock) Describe() string   { return "lease of " + l.identity }
 
-// standing is a process that stands for election until it is ended.
-func (g *given) standing(of *lease, identity string) (end func()) {
-	g.lock = of.of(identity)
-	g.start()
-	ctx, cancel := context.WithCancel(g.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.elect(ctx) }()
+// campaign starts a process that stands for election until stop is called.
+func (h *harness) campaign(l *lease, identity string) (stop func()) {
+	h.lock = l.lockFor(identity)
+	h.start()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- h.elect(ctx) }()
 	return func() {
-		g.t.Helper()
+		h.t.Helper()
 		cancel()
-		if err := <-ended; err != nil {
-			g.t.Error(err)
+		if err := <-stopped; err != nil {
+			h.t.Error(err)
 		}
 	}
 }
 
-// Of two processes one gives ports away. Both forward.
+// Only one of two processes assigns ports, but both forward connections.
 func TestTwoProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var of lease
+		var l lease
 		machine := machineOf("a", "one", infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"})
-		one, two := newGiven(t, append(append(clusterOf("a"), clusterOf("b")...), machine)...), newGiven(t)
+		one, two := newHarness(t, append(append(clusterOf("a"), clusterOf("b")...), machine)...), newHarness(t)
 		two.client = one.client
-		endOne := one.standing(&of, "one")
+		stopOne := one.campaign(&l, "one")
 		synctest.Wait()
-		endTwo := two.standing(&of, "two")
+		stopTwo := two.campaign(&l, "two")
 		synctest.Wait()
 
-		two.has(two.reconciles("a"), nil, "")
-		two.isOpen("a", 0)
-		one.has(one.reconciles("a"), at(100), infrav1.ReasonNoHealthyMachine)
-		two.healthy = loadbalancer.Ready // only this process reaches the machine
-		two.reconciles("a")
+		two.wantStatus(two.settle("a"), nil, "")
+		two.wantPort("a", 0)
+		one.wantStatus(one.settle("a"), at(100), infrav1.ReasonNoHealthyMachine)
+		two.health = loadbalancer.Ready // only this process reaches the machine
+		two.settle("a")
 		synctest.Wait()
-		two.has(two.reconciles("a"), at(100), infrav1.ReasonNoHealthyMachine) // the condition is the leader's
-		two.isOpen("a", 100)
+		two.wantStatus(two.settle("a"), at(100), infrav1.ReasonNoHealthyMachine) // only the leader sets the condition
+		two.wantPort("a", 100)
 
-		// When the first one ends, the other one gives away what is free, and finds out itself who waits.
-		woken := two.wakes()
-		endOne()
-		two.has(two.reconciles("b"), nil, "")
+		// When the first process stops, the other one assigns the free ports, and finds out which objects wait for
+		// one.
+		triggered := two.watchWakeups()
+		stopOne()
+		two.wantStatus(two.settle("b"), nil, "")
 		time.Sleep(leaseDuration + 3*retryPeriod)
 		synctest.Wait()
-		if got := woken(); !slices.Equal(got, []string{"a", "b"}) {
-			t.Errorf("woken are %v", got)
+		if got := triggered(); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("triggered %v", got)
 		}
-		two.has(two.reconciles("b"), at(101), infrav1.ReasonNoHealthyMachine)
-		two.has(two.reconciles("a"), at(100), infrav1.ReasonForwarding)
-		two.isOpen("a", 100)
-		endTwo()
+		two.wantStatus(two.settle("b"), at(101), infrav1.ReasonNoHealthyMachine)
+		two.wantStatus(two.settle("a"), at(100), infrav1.ReasonForwarding)
+		two.wantPort("a", 100)
+		stopTwo()
 	})
 }
 
-// A process that cannot renew its lease gives no ports away, goes on to forward, and leads again later.
+// A process that cannot renew its lease assigns no ports, but forwards connections. Later it becomes the leader
+// again.
 func TestTheAPIServerIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var of lease
-		g := newGiven(t, append(clusterOf("a"), clusterOf("b")...)...)
-		end := g.standing(&of, "one")
+		var l lease
+		h := newHarness(t, append(clusterOf("a"), clusterOf("b")...)...)
+		stop := h.campaign(&l, "one")
 		synctest.Wait()
-		g.has(g.reconciles("a"), at(100), infrav1.ReasonNoHealthyMachine)
-		of.setAway(true)
+		h.wantStatus(h.settle("a"), at(100), infrav1.ReasonNoHealthyMachine)
+		l.setDown(true)
 		time.Sleep(renewDeadline + retryPeriod)
 		synctest.Wait()
-		g.has(g.reconciles("b"), nil, "")
-		g.isOpen("a", 100)
-		of.setAway(false)
+		h.wantStatus(h.settle("b"), nil, "")
+		h.wantPort("a", 100)
+		l.setDown(false)
 		time.Sleep(leaseDuration + 3*retryPeriod)
 		synctest.Wait()
-		g.has(g.reconciles("b"), at(101), infrav1.ReasonNoHealthyMachine)
-		end()
+		h.wantStatus(h.settle("b"), at(101), infrav1.ReasonNoHealthyMachine)
+		stop()
 	})
 }
 
-// A process that has just begun to lead may not know from its cache what the one before gave away last.
+// The cache of a new leader may not contain the last port that the earlier leader assigned.
 func TestWhatTheCacheDoesNotKnowIsNotGivenTwice(t *testing.T) {
-	g := newGiven(t, append(clusterOf("a"), made("b", 1, 100)...)...)
-	g.live = g.client
-	stale := interceptor.NewClient(g.client.(client.WithWatch), interceptor.Funcs{
+	h := newHarness(t, append(clusterOf("a"), clusterAt("b", 1, 100)...)...)
+	h.live = h.client
+	stale := interceptor.NewClient(h.client.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, from client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			err := from.List(ctx, list, options...)
 			if all, ok := list.(*infrav1.MillwrightClusterList); ok {
@@ -161,53 +163,53 @@ func TestWhatTheCacheDoesNotKnowIsNotGivenTwice(t *testing.T) {
 			return err
 		},
 	})
-	g.client = stale
-	g.start()
-	g.has(g.reconciles("a"), at(101), infrav1.ReasonNoHealthyMachine)
+	h.client = stale
+	h.start()
+	h.wantStatus(h.settle("a"), at(101), infrav1.ReasonNoHealthyMachine)
 }
 
-// Of two MillwrightClusters with the same port each process serves the one that the process that leads serves, as soon as it
-// knows: clients come to any of them. So it stays that one when another process leads.
+// If two MillwrightClusters have the same port, each process serves the one that the leader serves as soon as it
+// knows which, because clients may connect to any process. Another leader continues to serve the same one.
 func TestAStandbyFollowsTheOneThatLeads(t *testing.T) {
 	for name, order := range map[string][]string{
-		"the one that has the port first":   {"young", "old"},
-		"the one that lost the port first":  {"old", "young", "old"},
-		"another process leads meanwhile":   {"lead", "young", "old"},
-		"the same, the one that lost first": {"lead", "old", "young"},
+		"owner first":                   {"young", "old"},
+		"refused one first":             {"old", "young", "old"},
+		"new leader, owner first":       {"lead", "young", "old"},
+		"new leader, refused one first": {"lead", "old", "young"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			one := newGiven(t, slices.Concat(made("young", 2, 101), made("old", 1, 100))...)
-			one.reconciles("young")
-			one.changes("old", 101)
-			one.has(one.reconciles("old"), at(101), infrav1.ReasonPortTaken)
+			one := newHarness(t, slices.Concat(clusterAt("young", 2, 101), clusterAt("old", 1, 100))...)
+			one.settle("young")
+			one.setPort("old", 101)
+			one.wantStatus(one.settle("old"), at(101), infrav1.ReasonPortTaken)
 
-			two := newGiven(t)
-			two.client, two.lock = withoutConditions(one.client), new(lease).of("two")
+			two := newHarness(t)
+			two.client, two.lock = withoutConditions(one.client), new(lease).lockFor("two")
 			two.start()
-			two.reconciles("old")
-			two.isOpen("old", 101) // the older one, as nothing is said yet of which is served
+			two.settle("old")
+			two.wantPort("old", 101) // the older one, as there are no conditions yet
 			two.Client = one.client
-			woken := two.wakes()
-			for _, name := range order {
-				if name == "lead" {
+			triggered := two.watchWakeups()
+			for _, step := range order {
+				if step == "lead" {
 					two.lead(t.Context())
 					continue
 				}
-				two.reconciles(name)
+				two.settle(step)
 			}
-			two.isOpen("young", 101)
-			two.isOpen("old", 0)
-			if got := woken(); order[0] == "young" && !slices.Equal(got, []string{"old"}) {
-				t.Errorf("woken are %v", got)
+			two.wantPort("young", 101)
+			two.wantPort("old", 0)
+			if got := triggered(); order[0] == "young" && !slices.Equal(got, []string{"old"}) {
+				t.Errorf("triggered %v", got)
 			}
 			two.lead(t.Context())
-			two.has(two.reconciles("old"), at(101), infrav1.ReasonPortTaken)
-			two.has(two.reconciles("young"), at(101), infrav1.ReasonNoHealthyMachine)
+			two.wantStatus(two.settle("old"), at(101), infrav1.ReasonPortTaken)
+			two.wantStatus(two.settle("young"), at(101), infrav1.ReasonNoHealthyMachine)
 		})
 	}
 }
 
-// withoutConditions is a cache that is not up to date.
+// withoutConditions returns a client with a stale cache that shows no conditions.
 func withoutConditions(from client.Client) client.Client {
 	return interceptor.NewClient(from.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, from client.WithWatch, list client.ObjectList, options ...client.ListOption) error {

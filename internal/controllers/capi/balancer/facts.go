@@ -18,39 +18,40 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// facts are what is known of a MillwrightCluster.
+// facts are the facts about a MillwrightCluster.
 type facts struct {
-	// given is the endpoint that is set already; the zero value if none is.
-	given core.Endpoint
-	// first and last are the ports of this load balancer, and others those that it has for other MillwrightClusters. Of
-	// several that have the same endpoint one has the port.
+	// endpoint is the endpoint that is already set; the zero value if there is none.
+	endpoint core.Endpoint
+	// first and last are the port range of this load balancer. others has the ports that belong to other
+	// MillwrightClusters. If several of them have the same endpoint, one has the port.
 	first, last int32
 	others      map[int32]types.NamespacedName
-	// held is the port that is open for this one; 0 if none is.
-	held int32
-	// limit is how many ports a namespace may have, 0 for any number, and siblings how many others of this namespace
-	// have one and come before this one.
+	// open is the port that is open for this MillwrightCluster; 0 if there is none.
+	open int32
+	// limit is the maximum number of ports per namespace; 0 means no limit. siblings is the number of other
+	// MillwrightClusters in the namespace that have a port and take precedence over this one.
 	limit, siblings int
-	// paused says that nothing may be written, and stands by that another process writes.
-	paused, standsBy bool
+	// paused reports that the object must not be written. standby reports that another process is the leader and
+	// writes it.
+	paused, standby bool
 	// servers are the addresses of the API servers.
 	servers []string
 }
 
-// gather finds the facts; which ports others have by that reader.
+// gather collects the facts. It reads the ports of other MillwrightClusters with the given reader.
 func (c *Controller) gather(ctx context.Context, reader client.Reader, infra *infrav1.MillwrightCluster, cluster *core.Cluster) (facts, error) {
 	f := facts{
-		given: cluster.Spec.ControlPlaneEndpoint, first: c.FirstPort, last: c.LastPort, limit: c.MaxPerNamespace,
-		others: map[int32]types.NamespacedName{}, paused: core.Paused(cluster, infra), standsBy: !c.leading(),
+		endpoint: cluster.Spec.ControlPlaneEndpoint, first: c.FirstPort, last: c.LastPort, limit: c.MaxPerNamespace,
+		others: map[int32]types.NamespacedName{}, paused: core.Paused(cluster, infra), standby: !c.leading(),
 	}
 	if own := infra.Spec.ControlPlaneEndpoint; own != nil {
-		f.given = core.Endpoint{Host: own.Host, Port: own.Port}
+		f.endpoint = core.Endpoint{Host: own.Host, Port: own.Port}
 	}
 	list := &infrav1.MillwrightClusterList{}
 	if err := reader.List(ctx, list, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return facts{}, fmt.Errorf("listing MillwrightClusters: %w", err)
 	}
-	f.share(client.ObjectKeyFromObject(infra), c.holders(list, infra, f.given))
+	f.assignPorts(client.ObjectKeyFromObject(infra), c.holders(list, infra, f.endpoint))
 	machines, err := controlplane.Machines(ctx, c.Client, infra.Namespace, cluster.Name)
 	if err != nil {
 		return facts{}, err
@@ -59,60 +60,62 @@ func (c *Controller) gather(ctx context.Context, reader client.Reader, infra *in
 	return f, nil
 }
 
-// holder is a MillwrightCluster that has a port of this load balancer, or wants one.
+// holder is a MillwrightCluster that has or requests a port of this load balancer.
 type holder struct {
 	types.NamespacedName
-	// ports are that of its endpoint and the one that is open, which are the same unless one has changed; none if
-	// it only wants one.
+	// ports are the port of its endpoint and the port that is open. They are the same unless one has changed. If it
+	// has no port yet, ports is empty.
 	ports []int32
-	// open says that one is, and chosen that this process leads and keeps it so.
+	// open reports whether a port is open. chosen reports whether this process is the leader and has assigned the
+	// open port.
 	open, chosen bool
 	since        time.Time
-	// said is what its condition says of it, also from before this process.
-	said portRecord
+	// served is the state in its condition, which may have been written by an earlier process.
+	served servedState
 }
 
-// portRecord is what the condition of a MillwrightCluster says of who had its port. The process that leads writes it, so all
-// processes find the same.
-type portRecord int
+// servedState is what the condition of a MillwrightCluster reports about its port. The leader writes the condition,
+// so all processes see the same state.
+type servedState int
 
 const (
-	// notServed: it had none, or nobody knows.
-	notServed portRecord = iota
-	// servedOnce: it had the port of an earlier spec, which may be that of another endpoint.
-	servedOnce
-	// served: it had this port.
-	served
+	// notServed means that it had no port, or that this is unknown.
+	notServed servedState = iota
+	// servedEarlier means that it had the port of an earlier spec, which may have had another endpoint.
+	servedEarlier
+	// servedCurrent means that it had the port of its current spec.
+	servedCurrent
 )
 
-func recordOf(infra *infrav1.MillwrightCluster) portRecord {
+func servedStateOf(infra *infrav1.MillwrightCluster) servedState {
 	condition := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionLoadBalancerReady)
 	switch {
 	case condition == nil || condition.Reason != infrav1.ReasonForwarding && condition.Reason != infrav1.ReasonNoHealthyMachine:
 		return notServed
 	case condition.ObservedGeneration != infra.Generation:
-		return servedOnce
+		return servedEarlier
 	}
-	return served
+	return servedCurrent
 }
 
-// holders returns those that have ports, and in any case this one. First come those whose port is open, as none is closed
-// for the limit of its namespace; then the older ones, so that it is the same after a restart. One that only wants a port is the last.
-func (c *Controller) holders(list *infrav1.MillwrightClusterList, infra *infrav1.MillwrightCluster, given core.Endpoint) []holder {
+// holders returns all MillwrightClusters that have ports, and in any case this one, in the order of their precedence.
+// Those whose port is open come first, because no open port is closed for the limit of its namespace. Older ones come
+// before newer ones, so that the order is the same after a restart. Those that have no port yet come last.
+func (c *Controller) holders(list *infrav1.MillwrightClusterList, infra *infrav1.MillwrightCluster, own core.Endpoint) []holder {
 	found := map[types.NamespacedName]*holder{client.ObjectKeyFromObject(infra): {}}
 	for i := range list.Items {
 		other := &list.Items[i]
-		if key, endpoint := client.ObjectKeyFromObject(other), other.Spec.ControlPlaneEndpoint; endpoint != nil && c.asked(other) {
-			found[key] = &holder{ports: c.own(endpoint.Port), since: other.CreationTimestamp.Time, said: recordOf(other)}
+		if key, endpoint := client.ObjectKeyFromObject(other), other.Spec.ControlPlaneEndpoint; endpoint != nil && c.selects(other) {
+			found[key] = &holder{ports: c.portList(endpoint.Port), since: other.CreationTimestamp.Time, served: servedStateOf(other)}
 		}
 	}
 	this := found[client.ObjectKeyFromObject(infra)]
-	this.ports, this.since, this.said = c.own(given.Port), infra.CreationTimestamp.Time, recordOf(infra)
+	this.ports, this.since, this.served = c.portList(own.Port), infra.CreationTimestamp.Time, servedStateOf(infra)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, e := range c.open {
 		h := found[key]
-		if h == nil { // its endpoint is in the Cluster only, or is not in the cache yet
+		if h == nil { // only the Cluster has its endpoint, or the cache does not have it yet
 			h = &holder{}
 			found[key] = h
 		}
@@ -127,8 +130,8 @@ func (c *Controller) holders(list *infrav1.MillwrightClusterList, infra *infrav1
 	return all
 }
 
-// own returns a port in a list, if it is one of this load balancer's.
-func (c *Controller) own(port int32) []int32 {
+// portList returns a list with a port, or an empty list if the port is not in the range of this load balancer.
+func (c *Controller) portList(port int32) []int32 {
 	if port < c.FirstPort || port > c.LastPort {
 		return nil
 	}
@@ -149,19 +152,19 @@ func before(x, y holder) int {
 	return cmp.Or(rank(x)-rank(y), x.since.Compare(y.since), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 }
 
-// claim is how good the claim of a holder to a port is.
+// claim ranks how strong the claim of a holder to a port is.
 type claim int
 
 const (
-	// claimWanted: it is the endpoint.
-	claimWanted claim = iota
-	// claimEarlier: it was served with an earlier spec.
+	// claimEndpoint means that the port is only its endpoint.
+	claimEndpoint claim = iota
+	// claimEarlier means that it was served with an earlier spec.
 	claimEarlier
-	// claimOpen: it is open here, which the process that leads may not have said yet, or never says.
+	// claimOpen means that the port is open in this process, but the leader has not confirmed it in the condition.
 	claimOpen
-	// claimServed: the process that leads, or led, says so.
+	// claimServed means that the condition confirms it, as the current or the last leader has written it.
 	claimServed
-	// claimChosen: it is open, and this process leads.
+	// claimChosen means that the port is open in this process, which is the leader.
 	claimChosen
 )
 
@@ -170,33 +173,34 @@ func (h holder) claimTo(port int32) claim {
 	switch {
 	case open && h.chosen:
 		return claimChosen
-	case h.said == served:
+	case h.served == servedCurrent:
 		return claimServed
 	case open:
 		return claimOpen
-	case h.said == servedOnce:
+	case h.served == servedEarlier:
 		return claimEarlier
 	default:
-		return claimWanted
+		return claimEndpoint
 	}
 }
 
-// hasRatherThan reports whether of two that have a port as their endpoint this one gets it: the one with the better claim, then
-// the one whose port is open, then the older one. Each process and each pass decides the same, as soon as it knows what the one
-// that leads has decided.
-func (h holder) hasRatherThan(other holder, port int32) bool {
+// precedes reports whether this holder gets a port that is the endpoint of both holders. The one with the stronger
+// claim gets it; then the one whose port is open, and then the older one. All processes and passes come to the same
+// decision once they know the leader's decision.
+func (h holder) precedes(other holder, port int32) bool {
 	return cmp.Or(int(other.claimTo(port)-h.claimTo(port)), before(h, other)) < 0
 }
 
-// share notes which ports others have. Those that are too many in their namespace have none, so that they keep none from others.
-func (f *facts) share(this types.NamespacedName, holders []holder) {
+// assignPorts sets the ports of others. Holders that exceed the limit of their namespace get no port, so they do not
+// keep a port from others.
+func (f *facts) assignPorts(this types.NamespacedName, holders []holder) {
 	count, has := map[string]int{}, map[int32]holder{}
 	for _, h := range holders {
 		before := count[h.Namespace]
 		if h.NamespacedName == this {
 			f.siblings = before
 			if h.open {
-				f.held = h.ports[len(h.ports)-1]
+				f.open = h.ports[len(h.ports)-1]
 			}
 		}
 		if len(h.ports) == 0 || f.limit > 0 && before >= f.limit {
@@ -204,7 +208,7 @@ func (f *facts) share(this types.NamespacedName, holders []holder) {
 		}
 		count[h.Namespace]++
 		for _, port := range h.ports {
-			if other, taken := has[port]; !taken || h.hasRatherThan(other, port) {
+			if other, taken := has[port]; !taken || h.precedes(other, port) {
 				has[port] = h
 			}
 		}
@@ -216,11 +220,11 @@ func (f *facts) share(this types.NamespacedName, holders []holder) {
 	}
 }
 
-// serversOf returns the addresses of the API servers on machines.
+// serversOf returns the addresses of the API servers on machines, sorted and without duplicates.
 func serversOf(machines []infrav1.MillwrightMachine, port int32) []string {
 	var servers []string
 	for i := range machines {
-		servers = append(servers, net.JoinHostPort(controlplane.Nearest(&machines[i]), strconv.Itoa(int(port))))
+		servers = append(servers, net.JoinHostPort(controlplane.InternalAddress(&machines[i]), strconv.Itoa(int(port))))
 	}
 	slices.Sort(servers)
 	return slices.Compact(servers)

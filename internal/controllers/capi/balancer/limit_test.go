@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// made is a Cluster of an age, which has a given endpoint unless the port is 0.
-func made(name string, second, port int32) []client.Object {
+// clusterAt returns a Cluster that was created at the given second, and has an endpoint unless the port is 0.
+func clusterAt(name string, second, port int32) []client.Object {
 	return clusterOf(name, func(infra *infrav1.MillwrightCluster, _ *core.Cluster) {
 		infra.CreationTimestamp = metav1.Unix(int64(second), 0)
 		if port != 0 {
@@ -22,104 +22,105 @@ func made(name string, second, port int32) []client.Object {
 	})
 }
 
-// of moves Clusters to another namespace.
-func of(namespace string, objects []client.Object) []client.Object {
+// inNamespace sets the namespace of objects.
+func inNamespace(namespace string, objects []client.Object) []client.Object {
 	for _, object := range objects {
 		object.SetNamespace(namespace)
 	}
 	return objects
 }
 
-// pass takes passes of a MillwrightCluster of any namespace, and returns it.
-func (g *given) pass(namespace, name string) *infrav1.MillwrightCluster {
-	g.t.Helper()
+// settleIn reconciles a MillwrightCluster of any namespace, and returns it.
+func (h *harness) settleIn(namespace, name string) *infrav1.MillwrightCluster {
+	h.t.Helper()
 	infra, key := &infrav1.MillwrightCluster{}, client.ObjectKey{Namespace: namespace, Name: name}
 	for range 2 {
-		if _, err := g.Reconcile(g.t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
-			g.t.Fatal(err)
+		if _, err := h.Reconcile(h.t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			h.t.Fatal(err)
 		}
 	}
-	if err := g.client.Get(g.t.Context(), key, infra); err != nil {
-		g.t.Fatal(err)
+	if err := h.client.Get(h.t.Context(), key, infra); err != nil {
+		h.t.Fatal(err)
 	}
 	return infra
 }
 
-// A namespace gets no more ports than its part, and others get theirs.
+// A namespace gets no more ports than the limit, and other namespaces still get theirs.
 func TestANamespaceHasItsPartOfThePorts(t *testing.T) {
-	g := newGiven(t, slices.Concat(clusterOf("a"), clusterOf("b"), clusterOf("c"), of("other", clusterOf("d")))...)
-	g.limit = 2
-	g.start()
-	g.has(g.reconciles("a"), at(100), infrav1.ReasonNoHealthyMachine)
-	g.has(g.reconciles("b"), at(101), infrav1.ReasonNoHealthyMachine)
-	g.has(g.reconciles("c"), nil, infrav1.ReasonTooManyInNamespace)
-	g.isOpen("c", 0)
-	g.has(g.pass("other", "d"), at(102), infrav1.ReasonNoHealthyMachine)
+	h := newHarness(t, slices.Concat(clusterOf("a"), clusterOf("b"), clusterOf("c"), inNamespace("other", clusterOf("d")))...)
+	h.limit = 2
+	h.start()
+	h.wantStatus(h.settle("a"), at(100), infrav1.ReasonNoHealthyMachine)
+	h.wantStatus(h.settle("b"), at(101), infrav1.ReasonNoHealthyMachine)
+	h.wantStatus(h.settle("c"), nil, infrav1.ReasonTooManyInNamespace)
+	h.wantPort("c", 0)
+	h.wantStatus(h.settleIn("other", "d"), at(102), infrav1.ReasonNoHealthyMachine)
 
-	// When one is deleted, the one that waits is woken, and gets its port.
-	if err := g.client.Delete(t.Context(), &infrav1.MillwrightCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}); err != nil {
+	// When a MillwrightCluster is deleted, the waiting one is triggered and gets the port.
+	if err := h.client.Delete(t.Context(), &infrav1.MillwrightCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}); err != nil {
 		t.Fatal(err)
 	}
-	woken := g.wakes()
-	if _, err := g.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "a"}}); err != nil {
+	triggered := h.watchWakeups()
+	if _, err := h.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "a"}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := woken(); !slices.Equal(got, []string{"c"}) {
-		t.Errorf("woken are %v", got)
+	if got := triggered(); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("triggered %v", got)
 	}
-	g.has(g.reconciles("c"), at(100), infrav1.ReasonNoHealthyMachine)
+	h.wantStatus(h.settle("c"), at(100), infrav1.ReasonNoHealthyMachine)
 }
 
-// Whoever gives himself all ports as endpoints has no more than his part, of which the oldest are, and keeps none from others.
+// A user who sets endpoints with all ports gets no more than the limit, for the oldest MillwrightClusters, and does
+// not take ports from other namespaces.
 func TestGivenEndpointsCount(t *testing.T) {
-	g := newGiven(t, slices.Concat(made("young", 3, 100), made("old", 1, 101), made("middle", 2, 102), of("other", clusterOf("d")))...)
-	g.limit = 2
-	g.start()
-	g.has(g.pass("other", "d"), at(100), infrav1.ReasonNoHealthyMachine)
-	g.has(g.reconciles("young"), at(100), infrav1.ReasonTooManyInNamespace)
-	g.has(g.reconciles("middle"), at(102), infrav1.ReasonNoHealthyMachine)
-	g.has(g.reconciles("old"), at(101), infrav1.ReasonNoHealthyMachine)
+	h := newHarness(t, slices.Concat(clusterAt("young", 3, 100), clusterAt("old", 1, 101), clusterAt("middle", 2, 102), inNamespace("other", clusterOf("d")))...)
+	h.limit = 2
+	h.start()
+	h.wantStatus(h.settleIn("other", "d"), at(100), infrav1.ReasonNoHealthyMachine)
+	h.wantStatus(h.settle("young"), at(100), infrav1.ReasonTooManyInNamespace)
+	h.wantStatus(h.settle("middle"), at(102), infrav1.ReasonNoHealthyMachine)
+	h.wantStatus(h.settle("old"), at(101), infrav1.ReasonNoHealthyMachine)
 
-	g.start()
-	g.has(g.reconciles("young"), at(100), infrav1.ReasonTooManyInNamespace)
-	g.has(g.reconciles("old"), at(101), infrav1.ReasonNoHealthyMachine)
+	h.start()
+	h.wantStatus(h.settle("young"), at(100), infrav1.ReasonTooManyInNamespace)
+	h.wantStatus(h.settle("old"), at(101), infrav1.ReasonNoHealthyMachine)
 }
 
-// One that works is not cut off for an older one that gets an endpoint.
+// A MillwrightCluster that has a port keeps it when an older one gets an endpoint.
 func TestAnOpenPortStaysWithinTheLimit(t *testing.T) {
-	g := newGiven(t, slices.Concat(made("old", 1, 0), made("young", 2, 101))...)
-	g.limit = 1
-	g.start()
-	g.has(g.reconciles("young"), at(101), infrav1.ReasonNoHealthyMachine)
-	old := g.reconciles("old")
-	g.has(old, nil, infrav1.ReasonTooManyInNamespace)
+	h := newHarness(t, slices.Concat(clusterAt("old", 1, 0), clusterAt("young", 2, 101))...)
+	h.limit = 1
+	h.start()
+	h.wantStatus(h.settle("young"), at(101), infrav1.ReasonNoHealthyMachine)
+	old := h.settle("old")
+	h.wantStatus(old, nil, infrav1.ReasonTooManyInNamespace)
 	old.Spec.ControlPlaneEndpoint = at(100)
-	if err := g.client.Update(t.Context(), old); err != nil {
+	if err := h.client.Update(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	g.has(g.reconciles("old"), at(100), infrav1.ReasonTooManyInNamespace)
-	g.has(g.reconciles("young"), at(101), infrav1.ReasonNoHealthyMachine)
-	g.isOpen("young", 101)
+	h.wantStatus(h.settle("old"), at(100), infrav1.ReasonTooManyInNamespace)
+	h.wantStatus(h.settle("young"), at(101), infrav1.ReasonNoHealthyMachine)
+	h.wantPort("young", 101)
 }
 
-// All ports that were there before the process are open before it says that it is ready.
+// The process becomes ready when all ports that existed before its start are open.
 func TestReadyWhenAllPortsAreOpen(t *testing.T) {
-	g := newGiven(t, slices.Concat(made("a", 1, 100), made("b", 2, 101), made("c", 3, 102))...)
-	g.reconciles("a") // its event comes before all are known
-	if err := g.begin(t.Context()); err != nil {
+	h := newHarness(t, slices.Concat(clusterAt("a", 1, 100), clusterAt("b", 2, 101), clusterAt("c", 3, 102))...)
+	h.settle("a") // reconciled before the list of all objects is known
+	if err := h.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"b", "c"} {
-		if g.ready.Load() {
-			t.Errorf("it is ready before %s has a port", name)
+		if h.ready.Load() {
+			t.Errorf("ready before %s has a port", name)
 		}
-		g.reconciles(name)
+		h.settle(name)
 	}
-	if !g.ready.Load() {
-		t.Error("it does not become ready")
+	if !h.ready.Load() {
+		t.Error("not ready although all ports are open")
 	}
-	none := newGiven(t)
+	none := newHarness(t)
 	if err := none.begin(t.Context()); err != nil || !none.ready.Load() {
-		t.Errorf("without objects it is not ready: %v", err)
+		t.Errorf("not ready without objects: %v", err)
 	}
 }

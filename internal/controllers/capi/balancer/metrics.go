@@ -9,11 +9,11 @@ import (
 
 var (
 	servers = prometheus.NewDesc("millwright_load_balancer_servers",
-		"API servers of a cluster's control plane by what they answer: ready, unready, or down if they do not.", []string{"health", "name", "namespace"}, nil)
+		"Number of API servers of a cluster's control plane by health: ready, unready, or down.", []string{"health", "name", "namespace"}, nil)
 	connections = prometheus.NewDesc("millwright_load_balancer_connections",
-		"Connections of clients to the endpoint of a cluster.", []string{"name", "namespace"}, nil)
+		"Number of open client connections to the endpoint of a cluster.", []string{"name", "namespace"}, nil)
 	refused = prometheus.NewDesc("millwright_load_balancer_refused_connections_total",
-		"Connections to the endpoint of a cluster that were closed at once, as there were too many.", []string{"name", "namespace"}, nil)
+		"Number of connections to the endpoint of a cluster that were closed immediately because of too many connections.", []string{"name", "namespace"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -23,7 +23,7 @@ func (c *Controller) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Name and namespace are those of the MillwrightCluster.
+// Collect implements prometheus.Collector. The labels name and namespace are those of the MillwrightCluster.
 func (c *Controller) Collect(to chan<- prometheus.Metric) {
 	for key, stats := range c.stats() {
 		for _, health := range []loadbalancer.Health{loadbalancer.Down, loadbalancer.Unready, loadbalancer.Ready} {
@@ -34,7 +34,7 @@ func (c *Controller) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// stats are those of the open ports.
+// stats returns the statistics of the open ports.
 func (c *Controller) stats() map[types.NamespacedName]loadbalancer.Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

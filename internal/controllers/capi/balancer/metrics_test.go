@@ -15,12 +15,12 @@ import (
 
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGiven(t, append(clusterOf("a"), machineOf("a", "one", infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}))...)
-		g.connections = 1
-		g.start()
-		g.reconciles("a")
-		for range 3 { // the last two are too many
-			conn, err := g.ports[100].Dial(t.Context(), "")
+		h := newHarness(t, append(clusterOf("a"), machineOf("a", "one", infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}))...)
+		h.connections = 1
+		h.start()
+		h.settle("a")
+		for range 3 { // the last two exceed the limit
+			conn, err := h.ports[100].Dial(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -28,15 +28,15 @@ func TestMetrics(t *testing.T) {
 		}
 		synctest.Wait()
 		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(g.Controller)
+		registry.MustRegister(h.Controller)
 		const want = `
-# HELP millwright_load_balancer_connections Connections of clients to the endpoint of a cluster.
+# HELP millwright_load_balancer_connections Number of open client connections to the endpoint of a cluster.
 # TYPE millwright_load_balancer_connections gauge
 millwright_load_balancer_connections{name="a",namespace="ns"} 1
-# HELP millwright_load_balancer_refused_connections_total Connections to the endpoint of a cluster that were closed at once, as there were too many.
+# HELP millwright_load_balancer_refused_connections_total Number of connections to the endpoint of a cluster that were closed immediately because of too many connections.
 # TYPE millwright_load_balancer_refused_connections_total counter
 millwright_load_balancer_refused_connections_total{name="a",namespace="ns"} 2
-# HELP millwright_load_balancer_servers API servers of a cluster's control plane by what they answer: ready, unready, or down if they do not.
+# HELP millwright_load_balancer_servers Number of API servers of a cluster's control plane by health: ready, unready, or down.
 # TYPE millwright_load_balancer_servers gauge
 millwright_load_balancer_servers{health="down",name="a",namespace="ns"} 1
 millwright_load_balancer_servers{health="ready",name="a",namespace="ns"} 0

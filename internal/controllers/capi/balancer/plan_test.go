@@ -21,38 +21,38 @@ func TestPlan(t *testing.T) {
 		"the next free port": {facts{others: map[int32]types.NamespacedName{100: other, 102: other}}, plan{port: 101, claim: true}},
 		"no free port": {
 			facts{others: map[int32]types.NamespacedName{100: other, 101: other, 102: other}},
-			plan{reason: infrav1.ReasonNoFreePort, message: "All ports of the load balancer, 100 to 102, are endpoints of other MillwrightClusters"},
+			plan{reason: infrav1.ReasonNoFreePort, message: "All ports of the load balancer (100 to 102) are used by other MillwrightClusters"},
 		},
-		"paused":                  {facts{paused: true}, plan{}},
-		"has one":                 {facts{given: at(102)}, plan{port: 102}},
-		"has one and is paused":   {facts{given: at(102), paused: true}, plan{port: 102}},
-		"has one that is open":    {facts{given: at(102), held: 102}, plan{port: 102}},
-		"has one, others as well": {facts{given: at(102), others: map[int32]types.NamespacedName{100: other}}, plan{port: 102}},
-		"has that of another": {
-			facts{given: at(102), others: map[int32]types.NamespacedName{102: other}},
-			plan{reason: infrav1.ReasonPortTaken, message: "Port 102 is that of MillwrightCluster ns/other"},
+		"paused":                     {facts{paused: true}, plan{}},
+		"endpoint":                   {facts{endpoint: at(102)}, plan{port: 102}},
+		"endpoint, paused":           {facts{endpoint: at(102), paused: true}, plan{port: 102}},
+		"endpoint, open":             {facts{endpoint: at(102), open: 102}, plan{port: 102}},
+		"endpoint, other ports used": {facts{endpoint: at(102), others: map[int32]types.NamespacedName{100: other}}, plan{port: 102}},
+		"endpoint of another": {
+			facts{endpoint: at(102), others: map[int32]types.NamespacedName{102: other}},
+			plan{reason: infrav1.ReasonPortTaken, message: "Port 102 is already used by MillwrightCluster ns/other"},
 		},
-		"is open": {facts{given: at(102), held: 102}, plan{port: 102}},
-		"is open, and another process gave it away": {
-			facts{given: at(102), held: 102, standsBy: true, others: map[int32]types.NamespacedName{102: other}},
-			plan{reason: infrav1.ReasonPortTaken, message: "Port 102 is that of MillwrightCluster ns/other"},
+		"open": {facts{endpoint: at(102), open: 102}, plan{port: 102}},
+		"open, but the leader assigned it to another": {
+			facts{endpoint: at(102), open: 102, standby: true, others: map[int32]types.NamespacedName{102: other}},
+			plan{reason: infrav1.ReasonPortTaken, message: "Port 102 is already used by MillwrightCluster ns/other"},
 		},
-		"too many in the namespace": {
+		"limit reached": {
 			facts{limit: 2, siblings: 2},
-			plan{reason: infrav1.ReasonTooManyInNamespace, message: "The load balancer gives a namespace 2 ports, which other MillwrightClusters of this one have"},
+			plan{reason: infrav1.ReasonTooManyInNamespace, message: "Other MillwrightClusters in this namespace already use the maximum of 2 load balancer ports per namespace"},
 		},
-		"the last of the namespace":              {facts{limit: 2, siblings: 1}, plan{port: 100, claim: true}},
-		"has one, and its namespace too many":    {facts{given: at(102), limit: 2, siblings: 2}, facts{limit: 2}.refusal()},
-		"was there before the limit was reached": {facts{given: at(102), held: 102, limit: 2, siblings: 2}, plan{port: 102}},
-		"stands by":                              {facts{standsBy: true}, plan{}},
-		"has one and stands by":                  {facts{given: at(102), standsBy: true}, plan{port: 102}},
-		"below": {
-			facts{given: at(99)},
-			plan{reason: infrav1.ReasonPortNotAllowed, message: "The endpoint has port 99, and the load balancer has ports 100 to 102"},
+		"last port of the namespace":    {facts{limit: 2, siblings: 1}, plan{port: 100, claim: true}},
+		"endpoint, limit reached":       {facts{endpoint: at(102), limit: 2, siblings: 2}, facts{limit: 2}.refusal()},
+		"endpoint, open, limit reached": {facts{endpoint: at(102), open: 102, limit: 2, siblings: 2}, plan{port: 102}},
+		"standby":                       {facts{standby: true}, plan{}},
+		"endpoint, standby":             {facts{endpoint: at(102), standby: true}, plan{port: 102}},
+		"port too low": {
+			facts{endpoint: at(99)},
+			plan{reason: infrav1.ReasonPortNotAllowed, message: "Port 99 of the endpoint is not one of the load balancer's ports (100 to 102)"},
 		},
-		"above": {
-			facts{given: at(6443)},
-			plan{reason: infrav1.ReasonPortNotAllowed, message: "The endpoint has port 6443, and the load balancer has ports 100 to 102"},
+		"port too high": {
+			facts{endpoint: at(6443)},
+			plan{reason: infrav1.ReasonPortNotAllowed, message: "Port 6443 of the endpoint is not one of the load balancer's ports (100 to 102)"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

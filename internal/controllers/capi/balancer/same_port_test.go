@@ -11,51 +11,52 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// Of two with the same endpoint exactly one is served, whichever has its pass first, and the same one after each restart.
+// Exactly one of two MillwrightClusters with the same endpoint is served, whichever is reconciled first, and the same
+// one after each restart.
 func TestTheSamePortGivenTwice(t *testing.T) {
 	for name, test := range map[string]struct {
-		begin         func(g *given) // before the restart
+		prepare       func(h *harness) // before the restart
 		winner, loser string
 	}{
-		"both are new": {func(*given) {}, "old", "young"},
-		"the younger one had it": {func(g *given) {
-			old := g.without("old")
-			g.reconciles("young")
-			g.create(old)
+		"both new": {func(*harness) {}, "old", "young"},
+		"younger was served": {func(h *harness) {
+			old := h.remove("old")
+			h.settle("young")
+			h.create(old)
 		}, "young", "old"},
-		"the older one had it, and both were seen": {func(g *given) {
-			g.reconciles("young")
-			g.reconciles("old")
+		"older was served, younger refused": {func(h *harness) {
+			h.settle("young")
+			h.settle("old")
 		}, "old", "young"},
-		"the older one had another port, and got this one meanwhile": {func(g *given) {
-			g.changes("old", 100)
-			g.reconciles("old")
-			g.reconciles("young")
-			g.changes("old", 101)
+		"older moved to the port": {func(h *harness) {
+			h.setPort("old", 100)
+			h.settle("old")
+			h.settle("young")
+			h.setPort("old", 101)
 		}, "young", "old"},
-		"the younger one had it, and was changed meanwhile": {func(g *given) {
-			old := g.without("old")
-			g.reconciles("young")
-			g.create(old)
-			g.reconciles("old")
-			g.changes("young", 101)
+		"younger was served, then changed": {func(h *harness) {
+			old := h.remove("old")
+			h.settle("young")
+			h.create(old)
+			h.settle("old")
+			h.setPort("young", 101)
 		}, "young", "old"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, order := range [][]string{{"old", "young"}, {"young", "old"}} {
-				g := newGiven(t, slices.Concat(made("young", 2, 101), made("old", 1, 101))...)
-				test.begin(g)
+				h := newHarness(t, slices.Concat(clusterAt("young", 2, 101), clusterAt("old", 1, 101))...)
+				test.prepare(h)
 				for range 2 {
-					g.start()
+					h.start()
 					for _, name := range append(order, order...) {
-						g.reconciles(name)
+						h.settle(name)
 					}
-					g.isOpen(test.winner, 101)
-					g.has(g.reconciles(test.winner), at(101), infrav1.ReasonNoHealthyMachine)
-					g.isOpen(test.loser, 0)
-					lost := g.reconciles(test.loser)
-					g.has(lost, at(101), infrav1.ReasonPortTaken)
-					want := "Port 101 is that of MillwrightCluster ns/" + test.winner
+					h.wantPort(test.winner, 101)
+					h.wantStatus(h.settle(test.winner), at(101), infrav1.ReasonNoHealthyMachine)
+					h.wantPort(test.loser, 0)
+					lost := h.settle(test.loser)
+					h.wantStatus(lost, at(101), infrav1.ReasonPortTaken)
+					want := "Port 101 is already used by MillwrightCluster ns/" + test.winner
 					if c := meta.FindStatusCondition(lost.Status.Conditions, infrav1.ConditionLoadBalancerReady); c != nil && c.Message != want {
 						t.Errorf("the message is %q, want %q", c.Message, want)
 					}
@@ -65,65 +66,65 @@ func TestTheSamePortGivenTwice(t *testing.T) {
 	}
 }
 
-// What is open in the process that leads stays open, whatever a condition says that is older.
+// A port that is open in the leader stays open, whatever an older condition says.
 func TestTheSamePortWhileItIsOpen(t *testing.T) {
-	g := newGiven(t, slices.Concat(made("young", 2, 101), clusterOf("old", func(_ *infrav1.MillwrightCluster, cluster *core.Cluster) {
+	h := newHarness(t, slices.Concat(clusterAt("young", 2, 101), clusterOf("old", func(_ *infrav1.MillwrightCluster, cluster *core.Cluster) {
 		cluster.Spec.Paused = true
 	}))...)
-	g.has(g.reconciles("young"), at(101), infrav1.ReasonNoHealthyMachine)
-	g.changes("old", 101)
-	g.annotate("young", map[string]string{core.AnnotationManagedBy: ""})
-	g.reconciles("young")
-	g.reconciles("old")
-	g.isOpen("old", 101) // it is paused, so nothing is written of it
-	g.annotate("young", nil)
-	g.has(g.reconciles("young"), at(101), infrav1.ReasonPortTaken)
-	g.isOpen("old", 101)
+	h.wantStatus(h.settle("young"), at(101), infrav1.ReasonNoHealthyMachine)
+	h.setPort("old", 101)
+	h.annotate("young", map[string]string{core.AnnotationManagedBy: ""})
+	h.settle("young")
+	h.settle("old")
+	h.wantPort("old", 101) // its Cluster is paused, so its status is not written
+	h.annotate("young", nil)
+	h.wantStatus(h.settle("young"), at(101), infrav1.ReasonPortTaken)
+	h.wantPort("old", 101)
 }
 
-func (g *given) annotate(name string, annotations map[string]string) {
-	g.t.Helper()
-	infra := g.reads(name)
+func (h *harness) annotate(name string, annotations map[string]string) {
+	h.t.Helper()
+	infra := h.get(name)
 	infra.Annotations = annotations
-	if err := g.client.Update(g.t.Context(), infra); err != nil {
-		g.t.Fatal(err)
+	if err := h.client.Update(h.t.Context(), infra); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
-// without takes a MillwrightCluster away for a while; it returns it.
-func (g *given) without(name string) *infrav1.MillwrightCluster {
-	g.t.Helper()
-	infra := g.reads(name)
-	if err := g.client.Delete(g.t.Context(), infra); err != nil {
-		g.t.Fatal(err)
+// remove deletes a MillwrightCluster and returns it, so that it can be created again.
+func (h *harness) remove(name string) *infrav1.MillwrightCluster {
+	h.t.Helper()
+	infra := h.get(name)
+	if err := h.client.Delete(h.t.Context(), infra); err != nil {
+		h.t.Fatal(err)
 	}
 	infra.ResourceVersion = ""
 	return infra
 }
 
-func (g *given) create(infra *infrav1.MillwrightCluster) {
-	g.t.Helper()
-	if err := g.client.Create(g.t.Context(), infra); err != nil {
-		g.t.Fatal(err)
+func (h *harness) create(infra *infrav1.MillwrightCluster) {
+	h.t.Helper()
+	if err := h.client.Create(h.t.Context(), infra); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
-// changes gives a MillwrightCluster an endpoint by hand, as a new generation.
-func (g *given) changes(name string, port int32) {
-	g.t.Helper()
-	infra := g.reads(name)
+// setPort sets the endpoint of a MillwrightCluster as a user would, with a new generation.
+func (h *harness) setPort(name string, port int32) {
+	h.t.Helper()
+	infra := h.get(name)
 	infra.Spec.ControlPlaneEndpoint = at(port)
 	infra.Generation++
-	if err := g.client.Update(g.t.Context(), infra); err != nil {
-		g.t.Fatal(err)
+	if err := h.client.Update(h.t.Context(), infra); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
-func (g *given) reads(name string) *infrav1.MillwrightCluster {
-	g.t.Helper()
+func (h *harness) get(name string) *infrav1.MillwrightCluster {
+	h.t.Helper()
 	infra := &infrav1.MillwrightCluster{}
-	if err := g.client.Get(g.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, infra); err != nil {
-		g.t.Fatal(err)
+	if err := h.client.Get(h.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, infra); err != nil {
+		h.t.Fatal(err)
 	}
 	return infra
 }

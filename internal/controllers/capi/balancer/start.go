@@ -11,52 +11,52 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 )
 
-// start finds out when each object of the beginning has had a pass. A process that is ready before that is led clients to
-// whose ports are not open yet.
+// start tracks when each object that existed at the start has had a pass. If a process reported readiness before
+// that, it would get connections to ports that are not open yet.
 type start struct {
-	over func()
+	done func()
 
 	mu sync.Mutex
-	// had are those that have had a pass, until it is known which are awaited.
-	had, awaited map[types.NamespacedName]struct{}
+	// passes has the objects that had a pass before await was called. awaited has the objects that still need one.
+	passes, awaited map[types.NamespacedName]struct{}
 }
 
-// newStart returns the start of a process; over is called once, at its end.
-func newStart(over func()) *start {
-	return &start{over: sync.OnceFunc(over), had: map[types.NamespacedName]struct{}{}}
+// newStart returns the start of a process. done is called once all objects have had a pass.
+func newStart(done func()) *start {
+	return &start{done: sync.OnceFunc(done), passes: map[types.NamespacedName]struct{}{}}
 }
 
-// passed notes that an object has had a pass, whatever came out of it.
+// passed records that an object has had a pass, whatever its result.
 func (s *start) passed(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.awaited == nil {
-		s.had[key] = struct{}{}
+		s.passes[key] = struct{}{}
 		return
 	}
 	delete(s.awaited, key)
 	if len(s.awaited) == 0 {
-		s.over()
+		s.done()
 	}
 }
 
-// await says which objects there are in the beginning.
+// await sets the objects that existed at the start.
 func (s *start) await(keys []types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.awaited = map[types.NamespacedName]struct{}{}
 	for _, key := range keys {
-		if _, had := s.had[key]; !had {
+		if _, passed := s.passes[key]; !passed {
 			s.awaited[key] = struct{}{}
 		}
 	}
-	s.had = nil
+	s.passes = nil
 	if len(s.awaited) == 0 {
-		s.over()
+		s.done()
 	}
 }
 
-// begin reads which objects there are once the cache has been filled.
+// begin lists the existing objects once the cache has been filled.
 func (c *Controller) begin(ctx context.Context) error {
 	keys, err := c.keys(ctx)
 	if ctx.Err() != nil {
@@ -69,7 +69,7 @@ func (c *Controller) begin(ctx context.Context) error {
 	return nil
 }
 
-// keys returns the MillwrightClusters that ask for this load balancer.
+// keys returns the MillwrightClusters that request this load balancer.
 func (c *Controller) keys(ctx context.Context) ([]types.NamespacedName, error) {
 	list := &infrav1.MillwrightClusterList{}
 	if err := c.Client.List(ctx, list, client.InNamespace(c.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -77,7 +77,7 @@ func (c *Controller) keys(ctx context.Context) ([]types.NamespacedName, error) {
 	}
 	var keys []types.NamespacedName
 	for i := range list.Items {
-		if c.asked(&list.Items[i]) {
+		if c.selects(&list.Items[i]) {
 			keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))
 		}
 	}

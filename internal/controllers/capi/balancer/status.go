@@ -14,10 +14,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// report writes the condition LoadBalancerReady, if it changed. Without a reason there is nothing to say, and a process
-// that stands by leaves it to the one that leads.
+// report writes the condition LoadBalancerReady if it changed. It does nothing if the reason is empty, the object is
+// paused, or another process is the leader.
 func (c *Controller) report(ctx context.Context, infra *infrav1.MillwrightCluster, f facts, reason, message string) error {
-	if f.paused || f.standsBy || reason == "" {
+	if f.paused || f.standby || reason == "" {
 		return nil
 	}
 	status := metav1.ConditionFalse
@@ -28,7 +28,7 @@ func (c *Controller) report(ctx context.Context, infra *infrav1.MillwrightCluste
 	meta.SetStatusCondition(&changed.Status.Conditions, metav1.Condition{
 		Type: infrav1.ConditionLoadBalancerReady, Status: status, Reason: reason,
 		ObservedGeneration: infra.Generation,
-		Message:            messages.Shorten(message, longestMessage), LastTransitionTime: metav1.NewTime(c.Clock.Now()),
+		Message:            messages.Shorten(message, maxMessage), LastTransitionTime: metav1.NewTime(c.Clock.Now()),
 	})
 	if equality.Semantic.DeepEqual(infra.Status, changed.Status) {
 		return nil

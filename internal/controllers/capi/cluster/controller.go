@@ -1,6 +1,5 @@
-// Package cluster reconciles MillwrightClusters: it reports the control plane endpoint and the
-// failure domains of a Cluster. No infrastructure is created for a MillwrightCluster, so it has no
-// finalizer.
+// Package cluster reconciles MillwrightClusters. It reports the control plane endpoint and the failure domains of a
+// Cluster. A MillwrightCluster has no infrastructure of its own, so it has no finalizer.
 package cluster
 
 import (
@@ -43,7 +42,7 @@ import (
 
 // Options configure a Controller.
 type Options struct {
-	// Client reads from the cache. Its scheme has Cluster API's kinds. Required.
+	// Client reads from the cache. Its scheme must have Cluster API's kinds. Required.
 	Client client.Client
 	// Live reads Secrets from the API server. Required.
 	Live client.Reader
@@ -51,25 +50,25 @@ type Options struct {
 	Events record.EventRecorder
 	// Clock is required.
 	Clock clock.PassiveClock
-	// Concurrency is how many objects are reconciled at the same time.
+	// Concurrency is the number of objects that are reconciled at the same time.
 	Concurrency int
-	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
-	// Empty: all objects are reconciled.
+	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have. If empty, all objects are
+	// reconciled.
 	WatchFilter string
-	// FailureDomains reports whether Cluster API reads failure domains in the form of contract
-	// v1beta2. Others are not written.
+	// FailureDomains reports whether Cluster API reads failure domains in the format of contract v1beta2. If not,
+	// none are written.
 	FailureDomains bool
 	// Drivers list failure domains. Required.
 	Drivers *registry.Registry
-	// Run runs a call to the driver, as tasks.Runner.Go does. Required.
+	// Run runs a call to the driver, like tasks.Runner.Go. Required.
 	Run func(task func(ctx context.Context)) bool
-	// Wake is called when the driver has answered. Required.
+	// Wake is called when the driver has responded. Required.
 	Wake func(types.NamespacedName)
-	// TaskEnds is the source of events that Wake feeds.
+	// TaskEnds is the source of the events that Wake triggers.
 	TaskEnds source.Source
 }
 
-// Controller reconciles MillwrightClusters. Make one with New.
+// Controller reconciles MillwrightClusters. Create one with New.
 type Controller struct {
 	Options
 	edge   edge.Reconciler[*infrav1.MillwrightCluster]
@@ -77,7 +76,7 @@ type Controller struct {
 	memory expectations.Memory[memory]
 }
 
-// New makes a Controller.
+// New returns a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{
 		Options: opts,
@@ -126,8 +125,8 @@ func (c *Controller) ofControlPlane(ctx context.Context, object client.Object) [
 	return c.ofCluster(ctx, cluster)
 }
 
-// ofDriver returns the MillwrightClusters whose failure domains come from a driver, which is asked for them
-// at once.
+// ofDriver returns the MillwrightClusters whose failure domains come from a driver that was registered, and lets
+// their calls be retried immediately.
 func (c *Controller) ofDriver(ctx context.Context, name string) []reconcile.Request {
 	requests := core.Requests(ctx, c.Client, &infrav1.MillwrightClusterList{}, func(object client.Object) bool {
 		from := object.(*infrav1.MillwrightCluster).Spec.FailureDomainsFrom
@@ -157,16 +156,16 @@ func addressChanges() predicate.Predicate {
 			return controlPlane(e.Object) && len(e.Object.(*infrav1.MillwrightMachine).Status.Addresses) > 0
 		},
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			was, is := e.ObjectOld.(*infrav1.MillwrightMachine), e.ObjectNew.(*infrav1.MillwrightMachine)
-			return controlPlane(is) && (!controlPlane(was) || len(was.Status.Addresses) != len(is.Status.Addresses))
+			before, after := e.ObjectOld.(*infrav1.MillwrightMachine), e.ObjectNew.(*infrav1.MillwrightMachine)
+			return controlPlane(after) && (!controlPlane(before) || len(before.Status.Addresses) != len(after.Status.Addresses))
 		},
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 	}
 }
 
-// scope is what the steps of one reconcile share.
+// scope is the state of one reconcile pass, which its steps share.
 type scope struct {
-	// infra is changed by the steps; stored is the object as the API server has it.
+	// infra is the object with the changes of the steps. stored is the object as the API server has it.
 	infra, stored *infrav1.MillwrightCluster
 	// cluster is set by awaitOwner.
 	cluster *core.Cluster
@@ -199,18 +198,18 @@ func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster)
 
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&s.infra.Status.Conditions, metav1.Condition{
-		Type: kind, Status: value, Reason: reason, Message: messages.Shorten(message, 2*longestMessage), LastTransitionTime: s.now,
+		Type: kind, Status: value, Reason: reason, Message: messages.Shorten(message, 2*maxMessage), LastTransitionTime: s.now,
 	})
 }
 
-// awaitOwner finds the Cluster. Without one nothing is written.
+// awaitOwner finds the Cluster. If there is none, nothing is written.
 func (c *Controller) awaitOwner(ctx context.Context, s *scope) flow.Result {
 	cluster, err := core.FindCluster(ctx, c.Client, s.infra.Namespace, core.Owner(s.infra, core.ClusterKind))
 	switch {
 	case err != nil:
 		return flow.Fail(err)
 	case cluster == nil:
-		return flow.Stop("no Cluster owns it")
+		return flow.Stop("no Cluster owns the object")
 	}
 	s.cluster = cluster
 	return flow.Continue()
@@ -219,7 +218,7 @@ func (c *Controller) awaitOwner(ctx context.Context, s *scope) flow.Result {
 func (c *Controller) respectPause(_ context.Context, s *scope) flow.Result {
 	if core.Paused(s.cluster, s.infra) {
 		s.set(infrav1.ConditionPaused, metav1.ConditionTrue, infrav1.ReasonPaused, "The Cluster or this object is paused")
-		return flow.Stop("it is paused")
+		return flow.Stop("the object is paused")
 	}
 	s.set(infrav1.ConditionPaused, metav1.ConditionFalse, infrav1.ReasonNotPaused, "")
 	return flow.Continue()
@@ -233,14 +232,14 @@ func (c *Controller) provision(_ context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// findEndpoint sets the endpoint to the first address of a control plane machine, unless a user or the
-// Cluster has set it, or a load balancer will.
+// findEndpoint sets the endpoint to the address of the oldest control plane machine that has one, unless a user or
+// the Cluster has set the endpoint or a load balancer will set it.
 func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 	if s.infra.Spec.ControlPlaneEndpoint == nil && !s.cluster.Spec.ControlPlaneEndpoint.Known() {
 		if balancer := s.infra.Spec.ControlPlaneLoadBalancer; balancer != nil {
 			s.set(infrav1.ConditionControlPlaneEndpointKnown, metav1.ConditionFalse, infrav1.ReasonWaitingForLoadBalancer,
-				fmt.Sprintf("No load balancer of the name %s has set the endpoint yet", cmp.Or(balancer.Name, infrav1.DefaultLoadBalancer)))
-			return flow.Continue() // the change of the object brings an event
+				fmt.Sprintf("Load balancer %s has not set the endpoint yet", cmp.Or(balancer.Name, infrav1.DefaultLoadBalancer)))
+			return flow.Continue() // the change of the object causes an event
 		}
 		host, err := c.firstAddress(ctx, s)
 		if err != nil {
@@ -248,8 +247,8 @@ func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 		}
 		if host == "" {
 			s.set(infrav1.ConditionControlPlaneEndpointKnown, metav1.ConditionFalse, infrav1.ReasonWaitingForControlPlane,
-				"No endpoint is given, and no control plane machine has an address yet")
-			return flow.Continue() // the address brings an event
+				"No endpoint is set, and no control plane machine has an address yet")
+			return flow.Continue() // the address causes an event
 		}
 		s.infra.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: host, Port: controlplane.Port(s.infra)}
 	}
@@ -257,7 +256,7 @@ func (c *Controller) findEndpoint(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// firstAddress returns an address of the oldest control plane machine that has one; empty if none has.
+// firstAddress returns an address of the oldest control plane machine that has one; "" if there is none.
 func (c *Controller) firstAddress(ctx context.Context, s *scope) (string, error) {
 	machines, err := controlplane.Machines(ctx, c.Client, s.infra.Namespace, s.cluster.Name)
 	if err != nil {
@@ -269,10 +268,10 @@ func (c *Controller) firstAddress(ctx context.Context, s *scope) (string, error)
 	first := slices.MinFunc(machines, func(a, b infrav1.MillwrightMachine) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
-	return controlplane.Widest(&first), nil
+	return controlplane.ExternalAddress(&first), nil
 }
 
-// persist writes the spec, then the status, if they changed.
+// persist writes the spec and then the status, if they changed.
 func (c *Controller) persist(ctx context.Context, s *scope) error {
 	if changed := s.infra.DeepCopy(); !equality.Semantic.DeepEqual(s.stored.Spec, changed.Spec) {
 		if err := c.Client.Patch(ctx, changed, expectations.Locked(s.stored)); err != nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-var born = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+var startTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// given is a Cluster with its MillwrightCluster.
+// given is a Cluster with its MillwrightCluster and its machines.
 type given struct {
 	infra    *infrav1.MillwrightCluster
 	cluster  *core.Cluster
@@ -39,10 +39,10 @@ func newGiven() *given {
 	return g
 }
 
-// machine adds one with an address.
+// machine adds a machine.
 func (g *given) machine(name string, age time.Duration, labels map[string]string, addresses ...infrav1.MachineAddress) {
 	machine := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, CreationTimestamp: metav1.NewTime(born.Add(-age)), Labels: map[string]string{core.LabelCluster: "c"},
+		Namespace: "ns", Name: name, CreationTimestamp: metav1.NewTime(startTime.Add(-age)), Labels: map[string]string{core.LabelCluster: "c"},
 	}}
 	for key, value := range labels {
 		machine.Labels[key] = value
@@ -51,7 +51,7 @@ func (g *given) machine(name string, age time.Duration, labels map[string]string
 	g.machines = append(g.machines, machine)
 }
 
-// reconcile takes three passes, and fails the test if the last one writes.
+// reconcile reconciles the object three times, and fails the test if the last reconcile writes.
 func (g *given) reconcile(t *testing.T, change ...func(*Options)) *infrav1.MillwrightCluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -67,7 +67,7 @@ func (g *given) reconcile(t *testing.T, change ...func(*Options)) *infrav1.Millw
 		objects = append(objects, machine)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&infrav1.MillwrightCluster{}).Build()
-	options := Options{Client: c, Clock: testingclock.NewFakeClock(born), FailureDomains: true}
+	options := Options{Client: c, Clock: testingclock.NewFakeClock(startTime), FailureDomains: true}
 	for _, change := range change {
 		change(&options)
 	}
@@ -96,7 +96,7 @@ func reasonOf(infra *infrav1.MillwrightCluster, kind string) string {
 	return ""
 }
 
-// TestProvisioned (C2, C3, C5): the status of both contracts reports that machines can be created.
+// TestProvisioned checks that the status of both contract versions reports that machines can be created (C2, C3, C5).
 func TestProvisioned(t *testing.T) {
 	got := newGiven().reconcile(t)
 	if !got.Status.Ready || !*got.Status.Initialization.Provisioned || reasonOf(got, infrav1.ConditionReady) != infrav1.ReasonProvisioned ||
@@ -108,7 +108,7 @@ func TestProvisioned(t *testing.T) {
 	}
 }
 
-// TestLeftAlone: objects of other managers, and paused ones, are not changed.
+// TestLeftAlone checks that objects of other managers and paused objects are not changed.
 func TestLeftAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule   string
@@ -118,9 +118,9 @@ func TestLeftAlone(t *testing.T) {
 		"no owner":               {rule: "C9", change: func(g *given) { g.infra.OwnerReferences = nil }},
 		"owner of another kind":  {rule: "C9", change: func(g *given) { g.infra.OwnerReferences[0].Kind = "ClusterClass" }},
 		"owner of another group": {rule: "C9", change: func(g *given) { g.infra.OwnerReferences[0].APIVersion = "example.com/v1" }},
-		"owner is gone":          {rule: "C9", change: func(g *given) { g.cluster = nil }},
-		"managed by another":     {rule: "C8", change: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationManagedBy: ""} }},
-		"another manager's":      {rule: "M14", change: func(g *given) { g.infra.Labels = map[string]string{core.LabelWatchFilter: "theirs"} }},
+		"owner deleted":          {rule: "C9", change: func(g *given) { g.cluster = nil }},
+		"externally managed":     {rule: "C8", change: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationManagedBy: ""} }},
+		"watch filter":           {rule: "M14", change: func(g *given) { g.infra.Labels = map[string]string{core.LabelWatchFilter: "theirs"} }},
 		"paused cluster":         {rule: "G1", change: func(g *given) { g.cluster.Spec.Paused = true }, paused: true},
 		"paused object":          {rule: "G1", change: func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationPaused: ""} }, paused: true},
 	} {
@@ -142,50 +142,50 @@ func TestLeftAlone(t *testing.T) {
 	}
 }
 
-// TestEndpoint: given by the user, or else by the first control plane machine that has an
-// address.
+// TestEndpoint checks that the endpoint is the one that the user has set, or else that of the first control plane
+// machine with an address.
 func TestEndpoint(t *testing.T) {
 	controlPlane := map[string]string{core.LabelControlPlane: ""}
-	in := func(address string) infrav1.MachineAddress {
+	internal := func(address string) infrav1.MachineAddress {
 		return infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: address}
 	}
-	out := infrav1.MachineAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}
+	external := infrav1.MachineAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}
 	host := infrav1.MachineAddress{Type: corev1.NodeHostName, Address: "host"}
 	for name, tc := range map[string]struct {
 		change func(*given)
 		want   *infrav1.APIEndpoint
 		reason string
 	}{
-		"of the Cluster": {
+		"set in the Cluster": {
 			change: func(g *given) { g.cluster.Spec.ControlPlaneEndpoint = core.Endpoint{Host: "h", Port: 1} },
 			reason: infrav1.ReasonEndpointKnown,
 		},
-		"not known": {
+		"unknown": {
 			change: func(g *given) {
-				g.machine("worker", time.Hour, nil, in("10.0.0.1"))
+				g.machine("worker", time.Hour, nil, internal("10.0.0.1"))
 				g.machine("no-address", time.Hour, controlPlane, host)
 			},
 			reason: infrav1.ReasonWaitingForControlPlane,
 		},
-		"the oldest": {
+		"oldest machine": {
 			change: func(g *given) {
-				g.machine("b", time.Minute, controlPlane, in("10.0.0.3"))
-				g.machine("a", time.Minute, controlPlane, in("10.0.0.2"))
-				g.machine("c", time.Second, controlPlane, in("10.0.0.4"))
+				g.machine("b", time.Minute, controlPlane, internal("10.0.0.3"))
+				g.machine("a", time.Minute, controlPlane, internal("10.0.0.2"))
+				g.machine("c", time.Second, controlPlane, internal("10.0.0.4"))
 			},
 			want: &infrav1.APIEndpoint{Host: "10.0.0.2", Port: 6443}, reason: infrav1.ReasonEndpointKnown,
 		},
-		"of a load balancer, later": {
+		"load balancer": {
 			change: func(g *given) {
 				g.infra.Spec.ControlPlaneLoadBalancer = &infrav1.ControlPlaneLoadBalancer{}
-				g.machine("a", time.Minute, controlPlane, in("10.0.0.2"))
+				g.machine("a", time.Minute, controlPlane, internal("10.0.0.2"))
 			},
 			reason: infrav1.ReasonWaitingForLoadBalancer,
 		},
-		"from outside, with a port of the user's": {
+		"external address with a custom port": {
 			change: func(g *given) {
 				g.infra.Spec.ControlPlanePort = 443
-				g.machine("a", time.Minute, controlPlane, host, in("10.0.0.2"), out)
+				g.machine("a", time.Minute, controlPlane, host, internal("10.0.0.2"), external)
 			},
 			want: &infrav1.APIEndpoint{Host: "192.0.2.1", Port: 443}, reason: infrav1.ReasonEndpointKnown,
 		},
@@ -205,7 +205,8 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestFailureDomains (C4): reported only in the form that Cluster API reads, and only if there are any.
+// TestFailureDomains checks that failure domains are reported only if there are any and Cluster API can read them
+// (C4).
 func TestFailureDomains(t *testing.T) {
 	domains := []infrav1.FailureDomain{{Name: "a", ControlPlane: new(true)}, {Name: "b", Attributes: map[string]string{"rack": "7"}}}
 	g := newGiven()
@@ -213,10 +214,10 @@ func TestFailureDomains(t *testing.T) {
 	if diff := cmp.Diff(domains, g.reconcile(t).Status.FailureDomains); diff != "" {
 		t.Errorf("failure domains (-want +got):\n%s", diff)
 	}
-	older := newGiven()
-	older.infra.Spec.FailureDomains = domains
-	if got := older.reconcile(t, func(o *Options) { o.FailureDomains = false }).Status.FailureDomains; got != nil {
-		t.Errorf("an older Cluster API gets %v", got)
+	unsupported := newGiven()
+	unsupported.infra.Spec.FailureDomains = domains
+	if got := unsupported.reconcile(t, func(o *Options) { o.FailureDomains = false }).Status.FailureDomains; got != nil {
+		t.Errorf("an older Cluster API gets failure domains %v", got)
 	}
 }
 
@@ -237,28 +238,28 @@ func TestWhoseClusterItIs(t *testing.T) {
 	}
 }
 
-// TestAddressChanges: what may tell where the API servers are.
+// TestAddressChanges lists the changes of a machine that may change the addresses of the API servers.
 func TestAddressChanges(t *testing.T) {
 	machine := func(controlPlane bool, addresses int) *infrav1.MillwrightMachine {
-		made := &infrav1.MillwrightMachine{}
+		m := &infrav1.MillwrightMachine{}
 		if controlPlane {
-			made.Labels = map[string]string{core.LabelControlPlane: ""}
+			m.Labels = map[string]string{core.LabelControlPlane: ""}
 		}
 		for range addresses {
-			made.Status.Addresses = append(made.Status.Addresses, infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "a"})
+			m.Status.Addresses = append(m.Status.Addresses, infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "a"})
 		}
-		return made
+		return m
 	}
 	for name, tc := range map[string]struct {
-		was, is *infrav1.MillwrightMachine
-		want    bool
+		before, after *infrav1.MillwrightMachine
+		want          bool
 	}{
-		"worker":                         {machine(false, 0), machine(false, 1), false},
-		"an address":                     {machine(true, 0), machine(true, 1), true},
-		"nothing of interest":            {machine(true, 1), machine(true, 1), false},
-		"is of the control plane, later": {machine(false, 1), machine(true, 1), true},
+		"worker":                        {machine(false, 0), machine(false, 1), false},
+		"address added":                 {machine(true, 0), machine(true, 1), true},
+		"no change":                     {machine(true, 1), machine(true, 1), false},
+		"becomes control plane machine": {machine(false, 1), machine(true, 1), true},
 	} {
-		if got := addressChanges().Update(event.UpdateEvent{ObjectOld: tc.was, ObjectNew: tc.is}); got != tc.want {
+		if got := addressChanges().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}

@@ -29,44 +29,43 @@ import (
 )
 
 const (
-	// listEvery is the time between two calls to the driver.
-	listEvery = 5 * time.Minute
-	// listSoon is that time after a failure that may pass by itself.
-	listSoon = time.Minute
-	// longestMessage and longestName are length limits, in bytes: the driver's strings may be of
-	// any length.
-	longestMessage, longestName = 4096, 256
-	// mostDomains is how many failure domains Cluster API allows.
-	mostDomains = 100
+	// listInterval is the time between two calls to the driver.
+	listInterval = 5 * time.Minute
+	// listRetryInterval is the time until the next call after a temporary failure.
+	listRetryInterval = time.Minute
+	// maxMessage and maxName limit lengths, in bytes. Strings from drivers may have any length.
+	maxMessage, maxName = 4096, 256
+	// maxDomains is the number of failure domains that Cluster API allows.
+	maxDomains = 100
 )
 
-// memory is what is remembered of one MillwrightCluster between reconciles. Losing it costs one call. It is safe for
-// concurrent use; a nil memory remembers nothing.
+// memory is what the controller remembers about a MillwrightCluster between passes. If it is lost, the driver is
+// called once more. It is safe for concurrent use. A nil memory is empty.
 type memory struct {
 	mu   sync.Mutex
 	call *call
 }
 
-// call is the request to the driver, and its last answer.
+// call is the request to the driver, with its last result.
 type call struct {
 	// request identifies the request.
 	request string
-	// cancel cancels the call that is under way; nil if there is none.
+	// cancel cancels the running call; nil if there is none.
 	cancel context.CancelFunc
 	// due is when the driver is called next.
 	due time.Time
-	// last is the last answer; nil before there is one.
-	last *answer
+	// last is the last result; nil before the first one.
+	last *result
 }
 
-// answer is the result of a call, for the status.
-type answer struct {
+// result is the result of a call, for the status.
+type result struct {
 	reason, message string
-	// domains are those that the driver returned last. They are valid if listed is true.
+	// domains are the failure domains that the driver last returned. They are valid only if listed is true.
 	domains []infrav1.FailureDomain
 	listed  bool
-	// again is the time until the next call.
-	again time.Duration
+	// retry is the time until the next call.
+	retry time.Duration
 }
 
 // ofClass returns the MillwrightClusters whose failureDomainsFrom refers to a class.
@@ -78,13 +77,13 @@ func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconc
 	return core.Requests(ctx, c.Client, &infrav1.MillwrightClusterList{}, refers, client.InNamespace(object.GetNamespace()))
 }
 
-// findFailureDomains writes the failure domains of the spec and of the driver. Nothing waits for the
-// driver: what it cannot list now, it may list in some minutes.
+// findFailureDomains writes the failure domains of the spec and of the driver to the status. It does not wait for the
+// driver. If the driver cannot list them now, the call is repeated after some minutes.
 func (c *Controller) findFailureDomains(ctx context.Context, s *scope) flow.Result {
 	from := s.infra.Spec.FailureDomainsFrom
 	switch {
 	case !c.FailureDomains && from != nil:
-		s.domainsUnknown(infrav1.ReasonNotSupported, "Cluster API before v1.11 reads failure domains in another form")
+		s.domainsUnknown(infrav1.ReasonNotSupported, "Cluster API before v1.11 does not support this format of failure domains; upgrade Cluster API")
 		return flow.Continue()
 	case !c.FailureDomains:
 		return flow.Continue()
@@ -95,7 +94,7 @@ func (c *Controller) findFailureDomains(ctx context.Context, s *scope) flow.Resu
 		return flow.Continue()
 	}
 	request, err := c.request(ctx, s)
-	if missing := (*inputs.Error)(nil); errors.As(err, &missing) { // its creation brings an event
+	if missing := (*inputs.Error)(nil); errors.As(err, &missing) { // the creation of the missing object causes an event
 		s.domainsUnknown(missing.Reason, missing.Message)
 		s.setDomains(s.infra.Status.FailureDomains)
 		return flow.Continue()
@@ -103,17 +102,18 @@ func (c *Controller) findFailureDomains(ctx context.Context, s *scope) flow.Resu
 	if err != nil {
 		return flow.Fail(err)
 	}
-	last, left := c.list(request, standIn(s.infra))
+	last, remaining := c.list(request, standIn(s.infra))
 	s.report(last)
-	return flow.Wait(left, "the driver, or the time of the next call")
+	return flow.Wait(remaining, "the driver has not responded, or the next call is not due")
 }
 
-// request identifies the request to the driver: it differs if the reference or the class does.
+// request returns a string that identifies the request to the driver. It differs if the reference or the class
+// differs.
 func (c *Controller) request(ctx context.Context, s *scope) (string, error) {
 	from := s.infra.Spec.FailureDomainsFrom
 	if !c.Drivers.Has(from.Driver) {
 		return "", &inputs.Error{Reason: infrav1.ReasonUnknownDriver, Message: fmt.Sprintf(
-			"spec.failureDomainsFrom.driver is %q, and this manager has %s only", from.Driver, c.Drivers)}
+			"spec.failureDomainsFrom.driver is %q, but this manager has only %s", from.Driver, c.Drivers)}
 	}
 	text, err := json.Marshal(from)
 	if err != nil || from.MachineClassRef == nil {
@@ -123,7 +123,7 @@ func (c *Controller) request(ctx context.Context, s *scope) (string, error) {
 	return fmt.Sprintf("%s %s %d", text, class.UID, class.Generation), err
 }
 
-// standIn returns a machine of those that the failure domains are for.
+// standIn returns a machine that represents the machines for which the failure domains are listed.
 func standIn(infra *infrav1.MillwrightCluster) *infrav1.MillwrightMachine {
 	from := infra.Spec.FailureDomainsFrom.DeepCopy()
 	return &infrav1.MillwrightMachine{
@@ -135,9 +135,9 @@ func standIn(infra *infrav1.MillwrightCluster) *infrav1.MillwrightMachine {
 	}
 }
 
-// list returns the last answer to a request, nil if there is none, and calls the driver if that is due.
-// left is the time until the next call; 0 while one is under way.
-func (c *Controller) list(request string, machine *infrav1.MillwrightMachine) (last *answer, left time.Duration) {
+// list returns the last result of a request, or nil if there is none, and calls the driver if a call is due.
+// remaining is the time until the next call; 0 while a call is running.
+func (c *Controller) list(request string, machine *infrav1.MillwrightMachine) (last *result, remaining time.Duration) {
 	key, now := client.ObjectKeyFromObject(machine), c.Clock.Now()
 	m := c.memory.Of(key)
 	m.mu.Lock()
@@ -164,8 +164,8 @@ func (c *Controller) list(request string, machine *infrav1.MillwrightMachine) (l
 	return current.last, max(0, current.due.Sub(now))
 }
 
-// finish stores an answer. The answer to a request that has changed meanwhile is not read any more.
-func (m *memory) finish(of *call, got answer, now time.Time) {
+// finish stores a result. If the request has changed in the meantime, the result is not used.
+func (m *memory) finish(of *call, got result, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	of.cancel()
@@ -173,10 +173,10 @@ func (m *memory) finish(of *call, got answer, now time.Time) {
 	if !got.listed && of.last != nil {
 		got.domains, got.listed = of.last.domains, of.last.listed
 	}
-	of.last, of.due = &got, now.Add(wait.Jitter(got.again, 0.1))
+	of.last, of.due = &got, now.Add(wait.Jitter(got.retry, 0.1))
 }
 
-// retryNow repeats a failed call with the next reconcile.
+// retryNow makes the next pass repeat a failed call.
 func (m *memory) retryNow(now time.Time) {
 	if m == nil {
 		return
@@ -188,7 +188,7 @@ func (m *memory) retryNow(now time.Time) {
 	}
 }
 
-// forget drops what is remembered of a MillwrightCluster, and cancels a call that is under way.
+// forget drops the state of a MillwrightCluster and cancels a running call.
 func (c *Controller) forget(key types.NamespacedName) {
 	if m := c.memory.Find(key); m != nil {
 		m.mu.Lock()
@@ -198,7 +198,7 @@ func (c *Controller) forget(key types.NamespacedName) {
 	c.memory.Forget(key)
 }
 
-// stop cancels a call that is under way.
+// stop cancels the call if it is running.
 func (k *call) stop() {
 	if k != nil && k.cancel != nil {
 		k.cancel()
@@ -206,38 +206,38 @@ func (k *call) stop() {
 }
 
 // call calls the driver.
-func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachine) answer {
-	notSupported := answer{reason: infrav1.ReasonNotSupported, message: "The driver knows of no failure domains", listed: true, again: listEvery}
+func (c *Controller) call(ctx context.Context, machine *infrav1.MillwrightMachine) result {
+	notSupported := result{reason: infrav1.ReasonNotSupported, message: "The driver does not support failure domains", listed: true, retry: listInterval}
 	read, err := c.inputs.Read(ctx, machine)
 	if missing := (*inputs.Error)(nil); errors.As(err, &missing) {
-		return answer{reason: missing.Reason, message: missing.Message, again: listSoon}
+		return result{reason: missing.Reason, message: missing.Message, retry: listRetryInterval}
 	}
 	if err != nil {
-		return answer{reason: infrav1.ReasonDriverCallFailed, message: err.Error(), again: listSoon}
+		return result{reason: infrav1.ReasonDriverCallFailed, message: err.Error(), retry: listRetryInterval}
 	}
 	resp, err := c.Drivers.ListFailureDomains(ctx, &driver.ListFailureDomainsRequest{MachineClass: read.Class, Secret: read.Secret})
 	failed, _ := status.FromError(err)
-	again := listEvery
+	retry := listInterval
 	switch failed.Code() {
 	case codes.OK:
-		return answer{reason: infrav1.ReasonFailureDomainsReported, domains: domainsOf(resp), listed: true, again: listEvery}
+		return result{reason: infrav1.ReasonFailureDomainsReported, domains: domainsOf(resp), listed: true, retry: listInterval}
 	case codes.Unimplemented:
 		return notSupported
 	case codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.Aborted, codes.Unavailable:
-		again = listSoon
+		retry = listRetryInterval
 	}
-	message := fmt.Sprintf("ListFailureDomains: %s (%s)", messages.Shorten(failed.Message(), longestMessage), failed.Code())
-	return answer{reason: infrav1.ReasonDriverCallFailed, message: message, again: again}
+	message := fmt.Sprintf("ListFailureDomains: %s (%s)", messages.Shorten(failed.Message(), maxMessage), failed.Code())
+	return result{reason: infrav1.ReasonDriverCallFailed, message: message, retry: retry}
 }
 
-// domainsOf returns the driver's failure domains, sorted and without those that the API server would
-// refuse.
+// domainsOf returns the driver's failure domains, sorted and without those that the API server would refuse.
 func domainsOf(resp *driver.ListFailureDomainsResponse) []infrav1.FailureDomain {
 	named := map[string]infrav1.FailureDomain{}
 	for _, domain := range resp.FailureDomains {
-		if domain.Name != "" && len(domain.Name) <= longestName && instance.IsPrintable(domain.Name) {
+		if domain.Name != "" && len(domain.Name) <= maxName && instance.IsPrintable(domain.Name) {
 			attributes := maps.Clone(domain.Attributes)
-			// JSON cannot hold all of them, so that what is stored would differ from them in every pass.
+			// JSON cannot represent unprintable attributes, so the stored value would differ from the driver's in
+			// every pass.
 			maps.DeleteFunc(attributes, func(key, value string) bool { return !instance.IsPrintable(key) || !instance.IsPrintable(value) })
 			named[domain.Name] = infrav1.FailureDomain{Name: domain.Name, ControlPlane: new(true), Attributes: attributes}
 		}
@@ -249,9 +249,9 @@ func domainsOf(resp *driver.ListFailureDomainsResponse) []infrav1.FailureDomain 
 	return domains
 }
 
-// report writes the last answer to the status. After a restart, the status itself has what the driver
-// returned last.
-func (s *scope) report(last *answer) {
+// report writes the last result to the status. After a restart, the status itself has the failure domains that the
+// driver last returned.
+func (s *scope) report(last *result) {
 	found := s.infra.Status.FailureDomains
 	if last != nil && last.listed {
 		found = last.domains
@@ -260,14 +260,14 @@ func (s *scope) report(last *answer) {
 	switch {
 	case last == nil:
 		if meta.FindStatusCondition(s.infra.Status.Conditions, infrav1.ConditionFailureDomainsKnown) == nil {
-			s.domainsUnknown(infrav1.ReasonWaitingForDriver, "The driver is being asked")
+			s.domainsUnknown(infrav1.ReasonWaitingForDriver, "Waiting for the driver to list its failure domains")
 		}
 	case last.reason != infrav1.ReasonFailureDomainsReported:
 		s.domainsUnknown(last.reason, last.message)
 	default:
 		message := ""
 		if surplus > 0 {
-			message = fmt.Sprintf("Cluster API takes %d failure domains: %d of the driver's, the last by name, are left out", mostDomains, surplus)
+			message = fmt.Sprintf("Cluster API allows %d failure domains; the last %d of the driver's, by name, are omitted", maxDomains, surplus)
 		}
 		s.set(infrav1.ConditionFailureDomainsKnown, metav1.ConditionTrue, last.reason, message)
 	}
@@ -277,17 +277,17 @@ func (s *scope) domainsUnknown(reason, message string) {
 	s.set(infrav1.ConditionFailureDomainsKnown, metav1.ConditionFalse, reason, message)
 }
 
-// setDomains writes the failure domains of the spec, and then those found with other names. It returns
-// how many had to be left out.
+// setDomains sets the failure domains of the spec, followed by those of found that have other names. It returns the
+// number of those that exceed the limit and are omitted.
 func (s *scope) setDomains(found []infrav1.FailureDomain) (surplus int) {
-	// Copies: a write decodes the API server's response into the status.
+	// Use copies, because a write decodes the API server's response into the status.
 	all := s.infra.DeepCopy().Spec.FailureDomains
 	for i := range found {
 		if !slices.ContainsFunc(s.infra.Spec.FailureDomains, func(d infrav1.FailureDomain) bool { return d.Name == found[i].Name }) {
 			all = append(all, *found[i].DeepCopy())
 		}
 	}
-	surplus = max(0, len(all)-mostDomains)
+	surplus = max(0, len(all)-maxDomains)
 	s.infra.Status.FailureDomains = all[:len(all)-surplus]
 	return surplus
 }

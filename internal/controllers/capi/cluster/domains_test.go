@@ -28,31 +28,31 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// lister is a driver with these failure domains.
+// lister is a driver that returns these failure domains.
 type lister struct {
-	names []string
-	err   error
-	asked []*driver.ListFailureDomainsRequest
+	names    []string
+	err      error
+	requests []*driver.ListFailureDomainsRequest
 }
 
-func (o *lister) ListFailureDomains(_ context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
-	o.asked = append(o.asked, req)
-	if o.err != nil {
-		return nil, o.err
+func (l *lister) ListFailureDomains(_ context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	l.requests = append(l.requests, req)
+	if l.err != nil {
+		return nil, l.err
 	}
 	resp := &driver.ListFailureDomainsResponse{}
-	for _, name := range o.names {
+	for _, name := range l.names {
 		resp.FailureDomains = append(resp.FailureDomains, driver.FailureDomain{Name: name, Attributes: map[string]string{"of": "driver", "\xff": "key", "value": "\xff"}})
 	}
 	return resp, nil
 }
 
-func (o *lister) PlaceMachine(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	panic("no machine is placed here")
+func (l *lister) PlaceMachine(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
+	panic("unexpected call of PlaceMachine")
 }
 
-// harness is a MillwrightCluster whose driver lists failure domains. Reconciles and calls are taken
-// in turn by settle.
+// harness is a MillwrightCluster whose driver lists failure domains. Method settle alternates reconciles and calls of
+// the driver.
 type harness struct {
 	*testing.T
 	client     client.WithWatch
@@ -60,7 +60,7 @@ type harness struct {
 	lister     *lister
 	controller *Controller
 	tasks      []func(context.Context)
-	woken      int
+	wakeups    int
 	key        types.NamespacedName
 }
 
@@ -83,14 +83,15 @@ func newHarness(t *testing.T, changes ...func(*given)) *harness {
 		objects = append(objects, machine)
 	}
 	h := &harness{
-		T: t, clock: testingclock.NewFakeClock(born), lister: &lister{names: []string{"b", "a"}}, key: client.ObjectKeyFromObject(g.infra),
+		T: t, clock: testingclock.NewFakeClock(startTime), lister: &lister{names: []string{"b", "a"}}, key: client.ObjectKeyFromObject(g.infra),
 		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&infrav1.MillwrightCluster{}).Build(),
 	}
 	h.restart(h.lister)
 	return h
 }
 
-// restart ends the manager and starts another one, whose driver may be nil.
+// restart replaces the controller by a new one, as a restart of the manager does. A nil placer means that the driver
+// does not support failure domains.
 func (h *harness) restart(placer driver.FailureDomains) {
 	h.tasks = nil
 	drivers := registryOf(placer)
@@ -103,15 +104,15 @@ func (h *harness) restart(placer driver.FailureDomains) {
 			h.tasks = append(h.tasks, task)
 			return true
 		},
-		Wake: func(of types.NamespacedName) {
-			if of == h.key {
-				h.woken++
+		Wake: func(key types.NamespacedName) {
+			if key == h.key {
+				h.wakeups++
 			}
 		},
 	})
 }
 
-// registryOf returns the drivers of a manager that has only this one.
+// registryOf returns a registry with only this driver.
 func registryOf(placer driver.FailureDomains) *registry.Registry {
 	return registry.Only("test", struct {
 		driver.Driver
@@ -119,8 +120,8 @@ func registryOf(placer driver.FailureDomains) *registry.Registry {
 	}{nil, placer})
 }
 
-// pass takes one pass, and answers when the next one is to come at the latest.
-func (h *harness) pass() time.Duration {
+// reconcile reconciles the object once, and returns the time until the next reconcile.
+func (h *harness) reconcile() time.Duration {
 	h.Helper()
 	result, err := h.controller.Reconcile(h.Context(), ctrl.Request{NamespacedName: h.key})
 	if err != nil {
@@ -129,26 +130,26 @@ func (h *harness) pass() time.Duration {
 	return result.RequeueAfter
 }
 
-// settle takes passes and makes calls until nothing more happens.
+// settle alternates reconciles and calls until nothing changes, and returns the time until the next reconcile.
 func (h *harness) settle() time.Duration {
 	h.Helper()
 	for range 10 {
-		before, waiting := h.infra().ResourceVersion, len(h.tasks)
-		after := h.pass()
-		if len(h.tasks) == 0 && waiting == 0 && h.infra().ResourceVersion == before {
+		before, pending := h.infra().ResourceVersion, len(h.tasks)
+		after := h.reconcile()
+		if len(h.tasks) == 0 && pending == 0 && h.infra().ResourceVersion == before {
 			return after
 		}
 		h.call()
 	}
-	h.Fatal("it never comes to rest")
+	h.Fatal("every reconcile makes a change")
 	return 0
 }
 
-// call makes the calls that wait.
+// call makes the pending calls.
 func (h *harness) call() {
-	waiting := h.tasks
+	pending := h.tasks
 	h.tasks = nil
-	for _, task := range waiting {
+	for _, task := range pending {
 		task(h.Context())
 	}
 }
@@ -178,7 +179,7 @@ func (h *harness) create(object client.Object) {
 	}
 }
 
-// wantDomains checks their names, in order.
+// wantDomains checks the names and their order.
 func (h *harness) wantDomains(names ...string) {
 	h.Helper()
 	var got []string
@@ -190,33 +191,33 @@ func (h *harness) wantDomains(names ...string) {
 	}
 }
 
-// wantKnown checks the condition, and that nothing else suffers.
-func (h *harness) wantKnown(value metav1.ConditionStatus, reason string, says ...string) {
+// wantKnown checks the condition, and that the others are still true.
+func (h *harness) wantKnown(status metav1.ConditionStatus, reason string, want ...string) {
 	h.Helper()
 	infra := h.infra()
 	got := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionFailureDomainsKnown)
-	if got == nil || got.Status != value || got.Reason != reason {
-		h.Fatalf("the condition is %+v, want %s %s", got, value, reason)
+	if got == nil || got.Status != status || got.Reason != reason {
+		h.Fatalf("the condition is %+v, want %s %s", got, status, reason)
 	}
-	for _, words := range says {
-		if !strings.Contains(got.Message, words) {
-			h.Errorf("it says %q, want %q in it", got.Message, words)
+	for _, text := range want {
+		if !strings.Contains(got.Message, text) {
+			h.Errorf("the message is %q, want %q in it", got.Message, text)
 		}
 	}
 	if !infra.Status.Ready || !meta.IsStatusConditionTrue(infra.Status.Conditions, infrav1.ConditionReady) ||
 		!meta.IsStatusConditionTrue(infra.Status.Conditions, infrav1.ConditionControlPlaneEndpointKnown) {
-		h.Errorf("the rest of the status is %+v", infra.Status)
+		h.Errorf("status %+v", infra.Status)
 	}
 }
 
-// TestDriverIsCalled: it is ready before there is an answer, and the answer is all there is to
-// write. What the user declares counts more.
+// TestDriverIsCalled checks that the object is ready before the driver responds, and that declared failure domains
+// take precedence over those of the driver.
 func TestDriverIsCalled(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}, {Name: "b", ControlPlane: new(false)}}
 		g.infra.Spec.FailureDomainsFrom.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"pool":"p"}`)}
 	})
-	h.pass()
+	h.reconcile()
 	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonWaitingForDriver)
 	h.wantDomains("z", "b")
 
@@ -228,66 +229,66 @@ func TestDriverIsCalled(t *testing.T) {
 	if diff := cmp.Diff(want, h.infra().Status.FailureDomains); diff != "" {
 		t.Errorf("failure domains (-want +got):\n%s", diff)
 	}
-	if h.woken != 1 || len(h.lister.asked) != 1 {
-		t.Fatalf("woken %d times, asked %d times", h.woken, len(h.lister.asked))
+	if h.wakeups != 1 || len(h.lister.requests) != 1 {
+		t.Fatalf("%d wakeups, %d requests", h.wakeups, len(h.lister.requests))
 	}
-	class := h.lister.asked[0].MachineClass
-	if string(class.ProviderSpec.Raw) != `{"pool":"p"}` || class.Namespace != "ns" || driver.APIGroup(class) != driver.APIGroupClusterAPI || h.lister.asked[0].Secret == nil {
-		t.Errorf("asked with %+v", h.lister.asked[0])
+	class := h.lister.requests[0].MachineClass
+	if string(class.ProviderSpec.Raw) != `{"pool":"p"}` || class.Namespace != "ns" || driver.APIGroup(class) != driver.APIGroupClusterAPI || h.lister.requests[0].Secret == nil {
+		t.Errorf("request %+v", h.lister.requests[0])
 	}
 }
 
-// TestDriverIsCalledAgain: every few minutes, and not with each reconcile.
+// TestDriverIsCalledAgain checks that the driver is called every few minutes, and not with each reconcile.
 func TestDriverIsCalledAgain(t *testing.T) {
 	h := newHarness(t)
 	after := h.settle()
-	if after < listEvery || after > listEvery*11/10 {
-		t.Errorf("asked again after %s", after)
+	if after < listInterval || after > listInterval*11/10 {
+		t.Errorf("requeued after %s", after)
 	}
 	h.lister.names = []string{"c"}
-	h.clock.Step(listEvery - time.Second)
-	if h.settle(); len(h.lister.asked) != 1 {
-		t.Errorf("asked %d times", len(h.lister.asked))
+	h.clock.Step(listInterval - time.Second)
+	if h.settle(); len(h.lister.requests) != 1 {
+		t.Errorf("%d requests", len(h.lister.requests))
 	}
 	h.wantDomains("a", "b")
 	h.clock.Step(after)
-	h.pass()
-	h.wantDomains("a", "b") // while it is asked
+	h.reconcile()
+	h.wantDomains("a", "b") // during the call
 	h.settle()
 	h.wantDomains("c")
 
 	version := h.infra().ResourceVersion
-	h.clock.Step(2 * listEvery)
-	if h.settle(); len(h.lister.asked) != 3 || h.infra().ResourceVersion != version {
-		t.Errorf("asked %d times, and wrote without a change: %v", len(h.lister.asked), h.infra().ResourceVersion != version)
+	h.clock.Step(2 * listInterval)
+	if h.settle(); len(h.lister.requests) != 3 || h.infra().ResourceVersion != version {
+		t.Errorf("%d requests, wrote without a change: %v", len(h.lister.requests), h.infra().ResourceVersion != version)
 	}
 }
 
-// TestFailureDomainsCallFails: the last failure domains stay, also after a restart, and the status says why there
-// are no newer ones.
+// TestFailureDomainsCallFails checks that the last failure domains stay after a failed call and a restart, and that
+// the condition reports the error.
 func TestFailureDomainsCallFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
 		reason string
-		says   string
-		again  time.Duration
+		want   string
+		retry  time.Duration
 	}{
-		"away":     {status.Error(codes.Unavailable, "no answer"), infrav1.ReasonDriverCallFailed, "no answer (Unavailable)", listSoon},
-		"no code":  {context.DeadlineExceeded, infrav1.ReasonDriverCallFailed, "deadline", listSoon},
-		"no right": {status.Error(codes.PermissionDenied, "nodes is forbidden"), infrav1.ReasonDriverCallFailed, "forbidden", listEvery},
-		"binary":   {status.Error(codes.Internal, "a\x1b[2J\u009bb"), infrav1.ReasonDriverCallFailed, "a [2J b", listEvery},
-		"long":     {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonDriverCallFailed, messages.Cut, listEvery},
+		"unavailable":       {status.Error(codes.Unavailable, "timeout"), infrav1.ReasonDriverCallFailed, "timeout (Unavailable)", listRetryInterval},
+		"no code":           {context.DeadlineExceeded, infrav1.ReasonDriverCallFailed, "deadline", listRetryInterval},
+		"permission denied": {status.Error(codes.PermissionDenied, "nodes is forbidden"), infrav1.ReasonDriverCallFailed, "forbidden", listInterval},
+		"binary":            {status.Error(codes.Internal, "a\x1b[2J\u009bb"), infrav1.ReasonDriverCallFailed, "a [2J b", listInterval},
+		"long":              {status.Error(codes.Internal, strings.Repeat("ä", 40_000)), infrav1.ReasonDriverCallFailed, messages.Cut, listInterval},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
 			h.settle()
 			h.lister.err = tc.err
-			h.clock.Step(2 * listEvery)
+			h.clock.Step(2 * listInterval)
 			after := h.settle()
-			h.wantKnown(metav1.ConditionFalse, tc.reason, tc.says)
+			h.wantKnown(metav1.ConditionFalse, tc.reason, tc.want)
 			h.wantDomains("a", "b")
-			if after < tc.again || after > tc.again*11/10 {
-				t.Errorf("asked again after %s, want %s", after, tc.again)
+			if after < tc.retry || after > tc.retry*11/10 {
+				t.Errorf("requeued after %s, want %s", after, tc.retry)
 			}
 
 			h.restart(h.lister)
@@ -299,14 +300,15 @@ func TestFailureDomainsCallFails(t *testing.T) {
 			h.wantDomains("z", "a", "b")
 
 			h.lister.err = nil
-			h.clock.Step(2 * listEvery)
+			h.clock.Step(2 * listInterval)
 			h.settle()
 			h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
 		})
 	}
 }
 
-// TestADriverThatHasReturned: after a failed call it is asked again at once, and not after another answer.
+// TestADriverThatHasReturned checks that a registered driver is called at once if its last call failed, but not if it
+// succeeded.
 func TestADriverThatHasReturned(t *testing.T) {
 	h := newHarness(t)
 	h.lister.err = status.Error(codes.Unavailable, "not connected")
@@ -315,22 +317,22 @@ func TestADriverThatHasReturned(t *testing.T) {
 	h.lister.err = nil
 	for range 2 {
 		if got := h.controller.ofDriver(t.Context(), "test"); len(got) != 1 {
-			t.Errorf("its return wakes %v", got)
+			t.Errorf("the driver triggers %v, want one object", got)
 		}
 		h.settle()
 	}
 	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
-	if len(h.lister.asked) != 2 {
-		t.Errorf("asked %d times", len(h.lister.asked))
+	if len(h.lister.requests) != 2 {
+		t.Errorf("%d requests", len(h.lister.requests))
 	}
 }
 
-// TestNotSupported: by the driver, or by Cluster API.
+// TestNotSupported checks that the condition reports that the driver or Cluster API does not support failure domains.
 func TestNotSupported(t *testing.T) {
 	h := newHarness(t)
 	h.settle()
 	h.lister.err = status.Error(codes.Unimplemented, "no")
-	h.clock.Step(2 * listEvery)
+	h.clock.Step(2 * listInterval)
 	h.settle()
 	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported)
 	h.wantDomains()
@@ -344,17 +346,17 @@ func TestNotSupported(t *testing.T) {
 	h.controller.FailureDomains = false
 	h.settle()
 	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported, "v1.11")
-	if len(h.lister.asked) != 0 {
+	if len(h.lister.requests) != 0 {
 		t.Error("the driver was called although Cluster API cannot read the result")
 	}
 }
 
-// TestSourceChanges: another question is asked at once, and the answer to the former one is
-// of no use any more.
+// TestSourceChanges checks that the driver is called at once when its request changes, and that the response to the
+// earlier request is then ignored.
 func TestSourceChanges(t *testing.T) {
 	h := newHarness(t)
-	h.pass()
-	former := h.tasks
+	h.reconcile()
+	earlier := h.tasks
 	h.tasks = nil
 	h.change(func(infra *infrav1.MillwrightCluster) {
 		infra.Spec.FailureDomainsFrom.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"pool":"q"}`)}
@@ -363,7 +365,7 @@ func TestSourceChanges(t *testing.T) {
 	h.settle()
 	h.wantDomains("q")
 	h.lister.names = []string{"late"}
-	former[0](t.Context())
+	earlier[0](t.Context())
 	h.settle()
 	h.wantDomains("q")
 
@@ -371,48 +373,48 @@ func TestSourceChanges(t *testing.T) {
 		infra.Spec.FailureDomainsFrom, infra.Spec.FailureDomains = nil, []infrav1.FailureDomain{{Name: "z"}}
 	})
 	if after := h.settle(); after != 0 {
-		t.Errorf("the next pass is in %s", after)
+		t.Errorf("requeued after %s", after)
 	}
 	h.wantDomains("z")
 	if reason := reasonOf(h.infra(), infrav1.ConditionFailureDomainsKnown); reason != "" {
-		t.Errorf("the condition is still there: %s", reason)
+		t.Errorf("the condition still exists: %s", reason)
 	}
 }
 
-// TestDriverIsNotCalled: paused, or on its way out.
+// TestDriverIsNotCalled lists the objects for which the driver is not called.
 func TestDriverIsNotCalled(t *testing.T) {
 	for name, change := range map[string]func(*given){
 		"paused": func(g *given) { g.cluster.Spec.Paused = true },
-		"being deleted": func(g *given) {
-			g.infra.Finalizers, g.infra.DeletionTimestamp = []string{"cluster.x-k8s.io/test"}, &metav1.Time{Time: born}
+		"deleting": func(g *given) {
+			g.infra.Finalizers, g.infra.DeletionTimestamp = []string{"cluster.x-k8s.io/test"}, &metav1.Time{Time: startTime}
 		},
-		"without owner": func(g *given) { g.infra.OwnerReferences = nil },
+		"no owner": func(g *given) { g.infra.OwnerReferences = nil },
 	} {
 		h := newHarness(t, change)
-		if h.settle(); len(h.lister.asked) != 0 {
-			t.Errorf("%s: asked %d times", name, len(h.lister.asked))
+		if h.settle(); len(h.lister.requests) != 0 {
+			t.Errorf("%s: %d requests", name, len(h.lister.requests))
 		}
 	}
 }
 
-// TestCallIsCancelled: a call that is under way is cancelled when its object goes.
+// TestCallIsCancelled checks that a running call is canceled when its object is deleted.
 func TestCallIsCancelled(t *testing.T) {
 	h := newHarness(t)
-	h.pass()
+	h.reconcile()
 	infra := h.infra()
 	if err := h.client.Delete(t.Context(), infra); err != nil {
 		t.Fatal(err)
 	}
-	h.pass()
-	cancelled := false
-	h.controller.Drivers = registryOf(driverFunc(func(ctx context.Context) { cancelled = ctx.Err() != nil }))
+	h.reconcile()
+	canceled := false
+	h.controller.Drivers = registryOf(driverFunc(func(ctx context.Context) { canceled = ctx.Err() != nil }))
 	h.call()
-	if remembered := h.controller.memory.Find(client.ObjectKeyFromObject(infra)); !cancelled || remembered != nil {
-		t.Errorf("canceled: %t, remembered: %v", cancelled, remembered)
+	if state := h.controller.memory.Find(client.ObjectKeyFromObject(infra)); !canceled || state != nil {
+		t.Errorf("canceled: %t, state: %v", canceled, state)
 	}
 }
 
-// driverFunc looks at the context of a call.
+// driverFunc is a driver that passes the context of a call to a function.
 type driverFunc func(context.Context)
 
 func (f driverFunc) ListFailureDomains(ctx context.Context, _ *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
@@ -421,10 +423,10 @@ func (f driverFunc) ListFailureDomains(ctx context.Context, _ *driver.ListFailur
 }
 
 func (f driverFunc) PlaceMachine(context.Context, *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
-	panic("no machine is placed here")
+	panic("unexpected call of PlaceMachine")
 }
 
-// TestClassAndSecrets: what is missing is named, and its coming helps.
+// TestClassAndSecrets checks that the condition names missing objects, and that their creation triggers a new call.
 func TestClassAndSecrets(t *testing.T) {
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
 	h := newHarness(t, func(g *given) {
@@ -438,27 +440,27 @@ func TestClassAndSecrets(t *testing.T) {
 	class.ProviderSpec.Raw = []byte(`{"pool":"p"}`)
 	h.create(class)
 	if got := h.controller.ofClass(t.Context(), class); len(got) != 1 || got[0].NamespacedName != h.key {
-		t.Errorf("the class wakes %v", got)
+		t.Errorf("the class triggers %v", got)
 	}
 	if got := h.controller.ofClass(t.Context(), &v1alpha1.MachineClass{ObjectMeta: named("large")}); len(got) != 0 {
-		t.Errorf("another class wakes %v", got)
+		t.Errorf("another class triggers %v", got)
 	}
 	h.settle()
 	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonMachineClassMissing, "cloud")
 
 	h.create(&corev1.Secret{ObjectMeta: named("cloud"), Data: map[string][]byte{"a": []byte("class"), "b": []byte("class"), "userData": []byte("no")}})
-	h.clock.Step(2 * listSoon)
+	h.clock.Step(2 * listRetryInterval)
 	h.settle()
 	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonCredentialsMissing, `"own"`)
 
 	h.create(&corev1.Secret{ObjectMeta: named("own"), Data: map[string][]byte{"b": []byte("own")}})
-	h.clock.Step(2 * listSoon)
+	h.clock.Step(2 * listRetryInterval)
 	h.settle()
 	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported)
-	asked := h.lister.asked[0]
+	request := h.lister.requests[0]
 	want := map[string][]byte{"a": []byte("class"), "b": []byte("own")}
-	if diff := cmp.Diff(want, asked.Secret.Data); diff != "" || string(asked.MachineClass.ProviderSpec.Raw) != `{"pool":"p"}` {
-		t.Errorf("asked with %s, and (-want +got):\n%s", asked.MachineClass.ProviderSpec.Raw, diff)
+	if diff := cmp.Diff(want, request.Secret.Data); diff != "" || string(request.MachineClass.ProviderSpec.Raw) != `{"pool":"p"}` {
+		t.Errorf("specification %s, Secret (-want +got):\n%s", request.MachineClass.ProviderSpec.Raw, diff)
 	}
 
 	class.Generation, class.ProviderSpec.Raw = 2, []byte(`{"pool":"q"}`)
@@ -466,8 +468,8 @@ func TestClassAndSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.settle()
-	if last := h.lister.asked[len(h.lister.asked)-1]; len(h.lister.asked) != 2 || string(last.MachineClass.ProviderSpec.Raw) != `{"pool":"q"}` {
-		t.Errorf("asked %d times, last with %s", len(h.lister.asked), last.MachineClass.ProviderSpec.Raw)
+	if last := h.lister.requests[len(h.lister.requests)-1]; len(h.lister.requests) != 2 || string(last.MachineClass.ProviderSpec.Raw) != `{"pool":"q"}` {
+		t.Errorf("%d requests, the last with %s", len(h.lister.requests), last.MachineClass.ProviderSpec.Raw)
 	}
 
 	h.change(func(infra *infrav1.MillwrightCluster) { infra.Spec.FailureDomainsFrom.Driver = "other" })
@@ -476,7 +478,8 @@ func TestClassAndSecrets(t *testing.T) {
 	h.wantDomains("a", "b")
 }
 
-// TestInvalidFailureDomains: whatever a driver says, the status can be written.
+// TestInvalidFailureDomains checks that invalid or too many failure domains of a driver do not prevent the status
+// update.
 func TestInvalidFailureDomains(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}} })
 	h.lister.names = []string{"a", "", "a", strings.Repeat("x", 257), "\x1b[2Jb", "c\u009b5n", "d\u202e", "e\n", "f\xff"}
@@ -488,10 +491,10 @@ func TestInvalidFailureDomains(t *testing.T) {
 	for i := range 150 {
 		h.lister.names = append(h.lister.names, fmt.Sprintf("d%03d", i))
 	}
-	h.clock.Step(2 * listEvery)
+	h.clock.Step(2 * listInterval)
 	h.settle()
 	h.wantKnown(metav1.ConditionTrue, infrav1.ReasonFailureDomainsReported, "51 of the driver's")
-	if got := h.infra().Status.FailureDomains; len(got) != mostDomains || got[0].Name != "z" || got[99].Name != "d098" {
+	if got := h.infra().Status.FailureDomains; len(got) != maxDomains || got[0].Name != "z" || got[99].Name != "d098" {
 		t.Errorf("%d failure domains: %v", len(got), got)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzReconcile: whatever the objects contain and the driver says, passes end and settle, a given
-// endpoint stays, and what is written can be read.
+// FuzzReconcile checks that, with arbitrary objects and responses of the driver, every reconcile ends, nothing is
+// written after the last change, a given endpoint stays, and all messages are printable.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil), "a", false)
@@ -27,23 +27,23 @@ func FuzzReconcile(f *testing.F) {
 		f.Add(data, data, "\x8e", false)
 		f.Add(data, data, strings.Repeat("x", 300), false)
 	})
-	f.Fuzz(func(t *testing.T, ofInfra, ofOthers []byte, said string, fails bool) {
+	f.Fuzz(func(t *testing.T, infraData, otherData []byte, text string, fails bool) {
 		h := newHarness(t, func(g *given) {
 			g.infra.Spec.ControlPlaneEndpoint = nil
-			absurd.Objects(ofInfra, g.infra)
+			absurd.Objects(infraData, g.infra)
 			g.machine("m", 0, map[string]string{core.LabelControlPlane: ""}, infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"})
-			absurd.Objects(ofOthers, g.cluster, g.machines[0])
+			absurd.Objects(otherData, g.cluster, g.machines[0])
 		})
-		h.lister.names = []string{said, "a", said}
+		h.lister.names = []string{text, "a", text}
 		if fails {
-			h.lister.err = errors.New(said)
+			h.lister.err = errors.New(text)
 		}
 		before := h.infra()
 		last := ""
 		for range 6 {
 			last = h.infra().ResourceVersion
-			absurd.Within("a pass", func() {
-				_, _ = h.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: h.key}) // an error is fine
+			absurd.Within("a reconcile", func() {
+				_, _ = h.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: h.key}) // an error is acceptable
 				for _, task := range h.tasks {
 					task(t.Context())
 				}
@@ -53,7 +53,7 @@ func FuzzReconcile(f *testing.F) {
 		}
 		after := h.infra()
 		if after.ResourceVersion != last {
-			t.Error("it is written again and again")
+			t.Error("every reconcile writes")
 		}
 		checkChanges(t, before, after)
 		absurd.Within("an event", func() {
@@ -62,16 +62,16 @@ func FuzzReconcile(f *testing.F) {
 	})
 }
 
-// checkChanges reports changes of what is not the controller's, and texts that nobody can read.
+// checkChanges checks that only the controller's fields have changed, and that its messages are printable.
 func checkChanges(t *testing.T, before, after *infrav1.MillwrightCluster) {
 	t.Helper()
-	known := map[string]bool{}
+	messages := map[string]bool{}
 	for _, condition := range before.Status.Conditions {
-		known[condition.Message] = true
+		messages[condition.Message] = true
 	}
 	for _, condition := range after.Status.Conditions {
 		bad := strings.ContainsFunc(condition.Message, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) })
-		if !known[condition.Message] && (bad || len(condition.Message) > 4096) {
+		if !messages[condition.Message] && (bad || len(condition.Message) > 4096) {
 			t.Errorf("condition %s has a message of %d bytes: %.300q", condition.Type, len(condition.Message), condition.Message)
 		}
 	}
@@ -79,15 +79,15 @@ func checkChanges(t *testing.T, before, after *infrav1.MillwrightCluster) {
 		after.Spec.ControlPlaneEndpoint = nil
 	}
 	if diff := cmp.Diff(asJSON(t, before.Spec), asJSON(t, after.Spec)); diff != "" {
-		t.Errorf("the spec changed (-was +is):\n%s", diff)
+		t.Errorf("the spec changed (-before +after):\n%s", diff)
 	}
 	before.ResourceVersion, after.ResourceVersion = "", ""
 	if diff := cmp.Diff(before.ObjectMeta, after.ObjectMeta); diff != "" {
-		t.Errorf("the metadata changed (-was +is):\n%s", diff)
+		t.Errorf("the metadata changed (-before +after):\n%s", diff)
 	}
 }
 
-// asJSON is a value as JSON says it, where 1e9 and 1e+9 are one.
+// asJSON encodes and decodes a value as JSON, so that 1e9 and 1e+9 are equal.
 func asJSON(t *testing.T, value any) (decoded any) {
 	t.Helper()
 	encoded, err := json.Marshal(value)

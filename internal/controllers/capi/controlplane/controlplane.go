@@ -1,4 +1,4 @@
-// Package controlplane finds where the API servers of a Cluster are.
+// Package controlplane finds the API servers of a Cluster.
 package controlplane
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// Machines returns the control plane machines of a Cluster that have an address, and whose VM is to stay. They are
-// those of the reader, which may be a cache: they must not be changed.
+// Machines returns the control plane machines of a Cluster that have an address and are not being deleted. They must
+// not be changed, because the reader may be a cache.
 func Machines(ctx context.Context, reader client.Reader, namespace, cluster string) ([]infrav1.MillwrightMachine, error) {
 	list := &infrav1.MillwrightMachineList{}
 	err := reader.List(ctx, list, client.InNamespace(namespace),
@@ -24,25 +24,27 @@ func Machines(ctx context.Context, reader client.Reader, namespace, cluster stri
 		return nil, fmt.Errorf("listing the control plane of Cluster %s: %w", cluster, err)
 	}
 	return slices.DeleteFunc(list.Items, func(m infrav1.MillwrightMachine) bool {
-		return !m.DeletionTimestamp.IsZero() || Nearest(&m) == ""
+		return !m.DeletionTimestamp.IsZero() || InternalAddress(&m) == ""
 	}), nil
 }
 
-// Nearest returns the address of a machine by which its neighbours reach it; empty if it has none.
-func Nearest(machine *infrav1.MillwrightMachine) string {
+// InternalAddress returns the address at which other machines reach a machine; "" if it has none. It prefers internal
+// addresses.
+func InternalAddress(machine *infrav1.MillwrightMachine) string {
 	return first(machine, corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeInternalDNS, corev1.NodeExternalDNS)
 }
 
-// Widest returns the address of a machine by which most reach it; empty if it has none.
-func Widest(machine *infrav1.MillwrightMachine) string {
+// ExternalAddress returns the address at which most clients reach a machine; "" if it has none. It prefers external
+// addresses.
+func ExternalAddress(machine *infrav1.MillwrightMachine) string {
 	return first(machine, corev1.NodeExternalIP, corev1.NodeExternalDNS, corev1.NodeInternalIP, corev1.NodeInternalDNS)
 }
 
-// first returns the first address of the first of these types.
+// first returns a machine's first address of the first of the types of which it has one.
 func first(machine *infrav1.MillwrightMachine, types ...corev1.NodeAddressType) string {
-	for _, wanted := range types {
+	for _, addressType := range types {
 		for _, address := range machine.Status.Addresses {
-			if address.Type == wanted {
+			if address.Type == addressType {
 				return address.Address
 			}
 		}
@@ -52,6 +54,6 @@ func first(machine *infrav1.MillwrightMachine, types ...corev1.NodeAddressType) 
 
 // Port returns the port of the API servers on the machines.
 func Port(infra *infrav1.MillwrightCluster) int32 {
-	const standard = 6443 // the schema's default, for objects without it
+	const standard = 6443 // the default of the schema, for objects without defaults
 	return cmp.Or(infra.Spec.ControlPlanePort, standard)
 }

@@ -34,7 +34,7 @@ func TestMachines(t *testing.T) {
 		machine("one"), machine("two"),
 		machine("starting", func(m *infrav1.MillwrightMachine) { m.Status.Addresses = nil }),
 		machine("named", func(m *infrav1.MillwrightMachine) { m.Status.Addresses[0].Type = corev1.NodeHostName }),
-		machine("leaving", func(m *infrav1.MillwrightMachine) {
+		machine("deleting", func(m *infrav1.MillwrightMachine) {
 			m.Finalizers, m.DeletionTimestamp = []string{"example.com/stays"}, &metav1.Time{Time: time.Unix(1, 0)}
 		}),
 		machine("worker", func(m *infrav1.MillwrightMachine) { delete(m.Labels, core.LabelControlPlane) }),
@@ -57,25 +57,25 @@ func TestMachines(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	all := []corev1.NodeAddressType{corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS, corev1.NodeInternalIP, corev1.NodeExternalIP}
 	for name, test := range map[string]struct {
-		has           []corev1.NodeAddressType
-		nearest, wide corev1.NodeAddressType
+		addresses          []corev1.NodeAddressType
+		internal, external corev1.NodeAddressType
 	}{
-		"all":          {all, corev1.NodeInternalIP, corev1.NodeExternalIP},
-		"names":        {all[:3], corev1.NodeInternalDNS, corev1.NodeExternalDNS},
-		"inside":       {[]corev1.NodeAddressType{corev1.NodeInternalDNS, corev1.NodeInternalIP}, corev1.NodeInternalIP, corev1.NodeInternalIP},
-		"its own name": {all[:1], "", ""},
+		"all":            {all, corev1.NodeInternalIP, corev1.NodeExternalIP},
+		"DNS names only": {all[:3], corev1.NodeInternalDNS, corev1.NodeExternalDNS},
+		"internal only":  {[]corev1.NodeAddressType{corev1.NodeInternalDNS, corev1.NodeInternalIP}, corev1.NodeInternalIP, corev1.NodeInternalIP},
+		"host name only": {all[:1], "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machine("one")
 			m.Status.Addresses = nil
-			for _, kind := range test.has {
+			for _, kind := range test.addresses {
 				m.Status.Addresses = append(m.Status.Addresses, infrav1.MachineAddress{Type: kind, Address: string(kind)}, infrav1.MachineAddress{Type: kind, Address: "second"})
 			}
-			if got := Nearest(m); got != string(test.nearest) {
-				t.Errorf("the nearest is %q, want %q", got, test.nearest)
+			if got := InternalAddress(m); got != string(test.internal) {
+				t.Errorf("internal address %q, want %q", got, test.internal)
 			}
-			if got := Widest(m); got != string(test.wide) {
-				t.Errorf("the widest is %q, want %q", got, test.wide)
+			if got := ExternalAddress(m); got != string(test.external) {
+				t.Errorf("external address %q, want %q", got, test.external)
 			}
 		})
 	}
@@ -84,10 +84,10 @@ func TestAddresses(t *testing.T) {
 func TestPort(t *testing.T) {
 	infra := &infrav1.MillwrightCluster{}
 	if got := Port(infra); got != 6443 {
-		t.Errorf("without a port it is %d", got)
+		t.Errorf("the default is %d, want 6443", got)
 	}
 	infra.Spec.ControlPlanePort = 443
 	if got := Port(infra); got != 443 {
-		t.Errorf("it is %d, want 443", got)
+		t.Errorf("got %d, want 443", got)
 	}
 }

@@ -1,7 +1,7 @@
 // Package core reads Cluster API's own kinds.
 //
-// Its Machine and Cluster hold only the fields that the controllers read, under the JSON names
-// that they have in both v1beta1 and v1beta2 of cluster.x-k8s.io. So they must not be written.
+// Its Machine and Cluster have only the fields that the controllers read. The JSON names of these fields are the same
+// in v1beta1 and v1beta2 of cluster.x-k8s.io. Objects of these types must not be written.
 //
 // +kubebuilder:object:generate=true
 package core
@@ -43,31 +43,30 @@ const (
 	LabelControlPlane = "cluster.x-k8s.io/control-plane"
 	// LabelWatchFilter selects the manager that reconciles an object.
 	LabelWatchFilter = "cluster.x-k8s.io/watch-filter"
-	// AnnotationPaused pauses one object, whatever its value.
+	// AnnotationPaused pauses one object, regardless of its value.
 	AnnotationPaused = "cluster.x-k8s.io/paused"
-	// AnnotationManagedBy is on infrastructure clusters that another system manages.
+	// AnnotationManagedBy is set on infrastructure clusters that another system manages.
 	AnnotationManagedBy = "cluster.x-k8s.io/managed-by"
-	// AnnotationClonedFrom is the name of the template that an object was created from.
+	// AnnotationClonedFrom is the name of the template from which an object was created.
 	AnnotationClonedFrom = "cluster.x-k8s.io/cloned-from-name"
-	// AnnotationMoved is on objects that clusterctl deletes after it moved them to another
-	// cluster.
+	// AnnotationMoved is set on objects that clusterctl deletes after it has moved them to another cluster.
 	AnnotationMoved = "clusterctl.cluster.x-k8s.io/delete-for-move"
-	// AnnotationDryRun is on objects of the topology controller's dry runs.
+	// AnnotationDryRun is set on objects in dry runs of the topology controller.
 	AnnotationDryRun = "topology.cluster.x-k8s.io/dry-run"
-	// AnnotationUpdateInProgress is on the objects of a machine that Cluster API updates in place. It is set in the
-	// request that changes the spec, and removed when the update is done.
+	// AnnotationUpdateInProgress is set on the objects of a machine that Cluster API updates in place. It is set by
+	// the request that changes the spec, and removed when the update is complete.
 	AnnotationUpdateInProgress = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 )
 
 // Keys of a Secret with bootstrap data.
 const (
-	// BootstrapData holds the data.
+	// BootstrapData is the key of the data.
 	BootstrapData = "value"
-	// BootstrapFormat is the format of the data: cloud-config (the default) or ignition.
+	// BootstrapFormat is the key of the data's format: cloud-config (the default) or ignition.
 	BootstrapFormat = "format"
 )
 
-// Machine holds the fields of a Machine that are read.
+// Machine has the fields of a Cluster API Machine that the controllers read.
 //
 // +kubebuilder:object:root=true
 type Machine struct {
@@ -77,12 +76,12 @@ type Machine struct {
 	Status            MachineStatus `json:"status"`
 }
 
-// MachineSpec holds the fields of a Machine's spec that are read.
+// MachineSpec has the fields of a Machine's spec that the controllers read.
 type MachineSpec struct {
 	ClusterName       string    `json:"clusterName"`
 	Bootstrap         Bootstrap `json:"bootstrap"`
 	InfrastructureRef Reference `json:"infrastructureRef"`
-	// FailureDomain of the machine; empty for any.
+	// FailureDomain is the failure domain of the machine; empty for any.
 	FailureDomain string `json:"failureDomain,omitempty"`
 }
 
@@ -94,14 +93,14 @@ type Bootstrap struct {
 
 // Reference refers to an object of any kind.
 type Reference struct {
-	// APIVersion is the group and version, in v1beta1; APIGroup the group, in v1beta2.
+	// APIVersion is the group and version, as in v1beta1. APIGroup is the group, as in v1beta2.
 	APIVersion string `json:"apiVersion,omitempty"`
 	APIGroup   string `json:"apiGroup,omitempty"`
 	Kind       string `json:"kind,omitempty"`
 	Name       string `json:"name,omitempty"`
 }
 
-// Is reports whether the reference is to an object of the kind.
+// Is reports whether the reference is to an object of a kind.
 func (r Reference) Is(kind schema.GroupKind) bool {
 	group := r.APIGroup
 	if group == "" {
@@ -110,7 +109,7 @@ func (r Reference) Is(kind schema.GroupKind) bool {
 	return r.Kind == kind.Kind && group == kind.Group
 }
 
-// Requests returns a request for the object in a namespace; none if it is of another kind.
+// Requests returns a request for the object in a namespace; none if the reference is to another kind.
 func (r Reference) Requests(namespace string, kind schema.GroupKind) []reconcile.Request {
 	if !r.Is(kind) {
 		return nil
@@ -118,14 +117,14 @@ func (r Reference) Requests(namespace string, kind schema.GroupKind) []reconcile
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: r.Name}}}
 }
 
-// MachineStatus holds the fields of a Machine's status that are read.
+// MachineStatus has the fields of a Machine's status that the controllers read.
 type MachineStatus struct {
 	// NodeRef refers to the machine's node; nil while there is none.
 	NodeRef    *Reference  `json:"nodeRef,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// Condition holds the fields of a condition that both versions have.
+// Condition has the fields of a condition that both API versions have.
 type Condition struct {
 	Type   string                 `json:"type"`
 	Status metav1.ConditionStatus `json:"status"`
@@ -134,7 +133,7 @@ type Condition struct {
 // HasNode reports whether the machine has a node.
 func (m *Machine) HasNode() bool { return m.Status.NodeRef != nil && m.Status.NodeRef.Name != "" }
 
-// Healthy reports whether the machine has the condition NodeHealthy.
+// Healthy reports whether the machine's condition NodeHealthy is true.
 func (m *Machine) Healthy() bool {
 	return slices.Contains(m.Status.Conditions, Condition{Type: "NodeHealthy", Status: metav1.ConditionTrue})
 }
@@ -151,7 +150,7 @@ type MachineList struct {
 	Items           []Machine `json:"items"`
 }
 
-// Cluster holds the fields of a Cluster that are read.
+// Cluster has the fields of a Cluster that the controllers read.
 //
 // +kubebuilder:object:root=true
 type Cluster struct {
@@ -161,14 +160,14 @@ type Cluster struct {
 	Status            ClusterStatus `json:"status"`
 }
 
-// ClusterSpec holds the fields of a Cluster's spec that are read.
+// ClusterSpec has the fields of a Cluster's spec that the controllers read.
 type ClusterSpec struct {
 	Paused               bool      `json:"paused,omitempty"`
 	ControlPlaneEndpoint Endpoint  `json:"controlPlaneEndpoint"`
 	InfrastructureRef    Reference `json:"infrastructureRef"`
 }
 
-// Endpoint is the address of API servers; the zero value if it is not known.
+// Endpoint is the address of the API servers. The zero value means that it is unknown.
 type Endpoint struct {
 	Host string `json:"host,omitempty"`
 	Port int32  `json:"port,omitempty"`
@@ -177,9 +176,9 @@ type Endpoint struct {
 // Known reports whether host and port are set.
 func (e Endpoint) Known() bool { return e.Host != "" && e.Port != 0 }
 
-// ClusterStatus holds the fields of a Cluster's status that are read.
+// ClusterStatus has the fields of a Cluster's status that the controllers read.
 type ClusterStatus struct {
-	// InfrastructureReady is that of v1beta1, Initialization that of v1beta2.
+	// InfrastructureReady is the field of v1beta1, and Initialization is that of v1beta2.
 	InfrastructureReady bool                  `json:"infrastructureReady,omitempty"`
 	Initialization      ClusterInitialization `json:"initialization"`
 }
@@ -203,14 +202,13 @@ type ClusterList struct {
 	Items           []Cluster `json:"items"`
 }
 
-// AddToScheme adds the kinds to a scheme, under the API version that is read.
+// AddToScheme adds the kinds to a scheme under an API version.
 func AddToScheme(scheme *runtime.Scheme, version schema.GroupVersion) {
 	scheme.AddKnownTypes(version, &Machine{}, &MachineList{}, &Cluster{}, &ClusterList{})
 	metav1.AddToGroupVersion(scheme, version)
 }
 
-// Owner returns the name of the object's owner of the kind of Cluster API; empty if there is
-// none.
+// Owner returns the name of the owner of an object that has a kind of Cluster API; "" if there is none.
 func Owner(object metav1.Object, kind string) string {
 	for _, ref := range object.GetOwnerReferences() {
 		group, _, _ := strings.Cut(ref.APIVersion, "/")
@@ -221,13 +219,12 @@ func Owner(object metav1.Object, kind string) string {
 	return ""
 }
 
-// ClusterName returns the name of the Cluster in the object's label or owner references; empty
-// if there is none.
+// ClusterName returns the name of the Cluster in an object's label or owner references; "" if there is none.
 func ClusterName(object metav1.Object) string {
 	return cmp.Or(object.GetLabels()[LabelCluster], Owner(object, ClusterKind))
 }
 
-// FindCluster returns the Cluster; nil if the name is empty or the Cluster does not exist.
+// FindCluster returns a Cluster; nil if the name is empty or the Cluster does not exist.
 func FindCluster(ctx context.Context, reader client.Reader, namespace, name string) (*Cluster, error) {
 	if name == "" {
 		return nil, nil
@@ -244,13 +241,14 @@ func FindCluster(ctx context.Context, reader client.Reader, namespace, name stri
 	}
 }
 
-// Requests lists objects from a cache, and returns a request for each that keep selects. Nil selects all.
+// Requests lists objects from a cache, and returns a request for each object that keep selects. If keep is nil, all
+// are selected.
 func Requests(ctx context.Context, cache client.Reader, list client.ObjectList, keep func(client.Object) bool, options ...client.ListOption) []reconcile.Request {
 	if err := cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil // the cache has stopped
 	}
 	var requests []reconcile.Request
-	_ = meta.EachListItem(list, func(item runtime.Object) error { // returns the errors of this function only
+	_ = meta.EachListItem(list, func(item runtime.Object) error { // this function returns no errors
 		if object := item.(client.Object); keep == nil || keep(object) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 		}
@@ -259,39 +257,37 @@ func Requests(ctx context.Context, cache client.Reader, list client.ObjectList, 
 	return requests
 }
 
-// Paused reports whether the object or its Cluster is paused. The Cluster is nil if there is
-// none.
+// Paused reports whether an object or its Cluster is paused. The Cluster is nil if there is none.
 func Paused(cluster *Cluster, object metav1.Object) bool {
 	_, paused := object.GetAnnotations()[AnnotationPaused]
 	return paused || cluster != nil && cluster.Spec.Paused
 }
 
-// Updating reports whether Cluster API updates the machine of the object in place.
+// Updating reports whether Cluster API is updating the machine of an object in place.
 func Updating(object metav1.Object) bool {
 	_, updating := object.GetAnnotations()[AnnotationUpdateInProgress]
 	return updating
 }
 
-// Moved reports whether the object is deleted because clusterctl moved it to another cluster.
+// Moved reports whether an object is being deleted because clusterctl has moved it to another cluster.
 func Moved(object metav1.Object) bool {
 	_, moved := object.GetAnnotations()[AnnotationMoved]
 	return moved
 }
 
-// Watched reports whether a manager with this filter reconciles the object. An empty filter
-// matches all.
+// Watched reports whether a manager with a filter reconciles an object. An empty filter matches all objects.
 func Watched(filter string, object metav1.Object) bool {
 	return filter == "" || object.GetLabels()[LabelWatchFilter] == filter
 }
 
-// Versions of Cluster API's kinds that can be read, the preferred one first. Each is read
-// where its contract is the newest that Cluster API supports.
+// Versions of Cluster API's kinds that can be read, the preferred one first. Each one is used with the versions of
+// Cluster API whose newest contract it is.
 var (
 	V1Beta2 = schema.GroupVersion{Group: GroupName, Version: "v1beta2"}
 	V1Beta1 = schema.GroupVersion{Group: GroupName, Version: "v1beta1"}
 )
 
-// ErrNotServed is the error about a version or resource that the cluster does not serve.
+// ErrNotServed means that the cluster does not serve an API version or resource.
 var ErrNotServed = errors.New("the cluster does not serve")
 
 // Discover returns the version of Cluster API's kinds to read, or ErrNotServed.
@@ -309,7 +305,7 @@ func Discover(cluster discovery.DiscoveryInterface) (schema.GroupVersion, error)
 	return V1Beta1, nil
 }
 
-// Serves returns ErrNotServed if the cluster does not serve the resources of a version.
+// Serves returns ErrNotServed if the cluster does not serve resources of an API version.
 func Serves(cluster discovery.DiscoveryInterface, version schema.GroupVersion, resources ...string) error {
 	served, err := cluster.ServerResourcesForGroupVersion(version.String())
 	if apierrors.IsNotFound(err) {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestBothVersionsOfMachinesAreRead: the same facts, written as each version writes them.
+// TestBothVersionsOfMachinesAreRead checks that the same Machine can be decoded from both versions.
 func TestBothVersionsOfMachinesAreRead(t *testing.T) {
 	ours := schema.GroupKind{Group: "infrastructure.millwright.dev", Kind: "MillwrightMachine"}
 	for version, text := range map[string]string{
@@ -38,7 +38,7 @@ func TestBothVersionsOfMachinesAreRead(t *testing.T) {
 	}
 }
 
-// TestBothVersionsOfClustersAreRead does the same for Clusters.
+// TestBothVersionsOfClustersAreRead checks that the same Cluster can be decoded from both versions.
 func TestBothVersionsOfClustersAreRead(t *testing.T) {
 	for version, text := range map[string]string{
 		"v1beta1": `{"spec":{"paused":true,"controlPlaneEndpoint":{"host":"h","port":6443},"infrastructureRef":{"apiVersion":"g/v1","kind":"K","name":"c"}},
@@ -56,7 +56,7 @@ func TestBothVersionsOfClustersAreRead(t *testing.T) {
 		}
 	}
 	if (&Cluster{}).HasInfrastructure() || (&Machine{}).HasNode() {
-		t.Error("what is not said counts as said")
+		t.Error("an empty object has infrastructure or a node")
 	}
 }
 
@@ -69,15 +69,15 @@ func TestCopiesShareNothing(t *testing.T) {
 	if diff := cmp.Diff(list, copied); diff != "" {
 		t.Fatalf("copy (-want +got):\n%s", diff)
 	}
-	of := &copied.Items[0]
-	of.Labels["a"], *of.Spec.Bootstrap.DataSecretName, of.Status.NodeRef.Name = "x", "x", "x"
+	m := &copied.Items[0]
+	m.Labels["a"], *m.Spec.Bootstrap.DataSecretName, m.Status.NodeRef.Name = "x", "x", "x"
 	if machine.Labels["a"] != "b" || *machine.Spec.Bootstrap.DataSecretName != "data" || machine.Status.NodeRef.Name != "n" {
-		t.Errorf("the copy shares something: %+v", machine)
+		t.Errorf("a change of the copy changed the original: %+v", machine)
 	}
 	clusters := &ClusterList{Items: []Cluster{{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}}}
 	clusters.DeepCopyObject().(*ClusterList).Items[0].Labels["a"] = "x"
 	if clusters.Items[0].Labels["a"] != "b" {
-		t.Error("the copy shares labels")
+		t.Error("a change of the copy changed the labels of the original")
 	}
 }
 
@@ -96,8 +96,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestDiscover: the newest version that is known and served is read; without any, the error says
-// what is missing, and other failures are not taken for that.
+// TestDiscover checks that the newest known version that is served is used. If there is none, the error says which
+// resources are missing. Other failures return other errors.
 func TestDiscover(t *testing.T) {
 	const both = `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"machines"},{"name":"clusters"}]}`
 	for name, tc := range map[string]struct {
@@ -107,12 +107,12 @@ func TestDiscover(t *testing.T) {
 		missing bool
 	}{
 		"both":          {served: map[string]string{"v1beta1": both, "v1beta2": both}, want: V1Beta2},
-		"older core":    {served: map[string]string{"v1beta1": both}, want: V1Beta1},
-		"newer core":    {served: map[string]string{"v1beta2": both}, want: V1Beta2},
-		"half":          {served: map[string]string{"v1beta2": `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"machines"}]}`}, missing: true},
+		"v1beta1 only":  {served: map[string]string{"v1beta1": both}, want: V1Beta1},
+		"v1beta2 only":  {served: map[string]string{"v1beta2": both}, want: V1Beta2},
+		"Machines only": {served: map[string]string{"v1beta2": `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"machines"}]}`}, missing: true},
 		"none":          {missing: true},
-		"out of order":  {fails: http.StatusInternalServerError},
-		"not permitted": {fails: http.StatusForbidden},
+		"server error":  {fails: http.StatusInternalServerError},
+		"forbidden":     {fails: http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -121,9 +121,9 @@ func TestDiscover(t *testing.T) {
 					w.WriteHeader(tc.fails)
 					return
 				}
-				for version, answer := range tc.served {
+				for version, response := range tc.served {
 					if r.URL.Path == "/apis/cluster.x-k8s.io/"+version {
-						_, _ = w.Write([]byte(answer))
+						_, _ = w.Write([]byte(response))
 						return
 					}
 				}

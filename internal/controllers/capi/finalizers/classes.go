@@ -1,5 +1,5 @@
-// Package finalizers keeps the MachineClasses and Secrets of MillwrightMachines from being
-// deleted while they are needed: without them the driver could not find and delete the VMs.
+// Package finalizers protects the MachineClasses and Secrets of MillwrightMachines from deletion while they are
+// needed. Without them, the driver could not find and delete the VMs.
 package finalizers
 
 import (
@@ -21,14 +21,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
 )
 
-// Indexes of MillwrightMachines in the cache: by the names of the MachineClass and of the Secret
-// that they refer to.
+// Indexes of MillwrightMachines in the cache, by the names of the MachineClass and of the Secret that they refer to.
 const (
 	ByClass  = "millwrightmachine.class"
 	BySecret = "millwrightmachine.secret"
 )
 
-// Indexes are the values of ByClass and BySecret.
+// Indexes are the indexer functions of ByClass and BySecret.
 var Indexes = map[string]client.IndexerFunc{
 	ByClass:  func(object client.Object) []string { return name(specOf(object).MachineClassRef) },
 	BySecret: func(object client.Object) []string { return name(specOf(object).CredentialsSecretRef) },
@@ -45,8 +44,8 @@ func name(ref *infrav1.LocalReference) []string {
 	return []string{ref.Name}
 }
 
-// NewForClasses returns the controller of the MachineClasses. The client's reads come from a
-// cache with Indexes. Events are about MachineClasses.
+// NewForClasses returns the controller of the MachineClasses. The client must read from a cache with Indexes. Events
+// are recorded on MachineClasses.
 func NewForClasses(c client.Client, events record.EventRecorder) *inuse.Controller {
 	return inuse.New(inuse.Options{
 		Name: "millwrightmachine-class", Client: c, Events: events, Kind: &v1alpha1.MachineClass{}, Finalizer: infrav1.ClassFinalizer,
@@ -73,7 +72,7 @@ func classOf(_ context.Context, object client.Object) []reconcile.Request {
 	return requests(keys)
 }
 
-// sameReference reports whether an update leaves the reference that an index is about.
+// sameReference reports whether an update leaves the reference of an index unchanged.
 func sameReference(e event.UpdateEvent, index string) bool {
 	return slices.Equal(Indexes[index](e.ObjectOld), Indexes[index](e.ObjectNew))
 }

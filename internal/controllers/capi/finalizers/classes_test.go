@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestClassIsHeldWhileItIsUsed: by a machine that refers to it, and not by others.
+// TestClassIsHeldWhileItIsUsed checks that a class has the finalizer while a machine refers to it.
 func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{infrav1.AddToScheme, v1alpha1.AddToScheme} {
@@ -40,12 +40,12 @@ func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 		return got.Finalizers
 	}
 	machine := func(name, class string) *infrav1.MillwrightMachine {
-		made := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
-		made.Spec.MachineClassRef = &infrav1.LocalReference{Name: class}
-		if err := c.Create(t.Context(), made); err != nil {
+		m := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		m.Spec.MachineClassRef = &infrav1.LocalReference{Name: class}
+		if err := c.Create(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
-		return made
+		return m
 	}
 	expect := func(when string, want ...string) {
 		t.Helper()
@@ -60,5 +60,5 @@ func TestClassIsHeldWhileItIsUsed(t *testing.T) {
 	if err := c.Delete(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
-	expect("used no more", v1alpha1.FinalizerMCM)
+	expect("no longer used", v1alpha1.FinalizerMCM)
 }

@@ -32,34 +32,32 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/inuse"
 )
 
-// Secrets is the controller of the Secrets, by their names. Secrets are neither listed nor
-// watched, so a finalizer must be removed before the last object is deleted that needs the
-// Secret. That is done by the controller of MillwrightMachines, with SettleAll. This one handles
-// what happens besides: a class refers to another Secret, finalizers were removed by hand, a
-// cluster was moved here.
+// Secrets is the controller of the finalizers on Secrets. Secrets are neither listed nor watched, so the finalizer
+// must be removed before the last object that needs the Secret is deleted. The controller of MillwrightMachines does
+// that with SettleAll. This controller handles the other cases: a class refers to another Secret, a user has removed
+// finalizers, or a cluster was moved here.
 type Secrets struct {
-	// client reads from the cache, live from the API server.
+	// client reads from the cache. live reads from the API server.
 	client client.Client
 	live   client.Reader
 	// ours reports whether a MillwrightMachine belongs to this manager.
 	ours func(*infrav1.MillwrightMachine) bool
 	edge edge.Reconciler[*corev1.Secret]
 
-	// mu is held from listing the users of a Secret until its finalizer is written.
+	// mu is held from the listing of a Secret's users until its finalizer is written.
 	mu sync.Mutex
-	// known is what the cache may not show yet, by MillwrightMachine. Its values are guarded by mu.
+	// known has what the cache may not show yet about each MillwrightMachine. mu guards its values.
 	known expectations.Memory[need]
 }
 
-// need reports whether a MillwrightMachine needs its Secrets.
+// need records whether a MillwrightMachine needs its Secrets.
 type need struct {
-	of   types.UID
-	does bool
+	of     types.UID
+	needed bool
 }
 
-// NewForSecrets returns the controller. The client reads from a cache with Indexes and writes,
-// live reads from the API server, and ours reports whether a MillwrightMachine belongs to this
-// manager.
+// NewForSecrets returns the controller. client writes, and reads from a cache with Indexes. live reads from the API
+// server. ours reports whether a MillwrightMachine belongs to this manager.
 func NewForSecrets(client client.Client, live client.Reader, ours func(*infrav1.MillwrightMachine) bool, events record.EventRecorder) *Secrets {
 	s := &Secrets{client: client, live: live, ours: ours}
 	s.edge = edge.Reconciler[*corev1.Secret]{
@@ -89,7 +87,7 @@ func (s *Secrets) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func (s *Secrets) ofMachine(ctx context.Context, object client.Object) []reconcile.Request {
-	keys, _ := s.OfMachine(ctx, object.(*infrav1.MillwrightMachine)) // fails if the cache has stopped
+	keys, _ := s.OfMachine(ctx, object.(*infrav1.MillwrightMachine)) // an error means that the cache has stopped
 	return requests(keys)
 }
 
@@ -98,11 +96,11 @@ func ofClass(_ context.Context, object client.Object) []reconcile.Request {
 }
 
 func requests(keys []types.NamespacedName) []reconcile.Request {
-	made := make([]reconcile.Request, len(keys))
+	requests := make([]reconcile.Request, len(keys))
 	for i, key := range keys {
-		made[i].NamespacedName = key
+		requests[i].NamespacedName = key
 	}
-	return made
+	return requests
 }
 
 // machineChanges selects the events that the controller of MillwrightMachines does not handle.
@@ -114,13 +112,13 @@ func (s *Secrets) machineChanges() predicate.Predicate {
 	}
 }
 
-// Reconcile settles one Secret.
+// Reconcile adds or removes the finalizer of a Secret.
 func (s *Secrets) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return s.edge.Reconcile(ctx, req)
 }
 
-// OfMachine returns the Secrets that the driver needs for the VM. Bootstrap data are not among
-// them: only creations need them.
+// OfMachine returns the Secrets that the driver needs for the VM. It does not return the bootstrap data, which only
+// creations need.
 func (s *Secrets) OfMachine(ctx context.Context, machine *infrav1.MillwrightMachine) ([]types.NamespacedName, error) {
 	var keys []types.NamespacedName
 	if ref := machine.Spec.CredentialsSecretRef; ref != nil {
@@ -138,7 +136,7 @@ func (s *Secrets) OfMachine(ctx context.Context, machine *infrav1.MillwrightMach
 	return append(keys, OfClass(class)...), nil
 }
 
-// OfClass returns the Secrets of a class in its own namespace. Others are not used.
+// OfClass returns the Secrets of a class that are in its own namespace. Other Secrets are not used.
 func OfClass(class *v1alpha1.MachineClass) []types.NamespacedName {
 	return slices.DeleteFunc(fieldindex.SecretsOf(class), func(key types.NamespacedName) bool { return key.Namespace != class.Namespace })
 }
@@ -148,27 +146,27 @@ func (s *Secrets) released(machine *infrav1.MillwrightMachine) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.known.Find(client.ObjectKeyFromObject(machine))
-	return known != nil && known.of == machine.UID && !known.does
+	return known != nil && known.of == machine.UID && !known.needed
 }
 
 // Note records whether a MillwrightMachine needs its Secrets.
-func (s *Secrets) Note(machine *infrav1.MillwrightMachine, does bool) {
+func (s *Secrets) Note(machine *infrav1.MillwrightMachine, needed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*s.known.Of(client.ObjectKeyFromObject(machine)) = need{machine.UID, does}
+	*s.known.Of(client.ObjectKeyFromObject(machine)) = need{machine.UID, needed}
 }
 
-// Forget drops what is known of a deleted MillwrightMachine.
+// Forget drops the state of a deleted MillwrightMachine.
 func (s *Secrets) Forget(key types.NamespacedName) { s.known.Forget(key) }
 
-// SettleAll records whether a MillwrightMachine needs its Secrets, and settles them all. It fails
-// with a conflict if another client writes one of them meanwhile.
-func (s *Secrets) SettleAll(ctx context.Context, machine *infrav1.MillwrightMachine, does bool) error {
+// SettleAll records whether a MillwrightMachine needs its Secrets, and updates the finalizers of all of them. It
+// returns a conflict if another client writes one of them at the same time.
+func (s *Secrets) SettleAll(ctx context.Context, machine *infrav1.MillwrightMachine, needed bool) error {
 	keys, err := s.OfMachine(ctx, machine)
 	if err != nil {
 		return err
 	}
-	s.Note(machine, does)
+	s.Note(machine, needed)
 	for _, key := range keys {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 		if err := s.settle(ctx, secret); err != nil {
@@ -178,8 +176,8 @@ func (s *Secrets) SettleAll(ctx context.Context, machine *infrav1.MillwrightMach
 	return nil
 }
 
-// settle reads a Secret, of which only the name is known, under the lock. It adds the finalizer to one that is needed, and
-// removes it from one that is not.
+// settle adds the finalizer to a Secret that is needed, or removes it from one that is not. It uses only the name of the
+// given Secret, and reads the Secret again under the lock.
 func (s *Secrets) settle(ctx context.Context, secret *corev1.Secret) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,8 +202,8 @@ func (s *Secrets) settle(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// needed reports whether any MillwrightMachine needs a Secret, and whether one of this manager's
-// does. The caller holds the lock.
+// needed reports whether any MillwrightMachine needs a Secret. hold reports whether one of this manager's does. The
+// caller must hold the lock.
 func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed, hold bool, err error) {
 	users, err := s.users(ctx, key)
 	if err != nil {
@@ -216,7 +214,7 @@ func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed,
 		known := s.known.Find(client.ObjectKeyFromObject(user))
 		ok := known != nil && known.of == user.UID
 		switch {
-		case ok && !known.does, !ok && !holds(user):
+		case ok && !known.needed, !ok && !holds(user):
 			continue
 		}
 		needed, hold = true, hold || ok || s.ours(user) && marks.Begun(user)
@@ -224,12 +222,12 @@ func (s *Secrets) needed(ctx context.Context, key types.NamespacedName) (needed,
 	return needed, hold, nil
 }
 
-// holds reports whether a VM may have to be deleted before the object is.
+// holds reports whether the VM of an object may have to be deleted before the object.
 func holds(machine *infrav1.MillwrightMachine) bool {
 	return controllerutil.ContainsFinalizer(machine, infrav1.Finalizer) && !marks.InstanceGone(machine)
 }
 
-// users returns the MillwrightMachines that refer to a Secret, or to a class that does.
+// users returns the MillwrightMachines that refer to a Secret, either directly or through their class.
 func (s *Secrets) users(ctx context.Context, key types.NamespacedName) ([]infrav1.MillwrightMachine, error) {
 	classes := &v1alpha1.MachineClassList{}
 	if err := s.client.List(ctx, classes, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {

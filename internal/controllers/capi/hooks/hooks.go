@@ -1,10 +1,10 @@
-// Package hooks answers Cluster API's runtime hooks for updates of machines in place: whether the VMs of a
-// MachineSet, or of one machine, can become what a new template says, and how far the update of one is.
+// Package hooks implements Cluster API's runtime hooks for in-place updates of machines. The hooks report whether the
+// VMs of a MachineSet, or of one machine, can be updated to match a new template, and the progress of an update.
 //
-// Updates are made by the controller of MillwrightMachines, which reads all it needs from the object that
-// Cluster API has changed. So the hooks change nothing, remember nothing, and any replica answers them. As
-// Cluster API does not say who it is, nothing of a request is used but the names of objects that exist: what
-// the driver is asked is read from the API server.
+// The controller of MillwrightMachines makes the updates. It reads everything that it needs from the object that
+// Cluster API has changed. The hooks therefore write nothing and store nothing, and any replica can serve them.
+// Cluster API does not authenticate itself, so the hooks use nothing of a request except for the names of existing
+// objects: the inputs of the driver are read from the API server.
 package hooks
 
 import (
@@ -32,7 +32,7 @@ type Options struct {
 	// Live reads Secrets from the API server.
 	Live    client.Reader
 	Drivers *registry.Registry
-	// Log gets why something is replaced, which Cluster API does not say.
+	// Log receives the reasons why machines are replaced, which Cluster API does not log.
 	Log logr.Logger
 }
 
@@ -40,26 +40,27 @@ type Options struct {
 type Handler struct {
 	Options
 	mux *http.ServeMux
-	// hooks are the names of those that are served.
+	// hooks are the names of the registered hooks.
 	hooks []string
-	// asking bounds the requests for which drivers are called at a time.
-	asking chan struct{}
+	// slots limits the concurrent requests for which drivers are called.
+	slots chan struct{}
 }
 
 const (
-	// mostAsking is the number of requests for which drivers are called at a time.
-	mostAsking = 4
-	// timeoutSeconds is how long an answer may take: the longest that Cluster API allows, since a driver is
-	// asked about each VM of a MachineSet.
+	// maxConcurrent is the number of concurrent requests for which drivers are called.
+	maxConcurrent = 4
+	// timeoutSeconds is how long a response may take. It is the maximum that Cluster API allows, because the driver
+	// is called for each VM of a MachineSet.
 	timeoutSeconds = 30
-	// longestRequest is in bytes. A request has at most six objects, each of which fits into etcd.
-	longestRequest = 8 << 20
+	// maxRequest limits the size of a request, in bytes. A request has at most six objects, each of which fits into
+	// etcd.
+	maxRequest = 8 << 20
 )
 
-// New makes a Handler.
+// New returns a Handler.
 func New(opts Options) *Handler {
 	h := &Handler{
-		Options: opts, mux: http.NewServeMux(), asking: make(chan struct{}, mostAsking),
+		Options: opts, mux: http.NewServeMux(), slots: make(chan struct{}, maxConcurrent),
 	}
 	h.mux.HandleFunc("POST "+Path+"discovery", func(w http.ResponseWriter, _ *http.Request) { write(w, h.discovered()) })
 	serve(h, "CanUpdateMachineSet", h.canUpdateMachineSet)
@@ -71,7 +72,7 @@ func New(opts Options) *Handler {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
-// discovered says which hooks there are.
+// discovered returns the response to the discovery hook, which lists the hooks.
 func (h *Handler) discovered() discovery {
 	d := discovery{outcome: outcome{meta: meta{apiVersion, "DiscoveryResponse"}, Status: succeeded}}
 	for _, hook := range h.hooks {
@@ -82,45 +83,46 @@ func (h *Handler) discovered() discovery {
 	return d
 }
 
-// errBusy is the error if drivers are being asked for as many requests as there may be.
-var errBusy = errors.New("too many requests at a time; it is asked again")
+// errBusy means that drivers are already being called for the maximum number of requests.
+var errBusy = errors.New("too many concurrent requests; Cluster API retries this request")
 
-// serve adds a hook. An error of answer fails the call, which Cluster API repeats.
-func serve[Q, A any, P speaker[A]](h *Handler, hook string, answer func(context.Context, Q) (A, error)) {
+// serve registers a hook. An error of handle fails the call, which Cluster API retries.
+func serve[Q, A any, P sanitizer[A]](h *Handler, hook string, handle func(context.Context, Q) (A, error)) {
 	name := strings.ToLower(hook)
 	h.hooks = append(h.hooks, hook)
 	h.mux.HandleFunc("POST "+Path+name+"/"+name, func(w http.ResponseWriter, r *http.Request) {
 		var request Q
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, longestRequest)).Decode(&request); err != nil {
-			http.Error(w, text(fmt.Sprintf("reading the %s request: %v", hook, err)), http.StatusBadRequest)
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&request); err != nil {
+			http.Error(w, sanitized(fmt.Sprintf("reading the %s request: %v", hook, err)), http.StatusBadRequest)
 			return
 		}
-		made, err := answer(r.Context(), request)
+		response, err := handle(r.Context(), request)
 		if err != nil {
-			write(w, outcome{meta{apiVersion, hook + "Response"}, failed, text(err.Error())})
+			write(w, outcome{meta{apiVersion, hook + "Response"}, failed, sanitized(err.Error())})
 			return
 		}
-		P(&made).clean()
-		write(w, made)
+		P(&response).sanitize()
+		write(w, response)
 	})
 }
 
-// longestText is the length of a message, in bytes.
-const longestText = 4096
+// maxText limits the length of a message, in bytes.
+const maxText = 4096
 
-// text is what an answer or a log says, which drivers and users wrote some of.
-func text(of string) string { return messages.Shorten(of, longestText) }
+// sanitized shortens a message and replaces unprintable characters, because drivers and users may have written parts
+// of it.
+func sanitized(message string) string { return messages.Shorten(message, maxText) }
 
-// speaker is an answer with a message.
-type speaker[A any] interface {
+// sanitizer is a response with a message.
+type sanitizer[A any] interface {
 	*A
-	clean()
+	sanitize()
 }
 
-// clean keeps what controls a terminal out of the message.
-func (o *outcome) clean() { o.Message = text(o.Message) }
+// sanitize sanitizes the message.
+func (o *outcome) sanitize() { o.Message = sanitized(o.Message) }
 
-func write(w http.ResponseWriter, answer any) {
+func write(w http.ResponseWriter, response any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // plain fields; who asked may be gone
+	_ = json.NewEncoder(w).Encode(response) // an error means that the client is gone
 }

@@ -24,40 +24,41 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// refusal is why something cannot be updated in place, so that Cluster API replaces it.
-type refusal struct{ why string }
+// refusal is the reason why machines cannot be updated in place. Cluster API then replaces them.
+type refusal struct{ reason string }
 
 // Error implements error.
-func (r *refusal) Error() string { return r.why }
+func (r *refusal) Error() string { return r.reason }
 
-func refuse(format string, args ...any) error { return &refusal{text(fmt.Sprintf(format, args...))} }
+func refuse(format string, args ...any) error {
+	return &refusal{sanitized(fmt.Sprintf(format, args...))}
+}
 
-// wanted is what a VM is to become.
-type wanted struct {
+// target is the desired state of a VM.
+type target struct {
 	spec infrav1.MillwrightMachineSpec
-	// template that the spec comes from; empty if that is not known.
+	// template is the name of the template of the spec; empty if it is unknown.
 	template string
 }
 
-// canUpdateMachineSet answers with a patch of the whole template if its driver can update the VMs of all
-// machines.
-func (h *Handler) canUpdateMachineSet(ctx context.Context, request canUpdateMachineSet) (canUpdateMachineSetAnswer, error) {
-	answer := canUpdateMachineSetAnswer{outcome: outcome{meta: meta{apiVersion, "CanUpdateMachineSetResponse"}, Status: succeeded}}
-	err := h.askAll(ctx, request)
-	if why := (*refusal)(nil); errors.As(err, &why) {
+// canUpdateMachineSet responds with a patch of the whole template if the driver can update the VMs of all machines.
+func (h *Handler) canUpdateMachineSet(ctx context.Context, request canUpdateMachineSet) (canUpdateMachineSetResponse, error) {
+	response := canUpdateMachineSetResponse{outcome: outcome{meta: meta{apiVersion, "CanUpdateMachineSetResponse"}, Status: succeeded}}
+	err := h.checkMachineSet(ctx, request)
+	if refused := (*refusal)(nil); errors.As(err, &refused) {
 		set := request.Current.MachineSet.Metadata
-		h.Log.Info("A MachineSet is not updated in place", "machineSet", klog.KRef(set.Namespace, set.Name), "reason", why.why)
-		answer.Message = why.why
-		return answer, nil
+		h.Log.Info("Cannot update MachineSet in place", "machineSet", klog.KRef(set.Namespace, set.Name), "reason", refused.reason)
+		response.Message = refused.reason
+		return response, nil
 	}
 	if err != nil {
-		return answer, err
+		return response, err
 	}
-	answer.Patch, err = replacing("/spec/template/spec", request.Desired.InfrastructureMachineTemplate, "spec", "template", "spec")
-	return answer, err
+	response.Patch, err = replacing("/spec/template/spec", request.Desired.InfrastructureMachineTemplate, "spec", "template", "spec")
+	return response, err
 }
 
-func (h *Handler) askAll(ctx context.Context, request canUpdateMachineSet) error {
+func (h *Handler) checkMachineSet(ctx context.Context, request canUpdateMachineSet) error {
 	set := request.Current.MachineSet.Metadata
 	const kind = infrav1.MillwrightMachineTemplateKind
 	current, desired := &infrav1.MillwrightMachineTemplate{}, &infrav1.MillwrightMachineTemplate{}
@@ -74,27 +75,27 @@ func (h *Handler) askAll(ctx context.Context, request canUpdateMachineSet) error
 	if err != nil {
 		return err
 	}
-	return h.ask(ctx, machines, wanted{desired.Spec.Template.Spec, desired.Name})
+	return h.checkUpdates(ctx, machines, target{desired.Spec.Template.Spec, desired.Name})
 }
 
-// canUpdateMachine answers with a patch of the whole spec if its driver can update the VM.
-func (h *Handler) canUpdateMachine(ctx context.Context, request canUpdateMachine) (canUpdateMachineAnswer, error) {
-	answer := canUpdateMachineAnswer{outcome: outcome{meta: meta{apiVersion, "CanUpdateMachineResponse"}, Status: succeeded}}
-	err := h.askOne(ctx, request)
-	if why := (*refusal)(nil); errors.As(err, &why) {
-		h.Log.Info("A Machine is not updated in place", "machine", klog.KObj(&request.Current.Machine), "reason", why.why)
-		answer.Message = why.why
-		return answer, nil
+// canUpdateMachine responds with a patch of the whole spec if the driver can update the VM.
+func (h *Handler) canUpdateMachine(ctx context.Context, request canUpdateMachine) (canUpdateMachineResponse, error) {
+	response := canUpdateMachineResponse{outcome: outcome{meta: meta{apiVersion, "CanUpdateMachineResponse"}, Status: succeeded}}
+	err := h.checkMachine(ctx, request)
+	if refused := (*refusal)(nil); errors.As(err, &refused) {
+		h.Log.Info("Cannot update Machine in place", "machine", klog.KObj(&request.Current.Machine), "reason", refused.reason)
+		response.Message = refused.reason
+		return response, nil
 	}
 	if err != nil {
-		return answer, err
+		return response, err
 	}
-	answer.Patch, err = replacing("/spec", request.Desired.InfrastructureMachine, "spec")
-	return answer, err
+	response.Patch, err = replacing("/spec", request.Desired.InfrastructureMachine, "spec")
+	return response, err
 }
 
-// askOne takes from the request no more than the name of the template that the machine is to be like.
-func (h *Handler) askOne(ctx context.Context, request canUpdateMachine) error {
+// checkMachine uses nothing of the request except for names: those of the objects, and that of the desired template.
+func (h *Handler) checkMachine(ctx context.Context, request canUpdateMachine) error {
 	current := &infrav1.MillwrightMachine{}
 	if err := h.read(ctx, request.Current.Machine.Namespace, request.Current.InfrastructureMachine, infrav1.MillwrightMachineKind, current); err != nil {
 		return err
@@ -111,10 +112,10 @@ func (h *Handler) askOne(ctx context.Context, request canUpdateMachine) error {
 	if err := h.comparable(current.Spec, template.Spec.Template.Spec); err != nil {
 		return err
 	}
-	return h.ask(ctx, []*infrav1.MillwrightMachine{current}, wanted{template.Spec.Template.Spec, template.Name})
+	return h.checkUpdates(ctx, []*infrav1.MillwrightMachine{current}, target{template.Spec.Template.Spec, template.Name})
 }
 
-// read reads the object of that name, if what a request sends is of the kind. It is refused if not.
+// read reads the object that a request names, if it is of a kind. Otherwise, read returns a refusal.
 func (h *Handler) read(ctx context.Context, namespace string, sent runtime.RawExtension, kind string, into client.Object) error {
 	var head struct {
 		meta  `json:",inline"`
@@ -133,8 +134,9 @@ func (h *Handler) read(ctx context.Context, namespace string, sent runtime.RawEx
 	return nil
 }
 
-// comparable refuses differences in what no driver can change. A driver that is not registered is an error: it
-// may be again, and nothing is to be replaced only because it was not asked.
+// comparable refuses differences that no driver can apply to an existing VM. If the driver is not registered,
+// comparable returns another error: the driver may be registered again later, and machines must not be replaced only
+// because it was not called.
 func (h *Handler) comparable(current, desired infrav1.MillwrightMachineSpec) error {
 	switch {
 	case current.Driver != desired.Driver:
@@ -144,7 +146,7 @@ func (h *Handler) comparable(current, desired infrav1.MillwrightMachineSpec) err
 	case !equality.Semantic.DeepEqual(current.FailureDomains, desired.FailureDomains):
 		return refuse("failureDomains change")
 	case !h.Drivers.Has(current.Driver):
-		return fmt.Errorf("the driver %q is not registered: this manager has %s", current.Driver, h.Drivers)
+		return fmt.Errorf("driver %q is not registered; this manager has %s", current.Driver, h.Drivers)
 	}
 	return nil
 }
@@ -173,54 +175,55 @@ func (h *Handler) machinesOf(ctx context.Context, namespace, set string) ([]*inf
 	return machines, nil
 }
 
-// mostAtATime is how many VMs a driver is asked about at a time for one request.
-const mostAtATime = 8
+// maxConcurrentVMs is the number of VMs for which a driver is called at the same time for one request.
+const maxConcurrentVMs = 8
 
-// ask has the driver say what an update of each VM would need. It is refused if one needs a replacement.
-func (h *Handler) ask(ctx context.Context, machines []*infrav1.MillwrightMachine, to wanted) error {
+// checkUpdates calls the driver to determine what an update of each VM would require. It returns a refusal if a VM
+// must be replaced.
+func (h *Handler) checkUpdates(ctx context.Context, machines []*infrav1.MillwrightMachine, to target) error {
 	select {
-	case h.asking <- struct{}{}:
-		defer func() { <-h.asking }()
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
 	default:
 		return errBusy
 	}
-	from := inputs.Reader{Cache: h.Client, Live: readOnce(h.Live), Placer: h.Drivers}
+	from := inputs.Reader{Cache: h.Client, Live: newSecretCache(h.Live), Placer: h.Drivers}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(mostAtATime)
+	group.SetLimit(maxConcurrentVMs)
 	for _, machine := range machines {
-		if machine.DeletionTimestamp.IsZero() && marks.Established(machine) { // others are made as they are wanted, or go
+		if machine.DeletionTimestamp.IsZero() && marks.Established(machine) { // other VMs are created from the new spec, or are being deleted
 			group.Go(func() error { return h.compare(ctx, from, machine, to) })
 		}
 	}
 	return group.Wait()
 }
 
-// compare has the driver compare one VM with what it is to become, by what is read from there.
-func (h *Handler) compare(ctx context.Context, from inputs.Reader, machine *infrav1.MillwrightMachine, to wanted) error {
-	read, err := from.Read(ctx, become(machine, to))
+// compare calls the driver to compare one VM with its desired state.
+func (h *Handler) compare(ctx context.Context, from inputs.Reader, machine *infrav1.MillwrightMachine, to target) error {
+	read, err := from.Read(ctx, updated(machine, to))
 	if missing := (*inputs.Error)(nil); errors.As(err, &missing) {
 		return fmt.Errorf("MillwrightMachine %s: %s", machine.Name, missing.Message)
 	}
 	if err != nil {
 		return err
 	}
-	answer, err := h.Drivers.UpdateMachine(ctx, &driver.UpdateMachineRequest{
+	response, err := h.Drivers.UpdateMachine(ctx, &driver.UpdateMachineRequest{
 		Machine: read.Machine, MachineClass: read.Class, Secret: read.Secret, DryRun: true,
 		MadeFrom: liveupdate.Read(machine.Annotations).Spec(),
 	})
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		return refuse("the driver %q cannot change VMs that exist", machine.Spec.Driver)
+		return refuse("driver %q does not support updates of existing VMs", machine.Spec.Driver)
 	case err != nil:
-		return fmt.Errorf("the driver was asked about VM %s: %w", machine.Spec.ProviderID, err)
-	case len(answer.Replacements) > 0:
-		return refuse("VM %s needs a replacement: %.1024s", machine.Spec.ProviderID, strings.Join(answer.Replacements, "; "))
+		return fmt.Errorf("comparing VM %s with its desired spec: %w", machine.Spec.ProviderID, err)
+	case len(response.Replacements) > 0:
+		return refuse("VM %s must be replaced: %.1024s", machine.Spec.ProviderID, strings.Join(response.Replacements, "; "))
 	}
 	return nil
 }
 
-// become returns a machine as Cluster API will have changed it.
-func become(machine *infrav1.MillwrightMachine, to wanted) *infrav1.MillwrightMachine {
+// updated returns a machine after the change that Cluster API will make.
+func updated(machine *infrav1.MillwrightMachine, to target) *infrav1.MillwrightMachine {
 	after := machine.DeepCopy()
 	after.Spec = *to.spec.DeepCopy()
 	after.Spec.ProviderID, after.Spec.FailureDomain = machine.Spec.ProviderID, machine.Spec.FailureDomain
@@ -231,7 +234,7 @@ func become(machine *infrav1.MillwrightMachine, to wanted) *infrav1.MillwrightMa
 	return after
 }
 
-// replacing returns a patch that makes a part of the current object that of the desired one.
+// replacing returns a patch that replaces a part of the current object by that of the desired one.
 func replacing(path string, desired runtime.RawExtension, fields ...string) (*patch, error) {
 	value := json.RawMessage(desired.Raw)
 	for _, field := range fields {

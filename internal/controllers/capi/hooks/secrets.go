@@ -8,33 +8,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// once reads each Secret once, for the life of one request: all VMs that it is about get the same.
-type once struct {
+// secretCache reads each Secret once during a request, so that all VMs of the request use the same data.
+type secretCache struct {
 	client.Reader
 
-	mu    sync.Mutex
-	reads map[client.ObjectKey]*read
+	mu      sync.Mutex
+	secrets map[client.ObjectKey]*cachedSecret
 }
 
-// read is a Secret that is being read, or was.
-type read struct {
+// cachedSecret is a Secret that was read or is being read.
+type cachedSecret struct {
 	once   sync.Once
 	secret corev1.Secret
 	err    error
 }
 
-func readOnce(from client.Reader) *once {
-	return &once{Reader: from, reads: map[client.ObjectKey]*read{}}
+func newSecretCache(from client.Reader) *secretCache {
+	return &secretCache{Reader: from, secrets: map[client.ObjectKey]*cachedSecret{}}
 }
 
 // Get implements client.Reader.
-func (o *once) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (c *secretCache) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	secret, is := object.(*corev1.Secret)
 	if !is {
-		return o.Reader.Get(ctx, key, object, options...)
+		return c.Reader.Get(ctx, key, object, options...)
 	}
-	r := o.of(key)
-	r.once.Do(func() { r.err = o.Reader.Get(ctx, key, &r.secret, options...) })
+	r := c.of(key)
+	r.once.Do(func() { r.err = c.Reader.Get(ctx, key, &r.secret, options...) })
 	if r.err != nil {
 		return r.err
 	}
@@ -42,11 +42,11 @@ func (o *once) Get(ctx context.Context, key client.ObjectKey, object client.Obje
 	return nil
 }
 
-func (o *once) of(key client.ObjectKey) *read {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.reads[key] == nil {
-		o.reads[key] = &read{}
+func (c *secretCache) of(key client.ObjectKey) *cachedSecret {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.secrets[key] == nil {
+		c.secrets[key] = &cachedSecret{}
 	}
-	return o.reads[key]
+	return c.secrets[key]
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// apiVersion is that of the hooks.
+// apiVersion is the API version of the hooks.
 const apiVersion = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 // meta is the type of a message.
@@ -15,20 +15,20 @@ type meta struct {
 	Kind       string `json:"kind"`
 }
 
-// outcome is the part that all answers have.
+// outcome has the fields that all responses have in common.
 type outcome struct {
 	meta    `json:",inline"`
 	Status  string `json:"status"`
 	Message string `json:"message,omitempty"`
 }
 
-// The values of status.
+// Values of the field status.
 const (
 	succeeded = "Success"
 	failed    = "Failure"
 )
 
-// discovery is the answer that says which hooks there are.
+// discovery is the response to the discovery hook.
 type discovery struct {
 	outcome  `json:",inline"`
 	Handlers []handler `json:"handlers"`
@@ -47,9 +47,9 @@ type requestHook struct {
 	Hook       string `json:"hook"`
 }
 
-// Requests hold the fields that are read, which are those of Cluster API's hooks v1alpha1.
+// The request types have only the fields of Cluster API's hooks v1alpha1 that the handlers read.
 
-// canUpdateMachineSet asks whether the machines of a MachineSet can be updated in place.
+// canUpdateMachineSet is the request whether the machines of a MachineSet can be updated in place.
 type canUpdateMachineSet struct {
 	Current machineSetObjects `json:"current"`
 	Desired machineSetObjects `json:"desired"`
@@ -60,13 +60,13 @@ type machineSetObjects struct {
 	InfrastructureMachineTemplate runtime.RawExtension `json:"infrastructureMachineTemplate"`
 }
 
-// canUpdateMachine asks whether a machine of a control plane can be updated in place.
+// canUpdateMachine is the request whether a control plane machine can be updated in place.
 type canUpdateMachine struct {
 	Current machineObjects `json:"current"`
 	Desired machineObjects `json:"desired"`
 }
 
-// updateMachine asks for the update of a machine.
+// updateMachine is the request to update a machine, or to report the progress of the update.
 type updateMachine struct {
 	Desired machineObjects `json:"desired"`
 }
@@ -76,7 +76,7 @@ type machineObjects struct {
 	InfrastructureMachine runtime.RawExtension `json:"infrastructureMachine"`
 }
 
-// named is an object of which only the name matters.
+// named is an object of which only the name and namespace are read.
 type named struct {
 	Metadata struct {
 		Name      string `json:"name"`
@@ -84,24 +84,24 @@ type named struct {
 	} `json:"metadata"`
 }
 
-// patch says what of a difference can be updated: what it makes of the current object.
+// patch is a change of the current object that an in-place update can make.
 type patch struct {
 	PatchType string `json:"patchType"`
 	Patch     []byte `json:"patch"`
 }
 
-type canUpdateMachineSetAnswer struct {
+type canUpdateMachineSetResponse struct {
 	outcome `json:",inline"`
 	Patch   *patch `json:"infrastructureMachineTemplatePatch,omitempty"`
 }
 
-type canUpdateMachineAnswer struct {
+type canUpdateMachineResponse struct {
 	outcome `json:",inline"`
 	Patch   *patch `json:"infrastructureMachinePatch,omitempty"`
 }
 
-type updateMachineAnswer struct {
+type updateMachineResponse struct {
 	outcome `json:",inline"`
-	// RetryAfterSeconds is zero when the update is done.
+	// RetryAfterSeconds is 0 when the update is complete.
 	RetryAfterSeconds int32 `json:"retryAfterSeconds"`
 }

@@ -1,5 +1,5 @@
-// Package inputs makes the request to the driver from a MillwrightMachine, and the MachineClass and the Secrets that
-// it refers to.
+// Package inputs creates the request to a driver from a MillwrightMachine, and the MachineClass and Secrets that it
+// refers to.
 package inputs
 
 import (
@@ -20,9 +20,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// Error is about an input that is missing or that no request can be made from.
+// Error describes an input that is missing or invalid.
 type Error struct {
-	// Reason of the condition, of those in package infrastructure/v1alpha1.
+	// Reason is the reason of the condition, one of those in package infrastructure/v1alpha1.
 	Reason, Message string
 }
 
@@ -33,31 +33,31 @@ func (e *Error) Error() string { return e.Message }
 type Reader struct {
 	// Cache reads MachineClasses. Required.
 	Cache client.Reader
-	// Live reads Secrets from the API server: each is needed a few times, and a cache would need
-	// the right to list all Secrets. Required.
+	// Live reads Secrets from the API server. Each Secret is read only a few times, and a cache would need permission
+	// to list all Secrets. Required.
 	Live client.Reader
 	// Placer is the driver, if it supports failure domains; nil if it does not.
 	Placer driver.FailureDomains
-	// Field is the path of the references, for messages. Empty: spec.
+	// Field is the path of the references, for messages. If empty, it is spec.
 	Field string
 }
 
-// Inputs are what was read, and the request made from it.
+// Inputs are the objects that were read, and the request that was created from them.
 type Inputs struct {
 	Objects
-	// MachineClass is the one referred to, as it is stored; nil if there is no reference.
+	// MachineClass is the referenced class, as it is stored; nil if there is no reference.
 	MachineClass *v1alpha1.MachineClass
 	// Credentials is the Secret of credentialsSecretRef; nil if there is no reference.
 	Credentials *corev1.Secret
 }
 
-// UseSecrets reports whether the request has data of Secrets.
+// UseSecrets reports whether the request has data from Secrets.
 func (i Inputs) UseSecrets() bool {
 	return i.Credentials != nil || i.MachineClass != nil && len(fieldindex.SecretsOf(i.MachineClass)) > 0
 }
 
-// Read returns the inputs of a machine. It returns an Error if one is missing, together with the
-// MachineClass, if that is there with its Secrets.
+// Read returns the inputs of a machine. It returns an Error if one is missing. In that case it still returns the
+// MachineClass, if that and its Secrets exist.
 func (r Reader) Read(ctx context.Context, machine *infrav1.MillwrightMachine) (Inputs, error) {
 	var read Inputs
 	given := source{Machine: machine, Secret: map[string][]byte{}, Placer: r.Placer}

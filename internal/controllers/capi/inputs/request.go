@@ -25,20 +25,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 )
 
-// source is what a request is made from.
+// source has the objects from which a request is created.
 type source struct {
-	// Machine whose VM the request is about; spec.failureDomain is where the VM is. Required.
+	// Machine is the machine whose VM the request is about. Its spec.failureDomain is the failure domain of the VM.
+	// Required.
 	Machine *infrav1.MillwrightMachine
-	// Class that the Machine refers to; nil if it refers to none.
+	// Class is the class that the Machine refers to; nil if there is none.
 	Class *v1alpha1.MachineClass
-	// Secret is the merged data of the Secrets of the class and of the Machine; nil if there
-	// are none.
+	// Secret has the merged data of the Secrets of the class and of the Machine; nil if there are none.
 	Secret map[string][]byte
 	// Placer is the driver, if it supports failure domains; nil if it does not.
 	Placer driver.FailureDomains
 }
 
-// Objects are what a request to a driver carries.
+// Objects are the objects in a request to a driver.
 type Objects struct {
 	Machine *v1alpha1.Machine
 	Class   *v1alpha1.MachineClass
@@ -46,11 +46,10 @@ type Objects struct {
 	Secret *corev1.Secret
 }
 
-// errFailureDomain is the error about a failure domain that neither the Machine lists nor the
-// driver knows.
+// errFailureDomain means that a machine's failure domain is neither in its spec nor known to the driver.
 var errFailureDomain = errors.New("is not in spec.failureDomains")
 
-// request makes the objects of a request. It reads no cluster and no clock.
+// request creates the objects of a request. It does not access the cluster or the clock.
 func request(ctx context.Context, given source) (Objects, error) {
 	class := classOf(given)
 	class.NodeTemplate = NodeTemplate(class.NodeTemplate, given.Machine.Spec.NodeTemplate)
@@ -70,8 +69,8 @@ func request(ctx context.Context, given source) (Objects, error) {
 	return Objects{Machine: machineOf(given.Machine, class.Name), Class: class, Secret: &corev1.Secret{Data: data}}, nil
 }
 
-// machineOf returns the Machine of MCM's API that the driver gets. It has no labels, since drivers
-// of MCM must not depend on those of Cluster API.
+// machineOf returns the Machine of MCM's API for the driver. It has no labels, because drivers of MCM must not depend
+// on Cluster API's labels.
 func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 	made := &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
@@ -92,8 +91,8 @@ func machineOf(of *infrav1.MillwrightMachine, class string) *v1alpha1.Machine {
 	return made
 }
 
-// setFailing sets the status that a Machine of MCM's API has while its calls fail. After a restart,
-// the instance engine spreads the next calls of such Machines over time.
+// setFailing sets the status that a Machine of MCM's API has while its calls fail. After a restart, the instance
+// engine uses it to spread the calls for such Machines over time.
 func setFailing(made *v1alpha1.Machine, of *infrav1.MillwrightMachine) {
 	ready := meta.FindStatusCondition(of.Status.Conditions, infrav1.ConditionReady)
 	failures := []string{infrav1.ReasonCreationFailed, infrav1.ReasonInsufficientCapacity, infrav1.ReasonInvalidSpec}
@@ -107,9 +106,8 @@ func setFailing(made *v1alpha1.Machine, of *infrav1.MillwrightMachine) {
 	}
 }
 
-// classOf returns a copy of the class that the Machine refers to, or a class made from the Machine's
-// own spec. That class has the name of the Machine's template, so that it is the same for all its
-// machines.
+// classOf returns a copy of the class that the Machine refers to, or a class with the Machine's own spec. The latter
+// has the name of the Machine's template, so that all machines of the template have the same class.
 func classOf(given source) *v1alpha1.MachineClass {
 	group := map[string]string{driver.AnnotationAPIGroup: driver.APIGroupClusterAPI}
 	if given.Class != nil {
@@ -131,8 +129,8 @@ func classOf(given source) *v1alpha1.MachineClass {
 	return class
 }
 
-// placed returns the provider specification of a VM in the Machine's failure domain: with the patch
-// in the Machine's spec, or else from the driver.
+// placed returns the provider specification for a VM in the Machine's failure domain. It applies the patch in the
+// Machine's spec or, if there is none, calls the driver.
 func placed(ctx context.Context, class *v1alpha1.MachineClass, given source) (runtime.RawExtension, error) {
 	spec := &given.Machine.Spec
 	listed := slices.IndexFunc(spec.FailureDomains, func(p infrav1.Placement) bool { return p.Name == spec.FailureDomain })
@@ -163,14 +161,13 @@ func placedByDriver(ctx context.Context, class *v1alpha1.MachineClass, given sou
 	case codes.Unimplemented:
 		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w", domain, errFailureDomain)
 	case codes.NotFound:
-		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w, and the driver says: %s", domain, errFailureDomain, message)
+		return runtime.RawExtension{}, fmt.Errorf("failure domain %q %w, and the driver does not know it: %s", domain, errFailureDomain, message)
 	default:
 		return runtime.RawExtension{}, fmt.Errorf("placing the VM in failure domain %q: %s", domain, message)
 	}
 }
 
-// merge applies a JSON merge patch (RFC 7396) to an object, which may be empty. Equal inputs have equal
-// results, byte by byte.
+// merge applies a JSON merge patch (RFC 7396) to an object, which may be empty. Equal inputs have identical results.
 func merge(object, patch []byte) ([]byte, error) {
 	var target, change any
 	for _, part := range []struct {
@@ -180,7 +177,7 @@ func merge(object, patch []byte) ([]byte, error) {
 		decoder := json.NewDecoder(bytes.NewReader(part.raw))
 		decoder.UseNumber()
 		if err := decoder.Decode(part.into); err != nil && !errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("is not JSON: %w", err)
+			return nil, fmt.Errorf("invalid JSON: %w", err)
 		}
 	}
 	return json.Marshal(merged(target, change))
@@ -205,10 +202,10 @@ func merged(target, change any) any {
 	return fields
 }
 
-// formatKey is the key of a request's Secret with the format of the user data, if it is known.
+// formatKey is the key of the format of the user data in a request's Secret. It is set only if the format is known.
 const formatKey = "userDataFormat"
 
-// WithUserData returns the Secret of a request with unchanged bootstrap data as its user data.
+// WithUserData returns the Secret of a request with the unchanged bootstrap data as its user data.
 func WithUserData(secret *corev1.Secret, data map[string][]byte) *corev1.Secret {
 	made := secret.DeepCopy()
 	if made.Data == nil {
@@ -221,8 +218,8 @@ func WithUserData(secret *corev1.Secret, data map[string][]byte) *corev1.Secret 
 	return made
 }
 
-// NodeTemplate overlays the node template of a class with that of a machine or template; nil if
-// both are nil.
+// NodeTemplate overlays the node template of a class with that of a machine or template. It returns nil if both are
+// nil.
 func NodeTemplate(class *v1alpha1.NodeTemplate, own *infrav1.NodeTemplate) *v1alpha1.NodeTemplate {
 	made := class.DeepCopy()
 	if own == nil {
@@ -244,18 +241,18 @@ func NodeTemplate(class *v1alpha1.NodeTemplate, own *infrav1.NodeTemplate) *v1al
 	return made
 }
 
-// gpu is the name of accelerators in classes, and nvidiaGPU the resource of nodes that autoscalers
-// take for the same.
+// gpu is the resource name of accelerators in classes. nvidiaGPU is the corresponding resource of nodes that
+// autoscalers use.
 const (
 	gpu       corev1.ResourceName = "gpu"
 	nvidiaGPU corev1.ResourceName = "nvidia.com/gpu"
 )
 
-// architectures are those that Cluster API allows.
+// architectures are the values that Cluster API allows.
 var architectures = []infrav1.Architecture{"amd64", "arm64", "s390x", "ppc64le"}
 
-// TemplateStatus returns the capacity and platform of a node for autoscalers, from the node templates
-// of a class and of a MillwrightMachineTemplate. Both may be nil.
+// TemplateStatus returns the capacity and platform of a node, for autoscalers. It uses the node templates of a class
+// and of a MillwrightMachineTemplate, both of which may be nil.
 func TemplateStatus(class *v1alpha1.NodeTemplate, own *infrav1.NodeTemplate) infrav1.MillwrightMachineTemplateStatus {
 	var status infrav1.MillwrightMachineTemplateStatus
 	node := NodeTemplate(class, own)

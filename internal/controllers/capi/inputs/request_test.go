@@ -42,7 +42,7 @@ func machine() *infrav1.MillwrightMachine {
 	return m
 }
 
-// TestRequestIsGolden: what a driver gets is all here, and nothing else.
+// TestRequestIsGolden compares the complete requests to the driver with golden files.
 func TestRequestIsGolden(t *testing.T) {
 	class := &v1alpha1.MachineClass{
 		ObjectMeta: metav1.ObjectMeta{
@@ -53,7 +53,7 @@ func TestRequestIsGolden(t *testing.T) {
 		SecretRef: &corev1.SecretReference{Name: "cloud"}, CredentialsSecretRef: &corev1.SecretReference{Name: "cloud"},
 		NodeTemplate: &v1alpha1.NodeTemplate{Capacity: capacity("cpu", "4", "gpu", "0"), InstanceType: "large", Region: "r", Zone: "z"},
 	}
-	for name, given := range map[string]source{
+	for name, src := range map[string]source{
 		"own-spec": {Machine: machine()},
 		"class":    {Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = nil }), Class: class},
 		"everything": {
@@ -66,8 +66,8 @@ func TestRequestIsGolden(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := given.Machine.DeepCopy()
-			objects, err := request(t.Context(), given)
+			before := src.Machine.DeepCopy()
+			objects, err := request(t.Context(), src)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +88,7 @@ func TestRequestIsGolden(t *testing.T) {
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("objects (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(before, given.Machine); diff != "" {
+			if diff := cmp.Diff(before, src.Machine); diff != "" {
 				t.Errorf("the machine was changed:\n%s", diff)
 			}
 		})
@@ -121,7 +121,7 @@ func TestRequestRefuses(t *testing.T) {
 	}
 }
 
-// TestMerge holds the rules of RFC 7396.
+// TestMerge checks the rules of RFC 7396.
 func TestMerge(t *testing.T) {
 	for _, tc := range []struct{ object, patch, want string }{
 		{`{"a":"b"}`, `{"a":"c"}`, `{"a":"c"}`},
@@ -141,7 +141,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestTemplateStatus (T4): what autoscalers learn.
+// TestTemplateStatus checks the capacity and node information for autoscalers (T4).
 func TestTemplateStatus(t *testing.T) {
 	type status = infrav1.MillwrightMachineTemplateStatus
 	for name, tc := range map[string]struct {
@@ -149,8 +149,8 @@ func TestTemplateStatus(t *testing.T) {
 		own   *infrav1.NodeTemplate
 		want  status
 	}{
-		"nothing is said": {},
-		"the class says it": {
+		"empty": {},
+		"class": {
 			class: &v1alpha1.NodeTemplate{Capacity: capacity("cpu", "4", "memory", "8Gi", "gpu", "2"), Architecture: new("arm64")},
 			want: status{
 				Capacity: capacity("cpu", "4", "memory", "8Gi", "nvidia.com/gpu", "2"),
@@ -160,14 +160,14 @@ func TestTemplateStatus(t *testing.T) {
 		"no accelerators": {
 			class: &v1alpha1.NodeTemplate{Capacity: capacity("cpu", "4", "gpu", "0")}, want: status{Capacity: capacity("cpu", "4")},
 		},
-		"the template knows better": {
+		"template overrides class": {
 			class: &v1alpha1.NodeTemplate{Capacity: capacity("cpu", "4", "memory", "8Gi"), Architecture: new("arm64")},
 			own:   &infrav1.NodeTemplate{Capacity: capacity("cpu", "8"), Architecture: "amd64", OperatingSystem: "windows"},
 			want: status{
 				Capacity: capacity("cpu", "8", "memory", "8Gi"), NodeInfo: &infrav1.NodeInfo{Architecture: "amd64", OperatingSystem: "windows"},
 			},
 		},
-		"a processor that is not known": {class: &v1alpha1.NodeTemplate{Architecture: new("mips")}},
+		"unknown architecture": {class: &v1alpha1.NodeTemplate{Architecture: new("mips")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, TemplateStatus(tc.class, tc.own)); diff != "" {
@@ -177,7 +177,7 @@ func TestTemplateStatus(t *testing.T) {
 	}
 }
 
-// placer is a driver that knows failure domains, unless it fails.
+// placer is a driver that supports all failure domains, unless err is set.
 type placer struct {
 	driver.FailureDomains
 	err error
@@ -188,30 +188,30 @@ func (p placer) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest)
 	return &driver.PlaceMachineResponse{ProviderSpec: spec}, errors.Join(p.err, err)
 }
 
-// TestPlacing: the Machine's own word counts first, then the driver's.
+// TestPlacing checks that the machine's failure domains take precedence over those of the driver.
 func TestPlacing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		own    []infrav1.Placement
 		placer driver.FailureDomains
-		want   string // empty: an error
-		// unknown reports whether the error is errFailureDomain; says is part of it.
+		want   string // empty if an error is expected
+		// unknown is set if the error is errFailureDomain. errText is part of the error.
 		unknown bool
-		says    string
+		errText string
 	}{
-		"the driver knows":             {placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"a"}`},
-		"the machine knows others":     {own: []infrav1.Placement{{Name: "b"}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"a"}`},
-		"the machine knows better":     {own: []infrav1.Placement{{Name: "a", ProviderSpec: raw(`{"zone":"own"}`)}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"own"}`},
-		"the machine says only a name": {own: []infrav1.Placement{{Name: "a"}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"}}`},
-		"no driver":                    {unknown: true, says: `"a"`},
-		"a driver without":             {placer: placer{err: status.Error(codes.Unimplemented, "no")}, unknown: true, says: `"a"`},
-		"no such name":                 {placer: placer{err: status.Error(codes.NotFound, "odd name")}, unknown: true, says: "odd name"},
-		"the specification is broken":  {placer: placer{err: status.Error(codes.InvalidArgument, "no object")}, says: "no object"},
+		"driver":                          {placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"a"}`},
+		"driver, other domain in machine": {own: []infrav1.Placement{{Name: "b"}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"a"}`},
+		"machine":                         {own: []infrav1.Placement{{Name: "a", ProviderSpec: raw(`{"zone":"own"}`)}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"},"zone":"own"}`},
+		"machine without a patch":         {own: []infrav1.Placement{{Name: "a"}}, placer: placer{}, want: `{"size":"small","tags":{"a":"b"}}`},
+		"no driver":                       {unknown: true, errText: `"a"`},
+		"driver without support":          {placer: placer{err: status.Error(codes.Unimplemented, "no")}, unknown: true, errText: `"a"`},
+		"unknown to the driver":           {placer: placer{err: status.Error(codes.NotFound, "odd name")}, unknown: true, errText: "odd name"},
+		"invalid specification":           {placer: placer{err: status.Error(codes.InvalidArgument, "no object")}, errText: "no object"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain, m.Spec.FailureDomains = "a", tc.own })
 			objects, err := request(t.Context(), source{Machine: m, Placer: tc.placer})
 			if tc.want == "" {
-				if err == nil || errors.Is(err, errFailureDomain) != tc.unknown || !strings.Contains(err.Error(), tc.says) {
+				if err == nil || errors.Is(err, errFailureDomain) != tc.unknown || !strings.Contains(err.Error(), tc.errText) {
 					t.Errorf("error %v", err)
 				}
 				return
@@ -227,7 +227,7 @@ func TestPlacing(t *testing.T) {
 }
 
 func TestNotPlaced(t *testing.T) {
-	objects, err := request(t.Context(), source{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "not to be asked")}})
+	objects, err := request(t.Context(), source{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "unexpected call")}})
 	if err != nil || objects.Class.NodeTemplate != nil {
 		t.Errorf("without a failure domain: %+v, %v", objects.Class, err)
 	}

@@ -1,4 +1,4 @@
-// Package owners lists the instances of MillwrightMachines for the collector of orphans.
+// Package owners lists the instances of MillwrightMachines for the orphan collector.
 package owners
 
 import (
@@ -21,20 +21,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 )
 
-// MillwrightMachines is the API group of Cluster API objects.
+// MillwrightMachines implements orphans.API for Cluster API objects.
 type MillwrightMachines struct {
-	// Cache and Live read objects: from a cache, and from the API server. Live is required.
-	// Without a Cache the manager does not serve this API, so there are no classes.
+	// Cache and Live read objects: Cache from a cache, and Live from the API server. Live is required. If Cache is
+	// nil, the manager does not serve this API, and there are no classes.
 	Cache, Live client.Reader
-	// Namespace of the objects. Empty: all namespaces.
+	// Namespace is the namespace of the objects. If empty, all namespaces are used.
 	Namespace string
-	// Drivers are the manager's: it cannot list the VMs of others. Required.
+	// Drivers are the drivers of the manager, which cannot list the VMs of other drivers. Required.
 	Drivers *registry.Registry
-	// WatchFilter is the value of the label core.LabelWatchFilter of the objects whose VMs are
-	// looked for. Empty: all objects.
+	// WatchFilter is the value of the label core.LabelWatchFilter of the objects whose VMs are searched for. If
+	// empty, all objects are used.
 	WatchFilter string
-	// Mapper knows whether the API server serves MillwrightMachines: a client without the right to
-	// read them gets the same error in both cases. Nil: it does.
+	// Mapper determines whether the API server serves MillwrightMachines, because a client without permission to read
+	// them gets the same error in both cases. If nil, they are served.
 	Mapper meta.RESTMapper
 }
 
@@ -76,8 +76,8 @@ func (f MillwrightMachines) Owner(ctx context.Context, key types.NamespacedName)
 	return &owner, nil
 }
 
-// ownerOf returns both IDs of a machine whose ID a user changed: either may be its VM. A machine with an
-// empty status may have been moved here from another cluster.
+// ownerOf returns the owner for a machine. If a user has changed its provider ID, the owner has both IDs, because
+// either may be that of its VM. A machine with an empty status may have been moved here from another cluster.
 func ownerOf(machine *infrav1.MillwrightMachine) orphans.Owner {
 	owner := orphans.Owner{
 		Namespace: machine.Namespace, Name: machine.Name, Class: classKey(described(machine)),
@@ -91,13 +91,13 @@ func ownerOf(machine *infrav1.MillwrightMachine) orphans.Owner {
 	return owner
 }
 
-// description is an object that describes VMs, and a machine like those that it describes.
+// description is an object that describes VMs, with a machine that represents its VMs.
 type description struct {
 	object  client.Object
 	machine *infrav1.MillwrightMachine
 }
 
-// described returns the description of a machine: without what does not matter for how VMs are created.
+// described returns the description of a machine, without fields that do not affect the creation of VMs.
 func described(machine *infrav1.MillwrightMachine) *infrav1.MillwrightMachine {
 	return describedBy(machine, &machine.Spec, machine.Annotations[core.AnnotationClonedFrom])
 }
@@ -111,8 +111,8 @@ func describedBy(object client.Object, spec *infrav1.MillwrightMachineSpec, temp
 	return machine
 }
 
-// Classes implements orphans.API. A class is what machines or templates describe, each description once.
-// Classes with a paused object are skipped: their machines may be about to be moved between clusters.
+// Classes implements orphans.API. There is one class for each distinct description in machines or templates. Classes
+// with a paused object are skipped, because their machines may be about to be moved between clusters.
 func (f MillwrightMachines) Classes(ctx context.Context) ([]orphans.Class, error) {
 	if f.Cache == nil {
 		return nil, nil
@@ -145,8 +145,8 @@ func (f MillwrightMachines) Classes(ctx context.Context) ([]orphans.Class, error
 	return classes, nil
 }
 
-// descriptions lists the templates and machines of this manager, once for each failure domain in which
-// their VMs may be.
+// descriptions returns the descriptions in the templates and machines of this manager, one for each failure domain in
+// which their VMs may be.
 func (f MillwrightMachines) descriptions(ctx context.Context) ([]description, error) {
 	templates := &infrav1.MillwrightMachineTemplateList{}
 	if err := f.Cache.List(ctx, templates, client.InNamespace(f.Namespace)); err != nil {
@@ -181,15 +181,15 @@ func (f MillwrightMachines) descriptions(ctx context.Context) ([]description, er
 	return all, nil
 }
 
-// paused reports whether an object or its Cluster is paused. A Cluster that does not exist may be about to
-// be moved here.
+// paused reports whether an object or its Cluster is paused. If the Cluster does not exist, it may be about to be
+// moved here.
 func (f MillwrightMachines) paused(ctx context.Context, object client.Object) (bool, error) {
 	name := core.ClusterName(object)
 	cluster, err := core.FindCluster(ctx, f.Cache, object.GetNamespace(), name)
 	return name != "" && cluster == nil || core.Paused(cluster, object), err
 }
 
-// class returns the inputs of the driver, or why there are none.
+// class returns the inputs of the driver for a description, or the reason why there are none.
 func (f MillwrightMachines) class(ctx context.Context, key string, d description) (orphans.Class, error) {
 	class := orphans.Class{Key: key, Object: d.object}
 	read, err := inputs.Reader{Cache: f.Cache, Live: f.Live, Placer: f.Drivers}.Read(ctx, d.machine)
@@ -205,7 +205,7 @@ func (f MillwrightMachines) class(ctx context.Context, key string, d description
 	return class, err
 }
 
-// classKey is the same for all machines whose VMs are described alike.
+// classKey returns a key that is the same for all machines with the same description.
 func classKey(machine *infrav1.MillwrightMachine) string {
 	text, err := json.Marshal(struct {
 		Namespace, Template string

@@ -35,7 +35,7 @@ const (
 	period    = 15 * time.Minute
 )
 
-// harness is a collector of orphans with objects of both APIs, and a driver with their VMs.
+// harness is a collector of orphaned VMs with objects of both APIs, and a driver with their VMs.
 type harness struct {
 	*testing.T
 	client    client.WithWatch
@@ -44,14 +44,14 @@ type harness struct {
 	clock     *testingclock.FakeClock
 	events    *record.FakeRecorder
 	collector *orphans.Collector
-	// hidden are objects that may not be read from the API server.
+	// hidden reports whether a list is forbidden by the API server.
 	hidden func(client.ObjectList) bool
 }
 
 // apis are the APIs that the manager serves.
 type apis struct{ mcm, capi bool }
 
-// newHarness returns a harness whose driver separates the VMs of the two API groups, or not.
+// newHarness returns a harness. If separates is set, its driver keeps the VMs of the two API groups apart.
 func newHarness(t *testing.T, separates bool) *harness {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -83,17 +83,17 @@ func newHarness(t *testing.T, separates bool) *harness {
 
 var inCluster = map[string]string{core.LabelCluster: "c"}
 
-// manage starts a manager that serves these APIs.
-func (h *harness) manage(has apis) {
+// manage starts the collector of a manager that serves these APIs.
+func (h *harness) manage(served apis) {
 	machines := orphans.Machines{Live: h.live, Namespace: namespace}
 	machines.Secret = func(context.Context, *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
 		return &corev1.Secret{}, "", nil
 	}
 	infrastructure := MillwrightMachines{Live: h.live, Namespace: namespace, Drivers: registry.Only("fake", h.driver)}
-	if has.mcm {
+	if served.mcm {
 		machines.Cache = h.client
 	}
-	if has.capi {
+	if served.capi {
 		infrastructure.Cache = h.client
 	}
 	h.collector = orphans.New(orphans.Options{
@@ -112,7 +112,7 @@ func (h *harness) put(objects ...client.Object) {
 	}
 }
 
-// vm creates a VM of an API group, and returns its ID.
+// vm creates a VM for an API group, and returns its provider ID.
 func (h *harness) vm(group, name string) string {
 	h.Helper()
 	class := &v1alpha1.MachineClass{}
@@ -121,14 +121,14 @@ func (h *harness) vm(group, name string) string {
 	}
 	class.Annotations = map[string]string{driver.AnnotationAPIGroup: group}
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	made, err := h.driver.CreateMachine(h.Context(), &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: &corev1.Secret{}})
+	resp, err := h.driver.CreateMachine(h.Context(), &driver.CreateMachineRequest{Machine: machine, MachineClass: class, Secret: &corev1.Secret{}})
 	if err != nil {
 		h.Fatal(err)
 	}
-	return made.ProviderID
+	return resp.ProviderID
 }
 
-// machine is one of MCM's API with its VM.
+// machine creates a Machine of MCM's API with its VM.
 func (h *harness) machine(name string) *v1alpha1.Machine {
 	h.Helper()
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -138,7 +138,7 @@ func (h *harness) machine(name string) *v1alpha1.Machine {
 	return machine
 }
 
-// infra is one of Cluster API's with its VM.
+// infra creates a MillwrightMachine with its VM.
 func (h *harness) infra(name string) *infrav1.MillwrightMachine {
 	h.Helper()
 	infra := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: inCluster, Annotations: map[string]string{core.AnnotationClonedFrom: "t"}}}
@@ -156,8 +156,8 @@ func (h *harness) remove(object client.Object) {
 	}
 }
 
-// left makes three passes, and returns the machine names of the VMs that are left.
-func (h *harness) left() []string {
+// collect runs the collector three times, and returns the machine names of the remaining VMs.
+func (h *harness) collect() []string {
 	h.Helper()
 	for range 3 {
 		h.clock.Step(period)
@@ -173,19 +173,19 @@ func (h *harness) left() []string {
 	return names
 }
 
-func (h *harness) wantLeft(when string, want ...string) {
+func (h *harness) wantVMs(when string, want ...string) {
 	h.Helper()
-	if diff := cmp.Diff(want, h.left()); diff != "" {
+	if diff := cmp.Diff(want, h.collect()); diff != "" {
 		h.Errorf("%s: VMs (-want +got):\n%s", when, diff)
 	}
 }
 
-// said reports whether an event has these words.
-func (h *harness) said(words string) bool {
+// hasEvent reports whether an event contains the text.
+func (h *harness) hasEvent(text string) bool {
 	for {
 		select {
 		case event := <-h.events.Events:
-			if strings.Contains(event, words) {
+			if strings.Contains(event, text) {
 				return true
 			}
 		default:
@@ -194,63 +194,64 @@ func (h *harness) said(words string) bool {
 	}
 }
 
-// TestVMsOfTheOtherAPIAreKept: whichever APIs the manager serves, and whether or not the driver
-// separates their VMs, only those without an owner are deleted.
+// TestVMsOfTheOtherAPIAreKept checks that only VMs without an owner are deleted, whichever APIs the manager serves
+// and whether or not the driver keeps their VMs apart.
 func TestVMsOfTheOtherAPIAreKept(t *testing.T) {
-	for name, has := range map[string]apis{"both": {true, true}, "MCM only": {mcm: true}, "Cluster API only": {capi: true}} {
-		for driver, separates := range map[string]bool{"a driver that separates them": true, "a driver that does not": false} {
+	for name, served := range map[string]apis{"both": {true, true}, "MCM only": {mcm: true}, "Cluster API only": {capi: true}} {
+		for driver, separates := range map[string]bool{"separate API groups": true, "one API group": false} {
 			t.Run(name+", "+driver, func(t *testing.T) {
 				h := newHarness(t, separates)
-				h.manage(has)
+				h.manage(served)
 				machine, infra := h.machine("mcm"), h.infra("capi")
-				h.wantLeft("all are owned", "capi", "mcm")
+				h.wantVMs("all have an owner", "capi", "mcm")
 				h.remove(machine)
-				if separates && !has.mcm {
-					h.wantLeft("a Machine is gone, and none of this manager's", "capi", "mcm")
+				if separates && !served.mcm {
+					h.wantVMs("the Machine of another manager is gone", "capi", "mcm")
 				} else {
-					h.wantLeft("a Machine is gone", "capi")
+					h.wantVMs("the Machine is gone", "capi")
 				}
 				h.remove(infra)
-				left := h.left()
-				if separates && !has.capi {
-					if !slices.Contains(left, "capi") {
-						t.Errorf("the VM of the other API was deleted; left: %v", left)
+				remaining := h.collect()
+				if separates && !served.capi {
+					if !slices.Contains(remaining, "capi") {
+						t.Errorf("the VM of the other API was deleted; remaining: %v", remaining)
 					}
-				} else if slices.Contains(left, "capi") {
-					t.Errorf("the VM of a MillwrightMachine that is gone stays")
+				} else if slices.Contains(remaining, "capi") {
+					t.Errorf("the VM of the deleted MillwrightMachine still exists")
 				}
 			})
 		}
 	}
 }
 
-// TestWhatMayNotBeRead: if the other API's objects may not be read, and a VM could be theirs,
-// nothing is deleted, and an event says why.
+// TestWhatMayNotBeRead checks that nothing is deleted, and an event says why, if the other API's objects cannot be
+// read and a VM could belong to them.
 func TestWhatMayNotBeRead(t *testing.T) {
 	infras := func(list client.ObjectList) bool { _, ok := list.(*infrav1.MillwrightMachineList); return ok }
 	machines := func(list client.ObjectList) bool { _, ok := list.(*v1alpha1.MachineList); return ok }
 	for name, tc := range map[string]struct {
-		has    apis
+		served apis
 		hidden func(client.ObjectList) bool
-		// separates: the driver separates the VMs of APIs. unused: only the manager's API uses the class.
+		// separates is set if the driver keeps the VMs of the APIs apart, and unused if only the manager's API uses
+		// the class.
 		separates, unused bool
 		kept              bool
 	}{
-		"MillwrightMachines":                    {has: apis{mcm: true}, hidden: infras, kept: true},
-		"Machines":                              {has: apis{capi: true}, hidden: machines, kept: true},
-		"Machines, which use the class":         {has: apis{capi: true}, hidden: machines, separates: true, kept: true},
-		"Machines, which seem not to":           {has: apis{capi: true}, hidden: machines, unused: true, kept: true},
-		"MillwrightMachines, which cannot":      {has: apis{mcm: true}, hidden: infras, separates: true, unused: true},
-		"Machines, which cannot":                {has: apis{capi: true}, hidden: machines, separates: true, unused: true},
-		"MillwrightMachines, for which we work": {has: apis{true, true}, hidden: func(client.ObjectList) bool { return false }},
+		"MillwrightMachines":                      {served: apis{mcm: true}, hidden: infras, kept: true},
+		"Machines":                                {served: apis{capi: true}, hidden: machines, kept: true},
+		"Machines use the class":                  {served: apis{capi: true}, hidden: machines, separates: true, kept: true},
+		"Machines may use the class":              {served: apis{capi: true}, hidden: machines, unused: true, kept: true},
+		"MillwrightMachines do not use the class": {served: apis{mcm: true}, hidden: infras, separates: true, unused: true},
+		"Machines do not use the class":           {served: apis{capi: true}, hidden: machines, separates: true, unused: true},
+		"both APIs served":                        {served: apis{true, true}, hidden: func(client.ObjectList) bool { return false }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, tc.separates)
-			h.manage(tc.has)
+			h.manage(tc.served)
 			h.hidden = tc.hidden
 			h.machine("mcm")
 			h.infra("capi")
-			h.vm(map[bool]string{true: driver.APIGroupClusterAPI}[tc.has.capi], "lost")
+			h.vm(map[bool]string{true: driver.APIGroupClusterAPI}[tc.served.capi], "lost")
 			if tc.unused {
 				class := &v1alpha1.MachineClass{}
 				if err := h.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "small"}, class); err != nil {
@@ -265,15 +266,15 @@ func TestWhatMayNotBeRead(t *testing.T) {
 			if !tc.kept {
 				want = []string{"capi", "mcm"}
 			}
-			h.wantLeft("hidden", want...)
-			if said := h.said("may not be read"); said != tc.kept {
-				t.Errorf("said = %t", said)
+			h.wantVMs("hidden", want...)
+			if reported := h.hasEvent("may not be read"); reported != tc.kept {
+				t.Errorf("reported = %t, want %t", reported, tc.kept)
 			}
 		})
 	}
 }
 
-// TestPaused (G4): while a cluster is paused, as during a move, none of its VMs is deleted.
+// TestPaused checks that no VMs of a paused cluster are deleted, for example during a move (G4).
 func TestPaused(t *testing.T) {
 	h := newHarness(t, true)
 	h.manage(apis{capi: true})
@@ -286,15 +287,15 @@ func TestPaused(t *testing.T) {
 	if err := h.client.Update(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	h.wantLeft("paused", "lost")
-	h.remove(cluster) // and now it is not here any more
-	h.wantLeft("moved", "lost")
+	h.wantVMs("paused", "lost")
+	h.remove(cluster) // as clusterctl does after a move
+	h.wantVMs("moved", "lost")
 	h.put(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
-	h.wantLeft("back")
+	h.wantVMs("created again")
 }
 
-// TestUnderway: a machine that is being made, or came from another cluster, may adopt what
-// has its name.
+// TestUnderway checks that a VM stays that an object with the same name may adopt, because it is being created or was
+// moved here.
 func TestUnderway(t *testing.T) {
 	h := newHarness(t, true)
 	h.manage(apis{capi: true})
@@ -311,11 +312,10 @@ func TestUnderway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.wantLeft("underway", "edited", "moved", "no-id")
+	h.wantVMs("adoptable", "edited", "moved", "no-id")
 }
 
-// TestClassesAreListedOnce, for what their machines and templates describe, in each failure
-// domain.
+// TestClassesAreListedOnce checks that the classes of all machines and templates are listed once per failure domain.
 func TestClassesAreListedOnce(t *testing.T) {
 	h := newHarness(t, true)
 	own := infrav1.MillwrightMachineSpec{Driver: "fake", ProviderSpec: &runtime.RawExtension{Raw: []byte(`{"pool":"own"}`)}}
@@ -358,13 +358,12 @@ func TestClassesAreListedOnce(t *testing.T) {
 	}
 	for _, owner := range owners {
 		if !slices.ContainsFunc(classes, func(class orphans.Class) bool { return class.Key == owner.Class }) {
-			t.Errorf("machine %s is of no class", owner.Name)
+			t.Errorf("the class of machine %s is not listed", owner.Name)
 		}
 	}
 }
 
-// TestClassInAFailureDomainOfTheDriver: VMs are looked for also where only the driver knows
-// how they got there.
+// TestClassInAFailureDomainOfTheDriver checks that VMs are also listed in failure domains that only the driver knows.
 func TestClassInAFailureDomainOfTheDriver(t *testing.T) {
 	h := newHarness(t, true)
 	machine := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: inCluster}}
@@ -386,7 +385,7 @@ func TestClassInAFailureDomainOfTheDriver(t *testing.T) {
 				continue
 			}
 			if class.Skip != tc.skipped {
-				t.Errorf("skipped for %q, want %q", class.Skip, tc.skipped)
+				t.Errorf("skipped because of %q, want %q", class.Skip, tc.skipped)
 			}
 			if tc.spec != "" && string(class.Class.ProviderSpec.Raw) != tc.spec {
 				t.Errorf("specification %s, want %s", class.Class.ProviderSpec.Raw, tc.spec)

@@ -1,5 +1,5 @@
-// Package template writes the status of MillwrightMachineTemplates: the capacity and platform of
-// their nodes, for autoscalers that scale from zero.
+// Package template writes the status of MillwrightMachineTemplates: the capacity and platform of their nodes, for
+// autoscalers that scale from zero.
 package template
 
 import (
@@ -34,18 +34,18 @@ type Options struct {
 	Client client.Client
 	// Events records events on templates. Required.
 	Events record.EventRecorder
-	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have.
-	// Empty: all objects are reconciled.
+	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have. If empty, all objects are
+	// reconciled.
 	WatchFilter string
 }
 
-// Controller reconciles MillwrightMachineTemplates. Make one with New.
+// Controller reconciles MillwrightMachineTemplates. Create one with New.
 type Controller struct {
 	Options
 	edge edge.Reconciler[*infrav1.MillwrightMachineTemplate]
 }
 
-// New makes a Controller.
+// New returns a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
 	c.edge = edge.Reconciler[*infrav1.MillwrightMachineTemplate]{
@@ -84,7 +84,8 @@ func (c *Controller) ofCluster(ctx context.Context, object client.Object) []reco
 	})
 }
 
-// templates returns requests for the templates in a namespace. There are few.
+// templates returns requests for the selected templates in a namespace. It lists all templates, because there are
+// only a few.
 func (c *Controller) templates(ctx context.Context, namespace string, keep func(*infrav1.MillwrightMachineTemplate) bool) []reconcile.Request {
 	return core.Requests(ctx, c.Client, &infrav1.MillwrightMachineTemplateList{},
 		func(object client.Object) bool { return keep(object.(*infrav1.MillwrightMachineTemplate)) }, client.InNamespace(namespace))

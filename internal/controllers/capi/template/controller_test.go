@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// TestCapacity (T4): autoscalers learn what the class and the template say, as long as both
-// say so, and nothing is written again.
+// TestCapacity checks that the status has the capacity of the class and the template as long as both exist, and that
+// it is written only when it changes (T4).
 func TestCapacity(t *testing.T) {
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small"}}
 	class.NodeTemplate = &v1alpha1.NodeTemplate{Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}}
@@ -35,7 +35,7 @@ func TestCapacity(t *testing.T) {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(class, template).WithStatusSubresource(template).Build()
 	controller := New(Options{Client: c})
-	pass := func() *infrav1.MillwrightMachineTemplate {
+	reconcile := func() *infrav1.MillwrightMachineTemplate {
 		t.Helper()
 		if _, err := controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(template)}); err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestCapacity(t *testing.T) {
 		}
 		return got
 	}
-	first := pass()
+	first := reconcile()
 	want := infrav1.MillwrightMachineTemplateStatus{
 		Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi")},
 		NodeInfo: &infrav1.NodeInfo{Architecture: "arm64", OperatingSystem: "linux"},
@@ -54,28 +54,28 @@ func TestCapacity(t *testing.T) {
 	if diff := cmp.Diff(want, first.Status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if again := pass(); again.ResourceVersion != first.ResourceVersion {
+	if second := reconcile(); second.ResourceVersion != first.ResourceVersion {
 		t.Error("writes without a change")
 	}
 	if err := c.Delete(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
 	delete(want.Capacity, corev1.ResourceCPU)
-	if diff := cmp.Diff(want, pass().Status); diff != "" {
+	if diff := cmp.Diff(want, reconcile().Status); diff != "" {
 		t.Errorf("status without the class (-want +got):\n%s", diff)
 	}
 }
 
-// TestLeftAlone: a paused template, or another manager's.
+// TestLeftAlone checks that paused templates and those of another manager are not changed.
 func TestLeftAlone(t *testing.T) {
 	for name, change := range map[string]func(*infrav1.MillwrightMachineTemplate){
 		"paused": func(m *infrav1.MillwrightMachineTemplate) {
 			m.Annotations = map[string]string{core.AnnotationPaused: ""}
 		},
-		"of a paused Cluster": func(m *infrav1.MillwrightMachineTemplate) {
+		"paused Cluster": func(m *infrav1.MillwrightMachineTemplate) {
 			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: core.V1Beta2.String(), Kind: core.ClusterKind, Name: "paused"}}
 		},
-		"another manager's": func(m *infrav1.MillwrightMachineTemplate) { m.Labels = nil },
+		"watch filter": func(m *infrav1.MillwrightMachineTemplate) { m.Labels = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			template := &infrav1.MillwrightMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t", Labels: map[string]string{core.LabelWatchFilter: "ours"}}}

@@ -19,13 +19,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzReconcile: whatever the objects contain, passes end and settle, and only the status is written.
+// FuzzReconcile checks that, with arbitrary objects, every reconcile ends and succeeds, nothing is written after the
+// last change, and only the status is written.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil))
 		f.Add([]byte(nil), data)
 	})
-	f.Fuzz(func(t *testing.T, ofTemplate, ofOthers []byte) {
+	f.Fuzz(func(t *testing.T, templateData, otherData []byte) {
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small"}}
 		class.NodeTemplate = &v1alpha1.NodeTemplate{Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}}
 		cluster := &core.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
@@ -35,8 +36,8 @@ func FuzzReconcile(f *testing.F) {
 		template.Spec.Template.Spec.NodeTemplate = &infrav1.NodeTemplate{
 			Capacity: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("8Gi")}, Architecture: "arm64",
 		}
-		absurd.Objects(ofTemplate, template)
-		absurd.Objects(ofOthers, class, cluster)
+		absurd.Objects(templateData, template)
+		absurd.Objects(otherData, class, cluster)
 		scheme := runtime.NewScheme()
 		core.AddToScheme(scheme, core.V1Beta2)
 		for _, add := range []func(*runtime.Scheme) error{infrav1.AddToScheme, v1alpha1.AddToScheme} {
@@ -57,7 +58,7 @@ func FuzzReconcile(f *testing.F) {
 		before, last := read(), ""
 		for range 3 {
 			last = read().ResourceVersion
-			absurd.Within("a pass", func() {
+			absurd.Within("a reconcile", func() {
 				if _, err := controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
 					t.Error(err)
 				}
@@ -65,12 +66,12 @@ func FuzzReconcile(f *testing.F) {
 		}
 		after := read()
 		if after.ResourceVersion != last {
-			t.Error("it is written again and again")
+			t.Error("every reconcile writes")
 		}
 		before.Status, after.Status = infrav1.MillwrightMachineTemplateStatus{}, infrav1.MillwrightMachineTemplateStatus{}
 		before.ResourceVersion, after.ResourceVersion = "", ""
 		if diff := cmp.Diff(before, after); diff != "" {
-			t.Errorf("more than the status changed (-was +is):\n%s", diff)
+			t.Errorf("more than the status changed (-before +after):\n%s", diff)
 		}
 		absurd.Within("an event", func() { controller.ofClass(t.Context(), class); controller.ofCluster(t.Context(), cluster) })
 	})

@@ -1,5 +1,5 @@
-// Package webhooks refuses updates that Cluster API does not allow. The controllers work without
-// it: such an update would have no effect, or an unexpected one.
+// Package webhooks refuses updates that Cluster API does not allow. The controllers also work without the webhooks:
+// such an update would then have no effect, or an unexpected one.
 package webhooks
 
 import (
@@ -35,7 +35,7 @@ func Add(mgr ctrl.Manager) error {
 	return nil
 }
 
-// updates validates updates. It allows everything else.
+// updates validates updates. It allows all other operations.
 type updates[T client.Object] func(ctx context.Context, before, after T) error
 
 // ValidateCreate implements admission.Validator.
@@ -49,18 +49,18 @@ func (u updates[T]) ValidateUpdate(ctx context.Context, before, after T) (admiss
 // ValidateDelete implements admission.Validator.
 func (u updates[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) { return nil, nil }
 
-// machineUpdate refuses to change what a VM is made from, unless Cluster API updates the machine in place. Before that
-// it tries the change out.
+// machineUpdate refuses changes of the fields from which a VM was created, unless Cluster API updates the machine in
+// place. Before an in-place update, Cluster API makes a dry run of the change.
 func machineUpdate(ctx context.Context, before, after *infrav1.MillwrightMachine) error {
 	request, err := admission.RequestFromContext(ctx)
 	if before.Status.ProviderID == "" || core.Updating(after) || err == nil && ptr.Deref(request.DryRun, false) {
 		return nil
 	}
-	const message = "cannot be changed once there is a VM, except by an update in place of Cluster API"
-	switch was, is := before.Spec, after.Spec; {
-	case !equality.Semantic.DeepEqual(was.MachineClassRef, is.MachineClassRef):
+	const message = "cannot be changed after the VM has been created, except by an in-place update of Cluster API"
+	switch old, updated := before.Spec, after.Spec; {
+	case !equality.Semantic.DeepEqual(old.MachineClassRef, updated.MachineClassRef):
 		return forbidden(after, infrav1.MillwrightMachineKind, field.NewPath("spec", "machineClassRef"), message)
-	case !marks.SameJSON(was.ProviderSpec, is.ProviderSpec):
+	case !marks.SameJSON(old.ProviderSpec, updated.ProviderSpec):
 		return forbidden(after, infrav1.MillwrightMachineKind, field.NewPath("spec", "providerSpec"), message)
 	}
 	return nil
@@ -74,26 +74,26 @@ func clusterTemplate(ctx context.Context, before, after *infrav1.MillwrightClust
 	return immutable(ctx, after, infrav1.MillwrightClusterTemplateKind, before.Spec.Template.Spec, after.Spec.Template.Spec)
 }
 
-// immutable refuses a change of a template's spec, except in the dry runs of the topology controller, which
-// have both the option and an annotation.
-func immutable(ctx context.Context, after client.Object, kind string, was, is any) error {
+// immutable refuses changes of a template's spec, except in dry runs of the topology controller. Those have both the
+// dry-run option and an annotation.
+func immutable(ctx context.Context, after client.Object, kind string, old, updated any) error {
 	request, err := admission.RequestFromContext(ctx)
-	_, announced := after.GetAnnotations()[core.AnnotationDryRun]
-	if equality.Semantic.DeepEqual(was, is) || err == nil && ptr.Deref(request.DryRun, false) && announced {
+	_, topology := after.GetAnnotations()[core.AnnotationDryRun]
+	if equality.Semantic.DeepEqual(old, updated) || err == nil && ptr.Deref(request.DryRun, false) && topology {
 		return nil
 	}
 	path := field.NewPath("spec", "template", "spec")
-	return forbidden(after, kind, path, "cannot be changed: make a new template and refer to that one")
+	return forbidden(after, kind, path, "is immutable; create a new template and refer to it instead")
 }
 
-// cluster refuses to take a MillwrightCluster back from another system that manages it: that system would
-// not know, and its work would be undone.
+// cluster refuses to remove the annotation managed-by from a MillwrightCluster. The other system that manages it
+// would not notice, and this controller would overwrite its changes.
 func cluster(_ context.Context, before, after *infrav1.MillwrightCluster) error {
 	if !metav1.HasAnnotation(before.ObjectMeta, core.AnnotationManagedBy) || metav1.HasAnnotation(after.ObjectMeta, core.AnnotationManagedBy) {
 		return nil
 	}
 	path := field.NewPath("metadata", "annotations").Key(core.AnnotationManagedBy)
-	return forbidden(after, infrav1.MillwrightClusterKind, path, "cannot be taken off: the infrastructure is managed by another system")
+	return forbidden(after, infrav1.MillwrightClusterKind, path, "cannot be removed because another system manages the infrastructure")
 }
 
 func forbidden(object client.Object, kind string, path *field.Path, message string) error {

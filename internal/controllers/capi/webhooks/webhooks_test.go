@@ -13,7 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// TestTemplatesAreImmutable (T3, T5): except in dry runs of the topology controller.
+// TestTemplatesAreImmutable checks that the spec of a template can change only in dry runs of the topology controller
+// (T3, T5).
 func TestTemplatesAreImmutable(t *testing.T) {
 	type template = infrav1.MillwrightMachineTemplate
 	spec := func(m *template) {
@@ -21,29 +22,29 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		change            func(*template)
-		dryRun, announced bool
+		dryRun, annotated bool
 		refused           bool
 	}{
-		"nothing":  {change: func(*template) {}},
-		"metadata": {change: func(m *template) { m.Labels = map[string]string{"a": "b"} }},
-		"status":   {change: func(m *template) { m.Status.NodeInfo = &infrav1.NodeInfo{Architecture: "arm64"} }},
-		"spec":     {change: spec, refused: true},
-		"spec, in a dry run of the topology controller": {change: spec, dryRun: true, announced: true},
-		"spec, in a dry run of a user":                  {change: spec, dryRun: true, refused: true},
-		"spec, with the annotation only":                {change: spec, announced: true, refused: true},
+		"nothing":                            {change: func(*template) {}},
+		"metadata":                           {change: func(m *template) { m.Labels = map[string]string{"a": "b"} }},
+		"status":                             {change: func(m *template) { m.Status.NodeInfo = &infrav1.NodeInfo{Architecture: "arm64"} }},
+		"spec":                               {change: spec, refused: true},
+		"dry run of the topology controller": {change: spec, dryRun: true, annotated: true},
+		"dry run of a user":                  {change: spec, dryRun: true, refused: true},
+		"annotation only":                    {change: spec, annotated: true, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := &template{}
 			before.Spec.Template.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"size":"small"}`)}
 			after := before.DeepCopy()
 			tc.change(after)
-			if tc.announced {
+			if tc.annotated {
 				after.Annotations = map[string]string{core.AnnotationDryRun: ""}
 			}
 			ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{DryRun: &tc.dryRun}})
 			err := machineTemplate(ctx, before, after)
 			if apierrors.IsInvalid(err) != tc.refused || (err != nil) != tc.refused {
-				t.Errorf("answers %v", err)
+				t.Errorf("err = %v", err)
 			}
 		})
 	}
@@ -54,14 +55,14 @@ func TestClusterTemplatesAreImmutable(t *testing.T) {
 	after := before.DeepCopy()
 	after.Spec.Template.Spec.ControlPlanePort = 443
 	if err := clusterTemplate(context.Background(), before, after); !apierrors.IsInvalid(err) {
-		t.Errorf("answers %v", err)
+		t.Errorf("err = %v", err)
 	}
 	if err := clusterTemplate(context.Background(), before, before); err != nil {
-		t.Errorf("answers %v", err)
+		t.Errorf("err = %v", err)
 	}
 }
 
-// TestManagedByStays (C8).
+// TestManagedByStays checks that the managed-by annotation cannot be removed (C8).
 func TestManagedByStays(t *testing.T) {
 	plain, managed := &infrav1.MillwrightCluster{}, &infrav1.MillwrightCluster{}
 	managed.Annotations = map[string]string{core.AnnotationManagedBy: ""}
@@ -75,7 +76,8 @@ func TestManagedByStays(t *testing.T) {
 	}
 }
 
-// TestWhatAVMIsMadeFromStays: with a VM, only Cluster API changes it, which tries that out before.
+// TestWhatAVMIsMadeFromStays checks that only Cluster API can change the provider specification once there is a VM.
+// Cluster API makes a dry run first.
 func TestWhatAVMIsMadeFromStays(t *testing.T) {
 	type machine = infrav1.MillwrightMachine
 	spec := func(text string) func(*machine) {
@@ -88,18 +90,18 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 		dryRun  bool
 		refused bool
 	}{
-		"nothing":                 {change: func(*machine) {}},
-		"a label":                 {change: func(m *machine) { m.Labels = map[string]string{"a": "b"} }},
-		"the way it is written":   {change: spec(`{"disk": {"gib":[1,2]}, "size":"small"}`)},
-		"a value in a list":       {change: other, refused: true},
-		"one field less":          {change: spec(`{"size":"small"}`), refused: true},
-		"what is no JSON":         {change: spec(`{`), refused: true},
-		"none":                    {change: func(m *machine) { m.Spec.ProviderSpec = nil }, refused: true},
-		"a class":                 {change: func(m *machine) { m.Spec.MachineClassRef = &infrav1.LocalReference{Name: "a"} }, refused: true},
-		"before there is a VM":    {change: other, noVM: true},
-		"tried out":               {change: other, dryRun: true},
-		"an update in place":      {change: func(m *machine) { other(m); m.Annotations = map[string]string{core.AnnotationUpdateInProgress: ""} }},
-		"with another annotation": {change: func(m *machine) { other(m); m.Annotations = map[string]string{core.AnnotationDryRun: ""} }, refused: true},
+		"nothing":              {change: func(*machine) {}},
+		"label":                {change: func(m *machine) { m.Labels = map[string]string{"a": "b"} }},
+		"order and whitespace": {change: spec(`{"disk": {"gib":[1,2]}, "size":"small"}`)},
+		"value in a list":      {change: other, refused: true},
+		"field removed":        {change: spec(`{"size":"small"}`), refused: true},
+		"invalid JSON":         {change: spec(`{`), refused: true},
+		"removed":              {change: func(m *machine) { m.Spec.ProviderSpec = nil }, refused: true},
+		"class":                {change: func(m *machine) { m.Spec.MachineClassRef = &infrav1.LocalReference{Name: "a"} }, refused: true},
+		"no VM":                {change: other, noVM: true},
+		"dry run":              {change: other, dryRun: true},
+		"update in place":      {change: func(m *machine) { other(m); m.Annotations = map[string]string{core.AnnotationUpdateInProgress: ""} }},
+		"other annotation":     {change: func(m *machine) { other(m); m.Annotations = map[string]string{core.AnnotationDryRun: ""} }, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := &machine{}
@@ -111,7 +113,7 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 			tc.change(after)
 			ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{DryRun: &tc.dryRun}})
 			if err := machineUpdate(ctx, before, after); apierrors.IsInvalid(err) != tc.refused || (err != nil) != tc.refused {
-				t.Errorf("answers %v", err)
+				t.Errorf("err = %v", err)
 			}
 		})
 	}

@@ -17,40 +17,40 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// FuzzReconcile: whatever the objects contain and the provider says, passes end, and there is no
-// second VM, nor is one deleted whose owner nobody deleted.
+// FuzzReconcile checks that, with arbitrary objects and errors of the driver, every reconcile ends, no second VM is
+// created, and no VM is deleted whose owner is not being deleted.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
 		f.Add(data, []byte(nil), "")
 		f.Add(data, []byte(nil), "no \x1b[2J quota")
 		f.Add([]byte(nil), data, "")
 	})
-	f.Fuzz(func(t *testing.T, ofInfra, ofOthers []byte, failure string) {
+	f.Fuzz(func(t *testing.T, infraData, otherData []byte, failure string) {
 		clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 		g := newGiven(fixture.Namespace, clock.Now())
-		absurd.Objects(ofInfra, g.infra)
-		absurd.Objects(ofOthers, g.machine, g.cluster, g.bootstrap)
+		absurd.Objects(infraData, g.infra)
+		absurd.Objects(otherData, g.machine, g.cluster, g.bootstrap)
 		c := fakeclient.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 			WithObjects(g.objects()...).WithStatusSubresource(&infrav1.MillwrightMachine{}).Build()
 		h := newHarnessOf(t, clock, fixture.Namespace, c)
 		for range strings.Count(failure, " ") {
 			h.Driver.FailWith(fake.CreateMachine, errors.New(failure))
 		}
-		deletedAt := 0
-		const passes = 8
-		for range passes {
-			absurd.Within("a pass", func() {
-				_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // an error is fine
+		deletions := 0
+		const reconciles = 8
+		for range reconciles {
+			absurd.Within("a reconcile", func() {
+				_, _ = h.Reconciler.Reconcile(t.Context(), h.Request()) // an error is acceptable
 				h.Call()
 			})
 			clock.Step(30 * time.Second)
-			deletedAt = max(deletedAt, len(h.deleted()))
+			deletions = max(deletions, len(h.deleted()))
 		}
 		if n := len(h.Driver.VMs()); n > 1 {
 			t.Errorf("there are %d VMs", n)
 		}
-		if wanted := g.infra.DeletionTimestamp == nil && g.machine.DeletionTimestamp == nil; wanted && (deletedAt > 0 || h.gone()) {
-			t.Errorf("nobody deleted it, but there are %d calls to delete; writes:\n%s", deletedAt, h.LastWrites())
+		if keep := g.infra.DeletionTimestamp == nil && g.machine.DeletionTimestamp == nil; keep && (deletions > 0 || h.gone()) {
+			t.Errorf("the object was not deleted, but there were %d DeleteMachine calls; writes:\n%s", deletions, h.LastWrites())
 		}
 		if !h.gone() {
 			checkTexts(t, g.infra, h.infra())
@@ -58,7 +58,7 @@ func FuzzReconcile(f *testing.F) {
 	})
 }
 
-// checkTexts reports texts that the controller wrote and nobody can read.
+// checkTexts checks that every condition message that the controller wrote is printable and not too long.
 func checkTexts(t *testing.T, given, found *infrav1.MillwrightMachine) {
 	t.Helper()
 	before := map[string]bool{}
