@@ -192,7 +192,7 @@ func TestADriverWithoutAddresses(t *testing.T) {
 	}
 }
 
-// TestLostWithItsNode checks that the driver is called at once when the node becomes unhealthy, but at most once a
+// TestLostWithItsNode checks that the driver is called immediately when the node becomes unhealthy, but at most once a
 // minute when the node's state flaps.
 func TestLostWithItsNode(t *testing.T) {
 	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
@@ -270,7 +270,7 @@ func TestDriverCannotTell(t *testing.T) {
 			h.Driver.Fail(fake.GetMachineStatus, code)
 			h.SettleAfter(retryDelay)
 			if code == codes.Unimplemented || code == codes.Uninitialized {
-				return // after Unimplemented the VM is assumed to exist, and Uninitialized says that it exists
+				return // after Unimplemented the VM is assumed to exist, and Uninitialized means that it exists
 			}
 			h.wantLost()
 		})
@@ -444,7 +444,7 @@ func TestMachineChanges(t *testing.T) {
 }
 
 // TestARestartSpreadsWhatFailed checks that after a restart only a few of the objects whose last call failed are
-// retried at once, but all of those whose call had not failed.
+// retried immediately, but all of those whose call had not failed.
 func TestARestartSpreadsWhatFailed(t *testing.T) {
 	const many, atOnce = 50, 10
 	for reason, tc := range map[string]struct {
@@ -479,7 +479,7 @@ func TestARestartSpreadsWhatFailed(t *testing.T) {
 				}
 			}
 			if len(h.Tasks) != tc.want {
-				t.Errorf("%d calls at once, want %d", len(h.Tasks), tc.want)
+				t.Errorf("%d calls immediately, want %d", len(h.Tasks), tc.want)
 			}
 		})
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// FuzzReconcile checks that, with arbitrary objects and errors of the driver, every reconcile ends, no second VM is
+// FuzzReconcile checks that, with arbitrary objects and errors of the driver, every reconcile returns, no second VM is
 // created, and no VM is deleted whose owner is not being deleted.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {

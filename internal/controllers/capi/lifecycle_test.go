@@ -63,8 +63,8 @@ func TestCreation(t *testing.T) {
 	}
 }
 
-// TestGates checks that nothing happens before a precondition is met, and that the condition says which one is
-// missing.
+// TestGates checks that nothing happens before a precondition is met, and that the condition names the missing
+// precondition.
 func TestGates(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule, reason string
@@ -709,7 +709,7 @@ func TestDriverPlaces(t *testing.T) {
 	}
 }
 
-// TestADriverThatHasReturned checks that the objects of a driver are reconciled at once when it is registered again.
+// TestADriverThatHasReturned checks that the objects of a driver are reconciled immediately when it is registered again.
 func TestADriverThatHasReturned(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(codes.Unavailable, "not connected")))

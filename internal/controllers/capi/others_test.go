@@ -137,7 +137,7 @@ func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
 }
 
 // TestDeletionOfAnothersVM checks that a VM is left to the manager that has its driver. If there is none, the
-// condition says so after some time, and keeps saying so.
+// condition reports this after some time, and keeps reporting it.
 func TestDeletionOfAnothersVM(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()

@@ -232,7 +232,7 @@ func TestUnderItsRole(t *testing.T) {
 	}
 }
 
-// run runs a controller until the test ends.
+// run runs a controller until the test is over.
 func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 	t.Helper()
 	access := e.UserWith(t, "config/rbac/capi-role.yaml")

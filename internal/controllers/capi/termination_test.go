@@ -97,7 +97,7 @@ func TestDeletionIsPaused(t *testing.T) {
 	}
 }
 
-// TestDeletionBeforeCreation checks that an object that never had a VM is deleted at once without a call of the
+// TestDeletionBeforeCreation checks that an object that never had a VM is deleted immediately without a call of the
 // driver (S41).
 func TestDeletionBeforeCreation(t *testing.T) {
 	for name, change := range map[string]func(*given){
@@ -489,7 +489,7 @@ func TestVMIsLookedForElsewhere(t *testing.T) {
 }
 
 // TestVMIsFoundAllTheSame checks that a changed class does not block the deletion if the driver finds the VM by its
-// provider ID, as most drivers do. This also holds if the process ends after the VM is gone but before that is
+// provider ID, as most drivers do. This also holds if the process exits after the VM is gone but before that is
 // recorded.
 func TestVMIsFoundAllTheSame(t *testing.T) {
 	for _, restart := range []bool{false, true} {

@@ -87,7 +87,7 @@ func TestUpdateInPlace(t *testing.T) {
 	}
 }
 
-// TestNothingToUpdate checks that a change that does not affect the VM is complete at once, also when it is repeated.
+// TestNothingToUpdate checks that a change that does not affect the VM is complete immediately, also when it is repeated.
 func TestNothingToUpdate(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.updateTo(`{"tags":{"a":"1"},"size":"small"}`)

@@ -17,7 +17,7 @@ import (
 const (
 	// listenRetryInterval is the time after which opening a port is retried.
 	listenRetryInterval = 10 * time.Second
-	// claimTimeout limits the write of an endpoint. It ends before another process can become the leader.
+	// claimTimeout limits the write of an endpoint. It is over before another process can become the leader.
 	claimTimeout = (leaseDuration - renewDeadline) / 2
 	// maxMessage limits the length of a condition message, in bytes.
 	maxMessage = 300

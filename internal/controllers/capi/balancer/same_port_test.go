@@ -66,7 +66,7 @@ func TestTheSamePortGivenTwice(t *testing.T) {
 	}
 }
 
-// A port that is open in the leader stays open, whatever an older condition says.
+// A port that is open in the leader stays open, even if an older condition names another MillwrightCluster.
 func TestTheSamePortWhileItIsOpen(t *testing.T) {
 	h := newHarness(t, slices.Concat(clusterAt("young", 2, 101), clusterOf("old", func(_ *infrav1.MillwrightCluster, cluster *core.Cluster) {
 		cluster.Spec.Paused = true

@@ -307,7 +307,7 @@ func TestFailureDomainsCallFails(t *testing.T) {
 	}
 }
 
-// TestADriverThatHasReturned checks that a registered driver is called at once if its last call failed, but not if it
+// TestADriverThatHasReturned checks that a registered driver is called immediately if its last call failed, but not if it
 // succeeded.
 func TestADriverThatHasReturned(t *testing.T) {
 	h := newHarness(t)
@@ -351,7 +351,7 @@ func TestNotSupported(t *testing.T) {
 	}
 }
 
-// TestSourceChanges checks that the driver is called at once when its request changes, and that the response to the
+// TestSourceChanges checks that the driver is called immediately when its request changes, and that the response to the
 // earlier request is then ignored.
 func TestSourceChanges(t *testing.T) {
 	h := newHarness(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzReconcile checks that, with arbitrary objects and responses of the driver, every reconcile ends, nothing is
+// FuzzReconcile checks that, with arbitrary objects and responses of the driver, every reconcile returns, nothing is
 // written after the last change, a given endpoint stays, and all messages are printable.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {

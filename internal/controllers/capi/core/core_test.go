@@ -96,8 +96,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestDiscover checks that the newest known version that is served is used. If there is none, the error says which
-// resources are missing. Other failures return other errors.
+// TestDiscover checks that the newest known version that is served is used. If there is none, the error names the
+// missing resources. Other failures return other errors.
 func TestDiscover(t *testing.T) {
 	const both = `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"machines"},{"name":"clusters"}]}`
 	for name, tc := range map[string]struct {

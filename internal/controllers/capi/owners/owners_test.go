@@ -224,7 +224,7 @@ func TestVMsOfTheOtherAPIAreKept(t *testing.T) {
 	}
 }
 
-// TestWhatMayNotBeRead checks that nothing is deleted, and an event says why, if the other API's objects cannot be
+// TestWhatMayNotBeRead checks that nothing is deleted, and an event has the reason, if the other API's objects cannot be
 // read and a VM could belong to them.
 func TestWhatMayNotBeRead(t *testing.T) {
 	infras := func(list client.ObjectList) bool { _, ok := list.(*infrav1.MillwrightMachineList); return ok }

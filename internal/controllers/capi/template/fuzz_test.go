@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/absurd"
 )
 
-// FuzzReconcile checks that, with arbitrary objects, every reconcile ends and succeeds, nothing is written after the
+// FuzzReconcile checks that, with arbitrary objects, every reconcile returns and succeeds, nothing is written after the
 // last change, and only the status is written.
 func FuzzReconcile(f *testing.F) {
 	absurd.Seed(f, func(data []byte) {
