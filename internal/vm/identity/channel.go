@@ -7,10 +7,10 @@ import (
 	"net"
 )
 
-// Accept turns an accepted connection into a TLS connection with one client. It rejects every other client,
-// including those with a certificate of the same authority. The protocol names the purpose of the connection and
-// must be the same on both sides. After an error the connection is closed. Accept returns ErrNotAPeer if client is
-// invalid; other errors say why the handshake failed.
+// Accept turns an accepted connection into a TLS connection with one client. It rejects every other client, including
+// those with a certificate of the same authority. The protocol names the purpose of the connection and must be the same
+// on both sides. If Accept returns an error, the connection is closed. The error is ErrNotAPeer if client is invalid, or
+// the reason why the handshake failed.
 func (c *Credentials) Accept(ctx context.Context, raw net.Conn, client Peer, protocol string) (*tls.Conn, error) {
 	conn, _, err := c.acceptAny(ctx, raw, client, protocol, func(got Peer) bool { return got == client })
 	return conn, err

@@ -40,8 +40,8 @@ type Credentials struct {
 	err     error // the error of the last attempt, if it was ErrNoIssuer or ErrBadFiles
 }
 
-// Err returns why this process has no certificate, if the reason is permanent: the error wraps ErrNoIssuer or
-// ErrBadFiles. It returns nil if there is a certificate or the controller is merely unreachable.
+// Err returns why the last attempt to get a certificate failed, if this process does not have a certificate. The error
+// wraps ErrNoIssuer or ErrBadFiles. Err returns nil if there is a certificate, or if the controller was unreachable.
 func (c *Credentials) Err() error {
 	if cert, _ := c.have(); cert != nil {
 		return nil

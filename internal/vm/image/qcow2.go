@@ -220,7 +220,7 @@ func (c converter) writeDevice(ctx context.Context, source, target string, to dr
 // sectorSize is the unit of QEMU's sizes, in bytes.
 const sectorSize = 512
 
-// node tells qemu-img where an image is. In this form, characters in file names have no special meaning.
+// node describes to qemu-img where an image is. In this form, characters in file names have no special meaning.
 type node map[string]any
 
 // part is a region of an image, as raw data.

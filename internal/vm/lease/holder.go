@@ -42,5 +42,5 @@ func (h *Holder) Granted(lease Lease, now Instant) {
 	h.state = Holding
 }
 
-// Refused applies a response that ends this holder.
+// Refused applies a refusal: this holder must never run the guest again.
 func (h *Holder) Refused() { h.state = Ended }

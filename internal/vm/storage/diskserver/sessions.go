@@ -54,13 +54,13 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, accept AcceptAny) erro
 	}
 	connlimit.Known(raw)
 	begun := context.AfterFunc(beginning, func() { _ = raw.Close() })
-	token, err := session.Asked(conn)
+	token, err := session.ReadToken(conn)
 	if err != nil {
 		return err
 	}
 	daemon, err := s.join(token, pod, raw)
 	if err != nil {
-		_ = session.Answer(conn, err)
+		_ = session.Respond(conn, err)
 		_ = conn.CloseWrite()
 		return fmt.Errorf("pod %s with token %d: %w", pod, token, err)
 	}
@@ -69,7 +69,7 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, accept AcceptAny) erro
 	if err != nil {
 		return fmt.Errorf("connecting to the storage daemon: %w", err)
 	}
-	if err := session.Answer(conn, nil); err != nil {
+	if err := session.Respond(conn, nil); err != nil {
 		_ = disks.Close()
 		return err
 	}

@@ -38,8 +38,8 @@ func Ask(conn io.ReadWriter, token storage.Token) error {
 	return meaning
 }
 
-// Asked reads the token with which a client starts a session.
-func Asked(conn io.Reader) (storage.Token, error) {
+// ReadToken reads the token with which a client starts a session.
+func ReadToken(conn io.Reader) (storage.Token, error) {
 	var text [8]byte
 	if _, err := io.ReadFull(conn, text[:]); err != nil {
 		return 0, fmt.Errorf("reading the token of a session: %w", err)
@@ -47,8 +47,8 @@ func Asked(conn io.Reader) (storage.Token, error) {
 	return storage.Token(binary.BigEndian.Uint64(text[:])), nil
 }
 
-// Answer sends the response for an error: nil, storage.ErrRevoked, or storage.ErrNotOpen for any other error.
-func Answer(conn io.Writer, refusal error) error {
+// Respond sends the response for an error: nil, storage.ErrRevoked, or storage.ErrNotOpen for any other error.
+func Respond(conn io.Writer, refusal error) error {
 	code := byte(2)
 	for response, meaning := range responses {
 		if errors.Is(refusal, meaning) {

@@ -15,7 +15,7 @@ import (
 func TestSession_Begin(t *testing.T) {
 	const token = storage.Token(0x0102030405060708)
 	anyError := errors.New("any")
-	respond := func(refusal error) func(net.Conn) { return func(server net.Conn) { _ = Answer(server, refusal) } }
+	respond := func(refusal error) func(net.Conn) { return func(server net.Conn) { _ = Respond(server, refusal) } }
 	for name, test := range map[string]struct {
 		respond func(server net.Conn)
 		want    error
@@ -31,7 +31,7 @@ func TestSession_Begin(t *testing.T) {
 			client, server := net.Pipe()
 			defer func() { _ = client.Close() }()
 			go func() {
-				got, err := Asked(server)
+				got, err := ReadToken(server)
 				if err != nil || got != token {
 					t.Errorf("asked with token %d, %v; want %d", got, err, token)
 				}
@@ -53,7 +53,7 @@ func TestSession_IncompleteToken(t *testing.T) {
 		_, _ = client.Write([]byte{1, 2, 3})
 		_ = client.Close()
 	}()
-	if token, err := Asked(server); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if token, err := ReadToken(server); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("token %d, error = %v, want ErrUnexpectedEOF", token, err)
 	}
 }

@@ -42,7 +42,7 @@ const (
 
 var errNotNBD = errors.New("the disk server does not use QEMU's variant of NBD")
 
-// Sizes starts a session, queries the sizes of disks in bytes, and ends the session. The names are names of
+// Sizes starts a session, queries the sizes of disks in bytes, and closes the session. The names are names of
 // exports. Errors: those of Begin, or storage.ErrNoDisk.
 func (c Carrier) Sizes(ctx context.Context, exports []string) ([]uint64, error) {
 	conn, err := c.Begin(ctx)
