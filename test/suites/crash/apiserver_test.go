@@ -15,16 +15,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/serverfault"
 )
 
-// apiserver stands before the API server: what is read goes through, what is written
-// passes the gate.
+// apiserver is a proxy for the API server. Reads are forwarded, and writes pass the gate.
 type apiserver struct {
-	// name in points.
+	// name is the name in points.
 	name string
-	// fault is what it does wrong; nil is nothing.
+	// fault is the fault of the API server, or nil.
 	fault atomic.Pointer[serverfault.Fault]
 	gate  *gate
 	leaks *leaks
-	// forces judges deletions of pods; nil if nobody does.
+	// forces checks deletions of Pods. It may be nil.
 	forces    *forces
 	base      *url.URL
 	transport http.RoundTripper
@@ -46,14 +45,14 @@ func newAPIServer(name string, config *rest.Config, fault *serverfault.Fault, g 
 	return a, nil
 }
 
-// serve answers a request of a manager, or does something wrong with it.
+// serve handles a request of a manager, or injects a fault.
 func (a *apiserver) serve(manager *process, w http.ResponseWriter, r *http.Request) {
 	a.forces.request(manager.pid(), r, time.Now())
 	carryOut := func(w http.ResponseWriter, r *http.Request) { a.carryOut(manager, w, r) }
 	a.fault.Load().Serve(w, r, carryOut)
 }
 
-// carryOut answers a request of a manager.
+// carryOut handles a request of a manager.
 func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Request) {
 	verb, writes := serverfault.Verbs[r.Method]
 	if !writes {
@@ -65,7 +64,8 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 	a.watch(resource, body)
 	answer, answered := &answer{}, true
 	if resource == "events" {
-		// Nobody reads them back: a death there is no other than one a moment later, and they need not be stored.
+		// Events are never read back, so a crash there does not differ from one a moment later, and they need not
+		// be stored.
 		answer = unstored(verb, body)
 	} else {
 		op := operation{a.name, verb, a.gate.names.of(resource, name)}
@@ -77,7 +77,7 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 		})
 	}
 	if !answered || answer.err != nil {
-		panic(http.ErrAbortHandler) // no answer at all
+		panic(http.ErrAbortHandler) // no response at all
 	}
 	answer.write(w)
 }
@@ -90,7 +90,7 @@ func (a *apiserver) watch(resource string, body []byte) {
 	a.leaks.search("a write to "+resource, body)
 }
 
-// forward carries a write out, whatever becomes of who asked for it.
+// forward executes a write, even if the client has disconnected.
 func (a *apiserver) forward(r *http.Request, body []byte) *answer {
 	out := r.Clone(context.WithoutCancel(r.Context()))
 	out.RequestURI, out.Host = "", ""
@@ -105,8 +105,8 @@ func (a *apiserver) forward(r *http.Request, body []byte) *answer {
 	return &answer{code: response.StatusCode, header: response.Header, body: text, err: err}
 }
 
-// unstored answers a write of an event that is not kept: one that is created is as it was sent, and none is found again, so
-// that it is created again.
+// unstored responds to a write of an event that is not stored. A created event is returned as sent, and no event
+// is ever found, so it is created again.
 func unstored(verb string, body []byte) *answer {
 	header := http.Header{"Content-Type": []string{"application/json"}}
 	if verb == "create" {
@@ -115,7 +115,7 @@ func unstored(verb string, body []byte) *answer {
 	return &answer{code: http.StatusNotFound, header: header, body: []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)}
 }
 
-// answer is what came of a write.
+// answer is the result of a write.
 type answer struct {
 	code   int
 	header http.Header
@@ -126,5 +126,5 @@ type answer struct {
 func (a *answer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.code)
-	_, _ = w.Write(a.body) // the manager's loss
+	_, _ = w.Write(a.body) // the manager handles a lost response
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// from leaves out the deaths before an operation is first asked for, of which the beginning
-// is given: none of the builds does anything wrong there.
+// from skips the crash points before the first operation with the given prefix, where none of the builds
+// misbehaves.
 func from(deaths []crash, first string) []crash {
 	at := slices.IndexFunc(deaths, func(c crash) bool { return strings.HasPrefix(c.point.operation.String(), first) })
 	return deaths[max(at, 0):]
 }
 
-// brokenBuild is one that breaks an invariant.
+// brokenBuild is a build that violates an invariant.
 type brokenBuild struct {
 	broken    fault
 	invariant string
-	// scenario in which it is looked for, from an operation on.
+	// scenario is the scenario that is run, beginning with an operation.
 	scenario, from string
 	want           error
 }
 
-// TestBrokenBuildsAreFound: for every invariant, a build that breaks it, and only when its
-// manager dies at the wrong moment, is found.
+// TestBrokenBuildsAreFound checks, for every invariant, that a build is found that violates it only when its
+// manager crashes at the wrong moment.
 func TestBrokenBuildsAreFound(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
@@ -47,7 +47,7 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 			t.Parallel()
 			s := called(tc.scenario)
 			if tc.broken == forgets {
-				s.onDeath = removalAsked // or what the next manager sees first is a matter of luck
+				s.onDeath = removalAsked // otherwise the first view of the next manager would be random
 			}
 			whole := fleet.play(t, s, nil, tc.broken)
 			if whole.err != nil {

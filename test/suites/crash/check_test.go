@@ -16,8 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// running checks that there are so many Machines, each Running with its VM and its node,
-// and nothing besides.
+// running checks that exactly that many Machines exist, each Running with its VM and its node.
 func running(want int) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		machines := &v1alpha1.MachineList{}
@@ -82,14 +81,14 @@ func (r *run) joined(ctx context.Context, machine *v1alpha1.Machine) error {
 	return nil
 }
 
-// counted checks what the deployment says, if there is one.
+// counted checks the status of the MachineDeployment, if there is one.
 func (r *run) counted(ctx context.Context, want int) error {
 	deployments := &v1alpha1.MachineDeploymentList{}
 	if err := r.list(ctx, deployments); err != nil {
 		return err
 	}
 	for _, d := range deployments.Items {
-		want := want - int(d.Status.ExcessReplicas) // which are counted apart
+		want := want - int(d.Status.ExcessReplicas) // these are counted separately
 		if d.Status.ObservedGeneration != d.Generation || int(d.Status.AvailableReplicas) != want || int(d.Status.Replicas) != want {
 			return fmt.Errorf("the deployment's status is %d of %d available, generation %d of %d",
 				d.Status.AvailableReplicas, d.Status.Replicas, d.Status.ObservedGeneration, d.Generation)
@@ -98,8 +97,7 @@ func (r *run) counted(ctx context.Context, want int) error {
 	return nil
 }
 
-// besides checks that there are no VMs, nodes and tokens but those of so many Machines
-// that run.
+// besides checks that there are only the VMs, nodes and tokens of that many running Machines.
 func (r *run) besides(ctx context.Context, machines int) error {
 	vms, err := r.cloud.VMs()
 	if err != nil {
@@ -126,7 +124,7 @@ func (r *run) besides(ctx context.Context, machines int) error {
 	return nil
 }
 
-// tokens checks that there is no bootstrap token in a cluster.
+// tokens checks that a cluster contains no bootstrap token.
 func (r *run) tokens(ctx context.Context, cluster *env.Cluster) error {
 	tokens, err := r.tokensIn(ctx, cluster)
 	if err != nil || len(tokens) == 0 {
@@ -135,7 +133,7 @@ func (r *run) tokens(ctx context.Context, cluster *env.Cluster) error {
 	return fmt.Errorf("%w: %s", errToken, tokens[0].Name)
 }
 
-// tokensIn are the run's bootstrap tokens in a cluster.
+// tokensIn returns the run's bootstrap tokens in a cluster.
 func (r *run) tokensIn(ctx context.Context, cluster *env.Cluster) ([]corev1.Secret, error) {
 	secrets := &corev1.SecretList{}
 	if err := cluster.Client.List(ctx, secrets, client.InNamespace("kube-system")); err != nil {
@@ -146,8 +144,8 @@ func (r *run) tokensIn(ctx context.Context, cluster *env.Cluster) ([]corev1.Secr
 	}), nil
 }
 
-// refreshed checks that all is as it was wanted, and that the news has reached all Machines.
-// That it has reached their nodes is a part of the former.
+// refreshed checks the desired state, and that the new configuration has reached all Machines. The desired state
+// includes their nodes.
 func refreshed(ctx context.Context, r *run) error {
 	machines := &v1alpha1.MachineList{}
 	if err := r.list(ctx, machines); err != nil {
@@ -164,12 +162,12 @@ func refreshed(ctx context.Context, r *run) error {
 	return r.scenario.want(ctx, r)
 }
 
-// noMachine checks that all Machines are gone, and what belongs to them.
+// noMachine checks that all Machines are gone, and everything that belongs to them.
 func noMachine(ctx context.Context, r *run) error {
 	return r.empty(ctx, &v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &infrav1.MillwrightMachineList{})
 }
 
-// nothing checks that nothing of what was declared, or made for it, is left.
+// nothing checks that nothing remains of what was declared or created for it.
 func nothing(ctx context.Context, r *run) error {
 	if err := noMachine(ctx, r); err != nil {
 		return err
@@ -183,7 +181,7 @@ func nothing(ctx context.Context, r *run) error {
 	return r.besides(ctx, 0)
 }
 
-// noPod checks that no pod is left on what were the nodes.
+// noPod checks that no Pod remains on the former nodes.
 func (r *run) noPod(ctx context.Context) error {
 	if r.target == nil {
 		return nil

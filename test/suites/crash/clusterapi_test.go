@@ -27,9 +27,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// clusterAPI are the scenarios of a MillwrightMachine. There is no core: the scenario does
-// its share, as the core would, one thing after another. Nodes are no matter of this face,
-// so the VMs join nothing.
+// clusterAPI contains the scenarios of a MillwrightMachine. The core of Cluster API is not installed: the
+// scenario performs its operations one after another. This API does not manage nodes, so the VMs join no cluster.
 var clusterAPI = []scenario{
 	{
 		name: "capi create", clusterAPI: true, where: noTarget,
@@ -68,10 +67,10 @@ var clusterAPI = []scenario{
 	},
 }
 
-// otherClass is the name of a class that differs in tags.
+// otherClass is the name of a class with other tags.
 const otherClass = "other"
 
-// givenTwoClasses has a MillwrightMachine that is provisioned, and another class whose VMs are in the same pool.
+// givenTwoClasses creates a provisioned MillwrightMachine, and another class whose VMs are in the same pool.
 func givenTwoClasses(ctx context.Context, r *run) error {
 	spec := func(tags string) runtime.RawExtension {
 		return runtime.RawExtension{Raw: []byte(`{"pool":"` + pool + `","tags":` + tags + `}`)}
@@ -87,14 +86,15 @@ func givenTwoClasses(ctx context.Context, r *run) error {
 	return r.await(ctx, "what is given", provisioned)
 }
 
-// capiUpdate has the MillwrightMachine be like the other class, in one request, as the core does.
+// capiUpdate switches the MillwrightMachine to the other class with one request, as the core does.
 func capiUpdate(ctx context.Context, r *run) error {
 	infra := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: standalone}}
 	return r.merge(ctx, infra, fmt.Sprintf(
 		`{"metadata":{"annotations":{%q:""}},"spec":{"machineClassRef":{"name":%q}}}`, core.AnnotationUpdateInProgress, otherClass))
 }
 
-// capiUpdated checks that there is one VM, that it is like the other class, and that Cluster API is told so.
+// capiUpdated checks that there is one VM, that it matches the other class, and that Cluster API is informed of
+// that.
 func capiUpdated(ctx context.Context, r *run) error {
 	infra := &infrav1.MillwrightMachine{}
 	if err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: standalone}, infra); err != nil {
@@ -119,19 +119,19 @@ func capiUpdated(ctx context.Context, r *run) error {
 	return r.besides(ctx, 1)
 }
 
-// scheme knows the kinds of both faces, and the legacy ones.
+// scheme contains the kinds of both APIs, and the legacy ones.
 var scheme = newScheme()
 
 func newScheme() *runtime.Scheme {
 	scheme := env.NewScheme()
 	core.AddToScheme(scheme, core.V1Beta2)
 	if err := errors.Join(infrav1.AddToScheme(scheme), legacy.AddToScheme(scheme)); err != nil {
-		panic(err) // two kinds of one name
+		panic(err) // a duplicate kind is a mistake in this list
 	}
 	return scheme
 }
 
-// withAllKinds has a cluster serve the core's kinds and a legacy one, and its client know them and ours.
+// withAllKinds makes a cluster serve the core's kinds and a legacy kind, and its client know them and ours.
 func withAllKinds(t *testing.T, c *env.Cluster) *env.Cluster {
 	t.Helper()
 	coretest.Install(t, c.Admin)
@@ -145,14 +145,13 @@ func withAllKinds(t *testing.T, c *env.Cluster) *env.Cluster {
 
 const (
 	clusterName = "cluster"
-	// bootstrapSecret is the name of a Secret, bootstrapData a value that must never be
-	// seen outside of it.
+	// bootstrapSecret is the name of a Secret, and bootstrapData a value that must not appear outside it.
 	bootstrapSecret = "bootstrap"
 	bootstrapData   = "what-only-this-machine-may-know"
 )
 
-// declareInfrastructure declares a MillwrightMachine, and what it waits for as late as the
-// core may come with it.
+// declareInfrastructure creates a MillwrightMachine, and the objects that it waits for as late as the core may
+// create them.
 func declareInfrastructure(ctx context.Context, r *run) error {
 	cluster := &core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}
 	machine := &core.Machine{ObjectMeta: metav1.ObjectMeta{Name: standalone, Labels: clusterLabels()}}
@@ -176,7 +175,7 @@ func declareInfrastructure(ctx context.Context, r *run) error {
 	return r.furnish(ctx, cluster, machine)
 }
 
-// furnish gives a MillwrightMachine what it waits for.
+// furnish provides what a MillwrightMachine waits for.
 func (r *run) furnish(ctx context.Context, cluster *core.Cluster, machine *core.Machine) error {
 	if err := r.merge(ctx, cluster, `{"status":{"initialization":{"infrastructureProvisioned":true}}}`); err != nil {
 		return err
@@ -201,7 +200,7 @@ func (r *run) merge(ctx context.Context, object client.Object, patch string) err
 	return r.control.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// awaitReason waits until the MillwrightMachine says what keeps it from being ready.
+// awaitReason waits until the MillwrightMachine reports why it is not ready.
 func (r *run) awaitReason(ctx context.Context, reason string) error {
 	return r.await(ctx, reason, func(ctx context.Context, r *run) error {
 		infra := &infrav1.MillwrightMachine{}
@@ -215,7 +214,7 @@ func (r *run) awaitReason(ctx context.Context, reason string) error {
 	})
 }
 
-// choosy makes VMs from a Machine's own bootstrap data only, and not from those of a class.
+// choosy creates VMs only from a Machine's own bootstrap data, and not from those of a class.
 type choosy struct{ simulated }
 
 // CreateMachine implements driver.Driver.
@@ -226,7 +225,7 @@ func (c choosy) CreateMachine(ctx context.Context, q *driver.CreateMachineReques
 	return c.simulated.CreateMachine(ctx, q)
 }
 
-// givenInfrastructure has a MillwrightMachine that is provisioned.
+// givenInfrastructure creates a provisioned MillwrightMachine.
 func givenInfrastructure(ctx context.Context, r *run) error {
 	if err := declareClass(ctx, r); err != nil {
 		return err
@@ -237,8 +236,8 @@ func givenInfrastructure(ctx context.Context, r *run) error {
 	return r.await(ctx, "what is given", provisioned)
 }
 
-// provisioned checks that there is one MillwrightMachine with one VM of its own, that both
-// contracts are told so, that the class is held, and that there is nothing besides.
+// provisioned checks that there is exactly one MillwrightMachine with its own VM, that both contracts report
+// that, and that the class has a finalizer.
 func provisioned(ctx context.Context, r *run) error {
 	list := &infrav1.MillwrightMachineList{}
 	if err := r.list(ctx, list); err != nil {
@@ -278,7 +277,7 @@ func (r *run) backed(infra *infrav1.MillwrightMachine) error {
 	return nil
 }
 
-// heardOfNodes checks that every MillwrightMachine has heard of its node.
+// heardOfNodes checks that every MillwrightMachine knows its node.
 func (r *run) heardOfNodes(ctx context.Context) error {
 	list := &infrav1.MillwrightMachineList{}
 	if err := r.list(ctx, list); err != nil {
@@ -292,10 +291,10 @@ func (r *run) heardOfNodes(ctx context.Context) error {
 	return nil
 }
 
-// orderly is what holds for a MillwrightMachine at any time.
+// orderly contains the rules that a MillwrightMachine obeys at any time.
 var orderly = both(heldBeforeVM, both(idBeforeReady, notTakenBack))
 
-// heldBeforeVM is that a finalizer is there as long as a VM may be.
+// heldBeforeVM requires a finalizer as long as a VM may exist.
 func heldBeforeVM(_ *run, _, is moment) error {
 	for name, infra := range is.infrastructure {
 		_, begun := infra.Annotations[infrav1.AnnotationCreationBegun]
@@ -307,7 +306,7 @@ func heldBeforeVM(_ *run, _, is moment) error {
 	return nil
 }
 
-// idBeforeReady is that Cluster API can read the ID of a VM no later than that it is there.
+// idBeforeReady requires that the provider ID of a VM is set no later than its readiness.
 func idBeforeReady(_ *run, _, is moment) error {
 	for name, infra := range is.infrastructure {
 		if id := infra.Spec.ProviderID; infra.Status.Ready && (id == "" || id != infra.Status.ProviderID) {
@@ -317,7 +316,7 @@ func idBeforeReady(_ *run, _, is moment) error {
 	return nil
 }
 
-// notTakenBack is that neither the ID nor that the VM is there is ever taken back.
+// notTakenBack requires that neither the provider ID nor the readiness is ever reverted.
 func notTakenBack(_ *run, was, is moment) error {
 	for name, before := range was.infrastructure {
 		infra := is.infrastructure[name]

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestEtcdIsCompacted: the manager's watches end, it misses something, and etcd is compacted. The watches
-// cannot go on where they ended, and the manager has to list again.
+// TestEtcdIsCompacted compacts etcd after the manager's watches have terminated and missed changes. The watches
+// cannot resume, so the manager must list again.
 func TestEtcdIsCompacted(t *testing.T) {
 	tier.All(t)
 	t.Attr("fault", "etcd is compacted while the manager misses the begin of a rolling update, and amid it")
@@ -36,12 +36,12 @@ func TestEtcdIsCompacted(t *testing.T) {
 // compaction compacts etcd while a manager does not watch.
 type compaction struct {
 	cluster *env.Cluster
-	// expired counts watches that were told that their revision is gone.
+	// expired counts watches that were rejected because their revision is compacted.
 	expired atomic.Int64
 }
 
-// during ends all watches, does something, compacts etcd, and has the watches go on. Nil is nothing but
-// two writes: those before the last one are compacted.
+// during terminates all watches, runs a function, compacts etcd, and permits watches again. If the function is
+// nil, only two writes are made: everything before the last one is compacted.
 func (c *compaction) during(act func(context.Context, *run) error) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		before, release := c.expired.Load(), make(chan struct{})
@@ -89,7 +89,7 @@ func (c *compaction) during(act func(context.Context, *run) error) func(context.
 	}
 }
 
-// see looks at the first event of a watch.
+// see inspects the first event of a watch.
 func (c *compaction) see(event []byte) {
 	var first struct {
 		Type   watch.EventType
@@ -100,7 +100,7 @@ func (c *compaction) see(event []byte) {
 	}
 }
 
-// firstEvent shows the first line of an answer to somebody.
+// firstEvent passes the first line of a response to a function.
 type firstEvent struct {
 	http.ResponseWriter
 	see  func([]byte)
@@ -108,7 +108,7 @@ type firstEvent struct {
 	seen bool
 }
 
-// Unwrap lets the events through at once.
+// Unwrap makes Flush available, so that events are forwarded immediately.
 func (e *firstEvent) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
 func (e *firstEvent) Write(text []byte) (int, error) {

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// pool is the name of the class, of its Secret, and of what is made from it.
+	// pool is the name of the MachineClass, of its Secret, and of what is created from it.
 	pool = "pool"
-	// simDriver is what classes call the driver.
+	// simDriver is the provider name in classes.
 	simDriver = "sim"
-	// userDataSecret is a value that must never be seen outside of Secrets.
+	// userDataSecret is a value that must not appear outside Secrets.
 	userDataSecret = "what-only-the-guest-may-know"
 )
 
-// create declares objects in the control cluster. Their names stay as they are in points.
+// create creates objects in the control cluster. Their names are not replaced in points.
 func (r *run) create(ctx context.Context, objects ...client.Object) error {
 	return r.createIn(ctx, r.control, objects...)
 }
@@ -43,7 +43,7 @@ func (r *run) createIn(ctx context.Context, cluster *env.Cluster, objects ...cli
 	return nil
 }
 
-// declareClass declares the class, and the Secret that it refers to.
+// declareClass creates the MachineClass, and the Secret that it refers to.
 func declareClass(ctx context.Context, r *run) error {
 	return r.create(ctx, r.classSecret(),
 		&v1alpha1.MachineClass{
@@ -54,7 +54,7 @@ func declareClass(ctx context.Context, r *run) error {
 		})
 }
 
-// classSecret is the Secret that the class refers to.
+// classSecret is the Secret that the MachineClass refers to.
 func (r *run) classSecret() *corev1.Secret {
 	r.leaks.secret([]byte(userDataSecret))
 	return &corev1.Secret{
@@ -63,7 +63,7 @@ func (r *run) classSecret() *corev1.Secret {
 	}
 }
 
-// template is how all Machines are declared.
+// template is the template of all Machines.
 func (scenario) template() v1alpha1.MachineSpec {
 	return v1alpha1.MachineSpec{
 		Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: pool},
@@ -74,10 +74,10 @@ func (scenario) template() v1alpha1.MachineSpec {
 	}
 }
 
-// deploymentOption changes a deployment before it is declared.
+// deploymentOption changes a MachineDeployment before it is created.
 type deploymentOption func(*v1alpha1.MachineDeployment)
 
-// declareDeployment declares so many Machines.
+// declareDeployment creates a MachineDeployment with that many Machines.
 func (r *run) declareDeployment(ctx context.Context, replicas int32, options ...deploymentOption) error {
 	deployment := &v1alpha1.MachineDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: pool},
@@ -99,7 +99,7 @@ func (s scenario) machineTemplate() v1alpha1.MachineTemplateSpec {
 	return v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: poolLabels()}, Spec: s.template()}
 }
 
-// patchDeployment merges something into the deployment, in one write.
+// patchDeployment patches the MachineDeployment with a single write.
 func (r *run) patchDeployment(ctx context.Context, patch string) error {
 	deployment := &v1alpha1.MachineDeployment{ObjectMeta: r.poolMeta()}
 	return r.control.Client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch)))
@@ -109,13 +109,13 @@ func (r *run) poolMeta() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: r.control.Namespace, Name: pool}
 }
 
-// scale asks for another number of Machines.
+// scale changes the number of Machines.
 func (r *run) scale(ctx context.Context, replicas int32) error {
 	return r.patchDeployment(ctx, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
-// refresh declares something new that has to reach every Machine and its node: whoever
-// brought it there has looked at all of them. A MillwrightMachine hears of its node.
+// refresh makes a change that must reach every Machine and its node, which shows that the manager has reconciled
+// all of them. A MillwrightMachine gets an update of its node.
 func (r *run) refresh(ctx context.Context) error {
 	const template = `{"nodeTemplate":{"metadata":{"labels":{"` + refreshLabel + `":"yes"}}}}`
 	const ofMany = `{"spec":{"template":{"spec":` + template + `}}}`
@@ -136,8 +136,8 @@ func (r *run) refresh(ctx context.Context) error {
 
 const refreshLabel = "refreshed"
 
-// removeAll takes away all that was declared: Machines first, since without its class a
-// Machine can hardly be removed. Those of a deployment go with it.
+// removeAll deletes everything that was declared. Machines are deleted first, because a Machine without its class
+// can hardly be deleted. Those of a MachineDeployment are deleted with it.
 func removeAll(ctx context.Context, r *run) error {
 	if err := removeMachines(ctx, r); err != nil {
 		return err
@@ -153,7 +153,7 @@ func removeAll(ctx context.Context, r *run) error {
 	return nil
 }
 
-// removeMachines asks for the deletion of all Machines that were declared.
+// removeMachines requests the deletion of all declared Machines.
 func removeMachines(ctx context.Context, r *run) error {
 	namespace := r.control.Namespace
 	for _, declared := range []client.Object{
@@ -170,7 +170,7 @@ func removeMachines(ctx context.Context, r *run) error {
 	return nil
 }
 
-// removalAsked waits until the deletion of all Machines was asked for.
+// removalAsked waits until the deletion of all Machines was requested.
 func removalAsked(ctx context.Context, r *run) error {
 	return r.await(ctx, "that deletion was asked for", func(context.Context, *run) error {
 		if !r.removing.Load() {
@@ -180,7 +180,7 @@ func removalAsked(ctx context.Context, r *run) error {
 	})
 }
 
-// clear removes by force what a run that failed has left where others would meet it.
+// clear forcibly deletes what a failed run has left and what would affect other runs.
 func (r *run) clear(ctx context.Context) error {
 	return client.IgnoreNotFound(r.eachNode(ctx, func(node *corev1.Node) error {
 		node.Finalizers = nil

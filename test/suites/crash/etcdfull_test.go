@@ -17,16 +17,16 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestEtcdOnAFullDisk: amid a rolling update the disk of etcd is full, so that etcd ends, and ends again
-// whenever it is begun. When there is room, everything goes on.
+// TestEtcdOnAFullDisk fills the disk of etcd during a rolling update. etcd crashes, and crashes again on each
+// restart. When there is free space, everything continues.
 func TestEtcdOnAFullDisk(t *testing.T) {
 	tier.All(t)
-	disk := smallfs.NewSize(t, 384<<20) // twice what is reserved for etcd's log, and its data
+	disk := smallfs.NewSize(t, 384<<20) // twice the space reserved for etcd's log, plus its data
 	t.Attr("fault", "disk full: etcd stores what is written, amid a rolling update")
 	own := env.New(t, env.WithDir(disk.Dir))
 	l := &lane{nodes: withAllKinds(t, own.Cluster)}
 	s := called("rolling update")
-	s.always = nil // no watch goes on without its server
+	s.always = nil // watches terminate with their server
 	s.waitTimeout = 3 * waitTimeout
 	act, stored := s.act, 0
 	s.act = func(ctx context.Context, r *run) (err error) {
@@ -44,14 +44,15 @@ func TestEtcdOnAFullDisk(t *testing.T) {
 	t.Attr("outcome", fmt.Sprintf("after %d objects of 500 kB, etcd ended, and stored nothing more; when there was room, the rolling update was completed, within its bounds", stored))
 }
 
-// Of what etcd is filled with: the size of an object, how many there may be, and how long to wait for an answer.
+// The objects that fill etcd: their size, their maximum number, and the timeout of a request.
 const (
 	fillerSize  = 500 << 10
 	mostFillers = 1000
 	fillPatient = 5 * time.Second
 )
 
-// fillEtcd writes objects until one is refused, or not answered, and etcd is away. It returns how many are stored.
+// fillEtcd writes objects until a write is rejected or times out, and etcd is down. It returns how many are
+// stored.
 func fillEtcd(ctx context.Context, c *env.Cluster) (stored int, err error) {
 	content := map[string]string{"x": strings.Repeat("x", fillerSize)}
 	for range mostFillers {
@@ -68,7 +69,7 @@ func fillEtcd(ctx context.Context, c *env.Cluster) (stored int, err error) {
 	return stored, errors.New("etcd stores more than it has room for")
 }
 
-// etcdAnswers reports whether etcd says that it is well.
+// etcdAnswers reports whether etcd is healthy.
 func etcdAnswers(ctx context.Context, c *env.Cluster) bool {
 	ctx, cancel := context.WithTimeout(ctx, fillPatient)
 	defer cancel()

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// tries is how many runs may take place for one death.
+	// tries is the maximum number of runs for one crash point.
 	tries = 3
-	// hitShare is the part of the planned points that must have been reached. Of a sample of about a hundred,
-	// a few more may be missed where processors are scarce.
+	// hitShare is the fraction of the planned points that must be reached. In a sample of about a hundred, a few
+	// more may be missed if CPU time is scarce.
 	hitShare, hitShareOfSample = 0.95, 0.85
 )
 
 // TestExplore kills the manager at points of each scenario, one after another: at all points in an exhaustive
-// run, else at a fixed sample of them.
+// run, otherwise at a fixed sample.
 func TestExplore(t *testing.T) {
 	tier.All(t)
 	fleet, scenarios := newFleet(t), everywhere()
 	total, earlier := newProgress(len(scenarios)), readSurvived(t)
 	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
-	t.Cleanup(func() { // when all are through
+	t.Cleanup(func() { // when all subtests are complete
 		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(scenarios), total.hit))
 		t.Logf("%d scenarios: %d deaths planned, %d at their point; %d left out, as they leave the same as another one",
 			len(scenarios), total.planned, total.hit, total.left)
@@ -44,10 +44,10 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// fleet is the lanes that are free.
+// fleet contains the free lanes.
 type fleet chan *lane
 
-// newFleet makes lanes of both clusters of each pair.
+// newFleet creates lanes on both clusters of each pair.
 func newFleet(t *testing.T) fleet {
 	t.Helper()
 	pairs := make([]*env.Env, pairsOfClusters())
@@ -63,7 +63,7 @@ func newFleet(t *testing.T) fleet {
 	return f
 }
 
-// newFleetOfOne makes a single lane, on one cluster.
+// newFleetOfOne creates a single lane, on one cluster.
 func newFleetOfOne(t *testing.T) fleet {
 	t.Helper()
 	f := make(fleet, 1)
@@ -71,8 +71,8 @@ func newFleetOfOne(t *testing.T) fleet {
 	return f
 }
 
-// pairsOfClusters is how many pairs of control planes there are, of two lanes each. A run mostly waits,
-// so that all deaths are through in half of the time with twice the lanes.
+// pairsOfClusters is the number of pairs of control planes, with two lanes each. A run mostly waits, so twice the
+// lanes halve the total time.
 func pairsOfClusters() int {
 	if tier.Exhaustive() {
 		return 2
@@ -80,7 +80,7 @@ func pairsOfClusters() int {
 	return 1
 }
 
-// play plays a scenario on the next lane that is free.
+// play runs a scenario on the next free lane.
 func (f fleet) play(t *testing.T, s scenario, plan *crash, broken fault) result {
 	t.Helper()
 	l := <-f
@@ -88,8 +88,8 @@ func (f fleet) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	return l.play(t, s, plan, broken)
 }
 
-// die plays a scenario with a death, and reports whether that came. A point that comes up by
-// chance only, since work goes on in parallel, is waited for in several runs.
+// die runs a scenario with a crash, and reports whether the crash point was reached. Since work is done in
+// parallel, some points occur only in some runs, so several runs are tried.
 func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
 	for range tries {
 		result := f.play(t, s, c, sound)
@@ -104,8 +104,8 @@ func (f fleet) die(t *testing.T, s scenario, c *crash) (reached bool) {
 	return false
 }
 
-// explore records a scenario and plays it again for each death of the sample. Deaths that were survived earlier
-// count, and are not tried again.
+// explore records a scenario, and runs it again for each sampled crash point. Crash points that were survived
+// earlier count, and are not tried again.
 func (f fleet) explore(t *testing.T, s scenario, total *progress, earlier *survived) {
 	recorded := f.play(t, s, nil, sound)
 	if recorded.err != nil {
@@ -115,7 +115,7 @@ func (f fleet) explore(t *testing.T, s scenario, total *progress, earlier *survi
 	deaths := sampleOf(s.name, all)
 	left := len(leftOut(recorded.points, all))
 	own := total.scenario(s.name, len(deaths), left)
-	t.Cleanup(func() { // when all are through
+	t.Cleanup(func() { // when all subtests are complete
 		t.Logf("%d points recorded; %d deaths planned of %d that differ, %d at their point; %d more leave the same as one of these",
 			len(recorded.points), len(deaths), len(all), own.hit, left)
 	})

@@ -11,10 +11,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// faultsOfClass is the annotation of a class that has the simulated provider refuse calls.
+// faultsOfClass is the annotation of a class that makes the simulated provider reject calls.
 const faultsOfClass = "sim.millwright.dev/faults"
 
-// scarcities are the scenarios of deployments whose first class has no capacity.
+// scarcities contains the scenarios of MachineDeployments whose first class has no capacity.
 var scarcities = []scenario{
 	{
 		name: "fall back", also: []setup{apart, noTarget},
@@ -32,7 +32,7 @@ var scarcities = []scenario{
 	},
 }
 
-// givenScarcity has a class without capacity, and another one.
+// givenScarcity creates a class without capacity, and another one.
 func givenScarcity(ctx context.Context, r *run) error {
 	return errors.Join(declareNewClass(ctx, r), r.create(ctx, r.classSecret(),
 		&v1alpha1.MachineClass{
@@ -49,7 +49,7 @@ func fallingBackTo(class string) deploymentOption {
 	return func(deployment *v1alpha1.MachineDeployment) { deployment.Spec.FallbackClasses = []string{class} }
 }
 
-// listClasses gives the deployment a class to fall back to.
+// listClasses sets the fallback classes of the MachineDeployment.
 func listClasses(ctx context.Context, r *run) error {
 	return r.patchDeployment(ctx, `{"spec":{"fallbackClasses":["`+newClass+`"]}}`)
 }

@@ -25,30 +25,29 @@ import (
 // simVM is a simulated VM.
 type simVM = sim.VM
 
-// fault is what is wrong with a build on purpose. All of them do well as long as nobody
-// dies.
+// fault is a deliberate bug of a build. None of them matters without a crash.
 type fault string
 
 const (
-	// sound is a build as it should be.
+	// sound is a build without a bug.
 	sound fault = ""
-	// doubles has a driver that makes another VM at every call.
+	// doubles has a driver that creates another VM on every call.
 	doubles fault = "doubles"
-	// remembers has a driver that knows only what its own process has made.
+	// remembers has a driver that knows only the VMs that its own process has created.
 	remembers fault = "remembers"
-	// keepsTokens never revokes a token that its own process has not issued.
+	// keepsTokens never revokes a token that another process has issued.
 	keepsTokens fault = "keeps tokens"
 	// tells has a driver whose errors repeat the request.
 	tells fault = "tells"
-	// evictsNone deletes the pods of a node that its own process has not cordoned.
+	// evictsNone deletes the Pods of a node that its own process has not cordoned, instead of evicting them.
 	evictsNone fault = "evicts none"
 )
 
-// waitTimeoutWithBroken is shorter than waitTimeout: when a broken build's manager dies, not to be
-// reached is expected.
+// waitTimeoutWithBroken is shorter than waitTimeout, because a broken build is expected not to reach the desired
+// state after a crash.
 const waitTimeoutWithBroken = 20 * time.Second
 
-// provide is the provider's end of a driver.
+// provide is the provider's side of a driver.
 func (s scenario) provide(d *sim.Driver, broken fault) simulated {
 	var result simulated = d
 	if s.firstNeverJoins {
@@ -86,7 +85,7 @@ func (h *hesitant) CreateMachine(ctx context.Context, q *driver.CreateMachineReq
 	return h.simulated.CreateMachine(ctx, q)
 }
 
-// doubling is what doubles says.
+// doubling implements doubles.
 type doubling struct {
 	simulated
 	cloud *sim.Cloud
@@ -112,7 +111,7 @@ func (d doubling) GetMachineStatus(ctx context.Context, q *driver.GetMachineStat
 	return d.simulated.GetMachineStatus(ctx, q)
 }
 
-// driver is the manager's end of a driver.
+// driver is the manager's side of a driver.
 func (f fault) driver(r remote) simulated {
 	switch f {
 	case remembers:
@@ -124,7 +123,7 @@ func (f fault) driver(r remote) simulated {
 	}
 }
 
-// remembering is what remembers says.
+// remembering implements remembers.
 type remembering struct {
 	simulated
 	mu   sync.Mutex
@@ -150,7 +149,7 @@ func (m *remembering) DeleteMachine(ctx context.Context, q *driver.DeleteMachine
 	return m.simulated.DeleteMachine(ctx, q)
 }
 
-// telling is what tells says.
+// telling implements tells.
 type telling struct{ simulated }
 
 // CreateMachine implements driver.Driver.
@@ -162,7 +161,7 @@ func (t telling) CreateMachine(ctx context.Context, q *driver.CreateMachineReque
 	return response, nil
 }
 
-// spoil breaks the way to the API server.
+// spoil breaks the connection to the API server.
 func (f fault) spoil(config *rest.Config) {
 	if look, found := firstLooks[f]; found {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { look.next = next; return look })
@@ -182,7 +181,7 @@ func (f fault) spoil(config *rest.Config) {
 	}
 }
 
-// deleting is what evictsNone says.
+// deleting implements evictsNone.
 type deleting struct {
 	next     http.RoundTripper
 	cordoned *atomic.Bool
@@ -201,20 +200,20 @@ func (d *deleting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return d.next.RoundTrip(r)
 }
 
-// bodyOf reads a request's body, and leaves it as it is.
+// bodyOf reads a request's body, and restores it.
 func bodyOf(r *http.Request) string {
 	if r.GetBody == nil {
 		return ""
 	}
 	body, err := r.GetBody()
 	if err != nil {
-		return "" // then it is taken for another request
+		return "" // then it is treated as another request
 	}
 	text, _ := io.ReadAll(body)
 	return string(text)
 }
 
-// keeping is what keepsTokens says.
+// keeping implements keepsTokens.
 type keeping struct {
 	next   http.RoundTripper
 	issued *sync.Map
@@ -235,7 +234,7 @@ func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// answerWith answers a request without the API server.
+// answerWith responds to a request instead of the API server.
 func answerWith(r *http.Request, status metav1.Status) (*http.Response, error) {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	text, err := json.Marshal(status)
@@ -250,7 +249,7 @@ func answerWith(r *http.Request, status metav1.Status) (*http.Response, error) {
 	}, nil
 }
 
-// note remembers the token that a request has made.
+// note records the token that a request has created.
 func (k *keeping) note(r *http.Request) {
 	_, name := serverfault.ObjectOf(r.URL.Path, []byte(bodyOf(r)))
 	k.issued.Store(name, true)

@@ -18,24 +18,24 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Builds that see the world wrong when they begin, and right from then on. The first
-// manager of a run begins when there is nothing to see.
+// Builds that have a wrong view of the world when they start, and a correct one afterwards. The first manager of
+// a run starts when there is nothing to see.
 const (
-	// overlooks does not see the Machines that were made a moment ago.
+	// overlooks does not see Machines that were created recently.
 	overlooks fault = "overlooks"
-	// boasts takes all Machines that a set asks for as available.
+	// boasts considers all desired Machines of a MachineSet available.
 	boasts fault = "boasts"
-	// unmarks does not see which Machines were named for deletion.
+	// unmarks does not see which Machines were marked for deletion.
 	unmarks fault = "unmarks"
-	// thaws does not see that a set is frozen.
+	// thaws does not see that a MachineSet is frozen.
 	thaws fault = "thaws"
-	// forgets does not see of which MillwrightMachines a VM may exist, unless its ID is
-	// known.
+	// forgets does not see for which MillwrightMachines a VM may exist, unless the provider ID is known.
 	forgets fault = "forgets"
 )
 
-// aMoment is how far a build that overlooks things is behind, beside what its start takes: on a busy machine, all that
-// was made before would be older. Times of creation are in full seconds.
+// aMoment is the age up to which overlooks does not see objects, in addition to the start-up time of the process.
+// On a busy machine, all earlier objects would otherwise be older. Creation times have a resolution of one
+// second.
 const aMoment = 3 * time.Second
 
 var (
@@ -43,22 +43,21 @@ var (
 	startTook    = sync.OnceValue(func() time.Duration { return time.Since(processBegan) })
 )
 
-// firstLook is what a build sees wrong: of a resource, it changes an object, or tells that
-// it is not seen.
+// firstLook is what a build sees wrongly: for a resource, it changes an object, or reports that it is not seen.
 type firstLook struct {
 	next     http.RoundTripper
 	resource string
 	see      func(object *unstructured.Unstructured) (seen bool)
 }
 
-// firstLooks are those of the builds that have one.
+// firstLooks contains the builds with a wrong first view.
 var firstLooks = map[fault]firstLook{
 	overlooks: {resource: "machines", see: func(machine *unstructured.Unstructured) bool {
 		return time.Since(machine.GetCreationTimestamp().Time) > aMoment+startTook()
 	}},
 	boasts: {resource: "machinesets", see: func(set *unstructured.Unstructured) bool {
 		asked, _, _ := unstructured.NestedFloat64(set.Object, "spec", "replicas")
-		_ = unstructured.SetNestedField(set.Object, asked, "status", "availableReplicas") // a map, as the CRD says
+		_ = unstructured.SetNestedField(set.Object, asked, "status", "availableReplicas") // a map, according to the CRD
 		return true
 	}},
 	unmarks: {resource: "machines", see: func(machine *unstructured.Unstructured) bool {
@@ -104,13 +103,13 @@ func (f firstLook) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// readable leaves out of an Accept header what is not JSON.
+// readable removes all types but JSON from an Accept header.
 func readable(accept string) string {
 	kinds := strings.Split(accept, ",")
 	return strings.Join(slices.DeleteFunc(kinds, func(kind string) bool { return strings.Contains(kind, "protobuf") }), ",")
 }
 
-// list changes what a list holds.
+// list changes the items of a list.
 func (f firstLook) list(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	list := map[string]any{}
@@ -133,7 +132,7 @@ func (f firstLook) sees(item any) bool {
 	return !isObject || f.see(&unstructured.Unstructured{Object: object})
 }
 
-// watch changes what a watch begins with.
+// watch changes the initial events of a watch.
 func (f firstLook) watch(response *http.Response) {
 	source := response.Body
 	reader, writer := io.Pipe()
@@ -141,7 +140,7 @@ func (f firstLook) watch(response *http.Response) {
 	go func() { _ = writer.CloseWithError(f.copyEvents(writer, source)) }() // never fails
 }
 
-// readCloser reads from one end of a pipe, and closes what the other end is fed from.
+// readCloser reads from one side of a pipe, and closes what feeds the other side.
 type readCloser struct {
 	*io.PipeReader
 	source io.Closer
@@ -153,7 +152,7 @@ func (c readCloser) Close() error {
 	return c.source.Close()
 }
 
-// copyEvents passes a watch on. A mark ends what existed when it began.
+// copyEvents forwards a watch. A bookmark marks the end of the objects that existed when it started.
 func (f firstLook) copyEvents(to io.Writer, source io.Reader) error {
 	decoder, encoder := json.NewDecoder(source), json.NewEncoder(to)
 	for begun := false; ; {

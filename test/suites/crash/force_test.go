@@ -28,19 +28,18 @@ import (
 )
 
 const (
-	// shortDrain is the drain timeout where drains are forced. Evictions come before that is over.
+	// shortDrain is the drain timeout in scenarios with forced drains. Evictions happen before it expires.
 	shortDrain = 10 * time.Second
-	// shortOutage is how long an API server has to be away for that, and how often it is asked.
+	// shortOutage is how long an API server must be unreachable for an outage, and the period of the checks.
 	shortOutage = time.Second
-	// away is how long both API servers are away: longer than a drain may take.
+	// away is how long both API servers are unreachable, which is longer than a drain may take.
 	away = shortDrain + shortOutage
 )
 
-// guarded are Machines of one pool. On the node of each is a pod of the same name, which is never
-// evicted.
+// guarded are Machines of one pool. The node of each has a Pod of the same name, which is never evicted.
 var guarded = []string{"guarded-a", "guarded-b"}
 
-// forced are the scenarios in which drains are forced.
+// forced contains the scenarios with forced drains.
 var forced = []scenario{
 	{
 		name: "forced drain after an outage", where: apart,
@@ -52,7 +51,7 @@ var forced = []scenario{
 	},
 }
 
-// givenGuarded has the guarded Machines run.
+// givenGuarded creates the running guarded Machines.
 func givenGuarded(ctx context.Context, r *run) error {
 	if err := declareClass(ctx, r); err != nil {
 		return err
@@ -91,11 +90,11 @@ func givenGuarded(ctx context.Context, r *run) error {
 
 // deleteGuarded deletes the guarded Machines.
 func deleteGuarded(ctx context.Context, r *run) error {
-	r.forces.begin(time.Now().Truncate(time.Second)) // a deletion is noted to the second
+	r.forces.begin(time.Now().Truncate(time.Second)) // deletion times have a resolution of one second
 	return client.IgnoreNotFound(r.control.Client.DeleteAllOf(ctx, &v1alpha1.Machine{}, client.InNamespace(r.control.Namespace)))
 }
 
-// triedEvictions checks that the eviction of each guarded pod was tried.
+// triedEvictions checks that an eviction of each guarded Pod was attempted.
 func triedEvictions(_ context.Context, r *run) error {
 	tried := map[string]bool{}
 	for _, p := range r.gate.recorded() {
@@ -109,8 +108,8 @@ func triedEvictions(_ context.Context, r *run) error {
 	return nil
 }
 
-// outageOfBoth has both API servers away for a while: all connections to them end, and a load balancer
-// answers instead. Clients repeat what is not answered at all for seconds, and would not notice.
+// outageOfBoth makes both API servers unreachable for a while. It closes all connections, and a load balancer
+// responds instead. Clients retry for seconds if there is no response at all, and would not notice the outage.
 func outageOfBoth(ctx context.Context, r *run) error {
 	servers := []*apiserver{r.servers.control, r.servers.target}
 	for _, server := range servers {
@@ -136,11 +135,11 @@ func badGateway(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
 	http.Error(w, "no server is available", http.StatusBadGateway)
 }
 
-// unnoticed is how long a manager may work on after the API servers went away: it asks them once in
-// shortOutage, and what it began then is under way.
+// unnoticed is how long a manager may continue after the API servers became unreachable: it checks them once per
+// shortOutage, and completes what it has started.
 const unnoticed = 2 * shortOutage
 
-// hangUp ends all connections of managers.
+// hangUp closes all connections of managers.
 func (r *run) hangUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,30 +148,30 @@ func (r *run) hangUp() {
 	}
 }
 
-// forces holds what managers delete by force against the rules of forced drains: no drain is forced
-// before its time is over, and each manager forces one at a time after an outage. Pods are called as their
-// Machines.
+// forces checks forced deletions by managers against the rules of forced drains: no drain is forced before its
+// timeout, and after an outage each manager forces one drain at a time. Pods have the names of their Machines.
 type forces struct {
 	timeout time.Duration
-	// exists reports whether a Machine does.
+	// exists reports whether a Machine exists.
 	exists func(machine string) (bool, error)
 
 	mu sync.Mutex
-	// since is when the drains began, or began anew; away is when the API servers went away, zero while
-	// they are there.
+	// since is when the drains started or restarted; away is when the API servers became unreachable, or zero
+	// while they are reachable.
 	since, away time.Time
-	// back reports that the API servers were away, and are there again.
+	// back is set when the API servers were unreachable, and are reachable again.
 	back bool
-	// first is the first manager. Others may read in a Machine when its drain began anew, to the second.
+	// first is the first manager. Other managers can read from a Machine when its drain was restarted, with a
+	// resolution of one second.
 	first int
-	// asked are the managers that asked whether an API server answers.
+	// asked contains the managers that checked whether an API server responds.
 	asked map[int]bool
-	// forced are the Machines whose pods each manager deleted by force.
+	// forced contains the Machines whose Pods each manager deleted by force.
 	forced map[int][]string
 	wrong  []error
 }
 
-// newForces are those of a scenario in which drains are forced; nil in others.
+// newForces returns the checker of a scenario with forced drains, and nil for others.
 func (r *run) newForces(ctx context.Context) *forces {
 	if r.scenario.drainTimeout == 0 {
 		return nil
@@ -183,7 +182,7 @@ func (r *run) newForces(ctx context.Context) *forces {
 	}}
 }
 
-// begin notes that the drains begin, or begin anew: none is forced any more.
+// begin records that the drains start or restart, and clears the forced drains.
 func (f *forces) begin(since time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,14 +190,14 @@ func (f *forces) begin(since time.Time) {
 	clear(f.forced)
 }
 
-// outage notes that the API servers are away, until the drains begin anew.
+// outage records that the API servers are unreachable until the drains restart.
 func (f *forces) outage(at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.away, f.back = at, false
 }
 
-// work notes that a manager begins to work.
+// work records that a manager starts.
 func (f *forces) work(manager int) {
 	if f == nil {
 		return
@@ -208,8 +207,8 @@ func (f *forces) work(manager int) {
 	f.first = cmp.Or(f.first, manager)
 }
 
-// request notes a request of a manager, even one that is not answered: a question whether the API server
-// answers, or the deletion of a pod.
+// request records a request of a manager, including one without a response: a health check of the API server, or
+// the deletion of a Pod.
 func (f *forces) request(manager int, r *http.Request, at time.Time) {
 	if f == nil {
 		return
@@ -225,7 +224,7 @@ func (f *forces) request(manager int, r *http.Request, at time.Time) {
 	}
 }
 
-// deletion notes that a manager deletes a pod.
+// deletion records that a manager deletes a Pod.
 func (f *forces) deletion(manager int, name string, at time.Time) {
 	may := f.since.Add(f.timeout)
 	if manager != f.first {
@@ -239,13 +238,13 @@ func (f *forces) deletion(manager int, name string, at time.Time) {
 	case at.Before(may):
 		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, %v too soon", errForcedSoon, name, may.Sub(at)))
 	}
-	if f.back { // the time of both may have been over before a manager saw the outage
+	if f.back { // both drains may have timed out before a manager observed the outage
 		f.beside(f.forced[manager], name)
 	}
 	f.forced[manager] = append(f.forced[manager], name)
 }
 
-// beside notes that a manager deletes a pod before the Machines of others that it deleted are gone.
+// beside records that a manager deletes a Pod before other Machines whose Pods it deleted are gone.
 func (f *forces) beside(others []string, name string) {
 	for _, other := range others {
 		exists, err := f.exists(other)
@@ -258,7 +257,7 @@ func (f *forces) beside(others []string, name string) {
 	}
 }
 
-// judge reports what was wrong, and whether nothing was forced.
+// judge reports violations, and whether no drain was forced.
 func (f *forces) judge() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -274,8 +273,8 @@ var (
 	errNotForced      = errors.New("no drain was forced")
 )
 
-// TestDrainsThatAreForcedWronglyAreFound: a build that sees no outage, and one that forces drains
-// together, are found without a death.
+// TestDrainsThatAreForcedWronglyAreFound checks that a build that misses an outage, and one that forces drains
+// concurrently, are found without a crash.
 func TestDrainsThatAreForcedWronglyAreFound(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
@@ -290,14 +289,14 @@ func TestDrainsThatAreForcedWronglyAreFound(t *testing.T) {
 }
 
 const (
-	// sightless takes all API servers for answering.
+	// sightless considers all API servers reachable.
 	sightless fault = "sightless"
-	// hasty forces two drains of a pool at a time. Neither ends before the other is forced: otherwise the
-	// second might come when the first has ended, as is right.
+	// hasty forces two drains of a pool concurrently. Neither completes before the other is forced; otherwise the
+	// second could start after the first was complete, which is correct.
 	hasty fault = "hasty"
 )
 
-// replacements is how many Machines of a pool a build replaces, or drains by force, at a time.
+// replacements is how many Machines of a pool a build replaces, or drains by force, concurrently.
 func (f fault) replacements() intstr.IntOrString {
 	if f == hasty {
 		return intstr.FromInt32(2)
@@ -305,7 +304,7 @@ func (f fault) replacements() intstr.IntOrString {
 	return intstr.FromInt32(1)
 }
 
-// meeting holds the deletion of a pod until another one is asked for, too.
+// meeting blocks the deletion of a Pod until another deletion is requested, too.
 type meeting struct {
 	next  http.RoundTripper
 	asked *atomic.Int32
@@ -327,7 +326,7 @@ func (m meeting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return m.next.RoundTrip(r)
 }
 
-// answering is what sightless says.
+// answering implements sightless.
 type answering struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -339,7 +338,7 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answerWith(r, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name).Status())
 }
 
-// TestForces: how the rules of forced drains judge requests.
+// TestForces checks how the rules of forced drains apply to requests.
 func TestForces(t *testing.T) {
 	const timeout = 10 * time.Second
 	began := time.Now()

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// usersAmidUpdates are the scenarios in which users and autoscalers do something amid an update in place.
+// usersAmidUpdates contains the scenarios in which users and autoscalers act during an in-place update.
 var usersAmidUpdates = []scenario{
 	{
 		name:   "rollback amid an update in place",
@@ -51,7 +51,7 @@ var usersAmidUpdates = []scenario{
 	{
 		name:          "preserved when its update in place fails",
 		healthTimeout: shortHealthTimeout,
-		given:         givenBothClasses(2, inPlace, updatedWithin(10*time.Second)), // the wish comes before that is over
+		given:         givenBothClasses(2, inPlace, updatedWithin(10*time.Second)), // the request comes before that
 		act:           inTurn(beginUpdate, nameReady, wish("when-failed"), awaitThat("a preservation", preserved), wish("false")),
 		want:          withAgents(all(allInSetOf(2, newClass), namedGone)),
 		always:        both(most(3), both(keepPreserved, onlyFailed)),
@@ -72,13 +72,14 @@ var usersAmidUpdates = []scenario{
 	},
 }
 
-// nameNone leaves all nodes to withAgents: one whose update was over before the rollback is updated once more.
+// nameNone leaves all nodes to withAgents: a node whose update was complete before the rollback is updated once
+// more.
 func nameNone(_ context.Context, r *run) error {
 	r.named = ""
 	return nil
 }
 
-// unwish takes a wish for a preservation back.
+// unwish cancels a preservation request.
 func unwish(ctx context.Context, r *run) error {
 	machine, err := r.namedMachine(ctx)
 	if err != nil {
@@ -87,7 +88,7 @@ func unwish(ctx context.Context, r *run) error {
 	return r.merge(ctx, machine, preserveAnnotation("null"))
 }
 
-// inPlaceOf checks that so many Machines run, all updated in place to the set of a class.
+// inPlaceOf checks that that many Machines run, all updated in place to the MachineSet of a class.
 func inPlaceOf(class string, replicas int) func(context.Context, *run) error {
 	return all(allInSetOf(replicas, class), func(ctx context.Context, r *run) error {
 		return r.eachNode(ctx, func(node *corev1.Node) error {
@@ -99,7 +100,7 @@ func inPlaceOf(class string, replicas int) func(context.Context, *run) error {
 	})
 }
 
-// all are several checks.
+// all combines several checks.
 func all(checks ...func(context.Context, *run) error) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		for _, check := range checks {
@@ -111,7 +112,7 @@ func all(checks ...func(context.Context, *run) error) func(context.Context, *run
 	}
 }
 
-// neverFailed keeps Machines from becoming Failed, whatever the health of their nodes is.
+// neverFailed keeps Machines from becoming Failed, regardless of the health of their nodes.
 func neverFailed(deployment *v1alpha1.MachineDeployment) {
 	deployment.Spec.Template.Spec.MachineConfiguration.DisableHealthTimeout = ptr.To(true)
 }
@@ -123,7 +124,7 @@ func selectAll(ctx context.Context, r *run) error {
 	})
 }
 
-// labelNamed gives the node that is named a label, or takes it away.
+// labelNamed adds a label to the marked node, or removes it.
 func labelNamed(key string, value *string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if value == nil {
@@ -139,7 +140,7 @@ func (r *run) namedMachine(ctx context.Context) (*v1alpha1.Machine, error) {
 	return machine, err
 }
 
-// namedUpdated checks that the node that is named was updated, and is in use again.
+// namedUpdated checks that the marked node was updated and uncordoned.
 func namedUpdated(ctx context.Context, r *run) error {
 	node := &corev1.Node{}
 	err := r.target.Client.Get(ctx, client.ObjectKey{Name: r.named}, node)
@@ -149,7 +150,7 @@ func namedUpdated(ctx context.Context, r *run) error {
 	return err
 }
 
-// namedUnmarked checks that the Machine that is named exists, without a trace of a preservation.
+// namedUnmarked checks that the marked Machine exists, without a trace of a preservation.
 func namedUnmarked(ctx context.Context, r *run) error {
 	machine, err := r.namedMachine(ctx)
 	if err != nil {
@@ -158,7 +159,7 @@ func namedUnmarked(ctx context.Context, r *run) error {
 	return r.unmarked(ctx, machine)
 }
 
-// namedGone checks that the Machine that is named is gone.
+// namedGone checks that the marked Machine is gone.
 func namedGone(ctx context.Context, r *run) error {
 	_, err := r.namedMachine(ctx)
 	if err == nil {
@@ -167,7 +168,7 @@ func namedGone(ctx context.Context, r *run) error {
 	return client.IgnoreNotFound(err)
 }
 
-// someReady checks that there is a node that waits for its agent.
+// someReady checks that a node waits for its agent.
 func someReady(ctx context.Context, r *run) error {
 	ready := false
 	err := r.eachNode(ctx, func(node *corev1.Node) error {
@@ -180,7 +181,7 @@ func someReady(ctx context.Context, r *run) error {
 	return err
 }
 
-// nameIdle has the Machine of a node that is not selected be the one that is named.
+// nameIdle marks the Machine of a node that is not selected.
 func nameIdle(ctx context.Context, r *run) error {
 	return r.eachNode(ctx, func(node *corev1.Node) error {
 		if !inplaceupdate.Selected(node) {

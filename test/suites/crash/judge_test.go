@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// judge looks for what must never have been.
+// judge checks for states that must never occur.
 func (r *run) judge() error {
 	journal, err := r.cloud.Journal()
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *run) judge() error {
 	return errors.Join(wrong...)
 }
 
-// judgeDeletions looks for pods that were deleted, not evicted, where they may not be.
+// judgeDeletions checks for Pods that were deleted instead of evicted.
 func (r *run) judgeDeletions() error {
 	if r.forces != nil {
 		return r.forces.judge()
@@ -53,7 +53,7 @@ func (r *run) judgeDeletions() error {
 	return errors.Join(wrong...)
 }
 
-// What must not be, and what must have been.
+// Patterns that must not match, and patterns that must.
 var (
 	errTwoVMs        = errors.New("two instances of one machine")
 	errLeft          = errors.New("something is left")

@@ -10,14 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// leaks looks for secret values where they do not belong.
+// leaks searches for secret values where they do not belong.
 type leaks struct {
 	mu     sync.Mutex
 	values [][]byte
 	found  []string
 }
 
-// secret names a value that nobody may read, as it is and in base64.
+// secret registers a value that must not leak, verbatim or in base64.
 func (l *leaks) secret(value []byte) {
 	if len(value) == 0 {
 		return
@@ -27,7 +27,7 @@ func (l *leaks) secret(value []byte) {
 	l.values = append(l.values, value, []byte(base64.StdEncoding.EncodeToString(value)))
 }
 
-// token notes the secret of a bootstrap token that is being written.
+// token registers the secret of a bootstrap token that is being written.
 func (l *leaks) token(body []byte) {
 	secret := &corev1.Secret{}
 	if json.Unmarshal(body, secret) == nil && secret.Type == corev1.SecretTypeBootstrapToken {
@@ -35,7 +35,7 @@ func (l *leaks) token(body []byte) {
 	}
 }
 
-// search looks through a text that may be read by many.
+// search searches a text that many users may be able to read.
 func (l *leaks) search(where string, text []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,14 +15,14 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// The accounts that the class's Secret leads to.
+// The accounts that the class's Secret selects.
 const (
 	firstAccount  = "default"
 	wrongAccount  = "wrong"
 	secondAccount = "second"
 )
 
-// locations are the scenarios in which the driver is led elsewhere while a VM exists, or may.
+// locations contains the scenarios in which the driver's location changes while a VM exists, or may exist.
 var locations = []scenario{
 	{
 		name:   "edited class amid creation",
@@ -96,7 +96,7 @@ var locations = []scenario{
 	},
 }
 
-// inTurn does one thing after another.
+// inTurn performs several operations one after another.
 func inTurn(acts ...func(context.Context, *run) error) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		for _, act := range acts {
@@ -108,12 +108,12 @@ func inTurn(acts ...func(context.Context, *run) error) func(context.Context, *ru
 	}
 }
 
-// editClass leads the driver to another pool, and has it tag VMs in another way.
+// editClass changes the driver's pool, and the tags of VMs.
 func editClass(ctx context.Context, r *run) error {
 	return r.merge(ctx, &v1alpha1.MachineClass{ObjectMeta: r.poolMeta()}, `{"providerSpec":{"pool":"other","tags":{"edited":"yes"}}}`)
 }
 
-// leadTo leads the driver to an account. The manager does not watch the Secrets of Cluster API, so a
+// leadTo changes the driver's account. The manager does not watch the Secrets of Cluster API, so the
 // MillwrightMachine is touched, too.
 func leadTo(account string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
@@ -130,21 +130,21 @@ func (r *run) aloneMeta() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: r.control.Namespace, Name: standalone}
 }
 
-// move has the VMs come up in another account.
+// move makes the VMs appear in another account.
 func move(_ context.Context, r *run) error { return r.cloud.Move(firstAccount, secondAccount) }
 
-// editClassAmid edits the class as soon as it is recorded where the creation begins.
+// editClassAmid edits the class as soon as the location of the creation is recorded.
 func editClassAmid(declare func(context.Context, *run) error) func(context.Context, *run) error {
 	return inTurn(declare, awaitThat("a location", begun), editClass)
 }
 
-// misleadAmid leads the driver elsewhere as soon as it is recorded where the creation begins, and
-// back when the manager has done what it can.
+// misleadAmid changes the driver's location as soon as the location of the creation is recorded, and reverts it
+// when the manager cannot proceed.
 func misleadAmid(declare func(context.Context, *run) error) func(context.Context, *run) error {
 	return inTurn(declare, awaitThat("a location", begun), leadTo(wrongAccount), awaitThat("an ID or a failure", settled), leadTo(firstAccount))
 }
 
-// misleadDeletion leads the driver elsewhere, and waits until a deletion has failed for that.
+// misleadDeletion changes the driver's location, and waits until a deletion has failed because of that.
 func misleadDeletion(ctx context.Context, r *run) error {
 	return inTurn(leadTo(wrongAccount), removeMachines, awaitThat("a deletion that failed", withheld))(ctx, r)
 }
@@ -153,7 +153,7 @@ func awaitThat(what string, check func(context.Context, *run) error) func(contex
 	return func(ctx context.Context, r *run) error { return r.await(ctx, what, check) }
 }
 
-// begun checks that it is recorded where the creation of a VM begins.
+// begun checks that the location of the creation of a VM is recorded.
 func begun(ctx context.Context, r *run) error {
 	return r.only(ctx, func(object client.Object, _ said) error {
 		if driver.Location(object) == "" {
@@ -163,7 +163,7 @@ func begun(ctx context.Context, r *run) error {
 	})
 }
 
-// settled checks that the only Machine has an ID, or that its creation failed.
+// settled checks that the only Machine has a provider ID, or that its creation failed.
 func settled(ctx context.Context, r *run) error {
 	return r.only(ctx, func(_ client.Object, is said) error {
 		if is.id == "" && !is.creationFailed {
@@ -173,8 +173,8 @@ func settled(ctx context.Context, r *run) error {
 	})
 }
 
-// withheld checks that the deletion of the only Machine failed. It may have come to its end with its
-// VM, too, before the Secret was seen that leads elsewhere.
+// withheld checks that the deletion of the only Machine failed. The deletion may also have completed together
+// with that of its VM, before the manager observed the changed Secret.
 func withheld(ctx context.Context, r *run) error {
 	if vms, err := r.cloud.VMs(); err != nil || len(vms) == 0 {
 		return err
@@ -187,13 +187,13 @@ func withheld(ctx context.Context, r *run) error {
 	})
 }
 
-// said is what a Machine or a MillwrightMachine says of its VM.
+// said returns what a Machine or a MillwrightMachine reports about its VM.
 type said struct {
 	id                             string
 	creationFailed, deletionFailed bool
 }
 
-// only checks the one Machine or MillwrightMachine that there is.
+// only checks the single Machine or MillwrightMachine.
 func (r *run) only(ctx context.Context, check func(client.Object, said) error) error {
 	if r.scenario.clusterAPI {
 		infra := &infrav1.MillwrightMachine{}
@@ -224,7 +224,7 @@ func (r *run) only(ctx context.Context, check func(client.Object, said) error) e
 	})
 }
 
-// located is that it is recorded where the VM is of which an ID is known.
+// located requires that the location of a VM is recorded if its provider ID is known.
 func located(_ *run, _, is moment) error {
 	for name, machine := range is.machines {
 		if machine.Spec.ProviderID != "" && driver.Location(machine) == "" {

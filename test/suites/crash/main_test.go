@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// asManager makes this test binary be a manager, which reads its orders from its standard
-// input and ends with it.
+// asManager makes this test binary run as a manager, which reads its orders from standard input and exits when
+// that is closed.
 const asManager = "MILLWRIGHT_TEST_AS_MANAGER"
 
 func TestMain(m *testing.M) {
@@ -34,42 +34,42 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	env.AtATime(2 * pairsOfClusters()) // as many as there are lanes
+	env.AtATime(2 * pairsOfClusters()) // one for each lane
 	env.Main(m)
 }
 
-// orders are what a manager is told.
+// orders configure a manager.
 type orders struct {
-	// URL is where it finds the control cluster and the provider, TargetURL where it finds
-	// the target: empty if there is none.
+	// URL is the address of the control cluster and the provider. TargetURL is the address of the target cluster,
+	// or empty if there is none.
 	URL, TargetURL string
 	NoTarget       bool
-	// Namespace of its Machines.
+	// Namespace is the namespace of its Machines.
 	Namespace string
-	// OrphanPeriod is the time between two looks for orphans. Zero: nobody looks.
+	// OrphanPeriod is the period of the check for orphans. If zero, there is no check.
 	OrphanPeriod time.Duration
-	// HealthTimeout is how long a node may be unhealthy. Zero is the program's default.
+	// HealthTimeout is how long a node may be unhealthy. If zero, the program's default is used.
 	HealthTimeout time.Duration
-	// DrainTimeout is how long a drain may take. Zero is the program's default.
+	// DrainTimeout is how long a drain may take. If zero, the program's default is used.
 	DrainTimeout time.Duration
-	// OutageTimeout is how long an API server has to be away for an outage, and how often it is asked
-	// meanwhile. Zero is the program's default of both.
+	// OutageTimeout is how long an API server must be unreachable for an outage, and the period of the checks. If
+	// zero, the program's defaults are used.
 	OutageTimeout time.Duration
-	// Port of its metrics and profiles on 127.0.0.1. Zero serves none.
+	// Port is the port of its metrics and profiles on 127.0.0.1. If zero, it serves none.
 	Port int
-	// ClusterAPI has it serve Cluster API, and not MCM's kinds.
+	// ClusterAPI makes it serve Cluster API instead of MCM's kinds.
 	ClusterAPI bool
-	// Overshoot is when sets are frozen; nil is the program's default.
+	// Overshoot specifies when MachineSets are frozen. If nil, the program's default is used.
 	Overshoot *machineset.Overshoot
-	// DriverSocket is where drivers of other processes register. Empty: the driver is the manager's own.
+	// DriverSocket is the socket where drivers of other processes register. If empty, the driver is built in.
 	DriverSocket string
-	// PlugIn has the process be a driver that registers there, and no manager.
+	// PlugIn makes the process a driver that registers there, instead of a manager.
 	PlugIn bool
-	// Broken names what is wrong with this build; empty if nothing is.
+	// Broken is the bug of this build. If empty, it has none.
 	Broken fault
 }
 
-// manage is a manager: all of it but the flags and the driver.
+// manage runs a manager: everything except the flags and the driver.
 func manage() error {
 	var o orders
 	decoder := json.NewDecoder(os.Stdin)
@@ -79,7 +79,7 @@ func manage() error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // its end is what matters
+		_, _ = io.Copy(io.Discard, os.Stdin) // only the end of the input matters
 		stop()
 	}()
 	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-4)}))
@@ -93,7 +93,7 @@ func manage() error {
 		return err
 	}
 	config := &rest.Config{Host: o.URL, QPS: 100, Burst: 200, UserAgent: "millwright-manager"}
-	config.ContentType, config.AcceptContentTypes = "application/json", "application/json" // so that names can be read on the way
+	config.ContentType, config.AcceptContentTypes = "application/json", "application/json" // so that names can be read from requests
 	o.Broken.spoil(config)
 	var target *rest.Config
 	if o.TargetURL != "" {

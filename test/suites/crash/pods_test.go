@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// givenPod has a Machine run whose node has a pod, under a budget that allows its eviction.
+// givenPod creates a running Machine whose node has a Pod, with a disruption budget that permits its eviction.
 func givenPod(ctx context.Context, r *run) error {
 	if err := givenDeployment(1)(ctx, r); err != nil {
 		return err
@@ -39,19 +39,19 @@ func givenPod(ctx context.Context, r *run) error {
 	return r.makeReady(ctx, pod)
 }
 
-// podOn is a pod on a node.
+// podOn returns a Pod on a node.
 func podOn(node, name string, labels map[string]string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec: corev1.PodSpec{
 			NodeName: node, Containers: []corev1.Container{{Name: "guest", Image: "none"}},
-			// Nobody ends it, so that it goes at once.
+			// There is no kubelet, so the Pod must be deleted immediately.
 			TerminationGracePeriodSeconds: ptr.To[int64](0), AutomountServiceAccountToken: ptr.To(false),
 		},
 	}
 }
 
-// count says what the disruption controller would.
+// count sets the status that the disruption controller would set.
 func (r *run) count(ctx context.Context, budget *policyv1.PodDisruptionBudget, status policyv1.PodDisruptionBudgetStatus) error {
 	budget.Status = status
 	budget.Status.ObservedGeneration = budget.Generation

@@ -2,8 +2,8 @@ package crash
 
 import "testing"
 
-// TestNamesAreTheSameInEveryRun: names drawn by lot are replaced by their turn, by the same
-// one wherever they appear.
+// TestNamesAreTheSameInEveryRun checks that random names are replaced by numbers in order of appearance,
+// consistently.
 func TestNamesAreTheSameInEveryRun(t *testing.T) {
 	tell := func(first, second string) []string {
 		a := newAliases()
@@ -28,7 +28,7 @@ func TestNamesAreTheSameInEveryRun(t *testing.T) {
 	}
 }
 
-// TestLeaksAreSeen: a token's secret is known from the moment that it is written.
+// TestLeaksAreSeen checks that a token's secret is known from the moment it is written.
 func TestLeaksAreSeen(t *testing.T) {
 	l := &leaks{}
 	l.token([]byte(`{"type":"bootstrap.kubernetes.io/token","data":{"token-secret":"czNjcjN0","token-id":"aWQ="}}`))

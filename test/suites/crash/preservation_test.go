@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// shortPreservation is how long a Machine is preserved where that ends by itself: times are
-	// written to the second.
+	// shortPreservation is how long a Machine is preserved if the preservation expires. Times have a resolution
+	// of one second.
 	shortPreservation = 2 * time.Second
-	// shortHealthTimeout is how long a node may be unhealthy where Machines fail.
+	// shortHealthTimeout is how long a node may be unhealthy in scenarios with Failed Machines.
 	shortHealthTimeout = 500 * time.Millisecond
 )
 
-// preservations are the scenarios in which a Machine is preserved, which r.named is.
+// preservations contains the scenarios in which a Machine, r.named, is preserved.
 var preservations = []scenario{
 	{
 		name:   "preserved until it expires",
@@ -38,7 +38,7 @@ var preservations = []scenario{
 		given:         givenOneToPreserve(),
 		act:           inTurn(wish("when-failed"), failNode, awaitThat("a preservation", preserved), wish("false")),
 		want:          released(otherMachine),
-		always:        both(most(2), keepPreserved), // it goes, and its successor comes
+		always:        both(most(2), keepPreserved), // it is deleted, and replaced by its successor
 	},
 	{
 		name:   "preserved by its node, then deletion",
@@ -49,14 +49,14 @@ var preservations = []scenario{
 	},
 }
 
-// preservedFor has Machines preserved for so long.
+// preservedFor sets the preservation timeout of Machines.
 func preservedFor(timeout time.Duration) deploymentOption {
 	return func(deployment *v1alpha1.MachineDeployment) {
 		deployment.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachinePreserveTimeout: &metav1.Duration{Duration: timeout}}
 	}
 }
 
-// givenOneToPreserve has a Machine run that can be preserved.
+// givenOneToPreserve creates a running Machine that can be preserved.
 func givenOneToPreserve(options ...deploymentOption) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := givenDeployment(1, options...)(ctx, r); err != nil {
@@ -71,7 +71,7 @@ func givenOneToPreserve(options ...deploymentOption) func(context.Context, *run)
 	}
 }
 
-// wish asks for the preservation of the Machine, or for its end.
+// wish requests the preservation of the Machine, or the end of it.
 func wish(value string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: r.named}}
@@ -79,7 +79,7 @@ func wish(value string) func(context.Context, *run) error {
 	}
 }
 
-// wishOnNode is wish by the node of the Machine.
+// wishOnNode is like wish, on the node of the Machine.
 func wishOnNode(value string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.mergeNode(ctx, r.named, preserveAnnotation(strconv.Quote(value)))
@@ -91,19 +91,19 @@ func (r *run) mergeNode(ctx context.Context, name, patch string) error {
 	return r.target.Client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// preserveAnnotation is a patch to a value in JSON.
+// preserveAnnotation returns a patch that sets the annotation to a JSON value.
 func preserveAnnotation(value string) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, v1alpha1.AnnotationKeyPreserve, value)
 }
 
-// failNode has the node of the Machine fail.
+// failNode makes the node of the Machine fail.
 func failNode(_ context.Context, r *run) error {
 	_, err := r.cloud.SetNodeReady(r.named, corev1.ConditionFalse)
 	return err
 }
 
-// preserved checks that the Machine is preserved, and that its node says so. Where that ends by itself
-// it may be over already.
+// preserved checks that the Machine is preserved, and that its node reports that. A preservation that expires may
+// already be over.
 func preserved(ctx context.Context, r *run) error {
 	node := &corev1.Node{}
 	if err := r.target.Client.Get(ctx, client.ObjectKey{Name: r.named}, node); err != nil {
@@ -117,13 +117,13 @@ func preserved(ctx context.Context, r *run) error {
 	return errors.New("its node does not say so")
 }
 
-// Whether the Machine that was preserved is still there in the end.
+// Whether the preserved Machine still exists in the end.
 const (
 	sameMachine  = true
 	otherMachine = false
 )
 
-// released checks that one Machine runs, without a trace of a preservation: the same as before, or another.
+// released checks that one Machine runs without a trace of a preservation, either the same as before or another.
 func released(same bool) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		machines := &v1alpha1.MachineList{}
@@ -170,7 +170,7 @@ func (r *run) unmarked(ctx context.Context, machine *v1alpha1.Machine) error {
 	return nil
 }
 
-// keepPreserved is that no Machine is deleted before its preservation expires.
+// keepPreserved requires that no Machine is deleted before its preservation expires.
 func keepPreserved(_ *run, was, is moment) error {
 	for name, before := range was.machines {
 		expiry := before.Status.CurrentStatus.PreserveExpiryTime

@@ -14,28 +14,28 @@ import (
 	"github.com/millwright-dev/millwright/test/support/output"
 )
 
-// process is a manager that runs, with its own way to the API server and the provider: what
-// it sent before its death is not taken for a word of the next one.
+// process is a running manager with its own connections to the API server and the provider, so that its last
+// requests are not attributed to the next manager.
 type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	output *output.Buffer
-	// control serves the provider, too. It is also the target if that is nil.
+	// control serves the provider, too. It is also the target if target is nil.
 	control, target *httptest.Server
-	// port of its metrics on 127.0.0.1. Zero: it serves none.
+	// port is the port of its metrics on 127.0.0.1. If zero, it serves none.
 	port int
 	done chan struct{}
 	err  error
 }
 
-// servers are what a manager talks to. The target is nil if there is none, or if it is the
-// control cluster.
+// servers are the servers that a manager connects to. The target is nil if there is none, or if it is the control
+// cluster.
 type servers struct {
 	control, target *apiserver
 	provider        *provider
 }
 
-// newProcess starts a manager. It does nothing before it has its orders.
+// newProcess starts a manager process. It does nothing until it receives its orders.
 func newProcess(s servers) (*process, error) {
 	p := &process{output: &output.Buffer{}, done: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0])
@@ -69,7 +69,7 @@ func newProcess(s servers) (*process, error) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// order has the manager begin.
+// order starts the manager.
 func (p *process) order(o orders) error {
 	o.URL, o.TargetURL = p.control.URL, p.control.URL
 	p.port = o.Port
@@ -82,18 +82,18 @@ func (p *process) order(o orders) error {
 	return json.NewEncoder(p.stdin).Encode(o)
 }
 
-// kill ends the process at once, and waits until it is gone.
+// kill kills the process, and waits until it has exited.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may be gone already
+	_ = p.cmd.Process.Kill() // it may have exited already
 	<-p.done
 }
 
-// ending is how long a manager may take to end in order.
+// ending is the timeout of a graceful shutdown.
 const ending = 30 * time.Second
 
-// stop ends the process in order.
+// stop shuts the process down gracefully.
 func (p *process) stop() error {
-	_ = p.stdin.Close() // it may be gone already, which is seen below
+	_ = p.stdin.Close() // it may have exited already, which is checked below
 	select {
 	case <-p.done:
 	case <-time.After(ending):
@@ -105,14 +105,14 @@ func (p *process) stop() error {
 	return nil
 }
 
-// hangUp ends its connections.
+// hangUp closes its connections.
 func (p *process) hangUp() {
 	for _, server := range p.servers() {
 		server.CloseClientConnections()
 	}
 }
 
-// release frees what is left of it.
+// release frees its resources.
 func (p *process) release() {
 	p.kill()
 	p.hangUp()
@@ -121,7 +121,7 @@ func (p *process) release() {
 	}
 }
 
-// servers are those that it talks to.
+// servers returns the servers that it connects to.
 func (p *process) servers() []*httptest.Server {
 	if p.target == nil {
 		return []*httptest.Server{p.control}

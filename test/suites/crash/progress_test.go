@@ -11,23 +11,23 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// betweenLines is how long nothing is said of progress after something was.
+// betweenLines is the minimum time between two progress lines.
 const betweenLines = 5 * time.Second
 
-// progress counts deaths, and tells people how far it is.
+// progress counts crashes, and reports the progress.
 type progress struct {
-	// say prints a line; it does nothing unless all deaths are tried.
+	// say prints a line. It does nothing unless all crash points are tried.
 	say func(string)
-	// scenarios is how many there are.
+	// scenarios is the number of scenarios.
 	scenarios int
 	began     time.Time
 
 	mu sync.Mutex
-	// recorded is how many scenarios have said how many deaths they are.
+	// recorded is the number of scenarios whose crash points are known.
 	recorded, through int
 	planned, done     int
 	hit               int
-	// left are those that are left out, as they leave what others leave.
+	// left is the number of crash points that are skipped, because they are equivalent to others.
 	left int
 	told time.Time
 }
@@ -41,14 +41,15 @@ func newProgress(scenarios int) *progress {
 	return p
 }
 
-// deaths are those of one scenario. The progress's lock guards it.
+// deaths counts the crash points of one scenario. The lock of progress guards it.
 type deaths struct {
 	of                 *progress
 	name               string
 	planned, done, hit int
 }
 
-// scenario notes that so many deaths of a scenario are planned, and so many left out, as they leave what others leave.
+// scenario records how many crash points of a scenario are planned, and how many are skipped because they are
+// equivalent to others.
 func (p *progress) scenario(name string, planned, left int) *deaths {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +59,7 @@ func (p *progress) scenario(name string, planned, left int) *deaths {
 	return &deaths{of: p, name: name, planned: planned}
 }
 
-// count notes that a death was tried, and whether it came at its point.
+// count records that a crash was tried, and whether it happened at its point.
 func (d *deaths) count(hit bool) {
 	p := d.of
 	p.mu.Lock()
@@ -79,7 +80,7 @@ func (d *deaths) count(hit bool) {
 	}
 }
 
-// end says how it ended.
+// end prints a summary.
 func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,14 +97,14 @@ func (p *progress) String() string {
 		p.done, atLeast, p.planned, p.left, p.through, p.scenarios, time.Since(p.began).Round(time.Second))
 }
 
-// TestProgress: what people are told while deaths are tried.
+// TestProgress checks the progress lines.
 func TestProgress(t *testing.T) {
 	var lines []string
 	p := newProgress(2)
 	p.say = func(line string) { lines = append(lines, line) }
 	first := p.scenario("first", 3, 5)
 	first.count(true)
-	first.count(true) // a moment later, which nobody is told
+	first.count(true) // too soon for another line
 	second := p.scenario("second", 1, 2)
 	second.count(false)
 	first.count(true)

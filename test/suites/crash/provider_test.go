@@ -15,17 +15,17 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// reply is a driver's answer on the wire.
+// reply is a driver's response on the wire.
 type reply struct {
 	Code     codes.Code
 	Message  string
 	Response json.RawMessage
 }
 
-// method carries a call out whose request is on the wire.
+// method executes an encoded call.
 type method func(ctx context.Context, request []byte) reply
 
-// methodOf puts a method of a driver behind the wire.
+// methodOf makes a method of a driver callable with an encoded request.
 func methodOf[Q, A any](call func(context.Context, *Q) (*A, error)) method {
 	return func(ctx context.Context, request []byte) reply {
 		q := new(Q)
@@ -47,7 +47,7 @@ func methodOf[Q, A any](call func(context.Context, *Q) (*A, error)) method {
 	}
 }
 
-// simulated is a driver with all that the simulated one can do.
+// simulated is a driver with all capabilities of the simulated one.
 type simulated interface {
 	driver.Driver
 	driver.Initializer
@@ -58,8 +58,8 @@ type simulated interface {
 	driver.Updater
 }
 
-// provider is the provider's end of the wire. It lives in the test's process, as clouds
-// and kubelets do not die with a manager.
+// provider is the provider's side of the connection. It runs in the test's process, because providers and
+// kubelets do not crash with a manager.
 type provider struct {
 	gate    *gate
 	methods map[sim.Method]method
@@ -78,7 +78,8 @@ func newProvider(d simulated, g *gate) *provider {
 	}}
 }
 
-// generate returns what fills a class, and returns it: the caller's own is at the other end of the wire.
+// generate returns a class after filling it, because the caller's own class is on the other side of the
+// connection.
 func generate(d driver.ClassMigrator) func(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*v1alpha1.MachineClass, error) {
 	return func(ctx context.Context, q *driver.GenerateMachineClassForMigrationRequest) (*v1alpha1.MachineClass, error) {
 		_, err := d.GenerateMachineClassForMigration(ctx, q)
@@ -86,11 +87,11 @@ func generate(d driver.ClassMigrator) func(context.Context, *driver.GenerateMach
 	}
 }
 
-// providerPath is where a manager finds the provider.
+// providerPath is the URL path of the provider.
 const providerPath = "/provider/"
 
-// serve answers a call of a manager. One whose answer gets lost ends for it as a call
-// over a network would.
+// serve handles a call of a manager. If the response is lost, the call fails for the manager like a call over a
+// network.
 func (p *provider) serve(manager *process, w http.ResponseWriter, r *http.Request) {
 	name := sim.Method(strings.TrimPrefix(r.URL.Path, providerPath))
 	call, known := p.methods[name]
@@ -100,20 +101,20 @@ func (p *provider) serve(manager *process, w http.ResponseWriter, r *http.Reques
 	}
 	request, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the manager's end
+		panic(http.ErrAbortHandler) // the manager has disconnected
 	}
 	answer := reply{}
 	op := operation{"driver", string(name), p.gate.names.of(subject(request))}
 	answered := p.gate.pass(manager, op, func() (idle bool) {
 		answer = call(context.WithoutCancel(r.Context()), request)
-		p.gate.did(op, nil, questions[name]) // the request has all that the manager knows, used or not
+		p.gate.did(op, nil, questions[name]) // the request contains everything that the manager knows, used or not
 		return questions[name]
 	})
 	if !answered {
 		answer = reply{Code: codes.DeadlineExceeded, Message: fmt.Sprintf("no answer to %s", name)}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // the manager's loss
+	_ = json.NewEncoder(w).Encode(answer) // the manager handles a lost response
 }
 
 // subject reads from a request which object it is about.
@@ -124,7 +125,7 @@ func subject(request []byte) (resource, name string) {
 		} `json:"metadata"`
 	}
 	var about struct{ Machine, MachineClass object }
-	_ = json.Unmarshal(request, &about) // what cannot be read has no name
+	_ = json.Unmarshal(request, &about) // an invalid request has no name
 	if about.Machine.Metadata.Name != "" {
 		return "machines", about.Machine.Metadata.Name
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// remote is the manager's end of the wire to the provider.
+// remote is the manager's side of the connection to the provider.
 type remote struct{ url string }
 
 var _ simulated = remote{}
@@ -22,8 +22,8 @@ var _ simulated = remote{}
 // SeparatesAPIGroups implements driver.APIGroupSeparator, as the simulated driver does.
 func (r remote) SeparatesAPIGroups() bool { return true }
 
-// LocateMachine implements driver.Locator, as the simulated driver does. That needs no cloud, and
-// so nobody is asked.
+// LocateMachine implements driver.Locator, as the simulated driver does. It needs no provider, so it makes no
+// call.
 func (r remote) LocateMachine(ctx context.Context, q *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
 	return sim.New(sim.Config{}).LocateMachine(ctx, q)
 }

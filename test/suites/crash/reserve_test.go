@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// reserves are the scenarios of deployments with Machines in excess of their replicas.
+// reserves contains the scenarios of MachineDeployments with excess Machines.
 var reserves = []scenario{
 	{
 		name:   "grow into the reserve",
@@ -46,7 +46,7 @@ var reserves = []scenario{
 	},
 }
 
-// givenReserve has so many Machines for pods run, and so many in excess.
+// givenReserve creates running Machines: that many for Pods, and that many in excess.
 func givenReserve(replicas, excess int32, options ...deploymentOption) func(context.Context, *run) error {
 	options = append(options, func(deployment *v1alpha1.MachineDeployment) {
 		deployment.Spec.ExcessReplicas = ptr.To(intstr.FromInt32(excess))
@@ -62,8 +62,8 @@ func givenReserve(replicas, excess int32, options ...deploymentOption) func(cont
 	}
 }
 
-// withReserve wants so many Machines for pods and so many in excess, all of a class, and the status to
-// count them apart.
+// withReserve checks the number of Machines for Pods and in excess, all of one class, and that the status counts
+// them separately.
 func withReserve(replicas, excess int, class string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		machines, deployments := &v1alpha1.MachineList{}, &v1alpha1.MachineDeploymentList{}
@@ -93,7 +93,7 @@ var (
 	errMadeSoon = errors.New("a machine is made while one in excess is wanted for pods")
 )
 
-// freeOf counts the Machines that stay, and those of them that are for pods.
+// freeOf counts the Machines that are kept, and those of them that are for Pods.
 func freeOf(is moment) (active, free int) {
 	for _, machine := range is.machines {
 		if !machine.DeletionTimestamp.IsZero() {
@@ -107,7 +107,7 @@ func freeOf(is moment) (active, free int) {
 	return active, free
 }
 
-// forPods is that so many Machines are for pods at the least.
+// forPods requires a minimum number of Machines for Pods.
 func forPods(limit int) rule {
 	return func(_ *run, _, is moment) error {
 		if _, free := freeOf(is); free < limit {
@@ -117,7 +117,7 @@ func forPods(limit int) rule {
 	}
 }
 
-// freedFirst is that more Machines than before exist only when so many are for pods.
+// freedFirst requires that additional Machines exist only when there are enough Machines for Pods.
 func freedFirst(limit int) rule {
 	return func(_ *run, _, is moment) error {
 		if active, free := freeOf(is); active > limit && free < limit {

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// story makes a history from changes in the order in which they became known, each with its
-// version. Those up to version 10 were there before.
+// story creates a history from changes in the order in which they were observed, each with its version. Those up
+// to version 10 existed before.
 func story(changes ...change) *history {
 	_, cancel := context.WithCancel(context.Background())
 	h := &history{cancel: cancel, began: 10}
@@ -54,14 +54,14 @@ func pendingMachine(name string) *v1alpha1.Machine {
 	return machine
 }
 
-// inExcess is a Machine in the reserve of its set.
+// inExcess returns an excess Machine of its MachineSet.
 func inExcess(name string) *v1alpha1.Machine {
 	machine := runningMachine(name, "old")
 	machine.Spec = *reserve.Marked(&machine.Spec, reserve.NoSchedule)
 	return machine
 }
 
-// keptMachine is preserved until so many years after Machines leave.
+// keptMachine is preserved until the given number of years after Machines are deleted.
 func keptMachine(years int) *v1alpha1.Machine {
 	machine := runningMachine("kept", "old")
 	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: leavingMachine("").DeletionTimestamp.AddDate(years, 0, 0)}
@@ -72,7 +72,7 @@ func setFrozen(frozen string) *v1alpha1.MachineSet {
 	return &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Labels: map[string]string{v1alpha1.LabelKeyFreeze: frozen}}}
 }
 
-// infrastructure is a MillwrightMachine with our finalizer and what else is said of it.
+// infrastructure returns a MillwrightMachine with our finalizer and the given state.
 func infrastructure(traits ...func(*infrav1.MillwrightMachine)) *infrav1.MillwrightMachine {
 	infra := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: standalone, Finalizers: []string{infrav1.Finalizer}}}
 	for _, has := range traits {
@@ -101,8 +101,8 @@ func machineWithID() *v1alpha1.Machine {
 	return machine
 }
 
-// TestRules: each rule finds what it is there for, however short that lasts and in whichever
-// order the kinds' changes become known, and nothing else.
+// TestRules checks that each rule finds its violation, however short it is and in whatever order the changes of
+// different kinds are observed, and nothing else.
 func TestRules(t *testing.T) {
 	old, other := runningMachine("old", "old"), runningMachine("other", "old")
 	for name, tc := range map[string]struct {
@@ -169,7 +169,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestHistoryWithAGapIsNoHistory: what a broken watch may have missed is not taken for well.
+// TestHistoryWithAGapIsNoHistory checks that a history with a broken watch, which may have missed changes, is not
+// accepted.
 func TestHistoryWithAGapIsNoHistory(t *testing.T) {
 	h := story(at(1, runningMachine("old", "old")))
 	gap := errors.New("the watch broke")

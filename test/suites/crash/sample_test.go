@@ -8,12 +8,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// oneOf is which part of the deaths is tried unless all are asked for: one of so many, of each scenario. A death costs a
-// processor second.
+// oneOf is the sampling rate of crash points in a run that is not exhaustive: one in so many, in each scenario. A
+// crash costs one second of CPU time.
 const oneOf = 64
 
-// sampleOf chooses from the deaths of a scenario: all in an exhaustive run, and every oneOf-th otherwise, but at least one.
-// Which comes first depends on the name of the scenario only, so that scenarios do not all die at the same stage.
+// sampleOf selects crash points of a scenario: all in an exhaustive run, and otherwise every oneOf-th, but at
+// least one. The first one depends only on the scenario's name, so that scenarios do not all crash at the same
+// stage.
 func sampleOf(name string, deaths []crash) []crash {
 	if tier.Exhaustive() || len(deaths) == 0 {
 		return deaths
@@ -35,7 +36,8 @@ func partOf(names []string, first int) []string {
 	return names[:first]
 }
 
-// TestSample_IsSpread: the deaths that are tried come from all over a scenario, and are the same in each run.
+// TestSample_IsSpread checks that the sampled crash points are spread over a scenario, and are the same in each
+// run.
 func TestSample_IsSpread(t *testing.T) {
 	var points []point
 	for i := range 100 {
@@ -67,8 +69,8 @@ func TestSample_IsSpread(t *testing.T) {
 	}
 }
 
-// TestRollingUpdate_KilledAtThreePoints: the manager is killed when it has created an instance, cordoned a node, and deleted
-// an instance, and has not heard of that.
+// TestRollingUpdate_KilledAtThreePoints kills the manager after it has created an instance, cordoned a node, and
+// deleted an instance, each time before it receives the response.
 func TestRollingUpdate_KilledAtThreePoints(t *testing.T) {
 	fleet := newFleetOfOne(t)
 	s := called("rolling update")

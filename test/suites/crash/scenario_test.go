@@ -16,57 +16,58 @@ import (
 	"github.com/millwright-dev/millwright/test/support/serverfault"
 )
 
-// scenario is what an operator does, and what is to come of it.
+// scenario is what an operator does, and the expected result.
 type scenario struct {
 	name string
-	// where is the set-up in which it is played: together, where control and target are
-	// one cluster, if it is empty. also are further ones, in which it takes another way.
+	// where is the setup in which the scenario is run. If empty, it is together, with a single cluster. also are
+	// further setups, in which the scenario takes a different course.
 	also  []setup
 	where setup
-	// clusterAPI has the manager serve Cluster API, and not MCM's kinds.
+	// clusterAPI makes the manager serve Cluster API instead of MCM's kinds.
 	clusterAPI bool
-	// classes has the history keep MachineClasses, too.
+	// classes makes the history record MachineClasses, too.
 	classes bool
-	// plugIn has the driver be a process of its own, and says which of the two dies. Empty: it is a part
-	// of the manager.
+	// plugIn makes the driver a separate process, and selects which of the two processes is killed. If empty, the
+	// driver is part of the manager.
 	plugIn mortal
-	// initialize has VMs need a step after their creation.
+	// initialize makes VMs need a step after their creation.
 	initialize bool
 	// firstNeverJoins keeps the first VM's node from joining.
 	firstNeverJoins bool
-	// orphanPeriod is the time between two looks for orphans. Zero: nobody looks.
+	// orphanPeriod is the period of the check for orphans. If zero, there is no check.
 	orphanPeriod time.Duration
-	// healthTimeout is how long a node may be unhealthy. Zero is the manager's default.
+	// healthTimeout is how long a node may be unhealthy. If zero, the manager's default is used.
 	healthTimeout time.Duration
-	// drainTimeout is after which time a drain is forced. Zero is the manager's default, and that none
-	// may be.
+	// drainTimeout is the timeout after which a drain is forced. If zero, the manager's default is used, and no
+	// drain may be forced.
 	drainTimeout time.Duration
-	// outageTimeout is how long an API server has to be away for an outage. Zero is the manager's
-	// default.
+	// outageTimeout is how long an API server must be unreachable for an outage. If zero, the manager's default
+	// is used.
 	outageTimeout time.Duration
-	// overshoot is when sets are frozen. Nil is the manager's default.
+	// overshoot specifies when MachineSets are frozen. If nil, the manager's default is used.
 	overshoot *machineset.Overshoot
-	// metrics has managers serve what they use.
+	// metrics makes managers serve their resource usage.
 	metrics bool
-	// secondManager has a second manager work beside the first, as if both led.
+	// secondManager starts a second manager that also acts as leader.
 	secondManager bool
-	// fault is what the API servers do wrong; nil is nothing.
+	// fault is the fault of the API servers, or nil.
 	fault *serverfault.Fault
-	// given prepares the world; act is what the points are recorded of.
+	// given prepares the world; act performs the operations whose points are recorded.
 	given, act func(context.Context, *run) error
-	// want finds what is not as it shall be in the end.
+	// want returns an error if the final state is not as expected.
 	want func(context.Context, *run) error
-	// waitTimeout is how long a manager may take to reach what is declared. Zero is what suits most.
+	// waitTimeout is how long a manager may take to reach the desired state. If zero, a default that suits most
+	// scenarios is used.
 	waitTimeout time.Duration
-	// mayDelete reports whether a pod may be deleted, not evicted. Nil: none may.
+	// mayDelete reports whether a Pod may be deleted instead of evicted. If nil, none may.
 	mayDelete func(pod string) bool
-	// onDeath looks at the world between the death of a manager and the next one. Nil: nobody does.
+	// onDeath inspects the world between the crash of a manager and the start of the next one. It may be nil.
 	onDeath func(context.Context, *run) error
-	// always is what has to hold from act to the end; nil if only the end counts.
+	// always is a rule that must hold from act to the end. If nil, only the final state is checked.
 	always rule
 }
 
-// everywhere is the scenarios, each in all its set-ups.
+// everywhere returns each scenario in all its setups.
 func everywhere() []scenario {
 	var all []scenario
 	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, scarcities, zoneOutages, legacyClasses, plugIns, classUpdates, classFollowers) {
@@ -81,16 +82,16 @@ func everywhere() []scenario {
 	return all
 }
 
-// called finds a scenario by its name.
+// called returns the scenario with a name.
 func called(name string) scenario {
 	all := everywhere()
 	return all[slices.IndexFunc(all, func(s scenario) bool { return s.name == name })]
 }
 
-// standalone is the name of a Machine that no set has made.
+// standalone is the name of a Machine without a MachineSet.
 const standalone = "alone"
 
-// lives are the scenarios of single Machines.
+// lives contains the scenarios of individual Machines.
 var lives = []scenario{
 	{
 		name: "create", also: []setup{apart, noTarget},
@@ -118,7 +119,7 @@ var lives = []scenario{
 		given:           declareClass,
 		act:             declareAndFail,
 		want:            running(1),
-		always:          most(2), // the failed one, and its successor
+		always:          most(2), // the failed Machine, and its successor
 	},
 	{
 		name: "delete", also: []setup{noTarget},
@@ -151,8 +152,8 @@ func declareStandalone(ctx context.Context, r *run) error {
 	return r.create(ctx, &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: standalone}, Spec: r.scenario.template()})
 }
 
-// declareAndFail declares a deployment of one Machine, and ends the time that it has to join
-// when its VM exists. Its successor has all the time that it takes.
+// declareAndFail creates a MachineDeployment of one Machine, and makes the Machine time out when its VM exists.
+// Its successor has enough time.
 func declareAndFail(ctx context.Context, r *run) error {
 	if err := r.declareDeployment(ctx, 1); err != nil {
 		return err
@@ -177,8 +178,7 @@ func declareAndFail(ctx context.Context, r *run) error {
 	return r.endTimeToJoin(ctx, waits)
 }
 
-// givenVM has the VM of a Machine exist that does not: its declaration was lost, and is
-// made again.
+// givenVM creates the VM of a Machine that does not exist, because its creation was lost and is repeated.
 func givenVM(ctx context.Context, r *run) error {
 	vm := r.vmOf(standalone)
 	vm.Node = &sim.NodePlan{}
@@ -192,14 +192,14 @@ func (r *run) vmOf(machine string) sim.VM {
 	return sim.VM{Namespace: r.control.Namespace, Machine: machine, Pool: r.control.Namespace + "/" + pool}
 }
 
-// addOrphan makes a VM whose Machine does not exist any more.
+// addOrphan creates a VM whose Machine no longer exists.
 func addOrphan(_ context.Context, r *run) error {
 	r.gate.names.keep("orphan")
 	_, err := r.cloud.Add(r.vmOf("orphan"))
 	return err
 }
 
-// deleteAmid takes what it declares away as soon as its VM exists.
+// deleteAmid deletes the declared objects as soon as the VM exists.
 func deleteAmid(declare func(context.Context, *run) error) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := declare(ctx, r); err != nil {
@@ -219,7 +219,7 @@ func deleteAmid(declare func(context.Context, *run) error) func(context.Context,
 	}
 }
 
-// givenDeployment has so many Machines run.
+// givenDeployment creates a MachineDeployment with that many running Machines.
 func givenDeployment(replicas int32, options ...deploymentOption) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := declareClass(ctx, r); err != nil {

@@ -12,29 +12,28 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// setup is where a manager finds its clusters.
+// setup specifies the clusters of a manager.
 type setup string
 
 const (
-	// together: one cluster is both control and target.
+	// together uses one cluster as both control and target cluster.
 	together setup = "together"
-	// apart: they are two.
+	// apart uses two clusters.
 	apart setup = "apart"
-	// noTarget: there is only a control cluster, and VMs join nothing.
+	// noTarget uses a control cluster only, so VMs join no cluster.
 	noTarget setup = "no target"
 )
 
-// lane is where runs take place, one after another. They have the nodes of a control
-// plane for themselves, since every manager looks at all of them.
+// lane is where runs take place, one after another. A run has the nodes of a control plane for itself, because
+// every manager reads all of them.
 type lane struct {
 	nodes *env.Cluster
-	// other is where a run that has its clusters apart declares its Machines. Other runs
-	// may be there: a manager looks at one namespace.
+	// other is the control cluster of runs with separate clusters. Other runs may use it too, because a manager
+	// reads a single namespace.
 	other *env.Cluster
 }
 
-// clusters are a run's share of the control and the target cluster; the latter is nil if
-// there is none.
+// clusters is a run's share of the control and the target cluster. The target cluster may be nil.
 func (l *lane) clusters(ctx context.Context, where setup) (control, target *env.Cluster, err error) {
 	if where != apart {
 		if control, err = share(ctx, l.nodes); err != nil || where == noTarget {
@@ -49,7 +48,7 @@ func (l *lane) clusters(ctx context.Context, where setup) (control, target *env.
 	return control, target, err
 }
 
-// share is a cluster with a namespace of its own.
+// share is a cluster with a separate namespace.
 func share(ctx context.Context, c *env.Cluster) (*env.Cluster, error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "crash-"}}
 	if err := c.Client.Create(ctx, namespace); err != nil {
@@ -64,12 +63,12 @@ func share(ctx context.Context, c *env.Cluster) (*env.Cluster, error) {
 const (
 	controlRole = "config/rbac/control-role.yaml"
 	targetRole  = "config/rbac/target-role.yaml"
-	// clusterAPIRole is instead of both where Cluster API is served.
+	// clusterAPIRole replaces both roles if Cluster API is served.
 	clusterAPIRole = "config/rbac/capi-role.yaml"
 )
 
-// users are the manager's identities in its clusters: it has the roles that are shipped,
-// and no others. The second is nil if the first is for both.
+// users returns the manager's identities in its clusters, which have exactly the shipped roles. The second is nil
+// if the first is used for both clusters.
 func (s scenario) users(t *testing.T, control, target *env.Cluster) (inControl, inTarget *rest.Config) {
 	t.Helper()
 	if s.clusterAPI {

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/machineset"
 )
 
-// sizes are the scenarios in which a set or a deployment gets another size.
+// sizes contains the scenarios in which a MachineSet or a MachineDeployment is scaled.
 var sizes = []scenario{
 	{
 		name:   "scale up",
@@ -41,8 +41,8 @@ var sizes = []scenario{
 	},
 	{
 		name: "scale down by name, of one that fails",
-		// Its set may replace it before it goes by its name, and then removes one that is
-		// not needed. What is of use stays.
+		// The MachineSet may replace the Machine before it is deleted by name, and then deletes one that is not
+		// needed. Usable Machines are kept.
 		firstNeverJoins: true,
 		given:           givenOneThatDoesNotJoin,
 		act:             nameAndFail,
@@ -51,7 +51,7 @@ var sizes = []scenario{
 	},
 	{
 		name: "frozen",
-		// It takes but the number wanted to freeze a set, and three less to release it.
+		// A MachineSet is frozen at its desired replicas, and unfrozen three below that.
 		overshoot: &machineset.Overshoot{Up: 0, Down: 3},
 		given:     givenFrozen,
 		act:       loseOneAndScale,
@@ -60,7 +60,7 @@ var sizes = []scenario{
 	},
 }
 
-// givenSet has a set of so many Machines run, without a deployment.
+// givenSet creates a MachineSet with that many running Machines, without a MachineDeployment.
 func givenSet(replicas int32) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := declareClass(ctx, r); err != nil {
@@ -86,7 +86,7 @@ func (r *run) scaleSet(ctx context.Context, replicas int32) error {
 	return r.control.Client.Patch(ctx, &v1alpha1.MachineSet{ObjectMeta: r.poolMeta()}, patch)
 }
 
-// nameYoungest names a Machine that is not the one that would go anyway.
+// nameYoungest marks a Machine that would not be deleted otherwise.
 func nameYoungest(ctx context.Context, r *run) error {
 	machines := &v1alpha1.MachineList{}
 	if err := r.list(ctx, machines); err != nil {
@@ -96,16 +96,15 @@ func nameYoungest(ctx context.Context, r *run) error {
 	return r.nameAndScale(ctx, len(machines.Items)-1)
 }
 
-// nameAndScale does what an autoscaler does: in one write, it asks for fewer Machines, and
-// names the one to go.
+// nameAndScale scales down and marks the Machine to delete with a single write, as an autoscaler does.
 func (r *run) nameAndScale(ctx context.Context, replicas int) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	return r.patchDeployment(ctx, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q,%q:%q}},"spec":{"replicas":%d}}`,
 		v1alpha1.AnnotationKeyTriggerDeletion, r.named+"~"+now, v1alpha1.AnnotationKeyLastReplicaChange, now, replicas))
 }
 
-// givenOneThatDoesNotJoin has one Machine run beside one whose node does not join. That is the
-// one to be named.
+// givenOneThatDoesNotJoin creates two Machines: a running one, and one whose node does not join. The latter will
+// be marked.
 func givenOneThatDoesNotJoin(ctx context.Context, r *run) error {
 	if err := declareClass(ctx, r); err != nil {
 		return err
@@ -130,8 +129,8 @@ func givenOneThatDoesNotJoin(ctx context.Context, r *run) error {
 	})
 }
 
-// nameAndFail names the Machine, and ends the time that it has to join at the same moment. Which
-// of the two is seen first is chance.
+// nameAndFail marks the Machine, and makes it time out at the same moment. The order in which these are observed
+// is random.
 func nameAndFail(ctx context.Context, r *run) error {
 	if err := r.nameAndScale(ctx, 1); err != nil {
 		return err
@@ -139,14 +138,14 @@ func nameAndFail(ctx context.Context, r *run) error {
 	return r.endTimeToJoin(ctx, r.named)
 }
 
-// endTimeToJoin has a Machine fail that waits for its node.
+// endTimeToJoin makes a Machine fail that waits for its node.
 func (r *run) endTimeToJoin(ctx context.Context, name string) error {
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"1ms"}}}`, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout))
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: name}}
 	return client.IgnoreNotFound(r.control.Client.Patch(ctx, machine, patch))
 }
 
-// youngest is the Machine that a set would keep the longest if nobody named one.
+// youngest returns the Machine that a MachineSet would delete last if none was marked.
 func youngest(machines []v1alpha1.Machine) string {
 	last := slices.MaxFunc(machines, func(a, b v1alpha1.Machine) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
@@ -154,8 +153,7 @@ func youngest(machines []v1alpha1.Machine) string {
 	return last.Name
 }
 
-// withoutNamed checks that the Machine that was named is gone, and the wish with it, and that
-// so many run.
+// withoutNamed checks that the marked Machine and the mark are gone, and that that many Machines run.
 func withoutNamed(left int) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: r.named}, &v1alpha1.Machine{})
@@ -181,7 +179,7 @@ func (r *run) deployment(ctx context.Context) (*v1alpha1.MachineDeployment, erro
 	return deployment, r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: pool}, deployment)
 }
 
-// givenFrozen has a set of two Machines run that is frozen.
+// givenFrozen creates a frozen MachineSet with two running Machines.
 func givenFrozen(ctx context.Context, r *run) error {
 	if err := givenDeployment(2, rolling(0, 1))(ctx, r); err != nil {
 		return err
@@ -206,7 +204,7 @@ func (r *run) onlySet(ctx context.Context) (*v1alpha1.MachineSet, error) {
 	return &sets.Items[0], nil
 }
 
-// loseOneAndScale takes a Machine away from a frozen set, and asks for one more.
+// loseOneAndScale deletes a Machine of a frozen MachineSet, and scales up by one.
 func loseOneAndScale(ctx context.Context, r *run) error {
 	machines := &v1alpha1.MachineList{}
 	if err := r.list(ctx, machines); err != nil {
@@ -218,7 +216,7 @@ func loseOneAndScale(ctx context.Context, r *run) error {
 	return r.scale(ctx, 3)
 }
 
-// stillFrozen checks that a set knows that it lacks Machines, and makes none.
+// stillFrozen checks that a MachineSet has observed that it lacks Machines, and creates none.
 func stillFrozen(ctx context.Context, r *run) error {
 	set, err := r.onlySet(ctx)
 	if err != nil {

@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// shortSoak is how long TestSoak goes on unless MILLWRIGHT_SOAK says otherwise.
+	// shortSoak is the duration of TestSoak if MILLWRIGHT_SOAK is not set.
 	shortSoak = 20 * time.Second
-	// operationsPerRound are done before everything has to be as declared.
+	// operationsPerRound is the number of operations before everything must match the desired state.
 	operationsPerRound = 12
 	// longestPause is the longest time between two operations.
 	longestPause = 200 * time.Millisecond
-	// mostMachines is the most that is ever asked for.
+	// mostMachines is the maximum number of desired Machines.
 	mostMachines = 6
-	// soakTimeout is longer than caches wait at the most when API servers have failed again and again.
+	// soakTimeout is longer than the longest back-off of caches after repeated failures of API servers.
 	soakTimeout = 90 * time.Second
 	// soakHealthTimeout is how long a node may be unhealthy.
 	soakHealthTimeout = 2 * time.Second
@@ -41,28 +41,28 @@ const (
 type soak struct {
 	random *rand.Rand
 	length time.Duration
-	// replicas and class are what is declared now.
+	// replicas and class are the current desired state.
 	replicas int32
 	class    string
-	// most is the most Machines that were wanted since the round began.
+	// most is the maximum number of desired Machines since the round began.
 	most   int32
 	rounds int
-	// held are the Machines that were to be preserved at some time of the round, removed those that the
-	// soak deletes, and forced those that it deletes by force.
+	// held contains the Machines that were preserved at some time of the round, removed those that the soak
+	// deletes, and forced those that it deletes by force.
 	held, removed, forced map[string]bool
-	// pods are the nodes of the pods.
+	// pods contains the nodes of the Pods.
 	pods map[string]string
-	// awaySince is when both API servers were away last.
+	// awaySince is when both API servers last became unreachable.
 	awaySince time.Time
 	// secrets is how often the Secret was changed.
 	secrets int
-	// done counts operations by their names.
+	// done counts operations by name.
 	done map[string]int
-	// usage is what the manager used at the end of each round, since it was last killed.
+	// usage is the manager's resource usage at the end of each round since it was last killed.
 	usage []usage
 }
 
-// soakOperation is what an operator, a cloud or a network does.
+// soakOperation is an operation of an operator, a provider or a network.
 type soakOperation struct {
 	name string
 	do   func(*soak, context.Context, *run) error
@@ -83,10 +83,10 @@ var soakOperations = slices.Concat([]soakOperation{
 	{"the API server behaves", (*soak).behave},
 }, moreSoakOperations, soakUpdateOperations)
 
-// TestSoak does random operations amid random faults, and kills the manager now and then in the
-// first half. All that is written has to obey the rules, everything has to be as declared after
-// each round, and in the second half the manager may not use more and more. Without MILLWRIGHT_SOAK, it is short,
-// and its operations are the same in each run.
+// TestSoak performs random operations during random faults, and occasionally kills the manager in the first half.
+// All writes must obey the rules, everything must match the desired state after each round, and the manager's
+// resource usage must not grow in the second half. Without MILLWRIGHT_SOAK, the test is short and performs the
+// same operations in each run.
 func TestSoak(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
@@ -129,7 +129,7 @@ func TestSoak(t *testing.T) {
 		s.rounds, operationsPerRound, first, last, len(s.usage)-1))
 }
 
-// rest does rounds until the time is over, and two at least with the same manager.
+// rest runs rounds until the time is over, and at least two with the same manager.
 func (s *soak) rest(ctx context.Context, r *run) error {
 	began := time.Now()
 	for time.Since(began) < s.length || len(s.usage) < 2 {
@@ -147,7 +147,7 @@ func (s *soak) rest(ctx context.Context, r *run) error {
 	return nil
 }
 
-// round does some operations, and waits until everything is as declared.
+// round performs some operations, and waits until everything matches the desired state.
 func (s *soak) round(ctx context.Context, r *run, kills bool) error {
 	s.most = s.replicas
 	clear(s.held)
@@ -169,7 +169,7 @@ func (s *soak) round(ctx context.Context, r *run, kills bool) error {
 		if err := op.do(s, ctx, r); err != nil {
 			return fmt.Errorf("%s: %w", op.name, err)
 		}
-		// People, clouds and networks do not act all at once.
+		// Users, providers and networks do not act at the same time.
 		select {
 		case <-time.After(time.Duration(s.random.Int64N(int64(longestPause)))):
 		case <-ctx.Done():
@@ -179,7 +179,7 @@ func (s *soak) round(ctx context.Context, r *run, kills bool) error {
 	return s.settle(ctx, r)
 }
 
-// settle ends all faults, and waits until everything is as declared.
+// settle stops all faults, and waits until everything matches the desired state.
 func (s *soak) settle(ctx context.Context, r *run) error {
 	if err := s.behave(ctx, r); err != nil {
 		return err
@@ -214,12 +214,12 @@ func (s *soak) settle(ctx context.Context, r *run) error {
 	return err
 }
 
-// evictable lets all pods be evicted.
+// evictable permits the eviction of all Pods.
 func (s *soak) evictable(ctx context.Context, r *run) error {
 	return s.allow(ctx, r, int32(len(s.pods)+1))
 }
 
-// asDeclared checks that everything is as declared.
+// asDeclared checks that everything matches the desired state.
 func (s *soak) asDeclared(ctx context.Context, r *run) error {
 	if err := r.nobodyNamed(ctx); err != nil {
 		return err
@@ -227,8 +227,8 @@ func (s *soak) asDeclared(ctx context.Context, r *run) error {
 	return allInSetOf(int(s.replicas), s.class)(ctx, r)
 }
 
-// neverTooMany is that no Machine is made beyond what was wanted in this round and the surge. Machines that
-// are preserved do not count.
+// neverTooMany requires that no Machine is created beyond the number desired in this round plus the surge.
+// Preserved Machines do not count.
 func (s *soak) neverTooMany(_ *run, was, is moment) error {
 	active := 0
 	for name, machine := range is.machines {
@@ -248,7 +248,7 @@ func (s *soak) scale(ctx context.Context, r *run) error {
 	return r.scale(ctx, s.replicas)
 }
 
-// want notes what is about to be declared.
+// want records the next desired state.
 func (s *soak) want(replicas int32) {
 	s.replicas, s.most = replicas, max(s.most, replicas)
 }
@@ -270,7 +270,7 @@ func (s *soak) deleteMachine(ctx context.Context, r *run) error {
 	return s.remove(ctx, r, machine)
 }
 
-// nameMachine does what an autoscaler does.
+// nameMachine marks a Machine as an autoscaler does.
 func (s *soak) nameMachine(ctx context.Context, r *run) error {
 	machine, err := s.anyMachine(ctx, r)
 	if err != nil || machine == nil || s.replicas == 1 {
@@ -281,7 +281,7 @@ func (s *soak) nameMachine(ctx context.Context, r *run) error {
 	return r.nameAndScale(ctx, int(s.replicas))
 }
 
-// vanish loses a VM whose Machine runs. A Machine that still waits for its node waits for the whole
+// vanish deletes the VM of a running Machine. A Machine that still waits for its node would wait for the whole
 // creation timeout.
 func (s *soak) vanish(ctx context.Context, r *run) error {
 	machine, err := s.anyMachine(ctx, r)
@@ -326,7 +326,7 @@ func (s *soak) behave(_ context.Context, r *run) error {
 	return nil
 }
 
-// anyMachine returns a Machine; nil if there is none.
+// anyMachine returns a Machine, or nil if there are none.
 func (s *soak) anyMachine(ctx context.Context, r *run) (*v1alpha1.Machine, error) {
 	machines := &v1alpha1.MachineList{}
 	if err := r.list(ctx, machines); err != nil || len(machines.Items) == 0 {
@@ -338,7 +338,7 @@ func (s *soak) anyMachine(ctx context.Context, r *run) (*v1alpha1.Machine, error
 	return &machines.Items[s.random.IntN(len(machines.Items))], nil
 }
 
-// flat reports whether a manager uses more and more, by what it used at the end of rounds.
+// flat reports whether a manager's resource usage does not keep growing over the rounds.
 func flat(used []usage) error {
 	quarter := max(1, len(used)/4)
 	first, last := smallest(used[:quarter]), smallest(used[len(used)-quarter:])
@@ -359,7 +359,7 @@ func flat(used []usage) error {
 	return errors.Join(more...)
 }
 
-// smallest returns the least that was used of each resource.
+// smallest returns the minimum usage of each resource.
 func smallest(used []usage) usage {
 	least := used[0]
 	for _, u := range used[1:] {
@@ -368,7 +368,7 @@ func smallest(used []usage) usage {
 	return least
 }
 
-// TestGrowthIsFound: what TestSoak measures would show a leak.
+// TestGrowthIsFound checks that TestSoak would detect a leak.
 func TestGrowthIsFound(t *testing.T) {
 	level, growing := []usage{}, map[string][]usage{}
 	for i := range 20 {

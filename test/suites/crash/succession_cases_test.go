@@ -14,7 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// TestSuccession: at which points the world is as the operation before has left it, and which that is.
+// TestSuccession checks at which points the world is as an earlier operation has left it, and which operation
+// that is.
 func TestSuccession(t *testing.T) {
 	for name, tc := range map[string]struct {
 		play func(w *scriptedWorld)
@@ -141,7 +142,7 @@ func TestSuccession(t *testing.T) {
 	}
 }
 
-// scriptedWorld is a succession with points that are called by their verbs, and the world around it.
+// scriptedWorld is a succession whose points are named by their verbs, with the world around it.
 type scriptedWorld struct {
 	*succession
 	time     time.Time
@@ -156,7 +157,7 @@ func newScriptedWorld() *scriptedWorld {
 	return w
 }
 
-// verbOnly is the first point of an operation that is called by its verb.
+// verbOnly is the first point of an operation, named by its verb.
 func verbOnly(verb string) point { return point{operation{verb: verb}, 1} }
 
 func (w *scriptedWorld) begin(verb string) { w.succession.begin(verbOnly(verb)) }
@@ -167,7 +168,7 @@ func (w *scriptedWorld) whole(verb string) {
 	w.end(verb)
 }
 
-// idle plays an operation that changes nothing.
+// idle simulates an operation that changes nothing.
 func (w *scriptedWorld) idle(verb string) {
 	w.begin(verb)
 	w.succession.end(verbOnly(verb), true)
@@ -178,14 +179,14 @@ func (w *scriptedWorld) noPoint() {
 	w.succession.end(point{}, false)
 }
 
-// TestNothingBeginsAtThePoint: what the manager does while the planned operation is carried out waits, and is not
-// carried out, even if it follows from that.
+// TestNothingBeginsAtThePoint checks that the manager's operations wait while the planned operation is executed,
+// and that they are not executed after the crash, even if they result from it.
 func TestNothingBeginsAtThePoint(t *testing.T) {
 	planned, next := verbOnly("planned"), verbOnly("next")
 	for _, w := range []way{after, lost} {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGate(&crash{point: planned, way: w})
-			p := &process{cmd: &exec.Cmd{Process: &os.Process{}}, done: make(chan struct{})} // it is not there
+			p := &process{cmd: &exec.Cmd{Process: &os.Process{}}, done: make(chan struct{})} // there is no such process
 			close(p.done)
 			g.runs(p)
 			g.count(true)
@@ -204,8 +205,9 @@ func TestNothingBeginsAtThePoint(t *testing.T) {
 	}
 }
 
-// TestDeathsThatDiffer: a point is died at before it, unless the world there is that after the one before,
-// and with its answer lost, unless the world is the same as before it. Where more than one process acts, all deaths are tried.
+// TestDeathsThatDiffer checks which crashes are tried: before a point, unless the world is as after the previous
+// one; and with a lost response, unless the operation has changed nothing. If more than one process acts, all
+// crashes are tried.
 func TestDeathsThatDiffer(t *testing.T) {
 	question := point{operation{"driver", string(sim.ListMachines), ""}, 1}
 	first, second, refused, last := verbOnly("first"), verbOnly("second"), verbOnly("refused"), verbOnly("last")
@@ -229,10 +231,10 @@ func TestDeathsThatDiffer(t *testing.T) {
 	}
 }
 
-// TestUnanswered: the first answer to each question to the driver is lost, and nobody dies.
+// TestUnanswered checks that the first response to each query of the driver is lost, without a crash.
 func TestUnanswered(t *testing.T) {
 	g := newGate(&crash{way: unanswered})
-	p := &process{cmd: &exec.Cmd{Process: &os.Process{}}, done: make(chan struct{})} // it is not there
+	p := &process{cmd: &exec.Cmd{Process: &os.Process{}}, done: make(chan struct{})} // there is no such process
 	close(p.done)
 	g.runs(p)
 	g.count(true)

@@ -1,3 +1,3 @@
-// Package mcmsuite has the specifications of MCM's integration suite, which run against the two
-// processes that take MCM's place, with MCM's flags and defaults.
+// Package mcmsuite contains the specifications of MCM's integration suite. They run against the two processes
+// that replace MCM, with MCM's flags and defaults.
 package mcmsuite

@@ -30,12 +30,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// provider is a folder from which the integration suite is run, as from a provider's test/integration/controller.
+// provider is a directory from which the integration suite is run, like a provider's test/integration/controller.
 type provider struct {
 	*env.Env
 	t                  *testing.T
 	folder, kubeconfig string
-	// seen is where the suite's classes are written when they are there.
+	// seen is the file to which the classes of the suite are written when they exist.
 	seen string
 }
 
@@ -59,7 +59,7 @@ func newProvider(t *testing.T) *provider {
 
 func (p *provider) path(name string) string { return filepath.Join(p.folder, name) }
 
-// write writes a file, which may be a program.
+// write writes a file, which may be executable.
 func (p *provider) write(name, text string) {
 	p.t.Helper()
 	if err := os.MkdirAll(filepath.Dir(p.path(name)), 0o755); err != nil {
@@ -80,7 +80,7 @@ func (p *provider) writeObject(name string, object client.Object) {
 	p.write(name, string(text))
 }
 
-// run runs the specifications whose names contain focus, with more variables.
+// run runs the specifications whose names contain focus, with additional variables.
 func (p *provider) run(focus string, variables ...string) {
 	p.t.Helper()
 	binaries, err := env.Binaries()
@@ -97,7 +97,7 @@ func (p *provider) run(focus string, variables ...string) {
 	}
 }
 
-// classes are those that the suite made, as they were at its beginning.
+// classes returns the classes that the suite created, as they were at its beginning.
 func (p *provider) classes() map[string]v1alpha1.MachineClass {
 	p.t.Helper()
 	text, err := os.ReadFile(p.seen)
@@ -120,7 +120,7 @@ func (p *provider) eventually(check func(g gomega.Gomega)) {
 	gomega.NewWithT(p.t).Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// crd returns the CRD of a kind, with no UID if it is not there.
+// crd returns the CRD of a kind. Its UID is empty if it does not exist.
 func (p *provider) crd(kind string) *metav1.PartialObjectMetadata {
 	p.t.Helper()
 	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: kind + ".machine.sapcloud.io"}}
@@ -138,7 +138,7 @@ func (p *provider) crds() bool {
 	return crd.UID != "" && crd.DeletionTimestamp.IsZero()
 }
 
-// TestEnvironmentOfTheSuite: the documented variables do what is documented, at a real API server.
+// TestEnvironmentOfTheSuite checks the effect of the documented variables with a real API server.
 func TestEnvironmentOfTheSuite(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
@@ -155,8 +155,8 @@ func TestEnvironmentOfTheSuite(t *testing.T) {
 	p.inPods()
 }
 
-// deleteCRDs deletes the CRDs of machine.sapcloud.io. That of Machines is being deleted until another one of
-// MachineDeployments is there, which wait waits for.
+// deleteCRDs deletes the CRDs of machine.sapcloud.io. The deletion of the CRD of Machines is not complete until a
+// new CRD of MachineDeployments exists, for which wait waits.
 func (p *provider) deleteCRDs() (wait func()) {
 	p.t.Helper()
 	const finalizer = "example.com/test"
@@ -185,15 +185,15 @@ func (p *provider) deleteCRDs() (wait func()) {
 	return released.Wait
 }
 
-// patch changes an object that did not change since it was read.
+// patch changes an object unless it has changed since it was read.
 func (p *provider) patch(object client.Object, change func()) error {
 	before := client.MergeFromWithOptions(object.DeepCopyObject().(client.Object), client.MergeFromWithOptimisticLock{})
 	change()
 	return p.Client.Patch(p.t.Context(), object, before)
 }
 
-// withoutCRDs: the suite installs CRDs, also while earlier ones are being deleted, and removes them, or not. Tags are
-// made strings.
+// withoutCRDs checks that the suite installs CRDs, even while earlier ones are being deleted, and that it removes
+// them if configured to. Tags are converted to strings.
 func (p *provider) withoutCRDs() {
 	p.t.Helper()
 	wait := p.deleteCRDs()
@@ -218,8 +218,8 @@ func (p *provider) withoutCRDs() {
 	}
 }
 
-// ofASeed: a class of the seed is copied, its controllers rest while those of the suite run, and its CRDs
-// stay. Nodes have the label that their node agent reads.
+// ofASeed checks that a class of the seed is copied, that the seed's controllers are scaled down while those of
+// the suite run, and that its CRDs are kept. Nodes have the label that their node agent reads.
 func (p *provider) ofASeed() {
 	p.t.Helper()
 	own, deployment := class(p.Namespace, "of-the-seed"), controllers(p.Namespace)
@@ -263,8 +263,8 @@ func (p *provider) ofASeed() {
 	}
 }
 
-// inPods: the images of the controllers are set in the Deployment, which the suite creates if it is not there.
-// The Deployment and its Pods are real, but for a kubelet: the test says that they are ready.
+// inPods checks that the images of the controllers are set in the Deployment, which the suite creates if it does
+// not exist. The Deployment and its Pods are real, but there is no kubelet: the test marks the Pods as ready.
 func (p *provider) inPods() {
 	p.t.Helper()
 	deployment := controllers(p.Namespace)
@@ -300,7 +300,7 @@ func (p *provider) inPods() {
 	}
 }
 
-// readyPods plays the kubelet of all Pods.
+// readyPods marks all Pods as ready, like a kubelet.
 func (p *provider) readyPods(ctx context.Context) {
 	pods, err := kubernetes.NewForConfigOrDie(p.Admin).CoreV1().Pods(p.Namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -320,7 +320,7 @@ func (p *provider) readyPods(ctx context.Context) {
 	}
 }
 
-// await reads a watch until an object is as wanted.
+// await reads a watch until an object satisfies the condition.
 func await[T any](t *testing.T, events watch.Interface, what string, wanted func(T) bool) {
 	t.Helper()
 	timeout := time.After(env.WaitTimeout)
@@ -341,7 +341,7 @@ func await[T any](t *testing.T, events watch.Interface, what string, wanted func
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// controllers is the Deployment that a seed has. Nothing runs its Pods here.
+// controllers returns the Deployment of a seed. Its Pods are not run here.
 func controllers(namespace string) *appsv1.Deployment {
 	replicas, labels := int32(2), map[string]string{"role": "machine-controller-manager"}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "machine-controller-manager"}}

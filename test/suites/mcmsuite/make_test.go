@@ -13,7 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMakeTestIntegration: the suite that providers of MCM import passes with our drivers, in local mode.
+// TestMakeTestIntegration checks that the suite that MCM's providers import passes with our drivers in local
+// mode.
 func TestMakeTestIntegration(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {

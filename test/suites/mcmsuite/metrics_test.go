@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// unseen are the metrics of what need not happen in the suite.
+// unseen are metrics of events that need not occur in the suite.
 var unseen = []string{
 	"mcm_cloud_api_requests_failed_total", "mcm_cloud_api_driver_requests_failed_total",
 	"mcm_machine_initialize_duration_seconds", "mcm_machine_num_failed_join",
@@ -19,7 +19,7 @@ var unseen = []string{
 	"mcm_machine_deployment_status_collision_count",
 }
 
-// exported are MCM's metrics by the process that exports them.
+// exported contains MCM's metrics by the process that exports them.
 func (s *suite) exported() map[string][]string {
 	root, err := env.Root()
 	s.must(err)
@@ -40,7 +40,7 @@ func (s *suite) exported() map[string][]string {
 	return by
 }
 
-// served are the names of the metrics that a process serves and that are MCM's.
+// served returns the names of MCM's metrics that a process serves.
 func (s *suite) served(process string) (names []string) {
 	for line := range strings.Lines(s.page(process, "metrics")) {
 		name, ok := strings.CutPrefix(line, "# TYPE ")
@@ -52,7 +52,7 @@ func (s *suite) served(process string) (names []string) {
 	return names
 }
 
-// hasMetrics: each process has the metrics of MCM's, and none of the other one's.
+// hasMetrics checks that each process serves MCM's metrics, and none of the other process.
 func (s *suite) hasMetrics() {
 	for process, want := range s.exported() {
 		got := s.served(process)

@@ -29,7 +29,8 @@ func class(namespace, name string) *v1alpha1.MachineClass {
 	})))
 }
 
-// newDeployment is the one of MCM's suite: its minReadySeconds are longer than it waits.
+// newDeployment returns the MachineDeployment of MCM's suite. Its minReadySeconds exceed the timeout of the
+// suite.
 func newDeployment(namespace string) *v1alpha1.MachineDeployment {
 	labels := map[string]string{"name": deploymentName}
 	deployment := fixture.Deployment(0, fixture.OfClass(firstClass), fixture.Rolling("2", "1"), func(d *v1alpha1.MachineDeployment) {
@@ -53,8 +54,8 @@ func TestSpecificationsOfMCM_OfAMachine(t *testing.T) {
 	})
 }
 
-// TestSpecificationsOfMCM runs the ten specifications in MCM's order: each continues where the last one
-// ended. Between them are the cases of users that the suite does not have.
+// TestSpecificationsOfMCM runs the ten specifications in MCM's order: each continues from the state of the
+// previous one. In between, it runs user scenarios that the suite does not contain.
 func TestSpecificationsOfMCM(t *testing.T) {
 	tier.All(t)
 	newSuite(t).inOrder([]specification{
@@ -75,7 +76,7 @@ func TestSpecificationsOfMCM(t *testing.T) {
 	})
 }
 
-// inOrder runs specifications, of which each continues where the last one ended.
+// inOrder runs specifications, each of which continues from the state of the previous one.
 func (s *suite) inOrder(specs []specification) {
 	t := s.t
 	for _, spec := range specs {
@@ -115,7 +116,8 @@ func (s *suite) deletesNothing() {
 	s.hasNodes(0)
 }
 
-// becomesAvailable: though the Machine is younger than its minReadySeconds, which MCM ignores.
+// becomesAvailable checks that the Machine becomes available although it is younger than its minReadySeconds,
+// which MCM ignores.
 func (s *suite) becomesAvailable() {
 	s.create(newDeployment(s.Namespace))
 	s.eventually(func(g gomega.Gomega) {
@@ -131,7 +133,7 @@ func (s *suite) becomesAvailable() {
 	s.hasNodes(1)
 }
 
-// conditions are "type status reason" of each.
+// conditions returns "type status reason" of each condition.
 func conditions(status v1alpha1.MachineDeploymentStatus) []string {
 	var said []string
 	for _, c := range status.Conditions {
@@ -140,8 +142,8 @@ func conditions(status v1alpha1.MachineDeploymentStatus) []string {
 	return said
 }
 
-// hasTwoConditions: MCM's suite compares their number. It looks at the objects of a deployment that is
-// at rest, whose controllers know its last generation.
+// hasTwoConditions checks the number of conditions, as MCM's suite does. The MachineDeployment is settled, and
+// its controllers have observed the last generation.
 func (s *suite) hasTwoConditions() {
 	s.eventually(func(g gomega.Gomega) {
 		deployment := s.deployment(g)
@@ -160,8 +162,8 @@ func (s *suite) scalesDown() {
 	s.hasNodes(2)
 }
 
-// deletesByBareName: an autoscaler of before names a Machine without a time, and does not change the
-// replicas. The Machine goes and is replaced, at once.
+// deletesByBareName checks that a Machine is deleted and immediately replaced if an older autoscaler names it
+// without a time, and does not change the replicas.
 func (s *suite) deletesByBareName() {
 	before := s.names()
 	named := before[1]
@@ -179,7 +181,7 @@ func (s *suite) deletesByBareName() {
 	s.hasNodes(2)
 }
 
-// freezes: a set that has more Machines than its deployment may have makes none.
+// freezes checks that a MachineSet with more Machines than its MachineDeployment permits creates none.
 func (s *suite) freezes() {
 	const many = 30
 	s.scale(many)
@@ -191,7 +193,7 @@ func (s *suite) freezes() {
 	s.hasNodes(2)
 }
 
-// events are the reasons of all events about sets.
+// events returns the reasons of all events about MachineSets.
 func (s *suite) events(g gomega.Gomega) []string {
 	list := &corev1.EventList{}
 	g.Expect(s.Client.List(s.t.Context(), list, client.InNamespace(s.Namespace))).To(gomega.Succeed())
@@ -226,7 +228,7 @@ func (s *suite) deletesTheDeployment() {
 	s.hasNodes(0)
 }
 
-// leavesNothing: neither VMs nor objects, nor tokens. The classes and the Secret can go.
+// leavesNothing checks that no VMs, objects or tokens remain, and that the classes and the Secret can be deleted.
 func (s *suite) leavesNothing() {
 	ctx := s.t.Context()
 	for _, object := range []client.Object{class(s.Namespace, firstClass), class(s.Namespace, secondClass), secret(s.Namespace)} {
@@ -248,7 +250,7 @@ func (s *suite) leavesNothing() {
 	})
 }
 
-// logsNoProblems: the teardown of MCM's suite reads the logs.
+// logsNoProblems checks the logs, as the teardown of MCM's suite does.
 func (s *suite) logsNoProblems() {
 	for name, process := range s.processes {
 		process.Stop()

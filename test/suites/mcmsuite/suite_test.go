@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// waitTimeout is that of MCM's suite.
+// waitTimeout is the timeout of MCM's suite.
 const waitTimeout = 300 * time.Second
 
 // The objects of MCM's suite.
@@ -40,15 +40,15 @@ const (
 	secondClass    = "test-mc-v2"
 )
 
-// suite is what MCM's suite prepares: a control cluster with MCM's CRDs, a target cluster that has a
-// node, two classes, and both processes.
+// suite is the environment that MCM's suite prepares: a control cluster with MCM's CRDs, a target cluster that
+// has a node, two classes, and both processes.
 type suite struct {
 	*env.Env
 	t     *testing.T
 	cloud *sim.Cloud
-	// initial is the number of ready nodes at the beginning.
+	// initial is the number of Ready nodes at the beginning.
 	initial int
-	// processes by their names, and their ports.
+	// processes contains the processes by name, and ports their ports.
 	processes map[string]*program.Process
 	ports     map[string]int
 }
@@ -98,7 +98,7 @@ func (s *suite) start(name string, flags ...string) {
 	})
 }
 
-// alive is what MCM's suite checks before each specification.
+// alive checks what MCM's suite checks before each specification.
 func (s *suite) alive() {
 	s.t.Helper()
 	for name, process := range s.processes {
@@ -147,7 +147,7 @@ func (s *suite) eventually(check func(g gomega.Gomega)) {
 	gomega.NewWithT(s.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// readyNodes are the names of the nodes of the target that are ready.
+// readyNodes returns the names of the Ready nodes of the target cluster.
 func (s *suite) readyNodes() []string {
 	s.t.Helper()
 	nodes := &corev1.NodeList{}
@@ -163,7 +163,7 @@ func (s *suite) readyNodes() []string {
 	return ready
 }
 
-// hasNodes waits until the target has that many ready nodes more than at the beginning, and no other.
+// hasNodes waits until the target cluster has exactly that many more Ready nodes than at the beginning.
 func (s *suite) hasNodes(more int) {
 	s.t.Helper()
 	s.eventually(func(g gomega.Gomega) {
@@ -174,7 +174,7 @@ func (s *suite) hasNodes(more int) {
 	})
 }
 
-// machines are the names of all Machines that are not being deleted, and their phases.
+// machines returns the phases of all Machines that are not being deleted, by name.
 func (s *suite) machines() map[string]v1alpha1.MachinePhase {
 	s.t.Helper()
 	list := &v1alpha1.MachineList{}
@@ -196,7 +196,7 @@ func (s *suite) deployment(g gomega.Gomega) *v1alpha1.MachineDeployment {
 	return deployment
 }
 
-// change is what a user does to the deployment.
+// change applies a user's change to the MachineDeployment.
 func (s *suite) change(format string, values ...any) {
 	s.t.Helper()
 	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: deploymentName}}

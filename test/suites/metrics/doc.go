@@ -1,3 +1,2 @@
-// Package metrics tests the list of all metrics: what the program exposes, what MCM does, and what the
-// page about metrics says.
+// Package metrics tests the list of all metrics against the program, MCM, and the page about metrics.
 package metrics

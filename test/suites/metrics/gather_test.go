@@ -43,7 +43,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
-	_ "github.com/millwright-dev/millwright/internal/manager" // registers the latency of requests
+	_ "github.com/millwright-dev/millwright/internal/manager" // registers the request latency
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	"github.com/millwright-dev/millwright/internal/pluginserver"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
@@ -58,10 +58,10 @@ func (drained) Drain(context.Context, drain.Request) (drain.Report, error) {
 	return drain.Report{Done: true}, nil
 }
 
-// everything has each metric of the program happen, and gathers them as they are served.
+// everything makes the program record each of its metrics, and gathers them as they are served.
 func everything(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	registry := prometheus.NewPedanticRegistry() // refuses what was not described
+	registry := prometheus.NewPedanticRegistry() // rejects undescribed metrics
 	class, machine, set, deployment := fixture.Fleet(time.Now())
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, vmv1alpha1.AddToScheme} {
@@ -88,7 +88,7 @@ func everything(t *testing.T) []*dto.MetricFamily {
 	return gather(t, registry, "mcm_machine_num_failed_join", "millwright_virtual_machine_ready", "mcm_workqueue_depth", "millwright_driver_ignored_results_total")
 }
 
-// gather gathers metrics as they are served, once those names are among them.
+// gather gathers metrics as they are served, once all given names are among them.
 func gather(t *testing.T, registry prometheus.Gatherer, awaited ...any) (families []*dto.MetricFamily) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(func() ([]string, error) {
@@ -105,7 +105,7 @@ func gather(t *testing.T, registry prometheus.Gatherer, awaited ...any) (familie
 	return families
 }
 
-// runs runs something until the test ends.
+// runs runs a function until the end of the test.
 func runs(t *testing.T, start func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,7 +119,7 @@ func runs(t *testing.T, start func(context.Context) error) {
 	})
 }
 
-// balance has a load balancer with a port.
+// balance starts a load balancer with a port.
 func balance(t *testing.T, registry prometheus.Registerer) {
 	t.Helper()
 	kinds := runtime.NewScheme()
@@ -145,7 +145,7 @@ func balance(t *testing.T, registry prometheus.Registerer) {
 	registry.MustRegister(balancers)
 }
 
-// plug registers a driver of another process, which sends a result that nobody asked for.
+// plug registers a driver of another process, which sends an unexpected result.
 func plug(t *testing.T, registry prometheus.Registerer) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -177,7 +177,7 @@ func plug(t *testing.T, registry prometheus.Registerer) {
 	}
 }
 
-// happen has a Machine join, and fail to.
+// happen makes one Machine join, and another one fail to join.
 func happen(t *testing.T, informers *informertest.FakeInformers, machine *v1alpha1.Machine) {
 	t.Helper()
 	informer, err := informers.FakeInformerFor(t.Context(), &v1alpha1.Machine{})
@@ -194,7 +194,7 @@ func happen(t *testing.T, informers *informertest.FakeInformers, machine *v1alph
 	informer.Update(phase(v1alpha1.MachinePending), phase(v1alpha1.MachineFailed))
 }
 
-// call calls all methods of drivers once, and one that fails.
+// call calls all methods of the drivers once, including one that fails.
 func call(t *testing.T, registry prometheus.Registerer, work *metrics.Work, machine *v1alpha1.Machine, class *v1alpha1.MachineClass) {
 	t.Helper()
 	machine = machine.DeepCopy()
@@ -214,7 +214,7 @@ func call(t *testing.T, registry prometheus.Registerer, work *metrics.Work, mach
 	}
 }
 
-// library has client-go and controller-runtime measure something.
+// library makes client-go and controller-runtime record metrics.
 func library(t *testing.T) {
 	t.Helper()
 	queue := priorityqueue.New[string]("metrics")
@@ -234,10 +234,10 @@ func library(t *testing.T) {
 	}
 }
 
-// row is a metric of the list.
+// row is a metric in the list.
 type row struct{ name, kind, labels, help string }
 
-// rowOf describes a metric, without what a histogram adds to it.
+// rowOf describes a metric, without the series that a histogram adds.
 func rowOf(family *dto.MetricFamily) row {
 	var labels []string
 	for _, metric := range family.Metric {

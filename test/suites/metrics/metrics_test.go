@@ -15,22 +15,22 @@ import (
 	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
-// groups begin the names of metrics that the libraries choose, and whose number changes with them. The
-// page has them as groups.
+// groups are prefixes of metrics that libraries define, and that change with their versions. The page describes
+// them as groups.
 var groups = []string{"go_", "process_", "controller_runtime_", "certwatcher_"}
 
 func grouped(name string) bool {
 	return slices.ContainsFunc(groups, func(group string) bool { return strings.HasPrefix(name, group) })
 }
 
-// listed are all metrics that are listed one by one.
+// listed returns all metrics that are listed individually.
 func listed(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	return slices.DeleteFunc(everything(t), func(family *dto.MetricFamily) bool { return grouped(family.GetName()) })
 }
 
-// TestList holds all metrics: names, types, labels and help are what dashboards, alerts and people rely
-// on.
+// TestList checks all metrics against the list: dashboards, alerts and users rely on names, types, labels and
+// help texts.
 func TestList(t *testing.T) {
 	families := listed(t)
 	var list strings.Builder
@@ -63,7 +63,7 @@ const (
 	byMCM     = "the name is MCM's"
 )
 
-// exceptions are what promlint finds and stays so, with the reason.
+// exceptions are findings of promlint that are accepted, with the reason.
 var exceptions = []struct{ problem, reason string }{
 	{"mcm_machine_deployment_info" + camelCase, "the label createdAt is MCM's"},
 	{"mcm_machine_deployment_items_total" + total, byMCM},
@@ -75,8 +75,8 @@ var exceptions = []struct{ problem, reason string }{
 	{"mcm_machine_set_items_total" + total, byMCM},
 }
 
-// TestListHasThatOfMCM: MCM's metrics have their names, types and labels. The list is that of MCM's
-// source, not ours.
+// TestListHasThatOfMCM checks that the list contains MCM's metrics with the same names, types and labels. The
+// expected values come from MCM's source code.
 func TestListHasThatOfMCM(t *testing.T) {
 	there := map[string]row{}
 	for _, family := range listed(t) {
@@ -96,7 +96,7 @@ func TestListHasThatOfMCM(t *testing.T) {
 	}
 }
 
-// table reads rows of values that are separated by tabs.
+// table parses rows of tab-separated values.
 func table(t *testing.T, file string) (rows [][]string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -111,7 +111,7 @@ func table(t *testing.T, file string) (rows [][]string) {
 	return rows
 }
 
-// TestPage compares the page about metrics with the list.
+// TestPage checks that the page about metrics matches the list.
 func TestPage(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
@@ -158,7 +158,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// unquote removes what sets names apart in a cell.
+// unquote removes the markup of names in a cell.
 func unquote(cell string) string {
 	names := strings.Fields(strings.NewReplacer("`", "", ",", "").Replace(cell))
 	slices.Sort(names)

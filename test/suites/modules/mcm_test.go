@@ -21,12 +21,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// mcm is the module that compat/mcm stands in for.
+// mcm is the module that compat/mcm replaces.
 const mcm = "github.com/gardener/machine-controller-manager"
 
-// TestAProviderOfMCM: a provider that was written for MCM is built with one line in its go.mod, as if
-// Millwright were published. Beside our machine-controller-manager, it passes MCM's integration suite,
-// which it imports by that line too. In that suite a deployment scales, freezes and rolls.
+// TestAProviderOfMCM checks that a provider written for MCM can be built with one line in its go.mod, as if
+// Millwright were published. With our machine-controller-manager, it passes MCM's integration suite, which it
+// imports through the same line. In that suite, a MachineDeployment is scaled, frozen and rolled out.
 func TestAProviderOfMCM(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
@@ -63,7 +63,7 @@ func TestAProviderOfMCM(t *testing.T) {
 	checkMetrics(t, provider, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 }
 
-// folderClass has the folder of the VMs, and the namespace of the Secret.
+// folderClass has the directory of the VMs, and the namespace of the Secret.
 const folderClass = `
 apiVersion: machine.sapcloud.io/v1alpha1
 kind: MachineClass
@@ -90,7 +90,7 @@ func buildProvider(t *testing.T) string {
 	return built
 }
 
-// runController runs a process until the test ends.
+// runController runs a process until the end of the test.
 func runController(t *testing.T, command *exec.Cmd) *program.Process {
 	t.Helper()
 	process := program.StartOther(t, command)
@@ -105,8 +105,8 @@ func runController(t *testing.T, command *exec.Cmd) *program.Process {
 
 var vmCreated = regexp.MustCompile(`VM \S+ was created for machine`)
 
-// checkMetrics: what the provider records is at the manager's /metrics, and each call counts once. The
-// provider logs each creation, by klog.
+// checkMetrics checks that the provider's metrics are served at the manager's /metrics, that each call is counted
+// once, and that the provider logs each creation with klog.
 func checkMetrics(t *testing.T, provider *program.Process, url string) {
 	t.Helper()
 	families := scrape(t, url)
@@ -148,7 +148,7 @@ func scrape(t *testing.T, url string) map[string]*dto.MetricFamily {
 	return families
 }
 
-// creations is the number of calls of CreateMachine.
+// creations returns the number of calls of CreateMachine.
 func creations(family *dto.MetricFamily) uint64 {
 	var all uint64
 	for _, metric := range family.GetMetric() {

@@ -1,5 +1,5 @@
-// Package modules checks that programs outside of this repository can import the modules that it
-// publishes, as if they were tagged: without a replace, a workspace or a checkout.
+// Package modules checks that programs outside this repository can import the modules that it publishes, as if
+// they were tagged: without a replace directive, a workspace or a checkout.
 package modules
 
 import (
@@ -20,14 +20,14 @@ import (
 
 const (
 	ours = "github.com/millwright-dev/millwright/"
-	// version is the one that is released.
+	// version is the version that is released.
 	version = "v0.1.0"
 )
 
-// published are the folders of the modules that a release tags.
+// published are the directories of the modules that a release tags.
 var published = []string{".", "api", "client", "compat/mcm"}
 
-// TestClientsCanBeImported: with everything that a user of the clients imports.
+// TestClientsCanBeImported checks that the packages that users of the clients import are available.
 func TestClientsCanBeImported(t *testing.T) {
 	tier.All(t)
 	found := dependencies(t, "client/clientset/versioned/fake", "client/informers/externalversions", "client/applyconfiguration/machine/v1alpha1")
@@ -38,7 +38,8 @@ func TestClientsCanBeImported(t *testing.T) {
 	}
 }
 
-// TestTypesAreLight: who needs only the types, as a driver does, gets no client.
+// TestTypesAreLight checks that a module that imports only the types, such as a driver, does not depend on a
+// client.
 func TestTypesAreLight(t *testing.T) {
 	tier.All(t)
 	found := dependencies(t, "api/machine/v1alpha1", "api/infrastructure/v1alpha1", "api/vm/v1alpha1")
@@ -54,8 +55,8 @@ func TestTypesAreLight(t *testing.T) {
 	}
 }
 
-// dependencies lists all packages that a new module, which requires ours and imports these packages of
-// theirs, depends on.
+// dependencies lists all packages that a new module depends on that requires our module and imports the given
+// packages.
 func dependencies(t *testing.T, imports ...string) []string {
 	t.Helper()
 	if testing.Short() {
@@ -90,8 +91,8 @@ func dependencies(t *testing.T, imports ...string) []string {
 	return found
 }
 
-// proxy makes a proxy for modules, a tree of files, from the checkout. It returns the environment in which the
-// go command uses it, then what the builds of the checkout have fetched, and only then others.
+// proxy creates a module proxy, a tree of files, from the checkout. It returns the environment in which the go
+// command uses the proxy, then the modules fetched by builds of the checkout, and only then other proxies.
 func proxy(t *testing.T) []string {
 	t.Helper()
 	root, err := env.Sources()
@@ -114,7 +115,7 @@ func proxy(t *testing.T) []string {
 		"GOMODCACHE="+t.TempDir(), "GOSUMDB=off", "GONOPROXY=none", "GOFLAGS=-mod=mod -modcacherw -trimpath", "CGO_ENABLED=0", "GOWORK=off", "GOTOOLCHAIN=local")
 }
 
-// tag returns a folder with the go.mod of each module, as a release has them.
+// tag returns a directory with the go.mod of each module as in a release.
 func tag(t *testing.T, root string) string {
 	t.Helper()
 	release := t.TempDir()
@@ -125,7 +126,7 @@ func tag(t *testing.T, root string) string {
 	return release
 }
 
-// rewrite has the modules in a folder require ours in the version that is released.
+// rewrite makes the modules in a directory require our modules at the released version.
 func rewrite(t *testing.T, root, folder string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "modules.sh"), version, folder).CombinedOutput(); err != nil {
@@ -133,11 +134,12 @@ func rewrite(t *testing.T, root, folder string) {
 	}
 }
 
-// copied is a copy of a module of this repository that requires ours in the released version, without a replace.
+// copied is a copy of a module of this repository that requires our modules at the released version, without a
+// replace directive.
 type copied struct {
 	*testing.T
 	directory   string
-	environment []string // with the proxy that has them
+	environment []string // with the proxy that serves them
 }
 
 func copyModule(t *testing.T, path string) copied {
@@ -174,8 +176,8 @@ func (c copied) mod() string {
 	return read(c.T, filepath.Join(c.directory, "go.mod"))
 }
 
-// TestARelease: the modules require each other in its version, and nothing else is changed; a version that Go
-// would not take is refused.
+// TestARelease checks that the modules require each other at the released version, that nothing else changes, and
+// that a version that Go would not accept is rejected.
 func TestARelease(t *testing.T) {
 	tier.All(t)
 	root, err := env.Sources()
@@ -236,7 +238,7 @@ func publish(t *testing.T, release, from, module, to string) {
 	}
 }
 
-// filesOf are the files of the module in a folder, without those of modules below it.
+// filesOf returns the files of the module in a directory, without those of nested modules.
 func filesOf(t *testing.T, folder string) []string {
 	t.Helper()
 	files := repository.Files(t, folder)

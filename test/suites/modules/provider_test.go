@@ -30,9 +30,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestDriversOfOthers: a deployment rolls on a driver outside of this repository, which is built without a
-// replace, as if Millwright were published: as a machine controller of its own, and as a plug-in. It rolls
-// on the driver in Python, too. The machine controller serves Cluster API as well.
+// TestDriversOfOthers checks an out-of-tree driver that is built without a replace directive, as if Millwright
+// were published. A MachineDeployment is rolled out with the driver as a machine controller of its own, with the
+// driver as a plug-in, and with the driver in Python. The machine controller also serves Cluster API.
 func TestDriversOfOthers(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
@@ -68,7 +68,7 @@ func TestDriversOfOthers(t *testing.T) {
 		e, socket := withSocket(t)
 		vms := t.TempDir()
 		process := program.StartOther(t, python.Command(context.Background(), socket, vms))
-		t.Cleanup(process.Kill) // it does nothing on SIGTERM
+		t.Cleanup(process.Kill) // it ignores SIGTERM
 		(&pool{T: t, Env: e, kind: "python"}).rolls(`{"tags":{"kubernetes.io/cluster/py":"1"}}`)
 		if left, err := filepath.Glob(filepath.Join(vms, "*")); err != nil || len(left) > 0 {
 			t.Errorf("VMs are left: %v, %v", left, err)
@@ -76,7 +76,7 @@ func TestDriversOfOthers(t *testing.T) {
 	})
 }
 
-// managerFlags are the arguments of a whole manager for a namespace.
+// managerFlags returns the arguments of a complete manager for a namespace.
 func managerFlags(t *testing.T, e *env.Env) []string {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -84,7 +84,7 @@ func managerFlags(t *testing.T, e *env.Env) []string {
 	return []string{"manager", "--control-kubeconfig=" + kubeconfig, "--target-kubeconfig=none", "--namespace=" + e.Namespace, "--address=127.0.0.1", "--port=0"}
 }
 
-// withSocket starts our manager, at whose socket drivers register.
+// withSocket starts our manager with a socket at which drivers register.
 func withSocket(t *testing.T) (e *env.Env, socket string) {
 	t.Helper()
 	e, socket = env.New(t), filepath.Join(t.TempDir(), "s")
@@ -92,14 +92,14 @@ func withSocket(t *testing.T) (e *env.Env, socket string) {
 	return e, socket
 }
 
-// pool is a deployment of a driver's machines.
+// pool returns a MachineDeployment of a driver's machines.
 type pool struct {
 	*testing.T
 	*env.Env
 	kind string
 }
 
-// rolls creates a deployment of two machines of a driver, updates it, and deletes it.
+// rolls creates a MachineDeployment of two machines of a driver, updates it, and deletes it.
 func (p *pool) rolls(spec string) {
 	p.Helper()
 	class := fixture.In(p.Namespace, fixture.MachineClass())
@@ -129,7 +129,7 @@ func (p *pool) rolls(spec string) {
 	}).WithTimeout(stepTimeout).Should(gomega.BeZero())
 }
 
-// servesClusterAPI creates a MillwrightMachine of the deployment's class, and deletes it.
+// servesClusterAPI creates a MillwrightMachine of the MachineDeployment's class, and deletes it.
 func (p *pool) servesClusterAPI() {
 	p.Helper()
 	scheme := manager.Scheme()
@@ -165,11 +165,11 @@ func (p *pool) servesClusterAPI() {
 	g.Eventually(func() bool { return apierrors.IsNotFound(read()) }).WithTimeout(stepTimeout).Should(gomega.BeTrue(), "it is gone")
 }
 
-// stepTimeout is how long a step may take under load.
+// stepTimeout is the maximum duration of a step under load.
 const stepTimeout = env.WaitTimeout
 
-// settled waits until a deployment has two machines of its template, none of which has a VM of before, and
-// returns their VMs.
+// settled waits until a MachineDeployment has two machines of its current template, all with new VMs, and returns
+// the VMs.
 func (p *pool) settled(deployment *v1alpha1.MachineDeployment, before []string) []string {
 	p.Helper()
 	var vms []string
@@ -203,7 +203,7 @@ func buildExample(t *testing.T) string {
 	return built
 }
 
-// start runs a program until the test ends.
+// start runs a program until the end of the test.
 func start(t *testing.T, command *exec.Cmd) *program.Process {
 	t.Helper()
 	process := program.StartOther(t, command)

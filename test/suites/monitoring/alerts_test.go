@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// prometheusRule is the object of the Prometheus operator.
+// prometheusRule is an object of the Prometheus operator.
 type prometheusRule struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string `yaml:"kind"`
@@ -30,7 +30,7 @@ type prometheusRule struct {
 	} `yaml:"spec"`
 }
 
-// alerts are the rules by name.
+// alerts returns the alerting rules by name.
 func alerts(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
 	decoder := yaml.NewDecoder(bytes.NewReader(read(t, "config", "monitoring", "alerts.yaml")))
@@ -42,7 +42,7 @@ func alerts(t *testing.T) map[string]rulefmt.Rule {
 	if object.APIVersion != "monitoring.coreos.com/v1" || object.Kind != "PrometheusRule" || object.Metadata.Name == "" {
 		t.Fatalf("it is a %s %s named %q", object.APIVersion, object.Kind, object.Metadata.Name)
 	}
-	// Prometheus' own check of what it would load.
+	// Prometheus' own validation of the rules.
 	groups, err := yaml.Marshal(rulefmt.RuleGroups{Groups: object.Spec.Groups})
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,8 @@ func alerts(t *testing.T) map[string]rulefmt.Rule {
 	return byName
 }
 
-// TestAlertsNameMetrics: their expressions name metrics and labels that exist, and the page has them.
+// TestAlertsNameMetrics checks that the expressions refer to existing metrics and labels, and that the page lists
+// the alerts.
 func TestAlertsNameMetrics(t *testing.T) {
 	known, page := list(t), string(read(t, "docs", "metrics.md"))
 	for name, rule := range alerts(t) {
@@ -79,7 +80,7 @@ func TestAlertsNameMetrics(t *testing.T) {
 	}
 }
 
-// firing evaluates a rule each minute, and returns the summaries of the alerts that fire at the end.
+// firing evaluates a rule every minute, and returns the summaries of the alerts that fire at the end.
 func firing(t *testing.T, rule rulefmt.Rule, series string, end time.Duration) (summaries []string) {
 	t.Helper()
 	expression, err := parser.NewParser(parser.Options{}).ParseExpr(rule.Expr)
@@ -103,9 +104,9 @@ func firing(t *testing.T, rule rulefmt.Rule, series string, end time.Duration) (
 	return summaries
 }
 
-// TestAlertsFire plays series of four hours, by the minute, and looks at the alerts in the end.
+// TestAlertsFire evaluates series of four hours, minute by minute, and checks which alerts fire at the end.
 func TestAlertsFire(t *testing.T) {
-	// a+bxn is n further samples, each b more than the last one; _xn is none for n minutes.
+	// a+bxn means n more samples, each greater than the last one by b; _xn means no sample for n minutes.
 	type story struct {
 		fires, quiet string // series
 		summary      string

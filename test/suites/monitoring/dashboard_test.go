@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// dashboard is what a test reads of one.
+// dashboard contains the parts of a dashboard that the tests read.
 type dashboard struct {
 	Title, UID string
 	Templating struct {
@@ -30,7 +30,7 @@ var (
 	values   = regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
 )
 
-// TestDashboard: each expression parses, and names metrics, labels and variables that exist.
+// TestDashboard checks that each expression can be parsed, and refers to existing metrics, labels and variables.
 func TestDashboard(t *testing.T) {
 	var board dashboard
 	text := read(t, "config", "monitoring", "dashboard.json")
@@ -48,7 +48,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// checkVariables: all variables are declared, and their values are those of labels that exist.
+// checkVariables checks that all variables are declared, and that their values come from existing labels.
 func (d dashboard) checkVariables(t *testing.T, known map[string][]string, text string) {
 	declared := []string{"__all"}
 	for _, v := range d.Templating.List {
@@ -64,7 +64,7 @@ func (d dashboard) checkVariables(t *testing.T, known map[string][]string, text 
 	}
 }
 
-// checkPlaces: panels have IDs of their own, and none lies over another one or beside the page.
+// checkPlaces checks that panels have unique IDs, do not overlap, and are within the page.
 func (d dashboard) checkPlaces(t *testing.T) {
 	ids, cells := map[int]bool{}, map[[2]int]string{}
 	for _, p := range d.Panels {

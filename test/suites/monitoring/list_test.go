@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// root is the folder of the repository.
+// root is the root directory of the repository.
 var root = filepath.Join("..", "..", "..")
 
 func read(t *testing.T, path ...string) []byte {
@@ -27,7 +27,7 @@ func read(t *testing.T, path ...string) []byte {
 // fromScrape are labels that Prometheus adds to every series.
 var fromScrape = []string{model.MetricNameLabel, "job", "instance"}
 
-// list has the labels of each series that the program exports.
+// list contains the labels of each series that the program exports.
 func list(t *testing.T) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
@@ -42,8 +42,8 @@ func list(t *testing.T) map[string][]string {
 	return all
 }
 
-// parse parses an expression, and returns the labels of the series that it selects. Names and labels
-// that the program does not export are errors.
+// parse parses an expression, and returns the labels of the series that it selects. It returns an error for names
+// and labels that the program does not export.
 func parse(known map[string][]string, text string) (selected []string, err error) {
 	expression, err := parser.NewParser(parser.Options{}).ParseExpr(text)
 	if err != nil {
@@ -87,7 +87,7 @@ func parse(known map[string][]string, text string) (selected []string, err error
 	return selected, err
 }
 
-// inspect visits all nodes until one is an error.
+// inspect visits all nodes until one returns an error.
 func inspect(expression parser.Expr, visit func(parser.Node) error) (err error) {
 	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
 		if node != nil && err == nil {
@@ -98,7 +98,7 @@ func inspect(expression parser.Expr, visit func(parser.Node) error) (err error) 
 	return err
 }
 
-// labelsOf are the labels of all series that an expression selects.
+// labelsOf returns the labels of all series that an expression selects.
 func labelsOf(known map[string][]string, expression parser.Expr) (all []string) {
 	_ = inspect(expression, func(node parser.Node) error {
 		if selector, ok := node.(*parser.VectorSelector); ok {
@@ -109,7 +109,7 @@ func labelsOf(known map[string][]string, expression parser.Expr) (all []string) 
 	return all
 }
 
-// TestParse: what the checks of this package find.
+// TestParse checks that the checks of this package find mistakes.
 func TestParse(t *testing.T) {
 	known := list(t)
 	for text, wrong := range map[string]bool{

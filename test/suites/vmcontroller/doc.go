@@ -1,2 +1,2 @@
-// Package vmcontroller tests several VM controllers of one cluster, each a process of its own.
+// Package vmcontroller tests several VM controllers of one cluster, each in its own process.
 package vmcontroller

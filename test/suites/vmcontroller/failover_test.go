@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestFailOver: of two VM controllers one leads, and hypervisors go to the other one when it ends, in order or not.
-// No guest is touched by that, also none that runs with leases that expire only.
+// TestFailOver checks that one of two VM controllers leads, and that hypervisors connect to the other one when it
+// stops, gracefully or not. No guest is affected, including one that runs with expiring leases.
 func TestFailOver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestFailOver(t *testing.T) {
 	i.must(i.client.Delete(t.Context(), leased))
 	i.must(i.rest.Delete().AbsPath("/apis/apiregistration.k8s.io/v1/apiservices", subresources.APIService).Do(t.Context()).Error())
 	i.consolesWork(vm) // registered again
-	// The last leader has what it needs for the rest of the VM's life.
+	// The last leader has everything that it needs for the rest of the VM's lifecycle.
 	i.must(i.client.Delete(t.Context(), vm))
 	i.eventually(func(g gomega.Gomega) {
 		g.Expect(client.IgnoreNotFound(i.client.Get(t.Context(), client.ObjectKeyFromObject(vm), vm))).To(gomega.Succeed())
@@ -77,8 +77,8 @@ func (i *installation) streamsAreBack(vm *vmv1alpha1.VirtualMachine, next *contr
 		by, led.Round(time.Millisecond), back.Sub(begin).Round(time.Millisecond), i.count(vm, ended))
 }
 
-// leasesAreRenewed waits until the hypervisor of a VM has its lease from the next leader, and checks that it has the same
-// lease as before, which was never in doubt.
+// leasesAreRenewed waits until the hypervisor of a VM gets its lease from the next leader, and checks that it is
+// the same lease, which was never in danger of expiring.
 func (i *installation) leasesAreRenewed(before *vmv1alpha1.VirtualMachine, begin time.Time, by syscall.Signal) {
 	i.t.Helper()
 	var back time.Time
@@ -104,7 +104,8 @@ func (i *installation) leasesAreRenewed(before *vmv1alpha1.VirtualMachine, begin
 	}
 }
 
-// consolesWork waits until kube-apiserver proxies requests for the VM to its hypervisor, by the controller that leads.
+// consolesWork waits until kube-apiserver proxies requests for the VM to its hypervisor, through the leading
+// controller.
 func (i *installation) consolesWork(vm *vmv1alpha1.VirtualMachine) {
 	i.t.Helper()
 	begin := time.Now()
@@ -115,7 +116,7 @@ func (i *installation) consolesWork(vm *vmv1alpha1.VirtualMachine) {
 	i.t.Logf("the log of the guest can be read after another %v", time.Since(begin).Round(time.Millisecond))
 }
 
-// untouched checks that the VM has the same run in the same Pod, which nobody ends.
+// untouched checks that the VM has the same run in the same Pod, which is not being deleted.
 func (i *installation) untouched(before *vmv1alpha1.VirtualMachine) {
 	i.t.Helper()
 	now, pods := &vmv1alpha1.VirtualMachine{}, &corev1.PodList{}

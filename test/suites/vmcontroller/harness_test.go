@@ -35,11 +35,12 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// waitTimeout bounds every wait for what takes seconds on an idle machine. A lease that is not released is free
-// after a quarter of it.
+// waitTimeout limits every wait for operations that take seconds on an idle machine. A lease that is not released
+// expires after a quarter of it.
 const waitTimeout = env.WaitTimeout
 
-// installation is VM controllers with a host. The test is the scheduler, and the proxy of the Service.
+// installation is a set of VM controllers with a host. The test replaces the scheduler, and the proxy of the
+// Service.
 type installation struct {
 	*env.Env
 	t          *testing.T
@@ -49,13 +50,13 @@ type installation struct {
 	endpoint   string
 	host, dir  string
 	started    int
-	// subresources is the port at which kube-apiserver reaches the controller that leads.
+	// subresources is the port through which kube-apiserver reaches the leading controller.
 	subresources int
 }
 
 func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	i := &installation{Env: env.New(t, env.WithOwn()), t: t} // a cluster has one APIService of that name
+	i := &installation{Env: env.New(t, env.WithOwn()), t: t} // a cluster has only one APIService of that name
 	var err error
 	i.client, err = client.New(i.Admin, client.Options{Scheme: manager.Scheme()})
 	i.must(err)
@@ -70,7 +71,7 @@ func newInstallation(t *testing.T) *installation {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: manager.VMLease}}
 	i.subresources, err = i.ControlPlane.PortFor(i.Namespace, 0)
 	i.must(err)
-	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost" // where kube-apiserver looks
+	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost" // where kube-apiserver connects
 	service.Spec.Ports = []corev1.ServicePort{{Name: "hypervisors", Port: 10270}, {Name: "subresources", Port: int32(i.subresources)}}
 	i.must(i.client.Create(t.Context(), service))
 	i.proxy()
@@ -89,8 +90,8 @@ func (i *installation) eventually(check func(gomega.Gomega)) {
 	gomega.NewWithT(i.t).Eventually(check).WithTimeout(waitTimeout).Should(gomega.Succeed())
 }
 
-// proxy leads new connections to where the Service leads, as kube-proxy does. Addresses of this machine are not
-// allowed there, so all that are stand for it.
+// proxy forwards new connections to the endpoint of the Service, as kube-proxy does. An EndpointSlice cannot
+// contain loopback addresses, so every address in it stands for this machine.
 func (i *installation) proxy() {
 	i.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,7 +122,7 @@ func (i *installation) proxy() {
 	}()
 }
 
-// slice is where the Service leads.
+// slice is the EndpointSlice of the Service.
 func (i *installation) slice() (*discoveryv1.EndpointSlice, error) {
 	slice := &discoveryv1.EndpointSlice{}
 	return slice, i.client.Get(context.Background(), client.ObjectKey{Namespace: i.Namespace, Name: manager.VMLease}, slice)
@@ -130,12 +131,12 @@ func (i *installation) slice() (*discoveryv1.EndpointSlice, error) {
 // controller is one of the VM controllers.
 type controller struct {
 	*program.Process
-	// address is that of its Pod.
+	// address is the address of its Pod.
 	address string
 	pages   string
 }
 
-// start starts a VM controller that is ready, with more flags.
+// start starts a VM controller with additional flags, and waits until it is ready.
 func (i *installation) start(more ...string) *controller {
 	i.t.Helper()
 	i.started++
@@ -159,7 +160,7 @@ func (i *installation) start(more ...string) *controller {
 	return c
 }
 
-// page is what a VM controller answers.
+// page returns a page of a VM controller.
 func (i *installation) page(c *controller, path string) string {
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, c.pages+path, nil)
 	if err != nil {
@@ -218,7 +219,7 @@ func (i *installation) run(name string, change ...func(*vmv1alpha1.VirtualMachin
 	return vm
 }
 
-// runs waits until the guest of a VM runs, in its only Pod.
+// runs waits until the guest of a VM runs in its only Pod.
 func (i *installation) runs(vm *vmv1alpha1.VirtualMachine) {
 	i.t.Helper()
 	i.eventually(func(g gomega.Gomega) {
@@ -235,7 +236,7 @@ func (i *installation) runs(vm *vmv1alpha1.VirtualMachine) {
 	})
 }
 
-// log is that of a VM's hypervisor.
+// log returns the log of a VM's hypervisor.
 func (i *installation) log(vm *vmv1alpha1.VirtualMachine) string {
 	i.t.Helper()
 	text, err := os.ReadFile(filepath.Join(i.dir, "pods", string(vm.Status.ActivePodUID), "log"))
@@ -246,18 +247,18 @@ func (i *installation) log(vm *vmv1alpha1.VirtualMachine) string {
 const (
 	ended  = "the stream of run authorizations ended"
 	opened = "the stream of run authorizations is open again"
-	// The same where leases expire: each stream that is answered is one.
+	// The same with expiring leases, for which each stream with a response counts.
 	notRenewed = "the lease is not renewed"
 	renewed    = "the lease is renewed again"
 )
 
-// count is how often a line is in a hypervisor's log.
+// count returns how often a line occurs in a hypervisor's log.
 func (i *installation) count(vm *vmv1alpha1.VirtualMachine, line string) int {
 	i.t.Helper()
 	return strings.Count(i.log(vm), line)
 }
 
-// last is the last line of a hypervisor's log with a text.
+// last returns the last line of a hypervisor's log that contains a text.
 func (i *installation) last(vm *vmv1alpha1.VirtualMachine, text string) string {
 	i.t.Helper()
 	last := ""
@@ -269,7 +270,7 @@ func (i *installation) last(vm *vmv1alpha1.VirtualMachine, text string) string {
 	return last
 }
 
-// times are those of the lines of a hypervisor's log.
+// times returns the times of matching lines in a hypervisor's log.
 func (i *installation) times(vm *vmv1alpha1.VirtualMachine, line string) []time.Time {
 	i.t.Helper()
 	var all []time.Time

@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// another starts a VM controller of another installation, for the same VirtualMachines, and returns what it calls itself.
+// another starts a VM controller of another installation for the same VirtualMachines, and returns its identity.
 func (i *installation) another() (name string) {
 	i.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "another-"}}
@@ -30,7 +30,7 @@ func (i *installation) another() (name string) {
 	return namespace.Name + "/" + manager.VMLease
 }
 
-// leftTo waits for the event by which a VM controller leaves a VM to another one.
+// leftTo waits for the event that a VM controller leaves a VM to another one.
 func (i *installation) leftTo(vm *vmv1alpha1.VirtualMachine, by, to string) {
 	i.t.Helper()
 	i.eventually(func(g gomega.Gomega) {
@@ -43,8 +43,9 @@ func (i *installation) leftTo(vm *vmv1alpha1.VirtualMachine, by, to string) {
 	})
 }
 
-// TestTwoInstallations: the VM controller of another installation leaves a VM and its guest alone. When the VM is handed
-// over to it, the guest runs on with the first one, and the next hypervisor is the other one's.
+// TestTwoInstallations checks that the VM controller of another installation ignores a VM and its guest. When the
+// VM is handed over to it, the guest continues to run with the first one, and the next hypervisor belongs to the
+// other one.
 func TestTwoInstallations(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -27,11 +27,11 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// What follows is a hypervisor and a VM controller that somebody else could have built: of the origin's definitions
-// they know each message, field and method, and of ours nothing. Their certificates come from an authority
-// that is not Millwright's.
+// The following is a hypervisor and a VM controller as a third party could build them: they know each message,
+// field and method of the original definitions, and nothing of ours. Their certificates come from a CA that is
+// not Millwright's.
 
-// origin are the origin's definitions.
+// origin contains the original definitions.
 type origin struct{ file protoreflect.FileDescriptor }
 
 func readOrigin(t *testing.T) origin {
@@ -55,10 +55,10 @@ func readOrigin(t *testing.T) origin {
 	return origin{file}
 }
 
-// fields of a message, by their names.
+// fields are the fields of a message by name.
 type fields map[protoreflect.Name]any
 
-// message returns a message of the origin.
+// message returns a message of the original definitions.
 func (o origin) message(name protoreflect.Name, with fields) *dynamicpb.Message {
 	m := dynamicpb.NewMessage(o.file.Messages().ByName(name))
 	for field, value := range with {
@@ -70,7 +70,7 @@ func (o origin) message(name protoreflect.Name, with fields) *dynamicpb.Message 
 	return m
 }
 
-// get returns a field of a message, or of one in it.
+// get returns a field of a message, or of a nested message.
 func get(m protoreflect.Message, path ...protoreflect.Name) protoreflect.Value {
 	value := protoreflect.ValueOf(m)
 	for _, name := range path {
@@ -80,13 +80,13 @@ func get(m protoreflect.Message, path ...protoreflect.Name) protoreflect.Value {
 	return value
 }
 
-// method returns the full name of a method for gRPC, and its definition.
+// method returns the full gRPC name of a method, and its definition.
 func (o origin) method(service, name protoreflect.Name) (string, protoreflect.MethodDescriptor) {
 	of := o.file.Services().ByName(service)
 	return "/" + string(of.FullName()) + "/" + string(name), of.Methods().ByName(name)
 }
 
-// issuer is the authority of others, as cert-manager has one.
+// issuer is a third-party CA, such as one of cert-manager.
 type issuer struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -152,7 +152,7 @@ func (i *issuer) lay(dir, name string) (cert, key, authority string) {
 	return write("tls.crt", "CERTIFICATE", made.Leaf.Raw), write("tls.key", "PRIVATE KEY", private), write("ca.crt", "CERTIFICATE", i.cert.Raw)
 }
 
-// mutual is TLS with a certificate, for a side that knows the name of the other one.
+// mutual returns a TLS configuration with a certificate, for a side that knows the name of its peer.
 func (i *issuer) mutual(us, them string) credentials.TransportCredentials {
 	roots := x509.NewCertPool()
 	roots.AddCert(i.cert)
@@ -171,18 +171,18 @@ func (i *issuer) mutual(us, them string) credentials.TransportCredentials {
 	})
 }
 
-// originController is a VM controller that was built from the origin's definitions.
+// originController is a VM controller built from the original definitions.
 type originController struct {
 	origin
 	address string
 
 	mu      sync.Mutex
-	status  protoreflect.EnumNumber // that a run lease says
-	changed chan struct{}           // closed when it says something else
+	status  protoreflect.EnumNumber // that a run lease reports
+	changed chan struct{}           // closed when status changes
 	calls   map[string]protoreflect.Message
 }
 
-// serve starts it, for one hypervisor.
+// serve starts it for one hypervisor.
 func (o origin) serve(t *testing.T, by *issuer, hypervisor string) *originController {
 	t.Helper()
 	c := &originController{origin: o, changed: make(chan struct{}), calls: map[string]protoreflect.Message{}}
@@ -216,14 +216,14 @@ func (c *originController) called(method string, request *dynamicpb.Message) {
 	c.calls[method] = request
 }
 
-// call returns the last request of a method; nil if there was none.
+// call returns the last request of a method, or nil.
 func (c *originController) call(method string) protoreflect.Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.calls[method]
 }
 
-// say changes what the run lease says.
+// say changes the status that the run lease reports.
 func (c *originController) say(status protoreflect.EnumNumber) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,7 +255,7 @@ func (c *originController) runLease(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// originHypervisor is the calls of a hypervisor that was built from the origin's definitions.
+// originHypervisor makes the calls of a hypervisor built from the original definitions.
 type originHypervisor struct {
 	origin
 	t    *testing.T
@@ -285,7 +285,7 @@ func (h *originHypervisor) invoke(method protoreflect.Name, with fields) (protor
 	return response, err
 }
 
-// runLease opens a run lease, and returns what it says.
+// runLease opens a run lease, and returns its responses.
 func (h *originHypervisor) runLease() (next func() (protoreflect.EnumNumber, error)) {
 	h.t.Helper()
 	name, of := h.method("VMController", "RunLease")

@@ -28,7 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// Values of the origin's enums.
+// Values of enums of the original definitions.
 const (
 	modeRun           = protoreflect.EnumNumber(1)
 	storageLocking    = protoreflect.EnumNumber(1)
@@ -38,8 +38,9 @@ const (
 	originsController = "millwright://controller"
 )
 
-// TestControllerOfTheOrigin: the real hypervisor runs a guest for a VM controller that was built from the origin's
-// definitions, with a specification that has no other fields, and certificates that neither of them issued.
+// TestControllerOfTheOrigin checks that the real hypervisor runs a guest for a VM controller built from the
+// original definitions, with a specification that has no other fields, and with certificates that neither of them
+// issued.
 func TestControllerOfTheOrigin(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -90,7 +91,8 @@ func TestControllerOfTheOrigin(t *testing.T) {
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(health.GetStatus()).To(gomega.Equal(healthpb.HealthCheckResponse_SERVING))
 	})
-	// It would migrate, and is told to shut down. This guest does not, so its end is another order.
+	// The hypervisor would migrate the VM, and is told to shut it down. This guest does not shut down, so another
+	// request terminates it.
 	g.Expect(syscall.Kill(process.PID(), syscall.SIGTERM)).To(gomega.Succeed())
 	eventually(func(g gomega.Gomega) {
 		request := c.call("EnsureMigrationTarget")
@@ -104,8 +106,8 @@ func TestControllerOfTheOrigin(t *testing.T) {
 	g.Expect(string(end)).To(gomega.ContainSubstring(vmpb.EndTerminated))
 }
 
-// TestHypervisorOfTheOrigin: the real VM controller gives a VM to a hypervisor that was built from the origin's
-// definitions, in the Pod that it made, with certificates that neither of them issued.
+// TestHypervisorOfTheOrigin checks that the real VM controller gives a VM to a hypervisor built from the original
+// definitions, in the Pod that it created, with certificates that neither of them issued.
 func TestHypervisorOfTheOrigin(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -149,8 +151,8 @@ func TestHypervisorOfTheOrigin(t *testing.T) {
 	}
 }
 
-// takesBack has a hypervisor ask for its VM under another run, as after a migration that did not arrive. An answer that
-// was lost costs nothing.
+// takesBack makes a hypervisor request its VM under another run, as after a failed migration. A lost response has
+// no effect.
 func (i *installation) takesBack(vm *vmv1alpha1.VirtualMachine, h *originHypervisor) {
 	i.t.Helper()
 	before := proto.Clone(h.us)
@@ -182,7 +184,7 @@ func (i *installation) podOf(vm *vmv1alpha1.VirtualMachine) *corev1.Pod {
 	return &pods.Items[0]
 }
 
-// environment returns a variable of a hypervisor.
+// environment returns an environment variable of a hypervisor.
 func environment(pod *corev1.Pod, name string) string {
 	for _, variable := range pod.Spec.Containers[0].Env {
 		if variable.Name == name {

@@ -33,12 +33,13 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// image has the program and QEMU. The VM controller runs from it too, to import one image only.
+	// image contains the program and QEMU. The VM controller runs from it too, so that only one image is
+	// imported.
 	image   = "registry.example.com/millwright-hypervisor"
 	version = "v0.1.0"
 	// shipped is the namespace in the manifests.
 	shipped = "millwright-system"
-	// controllerAddress and imageServer are what Pods reach beside the API server.
+	// controllerAddress and imageServer are the addresses that Pods reach in addition to the API server.
 	controllerAddress = "10.96.0.253:10270"
 	imageServer       = "10.96.0.254:80"
 )
@@ -50,14 +51,14 @@ type place struct {
 	client     client.Client
 	node       *node.Node
 	kubeconfig string
-	// port is where kube-apiserver reaches the VM controller.
+	// port is the port through which kube-apiserver reaches the VM controller.
 	port int
 }
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	node.Needs(t)
-	p := &place{T: t, env: env.New(t, env.WithScheduler(), env.WithOwn())} // a cluster has one APIService of that name
+	p := &place{T: t, env: env.New(t, env.WithScheduler(), env.WithOwn())} // a cluster has only one APIService of that name
 	var err error
 	p.client, err = client.New(p.env.Admin, client.Options{Scheme: manager.Scheme()})
 	p.must(err)
@@ -94,7 +95,7 @@ func (p *place) layout() string {
 	return layout
 }
 
-// serveImages serves the disk of a guest that sends back what it gets on its console.
+// serveImages serves the disk of a guest that echoes its console input.
 func (p *place) serveImages() func(net.Conn) {
 	p.Helper()
 	root, err := env.Sources()
@@ -104,12 +105,12 @@ func (p *place) serveImages() func(net.Conn) {
 	return node.To(server.Listener.Addr().String())
 }
 
-// toLeader connects a connection with a port of the VM controller that leads, as kube-proxy does.
+// toLeader forwards a connection to a port of the leading VM controller, as kube-proxy does.
 func (p *place) toLeader(conn net.Conn, port string) {
 	slice := &discoveryv1.EndpointSlice{}
 	err := p.client.Get(context.Background(), client.ObjectKey{Namespace: p.env.Namespace, Name: manager.VMLease}, slice)
 	if err != nil || len(slice.Endpoints) != 1 {
-		return // nobody leads yet
+		return // there is no leader yet
 	}
 	for _, of := range slice.Ports {
 		if *of.Name == port {
@@ -118,7 +119,7 @@ func (p *place) toLeader(conn net.Conn, port string) {
 	}
 }
 
-// serveSubresources has kube-apiserver, which is not in the node's network, reach the VM controller.
+// serveSubresources lets kube-apiserver, which is not in the node's network, reach the VM controller.
 func (p *place) serveSubresources() {
 	p.Helper()
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p.port))
@@ -138,8 +139,8 @@ func (p *place) serveSubresources() {
 	}()
 }
 
-// overlay is a user's kustomization of config/vm. Here is no kube-proxy and no DNS: hypervisors use an address,
-// and kube-apiserver another port.
+// overlay is a user's kustomization of config/vm. Since there is no kube-proxy and no DNS, hypervisors use an
+// address, and kube-apiserver another port.
 const overlay = `resources:
 - %[1]s/base
 images:
@@ -187,7 +188,7 @@ func (p *place) install() {
 	})
 }
 
-// kubectl runs it as an administrator, and returns what it prints.
+// kubectl runs kubectl as an administrator, and returns its output.
 func (p *place) kubectl(stdin string, args ...string) string {
 	p.Helper()
 	binaries, err := env.Binaries()

@@ -8,7 +8,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// stuck are VMs that cannot start, and the reason of their condition Ready.
+// stuck contains VMs that cannot start, and the reason of their condition Ready.
 var stuck = map[string]struct {
 	change func(*vmv1alpha1.VirtualMachine)
 	reason string
@@ -31,7 +31,7 @@ func (p *place) createStuck() map[string]*vmv1alpha1.VirtualMachine {
 	return created
 }
 
-// saysWhyStuck checks those conditions, and that the VM whose image cannot be pulled starts once it has another one.
+// saysWhyStuck checks these conditions, and that the VM whose image cannot be pulled starts with another image.
 func (p *place) saysWhyStuck(created map[string]*vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	for name, vm := range created {

@@ -25,8 +25,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestHypervisorInAPod: the manifests of config/vm, installed in a cluster whose kubelet runs the VM controller and
-// hypervisors, in a namespace that enforces Pod Security "restricted".
+// TestHypervisorInAPod installs the manifests of config/vm in a cluster whose kubelet runs the VM controller and
+// hypervisors, in a namespace that enforces the Pod Security level "restricted".
 func TestHypervisorInAPod(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
@@ -42,7 +42,7 @@ func TestHypervisorInAPod(t *testing.T) {
 	p.leavesNothing(vm)
 }
 
-// create creates a VM with a disk on a local volume, which starts from an image.
+// create creates a VM with a disk on a local volume that is initialized from an image.
 func (p *place) create(name string) *vmv1alpha1.VirtualMachine {
 	p.Helper()
 	p.must(p.client.Create(p.Context(), p.localVolume(name)))
@@ -67,7 +67,7 @@ func claimTemplate(class *string) *vmv1alpha1.VolumeClaimTemplate {
 	}}
 }
 
-// localVolume is a folder of root's, which the kubelet gives to the group of the hypervisor.
+// localVolume creates a directory owned by root. The kubelet makes it accessible to the group of the hypervisor.
 func (p *place) localVolume(name string) *corev1.PersistentVolume {
 	p.Helper()
 	return &corev1.PersistentVolume{
@@ -75,7 +75,7 @@ func (p *place) localVolume(name string) *corev1.PersistentVolume {
 		Spec: corev1.PersistentVolumeSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
-			ClaimRef:               &corev1.ObjectReference{Namespace: p.env.Namespace, Name: name}, // no other one takes it
+			ClaimRef:               &corev1.ObjectReference{Namespace: p.env.Namespace, Name: name}, // reserved for this claim
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: p.TempDir()}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node.Name}}},
@@ -84,7 +84,7 @@ func (p *place) localVolume(name string) *corev1.PersistentVolume {
 	}
 }
 
-// ready returns the condition Ready; an empty one if there is none.
+// ready returns the condition Ready, or an empty one if there is none.
 func (p *place) ready(vm *vmv1alpha1.VirtualMachine) metav1.Condition {
 	p.must(p.client.Get(p.Context(), client.ObjectKeyFromObject(vm), vm))
 	if found := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady); found != nil {
@@ -93,7 +93,7 @@ func (p *place) ready(vm *vmv1alpha1.VirtualMachine) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// runs waits until the guest runs, and has said so on its console.
+// runs waits until the guest runs, and has reported that on its console.
 func (p *place) runs(vm *vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	p.eventually(func(g gomega.Gomega) {
@@ -132,7 +132,7 @@ func (p *place) hypervisor(vm *vmv1alpha1.VirtualMachine) int {
 	return pid
 }
 
-// isConfined checks what the kernel knows of the hypervisor and QEMU.
+// isConfined checks the confinement of the hypervisor and QEMU in the kernel.
 func (p *place) isConfined(vm *vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	const none = "0000000000000000"
@@ -156,7 +156,7 @@ func (p *place) isConfined(vm *vmv1alpha1.VirtualMachine) {
 	}
 }
 
-// consoleWorks types to the guest, which sends it back.
+// consoleWorks types to the guest, which echoes the input.
 func (p *place) consoleWorks(vm *vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	command := program.Command(p.Context(), "vm", "console", vm.Name, "-n", vm.Namespace, "--kubeconfig", p.kubeconfig)
@@ -171,7 +171,7 @@ func (p *place) consoleWorks(vm *vmv1alpha1.VirtualMachine) {
 	})
 }
 
-// next waits until another hypervisor runs the guest, on the same disk.
+// next waits until another hypervisor runs the guest on the same disk.
 func (p *place) next(vm *vmv1alpha1.VirtualMachine, after vmv1alpha1.VirtualMachineAuthority) {
 	p.Helper()
 	p.eventually(func(g gomega.Gomega) {
@@ -182,7 +182,7 @@ func (p *place) next(vm *vmv1alpha1.VirtualMachine, after vmv1alpha1.VirtualMach
 	p.runs(vm)
 }
 
-// survivesKill kills the first process of the container: the guest is started again, in another Pod.
+// survivesKill kills the first process of the container, and checks that the guest is restarted in another Pod.
 func (p *place) survivesKill(vm *vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	before := vm.Status.VirtualMachineAuthority
@@ -190,7 +190,7 @@ func (p *place) survivesKill(vm *vmv1alpha1.VirtualMachine) {
 	p.next(vm, before)
 }
 
-// survivesEviction evicts the Pod.
+// survivesEviction evicts the Pod, and checks the same.
 func (p *place) survivesEviction(vm *vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	before := vm.Status.VirtualMachineAuthority
@@ -199,7 +199,7 @@ func (p *place) survivesEviction(vm *vmv1alpha1.VirtualMachine) {
 	p.next(vm, before)
 }
 
-// leavesNothing deletes the VM.
+// leavesNothing deletes the VM, and checks that nothing remains.
 func (p *place) leavesNothing(vm *vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	p.must(p.client.Delete(p.Context(), vm))

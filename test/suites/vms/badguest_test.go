@@ -27,13 +27,13 @@ import (
 // badGuest is a guest that does not become a node.
 type badGuest struct {
 	name string
-	// userData and boot change what guests of this cluster have; nil: nothing.
+	// userData and boot change the configuration of this cluster's guests. If nil, they change nothing.
 	userData, boot func(c *cluster, usual string) string
-	// says is what the guest says of it at its console.
+	// says is the expected console output of the guest.
 	says string
 }
 
-// badGuests are all.
+// badGuests contains all bad guests.
 func badGuests() []badGuest {
 	server := regexp.MustCompile(`(?m)^server: .*$`)
 	return []badGuest{
@@ -42,7 +42,7 @@ func badGuests() []badGuest {
 			userData: func(*cluster, string) string { return "#cloud-config\npackages: [kubelet]\n" },
 			says:     "seed: the user data does not begin with the line #millwright-guest: it is a #cloud-config, for guests with cloud-init",
 		}, {
-			// The port is not one that guests may reach.
+			// Guests have no access to this port.
 			name: "no-api-server",
 			userData: func(_ *cluster, usual string) string {
 				return server.ReplaceAllString(usual, "server: https://10.77.0.2:9")
@@ -66,8 +66,8 @@ func badGuests() []badGuest {
 	}
 }
 
-// trial makes a Machine of that guest. It stays Pending, for the reason that "millwright explain machine" shows in
-// the guest's words, until its creation timeout.
+// trial creates a Machine of that guest. It stays Pending until its creation timeout, and "millwright explain
+// machine" shows the reason as the guest printed it.
 func (b badGuest) trial(c *cluster) func(*cluster) {
 	userData, boot := c.userData(), c.kernelBoot()
 	if b.userData != nil {
@@ -100,7 +100,7 @@ func (b badGuest) trial(c *cluster) func(*cluster) {
 			c.t.Fatal(err)
 		}
 		c.eventually(soon, func(g gomega.Gomega) { c.inPhase(g, machine, v1alpha1.MachineFailed) })
-		c.eventually(soon, func(g gomega.Gomega) { // of a Machine that nobody replaces yet
+		c.eventually(soon, func(g gomega.Gomega) { // of a Machine that is not replaced yet
 			g.Expect(c.explain(g, b.name)).To(gomega.ContainSubstring(b.says))
 		})
 		if err := c.client.Delete(c.t.Context(), machine); err != nil {
@@ -114,17 +114,17 @@ func (c *cluster) inPhase(g gomega.Gomega, machine *v1alpha1.Machine, phase v1al
 	g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(phase), machine.Status.LastOperation.Description)
 }
 
-// explain returns what "millwright explain machine" prints.
+// explain returns the output of "millwright explain machine".
 func (c *cluster) explain(g gomega.Gomega, machine string) string {
 	text, err := program.Command(c.t.Context(), "explain", "machine", machine, "--dir", c.dir).CombinedOutput()
 	g.Expect(err).NotTo(gomega.HaveOccurred(), string(text))
 	return string(text)
 }
 
-// wrongClock is in the command line of a kernel whose machine's clock is a quarter of a century late.
+// wrongClock is in the kernel command line of a VM whose clock is 25 years slow.
 const wrongClock = "test.clock=2001"
 
-// slowClocks returns the environment in which QEMU sets the clocks of those machines.
+// slowClocks returns the environment in which QEMU sets the clocks of those VMs.
 func slowClocks(t *testing.T) []string {
 	t.Helper()
 	const name = "qemu-system-x86_64"
@@ -140,9 +140,9 @@ func slowClocks(t *testing.T) []string {
 	return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 }
 
-// rootDisk serves a disk of 1 GiB with the file system of a full guest, on which there is neither a kubelet nor much
-// else. It returns the part of a ProviderSpec that names it. A full one has a program for the first thing that is
-// tried, so that the next has to write.
+// rootDisk serves a disk of 1 GiB with the file system of a full guest that contains neither a kubelet nor much
+// else. It returns the part of a ProviderSpec that names the disk. A full file system has a program for the first
+// command, so that the second one must write.
 func (c *cluster) rootDisk(name string, full bool) string {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -163,8 +163,8 @@ func (c *cluster) rootDisk(name string, full bool) string {
 		if free == nil {
 			c.t.Fatal("nobody knows how much is free")
 		}
-		blocks, _ := strconv.Atoi(free[1]) // the expression is that of a number
-		// A block holds where the others are.
+		blocks, _ := strconv.Atoi(free[1]) // the expression matches a number
+		// A block contains the numbers of others.
 		c.tool("debugfs", "-w", "-R", "write /dev/null full", raw)
 		c.tool("debugfs", "-w", "-R", fmt.Sprintf("fallocate full 0 %d", blocks-2), raw)
 	}
@@ -186,20 +186,20 @@ func (c *cluster) tool(name string, args ...string) string {
 	return string(output)
 }
 
-// succeeds is a program for Linux on x86_64 that ends with status 0.
+// succeeds is a Linux program for x86_64 that exits with status 0.
 func succeeds() []byte {
 	const address, headers = 0x400000, 64 + 56
 	code := []byte{0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05} // exit(0)
 	var file bytes.Buffer
 	file.WriteString("\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9))
 	for _, value := range []any{
-		// The kind, the processor, the version, the entry, where the tables are, flags, and sizes.
+		// Type, machine, version, entry point, offsets of the tables, flags, and sizes.
 		uint16(2), uint16(62), uint32(1), uint64(address + headers), uint64(64), uint64(0), uint32(0),
 		uint16(64), uint16(56), uint16(1), uint16(64), uint16(0), uint16(0),
-		// The whole file is loaded, to be read and executed.
+		// The whole file is loaded, readable and executable.
 		uint32(1), uint32(5), uint64(0), uint64(address), uint64(address), uint64(headers + len(code)), uint64(headers + len(code)), uint64(4096),
 	} {
-		_ = binary.Write(&file, binary.LittleEndian, value) // a buffer takes everything
+		_ = binary.Write(&file, binary.LittleEndian, value) // a buffer accepts everything
 	}
 	return append(file.Bytes(), code...)
 }

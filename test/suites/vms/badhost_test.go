@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestNoQEMU: without QEMU a VM says so, and runs when it is there.
+// TestNoQEMU checks that a VM reports that QEMU is missing, and starts when QEMU is available.
 func TestNoQEMU(t *testing.T) {
 	tier.All(t)
 	c := prepare(t, "--hosts", "1")
@@ -40,7 +40,7 @@ func TestNoQEMU(t *testing.T) {
 
 func asStatus(err error, target *apierrors.APIStatus) bool { return errors.As(err, target) }
 
-// handmade is a Pod of somebody who wants to be a VM controller.
+// handmade returns a Pod that imitates those of a VM controller.
 func handmade(name string, command []string, spec string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -48,8 +48,7 @@ func handmade(name string, command []string, spec string) *corev1.Pod {
 			RestartPolicy: corev1.RestartPolicyNever,
 			NodeSelector:  map[string]string{vmv1alpha1.HostKey: ""},
 			Tolerations:   []corev1.Toleration{{Key: vmv1alpha1.HostKey, Operator: corev1.TolerationOpExists}},
-			// A host runs no Pod with the token of another audience, which is there
-			// unless it is declined.
+			// A host does not run Pods with a token for another audience, which every Pod has unless it opts out.
 			AutomountServiceAccountToken: ptr.To(false),
 			Containers: []corev1.Container{{
 				Name: "hypervisor", Image: "none", Command: command,
@@ -69,7 +68,7 @@ func (c *cluster) awaitFailed(name string) *corev1.Pod {
 	return pod
 }
 
-// malformedSpec starts hypervisors with what is no VMSpec.
+// malformedSpec starts hypervisors with an invalid VMSpec.
 func malformedSpec(c *cluster) func(*cluster) {
 	return func(c *cluster) {
 		for name, one := range map[string]struct{ spec, want string }{
@@ -96,7 +95,7 @@ func malformedSpec(c *cluster) func(*cluster) {
 	}
 }
 
-// terminationIn reads what a hypervisor with that root left.
+// terminationIn reads the termination message of a hypervisor with that root.
 func terminationIn(t *testing.T, root string) vmpb.Termination {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
@@ -110,7 +109,7 @@ func terminationIn(t *testing.T, root string) vmpb.Termination {
 	return left
 }
 
-// podOfNobody asks a host to run a hypervisor that no VirtualMachine controls.
+// podOfNobody requests a hypervisor that no VirtualMachine controls.
 func podOfNobody(c *cluster) func(*cluster) {
 	c.create(handmade("pod-of-nobody", vmpb.Command(), "{}"))
 	return func(c *cluster) {
@@ -123,15 +122,15 @@ func podOfNobody(c *cluster) func(*cluster) {
 	}
 }
 
-// noSpace lets a VM have a volume that is smaller than the disk on it.
+// noSpace gives a VM a volume that is smaller than the disk on it.
 func noSpace(images *imageServer) trial {
 	return func(c *cluster) func(*cluster) {
 		if os.Geteuid() != 0 {
 			return func(c *cluster) { c.t.Skip("only root can mount the small file system that this needs") }
 		}
-		// The test of one outcome ends before the VM does.
+		// The subtest of one outcome finishes before the VM is deleted.
 		outer := c.t
-		// The first image is none, so that the volume is there before anything is on it.
+		// The first image does not exist, so that the volume exists before anything is written to it.
 		c.create(images.vm("no-space", images.URL+"/missing"))
 		return func(c *cluster) {
 			volume := c.volumeOf("no-space")
@@ -154,7 +153,7 @@ func noSpace(images *imageServer) trial {
 	}
 }
 
-// volumeOf waits for the folder with a VM's disk.
+// volumeOf waits for the directory with a VM's disk.
 func (c *cluster) volumeOf(vm string) string {
 	c.t.Helper()
 	folder := ""
@@ -168,7 +167,7 @@ func (c *cluster) volumeOf(vm string) string {
 	return folder
 }
 
-// wantNoDisk checks that there is neither a disk nor a half of one.
+// wantNoDisk checks that there is no disk, complete or partial.
 func (c *cluster) wantNoDisk(vm string) {
 	c.t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.volumeOf(vm), "*"))
@@ -182,8 +181,8 @@ func (c *cluster) wantNoDisk(vm string) {
 	}
 }
 
-// secondHypervisor starts a process on the disk of a VM that runs, with all that its own
-// hypervisor was given.
+// secondHypervisor starts a process on the disk of a running VM, with everything that its own hypervisor was
+// given.
 func secondHypervisor(c *cluster) func(*cluster) {
 	c.create(blankVM("wanted-twice"))
 	c.awaitRunning("wanted-twice")
@@ -206,7 +205,7 @@ func secondHypervisor(c *cluster) func(*cluster) {
 	}
 }
 
-// intruder is a hypervisor like that of a VM, with a root of its own.
+// intruder returns a hypervisor like that of a VM, with another root.
 func (c *cluster) intruder(vm, root string) *exec.Cmd {
 	c.t.Helper()
 	pod := &corev1.Pod{}

@@ -20,14 +20,14 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Sizes of disks and images, which nothing boots from: a firmware that waits for ever is
-// a guest that costs nothing.
+// Sizes of disks and images. Nothing boots from them: a firmware that waits forever is a guest that costs
+// nothing.
 const (
 	diskSize  = 2 << 20
 	imageSize = 1 << 20
 )
 
-// blankVM is a VM with an empty disk.
+// blankVM returns a VM with an empty disk.
 func blankVM(name string) *vmv1alpha1.VirtualMachine {
 	return &vmv1alpha1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -46,7 +46,7 @@ func blankVM(name string) *vmv1alpha1.VirtualMachine {
 type imageServer struct {
 	*httptest.Server
 	content []byte
-	// good is the URL of the one that nothing is wrong with.
+	// good is the URL of a valid image.
 	good string
 }
 
@@ -56,7 +56,7 @@ func startImageServer(t *testing.T) *imageServer {
 	serve := func(content []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
-			_, _ = w.Write(content) // whoever asked may have gone
+			_, _ = w.Write(content) // the client may have disconnected
 		}
 	}
 	mux := http.NewServeMux()
@@ -74,7 +74,7 @@ func startImageServer(t *testing.T) *imageServer {
 	return s
 }
 
-// backedQCOW2 is the beginning of a QCOW2 file of version 3 that wants /etc/passwd.
+// backedQCOW2 is the header of a QCOW2 file of version 3 with the backing file /etc/passwd.
 func backedQCOW2() []byte {
 	file := make([]byte, 64<<10)
 	copy(file, "QFI\xfb")
@@ -92,18 +92,18 @@ func (s *imageServer) vm(name, url string) *vmv1alpha1.VirtualMachine {
 	return vm
 }
 
-// badImage is a way in which an image can be wrong.
+// badImage is a way in which an image can be invalid.
 type badImage struct {
 	name  string
 	image vmv1alpha1.InitialImage
-	// reason and words are what the user is told, beside the URL.
+	// reason and words are expected in the status, in addition to the URL.
 	reason string
 	words  []string
-	// slow says that the image is tried for half a minute.
+	// slow means that the image is retried for half a minute.
 	slow bool
 }
 
-// bad are all ways, the slow ones first.
+// bad contains all invalid images, the slow ones first.
 func (s *imageServer) bad() []badImage {
 	at := func(path string) vmv1alpha1.InitialImage { return vmv1alpha1.InitialImage{URL: s.URL + path} }
 	wrong := at("/good")
@@ -112,7 +112,7 @@ func (s *imageServer) bad() []badImage {
 		{name: "truncated", image: at("/short"), slow: true, reason: vmpb.EndImageUnavailable, words: []string{
 			"the server closed the connection before the end of the content",
 		}},
-		// Nothing ever listens on port 1.
+		// No process listens on port 1.
 		{name: "refused", image: vmv1alpha1.InitialImage{URL: "http://127.0.0.1:1/disk"}, slow: true, reason: vmpb.EndImageUnavailable, words: []string{
 			"connection refused",
 		}},

@@ -23,11 +23,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// trial does something wrong, and returns what is to come of it.
+// trial does something invalid, and returns a check of the expected outcome.
 type trial func(c *cluster) (outcome func(c *cluster))
 
-// TestBadInputDisturbsNobody: what is wrong is said where users look, and when it is put
-// right all goes on. A VM beside it notices nothing.
+// TestBadInputDisturbsNobody checks that problems are reported where users look, that correcting them is
+// sufficient, and that another VM is not affected.
 func TestBadInputDisturbsNobody(t *testing.T) {
 	tier.All(t)
 	c := prepare(t)
@@ -36,7 +36,7 @@ func TestBadInputDisturbsNobody(t *testing.T) {
 	c.endByForce()
 	images := startImageServer(t)
 	healthy := images.vm("healthy", images.good)
-	// As somebody has it who copied the object of a Machine's VM.
+	// As after copying the object of a Machine's VM.
 	healthy.Labels = map[string]string{vmdriver.LabelMachine: "never-joins"}
 	c.create(healthy)
 	c.awaitRunning("healthy")
@@ -64,8 +64,8 @@ func TestBadInputDisturbsNobody(t *testing.T) {
 		{"a pod of no virtual machine", podOfNobody},
 		{"no space for the image", noSpace(images)},
 	}...)
-	// Much of it is waiting: all begin before one is looked at, and those that begin
-	// first take longest.
+	// Most of the time is waiting, so all trials start before the first outcome is checked. The slowest trials
+	// start first.
 	outcomes := make([]func(*cluster), len(trials))
 	for i, trial := range trials {
 		outcomes[i] = trial.trial(c)
@@ -76,7 +76,7 @@ func TestBadInputDisturbsNobody(t *testing.T) {
 	c.wantUndisturbed("healthy", before)
 }
 
-// tooLargeVM asks for more memory than any host has.
+// tooLargeVM requests more memory than any host has.
 func tooLargeVM(c *cluster) func(*cluster) {
 	vm := blankVM("too-large")
 	vm.Spec.Memory = ptr.To(resource.MustParse("1Ti"))
@@ -96,7 +96,7 @@ func tooLargeVM(c *cluster) func(*cluster) {
 	}
 }
 
-// tooLargeMachine asks for the same by a MachineClass.
+// tooLargeMachine requests the same in a MachineClass.
 func tooLargeMachine(c *cluster) func(*cluster) {
 	pool := c.pool("too-large", 1, `"memory":"1Ti",`+c.kernelBoot())
 	return func(c *cluster) {
@@ -155,7 +155,7 @@ func neverJoins(c *cluster) func(*cluster) {
 	}
 }
 
-// twoAddresses is refused before there is an object.
+// twoAddresses is rejected on creation.
 func twoAddresses(*cluster) func(*cluster) {
 	return func(c *cluster) {
 		vm := blankVM("two-addresses")
@@ -175,7 +175,7 @@ func twoAddresses(*cluster) func(*cluster) {
 	}
 }
 
-// strangeAddress asks for an address that no guest can have.
+// strangeAddress requests an address that no guest can have.
 func strangeAddress(c *cluster) func(*cluster) {
 	vm := blankVM("strange-address")
 	vm.Spec.VMIPs = []string{"192.0.2.7/32"}
@@ -187,7 +187,7 @@ func strangeAddress(c *cluster) func(*cluster) {
 	}
 }
 
-// takenAddress asks for the address of another VM, until that one is gone.
+// takenAddress requests the address of another VM, until that VM is deleted.
 func takenAddress(c *cluster) func(*cluster) {
 	for _, name := range []string{"address-owner", "address-taker"} {
 		vm := blankVM(name)

@@ -31,8 +31,8 @@ metadata: {name: pool, namespace: default}
 stringData: {userData: "#millwright-guest"}
 `
 
-// TestConformance: the driver keeps its contract where QEMU runs its VMs, checked by the command, and nothing is
-// left. Some of the rules about VMs are played, and all of them in an exhaustive run, which takes two minutes longer.
+// TestConformance runs the conformance command for the driver with VMs on QEMU, and checks that nothing remains.
+// It runs some of the rules about VMs, and all of them in an exhaustive run, which takes two minutes longer.
 func TestConformance(t *testing.T) {
 	tier.All(t)
 	c := up(t)

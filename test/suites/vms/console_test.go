@@ -20,7 +20,7 @@ type session struct {
 	output *program.Output
 }
 
-// console connects to a VM's console, until the test ends.
+// console connects to a VM's console until the end of the test.
 func (c *cluster) console(name string) *session {
 	c.t.Helper()
 	s := &session{c: c, output: &program.Output{}}
@@ -35,7 +35,7 @@ func (c *cluster) console(name string) *session {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() {
-		_ = s.cmd.Process.Kill() // it may have ended
+		_ = s.cmd.Process.Kill() // it may have exited
 		_ = s.cmd.Wait()         // by a signal
 	})
 	return s
@@ -48,7 +48,7 @@ func (s *session) write(text string) {
 	}
 }
 
-// awaitOutput waits until the console has said all that, in this order.
+// awaitOutput waits until the console has printed all of that, in this order.
 func (s *session) awaitOutput(words ...string) {
 	s.c.t.Helper()
 	s.c.eventually(joining, func(g gomega.Gomega) {
@@ -61,7 +61,7 @@ func (s *session) awaitOutput(words ...string) {
 	})
 }
 
-// deafen stops the process, so that it reads nothing any more.
+// deafen stops the process, so that it reads nothing more.
 func (s *session) deafen() {
 	s.c.t.Helper()
 	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {

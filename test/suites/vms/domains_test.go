@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestVMsStayInTheirFailureDomain: the zone of the hosts, or the one host that has none. The
-// name of a host that is in a zone is no failure domain.
+// TestVMsStayInTheirFailureDomain checks that a failure domain is a zone of hosts, or a single host without a
+// zone. The name of a host in a zone is not a failure domain.
 func TestVMsStayInTheirFailureDomain(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--hosts", "2")
@@ -37,7 +37,7 @@ func TestVMsStayInTheirFailureDomain(t *testing.T) {
 		for _, vm := range vms.Items {
 			want, known := hosts[vm.Spec.FailureDomain]
 			if !known {
-				continue // it is refused, below
+				continue // it is rejected, see below
 			}
 			pod := &corev1.Pod{}
 			g.Expect(c.client.Get(t.Context(), client.ObjectKey{Namespace: vm.Namespace, Name: vm.Status.ActivePodName}, pod)).To(gomega.Succeed())

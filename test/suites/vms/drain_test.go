@@ -16,9 +16,8 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// drainedMachines deletes two machines whose nodes have pods. Budgets hold both up, and
-// pods of DaemonSets are left alone. One goes on when its budget allows it, the other when
-// somebody forces it.
+// drainedMachines deletes two machines whose nodes have Pods. Disruption budgets block both, and Pods of
+// DaemonSets are ignored. One drain continues when its budget permits it, the other when a user forces it.
 func drainedMachines(c *cluster) {
 	pool := c.pool("drain", 2, c.kernelBoot())
 	machines := c.awaitMachines(pool)
@@ -44,20 +43,19 @@ func drainedMachines(c *cluster) {
 	c.awaitEvent("Machine", forced.machine, "ForcedDrain", "a label of the machine requests it")
 }
 
-// drained is a machine with pods on its node.
+// drained is a machine with Pods on its node.
 type drained struct {
 	*cluster
 	machine, vm string
 	before      sighting
 	// claim and hypervisor are the other objects of the VM.
 	claim, hypervisor client.Object
-	// web is one of two pods that a budget wants one of; successor, the other, is not Ready
-	// and on no node. Nothing keeps batch; daemon is of a DaemonSet.
+	// web is one of two Pods of which a budget requires one; successor, the other, is not Ready and has no node.
+	// No budget protects batch; daemon belongs to a DaemonSet.
 	web, successor, batch, daemon *corev1.Pod
 }
 
-// occupy puts pods on a machine's node. Its guest runs none, but nobody who drains the
-// node knows.
+// occupy puts Pods on a machine's node. The guest does not run them, which the drain does not know.
 func (c *cluster) occupy(machine string) *drained {
 	c.t.Helper()
 	d := &drained{cluster: c, machine: machine, vm: c.vmNamed(machine)}
@@ -87,7 +85,7 @@ func (c *cluster) occupy(machine string) *drained {
 	return d
 }
 
-// pod is one that is bound to the node, or kept from all nodes.
+// pod returns a Pod that is bound to the node, or kept from all nodes.
 func (d *drained) pod(kind, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: kind + "-", Labels: map[string]string{kind: d.machine}},
@@ -102,8 +100,8 @@ func podSpec(node string) corev1.PodSpec {
 	}
 }
 
-// daemonPod has a DaemonSet make a pod for the node, and binds it, which the scheduler does
-// not do: the node has no room for pods.
+// daemonPod makes a DaemonSet create a Pod for the node, and binds the Pod. The scheduler does not bind it,
+// because the node has no capacity for Pods.
 func (d *drained) daemonPod() *corev1.Pod {
 	d.t.Helper()
 	labels := map[string]string{"daemon": d.machine}
@@ -129,7 +127,7 @@ func (d *drained) daemonPod() *corev1.Pod {
 	return &pods.Items[0]
 }
 
-// awaitDeclined waits until the guest has said what it does with pods.
+// awaitDeclined waits until the guest has reported that it does not run Pods.
 func (d *drained) awaitDeclined(pod *corev1.Pod) {
 	d.t.Helper()
 	d.eventually(joining, func(g gomega.Gomega) {
@@ -138,7 +136,7 @@ func (d *drained) awaitDeclined(pod *corev1.Pod) {
 	})
 }
 
-// markReady says what no guest says of a pod.
+// markReady sets a Pod's condition Ready, which no guest does.
 func (d *drained) markReady(pod *corev1.Pod) {
 	d.t.Helper()
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
@@ -147,7 +145,7 @@ func (d *drained) markReady(pod *corev1.Pod) {
 	}
 }
 
-// awaitHeldUp waits until what may leave has left, and the machine says what it waits for.
+// awaitHeldUp waits until the Pods that can be evicted are gone, and the machine reports what it waits for.
 func (d *drained) awaitHeldUp() {
 	d.t.Helper()
 	machine := &v1alpha1.Machine{}
@@ -161,7 +159,7 @@ func (d *drained) awaitHeldUp() {
 	d.wantUndisturbed(d.vm, d.before)
 }
 
-// wantPods checks that nobody has told the pods to end.
+// wantPods checks that the Pods are not being deleted.
 func (d *drained) wantPods(pods ...*corev1.Pod) {
 	d.t.Helper()
 	for _, pod := range pods {
@@ -175,7 +173,7 @@ func (d *drained) wantPods(pods ...*corev1.Pod) {
 	}
 }
 
-// awaitGone waits until neither the pods that had to leave nor the machine are left.
+// awaitGone waits until the evicted Pods and the machine are gone.
 func (d *drained) awaitGone() {
 	d.t.Helper()
 	d.eventually(joining, func(g gomega.Gomega) {

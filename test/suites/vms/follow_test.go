@@ -32,9 +32,8 @@ func (v *guarded[T]) get() T {
 	return v.value
 }
 
-// follow calls see with a deployment's Machines by name, as they are and after each change
-// of one, until the test ends. A watch misses nothing, so see is shown all that anybody
-// could have seen.
+// follow calls see with a MachineDeployment's Machines by name, initially and after each change, until the end of
+// the test. A watch misses no change, so see gets every observable state.
 func (c *cluster) follow(pool *v1alpha1.MachineDeployment, see func(machines map[string]*v1alpha1.Machine)) {
 	c.t.Helper()
 	list, all := &v1alpha1.MachineList{}, map[string]*v1alpha1.Machine{}
@@ -81,7 +80,7 @@ func (c *cluster) follow(pool *v1alpha1.MachineDeployment, see func(machines map
 	})
 }
 
-// awaitMachines waits until a deployment is settled, whatever else runs.
+// awaitMachines waits until a MachineDeployment is settled, regardless of other VMs.
 func (c *cluster) awaitMachines(pool *v1alpha1.MachineDeployment) []string {
 	c.t.Helper()
 	var found []string
@@ -89,7 +88,7 @@ func (c *cluster) awaitMachines(pool *v1alpha1.MachineDeployment) []string {
 	return found
 }
 
-// vmNamed is the name of a Machine's VM.
+// vmNamed returns the name of a Machine's VM.
 func (c *cluster) vmNamed(machine string) string {
 	c.t.Helper()
 	vms := c.vmsOf(gomega.NewWithT(c.t), machine)
@@ -99,7 +98,7 @@ func (c *cluster) vmNamed(machine string) string {
 	return vms[0].Name
 }
 
-// phaseNames are those of Machines, for messages.
+// phaseNames returns the phases of Machines, for messages.
 func phaseNames(machines map[string]*v1alpha1.Machine) []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(machines)) {

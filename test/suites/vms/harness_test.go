@@ -34,11 +34,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Limits of waiting: four times and more of what was measured on two cores, with four
-// tests at a time.
+// Timeouts: at least four times what was measured on two cores, with four tests running concurrently.
 const (
-	soon    = env.WaitTimeout  // a control plane, a VM's first sign of life
-	joining = 10 * time.Minute // a few VMs become nodes, or come back after a crash
+	soon    = env.WaitTimeout  // a control plane, or the first sign of a VM
+	joining = 10 * time.Minute // a few VMs become nodes, or recover after a crash
 )
 
 // cluster is a running "millwright up".
@@ -46,18 +45,18 @@ type cluster struct {
 	t     *testing.T
 	dir   string
 	flags []string
-	// environment is what up has beside that of the test.
+	// environment is added to the test's environment for "up".
 	environment []string
 
 	client client.WithWatch
 	// images serves the guest's files.
 	images *httptest.Server
 
-	// process is nil while it does not run.
+	// process is nil while "up" is not running.
 	process *program.Process
 }
 
-// guest finds what "make guest" built.
+// guest finds the files that "make guest" built.
 func guest(t *testing.T) string {
 	t.Helper()
 	cache, err := localdir.Cache()
@@ -73,8 +72,8 @@ func guest(t *testing.T) string {
 	return dir
 }
 
-// up starts a cluster, for a test that runs beside others. It is stopped in order when the
-// test ends, and then nothing of it may be left.
+// up starts a cluster for a test that runs in parallel. At the end of the test, it is stopped gracefully, and
+// nothing may remain.
 func up(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	c := prepare(t, flags...)
@@ -82,14 +81,14 @@ func up(t *testing.T, flags ...string) *cluster {
 	return c
 }
 
-// prepare is up for a cluster that the test starts.
+// prepare is like up, for a cluster that the test itself starts.
 func prepare(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a control plane and virtual machines; -short wants neither")
 	}
 	t.Parallel()
-	// Sockets have short paths, and a test's name is long.
+	// Paths of sockets must be short, and a test's name is long.
 	dir, err := os.MkdirTemp("", "vms-")
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +118,7 @@ func prepare(t *testing.T, flags ...string) *cluster {
 	return c
 }
 
-// start starts the cluster in its folder and waits until it is ready.
+// start starts the cluster in its directory, and waits until it is ready.
 func (c *cluster) start() {
 	c.t.Helper()
 	command := program.Command(context.Background(), append([]string{
@@ -138,20 +137,20 @@ func (c *cluster) start() {
 	}
 }
 
-// stop ends the cluster in order.
+// stop stops the cluster gracefully.
 func (c *cluster) stop() {
 	c.t.Helper()
 	c.process.Stop()
 	c.process = nil
 }
 
-// kill ends the process of up at once, and no other.
+// kill kills only the process of "up".
 func (c *cluster) kill() {
 	c.process.Kill()
 	c.process = nil
 }
 
-// eventually waits until the check holds.
+// eventually waits until the check succeeds.
 func (c *cluster) eventually(within time.Duration, check func(g gomega.Gomega)) {
 	c.t.Helper()
 	g := gomega.NewWithT(c.t)
@@ -167,13 +166,13 @@ func (c *cluster) create(objects ...client.Object) {
 	}
 }
 
-// processes finds those of this cluster whose command line has the words.
+// processes finds the processes of this cluster whose command line contains the given arguments.
 func (c *cluster) processes(words string) []program.Running {
 	c.t.Helper()
 	return program.Processes(c.t, c.dir, words)
 }
 
-// only waits until there is one such process, and returns it.
+// only waits until there is exactly one such process, and returns it.
 func (c *cluster) only(words string) program.Running {
 	c.t.Helper()
 	var found []program.Running
@@ -184,14 +183,14 @@ func (c *cluster) only(words string) program.Running {
 	return found[0]
 }
 
-// killAll kills those processes.
+// killAll kills these processes.
 func (c *cluster) killAll(words string) {
 	for _, p := range c.processes(words) {
-		_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may be gone already
+		_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may have exited already
 	}
 }
 
-// kernelBoot is the part of a ProviderSpec that says what a VM starts from.
+// kernelBoot is the part of a ProviderSpec that specifies what a VM boots.
 func (c *cluster) kernelBoot() string {
 	commandLine, err := os.ReadFile(filepath.Join(guest(c.t), "cmdline"))
 	if err != nil {
@@ -205,7 +204,7 @@ func (c *cluster) diskBoot() string {
 	return fmt.Sprintf(`"image":{"url":"%s/boot.raw","format":"Raw"}`, c.images.URL)
 }
 
-// pool declares a deployment of VMs that boot that way.
+// pool creates a MachineDeployment of VMs that boot that way.
 func (c *cluster) pool(name string, replicas int32, boot string, tune ...func(*v1alpha1.MachineDeployment)) *v1alpha1.MachineDeployment {
 	c.t.Helper()
 	spec := `{"vmPool":"default","size":"xsmall","rootFsSize":1,"tags":{"kubernetes.io/cluster/test":"1","kubernetes.io/role/node":"1"},` + boot + `}`
@@ -238,7 +237,7 @@ func (c *cluster) pool(name string, replicas int32, boot string, tune ...func(*v
 	return deployment
 }
 
-// userData makes the guest a node of this cluster.
+// userData returns user data that makes the guest a node of this cluster.
 func (c *cluster) userData() string {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dir, "kubeconfig"))
 	if err != nil {
@@ -263,8 +262,8 @@ func (c *cluster) scale(deployment *v1alpha1.MachineDeployment, replicas int32) 
 	}
 }
 
-// settled checks that a deployment has its Machines, all of them Running, with a VM, a
-// ready node and one QEMU each. It returns the names of the Machines.
+// settled checks that a MachineDeployment has its Machines, all of them Running, each with a VM, a Ready node and
+// one QEMU. It returns the names of the Machines.
 func (c *cluster) settled(g gomega.Gomega, deployment *v1alpha1.MachineDeployment) []string {
 	ctx := c.t.Context()
 	g.Expect(c.client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
@@ -308,8 +307,7 @@ func (c *cluster) vmOf(vms *vmv1alpha1.VirtualMachineList, machine *v1alpha1.Mac
 	return nil
 }
 
-// awaitSettled waits until the deployment is settled and as many QEMUs run as there are
-// Machines.
+// awaitSettled waits until the MachineDeployment is settled, and as many QEMUs run as there are Machines.
 func (c *cluster) awaitSettled(deployment *v1alpha1.MachineDeployment) []string {
 	c.t.Helper()
 	var names []string

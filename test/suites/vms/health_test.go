@@ -14,12 +14,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// silence is how long a kubelet must be silent for the controller manager to give its node
-// up: 50 s, and a look every 5 s.
+// silence is how long a kubelet must be silent until the controller manager marks its node as unreachable: 50 s,
+// checked every 5 s.
 const silence = time.Minute
 
-// TestNodesComeAndGo: what happens to machines with nodes, when they fall silent, become
-// old or are emptied. Silence is mostly waiting, so the others take place meanwhile.
+// TestNodesComeAndGo checks machines whose nodes become silent, expire or are drained. The silence takes longest,
+// so the other cases run in parallel.
 func TestNodesComeAndGo(t *testing.T) {
 	tier.All(t)
 	c := up(t)
@@ -30,9 +30,9 @@ func TestNodesComeAndGo(t *testing.T) {
 	t.Run("silence", func(t *testing.T) { outcome(c.in(t)) })
 }
 
-// silentMachines holds two guests, which then give no sign of life. Machines become
-// Unknown. The one whose time is short is Failed, and another one takes its place; the one
-// whose guest goes on in time is Running again, and nothing else has happened to it.
+// silentMachines stops two guests, so that their nodes become silent and the Machines Unknown. The Machine with
+// the short timeout is Failed, and another one replaces it. The Machine whose guest resumes in time is Running
+// again, and nothing else happens to it.
 func silentMachines(c *cluster) func(*cluster) {
 	impatient := func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{
@@ -73,7 +73,7 @@ func silentMachines(c *cluster) func(*cluster) {
 	}
 }
 
-// phasesOf notes all phases that a Machine has from now on.
+// phasesOf records all phases of a Machine from now on.
 func (c *cluster) phasesOf(pool *v1alpha1.MachineDeployment, name string) func() []v1alpha1.MachinePhase {
 	var seen guarded[[]v1alpha1.MachinePhase]
 	c.follow(pool, func(machines map[string]*v1alpha1.Machine) {

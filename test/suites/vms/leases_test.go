@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// shortLease is the lease of a guest that is cut off. It does not expire while up or a hypervisor stands still for some seconds,
-	// as on a busy machine.
+	// shortLease is the lease of a guest whose hypervisor is partitioned. It is long enough not to expire while
+	// "up" or a hypervisor is stalled for some seconds, as on a busy machine.
 	shortLease = 20 * time.Second
-	// steadyLease is not suspected either when up does nothing until a shortLease has expired.
+	// steadyLease is long enough not to be suspected while "up" is stopped until a shortLease has expired.
 	steadyLease = 2 * lease.DefaultDuration
 )
 
-// TestFullLeases: a guest ends before another one starts, when its hypervisor is cut off from the controller,
-// and when its hypervisor does nothing any more. One with a longer lease notices nothing; then it is migrated, with
-// its lease.
+// TestFullLeases checks that a guest terminates before another one starts when its hypervisor is partitioned from
+// the controller, and when its hypervisor is frozen. A guest with a longer lease is not affected. It is migrated
+// afterwards, with its lease.
 func TestFullLeases(t *testing.T) {
 	tier.All(t)
 	c := up(t)
@@ -50,7 +50,7 @@ func TestFullLeases(t *testing.T) {
 		c.signal(c.hypervisorOf("moving"), syscall.SIGSTOP)
 		return func() {}
 	})
-	// It has released nothing, and renewed its lease a third of its duration before at most.
+	// The hypervisor has not released its lease, and renewed it at most a third of its duration before the cut.
 	if least := lease.Wait(shortLease) - shortLease/3; started < least {
 		t.Errorf("another guest started after %v, want %v at least", started, least)
 	}
@@ -64,7 +64,7 @@ func TestFullLeases(t *testing.T) {
 	c.wantLeaseMoves(before)
 }
 
-// wantLeaseMoves migrates a VM.
+// wantLeaseMoves migrates a VM, and checks that its lease moves with it.
 func (c *cluster) wantLeaseMoves(vm *vmv1alpha1.VirtualMachine) {
 	c.t.Helper()
 	text, status := program.Run(c.t, "vm", "migrate", vm.Name, "--dir", c.dir, "--timeout", "3m")
@@ -105,7 +105,8 @@ func (c *cluster) hypervisorOf(vm string) int {
 	return 0
 }
 
-// inPod reports whether a process is that of a Pod, by its environment. One that has ended is in none.
+// inPod reports whether a process belongs to a Pod, by its environment. A process that has exited belongs to
+// none.
 func inPod(t *testing.T, pid int, pod string) bool {
 	t.Helper()
 	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
@@ -115,8 +116,8 @@ func inPod(t *testing.T, pid int, pod string) bool {
 	return strings.Contains(string(environment), `"podName":"`+pod+`"`)
 }
 
-// awaitNextGuest cuts a hypervisor off. Its guest has to end within its lease, by itself; then the cut is undone,
-// and the guest of another hypervisor starts. It returns how long after the cut that was.
+// awaitNextGuest partitions a hypervisor. Its guest must terminate by itself within its lease. Then the partition
+// is healed, and another hypervisor starts the guest. It returns the time between the partition and that start.
 func (c *cluster) awaitNextGuest(name string, cut func() (undo func())) time.Duration {
 	c.t.Helper()
 	uuid := "-uuid " + c.vm(name).Spec.UUID

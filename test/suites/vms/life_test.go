@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestVirtualMachine_BootsAndJoins is the story of all real parts: a deployment becomes a node that QEMU runs, and goes without
-// leaving anything behind.
+// TestVirtualMachine_BootsAndJoins is the scenario with all real parts: a MachineDeployment becomes a node that
+// QEMU runs, and is deleted without leaving anything behind.
 func TestVirtualMachine_BootsAndJoins(t *testing.T) {
 	c := up(t)
 	pool := c.pool("pool", 1, c.kernelBoot())
@@ -30,8 +30,8 @@ func TestVirtualMachine_BootsAndJoins(t *testing.T) {
 	c.awaitNothingLeft()
 }
 
-// TestDeclarationsBecomeNodes: a deployment ends in nodes, by either form of boot, follows
-// its number of replicas up and down, and leaves nothing behind.
+// TestDeclarationsBecomeNodes checks that a MachineDeployment becomes nodes with either form of boot, follows its
+// replicas up and down, and leaves nothing behind.
 func TestDeclarationsBecomeNodes(t *testing.T) {
 	tier.All(t)
 	c := up(t)
@@ -45,7 +45,7 @@ func TestDeclarationsBecomeNodes(t *testing.T) {
 	c.delete(disk)
 	first := c.awaitSettled(kernel)
 	c.privateSockets()
-	c.neighbour(map[string][]string{"vms.test": {"/"}}) // what follows has to go on beside his connections
+	c.neighbour(map[string][]string{"vms.test": {"/"}}) // the following must work despite the attacker's connections
 	c.scale(kernel, 3)
 	c.awaitSettled(kernel)
 	c.scale(kernel, 1)
@@ -70,7 +70,7 @@ func TestDeclarationsBecomeNodes(t *testing.T) {
 	c.awaitNothingLeft()
 }
 
-// delete deletes a deployment and waits until its Machines are gone.
+// delete deletes a MachineDeployment and waits until its Machines are gone.
 func (c *cluster) delete(deployment *v1alpha1.MachineDeployment) {
 	c.t.Helper()
 	if err := c.client.Delete(c.t.Context(), deployment); err != nil {
@@ -83,7 +83,7 @@ func (c *cluster) delete(deployment *v1alpha1.MachineDeployment) {
 	})
 }
 
-// awaitNothingLeft waits until no object, file or process of any VM is left.
+// awaitNothingLeft waits until no object, file or process of any VM remains.
 func (c *cluster) awaitNothingLeft() {
 	c.t.Helper()
 	c.eventually(soon, func(g gomega.Gomega) {
@@ -108,8 +108,8 @@ func (c *cluster) awaitNothingLeft() {
 	})
 }
 
-// TestWhateverDiesComesBack: each time something is killed, the same Machines end Running
-// on the same nodes, each with one QEMU.
+// TestWhateverDiesComesBack checks that after a process is killed, the same Machines are Running again on the
+// same nodes, each with one QEMU.
 func TestWhateverDiesComesBack(t *testing.T) {
 	tier.All(t)
 	c := up(t)
@@ -119,7 +119,7 @@ func TestWhateverDiesComesBack(t *testing.T) {
 	for _, blow := range []struct {
 		what string
 		land func()
-		// disturbs reports whether QEMUs die of it.
+		// disturbs reports whether QEMU processes are killed too.
 		disturbs bool
 	}{
 		{"QEMU", func() { c.killOne("qemu-system") }, true},
@@ -150,8 +150,8 @@ func TestWhateverDiesComesBack(t *testing.T) {
 	c.awaitNothingLeft()
 }
 
-// TestDownEndsWhatWasLeft: whatever way "up" ended, "down" leaves no process, and the next
-// "up" has the machines again.
+// TestDownEndsWhatWasLeft checks that "down" leaves no process, however "up" terminated, and that the next "up"
+// restores the machines.
 func TestDownEndsWhatWasLeft(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--hosts", "1")
@@ -174,14 +174,14 @@ func TestDownEndsWhatWasLeft(t *testing.T) {
 			t.Errorf("down left %v", left)
 		}
 	}
-	_ = c.process.Wait() // its end has been seen
+	_ = c.process.Wait() // its exit has been observed
 	c.start()
 	if after := c.awaitSettled(pool); !cmp.Equal(before, after) {
 		t.Errorf("machines %v became %v", before, after)
 	}
 }
 
-// pids are those of all QEMUs.
+// pids returns the process IDs of all QEMUs.
 func (c *cluster) pids() []int {
 	pids := []int{}
 	for _, p := range c.processes("qemu-system") {
@@ -201,8 +201,8 @@ func (c *cluster) killOne(words string) {
 	}
 }
 
-// uids are those of VMs and of the nodes that are none of the hosts, which reports whether
-// they are still the same.
+// uids records the UIDs of VMs and of nodes that are not hosts, and returns a function that reports whether they
+// are unchanged.
 func (c *cluster) uids() map[string]string {
 	c.t.Helper()
 	found := map[string]string{}
@@ -221,7 +221,7 @@ func (c *cluster) uids() map[string]string {
 	return found
 }
 
-// TestConsoleAndReset: the commands for a VM's console and reset button.
+// TestConsoleAndReset checks the commands for a VM's console and reset button.
 func TestConsoleAndReset(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--hosts", "1")
@@ -238,17 +238,17 @@ func TestConsoleAndReset(t *testing.T) {
 	first.write("ping\n")
 	first.awaitOutput("pong")
 	deaf, second := c.console(name), c.console(name)
-	deaf.deafen() // reads nothing more from here on
+	deaf.deafen() // stops reading from here on
 	first.write("count on\n")
 	first.awaitOutput("100")
-	second.awaitOutput("pong", "100") // what was said before, and what the other one asked for
+	second.awaitOutput("pong", "100") // the earlier output, and the output that the other session caused
 
 	before := c.pids()
 	text, status := program.Run(t, "vm", "reset", name, "--dir", c.dir)
 	if status != 0 || !strings.Contains(text, "was reset") {
 		t.Fatalf("vm reset: status %d\n%s", status, text)
 	}
-	first.awaitOutput("is Ready", "is Ready") // the one before, and the one after
+	first.awaitOutput("is Ready", "is Ready") // before and after the reset
 	if diff := cmp.Diff(before, c.pids()); diff != "" {
 		t.Errorf("a reset is another QEMU:\n%s", diff)
 	}
@@ -264,7 +264,7 @@ func TestConsoleAndReset(t *testing.T) {
 	}
 }
 
-// names are those of the objects in a list.
+// names returns the names of the objects in a list.
 func names(g gomega.Gomega, list client.ObjectList) []string {
 	var found []string
 	g.Expect(meta.EachListItem(list, func(item runtime.Object) error {

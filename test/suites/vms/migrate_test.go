@@ -19,9 +19,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMigrate: a host is drained as kubectl does it. Its VMs, which are nodes, go to the other host one after
-// the other while they run, with a data disk each; one of them returns by the command. No guest boots again, and a host
-// that is cordoned gets no VM.
+// TestMigrate drains a host as kubectl does. Its VMs, which are nodes with a data disk each, are live-migrated to
+// the other host one at a time, and one of them is migrated back with the command. No guest reboots, and a
+// cordoned host gets no VMs.
 func TestMigrate(t *testing.T) {
 	tier.All(t)
 	c := up(t)
@@ -68,7 +68,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// cordon lets the scheduler leave a host alone, or not any more.
+// cordon cordons or uncordons a host.
 func (c *cluster) cordon(host string, is bool) {
 	c.t.Helper()
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, is))
@@ -86,12 +86,11 @@ func (c *cluster) evict(name string) {
 	}
 }
 
-// awaitOneByOne waits until VMs have another Pod than they had, and looks that they do not migrate at the same
-// time.
+// awaitOneByOne waits until the VMs have new Pods, and checks that they do not migrate at the same time.
 func (c *cluster) awaitOneByOne(vms []*vmv1alpha1.VirtualMachine) {
 	c.t.Helper()
 	c.eventually(joining, func(g gomega.Gomega) {
-		all := &vmv1alpha1.VirtualMachineList{} // of one moment
+		all := &vmv1alpha1.VirtualMachineList{} // from a single point in time
 		g.Expect(c.client.List(c.t.Context(), all)).To(gomega.Succeed())
 		under, left := 0, 0
 		for _, vm := range all.Items {
@@ -127,8 +126,7 @@ func (c *cluster) nodeOf(machine string) *corev1.Node {
 	return node
 }
 
-// awaitMoved waits until a VM has another Pod than it had, and only that one and its disks are left. It returns
-// the host.
+// awaitMoved waits until a VM has a new Pod, and only that Pod and its disks remain. It returns the host.
 func (c *cluster) awaitMoved(vm *vmv1alpha1.VirtualMachine) string {
 	c.t.Helper()
 	had := vm.Status.ActivePodName
@@ -149,8 +147,7 @@ func (c *cluster) awaitMoved(vm *vmv1alpha1.VirtualMachine) string {
 	return vm.Status.NodeName
 }
 
-// awaitHeartbeat waits until a guest has renewed its node's lease after now, and looks that it did not boot
-// again.
+// awaitHeartbeat waits until a guest renews its node's lease, and checks that it has not rebooted.
 func (c *cluster) awaitHeartbeat(before *corev1.Node) {
 	c.t.Helper()
 	now, lease := time.Now(), &coordinationv1.Lease{}

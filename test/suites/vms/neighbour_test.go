@@ -23,20 +23,20 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// door is a port at which a process of a cluster listens.
+// door is a port on which a process of a cluster listens.
 type door struct {
 	process string
 	address string
 }
 
-// doors are all TCP ports of a cluster's processes.
+// doors returns all TCP ports of a cluster's processes.
 func (c *cluster) doors() []door {
 	c.t.Helper()
 	var doors []door
 	for _, running := range c.processes("") {
 		process, err := procfs.NewProc(running.PID)
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		name, _ := process.Comm()
 		targets, _ := process.FileDescriptorTargets()
@@ -49,7 +49,7 @@ func (c *cluster) doors() []door {
 	return doors
 }
 
-// listening returns the TCP sockets that listen in the network of a process.
+// listening returns the listening TCP sockets in the network namespace of a process.
 func listening(t *testing.T, pid int) (found procfs.NetTCP) {
 	t.Helper()
 	const listen = 0x0a
@@ -60,7 +60,7 @@ func listening(t *testing.T, pid int) (found procfs.NetTCP) {
 	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
 		sockets, err := read()
 		if err != nil {
-			continue // it has ended, or there is no IPv6
+			continue // it has exited, or there is no IPv6
 		}
 		for _, socket := range sockets {
 			if socket.St == listen {
@@ -71,15 +71,15 @@ func listening(t *testing.T, pid int) (found procfs.NetTCP) {
 	return found
 }
 
-// idle is how many connections a neighbour opens at each port, and says nothing.
+// idle is the number of silent connections that an attacker opens to each port.
 const idle = 50
 
-// asked are the paths that he asks for at each port.
+// asked are the paths that the attacker requests at each port.
 var asked = []string{"/", "/api/v1/secrets", "/metrics", "/configz", "/debug/pprof/heap", "/v3/kv/range", "/../../kubeconfig"}
 
-// neighbour tries every port of the cluster without being anybody: nothing but what is for everybody is
-// answered, and what begins to listen elsewhere than on the loopback is seen here. The idle connections stay
-// open until the test ends.
+// neighbour attacks every port of the cluster without credentials. It checks that only public endpoints respond,
+// and detects ports that listen on other addresses than the loopback. The idle connections stay open until the
+// end of the test.
 func (c *cluster) neighbour(public map[string][]string) {
 	c.t.Helper()
 	stranger := forged(c.t)
@@ -89,7 +89,7 @@ func (c *cluster) neighbour(public map[string][]string) {
 		}
 		for range idle {
 			if conn, err := net.Dial("tcp", door.address); err == nil {
-				c.t.Cleanup(func() { conn.Close() }) // the test has ended
+				c.t.Cleanup(func() { conn.Close() }) // at the end of the test
 			}
 		}
 		c.shout(door)
@@ -103,7 +103,7 @@ func (c *cluster) neighbour(public map[string][]string) {
 	}
 }
 
-// ask asks for all paths over one kind of connection.
+// ask requests all paths over one kind of connection.
 func (c *cluster) ask(door door, how string, transport *http.Transport, public map[string][]string) {
 	c.t.Helper()
 	transport.DisableKeepAlives = true
@@ -126,7 +126,7 @@ func (c *cluster) ask(door door, how string, transport *http.Transport, public m
 	}
 }
 
-// shout sends what no protocol begins with, and frames without an end. The connection must end.
+// shout sends data that is invalid in every protocol, and frames without an end. The connection must be closed.
 func (c *cluster) shout(door door) {
 	c.t.Helper()
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -141,7 +141,7 @@ func (c *cluster) shout(door door) {
 			return
 		}
 		_ = conn.SetDeadline(time.Now().Add(soon))
-		_, _ = io.Copy(conn, bytes.NewBufferString(text)) // it may be cut amid that
+		_, _ = io.Copy(conn, bytes.NewBufferString(text)) // the connection may be closed meanwhile
 		if _, err := io.Copy(io.Discard, bufio.NewReader(conn)); os.IsTimeout(err) {
 			c.t.Errorf("%s at %s keeps the connection of who sends %s", door.process, door.address, name)
 		}
@@ -149,7 +149,7 @@ func (c *cluster) shout(door door) {
 	}
 }
 
-// forged is a certificate of nobody's authority, for a name that many would like to have.
+// forged is a certificate of an unknown CA for a privileged name.
 func forged(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -171,7 +171,7 @@ func (c *cluster) privateSockets() {
 	number := 0
 	err := filepath.WalkDir(c.dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.Type()&os.ModeSocket == 0 {
-			return nil // it went meanwhile, or is no socket
+			return nil // it was removed meanwhile, or is not a socket
 		}
 		number++
 		for folder := path; len(folder) >= len(c.dir); folder = filepath.Dir(folder) {

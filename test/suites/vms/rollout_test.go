@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// rollingUpdate gives three machines another class. At no moment are there more than four
-// of them or fewer than three available, and in the end all VMs and nodes are others.
+// rollingUpdate changes the class of three machines. At any time, at most four exist and at least three are
+// available. In the end, all VMs and nodes are new.
 func rollingUpdate(c *cluster) {
 	const wanted, surge = 3, 1
 	pool := c.pool("roll", wanted, c.kernelBoot(), func(d *v1alpha1.MachineDeployment) {

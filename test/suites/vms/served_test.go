@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestRealServedDisks: a guest whose disks are served goes on when their server is killed. When its hypervisor does nothing any
-// more, another one starts after the server has revoked the tokens of before. It is migrated like others.
+// TestRealServedDisks checks that a guest with served disks survives a killed disk server. If its hypervisor
+// freezes, another one starts after the server has revoked the old tokens. The VM can be migrated like others.
 func TestRealServedDisks(t *testing.T) {
 	tier.All(t)
 	c := up(t)
@@ -44,7 +44,8 @@ func TestRealServedDisks(t *testing.T) {
 	c.freezes(vm.Name)
 }
 
-// movesServed migrates a VM: its guest goes on with the disks of the same server, and nobody of before can change them.
+// movesServed migrates a VM. Its guest continues with the disks of the same server, and the old hypervisor can no
+// longer change them.
 func (c *cluster) movesServed(name string) {
 	c.t.Helper()
 	before := c.vm(name)
@@ -60,7 +61,7 @@ func (c *cluster) movesServed(name string) {
 	}
 }
 
-// wantNext checks that another hypervisor has the VM, and that nobody of before can change its disks.
+// wantNext checks that another hypervisor runs the VM, and that the old one cannot change its disks.
 func (c *cluster) wantNext(before, after vmv1alpha1.VirtualMachineStatus) {
 	c.t.Helper()
 	if after.Lease.FencingToken <= before.Lease.FencingToken || after.DiskServer.RevokedToken != after.Lease.FencingToken-1 || after.VolumeClaimName != before.VolumeClaimName {
@@ -68,8 +69,9 @@ func (c *cluster) wantNext(before, after vmv1alpha1.VirtualMachineStatus) {
 	}
 }
 
-// freezes stops all processes of a VM's Pod at once, so that nothing in it ends the guest when its lease expires. Another one starts,
-// with the disks. If the host has not ended the first until then, it ends when it goes on, and disturbs nobody.
+// freezes stops all processes of a VM's Pod, so that nothing in the Pod terminates the guest when its lease
+// expires. Another hypervisor starts with the disks. If the host has not terminated the first one by then, it
+// exits when it is resumed, and affects nothing.
 func (c *cluster) freezes(name string) {
 	c.t.Helper()
 	before := c.vm(name)

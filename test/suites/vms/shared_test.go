@@ -15,7 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestSharedVolumes: a VM whose volumes may be attached to several hosts moves to the other one and back with the same claims.
+// TestSharedVolumes checks that a VM whose volumes can be attached to several hosts moves to another host and
+// back with the same claims.
 func TestSharedVolumes(t *testing.T) {
 	tier.All(t)
 	c := up(t)

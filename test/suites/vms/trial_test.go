@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// endByForce spares the test at its end the time that guests have to shut down, of which
-// those without an operating system make full use.
+// endByForce skips the time that guests have to shut down at the end of the test. Guests without an operating
+// system would use all of it.
 func (c *cluster) endByForce() {
 	c.t.Cleanup(func() {
 		c.kill()
@@ -29,19 +29,19 @@ func (c *cluster) endByForce() {
 	})
 }
 
-// in makes the cluster fail another test than the one that started it.
+// in makes failures of the cluster fail another test than the one that started it.
 func (c *cluster) in(t *testing.T) *cluster {
 	inner := *c
 	inner.t = t
 	return &inner
 }
 
-// sighting is all of a VM that changes when it is disturbed.
+// sighting is the state of a VM that changes if the VM is disturbed.
 type sighting struct {
 	UID       string
 	Authority vmv1alpha1.VirtualMachineAuthority
 	Ready     *metav1.Condition
-	// QEMUs are the processes that run it.
+	// QEMUs are the processes that run the VM.
 	QEMUs []int
 }
 
@@ -79,7 +79,7 @@ func (c *cluster) vm(name string) *vmv1alpha1.VirtualMachine {
 	return vm
 }
 
-// change is what a user does who edits a VM.
+// change is a user's edit of a VM.
 func (c *cluster) change(name string, edit func(spec *vmv1alpha1.VirtualMachineSpec)) {
 	c.t.Helper()
 	vm := c.vm(name)
@@ -101,12 +101,11 @@ func (c *cluster) awaitRunning(name string) {
 	})
 }
 
-// awaitMessage waits until a VM is not Ready for that reason, in a sentence with those
-// words, and "vm list" says the same.
+// awaitMessage waits until a VM is not Ready for the reason, with a message that contains the text, and "vm list"
+// shows the same.
 func (c *cluster) awaitMessage(name, reason string, words ...string) {
 	c.t.Helper()
-	// An image that is tried for half a minute is refused for only a second, then for two,
-	// and so on.
+	// An image that is retried for half a minute is rejected for only a second, then for two, and so on.
 	c.eventually(2*joining, func(g gomega.Gomega) {
 		ready := meta.FindStatusCondition(c.vm(name).Status.Conditions, vmv1alpha1.ConditionReady)
 		g.Expect(ready).NotTo(gomega.BeNil())
@@ -125,7 +124,7 @@ func (c *cluster) awaitMessage(name, reason string, words ...string) {
 	})
 }
 
-// awaitTold waits for the same, and that an event says it too.
+// awaitTold waits for the same, and for an event with the text.
 func (c *cluster) awaitTold(name, reason string, words ...string) {
 	c.t.Helper()
 	c.awaitMessage(name, reason, words...)

@@ -15,9 +15,9 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// updateInPlace gives two deployments of one machine another class, whose nodes are updated in place. The guest of
-// one restarts as its update: Machine, VM and node stay, and are of the new set. That of the other gives no sign of
-// life any more: its update fails, and another Machine takes its place.
+// updateInPlace changes the class of two MachineDeployments with one machine each, whose nodes are updated in
+// place. The guest of one restarts as its update: the Machine, VM and node are kept and belong to the new
+// MachineSet. The guest of the other stops responding: its update fails, and another Machine replaces it.
 func updateInPlace(c *cluster) {
 	updated, lame := c.pool("updated", 1, c.kernelBoot(), inPlace), c.pool("lame", 1, c.kernelBoot(), inPlace, hasty)
 	stays, goes := c.awaitMachines(updated)[0], c.awaitMachines(lame)[0]
@@ -60,7 +60,7 @@ func updateInPlace(c *cluster) {
 	c.delete(lame)
 }
 
-// inPlace has the deployment update its nodes in place.
+// inPlace makes the MachineDeployment update its nodes in place.
 func inPlace(d *v1alpha1.MachineDeployment) {
 	d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
 		Type: v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
@@ -70,14 +70,14 @@ func inPlace(d *v1alpha1.MachineDeployment) {
 	}
 }
 
-// hasty gives an update and its failure seconds.
+// hasty shortens the timeouts of an update to seconds.
 func hasty(d *v1alpha1.MachineDeployment) {
 	d.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{
 		MachineInPlaceUpdateTimeout: &metav1.Duration{Duration: 2 * time.Second}, MachineHealthTimeout: &metav1.Duration{Duration: time.Second},
 	}
 }
 
-// bootOf is the ID of the last start of a Machine's guest.
+// bootOf returns the boot ID of a Machine's guest.
 func (c *cluster) bootOf(machine string) string {
 	c.t.Helper()
 	node := &corev1.Node{}
@@ -87,7 +87,7 @@ func (c *cluster) bootOf(machine string) string {
 	return node.Status.NodeInfo.BootID
 }
 
-// renewClass gives a deployment a class of another name that is the same.
+// renewClass switches a MachineDeployment to a copy of its class with another name.
 func (c *cluster) renewClass(pool *v1alpha1.MachineDeployment) {
 	c.t.Helper()
 	next := &v1alpha1.MachineClass{}

@@ -180,7 +180,7 @@ func (s *source) field(v reflect.Value) {
 		return
 	}
 	at := s.choose(v.NumField())
-	for i := range v.NumField() { // the first that can be set, from there on
+	for i := range v.NumField() { // the first settable field, from there on
 		if field := v.Field((at + i) % v.NumField()); field.CanSet() && field.Kind() != reflect.Interface {
 			s.change(field)
 			return
@@ -193,18 +193,18 @@ func (s *source) list(v reflect.Value) {
 		return
 	}
 	switch n := v.Len(); {
-	case n == 0 || s.choose(5) == 0: // a null, or an empty one
+	case n == 0 || s.choose(5) == 0: // a null or empty value
 		v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
 	case s.choose(6) == 0:
 		v.SetZero()
-	case s.choose(6) == 0: // twice
+	case s.choose(6) == 0: // a duplicate
 		v.Set(reflect.Append(v, v.Index(s.choose(n))))
 	default:
 		s.change(v.Index(s.choose(n)))
 	}
 }
 
-// keys are those of annotations, labels and data that have a meaning.
+// keys are meaningful keys of annotations, labels and data.
 var keys = []string{
 	"", "x/y/z", strings.Repeat("k", 70), "userData", "kubeconfig",
 	v1alpha1.NodeLabelKey, v1alpha1.LabelKeyName, v1alpha1.LabelKeyForceDeletion, v1alpha1.LabelKeyFreeze, v1alpha1.LabelKeyMachineName,

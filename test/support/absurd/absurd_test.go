@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// FuzzDistort: equal data make equal objects, which keep their identities and can be encoded, and
-// no data change nothing.
+// FuzzDistort checks that equal data make equal objects, that the objects keep their identities and can be
+// encoded, and that empty data change nothing.
 func FuzzDistort(f *testing.F) {
 	f.Add([]byte(nil))
 	absurd.Seed(f, func(data []byte) { f.Add(data) })

@@ -1,4 +1,4 @@
-// Package explore visits every state of a small model, to check a protocol in all orders of its events.
+// Package explore visits every state of a small model, to check a protocol under all orders of its events.
 package explore
 
 import (
@@ -8,32 +8,32 @@ import (
 	"strings"
 )
 
-// Edge is one thing that can happen in a state.
+// Edge is an event that can occur in a state.
 type Edge[S comparable] struct {
 	To   S
 	Name string
-	// Fault marks what need not happen, such as a crash or a lost message.
+	// Fault marks events that need not occur, such as a crash or a lost message.
 	Fault bool
 }
 
-// Model is a protocol in the form of its states.
+// Model is a protocol as a graph of its states.
 type Model[S comparable] struct {
 	Start S
-	// Edges returns what can happen in a state.
+	// Edges returns the events that can occur in a state.
 	Edges func(S) []Edge[S]
-	// Check returns what is wrong with a state.
+	// Check returns an error if a state is invalid.
 	Check func(S) error
-	// CheckStep returns what is wrong with an event that leads to a state; optional.
+	// CheckStep returns an error if a transition is invalid. It is optional.
 	CheckStep func(name string, to S) error
-	// Good reports whether a state is one that the protocol is for. From each state such a one has to be reachable without
-	// any further fault.
+	// Good reports whether a state is a goal of the protocol. A good state must be reachable from every state
+	// without further faults.
 	Good func(S) bool
 }
 
-// ErrStuck means that no good state can be reached any more.
+// ErrStuck means that no good state is reachable.
 var ErrStuck = errors.New("without a further fault, no good state is reached")
 
-// Explore visits all states. It returns how many there are, and an error with the shortest story that leads to a bad one.
+// Explore visits all states. It returns their number, and an error with a shortest path to a bad state.
 func (m Model[S]) Explore() (int, error) {
 	e := &exploration[S]{Model: m, number: map[S]int32{}, named: map[string]uint16{}}
 	e.visit(m.Start, 0, "start")
@@ -48,19 +48,19 @@ func (m Model[S]) Explore() (int, error) {
 	return len(e.states), e.checkEnd()
 }
 
-// exploration is all states that can be reached.
+// exploration contains all reachable states.
 type exploration[S comparable] struct {
 	Model[S]
 	number map[S]int32
 	states []S
-	from   []int32  // the state before, on a shortest way
-	by     []uint16 // what happened there: the index of its name
+	from   []int32  // the previous state on a shortest path
+	by     []uint16 // the index of the event's name
 	names  []string
 	named  map[string]uint16
-	steps  [][2]int32 // from one state to another, without a fault
+	steps  [][2]int32 // transitions without a fault
 }
 
-// follow visits the states after one.
+// follow visits the successors of a state.
 func (e *exploration[S]) follow(i int32) error {
 	for _, edge := range e.Edges(e.states[i]) {
 		if e.CheckStep != nil {
@@ -91,7 +91,7 @@ func (e *exploration[S]) visit(state S, from int32, by string) int32 {
 	return id
 }
 
-// back returns the states before each one: those of state i are all[first[i]:first[i+1]].
+// back returns the predecessors of each state: those of state i are all[first[i]:first[i+1]].
 func (e *exploration[S]) back() (first, all []int32) {
 	first, all = make([]int32, len(e.states)+2), make([]int32, len(e.steps))
 	for _, step := range e.steps {
@@ -107,7 +107,7 @@ func (e *exploration[S]) back() (first, all []int32) {
 	return first, all
 }
 
-// checkEnd returns an error if there is a state from which no good one is reached without a further fault.
+// checkEnd returns an error if there is a state from which no good state is reachable without further faults.
 func (e *exploration[S]) checkEnd() error {
 	good := make([]bool, len(e.states))
 	var queue []int32

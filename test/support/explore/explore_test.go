@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/explore"
 )
 
-// count is a model that counts up to a limit, and may fall into a hole at two, from which it can climb.
+// count is a model that counts up to a limit. At two, it may fall into a hole that it can climb out of.
 func count(limit int, climbs bool) explore.Model[int] {
 	const hole = -1
 	return explore.Model[int]{
@@ -30,7 +30,7 @@ func count(limit int, climbs bool) explore.Model[int] {
 
 var errBad = errors.New("bad")
 
-// TestExplore: what is wrong is found, with the way there.
+// TestExplore checks that a violation is found, together with the path to it.
 func TestExplore(t *testing.T) {
 	bad, step := count(4, true), count(4, true)
 	bad.Check = func(n int) error {

@@ -1,5 +1,5 @@
-// Package fakeclient makes fake clients. What is the same for all of them is made once: it takes
-// longer than a whole test of a pass.
+// Package fakeclient creates fake clients. It shares what all of them need, since creating that takes longer than
+// a whole test of a reconcile pass.
 package fakeclient
 
 import (
@@ -17,8 +17,8 @@ func NewBuilder(kinds *runtime.Scheme) *fake.ClientBuilder {
 	return fake.NewClientBuilder().WithScheme(kinds).WithTypeConverters(converters()...)
 }
 
-// converters are those that every fake client makes anew unless it is given some, from a new scheme of
-// all of Kubernetes' kinds.
+// converters are type converters that every fake client would otherwise create anew, from a new scheme of all
+// Kubernetes kinds.
 var converters = sync.OnceValue(func() []managedfields.TypeConverter {
 	return []managedfields.TypeConverter{
 		applyconfigurations.NewTypeConverter(clientgoscheme.Scheme), managedfields.NewDeducedTypeConverter(),

@@ -1,4 +1,4 @@
-// Package flood opens the connections of a client that never says who it is.
+// Package flood opens the connections of a client that never identifies itself.
 package flood
 
 import (
@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// waitTimeout bounds what takes milliseconds, or the time of a handshake that is not bounded.
+// waitTimeout limits operations that take milliseconds, or the duration of an unlimited handshake.
 const waitTimeout = 3 * time.Minute
 
-// Past opens as many connections to a port of 127.0.0.1 as an address may have, and some more, and fails the test
-// unless those are closed while the first is still open. They come from 127.0.0.2, so that others may have theirs
-// from 127.0.0.1, and stay open until the test ends.
+// Past opens more connections to a port of 127.0.0.1 than an address is permitted. It fails the test unless the
+// excess connections are closed while the first one is still open. The connections come from 127.0.0.2, so that
+// others can use 127.0.0.1, and stay open until the end of the test.
 func Past(t testing.TB, address string, limit int) {
 	t.Helper()
 	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
@@ -33,7 +33,7 @@ func Past(t testing.TB, address string, limit int) {
 			t.Fatal("a connection over the limit stays open")
 		}
 	}
-	// Without a limit it would have been the first to end.
+	// Without a limit, the first connection would have been closed first.
 	if !stays(t, open[0], time.Millisecond) {
 		t.Error("the first connection was closed before those over the limit, or with them")
 	}

@@ -1,8 +1,8 @@
 // Package lockstep runs a reconciler in a test, one pass and one driver call at a time.
 //
-// Nothing in a [Harness] runs by itself. A pass is taken by Pass, the driver calls that it
-// began are made by Call, and time passes only when the clock is stepped. Settle repeats both
-// until the object rests, as events and timers do in a manager.
+// Nothing in a [Harness] runs in the background. Pass runs one pass, Call makes the driver calls that the pass
+// has started, and time advances only when the clock is stepped. Settle repeats both until the object is stable,
+// like events and timers in a manager.
 package lockstep
 
 import (
@@ -30,20 +30,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// Harness runs the passes of a reconciler over one object.
+// Harness runs the passes of a reconciler for one object.
 type Harness struct {
 	*testing.T
-	// Key names the object.
+	// Key identifies the object.
 	Key types.NamespacedName
-	// Reconciler takes the passes.
+	// Reconciler runs the passes.
 	Reconciler reconcile.Reconciler
 	Clock      *testingclock.FakeClock
 	Driver     *fake.Driver
-	// Tasks are the driver calls that wait for Call.
+	// Tasks are the pending driver calls, which Call makes.
 	Tasks []func(context.Context)
-	// Writes are the requests of the clients of Record that change something.
+	// Writes are the writing requests of the clients that Record returns.
 	Writes []Write
-	// Refuse is asked before each write; its error is the answer. Nil: all are let through.
+	// Refuse is called before each write, which fails with its error. If nil, all writes are allowed.
 	Refuse func(Write) error
 }
 
@@ -51,14 +51,14 @@ type Harness struct {
 type Write struct {
 	// What is "verb Kind", or "verb subresource of Kind".
 	What string
-	// Name of the object.
+	// Name is the name of the object.
 	Name string
-	// Body is the object of a creation, or the patch.
+	// Body is the object of a create request, or the patch.
 	Body string
 }
 
-// NewEngine returns an engine for a driver whose calls wait for Call. The calls of an earlier
-// engine are dropped, as when a process ends.
+// NewEngine returns an engine for a driver whose calls are pending until Call. It drops the calls of an earlier
+// engine, as the exit of a process does.
 func (h *Harness) NewEngine(d driver.Driver) *instance.Engine {
 	h.Tasks = nil
 	return instance.New(d, instance.Options{
@@ -71,10 +71,10 @@ func (h *Harness) NewEngine(d driver.Driver) *instance.Engine {
 	})
 }
 
-// Request asks for a pass over the object.
+// Request requests a pass for the object.
 func (h *Harness) Request() ctrl.Request { return ctrl.Request{NamespacedName: h.Key} }
 
-// Pass takes one pass, which must not fail.
+// Pass runs one pass, which must not fail.
 func (h *Harness) Pass() ctrl.Result {
 	h.Helper()
 	result, err := h.Reconciler.Reconcile(h.Context(), h.Request())
@@ -84,7 +84,7 @@ func (h *Harness) Pass() ctrl.Result {
 	return result
 }
 
-// Call makes the driver calls that wait, and reports whether there were any.
+// Call makes the pending driver calls, and reports whether there were any.
 func (h *Harness) Call() bool {
 	waiting := h.Tasks
 	h.Tasks = nil
@@ -94,7 +94,7 @@ func (h *Harness) Call() bool {
 	return len(waiting) > 0
 }
 
-// UntilCalled takes passes and makes calls until a method of the driver was called.
+// UntilCalled runs passes and makes calls until a method of the driver was called.
 func (h *Harness) UntilCalled(method fake.Method) {
 	h.Helper()
 	for len(h.Driver.Calls(method)) == 0 {
@@ -103,8 +103,8 @@ func (h *Harness) UntilCalled(method fake.Method) {
 	}
 }
 
-// Settle takes passes and makes calls until only a timer of a second or more would bring
-// another pass, and returns the result of the last one. It steps over shorter timers.
+// Settle runs passes and makes calls until only a timer of a second or more would cause another pass, and returns
+// the result of the last pass. It steps over shorter timers.
 func (h *Harness) Settle() ctrl.Result {
 	h.Helper()
 	for range 20 {
@@ -129,7 +129,7 @@ func (h *Harness) SettleAfter(d time.Duration) ctrl.Result {
 	return h.Settle()
 }
 
-// TakeWrites returns what was written since the last call, in order, and forgets it.
+// TakeWrites returns the writes since the last call, in order.
 func (h *Harness) TakeWrites() []string {
 	var what []string
 	for _, made := range h.Writes {
@@ -148,7 +148,7 @@ func (h *Harness) LastWrites() string {
 	return strings.Join(lines, "\n")
 }
 
-// TakeEvents returns the events that were recorded since the last call.
+// TakeEvents returns the events recorded since the last call.
 func TakeEvents(recorder *record.FakeRecorder) []string {
 	var events []string
 	for {
@@ -173,19 +173,19 @@ func Change[O client.Object](h *Harness, c client.Client, object O, edit func(O)
 	}
 }
 
-// Indexes are the indexes of a cache, by their names, which an API server does not have.
+// Indexes are the indexes of a cache by name, which an API server does not have.
 type Indexes map[string]client.IndexerFunc
 
 var _ client.FieldIndexer = Indexes{}
 
-// IndexField implements client.FieldIndexer. One name stands for one function, whatever the kind.
+// IndexField implements client.FieldIndexer. A name identifies the same function for all kinds.
 func (x Indexes) IndexField(_ context.Context, _ client.Object, name string, values client.IndexerFunc) error {
 	x[name] = values
 	return nil
 }
 
-// Record returns a client whose writes go through Refuse and into Writes, and whose lists
-// know the indexes. An update is an error: controllers write with patches.
+// Record returns a client whose writes are passed to Refuse and recorded in Writes, and whose lists support the
+// indexes. An update is an error, because controllers write with patches.
 func (h *Harness) Record(inner client.WithWatch, indexes Indexes) client.Client {
 	note := func(verb string, object client.Object, body []byte) error {
 		gvk, err := apiutil.GVKForObject(object, inner.Scheme())

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Logged makes one pass of a controller. It returns the lines that the pass logs at the default level,
-// as "message: why", and its error.
+// Logged runs one pass of a controller. It returns the lines that the pass logs at the default level, as
+// "message: why", and its error.
 func Logged(t *testing.T, controller reconcile.Reconciler, request reconcile.Request) ([]string, error) {
 	t.Helper()
 	var logged []string

@@ -1,5 +1,5 @@
-// Package memnet connects clients to a server in memory, over a network that tests cut. It works in
-// bubbles of testing/synctest.
+// Package memnet connects clients to an in-memory server over a network that tests can cut. It works in bubbles
+// of testing/synctest.
 package memnet
 
 import (
@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// Cut is what is wrong with a network. The zero value is nothing.
+// Cut is a fault of a network. The zero value means no fault.
 type Cut struct {
-	// Refused makes new connections fail at once.
+	// Refused makes new connections fail immediately.
 	Refused bool
-	// Silent holds back what is sent, also that a connection was closed, and new connections. It
-	// arrives when the network is mended, as what TCP sends again.
+	// Silent delays all data, the closing of connections, and new connections. They arrive when the network is
+	// restored, like data that TCP retransmits.
 	Silent bool
-	// Lost drops all that is sent on the connections of now, for ever: no end learns that the
-	// other one is gone. New connections work.
+	// Lost drops all data on the existing connections, permanently: neither side learns that the other has
+	// closed. New connections work.
 	Lost bool
-	// PerByte is how long each byte takes.
+	// PerByte is the transfer time of each byte.
 	PerByte time.Duration
-	// After is how many bytes from clients arrive before the cut begins.
+	// After is the number of bytes from clients that arrive before the cut takes effect.
 	After int
 }
 
-// Network has one server, which accepts from it as from a net.Listener.
+// Network has one server, which accepts connections from it as from a net.Listener.
 type Network struct {
 	accept chan net.Conn
 	closed chan struct{}
@@ -35,17 +35,17 @@ type Network struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed when cut changes
 	cut     Cut
-	cuts    int // how often a cut that loses connections began
+	cuts    int // number of cuts that lost connections
 	dials   int
 	open    int
 }
 
-// New returns a network that works.
+// New returns a network without faults.
 func New() *Network {
 	return &Network{accept: make(chan net.Conn), closed: make(chan struct{}), changed: make(chan struct{})}
 }
 
-// Set cuts the network, or mends it with the zero value.
+// Set cuts the network, or restores it with the zero value.
 func (n *Network) Set(cut Cut) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -53,7 +53,7 @@ func (n *Network) Set(cut Cut) {
 	n.begin(0)
 }
 
-// begin lets bytes of clients pass, and the cut begin after the last of them. The caller holds the lock.
+// begin counts bytes of clients, and starts the cut after the last of them. The caller holds the lock.
 func (n *Network) begin(bytes int) {
 	n.cut.After -= bytes
 	if n.cut.After <= 0 && n.cut.Lost {
@@ -64,28 +64,28 @@ func (n *Network) begin(bytes int) {
 	n.changed = make(chan struct{})
 }
 
-// Waits reports whether a cut has not begun, since too few bytes were sent.
+// Waits reports whether a cut has not taken effect yet, because too few bytes were sent.
 func (n *Network) Waits() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.cut.After > 0
 }
 
-// Dials returns how many connections were tried.
+// Dials returns the number of connection attempts.
 func (n *Network) Dials() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.dials
 }
 
-// Open returns how many connections have an end that is not closed.
+// Open returns the number of connections with at least one open side.
 func (n *Network) Open() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.open
 }
 
-// now returns the cut that is in effect, and a channel that is closed when there is another.
+// now returns the cut that is in effect, and a channel that is closed when the cut changes.
 func (n *Network) now() (Cut, int, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +95,7 @@ func (n *Network) now() (Cut, int, <-chan struct{}) {
 	return n.cut, n.cuts, n.changed
 }
 
-// Dial connects to the server. It fits grpc.WithContextDialer.
+// Dial connects to the server. It can be used with grpc.WithContextDialer.
 func (n *Network) Dial(ctx context.Context, _ string) (net.Conn, error) {
 	n.mu.Lock()
 	n.dials++
@@ -141,9 +141,9 @@ func (n *Network) connect(ctx context.Context, era int) (net.Conn, error) {
 	return client, nil
 }
 
-// carry sends what it reads, until an end is closed.
+// carry forwards what it reads until either side is closed.
 func (n *Network) carry(from, to net.Conn, era int, fromClient bool) {
-	queue := make(chan []byte, 4096) // as the buffers of a host
+	queue := make(chan []byte, 4096) // like the buffers of a host
 	go func() {
 		defer close(queue)
 		for {
@@ -171,14 +171,14 @@ func (n *Network) carry(from, to net.Conn, era int, fromClient bool) {
 	}
 }
 
-// pass waits until bytes have arrived, and reports whether they do.
+// pass waits until bytes have arrived, and reports whether they arrive.
 func (n *Network) pass(era, bytes int, fromClient bool) bool {
 	for arrived := false; !arrived; {
 		cut, now, changed := n.now()
 		if now != era {
 			return false
 		}
-		var slow <-chan time.Time // nil is never
+		var slow <-chan time.Time // nil blocks forever
 		if !cut.Silent {
 			slow = time.After(time.Duration(bytes) * cut.PerByte)
 		}
@@ -206,7 +206,7 @@ func (n *Network) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. It mends the network.
+// Close implements net.Listener. It restores the network.
 func (n *Network) Close() error {
 	n.once.Do(func() { close(n.closed) })
 	n.Set(Cut{})

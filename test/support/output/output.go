@@ -1,7 +1,7 @@
-// Package output collects what processes print.
+// Package output collects the output of processes.
 //
-// It is apart from package program, which is all of millwright: a test binary that is another process
-// than that begins faster without it.
+// It is separate from package program, which links all of millwright. Without it, a test binary that runs as
+// another process starts faster.
 package output
 
 import (

@@ -1,4 +1,4 @@
-// Package pty runs commands on a terminal of their own.
+// Package pty runs commands on a pseudo-terminal.
 package pty
 
 import (
@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs a command on a new terminal of that size, and calls printed with each piece of its output.
+// Run runs a command on a new terminal of the given size, and calls printed with each piece of its output.
 func Run(command *exec.Cmd, columns, rows int, printed func(text string)) error {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -32,7 +32,7 @@ func Run(command *exec.Cmd, columns, rows int, printed func(text string)) error 
 	}
 	command.Stdout, command.Stderr = side, side
 	err = command.Start()
-	_ = side.Close() // the command has its own
+	_ = side.Close() // the command has its own copy
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func Run(command *exec.Cmd, columns, rows int, printed func(text string)) error 
 	for {
 		n, err := terminal.Read(buffer)
 		printed(string(buffer[:n]))
-		if err != nil { // the command has ended
+		if err != nil { // the command has exited
 			return command.Wait()
 		}
 	}

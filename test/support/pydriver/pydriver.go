@@ -1,4 +1,4 @@
-// Package pydriver runs the example of a driver in Python.
+// Package pydriver runs the example driver in Python.
 package pydriver
 
 import (
@@ -11,13 +11,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// interpreter is the distribution's, which has the packages of hack/install-grpc-python.sh.
+// interpreter is the distribution's Python, for which hack/install-grpc-python.sh installs packages.
 const interpreter = "/usr/bin/python3"
 
-// Driver is a folder with the example and its generated stubs.
+// Driver is a directory with the example and its generated stubs.
 type Driver struct{ dir string }
 
-// New generates the stubs. It skips the test where Python has no gRPC.
+// New generates the stubs. It skips the test if Python does not have gRPC.
 func New(t *testing.T) Driver {
 	t.Helper()
 	if testing.Short() {
@@ -45,7 +45,7 @@ func New(t *testing.T) Driver {
 	return Driver{dir}
 }
 
-// Command returns the command of the driver, which registers at a unix socket and keeps its VMs in a folder.
+// Command returns the command of the driver, which registers at a Unix socket and keeps its VMs in a directory.
 func (d Driver) Command(ctx context.Context, socket, vms string) *exec.Cmd {
 	return exec.CommandContext(ctx, interpreter, filepath.Join(d.dir, "driver.py"), "--target", "unix://"+socket, "--dir", vms)
 }

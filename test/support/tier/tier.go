@@ -1,10 +1,10 @@
-// Package tier says in which runs a test takes part.
+// Package tier determines the runs in which a test takes part.
 //
-// "make test" runs every test that says nothing else. A test that calls [All] at its top runs in
-// "make test-all" only. What takes longer than that belongs to targets of its own, such as "make crash":
-// there, [Exhaustive] is true.
+// "make test" runs every test by default. A test that calls [All] at its beginning runs only in "make test-all".
+// Tests that take even longer belong to targets of their own, such as "make crash", for which [Exhaustive] is
+// true.
 //
-// Nothing is chosen at random: a test belongs to one tier, and plays the same in each run.
+// Nothing is chosen at random: a test belongs to one tier, and does the same in each run.
 package tier
 
 import (
@@ -18,7 +18,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Variable names the tier that runs: empty for that of "make test", or one of the values below.
+// Variable is the environment variable with the tier that runs. It is empty for "make test", or has one of the
+// values below.
 const Variable = "MILLWRIGHT_TIER"
 
 const (
@@ -26,7 +27,7 @@ const (
 	exhaustive = "exhaustive"
 )
 
-// All skips a test, or a subtest, that does not run in "make test".
+// All skips a test or subtest that does not run in "make test".
 func All(t testing.TB) {
 	t.Helper()
 	if !isAll() {
@@ -34,7 +35,7 @@ func All(t testing.TB) {
 	}
 }
 
-// Exhaustive reports whether a test that plays a fixed part of many cases is to play all of them.
+// Exhaustive reports whether a test that runs a fixed sample of many cases should run all of them.
 func Exhaustive() bool { return current() == exhaustive }
 
 func isAll() bool { return current() != "" }
@@ -48,8 +49,8 @@ func current() string {
 	}
 }
 
-// Check is rapid.Check with a fixed seed, and ten times as many checks in "make test-all". The flags -rapid.seed and
-// -rapid.checks take precedence.
+// Check is like rapid.Check with a fixed seed, and with ten times as many checks in "make test-all". The flags
+// -rapid.seed and -rapid.checks take precedence.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	fixed.Do(func() {
@@ -63,7 +64,7 @@ func Check(t *testing.T, property func(*rapid.T)) {
 	rapid.Check(t, property)
 }
 
-// fixed is done before the first check, since others may run in parallel.
+// fixed runs before the first check, since others may run in parallel.
 var fixed sync.Once
 
 func setDefault(t *testing.T, name string, value int) {

@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAll: which runs play a test that calls it, and which of them are exhaustive.
+// TestAll checks in which runs a test that calls All takes part, and which runs are exhaustive.
 func TestAll(t *testing.T) {
 	for value, want := range map[string]struct{ runs, exhaustive bool }{
 		"":           {false, false},
@@ -28,7 +28,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// TestCheck_IsTheSameInEachRun: the seed is fixed.
+// TestCheck_IsTheSameInEachRun checks that the seed is fixed.
 func TestCheck_IsTheSameInEachRun(t *testing.T) {
 	t.Setenv(tier.Variable, "")
 	draw := func() (drawn []int) {
