@@ -33,6 +33,7 @@ func TestAuthorize(t *testing.T) {
 		"authority of a newer run":    {vm("p", "6"), denied},
 		"malformed run ID":            {vm("p", "x"), denied},
 		"run IDs of different length": {vm("p", "10"), denied},
+		"run ID with a leading zero":  {vm("p", "05"), denied},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -40,5 +41,14 @@ func TestAuthorize(t *testing.T) {
 				t.Errorf("%d, want %d", got, c.want)
 			}
 		})
+	}
+}
+
+// TestHolds_NoPod checks that a process without a Pod name does not hold a VM without authority.
+func TestHolds_NoPod(t *testing.T) {
+	vm := &v1alpha1.VirtualMachine{}
+	vm.Status.ActiveRunID = "5"
+	if Holds(vm, &vmpb.HypervisorID{RunId: 5}) {
+		t.Error("it holds the VM")
 	}
 }

@@ -30,6 +30,7 @@ func TestNextToken(t *testing.T) {
 		"after a token of the same millisecond": {1000, 0, 0, 1001},
 		"after the token of a migration target": {1000, 1001, 999, 1002},
 		"all earlier tokens are revoked":        {500, 0, 998, 999},
+		"the last token is revoked":             {998, 0, 998, 999},
 		"lease lost, revocation kept":           {0, 0, 998, 999},
 		"target next to the source":             {1000, 0, 999, 1001},
 	} {
@@ -71,12 +72,28 @@ func TestAccessOf(t *testing.T) {
 // TestTokenMovesWithTheLease checks that the target of a migration keeps the token with which it has attached the
 // disks, and that a source that takes its VM back gets a token higher than both.
 func TestTokenMovesWithTheLease(t *testing.T) {
-	for pod, want := range map[string]int64{"t": 8, "s": 1000} {
-		status := withTokens(7, 8, 6)
-		status.ActivePodName = pod
+	for name, test := range map[string]struct {
+		pod    string
+		target int64
+		want   int64
+	}{
+		"target":                              {"t", 8, 8},
+		"target with the token of the source": {"t", 7, 1000},
+		"source":                              {"s", 8, 1000},
+		"no migration":                        {"s", 0, 1000},
+	} {
+		status := withTokens(7, test.target, 6)
+		status.ActivePodName = test.pod
 		passLease(status, time.UnixMilli(1000))
-		if status.Lease.FencingToken != want {
-			t.Errorf("pod %s gets token %d, want %d", pod, status.Lease.FencingToken, want)
+		if status.Lease.FencingToken != test.want {
+			t.Errorf("%s: token %d, want %d", name, status.Lease.FencingToken, test.want)
 		}
+	}
+}
+
+// TestIsServer_NoPod checks that a process without a Pod name is not a server that has no Pod yet.
+func TestIsServer_NoPod(t *testing.T) {
+	if IsServer(&v1alpha1.VirtualMachineStatus{DiskServer: &v1alpha1.DiskServerStatus{}}, "") {
+		t.Error("it is the server")
 	}
 }

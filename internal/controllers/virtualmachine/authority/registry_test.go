@@ -349,7 +349,10 @@ func TestRegistry_ConfirmStoresDisks(t *testing.T) {
 	withData := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 		vm.Status.DataDisks = []v1alpha1.DataDiskStatus{{Name: "logs", VolumeClaimName: "vm-logs"}}
 	}
+	withImage := func(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) { vm.Status.ImagePrepared = true }
 	prepared := &vmpb.ReportStateRequest{ImagePrepared: true}
+	data := &vmpb.ReportStateRequest{Disks: []*vmpb.DiskSize{{Name: "logs", Bytes: 1}}}
+	both := &vmpb.ReportStateRequest{ImagePrepared: true, Disks: data.GetDisks()}
 	for name, test := range map[string]struct {
 		given          setup
 		cached         func(*v1alpha1.VirtualMachine)
@@ -361,7 +364,9 @@ func TestRegistry_ConfirmStoresDisks(t *testing.T) {
 		"nothing":   {us: process("vm-1", 5)},
 		"the image": {us: process("vm-1", 5), report: prepared, prepared: true},
 		"the image, which the spec does not have": {given: noImage, us: process("vm-1", 5), report: prepared},
-		"a data disk":       {given: withData, us: process("vm-1", 5), report: &vmpb.ReportStateRequest{Disks: []*vmpb.DiskSize{{Name: "logs", Bytes: 1}}}, data: true},
+		"a data disk":                 {given: withData, us: process("vm-1", 5), report: data, data: true},
+		"a data disk after the image": {given: all(withData, withImage), us: process("vm-1", 5), report: data, prepared: true, data: true},
+		"a data disk and the image, which the spec does not have": {given: all(withData, noImage), us: process("vm-1", 5), report: both, data: true},
 		"an outdated cache": {cached: func(vm *v1alpha1.VirtualMachine) { vm.Status.ActivePodName = "vm-0" }, us: process("vm-1", 5)},
 		"another process":   {us: process("vm-1", 6), report: prepared, want: ErrNotAuthoritative},
 		"no VM":             {us: &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, want: ErrNotAuthoritative},
@@ -669,6 +674,73 @@ func TestRegistry_ConfirmNextWithoutCache(t *testing.T) {
 	}
 }
 
+// TestRegistry_CacheSuffices checks that calls that the cache can decide do not read from the API server.
+func TestRegistry_CacheSuffices(t *testing.T) {
+	for name, test := range map[string]struct {
+		us   *vmpb.HypervisorID
+		call func(*env, *vmpb.HypervisorID) error
+	}{
+		"lease of the holder": {process("vm-1", 5), func(w *env, us *vmpb.HypervisorID) error {
+			_, err := w.Lease(context.Background(), us, false)
+			return err
+		}},
+		"report of the holder": {process("vm-1", 5), func(w *env, us *vmpb.HypervisorID) error {
+			return w.Confirm(context.Background(), us, nil)
+		}},
+		"disk server": {process("vm-disks-1", 1), func(w *env, us *vmpb.HypervisorID) error {
+			_, err := w.ConfirmServer(context.Background(), us)
+			return err
+		}},
+		"holder, which is not the disk server": {process("vm-1", 5), func(w *env, us *vmpb.HypervisorID) error {
+			_, err := w.ConfirmServer(context.Background(), us)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newEnv(t, servedUpTo(0), nil)
+			w.APIReader = interceptor.NewClient(w.live, interceptor.Funcs{
+				Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+					return errUnreachable
+				},
+			})
+			if err := test.call(w, test.us); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestRegistry_EnsureTargetKeepsItsSlot checks that a slot is kept after the target is stored, and only then.
+func TestRegistry_EnsureTargetKeepsItsSlot(t *testing.T) {
+	can := &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
+	for name, test := range map[string]struct {
+		list, write error
+		kept        bool
+	}{
+		"stored":          {nil, nil, true},
+		"write fails":     {nil, errUnreachable, false},
+		"unreadable list": {errUnreachable, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newEnv(t, ordered, nil)
+			w.MigrationsPerHost = 1
+			w.fail = func() error { return test.write }
+			w.Client = interceptor.NewClient(w.Client.(client.WithWatch), interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					return cmp.Or(test.list, c.List(ctx, list, opts...))
+				},
+			})
+			_, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, "")
+			if want := cmp.Or(test.list, test.write); !errors.Is(err, want) || (err == nil) != test.kept {
+				t.Errorf("the error is %v, want %v", err, want)
+			}
+			if _, kept := w.slots.reserved[KeyOf(process("vm-1", 5))]; kept != test.kept {
+				t.Errorf("the slot is kept: %t", kept)
+			}
+		})
+	}
+}
+
 // TestRegistry_UnreadablePod checks that a hypervisor is not ordered to stop because its Pod cannot be read.
 func TestRegistry_UnreadablePod(t *testing.T) {
 	w := newEnv(t, noAuthority, nil)
@@ -741,5 +813,19 @@ func TestRegistry_Elect(t *testing.T) {
 				t.Errorf("the Pod is %q, and the lease %+v", is.ActivePodName, is.Lease)
 			}
 		})
+	}
+}
+
+// TestRegistry_ElectOfAMalformedPod checks that a hypervisor is not elected if its lease mode is unknown.
+func TestRegistry_ElectOfAMalformedPod(t *testing.T) {
+	w := newEnv(t, noAuthority, nil)
+	vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := fixture.Named("vm-1", fixture.Pod())
+	pod.Spec.Containers = nil
+	if err := w.Elect(t.Context(), vm, pod); err == nil || w.writes > 0 {
+		t.Errorf("%d writes, error %v", w.writes, err)
 	}
 }

@@ -57,8 +57,8 @@ func (s *slots) inUse(vms []v1alpha1.VirtualMachine, node string, except types.N
 	for i := range vms {
 		vm := &vms[i]
 		key := client.ObjectKeyFromObject(vm)
-		reservation, found := s.reserved[key]
-		if found && now.Sub(reservation.since) < unseenTimeout && (vm.Status.Migration == nil || vm.Status.Migration.TargetPodName != reservation.target) {
+		reservation := s.reserved[key] // the zero value has expired
+		if now.Sub(reservation.since) < unseenTimeout && (vm.Status.Migration == nil || vm.Status.Migration.TargetPodName != reservation.target) {
 			pending[key] = reservation
 		}
 		if key != except && (pending[key].node == node || migration.Uses(vm, node)) {

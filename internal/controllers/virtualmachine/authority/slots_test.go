@@ -46,6 +46,7 @@ func TestBusy(t *testing.T) {
 		"a reservation that is stored":             {vm: migrating(v1alpha1.MigrationFailed, "host-1", ""), reserved: map[types.NamespacedName]slot{a: {"host-1", "a-2", now}}, except: b},
 		"an earlier record is stored":              {vm: migrating(v1alpha1.MigrationFailed, "host-1", ""), reserved: map[types.NamespacedName]slot{a: {"host-1", "a-3", now}}, except: b, want: 1, left: 1},
 		"an expired reservation":                   {vm: idle, reserved: map[types.NamespacedName]slot{a: {"host-1", "a-2", now.Add(-time.Hour)}}, except: b},
+		"a reservation that expires now":           {vm: idle, reserved: map[types.NamespacedName]slot{a: {"host-1", "a-2", now.Add(-unseenTimeout)}}, except: b},
 		"a reservation of a deleted VM":            {vm: idle, reserved: map[types.NamespacedName]slot{b: {"host-1", "b-2", now}}},
 	}
 	for name, c := range cases {

@@ -56,7 +56,7 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 			return true, nil
 		}
 		name := vm.Name + "-" + utilrand.String(8)
-		if reserved, err := r.reserveSlot(ctx, us, source.Spec.NodeName, name); err != nil || !reserved {
+		if reserved, err := r.reserveSlot(ctx, us, source.Spec.NodeName, name); !reserved {
 			target = Target{Pause: slotPause}
 			return true, err
 		}
@@ -106,10 +106,7 @@ func (r *Registry) afterFailure(record *v1alpha1.VirtualMachineMigration, leavin
 	if record.Reason == migration.ReasonUnschedulable && (record.TargetPodName == awaited || leaving && since < noCapacityFor) {
 		return Target{Refusal: record.Message}
 	}
-	if pause := min(retryPause*time.Duration(record.Failures+1), maxRetryPause) - since; pause > 0 {
-		return Target{Pause: pause}
-	}
-	return Target{}
+	return Target{Pause: max(0, min(retryPause*time.Duration(record.Failures+1), maxRetryPause)-since)}
 }
 
 // ConfirmTarget returns nil if a process is in the target Pod of a running migration, and ErrNotAuthoritative if it

@@ -26,6 +26,7 @@ func TestPauseAfterAFailure(t *testing.T) {
 		"just now":                  {0, 0, migration.ReasonCopyFailed, retryPause, false},
 		"many failures":             {-time.Second, 100, migration.ReasonCopyFailed, maxRetryPause - time.Second, false},
 		"long ago":                  {-time.Hour, 100, migration.ReasonCopyFailed, 0, false},
+		"no capacity a minute ago":  {-noCapacityFor, 0, migration.ReasonUnschedulable, 0, false},
 		"in the future":             {24 * time.Hour, 0, migration.ReasonCopyFailed, 0, false},
 		"no capacity just now":      {0, 0, migration.ReasonUnschedulable, 0, true},
 		"no capacity in the future": {24 * time.Hour, 0, migration.ReasonUnschedulable, 0, false},
