@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestExpiryTimes: any time can be stored, and what is none is refused with the path of the field: it would
-// keep a manager from reading any Machine.
+// TestExpiryTimes checks that any valid time can be stored, and that an invalid one is rejected with the path of
+// the field. It would keep a manager from reading any Machine.
 func TestExpiryTimes(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)

@@ -17,13 +17,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// strict returns a client for which the API server refuses what it would prune else.
+// strict returns a client for which the API server rejects unknown fields instead of pruning them.
 func strict(e *env.Env) client.Client {
 	return client.WithFieldValidation(e.Client, metav1.FieldValidationStrict)
 }
 
-// Objects that MCM wrote are stored as they are, and stay so when a program that uses
-// our types reads and writes them.
+// Objects that MCM wrote are stored unchanged, and stay unchanged when a program that uses our types reads and
+// writes them.
 func TestMCMObjectsAreStoredWithoutLoss(t *testing.T) {
 	t.Parallel()
 	fleets := readFleets(t)
@@ -45,8 +45,8 @@ func TestMCMObjectsAreStoredWithoutLoss(t *testing.T) {
 	}
 }
 
-// readFleets reads the recorded objects of our group by the name of their file. What
-// is the same in several files, as most are, it leaves out after the first.
+// readFleets reads the recorded objects of our group by file name. Duplicates, of which there are many, are
+// skipped.
 func readFleets(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
@@ -64,8 +64,8 @@ func readFleets(t *testing.T) map[string][]*unstructured.Unstructured {
 	return fleets
 }
 
-// readObjects reads the objects of our group in a file that were not seen before,
-// without what only an API server can set.
+// readObjects reads the objects of our group in a file that were not seen before, without fields that only an API
+// server can set.
 func readObjects(t *testing.T, file string, seen map[string]bool) []*unstructured.Unstructured {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -129,8 +129,7 @@ func rewrite(t *testing.T, e *env.Env, like *unstructured.Unstructured) {
 	if err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(like), obj); err != nil {
 		t.Fatal(err)
 	}
-	// The answer to the first write would overwrite the status to be written by the
-	// second, if it were lost in between; so each gets what was read.
+	// The response of the first write would overwrite the status for the second write, so each write gets a copy.
 	again := obj.DeepCopyObject().(client.Object)
 	if err := strict(e).Update(t.Context(), obj); err != nil {
 		t.Fatal(err)
@@ -154,7 +153,7 @@ func read(t *testing.T, e *env.Env, like *unstructured.Unstructured) *unstructur
 	return obj
 }
 
-// said drops objects without fields: our types write some where MCM's user wrote none.
+// said removes objects without fields, of which our types write some where MCM's user wrote none.
 func said(tree any) any {
 	switch node := tree.(type) {
 	case map[string]any:

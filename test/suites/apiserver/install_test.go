@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestInstallCRDs: what local mode installs is served when it returns, and installing
-// twice changes nothing.
+// TestInstallCRDs checks that CRDs that local mode installs are served when the function returns, and that
+// installing them twice changes nothing.
 func TestInstallCRDs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -12,5 +12,6 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// changed is a control plane apart, for tests that change what all namespaces share: CRDs, policies, an aggregated API.
+// changed is a separate control plane for tests that change what all namespaces share: CRDs, policies, an
+// aggregated API.
 var changed = env.WithNumber(1)

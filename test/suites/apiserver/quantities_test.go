@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// Quantities that controller-gen's pattern lets pass. Clients of Go cannot read some, so that they read no object of
-// the kind, and compute at others for hours.
+// Quantities that match the pattern of controller-gen. Go clients cannot decode some of them, and then can read
+// no object of the kind; others take hours of computation.
 var absurd = []string{
 	"1e1.5", "1e.5", "1e99999999999999999999", "1e2147483648", "1e2147483647", "1e-2147483647", "1e-100000", "1E+1000",
 	strings.Repeat("9", 100_000), "1." + strings.Repeat("0", 100_000) + "1", "." + strings.Repeat("1", 31) + "Gi",
@@ -29,7 +29,7 @@ var absurd = []string{
 
 var sensible = []string{"0", "1", "4Gi", "1.5Gi", "100m", "-1", "+1", ".5", "1.", "1e3", "1E-3", "12E", "9223372036854775807", "1n", "1Ei"}
 
-// TestQuantities: in each CRD, for each field.
+// TestQuantities checks each quantity field of each CRD.
 func TestQuantities(t *testing.T) {
 	fields := 0
 	policy, err := config.Files.ReadFile("policy/machines.yaml")
@@ -68,7 +68,7 @@ func TestQuantities(t *testing.T) {
 	}
 }
 
-// quantities checks all quantities below a schema, and returns how many fields have one.
+// quantities checks all quantities below a schema, and returns the number of fields with one.
 func quantities(t *testing.T, policy, path string, schema apiextensionsv1.JSONSchemaProps) int {
 	t.Helper()
 	fields := 0
@@ -104,7 +104,7 @@ func quantities(t *testing.T, policy, path string, schema apiextensionsv1.JSONSc
 	return fields
 }
 
-// TestAbsurdQuantities: the API server stores none, whoever writes it.
+// TestAbsurdQuantities checks that the API server stores no such quantity, regardless of the client.
 func TestAbsurdQuantities(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)

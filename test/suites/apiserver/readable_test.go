@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// One object that our types cannot hold would keep a manager from reading any object of its
-// kind. So the API server refuses each, and says which field it is.
+// TestWhatIsStoredCanBeRead checks that the API server rejects every object that our types cannot represent, and
+// names the field. One such object would keep a manager from reading any object of its kind.
 func TestWhatIsStoredCanBeRead(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -58,8 +58,8 @@ func TestWhatIsStoredCanBeRead(t *testing.T) {
 	}
 }
 
-// quirk tells of lists for a date and time, which the API server lets pass in any CRD. No tool
-// writes that by mistake.
+// quirk reports lists for a date and time, which the API server accepts in any CRD. No tool writes that by
+// mistake.
 func quirk(h hostileValue) bool {
 	_, list := h.value.([]any)
 	return list && strings.HasSuffix(h.path, "timeAdded]")
@@ -78,7 +78,7 @@ func readAs(e *env.Env, object *unstructured.Unstructured) error {
 	return utiljson.Unmarshal(raw, typed)
 }
 
-// definitions are the CRDs of our group that have a spec.
+// definitions returns the CRDs of our group that have a spec.
 func definitions(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	var found []*apiextensionsv1.CustomResourceDefinition
@@ -99,14 +99,14 @@ func definitions(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
 	return found
 }
 
-// hostileValue is a specification with one value that is likely to be wrong.
+// hostileValue is a specification with one value that is likely to be invalid.
 type hostileValue struct {
 	path   string
 	value  any
 	object any
 }
 
-// wrong are values of every type, and some that a type of Go has no room for.
+// wrong are values of every type, including some out of range for Go's types.
 func wrong() []any {
 	return []any{
 		nil, true, int64(-1), int64(3000000000), 1e19, 1.5, "", "10", "-5m", "1h30m", "9999999h", "2020-13-45",
@@ -117,7 +117,7 @@ func wrong() []any {
 	}
 }
 
-// hostile are wrong values for each field below a schema.
+// hostile returns invalid values for each field below a schema.
 func hostile(schema apiextensionsv1.JSONSchemaProps, path []string) []hostileValue {
 	var all []hostileValue
 	if len(path) > 0 {
@@ -137,7 +137,7 @@ func hostile(schema apiextensionsv1.JSONSchemaProps, path []string) []hostileVal
 	return all
 }
 
-// within puts a value where the path leads, "[]" being the only item of a list.
+// within puts a value at the path, where "[]" is the only item of a list.
 func within(path []string, value any) any {
 	for i := len(path) - 1; i >= 0; i-- {
 		if path[i] == "[]" {
@@ -173,7 +173,7 @@ func complete(schema apiextensionsv1.JSONSchemaProps, value any) any {
 	return value
 }
 
-// zero is a value of the type that a schema asks for.
+// zero returns a value of the type that a schema requires.
 func zero(schema apiextensionsv1.JSONSchemaProps) any {
 	switch schema.Type {
 	case "object":

@@ -21,8 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestRecordedObjectsPass: whatever a real MCM worked with can be created beside either CRDs. Beside MCM's own,
-// each object can become what it was at the next moment that was recorded: MCM replaces whole objects.
+// TestRecordedObjectsPass checks that everything that a real MCM worked with can be created with either CRDs.
+// With MCM's own CRDs, each object can be updated to its next recorded state, because MCM replaces whole objects.
 func TestRecordedObjectsPass(t *testing.T) {
 	e := guarded(t)
 	moments := recordings(t)
@@ -56,7 +56,7 @@ func TestRecordedObjectsPass(t *testing.T) {
 	})
 }
 
-// recordings are the objects of machine.sapcloud.io that MCM worked with, by the moments.
+// recordings returns the recorded objects of machine.sapcloud.io by moment.
 func recordings(t *testing.T) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
@@ -86,7 +86,7 @@ func recordings(t *testing.T) map[string][]*unstructured.Unstructured {
 	return moments
 }
 
-// stripped is a recorded object without what the API server of the recording gave it.
+// stripped returns a recorded object without what the API server of the recording set.
 func stripped(e *env.Env, object *unstructured.Unstructured) *unstructured.Unstructured {
 	made := object.DeepCopy()
 	for _, field := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "uid", "generation", "creationTimestamp", "resourceVersion", "ownerReferences"} {
@@ -110,8 +110,8 @@ func writeStatus(t *testing.T, e *env.Env, what string, object *unstructured.Uns
 	expect(t, what, nil, e.Client.Status().Patch(t.Context(), stripped(e, object), client.RawPatch(types.MergePatchType, text)))
 }
 
-// refusesQuantities: what MCM's CRDs store, and clients cannot read, is refused, whatever annotation a class has. A class
-// that has it already can be edited otherwise, and deleted.
+// refusesQuantities checks that quantities that MCM's CRDs store, and clients cannot read, are rejected whatever
+// annotations a class has. A class that already has one can be edited otherwise, and deleted.
 func refusesQuantities(t *testing.T, e *env.Env) {
 	const field, problem = "nodeTemplate.capacity[cpu]", ": Invalid value"
 	with := func(name, quantity string) *unstructured.Unstructured {
@@ -144,7 +144,7 @@ func refusesQuantities(t *testing.T, e *env.Env) {
 	}
 	number, has := 0, ""
 	worsen := func() []string {
-		number++ // what does not change is not looked at
+		number++ // unchanged fields are not validated
 		next := fmt.Sprintf("1e%d.5", number)
 		problems := refused(update(t, e, class, with("kept", next)))
 		if problems == nil {
@@ -152,7 +152,7 @@ func refusesQuantities(t *testing.T, e *env.Env) {
 		}
 		return problems
 	}
-	actions("Warn") // as if it came later
+	actions("Warn") // as if the policy had been added later
 	NewWithT(t).Eventually(worsen, env.WaitTimeout, 50*time.Millisecond).Should(BeEmpty())
 	actions("Deny")
 	NewWithT(t).Eventually(worsen, env.WaitTimeout, 50*time.Millisecond).Should(Equal([]string{field + problem}))

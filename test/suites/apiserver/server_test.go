@@ -14,7 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestMCMObjectsAreStoredWithoutLoss rests on this: strict validation is on.
+// TestUnknownFieldsAreRefused checks that strict validation is enabled, on which
+// TestMCMObjectsAreStoredWithoutLoss relies.
 func TestUnknownFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -29,8 +30,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// Objects that only validation in the controllers refuses must be storable: there may
-// be such objects, and one that cannot be edited cannot lose its finalizer.
+// Objects that only the controllers reject must be storable: such objects may exist, and one that cannot be
+// edited cannot lose its finalizer.
 func TestSenselessObjectsAreStored(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -48,7 +49,7 @@ func TestSenselessObjectsAreStored(t *testing.T) {
 	}
 }
 
-// An autoscaler finds replicas and selector through the scale subresource.
+// TestScaleSubresource checks that autoscalers find the replicas and the selector in the scale subresource.
 func TestScaleSubresource(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -66,8 +67,8 @@ func TestScaleSubresource(t *testing.T) {
 	}
 }
 
-// scale creates an object that wants 3 replicas, sets its status, checks what the scale
-// subresource tells, and scales to 5.
+// scale creates an object with 3 desired replicas, sets its status, checks the scale subresource, and scales to
+// 5.
 func scale(t *testing.T, e *env.Env, obj client.Object, setStatus func()) {
 	t.Helper()
 	must(t, e.Client.Create(t.Context(), obj))
@@ -92,7 +93,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestSenselessReplacementPoliciesAreRefused: what controllers could not read at all, or not follow.
+// TestSenselessReplacementPoliciesAreRefused checks policies that controllers could not read or follow.
 func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// classFollowers are the scenarios in which Machines get the class that their deployment names, and stay where their VMs
-// can be updated.
+// classFollowers contains the scenarios in which Machines switch to the class of their MachineDeployment, and are
+// kept if their VMs can be updated.
 var classFollowers = []scenario{
 	{
 		name:   "another class that all follow",
@@ -40,7 +40,8 @@ var classFollowers = []scenario{
 	},
 }
 
-// givenClassToFollow has two Machines run, and another class that differs in tags: it names the pool of the first one.
+// givenClassToFollow creates two running Machines, and another class with other tags and the pool of the first
+// one.
 func givenClassToFollow(ctx context.Context, r *run) error {
 	if err := givenBothClasses(2, rolling(1, 0))(ctx, r); err != nil {
 		return err
@@ -49,13 +50,13 @@ func givenClassToFollow(ctx context.Context, r *run) error {
 	return r.merge(ctx, class, fmt.Sprintf(`{"providerSpec":{"pool":"%s/%s","tags":{"team":"blue"}}}`, r.control.Namespace, pool))
 }
 
-// follow names that class in the template, for Machines to follow.
+// follow sets that class in the template.
 func follow(ctx context.Context, r *run) error {
 	return r.patchDeployment(ctx, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"template":{"spec":{"class":{"name":%q}}}}}`,
 		v1alpha1.AnnotationKeyUpdateStrategy, liveupdate.Update, newClass))
 }
 
-// exceptOne excepts the first Machine from updates.
+// exceptOne excludes the first Machine from updates.
 func exceptOne(ctx context.Context, r *run) error {
 	machines := &v1alpha1.MachineList{}
 	if err := r.list(ctx, machines); err != nil {
@@ -65,7 +66,7 @@ func exceptOne(ctx context.Context, r *run) error {
 	return r.merge(ctx, &first, fmt.Sprintf(`{"metadata":{"annotations":{%q:""}}}`, v1alpha1.AnnotationKeyUpdateStrategy))
 }
 
-// allFollowed checks that all Machines and VMs are as the other class says, and that nobody asks for anything any more.
+// allFollowed checks that all Machines and VMs match the other class, and that no update is requested.
 func allFollowed(ctx context.Context, r *run) error {
 	if err := allOf(2, newClass)(ctx, r); err != nil {
 		return err
@@ -82,7 +83,7 @@ func allFollowed(ctx context.Context, r *run) error {
 	return errors.Join(vmsTagged(r, "blue"), oneSetOf(ctx, r, newClass))
 }
 
-// oneSetOf checks that there is one set, of that class.
+// oneSetOf checks that there is exactly one MachineSet, of that class.
 func oneSetOf(ctx context.Context, r *run, class string) error {
 	sets := &v1alpha1.MachineSetList{}
 	if err := r.list(ctx, sets); err != nil {
@@ -94,7 +95,7 @@ func oneSetOf(ctx context.Context, r *run, class string) error {
 	return nil
 }
 
-// vmsTagged checks that all VMs have that tag alone.
+// vmsTagged checks that all VMs have only that tag.
 func vmsTagged(r *run, team string) error {
 	vms, err := r.cloud.VMs()
 	if err != nil {

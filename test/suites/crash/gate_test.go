@@ -7,43 +7,42 @@ import (
 	"time"
 )
 
-// grace is how long a manager whose answer got lost may go on without an operation.
+// grace is how long a manager whose response was lost may continue without an operation.
 const grace = 250 * time.Millisecond
 
-// gate is what all operations of a run's managers pass. It records them, and kills the
-// manager where that is planned.
+// gate is what all operations of a run's managers pass. It records them, and kills the manager at the planned
+// point.
 type gate struct {
 	names *aliases
 	// plan is nil in a run without a crash.
 	plan *crash
 
 	mu sync.Mutex
-	// open tells that operations count: those of the scenario's preparation and of
-	// its end do not.
+	// open is set while operations count. The preparation and the end of a scenario do not count.
 	open       bool
 	counts     map[operation]int
 	succession *succession
 	points     []point
-	// done are the operations that were carried out, with what was asked for.
+	// done contains the executed operations with their requests.
 	done []string
-	// story is what happened, in order, for people.
+	// story describes what happened, in order, for people.
 	story []string
 	began time.Time
-	// manager is the process that lives, and is killed where that is planned; nil if none does. In
-	// scenarios of a plug-in that dies, it is the plug-in.
+	// manager is the running process, which is killed at the planned point, or nil. In scenarios in which the
+	// plug-in is killed, it is the plug-in.
 	manager *process
-	// beside is a process that works with it, and is not killed; nil if there is none.
+	// beside is a process that works with it, and is not killed, or nil.
 	beside *process
-	// driverOnly has only calls of the driver be points.
+	// driverOnly restricts points to calls of the driver.
 	driverOnly bool
 	hit        bool
-	// atPoint tells that the planned operation is being carried out. Until it is, which over announces, nothing of
-	// the manager begins: what follows from the operation might else come before the death.
+	// atPoint is set while the planned operation is executed. Until it is complete, which over signals, no other
+	// operation of the manager starts. Otherwise, operations that result from it could precede the crash.
 	atPoint bool
 	over    *sync.Cond
-	// cut tells that an answer got lost, and death is near.
+	// cut is set when a response was lost, and the crash follows soon.
 	cut bool
-	// died is closed when the planned death has happened.
+	// died is closed when the planned crash has happened.
 	died chan struct{}
 }
 
@@ -56,33 +55,33 @@ func newGate(plan *crash) *gate {
 	return g
 }
 
-// count has operations count from now on, or not any more.
+// count starts or stops counting operations.
 func (g *gate) count(open bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open = open
 	if open {
-		g.names.anew() // whom it concerns first is the first
+		g.names.anew() // numbers depend on the order of appearance
 	}
 	g.tell("operations count: %v", open)
 }
 
-// recorded are the points so far.
+// recorded returns the points so far.
 func (g *gate) recorded() []point {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.points)
 }
 
-// same are the deaths that would have left what others would have.
+// same returns the crash points that are equivalent to others.
 func (g *gate) same() sameWorlds {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.succession.found.clone()
 }
 
-// did notes that an operation was carried out, what was asked for, and whether that changed nothing: a write that comes
-// after that of somebody else may be refused.
+// did records an operation with its request, and whether it changed nothing: a write after a conflicting one may
+// be rejected.
 func (g *gate) did(op operation, request []byte, idle bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,42 +90,42 @@ func (g *gate) did(op operation, request []byte, idle bool) {
 	}
 }
 
-// carriedOut is what was done while operations count.
+// carriedOut returns what was executed while operations count.
 func (g *gate) carriedOut() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.done)
 }
 
-// settled reports whether nothing is being carried out.
+// settled reports whether no operation is being executed.
 func (g *gate) settled() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.succession.passing == 0
 }
 
-// progress describes how far the operations are.
+// progress describes the progress of the operations.
 func (g *gate) progress() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return fmt.Sprintf("%d, %d under way", len(g.story), g.succession.passing)
 }
 
-// reached reports whether the planned point was.
+// reached reports whether the planned point was reached.
 func (g *gate) reached() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.hit
 }
 
-// lives reports whether a process should be there: it was begun, and not killed.
+// lives reports whether a process is expected to run: it was started, and not killed.
 func (g *gate) lives(manager *process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.manager == manager || g.beside == manager
 }
 
-// runs says which process lives.
+// runs sets the running process.
 func (g *gate) runs(manager *process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +133,7 @@ func (g *gate) runs(manager *process) {
 	g.tell("manager %d begins", manager.pid())
 }
 
-// worksBeside says which further process there is. If it is the one to be killed, the manager is beside it.
+// worksBeside sets the additional process. If that is the one to be killed, the manager is the additional one.
 func (g *gate) worksBeside(p *process, mortal bool) {
 	if mortal {
 		g.runs(p)
@@ -146,14 +145,15 @@ func (g *gate) worksBeside(p *process, mortal bool) {
 	g.tell("process %d begins", p.pid())
 }
 
-// pass lets an operation of a manager happen, which tells whether it changed nothing, and reports whether it is answered.
-// Without that, it may or may not have happened: answer says why.
+// pass lets an operation of a manager happen, unless the manager is killed before. The operation reports whether
+// it changed nothing. pass reports whether the operation gets a response. Without a response, it may or may not
+// have happened: answer tells why.
 func (g *gate) pass(manager *process, op operation, happen func() (idle bool)) bool {
 	p, planned, alive := g.enter(manager, op)
 	if !alive {
 		return false
 	}
-	if planned == before && g.besides(manager) { // who has asked goes on
+	if planned == before && g.besides(manager) { // the process that has sent it continues
 		g.leave(manager, p, planned, false)
 		happen()
 		return true
@@ -172,8 +172,8 @@ func (g *gate) besides(p *process) bool {
 	return g.beside == p
 }
 
-// enter tells which point this operation is, how the manager is to die at it, if at all, and whether
-// it is still alive. Occurrence zero: it is no point.
+// enter returns which point this operation is, how the manager is to crash at it, if at all, and whether the
+// manager is still alive. An occurrence of zero means that it is not a point.
 func (g *gate) enter(manager *process, op operation) (p point, planned way, alive bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -196,7 +196,7 @@ func (g *gate) enter(manager *process, op operation) (p point, planned way, aliv
 	return p, g.plan.way, true
 }
 
-// mayBegin reports whether an operation is carried out. It is called with the lock held.
+// mayBegin reports whether an operation is executed. The caller holds the lock.
 func (g *gate) mayBegin(manager *process, op operation) bool {
 	for g.atPoint && g.manager == manager {
 		g.over.Wait()
@@ -212,7 +212,7 @@ func (g *gate) mayBegin(manager *process, op operation) bool {
 	return true
 }
 
-// leave ends an operation that was planned to be the last, or nearly so.
+// leave completes an operation that was planned to be the last one, or one of the last.
 func (g *gate) leave(manager *process, p point, planned way, idle bool) (answered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -249,7 +249,7 @@ func (g *gate) killLate(manager *process) {
 	}
 }
 
-// kill is called with the lock held: nothing else passes meanwhile.
+// kill kills the manager. The caller holds the lock, so nothing else passes meanwhile.
 func (g *gate) kill() {
 	g.manager.kill()
 	g.tell("manager %d is killed", g.manager.pid())
@@ -257,14 +257,14 @@ func (g *gate) kill() {
 	close(g.died)
 }
 
-// quiet reports whether nothing has passed.
+// quiet reports whether no operation has passed.
 func (g *gate) quiet() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.story) < 2 // that the manager begins
+	return len(g.story) < 2 // the start of the manager
 }
 
-// replace kills the manager, which is to be followed by another one.
+// replace kills the manager. Another one follows.
 func (g *gate) replace() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -273,14 +273,14 @@ func (g *gate) replace() {
 	g.manager = nil
 }
 
-// note tells people something.
+// note adds a line to the transcript.
 func (g *gate) note(format string, args ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.tell(format, args...)
 }
 
-// tell is called with the lock held.
+// tell adds a line to the transcript. The caller holds the lock.
 func (g *gate) tell(format string, args ...any) {
 	g.story = append(g.story, fmt.Sprintf("%7.3f ", time.Since(g.began).Seconds())+fmt.Sprintf(format, args...))
 }

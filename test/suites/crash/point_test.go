@@ -8,19 +8,19 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// operation is something that the manager does to the world.
+// operation is an operation of the manager on the world.
 type operation struct {
-	// server is who carries it out: "api" or "driver".
+	// server executes the operation: "api" or "driver".
 	server string
 	// verb is Kubernetes' verb, or the driver's method.
 	verb string
-	// object is what it is about, by a name that is the same in every run.
+	// object is the object of the operation, by a name that is the same in every run.
 	object string
 }
 
 func (o operation) String() string { return o.server + " " + o.verb + " " + o.object }
 
-// point is a moment of a run: an operation that is asked for the n-th time.
+// point is a moment of a run: the n-th request of an operation.
 type point struct {
 	operation
 	occurrence int
@@ -28,33 +28,33 @@ type point struct {
 
 func (p point) String() string { return fmt.Sprintf("%s (%d)", p.operation, p.occurrence) }
 
-// asks reports whether it is a question to the driver.
+// asks reports whether it is a query of the driver.
 func (p point) asks() bool { return p.server == "driver" && questions[sim.Method(p.verb)] }
 
-// way is how the manager dies at a point.
+// way is how the manager crashes at a point.
 type way string
 
 const (
-	// before: the request has been sent, and nothing came of it.
+	// before: the manager has sent the request, which was not executed.
 	before way = "before"
-	// after: it was carried out, and the process died before it heard of that.
+	// after: the operation was executed, and the manager crashed before it received the response.
 	after way = "after"
-	// lost: it was carried out, the answer got lost, and the process dies while it
-	// copes with that: at its next operation, or a moment later.
+	// lost: the operation was executed, the response was lost, and the manager crashes while it handles that: at
+	// its next operation, or a moment later.
 	lost way = "lost"
-	// unanswered: it does not die, but the first answer to each question to the driver gets lost.
+	// unanswered: the manager does not crash, but the first response to each query of the driver is lost.
 	unanswered way = "unanswered"
 )
 
 var ways = []way{before, after, lost}
 
-// crash is one death to be tried.
+// crash is a crash at a point, which is tried in one run.
 type crash struct {
 	point point
 	way   way
 }
 
-// kills reports whether the manager dies.
+// kills reports whether the manager is killed.
 func (c crash) kills() bool { return c.way != unanswered }
 
 func (c crash) String() string {
@@ -64,7 +64,7 @@ func (c crash) String() string {
 	return fmt.Sprintf("%s %s", c.way, c.point)
 }
 
-// at reports whether a point is that of the death.
+// at reports whether a point is that of the crash.
 func (c crash) at(p point) bool {
 	if !c.kills() {
 		return p.asks() && p.occurrence == 1
@@ -75,7 +75,7 @@ func (c crash) at(p point) bool {
 // questions are the methods of a driver that change nothing.
 var questions = map[sim.Method]bool{sim.GetMachineStatus: true, sim.ListMachines: true, sim.GetVolumeIDs: true}
 
-// crashes are all deaths at these points.
+// crashes returns all crashes at these points.
 func crashes(points []point) []crash {
 	var all []crash
 	for _, p := range points {
@@ -86,14 +86,13 @@ func crashes(points []point) []crash {
 	return all
 }
 
-// aliases replaces names that are drawn by lot, so that points of several runs can be
-// compared. A name is called after the kind that first bore it, and its turn: a Machine
-// and its node are both machines#1.
+// aliases replaces random names, so that points of several runs can be compared. An alias consists of the kind
+// that first had the name, and a number: a Machine and its node are both machines#1.
 type aliases struct {
 	mu sync.Mutex
 	// kept are names that are the same in every run.
 	kept map[string]bool
-	// drawn are the others, and what they are called; turns counts these by kind.
+	// drawn maps the other names to their aliases; turns counts these by kind.
 	drawn map[string]string
 	turns map[string]int
 }
@@ -104,21 +103,21 @@ func newAliases() *aliases {
 	return a
 }
 
-// anew forgets all names that were drawn.
+// anew forgets all random names.
 func (a *aliases) anew() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.drawn, a.turns = map[string]string{}, map[string]int{}
 }
 
-// keep has a name stay as it is.
+// keep excludes a name from replacement.
 func (a *aliases) keep(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.kept[name] = true
 }
 
-// of returns how an object is called in every run.
+// of returns the alias of an object.
 func (a *aliases) of(resource, name string) string {
 	if name == "" {
 		return resource

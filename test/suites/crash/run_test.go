@@ -20,63 +20,63 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// waitTimeout is how long a manager may take to reach what is declared: many times what it
-// takes after the longest back-off that a single death causes.
+// waitTimeout is how long a manager may take to reach the desired state. It is many times what it takes after the
+// longest back-off that a single crash causes.
 const waitTimeout = 2 * time.Minute
 
-// run is one playing of a scenario.
+// run is one execution of a scenario.
 type run struct {
 	scenario    scenario
 	broken      fault
 	waitTimeout time.Duration
 
-	// control and target have a namespace of this run's each, the same if they are one
-	// cluster. Without a target, that is nil.
+	// control and target each have a namespace of this run. They are the same for a single cluster. Without a
+	// target cluster, target is nil.
 	control, target *env.Cluster
-	// writes are those of everybody else to these clusters.
+	// writes counts the writes of all other clients to these clusters.
 	writes  struct{ control, target *writes }
 	gate    *gate
 	leaks   *leaks
 	servers servers
-	// second is the way of a second manager, which nobody kills, to the same servers.
+	// second contains the connections of a second manager, which is never killed, to the same servers.
 	second servers
 	cloud  *sim.Cloud
-	// history is what could be observed while points were recorded; nil if nobody looks.
+	// history is what could be observed while points were recorded, or nil if that is not needed.
 	history *history
-	// forces judges drains that are forced; nil if none may be.
+	// forces checks forced drains. If nil, drains must not be forced.
 	forces *forces
-	// named is the Machine that an autoscaler names for deletion, if it does.
+	// named is the Machine that an autoscaler marks for deletion, if any.
 	named string
-	// revival waits for the first one's death; revived is set when it has been followed by another.
+	// revival waits for the crash of the first manager; revived is set when the next one was started.
 	revival sync.WaitGroup
 	revived atomic.Bool
-	// removing is set when the deletion of all Machines was asked for.
+	// removing is set when the deletion of all Machines was requested.
 	removing atomic.Bool
-	// managers are all processes so far, the newest one last.
+	// managers are all processes so far, the newest last.
 	mu       sync.Mutex
 	managers []*process
-	// plugIns are those of the driver, if it is one; socket is where they register.
+	// plugIns are the processes of the driver, if it is separate; socket is where they register.
 	plugIns []*process
 	socket  string
 }
 
-// result is what came of a run.
+// result is the result of a run.
 type result struct {
 	points []point
-	// deaths are those that are to be tried, if nobody died. Others are left out, as they leave the same.
+	// deaths are the crash points to try, if there was no crash. Others are skipped, because they are equivalent.
 	deaths []crash
 	same   sameWorlds
 	// hit reports whether the planned point was reached.
 	hit bool
-	// secondActed reports whether a second manager did something.
+	// secondActed reports whether a second manager performed an operation.
 	secondActed bool
-	// err says what was not as it must be.
+	// err describes a violation.
 	err error
-	// transcript tells people what happened.
+	// transcript describes what happened, for people.
 	transcript string
 }
 
-// play plays a scenario on a lane. Without a plan nobody is killed.
+// play runs a scenario on a lane. Without a plan, the manager is not killed.
 func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -85,7 +85,7 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 		return result{err: fmt.Errorf("preparing the run: %w", err)}
 	}
 	err = errors.Join(r.through(ctx), r.judge())
-	// Managers and kubelets end first, or what is cleared might come back.
+	// Managers and kubelets stop first, because they could recreate what is cleared.
 	stop()
 	r.revival.Wait()
 	r.release()
@@ -99,7 +99,7 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	}
 }
 
-// prepare makes what a run needs, up to its first manager.
+// prepare creates everything that a run needs before its first manager.
 func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *crash, broken fault) (*run, error) {
 	r := &run{scenario: s, broken: broken, waitTimeout: cmp.Or(s.waitTimeout, waitTimeout), gate: newGate(plan), leaks: &leaks{}}
 	if broken != sound && plan != nil {
@@ -131,7 +131,7 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 		r.gate.succession.outside = r.outside
 	}
 	d := sim.New(settings)
-	go d.Start(ctx) // a cloud in memory can always be read
+	go d.Start(ctx) // a provider in memory is always readable
 	provided := s.provide(d, broken)
 	r.servers.provider = newProvider(provided, r.gate)
 	if s.secondManager {
@@ -161,7 +161,7 @@ func (r *run) share(ctx context.Context, l *lane) error {
 	return err
 }
 
-// serve makes the ways to the API servers, as the users that the manager is there.
+// serve creates the proxies for the API servers, with the users of the manager.
 func (r *run) serve(control, target *rest.Config, g *gate) (s servers, err error) {
 	name := "api"
 	if target != nil {
@@ -178,7 +178,7 @@ func (r *run) serve(control, target *rest.Config, g *gate) (s servers, err error
 	return s, nil
 }
 
-// through plays the scenario and takes everything away again.
+// through runs the scenario, and removes everything afterwards.
 func (r *run) through(ctx context.Context) error {
 	if r.scenario.secondManager {
 		if err := r.begin(r.second); err != nil {
@@ -219,8 +219,8 @@ func (r *run) through(ctx context.Context) error {
 	return r.end(ctx)
 }
 
-// after sees that the manager after the one that died keeps things as they were wanted:
-// they may have been so before its death, and it is to have looked at them.
+// after checks that the manager started after the crash preserves the desired state. That state may have been
+// reached before the crash, so the manager must have reconciled it.
 func (r *run) after(ctx context.Context) error {
 	if err := r.await(ctx, "a second manager", second); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (r *run) after(ctx context.Context) error {
 	return r.awaitRest(ctx, "what is declared, still", refreshed)
 }
 
-// second checks that the manager that died has been followed by another one.
+// second checks that the killed manager was replaced.
 func second(_ context.Context, r *run) error {
 	if !r.revived.Load() {
 		return errors.New("there is none yet")
@@ -242,7 +242,7 @@ func second(_ context.Context, r *run) error {
 // manage starts a manager.
 func (r *run) manage() error { return r.begin(r.servers) }
 
-// begin starts a manager that finds its servers that way.
+// begin starts a manager that connects to its servers through the given proxies.
 func (r *run) begin(way servers) error {
 	p, err := newProcess(way)
 	if err != nil {
@@ -274,7 +274,8 @@ func (r *run) begin(way servers) error {
 func (r *run) revive(ctx context.Context) {
 	select {
 	case <-r.gate.died:
-		// That it cannot be started is seen by what is not reached, and so is it if nobody could look.
+		// If the start fails or the inspection was impossible, the desired state is not reached, which is
+		// detected elsewhere.
 		if look := r.scenario.onDeath; look != nil && look(ctx, r) != nil {
 			return
 		}
@@ -293,10 +294,10 @@ func (r *run) living() *process {
 	return r.managers[len(r.managers)-1]
 }
 
-// end takes away what was declared, and sees that nothing is left.
+// end removes what was declared, and checks that nothing remains.
 func (r *run) end(ctx context.Context) error {
 	if r.history != nil {
-		r.history.end() // what follows is no part of it
+		r.history.end() // the following is not part of it
 	}
 	if err := removeAll(ctx, r); err != nil {
 		return fmt.Errorf("taking everything away: %w", err)
@@ -308,23 +309,24 @@ func (r *run) end(ctx context.Context) error {
 }
 
 const (
-	// askPeriod is how often it is seen whether something has happened in a run, and askAnyway how often a check
-	// asks the API servers if nothing has.
+	// askPeriod is the interval at which a run is checked for new events. askAnyway is the interval at which a
+	// check queries the API servers if there are none.
 	askPeriod, askAnyway = 100 * time.Millisecond, time.Second
 )
 
-// await waits until a check finds nothing wrong. While nothing happens, it need not ask again.
+// await waits until a check succeeds. It does not repeat the check while nothing happens.
 func (r *run) await(ctx context.Context, what string, check func(context.Context, *run) error) error {
 	return r.awaiting(ctx, what, check, func(_, now, known string) bool { return now != known })
 }
 
-// awaitRest is await for what stays as it is once it is reached: it asks when something has happened, and nothing more
-// happens.
+// awaitRest is like await, for a state that is stable once reached: it checks when something has happened, and
+// nothing more happens.
 func (r *run) awaitRest(ctx context.Context, what string, check func(context.Context, *run) error) error {
 	return r.awaiting(ctx, what, check, func(last, now, known string) bool { return now != known && now == last })
 }
 
-// awaiting is await, which asks again by what had happened a moment ago, has happened now, and had when it asked.
+// awaiting is like await. Whether it repeats the check depends on the events a moment ago, the current events,
+// and the events at the last check.
 func (r *run) awaiting(ctx context.Context, what string, check func(context.Context, *run) error, again func(last, now, known string) bool) error {
 	deadline := time.Now().Add(r.waitTimeout)
 	ticker := time.NewTicker(askPeriod)
@@ -352,8 +354,8 @@ func (r *run) awaiting(ctx context.Context, what string, check func(context.Cont
 	}
 }
 
-// happened describes what has happened in a run so far: what managers and others did, what its history has, and that
-// a manager lives again.
+// happened summarizes the events of a run so far: the operations of managers and others, the history, and whether
+// a new manager was started.
 func (r *run) happened() string {
 	others, changing := r.outside()
 	happened := fmt.Sprintf("%s, %t, %s, %d, %t", r.gate.progress(), changing, others, r.history.length(), r.revived.Load())
@@ -363,7 +365,7 @@ func (r *run) happened() string {
 	return happened
 }
 
-// fallen tells that a manager ended that nobody killed.
+// fallen reports that a manager exited without being killed.
 func (r *run) fallen() error {
 	p := r.living()
 	select {
@@ -377,7 +379,7 @@ func (r *run) fallen() error {
 	return fmt.Errorf("manager %d ended by itself: %v", p.pid(), p.err)
 }
 
-// release ends what is left of the run.
+// release releases the resources of the run.
 func (r *run) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

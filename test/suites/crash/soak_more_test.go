@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/serverfault"
 )
 
-// What operators and neighbours do beside scaling and rolling out.
+// What operators and others do in addition to scaling and rolling out.
 var moreSoakOperations = []soakOperation{
 	{"roll back", (*soak).rollBack},
 	{"edit a class", (*soak).editClass},
@@ -33,10 +33,10 @@ var moreSoakOperations = []soakOperation{
 	{"both API servers are away", (*soak).takeServersAway},
 }
 
-// soakLabels are those of the pods.
+// soakLabels are the labels of the Pods.
 var soakLabels = map[string]string{"app": "soak"}
 
-// givenBudget has a budget for the pods that come.
+// givenBudget creates a disruption budget for future Pods.
 func givenBudget(ctx context.Context, r *run) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	budget := &policyv1.PodDisruptionBudget{
@@ -48,11 +48,11 @@ func givenBudget(ctx context.Context, r *run) error {
 	return r.createIn(ctx, r.target, account, budget)
 }
 
-// allow says how many of the pods may be evicted.
+// allow sets how many of the Pods may be evicted.
 func (s *soak) allow(ctx context.Context, r *run, disruptions int32) error {
 	key := client.ObjectKey{Namespace: r.target.Namespace, Name: "budget"}
 	var err error
-	for range conflicts { // an eviction counts, too
+	for range conflicts { // an eviction changes the status, too
 		budget := &policyv1.PodDisruptionBudget{}
 		if err = r.target.Client.Get(ctx, key, budget); err != nil {
 			return err
@@ -65,14 +65,14 @@ func (s *soak) allow(ctx context.Context, r *run, disruptions int32) error {
 	return err
 }
 
-// conflicts are how many in a row are too many.
+// conflicts is the maximum number of consecutive conflicts.
 const conflicts = 10
 
 func (s *soak) budgetPods(ctx context.Context, r *run) error {
 	return s.allow(ctx, r, s.random.Int32N(3))
 }
 
-// addPod puts a pod on the node of a Machine that runs.
+// addPod creates a Pod on the node of a running Machine.
 func (s *soak) addPod(ctx context.Context, r *run) error {
 	machine, err := s.anyMachine(ctx, r)
 	if err != nil || machine == nil || machine.Status.CurrentStatus.Phase != v1alpha1.MachineRunning || !machine.DeletionTimestamp.IsZero() {
@@ -84,10 +84,10 @@ func (s *soak) addPod(ctx context.Context, r *run) error {
 	if err := r.createIn(ctx, r.target, pod); err != nil {
 		return err
 	}
-	return client.IgnoreNotFound(r.makeReady(ctx, pod)) // its node is drained meanwhile
+	return client.IgnoreNotFound(r.makeReady(ctx, pod)) // its node may be drained meanwhile
 }
 
-// collectPods deletes the pods of nodes that do not exist any more, as the garbage collector of pods does.
+// collectPods deletes the Pods of nodes that no longer exist, like the garbage collector of Pods.
 func (s *soak) collectPods(ctx context.Context, r *run) error {
 	pods := &corev1.PodList{}
 	if err := r.target.Client.List(ctx, pods, client.InNamespace(r.target.Namespace)); err != nil {
@@ -106,14 +106,14 @@ func (s *soak) collectPods(ctx context.Context, r *run) error {
 	return nil
 }
 
-// mayDelete reports whether a pod may be deleted, not evicted: only if its Machine is deleted by force.
+// mayDelete reports whether a Pod may be deleted instead of evicted: only if its Machine is deleted by force.
 func (s *soak) mayDelete(pod string) bool { return s.forced[s.pods[pod]] }
 
 func (s *soak) rollBack(ctx context.Context, r *run) error {
 	return r.patchDeployment(ctx, `{"spec":{"rollbackTo":{}}}`)
 }
 
-// rolledBack waits for the end of a roll-back, and reads what is declared since.
+// rolledBack waits for the end of a rollback, and reads the resulting desired state.
 func (s *soak) rolledBack(ctx context.Context, r *run) error {
 	return r.await(ctx, "the end of a roll-back", func(ctx context.Context, r *run) error {
 		deployment, err := r.deployment(ctx)
@@ -128,15 +128,15 @@ func (s *soak) rolledBack(ctx context.Context, r *run) error {
 	})
 }
 
-// editClass leads VMs to another pool, and has them tagged in another way, or back. VMs that exist stay.
+// editClass changes the pool and the tags of VMs, or reverts that. Existing VMs are kept.
 func (s *soak) editClass(ctx context.Context, r *run) error {
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: []string{pool, newClass}[s.random.IntN(2)]}}
 	spec := []string{`{"pool":"other","tags":{"edited":"yes"}}`, `{"pool":null,"tags":null}`}
 	return r.merge(ctx, class, fmt.Sprintf(`{"providerSpec":%s}`, spec[s.random.IntN(len(spec))]))
 }
 
-// changeSecret changes the user data, and names the account or leaves it out. VMs made in another account
-// would be out of reach as soon as the Secret leads back.
+// changeSecret changes the user data, and adds or removes the name of the account. VMs created in another account
+// would be unreachable after the next change.
 func (s *soak) changeSecret(ctx context.Context, r *run) error {
 	s.secrets++
 	value := fmt.Sprintf("%s-%d", userDataSecret, s.secrets)
@@ -173,7 +173,7 @@ func (s *soak) nameAndDelete(ctx context.Context, r *run) error {
 	return s.remove(ctx, r, &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: r.named}})
 }
 
-// preserve has a Machine preserved, or not any more, by itself or by its node.
+// preserve starts or stops the preservation of a Machine, through the Machine or its node.
 func (s *soak) preserve(ctx context.Context, r *run) error {
 	machine, err := s.anyMachine(ctx, r)
 	if err != nil || machine == nil {
@@ -188,7 +188,7 @@ func (s *soak) preserve(ctx context.Context, r *run) error {
 	return client.IgnoreNotFound(r.merge(ctx, machine, patch))
 }
 
-// release ends all preservations.
+// release stops all preservations.
 func (s *soak) release(ctx context.Context, r *run) error {
 	machines := &v1alpha1.MachineList{}
 	if err := r.list(ctx, machines); err != nil {
@@ -205,7 +205,7 @@ func (s *soak) release(ctx context.Context, r *run) error {
 	}))
 }
 
-// keepPreserved is keepPreserved but for Machines that the soak deletes.
+// keepPreserved is like the rule of that name, except for Machines that the soak deletes.
 func (s *soak) keepPreserved(r *run, was, is moment) error {
 	kept := moment{machines: map[string]*v1alpha1.Machine{}}
 	for name, machine := range was.machines {
@@ -216,11 +216,11 @@ func (s *soak) keepPreserved(r *run, was, is moment) error {
 	return keepPreserved(r, kept, is)
 }
 
-// calm is how long the API servers stay after they were away. client-go's caches wait longer after each
-// failure, up to a minute, and forget that after two.
+// calm is how long the API servers stay reachable after an outage. client-go's caches double their back-off after
+// each failure, up to a minute, and reset it after two minutes.
 const calm = 2 * time.Minute
 
-// takeServersAway has neither API server answer until something else befalls them.
+// takeServersAway makes both API servers unreachable until the next fault.
 func (s *soak) takeServersAway(_ context.Context, r *run) error {
 	if time.Since(s.awaySince) < calm {
 		return nil
@@ -233,7 +233,7 @@ func (s *soak) takeServersAway(_ context.Context, r *run) error {
 	return nil
 }
 
-// nobodyNamed checks that no Machine is named for deletion that does not exist.
+// nobodyNamed checks that no Machine that does not exist is marked for deletion.
 func (r *run) nobodyNamed(ctx context.Context) error {
 	deployment, err := r.deployment(ctx)
 	if err != nil {

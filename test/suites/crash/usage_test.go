@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// usage is what a manager uses.
+// usage is the resource usage of a manager.
 type usage struct {
 	goroutines, files, heap float64
 }
@@ -20,7 +20,7 @@ func (u usage) String() string {
 	return fmt.Sprintf("%.0f goroutines, %.0f open files and %.1f MiB of heap", u.goroutines, u.files, u.heap/(1<<20))
 }
 
-// usage asks a manager what it uses, after it has collected its garbage.
+// usage returns a manager's resource usage after a garbage collection.
 func (p *process) usage() (usage, error) {
 	if err := p.get("/debug/pprof/heap?gc=1", func(io.Reader) error { return nil }); err != nil {
 		return usage{}, err
@@ -44,7 +44,7 @@ func (p *process) usage() (usage, error) {
 	return usage{value("go_goroutines"), value("process_open_fds"), value("go_memstats_heap_alloc_bytes")}, nil
 }
 
-// get asks a manager over HTTP.
+// get sends an HTTP request to a manager.
 func (p *process) get(path string, read func(io.Reader) error) error {
 	response, err := http.Get("http://" + net.JoinHostPort("127.0.0.1", fmt.Sprint(p.port)) + path)
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *process) get(path string, read func(io.Reader) error) error {
 	return read(response.Body)
 }
 
-// freePort returns a port on which nobody listens.
+// freePort returns an unused port.
 func freePort() (int, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

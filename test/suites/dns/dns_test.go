@@ -35,7 +35,7 @@ type cluster struct {
 	*gomega.WithT
 	t      *testing.T
 	client client.Client
-	// nodes are the names of those that were added.
+	// nodes are the names of the added nodes.
 	nodes []string
 }
 
@@ -45,7 +45,7 @@ func up(t *testing.T, flags ...string) *cluster {
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}
-	dir, err := os.MkdirTemp("", "dns-") // sockets have short paths
+	dir, err := os.MkdirTemp("", "dns-") // paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func (c *cluster) eventually(check func(gomega.Gomega)) {
 	}).WithTimeout(env.WaitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// addNode adds a Node with room for Pods. No kubelet runs them.
+// addNode adds a Node with capacity for Pods. No kubelet runs them.
 func (c *cluster) addNode(name string) {
 	c.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
@@ -90,7 +90,7 @@ func (c *cluster) addNode(name string) {
 	c.nodes = append(c.nodes, name)
 }
 
-// heartbeat has the Nodes say that they are ready: those that are silent for 50 seconds get a taint.
+// heartbeat renews the Ready condition of the Nodes. After 50 seconds without an update, they would get a taint.
 func (c *cluster) heartbeat(g gomega.Gomega) {
 	for _, name := range c.nodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -99,7 +99,7 @@ func (c *cluster) heartbeat(g gomega.Gomega) {
 	}
 }
 
-// pods returns those of the DNS that do not leave.
+// pods returns the Pods of the DNS that are not being deleted.
 func (c *cluster) pods(g gomega.Gomega) []corev1.Pod {
 	list := &corev1.PodList{}
 	g.Expect(c.client.List(c.t.Context(), list, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"k8s-app": "kube-dns"})).To(gomega.Succeed())
@@ -112,7 +112,7 @@ func (c *cluster) pods(g gomega.Gomega) []corev1.Pod {
 	return there
 }
 
-// run has the Pods of the DNS ready, as kubelets would.
+// run marks the Pods of the DNS as ready, like kubelets.
 func (c *cluster) run(pods []corev1.Pod) {
 	c.t.Helper()
 	for i := range pods {
@@ -127,8 +127,8 @@ func (c *cluster) evict(pod *corev1.Pod) error {
 	return c.client.SubResource("eviction").Create(c.t.Context(), pod, &policyv1.Eviction{})
 }
 
-// TestAllNodesLeave: each of two nodes has a replica, and the budget lets one leave; when there is no node any
-// more, it lets both leave, and one waits for the next node.
+// TestAllNodesLeave checks that each of two nodes has a replica and the budget permits one eviction, and that
+// without nodes, the budget permits both evictions, and one replica waits for the next node.
 func TestAllNodesLeave(t *testing.T) {
 	tier.All(t)
 	c := up(t)
@@ -147,7 +147,7 @@ func TestAllNodesLeave(t *testing.T) {
 		c.Expect(c.client.Patch(t.Context(), node, cordon)).To(gomega.Succeed())
 	}
 	for i := range pods {
-		// The budget may say so only when it has seen that one replica is enough.
+		// The budget must not permit this before one replica is sufficient.
 		c.eventually(func(g gomega.Gomega) { g.Expect(client.IgnoreNotFound(c.evict(&pods[i]))).To(gomega.Succeed()) })
 	}
 	c.eventually(func(g gomega.Gomega) {
@@ -160,8 +160,8 @@ func TestAllNodesLeave(t *testing.T) {
 	})
 }
 
-// TestAddresses: Pods reach the API server by the Service kubernetes, at an address that is that of the guests'
-// gateway; with --ipv6, nodes and Services get addresses of both versions.
+// TestAddresses checks that Pods reach the API server through the Service kubernetes, at the address of the
+// guests' gateway. With --ipv6, nodes and Services have addresses of both IP versions.
 func TestAddresses(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--ipv6")

@@ -1,3 +1,3 @@
-// Package dns holds a test of the DNS of "millwright up --guest full" in a real control plane, without any
-// guest: what becomes of its Pods, which no kubelet runs, when nodes come and go.
+// Package dns tests the DNS of "millwright up --guest full" in a real control plane without guests: what happens
+// to its Pods, which no kubelet runs, when nodes are added and removed.
 package dns

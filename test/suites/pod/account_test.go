@@ -16,13 +16,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// accountFolder is where a Pod's service account is.
+// accountFolder is the directory of a Pod's service account.
 const accountFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// misconfigurations are Pods of a machine-controller that cannot work, and what they say.
+// misconfigurations are misconfigured Pods of a machine-controller, and their messages.
 var misconfigurations = map[string]struct {
 	change func(*corev1.PodSpec)
-	// says is in the log. ends is the exit status; without one the program waits.
+	// says is expected in the log. ends is the exit status. If it is nil, the program keeps waiting.
 	says string
 	ends int32
 }{
@@ -42,7 +42,7 @@ var misconfigurations = map[string]struct {
 	},
 }
 
-// withForeignToken mounts a token that is for another API server.
+// withForeignToken mounts a token for another API server.
 func withForeignToken(pod *corev1.PodSpec) {
 	pod.AutomountServiceAccountToken = ptr.To(false)
 	pod.Volumes = []corev1.Volume{{Name: "account", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
@@ -62,7 +62,7 @@ func (p *place) createMisconfigured() {
 	}
 }
 
-// misconfigured checks that each of those Pods says what is wrong and is not ready, and removes them.
+// misconfigured checks that each of those Pods reports the mistake and is not ready, and removes them.
 func (p *place) misconfigured() {
 	p.Helper()
 	for name, wrong := range misconfigurations {
@@ -88,7 +88,7 @@ func (p *place) misconfigured() {
 	}
 }
 
-// pods are those of a Deployment.
+// pods returns the Pods of a Deployment.
 func (p *place) pods(of string) []corev1.Pod {
 	p.Helper()
 	pods := &corev1.PodList{}
@@ -107,7 +107,7 @@ func (p *place) log(pod *corev1.Pod) string {
 	return string(text)
 }
 
-// explains runs another command of the image, which finds the cluster and the namespace that it is in.
+// explains runs another command of the image, which uses the cluster and the namespace of its Pod.
 func (p *place) explains(machine string) {
 	p.Helper()
 	pod := &corev1.Pod{
@@ -129,8 +129,9 @@ func (p *place) explains(machine string) {
 	}
 }
 
-// readsItsTokenAgain checks that the programs go on, with a new token, when the old one is refused: a program
-// reads it again every minute. A kubelet that kept the old one in memory would only ask for another after 48.
+// readsItsTokenAgain checks that the programs continue with a new token when the old one is rejected. A program
+// reads its token again every minute. A kubelet that has the old one in memory would request a new one only after
+// 48 minutes.
 func (p *place) readsItsTokenAgain() {
 	p.Helper()
 	before := p.processes()
@@ -148,7 +149,7 @@ func (p *place) readsItsTokenAgain() {
 	}
 }
 
-// isRefused waits until the API server does so with a token. It remembers for 10 s that one is good.
+// isRefused waits until the API server rejects a token. It caches valid tokens for 10 s.
 func (p *place) isRefused(token string) {
 	p.Helper()
 	config := rest.AnonymousClientConfig(p.env.Admin)

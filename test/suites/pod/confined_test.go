@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// isConfined checks what the kernel knows of processes in containers.
+// isConfined checks the confinement of containers' processes in the kernel.
 func (p *place) isConfined(processes []program.Running) {
 	p.Helper()
 	const none = "0000000000000000"
@@ -39,13 +39,13 @@ func (p *place) isConfined(processes []program.Running) {
 	}
 }
 
-// processes are those of the containers. Each is called by the name of a half of MCM.
+// processes returns the processes of the containers, by the name of the MCM process that they replace.
 func (p *place) processes() []program.Running {
 	p.Helper()
 	return program.Processes(p.T, "--namespace="+p.env.Namespace, "/machine-controller")
 }
 
-// enforcesPodSecurity checks that the namespace refuses Pods that may do more than those of the manifests.
+// enforcesPodSecurity checks that the namespace rejects Pods with more privileges than those of the manifests.
 func (p *place) enforcesPodSecurity() {
 	p.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "escalates", Namespace: p.env.Namespace}, Spec: p.template().Spec}

@@ -14,12 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// handOverLimit is how long a lease may be free, by the times that the two managers write into it: a part of what a
-// lease lasts that is not given back. A stand-by looks every 1.1 s at most; the rest is for other load.
+// handOverLimit is how long a lease may be free, according to the times that the two managers write. It is less
+// than the time for which a lease that is not released stays valid. A standby checks at least every 1.1 s; the
+// remaining time is for load.
 const handOverLimit = leaseDuration / 4
 
-// handOver ends the Pod that holds a lease, as a rollout or a drain does, and checks that it ends in order,
-// that its lease is given back, and that the other Pod takes it without waiting for its end.
+// handOver deletes the Pod that holds a lease, as a rollout or a drain does. It checks that the Pod shuts down
+// gracefully and releases its lease, and that the other Pod takes the lease without waiting for its expiry.
 func (p *place) handOver(lease string) {
 	p.Helper()
 	p.hasStandBy()
@@ -28,7 +29,7 @@ func (p *place) handOver(lease string) {
 	}
 }
 
-// hasStandBy waits until both Pods are ready, and none is on its way out.
+// hasStandBy waits until both Pods are ready, and neither is being deleted.
 func (p *place) hasStandBy() {
 	p.Helper()
 	p.awaitReady(installed, 2)
@@ -44,7 +45,7 @@ func (p *place) hasStandBy() {
 	})
 }
 
-// replaceHolder deletes the Pod that holds a lease, and returns for how long the lease is free.
+// replaceHolder deletes the Pod that holds a lease, and returns how long the lease is free.
 func (p *place) replaceHolder(name string) (free time.Duration) {
 	p.Helper()
 	lease := &coordinationv1.Lease{}
@@ -80,8 +81,8 @@ func holder(lease *coordinationv1.Lease) string {
 	return pod
 }
 
-// changesHands waits until a lease has gone from the leader to another Pod, and returns for how long it was
-// free. The leader was deleted at that time.
+// changesHands waits until a lease has moved from the leader to another Pod, and returns how long it was free.
+// The leader was deleted at the given time.
 func (p *place) changesHands(leases <-chan watch.Event, leader string, deleted time.Time) time.Duration {
 	p.Helper()
 	var released time.Time

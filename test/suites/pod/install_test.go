@@ -25,14 +25,15 @@ const (
 	installed = "machine-controller-manager"
 )
 
-// leaseDuration and renewDeadline are longer than a program uses a token before it reads it again, a minute.
+// leaseDuration and renewDeadline are longer than a minute, the time for which a program uses a token before it
+// reads it again.
 const (
 	leaseDuration = 2 * time.Minute
 	renewDeadline = 100 * time.Second
 )
 
-// overlay is the beginning of a user's kustomization of a folder of manifests, with an image. It chooses a
-// node, as others are simulated.
+// overlay is the beginning of a user's kustomization of a directory of manifests, with an image. It selects the
+// node, because other nodes are simulated.
 const overlay = `resources:
 - %[1]s/%[2]s
 images:
@@ -48,8 +49,8 @@ patches:
     - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-renew-deadline=%[9]v}
 `
 
-// The ends of a kustomization: one with a driver in the process, one with a driver in a container of its own,
-// which says to whom it belongs.
+// The ends of a kustomization: one with a built-in driver, and one with a driver in a separate container, which
+// names its installation.
 const (
 	withinOverlay = `    - {op: replace, path: /spec/template/spec/containers/1/args/4, value: --driver=sim}
 `
@@ -59,8 +60,8 @@ components:
 `
 )
 
-// install applies manifests for both clusters, which are one here, as docs/install.md says. The chart has
-// the same objects, by a test of its own.
+// install applies the manifests for both clusters, which are one here, as docs/install.md describes. Another test
+// checks that the chart contains the same objects.
 func (p *place) install() {
 	p.Helper()
 	p.apply("one-pod", withinOverlay)
@@ -68,14 +69,14 @@ func (p *place) install() {
 	p.env.Grant(p.T, fmt.Sprintf("system:serviceaccount:%s:%s", p.env.Namespace, account), "config/rbac/target-role-sim.yaml")
 }
 
-// apply applies a folder of config/machine, by an overlay that ends so.
+// apply applies a directory of config/machine with an overlay that has this end.
 func (p *place) apply(folder, end string) {
 	p.Helper()
 	manifests := strings.ReplaceAll(p.kustomize(folder, end), shipped, p.env.Namespace)
 	p.kubectl(manifests, "apply", "--server-side", "-f", "-")
 }
 
-// kustomize renders a folder of config/machine.
+// kustomize renders a directory of config/machine.
 func (p *place) kustomize(folder, end string) string {
 	p.Helper()
 	root, err := env.Sources()
@@ -94,7 +95,7 @@ func (p *place) kustomize(folder, end string) string {
 	return p.kubectl("", "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
 }
 
-// kubectl runs it as an administrator, and returns what it prints.
+// kubectl runs kubectl as an administrator, and returns its output.
 func (p *place) kubectl(stdin string, args ...string) string {
 	p.Helper()
 	binaries, err := env.Binaries()
@@ -115,7 +116,7 @@ func (p *place) kubectl(stdin string, args ...string) string {
 	return string(out)
 }
 
-// template is that of the Pods that were installed.
+// template returns the template of the installed Pods.
 func (p *place) template() corev1.PodTemplateSpec {
 	p.Helper()
 	deployment := &appsv1.Deployment{}
@@ -125,7 +126,7 @@ func (p *place) template() corev1.PodTemplateSpec {
 	return deployment.Spec.Template
 }
 
-// deployment is one of a Pod like those that were installed, with a change.
+// deployment returns a Deployment of one Pod like the installed ones, with a change.
 func (p *place) deployment(name string, change func(*corev1.PodSpec)) *appsv1.Deployment {
 	p.Helper()
 	labels := map[string]string{"role": name}

@@ -33,7 +33,7 @@ type place struct {
 	clients *kubernetes.Clientset
 }
 
-// newPlace starts a node with the image of Millwright, and further images, by the folders of their layouts.
+// newPlace starts a node with the image of Millwright, and further images from the directories of their layouts.
 func newPlace(t *testing.T, more ...func(*place) string) *place {
 	t.Helper()
 	e := env.New(t, env.WithScheduler())
@@ -73,12 +73,12 @@ func (p *place) describe() {
 	}
 }
 
-// TestPod_MakesMachines: the manifests of config/machine, installed in a cluster that runs their Pods.
+// TestPod_MakesMachines installs the manifests of config/machine in a cluster that runs their Pods.
 func TestPod_MakesMachines(t *testing.T) {
 	newPlace(t).runs()
 }
 
-// runs installs the manifests, looks at the processes of the Pods, and has them make a Machine.
+// runs installs the manifests, checks the processes of the Pods, and lets them create a Machine.
 func (p *place) runs() {
 	p.Helper()
 	p.install()
@@ -114,7 +114,7 @@ func (p *place) create(object client.Object) {
 	}
 }
 
-// waitTimeout is how long anything may take under load.
+// waitTimeout is how long any operation may take under load.
 const waitTimeout = env.WaitTimeout
 
 func (p *place) eventually(check func(g gomega.Gomega)) {
@@ -122,7 +122,7 @@ func (p *place) eventually(check func(g gomega.Gomega)) {
 	gomega.NewWithT(p.T).Eventually(check).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// awaitReady waits until all replicas are, by their probes.
+// awaitReady waits until all replicas are ready.
 func (p *place) awaitReady(name string, replicas int32) {
 	p.Helper()
 	p.eventually(func(g gomega.Gomega) {

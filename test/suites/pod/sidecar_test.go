@@ -13,10 +13,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// driverImage is that of a driver in a container of its own.
+// driverImage is the image of a driver in a separate container.
 const driverImage = "registry.example.com/driver"
 
-// driverLayout builds the image of a driver, and returns the folder of its layout.
+// driverLayout builds the image of a driver, and returns the directory of its layout.
 func (p *place) driverLayout() string {
 	p.Helper()
 	root, err := env.Sources()
@@ -38,8 +38,8 @@ func (p *place) driverLayout() string {
 	return layout
 }
 
-// drivesFromBeside gives the Pods that run a driver in a container of its own, in place of the one in the
-// process. It makes Machines, also after it died.
+// drivesFromBeside replaces the built-in driver of the Pods by one in a separate container. It creates Machines,
+// and continues to do so after a crash.
 func (p *place) drivesFromBeside() {
 	p.Helper()
 	p.apply("one-pod", besideOverlay)
@@ -58,7 +58,7 @@ func (p *place) drivesFromBeside() {
 	p.makesMachine("again")
 }
 
-// drivers are the processes of containers with a driver.
+// drivers returns the processes of containers with a driver.
 func (p *place) drivers() []program.Running {
 	p.Helper()
 	return program.Processes(p.T, "--installation="+p.env.Namespace, "--target=unix:")

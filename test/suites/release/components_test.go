@@ -20,8 +20,8 @@ import (
 
 const infrastructureGroup = "infrastructure.millwright.dev"
 
-// TestComponentsAreWhatClusterctlWants (K3, L1): as published, and as clusterctl makes of
-// it in a namespace of the user's choice.
+// TestComponentsAreWhatClusterctlWants (K3, L1) checks the components as published, and as clusterctl renders
+// them for a namespace of the user's choice.
 func TestComponentsAreWhatClusterctlWants(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
@@ -76,8 +76,8 @@ func lookAtManager(t *testing.T, deployment *appsv1.Deployment) {
 	}
 }
 
-// lookAtCRD: the definition is the one that was generated, but for labels, and for what the
-// contract reads in another form.
+// lookAtCRD checks that the CRD is the generated one, except for labels, and for what the contract requires in
+// another form.
 func lookAtCRD(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, contract string) {
 	text, err := fs.ReadFile(config.Files, "crd/"+crd.Spec.Group+"_"+crd.Spec.Names.Plural+".yaml")
 	if err != nil {
@@ -102,7 +102,7 @@ func lookAtCRD(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, cont
 	}
 }
 
-// lookAtContracts: each contract's label names served versions only.
+// lookAtContracts checks that each contract's label names served versions only.
 func lookAtContracts(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) {
 	served := map[string]bool{}
 	for _, version := range crd.Spec.Versions {
@@ -117,7 +117,7 @@ func lookAtContracts(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition
 	}
 }
 
-// TestImageCanBeOverridden: as an operator does who has a registry of their own.
+// TestImageCanBeOverridden overrides the image like an operator with a private registry.
 func TestImageCanBeOverridden(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
@@ -140,8 +140,8 @@ func TestImageCanBeOverridden(t *testing.T) {
 	}
 }
 
-// TestWhatIsGivenToTheScript: versions are semantic versions of a series with a contract,
-// and releases stay when others are made.
+// TestWhatIsGivenToTheScript checks that a version must be a semantic version of a series with a contract, and
+// that existing releases are kept.
 func TestWhatIsGivenToTheScript(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)

@@ -16,25 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// container is the configuration of a container runtime, as far as it matters
-// to the manager; it has no seccomp profile, and the host's network.
+// container is the part of a container runtime's configuration that matters to the manager. The container has no
+// seccomp profile, and uses the host's network.
 type container struct {
-	// Root is the folder with the unpacked image. It is mounted read-only.
+	// Root is the directory with the unpacked image. It is mounted read-only.
 	Root string
-	// Mounts are other folders, by where they are to be seen, also read-only.
+	// Mounts maps mount points to other directories, which are also mounted read-only.
 	Mounts map[string]string
 	// UID and GID are those of the process, which has no capabilities.
 	UID, GID int
-	// Args begin with the program. Neither they nor Env are searched for anything.
+	// Args begin with the program. The program is not looked up in Env.
 	Args, Env []string
 }
 
-// asContainer in its environment makes a test binary become what runs in the container of
-// which it is the description.
+// asContainer is an environment variable. It makes a test binary run as the container that it describes.
 const asContainer = "MILLWRIGHT_TEST_AS_CONTAINER"
 
-// command is the container, not started yet. Its process is the first one of its PID
-// namespace, so signals that it does not handle have no effect. It dies with the test.
+// command returns the command of the container. Its process is the first of its PID namespace, so signals that it
+// does not handle have no effect. It is killed when the test exits.
 func (c *container) command(t *testing.T) *exec.Cmd {
 	t.Helper()
 	for at := range c.Mounts {
@@ -58,13 +57,13 @@ func (c *container) command(t *testing.T) *exec.Cmd {
 	return command
 }
 
-// enterContainer does not return if this process is one of a container.
+// enterContainer does not return if this process is that of a container.
 func enterContainer() {
 	description, is := os.LookupEnv(asContainer)
 	if !is {
 		return
 	}
-	runtime.LockOSThread() // some of what follows is a thread's own
+	runtime.LockOSThread() // some of the following applies to a single thread
 	c := &container{}
 	err := json.Unmarshal([]byte(description), c)
 	for _, step := range []func() error{c.mount, c.changeRoot, c.dropRights, c.execute} {
@@ -76,7 +75,7 @@ func enterContainer() {
 	os.Exit(1)
 }
 
-// mount lays out the files that it sees, in its own mount namespace.
+// mount sets up the container's file system in its own mount namespace.
 func (c *container) mount() error {
 	const none = ""
 	if err := unix.Mount(none, "/", none, unix.MS_REC|unix.MS_PRIVATE, none); err != nil {
@@ -122,10 +121,10 @@ func (c *container) changeRoot() error {
 	return unix.Chdir("/")
 }
 
-// dropRights leaves the process what the security context of the Pod does.
+// dropRights drops all privileges that the security context of the Pod drops.
 func (c *container) dropRights() error {
 	for capability := range uintptr(unix.CAP_LAST_CAP + 1) {
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) { // too new for Linux
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) { // unknown to this kernel
 			return fmt.Errorf("dropping capability %d: %w", capability, err)
 		}
 	}
@@ -141,7 +140,7 @@ func (c *container) dropRights() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("giving up new privileges: %w", err)
 	}
-	// The change of the user has undone this.
+	// The change of the user has reset this.
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 }
 
@@ -161,7 +160,7 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// isConfined checks that a process has what a container's has, and no more.
+// isConfined checks that a process has exactly the privileges of the container.
 func (c *container) isConfined(t *testing.T, pid int) {
 	t.Helper()
 	status := processStatus(t, pid)
@@ -196,7 +195,7 @@ func (c *container) isConfined(t *testing.T, pid int) {
 
 const noCapabilities = "0000000000000000"
 
-// processStatus is what /proc has about a process.
+// processStatus reads a process's status from /proc.
 func processStatus(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -32,8 +32,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestImage: what make image builds is what the Deployment of the release names, and runs
-// as that says.
+// TestImage checks that the Deployment of the release refers to the image that "make image" builds, and that the
+// image runs as the Deployment specifies.
 func TestImage(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
@@ -62,7 +62,8 @@ func TestImage(t *testing.T) {
 	})
 }
 
-// TestMakeReleaseWritesBills: for the same platforms as make image builds images for.
+// TestMakeReleaseWritesBills checks that there are software bills of materials for the platforms for which "make
+// image" builds images.
 func TestMakeReleaseWritesBills(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -76,7 +77,7 @@ func TestMakeReleaseWritesBills(t *testing.T) {
 	}
 }
 
-// sameBills checks the software bills of materials in folders of the same sources.
+// sameBills compares the software bills of materials of two builds of the same sources.
 func sameBills(t *testing.T, folders ...string) {
 	t.Helper()
 	var bills []string
@@ -99,7 +100,7 @@ func sameBills(t *testing.T, folders ...string) {
 	}
 }
 
-// descriptor is what the specification of OCI images calls so.
+// descriptor is a descriptor of the OCI image specification.
 type descriptor struct {
 	MediaType   string
 	Digest      string
@@ -110,7 +111,7 @@ type descriptor struct {
 
 // builtImage is an image that was read from its layout.
 type builtImage struct {
-	digest string // of its index
+	digest string // digest of its index
 	named  map[string]string
 	config struct {
 		OS, Architecture string
@@ -120,8 +121,8 @@ type builtImage struct {
 			Labels          map[string]string
 		}
 	}
-	// root is the folder that it is unpacked to; files are those in it, without folders and symbolic
-	// links, which have the paths that they lead to.
+	// root is the directory to which it is unpacked. files are its files, without directories and symlinks, by
+	// their resolved paths.
 	root  string
 	files []string
 	links map[string]string
@@ -159,7 +160,7 @@ func readImage(t *testing.T, dir string) *builtImage {
 	return b
 }
 
-// blob reads one of a layout, and checks that it is what was described.
+// blob reads a blob of a layout, and checks its descriptor.
 func blob(t *testing.T, dir string, d descriptor, mediaType string) []byte {
 	t.Helper()
 	algorithm, sum, _ := strings.Cut(d.Digest, ":")
@@ -181,7 +182,7 @@ func fromJSON(t *testing.T, text []byte, value any) {
 	}
 }
 
-// unpack adds a layer's files to those of the layers below.
+// unpack adds a layer's files to those of the lower layers.
 func (b *builtImage) unpack(t *testing.T, layer []byte) {
 	t.Helper()
 	unzipped, err := gzip.NewReader(bytes.NewReader(layer))
@@ -228,7 +229,7 @@ func (b *builtImage) add(t *testing.T, header *tar.Header, content io.Reader) {
 	}
 }
 
-// program is its entry point, as a path that leads there from here.
+// program returns the path of its entry point outside the container.
 func (b *builtImage) program(t *testing.T) string {
 	t.Helper()
 	if len(b.config.Config.Entrypoint) != 1 {
@@ -237,7 +238,7 @@ func (b *builtImage) program(t *testing.T) string {
 	return filepath.Join(b.root, b.config.Config.Entrypoint[0])
 }
 
-// fits checks what the image says against what the Deployment wants.
+// fits checks the image's configuration against the requirements of the Deployment.
 func (b *builtImage) fits(t *testing.T, pod *corev1.PodSpec) {
 	container, secured := pod.Containers[0], pod.SecurityContext
 	if container.Command != nil {
@@ -259,7 +260,7 @@ func (b *builtImage) fits(t *testing.T, pod *corev1.PodSpec) {
 	}
 }
 
-// holds checks the files: a program that needs no others, and the roots.
+// holds checks the files: a statically linked program, and the root certificates.
 func (b *builtImage) holds(t *testing.T) {
 	const roots = "etc/ssl/certs/ca-certificates.crt"
 	if want := []string{roots, "usr/bin/millwright"}; !slices.Equal(b.files, want) {
@@ -290,7 +291,7 @@ func (b *builtImage) holds(t *testing.T) {
 	}
 }
 
-// runs starts the container of the Deployment that is installed, and ends it.
+// runs starts the container of the installed Deployment, and stops it.
 func (b *builtImage) runs(t *testing.T, c *env.Cluster) {
 	m := installed(t, c)
 	inside := b.containerOf(m)
@@ -302,10 +303,10 @@ func (b *builtImage) runs(t *testing.T, c *env.Cluster) {
 	m.process.Stop()
 }
 
-// serviceAccount is where a Pod's account is.
+// serviceAccount is the directory of a Pod's service account.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// containerOf is what a kubelet makes of the Pod.
+// containerOf creates the container that a kubelet would create for the Pod.
 func (b *builtImage) containerOf(m *manager) *container {
 	m.t.Helper()
 	in := m.pod.Containers[0]
@@ -333,8 +334,7 @@ func (b *builtImage) containerOf(m *manager) *container {
 	return c
 }
 
-// account writes the files of a Pod's service account, of which the token is for one user
-// only.
+// account writes the files of a Pod's service account. The token is readable by one user only.
 func (m *manager) account(uid int) string {
 	m.t.Helper()
 	dir := m.t.TempDir()

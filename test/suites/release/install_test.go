@@ -19,9 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestClusterctlInstallsTheProvider: clusterctl init, with the check of the contract, and
-// of the names of the CRDs. What it installs is then run as the Deployment says, with the
-// rights that were installed, and nothing else.
+// TestClusterctlInstallsTheProvider runs clusterctl init, which checks the contract and the names of the CRDs. It
+// then runs the installed manager as the Deployment specifies, with exactly the installed permissions.
 func TestClusterctlInstallsTheProvider(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
@@ -34,15 +33,15 @@ func TestClusterctlInstallsTheProvider(t *testing.T) {
 	m := startManager(t, e.Cluster)
 	m.refusesChangesOfTemplates()
 
-	// Now that it is known which provider there is, no command has to name it.
+	// The provider is now known, so commands need not name it.
 	rendered := p.clusterctl(contract(), nil, "generate", "cluster", "c1", "--flavor", "sim", "--target-namespace", e.Namespace,
 		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "1", "--kubeconfig", e.ControlPlane.Kubeconfig())
 	m.makesMachines(fixture.Objects(t, rendered))
 	m.process.Stop()
 }
 
-// TestUpgradeFromTheOlderContract: the core is upgraded first, as nothing else is possible;
-// then the provider is, from the other repository.
+// TestUpgradeFromTheOlderContract upgrades the core first, which is the only supported order, and then the
+// provider, from the other repository.
 func TestUpgradeFromTheOlderContract(t *testing.T) {
 	tier.All(t)
 	if len(contracts) == 1 {
@@ -72,7 +71,7 @@ func TestUpgradeFromTheOlderContract(t *testing.T) {
 	}
 }
 
-// init installs core and provider.
+// init installs the core and the provider.
 func (p *place) init(c *env.Cluster, contract string) {
 	p.t.Helper()
 	_, stderr, err := p.tryClusterctl(p.withCore(contract), []string{"MILLWRIGHT_DRIVER=sim"},
@@ -86,9 +85,8 @@ func (p *place) init(c *env.Cluster, contract string) {
 	}
 }
 
-// withCore writes a configuration that has a core of the version under test beside the
-// provider: its kinds without its manager, which no kubelet would run here anyway. It returns
-// the configuration's path.
+// withCore writes a configuration with the provider and a core of the version under test. The core consists of
+// its kinds without its manager, which no kubelet would run here. It returns the configuration's path.
 func (p *place) withCore(contract string) string {
 	p.t.Helper()
 	dir := filepath.Join(p.dir, "core", "cluster-api", version)
@@ -102,7 +100,7 @@ func (p *place) withCore(contract string) string {
 	}
 	for _, path := range crds {
 		if strings.HasPrefix(filepath.Base(path), "clusterctl.") {
-			continue // clusterctl brings its own
+			continue // clusterctl has its own
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -132,8 +130,7 @@ func (p *place) withCore(contract string) string {
 	return config
 }
 
-// checkClusterDefinition checks that the definition of the contract has taken the place of
-// that which was there before.
+// checkClusterDefinition checks that the CRD of the contract has replaced the previous one.
 func checkClusterDefinition(t *testing.T, c *env.Cluster, contract string) {
 	t.Helper()
 	object := &unstructured.Unstructured{}

@@ -12,19 +12,19 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// The versions of Cluster API whose clusterctl there is.
+// The versions of Cluster API for which there is a clusterctl.
 const (
 	oldest = "v1.7.1"
 	newest = "v1.14.2"
 )
 
-// version is the one that this run is about.
+// version is the version that this run uses.
 var version = cmp.Or(os.Getenv("MILLWRIGHT_CAPI"), newest)
 
-// contracts are those that this version serves, its own last.
+// contracts are the contracts that this version supports, its own last.
 var contracts = map[string][]string{oldest: {"v1beta1"}, newest: {"v1beta1", "v1beta2"}}[version]
 
-// contract is that for which this version looks for a provider.
+// contract is the contract for which this version searches a provider.
 func contract() string { return contracts[len(contracts)-1] }
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// coreFile finds a file that hack/capi.sh has built.
+// coreFile returns the path of a file that hack/capi.sh has built.
 func coreFile(t *testing.T, name string) string {
 	t.Helper()
 	cache, err := localdir.Cache()
@@ -51,7 +51,7 @@ func coreFile(t *testing.T, name string) string {
 	return file
 }
 
-// root is the folder of the repository.
+// root is the root directory of the repository.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := env.Sources()

@@ -30,27 +30,27 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// waitTimeout is how long the manager may take to start, under load.
+// waitTimeout is how long the manager may take to start under load.
 const waitTimeout = env.WaitTimeout
 
-// manager is the one that was installed.
+// manager is the installed manager.
 type manager struct {
 	t       *testing.T
 	cluster *env.Cluster
 	process *program.Process
-	// namespace and pod are what the Deployment says.
+	// namespace and pod come from the Deployment.
 	namespace string
 	pod       corev1.PodSpec
-	// port is that of its probes.
+	// port is the port of its probes.
 	port int
-	// webhookPort and certificate are those of its webhooks; certificates is the folder that
-	// they get it from.
+	// webhookPort is the port of its webhooks, and certificate their certificate; certificates is the directory
+	// that contains it.
 	webhookPort  int
 	certificate  []byte
 	certificates string
 }
 
-// installed is the manager of the Deployment that there is, not started yet.
+// installed returns the manager of the only Deployment, without starting it.
 func installed(t *testing.T, c *env.Cluster) *manager {
 	t.Helper()
 	deployments := &appsv1.DeploymentList{}
@@ -64,15 +64,14 @@ func installed(t *testing.T, c *env.Cluster) *manager {
 	return m
 }
 
-// startManager starts what the Deployment says, as the service account, and waits until it
+// startManager starts the manager as the Deployment specifies, with its service account, and waits until it
 // leads.
 func startManager(t *testing.T, c *env.Cluster) *manager {
 	t.Helper()
 	m := installed(t, c)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	m.writeKubeconfig(kubeconfig)
-	// What is different outside of a Pod: how the API server is reached, and where the
-	// certificate is.
+	// The API server and the certificate are elsewhere than in a Pod.
 	args := m.args("inClusterConfig", kubeconfig)
 	m.start(program.Command(context.Background(), append(args, "--webhook-cert-dir="+m.certificates)...))
 	m.isReady()
@@ -80,8 +79,8 @@ func startManager(t *testing.T, c *env.Cluster) *manager {
 	return m
 }
 
-// args are the Deployment's, with other ports, since there is one network for all tests. The
-// first of two equal flags does not count.
+// args returns the Deployment's arguments with other ports, since all tests share one network. The last of two
+// equal flags takes effect.
 func (m *manager) args(replacements ...string) []string {
 	inside := strings.NewReplacer(append(replacements, "$(POD_NAMESPACE)", m.namespace)...)
 	var args []string
@@ -91,7 +90,7 @@ func (m *manager) args(replacements ...string) []string {
 	return append(args, fmt.Sprintf("--port=%d", m.port), fmt.Sprintf("--webhook-port=%d", m.webhookPort))
 }
 
-// start starts it in some form. It ends with the test.
+// start starts the manager with the given command. It stops at the end of the test.
 func (m *manager) start(command *exec.Cmd) {
 	m.t.Helper()
 	m.process = program.StartOther(m.t, command)
@@ -103,7 +102,7 @@ func (m *manager) start(command *exec.Cmd) {
 	})
 }
 
-// leads waits until it does.
+// leads waits until it is the leader.
 func (m *manager) leads() {
 	m.t.Helper()
 	m.eventually(func(g gomega.Gomega) {
@@ -115,7 +114,7 @@ func (m *manager) leads() {
 	})
 }
 
-// isReady waits until its probes get the answer that the kubelet wants.
+// isReady waits until its probes respond as the kubelet expects.
 func (m *manager) isReady() {
 	m.t.Helper()
 	container := m.pod.Containers[0]
@@ -152,8 +151,8 @@ func (m *manager) refusesChangesOfTemplates() {
 	})
 }
 
-// makesMachines checks that the manager has all the rights that it takes to make a machine of
-// a rendered template. The test does what the core would.
+// makesMachines checks that the manager has all permissions that it needs to create a machine of a rendered
+// template. The test performs the operations of the core.
 func (m *manager) makesMachines(rendered []*unstructured.Unstructured) {
 	m.t.Helper()
 	for _, object := range rendered {
@@ -170,7 +169,7 @@ func (m *manager) makesMachines(rendered []*unstructured.Unstructured) {
 		m.t.Fatal(err)
 	}
 	m.await(ours, "true", "status", "ready")
-	// Each contract drops what it does not know.
+	// Each contract drops unknown fields.
 	provisioned := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"infrastructureReady":true,"initialization":{"infrastructureProvisioned":true}}}`))
 	if err := m.cluster.Client.Status().Patch(m.t.Context(), cluster, provisioned); err != nil {
 		m.t.Fatal(err)
@@ -199,7 +198,7 @@ func (m *manager) makesMachines(rendered []*unstructured.Unstructured) {
 	})
 }
 
-// machineOf is a machine with the name and the specification of a template.
+// machineOf returns a machine with the name and the specification of a template.
 func machineOf(template *unstructured.Unstructured, kind string) *unstructured.Unstructured {
 	spec, _, _ := unstructured.NestedMap(template.Object, "spec", "template", "spec")
 	machine := &unstructured.Unstructured{Object: map[string]any{"apiVersion": template.GetAPIVersion(), "kind": kind, "spec": spec}}
@@ -227,7 +226,7 @@ func (m *manager) change(object client.Object, patch string) error {
 	return m.cluster.Client.Patch(m.t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
 }
 
-// reachWebhooks does what a Service, and cert-manager's injector, do where there are any.
+// reachWebhooks does what a Service and cert-manager's injector do in a cluster.
 func (m *manager) reachWebhooks() {
 	m.t.Helper()
 	list := &admissionv1.ValidatingWebhookConfigurationList{}
@@ -250,7 +249,7 @@ func (m *manager) eventually(check func(g gomega.Gomega)) {
 	gomega.NewWithT(m.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// token is one of its service account.
+// token returns a token of its service account.
 func (m *manager) token() string {
 	m.t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: m.pod.ServiceAccountName, Namespace: m.namespace}}
@@ -261,7 +260,7 @@ func (m *manager) token() string {
 	return request.Status.Token
 }
 
-// writeKubeconfig gives the file's user the rights of its service account.
+// writeKubeconfig grants the file's user the permissions of its service account.
 func (m *manager) writeKubeconfig(path string) {
 	m.t.Helper()
 	file := clientcmdapi.NewConfig()
@@ -289,7 +288,7 @@ func writeCertificate(t *testing.T, dir string) []byte {
 	return certificate
 }
 
-// freePort is a port that no client's connection can get meanwhile.
+// freePort returns a port outside the range of client connections.
 func freePort(t *testing.T, c *env.Cluster, name string) int {
 	t.Helper()
 	port, err := c.ControlPlane.PortFor(name, 0)

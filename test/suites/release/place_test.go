@@ -23,13 +23,13 @@ const (
 	provider = "infrastructure-millwright"
 )
 
-// place is a folder with a built release, from which it is used.
+// place is a directory with a built release.
 type place struct {
 	t   *testing.T
 	dir string
 }
 
-// newPlace makes a release, for a test that runs beside others.
+// newPlace builds a release, for a test that runs in parallel with others.
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	if testing.Short() {
@@ -43,7 +43,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// release runs the script, and returns what it printed.
+// release runs the script, and returns its output.
 func (p *place) release(version, image string, platforms ...string) (string, error) {
 	p.t.Helper()
 	binaries, err := env.Binaries()
@@ -56,7 +56,7 @@ func (p *place) release(version, image string, platforms ...string) (string, err
 	return string(out), err
 }
 
-// bills makes the release with the bills of materials for this machine, and returns their folder.
+// bills builds the release with the software bills of materials for this platform, and returns their directory.
 func (p *place) bills() string {
 	p.t.Helper()
 	if out, err := p.release(release, image, "linux/"+runtime.GOARCH); err != nil {
@@ -65,8 +65,8 @@ func (p *place) bills() string {
 	return filepath.Join(p.dir, "sbom", release)
 }
 
-// images builds the image of the release for this machine several times at once, and returns
-// the folders of its layouts.
+// images builds the image of the release for this platform several times concurrently, and returns the
+// directories of its layouts.
 func (p *place) images(names ...string) []string {
 	p.t.Helper()
 	var dirs []string
@@ -98,8 +98,8 @@ func (p *place) read(contract, name string) []byte {
 	return text
 }
 
-// clusterctl runs it with the configuration that was written for a contract, and variables
-// in its environment. It returns what it printed to its standard output.
+// clusterctl runs clusterctl with the configuration for a contract, and with variables in its environment. It
+// returns its standard output.
 func (p *place) clusterctl(contract string, variables []string, args ...string) []byte {
 	p.t.Helper()
 	out, errors, err := p.tryClusterctl(filepath.Join(p.dir, contract, "clusterctl.yaml"), variables, args...)
@@ -112,7 +112,7 @@ func (p *place) clusterctl(contract string, variables []string, args ...string) 
 func (p *place) tryClusterctl(config string, variables []string, args ...string) (stdout, stderr []byte, err error) {
 	p.t.Helper()
 	command := exec.CommandContext(p.t.Context(), coreFile(p.t, "clusterctl"), append([]string{"--config", config}, args...)...)
-	// Nothing of the surroundings takes part, and nothing is asked of the internet.
+	// The environment is isolated, and no request goes to the internet.
 	command.Env = append([]string{"HOME=" + p.dir, "XDG_CONFIG_HOME=" + p.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "GOPROXY=off"}, variables...)
 	var errors bytes.Buffer
 	command.Stderr = &errors
@@ -120,7 +120,7 @@ func (p *place) tryClusterctl(config string, variables []string, args ...string)
 	return stdout, errors.Bytes(), err
 }
 
-// only finds the one object of a kind.
+// only returns the only object of a kind.
 func only(t *testing.T, all []*unstructured.Unstructured, kind string) *unstructured.Unstructured {
 	t.Helper()
 	var found *unstructured.Unstructured
@@ -139,7 +139,7 @@ func only(t *testing.T, all []*unstructured.Unstructured, kind string) *unstruct
 	return found
 }
 
-// decode makes a typed object of one.
+// decode converts an unstructured object to a typed object.
 func decode[T any](t *testing.T, object *unstructured.Unstructured) *T {
 	t.Helper()
 	text, err := yaml.Marshal(object.Object)

@@ -16,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestManagerIsRestricted: the API server admits the Pod of the Deployment where Pod Security
-// "restricted" is enforced, as in the namespace that the components bring. Each of its settings is
-// needed for that, but for the read-only file system, which Pod Security does not know.
+// TestManagerIsRestricted checks that the API server admits the Pod of the Deployment where the Pod Security
+// level "restricted" is enforced, as in the namespace of the components. Each of its settings is required for
+// that, except the read-only file system, which Pod Security does not cover.
 func TestManagerIsRestricted(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)

@@ -26,8 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// flavors are the templates, and what a user has to say for each. The default one has no
-// name.
+// flavors are the templates with their required variables. The default template has no name.
 var flavors = map[string][]string{
 	"": {
 		"CONTROL_PLANE_ENDPOINT_HOST=10.0.0.10", "MILLWRIGHT_IMAGE_URL=https://images.example.com/node.qcow2",
@@ -37,9 +36,8 @@ var flavors = map[string][]string{
 	"sim":         nil,
 }
 
-// TestTemplatesAreValid (K4): what clusterctl makes of them is accepted as it is, down to
-// the last field, by an API server that has the kinds of Cluster API and of its kubeadm
-// providers.
+// TestTemplatesAreValid (K4) checks that an API server with the kinds of Cluster API and its kubeadm providers
+// accepts the rendered templates with strict validation.
 func TestTemplatesAreValid(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
@@ -48,7 +46,7 @@ func TestTemplatesAreValid(t *testing.T) {
 	for _, contract := range contracts {
 		for flavor, variables := range flavors {
 			t.Run(contract+"/"+flavor, func(t *testing.T) {
-				// A name that YAML takes for a number, unless it is quoted.
+				// A name that YAML would parse as a number without quotes.
 				text := p.clusterctl(contract, variables, "generate", "cluster", "1234", "--infrastructure", "millwright:"+release, "--flavor", flavor,
 					"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3", "--control-plane-machine-count", "3", "--worker-machine-count", "5")
 				rendered := fixture.Objects(t, text)
@@ -74,7 +72,7 @@ func TestTemplatesAreValid(t *testing.T) {
 	}
 }
 
-// refers checks that whatever an object refers to is part of the template, too.
+// refers checks that every object that an object refers to is part of the template.
 func refers(t *testing.T, value any, rendered map[string]bool) {
 	t.Helper()
 	switch value := value.(type) {
@@ -96,7 +94,7 @@ func refers(t *testing.T, value any, rendered map[string]bool) {
 	}
 }
 
-// TestDriverTakesTheTemplates: it finds nothing wrong with what it would make VMs of.
+// TestDriverTakesTheTemplates checks that the driver accepts the VMs of the templates.
 func TestDriverTakesTheTemplates(t *testing.T) {
 	tier.All(t)
 	for _, flavor := range []string{"", "development"} {
@@ -133,8 +131,8 @@ func driverTakes(t *testing.T, flavor string) {
 	}
 }
 
-// TestDocumentListsTheVariables: what clusterctl finds in the files is what the document
-// has in its table, with the same defaults.
+// TestDocumentListsTheVariables checks that the table in the documentation contains the variables that clusterctl
+// finds in the files, with the same defaults.
 func TestDocumentListsTheVariables(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
@@ -146,7 +144,7 @@ func TestDocumentListsTheVariables(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`(.*?)` )?\\|").FindAllStringSubmatch(string(text), -1) {
 		documented[row[1]] = row[2]
 	}
-	// Set by flags and the argument of clusterctl itself.
+	// Set by flags and the argument of clusterctl.
 	for _, name := range []string{"CLUSTER_NAME", "NAMESPACE", "KUBERNETES_VERSION", "CONTROL_PLANE_MACHINE_COUNT", "WORKER_MACHINE_COUNT"} {
 		documented[name] = ""
 	}
@@ -170,7 +168,7 @@ func TestDocumentListsTheVariables(t *testing.T) {
 	}
 }
 
-// installCore installs the kinds of Cluster API, and those of its providers for kubeadm.
+// installCore installs the kinds of Cluster API and its kubeadm providers.
 func installCore(t *testing.T, c *env.Cluster) {
 	t.Helper()
 	source := moduleDir(t)
@@ -181,7 +179,7 @@ func installCore(t *testing.T, c *env.Cluster) {
 	}
 }
 
-// moduleDir is the folder with the source of Cluster API.
+// moduleDir returns the directory with the source code of Cluster API.
 func moduleDir(t *testing.T) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")

@@ -10,14 +10,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// vulnerability is one in a function of the standard library, in the format of the database.
+// vulnerability is a vulnerability of a function of the standard library, in the format of the database.
 const vulnerability = `{"schema_version": "1.3.1", "id": "GO-2026-0001", "modified": "2026-01-02T00:00:00Z", "published": "2026-01-01T00:00:00Z",
 	"summary": "an example", "details": "an example", "database_specific": {"url": "https://example.org/GO-2026-0001"}, "affected": [{"package": {"name": "stdlib", "ecosystem": "Go"},
 	"ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}],
 	"ecosystem_specific": {"imports": [{"path": "strings", "symbols": ["ToUpper"]}]}}]}`
 
-// TestVulncheck: a call of a vulnerable function fails the check, and a database that does not
-// answer is said and fails nothing.
+// TestVulncheck checks that a call of a vulnerable function fails the check, and that an unreachable database is
+// reported but not a failure.
 func TestVulncheck(t *testing.T) {
 	tier.All(t)
 	module := t.TempDir()

@@ -32,7 +32,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// autoscaling is an autoscaler, of which a test plays the part, and the provider that it asks.
+// autoscaling has the provider that an autoscaler calls. The test acts as the autoscaler.
 type autoscaling struct {
 	*scenario
 	autoscalerpb.CloudProviderClient
@@ -41,7 +41,7 @@ type autoscaling struct {
 	trusted  *x509.CertPool
 }
 
-// newAutoscaling starts a manager, and the provider with the roles that are shipped.
+// newAutoscaling starts a manager, and the provider with the shipped roles.
 func newAutoscaling(t *testing.T) *autoscaling {
 	w := newScenario(t)
 	w.manager("--resource-exhausted-retry", "1h")
@@ -94,7 +94,7 @@ func (a *autoscaling) certificate(authority ca.Pair, usage x509.ExtKeyUsage) ca.
 	return ca.Pair{Cert: cert, Key: key}
 }
 
-// connect connects with these certificates. Calls wait until somebody listens.
+// connect connects with these certificates. Calls wait until the server is listening.
 func (a *autoscaling) connect(own ...tls.Certificate) autoscalerpb.CloudProviderClient {
 	a.t.Helper()
 	conn, err := grpc.NewClient(a.address, grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
@@ -106,7 +106,7 @@ func (a *autoscaling) connect(own ...tls.Certificate) autoscalerpb.CloudProvider
 	return autoscalerpb.NewCloudProviderClient(conn)
 }
 
-// group declares a pool without Machines that may have up to a number of them.
+// group creates a pool without Machines that may have up to max of them.
 func (a *autoscaling) group(name, providerSpec, most string) *v1alpha1.MachineDeployment {
 	a.t.Helper()
 	made := class(a.Namespace, name, providerSpec)
@@ -120,14 +120,14 @@ func (a *autoscaling) group(name, providerSpec, most string) *v1alpha1.MachineDe
 	return deployment
 }
 
-// grow asks for more nodes, and checks the answer and the size after it.
+// grow requests more nodes, and checks the response and the size after it.
 func (a *autoscaling) grow(group string, delta int32, code codes.Code, size int32) {
 	a.t.Helper()
 	_, err := a.NodeGroupIncreaseSize(a.t.Context(), &autoscalerpb.NodeGroupIncreaseSizeRequest{Id: group, Delta: delta})
 	a.answered(group, err, code, size)
 }
 
-// remove deletes nodes by name, and checks the answer and the size after it.
+// remove deletes nodes by name, and checks the response and the size after it.
 func (a *autoscaling) remove(group string, code codes.Code, size int32, nodes ...*autoscalerpb.ExternalGrpcNode) {
 	a.t.Helper()
 	_, err := a.NodeGroupDeleteNodes(a.t.Context(), &autoscalerpb.NodeGroupDeleteNodesRequest{Id: group, Nodes: nodes})
@@ -144,7 +144,7 @@ func (a *autoscaling) answered(group string, err error, code codes.Code, size in
 	}
 }
 
-// instances waits until a group has so many instances in a state, and returns them.
+// instances waits until a group has that many instances in a state, and returns them.
 func (a *autoscaling) instances(group string, want int, state autoscalerpb.InstanceStatus_InstanceState, holds func(*autoscalerpb.Instance) bool) []*autoscalerpb.Instance {
 	a.t.Helper()
 	var found []*autoscalerpb.Instance
@@ -159,7 +159,7 @@ func (a *autoscaling) instances(group string, want int, state autoscalerpb.Insta
 	return found
 }
 
-// nodes waits until a group has so many instances that run, each with a node of the group, and returns the
+// nodes waits until a group has that many running instances, each with a node of the group, and returns the
 // nodes.
 func (a *autoscaling) nodes(group string, want int) []*autoscalerpb.ExternalGrpcNode {
 	a.t.Helper()
@@ -182,7 +182,8 @@ func (a *autoscaling) nodes(group string, want int) []*autoscalerpb.ExternalGrpc
 	return nodes
 }
 
-// TestAutoscalerFromZero: the life of a group whose provider has room for two, as the autoscaler sees it.
+// TestAutoscalerFromZero is the lifecycle of a group whose provider has capacity for two, as the autoscaler
+// observes it.
 func TestAutoscalerFromZero(t *testing.T) {
 	tier.All(t)
 	a := newAutoscaling(t)
@@ -204,12 +205,12 @@ func TestAutoscalerFromZero(t *testing.T) {
 	a.nodes(pool, 2)
 	a.grow(pool, 2, codes.FailedPrecondition, 2) // above its maximum
 
-	a.grow(pool, 1, codes.OK, 3) // the zone is full
+	a.grow(pool, 1, codes.OK, 3) // the zone has no capacity
 	failed := a.instances(pool, 1, autoscalerpb.InstanceStatus_INSTANCE_STATE_CREATING, func(i *autoscalerpb.Instance) bool {
 		return i.GetStatus().GetErrorInfo().GetErrorCode() == "ResourceExhausted" && i.GetStatus().GetErrorInfo().GetInstanceErrorClass() == 1
 	})[0]
 	a.remove(pool, codes.OK, 2, &autoscalerpb.ExternalGrpcNode{Name: failed.GetId(), ProviderId: failed.GetId()})
-	a.eventually(func(g gomega.Gomega) { // and those with a node stay
+	a.eventually(func(g gomega.Gomega) { // and those with a node are kept
 		machines := &v1alpha1.MachineList{}
 		g.Expect(a.Client.List(t.Context(), machines, client.InNamespace(a.Namespace))).To(gomega.Succeed())
 		g.Expect(machines.Items).To(gomega.HaveLen(2))
@@ -221,7 +222,7 @@ func TestAutoscalerFromZero(t *testing.T) {
 	if status.Code(err) == codes.NotFound { // it is gone already
 		err = nil
 	}
-	a.answered(pool, err, codes.OK, 1) // said twice, it counts once
+	a.answered(pool, err, codes.OK, 1) // a duplicate counts once
 	if left := a.onlyNode(pool); left != both[0].GetName() {
 		t.Errorf("%s was deleted, and %s was named", both[0].GetName(), both[1].GetName())
 	}
@@ -243,7 +244,7 @@ func (a *autoscaling) onlyNode(pool string) (name string) {
 	return name
 }
 
-// isLikeItsTemplate checks what a new node of a group would be like.
+// isLikeItsTemplate checks the template of a new node of a group.
 func (a *autoscaling) isLikeItsTemplate(group string) {
 	a.t.Helper()
 	info, err := a.NodeGroupTemplateNodeInfo(a.t.Context(), &autoscalerpb.NodeGroupTemplateNodeInfoRequest{Id: group})
@@ -261,8 +262,8 @@ func (a *autoscaling) isLikeItsTemplate(group string) {
 	}
 }
 
-// TestAutoscalerNeedsACertificate: nobody is served without one. A call that has begun is answered before the
-// provider ends, and it ends without an error.
+// TestAutoscalerNeedsACertificate checks that clients without a certificate are rejected. A pending call gets its
+// response before the provider exits, which it does without an error.
 func TestAutoscalerNeedsACertificate(t *testing.T) {
 	tier.All(t)
 	a := newAutoscaling(t)

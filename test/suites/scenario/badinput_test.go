@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestWhatIsMissingIsSaid: a Machine that cannot be created says why, in its status and in
-// one event, and is created as soon as what was missing is there.
+// TestWhatIsMissingIsSaid checks that a Machine that cannot be created reports why, in its status and in one
+// event, and is created as soon as the missing object exists.
 func TestWhatIsMissingIsSaid(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -35,7 +35,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		noUserData, class(w.Namespace, "nouserdata", `{}`),
 		secret(w.Namespace, "badspec"), class(w.Namespace, "badspec", `{"join":"sometimes"}`),
 	)
-	w.manager() // now, or it could hear of a Machine before its class
+	w.manager() // not earlier, because it could observe a Machine before its class
 	cases := map[string]struct {
 		sentence string
 		errCode  string
@@ -90,7 +90,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 }
 
-// TestMachineOfAClassThatNeverWasCanBeDeleted: there is no VM, so nothing holds it.
+// TestMachineOfAClassThatNeverWasCanBeDeleted checks that nothing blocks the deletion, because there is no VM.
 func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -115,7 +115,7 @@ func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
 	})
 }
 
-// TestTwoManagers: the second stands by and says for whom, and takes over when the first
+// TestTwoManagers checks that the second manager stands by, reports the leader, and takes over when the first one
 // is gone.
 func TestTwoManagers(t *testing.T) {
 	tier.All(t)
@@ -134,8 +134,9 @@ func TestTwoManagers(t *testing.T) {
 	second.Stop()
 }
 
-// TestTargetAway: while the target does not answer, machines say what they wait for, no VM
-// is made that could not join, and nobody is declared failed. When it answers, all goes on.
+// TestTargetAway checks that while the target cluster is unreachable, Machines report what they wait for, no VM
+// is created that could not join, and no Machine is marked Failed. When the cluster responds, everything
+// continues.
 func TestTargetAway(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t, env.WithOwn())
@@ -160,11 +161,11 @@ func TestTargetAway(t *testing.T) {
 	if err := w.Target.ControlPlane.StartComponent(t.Context(), controlplane.APIServer); err != nil {
 		t.Fatal(err)
 	}
-	// Who watches in vain tries again after up to a minute.
+	// Watches are retried after up to a minute.
 	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 }
 
-// TestNoTarget: without a target cluster a machine is Available as soon as its VM exists.
+// TestNoTarget checks that without a target cluster, a Machine is Available as soon as its VM exists.
 func TestNoTarget(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -182,7 +183,8 @@ func TestNoTarget(t *testing.T) {
 	})
 }
 
-// TestControlAway: a manager that is there first says what it waits for, and ends in order when told.
+// TestControlAway checks that a manager that starts before the control cluster reports what it waits for, and
+// shuts down gracefully.
 func TestControlAway(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -195,7 +197,7 @@ func TestControlAway(t *testing.T) {
 	manager.Stop()
 }
 
-// TestMistakesAtTheStart: each ends the program with one sentence that says what to do.
+// TestMistakesAtTheStart checks that each mistake stops the program with one sentence that describes what to do.
 func TestMistakesAtTheStart(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -220,7 +222,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { listener.Close() }) // after the parallel cases
+	t.Cleanup(func() { listener.Close() }) // after the parallel subtests
 	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 
 	good := func(more ...string) []string {
@@ -250,7 +252,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := millwright(t, tc.args...)
-			_ = p.Wait() // the status tells
+			_ = p.Wait() // the exit status is checked
 			if got := p.ExitCode(); got != tc.status {
 				t.Errorf("exit status %d, want %d", got, tc.status)
 			}
@@ -289,7 +291,7 @@ func (w *scenario) patch(object client.Object, merge string) {
 	}
 }
 
-// eventsOf are the warnings about an object, each once.
+// eventsOf returns the distinct warnings about an object.
 func (w *scenario) eventsOf(g gomega.Gomega, object client.Object) []string {
 	events := &corev1.EventList{}
 	g.Expect(w.Client.List(w.t.Context(), events, client.InNamespace(w.Namespace))).To(gomega.Succeed())

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestClassesThatFollow: the template names other classes. Machines whose VMs can be updated stay, and only the others
-// are replaced.
+// TestClassesThatFollow changes the classes in the template. Machines whose VMs can be updated are kept, and only
+// the others are replaced.
 func TestClassesThatFollow(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -47,7 +47,7 @@ func TestClassesThatFollow(t *testing.T) {
 	manager.Stop()
 }
 
-// otherClass makes a class with the Secret of a pool, and has the template name it.
+// otherClass creates a class with the Secret of a pool, and sets it in the template.
 func (w *scenario) otherClass(deployment *v1alpha1.MachineDeployment, name, providerSpec string) {
 	w.t.Helper()
 	of := class(w.Namespace, name, providerSpec)
@@ -56,7 +56,7 @@ func (w *scenario) otherClass(deployment *v1alpha1.MachineDeployment, name, prov
 	w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"`+name+`"}}}}}`)
 }
 
-// followed waits until all machines of a deployment have a class, and their VMs its tags.
+// followed waits until all machines of a MachineDeployment have a class, and their VMs its tags.
 func (w *scenario) followed(deployment *v1alpha1.MachineDeployment, class, team string) {
 	w.t.Helper()
 	w.eventually(func(g gomega.Gomega) {
@@ -86,7 +86,7 @@ func (w *scenario) machine(name string) *v1alpha1.Machine {
 	return machine
 }
 
-// namesOf returns the names of the machines, sorted.
+// namesOf returns the sorted names of the machines.
 func (w *scenario) namesOf(t *testing.T, deployment *v1alpha1.MachineDeployment) []string {
 	t.Helper()
 	machines := &v1alpha1.MachineList{}

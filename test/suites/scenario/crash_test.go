@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestKillingTheManagerAtAnyMoment kills the manager's process at ten moments, the same in each run,
-// while a deployment goes from 0 to 50 machines and back. What the provider's journal
-// says afterwards is what counts: never two VMs for one Machine, and none at the end.
+// TestKillingTheManagerAtAnyMoment kills the manager's process at ten moments, the same in each run, while a
+// MachineDeployment is scaled from 0 to 50 machines and back. The provider's journal must show at most one VM for
+// each Machine, and none at the end.
 func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 	tier.All(t)
 	const machines, kills = 50, 10
@@ -27,14 +27,14 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 	deployment := w.pool("crash", machines, `{"latency":"100ms","jitter":0.5,"joinDelay":"300ms","visibleAfter":"150ms"}`)
 	for kill := range kills {
 		if kill == kills/2 {
-			// Half-way, whatever was reached: the second half of the kills hits deletions.
+			// At half-time, regardless of the progress, so that the second half of the kills hits deletions.
 			survivor := w.manager()
 			w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 			survivor.Stop()
 			w.oneVMEach(machines)
 			w.scale(deployment, 0)
 		}
-		// Slow enough that every kill hits a manager in the midst of its work.
+		// Slow enough that the manager is working at every kill.
 		manager := w.longLeases("--kube-api-qps", "50", "--kube-api-burst", "10")
 		w.leads(manager)
 		moment := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
@@ -53,7 +53,7 @@ func TestKillingTheManagerAtAnyMoment(t *testing.T) {
 	manager.Stop()
 }
 
-// endLeases does what time would: the next manager need not wait for the one that was killed.
+// endLeases expires the leases, so that the next manager need not wait.
 func (w *scenario) endLeases() {
 	w.t.Helper()
 	for _, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {
@@ -64,7 +64,7 @@ func (w *scenario) endLeases() {
 	}
 }
 
-// leads waits until the manager does the work.
+// leads waits until the manager is the leader.
 func (w *scenario) leads(manager *program.Process) {
 	w.t.Helper()
 	w.eventually(func(g gomega.Gomega) {
@@ -81,7 +81,7 @@ func (w *scenario) countVMs() int {
 	return len(vms)
 }
 
-// oneVMEach reads the journal: no Machine ever had two VMs, and so many have one now.
+// oneVMEach checks in the journal that no Machine ever had two VMs, and that that many have one now.
 func (w *scenario) oneVMEach(now int) {
 	w.t.Helper()
 	journal, err := w.cloud.Journal()

@@ -1,3 +1,3 @@
-// Package scenario plays what operators do and what goes wrong with the whole program,
-// on simulated machines, against real API servers.
+// Package scenario tests the operations of users, and failures, with the whole program, simulated machines and
+// real API servers.
 package scenario

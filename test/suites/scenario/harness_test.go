@@ -26,21 +26,20 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// scenario has a control and a target cluster, and a simulated
-// provider whose VMs outlive the manager.
+// scenario has a control and a target cluster, and a simulated provider whose VMs outlive the manager.
 type scenario struct {
 	*env.Env
 	t *testing.T
-	// dir holds the kubeconfigs and the simulated VMs.
+	// dir contains the kubeconfigs and the simulated VMs.
 	dir string
 	// cloud is this process's view of the simulated provider.
 	cloud *sim.Cloud
-	// earlier are the nodes that were there before: the target cluster is that of all tests, and with -count=2 a
-	// test has run before with pools of the same names.
+	// earlier are the nodes that existed before. All tests share the target cluster, and with -count=2 an earlier
+	// run has used the same pool names.
 	earlier map[string]bool
 }
 
-// newScenario is for a test that runs beside others.
+// newScenario is for a test that runs in parallel with others.
 func newScenario(t *testing.T, options ...env.Option) *scenario {
 	t.Helper()
 	t.Parallel()
@@ -68,7 +67,7 @@ func newScenarioAlone(t *testing.T, options ...env.Option) *scenario {
 			t.Error(err)
 		}
 	})
-	// The manager has the roles that are shipped, and no others.
+	// The manager has exactly the shipped roles.
 	env.WriteKubeconfig(t, w.path("control"), w.UserWith(t, "config/rbac/control-role.yaml"))
 	env.WriteKubeconfig(t, w.path("target"), w.Target.UserWith(t, "config/rbac/target-role.yaml", "config/rbac/target-role-sim.yaml"))
 	return w
@@ -78,7 +77,7 @@ func (w *scenario) simDir() string { return filepath.Join(w.dir, "sim") }
 
 func (w *scenario) path(name string) string { return filepath.Join(w.dir, name+".kubeconfig") }
 
-// millwright starts the program. It is killed when the test ends, if it still runs.
+// millwright starts the program. It is killed at the end of the test if it is still running.
 func millwright(t *testing.T, args ...string) *program.Process {
 	t.Helper()
 	p := program.Start(t, args...)
@@ -91,8 +90,7 @@ func millwright(t *testing.T, args ...string) *program.Process {
 	return p
 }
 
-// manager starts a manager. It keeps its leases on a busy machine, too, and
-// gives them away when it is stopped.
+// manager starts a manager. It keeps its leases on a busy machine, and releases them when it is stopped.
 func (w *scenario) manager(more ...string) *program.Process {
 	w.t.Helper()
 	return millwright(w.t, append(w.managerArgs(), more...)...)
@@ -111,7 +109,7 @@ func (w *scenario) longLeases(more ...string) *program.Process {
 	return w.manager(append([]string{"--leader-elect-lease-duration", "2m", "--leader-elect-renew-deadline", "90s"}, more...)...)
 }
 
-// pool declares a class, its Secret, and a deployment of that many Machines.
+// pool creates a class, its Secret, and a MachineDeployment of that many Machines.
 func (w *scenario) pool(name string, replicas int32, providerSpec string) *v1alpha1.MachineDeployment {
 	w.t.Helper()
 	w.create(secret(w.Namespace, name), class(w.Namespace, name, providerSpec))
@@ -166,21 +164,21 @@ func deploymentOf(namespace, name string, replicas int32) *v1alpha1.MachineDeplo
 	}
 }
 
-// scale asks for another number of Machines.
+// scale changes the number of Machines.
 func (w *scenario) scale(deployment *v1alpha1.MachineDeployment, replicas int32) {
 	w.t.Helper()
 	w.patch(deployment, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
-// eventually waits until the check holds.
+// eventually waits until the check succeeds.
 func (w *scenario) eventually(check func(g gomega.Gomega)) {
 	w.t.Helper()
 	g := gomega.NewWithT(w.t)
 	g.Eventually(func(g gomega.Gomega) { check(g) }).WithTimeout(env.WaitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// settled checks that a deployment has its Machines, all of them Running, with a VM and a
-// node each, and nothing besides.
+// settled checks that a MachineDeployment has exactly its Machines, all of them Running, with a VM and a node
+// each.
 func (w *scenario) settled(ctx context.Context, g gomega.Gomega, deployment *v1alpha1.MachineDeployment) {
 	g.Expect(w.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
 	wanted := deployment.Spec.Replicas
@@ -205,7 +203,7 @@ func (w *scenario) settled(ctx context.Context, g gomega.Gomega, deployment *v1a
 	g.Expect(w.nodesOf(ctx, g, deployment.Name)).To(gomega.HaveLen(int(wanted)), "nodes")
 }
 
-// nodesOf finds the nodes of a pool by their names, which begin with it.
+// nodesOf returns the nodes of a pool, whose names begin with its name.
 func (w *scenario) nodesOf(ctx context.Context, g gomega.Gomega, pool string) []corev1.Node {
 	nodes := &corev1.NodeList{}
 	g.Expect(w.Target.Client.List(ctx, nodes)).To(gomega.Succeed())
@@ -218,7 +216,7 @@ func (w *scenario) nodesOf(ctx context.Context, g gomega.Gomega, pool string) []
 	return own
 }
 
-// tokens finds the bootstrap tokens that are left.
+// tokens returns the remaining bootstrap tokens.
 func (w *scenario) tokens(ctx context.Context, g gomega.Gomega) []corev1.Secret {
 	secrets := &corev1.SecretList{}
 	g.Expect(w.Target.Client.List(ctx, secrets, client.InNamespace("kube-system"))).To(gomega.Succeed())

@@ -14,15 +14,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// updated is a deployment of Machines that are updated in place.
+// updated is a MachineDeployment whose Machines are updated in place.
 type updated struct {
 	*scenario
 	deployment *v1alpha1.MachineDeployment
 	first      map[string]v1alpha1.Machine
 }
 
-// updatedInPlace declares a deployment of three Machines with such agents on their nodes, waits until they
-// run, and changes their class.
+// updatedInPlace creates a MachineDeployment of three Machines with such agents on their nodes, waits until they
+// are Running, and changes their class.
 func updatedInPlace(t *testing.T, pool, agent string, by v1alpha1.OrchestrationType, flags ...string) *updated {
 	t.Helper()
 	w := newScenario(t)
@@ -54,7 +54,7 @@ func (u *updated) machines(g gomega.Gomega) map[string]v1alpha1.Machine {
 	return machines
 }
 
-// progressing waits until the deployment's condition Progressing has a reason, and says something.
+// progressing waits until the condition Progressing of the MachineDeployment has a reason and contains a text.
 func (u *updated) progressing(reason, text string) {
 	u.t.Helper()
 	u.eventually(func(g gomega.Gomega) {
@@ -68,7 +68,7 @@ func (u *updated) progressing(reason, text string) {
 	})
 }
 
-// done waits until all Machines are of the current set, and checks that no mark of the update is left.
+// done waits until all Machines belong to the current MachineSet, and checks that no trace of the update remains.
 func (u *updated) done() map[string]v1alpha1.Machine {
 	u.t.Helper()
 	var machines map[string]v1alpha1.Machine
@@ -91,7 +91,7 @@ func (u *updated) done() map[string]v1alpha1.Machine {
 	return machines
 }
 
-// nodeWith waits for a node of which something is true.
+// nodeWith waits for a node that satisfies a condition.
 func (u *updated) nodeWith(what string, is func(*corev1.Node) bool) *corev1.Node {
 	u.t.Helper()
 	var found *corev1.Node
@@ -111,7 +111,8 @@ func (u *updated) patchNode(node *corev1.Node, patch string) {
 	}
 }
 
-// TestUpdateInPlace: the nodes are updated one after another, and their Machines and VMs stay.
+// TestUpdateInPlace checks that the nodes are updated one after another, and that their Machines and VMs are
+// kept.
 func TestUpdateInPlace(t *testing.T) {
 	tier.All(t)
 	u := updatedInPlace(t, "plate", "succeed", v1alpha1.OrchestrationTypeAuto)
@@ -124,7 +125,7 @@ func TestUpdateInPlace(t *testing.T) {
 	}
 }
 
-// same checks that the Machines are those of the beginning.
+// same checks that the Machines are the original ones.
 func (u *updated) same(after map[string]v1alpha1.Machine) {
 	u.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(u.first)) {
@@ -134,7 +135,8 @@ func (u *updated) same(after map[string]v1alpha1.Machine) {
 	}
 }
 
-// TestUpdateInPlaceByHand: nothing happens to a node that no user selects, and the deployment says so.
+// TestUpdateInPlaceByHand checks that a node is not updated until a user selects it, and that the
+// MachineDeployment reports that.
 func TestUpdateInPlaceByHand(t *testing.T) {
 	tier.All(t)
 	u := updatedInPlace(t, "byhand", "succeed", v1alpha1.OrchestrationTypeManual)
@@ -148,8 +150,8 @@ func TestUpdateInPlaceByHand(t *testing.T) {
 	u.same(u.done())
 }
 
-// TestUpdateInPlaceFails: a node whose update failed keeps its place, so that no other is selected, and the
-// deployment says why. When the agent reports a success after all, the update goes on.
+// TestUpdateInPlaceFails checks that a failed update blocks the selection of other nodes, and that the
+// MachineDeployment reports why. When the agent finally reports success, the update continues.
 func TestUpdateInPlaceFails(t *testing.T) {
 	tier.All(t)
 	u := updatedInPlace(t, "fails", "fail", v1alpha1.OrchestrationTypeAuto)
@@ -172,8 +174,8 @@ func TestUpdateInPlaceFails(t *testing.T) {
 	u.same(u.done())
 }
 
-// TestUpdateInPlaceNeverEnds: a Machine whose agent never answers, or whose node dies, is replaced in the end, by
-// one of the current set.
+// TestUpdateInPlaceNeverEnds checks that a Machine whose agent never responds, or whose node fails, is eventually
+// replaced by one of the current MachineSet.
 func TestUpdateInPlaceNeverEnds(t *testing.T) {
 	tier.All(t)
 	for _, agent := range []string{"silent", "die"} {

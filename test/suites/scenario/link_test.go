@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// link is a way to an API server, whose connections may go silent.
+// link is a proxy for an API server whose connections can become silent.
 type link struct {
 	net.Listener
 	server string
@@ -28,8 +28,8 @@ type link struct {
 	silent map[net.Conn]bool
 }
 
-// through lets the user of a kubeconfig go through a link, which listens on that address, and returns
-// the path of another kubeconfig.
+// through routes the user of a kubeconfig through a link, which listens on that address, and returns the path of
+// another kubeconfig.
 func (w *scenario) through(kubeconfig, address string) (*link, string) {
 	w.t.Helper()
 	config, err := clientcmd.LoadFromFile(w.path(kubeconfig))
@@ -62,7 +62,7 @@ func (l *link) serve() {
 	for {
 		client, err := l.Accept()
 		if err != nil {
-			return // the test has ended
+			return // at the end of the test
 		}
 		server, err := net.Dial("tcp", l.server)
 		if err != nil {
@@ -77,7 +77,7 @@ func (l *link) serve() {
 	}
 }
 
-// carry copies until an end is closed. What a silent end sends is lost, also that it closes.
+// carry copies until either side is closed. What a silent side sends is lost, including that it closes.
 func (l *link) carry(from, to net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
@@ -101,8 +101,8 @@ func (l *link) carry(from, to net.Conn) {
 	}
 }
 
-// silence has all connections that are open carry nothing more, without being closed, as when a
-// gateway forgot them. Others can be opened.
+// silence makes all open connections silent without closing them, as if a gateway had dropped its state. New
+// connections work.
 func (l *link) silence() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,16 +120,17 @@ func (l *link) end() {
 	}
 }
 
-// netns is a network namespace, connected to this one by a cable.
+// netns is a network namespace that is connected to this one by a virtual cable.
 type netns struct {
 	t *testing.T
-	// name of the namespace, and of this end of the cable.
+	// name is the name of the namespace, and of this side's interface.
 	name string
-	// here is the address of this end.
+	// here is the address of this side.
 	here string
 }
 
-// newNetns makes a namespace that is removed when the test ends. It skips the test if this user may not.
+// newNetns creates a namespace that is removed at the end of the test. It skips the test if the user does not
+// have permission.
 func newNetns(t *testing.T) *netns {
 	t.Helper()
 	if err := unix.Access("/run", unix.W_OK); err != nil || os.Geteuid() != 0 {
@@ -138,7 +139,7 @@ func newNetns(t *testing.T) *netns {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skipf("network namespaces need the program ip: %v", err)
 	}
-	// 198.18.0.0/15 is for tests of networks (RFC 2544): a /30 for each process and namespace.
+	// 198.18.0.0/15 is reserved for network tests (RFC 2544). Each process and namespace uses a /30.
 	number := uint(os.Getpid())<<2 + uint(made.Add(1))&3
 	n := &netns{t: t, name: fmt.Sprintf("mw%d", number)}
 	subnet := number & 0x7fff << 2
@@ -152,7 +153,7 @@ func newNetns(t *testing.T) *netns {
 	} else if err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	t.Cleanup(func() { n.ip("netns", "del", n.name) }) // and the cable with it
+	t.Cleanup(func() { n.ip("netns", "del", n.name) }) // and the interfaces with it
 	n.ip("link", "add", n.name, "type", "veth", "peer", "name", "eth0", "netns", n.name)
 	n.ip("addr", "add", n.here+"/30", "dev", n.name)
 	n.ip("link", "set", n.name, "up")

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// surging declares a deployment of four Machines that is updated one by one, of the class "v1". Its
-// nodes are known by its name.
+// surging creates a MachineDeployment of four Machines of the class "v1" that is updated one machine at a time.
+// Its nodes are identified by its name.
 func (w *scenario) surging(name string) *v1alpha1.MachineDeployment {
 	w.t.Helper()
 	const joining = `{"latency":"200ms","joinDelay":"1s"}`
@@ -32,8 +32,8 @@ func (w *scenario) surging(name string) *v1alpha1.MachineDeployment {
 	return deployment
 }
 
-// inBounds checks that a deployment has its Machines, at most one more, and returns how many are of
-// the class "v2".
+// inBounds checks that a MachineDeployment has its Machines and at most one more, and returns how many have the
+// class "v2".
 func (w *scenario) inBounds(g gomega.Gomega) int {
 	machines := &v1alpha1.MachineList{}
 	g.Expect(w.Client.List(w.t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
@@ -52,8 +52,8 @@ func (w *scenario) inBounds(g gomega.Gomega) int {
 	return updated
 }
 
-// TestNetworkCut cuts the leader, in a network of its own, off from both clusters in the middle of a
-// rollout, for longer than its lease lasts: without a word, no connection is reset.
+// TestNetworkCut partitions the leader, in its own network namespace, from both clusters in the middle of a
+// rollout, for longer than its lease lasts. Packets are dropped, and no connection is reset.
 func TestNetworkCut(t *testing.T) {
 	tier.All(t)
 	for name, cut := range map[string]struct {
@@ -83,7 +83,7 @@ func TestNetworkCut(t *testing.T) {
 			short := []string{"--leader-elect-lease-duration", "6s", "--leader-elect-renew-deadline", "4s", "--leader-elect-retry-period", "500ms"}
 			leader := apart.start(append(w.managerArgs(), append(short, "--control-kubeconfig", control, "--target-kubeconfig", target)...)...)
 			w.leads(leader)
-			other := w.longLeases() // it leads to the end, however slow the machine is
+			other := w.longLeases() // it leads until the end, however slow this machine is
 			w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 
 			w.patch(deployment, `{"spec":{"template":{"spec":{"class":{"name":"v2"}}}}}`)
@@ -125,13 +125,13 @@ func TestNetworkCut(t *testing.T) {
 	}
 }
 
-// mostSilent is how long a connection may carry nothing until it is given up: client-go asks after 30
-// seconds, and waits 15 for the answer. Nothing else would ever end it; the rest is for a slow machine.
+// mostSilent is the maximum time until a silent connection is closed. client-go sends a ping after 30 seconds,
+// and waits 15 seconds for the response. Nothing else would ever close it; the remaining time is for slow
+// machines.
 const mostSilent = env.WaitTimeout
 
-// TestSilentConnections has connections of the leader carry nothing more, without being closed. Those
-// of the target cluster cost its watches and requests less than a minute; those of the control cluster
-// cost the leadership.
+// TestSilentConnections makes connections of the leader silent, without closing them. For the target cluster,
+// watches and requests recover within a minute; for the control cluster, the manager loses its leadership.
 func TestSilentConnections(t *testing.T) {
 	tier.All(t)
 	t.Run("target", func(t *testing.T) {

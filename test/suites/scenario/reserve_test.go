@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestReserve: a deployment with Machines in excess of its replicas is created, grows into them, shrinks,
-// is rolled out, and gives them up.
+// TestReserve creates a MachineDeployment with excess Machines, scales it up into them and down, rolls it out,
+// and removes the excess.
 func TestReserve(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -63,7 +63,7 @@ func TestReserve(t *testing.T) {
 	}
 
 	w.patch(deployment, `{"spec":{"replicas":0},"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyExcessReplicas+`":"50%"}}}`)
-	w.reserved(deployment, 0, 0) // a percentage of none
+	w.reserved(deployment, 0, 0) // a percentage of zero
 	manager.Stop()
 }
 
@@ -72,7 +72,7 @@ func both(one, other map[string]bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(one)), func(name string) bool { return !other[name] })
 }
 
-// effects are those of the taint of Machines in excess.
+// effects returns the effects of the taint of excess Machines.
 func effects(node *corev1.Node) (effects []corev1.TaintEffect) {
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == v1alpha1.TaintKeyExcess {
@@ -82,8 +82,8 @@ func effects(node *corev1.Node) (effects []corev1.TaintEffect) {
 	return effects
 }
 
-// reserved waits until a deployment has so many nodes for pods and so many in excess, which its status counts
-// apart. It returns the names of the nodes in excess.
+// reserved waits until a MachineDeployment has that many nodes for Pods and that many in excess, and its status
+// counts them separately. It returns the names of the excess nodes.
 func (w *scenario) reserved(deployment *v1alpha1.MachineDeployment, replicas, excess int32) map[string]bool {
 	w.t.Helper()
 	var reserve map[string]bool

@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestRollingUpdate changes the class of a deployment. Whenever it is looked at, no more
-// machines exist than wanted and surge allow, and none is missing.
+// TestRollingUpdate changes the class of a MachineDeployment. At any time, the number of machines must not exceed
+// replicas plus surge, and no machine may be missing.
 func TestRollingUpdate(t *testing.T) {
 	tier.All(t)
 	const wanted, surge = 4, 1

@@ -16,12 +16,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// The request budgets of docs/contributing/performance.md: requests per machine, without watches,
-// leases and events, the simulated kubelet's own two included. Events apart, and so are conflicts: how
-// many there are depends on how fast this machine is, since another client was faster.
+// The request budgets of docs/contributing/performance.md: requests per machine without watches, leases and
+// events, including two requests of the simulated kubelet. Events and conflicts are not included: the number of
+// conflicts depends on the speed of this machine.
 const (
-	budgetUp         = 9.5 // with the counters, of which there are 15 on an idle machine
-	budgetRoll       = 20  // of 21, with what withoutCounters leaves out
+	budgetUp         = 9.5 // including the counters, of which there are 15 on an idle machine
+	budgetRoll       = 20  // out of 21, including what withoutCounters excludes
 	budgetDown       = 8.5
 	budgetUpEvents   = 2.0
 	budgetRollEvents = 4.0
@@ -84,7 +84,7 @@ type measured struct {
 	own atomic.Int64
 }
 
-// newMeasured is for a test that runs before others: they would not be quiet.
+// newMeasured is for a test that runs alone, because other tests send requests.
 func newMeasured(t *testing.T) *measured {
 	t.Helper()
 	w := &measured{scenario: newScenarioAlone(t)}
@@ -109,16 +109,16 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// cost is what both API servers counted.
+// cost is the number of requests that both API servers counted.
 type cost struct {
 	totals env.Totals
-	// work is the number of requests of kind Work, those of the test itself left out.
+	// work returns the number of requests of kind Work, without those of the test itself.
 	work int
 }
 
-// counters are the status patches of sets and deployments. There are some for each tenth of a
-// second in which machines change, however many machines there are, so their number depends on
-// how fast this machine is.
+// counters are the status patches of MachineSets and MachineDeployments. There are a few for each tenth of a
+// second in which machines change, regardless of the number of machines, so their number depends on the speed of
+// this machine.
 func (c cost) counters() int {
 	sum := 0
 	for answered, count := range c.totals {
@@ -129,7 +129,7 @@ func (c cost) counters() int {
 	return sum
 }
 
-// conflicts are the writes that were refused, since the object had changed.
+// conflicts are the writes that were rejected because the object had changed.
 func (c cost) conflicts() int {
 	sum := 0
 	for answered, count := range c.totals {
@@ -140,7 +140,7 @@ func (c cost) conflicts() int {
 	return sum
 }
 
-// recorded does something and reports what that cost both API servers until they are quiet.
+// recorded runs a function, and logs the requests to both API servers until they are quiet.
 func (w *measured) recorded(what string, machines int, do func()) cost {
 	w.t.Helper()
 	before := w.totals(gomega.NewWithT(w.t))
@@ -154,7 +154,7 @@ func (w *measured) recorded(what string, machines int, do func()) cost {
 	return c
 }
 
-// totals are those of both API servers.
+// totals returns the totals of both API servers.
 func (w *measured) totals(g gomega.Gomega) env.Totals {
 	sum := env.Totals{}
 	for _, server := range w.servers {
@@ -167,8 +167,8 @@ func (w *measured) totals(g gomega.Gomega) env.Totals {
 	return sum
 }
 
-// quiet waits until the API servers have answered no request for two seconds, and returns their
-// totals then. Events go out one after another, and long after what they are about.
+// quiet waits until the API servers have not handled a request for two seconds, and returns their totals. Events
+// are sent one at a time, and long after the operation.
 func (w *measured) quiet() (last env.Totals) {
 	w.t.Helper()
 	const still = 2 * time.Second
@@ -194,7 +194,8 @@ func within(t *testing.T, what string, c cost, machines int, budget, events floa
 	}
 }
 
-// TestDeletingANodeDeletesItsMachine: its set makes another one.
+// TestDeletingANodeDeletesItsMachine checks that a Machine is deleted with its node, and that its MachineSet
+// replaces it.
 func TestDeletingANodeDeletesItsMachine(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)

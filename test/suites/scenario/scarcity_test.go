@@ -14,10 +14,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// faults is the annotation of a class that has the simulated provider refuse calls.
+// faults is the annotation of a class that makes the simulated provider reject calls.
 const faults = "sim.millwright.dev/faults"
 
-// zoneClass is a class whose VMs and nodes are in a zone, with the Secret of a pool.
+// zoneClass returns a class whose VMs and nodes are in a zone, with the Secret of a pool.
 func zoneClass(namespace, name, pool, zone string) *v1alpha1.MachineClass {
 	class := class(namespace, name, `{"zone":"`+zone+`"}`)
 	class.SecretRef.Name = pool
@@ -28,8 +28,8 @@ func zoneClass(namespace, name, pool, zone string) *v1alpha1.MachineClass {
 	return class
 }
 
-// TestScarcity: a zone has no capacity, so machines are made in the next one; when it has some again, new
-// machines are made there. Nodes say where they are.
+// TestScarcity checks that machines are created in the next zone if a zone has no capacity, and in the first zone
+// again when it has capacity. Nodes have the label of their zone.
 func TestScarcity(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -53,12 +53,12 @@ func TestScarcity(t *testing.T) {
 	w.patchObject(first, `{"metadata":{"annotations":{"`+faults+`":"[{\"method\":\"CreateMachine\",\"codes\":[\"ResourceExhausted\"],\"times\":-1}]"}}}`)
 	w.patch(deployment, `{"spec":{"replicas":8,"fallbackClasses":null},"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyFallbackClasses+`":"second"}}}`)
 	w.inZones(deployment, map[string]int{"a": 3, "b": 5})
-	w.scale(deployment, 4) // those of the second choice go first
+	w.scale(deployment, 4) // machines of the second choice are deleted first
 	w.inZones(deployment, map[string]int{"a": 3, "b": 1})
 	manager.Stop()
 }
 
-// TestSpread: machines are spread over zones, also after one of them had no capacity for a time.
+// TestSpread checks that machines are spread over zones, even after one of them temporarily had no capacity.
 func TestSpread(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -75,15 +75,15 @@ func TestSpread(t *testing.T) {
 	w.scale(deployment, 7)
 	w.inZones(deployment, map[string]int{"a": 2, "b": 5})
 	w.patchObject(first, `{"metadata":{"annotations":{"`+faults+`":null}}}`)
-	w.scale(deployment, 8) // one machine asks whether the zone is back
+	w.scale(deployment, 8) // one machine probes the zone
 	w.inZones(deployment, map[string]int{"a": 3, "b": 5})
 	w.scale(deployment, 10)
 	w.inZones(deployment, map[string]int{"a": 5, "b": 5})
 	manager.Stop()
 }
 
-// TestZoneOutage: all machines of a zone are unhealthy, and wait for it; then they are to be replaced, at once, and
-// the new ones are made in another zone.
+// TestZoneOutage checks that if all machines of a zone are unhealthy, they wait. When the budget permits it, they
+// are replaced immediately by machines in another zone.
 func TestZoneOutage(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
@@ -92,7 +92,7 @@ func TestZoneOutage(t *testing.T) {
 	}
 	deployment := deploymentOf(w.Namespace, "outage", 4)
 	deployment.Spec.FallbackClasses = []string{"refuge"}
-	// Until all of them are seen, the budget keeps each from being replaced for itself.
+	// Until all of them are unhealthy, the budget prevents individual replacements.
 	deployment.Spec.Replacement = &v1alpha1.ReplacementPolicy{Budgets: []v1alpha1.ReplacementBudget{{}}, ZoneOutage: v1alpha1.ZoneOutageWait}
 	deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyZoneMaxSkew: "1"}
 	w.create(secret(w.Namespace, "outage"), zoneClass(w.Namespace, "outage", "outage", "a"), zoneClass(w.Namespace, "refuge", "outage", "b"), deployment)
@@ -123,7 +123,7 @@ func TestZoneOutage(t *testing.T) {
 	manager.Stop()
 }
 
-// machines are all of the namespace.
+// machines returns all Machines of the namespace.
 func (w *scenario) machines() []v1alpha1.Machine {
 	w.t.Helper()
 	list := &v1alpha1.MachineList{}
@@ -133,7 +133,7 @@ func (w *scenario) machines() []v1alpha1.Machine {
 	return list.Items
 }
 
-// unhealthy has a node report that its disk is full.
+// unhealthy makes a node report disk pressure.
 func (w *scenario) unhealthy(name string) {
 	w.t.Helper()
 	node := &corev1.Node{}
@@ -144,7 +144,7 @@ func (w *scenario) unhealthy(name string) {
 	}
 }
 
-// inZones waits until a deployment has its machines, with VMs and nodes in these zones.
+// inZones waits until a MachineDeployment has its Machines, with VMs and nodes in these zones.
 func (w *scenario) inZones(deployment *v1alpha1.MachineDeployment, want map[string]int) {
 	w.t.Helper()
 	w.eventually(func(g gomega.Gomega) {

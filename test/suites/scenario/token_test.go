@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestBootstrapTokenAuthenticates: what a VM gets lets it in at a real API server, as a
-// member of the groups that it shall belong to, until it is revoked.
+// TestBootstrapTokenAuthenticates checks that the bootstrap token of a VM authenticates at a real API server as a
+// member of the configured groups, until it is revoked.
 func TestBootstrapTokenAuthenticates(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -6,14 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// A difference is what our manager never writes of a moment, and what there is instead. It
-// changes the objects of a recording to that.
+// A difference is a state that our manager never writes, and the equivalent that it writes instead. It converts
+// the objects of a recording.
 //
-// MCM writes where a deletion stands before each of its steps, and takes each in a pass of its
-// own, five seconds after the last. We take all steps that can be taken in one pass, and write
-// the status once, at its end. So while we are between two steps, the Machine has the
-// status from before the pass. MCM goes on from there by doing a step again that is done: what
-// the words of the status lead it to was begun at that time, and can be repeated.
+// MCM writes the progress of a deletion before each of its steps, and performs each step in a pass of its own,
+// five seconds after the last. We perform all possible steps in one pass, and write the status once, at its end.
+// Between two steps, the Machine therefore has the status from before the pass. If MCM continues from there, it
+// repeats a completed step, which is possible for all of them.
 type difference func(recorded []*unstructured.Unstructured)
 
 // going calls the function with each Machine that is being deleted.
@@ -27,10 +26,10 @@ func going(change func(machine *unstructured.Unstructured)) difference {
 	}
 }
 
-// labelledStatusOf has the Machines whose nodes have a label of an update in place say what MCM had written at
-// an earlier moment. MCM takes each step of an update in a pass of its own, and writes the Machine's status in
-// between. We write the node's condition in the same pass, before. Both go on by the labels and the condition
-// of the node, whatever the Machine's status repeats of them.
+// labelledStatusOf sets the status of Machines whose nodes have a label of an in-place update to the status that
+// MCM had written at an earlier moment. MCM performs each step of an in-place update in a pass of its own, and
+// writes the Machine's status in between. We write the node's condition in the same pass, before. Both continue
+// from the labels and the condition of the node, regardless of the Machine's status.
 func labelledStatusOf(t *testing.T, earlier, label string) difference {
 	statuses := map[string]any{}
 	for _, object := range read(t, path(earlier), "", "") {
@@ -53,8 +52,7 @@ func labelledStatusOf(t *testing.T, earlier, label string) difference {
 	}
 }
 
-// statusOf has the Machines that are being deleted say what MCM had written at an earlier
-// moment.
+// statusOf sets the status of Machines that are being deleted to what MCM had written at an earlier moment.
 func statusOf(t *testing.T, earlier string) difference {
 	statuses := map[string]any{}
 	for _, object := range read(t, path(earlier), "", "") {
@@ -71,16 +69,16 @@ func statusOf(t *testing.T, earlier string) difference {
 	})
 }
 
-// says has the Machines that are being deleted say that this is the next step.
+// says sets the next step in the status of Machines that are being deleted.
 func says(t *testing.T, marker string) difference {
 	return going(func(machine *unstructured.Unstructured) {
 		must(t, unstructured.SetNestedField(machine.Object, marker, "status", "lastOperation", "description"))
 	})
 }
 
-// marked has their nodes marked, which MCM does when it begins to drain, after it has written
-// that this is next: 07-deleting-vm has a node like that. We do it at once, so that nothing is
-// placed on a node whose pods are told to leave.
+// marked marks the nodes of these Machines. MCM marks a node when it starts to drain, after it has written that
+// this is the next step: 07-deleting-vm has a node like that. We mark it immediately, so that nothing is
+// scheduled on a node whose Pods are being evicted.
 func marked(t *testing.T) difference {
 	return func(recorded []*unstructured.Unstructured) {
 		leave := map[string]bool{}

@@ -1,3 +1,3 @@
-// Package takeover puts our manager in the place of MCM: in the middle of what a recorded
-// fleet of MCM did, and from the start, where what we write is compared with what MCM wrote.
+// Package takeover replaces MCM by our manager, both in the middle of the operations of a recorded MCM fleet and
+// from the beginning. In the latter case, it compares our writes with MCM's.
 package takeover

@@ -27,15 +27,14 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// atATime is how many tests run at the same time, each in a namespace of its own. They wait most of the
-// time, so the number of processors says nothing about how many may.
+// atATime is how many tests run concurrently, each in its own namespace. They mostly wait, so the number does not
+// depend on that of CPUs.
 const atATime = 8
 
-// waitTimeout bounds every wait. Eight managers at once, on two processors that forty other
-// processes want, took two minutes to come to rest.
+// waitTimeout limits every wait. Eight concurrent managers on two busy CPUs took two minutes to settle.
 const waitTimeout = env.WaitTimeout
 
-// together runs tests at the same time, and with those of other tests.
+// together runs tests concurrently, and in parallel with other tests.
 func together(t *testing.T, tests map[string]func(*testing.T)) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
@@ -46,7 +45,7 @@ func together(t *testing.T, tests map[string]func(*testing.T)) {
 	}
 }
 
-// recordings are the fleets that MCM left behind, by the moment.
+// recordings are the recorded MCM fleets by moment.
 func recordings(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
@@ -62,8 +61,8 @@ var (
 	lastWrite   = regexp.MustCompile(`"(?:lastUpdateTime|creationTimestamp)": ?"([^"]+)"`)
 )
 
-// read reads the objects of a recording as if it were of now. Nodes are the cluster's, so
-// that machines, of which they have the names, get the suffix, if there is one.
+// read reads the objects of a recording with current times. Nodes are cluster-scoped, so they and their Machines
+// get the suffix, if any.
 func read(t *testing.T, file, namespace, suffix string) []*unstructured.Unstructured {
 	t.Helper()
 	content, err := os.ReadFile(file)
@@ -109,11 +108,11 @@ func read(t *testing.T, file, namespace, suffix string) []*unstructured.Unstruct
 	return objects
 }
 
-// order is the one in which objects are restored: owners first.
+// order is the order in which objects are restored: owners first.
 var order = []string{"Secret", "MachineClass", "Node", "MachineDeployment", "MachineSet", "Machine"}
 
-// load restores the objects of a recording, with the owners, the status and the deletions
-// that they had. It returns the UIDs by kind and name.
+// load restores the objects of a recording with their owners, status and deletions. It returns the UIDs by kind
+// and name.
 func load(t *testing.T, e *env.Env, file, suffix string) map[string]types.UID {
 	t.Helper()
 	objects := read(t, file, e.Namespace, suffix)
@@ -157,11 +156,11 @@ func restore(t *testing.T, e *env.Env, object *unstructured.Unstructured, uids m
 	}
 }
 
-// dropNode removes a node, which is not in the test's namespace, if it is still there.
+// dropNode removes a node, which is not in the test's namespace, if it still exists.
 func dropNode(t *testing.T, e *env.Env, name string) {
 	node := &corev1.Node{}
 	node.Name = name
-	ctx := context.Background() // the test's own has ended
+	ctx := context.Background() // the test's own context is canceled
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	if err := client.IgnoreNotFound(e.Client.Patch(ctx, node, none)); err != nil {
 		t.Error(err)
@@ -178,7 +177,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// of tells the deployment of a machine or set by its name.
+// of returns the name of the MachineDeployment of a Machine or MachineSet.
 func of(name string) string {
 	deployment, _, _ := strings.Cut(name, "-")
 	return deployment

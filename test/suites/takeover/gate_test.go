@@ -11,28 +11,27 @@ import (
 	"time"
 )
 
-// gate lets requests of our manager through, but for those that a test wants to stop at: a
-// manager that dies before a write leaves behind what is there then.
+// gate forwards the requests of our manager, except those at which a test stops it. A manager that crashes before
+// a write leaves the state at that time.
 type gate struct {
 	mu    sync.Mutex
 	stops []*stop
 }
 
-// stop is a place at which a manager is stopped.
+// stop is a request at which the manager is stopped.
 type stop struct {
 	verb, before, after string
 	names               []string
-	// says is a word that the body contains; empty for any body.
+	// says is a text that the body contains. If empty, any body matches.
 	says string
-	// at gets the name of the object of each request that is held.
+	// at receives the name of the object of each blocked request.
 	at chan string
-	// open is closed when they may go on.
+	// open is closed when the requests may continue.
 	open chan struct{}
 }
 
-// before stops the manager before its next requests with that verb to an object with one of
-// the names; a request's path ends in the name with what comes before and after it. What was
-// stopped earlier goes on.
+// before stops the manager before its next requests with the verb for one of the objects. The path of a request
+// ends with the name, including the given prefix and suffix. Earlier stops are removed.
 func (g *gate) before(verb, before, after string, names ...string) *stop {
 	next := newStop(verb, before, after, names...)
 	g.replace(next)
@@ -43,8 +42,8 @@ func newStop(verb, before, after string, names ...string) *stop {
 	return &stop{verb: verb, before: before, after: after, names: names, at: make(chan string, 16), open: make(chan struct{})}
 }
 
-// beforeWords stops the manager before patches of objects whose paths end in one of these ways, with a body
-// that has the word.
+// beforeWords stops the manager before patches of objects whose paths have one of these suffixes, and whose body
+// contains the text.
 func (g *gate) beforeWords(word map[string]string) {
 	var stops []*stop
 	for _, path := range slices.Sorted(maps.Keys(word)) {
@@ -55,7 +54,7 @@ func (g *gate) beforeWords(word map[string]string) {
 	g.replace(stops...)
 }
 
-// goOn lets everything through again.
+// goOn removes all stops.
 func (g *gate) goOn() { g.replace() }
 
 func (g *gate) replace(next ...*stop) {
@@ -67,7 +66,7 @@ func (g *gate) replace(next ...*stop) {
 	g.stops = next
 }
 
-// reached waits until the manager is there, and tells with which object.
+// reached waits until the manager is stopped, and returns the name of the object.
 func (s *stop) reached(t *testing.T) string {
 	t.Helper()
 	select {
@@ -79,7 +78,7 @@ func (s *stop) reached(t *testing.T) string {
 	}
 }
 
-// name is that of the object that the request is about; empty if it may pass.
+// name returns the name of the object of a request, or an empty string if the request may pass.
 func (s *stop) name(r *http.Request) string {
 	for _, name := range s.names {
 		if r.Method == s.verb && strings.HasSuffix(r.URL.Path, s.before+name+s.after) && s.said(r) {
@@ -89,7 +88,7 @@ func (s *stop) name(r *http.Request) string {
 	return ""
 }
 
-// said reports whether the body of a request has the word.
+// said reports whether the body of a request contains the text.
 func (s *stop) said(r *http.Request) bool {
 	if s.says == "" || r.GetBody == nil {
 		return s.says == ""
@@ -102,7 +101,7 @@ func (s *stop) said(r *http.Request) bool {
 	return err == nil && strings.Contains(string(content), s.says)
 }
 
-// around is for the transport of a client.
+// around wraps the transport of a client.
 func (g *gate) around(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		g.mu.Lock()

@@ -25,24 +25,25 @@ import (
 	"github.com/millwright-dev/millwright/test/support/upstream"
 )
 
-// otherHalf is the one that MCM keeps when ours takes the place of the other.
+// otherHalf is the process that stays MCM's when ours replaces the other one.
 var otherHalf = map[manager.Half]manager.Half{manager.HalfSets: manager.HalfMachines, manager.HalfMachines: manager.HalfSets}
 
 // healthTimeout is short, so that a test can wait for it.
 const healthTimeout = 2 * time.Second
 
-// restOfHalves is how long nothing is written when all is done: MCM's double takes a step each 200 ms.
+// restOfHalves is how long nothing is written once everything is complete. The MCM double performs a step every
+// 200 ms.
 const restOfHalves = 1500 * time.Millisecond
 
-// startMCMs starts MCM's process with the health timeout; 0 for the default. It returns a function that
-// ends it before the test ends. The test fails if it writes what MCM was not seen to write.
+// startMCMs starts MCM's process with the health timeout; 0 for the default. It returns a function that stops it
+// before the end of the test. The test fails if it writes something that was not recorded of MCM.
 func startMCMs(t *testing.T, e *env.Env, p *provider, half manager.Half, health time.Duration) (stop func()) {
 	t.Helper()
 	process := upstream.NewControllerManager(e.Client, e.Namespace)
 	if half == manager.HalfMachines {
 		process = upstream.NewMachineController(e.Client, e.Namespace, p, upstream.Timeouts{Health: health})
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context is canceled before the cleanup
 	ended := make(chan func(), 1)
 	go func() {
 		made, err := process.Run(ctx)
@@ -66,8 +67,8 @@ func startMCMs(t *testing.T, e *env.Env, p *provider, half manager.Half, health 
 	return stop
 }
 
-// TestHalfTakesOver puts either half of ours in the place of MCM's at each recorded moment, beside MCM's
-// other half, and then gives it back.
+// TestHalfTakesOver replaces either MCM process by ours at each recorded moment, with MCM's other process, and
+// then switches back.
 func TestHalfTakesOver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -101,11 +102,11 @@ func TestHalfTakesOver(t *testing.T) {
 	together(t, oneHalfOfEach(t, moments))
 }
 
-// oneHalfOfEach chooses which of our halves plays a story, of stories with names HALF/STORY: the halves take turns. An
-// exhaustive run plays both.
+// oneHalfOfEach selects which of our processes runs a story, from stories with names HALF/STORY: the processes
+// alternate. An exhaustive run uses both.
 func oneHalfOfEach(t *testing.T, stories map[string]func(*testing.T)) map[string]func(*testing.T) {
 	t.Helper()
-	rows := map[string][]string{} // the names of each story's cells
+	rows := map[string][]string{} // the names of each story's variants
 	for _, name := range slices.Sorted(maps.Keys(stories)) {
 		_, story, _ := strings.Cut(name, "/")
 		rows[story] = append(rows[story], name)
@@ -121,8 +122,8 @@ func oneHalfOfEach(t *testing.T, stories map[string]func(*testing.T)) map[string
 	return chosen
 }
 
-// TestHalvesAreSwappedInARecordedUpdate has either half be ours and MCM's in turn, from each recorded moment of
-// an update in place to its end: whoever takes over at a moment gives the half back at the next one.
+// TestHalvesAreSwappedInARecordedUpdate alternates between our process and MCM's, from each recorded moment of an
+// in-place update to its end. It switches at each moment.
 func TestHalvesAreSwappedInARecordedUpdate(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -148,10 +149,10 @@ func TestHalvesAreSwappedInARecordedUpdate(t *testing.T) {
 	together(t, oneHalfOfEach(t, stories))
 }
 
-// half is a fleet of one of our halves and MCM's other one.
+// half is a fleet managed by one of our processes and the other one of MCM.
 type half struct{ *fleet }
 
-// beginHalf declares a deployment of the second recording to both.
+// beginHalf creates a MachineDeployment of the second recording.
 func beginHalf(t *testing.T, which manager.Half, deployment string) half {
 	t.Helper()
 	f := declare(t, "20-running", deployment)
@@ -169,8 +170,8 @@ func (f *fleet) current(g gomega.Gomega) *v1alpha1.MachineDeployment {
 	return d
 }
 
-// settled checks that the deployment has its Machines, all of which are Running and of the class, and
-// that no node bears traces of a rollout.
+// settled checks that the MachineDeployment has its Machines, all of them Running and of the class, and that no
+// node has traces of a rollout.
 func (f *fleet) settled(g gomega.Gomega, replicas int, class string) {
 	status := f.current(g).Status
 	g.Expect([]int32{status.Replicas, status.UpdatedReplicas, status.AvailableReplicas}).To(gomega.HaveEach(int32(replicas)), "all, updated and available replicas")
@@ -200,7 +201,7 @@ func (f *fleet) settles(replicas int, class string) {
 	f.eventually(func(g gomega.Gomega) { f.settled(g, replicas, class) })
 }
 
-// TestHalves: either half of ours beside MCM's other one, through all that users do.
+// TestHalves runs either of our processes with MCM's other one through all user operations.
 func TestHalves(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -238,7 +239,7 @@ func TestHalves(t *testing.T) {
 	together(t, oneHalfOfEach(t, stories))
 }
 
-// scalesDownByName: the named Machine goes, and no other.
+// scalesDownByName checks that only the marked Machine is deleted.
 func (f half) scalesDownByName() {
 	f.t.Helper()
 	names := f.names()
@@ -255,7 +256,7 @@ func (f half) scalesDownByName() {
 	})
 }
 
-// preserved is what a Machine and its node say of its preservation.
+// preserved is the preservation state of a Machine and its node.
 func (f half) preserved(g gomega.Gomega, name string) (until *metav1.Time, status corev1.ConditionStatus, protected bool) {
 	machine, node := f.machine(name), &corev1.Node{}
 	g.Expect(f.Client.Get(f.t.Context(), client.ObjectKeyFromObject(machine), machine)).To(gomega.Succeed())
@@ -268,7 +269,7 @@ func (f half) preserved(g gomega.Gomega, name string) (until *metav1.Time, statu
 	return machine.Status.CurrentStatus.PreserveExpiryTime, status, node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM] != ""
 }
 
-// preserves a Machine, and stops that.
+// preserves starts and stops the preservation of a Machine.
 func (f half) preserves() {
 	f.t.Helper()
 	name := f.names()[0]
@@ -289,7 +290,7 @@ func (f half) preserves() {
 	f.settles(4, "c2")
 }
 
-// keepsTheFailed: a Failed Machine that is preserved is kept, and nothing takes its place.
+// keepsTheFailed checks that a preserved Failed Machine is kept, and not replaced.
 func (f half) keepsTheFailed() {
 	f.t.Helper()
 	names := f.names()
@@ -311,7 +312,7 @@ func (f half) keepsTheFailed() {
 	}
 }
 
-// isDeleted deletes the deployment, and waits until nothing is left of it.
+// isDeleted deletes the MachineDeployment, and waits until nothing remains.
 func (f half) isDeleted() {
 	f.t.Helper()
 	must(f.t, f.Client.Delete(f.t.Context(), f.deployment))
@@ -328,8 +329,8 @@ func (f half) isDeleted() {
 	})
 }
 
-// TestHalvesAreSwappedInARollout has each half be ours and MCM's in turn: it is swapped whenever a set
-// was scaled, or a Machine has entered another phase.
+// TestHalvesAreSwappedInARollout alternates between our process and MCM's. It switches whenever a MachineSet was
+// scaled, or a Machine has entered another phase.
 func TestHalvesAreSwappedInARollout(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -367,13 +368,13 @@ func TestHalvesAreSwappedInARollout(t *testing.T) {
 	together(t, oneHalfOfEach(t, stories))
 }
 
-// made reports whether a VM of that name was made, and its node.
+// made reports whether a VM with that name was created, and its node.
 func (f *fleet) made(name string) bool {
 	made, _ := f.provider.did()
 	return slices.Contains(made, name)
 }
 
-// turns start our half and MCM's.
+// turns start our process and MCM's.
 func (f *fleet) turns(which manager.Half) []func() (stop func()) {
 	ours := access(f.t, f.Env, f.gate)
 	return []func() func(){
@@ -384,8 +385,8 @@ func (f *fleet) turns(which manager.Half) []func() (stop func()) {
 	}
 }
 
-// swaps swaps a half at each moment until all is done, and at least that often: once also if all is done
-// before that.
+// swaps switches at each moment until everything is complete, and at least the given number of times. If
+// everything completes earlier, it switches once more.
 func (f *fleet) swaps(stop func(), turns []func() func(), least int, done func() bool) {
 	f.t.Helper()
 	swaps := 0
@@ -403,7 +404,8 @@ func (f *fleet) swaps(stop func(), turns []func() func(), least int, done func()
 	}
 }
 
-// isUpdated reports whether all Machines are Running and of the newest set, and no node has a mark of the update.
+// isUpdated reports whether all Machines are Running and belong to the newest MachineSet, and no node has a trace
+// of the update.
 func (f *fleet) isUpdated() bool {
 	f.t.Helper()
 	deployment, sets := f.deployment.DeepCopy(), &v1alpha1.MachineSetList{}
@@ -423,13 +425,14 @@ func (f *fleet) isUpdated() bool {
 	})
 }
 
-// hasSettled reports whether the deployment is settled.
+// hasSettled reports whether the MachineDeployment is settled.
 func (f *fleet) hasSettled(replicas int, class string) bool {
 	return gomega.NewGomega(func(string, ...int) {}).Eventually(func(g gomega.Gomega) { f.settled(g, replicas, class) }).
 		WithTimeout(time.Millisecond).Should(gomega.Succeed())
 }
 
-// moment is the size of each set, the phase of each Machine, and how far the updates of their nodes are.
+// moment is the size of each MachineSet, the phase of each Machine, and the progress of the updates of their
+// nodes.
 func (f *fleet) moment() map[string]string {
 	f.t.Helper()
 	moment := map[string]string{}

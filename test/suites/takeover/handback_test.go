@@ -21,8 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// accepted are the differences between what we write and what MCM wrote that a reader of
-// the objects, MCM included, does not mind. Each is a path below a kind.
+// accepted are the differences between our writes and MCM's that do not matter to readers of the objects,
+// including MCM. Each is a path below a kind.
 var accepted = map[string]string{
 	"MachineSet status.selector":                                                              "ours: for the scale subresource; pruned under MCM's own CRDs",
 	"MachineDeployment status.selector":                                                       "ours: for the scale subresource; pruned under MCM's own CRDs",
@@ -34,37 +34,37 @@ var accepted = map[string]string{
 	"MachineDeployment metadata.annotations.kubectl.kubernetes.io/last-applied-configuration": "written by the kubectl of the recording",
 }
 
-// byKubelet: a node's conditions are those of its kubelet, which is another one here; in the
-// recordings some have times, and some have none.
+// byKubelet: a node's conditions come from its kubelet, which is another one here. In the recordings, some have
+// times, and some have none.
 const byKubelet = "written by the kubelet"
 
 // Differences that are accepted in some stories only.
 const (
-	// priorityAtOnce: we give a Machine its priority when it is made, MCM when its VM exists.
+	// priorityAtOnce: we set the priority of a Machine when it is created, MCM when its VM exists.
 	priorityAtOnce = "Machine metadata.annotations." + v1alpha1.AnnotationKeyMachinePriority
-	// historyOfItself: when it scales the only set there is, MCM enters that set's own
-	// revision into its history, where there should be earlier ones.
+	// historyOfItself: when MCM scales the only MachineSet, it adds that MachineSet's own revision to the
+	// history, which should contain earlier revisions.
 	historyOfItself = "MachineSet metadata.annotations." + v1alpha1.AnnotationKeyRevisionHistory
 )
 
 var (
-	// spoken is what we say of a drain before the words by which MCM knows the step.
+	// spoken is our message about a drain before the text by which MCM recognizes the step.
 	spoken   = regexp.MustCompile(`Draining, waiting for [^"]*\. (Initiate node drain)`)
 	duration = regexp.MustCompile(`\b(?:\d+h)?(?:\d+m)?\d+(?:\.\d+)?(?:ms|µs|s)\b`)
-	// conditions are told to people only, and MCM tells them as Go prints them.
+	// conditions are for people only, and MCM formats them as Go values.
 	conditions = regexp.MustCompile(`Node [cC]onditions: [^"]*`)
-	// timeout is a duration, which MCM takes for a number of minutes.
+	// timeout is a duration, which MCM parses as a number of minutes.
 	timeout = regexp.MustCompile(`(since last T) minutes`)
 	expiry  = regexp.MustCompile(`(preserved until )[^".]*`)
 	anyTime = regexp.MustCompile(`[tT]ime$|timeAdded|creationTimestamp|deletionTimestamp`)
 )
 
-// essence is what a deployment's objects say, by kind and name, without names, times and
-// numbers that are drawn. Machines of one set that say the same are one, and are counted.
+// essence returns the content of a MachineDeployment's objects by kind and name, without random names, times and
+// numbers. Machines of one MachineSet with the same content are merged and counted.
 func essence(t *testing.T, objects []*unstructured.Unstructured, deployment string, also []string) map[string]any {
 	t.Helper()
 	names := drawnNames(objects, deployment)
-	texts := map[string][]string{} // in the order of the texts, so that names do not matter
+	texts := map[string][]string{} // sorted by text, so that names do not matter
 	for _, object := range objects {
 		kind := object.GetKind()
 		if of(object.GetName()) != deployment || !slices.Contains(order[2:], kind) || slices.Contains(also, kind) {
@@ -92,7 +92,7 @@ func essence(t *testing.T, objects []*unstructured.Unstructured, deployment stri
 	return said
 }
 
-// drawn are names that were drawn, and what stands for each.
+// drawn maps random names to placeholders.
 type drawn map[string]string
 
 func drawnNames(objects []*unstructured.Unstructured, deployment string) drawn {
@@ -107,7 +107,7 @@ func drawnNames(objects []*unstructured.Unstructured, deployment string) drawn {
 	return names
 }
 
-// replace puts in what stands for the names, and for those of machines, which begin with them.
+// replace replaces the random names, and those of Machines, which begin with them.
 func (names drawn) replace(text string) string {
 	longestFirst := slices.SortedFunc(maps.Keys(names), func(a, b string) int { return len(b) - len(a) })
 	for _, name := range longestFirst {
@@ -121,14 +121,14 @@ func (names drawn) replace(text string) string {
 	return text
 }
 
-// plain takes out what is said to people only.
+// plain removes text that is for people only.
 func plain(text string) string {
 	text = expiry.ReplaceAllString(spoken.ReplaceAllString(text, "$1"), "${1}T")
 	text = timeout.ReplaceAllString(duration.ReplaceAllString(text, "T"), "$1")
 	return conditions.ReplaceAllString(text, "Node conditions: C")
 }
 
-// strip takes out what is drawn, what the API server sets, and what is accepted.
+// strip removes random values, values that the API server sets, and accepted differences.
 func strip(value any, kind, path string, also []string) any {
 	fields, ok := value.(map[string]any)
 	if !ok {
@@ -149,7 +149,7 @@ func strip(value any, kind, path string, also []string) any {
 			continue
 		}
 		if anyTime.MatchString(key) && field != nil {
-			field = "T" // that it is there is compared
+			field = "T" // only its presence is compared
 		}
 		if field = strip(field, kind, below, also); field == nil {
 			delete(fields, key)
@@ -163,7 +163,7 @@ func strip(value any, kind, path string, also []string) any {
 	return fields
 }
 
-// live reads all objects of the fleet, whose nodes are those that its provider has made.
+// live reads all objects of the fleet, whose nodes are those that its provider has created.
 func (f *fleet) live() []*unstructured.Unstructured {
 	t, e := f.t, f.Env
 	t.Helper()
@@ -190,7 +190,7 @@ func (f *fleet) live() []*unstructured.Unstructured {
 	return objects
 }
 
-// fleet is one whose objects we make as MCM's were made.
+// fleet is a fleet whose objects we create like MCM's.
 type fleet struct {
 	*env.Env
 	t          *testing.T
@@ -199,7 +199,7 @@ type fleet struct {
 	gate       *gate
 }
 
-// begin declares one deployment of a recording, with its class and Secret, to our manager. The
+// begin creates one MachineDeployment of a recording, with its class and Secret, and starts our manager. The
 // provider is prepared before.
 func begin(t *testing.T, recording, deployment string, prepare ...func(*provider)) *fleet {
 	t.Helper()
@@ -208,7 +208,7 @@ func begin(t *testing.T, recording, deployment string, prepare ...func(*provider
 	return f
 }
 
-// declare is begin without our manager.
+// declare is like begin, without our manager.
 func declare(t *testing.T, recording, deployment string, prepare ...func(*provider)) *fleet {
 	t.Helper()
 	e := env.New(t)
@@ -232,7 +232,7 @@ func declare(t *testing.T, recording, deployment string, prepare ...func(*provid
 		}
 	}
 	must(t, e.Client.Create(t.Context(), f.deployment))
-	t.Cleanup(func() { // when the manager has ended
+	t.Cleanup(func() { // when the manager has stopped
 		made, _ := f.provider.did()
 		for _, name := range made {
 			dropNode(t, e, name)
@@ -245,13 +245,13 @@ func path(recording string) string {
 	return "../../../api/machine/v1alpha1/testdata/mcm/" + recording + ".json"
 }
 
-// change is what a user does.
+// change applies a user's change.
 func (f *fleet) change(merge string) {
 	f.t.Helper()
 	must(f.t, f.Client.Patch(f.t.Context(), f.deployment, client.RawPatch(types.MergePatchType, []byte(merge))))
 }
 
-// machines are those of the fleet, by their names.
+// machines returns the Machines of the fleet by name.
 func (f *fleet) machines() []v1alpha1.Machine {
 	f.t.Helper()
 	machines := &v1alpha1.MachineList{}
@@ -259,14 +259,14 @@ func (f *fleet) machines() []v1alpha1.Machine {
 	return machines.Items
 }
 
-// same waits until we have written what MCM had at the moment of a recording, but for what
-// is always accepted, and for what is accepted here, which may be all objects of a kind.
+// same waits until our objects are those of MCM at the moment of a recording, except for differences that are
+// always accepted, and for those accepted here, which may include all objects of a kind.
 func (f *fleet) same(recording string, also ...string) {
 	f.t.Helper()
 	f.sameBut(recording, func([]*unstructured.Unstructured) {}, also...)
 }
 
-// sameBut is same, where the recording is changed before to what ours has instead.
+// sameBut is like same, with a recording that is first converted to our equivalent.
 func (f *fleet) sameBut(recording string, instead difference, also ...string) {
 	f.t.Helper()
 	compared.Store(moment{recording, f.deployment.Name}, true)

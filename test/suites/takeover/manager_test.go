@@ -28,18 +28,18 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// provider is the one of the recordings: a VM has the name of its machine, and so has its
-// node, which joins at once; of two classes nothing can be made.
+// provider imitates that of the recordings: a VM and its node, which joins immediately, have the name of their
+// Machine. With two of the classes, no VM can be created.
 type provider struct {
 	*fake.Driver
 	nodes client.Client
-	// before are the names of the VMs that it had at first.
+	// before are the names of its initial VMs.
 	before []string
-	// silent is true while nodes do not join any more.
+	// silent is true while nodes do not join.
 	silent atomic.Bool
 }
 
-// newProvider has the VMs of these Machines.
+// newProvider returns a provider with the VMs of these Machines.
 func newProvider(e *env.Env, machines ...v1alpha1.Machine) *provider {
 	p := &provider{nodes: e.Client, Driver: fake.New(fake.Config{
 		ProviderID: func(machine *v1alpha1.Machine, _ int) string { return "fake:///" + machine.Name },
@@ -66,17 +66,17 @@ func (p *provider) create(ctx context.Context, req *driver.CreateMachineRequest,
 	if err != nil || p.silent.Load() {
 		return resp, err
 	}
-	// A VM joins whether or not who made it is still there.
+	// A VM joins even if the manager that created it is gone.
 	if err := p.join(context.WithoutCancel(ctx), resp.NodeName, resp.ProviderID); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return resp, nil
 }
 
-// lonely makes new VMs whose nodes do not join.
+// lonely keeps the nodes of new VMs from joining.
 func (p *provider) lonely() { p.silent.Store(true) }
 
-// joins has the nodes of all VMs join, now and from now on.
+// joins makes the nodes of all VMs join, including those of future VMs.
 func (p *provider) joins(ctx context.Context) error {
 	p.silent.Store(false)
 	for _, vm := range p.VMs() {
@@ -87,7 +87,7 @@ func (p *provider) joins(ctx context.Context) error {
 	return nil
 }
 
-// join makes the node of a VM.
+// join creates the node of a VM.
 func (p *provider) join(ctx context.Context, name, providerID string) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 	conditions := []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
@@ -99,7 +99,7 @@ func (p *provider) join(ctx context.Context, name, providerID string) error {
 	return p.nodes.Status().Patch(ctx, node, client.MergeFrom(before))
 }
 
-// did returns the names of the VMs that were made and removed so far.
+// did returns the names of the VMs that were created and removed so far.
 func (p *provider) did() (made, removed []string) {
 	for _, call := range p.Calls(fake.CreateMachine) {
 		if call.Returned && call.Err == nil && !slices.Contains(p.before, call.Machine) && !slices.Contains(made, call.Machine) {
@@ -114,14 +114,14 @@ func (p *provider) did() (made, removed []string) {
 	return made, removed
 }
 
-// run runs our manager on the test's namespace until the test ends, with the timeouts that
-// are the default, under the roles that are shipped. All its requests go through the gate.
+// run runs our manager in the test's namespace until the end of the test, with default timeouts and the shipped
+// roles. All its requests pass the gate.
 func run(t *testing.T, e *env.Env, p *provider, g *gate) {
 	t.Helper()
 	start(t, e, p, access(t, e, g), manager.Config{})
 }
 
-// access is that of our manager, under the roles that are shipped, through the gate.
+// access returns our manager's configuration with the shipped roles. Its requests pass the gate.
 func access(t *testing.T, e *env.Env, g *gate) *rest.Config {
 	t.Helper()
 	log.SetLogger(logr.Discard())
@@ -130,8 +130,8 @@ func access(t *testing.T, e *env.Env, g *gate) *rest.Config {
 	return access
 }
 
-// start is run for the half and with the health timeout of the configuration. It returns a function
-// that ends the manager before the test ends.
+// start is like run, for one process and with the health timeout of the configuration. It returns a function that
+// stops the manager before the end of the test.
 func start(t *testing.T, e *env.Env, p *provider, access *rest.Config, cfg manager.Config) (stop func()) {
 	t.Helper()
 	cfg.Control, cfg.Target, cfg.Namespace = access, access, e.Namespace
@@ -141,7 +141,7 @@ func start(t *testing.T, e *env.Env, p *provider, access *rest.Config, cfg manag
 	cfg.ConcurrentSyncs, cfg.CreationTimeout, cfg.ResourceExhaustedRetry = 5, 20*time.Minute, 10*time.Minute
 	cfg.NodeConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
 	cfg.Overshoot, cfg.ProtectNodes, cfg.Log = machineset.Overshoot{Up: 2, Down: 1}, true, logr.Discard()
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context is canceled before the cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(ctx, cfg) }()
 	stop = sync.OnceFunc(func() {
@@ -157,8 +157,8 @@ func start(t *testing.T, e *env.Env, p *provider, access *rest.Config, cfg manag
 	return stop
 }
 
-// awaitWork waits until the manager has worked on a set that is made for that. It looks at
-// what is there before in the same order, from the same caches.
+// awaitWork waits until the manager has reconciled a new MachineSet. It reconciles existing objects before that,
+// in the same order and from the same caches.
 func awaitWork(t *testing.T, e *env.Env) {
 	t.Helper()
 	labels := map[string]string{"canary": "yes"}

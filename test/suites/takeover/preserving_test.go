@@ -16,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestHalvesAreSwappedInAPreservation has each half be ours and MCM's in turn, while a user asks by an
-// annotation of the node that its Machine be kept when it fails, and then takes that back: it is swapped
-// whenever what Machine and node say of it has changed.
+// TestHalvesAreSwappedInAPreservation alternates between our process and MCM's, while a user requests by an
+// annotation of the node that its Machine be preserved when it fails, and then cancels that. It switches whenever
+// the preservation state of the Machine or the node has changed.
 func TestHalvesAreSwappedInAPreservation(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -38,7 +38,7 @@ func TestHalvesAreSwappedInAPreservation(t *testing.T) {
 			names := f.names()
 			name := names[1]
 			s.wish(name, `"when-failed"`)
-			s.until(name, s.hasHeard) // MCM replaces a Machine that fails before it has
+			s.until(name, s.hasHeard) // MCM replaces a Machine that fails before
 			f.sicken(name)
 			s.until(name, s.isKept)
 			if now := f.names(); fmt.Sprint(now) != fmt.Sprint(names) {
@@ -59,7 +59,7 @@ func TestHalvesAreSwappedInAPreservation(t *testing.T) {
 	together(t, oneHalfOfEach(t, stories))
 }
 
-// swapped is a fleet of which one half is ours and MCM's in turn.
+// swapped is a fleet with a process that is alternately ours and MCM's.
 type swapped struct {
 	*fleet
 	turns [2]func() (stop func())
@@ -67,7 +67,7 @@ type swapped struct {
 	swaps int
 }
 
-// swap starts whose turn it is, in the place of the other.
+// swap replaces the running process by the next one.
 func (s *swapped) swap() {
 	if s.stop != nil {
 		s.stop()
@@ -76,7 +76,7 @@ func (s *swapped) swap() {
 	s.stop = s.turns[s.swaps%2]()
 }
 
-// until swaps at each change, until something is so.
+// until switches at each change until a condition holds.
 func (s *swapped) until(name string, done func(name string) bool) {
 	s.t.Helper()
 	for !done(name) {
@@ -95,7 +95,7 @@ func (s *swapped) wish(node, value string) {
 	must(s.t, s.Client.Patch(s.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// tells is what a Machine and its node say of its preservation; empty if the Machine is gone.
+// tells returns the preservation state of a Machine and its node, or an empty string if the Machine is gone.
 func (s *swapped) tells(name string) string {
 	s.t.Helper()
 	machine, node := s.machine(name), &corev1.Node{}
@@ -120,7 +120,7 @@ func (s *swapped) tells(name string) string {
 	return said
 }
 
-// hasHeard reports whether the Machine has what the node's annotation asks for.
+// hasHeard reports whether the annotation of the node has reached the Machine.
 func (s *swapped) hasHeard(name string) bool {
 	s.t.Helper()
 	machine := s.machine(name)
@@ -128,7 +128,7 @@ func (s *swapped) hasHeard(name string) bool {
 	return machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve] == "when-failed"
 }
 
-// isKept reports whether all says that a Failed Machine is preserved.
+// isKept reports whether all objects show that a Failed Machine is preserved.
 func (s *swapped) isKept(name string) bool {
 	return s.tells(name) == fmt.Sprint(v1alpha1.MachineFailed, true, "when-failed", "true")+" "+v1alpha1.TaintKeyPreserved+" True"
 }

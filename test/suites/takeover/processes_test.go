@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// startAs starts the program under the name of a process of MCM, as MCM is started, on a free port.
+// startAs starts the program under the name of an MCM process, on a free port.
 func startAs(t *testing.T, name, kubeconfig, namespace string, flags ...string) *program.Process {
 	t.Helper()
 	command := program.Command(context.Background(), append([]string{
@@ -33,8 +33,8 @@ func startAs(t *testing.T, name, kubeconfig, namespace string, flags ...string) 
 	return process
 }
 
-// TestBothProcessesOfMCM: started as MCM's two, they make the nodes of a deployment together; a third
-// process with the lease of one stands by.
+// TestBothProcessesOfMCM checks that two processes with MCM's names create the nodes of a MachineDeployment
+// together. A third process, with the lease of one of them, stands by.
 func TestBothProcessesOfMCM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestScaleSubresource scales as kubectl scale and autoscalers do, up and down: through the
-// subresource, which tells how many machines there are and by which labels they are found.
+// TestScaleSubresource scales up and down as kubectl scale and autoscalers do: through the scale subresource,
+// which reports the number of Machines and their label selector.
 func TestScaleSubresource(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -24,21 +24,21 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// moment is a deployment at the time of a recording.
+// moment is a MachineDeployment at the time of a recording.
 type moment struct{ recording, deployment string }
 
-// compared are the moments that were.
+// compared are the moments that were compared.
 var compared sync.Map
 
-// leftOut are the moments that are not compared, and why.
+// leftOut are the moments that are not compared, with the reason.
 var leftOut = map[moment]string{}
 
-// TestHandBack does with our manager what was done with MCM, and compares what it leaves at
-// each recorded moment, as MCM would find it if it went on from there.
+// TestHandBack repeats with our manager what was done with MCM, and compares the result at each recorded moment,
+// as MCM would find it if it continued from there.
 func TestHandBack(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	t.Run("as recorded", func(t *testing.T) { // ends when all of them have
+	t.Run("as recorded", func(t *testing.T) { // completes when all of them have
 		together(t, map[string]func(*testing.T){
 			"create, roll, become unhealthy, and go back while paused": firstRecording,
 			"scale down by name": scaleDownByName,
@@ -50,7 +50,7 @@ func TestHandBack(t *testing.T) {
 	t.Run("no moment is forgotten", everyMoment)
 }
 
-// everyMoment checks that all were compared, or are left out for a reason.
+// everyMoment checks that all moments were compared, or are left out for a reason.
 func everyMoment(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: none is compared without a kube-apiserver")
@@ -70,7 +70,7 @@ func everyMoment(t *testing.T) {
 	}
 }
 
-// firstRecording is that of the deployment pool, at each of its moments.
+// firstRecording is that of the MachineDeployment "pool", at each of its moments.
 func firstRecording(t *testing.T) {
 	f := begin(t, "01-creating", "pool", (*provider).lonely)
 	f.same("01-creating")
@@ -102,7 +102,7 @@ func firstRecording(t *testing.T) {
 	f.goBackWhilePaused(t)
 }
 
-// deleteLast goes through the deletion of the last old VM, of which a pod is left.
+// deleteLast follows the deletion of the last old VM, which still has a Pod.
 func (f *fleet) deleteLast(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	block := f.provider.Block(fake.DeleteMachine)
@@ -118,9 +118,9 @@ func (f *fleet) deleteLast(t *testing.T, pod *corev1.Pod) {
 	f.gate.goOn()
 }
 
-// goBackWhilePaused has a Machine replaced that is unhealthy, after the deployment was paused
-// and given its first class again. What MCM did after a timeout, which takes too long here, is
-// done by hand: how the set and the deployment see it is the same.
+// goBackWhilePaused replaces an unhealthy Machine after the MachineDeployment was paused and its first class
+// restored. What MCM did after a timeout, which takes too long here, is done manually: the MachineSet and the
+// MachineDeployment observe the same.
 func (f *fleet) goBackWhilePaused(t *testing.T) {
 	t.Helper()
 	sick := f.sicken(f.names()[0])
@@ -135,7 +135,7 @@ func (f *fleet) goBackWhilePaused(t *testing.T) {
 	f.gate.goOn()
 }
 
-// names are those of the Machines, which are also those of their nodes.
+// names returns the names of the Machines, which are also those of their nodes.
 func (f *fleet) names() []string {
 	f.t.Helper()
 	var names []string
@@ -149,7 +149,7 @@ func (f *fleet) machine(name string) *v1alpha1.Machine {
 	return &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}}
 }
 
-// leaving is the Machine that is being deleted.
+// leaving returns the Machine that is being deleted.
 func (f *fleet) leaving() string {
 	f.t.Helper()
 	machines := f.machines()
@@ -160,13 +160,12 @@ func (f *fleet) leaving() string {
 	return machines[at].Name
 }
 
-// beforeMarking stops before one of the nodes is marked as one that goes, which is the
-// first write of a deletion.
+// beforeMarking stops before a node is marked as being deleted, which is the first write of a deletion.
 func (f *fleet) beforeMarking(nodes ...string) *stop {
 	return f.gate.before("PATCH", "/nodes/", "/status", nodes...)
 }
 
-// occupy puts a pod on a node. It does not leave by itself, since there is no kubelet.
+// occupy creates a Pod on a node. It is not removed after eviction, because there is no kubelet.
 func (f *fleet) occupy(node string) *corev1.Pod {
 	f.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "on-" + node}}
@@ -175,19 +174,19 @@ func (f *fleet) occupy(node string) *corev1.Pod {
 	return pod
 }
 
-// vacate plays the kubelet that has ended a pod.
+// vacate removes a Pod, like a kubelet that has terminated it.
 func (f *fleet) vacate(pod *corev1.Pod) {
 	f.t.Helper()
 	must(f.t, f.Client.Delete(f.t.Context(), pod, client.GracePeriodSeconds(0)))
 }
 
-// roll gives the deployment another class.
+// roll changes the class of the MachineDeployment.
 func (f *fleet) roll(class string) {
 	f.t.Helper()
 	f.change(fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, class))
 }
 
-// sicken has the node of a Machine go silent. It returns the name of both.
+// sicken makes the node of a Machine silent. It returns the name of both.
 func (f *fleet) sicken(name string) string {
 	f.t.Helper()
 	node := &corev1.Node{}
@@ -198,7 +197,7 @@ func (f *fleet) sicken(name string) string {
 	return name
 }
 
-// scaleDownByName is the second recording, as far as it is about the deployment scaled.
+// scaleDownByName is the part of the second recording about the MachineDeployment "scaled".
 func scaleDownByName(t *testing.T) {
 	f := begin(t, "20-running", "scaled")
 	f.same("20-running")
@@ -228,13 +227,13 @@ func scaleDownByName(t *testing.T) {
 	f.same("30-preserve-stopped", failedSooner...)
 }
 
-// failedSooner are the differences after a health timeout: MCM was told of it by a flag, for which the
-// template stands here.
+// failedSooner are the differences after a health timeout, which MCM had from a flag and which the template
+// contains here.
 var failedSooner = []string{
 	historyOfItself, "MachineDeployment spec.template.spec.healthTimeout", "MachineSet spec.template.spec.healthTimeout", "Machine spec.healthTimeout",
 }
 
-// annotate is what a user does to a Machine. Without a value the annotation is removed.
+// annotate annotates a Machine like a user. Without a value, the annotation is removed.
 func (f *fleet) annotate(machine, key, value string) {
 	f.t.Helper()
 	text := strconv.Quote(value)
@@ -245,7 +244,7 @@ func (f *fleet) annotate(machine, key, value string) {
 	must(f.t, f.Client.Patch(f.t.Context(), f.machine(machine), patch))
 }
 
-// inPlace is the second recording, as far as it is about the deployment inplace.
+// inPlace is the part of the second recording about the MachineDeployment "inplace".
 func inPlace(t *testing.T) {
 	f := begin(t, "20-running", "inplace")
 	for _, moment := range []string{"20-running", "21-scale-down-by-name-marked", "22-scale-down-by-name-done"} {
@@ -267,8 +266,8 @@ func inPlace(t *testing.T) {
 	}
 }
 
-// selectFirst changes the class, and has the first node be selected when all are candidates for their
-// Machines, too. It stops before the node and the deployment say that the update goes on.
+// selectFirst changes the class. The first node is selected after all are candidates in the status of their
+// Machines, too. It stops before the node and the MachineDeployment report that the update continues.
 func (f *fleet) selectFirst() {
 	f.t.Helper()
 	f.gate.beforeWords(f.ofNodes("", v1alpha1.LabelKeyNodeSelectedForUpdate))
@@ -283,7 +282,7 @@ func (f *fleet) selectFirst() {
 	f.gate.beforeWords(words)
 }
 
-// ofNodes has each node of the fleet, or a part of it, say one word.
+// ofNodes returns a value for each node of the fleet, or of a part of it.
 func (f *fleet) ofNodes(part, word string) map[string]string {
 	f.t.Helper()
 	words := map[string]string{}
@@ -293,7 +292,7 @@ func (f *fleet) ofNodes(part, word string) map[string]string {
 	return words
 }
 
-// updates plays the agent of the node that is ready for its update.
+// updates acts as the agent of the node that is ready for its update.
 func (f *fleet) updates() {
 	f.t.Helper()
 	gomega.NewWithT(f.t).Eventually(func() bool {
@@ -301,7 +300,7 @@ func (f *fleet) updates() {
 	}).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 }
 
-// updateOne plays the agent of one of some nodes, and reports whether it was ready for its update.
+// updateOne acts as the agent of one of the given nodes, and reports whether the node was ready for its update.
 func updateOne(t *testing.T, c client.Client, ours func(string) bool) bool {
 	t.Helper()
 	nodes := &corev1.NodeList{}
@@ -320,13 +319,13 @@ func updateOne(t *testing.T, c client.Client, ours func(string) bool) bool {
 	return true
 }
 
-// timedOut are the differences between a Machine whose creation took too long here and there:
-// MCM was told by a flag how long that is, for which a user's annotation stands here.
+// timedOut are the differences between Machines whose creation timed out here and there. MCM had the timeout from
+// a flag; here, it is an annotation of a user.
 var timedOut = []string{priorityAtOnce, "Machine metadata.annotations." + v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout}
 
-// noCapacity is what the first recording has of a deployment that gets no VMs. At some moments
-// the creation of its Machine had taken too long, and it was being replaced. It has neither a
-// VM nor a node, so we write nothing after the first word on its deletion.
+// noCapacity is the part of the first recording about a MachineDeployment that gets no VMs. At some moments, the
+// creation of its Machine had timed out, and the Machine was being replaced. It has neither a VM nor a node, so
+// we write nothing after the first message of its deletion.
 func noCapacity(t *testing.T) {
 	f := begin(t, "02-running", "nocap")
 	for _, moment := range []string{
@@ -345,7 +344,7 @@ func noCapacity(t *testing.T) {
 	f.same("06-deleting-drain", timedOut...)
 }
 
-// brokenProvider is the same for a deployment whose provider only makes errors.
+// brokenProvider is the same for a MachineDeployment whose provider returns only errors.
 func brokenProvider(t *testing.T) {
 	f := begin(t, "02-running", "broken")
 	for _, moment := range []string{
@@ -361,7 +360,7 @@ func brokenProvider(t *testing.T) {
 	f.same("13-paused-failed-replaced", timedOut...)
 }
 
-// giveUp ends the time that the only Machine has to be created, and stops before it is let go.
+// giveUp makes the only Machine time out, and stops before its finalizer is removed.
 func (f *fleet) giveUp() {
 	f.t.Helper()
 	name := f.names()[0]

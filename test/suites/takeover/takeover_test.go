@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// state is all that there is of a fleet.
+// state contains all objects of a fleet.
 type state struct {
 	deployments []v1alpha1.MachineDeployment
 	sets        []v1alpha1.MachineSet
@@ -31,7 +31,7 @@ type state struct {
 	nodes       []corev1.Node
 }
 
-// look reads the fleet of a test. Its nodes have names that end in the suffix.
+// look reads the fleet of a test. The names of its nodes end with the suffix.
 func look(t *testing.T, e *env.Env, suffix string) state {
 	t.Helper()
 	deployments, sets, machines, nodes := &v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}, &corev1.NodeList{}
@@ -43,7 +43,7 @@ func look(t *testing.T, e *env.Env, suffix string) state {
 	return state{deployments.Items, sets.Items, machines.Items, own}
 }
 
-// versions are the resource versions of all objects.
+// versions returns the resource versions of all objects.
 func (s state) versions() map[string]string {
 	versions := map[string]string{}
 	add := func(kind string, object client.Object) {
@@ -64,7 +64,7 @@ func (s state) versions() map[string]string {
 	return versions
 }
 
-// newest is the set of a deployment's highest revision.
+// newest returns the MachineSet of a MachineDeployment's highest revision.
 func (s state) newest(deployment string) *v1alpha1.MachineSet {
 	revision := func(set *v1alpha1.MachineSet) int {
 		n, _ := strconv.Atoi(set.Annotations[v1alpha1.AnnotationKeyRevision])
@@ -84,8 +84,8 @@ func (s state) deployment(name string) *v1alpha1.MachineDeployment {
 	return &s.deployments[at]
 }
 
-// stays reports whether a Machine has to outlive the change of managers: it was of use, or is
-// preserved, and no rollout was going to replace it.
+// stays reports whether a Machine must survive the change of managers: it was usable or is preserved, and no
+// rollout was going to replace it.
 func (s state) stays(machine *v1alpha1.Machine) bool {
 	if !machine.DeletionTimestamp.IsZero() || machine.Spec.ProviderID == "" {
 		return false
@@ -94,14 +94,14 @@ func (s state) stays(machine *v1alpha1.Machine) bool {
 	return !s.rolls(deployment) || metav1.IsControlledBy(machine, s.newest(deployment.Name))
 }
 
-// leaving reports whether a Machine is on its way out.
+// leaving reports whether a Machine is being deleted.
 func (s state) leaving() bool {
 	return slices.ContainsFunc(s.machines, func(m v1alpha1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
 }
 
-// complete reports whether the deployments have as many Machines as they want, those a VM that can
-// have one, and all of the current template that are to be. A rollout is at rest for a while, too, if
-// whoever does its next step is not given a processor.
+// complete reports whether the MachineDeployments have their desired Machines, with VMs where possible, and of
+// the current template where required. A rollout can also look idle if the process of its next step gets no CPU
+// time.
 func (s state) complete() bool {
 	machines := map[string]int{}
 	for i := range s.machines {
@@ -121,13 +121,13 @@ func (s state) complete() bool {
 	})
 }
 
-// rolls reports whether the Machines of a deployment are replaced when its template changes.
+// rolls reports whether the Machines of a MachineDeployment are replaced when its template changes.
 func (s state) rolls(d *v1alpha1.MachineDeployment) bool {
 	return d.Spec.Strategy.Type == v1alpha1.RollingUpdateMachineDeploymentStrategyType && !d.Spec.Paused
 }
 
-// idle waits until all is complete, no Machine is leaving, and nothing was written for a
-// while, and tells what there is then.
+// idle waits until everything is complete, no Machine is being deleted, and nothing was written for a while. It
+// returns the state.
 func idle(t *testing.T, e *env.Env, suffix string) state {
 	t.Helper()
 	return idleFor(t, e, suffix, 3*time.Second)
@@ -149,7 +149,7 @@ func idleFor(t *testing.T, e *env.Env, suffix string, quiet time.Duration) state
 	return last
 }
 
-// TestTakeOver puts our manager in MCM's place at each recorded moment.
+// TestTakeOver replaces MCM by our manager at each recorded moment.
 func TestTakeOver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -176,10 +176,11 @@ func TestTakeOver(t *testing.T) {
 	together(t, moments)
 }
 
-// inMidUpdate are the moments at which the deployment inplace is updated.
+// inMidUpdate are the moments at which the MachineDeployment "inplace" is being updated.
 var inMidUpdate = []string{"23-inplace-candidates", "24-inplace-ready-for-update", "25-inplace-node-updated"}
 
-// goesOn plays the agents until all Machines of the deployment inplace are updated and of its new set.
+// goesOn acts as the agents until all Machines of the MachineDeployment "inplace" are updated and belong to its
+// new MachineSet.
 func goesOn(t *testing.T, e *env.Env, suffix string) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
@@ -188,7 +189,8 @@ func goesOn(t *testing.T, e *env.Env, suffix string) {
 	}).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// updated reports whether all Machines of the deployment inplace are updated, and of its new set.
+// updated reports whether all Machines of the MachineDeployment "inplace" are updated and belong to its new
+// MachineSet.
 func updated(now state) bool {
 	status := now.deployment("inplace").Status
 	complete := slices.ContainsFunc(status.Conditions, func(c v1alpha1.MachineDeploymentCondition) bool {
@@ -199,12 +201,12 @@ func updated(now state) bool {
 	})
 }
 
-// atRest are the moments at which a deployment was at rest.
+// atRest are the moments at which a MachineDeployment was settled.
 var atRest = map[string]string{
 	"02-running": "pool", "10-rolled-out": "pool", "20-running": "scaled", "22-scale-down-by-name-done": "scaled", "27-preserve-when-failed-annotated": "inplace",
 }
 
-// untouched checks that nothing of a deployment at rest was written, be it what it was.
+// untouched checks that no object of a settled MachineDeployment was written, whatever its state.
 func untouched(t *testing.T, before, after state, deployment string) {
 	t.Helper()
 	is := after.versions()
@@ -215,15 +217,14 @@ func untouched(t *testing.T, before, after state, deployment string) {
 	}
 }
 
-// hopeless are the deployments whose provider never makes a VM.
+// hopeless are the MachineDeployments whose provider never creates a VM.
 var hopeless = []string{"nocap", "broken"}
 
-// compare checks that nothing was rolled, recreated or lost, and that there are as many
-// Machines as are wanted.
+// compare checks that nothing was rolled out, recreated or lost, and that there are as many Machines as desired.
 func compare(t *testing.T, before, after state, p *provider) {
 	t.Helper()
 	made, removed := p.did()
-	vms := map[string]int{} // that have to be there, those that were and those that were made
+	vms := map[string]int{} // expected, existing and created VMs
 	for i := range before.machines {
 		if was := &before.machines[i]; before.stays(was) {
 			vms[of(was.Name)]++
@@ -254,7 +255,7 @@ func compare(t *testing.T, before, after state, p *provider) {
 	}
 }
 
-// outlives checks that a Machine and its VM are still there, as they were.
+// outlives checks that a Machine and its VM still exist unchanged.
 func outlives(t *testing.T, was *v1alpha1.Machine, after state, removed []string) {
 	t.Helper()
 	at := slices.IndexFunc(after.machines, func(m v1alpha1.Machine) bool { return m.UID == was.UID })
@@ -267,7 +268,7 @@ func outlives(t *testing.T, was *v1alpha1.Machine, after state, removed []string
 	}
 }
 
-// setIDs are the UIDs of all sets by their names.
+// setIDs returns the UIDs of all MachineSets by name.
 func (s state) setIDs() map[string]types.UID {
 	ids := map[string]types.UID{}
 	for i := range s.sets {

@@ -1,5 +1,5 @@
-// Command driver is the driver sim as a program of its own, for a container. Its nodes join the cluster that
-// runs the Pod.
+// Command driver runs the sim driver as a separate program, for a container. Its nodes join the cluster in which
+// the Pod runs.
 package main
 
 import (
