@@ -312,7 +312,7 @@ func TestFailures(t *testing.T) {
 			h := newHarness(t, tc.given)
 			h.Driver.Fail(tc.method, tc.code)
 			result := h.Settle()
-			h.wantReady(metav1.ConditionFalse, tc.reason, "out of order", tc.code.String())
+			h.wantReady(metav1.ConditionFalse, tc.reason, "failed as configured", tc.code.String())
 			got := h.infra().Status
 			if final := got.FailureReason != nil && got.FailureMessage != nil; final != tc.final {
 				t.Fatalf("terminal failure = %t, want %t", final, tc.final)

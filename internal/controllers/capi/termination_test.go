@@ -177,7 +177,7 @@ func TestDeletionFails(t *testing.T) {
 	h.Driver.Fail(fake.DeleteMachine, codes.Unavailable)
 	h.delete()
 	result := h.Settle()
-	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "out of order")
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "failed as configured")
 	if result.RequeueAfter <= 0 || len(h.infra().Finalizers) != 1 {
 		t.Errorf("requeued after %v, finalizers %v", result.RequeueAfter, h.infra().Finalizers)
 	}
