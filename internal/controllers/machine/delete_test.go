@@ -342,7 +342,7 @@ func TestFinalizersOfOthers(t *testing.T) {
 	}
 }
 
-// TestOnlyTheOldFinalizer checks that a Machine with only the finalizer of old versions can be deleted.
+// TestOnlyTheOldFinalizer checks that a Machine that has only the finalizer of old versions can be deleted.
 func TestOnlyTheOldFinalizer(t *testing.T) {
 	h := newHarness(t)
 	h.addVM(machineName, "sim:///m1")

@@ -15,7 +15,7 @@ import (
 // Differences between classes that always need a replacement, whatever the driver reports.
 const (
 	differentProvider = "provider"
-	differentUserData = "user data: it has effect only when a VM is created"
+	differentUserData = "user data: it takes effect only when a VM is created"
 	differentLocation = "the driver does not find the VM with the new class"
 )
 

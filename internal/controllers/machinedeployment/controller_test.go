@@ -234,7 +234,8 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotSelectedIsNotCreated checks that such a set is not created, even if the plan requests it.
+// TestASetThatIsNotSelectedIsNotCreated checks that a set that the selector does not match is not created, even if
+// the plan requests it.
 func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}

@@ -252,7 +252,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 		return nil
 	}
 	_, err := s.Reconcile(t.Context(), request)
-	if !errors.Is(err, rollout.ErrMark) || len(err.Error()) > longestMessage {
+	if !errors.Is(err, rollout.ErrMark) || len(err.Error()) > maxMessage {
 		t.Errorf("the error has %d bytes: %.200v", len(err.Error()), err)
 	}
 	at := conditionAt(s.deployment().Status, v1alpha1.MachineDeploymentReplicaFailure)
@@ -261,8 +261,8 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	}
 	message := s.deployment().Status.Conditions[at].Message
 	for _, part := range []string{"-00000: ", "and 197 more. Its machine set"} {
-		if !strings.Contains(message, part) || len(message) > longestMessage {
-			t.Errorf("want %q within %d bytes, got %d: %s", part, longestMessage, len(message), message)
+		if !strings.Contains(message, part) || len(message) > maxMessage {
+			t.Errorf("want %q within %d bytes, got %d: %s", part, maxMessage, len(message), message)
 		}
 	}
 }
@@ -281,7 +281,7 @@ func TestALongRefusalIsCut(t *testing.T) {
 	s.fails(t)
 	reported := 0
 	for _, c := range s.deployment().Status.Conditions {
-		if strings.Contains(c.Message, "the first word") && strings.HasSuffix(c.Message, "the last word") && len(c.Message) <= longestMessage {
+		if strings.Contains(c.Message, "the first word") && strings.HasSuffix(c.Message, "the last word") && len(c.Message) <= maxMessage {
 			reported++
 		}
 	}

@@ -22,8 +22,8 @@ func rollbackTo(revision int64) change {
 
 const (
 	isTrue = "True"
-	// longestMessage is the maximum length of a condition's message in bytes.
-	longestMessage = 1024
+	// maxMessage is the maximum length of a condition's message in bytes.
+	maxMessage = 1024
 )
 
 var progressOf = status.Progress

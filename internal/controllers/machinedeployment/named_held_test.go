@@ -51,7 +51,7 @@ func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
 	}
 }
 
-// TestAMachineThatIsNamedTwice checks that such a Machine is marked once, with the latest time.
+// TestAMachineThatIsNamedTwice checks that a Machine that is named twice is marked once, with the latest time.
 func TestAMachineThatIsNamedTwice(t *testing.T) {
 	for name, trigger := range map[string]string{
 		"the later first":          "m-1~" + fixture.Later + ",m-1~" + fixture.Early,
@@ -80,8 +80,8 @@ func TestAMachineThatIsNamedTwice(t *testing.T) {
 	}
 }
 
-// TestARolloutDoesNotWaitForANamedMachineThatIsPreserved checks that the set keeps such a Machine in addition to
-// its replicas, and that no other Machine is deleted in its place.
+// TestARolloutDoesNotWaitForANamedMachineThatIsPreserved checks that a set keeps a named Machine that is preserved
+// in addition to its replicas, and that no other Machine is deleted in its place.
 func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
 	old := fixture.Set("a", 3, fixture.WithUID, fixture.Reports(4, 4))
 	old.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
@@ -125,7 +125,7 @@ func (s *server) unmarked(t *testing.T) {
 	}
 }
 
-// TestAMachineThatCannotBeMarked checks that such a Machine does not prevent a scale-up.
+// TestAMachineThatCannotBeMarked checks that a Machine that cannot be marked does not prevent a scale-up.
 func TestAMachineThatCannotBeMarked(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
@@ -136,8 +136,9 @@ func TestAMachineThatCannotBeMarked(t *testing.T) {
 	}
 }
 
-// TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown checks that the set is not scaled down, since it would
-// delete another Machine. This is reported, but does not affect the condition of the completed rollout.
+// TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown checks that a set with a Machine that cannot be marked is
+// not scaled down, since it would delete another Machine. This is reported, but does not affect the condition of
+// the completed rollout.
 func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later+",m-2~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)

@@ -51,8 +51,8 @@ func (s *server) machine(t *testing.T, name string) *v1alpha1.Machine {
 	return machine
 }
 
-// TestANamedMachineIsMarkedFirst checks that the set is scaled only after the cache shows the mark. Otherwise it
-// would delete another Machine.
+// TestANamedMachineIsMarkedFirst checks that the set is scaled down only after the cache shows the mark on the
+// named Machine. Otherwise the set would delete another Machine.
 func TestANamedMachineIsMarkedFirst(t *testing.T) {
 	for form, trigger := range map[string]string{"new": "m-1~" + fixture.Later, "old": "m-1"} {
 		t.Run(form, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestABareNameIsDeletedAtOnce(t *testing.T) {
 	}
 }
 
-// TestEntriesThatAreDropped checks that such entries mark no Machine and delay nothing.
+// TestEntriesThatAreDropped checks that invalid entries in the annotation mark no Machine and delay nothing.
 func TestEntriesThatAreDropped(t *testing.T) {
 	phase := func(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = phase }

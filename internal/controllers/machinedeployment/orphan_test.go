@@ -237,7 +237,7 @@ func TestASetThatIsGoneIsNotSaid(t *testing.T) {
 	}
 }
 
-// TestASetThatIsBeingDeletedIsNotAdopted checks that such a set is not adopted.
+// TestASetThatIsBeingDeletedIsNotAdopted checks that a deployment does not adopt a set that is being deleted.
 func TestASetThatIsBeingDeletedIsNotAdopted(t *testing.T) {
 	s := newServer(fixture.Deployment(1, fixture.OfClass("b")), fixture.Set("a", 1, fixture.WithUID, mcm, fixture.Leaving, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }))
 	s.pass(t)

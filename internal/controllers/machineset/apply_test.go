@@ -127,8 +127,8 @@ func TestACreationThatArrivesTwice(t *testing.T) {
 	}
 }
 
-// TestACreationThatArrivesTwiceAndCannotBeRead checks that such a creation counts as one with an unknown outcome,
-// whatever the code of the read error is.
+// TestACreationThatArrivesTwiceAndCannotBeRead checks that a creation counts as one with an unknown outcome if the
+// Machine exists already and cannot be read, whatever the code of the read error is.
 func TestACreationThatArrivesTwiceAndCannotBeRead(t *testing.T) {
 	for _, unread := range []error{apierrors.NewInternalError(errors.New("etcd is away")), apierrors.NewTooManyRequests("later", 1)} {
 		s := newServer(newSet(3))
