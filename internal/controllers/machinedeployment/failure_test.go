@@ -260,7 +260,7 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 		t.Fatal("the condition is missing")
 	}
 	message := s.deployment().Status.Conditions[at].Message
-	for _, part := range []string{"-00000: ", "and 197 more. Its machine set"} {
+	for _, part := range []string{"-00000: ", "and 197 more; the machine set"} {
 		if !strings.Contains(message, part) || len(message) > maxMessage {
 			t.Errorf("want %q within %d bytes, got %d: %s", part, maxMessage, len(message), message)
 		}

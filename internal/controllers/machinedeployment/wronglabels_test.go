@@ -131,7 +131,7 @@ func TestNoMachineControllerAnswers(t *testing.T) {
 	s.rests(t)
 	s.nothingLost(t)
 	is := s.progress()
-	if is.Reason != v1alpha1.DeploymentReasonUpdateBlocked || !strings.Contains(is.Message, "no machine controller answers that the nodes of pool-a-0, pool-a-1 are candidates") {
+	if is.Reason != v1alpha1.DeploymentReasonUpdateBlocked || !strings.Contains(is.Message, "no machine controller has responded to the in-place update of pool-a-0, pool-a-1") {
 		t.Errorf("got %+v", is)
 	}
 	if len(s.lines) != 1 || !strings.HasPrefix(s.lines[0], v1alpha1.DeploymentReasonUpdateBlocked) {

@@ -78,8 +78,8 @@ func TestEachOperationIsSaid(t *testing.T) {
 		},
 		"unfreeze": {
 			[]client.Object{newSet(0, lift)},
-			[]string{"UnfrozeMachineSet: Unfroze machine set pool: the annotation " + v1alpha1.AnnotationKeyUnfreeze + " asks for it"},
-			[]string{"Unfroze the machine set: the annotation " + v1alpha1.AnnotationKeyUnfreeze + " asks for it"},
+			[]string{"UnfrozeMachineSet: Unfroze machine set pool: annotation " + v1alpha1.AnnotationKeyUnfreeze + " requests it"},
+			[]string{"Unfroze the machine set: annotation " + v1alpha1.AnnotationKeyUnfreeze + " requests it"},
 		},
 	} {
 		t.Run(operation, func(t *testing.T) {

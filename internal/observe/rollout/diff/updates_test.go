@@ -55,7 +55,7 @@ VMs that need a replacement stay until you replace them: "millwright rollout res
 		t.Errorf("nobody asked for updates, and it says %q", lines)
 	}
 	class.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: "Now"}
-	if lines := strings.Join(OfVMs(class, machines), "\n"); !strings.Contains(lines, `VMs stay as they are: "Now" is no update strategy`) {
+	if lines := strings.Join(OfVMs(class, machines), "\n"); !strings.Contains(lines, `VMs stay as they are: "Now" is not an update strategy`) {
 		t.Errorf("of nonsense it says\n%s", lines)
 	}
 }
