@@ -89,7 +89,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 				h.shared, h.hold = shared, at
 				source := h.source()
 				here := source.counts()
-				here.runsOn()
+				here.keepsRunning()
 				target := h.moves("web-2")
 				source.awaitHeld()
 				source.kill()
@@ -99,7 +99,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 				}
 				here.toTheEnd()
 				source.wantAll(here.last)
-				h.startsAgain(source)
+				h.restartsOn(source)
 			})
 		}
 	}
@@ -123,12 +123,12 @@ func TestRealRestTakesTooLong(t *testing.T) {
 			h.shared, h.hold, h.departure.Rest = test.shared, test.at, time.Second
 			source := h.source()
 			here := source.counts()
-			here.runsOn()
+			here.keepsRunning()
 			target := h.moves("web-2")
 			h.awaitPhase(failed)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			target.wantEnd(vmpb.EndNotArrived)
-			here.runsOn()
+			here.keepsRunning()
 			source.kill()
 			here.toTheEnd()
 			source.wantAll(here.last)
@@ -136,14 +136,14 @@ func TestRealRestTakesTooLong(t *testing.T) {
 	}
 }
 
-// startsAgain starts another hypervisor with the disks of a terminated one.
-func (h *testCluster) startsAgain(before *member) {
+// restartsOn starts another hypervisor with the disks of a terminated one.
+func (h *testCluster) restartsOn(before *member) {
 	h.t.Helper()
 	h.hold = ""
 	h.controller.Decide("web-9")
 	again := h.start("web-9", vmpb.VMSpec_SM_RUN, func(m *member) { m.disk, m.data = before.disk, before.data })
 	console := again.counts()
-	console.runsOn()
+	console.keepsRunning()
 	again.kill()
 	console.toTheEnd()
 	again.wantAll(console.last)

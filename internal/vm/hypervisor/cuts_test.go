@@ -103,7 +103,7 @@ func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", in the middle of each call of the start")
 			runs := 0
-			for after, whole := 1, false; !whole; after += 40 {
+			for after, complete := 1, false; !complete; after += 40 {
 				withFixture(t, func(w *fixture) {
 					w.preparing()
 					cut := test.cut
@@ -118,7 +118,7 @@ func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
 					if w.images.written != 1 {
 						t.Errorf("after %d bytes: the image was written %d times", after, w.images.written)
 					}
-					whole = w.controller.network.Waits()
+					complete = w.controller.network.Waits()
 					w.controller.network.Set(memnet.Cut{})
 					pass(found)
 					if open, _ := w.controller.Streams(); open != 1 {

@@ -16,7 +16,7 @@ import (
 )
 
 // withDevice runs a test on a device, which must be created outside of the synctest bubble.
-func withDevice(t *testing.T, bytes int64, story func(*fixture)) {
+func withDevice(t *testing.T, bytes int64, run func(*fixture)) {
 	_, device := blockdev.New(t, bytes)
 	withFixture(t, func(w *fixture) {
 		w.config.Paths.RootDisk = device
@@ -30,7 +30,7 @@ func withDevice(t *testing.T, bytes int64, story func(*fixture)) {
 			_, err = draft.WriteAt([]byte(imageContent), 0)
 			return errors.Join(err, draft.Commit())
 		}
-		story(w)
+		run(w)
 	})
 }
 
@@ -109,7 +109,7 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	}
 	source := h.start("web-1", vmpb.VMSpec_SM_RUN, onDevices(0, h.scribes(), nil))
 	here := source.counts()
-	here.runsOn()
+	here.keepsRunning()
 	if _, err := disk.Acquire(blockdev.Node(t, source.disk)); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("while the guest runs: error = %v, want ErrLocked", err)
 	}
@@ -119,8 +119,8 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	source.term()
 	here.toTheEnd()
 	source.wantEnd(vmpb.EndTerminated)
-	onTarget := here.goesOnIn(target)
-	onTarget.runsOn()
+	onTarget := here.continuesOn(target)
+	onTarget.keepsRunning()
 	if _, err := disk.Acquire(blockdev.Node(t, target.disk)); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("after the migration: error = %v, want ErrLocked", err)
 	}
@@ -131,7 +131,7 @@ func TestRealMigrationOfDevices(t *testing.T) {
 	h.controller.Decide("web-3")
 	next := h.start("web-3", vmpb.VMSpec_SM_RUN, func(m *member) { m.disk, m.data = target.disk, target.data })
 	again := next.counts()
-	again.runsOn()
+	again.keepsRunning()
 	next.kill()
 	next.wantAll(again.last)
 }
@@ -143,7 +143,7 @@ func TestRealDeviceIsTooSmall(t *testing.T) {
 	h := newTestCluster(t)
 	source := h.source()
 	here := source.counts()
-	here.runsOn()
+	here.keepsRunning()
 	small := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { device(t, &m.disk, int64(h.size)-512, nil) })
 	h.names(func(question int) *member {
 		if question > 0 {
@@ -155,7 +155,7 @@ func TestRealDeviceIsTooSmall(t *testing.T) {
 	h.awaitPhase(failed)
 	h.controller.Change(func(a *authority) { a.migrate = false })
 	small.wantEnd(vmpb.EndNoSpace)
-	here.runsOn()
+	here.keepsRunning()
 	source.kill()
 	here.toTheEnd()
 	source.wantAll(here.last)

@@ -35,8 +35,8 @@ var errGone = errors.New("the machine has terminated")
 
 // fakeMachines starts fake machines. The zero value is ready for use. The fields are read at each Start.
 type fakeMachines struct {
-	// Deaf creates guests that ignore the power button.
-	Deaf bool
+	// IgnorePowerButton creates guests that ignore the power button.
+	IgnorePowerButton bool
 	// Stuck makes machines ignore Quit. They can only be killed.
 	Stuck bool
 	// Refuse, if set, is called before each start with the number of earlier starts. Its error is the error of
@@ -67,7 +67,7 @@ func (m *fakeMachines) Start(ctx context.Context, config qemu.Config) (hyperviso
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	machine := newFakeMachine(config, m.Deaf, m.Stuck)
+	machine := newFakeMachine(config, m.IgnorePowerButton, m.Stuck)
 	machine.continued = m.Continued
 	m.machines = append(m.machines, machine)
 	return machine, nil
@@ -98,9 +98,9 @@ type fakeMachine struct {
 	// Config is the configuration with which the machine was started.
 	Config qemu.Config
 
-	deaf   bool
-	misses int // how many presses of the power button the guest misses
-	stuck  bool
+	ignoresButton bool
+	misses        int // how many presses of the power button the guest misses
+	stuck         bool
 	// continued, if set, is called when the guest was continued.
 	continued func(context.Context)
 	console   *console.Console
@@ -119,10 +119,10 @@ type fakeMachine struct {
 	changed chan struct{}
 }
 
-func newFakeMachine(config qemu.Config, deaf, stuck bool) *fakeMachine {
+func newFakeMachine(config qemu.Config, ignoresButton, stuck bool) *fakeMachine {
 	ours, port := net.Pipe()
 	m := &fakeMachine{
-		Config: config, deaf: deaf, stuck: stuck, console: console.New(ours), port: port,
+		Config: config, ignoresButton: ignoresButton, stuck: stuck, console: console.New(ours), port: port,
 		done: make(chan struct{}), state: prelaunch, changed: make(chan struct{}, 1),
 	}
 	m.awake = sync.NewCond(&m.mu)
@@ -361,10 +361,10 @@ func (m *fakeMachine) Reset(context.Context) error {
 // Boots makes the guest miss the next presses of the power button.
 func (m *fakeMachine) Boots(misses int) { _ = m.change(func() { m.misses = misses }) }
 
-// Powerdown implements hypervisor.Machine. Only a guest that runs, is not deaf and has booted reacts.
+// Powerdown implements hypervisor.Machine. Only a guest that runs, has booted and does not ignore the button reacts.
 func (m *fakeMachine) Powerdown(context.Context) error {
 	var obeys bool
-	err := m.change(func() { m.buttons++; obeys = m.state == running && !m.deaf && m.buttons > m.misses })
+	err := m.change(func() { m.buttons++; obeys = m.state == running && !m.ignoresButton && m.buttons > m.misses })
 	if err == nil && obeys {
 		m.ShutDown()
 	}

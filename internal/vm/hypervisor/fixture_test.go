@@ -34,7 +34,7 @@ type fixture struct {
 }
 
 // withFixture runs a test.
-func withFixture(t *testing.T, story func(*fixture)) {
+func withFixture(t *testing.T, run func(*fixture)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{t: t, controller: newFakeController(), machines: &fakeMachines{}, images: &images{}}
@@ -46,7 +46,7 @@ func withFixture(t *testing.T, story func(*fixture)) {
 			WriteDisk: w.images.WriteDisk, Fetch: w.images.Fetch,
 			Connect: w.controller.Connect,
 		}
-		story(w)
+		run(w)
 	})
 }
 
@@ -167,8 +167,8 @@ type images struct {
 	at func(step string) error
 	// pieces is how often progress is made before the last step, every 100 ms.
 	pieces int
-	// trouble is a failure that is reported before the first step.
-	trouble error
+	// retried is a failure that is reported before the first step.
+	retried error
 	written int
 	fetched []string
 }
@@ -186,8 +186,8 @@ func (i *images) step(name string) error {
 func (i *images) WriteDisk(_ context.Context, _ image.Source, target image.Target, progress image.Options) error {
 	partial := target.Path + ".partial"
 	content := []byte(imageContent)
-	if i.trouble != nil {
-		progress.OnRetry(i.trouble)
+	if i.retried != nil {
+		progress.OnRetry(i.retried)
 		time.Sleep(time.Second) // in the bubble
 	}
 	for _, name := range writeSteps {

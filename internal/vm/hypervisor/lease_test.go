@@ -42,22 +42,22 @@ func leaseFor(duration time.Duration) *vmpb.RunLeaseUpdate {
 	return &vmpb.RunLeaseUpdate{Status: vmpb.RunLeaseUpdate_STATUS_OK, ValidFor: durationpb.New(duration)}
 }
 
-// expiringStory runs a test of a VM with leases of one minute.
-func expiringStory(t *testing.T, story func(w *fixture, d *fakeWatchdog)) {
+// withExpiringLease runs a test of a VM with leases of one minute.
+func withExpiringLease(t *testing.T, run func(w *fixture, d *fakeWatchdog)) {
 	withFixture(t, func(w *fixture) {
 		d, begin := &fakeWatchdog{lost: make(chan struct{})}, time.Now()
 		w.config.Spec.LeaseMode, w.config.Spec.LeaseDuration = vmpb.LeaseMode_LM_FULL_LEASES, durationpb.New(time.Minute)
 		w.config.Watchdog = func() (hypervisor.Watchdog, error) { return d, nil }
 		w.config.Clock = func() lease.Instant { return time.Since(begin) }
 		w.controller.Respond(leaseFor(time.Minute))
-		story(w, d)
+		run(w, d)
 	})
 }
 
 // A lease is renewed after a third of its duration by a stream that replaces the previous one, and the watchdog
 // knows when the lease expires.
 func TestLeaseIsRenewed(t *testing.T) {
-	expiringStory(t, func(w *fixture, d *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		reports := len(w.controller.Reports())
 		pass(10*time.Minute + time.Second)
@@ -79,7 +79,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 
 // A hypervisor that cannot reach its controller stops the guest before its lease expires, and reports that.
 func TestLeaseExpires(t *testing.T) {
-	expiringStory(t, func(w *fixture, d *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		w.controller.SetAway(true)
 		pass(49 * time.Second)
@@ -99,7 +99,7 @@ func TestLeaseExpires(t *testing.T) {
 // A controller that is unavailable for a part of the lease causes no disruption. It receives the state when it is
 // available again.
 func TestLeaseOutlivesAFailOver(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		p := w.start()
 		before := len(w.controller.Reports())
 		for range 5 {
@@ -117,7 +117,7 @@ func TestLeaseOutlivesAFailOver(t *testing.T) {
 
 // Further updates of a stream do not extend the lease.
 func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		p := w.start()
 		begin := time.Now()
 		pass(19 * time.Second)
@@ -140,7 +140,7 @@ func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
 func TestNoGuestWithoutALease(t *testing.T) {
 	for name, response := range map[string]*vmpb.RunLeaseUpdate{"no response": nil, "no duration": leaseOK()} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+			withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 				w.controller.Respond(response)
 				p := w.start()
 				pass(10 * time.Minute)
@@ -168,7 +168,7 @@ func TestLeaseIsReleased(t *testing.T) {
 		"terminated": {func(w *fixture, _ *process) { w.controller.Respond(leaseTerminated()) }, vmpb.EndTerminated},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, d *fakeWatchdog) {
+			withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 				p := w.start()
 				test.end(w, p)
 				p.wantEnd(test.want)
@@ -186,7 +186,7 @@ func TestLeaseIsReleased(t *testing.T) {
 // Without a watchdog, nothing protects against a process that hangs. The guest therefore terminates with the
 // watchdog.
 func TestWatchdogIsLost(t *testing.T) {
-	expiringStory(t, func(w *fixture, d *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		close(d.lost)
 		p.wantEnd(vmpb.EndLeaseExpired)
@@ -194,7 +194,7 @@ func TestWatchdogIsLost(t *testing.T) {
 }
 
 func TestLease_NeedsWatchdog(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Watchdog = nil
 		w.start().wantEnd(vmpb.EndInvalidSpec)
 	})

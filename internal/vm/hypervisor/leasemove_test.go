@@ -45,7 +45,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 	here := h.source()
 	console := here.counts()
 	for last, pod := range []string{"web-2", "web-3"} {
-		console.runsOn()
+		console.keepsRunning()
 		here, console = h.follows(here, console, pod)
 		for arrived := time.Now(); last == 1 && time.Since(arrived) < ampleLease+time.Second; {
 			console.numbers(1)
@@ -64,7 +64,7 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 	h := newLeasedCluster(t)
 	source := h.source()
 	here := source.counts()
-	here.runsOn()
+	here.keepsRunning()
 	target := h.target("web-2")
 	h.names(func(int) *member { return target })
 	h.controller.Change(func(a *authority) {
@@ -84,8 +84,8 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 		t.Fatalf("the target reported %v without a lease", phases)
 	}
 	h.controller.Change(func(a *authority) { a.lease, a.after = h.lease, nil })
-	onTarget := here.goesOnIn(target)
-	onTarget.runsOn()
+	onTarget := here.continuesOn(target)
+	onTarget.keepsRunning()
 	target.kill()
 	target.wantAll(onTarget.last)
 }
@@ -110,7 +110,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 	for back := time.Now(); time.Since(back) < ampleLease; {
 		here.numbers(1)
 	}
-	h.goesOn(source, here)
+	h.migratesAgain(source, here)
 }
 
 // The controller is unavailable for longer than a lease during the migration. As usual, the source terminates its
@@ -150,8 +150,8 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 		release()
 		h.line.Cut(false)
 		here.toTheEnd()
-		onTarget := here.goesOnIn(target)
-		onTarget.runsOn()
+		onTarget := here.continuesOn(target)
+		onTarget.keepsRunning()
 		target.kill()
 		target.wantAll(onTarget.last)
 	})

@@ -54,7 +54,7 @@ func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
-				w.machines.Deaf = true
+				w.machines.IgnorePowerButton = true
 				p := w.start()
 				before(w, p)
 				begin := time.Now()
@@ -289,20 +289,20 @@ func TestGuest_CrashReportsQEMUOutput(t *testing.T) {
 
 func TestHypervisor_SIGTERMShutsGuestDown(t *testing.T) {
 	for name, test := range map[string]struct {
-		deaf, stuck bool
-		want        qemu.ExitReason
-		takes       time.Duration
-		boots       int
-		buttons     int
+		ignoresButton, stuck bool
+		want                 qemu.ExitReason
+		takes                time.Duration
+		boots                int
+		buttons              int
 	}{
-		"obedient guest":   {want: qemu.GuestShutdown, buttons: 1},
-		"guest that boots": {boots: 2, want: qemu.GuestShutdown, takes: 6 * time.Second, buttons: 3},
-		"deaf guest":       {deaf: true, want: qemu.HostQuit, takes: 20 * time.Second, buttons: 7},
-		"stuck machine":    {deaf: true, stuck: true, want: qemu.HostKilled, takes: 22 * time.Second, buttons: 7},
+		"obedient guest":                {want: qemu.GuestShutdown, buttons: 1},
+		"guest that boots":              {boots: 2, want: qemu.GuestShutdown, takes: 6 * time.Second, buttons: 3},
+		"guest that ignores the button": {ignoresButton: true, want: qemu.HostQuit, takes: 20 * time.Second, buttons: 7},
+		"stuck machine":                 {ignoresButton: true, stuck: true, want: qemu.HostKilled, takes: 22 * time.Second, buttons: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
-				w.machines.Deaf, w.machines.Stuck = test.deaf, test.stuck
+				w.machines.IgnorePowerButton, w.machines.Stuck = test.ignoresButton, test.stuck
 				p := w.start()
 				w.machine().Boots(test.boots)
 				begin := time.Now()
@@ -316,7 +316,7 @@ func TestHypervisor_SIGTERMShutsGuestDown(t *testing.T) {
 				if took < test.takes || took > test.takes+2*time.Second {
 					t.Errorf("terminated after %s, want about %s", took, test.takes)
 				}
-				if test.deaf && w.states()[len(w.states())-1] != "STATE_STOPPING" {
+				if test.ignoresButton && w.states()[len(w.states())-1] != "STATE_STOPPING" {
 					t.Errorf("states = %v", w.states())
 				}
 			})

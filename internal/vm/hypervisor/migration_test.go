@@ -138,8 +138,8 @@ func (c *counting) numbers(count int) {
 	}
 }
 
-// runsOn reads until the guest has written something after this call, and ten more numbers.
-func (c *counting) runsOn() {
+// keepsRunning reads until the guest has written something after this call, and ten more numbers.
+func (c *counting) keepsRunning() {
 	c.t.Helper()
 	for called := time.Now(); !c.at.After(called); {
 		c.numbers(1)
@@ -154,9 +154,9 @@ func (c *counting) toTheEnd() {
 	}
 }
 
-// goesOnIn connects to the console of the member on which the guest continues after the last line here, which may
+// continuesOn connects to the console of the member on which the guest continues after the last line here, which may
 // be incomplete.
-func (c *counting) goesOnIn(arrived *member) *counting {
+func (c *counting) continuesOn(arrived *member) *counting {
 	c.t.Helper()
 	continued := arrived.counts()
 	continued.rest = c.rest + continued.rest
@@ -208,7 +208,7 @@ func TestRealMigration(t *testing.T) {
 	h := newTestCluster(t)
 	source := h.source()
 	here := source.counts()
-	here.runsOn()
+	here.keepsRunning()
 	target := h.target("web-2")
 	h.names(func(int) *member { return target })
 
@@ -217,10 +217,10 @@ func TestRealMigration(t *testing.T) {
 	source.term() // has no effect
 	here.toTheEnd()
 	source.wantEnd(vmpb.EndTerminated)
-	onTarget := here.goesOnIn(target)
+	onTarget := here.continuesOn(target)
 	onTarget.numbers(1)
 	t.Logf("moved in %v; the guest was stopped for %v", onTarget.at.Sub(begun), onTarget.at.Sub(here.at))
-	onTarget.runsOn()
+	onTarget.keepsRunning()
 	target.wantAlive()
 	if holder := h.controller.Holder(); holder.GetPodName() != "web-2" {
 		t.Errorf("authoritative: %v", holder)
@@ -245,7 +245,7 @@ func (h *testCluster) follows(here *member, console *counting, pod string) (*mem
 	console.toTheEnd()
 	stopped := console.at
 	here.wantEnd(vmpb.EndTerminated)
-	console = console.goesOnIn(target)
+	console = console.continuesOn(target)
 	console.numbers(1)
 	h.t.Logf("the guest was stopped for %v", console.at.Sub(stopped))
 	return target, console
@@ -290,7 +290,7 @@ func TestRealMigrationByOrder(t *testing.T) {
 	h.eager = true
 	here := h.source()
 	console := here.counts()
-	console.runsOn()
+	console.keepsRunning()
 	grown := h.grow(&vmpb.DiskSize{Bytes: scribeDisk + 2<<20}, &vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	pods := []string{"web-2", "web-3"}
 	if tier.Exhaustive() {
@@ -302,8 +302,8 @@ func TestRealMigrationByOrder(t *testing.T) {
 		target := h.moves(pod)
 		console.toTheEnd()
 		here.wantEnd(vmpb.EndTerminated)
-		here, console = target, console.goesOnIn(target)
-		console.runsOn()
+		here, console = target, console.continuesOn(target)
+		console.keepsRunning()
 	}
 	here.kill()
 	here.wantAll(console.last)
@@ -542,8 +542,8 @@ func TestRealTargetFails(t *testing.T) {
 			here.toTheEnd()
 			source.wantEnd(vmpb.EndTerminated)
 			arrived := <-second
-			onTarget := here.goesOnIn(arrived)
-			onTarget.runsOn()
+			onTarget := here.continuesOn(arrived)
+			onTarget.keepsRunning()
 			arrived.kill()
 			arrived.wantAll(onTarget.last)
 		})
@@ -564,7 +564,7 @@ func TestRealTargetIsFull(t *testing.T) {
 			h.fill(1 << 20)
 			source := h.source()
 			here := source.counts()
-			here.runsOn()
+			here.keepsRunning()
 			small := smallfs.NewSize(t, 64<<10) // the disks contain more data
 			target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) { put(m, small.Path("disk.img")) })
 			h.names(func(question int) *member {
@@ -578,7 +578,7 @@ func TestRealTargetIsFull(t *testing.T) {
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			t.Logf("failed with: %s", report.GetMigration().GetMessage())
 			target.wantEnd(vmpb.EndNotArrived)
-			here.runsOn()
+			here.keepsRunning()
 			source.kill()
 			here.toTheEnd()
 			source.wantAll(here.last)
@@ -602,7 +602,7 @@ func TestRealTargetIsLocked(t *testing.T) {
 		t.Cleanup(func() { _ = lock.Release() })
 	})
 	first.wantEnd(vmpb.EndDiskLocked)
-	h.goesOn(source, here)
+	h.migratesAgain(source, here)
 }
 
 // The request to move is canceled.
@@ -620,7 +620,7 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 			h.amid(second)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			target.wantEnd(vmpb.EndNotArrived)
-			here.runsOn()
+			here.keepsRunning()
 			source.wantAlive()
 			if holder := h.controller.Holder(); holder.GetPodName() != "web-1" {
 				t.Errorf("authoritative: %v", holder)
@@ -718,17 +718,17 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 				// The guest continues here, and nothing is lost. The first lines may be from before it was
 				// stopped.
 				h.awaitReturn(members["web-1"])
-				here.runsOn()
+				here.keepsRunning()
 				holder := h.controller.Holder()
 				if first := h.controller.Runs()[0]; holder.GetPodName() != "web-1" || holder.GetRunId() <= first.GetRunId() {
 					t.Errorf("authoritative: %v, after %v", holder, first)
 				}
-				h.goesOn(members["web-1"], here)
+				h.migratesAgain(members["web-1"], here)
 				return
 			}
 			here.toTheEnd()
-			onTarget := here.goesOnIn(members["web-2"])
-			onTarget.runsOn()
+			onTarget := here.continuesOn(members["web-2"])
+			onTarget.keepsRunning()
 			members["web-2"].kill()
 			members["web-2"].wantAll(onTarget.last)
 		})
@@ -759,8 +759,8 @@ func TestRealAnswerIsLost(t *testing.T) {
 	})
 	here.toTheEnd()
 	source.wantEnd(vmpb.EndTerminated)
-	onTarget := here.goesOnIn(target)
-	onTarget.runsOn()
+	onTarget := here.continuesOn(target)
+	onTarget.keepsRunning()
 	if len(lost) != 1 {
 		t.Errorf("lost %d responses, want 1", len(lost))
 	}
@@ -768,15 +768,15 @@ func TestRealAnswerIsLost(t *testing.T) {
 	target.wantAll(onTarget.last)
 }
 
-// goesOn checks whether a guest that was taken back can migrate again.
-func (h *testCluster) goesOn(source *member, here *counting) {
+// migratesAgain checks whether a guest that was taken back can migrate again.
+func (h *testCluster) migratesAgain(source *member, here *counting) {
 	h.t.Helper()
 	h.letsGo(source)
 	target := h.moves("web-3")
 	here.toTheEnd()
 	source.wantEnd(vmpb.EndTerminated)
-	onTarget := here.goesOnIn(target)
-	onTarget.runsOn()
+	onTarget := here.continuesOn(target)
+	onTarget.keepsRunning()
 	target.kill()
 	target.wantAll(onTarget.last)
 }

@@ -132,13 +132,13 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 				close(cut)
 			}
 			h.awaitPhase(failed)
-			here.runsOn() // it keeps running
+			here.keepsRunning() // it keeps running
 			stays()
 			here.toTheEnd()
 			source.wantEnd(vmpb.EndTerminated) // no one asks for targets any more
 			arrived := targets[len(targets)-1]
-			onTarget := here.goesOnIn(arrived)
-			onTarget.runsOn()
+			onTarget := here.continuesOn(arrived)
+			onTarget.keepsRunning()
 			arrived.kill()
 			arrived.wantAll(onTarget.last)
 		})
@@ -197,7 +197,7 @@ func TestRealCutsAfterTheCommit(t *testing.T) {
 			target.wantEnd(vmpb.EndNotArrived)
 			h.awaitReturn(source)
 			cable.cut(false)
-			h.goesOn(source, here)
+			h.migratesAgain(source, here)
 		})
 	}
 }

@@ -113,7 +113,7 @@ func TestHypervisor_SIGTERMDuringPreparation(t *testing.T) {
 func TestDisk_RetriedFailureIsReported(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()
-		w.images.trouble = errors.New("connection refused")
+		w.images.retried = errors.New("connection refused")
 		w.start().wantAlive()
 		for _, report := range w.controller.Reports() {
 			if report.GetState() == vmpb.ReportStateRequest_STATE_PREPARING && report.GetMessage() == "connection refused; retrying" {

@@ -223,8 +223,8 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 		grace  time.Duration
 		want   qemu.ExitReason
 	}{
-		"obedient": {"echo", echoBanner, waitTimeout, qemu.GuestShutdown},
-		"deaf":     {"counter", counterBanner, 5 * time.Second, qemu.HostQuit},
+		"obedient":           {"echo", echoBanner, waitTimeout, qemu.GuestShutdown},
+		"ignores the button": {"counter", counterBanner, 5 * time.Second, qemu.HostQuit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

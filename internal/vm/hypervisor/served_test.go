@@ -319,7 +319,7 @@ func TestNoGuestWithoutItsDisks(t *testing.T) {
 		"cut off":            {func(p *process) { p.controller.SetAway(true) }, vmpb.EndLeaseExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+			withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 				w.config.Spec.DisksServed = true
 				w.config.DiskServer = (identity.Siblings{}).Connect
 				p := w.start()
@@ -338,7 +338,7 @@ func TestNoGuestWithoutItsDisks(t *testing.T) {
 // An earlier process in the same Pod may have left its QEMU running, which has attached the disks with the same
 // token. The hypervisor asks for a lease only after that QEMU has terminated.
 func TestDisksOfAnEarlierProcess(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Spec.DisksServed = true
 		w.config.DiskServer = (identity.Siblings{}).Connect
 		must(t, os.MkdirAll(w.config.Paths.Run, 0o700))
@@ -357,7 +357,7 @@ func TestDisksOfAnEarlierProcess(t *testing.T) {
 
 // Without a connection to a disk server, the specification does not match the configuration.
 func TestNoConnectionToAServer(t *testing.T) {
-	expiringStory(t, func(w *fixture, _ *fakeWatchdog) {
+	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Spec.DisksServed = true
 		w.start().wantEnd(vmpb.EndInvalidSpec)
 	})

@@ -237,7 +237,7 @@ func TestRealServedDeath(t *testing.T) {
 				source.kill()
 				release()
 				here.toTheEnd()
-				there := here.goesOnIn(target)
+				there := here.continuesOn(target)
 				there.numbers(30)
 				h.fences.wantAll(target, there)
 				return
@@ -252,7 +252,7 @@ func TestRealServedDeath(t *testing.T) {
 			here.toTheEnd()
 			source.wantEnd(vmpb.EndTerminated)
 			h.neverFailed()
-			here = here.goesOnIn(there)
+			here = here.continuesOn(there)
 			here.numbers(30)
 			h.fences.wantAll(there, here)
 		})
@@ -328,7 +328,7 @@ func TestTargetWithoutItsDisks(t *testing.T) {
 		"no server": attaching(7, ""), "no token": attaching(0, "127.0.0.1:1"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			expiringStory(t, func(w *fixture, d *fakeWatchdog) {
+			withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 				w.config.Spec.Mode = vmpb.VMSpec_SM_INCOMING_MIGRATION
 				w.config.Spec.DisksServed = true
 				w.config.DiskServer, w.config.Migration = (identity.Siblings{}).Connect, &hypervisor.Migration{}

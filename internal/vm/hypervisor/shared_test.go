@@ -43,7 +43,7 @@ func TestRealSharedMigration(t *testing.T) {
 	h.eager = true
 	here := h.source()
 	console := here.counts()
-	console.runsOn()
+	console.keepsRunning()
 	var asked atomic.Int64
 	h.controller.Change(func(a *authority) {
 		a.before = func(*vmpb.HypervisorID) error {
@@ -54,7 +54,7 @@ func TestRealSharedMigration(t *testing.T) {
 	})
 	for _, pod := range []string{"web-2", "web-3", "web-4"} {
 		here, console = h.follows(here, console, pod)
-		console.runsOn()
+		console.keepsRunning()
 		here.wantLocked()
 	}
 	here.kill()
@@ -62,7 +62,7 @@ func TestRealSharedMigration(t *testing.T) {
 	if asked.Load() < 3 {
 		t.Errorf("got %d requests for the authority", asked.Load())
 	}
-	h.startsAgain(here)
+	h.restartsOn(here)
 }
 
 // TestRealSharedDevices is like TestRealSharedMigration, with block devices. It requires leases, because the lock
@@ -80,14 +80,14 @@ func TestRealSharedDevices(t *testing.T) {
 	})
 	console := here.counts()
 	for _, pod := range []string{"web-2", "web-3"} {
-		console.runsOn()
+		console.keepsRunning()
 		there := h.target(pod)
 		h.names(func(int) *member { return there })
 		h.controller.Change(func(a *authority) { a.migrate = true })
 		console.toTheEnd()
 		here.wantEnd(vmpb.EndTerminated)
-		here, console = there, console.goesOnIn(there)
-		console.runsOn()
+		here, console = there, console.continuesOn(there)
+		console.keepsRunning()
 		if _, err := disk.Acquire(blockdev.Node(t, here.disk)); !errors.Is(err, disk.ErrLocked) {
 			t.Errorf("error = %v, want ErrLocked", err)
 		}
@@ -115,7 +115,7 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 			}
 			source := h.source()
 			here := source.counts()
-			here.runsOn()
+			here.keepsRunning()
 			target := h.moves("web-2")
 			h.awaitPhase(copying)
 			if killed == "web-1" {
@@ -123,15 +123,15 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 				target.wantEnd(vmpb.EndNotArrived)
 				here.toTheEnd()
 				source.wantAll(here.last)
-				h.startsAgain(source)
+				h.restartsOn(source)
 				return
 			}
 			h.names(func(int) *member { return nil }) // no target replaces the killed one
 			target.kill()
 			h.awaitPhase(failed)
-			here.runsOn()
+			here.keepsRunning()
 			source.wantLocked()
-			h.goesOn(source, here)
+			h.migratesAgain(source, here)
 		})
 	}
 }
@@ -151,7 +151,7 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 			asked, release := h.holdSwitchovers()
 			source := h.source()
 			here := source.counts()
-			here.runsOn()
+			here.keepsRunning()
 			target := h.moves("web-2")
 			<-asked
 			if killed != "web-2" {
@@ -165,19 +165,19 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 			case "both":
 				here.toTheEnd()
 				source.wantAll(here.last)
-				h.startsAgain(source)
+				h.restartsOn(source)
 			case "web-1":
 				here.toTheEnd()
-				there := here.goesOnIn(target)
-				there.runsOn()
+				there := here.continuesOn(target)
+				there.keepsRunning()
 				target.kill()
 				there.toTheEnd()
 				target.wantAll(there.last)
 			default:
 				h.awaitReturn(source)
-				here.runsOn()
+				here.keepsRunning()
 				source.wantLocked()
-				h.goesOn(source, here)
+				h.migratesAgain(source, here)
 			}
 		})
 	}
@@ -193,7 +193,7 @@ func TestRealSourceWaitsForItsDisks(t *testing.T) {
 	asked, release := h.holdSwitchovers()
 	source := h.source()
 	here := source.counts()
-	here.runsOn()
+	here.keepsRunning()
 	target := h.moves("web-2")
 	<-asked
 	target.kill()
@@ -206,8 +206,8 @@ func TestRealSourceWaitsForItsDisks(t *testing.T) {
 	}
 	must(t, lock.Release())
 	h.awaitReturn(source)
-	here.runsOn()
-	h.goesOn(source, here)
+	here.keepsRunning()
+	h.migratesAgain(source, here)
 }
 
 // awaitCause waits until a guest is reported as stopped for a cause.
@@ -230,7 +230,7 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 			h.shared = shared
 			source := h.source()
 			here := source.counts()
-			here.runsOn()
+			here.keepsRunning()
 			h.shared = !shared
 			target := h.target("web-2")
 			h.names(func(question int) *member {
@@ -243,7 +243,7 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 			report := h.awaitPhase(failed)
 			h.controller.Change(func(a *authority) { a.migrate = false })
 			t.Logf("failed with: %s", report.GetMigration().GetMessage())
-			here.runsOn()
+			here.keepsRunning()
 			source.wantAlive()
 			target.wantAlive()
 			source.kill()
@@ -260,7 +260,7 @@ func TestRealSharedDiskIsNotThere(t *testing.T) {
 	h := newSharedCluster(t)
 	source := h.source()
 	here := source.counts()
-	here.runsOn()
+	here.keepsRunning()
 	missing := ""
 	target := h.start("web-2", vmpb.VMSpec_SM_INCOMING_MIGRATION, func(m *member) {
 		missing = filepath.Join(m.root, "missing")
@@ -279,7 +279,7 @@ func TestRealSharedDiskIsNotThere(t *testing.T) {
 	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("found a disk: %v", err)
 	}
-	here.runsOn()
+	here.keepsRunning()
 }
 
 // Another hypervisor has used the disks after the commit. The guest's memory no longer matches them, and neither
@@ -295,7 +295,7 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 			h.departure.Switchover = 2 * time.Second
 			source := h.source()
 			here := source.counts()
-			here.runsOn()
+			here.keepsRunning()
 			use := func() {
 				lock, err := disk.Acquire(source.disk)
 				must(t, err)
@@ -317,7 +317,7 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 			here.toTheEnd()
 			source.wantEnd(vmpb.EndDiskLocked)
 			source.wantAll(here.last)
-			h.startsAgain(source)
+			h.restartsOn(source)
 		})
 	}
 }
@@ -330,7 +330,7 @@ func TestRealHeldGuestMoves(t *testing.T) {
 	h.departure.Switchover = 2 * time.Second
 	here := h.source()
 	console := here.counts()
-	console.runsOn()
+	console.keepsRunning()
 	h.controller.Respond(leasePaused())
 	h.awaitState(vmpb.ReportStateRequest_STATE_PAUSED)
 	for _, pod := range []string{"web-2", "web-3"} {
@@ -349,14 +349,14 @@ func TestRealHeldGuestMoves(t *testing.T) {
 	// The source has the guest again.
 	h.growHeld(&vmpb.DiskSize{Name: "logs", Bytes: scribeDisk + 5<<20})
 	h.controller.Respond(leaseOK())
-	console = console.goesOnIn(here)
-	console.runsOn()
+	console = console.continuesOn(here)
+	console.keepsRunning()
 	h.letsGo(here)
 	last := h.moves("web-5") // QEMU would not send the guest before it was continued
 	console.toTheEnd()
 	here.wantEnd(vmpb.EndTerminated)
-	there := console.goesOnIn(last)
-	there.runsOn()
+	there := console.continuesOn(last)
+	there.keepsRunning()
 	last.kill()
 	there.toTheEnd()
 	last.wantAll(there.last)

@@ -131,8 +131,8 @@ func startedOurs(t *testing.T, url string, size uint64, content []byte) (took ti
 		}
 		begun = time.Now()
 	})
-	first, spoke := <-m.firstOutputs()
-	if !spoke {
+	first, ok := <-m.firstOutputs()
+	if !ok {
 		t.Fatal("the guest did not print anything")
 	}
 	return first.Sub(begun), proportional(t, m.process.PID())

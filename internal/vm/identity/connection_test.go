@@ -228,7 +228,7 @@ func TestCertificate_ConcurrentCallersShareRequest(t *testing.T) {
 
 func TestTokenGoesToTheControllerOnly(t *testing.T) {
 	s := newSite(t)
-	thief := &Issuer{Authority: s.authority, Now: s.clock.Now, Resolve: func(_ context.Context, token string) (Peer, error) {
+	impostor := &Issuer{Authority: s.authority, Now: s.clock.Now, Resolve: func(_ context.Context, token string) (Peer, error) {
 		t.Errorf("another server received the token %q", token)
 		return pod, nil
 	}}
@@ -241,7 +241,7 @@ func TestTokenGoesToTheControllerOnly(t *testing.T) {
 			return as.certificate(hello.Context())
 		}
 		s.address = serve(t, []grpc.ServerOption{grpc.Creds(credentials.NewTLS(config))}, func(server *grpc.Server) {
-			identitypb.RegisterCertificateAuthorityServer(server, thief)
+			identitypb.RegisterCertificateAuthorityServer(server, impostor)
 		})
 		if _, err := s.hypervisor(t, writeToken(t, "token-1")).Peer(t.Context()); status.Code(errors.Unwrap(err)) != codes.Unavailable {
 			t.Errorf("%s: got %v, want no connection", name, err)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// reread is the maximum age of the files' content when a connection is made.
-const reread = time.Second
+// maxFileAge is the maximum age of the files' content when a connection is made.
+const maxFileAge = time.Second
 
 // ErrBadFiles means that the files of an identity are missing, cannot be read, do not belong together, or are not
 // valid at present for the process that uses them.
@@ -48,7 +48,7 @@ func FromFiles(files Files, self Peer, now func() time.Time, log *slog.Logger) *
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Credentials{trust: newTrust(nil, now), log: log, self: self.String() + ", from files", every: reread}
+	c := &Credentials{trust: newTrust(nil, now), log: log, self: self.String() + ", from files", every: maxFileAge}
 	c.obtain = func(context.Context) (*tls.Certificate, error) {
 		cert, trusted, err := files.load(self, now())
 		if err != nil {

@@ -98,13 +98,13 @@ func TestFilesAreReadAgain(t *testing.T) {
 		must(t, os.WriteFile(to, text, 0o600))
 	}
 	both(t, controller, hypervisor, uriOwn)
-	clock.advance(2 * reread)
+	clock.advance(2 * maxFileAge)
 	must(t, check(t, member, address, Controller()))
 	wantCode(t, check(t, FromFiles(old.Files, pod, clock.Now, nil), address, Controller()), codes.Unavailable)
 	must(t, checkOver(t, open))
 	// Half of a change: the old certificate is used until it expires.
 	must(t, os.Remove(hypervisor.Key))
-	clock.advance(2 * reread)
+	clock.advance(2 * maxFileAge)
 	must(t, check(t, member, address, Controller()))
 	must(t, member.Err())
 	clock.advance(2 * time.Hour)

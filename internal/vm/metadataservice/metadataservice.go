@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// elsewhere are the addresses of metadata services that are not link-local.
-var elsewhere = []netip.Addr{
+// otherAddresses are the addresses of metadata services that are not link-local.
+var otherAddresses = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),   // Amazon
 	netip.MustParseAddr("100.100.100.200"), // Alibaba
 	netip.MustParseAddr("168.63.129.16"),   // Azure
@@ -21,5 +21,5 @@ var elsewhere = []netip.Addr{
 // some others. An IPv4-mapped IPv6 address counts as its IPv4 address.
 func MayBeAt(address netip.Addr) bool {
 	address = address.Unmap()
-	return address.IsLinkLocalUnicast() || slices.Contains(elsewhere, address)
+	return address.IsLinkLocalUnicast() || slices.Contains(otherAddresses, address)
 }

@@ -92,21 +92,21 @@ func TestSwitch_AddressBelongsToOneVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet()
 		a, b := plug(t, s, alice), plug(t, s, bob)
-		thief := bob
-		thief.VM = "default/thief"
-		if err := s.attach(&attached{Port: thief}); !errors.Is(err, ErrTaken) {
+		other := bob
+		other.VM = "default/other"
+		if err := s.attach(&attached{Port: other}); !errors.Is(err, ErrTaken) {
 			t.Errorf("got %v, want ErrTaken", err)
 		}
-		plug(t, s, thief)
+		plug(t, s, other)
 		send(t, a, udp("10.77.0.11", 7))
 		if gets(t, b) == nil {
 			t.Error("the packet did not reach its guest")
 		}
 		b.Close()
 		synctest.Wait()
-		stolen := plug(t, s, thief) // the address is free now
+		reused := plug(t, s, other) // the address is free now
 		send(t, a, udp("10.77.0.11", 7))
-		if gets(t, stolen) == nil {
+		if gets(t, reused) == nil {
 			t.Error("the address of a removed VM is not free")
 		}
 	})

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// progressEvery is the minimum time between two reports that differ only in numbers.
-	progressEvery = time.Second
+	// progressInterval is the minimum time between two reports that differ only in numbers.
+	progressInterval = time.Second
 	// reportLimit is the timeout of a report.
 	reportLimit = 5 * time.Second
 	// maxMessage is the maximum length of a message in bytes. Messages may come from QEMU or from the storage.
@@ -197,7 +197,7 @@ func (r *Reporter) keep(ctx context.Context) {
 			await(ctx, wait, changed)
 			continue
 		}
-		last = attempt{report, time.Now().Add(progressEvery)}
+		last = attempt{report, time.Now().Add(progressInterval)}
 		err := r.send(ctx, report)
 		switch {
 		case err == nil:

@@ -168,8 +168,8 @@ func Acquire(path string) (*Lock, error) {
 		return nil, fmt.Errorf("opening the disk's lock: %w", err)
 	}
 	// The file is never removed, because the lock of a removed file would not exclude other processes.
-	whole := unix.Flock_t{Type: unix.F_WRLCK}
-	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &whole)
+	wholeFile := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &wholeFile)
 	if err == nil {
 		return &Lock{file: file}, nil
 	}

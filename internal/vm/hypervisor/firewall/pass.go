@@ -22,9 +22,9 @@ const (
 // fails. It never waits for the network, because QEMU blocks while Pass does not read. Frames have the format of
 // QEMU's filter-redirector: a length of four bytes, big-endian, followed by the content.
 //
-// Frames for other guests are passed to the function others instead of the network. The function must not block.
-// ARP frames go to both. If others is nil, frames for other guests are dropped.
-func Pass(rules Rules, guest io.Reader, network io.Writer, others func(frame []byte)) error {
+// Frames for other guests are passed to the function toGuests instead of the network. The function must not block.
+// ARP frames go to both. If toGuests is nil, frames for other guests are dropped.
+func Pass(rules Rules, guest io.Reader, network io.Writer, toGuests func(frame []byte)) error {
 	queue := make(chan []byte, maxQueued)
 	written := make(chan struct{})
 	go func() {
@@ -32,10 +32,10 @@ func Pass(rules Rules, guest io.Reader, network io.Writer, others func(frame []b
 		write(network, queue)
 	}()
 	err := read(bufio.NewReaderSize(guest, maxFrame), func(frame []byte) {
-		if others != nil {
+		if toGuests != nil {
 			toGuest, isARP := rules.toGuest(frame[lengthSize:])
 			if toGuest || isARP {
-				others(bytes.Clone(frame[lengthSize:]))
+				toGuests(bytes.Clone(frame[lengthSize:]))
 			}
 			if toGuest {
 				return

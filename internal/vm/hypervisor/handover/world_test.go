@@ -34,7 +34,7 @@ const (
 	asTarget
 	asSource  // has the guest, or had it
 	restarted // a new process in the Pod without an authorization
-	dead
+	terminated
 )
 
 // responses are the responses to switchovers that were not delivered yet. They may be delivered more than once.
@@ -118,7 +118,7 @@ func (r rules) edges(w world) []explore.Edge[world] {
 			e.targetEvents(i)
 		case restarted:
 			e.adoption(i)
-		case dead:
+		case terminated:
 			e.recovery(i)
 		}
 		e.switchovers(i)
@@ -327,7 +327,7 @@ func (w *world) kill(i int) {
 		w.cutChannel(int(h.to))
 	}
 	*h = hypervisor{
-		role: dead, run: h.run, to: -1, them: h.them, next: h.next, asked: h.asked, restarts: h.restarts,
+		role: terminated, run: h.run, to: -1, them: h.them, next: h.next, asked: h.asked, restarts: h.restarts,
 	}
 }
 

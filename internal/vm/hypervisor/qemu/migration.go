@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	// lookEvery is the interval of progress requests.
-	lookEvery = time.Second
-	// leftEvery is how often QEMU is asked whether it has sent the guest, which it does not announce by an event.
+	// progressInterval is the interval of progress requests.
+	progressInterval = time.Second
+	// sentInterval is how often QEMU is asked whether it has sent the guest, which it does not announce by an event.
 	// Sending takes milliseconds, during which the guest does not run.
-	leftEvery = 2 * time.Millisecond
+	sentInterval = 2 * time.Millisecond
 )
 
 // migrationStatus is QEMU's name for the status of a migration. QEMU also has other values.
@@ -52,7 +52,7 @@ func (p *Process) queryMigration(ctx context.Context) (migrationInfo, error) {
 
 // await repeats a check after each event and at intervals until the check reports that it is done.
 func (p *Process) await(ctx context.Context, check func(context.Context) (done bool, err error)) error {
-	return p.awaitEvery(ctx, lookEvery, check)
+	return p.awaitEvery(ctx, progressInterval, check)
 }
 
 // awaitEvery is like await, for changes that QEMU may not announce by an event.

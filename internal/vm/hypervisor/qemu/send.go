@@ -88,7 +88,7 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 		return err
 	}
 	// The status changes slightly later, and QEMU refuses to continue until then.
-	return p.awaitEvery(ctx, leftEvery, func(ctx context.Context) (bool, error) {
+	return p.awaitEvery(ctx, sentInterval, func(ctx context.Context) (bool, error) {
 		state, err := p.State(ctx)
 		return state.Status == Left, err
 	})

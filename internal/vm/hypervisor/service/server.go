@@ -72,7 +72,7 @@ type Server struct {
 func New(peers Peers) *Server {
 	s := &Server{oob: &oob{}, migration: &migration{}, health: health.NewServer()}
 	s.SetServing(false)
-	s.local = grpc.NewServer(keptAlive()...)
+	s.local = grpc.NewServer(keepaliveOptions()...)
 	s.register(s.local)
 	authorize := peers.Authorize
 	if authorize == nil {
@@ -80,7 +80,7 @@ func New(peers Peers) *Server {
 			return status.Error(codes.PermissionDenied, "no one may call this hypervisor")
 		}
 	}
-	s.peers = grpc.NewServer(slices.Concat(keptAlive(), identity.Intercept(authorize), peers.Options, []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTime)})...)
+	s.peers = grpc.NewServer(slices.Concat(keepaliveOptions(), identity.Intercept(authorize), peers.Options, []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTime)})...)
 	s.register(s.peers)
 	vmpb.RegisterHypervisorServer(s.peers, s.migration)
 	return s
@@ -91,8 +91,8 @@ func (s *Server) register(server *grpc.Server) {
 	healthpb.RegisterHealthServer(server, s.health)
 }
 
-// keptAlive returns server options that detect broken connections, because a console may be idle for days.
-func keptAlive() []grpc.ServerOption {
+// keepaliveOptions returns server options that detect broken connections, because a console may be idle for days.
+func keepaliveOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),

@@ -100,7 +100,7 @@ func Main() error {
 		}
 		// A later time that is pending takes precedence over the timer.
 		if fds[0].Revents != 0 {
-			if err := obey(timer); err != nil {
+			if err := setTimer(timer); err != nil {
 				return endOfPipe(err)
 			}
 			continue
@@ -109,8 +109,8 @@ func Main() error {
 	}
 }
 
-// obey sets the timer to the time in the pipe.
-func obey(timer int) error {
+// setTimer sets the timer to the time in the pipe.
+func setTimer(timer int) error {
 	var message [8]byte
 	if _, err := io.ReadFull(os.Stdin, message[:]); err != nil {
 		return err

@@ -114,9 +114,9 @@ func describe(guests netip.Prefix, hidden []Network) string {
 	return fmt.Sprintf("%s overlaps %s: guests cannot reach hosts whose addresses are in both", guests, strings.Join(names, ", and "))
 }
 
-// everything is the maximum length of prefixes that count as a default route instead of a network, such as a route
+// defaultRouteBits is the maximum length of prefixes that count as a default route instead of a network, such as a route
 // to the Internet or into a VPN. They usually contain all addresses.
-const everything = 8
+const defaultRouteBits = 8
 
 // overlapping returns the networks that overlap the guest network, except those inside other networks.
 func overlapping(guests netip.Prefix, networks []Network) []Network {
@@ -125,7 +125,7 @@ func overlapping(guests netip.Prefix, networks []Network) []Network {
 		return cmp.Or(cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Interface, b.Interface))
 	})
 	for _, network := range networks {
-		if network.Prefix.Bits() < everything || !network.Prefix.Overlaps(guests) {
+		if network.Prefix.Bits() < defaultRouteBits || !network.Prefix.Overlaps(guests) {
 			continue
 		}
 		if !slices.ContainsFunc(found, func(larger Network) bool { return larger.Prefix.Overlaps(network.Prefix) }) {

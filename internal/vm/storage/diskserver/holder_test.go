@@ -80,7 +80,7 @@ func hold(text string) error {
 	fmt.Printf("%s%d\n", pidPrefix, machine.PID())
 	client := machine.Console().Attach()
 	go relay(machine, client)
-	go obey(machine, client)
+	go forwardInput(machine, client)
 	if err := machine.Cont(context.Background()); err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func relay(_ *qemu.Process, client *console.Client) {
 	}
 }
 
-func obey(machine *qemu.Process, client *console.Client) {
+func forwardInput(machine *qemu.Process, client *console.Client) {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if lines.Text() == continueGuest {
 			_ = machine.Cont(context.Background())

@@ -21,8 +21,8 @@ const (
 	handshakeTime          = 10 * time.Second
 )
 
-// keptAlive returns server options that detect broken connections.
-func keptAlive() []grpc.ServerOption {
+// keepaliveOptions returns server options that detect broken connections.
+func keepaliveOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),

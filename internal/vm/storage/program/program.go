@@ -217,7 +217,7 @@ func (l *life) serve(ctx context.Context, pod string) (err error) {
 		return err
 	}
 	defer ports.close()
-	rpc := grpc.NewServer(append(keptAlive(), l.config.Options...)...)
+	rpc := grpc.NewServer(append(keepaliveOptions(), l.config.Options...)...)
 	server.Register(rpc, ports.attachment(pod))
 	var serving sync.WaitGroup
 	defer serving.Wait()

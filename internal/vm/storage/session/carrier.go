@@ -17,9 +17,9 @@ import (
 // beginLimit is the timeout for connecting and beginning a session.
 const beginLimit = 10 * time.Second
 
-// silence is how long the server may fail to acknowledge what QEMU sends before the connection is closed. QEMU
+// ackTimeout is how long the server may fail to acknowledge what QEMU sends before the connection is closed. QEMU
 // then gets an error and reconnects when the guest is continued. The kernel's own limit is fifteen minutes.
-const silence = 30 * time.Second
+const ackTimeout = 30 * time.Second
 
 // Carrier is a hypervisor's side of its sessions. QEMU has one session for each connection. All fields are
 // required.
@@ -88,7 +88,7 @@ func Carry(ctx context.Context, from net.Listener, begin func(context.Context) (
 func limitSilence(_, _ string, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(ackTimeout.Milliseconds()))
 	})
 	return errors.Join(err, failed)
 }
