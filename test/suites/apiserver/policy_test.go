@@ -26,7 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// guarded returns an environment in which the policies are in force.
+// guarded returns an environment in which the policies are in effect.
 func guarded(t *testing.T) *env.Env {
 	t.Helper()
 	e := env.New(t, changed)
@@ -43,7 +43,7 @@ func guarded(t *testing.T) *env.Env {
 	return e
 }
 
-// refused lists what a policy names, as "PATH: TYPE".
+// refused lists the fields that a policy names, as "PATH: TYPE".
 func refused(err error) []string {
 	if err == nil {
 		return nil
@@ -79,20 +79,20 @@ func strategy(text string) func(*v1alpha1.MachineDeployment) {
 	return func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{}
 		if err := json.Unmarshal([]byte(text), &d.Spec.Strategy); err != nil {
-			panic(err) // a mistake in a case
+			panic(err) // a mistake in a test case
 		}
 	}
 }
 
-// inExcess sets the annotation that stands for spec.excessReplicas. The CRDs refuse what is wrong in the field.
+// inExcess sets the annotation that replaces spec.excessReplicas. The CRDs reject invalid values of the field.
 func inExcess(text string) func(*v1alpha1.MachineDeployment) {
 	return func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyExcessReplicas: text}
 	}
 }
 
-// TestExcessAboveTheMaximum: only the policy refuses more machines in excess than the autoscaler may give a
-// deployment. The controllers keep to that maximum, since it may be lowered later.
+// TestExcessAboveTheMaximum checks that only the policy rejects more excess machines than the autoscaler maximum
+// of a MachineDeployment. The controllers enforce the maximum at run time, since it may be lowered later.
 func TestExcessAboveTheMaximum(t *testing.T) {
 	e := guarded(t)
 	asks := func(name, text string) error {
@@ -124,7 +124,7 @@ const (
 	excess  = "metadata.annotations[" + v1alpha1.AnnotationKeyExcessReplicas + "]"
 )
 
-// refusals are objects with one mistake each, or several, and what is said of them.
+// refusals are objects with one mistake or several, and the expected errors.
 var refusals = map[string]struct {
 	object client.Object
 	want   []string
@@ -177,7 +177,7 @@ func good(like client.Object) client.Object {
 	}
 }
 
-// validate lists what the controllers say of an object, in the form of refused.
+// validate lists the controllers' validation errors for an object, in the format of refused.
 func validate(object client.Object) []string {
 	var errs field.ErrorList
 	switch object := object.(type) {
@@ -198,8 +198,8 @@ func validate(object client.Object) []string {
 	return problems
 }
 
-// TestRefusals: new objects with a mistake, and mistakes made in existing ones, are refused, with what
-// the controllers would say. An object that has the mistake already can be used, mended and deleted.
+// TestRefusals checks that new objects with a mistake, and changes that introduce a mistake, are rejected with
+// the controllers' message. An object that already has the mistake can be used, corrected and deleted.
 func TestRefusals(t *testing.T) {
 	e := guarded(t)
 	number := 0
@@ -222,8 +222,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// existing stores an object with a mistake, by the annotation that exempts it, and edits it without
-// the annotation.
+// existing stores an object with a mistake, using the annotation that exempts it, and edits it without the
+// annotation.
 func existing(t *testing.T, e *env.Env, bad client.Object) {
 	t.Helper()
 	exempted := copied(bad)
@@ -270,7 +270,7 @@ func copied(object client.Object) client.Object {
 	return made
 }
 
-// update replaces an object that exists.
+// update replaces an existing object.
 func update(t *testing.T, e *env.Env, existing, with client.Object) error {
 	t.Helper()
 	now := copied(existing)
@@ -282,8 +282,8 @@ func update(t *testing.T, e *env.Env, existing, with client.Object) error {
 	return e.Client.Update(t.Context(), with)
 }
 
-// TestRulesOfOneFieldEach: a mistake in one field does not let another one pass, and counts once its
-// strategy is chosen.
+// TestRulesOfOneFieldEach checks that a mistake in one field does not hide another one, and that a mistake counts
+// once its strategy is selected.
 func TestRulesOfOneFieldEach(t *testing.T) {
 	e := guarded(t)
 	with := func(text string, annotations map[string]string) client.Object {
@@ -306,7 +306,8 @@ func TestRulesOfOneFieldEach(t *testing.T) {
 		update(t, e, first, with(`{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"y"}}`, map[string]string{v1alpha1.AnnotationKeySkipValidation: "yes"})))
 }
 
-// TestWhatPasses: the documented defaults, which stay absent, and what MCM accepts.
+// TestWhatPasses checks that the documented defaults, which stay absent, and objects that MCM accepts are
+// admitted.
 func TestWhatPasses(t *testing.T) {
 	e := guarded(t)
 	below := intstr.FromString("-5%")

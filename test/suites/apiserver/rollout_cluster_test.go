@@ -23,14 +23,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/pty"
 )
 
-// cluster is a control cluster with a deployment "pool" of three machines, which is its own target.
+// cluster is a cluster with a MachineDeployment "pool" of three machines. It is also the target cluster.
 type cluster struct {
 	*env.Env
 	t   *testing.T
 	dir string
 }
 
-// newCluster declares the deployment, for a test that runs beside others; changes come before.
+// newCluster creates the MachineDeployment after applying changes, for a test that runs in parallel with others.
 func newCluster(t *testing.T, changes ...func(*v1alpha1.MachineDeployment)) *cluster {
 	t.Helper()
 	t.Parallel()
@@ -60,7 +60,7 @@ func (c *cluster) do(err error) {
 
 func (c *cluster) path(name string) string { return filepath.Join(c.dir, name+".kubeconfig") }
 
-// kubeconfig writes a kubeconfig whose context leads to the namespace of the test.
+// kubeconfig writes a kubeconfig whose context has the namespace of the test.
 func (c *cluster) kubeconfig(name string, config *rest.Config) {
 	c.t.Helper()
 	file := clientcmdapi.NewConfig()
@@ -71,7 +71,7 @@ func (c *cluster) kubeconfig(name string, config *rest.Config) {
 	c.do(clientcmd.WriteToFile(*file, c.path(name)))
 }
 
-// manager runs a manager until the test ends.
+// manager runs a manager until the end of the test.
 func (c *cluster) manager() *program.Process {
 	c.t.Helper()
 	manager := program.Start(c.t,
@@ -86,8 +86,7 @@ func (c *cluster) manager() *program.Process {
 	return manager
 }
 
-// rollout runs "millwright rollout", and checks how it ends and, of each text, that it prints
-// it.
+// rollout runs "millwright rollout", and checks its exit status and that it prints each of the texts.
 func (c *cluster) rollout(status int, args string, texts ...string) string {
 	c.t.Helper()
 	printed, got := program.Run(c.t, c.arguments(args)...)
@@ -106,8 +105,7 @@ func (c *cluster) arguments(args string) []string {
 	return append(append([]string{"rollout"}, strings.Fields(args)...), "--kubeconfig", c.path("user"))
 }
 
-// onTerminal is rollout on a terminal. What is to happen meanwhile does when something is
-// drawn.
+// onTerminal is like rollout, on a terminal. It calls meanwhile when something is drawn.
 func (c *cluster) onTerminal(args string, meanwhile func()) (printed string, status int) {
 	c.t.Helper()
 	command := program.Command(c.t.Context(), c.arguments(args)...)
@@ -116,7 +114,7 @@ func (c *cluster) onTerminal(args string, meanwhile func()) (printed string, sta
 	drawn, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = pty.Run(command, 100, 30, func(piece string) { // the exit status tells
+		_ = pty.Run(command, 100, 30, func(piece string) { // the exit status is checked
 			text.WriteString(piece)
 			once.Do(func() { close(drawn) })
 		})
@@ -144,7 +142,7 @@ func (c *cluster) patch(body string) {
 	c.do(c.Client.Patch(c.t.Context(), c.deployment(), client.RawPatch("application/merge-patch+json", []byte(body))))
 }
 
-// awaitObserved waits until the manager has acted on what was changed last.
+// awaitObserved waits until the manager has processed the last change.
 func (c *cluster) awaitObserved() {
 	c.t.Helper()
 	gomega.NewWithT(c.t).Eventually(func(g gomega.Gomega) {
@@ -153,7 +151,7 @@ func (c *cluster) awaitObserved() {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 }
 
-// machines reads the machines, by name.
+// machines returns the machines by name.
 func (c *cluster) machines() map[string]v1alpha1.Machine {
 	c.t.Helper()
 	list := &v1alpha1.MachineList{}

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestThereAndBack replaces all machines without another class, and goes back.
+// TestThereAndBack replaces all machines without a change of class, and rolls back.
 func TestThereAndBack(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t, oneOld)
@@ -52,7 +52,7 @@ func TestThereAndBack(t *testing.T) {
 	c.rollout(1, "status pool --revision 2", "is rolling out revision 3, not 2")
 }
 
-// TestPaused: what a deployment that is paused refuses, and how a rollout waits for it.
+// TestPaused checks what a paused MachineDeployment rejects, and how a rollout waits for it.
 func TestPaused(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
@@ -79,7 +79,7 @@ func TestPaused(t *testing.T) {
 	c.await(watched, "successfully rolled out: revision 2")
 }
 
-// TestLate: a rollout that makes no progress ends the watch, and says why.
+// TestLate checks that a rollout without progress stops the watch, and reports why.
 func TestLate(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "missing" })
@@ -88,7 +88,7 @@ func TestLate(t *testing.T) {
 	c.rollout(1, "status pool --timeout 5m", "exceeded its progress deadline of 3s", `MachineClass "missing" not found`)
 }
 
-// TestNobody: what is said where there is no deployment, no manager, or no server.
+// TestNobody checks the output without a MachineDeployment, manager or API server.
 func TestNobody(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
@@ -109,7 +109,7 @@ func TestNobody(t *testing.T) {
 	c.await(watched, "was deleted")
 }
 
-// TestUndoWithoutManager: the wish is written, and that nobody answers is said.
+// TestUndoWithoutManager checks that the request is written, and that the missing manager is reported.
 func TestUndoWithoutManager(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
@@ -130,7 +130,7 @@ func TestUndoWithoutManager(t *testing.T) {
 	c.rollout(0, "undo pool --timeout 0", "rollback to revision 1 requested")
 }
 
-// TestInterrupted: Ctrl-C ends the watch, not the rollout.
+// TestInterrupted checks that Ctrl-C stops the watch, and not the rollout.
 func TestInterrupted(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)

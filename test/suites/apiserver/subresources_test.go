@@ -31,13 +31,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// operations are all that users can do.
+// operations are all operations of users.
 var operations = []struct{ method, subresource, verb string }{
 	{http.MethodGet, "console", "get"}, {http.MethodGet, "log", "get"}, {http.MethodPost, "reset", "create"},
 	{http.MethodPost, "migrate", "create"}, {http.MethodDelete, "migrate", "delete"},
 }
 
-// TestSubresources is one test: the aggregated API is one for a control plane.
+// TestSubresources is a single test, because a control plane has only one aggregated API.
 func TestSubresources(t *testing.T) {
 	w := newWorld(t)
 	t.Run("nobody without rights", w.within((*world).withoutRights))
@@ -58,7 +58,7 @@ func TestSubresources(t *testing.T) {
 	}, "config/rbac/vm-subresources-role.yaml")
 }
 
-// otherInstallation: the API stays that of the Service for which it is registered.
+// otherInstallation checks that the API remains with the Service for which it is registered.
 func (w *world) otherInstallation() {
 	err := w.register(types.NamespacedName{Namespace: "other", Name: "vm-api"})
 	if err == nil || !strings.Contains(err.Error(), "already registered for service "+w.Namespace+"/vm-api") {
@@ -78,10 +78,10 @@ func (w *world) within(run func(*world)) func(*testing.T) {
 	}
 }
 
-// withoutRights: a user without rights gets 403 for everything, and nothing else, whether the VM exists or not. So does
-// one who has all rights in another group, or other verbs.
+// withoutRights checks that a user without permission gets 403 for every request, whether the VM exists or not.
+// The same applies to a user who has all permissions in another group, or for other verbs.
 func (w *world) withoutRights() {
-	// Who reads and changes VMs may do so by the VMs themselves only.
+	// Permission to read and change VMs covers the VirtualMachine objects only.
 	owner := w.user("owner", rbacv1.PolicyRule{APIGroups: []string{"vm.metropolis.monogon.dev"}, Resources: []string{"*"}, Verbs: []string{"*"}},
 		on("*", "list", "watch", "update", "patch"))
 	for _, access := range []*rest.Config{w.user("nobody"), owner} {
@@ -101,14 +101,15 @@ func (w *world) withoutRights() {
 	w.untouched()
 }
 
-// commandsWithoutRights: every command fails, says what its user may not do, and says the same of a VM that is not there.
+// commandsWithoutRights checks that every command fails and reports the missing permission, even for a VM that
+// does not exist.
 func (w *world) commandsWithoutRights() {
 	file := w.kubeconfig(w.user("nobody"))
 	for _, c := range []struct{ command, may string }{
 		{"console", "cannot get resource \"virtualmachines/console\""},
 		{"logs", "cannot get resource \"virtualmachines/log\""},
 		{"reset", "cannot create resource \"virtualmachines/reset\""},
-		{"migrate", "cannot get resource \"virtualmachines\""}, // it looks at the VM first
+		{"migrate", "cannot get resource \"virtualmachines\""}, // the command reads the VM first
 		{"list", "cannot list resource \"virtualmachines\""},
 	} {
 		for _, vm := range []string{"web", "none"} {
@@ -126,7 +127,7 @@ func (w *world) commandsWithoutRights() {
 	w.untouched()
 }
 
-// run runs a command under a name of the program until it ends.
+// run runs a command under a name of the program until it exits.
 func (w *world) run(name, kubeconfig string, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), waitTimeout)
 	defer cancel()
@@ -137,7 +138,7 @@ func (w *world) run(name, kubeconfig string, words ...string) (string, error) {
 	return string(out), err
 }
 
-// consoleOnly: who may get the console gets it, and nothing else.
+// consoleOnly checks that a user with permission for the console has access to nothing else.
 func (w *world) consoleOnly() {
 	access := w.user("console", on("console", "get"))
 	w.awaitConsole(access)
@@ -152,7 +153,7 @@ func (w *world) consoleOnly() {
 	}
 }
 
-// awaitConsole waits until a user gets the console.
+// awaitConsole waits until a user can open the console.
 func (w *world) awaitConsole(access *rest.Config) {
 	w.t.Helper()
 	w.eventually("the user gets the console", func() bool {
@@ -164,7 +165,7 @@ func (w *world) awaitConsole(access *rest.Config) {
 	})
 }
 
-// fromElsewhere: headers that name a user count from kube-apiserver only.
+// fromElsewhere checks that headers with a user name are accepted from kube-apiserver only.
 func (w *world) fromElsewhere() {
 	before := w.resets.Load()
 	forged, err := w.stranger().ServerCertificate("front-proxy-client", time.Hour, time.Now())
@@ -177,7 +178,7 @@ func (w *world) fromElsewhere() {
 	if w.resets.Load() != before {
 		w.t.Error("the VM was reset")
 	}
-	// Who has the proxy's certificate is still asked what the user may do.
+	// The permissions of the user are checked even if the client has the proxy's certificate.
 	pki := filepath.Join(w.ControlPlane.Dir(), "pki", "front-proxy-client")
 	proxy, err := tls.LoadX509KeyPair(pki+".crt", pki+".key")
 	w.must(err)
@@ -190,7 +191,8 @@ func (w *world) fromElsewhere() {
 	w.resets.Store(before)
 }
 
-// comesFor resets the VM for a user, as somebody with a certificate, and returns the status; 0 if nobody listens to him.
+// comesFor resets the VM on behalf of a user, as a client with a certificate, and returns the status; 0 if the
+// connection fails.
 func (w *world) comesFor(certificate *tls.Certificate, user, group string) int {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "https://"+w.address+w.path("web", "reset"), nil)
@@ -205,14 +207,15 @@ func (w *world) comesFor(certificate *tls.Certificate, user, group string) int {
 	return answer.StatusCode
 }
 
-// strangers: who is not kube-apiserver keeps no connection, and as many as an address may open at a time are few.
+// strangers checks that clients other than kube-apiserver cannot keep a connection, and that an address can open
+// only a few at a time.
 func (w *world) strangers() {
 	forged, err := w.stranger().ServerCertificate("front-proxy-client", time.Hour, time.Now())
 	w.must(err)
 	conn, err := tls.Dial("tcp", w.address, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*forged}, MinVersion: tls.VersionTLS12})
 	if err == nil {
 		w.must(conn.SetDeadline(time.Now().Add(waitTimeout)))
-		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // and keeps it for another request
+		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // and keeps it open for another request
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			w.t.Error("a connection with another authority's certificate is kept")
 		}
@@ -224,7 +227,8 @@ func (w *world) strangers() {
 	}
 }
 
-// wrong: what is not there, not a console, or from the page of another site.
+// wrong checks requests for VMs that do not exist, requests that do not open a console, and requests from another
+// site.
 func (w *world) wrong() {
 	before := w.dials.Load()
 	for name, c := range map[string]struct {
@@ -254,7 +258,7 @@ func (w *world) wrong() {
 	if conn, err := w.dial(foreign, ""); err == nil {
 		w.t.Errorf("another site's page gets a console: %v", conn.Subprotocol())
 	}
-	if w.resets.Load() != 0 || w.dials.Load() != before+1 { // the page of another site is refused last
+	if w.resets.Load() != 0 || w.dials.Load() != before+1 { // the request from another site is rejected last
 		w.t.Errorf("%d resets, %d connections", w.resets.Load(), w.dials.Load()-before)
 	}
 }
@@ -266,7 +270,7 @@ func (o withOrigin) RoundTrip(request *http.Request) (*http.Response, error) {
 	return o.RoundTripper.RoundTrip(request)
 }
 
-// everyByte is each byte once.
+// everyByte contains each byte once.
 func everyByte() []byte {
 	all := make([]byte, 256)
 	for i := range all {
@@ -275,7 +279,8 @@ func everyByte() []byte {
 	return all
 }
 
-// twoConsoles: both get the same bytes, the guest gets those of both, and the last output comes where it is wished for.
+// twoConsoles checks that both consoles get the same bytes, that the guest gets the input of both, and that the
+// last output is sent on request.
 func (w *world) twoConsoles() {
 	w.say(append([]byte("before"), everyByte()...))
 	with := w.open(w.Admin, "?replay=true")
@@ -309,11 +314,11 @@ func (w *world) twoConsoles() {
 	}
 }
 
-// deafConsole: a client that reads nothing is dropped, and holds up neither the guest nor others.
+// deafConsole checks that a client that does not read is disconnected, and blocks neither the guest nor others.
 func (w *world) deafConsole() {
 	deaf, awake := w.open(w.Admin, ""), w.open(w.Admin, "")
 	piece := bytes.Repeat([]byte("0123456789abcdef"), 1024)
-	const pieces = 4096 // 64 MiB, more than all buffers between have
+	const pieces = 4096 // 64 MiB, more than all buffers together
 	var got atomic.Int64
 	progress, heard := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
@@ -337,7 +342,7 @@ func (w *world) deafConsole() {
 	}()
 	for sent := range int64(pieces) {
 		w.say(piece)
-		for more := true; more && (sent+1)*int64(len(piece))-got.Load() > 64<<10; { // so that it is not too slow
+		for more := true; more && (sent+1)*int64(len(piece))-got.Load() > 64<<10; { // otherwise the client would be too slow
 			_, more = <-progress
 		}
 	}
@@ -355,7 +360,7 @@ func (w *world) deafConsole() {
 	}
 }
 
-// logs: the last output, and what follows.
+// logs checks the last output, and following the log.
 func (w *world) logs() {
 	w.say([]byte("\r\nlast words\r\n"))
 	code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), "")
@@ -364,7 +369,7 @@ func (w *world) logs() {
 	}
 }
 
-// logsWithoutEnd: who may read the log only does not keep others from the console.
+// logsWithoutEnd checks that a user who may only read the log cannot keep others from the console.
 func (w *world) logsWithoutEnd() {
 	clients, err := rest.HTTPClientFor(w.Admin)
 	w.must(err)
@@ -393,7 +398,7 @@ func (w *world) logsWithoutEnd() {
 	})
 }
 
-// resetAndMigrate: each is done once, and a migration is ordered as by hand.
+// resetAndMigrate checks that each is done once, and that a migration is requested as if manually.
 func (w *world) resetAndMigrate() {
 	before := w.resets.Load()
 	if code, body := w.do(w.Admin, http.MethodPost, w.path("web", "reset"), ""); code != http.StatusOK || w.resets.Load() != before+1 {
@@ -412,7 +417,7 @@ func (w *world) resetAndMigrate() {
 	}
 }
 
-// commands: the command line, as millwright and as a plug-in of kubectl, with any kubeconfig.
+// commands checks the commands, as millwright and as a kubectl plug-in, with any kubeconfig.
 func (w *world) commands() {
 	operator := w.user("operator", on("console", "get"), on("log", "get"), on("reset", "create"),
 		rbacv1.PolicyRule{APIGroups: []string{"vm.metropolis.monogon.dev"}, Resources: []string{"virtualmachines"}, Verbs: []string{"get", "list"}})
@@ -440,7 +445,7 @@ func (w *world) commands() {
 	w.session(file)
 }
 
-// session types at a console, and reads what the guest answers.
+// session types at a console, and reads the guest's output.
 func (w *world) session(kubeconfig string) {
 	w.t.Helper()
 	command := program.Command(w.t.Context(), "vm", "console", "web", "--replay=false", "--kubeconfig", kubeconfig, "-n", w.Namespace)
@@ -458,6 +463,6 @@ func (w *world) session(kubeconfig string) {
 	}
 	w.say([]byte("welcome\x1b[6n"))
 	w.eventually("the user reads every byte", func() bool { return out.String() == "welcome\x1b[6n" })
-	_ = command.Process.Kill() // that is how it ends without a terminal
+	_ = command.Process.Kill() // without a terminal, it only exits this way
 	_ = command.Wait()
 }

@@ -37,10 +37,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// waitTimeout bounds what takes seconds.
+// waitTimeout limits operations that take seconds.
 const waitTimeout = env.WaitTimeout
 
-// world is a cluster with one VM, whose hypervisor is real, but for QEMU.
+// world is a cluster with one VM, whose hypervisor is real except for QEMU.
 type world struct {
 	*env.Env
 	t      *testing.T
@@ -51,9 +51,9 @@ type world struct {
 	resets atomic.Int32
 	// dials counts connections to the hypervisor.
 	dials atomic.Int32
-	// console of the VM.
+	// console is the console of the VM.
 	console *console.Console
-	// address of the server.
+	// address is the address of the server.
 	address string
 	// register registers the server for a Service.
 	register func(types.NamespacedName) error
@@ -88,7 +88,7 @@ func (w *world) eventually(what string, check func() bool) {
 	gomega.NewWithT(w.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(50*time.Millisecond).Should(gomega.BeTrue(), what)
 }
 
-// newWorld serves the subresources under the shipped roles.
+// newWorld serves the subresources with the shipped roles.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Env: env.New(t, changed), t: t, listener: bufconn.Listen(1 << 16)}
@@ -123,7 +123,7 @@ func (w *world) createVM() {
 	w.must(w.client.Status().Update(w.t.Context(), w.vm))
 }
 
-// serve serves until the test ends, as the VM controller does.
+// serve serves until the end of the test, as the VM controller does.
 func (w *world) serve() {
 	w.t.Helper()
 	name := types.NamespacedName{Namespace: w.Namespace, Name: "vm-api"}
@@ -165,7 +165,7 @@ func (w *world) serve() {
 	})
 }
 
-// user returns the access of a user who may do that, and waits until he may.
+// user returns the configuration of a user with a permission, and waits until the permission is effective.
 func (w *world) user(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 	w.t.Helper()
 	access, err := w.ControlPlane.UserConfig(name)
@@ -182,7 +182,7 @@ func (w *world) user(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 	return access
 }
 
-// on is a rule for a subresource.
+// on returns a rule for a subresource.
 func on(subresource string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{api.Group}, Resources: []string{"virtualmachines/" + subresource}, Verbs: verbs}
 }
@@ -191,7 +191,7 @@ func (w *world) path(vm, subresource string) string {
 	return fmt.Sprintf("/apis/%s/%s/namespaces/%s/virtualmachines/%s/%s", api.Group, api.Version, w.Namespace, vm, subresource)
 }
 
-// do makes a request, and returns the status and the body of the answer.
+// do sends a request, and returns the status and the body of the response.
 func (w *world) do(access *rest.Config, method, path, body string) (int, string) {
 	w.t.Helper()
 	sender, err := rest.HTTPClientFor(access)
@@ -218,7 +218,7 @@ func (w *world) dial(access *rest.Config, query string) (*websocket.Conn, error)
 	return k8swebsocket.Negotiate(trip, holder, request, api.ConsoleProtocol)
 }
 
-// open opens a console until the test ends.
+// open opens a console until the end of the test.
 func (w *world) open(access *rest.Config, query string) *websocket.Conn {
 	w.t.Helper()
 	conn, err := w.dial(access, query)
@@ -227,7 +227,7 @@ func (w *world) open(access *rest.Config, query string) *websocket.Conn {
 	return conn
 }
 
-// say has the guest say something.
+// say makes the guest print something.
 func (w *world) say(text []byte) {
 	w.t.Helper()
 	w.must(w.serial.SetWriteDeadline(time.Now().Add(waitTimeout)))
@@ -244,7 +244,7 @@ func next(conn *websocket.Conn) ([]byte, error) {
 	return data, err
 }
 
-// read reads as many bytes from a console.
+// read reads the given number of bytes from a console.
 func (w *world) read(conn *websocket.Conn, size int) []byte {
 	w.t.Helper()
 	var all bytes.Buffer
@@ -258,7 +258,7 @@ func (w *world) read(conn *websocket.Conn, size int) []byte {
 	return all.Bytes()
 }
 
-// untouched fails the test if anything came to the VM.
+// untouched fails the test if the VM received anything.
 func (w *world) untouched() {
 	w.t.Helper()
 	vm := &vmv1alpha1.VirtualMachine{}
@@ -268,7 +268,7 @@ func (w *world) untouched() {
 	}
 }
 
-// kubeconfig writes one for a user.
+// kubeconfig writes a kubeconfig for a user.
 func (w *world) kubeconfig(access *rest.Config) string {
 	w.t.Helper()
 	path := w.t.TempDir() + "/kubeconfig"
@@ -276,16 +276,16 @@ func (w *world) kubeconfig(access *rest.Config) string {
 	return path
 }
 
-// direct is a client of the server itself.
+// direct returns a client that bypasses kube-apiserver.
 func (w *world) direct(certificate *tls.Certificate) *http.Client {
-	config := &tls.Config{InsecureSkipVerify: true} // the client is the subject here
+	config := &tls.Config{InsecureSkipVerify: true} // the client is under test here
 	if certificate != nil {
 		config.Certificates = []tls.Certificate{*certificate}
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: waitTimeout}
 }
 
-// stranger is an authority that kube-apiserver's front proxy has nothing to do with.
+// stranger is a CA that kube-apiserver's front proxy does not use.
 func (w *world) stranger() *identity.Authority {
 	w.t.Helper()
 	authority, err := identity.NewAuthority(time.Now())

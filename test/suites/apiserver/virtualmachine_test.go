@@ -27,7 +27,7 @@ const (
 	checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
-// vmClient returns a strict client that knows VirtualMachines and CRDs.
+// vmClient returns a strict client for VirtualMachines and CRDs.
 func vmClient(t *testing.T, e *env.Env) client.Client {
 	t.Helper()
 	scheme := env.NewScheme()
@@ -85,7 +85,7 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 	}
 }
 
-// The API server keeps every field of spec and status.
+// TestVirtualMachinesAreStoredWithoutLoss checks that the API server keeps every field of spec and status.
 func TestVirtualMachinesAreStoredWithoutLoss(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -138,7 +138,8 @@ func TestVirtualMachineDefaults(t *testing.T) {
 	}
 }
 
-// What cannot work is refused, and the answer names the field.
+// TestSenselessVirtualMachinesAreRefused checks that invalid objects are rejected, and that the response names
+// the field.
 func TestSenselessVirtualMachinesAreRefused(t *testing.T) {
 	t.Parallel()
 	type spec = vmv1alpha1.VirtualMachineSpec
@@ -146,7 +147,7 @@ func TestSenselessVirtualMachinesAreRefused(t *testing.T) {
 	image := func(image vmv1alpha1.InitialImage) func(*spec) { return func(s *spec) { s.InitialImage = &image } }
 	tests := map[string]struct {
 		change func(*spec)
-		field  string // empty: accepted
+		field  string // empty if accepted
 	}{
 		"one address of each version":  {change: ips("2001:db8::1/128", "192.0.2.1")},
 		"two IPv4 addresses":           {change: ips("192.0.2.1", "192.0.2.2/32"), field: "spec.vmIPs"},
@@ -223,8 +224,8 @@ func TestUUIDStaysOnceItIsSet(t *testing.T) {
 	must(t, c.Update(t.Context(), vm))
 }
 
-// An object from a time with other rules can still be edited, so that it can lose its
-// finalizers, but not be made worse.
+// TestOldVirtualMachinesCanBeEdited checks that an object that was created under other rules can still be edited,
+// so that it can lose its finalizers, but that no new mistakes can be added.
 func TestOldVirtualMachinesCanBeEdited(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -269,7 +270,7 @@ func TestOldVirtualMachinesCanBeEdited(t *testing.T) {
 	must(t, c.Delete(t.Context(), old))
 }
 
-// withoutRules keeps the type of a field only.
+// withoutRules removes all validation rules of a field except its type.
 func withoutRules(schema apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
 	return apiextensionsv1.JSONSchemaProps{
 		Type: schema.Type, Items: schema.Items, XListType: schema.XListType, Format: schema.Format,
@@ -277,7 +278,8 @@ func withoutRules(schema apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSc
 	}
 }
 
-// Two writers that read the same authority: only one takes it.
+// TestAuthorityIsSwappedOnce checks that of two writers that have read the same authority, only one can change
+// it.
 func TestAuthorityIsSwappedOnce(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)

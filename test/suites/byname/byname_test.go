@@ -23,11 +23,11 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// story is a harness with what has been done in it.
+// story is a harness with the operations performed in it.
 type story struct {
 	*harness
-	// innocent are the Machines that were there from the start, and that nobody named, that
-	// did not fail and that nobody deleted by hand. The value says nothing.
+	// innocent are the original Machines that were neither marked, nor Failed, nor deleted manually. The value
+	// has no meaning.
 	innocent map[string]bool
 	named    []string
 }
@@ -40,8 +40,8 @@ func newStory(replicas int32) *story {
 	return s
 }
 
-// name is what an autoscaler does: in one write it names Machines, takes their number from the
-// size of the deployment, and says when.
+// name does what an autoscaler does: with one write, it marks Machines, reduces the replicas accordingly, and
+// records the time.
 func (s *story) name(old bool, names ...string) {
 	s.step()
 	now := s.clock.Now().Format(time.RFC3339)
@@ -65,19 +65,19 @@ func (s *story) name(old bool, names ...string) {
 	})
 }
 
-// fail has a Machine fail that is there.
+// fail makes an existing Machine Failed.
 func (s *story) fail(name string) {
 	delete(s.innocent, name)
 	s.phase(name, v1alpha1.MachineFailed)
 }
 
-// remove deletes a Machine by hand.
+// remove deletes a Machine manually.
 func (s *story) remove(name string) {
 	delete(s.innocent, name)
 	must(s.live.Delete(ctx, s.machine(name)))
 }
 
-// wrong says what must not be.
+// wrong returns violations of the invariants.
 func (s *story) wrong() string {
 	for _, name := range s.deleted {
 		if s.innocent[name] {
@@ -87,7 +87,7 @@ func (s *story) wrong() string {
 	return ""
 }
 
-// wrongAtLast is wrong, and what must not be when all is at rest.
+// wrongAtLast is like wrong, with the conditions of the settled state.
 func (s *story) wrongAtLast() string {
 	if wrong := s.wrong(); wrong != "" {
 		return wrong
@@ -107,8 +107,8 @@ func (s *story) wrongAtLast() string {
 	return ""
 }
 
-// TestStories: what happens to a Machine that was named before it is marked, before its set is
-// scaled, and before its set deletes it.
+// TestStories checks what happens to a Machine that was marked: before the mark reaches it, before its MachineSet
+// is scaled, and before its MachineSet deletes it.
 func TestStories(t *testing.T) {
 	for when, passes := range map[string]func(*story) error{
 		"before it is marked":      func(*story) error { return nil },
@@ -146,7 +146,7 @@ func TestStories(t *testing.T) {
 				for _, late := range append([]string{"none"}, kinds...) {
 					t.Run(fmt.Sprintf("%s %s%s, %s are shown late", what, when, form, late), func(t *testing.T) {
 						s := newStory(3)
-						chosen := s.machines()[2].Name // the order is that of age, so the set would take another
+						chosen := s.machines()[2].Name // sorted by age, so the MachineSet would select another one
 						s.name(old, chosen)
 						s.catchUp()
 						ok(t, passes(s))
@@ -168,7 +168,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// catchUp has the cache show all kinds as they are, but for some.
+// catchUp updates the cache of all kinds, except the given ones.
 func (s *story) catchUp(without ...string) {
 	for _, kind := range kinds {
 		if !slices.Contains(without, kind) {
@@ -177,9 +177,9 @@ func (s *story) catchUp(without ...string) {
 	}
 }
 
-// TestTheNamedGoAndNoOthers: whatever comes between, in whatever order the controllers look, and
-// however old what they see is. New Machines do not join before the end: one that has joined is
-// as good as any other, and may go in place of one that is gone by itself.
+// TestTheNamedGoAndNoOthers checks that only marked Machines are deleted, for any events in between, any order of
+// reconciles, and any staleness of the cache. New Machines do not join before the end, because a joined Machine
+// is equivalent to any other, and may be deleted instead of one that is already gone.
 func TestTheNamedGoAndNoOthers(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		s := newStory(rapid.Int32Range(2, 5).Draw(t, "replicas"))
@@ -237,7 +237,7 @@ func TestTheNamedGoAndNoOthers(t *testing.T) {
 	})
 }
 
-// fatal is a test, of which there are two kinds.
+// fatal is implemented by both kinds of tests.
 type fatal interface {
 	Helper()
 	Fatal(args ...any)

@@ -1,3 +1,3 @@
-// Package byname tests which Machines are deleted when an autoscaler names some of a deployment:
-// the controllers of deployments and of sets together, on caches that lag behind.
+// Package byname tests which Machines are deleted when an autoscaler marks some Machines of a MachineDeployment.
+// It runs the controllers of MachineDeployments and MachineSets together, with caches that lag behind.
 package byname

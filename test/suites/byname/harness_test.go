@@ -34,7 +34,7 @@ var (
 	pool = client.ObjectKey{Namespace: fixture.Namespace, Name: fixture.Pool}
 )
 
-// kinds are those that the cache shows each at a moment of its own.
+// kinds are the kinds that the cache updates independently.
 var kinds = []string{"deployments", "sets", "machines"}
 
 func kindOf(object runtime.Object) string {
@@ -49,10 +49,10 @@ func kindOf(object runtime.Object) string {
 	return ""
 }
 
-// harness is an API server with a deployment, both controllers, and the cache that they share.
+// harness is an API server with a MachineDeployment, both controllers, and their shared cache.
 type harness struct {
 	live client.WithWatch
-	// shown is what the cache has of a kind.
+	// shown is the cache's content of a kind.
 	shown map[string]moment
 	indexers
 	clock *clocktesting.FakePassiveClock
@@ -60,11 +60,11 @@ type harness struct {
 	deployments *machinedeployment.Controller
 	sets        *machineset.Controller
 
-	// mu is held by writes: sets make several at the same time.
+	// mu is held by writes, because the MachineSet controller writes concurrently.
 	mu sync.Mutex
-	// made and writes count what is created, and all that is written.
+	// made counts created objects, and writes counts all writes.
 	made, writes int
-	// deleted are the names of the Machines that a set has deleted.
+	// deleted are the names of the Machines that a MachineSet has deleted.
 	deleted []string
 }
 
@@ -74,7 +74,7 @@ func must(err error) {
 	}
 }
 
-// indexers are the cache's indexes, by their names.
+// indexers are the cache's indexes by name.
 type indexers map[string]client.IndexerFunc
 
 func (i indexers) IndexField(_ context.Context, _ client.Object, field string, extract client.IndexerFunc) error {
@@ -82,7 +82,7 @@ func (i indexers) IndexField(_ context.Context, _ client.Object, field string, e
 	return nil
 }
 
-// moment is what a cache has of a kind.
+// moment is the cache's content of a kind.
 type moment struct {
 	objects []client.Object
 	indexers
@@ -116,7 +116,7 @@ func (m moment) list(into client.ObjectList, opts []client.ListOption) error {
 	return meta.SetList(into, found)
 }
 
-// newHarness returns one in which the deployment has its Machines, all of which are Running.
+// newHarness returns a harness whose MachineDeployment has its Machines, all of them Running.
 func newHarness(replicas int32) *harness {
 	scheme := runtime.NewScheme()
 	must(v1alpha1.AddToScheme(scheme))
@@ -129,7 +129,7 @@ func newHarness(replicas int32) *harness {
 	return h
 }
 
-// restart begins new processes, whose cache is filled anew.
+// restart starts new processes with a new cache.
 func (h *harness) restart() {
 	for _, kind := range kinds {
 		h.show(kind)
@@ -184,7 +184,7 @@ func (h *harness) create(ctx context.Context, c client.WithWatch, object client.
 	return c.Create(ctx, object, opts...)
 }
 
-// patch gives an object whose specification changes another generation.
+// patch increments the generation of an object whose specification changes.
 func (h *harness) patch(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,10 +207,10 @@ func spec(object client.Object) any {
 	case *v1alpha1.MachineDeployment:
 		return object.Spec
 	}
-	return nil // of others the generation says nothing
+	return nil // the generation of other kinds does not matter
 }
 
-// show has the cache show a kind as it is now.
+// show updates the cache of a kind.
 func (h *harness) show(kind string) {
 	var objects []client.Object
 	switch kind {
@@ -244,7 +244,7 @@ func (h *harness) allSets() []*v1alpha1.MachineSet {
 	return sets
 }
 
-// machines are all that there are, in the order of their names.
+// machines returns all Machines, sorted by name.
 func (h *harness) machines() []*v1alpha1.Machine {
 	list := &v1alpha1.MachineList{}
 	must(h.live.List(ctx, list))
@@ -277,7 +277,7 @@ func (h *harness) passSets() error {
 	return nil
 }
 
-// change does something to the deployment as a user does.
+// change applies a user's change to the MachineDeployment.
 func (h *harness) change(change func(*v1alpha1.MachineDeployment)) {
 	deployment := h.deployment()
 	change(deployment)
@@ -285,7 +285,7 @@ func (h *harness) change(change func(*v1alpha1.MachineDeployment)) {
 	must(h.live.Update(ctx, deployment))
 }
 
-// phase gives a Machine that is there another phase.
+// phase changes the phase of an existing Machine.
 func (h *harness) phase(name string, phase v1alpha1.MachinePhase) {
 	machine := h.machine(name)
 	h.writes++
@@ -293,14 +293,14 @@ func (h *harness) phase(name string, phase v1alpha1.MachinePhase) {
 	must(h.live.Update(ctx, machine))
 }
 
-// vanish ends the deletion of a Machine.
+// vanish completes the deletion of a Machine.
 func (h *harness) vanish(machine *v1alpha1.Machine) {
 	h.writes++
 	machine.Finalizers = nil
 	must(h.live.Update(ctx, machine))
 }
 
-// rest runs passes until nothing is written. Machines leave, and in the end new ones join.
+// rest runs passes until nothing is written. Deleted Machines are removed, and finally new ones join.
 func (h *harness) rest() error {
 	for _, join := range []bool{false, true} {
 		for round, writes := 0, -1; writes != h.writes; round++ {

@@ -14,9 +14,9 @@ import (
 
 const data = `{"dataSecretName":"workers"}`
 
-// What cannot work is said, by a reason and in words, to the core too; it makes no VM, and
-// holds nobody up who deletes it. Only a specification that can never work is beyond help
-// (S33, S49).
+// TestWhatCannotWorkIsSaidAndMakesNoVM checks that an invalid configuration is reported with a reason and a
+// message, to the core too, that no VM is created, and that the machine can be deleted. Only a specification that
+// can never work fails permanently (S33, S49).
 func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 			g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(tc.words)), name)
 			machine := h.get(g, "Machine", name)
 			g.Expect(condition(machine, "InfrastructureReady")).To(gomega.HaveKeyWithValue("reason", tc.reason), name)
-			failure := map[bool]string{true: "InvalidConfiguration"}[tc.hopeless] // S50: one of the core's
+			failure := map[bool]string{true: "InvalidConfiguration"}[tc.hopeless] // S50: one of the core's reasons
 			g.Expect(text(*ours, "status", "failureReason")).To(gomega.Equal(failure), "failureReason of %s", name)
 			g.Expect(text(*ours, "status", "failureMessage") != "").To(gomega.Equal(tc.hopeless), "failureMessage of %s", name)
 			failed := tc.hopeless && contract == "v1beta1"
@@ -64,7 +64,7 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
-// neverReady is what names bootstrap data that are never created.
+// neverReady refers to bootstrap data that are never created.
 func (h *harness) neverReady() string {
 	stub := h.object("StubBootstrap", "never")
 	if err := h.Client.Create(h.t.Context(), stub); err != nil {
@@ -77,7 +77,7 @@ func (h *harness) neverReady() string {
 	return reference[contract]
 }
 
-// What was missing and comes, comes in time.
+// TestWhatIsRepairedGoesOn checks that a machine continues when a missing object is created.
 func TestWhatIsRepairedGoesOn(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestWhatIsRepairedGoesOn(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
 }
 
-// D3: no room is no end. The one that has to wait gets the place of the one that goes.
+// D3: missing capacity is not a permanent failure. The waiting machine gets the capacity of one that is deleted.
 func TestAMachineWithoutRoomWaitsForIt(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -118,8 +118,8 @@ func TestAMachineWithoutRoomWaitsForIt(t *testing.T) {
 	})
 }
 
-// A provider ID that was changed by hand is reported, and neither VM is touched: not then,
-// and not by the deletion of one of them.
+// TestAProviderIDChangedByHandIsNotFollowed checks that a provider ID that was changed manually is reported, and
+// that neither VM is touched, not even when one of the machines is deleted.
 func TestAProviderIDChangedByHandIsNotFollowed(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -155,7 +155,8 @@ func TestAProviderIDChangedByHandIsNotFollowed(t *testing.T) {
 	})
 }
 
-// The second object to name a VM does not get it, makes no other, and takes none along.
+// TestTwoMachinesDoNotShareAVM checks that the second object that refers to a VM neither gets nor deletes it, and
+// creates no other VM.
 func TestTwoMachinesDoNotShareAVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// T5, T6: the topology controller makes templates of ours from those of the class, tries
-// every change out first, and finds nothing to do once all is as it should be.
+// T5, T6: the topology controller creates our templates from those of the class, tries every change in a dry run
+// first, and writes nothing once everything is as desired.
 func TestAClusterOfAClassIsMadeAndChangedOnce(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -31,8 +31,8 @@ func TestAClusterOfAClassIsMadeAndChangedOnce(t *testing.T) {
 			g.Expect(h.node(g, text(machine, "status", "nodeRef", "name")).Labels).To(gomega.HaveKeyWithValue("size", size))
 		}
 		g.Expect(names(h.list(g, "MillwrightMachineTemplate"))).To(gomega.HaveLen(templates))
-		// The core first has a Secret own it. The garbage collector takes that reference
-		// off, which hears of new kinds every half minute only.
+		// The core first makes a Secret the owner. The garbage collector, which discovers new kinds only every
+		// half minute, removes that reference.
 		for _, infra := range h.list(g, "MillwrightCluster") {
 			g.Expect(infra.GetOwnerReferences()).To(gomega.HaveLen(1))
 		}
@@ -40,8 +40,7 @@ func TestAClusterOfAClassIsMadeAndChangedOnce(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { grown(g, "small", 2) })
 	h.staysQuiet(10 * time.Second)
 
-	// One template is the class's own, and the one that was replaced stays with its
-	// MachineSet.
+	// One template belongs to the class, and the replaced one stays with its MachineSet.
 	h.patch("Cluster", h.cluster, `{"spec":{"topology":{"variables":[{"name":"size","value":"large"}]}}}`)
 	h.eventually(func(g gomega.Gomega) { grown(g, "large", 3) })
 	h.staysQuiet(10 * time.Second)
@@ -69,7 +68,7 @@ func (h *harness) playStubs(g gomega.Gomega) {
 	}
 }
 
-// T3, C8: what the webhooks refuse, and that they let through what is only tried out.
+// T3, C8: the webhooks reject changes, and permit dry runs.
 func TestTemplatesDoNotChange(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -97,8 +96,7 @@ func TestTemplatesDoNotChange(t *testing.T) {
 	g.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("cannot be removed")))
 }
 
-// managerWithWebhooks starts a manager whose webhooks answer for this test, and returns where it serves them
-// and with which certificate.
+// managerWithWebhooks starts a manager whose webhooks serve this test, and returns their address and certificate.
 func (h *harness) managerWithWebhooks() (port int, certificate []byte) {
 	h.t.Helper()
 	name := "millwright-" + h.Namespace
@@ -116,7 +114,7 @@ func (h *harness) managerWithWebhooks() (port int, certificate []byte) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.t.Cleanup(func() { // before the manager ends, or what is left could not be deleted
+	h.t.Cleanup(func() { // before the manager stops, because the remaining objects could not be deleted otherwise
 		if err := h.Client.Delete(context.Background(), &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 			h.t.Error(err)
 		}

@@ -34,30 +34,30 @@ import (
 
 const (
 	coreUser = "capi-core"
-	// coreReady is how long the core may take to start: its caches wait for each CRD.
+	// coreReady is how long the core may take to start. Its caches wait for each CRD.
 	coreReady = env.WaitTimeout
 )
 
-// coreFeatures are those that a management cluster has switched on which uses ClusterClass, and updates in place
-// where the core has them.
+// coreFeatures are those of a management cluster that uses ClusterClass, and in-place updates if the core
+// supports them.
 var coreFeatures = map[string]string{
 	oldest: "ClusterTopology=true",
 	newest: "ClusterTopology=true,RuntimeSDK=true,InPlaceUpdates=true",
 }[version]
 
-// cores holds how the start of the core went at each control plane, which tests share.
+// cores contains the result of starting the core for each control plane, which tests share.
 var cores struct {
 	mu      sync.Mutex
 	started map[*controlplane.ControlPlane]func() error
 }
 
-// requireCore provides the core beside a control plane that tests share.
+// requireCore provides a core for a control plane that tests share.
 func requireCore(t *testing.T, c *env.Cluster) {
 	t.Helper()
 	cores.mu.Lock()
 	start, ok := cores.started[c.ControlPlane]
 	if !ok {
-		// The core outlives the test that happens to be the first.
+		// The core outlives the test that starts it.
 		start = sync.OnceValue(func() error { return startCore(context.WithoutCancel(t.Context()), c) })
 		if cores.started == nil {
 			cores.started = map[*controlplane.ControlPlane]func() error{}
@@ -163,11 +163,11 @@ func fitContract(ctx context.Context, c client.Client) error {
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// coreLog is the end of what the core said about a namespace. It is short: what a test says of its failure
-// comes before it, and must not be lost where only the end of an output is kept.
+// coreLog returns the end of the core's log about a namespace. It is short, because the messages of a failed test
+// precede it, and must not be lost when only the end of an output is kept.
 func coreLog(c *env.Cluster) string { return logOf(c, coreUser) }
 
-// logOf is that of one of Cluster API's managers.
+// logOf returns the same for one of Cluster API's managers.
 func logOf(c *env.Cluster, manager string) string {
 	const most, width = 15, 250
 	log, err := os.ReadFile(filepath.Join(c.ControlPlane.Dir(), "logs", manager+".log"))
@@ -183,8 +183,7 @@ func logOf(c *env.Cluster, manager string) string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// grantCore gives the core the roles that it is shipped with, and with them those that
-// providers give it by aggregation.
+// grantCore gives the core its shipped roles, and with them those that providers add by aggregation.
 func grantCore(ctx context.Context, c *env.Cluster) error {
 	for _, file := range []string{"role.yaml", "aggregated_role.yaml"} {
 		path, err := coreFile("rbac", file)
@@ -223,8 +222,8 @@ func grantCore(ctx context.Context, c *env.Cluster) error {
 	return nil
 }
 
-// awaitGrant waits until the controller manager has put a provider's role into that of a manager.
-// One that starts before that asks in vain, and then waits longer and longer.
+// awaitGrant waits until the controller manager has aggregated a provider's role into that of a manager. A
+// manager that starts earlier fails, and backs off.
 func awaitGrant(ctx context.Context, c client.Client, user, group, resource string) error {
 	review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource},
@@ -240,7 +239,7 @@ func awaitGrant(ctx context.Context, c client.Client, user, group, resource stri
 	return nil
 }
 
-// writeCertificate makes what the core's webhooks are served with.
+// writeCertificate creates the serving certificate of the core's webhooks.
 func writeCertificate(dir string) ([]byte, error) {
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -274,8 +273,7 @@ func awaitReady(ctx context.Context, url string) error {
 	}
 }
 
-// registerWebhooks registers the core's webhooks as it is shipped with them, but for where
-// they are reached.
+// registerWebhooks registers the core's webhooks as shipped, except for their addresses.
 func registerWebhooks(ctx context.Context, c client.Client, port int, caBundle []byte) error {
 	path, err := coreFile("webhook", "manifests.yaml")
 	if err != nil {
@@ -284,12 +282,12 @@ func registerWebhooks(ctx context.Context, c client.Client, port int, caBundle [
 	return register(ctx, c, path, registration{name: coreUser, port: port, caBundle: caBundle})
 }
 
-// registration is what is different about webhooks in a test.
+// registration contains what differs for webhooks in a test.
 type registration struct {
 	name     string
 	port     int
 	caBundle []byte
-	// namespace limits them to one; empty for all.
+	// namespace limits the webhooks to one namespace. If empty, they apply to all.
 	namespace string
 }
 

@@ -14,8 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// C4, M6: the driver reports its zones, the core reads them, and machines are created there
-// that say nothing about it themselves.
+// C4, M6: the driver reports its zones, the core reads them, and machines without a zone are created there.
 func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -48,7 +47,7 @@ func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 	}
 	h.staysQuiet(10 * time.Second)
 
-	// Where there is no such zone, the driver says so, and no machine fails for good.
+	// If the zone does not exist, the driver reports that, and the machine does not fail permanently.
 	lost := h.own("lost")
 	h.machine(lost, `{"driver":"sim","providerSpec":{},"failureDomain":"south"}`, data)
 	h.eventually(func(g gomega.Gomega) {
@@ -63,8 +62,8 @@ func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 	})
 }
 
-// C4: another question is asked at once. As long as the driver cannot answer, what it told
-// before stays, and machines are made.
+// C4: a changed request is sent immediately. As long as the driver cannot respond, the previous zones are kept,
+// and machines are created.
 func TestFailureDomainsAreAskedForAnew(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -96,7 +95,7 @@ func TestFailureDomainsAreAskedForAnew(t *testing.T) {
 	h.hasDomains()
 }
 
-// zones says which zones the simulated provider has from now on.
+// zones sets the zones of the simulated provider from now on.
 func (h *harness) zones(names ...string) {
 	h.t.Helper()
 	if err := h.cloud.SetZones(names...); err != nil {
@@ -112,8 +111,8 @@ func (h *harness) changeClass(class *v1alpha1.MachineClass, providerSpec string)
 	}
 }
 
-// hasDomains waits until the Cluster has these failure domains, each with whether control
-// plane machines may be there. For an older core they are left out.
+// hasDomains waits until the Cluster has these failure domains. The value tells whether a domain permits control
+// plane machines. They are not checked for an older core.
 func (h *harness) hasDomains(want ...string) {
 	h.t.Helper()
 	if contract != "v1beta2" {
@@ -132,7 +131,7 @@ func (h *harness) hasDomains(want ...string) {
 	})
 }
 
-// knowsDomains waits until the condition says so. All the while machines may be made.
+// knowsDomains waits until the condition has the status. Machines can be created in the meantime.
 func (h *harness) knowsDomains(status, reason, words string) {
 	h.t.Helper()
 	h.eventually(func(g gomega.Gomega) {

@@ -26,12 +26,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// waitTimeout is how long something may take that needs several controllers. Nothing here
-// takes a tenth of it on an idle machine.
+// waitTimeout is how long an operation of several controllers may take. On an idle machine, none takes a tenth of
+// it.
 const waitTimeout = 10 * time.Minute
 
-// harness is a Cluster with its infrastructure, and a simulated provider whose VMs outlive
-// the manager.
+// harness is a Cluster with its infrastructure, and a simulated provider whose VMs outlive the manager.
 type harness struct {
 	*env.Cluster
 	t       *testing.T
@@ -40,7 +39,7 @@ type harness struct {
 	cloud   *sim.Cloud
 }
 
-// newHarness declares a Cluster that has a control plane, and no machine yet.
+// newHarness creates a Cluster with a control plane and no machines.
 func newHarness(t *testing.T) *harness {
 	t.Helper()
 	return newHarnessIn(t, env.New(t, env.WithControllerManager()).Cluster)
@@ -54,7 +53,7 @@ func newHarnessIn(t *testing.T, c *env.Cluster) *harness {
 	return h
 }
 
-// newEmptyHarness declares nothing yet.
+// newEmptyHarness creates no objects.
 func newEmptyHarness(t *testing.T, c *env.Cluster) *harness {
 	t.Helper()
 	requireCore(t, c)
@@ -79,8 +78,8 @@ func newEmptyHarness(t *testing.T, c *env.Cluster) *harness {
 
 func (h *harness) path(name string) string { return filepath.Join(h.dir, name) }
 
-// apply applies a file of testdata, with ${CLUSTER}, ${KUBECONFIG}, ${PORT} and the given
-// variables in it.
+// apply applies a file of testdata, in which it expands ${CLUSTER}, ${KUBECONFIG}, ${PORT} and the given
+// variables.
 func (h *harness) apply(file string, variables map[string]string) {
 	h.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
@@ -111,19 +110,19 @@ func (h *harness) apply(file string, variables map[string]string) {
 	}
 }
 
-// pool declares a MachineDeployment, and what its machines are made from.
+// pool creates a MachineDeployment, and the templates of its machines.
 func (h *harness) pool(name string, replicas int, providerSpec string) {
 	h.t.Helper()
 	h.apply("pool.yaml", map[string]string{"POOL": name, "PROVIDERSPEC": providerSpec})
 	h.apply(contract+"/workers.yaml", map[string]string{"POOL": name, "REPLICAS": fmt.Sprint(replicas)})
 }
 
-// own makes a name that no other test has: that of a machine becomes that of its Node, and
-// Nodes are in no namespace.
+// own returns a name that is unique among all tests. A Node has the name of its machine, and Nodes are
+// cluster-scoped.
 func (h *harness) own(name string) string { return name + "-" + h.Namespace }
 
-// machine declares one Machine with its MillwrightMachine, whose spec and the Machine's
-// bootstrap are given in JSON.
+// machine creates one Machine with its MillwrightMachine, whose spec and the Machine's bootstrap are given in
+// JSON.
 func (h *harness) machine(name, spec, bootstrap string) {
 	h.t.Helper()
 	h.apply(contract+"/machine.yaml", map[string]string{"MACHINE": name, "SPEC": spec, "BOOTSTRAP": bootstrap})
@@ -135,8 +134,8 @@ func (h *harness) manager(more ...string) *program.Process {
 	return h.managerAt(h.Cluster, more...)
 }
 
-// managerAt starts a manager of this test for objects that lie in the given cluster. It
-// keeps its lease even where everything is slow: a manager that loses it ends.
+// managerAt starts a manager of this test for objects in the given cluster. It keeps its lease on a busy machine,
+// because a manager that loses its lease exits.
 func (h *harness) managerAt(c *env.Cluster, more ...string) *program.Process {
 	h.t.Helper()
 	path := h.path(fmt.Sprintf("manager-%d.kubeconfig", c.ControlPlane.Port()))
@@ -158,10 +157,10 @@ func (h *harness) managerAt(c *env.Cluster, more ...string) *program.Process {
 	return p
 }
 
-// kubeadmGroups are those of the kinds of Cluster API's providers for kubeadm.
+// kubeadmGroups are the API groups of Cluster API's providers for kubeadm.
 var kubeadmGroups = map[string]string{"KubeadmControlPlane": "controlplane.cluster.x-k8s.io", "KubeadmConfig": "bootstrap.cluster.x-k8s.io"}
 
-// kind is one of the core's, of its providers for kubeadm, of ours, or of the stubs, by its name.
+// kind returns the kind with this name: the core's, of its providers for kubeadm, ours, or a stub.
 func kind(name string) schema.GroupVersionKind {
 	if name == vmv1alpha1.VirtualMachineKind {
 		return vmv1alpha1.SchemeGroupVersion.WithKind(name)
@@ -178,7 +177,7 @@ func kind(name string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "cluster.x-k8s.io", Version: contract, Kind: name}
 }
 
-// object is an object of one of the core's kinds or ours, to be read or deleted.
+// object returns an empty object of one of the core's kinds or ours, for reading or deleting it.
 func (h *harness) object(kindName, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kind(kindName))
@@ -220,13 +219,13 @@ func (h *harness) remove(kindName, name string) {
 	}
 }
 
-// scale asks for another number of machines.
+// scale changes the number of machines.
 func (h *harness) scale(pool string, replicas int) {
 	h.t.Helper()
 	h.patch("MachineDeployment", pool, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
-// vms are the names of the machines that have a VM, one for each VM.
+// vms returns the names of the machines that have a VM, one for each VM.
 func (h *harness) vms(g gomega.Gomega) []string {
 	vms, err := h.cloud.VMs()
 	g.Expect(err).NotTo(gomega.HaveOccurred())
@@ -237,24 +236,24 @@ func (h *harness) vms(g gomega.Gomega) []string {
 	return names
 }
 
-// node is the Node that a machine became.
+// node returns the Node of a machine.
 func (h *harness) node(g gomega.Gomega, name string) *corev1.Node {
 	node := &corev1.Node{}
 	g.Expect(h.Client.Get(context.Background(), client.ObjectKey{Name: name}, node)).To(gomega.Succeed())
 	return node
 }
 
-// asking is how often a test asks for what it waits for. Most checks list half a dozen kinds.
+// asking is the polling interval of a test. Most checks list half a dozen kinds.
 const asking = 500 * time.Millisecond
 
-// eventually waits until the check holds.
+// eventually waits until the check succeeds.
 func (h *harness) eventually(check func(g gomega.Gomega)) {
 	h.t.Helper()
 	gomega.NewWithT(h.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(asking).Should(gomega.Succeed())
 }
 
-// settled checks that there are that many Machines, all of them Running, each with a
-// MillwrightMachine, a VM and a Node of its own, and nothing besides.
+// settled checks that there are exactly that many Machines, all of them Running, each with its own
+// MillwrightMachine, VM and Node.
 func (h *harness) settled(g gomega.Gomega, count int) []unstructured.Unstructured {
 	machines := h.list(g, "Machine")
 	g.Expect(names(machines)).To(gomega.HaveLen(count), "Machines")
@@ -277,14 +276,14 @@ func (h *harness) isReady(g gomega.Gomega, machine, status, reason string) *unst
 	return ours
 }
 
-// isGone checks that an object does not exist any more.
+// isGone checks that an object no longer exists.
 func (h *harness) isGone(g gomega.Gomega, kindName, name string) {
 	object := h.object(kindName, name)
 	err := h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(object), object)
 	g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "%s %s is there, or not to be read: %v", kindName, name, err)
 }
 
-// names is for checks whose failure would otherwise print whole objects.
+// names returns the names of objects, for checks whose failure would otherwise print whole objects.
 func names(objects []unstructured.Unstructured) []string {
 	names := make([]string, 0, len(objects))
 	for _, object := range objects {
@@ -293,13 +292,13 @@ func names(objects []unstructured.Unstructured) []string {
 	return names
 }
 
-// text is a string in an object, or "".
+// text returns a string in an object, or "".
 func text(object unstructured.Unstructured, path ...string) string {
 	value, _, _ := unstructured.NestedString(object.Object, path...)
 	return value
 }
 
-// condition finds a condition in status.conditions.
+// condition returns a condition in status.conditions.
 func condition(object *unstructured.Unstructured, conditionType string) map[string]any {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, entry := range conditions {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// idleTime is how long no client may write. The core looks at MachineSets every fifteen seconds, and at
-	// its connection to a cluster every ten. It looks at everything again after ten minutes only.
+	// idleTime is how long no client may write. The core checks MachineSets every fifteen seconds, its connection
+	// to a cluster every ten, and all objects only after ten minutes.
 	idleTime = 30 * time.Second
-	// idlePasses is how many passes over each object our manager makes meanwhile, one each idleResync.
+	// idlePasses is how many passes our manager makes for each object in that time, one per idleResync.
 	idlePasses, idleResync = 5, 2 * time.Second
 )
 
-// idleControllers are ours, by the kinds of their objects.
+// idleControllers are our controllers, by the kinds of their objects.
 var idleControllers = map[string]string{
 	"millwrightmachine": "MillwrightMachine", "millwrightcluster": "MillwrightCluster", "millwrightmachinetemplate": "MillwrightMachineTemplate",
 }
@@ -56,7 +56,7 @@ func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
 	g.Expect(h.versions(g)).To(gomega.Equal(settled), "after these passes")
 }
 
-// passes are those that each controller of a manager has made, by the manager's own count.
+// passes returns the number of passes of each controller, from the manager's metrics.
 func passes(g gomega.Gomega, port int) map[string]int {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 	g.Expect(err).NotTo(gomega.HaveOccurred())
@@ -75,8 +75,8 @@ func passes(g gomega.Gomega, port int) map[string]int {
 	return made
 }
 
-// staysQuiet checks that no client writes any object of this test for that long, once the
-// core's own conditions have followed, which takes moments.
+// staysQuiet checks that no client writes any object of this test for that long, after the core has updated its
+// conditions.
 func (h *harness) staysQuiet(long time.Duration) {
 	h.t.Helper()
 	h.isQuiet(h.comesToRest(), long)
@@ -102,7 +102,7 @@ func (h *harness) isQuiet(settled map[string]string, long time.Duration) {
 	gomega.NewWithT(h.t).Consistently(h.versions).WithTimeout(long).WithPolling(time.Second).Should(gomega.Equal(settled))
 }
 
-// versions are those of all objects of this test, by kind and name.
+// versions returns the versions of all objects of this test, by kind and name.
 func (h *harness) versions(g gomega.Gomega) map[string]string {
 	kinds := []string{
 		"Cluster", "MachineDeployment", "MachineSet", "Machine",

@@ -21,8 +21,8 @@ import (
 // updating is the annotation of objects that the core updates in place.
 const updating = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 
-// I1 to I4: a new template that differs in what the driver changes keeps the VMs, and one that differs in more
-// replaces them, as without the extension.
+// I1 to I4: a new template that differs only in what the driver can change keeps the VMs, and one that differs in
+// more replaces them, as without the extension.
 func TestMachinesAreUpdatedInPlace(t *testing.T) {
 	tier.All(t)
 	if contract != "v1beta2" {
@@ -64,13 +64,13 @@ func TestMachinesAreUpdatedInPlace(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { g.Expect(h.vms(g)).To(gomega.BeEmpty()) })
 }
 
-// madeFrom declares what the machines of a pool are made from.
+// madeFrom sets the template of the machines of a pool.
 func (h *harness) madeFrom(name, providerSpec string) {
 	h.t.Helper()
 	h.apply("pool.yaml", map[string]string{"POOL": name, "PROVIDERSPEC": providerSpec})
 }
 
-// template makes a template for MillwrightMachines.
+// template creates a template for MillwrightMachines.
 func (h *harness) template(name, providerSpec string) {
 	h.t.Helper()
 	object := h.object("MillwrightMachineTemplate", name)
@@ -84,7 +84,7 @@ func (h *harness) template(name, providerSpec string) {
 	}
 }
 
-// vmsByID are the VMs by their provider IDs.
+// vmsByID returns the VMs by provider ID.
 func (h *harness) vmsByID(g gomega.Gomega) map[string]sim.VM {
 	vms, err := h.cloud.VMs()
 	g.Expect(err).NotTo(gomega.HaveOccurred())
@@ -95,7 +95,7 @@ func (h *harness) vmsByID(g gomega.Gomega) map[string]sim.VM {
 	return all
 }
 
-// rolledOut checks that two machines are made from a template, and that nothing goes on.
+// rolledOut checks that two machines are created from a template, and that no rollout is in progress.
 func (h *harness) rolledOut(g gomega.Gomega, template string) {
 	h.settled(g, 2)
 	for _, machine := range append(h.list(g, "Machine"), h.list(g, "MillwrightMachine")...) {
@@ -106,8 +106,8 @@ func (h *harness) rolledOut(g gomega.Gomega, template string) {
 	}
 }
 
-// registerExtension registers the manager's hooks as they are shipped, but for where they and the certificate are
-// found, and for this test's namespace only.
+// registerExtension registers the manager's hooks as shipped, except for their address and certificate, and for
+// this test's namespace only.
 func (h *harness) registerExtension(port int, caBundle []byte) {
 	h.t.Helper()
 	text, err := os.ReadFile("../../../config/capi/extension.yaml")
@@ -130,7 +130,7 @@ func (h *harness) registerExtension(port int, caBundle []byte) {
 		"clientConfig":      map[string]any{"url": fmt.Sprintf("https://127.0.0.1:%d", port)},
 		"namespaceSelector": map[string]any{"matchLabels": map[string]any{corev1.LabelMetadataName: h.Namespace}},
 	}
-	h.eventually(func(g gomega.Gomega) { // the core's webhooks have to know the kind
+	h.eventually(func(g gomega.Gomega) { // until the core's webhooks know the kind
 		g.Expect(h.Client.Create(h.t.Context(), extension.DeepCopy())).To(gomega.Succeed())
 	})
 	h.t.Cleanup(func() {

@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// The manager is killed whenever it has written something about a machine, from the first
-// finalizer to the last; each time the next one goes on.
+// TestAManagerKilledAfterEachOfItsWritesMakesOneVM kills the manager after each of its writes for a machine, from
+// the first finalizer to the last. Each time, another manager continues.
 func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -54,7 +54,7 @@ func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
 	}
 }
 
-// endLease does what time would: the next manager need not wait for the one that was killed.
+// endLease expires the lease, so that the next manager need not wait.
 func (h *harness) endLease() {
 	h.t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: infrav1.Lease}}
@@ -63,8 +63,7 @@ func (h *harness) endLease() {
 	}
 }
 
-// changes are the states that the objects of a kind go through, as far as a watch shows
-// them.
+// changes are the states of the objects of a kind that a watch shows.
 func (h *harness) changes(kindName string) <-chan watch.Event {
 	h.t.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -83,7 +82,7 @@ func (h *harness) changes(kindName string) <-chan watch.Event {
 	return watching.ResultChan()
 }
 
-// next waits for the next of them.
+// next waits for the next change.
 func (h *harness) next(changes <-chan watch.Event) watch.Event {
 	h.t.Helper()
 	select {

@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// A KubeadmControlPlane gets its endpoint from the load balancer before its first machine, and keeps it whichever
-// machines there are.
+// TestAControlPlaneOfKubeadm checks that a KubeadmControlPlane gets its endpoint from the load balancer before
+// its first machine, and keeps it when machines change.
 func TestAControlPlaneOfKubeadm(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -46,7 +46,7 @@ func TestAControlPlaneOfKubeadm(t *testing.T) {
 	h.hasControlPlane(1)
 	before := h.controlPlaneMachines(gomega.NewWithT(t))
 
-	// As for an upgrade, all machines are replaced.
+	// As in an upgrade, all machines are replaced.
 	h.patch("KubeadmControlPlane", h.cluster, fmt.Sprintf(
 		`{"spec":{"machineTemplate":{"spec":{"infrastructureRef":{"name":%q}}}}}`, h.template("control-plane-2")))
 	h.eventually(func(g gomega.Gomega) {
@@ -71,13 +71,13 @@ func TestAControlPlaneOfKubeadm(t *testing.T) {
 	})
 }
 
-// scaleControlPlane asks for another number of machines.
+// scaleControlPlane changes the number of machines.
 func (h *kubeadmHarness) scaleControlPlane(replicas int) {
 	h.t.Helper()
 	h.patch("KubeadmControlPlane", h.cluster, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
-// controlPlaneMachines are the names of the Machines of the control plane.
+// controlPlaneMachines returns the names of the Machines of the control plane.
 func (h *kubeadmHarness) controlPlaneMachines(g gomega.Gomega) []string {
 	machines := slices.DeleteFunc(h.list(g, "Machine"), func(m unstructured.Unstructured) bool { return !isControlPlane(m) })
 	return names(machines)
@@ -88,8 +88,8 @@ func isControlPlane(machine unstructured.Unstructured) bool {
 	return found
 }
 
-// hasControlPlane waits until the control plane has that many machines, all of them nodes that Cluster API has found
-// healthy through the endpoint.
+// hasControlPlane waits until the control plane has that many machines, all of them nodes that Cluster API has
+// found healthy through the endpoint.
 func (h *kubeadmHarness) hasControlPlane(count int) {
 	h.t.Helper()
 	h.eventually(func(g gomega.Gomega) {
@@ -111,7 +111,7 @@ func (h *kubeadmHarness) hasControlPlane(count int) {
 	})
 }
 
-// workers are the Machines that are not of the control plane.
+// workers returns the Machines that do not belong to the control plane.
 func (h *kubeadmHarness) workers(g gomega.Gomega) []unstructured.Unstructured {
 	return slices.DeleteFunc(h.list(g, "Machine"), isControlPlane)
 }
@@ -125,7 +125,7 @@ func (h *kubeadmHarness) hasWorkers(g gomega.Gomega, count int) {
 	}
 }
 
-// replacesABrokenWorker waits until the MachineHealthCheck has replaced the worker whose node breaks.
+// replacesABrokenWorker waits until the MachineHealthCheck has replaced a worker whose node fails.
 func (h *kubeadmHarness) replacesABrokenWorker() {
 	h.t.Helper()
 	broken := h.workers(gomega.NewWithT(h.t))[0].GetName()
@@ -136,7 +136,7 @@ func (h *kubeadmHarness) replacesABrokenWorker() {
 	})
 }
 
-// breaks says of a node that it is not ready, as long as it exists.
+// breaks keeps a node NotReady as long as it exists.
 func (h *kubeadmHarness) breaks(g gomega.Gomega, name string) {
 	node := &corev1.Node{}
 	if err := h.Client.Get(h.t.Context(), client.ObjectKey{Name: name}, node); apierrors.IsNotFound(err) {
@@ -150,7 +150,7 @@ func (h *kubeadmHarness) breaks(g gomega.Gomega, name string) {
 	}
 }
 
-// hasKubeadmData checks what the bootstrap provider has made for the first machine.
+// hasKubeadmData checks the bootstrap data of the first machine.
 func (h *kubeadmHarness) hasKubeadmData() {
 	h.t.Helper()
 	g := gomega.NewWithT(h.t)
@@ -162,7 +162,7 @@ func (h *kubeadmHarness) hasKubeadmData() {
 	}
 }
 
-// bootstrapData are those of the first machine of the control plane.
+// bootstrapData returns the bootstrap data of the first machine of the control plane.
 func (h *kubeadmHarness) bootstrapData(g gomega.Gomega) string {
 	machine := h.get(g, "Machine", h.controlPlaneMachines(g)[0])
 	secret := &corev1.Secret{}
@@ -172,7 +172,7 @@ func (h *kubeadmHarness) bootstrapData(g gomega.Gomega) string {
 	return string(secret.Data["value"])
 }
 
-// workload is a client by the kubeconfig that Cluster API gives users.
+// workload returns a client with the kubeconfig that Cluster API provides to users.
 func (h *kubeadmHarness) workload() kubernetes.Interface {
 	h.t.Helper()
 	secret := &corev1.Secret{}
@@ -190,7 +190,8 @@ func (h *kubeadmHarness) workload() kubernetes.Interface {
 	return made
 }
 
-// What Cluster API has made for the first machine of the released template arrives at its virtual machine as it is.
+// TestAVirtualMachineGetsItsBootstrapData checks that the bootstrap data of the first machine of the released
+// template reach its virtual machine unchanged.
 func TestAVirtualMachineGetsItsBootstrapData(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

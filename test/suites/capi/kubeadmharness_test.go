@@ -31,20 +31,20 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// kubeadmProviders are Cluster API's, by the folders that hack/capi.sh builds them in.
+// kubeadmProviders are Cluster API's providers for kubeadm, by the directories in which hack/capi.sh builds them.
 var kubeadmProviders = []string{"bootstrap", "controlplane"}
 
-// kubeadmSync is how often these providers look at everything. What happens on the machines of a control plane,
-// and in their API server, they do not watch: they look at it after 15 to 30 seconds otherwise.
+// kubeadmSync is the resync period of these providers. They do not watch the machines of a control plane and
+// their API server, and would otherwise check them only after 15 to 30 seconds.
 const kubeadmSync = 3 * time.Second
 
-// kubeadms holds how the start of these providers went at each control plane, which tests share.
+// kubeadms contains the result of starting these providers for each control plane, which tests share.
 var kubeadms struct {
 	mu      sync.Mutex
 	started map[*controlplane.ControlPlane]func() error
 }
 
-// requireKubeadm provides Cluster API's providers for kubeadm beside its core.
+// requireKubeadm provides Cluster API's providers for kubeadm in addition to its core.
 func requireKubeadm(t *testing.T, c *env.Cluster) {
 	t.Helper()
 	kubeadms.mu.Lock()
@@ -69,7 +69,7 @@ func requireKubeadm(t *testing.T, c *env.Cluster) {
 	}
 }
 
-// startProvider starts one with its own kinds, roles and webhooks.
+// startProvider starts a provider with its own kinds, roles and webhooks.
 func startProvider(ctx context.Context, c *env.Cluster, folder string) error {
 	crds, err := coreFile(folder, "crd")
 	if err != nil {
@@ -129,14 +129,14 @@ func runProvider(ctx context.Context, plane *controlplane.ControlPlane, folder, 
 	return webhooks, awaitReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))
 }
 
-// grantProvider gives a provider the roles that it is shipped with, under names of its own, and with them those that other
-// providers give it by aggregation.
+// grantProvider gives a provider its shipped roles under unique names, and with them those that other providers
+// add by aggregation.
 func grantProvider(ctx context.Context, c *env.Cluster, folder, user string) error {
 	if err := grantRole(ctx, c, folder, "role.yaml", user, "manager-role"); err != nil {
 		return err
 	}
 	if folder == "bootstrap" {
-		return nil // it has nothing to do with infrastructure
+		return nil // not needed for infrastructure
 	}
 	if err := grantRole(ctx, c, folder, "aggregated_role.yaml", user, "aggregated-manager-role"); err != nil {
 		return err
@@ -164,8 +164,8 @@ func grantRole(ctx context.Context, c *env.Cluster, folder, file, user, role str
 	})
 }
 
-// kubeadmHarness is a Cluster whose control plane machines are simulated. The API server that they would run is that of
-// the test's control plane, and kubeadm's work on it is the test's.
+// kubeadmHarness is a Cluster whose control plane machines are simulated. Their API server is that of the test's
+// control plane, and the test performs the operations of kubeadm.
 type kubeadmHarness struct {
 	*harness
 }
@@ -188,7 +188,7 @@ func newKubeadmHarness(t *testing.T) *kubeadmHarness {
 	return h
 }
 
-// declare declares the Cluster, with authorities that are those of the control plane.
+// declare creates the Cluster with the CAs of the control plane.
 func (h *kubeadmHarness) declare() {
 	h.t.Helper()
 	for purpose, file := range map[string]string{"ca": "ca", "etcd": "etcd-ca", "apiserver-etcd-client": "apiserver-etcd-client"} {
@@ -201,7 +201,7 @@ func (h *kubeadmHarness) declare() {
 	h.apply(contract+"/kubeadm.yaml", map[string]string{"ETCD": etcd, "PROVIDER": "Millwright"})
 }
 
-// template declares what control plane machines are made from, and returns its name.
+// template creates the template of control plane machines, and returns its name.
 func (h *kubeadmHarness) template(name string) string {
 	h.t.Helper()
 	full := h.cluster + "-" + name
@@ -209,7 +209,7 @@ func (h *kubeadmHarness) template(name string) string {
 	return full
 }
 
-// pem is a file of the control plane's, as a string in YAML.
+// pem returns a file of the control plane as a YAML string.
 func (h *kubeadmHarness) pem(file string) string {
 	h.t.Helper()
 	text, err := os.ReadFile(filepath.Join(h.ControlPlane.Dir(), "pki", file))
@@ -223,7 +223,7 @@ func (h *kubeadmHarness) pem(file string) string {
 	return string(quoted)
 }
 
-// managerOfVMs starts a manager whose driver makes VirtualMachines, which nobody runs.
+// managerOfVMs starts a manager whose driver creates VirtualMachines, which no hypervisor runs.
 func (h *kubeadmHarness) managerOfVMs() {
 	h.t.Helper()
 	kubeconfig := h.path("vms.kubeconfig")
@@ -238,10 +238,11 @@ func (h *kubeadmHarness) managerOfVMs() {
 	})
 }
 
-// balancer starts the load balancer, which reaches the API server at the address of each control plane machine that has a VM.
+// balancer starts the load balancer, which reaches the API server at the address of each control plane machine
+// that has a VM.
 func (h *kubeadmHarness) balancer() *program.Process {
 	h.t.Helper()
-	dir, err := os.MkdirTemp("", "lb") // sockets have short paths
+	dir, err := os.MkdirTemp("", "lb") // paths of sockets must be short
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -278,7 +279,7 @@ func (h *kubeadmHarness) balancer() *program.Process {
 
 var errNoSuchHost = errors.New("no VM has the address")
 
-// dial connects to what runs on a simulated machine.
+// dial connects to the API server of a simulated machine.
 func (h *kubeadmHarness) dial(ctx context.Context, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -302,8 +303,8 @@ func (h *kubeadmHarness) dial(ctx context.Context, address string) (net.Conn, er
 	return nil, errNoSuchHost
 }
 
-// playKubeadm does for the nodes of the control plane what kubeadm and the kubelet do on a machine: the node's taint, static
-// Pods, of which the API server gets mirrors, and the ConfigMap with the cluster's configuration.
+// playKubeadm does for the nodes of the control plane what kubeadm and the kubelet do on a machine: it adds the
+// node's taint, the mirror Pods of static Pods, and the ConfigMap with the cluster's configuration.
 func (h *kubeadmHarness) playKubeadm(g gomega.Gomega) {
 	nodes := &corev1.NodeList{}
 	g.Expect(h.Client.List(h.t.Context(), nodes, client.HasLabels{"node-role.kubernetes.io/control-plane"})).To(gomega.Succeed())

@@ -16,7 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// The phases of one Machine, none of them twice, and never Failed.
+// TestAMachineGoesThroughItsPhasesInOrder checks that a Machine has each phase at most once, in order, and is
+// never Failed.
 func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -32,7 +33,7 @@ func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
 			phases = append(phases, phase)
 		}
 	}
-	// Which of them show depends on when the core looks.
+	// Which of them can be observed depends on when the core reconciles.
 	order := []string{"Pending", "Provisioning", "Provisioned", "Running"}
 	gomega.NewWithT(t).Expect(phases).To(gomega.Equal(slices.DeleteFunc(order, func(phase string) bool { return !slices.Contains(phases, phase) })))
 
@@ -58,7 +59,8 @@ func TestMachinesOfADeploymentBecomeNodesAndGo(t *testing.T) {
 	}
 }
 
-// What the core reads of our objects, and what it makes of it (S7, S15, S46, M5, M7, M8, O1).
+// TestTheCoreCopiesWhatWeTell checks what the core reads from our objects, and what it derives from that (S7,
+// S15, S46, M5, M7, M8, O1).
 func TestTheCoreCopiesWhatWeTell(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -110,7 +112,7 @@ func TestANewTemplateReplacesAllMachines(t *testing.T) {
 	})
 }
 
-// A4: how the cluster autoscaler asks for one certain machine to go.
+// A4: how the cluster autoscaler selects a specific machine for deletion.
 func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -175,7 +177,7 @@ func TestNothingIsMadeBeforeTheBootstrapDataIsThere(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 1) })
 }
 
-// G1, G2: whichever of the two is paused.
+// G1, G2: either the Machine or the Cluster is paused.
 func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -196,13 +198,13 @@ func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	h.keepsItsVM(ours)
 
 	h.patch("MillwrightMachine", ours, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":""}}}`)
-	// Who says again that it is paused has seen the annotation, and not only the Cluster.
+	// If the condition is set again, the manager has observed the annotation, and not only the Cluster.
 	h.forgetConditions(ours)
 	paused("True")
 	h.patch("Cluster", h.cluster, `{"spec":{"paused":false}}`)
 	h.keepsItsVM(ours)
 
-	// An older core does not scale a set one of whose machines has lost its infrastructure.
+	// An older core does not scale a MachineSet if one of its machines has lost its infrastructure.
 	h.scale("workers", 0)
 	h.eventually(func(g gomega.Gomega) {
 		g.Expect(h.get(g, "Machine", ours).GetDeletionTimestamp()).NotTo(gomega.BeNil())
@@ -211,7 +213,7 @@ func TestAPausedMachineIsNotRemoved(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
-// forgetConditions takes away what a MillwrightMachine says.
+// forgetConditions removes the conditions of a MillwrightMachine.
 func (h *harness) forgetConditions(ours string) {
 	h.t.Helper()
 	none := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"conditions":null}}`))
@@ -220,8 +222,7 @@ func (h *harness) forgetConditions(ours string) {
 	}
 }
 
-// keepsItsVM checks that a pass does nothing: whatever is done to the object is followed
-// by one.
+// keepsItsVM checks that a pass changes nothing. Each change of the object is followed by a pass.
 func (h *harness) keepsItsVM(ours string) {
 	h.t.Helper()
 	h.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":"yes"}}}`)
@@ -249,7 +250,7 @@ func TestAClusterTakesItsMachinesAlong(t *testing.T) {
 	})
 }
 
-// R3: a user removed finalizers by hand, and with them an owner, before our turn.
+// R3: a user removed finalizers manually, and with them an owner, before our turn.
 func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

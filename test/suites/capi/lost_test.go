@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// M9, S32, S33: the provider removes the VM of a machine that was ready. Its node goes silent, and
-// with that the driver is asked; the loss is said, to the core too, and no other VM is made.
-// The status stays ready. When the VM is found again, all is well.
+// M9, S32, S33: the provider deletes the VM of a machine that was ready. When its node becomes silent, the driver
+// is queried. The loss is reported, to the core too, and no other VM is created. The status stays ready. When the
+// VM is found again, the machine recovers.
 func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
-// goesSilent says of a node what the node controller says most of a minute after its last sign of life.
+// goesSilent sets a node's condition as the node controller does about a minute after the last heartbeat.
 func (h *harness) goesSilent(g gomega.Gomega, name string) {
 	node := h.node(g, name)
 	for i := range node.Status.Conditions {
@@ -83,7 +83,7 @@ func (h *harness) goesSilent(g gomega.Gomega, name string) {
 	}
 }
 
-// staysProvisioned checks that the object stays provisioned and that nothing has failed for good.
+// staysProvisioned checks that the object stays provisioned and that nothing has failed permanently.
 func (h *harness) staysProvisioned(g gomega.Gomega, ours *unstructured.Unstructured) {
 	ready, _, _ := unstructured.NestedBool(ours.Object, "status", "ready")
 	provisioned, _, _ := unstructured.NestedBool(ours.Object, "status", "initialization", "provisioned")

@@ -12,17 +12,17 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// The versions of Cluster API that there are modules for.
+// The versions of Cluster API for which there are modules.
 const (
 	oldest = "v1.7.1"
 	newest = "v1.14.2"
 )
 
-// version is the one that this run is about.
+// version is the version that this run uses.
 var version = cmp.Or(os.Getenv("MILLWRIGHT_CAPI"), newest)
 
-// contract is the newest that this version of the core speaks, and the version of the
-// core's kinds that tests write.
+// contract is the newest contract of this version of the core, and the version of the core's kinds that tests
+// write.
 var contract = map[string]string{oldest: "v1beta1", newest: "v1beta2"}[version]
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// coreFile finds a file that hack/capi.sh has built.
+// coreFile returns the path of a file that hack/capi.sh has built.
 func coreFile(path ...string) (string, error) {
 	cache, err := localdir.Cache()
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// K7: the objects get new UIDs and lose their status; the VMs are found again by what is
-// left.
+// K7: the objects get new UIDs and lose their status, and the VMs are found again from what remains.
 func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -41,7 +40,7 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Both managers run meanwhile: only pausing keeps them apart.
+	// Both managers are running; only pausing separates them.
 	moved := *h
 	moved.Cluster = &env.Cluster{
 		Namespace: h.Namespace, Admin: e.Target.Admin, Client: e.Target.Client, ControlPlane: e.Target.ControlPlane,
@@ -71,7 +70,7 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	gomega.NewWithT(t).Expect(after).To(gomega.Equal(before))
 	source.Stop()
 
-	// It is the new owner that they go with, and that holds what is needed for it.
+	// The VMs are deleted with their new owner, which protects the objects required for that.
 	moved.scale("workers", 1)
 	moved.eventually(func(g gomega.Gomega) { g.Expect(moved.vms(g)).To(gomega.HaveLen(2)) })
 	for _, object := range shared(h.Namespace) {
@@ -92,7 +91,7 @@ func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
 	target.Stop()
 }
 
-// shared are a class and a Secret without an owner: clusterctl moves them for their label.
+// shared creates a class and a Secret without an owner. clusterctl moves them because of their label.
 func shared(namespace string) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{"clusterctl.cluster.x-k8s.io/move": ""}}
 	class, secret := &v1alpha1.MachineClass{ObjectMeta: *meta.DeepCopy()}, &corev1.Secret{ObjectMeta: *meta.DeepCopy()}
@@ -110,8 +109,8 @@ func (h *harness) declareShared() {
 	}
 }
 
-// labelForClusterctl labels the CRDs as clusterctl does when it installs them, which tells
-// it what to move.
+// labelForClusterctl labels the CRDs as clusterctl does when it installs them. The labels determine what
+// clusterctl moves.
 func labelForClusterctl(t *testing.T, c *env.Cluster) {
 	t.Helper()
 	crds := &unstructured.UnstructuredList{}

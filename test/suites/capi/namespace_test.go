@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// R3: deleting a namespace deletes the credentials at the same moment as the machines,
-// and can make no new ones. The VMs take a while to go, so that they would be asked about
-// without them. The lease would go with the namespace, so there is none.
+// R3: deleting a namespace deletes the credentials together with the machines, and new ones cannot be created.
+// The deletion of the VMs takes a while, so the driver would be called without credentials. The lease would be
+// deleted with the namespace, so leader election is disabled.
 func TestANamespaceIsDeletedWithItsMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// What clusterctl makes of the template for simulated machines, as it is released, becomes
-// machines.
+// TestTheReleasedTemplateWorks checks that the released template for simulated machines, as rendered by
+// clusterctl, results in machines.
 func TestTheReleasedTemplateWorks(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -33,7 +33,7 @@ func TestTheReleasedTemplateWorks(t *testing.T) {
 		g.Expect(capacity).To(gomega.HaveKeyWithValue("capacity", gomega.HaveKeyWithValue("memory", "4Gi")))
 	})
 
-	// With the Cluster goes everything that was made for it.
+	// Everything that was created for the Cluster is deleted with it.
 	h.remove("Cluster", "released")
 	h.eventually(func(g gomega.Gomega) {
 		g.Expect(h.list(g, "Machine")).To(gomega.BeEmpty())
@@ -43,7 +43,7 @@ func TestTheReleasedTemplateWorks(t *testing.T) {
 	manager.Stop()
 }
 
-// released declares what clusterctl makes of a template, as it is released.
+// released creates the objects of a released template, as rendered by clusterctl.
 func (h *harness) released(cluster string, args ...string) {
 	h.t.Helper()
 	root, err := env.Sources()

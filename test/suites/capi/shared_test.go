@@ -14,9 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// C2: without an endpoint, and without a provider of control planes, the first address of a
-// control plane machine is where the API servers are reached; which machine that is, only its
-// Machine says.
+// C2: without an endpoint and a provider of control planes, the first address of a control plane machine is the
+// endpoint of the API servers. Only the Machine shows whether it belongs to the control plane.
 func TestTheFirstControlPlaneAddressIsTheEndpoint(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -28,7 +27,7 @@ func TestTheFirstControlPlaneAddressIsTheEndpoint(t *testing.T) {
 	worker, first, second := h.own("worker"), h.own("first"), h.own("second")
 	h.machine(worker, `{"driver":"sim","providerSpec":{}}`, data)
 	h.eventually(func(g gomega.Gomega) {
-		// A VM has addresses once it is made, long before it is a node.
+		// A VM has addresses once it is created, long before it is a node.
 		g.Expect(addresses(h.isReady(g, worker, "True", "Provisioned"))).NotTo(gomega.BeEmpty())
 		g.Expect(condition(h.get(g, "MillwrightCluster", h.cluster), "ControlPlaneEndpointKnown")).To(gomega.And(
 			gomega.HaveKeyWithValue("status", "False"), gomega.HaveKeyWithValue("reason", "WaitingForControlPlane")))
@@ -46,7 +45,7 @@ func TestTheFirstControlPlaneAddressIsTheEndpoint(t *testing.T) {
 		g.Expect(condition(h.get(g, "MillwrightCluster", h.cluster), "ControlPlaneEndpointKnown")).To(gomega.HaveKeyWithValue("status", "True"))
 	})
 
-	// It is found once, whatever comes and goes.
+	// The endpoint is determined only once.
 	h.controlPlaneMachine(second)
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 3) })
 	h.remove("Machine", first)
@@ -56,14 +55,14 @@ func TestTheFirstControlPlaneAddressIsTheEndpoint(t *testing.T) {
 	})
 }
 
-// controlPlaneMachine declares a Machine of the control plane that has no provider.
+// controlPlaneMachine creates a Machine of a control plane without a provider.
 func (h *harness) controlPlaneMachine(name string) {
 	h.t.Helper()
 	h.machine(name, `{"driver":"sim","providerSpec":{}}`, data)
 	h.patch("Machine", name, `{"metadata":{"labels":{"cluster.x-k8s.io/control-plane":""}}}`)
 }
 
-// infrastructure declares the MillwrightCluster; spec is JSON.
+// infrastructure creates the MillwrightCluster; spec is JSON.
 func (h *harness) infrastructure(spec string, annotations map[string]string) {
 	h.t.Helper()
 	object := h.object("MillwrightCluster", h.cluster)
@@ -78,7 +77,7 @@ func (h *harness) infrastructure(spec string, annotations map[string]string) {
 	}
 }
 
-// endpoint is the endpoint in the spec of a cluster of either kind; empty if there is none.
+// endpoint returns the endpoint in the spec of a cluster of either kind, or an empty string.
 func endpoint(object *unstructured.Unstructured) string {
 	host, _, _ := unstructured.NestedString(object.Object, "spec", "controlPlaneEndpoint", "host")
 	port, _, _ := unstructured.NestedInt64(object.Object, "spec", "controlPlaneEndpoint", "port")
@@ -88,7 +87,7 @@ func endpoint(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("[%s]:%d", host, port)
 }
 
-// addressOf is the first address of that type.
+// addressOf returns the first address of that type.
 func addressOf(object *unstructured.Unstructured, kind string) string {
 	for _, entry := range addresses(object) {
 		if entry, ok := entry.(map[string]any); ok && entry["type"] == kind {
@@ -99,7 +98,7 @@ func addressOf(object *unstructured.Unstructured, kind string) string {
 	return ""
 }
 
-// C8: what another system looks after is left alone, and its word counts.
+// C8: an externally managed cluster is ignored, and its status is respected.
 func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -110,7 +109,7 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 	h.pool("workers", 0, `{}`)
 	one := h.own("one")
 	h.machine(one, `{"driver":"sim","providerSpec":{}}`, data)
-	// The manager has seen the Cluster when the machine waits for its infrastructure.
+	// When the machine waits for its infrastructure, the manager has observed the Cluster.
 	h.eventually(func(g gomega.Gomega) {
 		h.isReady(g, one, "False", "WaitingForClusterInfrastructure")
 		g.Expect(h.get(g, "MillwrightCluster", h.cluster).GetOwnerReferences()).NotTo(gomega.BeEmpty())
@@ -140,8 +139,7 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 	})
 }
 
-// M14, R1: a manager with a filter looks after what has its label, from when on it does, and as
-// long as it does.
+// M14, R1: a manager with a filter manages the objects with its label, as long as they have it.
 func TestAManagerWithAFilterLeavesTheRestAlone(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -174,7 +172,7 @@ func TestAManagerWithAFilterLeavesTheRestAlone(t *testing.T) {
 		g.Expect(h.vms(g)).To(gomega.Equal([]string{mine}))
 	})
 
-	// It changes hands.
+	// The object is handed over.
 	label("MillwrightMachine", mine, `null`)
 	h.remove("Machine", mine)
 	h.eventually(func(g gomega.Gomega) {

@@ -19,17 +19,17 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// vmHarness is a cluster of "millwright up" and in it the Cluster of the example, whose
-// machines join that cluster.
+// vmHarness is a cluster of "millwright up" that contains the Cluster of the example, whose machines join that
+// cluster.
 type vmHarness struct {
 	*harness
-	// root is this repository.
+	// root is the root directory of this repository.
 	root string
-	// kubectl is the folder with that program.
+	// kubectl is the directory of the kubectl binary.
 	kubectl string
 }
 
-// newVMHarness starts the cluster and beside it the core, and declares nothing.
+// newVMHarness starts the cluster and the core, and creates no objects.
 func newVMHarness(t *testing.T) *vmHarness {
 	t.Helper()
 	if testing.Short() {
@@ -38,7 +38,7 @@ func newVMHarness(t *testing.T) *vmHarness {
 	if contract != "v1beta2" {
 		t.Skip("the example is written for the newest version of Cluster API's kinds")
 	}
-	// Sockets have short paths, and a test's name is long.
+	// Paths of sockets must be short, and a test's name is long.
 	dir, err := os.MkdirTemp("", "capi-")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func newVMHarness(t *testing.T) *vmHarness {
 	return h
 }
 
-// The folder of the cluster, in a folder like that of a checkout.
+// up starts the cluster in a directory like a checkout.
 func (h *vmHarness) up() {
 	h.t.Helper()
 	up := program.Start(h.t, "up", "--dir", h.path(".millwright"), "--api-port", "0", "--image-port", "0", "--unsafe-no-fsync", "--v", "1")
@@ -69,7 +69,7 @@ func (h *vmHarness) up() {
 		up.Stop()
 	})
 	gomega.NewWithT(h.t).Eventually(up.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("Ctrl-C stops"))
-	// The example names ports that may be taken; "up" says what to do about that.
+	// The example's ports may be in use; "up" prints how to change them.
 	ports := regexp.MustCompile(`change that to port (\d+) and (http://\S+)\.`).FindStringSubmatch(up.Output.String())
 	if ports == nil {
 		h.t.Fatalf("millwright up does not say its ports:\n%s", up.Output.String())
@@ -110,10 +110,10 @@ func (h *vmHarness) connect() {
 	}
 }
 
-// managerUser has the shipped roles, and no other rights.
+// managerUser has exactly the shipped roles.
 const managerUser = "millwright-capi"
 
-// grant gives the manager its roles. That of the driver is there already.
+// grant gives the manager its roles. The role of the driver already exists.
 func (h *vmHarness) grant() {
 	h.t.Helper()
 	if err := controlplane.Apply(h.t.Context(), h.Admin, config.Files, "rbac/capi-role.yaml", h.Namespace); err != nil {
@@ -157,7 +157,7 @@ func (h *vmHarness) startCore() {
 	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 }
 
-// manager starts a manager for the API of Cluster API only.
+// manager starts a manager that serves Cluster API only.
 func (h *vmHarness) manager() *program.Process {
 	h.t.Helper()
 	p := program.Start(h.t, "manager", "--apis", "capi", "--driver", "vm", "--installation", "demo", "--port", "0",
@@ -171,7 +171,7 @@ func (h *vmHarness) manager() *program.Process {
 	return p
 }
 
-// declare types what docs/cluster-api.md says to type.
+// declare runs the commands of docs/cluster-api.md.
 func (h *vmHarness) declare() {
 	h.t.Helper()
 	if out, err := h.typeBlock("bootstrap-token-"); err != nil {
@@ -179,13 +179,13 @@ func (h *vmHarness) declare() {
 	}
 }
 
-// approve types how the page says to approve the certificates of guests.
+// approve runs the commands of the page that approve the certificates of guests.
 func (h *vmHarness) approve(g gomega.Gomega) {
 	out, err := h.typeBlock("certificate approve")
 	g.Expect(err).NotTo(gomega.HaveOccurred(), string(out))
 }
 
-// typeBlock types the block of docs/cluster-api.md that has a mark.
+// typeBlock runs the block of docs/cluster-api.md with a marker.
 func (h *vmHarness) typeBlock(mark string) ([]byte, error) {
 	h.t.Helper()
 	page, err := os.ReadFile(filepath.Join(h.root, "docs", "cluster-api.md"))
@@ -205,7 +205,7 @@ func (h *vmHarness) typeBlock(mark string) ([]byte, error) {
 	return nil, nil
 }
 
-// end checks that no process is left, and removes the folder.
+// end checks that no process remains, and removes the directory.
 func (h *vmHarness) end() {
 	for _, left := range program.Processes(h.t, h.dir, "") {
 		h.t.Errorf("a process is left: %d %s", left.PID, left.Args)

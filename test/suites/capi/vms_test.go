@@ -28,8 +28,9 @@ import (
 // vmPool is the MachineDeployment of the example with virtual machines.
 const vmPool = "demo-vms"
 
-// The machines of Cluster API are virtual machines that QEMU runs, from the declaration to
-// the node and back, and there is one for each, whatever becomes of our manager meanwhile.
+// TestMachinesAreVirtualMachines checks that the machines of Cluster API are virtual machines run by QEMU, from
+// their creation until they are nodes and until their deletion, and that each has exactly one VM, whatever
+// happens to our manager.
 func TestMachinesAreVirtualMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -41,7 +42,7 @@ func TestMachinesAreVirtualMachines(t *testing.T) {
 		g.Expect(condition(h.get(g, "Cluster", h.cluster), "InfrastructureReady")).To(gomega.HaveKeyWithValue("status", "True"))
 	})
 
-	// A creation does not end before its VM has a host, so this death comes in its middle.
+	// A creation is complete only when its VM has a host, so this crash happens in the middle of it.
 	h.closeHosts(true)
 	h.scale(vmPool, 2)
 	made.await(t)
@@ -68,7 +69,7 @@ func TestMachinesAreVirtualMachines(t *testing.T) {
 	}
 }
 
-// closeHosts keeps VMs from getting a host, or lets them again.
+// closeHosts keeps VMs from being scheduled on a host, or permits that again.
 func (h *vmHarness) closeHosts(closed bool) {
 	h.t.Helper()
 	hosts := &corev1.NodeList{}
@@ -83,8 +84,8 @@ func (h *vmHarness) closeHosts(closed bool) {
 	}
 }
 
-// settled checks that there are that many Machines, all of them Running, each with a node, a
-// VM and all that belongs to it, and nothing besides.
+// settled checks that there are exactly that many Machines, all of them Running, each with a node, a VM and the
+// objects that belong to it.
 func (h *vmHarness) settled(g gomega.Gomega, count int) {
 	machines := h.list(g, "Machine")
 	g.Expect(names(machines)).To(gomega.HaveLen(count), "Machines")
@@ -109,8 +110,7 @@ func (h *vmHarness) settled(g gomega.Gomega, count int) {
 	}
 }
 
-// hasVMs checks that there are that many VMs, and for each a Pod, a disk, user data and a
-// QEMU.
+// hasVMs checks that there are that many VMs, each with a Pod, a disk, user data and a QEMU.
 func (h *vmHarness) hasVMs(g gomega.Gomega, count int) {
 	g.Expect(names(h.list(g, "VirtualMachine"))).To(gomega.HaveLen(count), "VirtualMachines")
 	for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}} {
@@ -128,7 +128,7 @@ func (h *vmHarness) hasVMs(g gomega.Gomega, count int) {
 	}
 }
 
-// guests are the nodes that are no hosts, by name.
+// guests returns the nodes that are not hosts, by name.
 func (h *vmHarness) guests(g gomega.Gomega) map[string]corev1.Node {
 	noHost, err := labels.Parse("!" + vmv1alpha1.HostKey)
 	g.Expect(err).NotTo(gomega.HaveOccurred())
@@ -141,8 +141,8 @@ func (h *vmHarness) guests(g gomega.Gomega) map[string]corev1.Node {
 	return nodes
 }
 
-// isEmpty checks that nothing is left of the Cluster, but for nodes: the core leaves those of
-// a Cluster that goes, whose control plane would go with it.
+// isEmpty checks that nothing remains of the Cluster except nodes: the core keeps the nodes of a deleted Cluster,
+// because its control plane would be deleted too.
 func (h *vmHarness) isEmpty(g gomega.Gomega) {
 	for _, kind := range []string{"Cluster", "MillwrightCluster", "MachineDeployment", "Machine", "MillwrightMachine"} {
 		g.Expect(names(h.list(g, kind))).To(gomega.BeEmpty(), kind)
@@ -150,15 +150,15 @@ func (h *vmHarness) isEmpty(g gomega.Gomega) {
 	h.hasVMs(g, 0)
 }
 
-// births are the VMs that there have been.
+// births records the VMs that have existed.
 type births struct {
-	first chan struct{} // closed at the first
+	first chan struct{} // closed at the first one
 	once  sync.Once
 	mu    sync.Mutex
 	names map[types.UID]string
 }
 
-// birthsOfVMs writes down each VM that is made from now on.
+// birthsOfVMs records each VM that is created from now on.
 func (h *vmHarness) birthsOfVMs() *births {
 	h.t.Helper()
 	b := &births{first: make(chan struct{}), names: map[types.UID]string{}}
@@ -200,7 +200,7 @@ func (b *births) all() []string {
 	return all
 }
 
-// namesOf is names for a list of a kind that Go knows.
+// namesOf is like names, for a list of typed objects.
 func namesOf(g gomega.Gomega, list client.ObjectList) []string {
 	found := []string{}
 	g.Expect(meta.EachListItem(list, func(item runtime.Object) error {

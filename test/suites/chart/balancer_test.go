@@ -25,7 +25,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAPIServerTakesTheLoadBalancer: every object of its manifests, and its Pods where Pod Security is "restricted".
+// TestAPIServerTakesTheLoadBalancer checks that an API server accepts every object of its manifests, and its Pods
+// with the Pod Security level "restricted".
 func TestAPIServerTakesTheLoadBalancer(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -47,8 +48,8 @@ func TestAPIServerTakesTheLoadBalancer(t *testing.T) {
 	}
 }
 
-// TestLoadBalancersShareTheWork: two replicas of what the chart's Deployment says, with the rights that are installed. Both
-// forward; when one ends, the other one gives ports away.
+// TestLoadBalancersShareTheWork runs two replicas as the chart's Deployment specifies, with the installed
+// permissions. Both forward connections. When one stops, the other one assigns ports.
 func TestLoadBalancersShareTheWork(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -88,7 +89,7 @@ func TestLoadBalancersShareTheWork(t *testing.T) {
 	i.listens(addresses[1], port)
 }
 
-// startBalancer starts a replica with an address in the place of its Pod's.
+// startBalancer starts a replica with an address that replaces that of its Pod.
 func (i *installation) startBalancer(address string, container corev1.Container, kubeconfig string) *program.Process {
 	i.t.Helper()
 	port, err := i.ControlPlane.PortFor(i.Namespace+"-"+address, 0)
@@ -101,7 +102,7 @@ func (i *installation) startBalancer(address string, container corev1.Container,
 	return i.startProbed("load-balancer", container, port, args)
 }
 
-// createCluster creates a Cluster whose MillwrightCluster asks for the load balancer.
+// createCluster creates a Cluster whose MillwrightCluster requests the load balancer.
 func (i *installation) createCluster(name string) *infrav1.MillwrightCluster {
 	i.t.Helper()
 	cluster := &unstructured.Unstructured{}

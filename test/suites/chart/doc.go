@@ -1,3 +1,3 @@
-// Package chart tests the chart for Helm, and that it is the same as the manifests for kustomize. It is a
-// module of its own, for the program needs nothing of Helm.
+// Package chart tests the Helm chart, and that it matches the manifests for kustomize. It is a separate module,
+// because the program does not need Helm.
 package chart

@@ -23,8 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestDriversOfOtherProcesses: a driver that is a process of its own, as the chart's Deployments say, makes the
-// VM of a Machine: a container that shares a socket with the manager's, and one that comes by the network.
+// TestDriversOfOtherProcesses checks that a driver in a separate process, as the chart's Deployments specify,
+// creates the VM of a Machine. The driver is a container that shares a socket with the manager's, or connects
+// over the network.
 func TestDriversOfOtherProcesses(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -45,7 +46,7 @@ func TestDriversOfOtherProcesses(t *testing.T) {
 	}
 }
 
-// startBeside starts both containers of a Pod, which share the folder of the socket.
+// startBeside starts both containers of a Pod, which share the directory of the socket.
 func (i *installation) startBeside(deployment *appsv1.Deployment) {
 	i.t.Helper()
 	pod := deployment.Spec.Template.Spec
@@ -57,7 +58,7 @@ func (i *installation) startBeside(deployment *appsv1.Deployment) {
 			i.t.Errorf("%s does not share the socket: %+v", container.Name, container.VolumeMounts)
 		}
 	}
-	dir, err := os.MkdirTemp("", "s") // the path of a socket is short
+	dir, err := os.MkdirTemp("", "s") // the path of a socket must be short
 	must(i.t, err)
 	i.t.Cleanup(func() { must(i.t, os.RemoveAll(dir)) })
 	i.start("whole", pod.Containers[0], i.kubeconfig(pod.ServiceAccountName), "/run/millwright", dir)
@@ -68,8 +69,8 @@ func (i *installation) startBeside(deployment *appsv1.Deployment) {
 	i.startDriver(args...)
 }
 
-// startApart starts the manager with the files of the Secret that is mounted, and a driver elsewhere with a
-// certificate of the same authority.
+// startApart starts the manager with the files of the mounted Secret, and a separate driver with a certificate of
+// the same CA.
 func (i *installation) startApart(deployment *appsv1.Deployment) {
 	i.t.Helper()
 	pod := deployment.Spec.Template.Spec
@@ -86,7 +87,7 @@ func (i *installation) startApart(deployment *appsv1.Deployment) {
 	i.startDriver("--target="+address, "--tls-cert-file="+own+"/tls.crt", "--tls-private-key-file="+own+"/tls.key", "--tls-ca-file="+own+"/ca.crt")
 }
 
-// certificate writes the files that the Secret has, for a DNS name.
+// certificate writes the files of the Secret for a DNS name.
 func (i *installation) certificate(authority ca.Pair, name string) (dir string) {
 	i.t.Helper()
 	key, err := ca.NewKey()
@@ -118,7 +119,7 @@ func (i *installation) startDriver(args ...string) {
 	})
 }
 
-// hasVM waits until the pool's Machine has one.
+// hasVM waits until the pool's Machine has a VM.
 func (i *installation) hasVM() {
 	i.t.Helper()
 	i.eventually(func(g gomega.Gomega) {

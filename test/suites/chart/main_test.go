@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// asDriver in the environment makes the test binary the program of a driver.
+// asDriver is an environment variable. It makes the test binary run as a driver.
 const asDriver = "MILLWRIGHT_TEST_AS_DRIVER"
 
 func TestMain(m *testing.M) {
@@ -31,13 +31,13 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// namespace is that of all objects of the manifests.
+// namespace is the namespace of all objects of the manifests.
 const namespace = "millwright-system"
 
-// values are those of a chart.
+// values are the values of a chart.
 type values = map[string]any
 
-// place is where a file of the repository is.
+// place returns the path of a file of the repository.
 func place(t *testing.T, path string) string {
 	t.Helper()
 	dir, err := env.Root()
@@ -56,7 +56,7 @@ func load(t *testing.T) *helmchart.Chart {
 	return loaded
 }
 
-// template renders the chart as helm template does, without the CRDs, and returns its manifests and notes.
+// template renders the chart as "helm template" does, without the CRDs, and returns its manifests and notes.
 func template(t *testing.T, namespace string, of values) (manifests, notes string, err error) {
 	t.Helper()
 	install := action.NewInstall(&action.Configuration{})
@@ -70,7 +70,7 @@ func template(t *testing.T, namespace string, of values) (manifests, notes strin
 	return release.Manifest, release.Info.Notes, nil
 }
 
-// charted are the objects of the chart.
+// charted returns the objects of the chart.
 func charted(t *testing.T, namespace string, of values) []*unstructured.Unstructured {
 	t.Helper()
 	manifests, _, err := template(t, namespace, of)

@@ -28,10 +28,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// waitTimeout bounds what takes seconds.
+// waitTimeout limits operations that take seconds.
 const waitTimeout = env.WaitTimeout
 
-// apply is what kubectl apply --server-side does. It returns the Deployments.
+// apply does what "kubectl apply --server-side" does. It returns the Deployments.
 func apply(t *testing.T, c *env.Cluster, all []*unstructured.Unstructured) []*appsv1.Deployment {
 	t.Helper()
 	strict := client.WithFieldValidation(c.Client, metav1.FieldValidationStrict)
@@ -51,7 +51,8 @@ func apply(t *testing.T, c *env.Cluster, all []*unstructured.Unstructured) []*ap
 	return deployments
 }
 
-// TestAPIServerTakesThem: every object of the manifests, and the Pods where Pod Security is "restricted".
+// TestAPIServerTakesThem checks that an API server accepts every object of the manifests, and the Pods with the
+// Pod Security level "restricted".
 func TestAPIServerTakesThem(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -86,8 +87,8 @@ func TestAPIServerTakesThem(t *testing.T) {
 	apply(t, e.Cluster, charted(t, e.Namespace, with("one-pod", nil)))
 }
 
-// TestInstalledProgramsMakeMachines: what the chart's Deployments say is run, with the token of the
-// ServiceAccount and so with the rights that are installed. A deployment of Machines is scaled and deleted.
+// TestInstalledProgramsMakeMachines runs the programs as the chart's Deployments specify, with the token of the
+// ServiceAccount and thus the installed permissions. A MachineDeployment is scaled and deleted.
 func TestInstalledProgramsMakeMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -107,13 +108,13 @@ func TestInstalledProgramsMakeMachines(t *testing.T) {
 	}
 }
 
-// installation is one in a namespace.
+// installation is an installation in a namespace.
 type installation struct {
 	*env.Env
 	t *testing.T
 }
 
-// kubeconfig is one with the token of a ServiceAccount, as its Pod has.
+// kubeconfig returns a kubeconfig with the token of a ServiceAccount, as in its Pod.
 func (i *installation) kubeconfig(account string) string {
 	i.t.Helper()
 	of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: account}}
@@ -133,8 +134,8 @@ func (i *installation) kubeconfig(account string) string {
 	return path
 }
 
-// start runs a container's program, and waits for its probes. What is different outside of a Pod: how the
-// API server is reached, and the port. Places are more texts of its flags, each with what is there instead.
+// start runs a container's program, and waits for its probes. Outside of a Pod, the address of the API server and
+// the port differ. places maps further parts of its flags to their replacements.
 func (i *installation) start(name string, container corev1.Container, kubeconfig string, places ...string) *program.Process {
 	i.t.Helper()
 	port, err := i.ControlPlane.PortFor(i.Namespace+"-"+name, 0)
@@ -179,7 +180,7 @@ func (i *installation) eventually(check func(gomega.Gomega)) {
 	gomega.NewWithT(i.t).Eventually(check).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// createPool creates a deployment of one Machine.
+// createPool creates a MachineDeployment of one Machine.
 func (i *installation) createPool() *v1alpha1.MachineDeployment {
 	i.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: i.Namespace, Name: "pool"}
@@ -199,7 +200,7 @@ func (i *installation) createPool() *v1alpha1.MachineDeployment {
 	return deployment
 }
 
-// makesMachines has a deployment make a Machine that runs, and be deleted.
+// makesMachines scales up a MachineDeployment to a running Machine, and deletes it.
 func (i *installation) makesMachines() {
 	i.t.Helper()
 	deployment := i.createPool()

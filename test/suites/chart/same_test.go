@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// kustomized are the objects of a folder of config/machine with components laid over it, and with an image.
+// kustomized returns the objects of a directory of config/machine with components and an image.
 func kustomized(t *testing.T, folder string, components ...string) []*unstructured.Unstructured {
 	t.Helper()
 	scratch := t.TempDir()
@@ -48,7 +48,7 @@ func kustomized(t *testing.T, folder string, components ...string) []*unstructur
 	return fixture.Objects(t, manifests)
 }
 
-// optional has the components and the values of what is not installed by default.
+// optional contains the components and the values of what is not installed by default.
 var optional = []string{"flow-control", "monitoring", "network-policy", "policies", "host-policies"}
 
 func with(mode string, more values) values {
@@ -63,7 +63,7 @@ func with(mode string, more values) values {
 	return of
 }
 
-// plugins are the values for drivers of other processes, by the component.
+// plugins contains the values for drivers of other processes, by component.
 func plugins() map[string]values {
 	return map[string]values{
 		"driver-sidecar": {"driverSidecar": values{"image": values{"repository": "registry.example.com/driver", "tag": "v0.2.0"}}},
@@ -71,7 +71,7 @@ func plugins() map[string]values {
 	}
 }
 
-// TestChartIsWhatKustomizeMakes: the chart and the manifests for kustomize have the same objects.
+// TestChartIsWhatKustomizeMakes checks that the chart and the manifests for kustomize contain the same objects.
 func TestChartIsWhatKustomizeMakes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"one-pod", "two-deployments", "whole"} {
@@ -109,7 +109,7 @@ func TestChartIsWhatKustomizeMakes(t *testing.T) {
 	}
 }
 
-// TestChartIsWhatKustomizeMakesOfTheVMController: the same for config/vm.
+// TestChartIsWhatKustomizeMakesOfTheVMController checks the same for config/vm.
 func TestChartIsWhatKustomizeMakesOfTheVMController(t *testing.T) {
 	t.Parallel()
 	of := func(more values) values {
@@ -123,7 +123,7 @@ func TestChartIsWhatKustomizeMakesOfTheVMController(t *testing.T) {
 		charted(t, namespace, of(values{"namespaces": []any{"virtual-machines"}})))
 }
 
-// TestChartIsWhatKustomizeMakesOfTheLoadBalancer: the same for config/load-balancer.
+// TestChartIsWhatKustomizeMakesOfTheLoadBalancer checks the same for config/load-balancer.
 func TestChartIsWhatKustomizeMakesOfTheLoadBalancer(t *testing.T) {
 	t.Parallel()
 	of := func(more values) values {
@@ -141,7 +141,7 @@ func TestChartIsWhatKustomizeMakesOfTheLoadBalancer(t *testing.T) {
 	}))
 }
 
-// hosted sets the host of the load balancer, as everybody has to.
+// hosted sets the host of the load balancer, which is required.
 func hosted(t *testing.T, all []*unstructured.Unstructured) []*unstructured.Unstructured {
 	t.Helper()
 	for _, object := range all {
@@ -161,7 +161,7 @@ func hosted(t *testing.T, all []*unstructured.Unstructured) []*unstructured.Unst
 	return all
 }
 
-// TestChartHasTheCRDs: those that are generated.
+// TestChartHasTheCRDs checks that the chart contains the generated CRDs.
 func TestChartHasTheCRDs(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -179,7 +179,7 @@ func TestChartHasTheCRDs(t *testing.T) {
 	}
 }
 
-// same checks objects of kustomize and of the chart, but for what is Helm's own.
+// same compares the objects of kustomize and of the chart, ignoring what is specific to Helm.
 func same(t *testing.T, kustomized, charted []*unstructured.Unstructured) {
 	t.Helper()
 	if len(charted) == 0 {
@@ -190,8 +190,9 @@ func same(t *testing.T, kustomized, charted []*unstructured.Unstructured) {
 	}
 }
 
-// normal leaves out what differs on purpose: Helm makes no Namespace of its release and has CRDs apart, it
-// labels objects and names a policy for images. Names that installations share end with their namespace.
+// normal removes intended differences. Helm does not create the Namespace of its release and keeps CRDs separate,
+// it labels objects, and it sets a pull policy for images. Names that installations share end with their
+// namespace.
 func normal(all []*unstructured.Unstructured) []*unstructured.Unstructured {
 	var kept []*unstructured.Unstructured
 	for _, object := range all {
@@ -226,7 +227,7 @@ func normal(all []*unstructured.Unstructured) []*unstructured.Unstructured {
 	return kept
 }
 
-// byName has the contents of objects.
+// byName returns the contents of objects by name.
 func byName(all []*unstructured.Unstructured) map[string]any {
 	found := map[string]any{}
 	for _, object := range all {

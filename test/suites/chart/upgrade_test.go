@@ -26,12 +26,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// releaseName is that of the release of a test.
+// releaseName is the name of a test's release.
 const releaseName = "millwright"
 
-// TestUpgradeAndRollback: a release with one half of MCM beside a machine-controller of somebody else is
-// upgraded to both in one process, with another image and more replicas, rolled back, and uninstalled. What
-// its Deployments say is run. The Machines live on, and each time more of them can be made.
+// TestUpgradeAndRollback upgrades a release with one MCM process, next to another machine-controller, to both in
+// one process, with another image and more replicas, rolls it back, and uninstalls it. The programs run as its
+// Deployments specify. The Machines are kept, and more Machines can be created each time.
 func TestUpgradeAndRollback(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestUpgradeAndRollback(t *testing.T) {
 	foreign.Stop()
 	h.scalesTo(3)
 
-	both.Stop() // what it may do goes with its release
+	both.Stop() // its permissions are removed with its release
 	must(t, action.NewRollback(h.config).Run(releaseName))
 	h.hasDeployment(1, "registry.example.com/millwright:v0.1.0")
 	h.startForeign()
@@ -71,16 +71,16 @@ func TestUpgradeAndRollback(t *testing.T) {
 
 	ours.Stop()
 	h.uninstalls()
-	h.scalesTo(4) // as before, since nobody scales now
+	h.scalesTo(4) // as before, because no manager scales now
 }
 
-// helm is a release, its pool, and what helm does with it.
+// helm is a release, its pool, and the operations of helm on it.
 type helm struct {
 	*installation
 	config *action.Configuration
 	admin  string // kubeconfig
-	cloud  string // folder of the simulated VMs
-	// machines are those of the pool, which must not change.
+	cloud  string // directory of the simulated VMs
+	// machines are the Machines of the pool, which must not change.
 	machines map[string]types.UID
 }
 
@@ -105,7 +105,7 @@ func (h *helm) install(of values) {
 	}
 }
 
-// upgrade forgets earlier values, as helm upgrade with --reset-values does.
+// upgrade discards earlier values, like "helm upgrade --reset-values".
 func (h *helm) upgrade(of values) error {
 	upgrade := action.NewUpgrade(h.config)
 	upgrade.Namespace, upgrade.ResetValues = h.Namespace, true
@@ -132,7 +132,7 @@ func (h *helm) deployment() *appsv1.Deployment {
 	return &found.Items[0]
 }
 
-// runs starts what the Deployment says.
+// runs starts the programs as the Deployment specifies.
 func (h *helm) runs() *program.Process {
 	h.t.Helper()
 	deployment := h.deployment()
@@ -141,7 +141,7 @@ func (h *helm) runs() *program.Process {
 	return h.start(name, pod.Containers[0], h.kubeconfig(pod.ServiceAccountName))
 }
 
-// startForeign starts a machine-controller that is not of the release.
+// startForeign starts a machine-controller that does not belong to the release.
 func (h *helm) startForeign() *program.Process {
 	h.t.Helper()
 	process := program.StartOther(h.t, program.Command(context.Background(), "machine-controller", "--control-kubeconfig="+h.admin,
@@ -150,7 +150,7 @@ func (h *helm) startForeign() *program.Process {
 	return process
 }
 
-// scalesTo checks that the pool can have more Machines, and that all it had live on.
+// scalesTo checks that the pool can get more Machines, and that the existing ones are kept.
 func (h *helm) scalesTo(replicas int32) {
 	h.t.Helper()
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":`+string('0'+rune(replicas))+`}}`))

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestLint: as helm lint --strict, but for the advice of an icon.
+// TestLint runs "helm lint --strict", ignoring the recommendation of an icon.
 func TestLint(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller", "load-balancer"} {
@@ -25,7 +25,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestNonsenseIsRefused: with a sentence that names the value.
+// TestNonsenseIsRefused checks that invalid values are rejected with a message that names the value.
 func TestNonsenseIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -72,7 +72,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 	}
 }
 
-// TestEveryValueIsInTheSchema: the defaults are valid, and nothing else is.
+// TestEveryValueIsInTheSchema checks that the defaults are valid, and that unknown values are not.
 func TestEveryValueIsInTheSchema(t *testing.T) {
 	t.Parallel()
 	loaded := load(t)
@@ -92,7 +92,7 @@ func TestEveryValueIsInTheSchema(t *testing.T) {
 	}
 }
 
-// TestEveryValueCounts: each of these is found in what is rendered.
+// TestEveryValueCounts checks that each of these values appears in the rendered manifests.
 func TestEveryValueCounts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -13,7 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAPIServerTakesTheVMController: every object of its manifests, and its Pods where Pod Security is "restricted".
+// TestAPIServerTakesTheVMController checks that an API server accepts every object of its manifests, and its Pods
+// with the Pod Security level "restricted".
 func TestAPIServerTakesTheVMController(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -1,2 +1,2 @@
-// Package denied tests what controllers do when an admission webhook denies all that they write.
+// Package denied tests the behavior of controllers when an admission webhook denies all their writes.
 package denied

@@ -11,11 +11,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// reason is a row of the table of dependencies: a module, and what it is for.
+// reason is a row of the table of dependencies: a module, and its purpose.
 var reason = regexp.MustCompile("(?m)^\\| `([^` ]+)` \\| ([^|]+) \\|$")
 
-// TestEveryDependencyHasAReason: docs/contributing/development.md lists each module that a go.mod requires for code
-// of ours, and no other.
+// TestEveryDependencyHasAReason checks that docs/contributing/development.md lists exactly the modules that a
+// go.mod requires for our code.
 func TestEveryDependencyHasAReason(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
@@ -55,12 +55,12 @@ func TestEveryDependencyHasAReason(t *testing.T) {
 	}
 }
 
-// standsFor is what compat/mcm takes the place of.
+// standsFor returns the module that compat/mcm replaces.
 const standsFor = "github.com/gardener/machine-controller-manager"
 
 var requirement = regexp.MustCompile(`(?m)^(?:require |\t)([\w.-]+\.[\w.-]+/\S+) v\S+$`)
 
-// direct returns the modules that a go.mod requires directly, less those of this repository.
+// direct returns the modules that a go.mod requires directly, without those of this repository.
 func direct(text string) []string {
 	var paths []string
 	for _, found := range requirement.FindAllStringSubmatch(text, -1) {

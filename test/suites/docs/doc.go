@@ -1,4 +1,3 @@
-// Package docs runs what the documentation tells users to type, in local mode with
-// simulated machines: every block marked "sh" of the pages listed, in its order. A page
-// must leave nothing behind.
+// Package docs runs the commands of the documentation in local mode with simulated machines: every block marked
+// "sh" of the listed pages, in order. A page must leave nothing behind.
 package docs

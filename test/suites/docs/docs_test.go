@@ -22,13 +22,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// pages are run in this order, by one user in one cluster.
+// pages run in this order, as if by one user in one cluster.
 var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md", "faq.md"}
 
-// waitTimeout bounds what takes seconds.
+// waitTimeout limits operations that take seconds.
 const waitTimeout = env.WaitTimeout
 
-// blockTimeout is how long what is typed at once may take: longer than its commands by their own timeouts.
+// blockTimeout is how long a block of commands may take. It is longer than the timeouts of its commands.
 const blockTimeout = 2 * env.WaitTimeout
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ func TestWhatThePagesSayWorks(t *testing.T) {
 	t.Run("from-mcm.md", place.migrate)
 }
 
-// place is a folder like a checkout: with bin/, examples/, and local mode in .millwright.
+// place is a directory like a checkout: with bin/, examples/, and local mode in .millwright.
 type place struct {
 	t    *testing.T
 	dir  string
@@ -89,7 +89,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// up starts local mode as the pages say, on ports that are free.
+// up starts local mode as the pages describe, on unused ports.
 func (p *place) up() {
 	p.t.Helper()
 	up := program.Start(p.t, "up", "--driver", "sim", "--dir", filepath.Join(p.dir, ".millwright"), "--api-port", "0", "--unsafe-no-fsync")
@@ -104,7 +104,7 @@ func (p *place) up() {
 
 func (p *place) kubeconfig() string { return filepath.Join(p.dir, ".millwright", "kubeconfig") }
 
-// run types what a page says. A block that fails ends the page.
+// run runs the commands of a page. A block that fails stops the page.
 func (p *place) run(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.root, "docs", page))
@@ -129,8 +129,8 @@ func (p *place) run(t *testing.T, page string) {
 	}
 }
 
-// examples has the API server look at every example, strictly. What they do is shown by the
-// pages, and by make demo. Local mode does not have the kinds of Cluster API.
+// examples validates every example with the API server in strict mode. The pages and "make demo" show their
+// effect. Local mode does not have the kinds of Cluster API.
 func (p *place) examples(t *testing.T) {
 	ours := ownKinds(t)
 	for _, document := range documents(t) {
@@ -147,7 +147,7 @@ func (p *place) examples(t *testing.T) {
 	}
 }
 
-// refuses checks that the policies of local mode refuse an object, as the page shows.
+// refuses checks that the policies of local mode reject an object, as the page shows.
 func (p *place) refuses(t *testing.T) {
 	bad := filepath.Join(p.dir, "bad.yaml")
 	text := "apiVersion: machine.sapcloud.io/v1alpha1\nkind: Machine\nmetadata: {name: bad, namespace: default}\nspec: {class: {kind: MachineClass}}\n"
@@ -158,7 +158,7 @@ func (p *place) refuses(t *testing.T) {
 	}
 }
 
-// isEmpty checks that nothing is left.
+// isEmpty checks that nothing remains.
 func (p *place) isEmpty(t *testing.T) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig())
@@ -181,7 +181,7 @@ func (p *place) isEmpty(t *testing.T) {
 	}
 }
 
-// blocks finds what a page marks as to be typed.
+// blocks returns the blocks of a page that users run.
 func blocks(text []byte) []string {
 	var found []string
 	var block strings.Builder

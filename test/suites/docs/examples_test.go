@@ -24,14 +24,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// document is one object of a file of examples.
+// document is one object of an example file.
 type document struct {
 	file string
 	kind schema.GroupKind
 	text []byte
 }
 
-// documents are all objects of all examples.
+// documents returns all objects of all examples.
 func documents(t *testing.T) []document {
 	t.Helper()
 	root, err := env.Root()
@@ -69,7 +69,7 @@ func documents(t *testing.T) []document {
 	return found
 }
 
-// ownKinds are those that we define.
+// ownKinds are the kinds that we define.
 func ownKinds(t *testing.T) map[schema.GroupKind]bool {
 	t.Helper()
 	files, err := fs.Glob(config.Files, "crd/*.yaml")
@@ -91,7 +91,7 @@ func ownKinds(t *testing.T) map[schema.GroupKind]bool {
 	return kinds
 }
 
-// TestThereIsAnExampleOfEveryStrategy: and each folder of examples is in their list.
+// TestThereIsAnExampleOfEveryStrategy also checks that each directory of examples is in their list.
 func TestThereIsAnExampleOfEveryStrategy(t *testing.T) {
 	missing := map[v1alpha1.MachineDeploymentStrategyType]bool{
 		v1alpha1.RollingUpdateMachineDeploymentStrategyType: true,
@@ -146,8 +146,8 @@ func TestThereIsAnExampleOfEveryKind(t *testing.T) {
 	}
 }
 
-// TestEveryExampleCanBeScaledFromZero: its class or template says what a node has, and the label that
-// Gardener's autoscaler finds Machines by is there.
+// TestEveryExampleCanBeScaledFromZero checks that the class or template specifies the resources of a node, and
+// that the label by which Gardener's autoscaler finds Machines is set.
 func TestEveryExampleCanBeScaledFromZero(t *testing.T) {
 	all, deployments := documents(t), 0
 	for _, d := range all {
@@ -173,7 +173,7 @@ func TestEveryExampleCanBeScaledFromZero(t *testing.T) {
 	}
 }
 
-// checkClass checks the class of a deployment, which is in the same folder.
+// checkClass checks the class of a MachineDeployment, which is in the same directory.
 func checkClass(t *testing.T, all []document, of document, name string) {
 	t.Helper()
 	var class v1alpha1.MachineClass
@@ -192,7 +192,7 @@ func checkClass(t *testing.T, all []document, of document, name string) {
 	}
 }
 
-// checkTemplate checks the template of a deployment of Cluster API.
+// checkTemplate checks the template of a MachineDeployment of Cluster API.
 func checkTemplate(t *testing.T, all []document, of document) {
 	t.Helper()
 	var deployment struct {
@@ -218,7 +218,7 @@ func checkTemplate(t *testing.T, all []document, of document) {
 	}
 }
 
-// beside returns the object of a kind and name in the folder of another one.
+// beside returns the object with a kind and name in the directory of another object.
 func beside(t *testing.T, all []document, of document, kind, name string) []byte {
 	t.Helper()
 	for _, d := range all {

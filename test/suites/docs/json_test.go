@@ -11,8 +11,8 @@ import (
 
 var jsonByLine = regexp.MustCompile(`-o json \| (sed|grep)[^\n]*`)
 
-// TestNoPageEditsJSONByLine: a line that is taken out leaves a comma too many, which not every
-// kubectl accepts. YAML has none.
+// TestNoPageEditsJSONByLine checks that pages do not edit JSON by line. Removing a line can leave a trailing
+// comma, which not every kubectl accepts. YAML has none.
 func TestNoPageEditsJSONByLine(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
-	// noLetter is what the anchor of a heading leaves out.
+	// noLetter matches what the anchor of a heading leaves out.
 	noLetter = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 	fenced   = regexp.MustCompile("(?ms)^```.*?^```$")
 )
 
-// written are all pages of the repository that people read, with their text.
+// written returns the text of all pages of the repository that people read.
 func written(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := env.Root()
@@ -45,7 +45,7 @@ func written(t *testing.T) map[string]string {
 	return pages
 }
 
-// anchors are those of the headings of a page, as GitHub makes them.
+// anchors returns the anchors of the headings of a page, as GitHub generates them.
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
 	for _, match := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
@@ -55,7 +55,7 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// TestThePagesLinkToWhatExists: files, folders, and headings of pages.
+// TestThePagesLinkToWhatExists checks links to files, directories, and headings of pages.
 func TestThePagesLinkToWhatExists(t *testing.T) {
 	pages := written(t)
 	for file, text := range pages {
@@ -77,7 +77,7 @@ func TestThePagesLinkToWhatExists(t *testing.T) {
 	}
 }
 
-// TestEveryDesignNoteIsListed: under a number of its own.
+// TestEveryDesignNoteIsListed checks that every design note is listed, and has a unique number.
 func TestEveryDesignNoteIsListed(t *testing.T) {
 	pages, named := written(t), map[string]string{}
 	list := ""

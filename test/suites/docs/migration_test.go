@@ -28,11 +28,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// machines is the namespace of MCM. The manager of local mode does not look at it.
+// machines is the namespace of MCM. The manager of local mode ignores it.
 const machines = "machines"
 
-// migrate runs the page about the change from MCM and back, in a namespace with MCM's Deployment
-// and a pool as MCM left it. MCM's own containers do nothing.
+// migrate runs the page about the migration from MCM and back, in a namespace with MCM's Deployment and a pool as
+// MCM left it. MCM's own containers do nothing.
 func (p *place) migrate(t *testing.T) {
 	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig())
 	if err != nil {
@@ -65,7 +65,7 @@ func (p *place) migrate(t *testing.T) {
 	fitForMCM(t, c)
 }
 
-// fitForMCM checks that MCM can go on: nobody holds its leases, and its Machines have what they had of it.
+// fitForMCM checks that MCM can continue: its leases are free, and its Machines have their original state.
 func fitForMCM(t *testing.T, c client.Client) {
 	t.Helper()
 	gomega.NewWithT(t).Eventually(func() (free []string) {
@@ -90,7 +90,7 @@ func fitForMCM(t *testing.T, c client.Client) {
 	}
 }
 
-// deployment is MCM's, for this cluster.
+// deployment returns MCM's Deployment for this cluster.
 func (p *place) deployment(t *testing.T) *appsv1.Deployment {
 	t.Helper()
 	text, err := os.ReadFile("testdata/mcm.yaml")
@@ -101,8 +101,8 @@ func (p *place) deployment(t *testing.T) *appsv1.Deployment {
 	return deployment
 }
 
-// restoreFleet creates the pool of a recording of MCM, with its VMs. The driver is another one, as
-// that of the recording cannot be had.
+// restoreFleet creates the pool of a recording of MCM, with its VMs. It uses another driver, because that of the
+// recording is not available.
 func restoreFleet(t *testing.T, c client.Client, cloud *sim.Cloud) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.FromSlash("../../../api/machine/v1alpha1/testdata/mcm/02-running.json"))
@@ -127,7 +127,7 @@ func ofThePool(name string) bool {
 	return name == "c1" || name == "s1" || name == "pool" || strings.HasPrefix(name, "pool-")
 }
 
-// restore creates an object with the owners and the status that it had.
+// restore creates an object with its recorded owners and status.
 func restore(t *testing.T, c client.Client, object *unstructured.Unstructured, uids map[types.UID]types.UID) {
 	t.Helper()
 	was, status := object.GetUID(), object.Object["status"]
@@ -160,13 +160,12 @@ func restore(t *testing.T, c client.Client, object *unstructured.Unstructured, u
 // ourImage is the image whose containers a kubelet really runs.
 const ourImage = "millwright"
 
-// kubelet runs the Pods of a namespace: the containers of our image as processes, and all others
-// not at all. A Pod is Ready once its processes have logged something: before, a signal ends them
-// at once, and so with a status other than 0.
+// kubelet runs the Pods of a namespace: the containers of our image as processes, and no others. A Pod is Ready
+// once its processes have logged something. Before that, a signal would terminate them with a nonzero status.
 type kubelet struct {
 	t *testing.T
 	c client.WithWatch
-	// flags of the driver that the page does not say.
+	// flags are flags of the driver that the page does not mention.
 	flags   []string
 	running map[types.UID][]*program.Process
 }

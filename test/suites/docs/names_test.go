@@ -17,11 +17,11 @@ var (
 	testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
 	literal  = regexp.MustCompile(`"([^"\n]+)"`)
-	// subtest is the name after a test or another subtest.
+	// subtest is the name of a subtest.
 	subtest = regexp.MustCompile(`(?:Test\w+|, )/([^\s|;]+)`)
 )
 
-// Pages that say which test covers what.
+// Pages that list which tests cover what.
 var coverage = []string{
 	"contributing/autoscaler-coverage.md", "contributing/cluster-api-coverage.md", "contributing/halves-coverage.md",
 	"contributing/mcm-coverage.md", "contributing/vm-protocol-tests.md",
@@ -87,13 +87,14 @@ func TestEachRuleOfTheProtocolHasATest(t *testing.T) {
 	}
 }
 
-// faultRow is a row of the table of faults: the folder of a package, and a test.
+// faultRow is a row of the table of faults: the directory of a package, and a test.
 var faultRow = regexp.MustCompile("\\| `([^`]+)` (Test\\w+) \\|$")
 
-// fault is where a test tells of a fault.
+// fault matches where a test reports a fault.
 var fault = regexp.MustCompile(`(?m)^func (Test\w+)\(|t\.Attr\("fault"`)
 
-// TestTheTableOfFaultsIsComplete: each row names a test of that package that plays faults, and each such test has a row.
+// TestTheTableOfFaultsIsComplete checks that each row names a test of that package that injects faults, and that
+// each such test has a row.
 func TestTheTableOfFaultsIsComplete(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
@@ -133,7 +134,7 @@ func TestTheTableOfFaultsIsComplete(t *testing.T) {
 	}
 }
 
-// faults are all tests that play faults, as "FOLDER TEST".
+// faults returns all tests that inject faults, as "DIRECTORY TEST".
 func faults(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	playing := map[string]bool{}
@@ -159,7 +160,8 @@ func faults(t *testing.T, root string) map[string]bool {
 	return playing
 }
 
-// tests are the names of all tests of the repository, and all texts in them, subtests' names among these.
+// tests returns the names of all tests of the repository, and all strings in them, which include the names of
+// subtests.
 func tests(t *testing.T, root string) (names, literals map[string]bool) {
 	t.Helper()
 	names, literals = map[string]bool{}, map[string]bool{}

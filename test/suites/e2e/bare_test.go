@@ -24,11 +24,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// readyFactor is the budget of the time until a node is Ready, against QEMU alone.
+// readyFactor is the permitted ratio of the time until a node is Ready to that with QEMU alone.
 const readyFactor = 1.3
 
-// TestFullGuestAgainstBareQEMU makes nodes from Machines, and from a QEMU that a person could have started for the same
-// guest, in turns, and compares the medians of the times until they are Ready.
+// TestFullGuestAgainstBareQEMU creates nodes alternately from Machines, and from a QEMU that a user could have
+// started for the same guest, and compares the median times until they are Ready.
 func TestFullGuestAgainstBareQEMU(t *testing.T) {
 	tier.All(t)
 	builtGuest(t, "guest-full")
@@ -58,7 +58,7 @@ func TestFullGuestAgainstBareQEMU(t *testing.T) {
 
 func median(all []time.Duration) time.Duration { return slices.Sorted(slices.Values(all))[len(all)/2] }
 
-// readyMachine returns how long a new Machine takes until its node is Ready. In the end there is none.
+// readyMachine returns how long a new Machine takes until its node is Ready, and deletes the Machine.
 func (c *cluster) readyMachine() time.Duration {
 	c.t.Helper()
 	began := time.Now()
@@ -70,7 +70,7 @@ func (c *cluster) readyMachine() time.Duration {
 	return took
 }
 
-// readyBare is readyMachine with QEMU alone, on a network of its own; its disk is copied within the time.
+// readyBare is like readyMachine with QEMU alone, on a network of its own. The time includes copying the disk.
 func (c *cluster) readyBare(last byte) time.Duration {
 	c.t.Helper()
 	port, err := strconv.ParseUint(c.port(), 10, 16)
@@ -106,7 +106,7 @@ func (c *cluster) readyBare(last byte) time.Duration {
 	return time.Since(began).Round(100 * time.Millisecond)
 }
 
-// awaitNode waits until the only node with such labels is Ready.
+// awaitNode waits until the only node with the labels is Ready.
 func (c *cluster) awaitNode(labels client.ListOption) {
 	c.t.Helper()
 	gomega.NewWithT(c.t).Eventually(func(g gomega.Gomega) {
@@ -117,12 +117,13 @@ func (c *cluster) awaitNode(labels client.ListOption) {
 	}).WithTimeout(late).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// approve approves requests for the node's certificates, as a person would: the manager approves those of Machines only.
+// approve approves requests for the node's certificates manually, because the manager approves only those of
+// Machines.
 func (c *cluster) approve(ctx context.Context, node string) {
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		requests := &certificatesv1.CertificateSigningRequestList{}
 		if err := c.client.List(ctx, requests); err != nil {
-			return false, nil // again
+			return false, nil // retry
 		}
 		for i := range requests.Items {
 			request := &requests.Items[i]
@@ -132,7 +133,7 @@ func (c *cluster) approve(ctx context.Context, node string) {
 			request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
 				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Measured", Message: "The request of " + node + ".",
 			}}
-			_ = c.client.SubResource("approval").Update(ctx, request) // else again
+			_ = c.client.SubResource("approval").Update(ctx, request) // retried on failure
 		}
 		return false, nil
 	})

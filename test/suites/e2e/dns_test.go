@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// names has a Pod ask for Services by their names, and use the API server as its service account.
+// names runs a Pod that resolves Services by name, and accesses the API server with its service account.
 func names(c *cluster) {
 	c.awaitSettled()
 	web, api := c.clusterIP("web"), c.clusterIP("kubernetes")
@@ -49,13 +49,13 @@ func (c *cluster) clusterIP(name string) string {
 	return service.Spec.ClusterIP
 }
 
-// output runs the containers of a Pod, given by their arguments, until each has succeeded once, and returns
-// what they print.
+// output runs the containers of a Pod, given by their arguments, until each has succeeded once, and returns their
+// output.
 func (c *cluster) output(containers map[string][]string) map[string]string {
 	c.t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "names"},
-		// A node may hear of a Service later than this test.
+		// A node may observe a Service later than this test.
 		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure},
 	}
 	for name, args := range containers {

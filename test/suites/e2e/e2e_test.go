@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestStories: what happens to a service, and what users see, while the machines under it come and go. One
-// story follows the other in one cluster, whose nodes take longest.
+// TestStories checks the availability of a service, and what users observe, while its machines are replaced. The
+// stories share one cluster, because its nodes take longest.
 func TestStories(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--machine-health-timeout", "3m")
@@ -42,12 +42,12 @@ func TestStories(t *testing.T) {
 		{"to zero and back", toZeroAndBack},
 	} {
 		if !t.Run(story.name, func(t *testing.T) { story.play(c.in(t)) }) {
-			break // the next one would begin in a mess
+			break // the next one would start in an undefined state
 		}
 	}
 }
 
-// rollingUpdate replaces all machines while requests are sent. None fails.
+// rollingUpdate replaces all machines while requests are sent. No request fails.
 func rollingUpdate(c *cluster) {
 	before := c.awaitSettled()
 	end := c.requests()
@@ -60,14 +60,14 @@ func rollingUpdate(c *cluster) {
 	c.wantAll(end())
 }
 
-// liveMigration moves the VM of a node to the other host while requests are sent. The node stays Ready,
-// and no request fails.
+// liveMigration migrates the VM of a node to the other host while requests are sent. The node stays Ready, and no
+// request fails.
 func liveMigration(c *cluster) {
 	name := c.awaitSettled()[0]
 	node := c.node(gomega.NewWithT(c.t), name)
 	end := c.requests()
 	c.t.Log(c.run("vm", "migrate", c.vmOf(name).Name, "--timeout", late.String()))
-	// Its kubelet goes on in the new place.
+	// Its kubelet continues on the new host.
 	renewed := c.renewed(gomega.NewWithT(c.t), name)
 	c.eventually(late, func(g gomega.Gomega) { g.Expect(c.renewed(g, name)).NotTo(gomega.Equal(renewed)) })
 	c.wantAll(end())
@@ -80,18 +80,18 @@ func liveMigration(c *cluster) {
 	}
 }
 
-// renewed returns when the kubelet of a node said last that it lives.
+// renewed returns the time of the last heartbeat of a node's kubelet.
 func (c *cluster) renewed(g gomega.Gomega, name string) time.Time {
 	lease := &coordinationv1.Lease{}
 	g.Expect(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: name}, lease)).To(gomega.Succeed())
 	return lease.Spec.RenewTime.Time
 }
 
-// since returns since when a node is, or is not, Ready.
+// since returns when a node's Ready condition last changed.
 func since(node *corev1.Node) time.Time { return readyCondition(node).LastTransitionTime.Time }
 
-// budgetBlocks deletes a machine whose Pods may not be evicted. The drain waits, explain names the budget,
-// and the label force-deletion goes on without it.
+// budgetBlocks deletes a machine whose Pods may not be evicted. The drain waits, "explain" names the disruption
+// budget, and the label force-deletion ignores the budget.
 func budgetBlocks(c *cluster) {
 	name := c.withPods()
 	c.patch(&policyv1.PodDisruptionBudget{}, "web", `{"spec":{"maxUnavailable":0}}`)
@@ -119,7 +119,7 @@ func budgetBlocks(c *cluster) {
 	c.awaitSettled()
 }
 
-// withPods returns a machine on whose node Pods of web run.
+// withPods returns a machine whose node runs Pods of "web".
 func (c *cluster) withPods() (name string) {
 	c.t.Helper()
 	machines := c.awaitSettled()
@@ -138,7 +138,7 @@ func (c *cluster) withPods() (name string) {
 	return ""
 }
 
-// killedHard kills the process of a VM. It boots again with its disk, and the same Machine goes on.
+// killedHard kills the process of a VM. It boots again with its disk, and the Machine is kept.
 func killedHard(c *cluster) {
 	name := c.withPods()
 	boot := c.node(gomega.NewWithT(c.t), name).Status.NodeInfo.BootID
@@ -160,8 +160,8 @@ func killedHard(c *cluster) {
 	})
 }
 
-// kubeletHangs stops the kubelet of a node. Its Machine is Unknown, then Failed and replaced, and its Pods
-// are back on other nodes.
+// kubeletHangs stops the kubelet of a node. Its Machine becomes Unknown, then Failed, and is replaced. Its Pods
+// are recreated on other nodes.
 func kubeletHangs(c *cluster) {
 	name := c.withPods()
 	privileged := &corev1.Pod{
@@ -191,8 +191,8 @@ func kubeletHangs(c *cluster) {
 	c.eventually(late, func(g gomega.Gomega) { g.Expect(c.settled(g)).NotTo(gomega.ContainElement(name)) })
 }
 
-// toZeroAndBack takes all machines away, and gives others. Its budget would keep the last Pods, so the
-// Deployment goes first.
+// toZeroAndBack scales the pool to zero and back. The disruption budget would protect the last Pods, so the
+// Deployment is deleted first.
 func toZeroAndBack(c *cluster) {
 	c.awaitSettled()
 	c.scaleWeb(0)

@@ -38,16 +38,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Environment is the variable that chooses these tests.
+// environment is the variable that enables these tests.
 const environment = "MILLWRIGHT_E2E"
 
 const (
 	soon = env.WaitTimeout
 	// late is how long a few machines and their Pods may take on a busy host without KVM.
 	late = 40 * time.Minute
-	// namespace is that of everything in the examples.
+	// namespace is the namespace of everything in the examples.
 	namespace = "default"
-	// image is the container image that the guest brings along.
+	// image is the container image that is included in the guest.
 	image = "millwright.dev/container:1"
 )
 
@@ -55,17 +55,17 @@ const (
 type cluster struct {
 	t       *testing.T
 	dir     string
-	images  string // where the guest's files are served
+	images  string // URL of the guest's files
 	process *program.Process
 	config  *rest.Config
 	client  client.Client
 }
 
-// up starts a cluster, and the examples in it.
+// up starts a cluster with the examples.
 func up(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	c := start(t, flags...)
-	// Two machines: each costs minutes.
+	// Two machines, because each one costs minutes.
 	c.apply("*.yaml", 2)
 	return c
 }
@@ -74,7 +74,7 @@ func up(t *testing.T, flags ...string) *cluster {
 func start(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	built := builtGuest(t, "guest-full")
-	dir, err := os.MkdirTemp("", "e2e-") // sockets have short paths
+	dir, err := os.MkdirTemp("", "e2e-") // paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func start(t *testing.T, flags ...string) *cluster {
 	return c
 }
 
-// end stops the cluster; nothing of it may be left.
+// end stops the cluster; nothing may remain.
 func (c *cluster) end(t *testing.T, images *httptest.Server) {
 	if c.process != nil {
 		if t.Failed() {
@@ -116,7 +116,8 @@ func (c *cluster) end(t *testing.T, images *httptest.Server) {
 	}
 }
 
-// apply applies files of examples/full, which name the ports of "up" by default, with that many machines and Pods.
+// apply applies files of examples/full, which contain the default ports of "up", with that many machines and
+// Pods.
 func (c *cluster) apply(pattern string, replicas int) {
 	c.t.Helper()
 	own := strings.NewReplacer("replicas: 3", fmt.Sprintf("replicas: %d", replicas), "http://127.0.0.1:16480", c.images, ":16443", ":"+c.port())
@@ -143,14 +144,14 @@ func (c *cluster) port() string {
 	return port
 }
 
-// in returns the cluster for a part of the test.
+// in returns the cluster for a subtest.
 func (c *cluster) in(t *testing.T) *cluster {
 	part := *c
 	part.t = t
 	return &part
 }
 
-// eventually waits until the check holds.
+// eventually waits until the check succeeds.
 func (c *cluster) eventually(within time.Duration, check func(g gomega.Gomega)) {
 	c.t.Helper()
 	g := gomega.NewWithT(c.t)
@@ -167,7 +168,7 @@ func (c *cluster) patch(object client.Object, name, patch string) {
 	}
 }
 
-// machines returns the Machines of now by name.
+// machines returns the current Machines by name.
 func (c *cluster) machines(g gomega.Gomega) map[string]*v1alpha1.Machine {
 	list := &v1alpha1.MachineList{}
 	g.Expect(c.client.List(c.t.Context(), list, client.InNamespace(namespace))).To(gomega.Succeed())
@@ -178,7 +179,7 @@ func (c *cluster) machines(g gomega.Gomega) map[string]*v1alpha1.Machine {
 	return all
 }
 
-// settled checks that the pool has its machines with ready nodes, and web all its Pods.
+// settled checks that the pool has its machines with Ready nodes, and that "web" has all its Pods.
 func (c *cluster) settled(g gomega.Gomega) (names []string) {
 	ctx, key := c.t.Context(), client.ObjectKey{Namespace: namespace, Name: "pool"}
 	pool := &v1alpha1.MachineDeployment{}
@@ -240,8 +241,8 @@ func (c *cluster) vmOf(machine string) *vmv1alpha1.VirtualMachine {
 	return nil
 }
 
-// requests sends requests to the service through the nodes, as the demo does, until end is called, which
-// returns what became of them.
+// requests sends requests to the service through the nodes, as the demo does, until end is called, which returns
+// the results.
 func (c *cluster) requests() (end func() load.Count) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -276,7 +277,7 @@ func (c *cluster) requests() (end func() load.Count) {
 	}
 }
 
-// nodes returns those of Machines.
+// nodes returns the nodes of Machines.
 func (c *cluster) nodes(ctx context.Context) ([]corev1.Node, error) {
 	list := &corev1.NodeList{}
 	err := c.client.List(ctx, list, client.HasLabels{"example.org/pool"})
@@ -293,7 +294,7 @@ func (c *cluster) run(args ...string) string {
 	return text
 }
 
-// wantAll fails the test if a request has failed, or none was answered.
+// wantAll fails the test if a request has failed, or if none succeeded.
 func (c *cluster) wantAll(count load.Count) {
 	c.t.Helper()
 	c.t.Logf("requests: %s", count)

@@ -25,8 +25,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestKubeadm: a guest becomes a control plane and another one its worker by what Cluster API's bootstrap
-// provider gives them. Pods run on both, and reach each other.
+// TestKubeadm checks that user data of Cluster API's bootstrap provider turn one guest into a control plane and
+// another one into its worker. Pods run on both, and reach each other.
 func TestKubeadm(t *testing.T) {
 	tier.All(t)
 	machines := newMachines(t, "guest-kubeadm")
@@ -49,7 +49,7 @@ func TestKubeadm(t *testing.T) {
 	cluster.eventually(late, func(g gomega.Gomega) { cluster.wantNode(g, "worker", second.uuid) })
 	t.Logf("its node was Ready after %s", time.Since(began).Round(time.Second))
 
-	// One serves, the other one asks it through the network of Pods.
+	// One Pod serves, and the other one sends requests through the Pod network.
 	cluster.createPod("web", "worker", "web")
 	address := ""
 	cluster.eventually(late, func(g gomega.Gomega) {
@@ -63,7 +63,7 @@ func TestKubeadm(t *testing.T) {
 	})
 }
 
-// kubeadmCluster is a cluster whose certificate authorities are made here, as Cluster API does.
+// kubeadmCluster is a cluster whose CAs are created here, as by Cluster API.
 type kubeadmCluster struct {
 	*testing.T
 	client      client.Client
@@ -105,7 +105,7 @@ func newKubeadmCluster(t *testing.T, machines *machines) *kubeadmCluster {
 			return machines.dialer.Dial(ctx, netip.MustParseAddrPort(address))
 		},
 	}
-	// The client asks for the kinds at its first request: there is no API server yet.
+	// The client discovers the kinds at its first request, because there is no API server yet.
 	if c.client, err = client.New(config, client.Options{Scheme: manager.Scheme()}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func encoded(kind string, content []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content})
 }
 
-// begin is what all user data of Cluster API begin with.
+// begin is the beginning of all user data of Cluster API.
 const begin = "## template: jinja\n#cloud-config\n\nwrite_files:\n"
 
 // writeFile is an entry of write_files as Cluster API writes it.
@@ -125,7 +125,7 @@ func writeFile(path, permissions, content string) string {
 		path, permissions, strings.ReplaceAll(content, "\n", "\n      "))
 }
 
-// end is what they end with.
+// end is the end of all user data of Cluster API.
 func end(command string) string {
 	return `-   path: /run/cluster-api/placeholder
     owner: root:root
@@ -136,7 +136,7 @@ runcmd:
 `
 }
 
-// registration is how nodes register. On emulated processors everything takes long.
+// registration configures how nodes register. Everything takes long on emulated CPUs.
 const registration = `nodeRegistration:
   kubeletExtraArgs:
   - name: provider-id
@@ -199,7 +199,7 @@ discovery:
 `+registration) + end("kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml ")
 }
 
-// bootstrapToken is what Cluster API makes for each worker.
+// bootstrapToken creates a token as Cluster API does for each worker.
 func bootstrapToken() *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + tokenID},
@@ -216,7 +216,7 @@ func (c *kubeadmCluster) eventually(within time.Duration, check func(g gomega.Go
 	gomega.NewWithT(c).Eventually(func(g gomega.Gomega) { check(g) }).WithTimeout(within).WithPolling(time.Second).Should(gomega.Succeed())
 }
 
-// wantNode checks that the node is there, Ready, and that of the machine.
+// wantNode checks that the node exists, is Ready, and belongs to the machine.
 func (c *kubeadmCluster) wantNode(g gomega.Gomega, name, uuid string) {
 	node := &corev1.Node{}
 	g.Expect(c.client.Get(c.Context(), client.ObjectKey{Name: name}, node)).To(gomega.Succeed())
@@ -224,7 +224,7 @@ func (c *kubeadmCluster) wantNode(g gomega.Gomega, name, uuid string) {
 	g.Expect(node.Spec.ProviderID).To(gomega.Equal("millwright:///default/" + uuid))
 }
 
-// createPod runs the image that the guest brings along on a node.
+// createPod runs the image that is included in the guest on a node.
 func (c *kubeadmCluster) createPod(name, node string, args ...string) {
 	c.Helper()
 	pod := &corev1.Pod{
@@ -234,7 +234,7 @@ func (c *kubeadmCluster) createPod(name, node string, args ...string) {
 			Containers: []corev1.Container{{Name: "container", Image: image, ImagePullPolicy: corev1.PullNever, Args: args}},
 		},
 	}
-	// The account of Pods is made by a controller that may still begin.
+	// A controller that may still be starting creates the service account of Pods.
 	c.eventually(late, func(g gomega.Gomega) { g.Expect(c.client.Create(c.Context(), pod)).To(gomega.Succeed()) })
 }
 

@@ -31,14 +31,14 @@ var guests = netip.MustParsePrefix("10.77.0.0/24")
 // machines boots full guests that reach each other, without a cluster around them.
 type machines struct {
 	*testing.T
-	built  string // folder of the guest's files
+	built  string // directory of the guest's files
 	dir    string
 	socket string
 	// dialer reaches the machines.
 	dialer *dialer.Dialer
 }
 
-// builtGuest returns the folder of a kind of guest, unless the test is not chosen.
+// builtGuest returns the directory of a kind of guest. It skips the test unless the test is selected.
 func builtGuest(t *testing.T, kind string) string {
 	t.Helper()
 	if os.Getenv(environment) == "" {
@@ -59,7 +59,7 @@ func builtGuest(t *testing.T, kind string) string {
 func newMachines(t *testing.T, kind string) *machines {
 	t.Helper()
 	m := &machines{T: t, built: builtGuest(t, kind), dir: t.TempDir()}
-	short, err := os.MkdirTemp("", "e2e-") // sockets have short paths
+	short, err := os.MkdirTemp("", "e2e-") // paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,14 +86,14 @@ func (m *machines) must(err error) {
 	}
 }
 
-// address returns an address of the machines' network by its last number.
+// address returns the address with the given last number in the machines' network.
 func (m *machines) address(last byte) netip.Addr {
 	bytes := guests.Addr().As4()
 	bytes[3] = last
 	return netip.AddrFrom4(bytes)
 }
 
-// booted is a machine that runs until the test ends.
+// booted is a machine that runs until the end of the test.
 type booted struct {
 	*machines
 	name, uuid string
@@ -101,7 +101,7 @@ type booted struct {
 	said       bytes.Buffer
 }
 
-// boot starts a machine with user data. It has two processors, as kubeadm wants.
+// boot starts a machine with user data. It has two CPUs, as kubeadm requires.
 func (m *machines) boot(name string, last byte, memoryMiB int, userData string) *booted {
 	m.Helper()
 	b := &booted{machines: m, name: name, uuid: fmt.Sprintf("6b0ff0b6-6a5f-4b8b-9c0a-0000000000%02x", last)}
@@ -111,13 +111,13 @@ func (m *machines) boot(name string, last byte, memoryMiB int, userData string) 
 	return b
 }
 
-// hardware is what differs between machines.
+// hardware contains what differs between machines.
 type hardware struct {
 	processors, memoryMiB int
 	card                  *qemu.UserNetwork
 }
 
-// start starts QEMU, as a person could.
+// start starts QEMU as a user could.
 func (b *booted) start(h hardware, userData string) {
 	m, name, card := b.machines, b.name, h.card
 	m.Helper()
@@ -152,7 +152,7 @@ func (b *booted) start(h hardware, userData string) {
 	m.must(process.Cont(m.Context()))
 }
 
-// file writes a file of the machines.
+// file returns the path of a file of the machines.
 func (m *machines) file(name string, content []byte) string {
 	m.Helper()
 	path := filepath.Join(m.dir, name)
@@ -160,10 +160,10 @@ func (m *machines) file(name string, content []byte) string {
 	return path
 }
 
-// rootDiskSize is that of examples/full.
+// rootDiskSize is the size in examples/full.
 const rootDiskSize = 4 << 30
 
-// rootDisk copies the guest's disk, without its holes.
+// rootDisk makes a sparse copy of the guest's disk.
 func (m *machines) rootDisk(name string) string {
 	m.Helper()
 	path := filepath.Join(m.dir, name+".raw")
@@ -174,7 +174,7 @@ func (m *machines) rootDisk(name string) string {
 	return path
 }
 
-// awaitConsole reads the console up to a text, unless it says before that something failed.
+// awaitConsole reads the console up to a text. It fails if the console prints an error before that.
 func (b *booted) awaitConsole(text string) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), late)

@@ -21,9 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestClusterAPIQuickstart runs the commands of docs/cluster-api-quickstart.md as they stand there: a control plane by
-// kubeadm and a worker, both virtual machines, become Ready behind the load balancer. A Pod runs and is reached; a
-// worker that breaks is replaced; in the end everything is deleted.
+// TestClusterAPIQuickstart runs the commands of docs/cluster-api-quickstart.md: a control plane by kubeadm and a
+// worker, both virtual machines, become Ready behind the load balancer. A Pod runs and is reachable. A worker
+// that fails is replaced. In the end, everything is deleted.
 func TestClusterAPIQuickstart(t *testing.T) {
 	tier.All(t)
 	builtGuest(t, "guest-kubeadm")
@@ -36,7 +36,7 @@ func TestClusterAPIQuickstart(t *testing.T) {
 	q.await(`kubectl --kubeconfig demo.kubeconfig get pod web -o 'jsonpath={.status.phase}'`, "Running")
 	q.await(`kubectl --kubeconfig demo.kubeconfig get --raw /api/v1/namespaces/default/pods/web:8080/proxy/ready`, "")
 
-	// A guest that stands still is a node that says nothing.
+	// A stopped guest is a silent node.
 	const workers = `kubectl get machines.cluster.x-k8s.io -l '!cluster.x-k8s.io/control-plane' -o name`
 	broken := q.sh(workers)
 	q.sh(`kubectl patch "$(kubectl get virtualmachines -o name | grep workers)" --type merge -p '{"spec":{"mode":"Pause"}}'`)
@@ -45,8 +45,9 @@ func TestClusterAPIQuickstart(t *testing.T) {
 	q.delete()
 }
 
-// TestClusterAPIControlPlanes: the machine of the page's control plane is replaced for a new template, so that two are one
-// etcd for a while. Where there are processors for it, there are three machines before, and then one again.
+// TestClusterAPIControlPlanes replaces the machine of the page's control plane after a change of the template, so
+// that etcd temporarily has two members. If there are enough CPUs, the control plane is scaled to three machines
+// before, and then back to one.
 func TestClusterAPIControlPlanes(t *testing.T) {
 	tier.All(t)
 	builtGuest(t, "guest-kubeadm")
@@ -71,27 +72,27 @@ func TestClusterAPIControlPlanes(t *testing.T) {
 	q.delete()
 }
 
-// quickstart does what the page says, in the folder of the sources.
+// quickstart follows the page, in the directory of the sources.
 type quickstart struct {
 	*testing.T
 	root   string
 	blocks []string
-	// prefer has machines that are nodes come first.
+	// prefer gives priority to machines that are nodes.
 	prefer string
-	// environ is the environment of the user's shell. Nil: this process's.
+	// environ is the environment of the user's shell. If nil, it is that of this process.
 	environ []string
 }
 
-// codeBlock is commands of a page, repeated those that it advises to repeat.
+// codeBlock matches the commands of a page, and repeated matches those that it tells users to repeat.
 var (
 	codeBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 	repeated  = regexp.MustCompile("(?s)```bash\n(.*?)```")
 )
 
-// usersChoice is in the commands for which the user has to say a name.
+// usersChoice matches a placeholder for a name that the user chooses.
 var usersChoice = regexp.MustCompile(` NAME\b`)
 
-// stays are the commands that stay, each in a terminal of its own, with what they say when they are ready.
+// stays contains the commands that keep running, each in its own terminal, with their output when they are ready.
 var stays = []struct{ command, ready string }{
 	{"millwright up ", "Ready after"},
 	{"capi-manager.sh ", "is ready, and logs to"},
@@ -131,11 +132,11 @@ func newQuickstart(t *testing.T) *quickstart {
 	return q
 }
 
-// processorsOfThree is how many processors three emulated control planes need that answer in time: each takes one when it
-// is idle, and more while the next one joins.
+// processorsOfThree is the number of CPUs that three emulated control planes need to respond in time. Each needs
+// one when idle, and more while another one joins.
 const processorsOfThree = 6
 
-// scale has the control plane be that many machines.
+// scale changes the number of control plane machines.
 func (q *quickstart) scale(replicas int) {
 	q.Helper()
 	began := time.Now()
@@ -145,7 +146,7 @@ func (q *quickstart) scale(replicas int) {
 	q.Logf("%d machines were Ready after %v", replicas, time.Since(began).Round(time.Second))
 }
 
-// follow does what the page says, with that many workers, and returns when the Cluster was created.
+// follow follows the page with that many workers, and returns when the Cluster was created.
 func (q *quickstart) follow(workers int) (began time.Time) {
 	q.Helper()
 	for _, block := range q.blocks {
@@ -162,7 +163,7 @@ func (q *quickstart) follow(workers int) (began time.Time) {
 	return began
 }
 
-// delete deletes the Cluster; nothing may be left.
+// delete deletes the Cluster; nothing may remain.
 func (q *quickstart) delete() {
 	q.Helper()
 	q.sh("kubectl delete cluster demo")
@@ -171,7 +172,7 @@ func (q *quickstart) delete() {
 	}
 }
 
-// do does what a block of the page says.
+// do runs a block of the page.
 func (q *quickstart) do(block string) {
 	q.Helper()
 	for _, known := range stays {
@@ -186,16 +187,16 @@ func (q *quickstart) do(block string) {
 			lines = append(lines, line)
 		}
 	}
-	// What it exports is there for the next ones.
+	// Exported variables are available to the following blocks.
 	output, environ, _ := strings.Cut(q.sh(strings.Join(lines, "")+"\nprintf '\\0'; env -0"), "\x00")
 	q.Logf("%s", output)
 	q.environ = strings.Split(strings.Trim(environ, "\x00"), "\x00")
 }
 
-// start does it in a terminal of its own, until the test ends.
+// start runs a block in its own terminal until the end of the test.
 func (q *quickstart) start(block, ready string) {
 	q.Helper()
-	// exec: the signal is for the program itself.
+	// With exec, the program itself receives the signal.
 	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(block, "\\\n", " ")), "\n")
 	last := len(lines) - 1
 	lines[last] = "exec " + lines[last]
@@ -222,7 +223,7 @@ func (q *quickstart) command(ctx context.Context, script string) *exec.Cmd {
 	return cmd
 }
 
-// try returns what a script prints.
+// try runs a script, and returns its output.
 func (q *quickstart) try(script string) (string, error) {
 	command, complaints := q.command(q.Context(), script), &bytes.Buffer{}
 	command.Stderr = complaints
@@ -233,7 +234,7 @@ func (q *quickstart) try(script string) (string, error) {
 	return strings.TrimSpace(string(output)), nil
 }
 
-// sh is try for what must succeed.
+// sh is like try, for a script that must succeed.
 func (q *quickstart) sh(script string) string {
 	q.Helper()
 	output, err := q.try(script)
@@ -243,7 +244,7 @@ func (q *quickstart) sh(script string) string {
 	return output
 }
 
-// await waits until a script succeeds and prints a text. Empty: any.
+// await waits until a script succeeds and prints a text. If the text is empty, any output is accepted.
 func (q *quickstart) await(script, text string) {
 	q.Helper()
 	q.eventually(func(g gomega.Gomega) {
@@ -263,7 +264,7 @@ func (q *quickstart) awaitControlPlane() {
 	q.await(`kubectl get kubeadmcontrolplanes demo-control-plane -o 'jsonpath={.status.initialization.controlPlaneInitialized}'`, "true")
 }
 
-// awaitReady waits until there are that many machines of Cluster API, all of them Ready.
+// awaitReady waits until there are exactly that many machines of Cluster API, all of them Ready.
 func (q *quickstart) awaitReady(machines int) {
 	q.Helper()
 	q.eventually(func(g gomega.Gomega) {
@@ -274,7 +275,7 @@ func (q *quickstart) awaitReady(machines int) {
 	})
 }
 
-// awaitAnother waits until a script prints one name that is not the old one.
+// awaitAnother waits until a script prints a single name that differs from the old one.
 func (q *quickstart) awaitAnother(script, old string) {
 	q.Helper()
 	q.eventually(func(g gomega.Gomega) {
@@ -286,7 +287,8 @@ func (q *quickstart) awaitAnother(script, old string) {
 	})
 }
 
-// awaitMembers waits until the cluster has that many nodes, and Cluster API that many healthy members of etcd.
+// awaitMembers waits until the cluster has that many nodes, and Cluster API reports that many healthy etcd
+// members.
 func (q *quickstart) awaitMembers(members int) {
 	q.Helper()
 	q.eventually(func(g gomega.Gomega) {
@@ -299,10 +301,10 @@ func (q *quickstart) awaitMembers(members int) {
 	})
 }
 
-// preferServing has the virtual machines that are nodes come first, by the commands of the page.
+// preferServing gives priority to virtual machines that are nodes, using the commands of the page.
 func (q *quickstart) preferServing() {
 	q.Helper()
 	if _, err := q.try(q.prefer); err != nil {
-		q.Logf("%v", err) // it helps, and is no part of what is tested
+		q.Logf("%v", err) // it is helpful, but not under test
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager"
 )
 
-// statefulSet replaces all nodes under a StatefulSet with local volumes. One of its Pods is away at a time:
-// its budget lets a drain go on only when the other one is back.
+// statefulSet replaces all nodes of a StatefulSet with local volumes. At most one of its Pods is unavailable at a
+// time: a drain continues only when the disruption budget permits it, after the other Pod is available again.
 func statefulSet(c *cluster) {
 	before := c.awaitSettled()
 	set, budget := stores()
@@ -55,8 +55,8 @@ func statefulSet(c *cluster) {
 	}
 }
 
-// stores returns a StatefulSet with a Pod on each of two nodes, whose volumes are local (emptyDir: there is
-// no CSI driver here), and a budget that lets one Pod leave.
+// stores creates a StatefulSet with a Pod on each of two nodes, whose volumes are local (emptyDir: there is no
+// CSI driver here), and a disruption budget that permits one disruption.
 func stores() (*appsv1.StatefulSet, *policyv1.PodDisruptionBudget) {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "store"}
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "store"}}
@@ -79,7 +79,7 @@ func stores() (*appsv1.StatefulSet, *policyv1.PodDisruptionBudget) {
 	return set, &policyv1.PodDisruptionBudget{ObjectMeta: meta, Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one, Selector: selector}}
 }
 
-// storesOn waits until each node of the machines has a Pod of the StatefulSet, and returns these by name.
+// storesOn waits until each node of the machines has a Pod of the StatefulSet, and returns the Pods by name.
 func (c *cluster) storesOn(machines []string) map[string]corev1.Pod {
 	c.t.Helper()
 	var pods map[string]corev1.Pod
@@ -100,8 +100,8 @@ func (c *cluster) storesOn(machines []string) map[string]corev1.Pod {
 	return pods
 }
 
-// watchStores watches how many Pods of the StatefulSet are available until end is called, which returns the
-// least number.
+// watchStores records how many Pods of the StatefulSet are available until end is called, which returns the
+// minimum.
 func (c *cluster) watchStores(set *appsv1.StatefulSet) (end func() (least int32)) {
 	c.t.Helper()
 	watching, err := client.NewWithWatch(c.config, client.Options{Scheme: manager.Scheme()})

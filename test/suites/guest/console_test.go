@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestConsole: a guest without user data answers on its console, and restarts and ends
-// when it is told to.
+// TestConsole checks that a guest without user data responds on its console, and restarts and shuts down on
+// request.
 func TestConsole(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -26,8 +26,7 @@ func TestConsole(t *testing.T) {
 	guest.until("count 1\r\ncount 2\r\ncount 3\r\n")
 	guest.send("count off\n")
 
-	// The words of the kernel: those of the guest before them wait only shortly for a console
-	// that is slow.
+	// Messages of the kernel. The guest's own messages before them wait only briefly for a slow console.
 	for restart, words := range map[string]string{"reboot": "reboot: Restarting system", "panic": "Kernel panic"} {
 		guest.send(restart + "\n")
 		guest.until(words)
@@ -39,7 +38,7 @@ func TestConsole(t *testing.T) {
 	guest.awaitEnd()
 }
 
-// TestPowerButton: the guest ends at once when the button is pressed.
+// TestPowerButton checks that the guest shuts down immediately when the button is pressed.
 func TestPowerButton(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -52,7 +51,7 @@ func TestPowerButton(t *testing.T) {
 	t.Logf("powered off after %s", time.Since(pressed))
 }
 
-// TestAgent: the guest's agent tells the guest's addresses and shuts down.
+// TestAgent checks that the guest's agent reports the guest's addresses and can shut it down.
 func TestAgent(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -20,9 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestGuestOnTheLoopback: a guest whose root user attacks reaches the ports of the host's
-// loopback that it may, over both IP versions and many connections at a time, and no other
-// port, whatever name it uses for the host.
+// TestGuestOnTheLoopback checks that a guest whose root user is an attacker reaches only the permitted ports of
+// the host's loopback, over both IP versions and many concurrent connections, whatever name it uses for the host.
 func TestGuestOnTheLoopback(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -56,7 +55,7 @@ func TestGuestOnTheLoopback(t *testing.T) {
 		fmt.Sprintf("opts:10.0.2.2:%d", datagrams4),
 		fmt.Sprintf("vlan:10.0.2.2:%d", datagrams4),
 		"tcp:169.254.169.254:80",
-		// The same ports, for UDP.
+		// The same ports, with UDP.
 		fmt.Sprintf("udp:10.0.2.2:%d", open4),
 	} {
 		config.Kernel.Cmdline += " try=" + try
@@ -88,7 +87,7 @@ func freePort(t *testing.T) netip.AddrPort {
 	return listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// read returns what the other end of a connection says first.
+// read returns the first output of the peer of a connection.
 func read(t *testing.T, address netip.AddrPort) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", address.String())
@@ -100,7 +99,7 @@ func read(t *testing.T, address netip.AddrPort) string {
 	return string(said)
 }
 
-// heard collects who was reached. Nobody should be.
+// heard records what was reached. It should stay empty.
 type heard struct {
 	mu    sync.Mutex
 	names []string
@@ -148,7 +147,7 @@ func echoServer(t *testing.T, address string) uint16 {
 	return serve(t, address, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
-// serve handles connections until the test ends.
+// serve handles connections until the end of the test.
 func serve(t *testing.T, address string, handle func(net.Conn)) uint16 {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -174,7 +173,7 @@ func intruder(t *testing.T, initrd string) string {
 	t.Helper()
 	dir := t.TempDir()
 	program, made := filepath.Join(dir, "intruder"), filepath.Join(dir, "initrd")
-	_, err := env.Sources() // of which the intruder is made
+	_, err := env.Sources() // the sources of the intruder
 	must(t, err)
 	build := exec.Command("go", "build", "-o", program, "./intruder")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
@@ -189,7 +188,7 @@ func intruder(t *testing.T, initrd string) string {
 	must(t, err)
 	_, err = out.Write(original)
 	must(t, err)
-	// The kernel unpacks archives one after the other, each from a multiple of four bytes.
+	// The kernel unpacks concatenated archives, each aligned to four bytes.
 	_, err = out.Write(make([]byte, -len(original)&3))
 	must(t, err)
 	files := []cpio.Record{cpio.StaticFile("init", string(content), 0o755), cpio.TrailerRecord}

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// cluster is a control plane that lets nodes join, and a token for it.
+// cluster is a control plane that nodes can join, and a token for it.
 type cluster struct {
 	*env.Env
 	server string // as guests reach it
@@ -61,8 +61,8 @@ func (c *cluster) reachable(config qemu.Config) qemu.Config {
 	return config
 }
 
-// approveAll has the controller manager approve all nodes: there are no Machines, and so nobody knows
-// which node a token is for.
+// approveAll makes the controller manager approve all nodes. There are no Machines, so the node of a token is
+// unknown.
 func approveAll(t *testing.T, e *env.Env) error {
 	return client.IgnoreAlreadyExists(e.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "approve-all-nodes"},
@@ -71,7 +71,7 @@ func approveAll(t *testing.T, e *env.Env) error {
 	}))
 }
 
-// userData is what the guest gets. Without authority it has to find the cluster's.
+// userData returns the guest's user data. Without a CA, the guest must discover that of the cluster.
 func (c *cluster) userData(withAuthority bool) string {
 	authority := ""
 	if withAuthority {
@@ -89,7 +89,7 @@ taints:
 `, c.server, authority, c.token, c.node)
 }
 
-// awaitReady waits for the Node, and gives it.
+// awaitReady waits until the Node is Ready, and returns it.
 func (c *cluster) awaitReady(t *testing.T) *corev1.Node {
 	t.Helper()
 	node := &corev1.Node{}
@@ -109,8 +109,8 @@ func isReady(node *corev1.Node) bool {
 	return false
 }
 
-// TestJoinByToken: a guest that finds the authority by itself is a Ready Node with all
-// that its user data says, and keeps a Lease.
+// TestJoinByToken checks that a guest that discovers the CA by itself becomes a Ready Node with everything in its
+// user data, and renews a Lease.
 func TestJoinByToken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -165,7 +165,7 @@ func hasTaint(taints []corev1.Taint, want corev1.Taint) bool {
 	return false
 }
 
-// renewal waits for a renewal of the Lease that is not the one before.
+// renewal waits for the next renewal of the Lease.
 func renewal(t *testing.T, c *cluster, lease *coordinationv1.Lease, before *time.Time) time.Time {
 	t.Helper()
 	key := types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: c.node}
@@ -177,8 +177,8 @@ func renewal(t *testing.T, c *cluster, lease *coordinationv1.Lease, before *time
 	return lease.Spec.RenewTime.Time
 }
 
-// TestJoinAgainWithoutToken: a guest that booted from its disk comes back after a reset
-// with the certificate on the disk, although its token is gone by then.
+// TestJoinAgainWithoutToken checks that a guest that booted from its disk rejoins after a reset with the
+// certificate on the disk, although its token is gone.
 func TestJoinAgainWithoutToken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -198,8 +198,8 @@ func TestJoinAgainWithoutToken(t *testing.T) {
 	checkNode(t, c.awaitReady(t))
 }
 
-// TestUpdateInPlace: when the node is drained for an update in place, the guest restarts and reports
-// that, once.
+// TestUpdateInPlace checks that when the node is drained for an in-place update, the guest restarts once and
+// reports that.
 func TestUpdateInPlace(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// waitTimeout bounds each wait. A boot takes about 3 s on a quiet machine, and 20 s with
-// twenty busy processes on two cores.
+// waitTimeout limits each wait. A boot takes about 3 s on an idle machine, and 20 s with twenty busy processes on
+// two cores.
 const waitTimeout = env.WaitTimeout
 
-// The guest's network. The gateway, 10.0.2.2, is in the API server's certificate.
+// The guest's network. The API server's certificate contains the gateway, 10.0.2.2.
 var (
 	prefix  = netip.MustParsePrefix("10.0.2.0/24")
 	address = netip.MustParseAddr("10.0.2.16")
@@ -40,8 +40,7 @@ var (
 
 const uuid = "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21"
 
-// artifacts is the folder that `make guest` built last. The test is skipped if there is
-// none.
+// artifacts returns the directory of the last `make guest`. It skips the test if there is none.
 func artifacts(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -128,7 +127,7 @@ type running struct {
 	started time.Time
 }
 
-// boot runs a machine until the test ends.
+// boot runs a machine until the end of the test.
 func boot(t *testing.T, config qemu.Config) *running {
 	t.Helper()
 	started := time.Now()
@@ -141,8 +140,7 @@ func boot(t *testing.T, config qemu.Config) *running {
 	return r
 }
 
-// until reads up to the text, and gives what came before it. The whole console is
-// logged on failure.
+// until reads up to the text, and returns the output before it. On failure, the whole console is logged.
 func (r *running) until(text string) string {
 	r.t.Helper()
 	ctx := bounded(r.t)

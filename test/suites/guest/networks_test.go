@@ -27,18 +27,18 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// way is how packets go from one guest to another.
+// way is a path for packets between two guests.
 type way struct {
 	name string
-	// measure boots two guests, and returns what the console of the one says that sends.
+	// measure boots two guests, and returns the console output of the sender.
 	measure func(*testing.T) string
-	// The results, one of each for each round.
+	// The results, one for each round.
 	rates []float64
 	turns []time.Duration
 }
 
-// TestNetworks measures the way between two guests: through the switch, through the user-mode networks of two bare QEMUs,
-// and through two tap devices of theirs between which the kernel routes; all in turns.
+// TestNetworks measures the paths between two guests: through the switch, through the user-mode networks of two
+// bare QEMUs, and through two tap devices with the kernel routing between them. It alternates between them.
 func TestNetworks(t *testing.T) {
 	tier.All(t)
 	text := os.Getenv("MILLWRIGHT_ROUNDS")
@@ -64,7 +64,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// Lines of the console.
+// Lines of the console output.
 var (
 	rateLine = regexp.MustCompile(`tried stream:\S+: ([\d.]+) MiB/s \(<nil>\)`)
 	turnLine = regexp.MustCompile(`tried turns:\S+: (\S+) \(<nil>\)`)
@@ -83,7 +83,7 @@ func (w *way) add(t *testing.T, output string) {
 	w.rates, w.turns = append(w.rates, mbps), append(w.turns, took)
 }
 
-// What the guests do. The last bytes of their addresses are 23 and 22.
+// The programs of the guests. The last bytes of their addresses are 23 and 22.
 const (
 	receive = " last=23 try=sink:10.0.2.23:9 try=mirror:10.0.2.23:7"
 	done    = "intruder: done"
@@ -106,7 +106,7 @@ func bySwitch(t *testing.T) string {
 	return boot(t, sender).until(done)
 }
 
-// byUserMode has two ports of the host lead to one guest, which the other one connects to.
+// byUserMode forwards two ports of the host to one guest. The other guest connects to them.
 func byUserMode(t *testing.T) string {
 	initrd := intruder(t, direct(t).Kernel.Initrd)
 	sink, mirror := freePort(t), freePort(t)
@@ -114,10 +114,10 @@ func byUserMode(t *testing.T) string {
 	return bootBare(t, initrd, send(fmt.Sprintf("10.0.2.2:%d", sink.Port()), fmt.Sprintf("10.0.2.2:%d", mirror.Port())), "user,net=10.0.2.0/24", 22)
 }
 
-// byTap has a network namespace with a tap device for each guest, and routes between them.
+// byTap creates a network namespace with a tap device for each guest, and routes between them.
 func byTap(t *testing.T) string {
 	initrd := intruder(t, direct(t).Kernel.Initrd)
-	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace with the QEMUs
+	runtime.LockOSThread() // never unlocked: the thread exits with the test, and its namespace with the QEMUs
 	if err := routedTaps("tap23", "tap22"); err != nil {
 		t.Fatalf("making tap devices, which needs root: %v", err)
 	}
@@ -125,8 +125,8 @@ func byTap(t *testing.T) string {
 	return bootBare(t, initrd, send("10.0.2.23:9", "10.0.2.23:7"), "tap,ifname=tap22,script=no,downscript=no", 22)
 }
 
-// routedTaps makes tap devices, each the gateway of the guest whose address ends as its name does, in a new
-// namespace of the calling thread.
+// routedTaps creates tap devices in a new namespace of the calling thread. Each is the gateway of the guest whose
+// address has the suffix in its name.
 func routedTaps(names ...string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return err
@@ -152,8 +152,8 @@ func routedTaps(names ...string) error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
 }
 
-// bootBare runs QEMU alone with the guest that boot has, until the guest is done, and returns what its console said; QEMU
-// ends with the test.
+// bootBare runs QEMU alone with the guest of boot until the guest is done, and returns the console output. QEMU
+// stops at the end of the test.
 func bootBare(t *testing.T, initrd, what, netdev string, last byte) string {
 	t.Helper()
 	kernel := direct(t)
@@ -181,7 +181,7 @@ func bootBare(t *testing.T, initrd, what, netdev string, last byte) string {
 	return said.String()
 }
 
-// serveSwitch serves a switch until the test ends, and returns the path of its socket.
+// serveSwitch serves a switch until the end of the test, and returns the path of its socket.
 func serveSwitch(t *testing.T, between *network.Switch) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "switch.sock")

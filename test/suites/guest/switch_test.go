@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestGuestsOnASwitch: guests reach each other over both IP versions, and the port of the host
-// that they may, but no other. What a guest sends from another's address does not arrive.
+// TestGuestsOnASwitch checks that guests reach each other over both IP versions, and only the permitted port of
+// the host. Packets with another guest's source address are dropped.
 func TestGuestsOnASwitch(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAbsurdClassesUnderMCMsCRDs: MCM's CRDs store quantities that Go cannot read, or at which it computes for hours.
-// Classes with one keep nobody else's Machines waiting, and can be used, and deleted, themselves.
+// TestAbsurdClassesUnderMCMsCRDs checks classes with quantities that MCM's CRDs store, and that Go cannot parse
+// or takes hours to compute with. They do not delay other Machines, and can themselves be used and deleted.
 func TestAbsurdClassesUnderMCMsCRDs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -24,11 +24,11 @@ func TestMain(m *testing.M) {
 	env.Main(m)
 }
 
-// elsewhere is a namespace in which nobody has a role.
+// elsewhere is a namespace without any roles.
 const elsewhere = "kube-public"
 
-// valuable are the resources with which one takes over a cluster, its machines or its virtual
-// machines: what the table of TestWhatEachMayDo is about.
+// valuable are the resources with which an attacker could take over a cluster, its machines or its virtual
+// machines. The table of TestWhatEachMayDo covers them.
 var valuable = []string{
 	"secrets", "configmaps", "pods", "pods/exec", "pods/eviction", "pods/ephemeralcontainers",
 	"nodes", "nodes/status", "nodes/proxy", "serviceaccounts", "serviceaccounts/token",
@@ -56,11 +56,11 @@ var valuable = []string{
 	"virtualmachines/reset.subresources.vm.metropolis.monogon.dev", "virtualmachines/migrate.subresources.vm.metropolis.monogon.dev",
 }
 
-// verbs are asked about where the resource does not name another.
+// verbs are checked for resources that do not specify others.
 var verbs = []string{"get", "list", "create", "update", "patch", "delete"}
 
-// ask returns what an identity may do, one line for each resource and place, such as
-// "secrets in kube-system: get list".
+// ask returns the permissions of an identity, one line for each resource and place, such as "secrets in
+// kube-system: get list".
 func ask(t *testing.T, access *rest.Config, places map[string]string) []string {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(access)
@@ -69,7 +69,7 @@ func ask(t *testing.T, access *rest.Config, places map[string]string) []string {
 	}
 	var group errgroup.Group
 	group.SetLimit(8)
-	lines := make([][]string, len(valuable)) // by resource, to stay in order
+	lines := make([][]string, len(valuable)) // by resource, to keep the order
 	for i, resource := range valuable {
 		group.Go(func() error {
 			for _, place := range []string{"everywhere", "own", "elsewhere", "kube-system"} {
@@ -85,7 +85,7 @@ func ask(t *testing.T, access *rest.Config, places map[string]string) []string {
 					lines[i] = append(lines[i], fmt.Sprintf("%s in %s: %s", resource, place, strings.Join(may, " ")))
 				}
 				if place == "everywhere" && len(may) > 0 {
-					break // so in each namespace, too
+					break // then it has the permission in each namespace
 				}
 			}
 			return nil
@@ -120,8 +120,8 @@ func mayDo(t *testing.T, client kubernetes.Interface, resource, namespace string
 	return may, nil
 }
 
-// local gives the control plane what local mode has beside the shipped roles: who may join, and who is
-// a host.
+// local adds what local mode has in addition to the shipped roles: the permissions to join, and the restriction
+// of hosts.
 func local(t *testing.T, e *env.Env) {
 	t.Helper()
 	if err := e.ControlPlane.AllowJoining(t.Context()); err != nil {
@@ -138,7 +138,7 @@ func local(t *testing.T, e *env.Env) {
 	}
 }
 
-// access returns how the identity reaches the API server.
+// access returns the configuration with which the identity reaches the API server.
 func (i identity) access(t *testing.T, e *env.Env) *rest.Config {
 	t.Helper()
 	if i.roles != nil {
@@ -155,19 +155,19 @@ func (i identity) access(t *testing.T, e *env.Env) *rest.Config {
 	return access
 }
 
-// identity is somebody who talks to an API server.
+// identity is a client of an API server.
 type identity struct {
-	// roles are the manifests that grant what it may do.
+	// roles are the manifests that grant its permissions.
 	roles []string
-	// user and groups are who it is, if it has no roles. NAMESPACE stands for the test's.
+	// user and groups identify it if it has no roles. NAMESPACE is replaced by the test's namespace.
 	user   string
 	groups []string
-	// want is what it may do.
+	// want is the list of its permissions.
 	want []string
 }
 
-// TestWhatEachMayDo: of all that is valuable, each identity may do exactly what is listed: it is
-// asked about all names, in its own namespace, in another, in kube-system and in all together.
+// TestWhatEachMayDo checks that each identity has exactly the listed permissions on all valuable resources: for
+// all names, in its own namespace, in another one, in kube-system and in all together.
 func TestWhatEachMayDo(t *testing.T) {
 	tier.All(t)
 	for name, who := range identities {

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// author returns a client for a user with the rights of one manifest below testdata, and no others.
+// author returns a client for a user with exactly the permissions of one manifest below testdata.
 func (m *managed) author(of string) client.Client {
 	m.t.Helper()
 	c, err := client.New(m.NamedUserWith(m.t, "author-of-"+of, "test/suites/security/testdata/"+of+".yaml"), client.Options{Scheme: env.NewScheme()})
@@ -31,14 +31,14 @@ func (m *managed) author(of string) client.Client {
 	return c
 }
 
-// on describes a Pod of an author on a node.
+// on returns a Pod of an author on a node.
 func (m *managed) on(node, name string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: m.meta(name)}
 	pod.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}
 	return pod
 }
 
-// keeping are the ways in which Pods may be believed to keep a node.
+// keeping are the ways in which Pods might be thought to keep a node.
 var keeping = map[string]func(*corev1.Pod){
 	"never-ends": func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1 << 40) },
 	"finalizer":  func(p *corev1.Pod) { p.Finalizers = []string{"example.com/stay"} },
@@ -57,8 +57,8 @@ var keeping = map[string]func(*corev1.Pod){
 	},
 }
 
-// TestAuthorOfPods: whatever Pods somebody puts on the node of a Machine, also while it is drained, it goes
-// with its node soon after its time for drains. His Pods on the node of another Machine stay.
+// TestAuthorOfPods checks that a node is removed with its Machine soon after the drain timeout, whatever Pods a
+// user puts on the node, even during the drain. The user's Pods on the node of another Machine are kept.
 func TestAuthorOfPods(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestAuthorOfPods(t *testing.T) {
 	late := 0
 	m.eventually("the Machine is gone", func() bool {
 		late++
-		_ = author.Create(t.Context(), m.on(machine.Name, fmt.Sprintf("late-%d", late))) // as long as there is the node
+		_ = author.Create(t.Context(), m.on(machine.Name, fmt.Sprintf("late-%d", late))) // as long as the node exists
 		return client.IgnoreNotFound(m.admin.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)) == nil &&
 			m.admin.Get(t.Context(), client.ObjectKeyFromObject(machine), machine) != nil
 	})
@@ -109,8 +109,8 @@ func (m *managed) podsOn(machine *v1alpha1.Machine) map[string]bool {
 	return found
 }
 
-// taking are the ways in which a Machine may be believed to get what is not its own: a node that no Machine
-// has, or what another one has.
+// taking are the ways in which a Machine might be thought to take a node without a Machine, or what belongs to
+// another Machine.
 var taking = map[string]func(machine, other *v1alpha1.Machine, node string){
 	"the VM": func(m, other *v1alpha1.Machine, _ string) { m.Spec.ProviderID = other.Spec.ProviderID },
 	"the node, by label": func(m, other *v1alpha1.Machine, _ string) {
@@ -144,8 +144,8 @@ func label(machine *v1alpha1.Machine, key, value string) {
 	metav1.SetMetaDataLabel(&machine.ObjectMeta, key, value)
 }
 
-// TestAuthorOfMachines: whatever Machines somebody makes and deletes, a node without a Machine, and what
-// another Machine has, stay as they are, with the Pods there.
+// TestAuthorOfMachines checks that, whatever Machines a user creates and deletes, a node without a Machine, and
+// what belongs to another Machine, are not affected, including their Pods.
 func TestAuthorOfMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -155,7 +155,7 @@ func TestAuthorOfMachines(t *testing.T) {
 	lonely := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.NodeLabelKey: "plane-of-" + all.Namespace}}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lonely.Labels[v1alpha1.NodeLabelKey]}}
 	all.create(all.admin, other, node)
-	t.Cleanup(func() { _ = all.admin.Delete(context.Background(), node) }) // tidy
+	t.Cleanup(func() { _ = all.admin.Delete(context.Background(), node) }) // best-effort cleanup
 	all.running(other)
 	all.create(all.admin, all.on(other.Labels[v1alpha1.NodeLabelKey], "on-other"), all.on(node.Name, "on-plane"))
 	before := all.seen(other)
@@ -192,7 +192,7 @@ func TestAuthorOfMachines(t *testing.T) {
 	}
 }
 
-// comesAndGoes has a Machine of an author be made and, when the manager has looked at it, deleted.
+// comesAndGoes creates a Machine of an author, and deletes it when the manager has reconciled it.
 func (m *managed) comesAndGoes(author client.Client, machine *v1alpha1.Machine) {
 	m.t.Helper()
 	m.create(author, machine)
@@ -207,7 +207,7 @@ func (m *managed) comesAndGoes(author client.Client, machine *v1alpha1.Machine) 
 	})
 }
 
-// hasVM reports whether there is a VM of a Machine.
+// hasVM reports whether a Machine has a VM.
 func (m *managed) hasVM(machine string) bool {
 	m.t.Helper()
 	vms, err := m.cloud.VMs()
@@ -222,7 +222,7 @@ func (m *managed) hasVM(machine string) bool {
 	return false
 }
 
-// spoiling are changes of a class, by somebody who may write classes only.
+// spoiling are changes of a class by a user who can write only classes.
 var spoiling = map[string]func(class *v1alpha1.MachineClass){
 	"another provider": func(c *v1alpha1.MachineClass) { c.Provider = "aws" },
 	"no Secret":        func(c *v1alpha1.MachineClass) { c.SecretRef = nil },
@@ -242,8 +242,8 @@ var spoiling = map[string]func(class *v1alpha1.MachineClass){
 	"no finalizer": func(c *v1alpha1.MachineClass) { c.Finalizers = nil },
 }
 
-// TestAuthorOfClasses: however the class of a Machine that runs is edited, also while the Machine is
-// deleted, its VM stays as long as the Machine does, and goes with it when the class is repaired.
+// TestAuthorOfClasses checks that, however the class of a running Machine is edited, even while the Machine is
+// being deleted, its VM exists as long as the Machine, and is deleted with it when the class is repaired.
 func TestAuthorOfClasses(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -279,7 +279,7 @@ func (m *managed) must(err error) {
 	}
 }
 
-// TestAuthorOfSecrets: the same of the Secret of a class.
+// TestAuthorOfSecrets checks the same for the Secret of a class.
 func TestAuthorOfSecrets(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -321,7 +321,7 @@ func TestAuthorOfSecrets(t *testing.T) {
 	})
 }
 
-// tampered has somebody spoil what a Machine that runs needs, deletes the Machine, and then repairs it.
+// tampered spoils the objects that a running Machine needs, deletes the Machine, and then repairs them.
 func (m *managed) tampered(name string, spoil func(class, secret client.Object)) {
 	m.t.Helper()
 	good := m.class(name, `{}`)
@@ -344,7 +344,7 @@ func (m *managed) tampered(name string, spoil func(class, secret client.Object))
 		m.t.Error("nobody deleted the Machine, and its VM is gone")
 	}
 	m.delete(machine)
-	m.eventually("the Machine's deletion has begun", func() bool { // or it is over
+	m.eventually("the Machine's deletion has begun", func() bool { // or complete
 		err := m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(machine), machine)
 		return apierrors.IsNotFound(err) || err == nil && machine.Status.LastOperation.Type == v1alpha1.MachineOperationDelete
 	})
@@ -357,7 +357,7 @@ func (m *managed) tampered(name string, spoil func(class, secret client.Object))
 	}
 }
 
-// repaired writes objects as they were.
+// repaired restores the original objects.
 func (m *managed) repaired(good []client.Object) {
 	m.t.Helper()
 	for _, object := range good {
@@ -373,7 +373,7 @@ func (m *managed) repaired(good []client.Object) {
 				return false
 			}
 			if now, is := now.(*corev1.Secret); is && now.Immutable != nil {
-				return true // its data are as they were
+				return true // its data are the original ones
 			}
 			fresh.SetResourceVersion(now.GetResourceVersion())
 			fresh.SetFinalizers(now.GetFinalizers())

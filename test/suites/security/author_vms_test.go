@@ -26,11 +26,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// vms are a cluster with a VM controller under the shipped role.
+// vms is a cluster with a VM controller that has the shipped role.
 type vms struct {
 	*env.Env
 	t *testing.T
-	// admin and author may do everything, and everything with VirtualMachines.
+	// admin has all permissions, and author all permissions on VirtualMachines.
 	admin, author client.Client
 }
 
@@ -63,7 +63,7 @@ func newVMs(t *testing.T) *vms {
 	})
 	v.must(c.SetupWithManager(mgr))
 	v.must(mgr.Add(c.Server(listener)))
-	ctx, cancel := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context is canceled before the cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
 	t.Cleanup(func() {
@@ -82,14 +82,14 @@ func (v *vms) must(err error) {
 	}
 }
 
-// vm describes one without a disk.
+// vm returns a VM without a disk.
 func (v *vms) vm(name string) *vmv1alpha1.VirtualMachine {
 	vm := fixture.In(v.Namespace, fixture.Named(name, fixture.VirtualMachine()))
 	vm.Spec.UUID, vm.Spec.VolumeClaimTemplate = "", nil
 	return vm
 }
 
-// settled waits until the controller has decided on a VM: it has a Pod, or the condition says why not.
+// settled waits until the controller has decided on a VM: it has a Pod, or the condition reports why not.
 func (v *vms) settled(name string) *vmv1alpha1.VirtualMachine {
 	v.t.Helper()
 	vm := v.vm(name)
@@ -108,7 +108,7 @@ func (v *vms) pods(vm string) []corev1.Pod {
 	return list.Items
 }
 
-// claiming are the ways in which a VM may be believed to get what another one has.
+// claiming are the ways in which a VM might be thought to take what belongs to another one.
 var claiming = map[string]func(mine, other *vmv1alpha1.VirtualMachine){
 	"spec": func(mine, other *vmv1alpha1.VirtualMachine) { mine.Spec.VMIPs = other.Status.Addresses },
 	"annotation": func(mine, other *vmv1alpha1.VirtualMachine) {
@@ -124,8 +124,8 @@ var claiming = map[string]func(mine, other *vmv1alpha1.VirtualMachine){
 	},
 }
 
-// TestAuthorOfVMs: whatever VMs somebody makes, and then edits, another VM keeps its Pod and its address,
-// and is alone with both.
+// TestAuthorOfVMs checks that, whatever VMs a user creates and edits, another VM keeps its Pod and its address,
+// and shares neither.
 func TestAuthorOfVMs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestAuthorOfVMs(t *testing.T) {
 	for how, claim := range claiming {
 		v.claimed(how, claim, other)
 	}
-	v.must(v.author.Create(t.Context(), v.vm("witness"))) // when it has its address, the others had their turns
+	v.must(v.author.Create(t.Context(), v.vm("witness"))) // when it has its address, the others were reconciled
 	gomega.NewWithT(t).Eventually(func() int { return len(v.settled("witness").Status.Addresses) }).WithTimeout(waitTimeout).Should(gomega.Equal(1))
 	v.wantAlone(other)
 	after := v.settled("other")
@@ -151,7 +151,7 @@ func TestAuthorOfVMs(t *testing.T) {
 	}
 }
 
-// claimed makes two VMs that try to get what another one has: one from the beginning, and one later.
+// claimed creates two VMs that try to take what belongs to another one: one from the beginning, and one later.
 func (v *vms) claimed(how string, claim func(mine, other *vmv1alpha1.VirtualMachine), other *vmv1alpha1.VirtualMachine) {
 	v.t.Helper()
 	mine := v.vm(how + "-made")
@@ -167,7 +167,7 @@ func (v *vms) claimed(how string, claim func(mine, other *vmv1alpha1.VirtualMach
 	}
 }
 
-// wantAlone checks that no address is that of two VMs, and that nobody has the Pod of another.
+// wantAlone checks that no two VMs have the same address, and that no VM has the Pod of another.
 func (v *vms) wantAlone(other *vmv1alpha1.VirtualMachine) {
 	v.t.Helper()
 	holders := map[string][]string{}

@@ -1,2 +1,2 @@
-// Package security tries what each identity may do in a real API server with the shipped roles.
+// Package security tests the permissions of each identity with a real API server and the shipped roles.
 package security

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// chain are a deployment and what was made for it.
+// chain is a MachineDeployment with the objects created for it.
 type chain struct {
 	deployment *v1alpha1.MachineDeployment
 	set        *v1alpha1.MachineSet
@@ -28,7 +28,7 @@ type chain struct {
 	node       *corev1.Node
 }
 
-// chain reads what there is for a deployment of one Machine.
+// chain returns the objects of a MachineDeployment of one Machine.
 func (m *managed) chain(name string) chain {
 	m.t.Helper()
 	of := chain{deployment: &v1alpha1.MachineDeployment{ObjectMeta: m.meta(name)}}
@@ -49,7 +49,7 @@ func (m *managed) chain(name string) chain {
 
 func (c chain) all() []client.Object { return []client.Object{c.deployment, c.set, c.machine, c.node} }
 
-// edit is something that somebody does by hand to the objects of a deployment.
+// edit is a manual edit of the objects of a MachineDeployment.
 type edit func(m *managed, of chain)
 
 // inMetadata writes the same metadata to all of them.
@@ -89,7 +89,7 @@ func operation(phase v1alpha1.MachinePhase) edit {
 	})
 }
 
-// ours are annotations that controllers read, except those that ask for something: to be preserved, deleted or held.
+// ours are annotations that controllers read, except those that request preservation, deletion, or a pause.
 var ours = []string{
 	driver.AnnotationLocation, v1alpha1.AnnotationKeyMachinePriority, v1alpha1.AnnotationKeyLastAppliedNodeTemplate,
 	v1alpha1.AnnotationKeyLastAppliedPreserve, v1alpha1.AnnotationKeyMarkedForDeletionTime, v1alpha1.AnnotationKeyDrainSince,
@@ -111,8 +111,8 @@ func annotated(value any) edit {
 
 const most32, most64 = int64(1<<31 - 1), int64(1<<63 - 1)
 
-// edits are what somebody may write. The phase Failed is missing, in which a Machine is replaced, and InPlaceUpdating, in
-// which it waits until the update takes too long.
+// edits are the manual edits. They do not include the phase Failed, in which a Machine is replaced, and
+// InPlaceUpdating, in which it waits until the update times out.
 var edits = map[string]edit{
 	"finalizers twice": inMetadata(func(o client.Object) map[string]any {
 		return map[string]any{"finalizers": slices.Concat(o.GetFinalizers(), o.GetFinalizers())}
@@ -150,9 +150,9 @@ var edits = map[string]edit{
 	"phase of nobody":   operation("\u009b"),
 }
 
-// TestEditsByHand: whatever somebody writes into metadata and status of a deployment, its set, its Machine and its
-// node, there is one Machine with one VM in the end; nothing is written on and on; others stay as they are; and all of it
-// goes when it is deleted, once finalizers of others are removed.
+// TestEditsByHand checks that, whatever a user writes to the metadata and status of a MachineDeployment, its
+// MachineSet, its Machine and its node, there is one Machine with one VM in the end, the number of writes is
+// bounded, other objects are not affected, and everything can be deleted once foreign finalizers are removed.
 func TestEditsByHand(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -211,7 +211,7 @@ func TestEditsByHand(t *testing.T) {
 	})
 }
 
-// machineOf returns a Machine of a deployment.
+// machineOf returns a Machine of a MachineDeployment.
 func (m *managed) machineOf(deployment string) *v1alpha1.Machine {
 	m.t.Helper()
 	list := &v1alpha1.MachineList{}
@@ -222,7 +222,7 @@ func (m *managed) machineOf(deployment string) *v1alpha1.Machine {
 	return &list.Items[0]
 }
 
-// edited are all objects for deployments with names that begin so.
+// edited returns all objects of MachineDeployments whose names have the prefix.
 func (m *managed) edited(prefix string) []client.Object {
 	m.t.Helper()
 	deployments, sets, machines := &v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}
@@ -242,7 +242,7 @@ func (m *managed) edited(prefix string) []client.Object {
 	return slices.DeleteFunc(all, func(o client.Object) bool { return !strings.HasPrefix(o.GetName(), prefix) })
 }
 
-// nodes are those of Machines with names that begin so.
+// nodes returns the nodes of Machines whose names have the prefix.
 func (m *managed) nodes(prefix string) []client.Object {
 	m.t.Helper()
 	list, nodes := &corev1.NodeList{}, []client.Object{}
@@ -255,7 +255,7 @@ func (m *managed) nodes(prefix string) []client.Object {
 	return nodes
 }
 
-// versions are those of all objects that were edited.
+// versions returns the versions of all edited objects.
 func (m *managed) versions() map[string]string {
 	versions := map[string]string{}
 	for _, object := range m.edited("edited") {
@@ -264,10 +264,10 @@ func (m *managed) versions() map[string]string {
 	return versions
 }
 
-// theirs is the finalizer of somebody else.
+// theirs is a foreign finalizer.
 const theirs = "example.com/theirs"
 
-// release removes the finalizer of somebody else from an object.
+// release removes the foreign finalizer from an object.
 func (m *managed) release(object client.Object) {
 	m.t.Helper()
 	before := object.DeepCopyObject().(client.Object)

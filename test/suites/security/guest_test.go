@@ -24,7 +24,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// marks is what a guest writes to its Node. Nil removes a key.
+// marks is what a guest writes to its Node. A nil value removes a key.
 type marks struct {
 	Labels      map[string]any `json:"labels,omitempty"`
 	Annotations map[string]any `json:"annotations,omitempty"`
@@ -34,9 +34,9 @@ func annotation(key, value string) func(string) marks {
 	return func(string) marks { return marks{Annotations: map[string]any{key: value}} }
 }
 
-// hostile is everything that controllers of Machines read from Nodes, or may be believed to read. OTHER is
-// the name of another Machine. That he was chosen for an update is missing: the health of a node that is updated
-// does not count until the update has taken too long, as in MCM.
+// hostile contains everything that controllers of Machines read from Nodes, or might be thought to read. OTHER is
+// the name of another Machine. The selection for an update is not included: the health of a node that is updated
+// does not count until the update has timed out, as in MCM.
 var hostile = map[string]func(other string) marks{
 	"has no Machine":               annotation(v1alpha1.AnnotationKeyNotManaged, "1"),
 	"is not to be scaled down":     annotation(v1alpha1.AnnotationKeyScaleDownDisabled, "true"),
@@ -65,7 +65,7 @@ var hostile = map[string]func(other string) marks{
 	"is nobody's":                  func(string) marks { return marks{Labels: map[string]any{v1alpha1.LabelKeyMachineName: nil}} },
 }
 
-// guests are a cluster with a manager that replaces unhealthy Machines after a second.
+// guests is a cluster with a manager that replaces unhealthy Machines after a second.
 func guests(t *testing.T) *managed {
 	t.Helper()
 	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
@@ -76,14 +76,14 @@ func guests(t *testing.T) *managed {
 	return m
 }
 
-// in has another test fail.
+// in makes failures fail another test.
 func (m *managed) in(t *testing.T) *managed {
 	inner := &managed{Env: m.Env, t: t, admin: m.admin, cloud: m.cloud}
 	return inner
 }
 
-// set declares a MachineSet of two whose Machines may be preserved for seconds, and returns them when they
-// run.
+// set creates a MachineSet of two Machines that can be preserved for seconds, and returns the Machines when they
+// are Running.
 func (m *managed) set(name string) (selector client.MatchingLabels, machines []v1alpha1.Machine) {
 	m.t.Helper()
 	selector = client.MatchingLabels{"name": name}
@@ -95,7 +95,7 @@ func (m *managed) set(name string) (selector client.MatchingLabels, machines []v
 	return selector, m.two(selector)
 }
 
-// two waits until a set has two Machines that run, and returns them.
+// two waits until a MachineSet has two running Machines, and returns them.
 func (m *managed) two(selector client.MatchingLabels) []v1alpha1.Machine {
 	m.t.Helper()
 	machines := &v1alpha1.MachineList{}
@@ -113,7 +113,7 @@ func (m *managed) two(selector client.MatchingLabels) []v1alpha1.Machine {
 	return machines.Items
 }
 
-// guest writes to a Machine's Node as its kubelet may.
+// guest writes to a Machine's Node with the permissions of its kubelet.
 func (m *managed) guest(of *v1alpha1.Machine, what marks) {
 	m.t.Helper()
 	node := of.Labels[v1alpha1.NodeLabelKey]
@@ -134,7 +134,7 @@ func (m *managed) guest(of *v1alpha1.Machine, what marks) {
 	}
 }
 
-// seen is what must not change of a Machine and its Node, whatever another guest does.
+// seen is the state of a Machine and its Node that must not change, whatever another guest does.
 type seen struct {
 	Machine *v1alpha1.Machine
 	Node    metav1.ObjectMeta
@@ -157,7 +157,7 @@ func (m *managed) seen(machine *v1alpha1.Machine) seen {
 	return s
 }
 
-// TestGuestIsReplaced: whatever a guest writes to its Node, it is replaced when it is unhealthy, and nothing
+// TestGuestIsReplaced checks that an unhealthy guest is replaced whatever it writes to its Node, and that nothing
 // happens to another Machine or its Node.
 func TestGuestIsReplaced(t *testing.T) {
 	tier.All(t)
@@ -187,7 +187,8 @@ func TestGuestIsReplaced(t *testing.T) {
 	})
 }
 
-// TestGuestThatAsksToBePreserved is kept while it is unhealthy, but not longer than its preservation lasts.
+// TestGuestThatAsksToBePreserved checks that such a guest is kept while it is unhealthy, but not longer than its
+// preservation timeout.
 func TestGuestThatAsksToBePreserved(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -215,7 +216,8 @@ func TestGuestThatAsksToBePreserved(t *testing.T) {
 	}
 }
 
-// TestGuestGoes: whatever a guest writes to its Node, its VM and its Node go when its Machine is deleted.
+// TestGuestGoes checks that the VM and the Node of a guest are deleted with its Machine, whatever the guest
+// writes to its Node.
 func TestGuestGoes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -250,9 +252,9 @@ func TestGuestGoes(t *testing.T) {
 	m.running(others)
 }
 
-// TestGuestAndTheRecord: a guest that changes the record of what the manager applied to its Node cannot get
-// rid of the labels and taints of its template. As with MCM, which has the same record, it can have those
-// removed that others gave it.
+// TestGuestAndTheRecord checks that a guest that changes the record of what the manager applied to its Node
+// cannot remove the labels and taints of its template. As with MCM, which has the same record, it can cause the
+// removal of those that others have added.
 func TestGuestAndTheRecord(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

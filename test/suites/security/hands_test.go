@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMachineWithoutItsFinalizer: a Machine whose finalizer somebody removes while it is deleted leaves a
-// VM that nobody owns, and that is removed.
+// TestMachineWithoutItsFinalizer checks that if a user removes the finalizer of a Machine that is being deleted,
+// its orphaned VM is deleted.
 func TestMachineWithoutItsFinalizer(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -25,7 +25,7 @@ func TestMachineWithoutItsFinalizer(t *testing.T) {
 	m.create(m.admin, machine, kept)
 	m.running(machine)
 	m.running(kept)
-	m.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Codes: []codes.Code{codes.Unavailable}, Times: -1}) // so that we are first
+	m.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Codes: []codes.Code{codes.Unavailable}, Times: -1}) // so that the test is first
 	m.delete(machine)
 	m.patch(machine, `{"metadata":{"finalizers":null}}`)
 	m.gone(m.admin, machine)
@@ -47,8 +47,8 @@ func TestMachineWithoutItsFinalizer(t *testing.T) {
 	}
 }
 
-// TestFinalizersOfOthersStay: on every kind that the manager has finalizers on, it removes its own, and the
-// object stays until others remove theirs.
+// TestFinalizersOfOthersStay checks that the manager removes only its own finalizers, for every kind that has
+// them, and that the object exists until others remove theirs.
 func TestFinalizersOfOthersStay(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -71,7 +71,7 @@ func TestFinalizersOfOthersStay(t *testing.T) {
 	machine := &machines.Items[0]
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Labels[v1alpha1.NodeLabelKey]}}
 	class, secret := &v1alpha1.MachineClass{ObjectMeta: m.meta(pool)}, &corev1.Secret{ObjectMeta: m.meta(pool)}
-	// In the order in which they go.
+	// In the order of their deletion.
 	all := []client.Object{node, machine, &sets.Items[0], deployment, class, secret}
 	for _, object := range all {
 		m.eventually("the manager holds it, and so do others", func() bool {

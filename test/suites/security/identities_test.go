@@ -1,6 +1,6 @@
 package security
 
-// roles of one manifest each.
+// Roles, each in its own manifest.
 const (
 	controlRole = "config/rbac/control-role.yaml"
 	targetRole  = "config/rbac/target-role.yaml"
@@ -20,8 +20,8 @@ const (
 	machinesRole   = "config/rbac/machine-controller-role.yaml"
 )
 
-// ofNodes is what Kubernetes' authorizer lets any node do under some name. Its admission plug-in limits
-// that to the node itself, and to Pods that are bound to it: see TestNodesAreApart.
+// ofNodes are the permissions that Kubernetes' authorizer grants to any node for some names. Its admission
+// plug-in limits these to the node itself, and to Pods that are bound to it: see TestNodesAreApart.
 var ofNodes = []string{
 	"pods in everywhere: create delete",
 	"pods/eviction in everywhere: create",
@@ -34,7 +34,7 @@ var ofNodes = []string{
 	"subjectaccessreviews.authorization.k8s.io in everywhere: create",
 }
 
-// identities are those of the shipped manifests, and those that guests, hosts and hypervisors have.
+// identities are those of the shipped manifests, and those of guests, hosts and hypervisors.
 var identities = map[string]identity{
 	"the manager in the control cluster": {roles: []string{controlRole}, want: []string{
 		"secrets in own: list patch",
@@ -107,7 +107,7 @@ var identities = map[string]identity{
 		"virtualmachines/status.vm.metropolis.monogon.dev in everywhere: patch",
 		"virtualmachines/hypervisors.vm.metropolis.monogon.dev in everywhere: create",
 	}},
-	// Its Service, EndpointSlice and APIService are by their names.
+	// Its Service, EndpointSlice and APIService are restricted by name.
 	"the VM controller that leads":        {roles: []string{leaderRole}, want: []string{"leases.coordination.k8s.io in own: create"}},
 	"the VM controller, for its consoles": {roles: []string{apiRole}, want: []string{"subjectaccessreviews.authorization.k8s.io in everywhere: create"}},
 	"users of virtual machines, all together": {roles: []string{consoleRole}, want: []string{

@@ -47,7 +47,7 @@ func newVictim(t *testing.T) *victim {
 	return v
 }
 
-// attempt is something that a node tries. Each is refused, as it concerns another node.
+// attempt is an operation that a node attempts. Each is rejected, because it concerns another node.
 type attempt func(ctx context.Context, attacker kubernetes.Interface, own string, v *victim) error
 
 var attempts = map[string]attempt{
@@ -134,7 +134,7 @@ var attempts = map[string]attempt{
 	},
 }
 
-// mirror is a Pod as a kubelet declares those of its files. Nodes may read each other.
+// mirror returns a mirror Pod as a kubelet creates it. Nodes may read each other.
 func mirror(ctx context.Context, a kubernetes.Interface, namespace, node string) *corev1.Pod {
 	var uid types.UID
 	if found, err := a.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); err == nil {
@@ -149,8 +149,8 @@ func mirror(ctx context.Context, a kubernetes.Interface, namespace, node string)
 	}
 }
 
-// TestNodesAreApart: a guest that has joined, and a host, whoever has taken them over, can do nothing to
-// another node, to its Pods or to what these use, and cannot free themselves from their taints.
+// TestNodesAreApart checks that a compromised guest or host can affect neither another node, nor its Pods, nor
+// what these use, and that it cannot remove its taints.
 func TestNodesAreApart(t *testing.T) {
 	tier.All(t)
 	for name, groups := range map[string][]string{
@@ -169,14 +169,14 @@ func TestNodesAreApart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What it may do: register itself.
+			// It is permitted to register itself.
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own}}
 			node.Spec.ProviderID = "millwright:///vms/own"
 			node.Spec.Taints = []corev1.Taint{{Key: "example.com/untrusted", Effect: corev1.TaintEffectNoSchedule}}
 			if _, err := attacker.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			// A mirror Pod on itself, so what is refused below is not just any mirror Pod.
+			// A mirror Pod on itself is permitted, so the rejections below are not for mirror Pods in general.
 			ctx := t.Context()
 			if _, err := attacker.CoreV1().Pods(v.Namespace).Create(ctx, mirror(ctx, attacker, v.Namespace, own), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 				t.Errorf("a mirror pod on the %s itself: %v", name, err)

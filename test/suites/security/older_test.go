@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// older creates a class of each legacy kind with its Secret, and an empty set and a deployment that
+// older creates a class of each legacy kind with its Secret, and an empty MachineSet and a MachineDeployment that
 // refer to it.
 func (m *managed) older() {
 	m.t.Helper()
@@ -46,7 +46,7 @@ func (m *managed) olderDeployment(kind string) *v1alpha1.MachineDeployment {
 	return &v1alpha1.MachineDeployment{ObjectMeta: m.meta(strings.ToLower(kind))}
 }
 
-// migrates waits for the migration of the legacy classes, and removes them.
+// migrates waits for the migration of the legacy classes, and deletes them.
 func (m *managed) migrates() {
 	m.t.Helper()
 	for _, kind := range legacy.Kinds() {

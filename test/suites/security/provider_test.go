@@ -27,14 +27,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// answer is what a provider says of the VM of a Machine.
+// answer is a provider's response about the VM of a Machine.
 type answer struct {
 	id, node, state, domain string
 	addresses               []corev1.NodeAddress
 }
 
-// lie is what a provider says instead of the truth about one Machine, when it is made and whenever it is asked
-// for. The victim is what it says of another one.
+// lie is a wrong response of a provider about one Machine, on creation and on later requests. The victim is the
+// Machine to which the response refers.
 type lie func(truth, victim answer, err error) (answer, error)
 
 func instead(said answer) lie {
@@ -51,7 +51,7 @@ var (
 	asked      atomic.Int64
 )
 
-// providersLies are all of them, by the name of the test.
+// providersLies contains all lies, by the name of the test.
 var providersLies = map[string]lie{
 	"the VM of another":          func(truth, victim answer, err error) (answer, error) { truth.id = victim.id; return truth, err },
 	"the node of another":        func(truth, victim answer, err error) (answer, error) { truth.node = victim.node; return truth, err },
@@ -92,7 +92,7 @@ func badAddresses() []corev1.NodeAddress {
 	return []corev1.NodeAddress{{Type: "None", Address: hugeText}, {Type: corev1.NodeInternalIP, Address: binaryText}, {}}
 }
 
-// liar is a provider that lies about some Machines, and of all that there are.
+// liar is a provider that responds wrongly about some Machines, and in lists.
 type liar struct {
 	*sim.Driver
 	lies map[string]lie
@@ -136,13 +136,13 @@ func (l *liar) GetMachineStatus(ctx context.Context, q *driver.GetMachineStatusR
 		truth = &driver.GetMachineStatusResponse{}
 	}
 	if status.Code(err) == codes.NotFound && q.Machine.Spec.ProviderID == "" {
-		return nil, err // or it would never be made
+		return nil, err // otherwise it would never be created
 	}
 	said, err := l.say(q.Machine.Name, answer{id: truth.ProviderID, node: truth.NodeName, addresses: truth.Addresses}, err)
 	return &driver.GetMachineStatusResponse{ProviderID: said.id, NodeName: said.node, Addresses: said.addresses, FailureDomain: said.domain}, err
 }
 
-// ListMachines implements driver.Driver: the other's VM is nobody's, and there are more.
+// ListMachines implements driver.Driver. It reports the victim's VM as an orphan, and additional VMs.
 func (l *liar) ListMachines(ctx context.Context, q *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
 	truth, err := l.Driver.ListMachines(ctx, q)
 	l.mu.Lock()
@@ -155,7 +155,7 @@ func (l *liar) ListMachines(ctx context.Context, q *driver.ListMachinesRequest) 
 	return truth, err
 }
 
-// lying returns a provider's end of a manager with those lies, for Machines with names by number.
+// lying returns a wrapper for a manager's provider with those lies, for Machines whose names contain a number.
 func (m *managed) lying() (*liar, map[string]string) {
 	l, names := &liar{lies: map[string]lie{}, made: map[string]map[string]bool{}}, map[string]string{}
 	for what, lie := range providersLies {
@@ -166,7 +166,8 @@ func (m *managed) lying() (*liar, map[string]string) {
 	return l, names
 }
 
-// onlyText fails the test if something that users are shown has what controls a terminal, or more than a page.
+// onlyText fails the test if a text that is shown to users contains terminal control sequences, or is longer than
+// a page.
 func (m *managed) onlyText(what string, shown any) {
 	m.t.Helper()
 	text, err := json.Marshal(shown)
@@ -194,9 +195,9 @@ func (l *liar) noDoubles(t *testing.T, names map[string]string) {
 	}
 }
 
-// TestProviderThatLies: whatever a provider says of some Machines, another one, its node and its VM stay as they
-// are, no Machine gets two VMs, users are shown short texts, and a Machine that is deleted goes, or says what it
-// waits for.
+// TestProviderThatLies checks that, whatever a provider reports about some Machines, another Machine, its node
+// and its VM are not affected, no Machine gets two VMs, users are shown short texts, and a deleted Machine is
+// removed, or reports what it waits for.
 func TestProviderThatLies(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -255,10 +256,10 @@ func TestProviderThatLies(t *testing.T) {
 	l.noDoubles(t, names)
 }
 
-// waiting is after what time a Machine that is deleted has to say what it waits for.
+// waiting is the time after which a deleted Machine must report what it waits for.
 const waiting = 5 * time.Second
 
-// infraMachine declares a MillwrightMachine of a cluster that is there, with what it needs.
+// infraMachine creates a MillwrightMachine of an existing cluster, with the objects that it needs.
 func (m *managed) infraMachine(name string) *infrav1.MillwrightMachine {
 	m.t.Helper()
 	owner := m.coreMachine(name)
@@ -268,7 +269,7 @@ func (m *managed) infraMachine(name string) *infrav1.MillwrightMachine {
 	return infra
 }
 
-// TestProviderThatLiesToClusterAPI: the same of MillwrightMachines.
+// TestProviderThatLiesToClusterAPI checks the same for MillwrightMachines.
 func TestProviderThatLiesToClusterAPI(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -316,7 +317,7 @@ func TestProviderThatLiesToClusterAPI(t *testing.T) {
 	l.noDoubles(t, names)
 }
 
-// saysWhy reports whether a condition of a machine that is being deleted says what is wrong.
+// saysWhy reports whether a condition of a machine that is being deleted describes the problem.
 func saysWhy(infra *infrav1.MillwrightMachine) bool {
 	for _, condition := range infra.Status.Conditions {
 		if condition.Status != "True" && condition.Message != "" {

@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestManagerOfClusterAPIUsesWhatItMay: the lives of MillwrightMachines need every permission of the
-// shipped role, or there is a reason for it.
+// TestManagerOfClusterAPIUsesWhatItMay checks that the lifecycle of MillwrightMachines needs every permission of
+// the shipped role, unless there is a documented reason.
 func TestManagerOfClusterAPIUsesWhatItMay(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestManagerOfClusterAPIUsesWhatItMay(t *testing.T) {
 	m.control.Check(t, nil, capiRole)
 }
 
-// infrastructure declares a cluster with a machine, and waits until it is there.
+// infrastructure creates a cluster with a machine, and waits until it is ready.
 func (m *managed) infrastructure() *infrav1.MillwrightMachine {
 	m.t.Helper()
 	owner := m.coreMachine("machine")
@@ -67,7 +67,7 @@ func (m *managed) infrastructure() *infrav1.MillwrightMachine {
 	return infra
 }
 
-// coreMachine describes a machine of Cluster API. The manager hears of it by its reference.
+// coreMachine returns a machine of Cluster API. The manager finds it by its reference.
 func (m *managed) coreMachine(name string) *core.Machine {
 	machine := &core.Machine{ObjectMeta: m.meta(name)}
 	machine.Spec.ClusterName = "cluster"
@@ -76,7 +76,7 @@ func (m *managed) coreMachine(name string) *core.Machine {
 	return machine
 }
 
-// infra describes the infrastructure of a machine.
+// infra returns the infrastructure of a machine.
 func (m *managed) infra(name string, of *core.Machine) *infrav1.MillwrightMachine {
 	infra := &infrav1.MillwrightMachine{ObjectMeta: m.meta(name)}
 	infra.Labels = map[string]string{core.LabelCluster: of.Spec.ClusterName, core.LabelControlPlane: ""}

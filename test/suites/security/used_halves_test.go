@@ -19,10 +19,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestHalvesUseWhatTheyMay: the lives of Machines under two processes need every permission of the
-// roles of each, or there is a reason for it. TestManagerUsesWhatItMay looks at the rights of
-// machine-controller in the target cluster, which are those of the whole. The two tests have nodes of the
-// same names in one cluster, so that this one does not run beside it.
+// TestHalvesUseWhatTheyMay checks that the lifecycle of Machines under two processes needs every permission of
+// the roles of each, unless there is a documented reason. TestManagerUsesWhatItMay checks the permissions of
+// machine-controller in the target cluster, which are those of the single process. The two tests use the same
+// node names in one cluster, so they do not run in parallel.
 func TestHalvesUseWhatTheyMay(t *testing.T) {
 	tier.All(t)
 	m := &managed{Env: env.NewPair(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
@@ -72,7 +72,7 @@ func TestHalvesUseWhatTheyMay(t *testing.T) {
 	m.control.Check(t, nil, machinesRole)
 }
 
-// follows has a Machine go with its node.
+// follows deletes a node, and waits for the deletion of its Machine.
 func (m *managed) follows() {
 	m.t.Helper()
 	machine := m.machine("follows", pool)
@@ -85,7 +85,7 @@ func (m *managed) follows() {
 	m.gone(m.admin, machine)
 }
 
-// updates has nodes be updated in place. The agents have their own rights.
+// updates updates nodes in place. The agents have their own permissions.
 func (m *managed) updates() {
 	m.t.Helper()
 	m.create(m.admin, slices.Concat(m.class("updatable", `{"agent":"succeed","updateTime":"100ms"}`), m.class("updated", `{"agent":"succeed","updateTime":"100ms"}`))...)
@@ -114,7 +114,7 @@ func (m *managed) updates() {
 	m.gone(m.admin, deployment)
 }
 
-// scales has events on a deployment and its set be repeated, which are then patched.
+// scales repeats events about a MachineDeployment and its MachineSet, which are patched then.
 func (m *managed) scales() {
 	m.t.Helper()
 	labels := map[string]string{"name": "scales"}

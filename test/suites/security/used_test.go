@@ -37,22 +37,22 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// waitTimeout bounds what takes seconds.
+// waitTimeout limits operations that take seconds.
 const waitTimeout = env.WaitTimeout
 
-// managed is a control and a target cluster with a manager under the shipped roles.
+// managed is a control and a target cluster with a manager that has the shipped roles.
 type managed struct {
 	*env.Env
 	t     *testing.T
 	admin client.Client // in the control cluster
 	cloud *sim.Cloud
-	// provider changes what the simulated provider answers, if it is not nil.
+	// provider wraps the simulated provider. It may be nil.
 	provider func(*sim.Driver) driver.Driver
-	// control and target are what the manager used.
+	// control and target are the permissions that the manager used.
 	control, target env.Used
 }
 
-// manage runs a manager until the test ends.
+// manage runs a manager until the end of the test.
 func (m *managed) manage(config manager.Config) {
 	m.t.Helper()
 	ctrl.SetLogger(logr.Discard())
@@ -72,7 +72,7 @@ func (m *managed) manage(config manager.Config) {
 	config.Drain = manager.Drain{Strategy: drain.Serial}
 	config.Election = manager.Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 	config.Log = logr.Discard()
-	ctx, stop := context.WithCancel(context.Background()) // the test's own ends before its clean-up
+	ctx, stop := context.WithCancel(context.Background()) // the test's context is canceled before the cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(ctx, config) }()
 	m.t.Cleanup(func() {
@@ -138,7 +138,7 @@ func (m *managed) phase(machine *v1alpha1.Machine, want v1alpha1.MachinePhase) {
 
 const pool = "pool"
 
-// class is one with its Secret.
+// class creates a class with its Secret.
 func (m *managed) class(name, providerSpec string) []client.Object {
 	return []client.Object{
 		&corev1.Secret{ObjectMeta: m.meta(name), Data: map[string][]byte{"userData": []byte("<<BOOTSTRAP_TOKEN>>")}},
@@ -155,7 +155,7 @@ func (m *managed) machine(name, class string) *v1alpha1.Machine {
 	return machine
 }
 
-// occupied puts a Pod with a volume on a node.
+// occupied creates a Pod with a volume on a node.
 func (m *managed) occupied(node string) {
 	m.t.Helper()
 	name := "on-" + node
@@ -179,8 +179,8 @@ func (m *managed) occupied(node string) {
 	m.attached(node, volume)
 }
 
-// attached says what the kubelet and the attach-detach controller would of a volume. It is detached
-// when its attachment is deleted.
+// attached sets the status of a volume as the kubelet and the attach-detach controller would. The volume is
+// detached when its attachment is deleted.
 func (m *managed) attached(node string, volume *corev1.PersistentVolume) {
 	m.t.Helper()
 	of := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
@@ -190,8 +190,8 @@ func (m *managed) attached(node string, volume *corev1.PersistentVolume) {
 	}
 }
 
-// TestManagerUsesWhatItMay: the lives of Machines need every permission of the shipped roles, or there
-// is a reason for it.
+// TestManagerUsesWhatItMay checks that the lifecycle of Machines needs every permission of the shipped roles,
+// unless there is a documented reason.
 func TestManagerUsesWhatItMay(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -223,7 +223,7 @@ func TestManagerUsesWhatItMay(t *testing.T) {
 	}, targetRole, approver)
 }
 
-// joins has a Machine's guest ask for the certificate of its node.
+// joins requests the certificate of the node of a Machine, as its guest does.
 func (m *managed) joins() {
 	m.t.Helper()
 	machine := m.machine("joins", "silent")
@@ -253,7 +253,7 @@ func (m *managed) joins() {
 	m.gone(m.admin, machine)
 }
 
-// lives has Machines be made after a failure, be drained, and be drained by force.
+// lives creates Machines, after a failure and normally, drains them, and drains them by force.
 func (m *managed) lives() {
 	m.t.Helper()
 	m.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: "drained", Codes: []codes.Code{codes.Unavailable}, Times: 2})
@@ -263,7 +263,7 @@ func (m *managed) lives() {
 		m.running(machine)
 		m.occupied(machine.Labels[v1alpha1.NodeLabelKey])
 	}
-	for range 2 { // an event that is repeated is patched
+	for range 2 { // a repeated event is patched
 		m.ready(drained, corev1.ConditionFalse, v1alpha1.MachineUnknown)
 		m.ready(drained, corev1.ConditionTrue, v1alpha1.MachineRunning)
 	}
@@ -276,7 +276,7 @@ func (m *managed) lives() {
 	m.gone(m.admin, forced)
 }
 
-// ready has the node of a Machine be ready or not, and waits for the Machine's phase.
+// ready sets the Ready condition of a Machine's node, and waits for the Machine's phase.
 func (m *managed) ready(machine *v1alpha1.Machine, is corev1.ConditionStatus, want v1alpha1.MachinePhase) {
 	m.t.Helper()
 	if _, err := m.cloud.SetNodeReady(machine.Name, is); err != nil {
@@ -285,7 +285,7 @@ func (m *managed) ready(machine *v1alpha1.Machine, is corev1.ConditionStatus, wa
 	m.phase(machine, want)
 }
 
-// vacated plays the attach-detach controller: the volume is detached when its Pod is gone.
+// vacated acts as the attach-detach controller: the volume is detached when its Pod is gone.
 func (m *managed) vacated(machine *v1alpha1.Machine) {
 	m.t.Helper()
 	node := machine.Labels[v1alpha1.NodeLabelKey]
@@ -300,7 +300,7 @@ func (m *managed) vacated(machine *v1alpha1.Machine) {
 	}
 }
 
-// orphan has a VM beside the only one, whose Machine does not exist.
+// orphan creates a VM whose Machine does not exist, in addition to the existing one.
 func (m *managed) orphan() {
 	m.t.Helper()
 	vms, err := m.cloud.VMs()
@@ -318,7 +318,7 @@ func (m *managed) orphan() {
 	})
 }
 
-// replicas has a deployment adopt a set, which has adopted a Machine, and go.
+// replicas lets a MachineDeployment adopt a MachineSet that has adopted a Machine, and deletes it.
 func (m *managed) replicas() {
 	m.t.Helper()
 	labels := map[string]string{"name": pool}

@@ -29,9 +29,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// meddling is what a mutating webhook does to objects of a kind: to new ones, to changed ones, or to both.
+// meddling is a change that a mutating webhook makes to objects of a kind: to new objects, to updates, or to
+// both.
 type meddling struct {
-	resource  string // with a subresource
+	resource  string // including a subresource
 	operation admissionv1.Operation
 	change    func(*unstructured.Unstructured)
 }
@@ -48,7 +49,7 @@ func unset(fields ...string) func(*unstructured.Unstructured) {
 	return func(u *unstructured.Unstructured) { unstructured.RemoveNestedField(u.Object, fields...) }
 }
 
-// always has a change happen to new objects and to changed ones.
+// always makes a change to both new objects and updates.
 func always(resource string, change func(*unstructured.Unstructured)) []meddling {
 	return []meddling{{resource, admissionv1.Create, change}, {resource, admissionv1.Update, change}}
 }
@@ -61,7 +62,7 @@ var otherOwner = []any{map[string]any{
 	"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineSet", "name": "another", "uid": "another", "controller": true,
 }}
 
-// meddlers are what a webhook may do to a deployment, its sets and its Machines.
+// meddlers are the changes that a webhook may make to a MachineDeployment, its MachineSets and its Machines.
 var meddlers = map[string][]meddling{
 	"labels of new Machines":    once("machines", unset("metadata", "labels")),
 	"labels of Machines":        always("machines", unset("metadata", "labels")),
@@ -92,19 +93,20 @@ var meddlers = map[string][]meddling{
 
 func rename(u *unstructured.Unstructured) { u.SetName(u.GetName() + "-" + string(uuid.NewUUID())[:8]) }
 
-// webhook is one that does to each object what the meddler says whose number its name begins with.
+// webhook is a mutating webhook. It changes each object as the meddler specifies whose number is in the prefix of
+// the object's name.
 type webhook struct {
 	*managed
 	meddlers map[string][]meddling // by the prefix of names
-	// began is when the API server began to ask it.
+	// began is when the API server started to call the webhook.
 	began time.Time
 
 	mu sync.Mutex
-	// created and written count, by prefix and resource.
+	// created and written count by prefix and resource.
 	created, written map[string]int
 }
 
-// prefix is the part of a name that says whose an object is; empty for none.
+// prefix returns the part of a name that identifies the owner of an object, or an empty string.
 func (w *webhook) prefix(name string) string {
 	for prefix := range w.meddlers {
 		if name == prefix || strings.HasPrefix(name, prefix+"-") {
@@ -132,7 +134,7 @@ func (w *webhook) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(answer).Encode(review)
 }
 
-// meddle counts, and returns what is changed of an object: all of its parts.
+// meddle counts the request, and returns the changed parts of an object.
 func (w *webhook) meddle(request *admissionv1.AdmissionRequest, object *unstructured.Unstructured) []byte {
 	resource := request.Resource.Resource
 	if request.SubResource != "" {
@@ -165,12 +167,12 @@ func (w *webhook) meddle(request *admissionv1.AdmissionRequest, object *unstruct
 	}
 	text, err := json.Marshal(patch)
 	if err != nil {
-		panic(err) // it was JSON
+		panic(err) // it was valid JSON
 	}
 	return text
 }
 
-// register has the API server ask the webhook, until the function is called.
+// register makes the API server call the webhook until the returned function is called.
 func (w *webhook) register() (remove func()) {
 	w.t.Helper()
 	server := httptest.NewTLSServer(w)
@@ -204,7 +206,7 @@ func (w *webhook) register() (remove func()) {
 	return removed
 }
 
-// deployment declares one that asks for Machines.
+// deployment creates a MachineDeployment with desired Machines.
 func (m *managed) deployment(name string, replicas int32) *v1alpha1.MachineDeployment {
 	m.t.Helper()
 	labels := map[string]string{"name": name}
@@ -215,7 +217,7 @@ func (m *managed) deployment(name string, replicas int32) *v1alpha1.MachineDeplo
 	return deployment
 }
 
-// machines are those of a deployment that are not being deleted, by phase.
+// machines returns the Machines of a MachineDeployment that are not being deleted, by phase.
 func (m *managed) machines(deployment string) map[v1alpha1.MachinePhase]int {
 	m.t.Helper()
 	list, phases := &v1alpha1.MachineList{}, map[v1alpha1.MachinePhase]int{}
@@ -228,7 +230,7 @@ func (m *managed) machines(deployment string) map[v1alpha1.MachinePhase]int {
 	return phases
 }
 
-// settled waits until a deployment has so many Machines that run, and no others.
+// settled waits until a MachineDeployment has exactly that many running Machines.
 func (m *managed) settled(what, deployment string, replicas int) {
 	m.t.Helper()
 	want := map[v1alpha1.MachinePhase]int{}
@@ -239,7 +241,7 @@ func (m *managed) settled(what, deployment string, replicas int) {
 		WithTimeout(2*waitTimeout).Should(gomega.Equal(want), what)
 }
 
-// sentences is what is said of the objects of a deployment: events, conditions and last operations.
+// sentences returns the events, conditions and last operations of the objects of a MachineDeployment.
 func (m *managed) sentences(deployment string) []string {
 	m.t.Helper()
 	events, machines, deployments := &corev1.EventList{}, &v1alpha1.MachineList{}, &v1alpha1.MachineDeploymentList{}
@@ -267,7 +269,7 @@ func (m *managed) sentences(deployment string) []string {
 	return slices.Sorted(maps.Keys(said))
 }
 
-// told is what is said amid some of that.
+// told reports whether one of them contains a text.
 var told = map[string]string{
 	"labels of new Machines":   "which the selector",
 	"labels of Machines":       "which the selector",
@@ -279,20 +281,22 @@ var told = map[string]string{
 	"classes of new Machines":  "MachineClass \"none\" not found",
 }
 
-// staying are what Machines keep when the webhook is gone: somebody has to repair it, and a status is written
-// again at the next event of its Machine or node.
+// staying are changes that Machines keep after the webhook is gone: some must be repaired manually, and a status
+// is written again only at the next event of its Machine or node.
 var staying = []string{"classes of new Machines", "provider IDs of others", "status of Machines"}
 
-// firstDelay is what the controllers wait before they try again; each time, it is doubled.
+// firstDelay is the initial back-off of the controllers. It doubles each time.
 const firstDelay = 5 * time.Millisecond
 
-// mostMade is how many objects of a kind may be made for one deployment amid that: attempts become rare. Each may take place twice, after its
-// delay and at an event of the one before. It grows with the time, which a slow machine needs more of, but slowly.
+// mostMade is how many objects of a kind may be created for one MachineDeployment in that time, considering the
+// back-off. Each attempt may happen twice, after its delay and on an event of the previous one. The number grows
+// slowly with the elapsed time, which is longer on slow machines.
 func (w *webhook) mostMade() int { return 2 * bits.Len64(uint64(time.Since(w.began)/firstDelay)) }
 
-// TestMutatingWebhook: whatever a webhook changes of new and of changed objects, nothing is made without
-// end, no Machine has two VMs, it is said what is wrong, and what others declare is reached. When the webhook is gone,
-// everything is as declared, and no VM is left when it is deleted.
+// TestMutatingWebhook checks that, whatever a webhook changes in new and updated objects, the number of created
+// objects is bounded, no Machine has two VMs, the problem is reported, and other MachineDeployments reach their
+// desired state. When the webhook is gone, everything reaches the desired state, and no VM remains after
+// deletion.
 func TestMutatingWebhook(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -324,7 +328,7 @@ func TestMutatingWebhook(t *testing.T) {
 	m.oneVMEach()
 	for prefix, name := range of {
 		if !slices.Contains(staying, name) {
-			m.patch(&v1alpha1.MachineDeployment{ObjectMeta: m.meta(prefix)}, `{"spec":{"minReadySeconds":1}}`) // it is tried at once
+			m.patch(&v1alpha1.MachineDeployment{ObjectMeta: m.meta(prefix)}, `{"spec":{"minReadySeconds":1}}`) // it is retried immediately
 			m.settled(name+", when the webhook is gone", prefix, 1)
 		}
 	}
@@ -341,19 +345,19 @@ func TestMutatingWebhook(t *testing.T) {
 	})
 }
 
-// fewMade fails the test if sets or Machines of a deployment were made again and again.
+// fewMade fails the test if MachineSets or Machines of a MachineDeployment were created repeatedly.
 func (w *webhook) fewMade(prefix, name string) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	sets, machines := w.created[prefix+" machinesets"], w.created[prefix+" machines"]
 	w.t.Logf("%s: made %d sets, %d machines; wrote %v", name, sets, machines, w.of(prefix))
-	if max(sets, machines) > w.mostMade() && name != "phases of Machines" { // which are replaced when they have failed, as in MCM
+	if max(sets, machines) > w.mostMade() && name != "phases of Machines" { // these are replaced when they have failed, as in MCM
 		w.t.Errorf("%s: made %d sets, %d machines", name, sets, machines)
 	}
 }
 
-// oneVMEach fails the test if a Machine ever had two VMs, which are counted in their IDs.
+// oneVMEach fails the test if a Machine ever had two VMs. The VM IDs contain a counter.
 func (m *managed) oneVMEach() {
 	m.t.Helper()
 	vms, err := m.cloud.VMs()
@@ -365,7 +369,7 @@ func (m *managed) oneVMEach() {
 	}
 }
 
-// of counts writes by resource. The lock is held.
+// of counts writes by resource. The caller holds the lock.
 func (w *webhook) of(prefix string) map[string]int {
 	of := map[string]int{}
 	for key, n := range w.written {

@@ -52,14 +52,14 @@ var links = [][2]netip.Addr{
 	{netip.MustParseAddr("fd77::16"), netip.MustParseAddr("fd77::2")},
 }
 
-// stolen are addresses of another guest, or of none, in the order of the links.
+// stolen contains addresses of another guest, or of none, in the order of the links.
 var stolen = []netip.Addr{netip.MustParseAddr("10.0.2.99"), netip.MustParseAddr("fd77::99")}
 
 const (
-	// waitTimeout is how long to wait for an answer that should not come. Packets may be dropped without a word.
+	// waitTimeout is how long to wait for a response that should not come. Packets may be dropped silently.
 	waitTimeout = 4 * time.Second
-	// reachTimeout is how long to wait for an answer that must come. Machines are slow, and packets are sent again after
-	// seconds.
+	// reachTimeout is how long to wait for a response that must come. Guests are slow, and packets are
+	// retransmitted after seconds.
 	reachTimeout = 2 * time.Minute
 )
 
@@ -108,7 +108,7 @@ func setUp() (net.Interface, error) {
 	return card, errors.Join(problems...)
 }
 
-// ownLinks are the links with the last byte that the command line names.
+// ownLinks returns the links with the last byte in the command line.
 func ownLinks() [][2]netip.Addr {
 	commandLine, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
@@ -133,7 +133,7 @@ func ownLinks() [][2]netip.Addr {
 	return own
 }
 
-// frames makes the frames of an attack with a datagram.
+// frames creates the frames of an attack with a datagram.
 var frames = map[string]func(to netip.Addr, datagram []byte) [][]byte{
 	"raw": whole, "frag": fragments, "opts": withOptions, "vlan": tagged,
 }
@@ -202,7 +202,7 @@ func listen(address netip.AddrPort, handle func(net.Conn)) error {
 	return nil
 }
 
-// spoof connects from an address that is another guest's.
+// spoof connects from another guest's address.
 func spoof(card net.Interface, address netip.AddrPort) (string, error) {
 	of := 0
 	if address.Addr().Is6() {
@@ -244,7 +244,7 @@ func serve(address netip.AddrPort) error {
 }
 
 func send(address netip.AddrPort) error {
-	// Go allows broadcasts.
+	// Go permits broadcasts.
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(address))
 	if err != nil {
 		return err
@@ -254,8 +254,8 @@ func send(address netip.AddrPort) error {
 	return err
 }
 
-// sendRaw sends an IPv4 datagram to any address, also one that the kernel would not route, in the frames that it is
-// made into.
+// sendRaw sends an IPv4 datagram to any address, including one that the kernel would not route, in the given
+// frames.
 func sendRaw(card net.Interface, address netip.AddrPort, frames func(to netip.Addr, datagram []byte) [][]byte) error {
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 	if err != nil {
@@ -289,7 +289,7 @@ func ipv4(to netip.Addr, fragment uint16, options, part []byte) []byte {
 
 func whole(to netip.Addr, datagram []byte) [][]byte { return [][]byte{ipv4(to, 0, nil, datagram)} }
 
-// fragments are counted in units of eight bytes, the length of the header with the ports.
+// Fragment offsets are in units of eight bytes, the length of the header with the ports.
 func fragments(to netip.Addr, datagram []byte) [][]byte {
 	const more = 0x2000
 	return [][]byte{ipv4(to, more, nil, datagram[:8]), ipv4(to, 1, nil, datagram[8:])}
@@ -312,13 +312,13 @@ func checksum(header []byte) uint16 {
 	return ^uint16(sum + sum>>16)
 }
 
-// What echo sends over each of its connections.
+// The data that echo sends over each of its connections.
 const (
 	connections = 20
 	perConn     = 512 << 10
 )
 
-// echo sends on many connections, each of which has to give back the same.
+// echo sends on many connections, each of which must return the same data.
 func echo(address netip.AddrPort) (string, error) {
 	content := make([]byte, perConn)
 	for i := range content {

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// streamed is how many bytes stream sends.
+	// streamed is the number of bytes that stream sends.
 	streamed = 32 << 20
-	// exchanged is how many bytes go to a mirror and back in turns.
+	// exchanged is the number of bytes that turns exchanges with a mirror.
 	exchanged = 500
 )
 
-// stream sends over one connection until the other end has read all.
+// stream sends over one connection until the other side has read everything.
 func stream(address netip.AddrPort) (string, error) {
 	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(address))
 	if err != nil {
@@ -39,7 +39,7 @@ func stream(address netip.AddrPort) (string, error) {
 	return fmt.Sprintf("%.1f MiB/s", float64(streamed>>20)/time.Since(started).Seconds()), nil
 }
 
-// turns measures how long a byte takes there and back.
+// turns measures the round-trip time of a byte.
 func turns(address netip.AddrPort) (string, error) {
 	conn, err := net.Dial("tcp", address.String())
 	if err != nil {
