@@ -108,7 +108,7 @@ func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description s
 		want = "every " + wait(first)
 	}
 	if len(report.Next) == 0 || !strings.Contains(report.Next[0].Text, want) {
-		t.Errorf("the command says %+v, the engine waits %q", report.Next, want)
+		t.Errorf("the command reports %+v, the engine waits %q", report.Next, want)
 	}
 }
 

@@ -169,7 +169,7 @@ func TestValuesOfMCMsFlags(t *testing.T) {
 		}
 		switch err := cmd.ParseFlags([]string{tc.given}); {
 		case (err == nil) != (tc.want != ""):
-			t.Errorf("%s: %s answers %v", name, tc.given, err)
+			t.Errorf("%s: %s returned %v", name, tc.given, err)
 		case err != nil && !strings.Contains(err.Error(), "--"+tc.flag):
 			t.Errorf("%s: %q does not name --%s", name, err, tc.flag)
 		case err == nil && cmd.Flag(tc.flag).Value.String() != tc.want:

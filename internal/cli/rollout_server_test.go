@@ -174,11 +174,11 @@ metadata: {name: other}
 		"1 machine is replaced, with ", "Revision 1, machine set pool-before, is then the current one.",
 	} {
 		if !strings.Contains(said, want) {
-			t.Errorf("says\n%s\nwant %q", said, want)
+			t.Errorf("got\n%s\nwant %q", said, want)
 		}
 	}
 	if strings.Contains(said, "by-hand") {
-		t.Errorf("says\n%s\nthough applying leaves the annotations of others", said)
+		t.Errorf("got\n%s\nalthough applying keeps the annotations of other clients", said)
 	}
 	after := deployment.DeepCopy()
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(after), after))
@@ -218,7 +218,7 @@ func (w *clusters) tells(t *testing.T, want []string, args ...string) {
 	}
 	for _, text := range want {
 		if !strings.Contains(said, text) {
-			t.Errorf("%q says %q, want %q", args, said, text)
+			t.Errorf("%q reports %q, want %q", args, said, text)
 		}
 	}
 }

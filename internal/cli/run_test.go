@@ -130,7 +130,7 @@ func TestMainAnswers(t *testing.T) {
 				t.Errorf("stderr of a success:\n%s", &stderr)
 			}
 			if tc.status != 0 && !strings.HasPrefix(stderr.String(), "millwright: ") {
-				t.Errorf("stderr does not begin with who says it:\n%s", &stderr)
+				t.Errorf("stderr does not begin with the program's name:\n%s", &stderr)
 			}
 		})
 	}

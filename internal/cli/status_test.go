@@ -55,10 +55,10 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 		}
 	}
 	if said := printed(t, "down", "--dir", dir); !strings.Contains(said, "Stopped 2 virtual machines of an earlier") {
-		t.Errorf("down says:\n%s", said)
+		t.Errorf("down printed:\n%s", said)
 	}
 	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "No cluster runs") {
-		t.Errorf("says afterwards:\n%s", said)
+		t.Errorf("afterwards, status printed:\n%s", said)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestListOfNothing(t *testing.T) {
 	}
 	want := "millwright: no cluster runs in " + dir + "; start it with: millwright up --dir " + dir + "\n"
 	if said := list(); said != want {
-		t.Errorf("says %q, want %q", said, want)
+		t.Errorf("got %q, want %q", said, want)
 	}
 	// The directory is locked, so the connection failed for another reason.
 	lock, err := os.Open(filepath.Join(dir, "lock"))
@@ -91,6 +91,6 @@ func TestListOfNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := list(); strings.Contains(said, "no cluster runs") || !strings.Contains(said, "127.0.0.1:1") {
-		t.Errorf("says %q of a folder that is used", said)
+		t.Errorf("got %q for a directory in use", said)
 	}
 }

@@ -24,7 +24,7 @@ func TestAFolderIsOfOneDriver(t *testing.T) {
 	}
 	const further = "/nowhere/at/all" // the command proceeds until it looks for the programs
 	if said := up(localdir.DriverSim); !strings.Contains(said, further) {
-		t.Errorf("a new folder: %s", said)
+		t.Errorf("a new directory: %s", said)
 	}
 	if err := localdir.SetDriver(dir, localdir.DriverVM); err != nil {
 		t.Fatal(err)

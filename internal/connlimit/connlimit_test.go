@@ -29,14 +29,14 @@ func TestCounter(t *testing.T) {
 		t.Error("what was released cannot be taken")
 	}
 	if _, ok := c.Take("b"); ok {
-		t.Error("releasing twice made room twice")
+		t.Error("releasing twice freed capacity twice")
 	}
 }
 
 func TestOrigin(t *testing.T) {
 	of := func(address string) Origin { return OriginOf(&net.TCPAddr{IP: net.ParseIP(address), Port: 1}) }
 	if of("192.0.2.1") == of("192.0.2.2") || of("192.0.2.1") != of("::ffff:192.0.2.1") {
-		t.Error("IPv4 addresses are not told apart")
+		t.Error("IPv4 addresses are not distinguished")
 	}
 	if of("2001:db8::1") != of("2001:db8::2") || of("2001:db8::1") == of("2001:db8:0:1::1") {
 		t.Error("an IPv6 network is not one origin")

@@ -91,7 +91,7 @@ func TestBodies(t *testing.T) {
 				defer close(h.free)
 			}
 			if got := <-status; got != tc.want {
-				t.Errorf("it is answered with %d, want %d", got, tc.want)
+				t.Errorf("status %d, want %d", got, tc.want)
 			}
 		})
 	}

@@ -167,7 +167,7 @@ func TestNewConnectionsGoToReadyServers(t *testing.T) {
 		old.isWith("a") // existing connections may complete
 		b.becomes("b", Unready)
 		if ready, up := b.Healthy(Ready), b.Healthy(Unready); ready != 0 || up != 2 {
-			t.Errorf("%d servers are ready and %d answer", ready, up)
+			t.Errorf("%d servers are ready and %d respond", ready, up)
 		}
 		b.connects().isWith("a") // an API server that reports what is missing is better than none
 		if got := changes.Load(); got != 4 {

@@ -61,7 +61,7 @@ func TestHalfOfAConnectionEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answer, err := io.ReadAll(conn); err != nil || string(answer) != "HELLO" {
-		t.Errorf("the answer is %q, %v", answer, err)
+		t.Errorf("the response is %q, %v", answer, err)
 	}
 	cancel()
 	if err := <-ended; err != nil {

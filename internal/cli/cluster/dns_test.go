@@ -103,7 +103,7 @@ func TestDNSManifest(t *testing.T) {
 	}
 	deployment := objects["Deployment"]
 	if replicas, there, _ := unstructured.NestedInt64(deployment.Object, "spec", "replicas"); there {
-		t.Errorf("the manifest says %d replicas", replicas)
+		t.Errorf("the manifest reports %d replicas", replicas)
 	}
 	if key := client.ObjectKeyFromObject(deployment); key != dnsKey {
 		t.Errorf("the Deployment is %s, want %s", key, dnsKey)

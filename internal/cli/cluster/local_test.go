@@ -60,7 +60,7 @@ func TestNetworksThatGuestsHide(t *testing.T) {
 		case "10.78.0.0/16":
 			return "10.78.0.0/16 overlaps 10.0.0.0/8", nil
 		}
-		return "", errors.New("nobody knows")
+		return "", errors.New("unknown")
 	}
 	const (
 		guests = "Warning: --vm-network: 10.77.0.0/16 overlaps 10.0.0.0/8; if guests need to reach them, choose another --vm-network\n"
@@ -96,7 +96,7 @@ func TestANetworkThatIsTaken(t *testing.T) {
 		if guests.Bits() == 24 {
 			return guests.String() + " overlaps 192.0.2.0/24, a network of this host (eth0): guests cannot reach hosts whose addresses are in both", nil
 		}
-		return "", errors.New("nobody knows")
+		return "", errors.New("unknown")
 	}
 	const (
 		pods   = "--pod-network: 192.0.2.0/24 overlaps 192.0.2.0/24, a network of this host (eth0): guests cannot reach hosts whose addresses are in both; choose another network, or set --guest-outside=false"
@@ -127,11 +127,11 @@ func TestANetworkThatIsTaken(t *testing.T) {
 			}
 			for _, want := range test.want {
 				if !strings.Contains(said, want) {
-					t.Errorf("says %q, want %q", said, want)
+					t.Errorf("got %q, want %q", said, want)
 				}
 			}
 			if (said == "") != (len(test.want) == 0) {
-				t.Errorf("says %q", said)
+				t.Errorf("got %q", said)
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func TestLogOnAFullDisk(t *testing.T) {
 	line := []byte(strings.Repeat("x", os.Getpagesize()*2/3) + "\n")
 	write := func() error { _, err := log.Write(line); return err }
 	if err := write(); err != nil || terminal.Len() > 0 {
-		t.Fatalf("with room: %v, %s", err, &terminal)
+		t.Fatalf("with free space: %v, %s", err, &terminal)
 	}
 	fs.Fill(0)
 	for range 3 {
@@ -42,7 +42,7 @@ func TestLogOnAFullDisk(t *testing.T) {
 		}
 	}
 	if lines := strings.Split(terminal.String(), "\n"); len(lines) != 2 || !strings.Contains(lines[0], path) {
-		t.Errorf("the terminal shows %q when there is room", lines)
+		t.Errorf("the terminal shows %q when there is free space", lines)
 	}
 	wantWhole(t, path, line, 3)
 	t.Attr("outcome", "a sentence on the terminal that names the file, and another one when it is written again; everything goes on")

@@ -151,7 +151,7 @@ func TestDeletionWhileTheProviderIsAway(t *testing.T) {
 		}
 	})
 	if _, err := w.run(about("delete", "test")...); !status.Is(err, codes.PermissionDenied) {
-		t.Errorf("an answer that does not change: %v", err)
+		t.Errorf("a response that does not change: %v", err)
 	}
 }
 

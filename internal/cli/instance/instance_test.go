@@ -176,7 +176,7 @@ func TestOneVM(t *testing.T) {
 	}
 	w.want()
 	if _, err := w.run(with("status", "test")...); err == nil {
-		t.Error("a VM that does not exist is no error")
+		t.Error("a VM that does not exist is not an error")
 	}
 	w.must(with("delete", "test")...)
 	if list := w.must(with("list")...); list != "No VMs found.\n" {

@@ -87,7 +87,7 @@ func TestNoCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", tc.environment)
 			if _, _, err := tc.flags.Load(); err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("says %v, want %q", err, tc.says)
+				t.Errorf("got %v, want %q", err, tc.says)
 			}
 		})
 	}

@@ -62,7 +62,7 @@ func TestVia(t *testing.T) {
 	}
 	answer := make([]byte, 5)
 	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "hello" {
-		t.Errorf("the answer is %q, %v", answer, err)
+		t.Errorf("the response is %q, %v", answer, err)
 	}
 	_ = conn.Close()
 	if _, err := via(socket)(t.Context(), "10.77.0.1:22"); err == nil || !strings.Contains(err.Error(), "no such guest") {

@@ -16,15 +16,15 @@ func TestFullDiskKeepsTheDriver(t *testing.T) {
 	fs.Fill(0)
 	smallfs.WantNoSpace(t, SetDriver(fs.Dir, DriverSim), fs.Path("driver"))
 	if driver, err := Driver(fs.Dir); driver != DriverSim || err != nil {
-		t.Errorf("the folder's driver is %q (%v)", driver, err)
+		t.Errorf("the directory's driver is %q (%v)", driver, err)
 	}
 	fs.WantFiles(fs.Dir, "driver")
 	fs.MakeRoom()
 	if err := SetDriver(fs.Dir, DriverVM); err != nil {
-		t.Errorf("with room again: %v", err)
+		t.Errorf("with free space again: %v", err)
 	}
 	if driver, err := Driver(fs.Dir); driver != DriverVM || err != nil {
-		t.Errorf("the folder's driver is %q (%v), want %q", driver, err, DriverVM)
+		t.Errorf("the directory's driver is %q (%v), want %q", driver, err, DriverVM)
 	}
 	t.Attr("outcome", "an error that names the file; the driver is as before; the next write succeeds")
 }

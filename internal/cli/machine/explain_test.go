@@ -52,7 +52,7 @@ func TestExplainWhichClusters(t *testing.T) {
 			}
 			gotControl, gotTarget, _, err := flags.clusters()
 			if !errors.Is(err, tc.wantErr) {
-				t.Fatalf("answers %v, want %v", err, tc.wantErr)
+				t.Fatalf("got %v, want %v", err, tc.wantErr)
 			}
 			if err != nil {
 				return

@@ -60,7 +60,7 @@ func TestPreserveAndRelease(t *testing.T) {
 				return
 			}
 			if err != nil || !strings.Contains(says, test.says) {
-				t.Errorf("says %q, %v; want %q", says, err, test.says)
+				t.Errorf("got %q, %v; want %q", says, err, test.says)
 			}
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil || machine.Annotations[own] != test.want {
 				t.Errorf("the annotation is %q (%v), want %q", machine.Annotations[own], err, test.want)

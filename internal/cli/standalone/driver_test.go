@@ -41,6 +41,6 @@ func TestClose(t *testing.T) {
 	}
 	opened.Close()
 	if closed != 2 || strings.Count(out.String(), "the door is stuck") != 2 {
-		t.Errorf("%d of 2 are closed; says %q", closed, out.String())
+		t.Errorf("%d of 2 are closed; output %q", closed, out.String())
 	}
 }

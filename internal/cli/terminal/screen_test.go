@@ -181,7 +181,7 @@ func TestScreenSaysThatNobodyReads(t *testing.T) {
 	gone := errors.New("gone")
 	screen := &Screen{Out: writerFunc(func([]byte) (int, error) { return 0, gone }), Size: func() (int, int) { return 80, 24 }}
 	if err := screen.Draw([]string{"x"}); !errors.Is(err, gone) {
-		t.Errorf("answers %v", err)
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestFence(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.refused)
 			}
 			if written != test.want || !strings.Contains(out.String(), test.says) {
-				t.Errorf("annotation %q, want %q; it says:\n%s", written, test.want, out)
+				t.Errorf("annotation %q, want %q; output:\n%s", written, test.want, out)
 			}
 		})
 	}

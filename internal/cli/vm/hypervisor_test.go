@@ -79,7 +79,7 @@ func wantRefused(t *testing.T, run func(context.Context, func(string) string, io
 		}
 	}
 	if _, err := os.Stat(filepath.Join(root, filepath.Dir(vmpb.RootDiskPath))); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the disk's folder was touched")
+		t.Error("the disk's directory was touched")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestNetworksThatTheGuestHides(t *testing.T) {
 	const sentence = "10.77.0.0/16 overlaps 10.0.0.0/8"
 	hidden := func(guests netip.Prefix) (string, error) {
 		if guests.Addr().Is6() {
-			return "", errors.New("nobody knows")
+			return "", errors.New("unknown")
 		}
 		return sentence, nil
 	}

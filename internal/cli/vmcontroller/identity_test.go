@@ -29,7 +29,7 @@ func TestCertificatesOfOthers(t *testing.T) {
 			command.SetOut(io.Discard)
 			command.SetErr(io.Discard)
 			if err := command.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("the error is %v, and does not say %q", err, test.says)
+				t.Errorf("got error %v, want %q", err, test.says)
 			}
 		})
 	}

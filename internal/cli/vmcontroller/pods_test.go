@@ -45,7 +45,7 @@ func TestNonsenseInFlagsOfPods(t *testing.T) {
 		podFlags(t, flag).validate(&wrong, accelerator)
 		name, _, _ := strings.Cut(flag, "=")
 		if err := wrong.Err(); err == nil || !strings.HasPrefix(err.Error(), name+":") {
-			t.Errorf("%s is answered with %v", flag, err)
+			t.Errorf("%s returned %v", flag, err)
 		}
 	}
 	var wrong args.Problems

@@ -83,7 +83,7 @@ func TestPortForIsKept(t *testing.T) {
 func TestOrphans(t *testing.T) {
 	cp := bare(t, t.TempDir())
 	if names := value[[]string](t)(Orphans(cp.Dir())); len(names) != 0 {
-		t.Errorf("an empty folder has %v", names)
+		t.Errorf("an empty directory has %v", names)
 	}
 	began := filepath.Join(t.TempDir(), "began")
 	path := script(t, `echo yes >`+began+`; while :; do sleep 0.01; done`)

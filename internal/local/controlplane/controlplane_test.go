@@ -280,7 +280,7 @@ func testEtcdIsClosed(t *testing.T, cp *ControlPlane) {
 			}}
 			if response, err := client.Get(loopbackURL(port) + "/health"); err == nil {
 				response.Body.Close() // the body is not needed
-				t.Errorf("port %d of etcd answers %s with %s", port, name, response.Status)
+				t.Errorf("port %d of etcd: request with %s returned %s", port, name, response.Status)
 			}
 		}
 	}

@@ -51,7 +51,7 @@ func TestKeptCertificateIsRenewed(t *testing.T) {
 			pair := value[tls.Certificate](t)(tls.LoadX509KeyPair(path, path))
 			serials[pair.Leaf.SerialNumber.String()] = true
 			if left := time.Until(pair.Leaf.NotAfter); left < 7*24*time.Hour || left > 30*24*time.Hour {
-				t.Fatalf("the certificate ends within %v", left)
+				t.Fatalf("the certificate expires within %v", left)
 			}
 		}
 		if len(serials) < 12 || len(serials) > 20 {

@@ -31,7 +31,7 @@ func TestFullDiskCostsNoKey(t *testing.T) {
 		}
 		full++
 		if !errors.Is(err, syscall.ENOSPC) || room > 60 {
-			t.Fatalf("with room for %d pages: %v", room, err)
+			t.Fatalf("with space for %d pages: %v", room, err)
 		}
 	}
 	if full < 3 {

@@ -128,7 +128,7 @@ func checkInUse(t *testing.T, config Config, pid int) {
 	_, err := Start(t.Context(), config)
 	var problem *InUseError
 	if !errors.As(err, &problem) || problem.PID != pid {
-		t.Fatalf("want the folder to be in use by process %d, got %v", pid, err)
+		t.Fatalf("want the directory to be in use by process %d, got %v", pid, err)
 	}
 }
 

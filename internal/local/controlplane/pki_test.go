@@ -83,7 +83,7 @@ func TestKeysArePrivate(t *testing.T) {
 		}
 	}
 	if mode := value[os.FileInfo](t)(os.Stat(dir.path())).Mode().Perm(); mode != 0o700 {
-		t.Errorf("the folder has mode %o", mode)
+		t.Errorf("the directory has mode %o", mode)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestServeFiles(t *testing.T) {
 	response := value[*http.Response](t)(http.Get("http://127.0.0.1:" + strconv.Itoa(port) + "/out"))
 	must(t, response.Body.Close())
 	if response.StatusCode == http.StatusOK {
-		t.Errorf("a link to another folder: %s", response.Status)
+		t.Errorf("a link to another directory: %s", response.Status)
 	}
 	var taken *PortTakenError
 	if _, err := ServeFiles(ctx, dir, port); !errors.As(err, &taken) || taken.Port != port || taken.PID != os.Getpid() {

@@ -102,7 +102,7 @@ func TestDirIsForOne(t *testing.T) {
 	_, err := Start(t.Context(), Config{Dir: string(dir), Binaries: scripts(t, "exit 1")})
 	var problem *InUseError
 	if !errors.As(err, &problem) || problem.PID != os.Getpid() || problem.Dir != string(dir) {
-		t.Errorf("want the folder to be in use by this process, got %v", err)
+		t.Errorf("want the directory to be in use by this process, got %v", err)
 	}
 	must(t, lock.Close())
 	again := value[*os.File](t)(lockDir(dir))

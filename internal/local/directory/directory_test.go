@@ -74,7 +74,7 @@ func TestLockIsForOne(t *testing.T) {
 		}
 	}
 	if _, err := Lock(filepath.Join(path, "none", "lock")); err == nil || errors.Is(err, ErrLocked) {
-		t.Errorf("a lock in no folder: %v", err)
+		t.Errorf("a lock in no directory: %v", err)
 	}
 }
 

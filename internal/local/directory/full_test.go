@@ -38,7 +38,7 @@ func TestFullDisk(t *testing.T) {
 				fs.MakeRoom()
 			}
 			if err := write(fs, larger); err != nil {
-				t.Errorf("with room again: %v", err)
+				t.Errorf("with free space again: %v", err)
 			}
 			fs.WantFiles(fs.Path("dir"), "x")
 		})

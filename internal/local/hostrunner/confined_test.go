@@ -37,7 +37,7 @@ func TestMountsStayInThePodsFolder(t *testing.T) {
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(b.config.Dir, "new")); !os.IsNotExist(err) {
-		t.Errorf("a folder was made outside: %v", err)
+		t.Errorf("a directory was made outside: %v", err)
 	}
 }
 

@@ -16,7 +16,7 @@ func deviceNumber(t *testing.T, path string) uint64 {
 	t.Helper()
 	var info unix.Stat_t
 	if err := unix.Lstat(path, &info); err != nil || info.Mode&unix.S_IFMT != unix.S_IFBLK {
-		t.Fatalf("%s is no block device: %v", path, err)
+		t.Fatalf("%s is not a block device: %v", path, err)
 	}
 	return info.Rdev
 }

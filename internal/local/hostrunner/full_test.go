@@ -94,7 +94,7 @@ func TestTokensOnAFullDisk(t *testing.T) {
 		return b.hasEvent(pod, eventVolumes, syscall.ENOSPC.Error())
 	})
 	if still, _ := readToken(t, path); still != first {
-		t.Error("the token has changed although there is no room")
+		t.Error("the token has changed although there is no free space")
 	}
 	fs.MakeRoom()
 	b.eventually("another token", func() (bool, any) {

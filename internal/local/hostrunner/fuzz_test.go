@@ -60,7 +60,7 @@ func checkMounts(t *testing.T, mounts []corev1.VolumeMount) {
 func checkVolume(t *testing.T, volume corev1.VolumeSource) {
 	t.Helper()
 	if volume.HostPath != nil {
-		t.Errorf("admits the host's folder %s", volume.HostPath.Path)
+		t.Errorf("admits the host's directory %s", volume.HostPath.Path)
 	}
 	if volume.Secret == nil || volume.EmptyDir != nil || volume.PersistentVolumeClaim != nil {
 		return

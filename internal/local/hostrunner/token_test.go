@@ -79,7 +79,7 @@ func TestTokensAreRenewed(t *testing.T) {
 	want := claims{Audience: []string{vmpb.TokenAudience}}
 	want.Kubernetes.Pod.Name, want.Kubernetes.Pod.UID = "vm", string(pod.UID)
 	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("the token says (-want +got):\n%s", diff)
+		t.Errorf("claims of the token (-want +got):\n%s", diff)
 	}
 	// The token is valid for ten minutes, and is renewed after eight. The worker must have read the clock before
 	// the test reads the file.

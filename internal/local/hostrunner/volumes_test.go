@@ -58,7 +58,7 @@ func TestFoldersOfVolumes(t *testing.T) {
 				t.Errorf("it gives %q, %v", path, err)
 			}
 			if info, err := os.Lstat(path); test.ok && (err != nil || !info.IsDir()) {
-				t.Errorf("%q is not the folder itself, which later links could not change", path)
+				t.Errorf("%q is not the directory itself, which later links could not change", path)
 			}
 		})
 	}

@@ -267,7 +267,7 @@ func TestOpenFindsASurvivor(t *testing.T) {
 				t.Errorf("took %d for the process, whose session is %d (%v)", p.PID(), stat.Session, err)
 			}
 			if r, err := readRecord(recordIn(dir)); err != nil || r.PID != p.PID() {
-				t.Errorf("the record says %+v (%v), want number %d", r, err, p.PID())
+				t.Errorf("the record is %+v (%v), want number %d", r, err, p.PID())
 			}
 			p.Terminate()
 			if diff := cmp.Diff(Exit{}, awaitExit(t, p)); diff != "" {
@@ -309,10 +309,10 @@ func TestNeverStarted(t *testing.T) {
 		t.Errorf("running = %t, %v", running, err)
 	}
 	if _, err := Open(recordIn(dir)); !errors.Is(err, ErrNeverStarted) {
-		t.Errorf("an empty folder gives %v, want %v", err, ErrNeverStarted)
+		t.Errorf("an empty directory gives %v, want %v", err, ErrNeverStarted)
 	}
 	if _, err := Open(recordIn(filepath.Join(dir, "missing"))); !errors.Is(err, ErrNeverStarted) {
-		t.Errorf("no folder gives %v, want %v", err, ErrNeverStarted)
+		t.Errorf("no directory gives %v, want %v", err, ErrNeverStarted)
 	}
 	missing := Command{Path: filepath.Join(dir, "missing"), Log: filepath.Join(dir, "log")}
 	if _, err := Start(recordIn(dir), missing, time.Now()); !errors.Is(err, os.ErrNotExist) {

@@ -206,7 +206,7 @@ func TestStopDuringTheWaitForARestart(t *testing.T) {
 		s.Start()
 		synctest.Wait()
 		if len(s.startTimes()) != 2 {
-			t.Error("want a new start after a stop to count at once")
+			t.Error("want a new start after a stop to count immediately")
 		}
 		s.Stop(t.Context())
 	})

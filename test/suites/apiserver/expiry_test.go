@@ -30,7 +30,7 @@ func TestExpiryTimes(t *testing.T) {
 		case valid && err != nil:
 			t.Errorf("%s: %v", value, err)
 		case !valid && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "status.currentStatus.preserveExpiryTime")):
-			t.Errorf("%s is answered with %v", value, err)
+			t.Errorf("%s returned %v", value, err)
 		}
 	}
 }

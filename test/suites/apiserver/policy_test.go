@@ -109,7 +109,7 @@ func TestExcessAboveTheMaximum(t *testing.T) {
 			d.Spec.ExcessReplicas = &value
 		})))
 		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("spec.excessReplicas of %s: the API server says %v, want %q", text, err, says)
+			t.Errorf("spec.excessReplicas of %s: the API server reports %v, want %q", text, err, says)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func TestRefusals(t *testing.T) {
 		bad := fixture.In(e.Namespace, fixture.Named(fmt.Sprintf("case-%d", number), tc.object))
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, validate(bad)); diff != "" {
-				t.Errorf("the controllers say something else (-policy +controllers):\n%s", diff)
+				t.Errorf("the controllers report something else (-policy +controllers):\n%s", diff)
 			}
 			expect(t, "creating it", tc.want, e.Client.Create(t.Context(), copied(bad)))
 			existing(t, e, bad)

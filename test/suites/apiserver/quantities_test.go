@@ -56,7 +56,7 @@ func TestQuantities(t *testing.T) {
 	}
 	for _, text := range sensible {
 		if _, err := resource.ParseQuantity(text); err != nil {
-			t.Errorf("%s is no quantity: %v", text, err)
+			t.Errorf("%s is not a quantity: %v", text, err)
 		}
 	}
 	for _, text := range append(absurd, sensible...) {

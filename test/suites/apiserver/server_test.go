@@ -123,7 +123,7 @@ func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
 		}}
 		err := e.Client.Create(t.Context(), deployment)
 		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
-			t.Errorf("%s: the API server says %v, want %q", name, err, test.says)
+			t.Errorf("%s: the API server reports %v, want %q", name, err, test.says)
 		}
 	}
 }

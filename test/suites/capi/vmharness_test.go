@@ -72,7 +72,7 @@ func (h *vmHarness) up() {
 	// The example's ports may be in use; "up" prints how to change them.
 	ports := regexp.MustCompile(`change that to port (\d+) and (http://\S+)\.`).FindStringSubmatch(up.Output.String())
 	if ports == nil {
-		h.t.Fatalf("millwright up does not say its ports:\n%s", up.Output.String())
+		h.t.Fatalf("millwright up does not print its ports:\n%s", up.Output.String())
 	}
 	h.copyExample(strings.NewReplacer("16443", ports[1], "http://127.0.0.1:16480", ports[2], "replicas: 2", "replicas: 0"))
 }
@@ -175,7 +175,7 @@ func (h *vmHarness) manager() *program.Process {
 func (h *vmHarness) declare() {
 	h.t.Helper()
 	if out, err := h.typeBlock("bootstrap-token-"); err != nil {
-		h.t.Fatalf("what the page says to type: %v, after:\n%s", err, out)
+		h.t.Fatalf("running the page's commands: %v, output:\n%s", err, out)
 	}
 }
 

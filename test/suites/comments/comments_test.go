@@ -32,7 +32,7 @@ func TestEveryExportedNameHasADocComment(t *testing.T) {
 		folder := filepath.Dir(path)
 		documented[folder] = documented[folder] || file.Doc != nil || ast.IsGenerated(file)
 		if file.Doc != nil && whenItChanges.MatchString(file.Doc.Text()) {
-			t.Errorf("%s: says when the package changes, not what it does", path)
+			t.Errorf("%s: the comment describes when the package changes, not what it does", path)
 		}
 		for _, name := range undocumented(file) {
 			t.Errorf("%s: %s has no doc comment", set.Position(name.Pos()), name.Name)

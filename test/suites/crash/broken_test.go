@@ -58,13 +58,13 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 				result := fleet.play(t, s, &c, tc.broken)
 				switch {
 				case errors.Is(result.err, tc.want):
-					t.Logf("%s: found at death %d of %d, %s: %v", tc.invariant, i+1, len(all), c, result.err)
+					t.Logf("%s: found at crash point %d of %d, %s: %v", tc.invariant, i+1, len(all), c, result.err)
 					return
 				case result.err != nil:
-					t.Logf("death %d, %s: something else: %v", i+1, c, result.err)
+					t.Logf("crash point %d, %s: something else: %v", i+1, c, result.err)
 				}
 			}
-			t.Errorf("%s: not found by any of %d deaths", tc.invariant, len(all))
+			t.Errorf("%s: not found by any of %d crash points", tc.invariant, len(all))
 		})
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// classUpdates are the scenarios in which the VMs that exist follow their class.
+// classUpdates contains the scenarios in which existing VMs are updated after a change of their class.
 var classUpdates = []scenario{
 	{
 		name: "update of a VM", also: []setup{noTarget},
@@ -50,7 +50,7 @@ func editTags(strategy liveupdate.Strategy, team string) func(context.Context, *
 	}
 }
 
-// awaitEffect waits until all Machines say what an update would do.
+// awaitEffect waits until all Machines report the effect of an update.
 func awaitEffect(want liveupdate.Effect) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.await(ctx, "the Machines to say what an update does", effects(want))
@@ -69,7 +69,7 @@ func effects(want liveupdate.Effect) func(context.Context, *run) error {
 		}
 		for i := range machines.Items {
 			if got := liveupdate.Read(machines.Items[i].Annotations).Effect(class); got != want {
-				return fmt.Errorf("machine %s says that an update does %q, not %q", machines.Items[i].Name, got, want)
+				return fmt.Errorf("machine %s reports that an update does %q, not %q", machines.Items[i].Name, got, want)
 			}
 		}
 		return nil

@@ -82,7 +82,7 @@ func (c *compaction) during(act func(context.Context, *run) error) func(context.
 		close(release)
 		return r.await(ctx, "a watch that cannot go on", func(context.Context, *run) error {
 			if c.expired.Load() == before {
-				return errors.New("all go on")
+				return errors.New("all continue")
 			}
 			return nil
 		})

@@ -1,14 +1,13 @@
-// Package crash explores what a manager's death at any point leaves behind.
+// Package crash explores the state that a crash of the manager at any point leaves behind.
 //
-// A scenario is played once, and every write to the API and every call to the driver is
-// recorded. Then it is played again for each of these points, and the manager is killed
-// there; a new one has to reach what was declared, and to leave nothing when that is
-// taken away. What may exist on the way there, such as the bounds of a rolling update, is
-// held against every state that a watch can have shown.
+// A scenario runs once, and every write to the API and every call to the driver is recorded as a point. Then the
+// scenario runs again for each of these points, and the manager is killed there. A new manager must reach the
+// desired state, and must leave nothing behind when the desired state is removed. Rules about intermediate
+// states, such as the bounds of a rolling update, are checked against every state that a watch can have shown.
 //
-// Some scenarios are about MillwrightMachines. They do themselves what the core of Cluster API
-// would, which is not there.
+// Some scenarios are about MillwrightMachines. They perform the operations of the core of Cluster API, which is
+// not installed.
 //
-// Most scenarios are played in one cluster. Those that take another way in others, since
-// writes to two clusters can be told apart or nodes are missing, are played there too.
+// Most scenarios run in one cluster. Scenarios that take a different course in other setups, because writes to
+// two clusters can be distinguished or nodes are missing, also run there.
 package crash

@@ -66,7 +66,7 @@ func fillEtcd(ctx context.Context, c *env.Cluster) (stored int, err error) {
 			return stored, nil
 		}
 	}
-	return stored, errors.New("etcd stores more than it has room for")
+	return stored, errors.New("etcd stores more than it has space for")
 }
 
 // etcdAnswers reports whether etcd is healthy.

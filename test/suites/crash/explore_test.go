@@ -25,7 +25,7 @@ func TestExplore(t *testing.T) {
 	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
 	t.Cleanup(func() { // when all subtests are complete
 		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(scenarios), total.hit))
-		t.Logf("%d scenarios: %d deaths planned, %d at their point; %d left out, as they leave the same as another one",
+		t.Logf("%d scenarios: %d crash points planned, %d at their point; %d skipped, because they are equivalent to others",
 			len(scenarios), total.planned, total.hit, total.left)
 		total.end()
 		share := hitShareOfSample
@@ -116,7 +116,7 @@ func (f fleet) explore(t *testing.T, s scenario, total *progress, earlier *survi
 	left := len(leftOut(recorded.points, all))
 	own := total.scenario(s.name, len(deaths), left)
 	t.Cleanup(func() { // when all subtests are complete
-		t.Logf("%d points recorded; %d deaths planned of %d that differ, %d at their point; %d more leave the same as one of these",
+		t.Logf("%d points recorded; %d of %d distinct crash points planned, %d reached; %d more are equivalent to these",
 			len(recorded.points), len(deaths), len(all), own.hit, left)
 	})
 	for _, c := range deaths {

@@ -12,13 +12,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// troubled are the names of the scenarios that are played under every fault of an API server.
+// troubled are the names of the scenarios that run under every fault of an API server.
 var troubled = []string{
 	"rolling update", "create, apart", "delete with drain, apart", "scale down by name", "capi create", "capi delete amid creation",
 }
 
-// TestFaults plays scenarios with API servers, of both clusters, that misbehave, and holds them
-// against the same rules as without: each fault with one scenario, and with all of them in an exhaustive run.
+// TestFaults runs scenarios with faulty API servers of both clusters, and checks the same rules as without
+// faults: each fault with one scenario, and with all of them in an exhaustive run.
 func TestFaults(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
@@ -44,8 +44,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestTwoManagersThatBothLead, as long as nobody takes the lead from one of them: no Machine ever has
-// two VMs, and what is declared is reached. For a moment, there may be more Machines than wanted.
+// TestTwoManagersThatBothLead runs two managers that both act as leader. No Machine ever has two VMs, and the
+// desired state is reached. There may temporarily be more Machines than desired.
 func TestTwoManagersThatBothLead(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
@@ -66,7 +66,7 @@ func TestTwoManagersThatBothLead(t *testing.T) {
 			}
 		})
 	}
-	t.Cleanup(func() { // when all are through
+	t.Cleanup(func() { // when all subtests are complete
 		if acted.Load() == 0 {
 			t.Error("the second manager did nothing in any scenario")
 		}
@@ -74,8 +74,7 @@ func TestTwoManagersThatBothLead(t *testing.T) {
 	})
 }
 
-// TestTheControlPlaneDies: etcd, the API server, or both are killed while something is under way, and
-// begin again.
+// TestTheControlPlaneDies kills etcd, the API server, or both during operations, and restarts them.
 func TestTheControlPlaneDies(t *testing.T) {
 	tier.All(t)
 	for _, killed := range [][]string{{"etcd"}, {"kube-apiserver"}, {"etcd", "kube-apiserver"}} {
@@ -85,7 +84,7 @@ func TestTheControlPlaneDies(t *testing.T) {
 			own := env.New(t, env.WithOwn())
 			l := &lane{nodes: withAllKinds(t, own.Cluster)}
 			s := called("rolling update")
-			s.always = nil // no watch goes on without its server
+			s.always = nil // watches terminate with their server
 			act := s.act
 			s.act = func(ctx context.Context, r *run) error {
 				if err := act(ctx, r); err != nil {
@@ -106,7 +105,7 @@ func TestTheControlPlaneDies(t *testing.T) {
 	}
 }
 
-// trouble plays a scenario under a fault.
+// trouble runs a scenario under a fault.
 func (f fleet) trouble(t *testing.T, name string, fault *serverfault.Fault) error {
 	s := called(name)
 	s.fault = fault

@@ -232,7 +232,7 @@ func (f *forces) deletion(manager int, name string, at time.Time) {
 	}
 	switch {
 	case !f.asked[manager]:
-		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, without a question whether the API servers answer", errForcedSoon, name))
+		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, without a check of the API servers", errForcedSoon, name))
 	case !f.away.IsZero() && at.After(f.away.Add(unnoticed)):
 		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, while the API servers are away", errForcedSoon, name))
 	case at.Before(may):
@@ -252,7 +252,7 @@ func (f *forces) beside(others []string, name string) {
 			f.wrong = append(f.wrong, err)
 		}
 		if exists && other != name {
-			f.wrong = append(f.wrong, fmt.Errorf("%w: %s beside %s", errForcedTogether, name, other))
+			f.wrong = append(f.wrong, fmt.Errorf("%w: %s next to %s", errForcedTogether, name, other))
 		}
 	}
 }

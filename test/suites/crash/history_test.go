@@ -21,20 +21,20 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// moment is what exists at one time.
+// moment is the set of objects that exist at one time.
 type moment struct {
 	machines       map[string]*v1alpha1.Machine
 	sets           map[string]*v1alpha1.MachineSet
 	infrastructure map[string]*infrav1.MillwrightMachine
-	// classes only if the scenario says so.
+	// classes are recorded only if the scenario requires that.
 	classes map[string]*v1alpha1.MachineClass
 }
 
-// rule finds what is wrong between one moment and the next.
+// rule checks the transition from one moment to the next.
 type rule func(r *run, was, is moment) error
 
-// history is every state of a namespace's Machines and MachineSets, or MillwrightMachines,
-// that anybody can have observed, from when it was begun.
+// history contains every state of a namespace's Machines and MachineSets, or MillwrightMachines, that can have
+// been observed since it was started.
 type history struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
@@ -46,14 +46,14 @@ type history struct {
 	err   error
 }
 
-// change is an object as it was written, or as it was when it went.
+// change is an object as it was written, or its last state before it was deleted.
 type change struct {
 	version uint64
 	object  client.Object
 	gone    bool
 }
 
-// observe begins a history, if the scenario has a rule for it.
+// observe starts a history if the scenario has a rule for it.
 func (r *run) observe(ctx context.Context) error {
 	if r.scenario.always == nil {
 		return nil
@@ -73,7 +73,7 @@ func (r *run) observe(ctx context.Context) error {
 	return nil
 }
 
-// kept are the kinds of which there is a history.
+// kept are the kinds that are recorded.
 func (s scenario) kept() []client.ObjectList {
 	if s.clusterAPI {
 		return []client.ObjectList{&infrav1.MillwrightMachineList{}}
@@ -85,7 +85,7 @@ func (s scenario) kept() []client.ObjectList {
 	return kinds
 }
 
-// follow reads what exists of a kind, and then every change of it.
+// follow reads the existing objects of a kind, and then every change.
 func (h *history) follow(ctx context.Context, c client.WithWatch, list client.ObjectList, namespace string) error {
 	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (h *history) follow(ctx context.Context, c client.WithWatch, list client.Ob
 				h.add(event.Object.(client.Object), event.Type == watch.Deleted)
 			default:
 				if ctx.Err() != nil {
-					return // that is how it says so
+					return // the watch reports its end this way
 				}
 				h.fail(fmt.Errorf("watching %T: %w", list, apierrors.FromObject(event.Object)))
 			}
@@ -131,7 +131,7 @@ func objectsOf(list client.ObjectList) ([]client.Object, error) {
 	return objects, err
 }
 
-// add returns the version of what it adds.
+// add records a change, and returns its version.
 func (h *history) add(object client.Object, gone bool) uint64 {
 	version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -150,7 +150,7 @@ func (h *history) fail(err error) {
 	h.err = errors.Join(h.err, err)
 }
 
-// knows reports whether an object is in the history as it is.
+// knows reports whether the history contains the current state of an object.
 func (h *history) knows(object client.Object) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -159,7 +159,7 @@ func (h *history) knows(object client.Object) bool {
 	})
 }
 
-// length is how many changes there are. Nil has none.
+// length returns the number of changes. A nil history has none.
 func (h *history) length() int {
 	if h == nil {
 		return 0
@@ -169,7 +169,7 @@ func (h *history) length() int {
 	return len(h.changes)
 }
 
-// complete checks that the history has all that exists.
+// complete checks that the history contains everything that exists.
 func complete(ctx context.Context, r *run) error {
 	if r.history == nil {
 		return nil
@@ -191,14 +191,14 @@ func complete(ctx context.Context, r *run) error {
 	return nil
 }
 
-// end ends the history. It may have ended before.
+// end stops the history. It may have been stopped before.
 func (h *history) end() {
 	h.cancel()
 	h.wait.Wait()
 }
 
-// judge ends the history, and holds every moment since the beginning against a rule. The API server numbers all
-// writes of its store, so that those of several kinds can be put in order.
+// judge stops the history, and checks every moment since the beginning against a rule. The API server numbers all
+// writes of its store, so changes of several kinds can be put in order.
 func (h *history) judge(r *run, check rule) error {
 	h.end()
 	h.mu.Lock()
@@ -218,10 +218,10 @@ func (h *history) judge(r *run, check rule) error {
 	return h.err
 }
 
-// longestStory is how many changes are told before one that breaks a rule.
+// longestStory is the number of changes that are printed before one that violates a rule.
 const longestStory = 60
 
-// told tells changes to people.
+// told formats changes for people.
 func told(changes []change) string {
 	var text strings.Builder
 	for _, c := range changes {
@@ -246,7 +246,7 @@ func told(changes []change) string {
 	return text.String()
 }
 
-// after is the moment after a change.
+// after returns the moment after a change.
 func (m moment) after(c change) moment {
 	switch object := c.object.(type) {
 	case *v1alpha1.Machine:

@@ -14,10 +14,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// shortUpdateTimeout is how long an update in place may take where it never ends.
+// shortUpdateTimeout is the timeout of in-place updates that never complete.
 const shortUpdateTimeout = time.Second
 
-// troubledUpdates are the scenarios in which an update in place does not simply go through.
+// troubledUpdates contains the scenarios in which an in-place update does not simply succeed.
 var troubledUpdates = []scenario{
 	{
 		name:   "update in place, which fails at first",
@@ -50,12 +50,12 @@ var troubledUpdates = []scenario{
 	},
 }
 
-// byHand has users select the nodes.
+// byHand makes users select the nodes.
 func byHand(deployment *v1alpha1.MachineDeployment) {
 	deployment.Spec.Strategy.InPlaceUpdate.OrchestrationType = v1alpha1.OrchestrationTypeManual
 }
 
-// updatedWithin is how long each update may take.
+// updatedWithin sets the timeout of each update.
 func updatedWithin(timeout time.Duration) deploymentOption {
 	return func(deployment *v1alpha1.MachineDeployment) {
 		deployment.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineInPlaceUpdateTimeout: &metav1.Duration{Duration: timeout}}
@@ -68,15 +68,15 @@ func patched(patch string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error { return r.patchDeployment(ctx, patch) }
 }
 
-// nameReady waits for a node that is ready for its update. That is the one named from now on, whose agent
-// does not answer by itself.
+// nameReady waits for a node that is ready for its update, and marks it for the following steps. Its agent does
+// not respond by itself.
 func nameReady(ctx context.Context, r *run) error {
 	name, err := r.awaitReady(ctx)
 	r.named = name
 	return err
 }
 
-// failNext has the agent of the next node that is ready say that its update failed.
+// failNext makes the agent of the next node that is ready report that its update failed.
 func failNext(ctx context.Context, r *run) error {
 	if err := nameReady(ctx, r); err != nil {
 		return err
@@ -84,18 +84,18 @@ func failNext(ctx context.Context, r *run) error {
 	return r.mergeNode(ctx, r.named, labelNode(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateFailed))
 }
 
-// succeedNamed has the agent of the node that is named say that it was updated.
+// succeedNamed makes the agent of the marked node report that it was updated.
 func succeedNamed(ctx context.Context, r *run) error {
 	return r.mergeNode(ctx, r.named, labelNode(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful))
 }
 
-// loseNamed has the node that is named not be heard of any more.
+// loseNamed makes the marked node silent.
 func loseNamed(_ context.Context, r *run) error {
 	_, err := r.cloud.SetNodeReady(r.named, corev1.ConditionUnknown)
 	return err
 }
 
-// blocked checks that the deployment says that an update does not go on by itself.
+// blocked checks that the MachineDeployment reports that an update does not continue by itself.
 func blocked(ctx context.Context, r *run) error {
 	deployment, err := r.deployment(ctx)
 	if err != nil {
@@ -146,8 +146,7 @@ func oneUpdated(ctx context.Context, r *run) error {
 	return errors.New("there is none")
 }
 
-// withAgents has the agents of all nodes but the one that is named succeed, until a check finds nothing
-// wrong.
+// withAgents makes the agents of all nodes except the marked one succeed, until a check succeeds.
 func withAgents(check func(context.Context, *run) error) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		err := r.eachNode(ctx, func(node *corev1.Node) error {
@@ -163,7 +162,7 @@ func withAgents(check func(context.Context, *run) error) func(context.Context, *
 	}
 }
 
-// oneUpdates is that no more than one Machine takes part in an update at a time, one that failed included.
+// oneUpdates requires that at most one Machine takes part in an update at a time, including one that failed.
 func oneUpdates(_ *run, _, is moment) error {
 	updating := 0
 	for _, machine := range is.machines {
@@ -172,12 +171,12 @@ func oneUpdates(_ *run, _, is moment) error {
 		}
 	}
 	if updating > 1 {
-		return fmt.Errorf("%w: %d are updated at once", errTooFew, updating)
+		return fmt.Errorf("%w: %d are updated at the same time", errTooFew, updating)
 	}
 	return nil
 }
 
-// leaving calls a function for each Machine that is deleted now.
+// leaving calls a function for each Machine whose deletion starts.
 func leaving(was, is moment, do func(*v1alpha1.Machine) error) error {
 	for name, machine := range was.machines {
 		if next, exists := is.machines[name]; machine.DeletionTimestamp.IsZero() && (!exists || !next.DeletionTimestamp.IsZero()) {
@@ -189,7 +188,7 @@ func leaving(was, is moment, do func(*v1alpha1.Machine) error) error {
 	return nil
 }
 
-// onlyFailed is that no Machine is deleted that is not Failed.
+// onlyFailed requires that only Failed Machines are deleted.
 func onlyFailed(_ *run, was, is moment) error {
 	return leaving(was, is, func(machine *v1alpha1.Machine) error {
 		if phase := machine.Status.CurrentStatus.Phase; phase != v1alpha1.MachineFailed {
@@ -199,7 +198,7 @@ func onlyFailed(_ *run, was, is moment) error {
 	})
 }
 
-// namedStays is that the Machine that is named is not deleted.
+// namedStays requires that the marked Machine is not deleted.
 func namedStays(r *run, was, is moment) error {
 	return leaving(was, is, func(machine *v1alpha1.Machine) error {
 		if machine.Name == r.named {
@@ -209,8 +208,7 @@ func namedStays(r *run, was, is moment) error {
 	})
 }
 
-// newOnesStay is that no Machine of the new set is deleted, neither one that was updated nor one that was
-// made.
+// newOnesStay requires that no Machine of the new MachineSet is deleted, neither an updated nor a created one.
 func newOnesStay(_ *run, was, is moment) error {
 	return leaving(was, is, func(machine *v1alpha1.Machine) error {
 		owner := ptr.Deref(metav1.GetControllerOf(machine), metav1.OwnerReference{})

@@ -17,8 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// updates are the scenarios in which nodes are updated in place. The test is their agent, since that of a
-// simulated node looks once a second only.
+// updates contains the scenarios in which nodes are updated in place. The test acts as their agent, since that of
+// a simulated node checks only once a second.
 var updates = []scenario{
 	{
 		name: "update in place", also: []setup{apart},
@@ -29,7 +29,7 @@ var updates = []scenario{
 	},
 }
 
-// inPlace has nodes updated in place, one after another.
+// inPlace makes the MachineDeployment update nodes in place, one after another.
 func inPlace(deployment *v1alpha1.MachineDeployment) {
 	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
 		Type: v1alpha1.InPlaceUpdateMachineDeploymentStrategyType,
@@ -40,7 +40,7 @@ func inPlace(deployment *v1alpha1.MachineDeployment) {
 	}
 }
 
-// updateOne is what the agent of the next node does that is ready for its update.
+// updateOne acts as the agent of the next node that is ready for its update.
 func updateOne(ctx context.Context, r *run) error {
 	ready, err := r.awaitReady(ctx)
 	if err != nil {
@@ -76,8 +76,8 @@ func says(node *corev1.Node, condition corev1.NodeConditionType, reason string) 
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == condition && c.Reason == reason })
 }
 
-// updatedInPlace checks that so many Machines run and are of the set of the new class, and that nothing is
-// left of the update.
+// updatedInPlace checks that that many Machines run in the MachineSet of the new class, and that no trace of the
+// update remains.
 func updatedInPlace(replicas int) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		sets, machines := &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}
@@ -97,7 +97,7 @@ func updatedInPlace(replicas int) func(context.Context, *run) error {
 	}
 }
 
-// inUse checks that a Machine is one of a set, and its node in use again.
+// inUse checks that a Machine belongs to a MachineSet, and that its node is uncordoned.
 func (r *run) inUse(ctx context.Context, machine *v1alpha1.Machine, set *v1alpha1.MachineSet) error {
 	if !metav1.IsControlledBy(machine, set) || inplaceupdate.Moved(machine) {
 		return fmt.Errorf("it is not one of set %s yet", set.Name)
@@ -113,7 +113,7 @@ func (r *run) inUse(ctx context.Context, machine *v1alpha1.Machine, set *v1alpha
 	return nil
 }
 
-// noneReplaced is that no Machine is deleted or made.
+// noneReplaced requires that no Machine is deleted or created.
 func noneReplaced(_ *run, was, is moment) error {
 	for name := range was.machines {
 		if machine, exists := is.machines[name]; !exists || !machine.DeletionTimestamp.IsZero() {

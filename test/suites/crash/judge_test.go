@@ -21,7 +21,7 @@ func (r *run) judge() error {
 	}
 	for machine, history := range sim.Histories(journal) {
 		if history.MostAtOnce > 1 {
-			wrong = append(wrong, fmt.Errorf("%w: machine %s had %d VMs at once", errTwoVMs, machine, history.MostAtOnce))
+			wrong = append(wrong, fmt.Errorf("%w: machine %s had %d VMs at the same time", errTwoVMs, machine, history.MostAtOnce))
 		}
 		if history.Left > 0 {
 			wrong = append(wrong, fmt.Errorf("%w: %d VMs of machine %s", errLeft, history.Left, machine))
@@ -62,12 +62,12 @@ var (
 	errToken         = errors.New("a bootstrap token is left")
 	errTooMany       = errors.New("more machines exist than may")
 	errTooFew        = errors.New("fewer machines are available than have to be")
-	errMixed         = errors.New("a new machine exists beside an old one")
-	errVictim        = errors.New("a machine is deleted that nobody named")
+	errMixed         = errors.New("a new machine exists next to an old one")
+	errVictim        = errors.New("a machine is deleted that was not marked")
 	errFrozen        = errors.New("a frozen set makes a machine")
 	errUnheld        = errors.New("a VM may exist that nothing holds")
-	errNoID          = errors.New("a VM is said to be there whose ID is not known")
-	errTakenBack     = errors.New("what Cluster API was told is taken back")
+	errNoID          = errors.New("a VM is reported whose provider ID is not known")
+	errTakenBack     = errors.New("a status reported to Cluster API is reverted")
 	errUnlocated     = errors.New("a VM has an ID, and it is not recorded where it is")
 	errPreserved     = errors.New("a preserved machine is deleted")
 	errMigratedTwice = errors.New("a legacy class is migrated again")

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// legacyClasses are the scenarios of a class of a legacy kind that a deployment uses.
+// legacyClasses contains the scenarios of a MachineDeployment that uses a class of a legacy kind.
 var legacyClasses = []scenario{
 	{
 		name: "legacy class", classes: true, also: []setup{apart},
@@ -46,7 +46,7 @@ var legacyClasses = []scenario{
 	},
 }
 
-// installLegacyClass has a cluster serve one of the legacy kinds.
+// installLegacyClass makes a cluster serve one of the legacy kinds.
 func installLegacyClass(t *testing.T, c *env.Cluster) {
 	t.Helper()
 	const name = "machine.sapcloud.io_awsmachineclasses.yaml"
@@ -63,7 +63,7 @@ func installLegacyClass(t *testing.T, c *env.Cluster) {
 	}
 }
 
-// legacyClass is the class as an object of a legacy kind.
+// legacyClass returns the class as an object of a legacy kind.
 func (r *run) legacyClass() *legacy.AWSMachineClass {
 	class := &legacy.AWSMachineClass{ObjectMeta: metav1.ObjectMeta{
 		Name: pool, Finalizers: []string{v1alpha1.FinalizerMCM, v1alpha1.FinalizerLegacy},
@@ -73,8 +73,8 @@ func (r *run) legacyClass() *legacy.AWSMachineClass {
 	return class
 }
 
-// givenLegacy has two Machines run as an old MCM left them that was stopped: their class is of a legacy
-// kind, and all have its finalizers.
+// givenLegacy creates two running Machines in the state in which a stopped older MCM left them: their class is of
+// a legacy kind, and all objects have its finalizers.
 func givenLegacy(ctx context.Context, r *run) error {
 	if err := givenDeployment(2)(ctx, r); err != nil {
 		return err
@@ -107,10 +107,10 @@ func givenLegacy(ctx context.Context, r *run) error {
 	return r.create(ctx, r.legacyClass())
 }
 
-// takeOver has a manager begin where none is.
+// takeOver starts a manager.
 func takeOver(_ context.Context, r *run) error { return r.manage() }
 
-// declareLegacy declares a deployment whose class is of a legacy kind.
+// declareLegacy creates a MachineDeployment whose class is of a legacy kind.
 func declareLegacy(ctx context.Context, r *run) error {
 	if err := r.create(ctx, r.classSecret(), r.legacyClass()); err != nil {
 		return err
@@ -120,7 +120,7 @@ func declareLegacy(ctx context.Context, r *run) error {
 	})
 }
 
-// eachUser does something with all deployments, sets and Machines.
+// eachUser calls a function for all MachineDeployments, MachineSets and Machines.
 func (r *run) eachUser(ctx context.Context, do func(client.Object) error) error {
 	for _, list := range []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}} {
 		if err := r.list(ctx, list); err != nil {
@@ -139,7 +139,7 @@ func (r *run) eachUser(ctx context.Context, do func(client.Object) error) error 
 	return nil
 }
 
-// classesOf are the references to classes of a Machine, set or deployment.
+// classesOf returns the references to classes of a Machine, MachineSet or MachineDeployment.
 func classesOf(user client.Object) []*v1alpha1.ClassSpec {
 	switch user := user.(type) {
 	case *v1alpha1.Machine:
@@ -153,8 +153,8 @@ func classesOf(user client.Object) []*v1alpha1.ClassSpec {
 	}
 }
 
-// migrated checks that so many Machines run, each with the only VM that it ever had, and that all that
-// was the legacy class's is the MachineClass's.
+// migrated checks that that many Machines run, each with its original VM, and that the MachineClass has replaced
+// the legacy class in all objects.
 func migrated(machines int) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := running(machines)(ctx, r); err != nil {
@@ -200,7 +200,7 @@ func (r *run) handedOver(ctx context.Context) error {
 	return errors.Join(finalizedBy(old), finalizedBy(class, v1alpha1.FinalizerMCM), finalizedBy(secret, v1alpha1.FinalizerSecret))
 }
 
-// finalizedBy checks that an object has these finalizers, and no others.
+// finalizedBy checks that an object has exactly these finalizers.
 func finalizedBy(object client.Object, want ...string) error {
 	if got := object.GetFinalizers(); !slices.Equal(got, want) {
 		return fmt.Errorf("%T %s has the finalizers %q, not %q", object, object.GetName(), got, want)
@@ -208,13 +208,13 @@ func finalizedBy(object client.Object, want ...string) error {
 	return nil
 }
 
-// migratedOnce is that one MachineClass comes into being, that nothing refers to it before it exists, or
-// to the legacy kind again, and that there is never a second set.
+// migratedOnce requires that only one MachineClass is created, that nothing refers to it before it exists or to
+// the legacy kind afterwards, and that there is never a second MachineSet.
 func migratedOnce(_ *run, was, is moment) error {
 	if len(is.classes) > 1 || len(is.sets) > 1 {
 		return fmt.Errorf("%w: %d classes and %d sets", errMigratedTwice, len(is.classes), len(is.sets))
 	}
-	// Its deletion makes another generation, too.
+	// A deletion increments the generation, too.
 	if before, after := was.classes[pool], is.classes[pool]; before != nil && after != nil && after.DeletionTimestamp.IsZero() &&
 		(before.UID != after.UID || before.Generation != after.Generation) {
 		return fmt.Errorf("%w: the class is made, or filled, again", errMigratedTwice)
@@ -241,7 +241,7 @@ func onlyForwards[O interface {
 	if before != nil && migrated(before) && !migrated(after) {
 		return fmt.Errorf("%w: %s refers to the legacy class again", errMigratedTwice, after.GetName())
 	}
-	// Who is being deleted may outlive the class.
+	// An object that is being deleted may outlive the class.
 	if migrated(after) && (before == nil || !migrated(before)) && now.classes[pool] == nil {
 		return fmt.Errorf("%w: of %s", errNoClass, after.GetName())
 	}

@@ -16,17 +16,17 @@ import (
 	"github.com/millwright-dev/millwright/internal/pluginserver"
 )
 
-// mortal is who is killed where the driver is a process of its own.
+// mortal selects which process is killed if the driver is a separate process.
 type mortal string
 
 const (
 	// theManager is killed at writes to the API and at calls of the driver.
 	theManager mortal = "the manager"
-	// thePlugIn is killed at calls of the driver, which it makes at the provider.
+	// thePlugIn is killed at calls of the driver, which it makes to the provider.
 	thePlugIn mortal = "the plug-in"
 )
 
-// plugIns are scenarios with a driver in a process of its own.
+// plugIns contains scenarios with a driver in a separate process.
 var plugIns = slicesOf(
 	func(who mortal) scenario {
 		return scenario{
@@ -56,7 +56,7 @@ var plugIns = slicesOf(
 	},
 )
 
-// slicesOf makes every scenario for both processes.
+// slicesOf returns every scenario for both processes.
 func slicesOf(make ...func(mortal) scenario) []scenario {
 	var all []scenario
 	for _, one := range make {
@@ -65,7 +65,7 @@ func slicesOf(make ...func(mortal) scenario) []scenario {
 	return all
 }
 
-// socketFolder makes a folder for the socket of a run's manager. Its path is short, as sockets need it.
+// socketFolder creates a directory for the socket of a run's manager. Paths of sockets must be short.
 func socketFolder(t *testing.T) (string, error) {
 	folder, err := os.MkdirTemp("", "crash")
 	if err != nil {
@@ -75,7 +75,7 @@ func socketFolder(t *testing.T) (string, error) {
 	return filepath.Join(folder, "s"), nil
 }
 
-// plug starts a plug-in, which finds the provider as managers do.
+// plug starts a plug-in, which connects to the provider like managers do.
 func (r *run) plug() error {
 	p, err := newProcess(r.servers)
 	if err != nil {
@@ -88,17 +88,17 @@ func (r *run) plug() error {
 	return p.order(orders{PlugIn: true, DriverSocket: r.socket, Broken: r.broken})
 }
 
-// reconnect bounds the time between two tries of a plug-in to find its manager.
+// reconnect is the maximum time between two attempts of a plug-in to connect to its manager.
 const reconnect = 250 * time.Millisecond
 
-// serveDriver is a plug-in: the driver of a manager that serves at a socket.
+// serveDriver runs a plug-in: the driver of a manager that listens on a socket.
 func (o orders) serveDriver(ctx context.Context) error {
 	return plugin.Serve(ctx, o.Broken.driver(remote{url: o.URL}), plugin.Options{
 		Kind: simDriver, Target: "unix://" + o.DriverSocket, Credentials: insecure.NewCredentials(), MaxReconnectDelay: reconnect,
 	})
 }
 
-// drivers are those of a manager, and what serves them if they are processes of their own.
+// drivers are the drivers of a manager, with their server if they are separate processes.
 func (o orders) drivers() (*registry.Registry, []ctrlmanager.Runnable, error) {
 	if o.DriverSocket == "" {
 		return registry.Only(simDriver, o.Broken.driver(remote{url: o.URL})), nil, nil

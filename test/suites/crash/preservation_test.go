@@ -114,7 +114,7 @@ func preserved(ctx context.Context, r *run) error {
 			return nil
 		}
 	}
-	return errors.New("its node does not say so")
+	return errors.New("its node does not report that")
 }
 
 // Whether the preserved Machine still exists in the end.
@@ -164,7 +164,7 @@ func (r *run) unmarked(ctx context.Context, machine *v1alpha1.Machine) error {
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == v1alpha1.NodePreserved && condition.Reason != v1alpha1.PreservationStopped {
-			return fmt.Errorf("its node says %q", condition.Reason)
+			return fmt.Errorf("its node reports %q", condition.Reason)
 		}
 	}
 	return nil

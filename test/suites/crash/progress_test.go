@@ -116,9 +116,9 @@ func TestProgress(t *testing.T) {
 		"All: 4 of 4 deaths (and 7 leave the same as one of these), 2 of 2 scenarios, after 0s",
 	}
 	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
-		t.Errorf("people are told\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+		t.Errorf("progress lines:\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 	}
 	if p.hit != 3 || first.hit != 3 {
-		t.Errorf("%d deaths at their points, %d of the first; want 3 of both", p.hit, first.hit)
+		t.Errorf("%d crash points reached, %d of the first scenario; want 3 of both", p.hit, first.hit)
 	}
 }

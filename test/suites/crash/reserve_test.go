@@ -90,7 +90,7 @@ func withReserve(replicas, excess int, class string) func(context.Context, *run)
 
 var (
 	errKeptFree = errors.New("too few machines are for pods")
-	errMadeSoon = errors.New("a machine is made while one in excess is wanted for pods")
+	errMadeSoon = errors.New("a machine is created while an excess machine is needed for Pods")
 )
 
 // freeOf counts the Machines that are kept, and those of them that are for Pods.

@@ -14,10 +14,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// newClass is the name of the class to which Machines are rolled.
+// newClass is the name of the class to which Machines are rolled out.
 const newClass = "pool-v2"
 
-// rollouts are the scenarios in which a deployment's Machines are replaced.
+// rollouts contains the scenarios in which a MachineDeployment's Machines are replaced.
 var rollouts = []scenario{
 	{
 		name:   "rolling update",
@@ -49,7 +49,7 @@ var rollouts = []scenario{
 	},
 }
 
-// rolling has Machines replaced one after another within these bounds.
+// rolling makes Machines be replaced within these bounds.
 func rolling(surge, unavailable int32) deploymentOption {
 	return func(deployment *v1alpha1.MachineDeployment) {
 		deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
@@ -61,7 +61,7 @@ func rolling(surge, unavailable int32) deploymentOption {
 	}
 }
 
-// recreate has all Machines removed before the first new one is made.
+// recreate makes all Machines be deleted before the first new one is created.
 func recreate(deployment *v1alpha1.MachineDeployment) {
 	deployment.Spec.Strategy.Type = v1alpha1.RecreateMachineDeploymentStrategyType
 }
@@ -80,7 +80,7 @@ func declareNewClass(ctx context.Context, r *run) error {
 	})
 }
 
-// givenBothClasses has so many Machines of the first class run.
+// givenBothClasses creates that many running Machines of the first class, and the second class.
 func givenBothClasses(replicas int32, options ...deploymentOption) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		if err := declareNewClass(ctx, r); err != nil {
@@ -90,8 +90,7 @@ func givenBothClasses(replicas int32, options ...deploymentOption) func(context.
 	}
 }
 
-// givenSecondRevision has two Machines of the new class run. The first revision never had
-// any.
+// givenSecondRevision creates two running Machines of the new class. The first revision never had any.
 func givenSecondRevision(ctx context.Context, r *run) error {
 	if err := givenBothClasses(0, rolling(1, 0))(ctx, r); err != nil {
 		return err
@@ -115,7 +114,7 @@ func givenSecondRevision(ctx context.Context, r *run) error {
 	return r.await(ctx, "the second revision", allOf(2, newClass))
 }
 
-// rollBackAmid begins a rolling update, and goes back as soon as the first new Machine exists.
+// rollBackAmid starts a rolling update, and rolls back as soon as the first new Machine exists.
 func rollBackAmid(ctx context.Context, r *run) error {
 	if err := r.rollTo(ctx, newClass); err != nil {
 		return err
@@ -142,7 +141,7 @@ func anyOf(class string) func(context.Context, *run) error {
 	}
 }
 
-// allOf checks that so many Machines run, all of them of one class.
+// allOf checks that that many Machines run, all of them of one class.
 func allOf(replicas int, class string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		machines := &v1alpha1.MachineList{}
@@ -158,7 +157,7 @@ func allOf(replicas int, class string) func(context.Context, *run) error {
 	}
 }
 
-// rolledBack checks that the Machines are those of the first revision again.
+// rolledBack checks that the Machines belong to the first revision again.
 func rolledBack(ctx context.Context, r *run) error {
 	deployment, err := r.deployment(ctx)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// both are two rules.
+// both combines two rules.
 func both(one, other rule) rule {
 	return func(r *run, was, is moment) error {
 		if err := one(r, was, is); err != nil {
@@ -16,7 +16,7 @@ func both(one, other rule) rule {
 	}
 }
 
-// most is that no more Machines exist, those on their way out included.
+// most requires that there are never more Machines, including those that are being deleted.
 func most(limit int) rule {
 	return func(_ *run, _, is moment) error {
 		if got := len(is.machines); got > limit {
@@ -26,7 +26,7 @@ func most(limit int) rule {
 	}
 }
 
-// least is that so many Machines are available at the least: they run, and stay.
+// least requires a minimum number of available Machines, which are Running and not being deleted.
 func least(limit int) rule {
 	return func(_ *run, _, is moment) error {
 		got := 0
@@ -42,7 +42,7 @@ func least(limit int) rule {
 	}
 }
 
-// notMixed is that no Machine of one class exists beside one of another.
+// notMixed requires that Machines of the two classes never exist at the same time.
 func notMixed(_ *run, _, is moment) error {
 	classes := map[string]bool{}
 	for _, machine := range is.machines {
@@ -54,7 +54,7 @@ func notMixed(_ *run, _, is moment) error {
 	return nil
 }
 
-// onlyNamed is that no Machine is deleted but the one that an autoscaler named.
+// onlyNamed requires that only the Machine that an autoscaler marked is deleted.
 func onlyNamed(r *run, was, is moment) error {
 	for name := range was.machines {
 		machine, exists := is.machines[name]
@@ -65,7 +65,7 @@ func onlyNamed(r *run, was, is moment) error {
 	return nil
 }
 
-// frozenMakeNothing is that no Machine comes into being while its set is frozen.
+// frozenMakeNothing requires that no Machine is created while its MachineSet is frozen.
 func frozenMakeNothing(_ *run, was, is moment) error {
 	for name, machine := range is.machines {
 		if _, old := was.machines[name]; old {

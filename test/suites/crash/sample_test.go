@@ -50,22 +50,22 @@ func TestSample_IsSpread(t *testing.T) {
 		begins[chosen[0]] = true
 		for i, c := range chosen {
 			if again := sampleOf(s.name, deaths)[i]; c != again {
-				t.Errorf("%s: death %d is %s and then %s", s.name, i, c, again)
+				t.Errorf("%s: crash point %d is %s and then %s", s.name, i, c, again)
 			}
 		}
 		if least, most := len(deaths)/oneOf, len(deaths)/oneOf+1; len(chosen) < least || len(chosen) > most {
-			t.Errorf("%s: %d of %d deaths", s.name, len(chosen), len(deaths))
+			t.Errorf("%s: %d of %d crash points", s.name, len(chosen), len(deaths))
 		}
 		if few := sampleOf(s.name, deaths[:3]); len(few) != 1 {
-			t.Errorf("%s: %d deaths of three", s.name, len(few))
+			t.Errorf("%s: %d crash points of three", s.name, len(few))
 		}
 		t.Setenv(tier.Variable, "exhaustive")
 		if got := sampleOf(s.name, deaths); len(got) != len(deaths) {
-			t.Errorf("%s: an exhaustive run tries %d of %d deaths", s.name, len(got), len(deaths))
+			t.Errorf("%s: an exhaustive run tries %d of %d crash points", s.name, len(got), len(deaths))
 		}
 	}
 	if len(begins) < oneOf/2 {
-		t.Errorf("all samples begin at one of %d deaths", len(begins))
+		t.Errorf("all samples begin at one of %d crash points", len(begins))
 	}
 }
 

@@ -16,17 +16,17 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// soakUpdateTimeout is how long an update in place may take: agents look at their nodes each second.
+// soakUpdateTimeout is the timeout of in-place updates. Agents check their nodes each second.
 const soakUpdateTimeout = 5 * time.Second
 
-// What operators and agents do while nodes are updated in place. Without an update they do nothing.
+// Operations of operators and agents during in-place updates. Without an update, they do nothing.
 var soakUpdateOperations = []soakOperation{
 	{"roll out another class", (*soak).rollOut},
 	{"the update of a node fails", (*soak).failUpdate},
 	{"select a node for its update", (*soak).selectNode},
 }
 
-// givenAgents has so many Machines run, whose nodes have agents that update them in place.
+// givenAgents creates that many running Machines, whose nodes have agents that update them in place.
 func givenAgents(replicas int32) func(context.Context, *run) error {
 	timeout := func(deployment *v1alpha1.MachineDeployment) {
 		deployment.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{
@@ -45,7 +45,8 @@ func givenAgents(replicas int32) func(context.Context, *run) error {
 	return inTurn(givenBothClasses(0, rolling(1, 1), timeout), haveAgents, awaitThat("what is given", running(int(replicas))))
 }
 
-// chooseStrategy has Machines replaced or updated in place, by selection of the deployment or of users.
+// chooseStrategy selects whether Machines are replaced or updated in place, and whether the MachineDeployment or
+// users select the nodes.
 func (s *soak) chooseStrategy(ctx context.Context, r *run) error {
 	const bounds = `{"maxSurge":1,"maxUnavailable":1`
 	strategies := []string{
@@ -58,7 +59,7 @@ func (s *soak) chooseStrategy(ctx context.Context, r *run) error {
 	return r.patchDeployment(ctx, fmt.Sprintf(`{"spec":{"strategy":%s}}`, strategy))
 }
 
-// eachCandidate does something with the nodes that are candidates, until it reports that it is done.
+// eachCandidate calls a function for the candidate nodes until it reports that it is done.
 func (r *run) eachCandidate(ctx context.Context, do func(*corev1.Node) (done bool, err error)) error {
 	done := false
 	return r.eachNode(ctx, func(node *corev1.Node) (err error) {
@@ -73,7 +74,7 @@ func labelNode(key, value string) string {
 	return fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, key, value)
 }
 
-// failUpdate has the agent of a node say that its update failed.
+// failUpdate makes the agent of a node report that its update failed.
 func (s *soak) failUpdate(ctx context.Context, r *run) error {
 	return r.eachCandidate(ctx, func(node *corev1.Node) (bool, error) {
 		if !waitsForAgent(node) {
@@ -83,7 +84,7 @@ func (s *soak) failUpdate(ctx context.Context, r *run) error {
 	})
 }
 
-// selectNode selects a candidate, as users do. The deployment may have selected others.
+// selectNode selects a candidate, as users do. The MachineDeployment may have selected others.
 func (s *soak) selectNode(ctx context.Context, r *run) error {
 	return r.eachCandidate(ctx, func(node *corev1.Node) (bool, error) {
 		if inplaceupdate.Selected(node) {
@@ -93,7 +94,7 @@ func (s *soak) selectNode(ctx context.Context, r *run) error {
 	})
 }
 
-// endUpdates has no user be waited for, and no update stay failed.
+// endUpdates makes no update wait for a user, or remain failed.
 func (s *soak) endUpdates(ctx context.Context, r *run) error {
 	deployment, err := r.deployment(ctx)
 	if err != nil {
@@ -112,8 +113,8 @@ func (s *soak) endUpdates(ctx context.Context, r *run) error {
 	})
 }
 
-// allInSetOf checks that so many Machines run, all of them of the set of a class: one that was updated in
-// place still names the class that it was made from. No node takes part in an update any more.
+// allInSetOf checks that that many Machines run, all of them in the MachineSet of a class. A Machine that was
+// updated in place still refers to its original class. No node takes part in an update.
 func allInSetOf(replicas int, class string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		list, machines := &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}

@@ -215,18 +215,18 @@ func TestDeathsThatDiffer(t *testing.T) {
 	same := sameWorlds{succeeding: map[point]point{second: first, question: second, refused: second}, idle: map[point]bool{question: true, refused: true, last: true}}
 	want := []crash{{point: first, way: before}, {point: first, way: lost}, {point: second, way: lost}, {point: refused, way: lost}, {point: last, way: lost}, {way: unanswered}}
 	if got := (scenario{}).deaths(points, same); !cmp.Equal(got, want, cmp.AllowUnexported(crash{}, point{}, operation{})) {
-		t.Errorf("the deaths are %v, want %v", got, want)
+		t.Errorf("the crash points are %v, want %v", got, want)
 	}
 	if got := (scenario{}).deaths(points[:2], same); slices.Contains(got, crash{way: unanswered}) {
-		t.Errorf("the deaths without questions to the driver are %v", got)
+		t.Errorf("the crash points without queries of the driver are %v", got)
 	}
 	same.idle = nil
 	if got := (scenario{}).deaths(points, same); len(got) != 2*len(points)-len(same.succeeding) {
-		t.Errorf("the deaths without idle operations are %v", got)
+		t.Errorf("the crash points without idle operations are %v", got)
 	}
 	for _, s := range []scenario{{plugIn: theManager}, {plugIn: thePlugIn}, {secondManager: true}} {
 		if got := s.deaths(points, same); len(got) != len(crashes(points)) {
-			t.Errorf("with %+v, the deaths are %v, not all", s, got)
+			t.Errorf("with %+v, the crash points are %v, not all", s, got)
 		}
 	}
 }
@@ -250,6 +250,6 @@ func TestUnanswered(t *testing.T) {
 		}
 	}
 	if !g.lives(p) || !g.reached() {
-		t.Errorf("the manager lives: %t; an answer was lost: %t", g.lives(p), g.reached())
+		t.Errorf("the manager lives: %t; a response was lost: %t", g.lives(p), g.reached())
 	}
 }

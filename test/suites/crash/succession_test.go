@@ -16,35 +16,36 @@ import (
 	"github.com/millwright-dev/millwright/test/support/serverfault"
 )
 
-// succession finds the points at which the world is as the operation before has left it, and the operations that
-// leave the world as it was.
+// succession finds the points at which the world is as an earlier operation has left it, and the operations that
+// do not change the world.
 //
-// Who dies at a point leaves what was done before, and all that has begun: that is carried out, whoever dies. Who
-// loses the answer to an operation leaves the same with that operation, as nothing begins after it. So who dies before a
-// point leaves what a lost answer to the operation that began last would have left if, when the point comes, nothing
-// was changed by others than the manager since that operation ended or, if it has not, began, and no time has passed
-// that matters: no more than a manager may go on after an answer was lost.
+// A process that crashes at a point leaves what was done before, and everything that has started, which is still
+// executed. If the response of an operation is lost, the world is the same, including that operation, because
+// nothing starts after it. A crash before a point is therefore equivalent to a lost response of the operation
+// that started last, under two conditions. Since the end of that operation, or since its start if it has not
+// completed, only the manager has changed anything. And no more time has passed than a manager may continue after
+// a lost response.
 //
-// It is used under the lock of its gate, in runs in which nobody dies.
+// It is used under the lock of its gate, in runs without a crash.
 type succession struct {
-	// outside describes what others than managers have changed, and reports whether they are changing
-	// something now. Nil if that cannot be known.
+	// outside describes what others than managers have changed, and reports whether a change is in progress. If
+	// nil, that is unknown.
 	outside func() (state string, changing bool)
 	now     func() time.Time
-	// passing is how many operations have begun and not ended.
+	// passing is the number of operations in progress.
 	passing int
-	// newest is what began last. left is whose lost answer leaves the world as it is now: nil if none is known to.
-	// earlier is what left was before newest began, if that succeeds it.
+	// newest is the operation that started last. left is the operation whose lost response leaves the current
+	// world, or nil if none is known. earlier is the value of left before newest started, if newest succeeds it.
 	newest        point
 	left, earlier *worldOfOne
 	found         sameWorlds
 }
 
-// sameWorlds are deaths that leave what others leave.
+// sameWorlds contains crash points that are equivalent to others.
 type sameWorlds struct {
-	// succeeding are points at which the world is as a lost answer to another one leaves it, and these.
+	// succeeding maps points to the points whose lost response leaves the same world.
 	succeeding map[point]point
-	// idle are points whose operations change nothing.
+	// idle contains points whose operations change nothing.
 	idle map[point]bool
 }
 
@@ -52,7 +53,7 @@ func (w sameWorlds) clone() sameWorlds {
 	return sameWorlds{maps.Clone(w.succeeding), maps.Clone(w.idle)}
 }
 
-// worldOfOne is the world that a lost answer to an operation leaves.
+// worldOfOne is the world after a lost response to an operation.
 type worldOfOne struct {
 	point   point
 	at      time.Time
@@ -63,7 +64,7 @@ func newSuccession() *succession {
 	return &succession{now: time.Now, found: sameWorlds{succeeding: map[point]point{}, idle: map[point]bool{}}}
 }
 
-// begin notes that an operation begins.
+// begin records the start of an operation.
 func (s *succession) begin(p point) {
 	s.passing++
 	s.newest, s.earlier = p, nil
@@ -79,8 +80,8 @@ func (s *succession) begin(p point) {
 	s.leaves(p, state, changing)
 }
 
-// end notes that one ends, and whether it was idle: it has changed nothing. If nothing has begun since, its lost answer
-// leaves what was there before.
+// end records the completion of an operation, and whether it was idle, which means that it has changed nothing.
+// If nothing has started since an idle operation, its lost response leaves the previous world.
 func (s *succession) end(p point, idle bool) {
 	s.passing--
 	if s.outside == nil || p.occurrence == 0 || p != s.newest {
@@ -89,7 +90,7 @@ func (s *succession) end(p point, idle bool) {
 	if idle {
 		s.found.idle[p] = true
 		if s.earlier != nil {
-			s.left = s.earlier // so that the time that has passed counts
+			s.left = s.earlier // so that the elapsed time counts
 			return
 		}
 	}
@@ -97,7 +98,7 @@ func (s *succession) end(p point, idle bool) {
 	s.leaves(p, state, changing)
 }
 
-// leaves notes that a lost answer to an operation leaves the world as it is now, unless somebody is changing it.
+// leaves records that a lost response to an operation leaves the current world, unless a change is in progress.
 func (s *succession) leaves(p point, state string, changing bool) {
 	s.left = nil
 	if !changing {
@@ -105,17 +106,16 @@ func (s *succession) leaves(p point, state string, changing bool) {
 	}
 }
 
-// deaths are the deaths at the points of a run that leave different worlds. Of deaths that leave the same,
-// that with the lost answer is tried: what the manager does with the loss is seen, too.
+// deaths returns the crash points of a run that leave different worlds. Of equivalent crash points, the one with the
+// lost response is tried, because that also tests how the manager handles the loss.
 //
-//   - A process that dies after an operation, and one that loses the answer, leave the same: the latter can
-//     do nothing more.
-//   - A process that dies before a succeeding point leaves what a lost answer to the one that it succeeds leaves.
-//   - Before and after an idle operation, the world is the same. If it is a question to the driver, and that world is left by
-//     another one, too, neither is tried: what the manager does without such answers is seen in one more run, in which it gets
-//     none of them at first, and lives.
+//   - A crash after an operation is equivalent to a lost response: the manager can do nothing more.
+//   - A crash before a succeeding point is equivalent to a lost response of the point that it succeeds.
+//   - The world is the same before and after an idle operation. If it is a query of the driver, and another crash point
+//     leaves the same world, neither is tried. One additional run without a crash tests how the manager handles lost
+//     responses: it gets none of these at first.
 //
-// Where another process goes on, it may do something else in each case, so that all deaths are tried.
+// If another process continues, it may act differently in each case, so all crash points are tried.
 func (s scenario) deaths(points []point, same sameWorlds) []crash {
 	var distinct []crash
 	for _, p := range points {
@@ -131,7 +131,7 @@ func (s scenario) deaths(points []point, same sameWorlds) []crash {
 	return distinct
 }
 
-// leftOut reports whether a death at a point leaves what another one leaves, which is tried.
+// leftOut reports whether a crash at a point is equivalent to another one, which is tried.
 func (w sameWorlds) leftOut(p point, in way) bool {
 	_, succeeds := w.succeeding[p]
 	if in == before {
@@ -140,12 +140,12 @@ func (w sameWorlds) leftOut(p point, in way) bool {
 	return succeeds && w.idle[p] && p.asks()
 }
 
-// leftOut are the deaths at points that are not among those to be tried.
+// leftOut returns the crash points that are not tried.
 func leftOut(points []point, distinct []crash) []crash {
 	return slices.DeleteFunc(crashes(points), func(c crash) bool { return slices.Contains(distinct, c) })
 }
 
-// ways are those in which a manager may die at a point, without that which leaves what another one leaves.
+// ways returns the ways in which a manager may crash at a point, without those that are equivalent to others.
 func (s scenario) ways() []way {
 	if s.alone() {
 		return []way{before, lost}
@@ -153,16 +153,16 @@ func (s scenario) ways() []way {
 	return ways
 }
 
-// alone reports whether no process goes on when one has died.
+// alone reports whether no process continues after the crash of one.
 func (s scenario) alone() bool { return s.plugIn == "" && !s.secondManager }
 
-// writes counts what others than managers write to an API server.
+// writes counts the writes of others than managers to an API server.
 type writes struct {
 	mu           sync.Mutex
 	made, making int
 }
 
-// countingWrites is a run's share of a cluster, whose writes are counted.
+// countingWrites returns a run's share of a cluster whose writes are counted.
 func countingWrites(c *env.Cluster) (*env.Cluster, *writes, error) {
 	w := &writes{}
 	own := *c
@@ -186,7 +186,7 @@ func (w *writes) end() {
 	w.made++
 }
 
-// count returns how many were made, and whether more are being made. Nil has none.
+// count returns the number of writes, and whether writes are in progress. A nil value has none.
 func (w *writes) count() (made int, making bool) {
 	if w == nil {
 		return 0, false
@@ -196,7 +196,7 @@ func (w *writes) count() (made int, making bool) {
 	return w.made, w.making > 0
 }
 
-// counting is the way of requests whose writes are counted.
+// counting is a transport whose writes are counted.
 type counting struct {
 	next   http.RoundTripper
 	writes *writes
@@ -211,13 +211,13 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// outside describes what others than managers have changed in a run: at the API servers, and of the VMs.
+// outside describes what others than managers have changed in a run, in the API servers and in the VMs.
 func (r *run) outside() (state string, changing bool) {
 	control, inControl := r.writes.control.count()
 	target, inTarget := r.writes.target.count()
 	vms, err := r.cloud.VMs()
 	if err != nil {
-		return "", true // it cannot be known
+		return "", true // unknown
 	}
 	text, err := json.Marshal(vms)
 	return fmt.Sprintf("%d, %d, %s", control, target, text), inControl || inTarget || err != nil

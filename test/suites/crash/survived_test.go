@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-// survivedFile is a file that keeps which deaths were survived, so that an exploration that was interrupted goes
-// on where it ended. It holds for one build of this test, which contains the manager.
+// survivedFile is a file that records which crash points were survived, so that an interrupted exploration can
+// continue. It is valid for one build of this test, which contains the manager.
 const survivedFile = "MILLWRIGHT_SURVIVED"
 
-// survived are the deaths that were. Nil knows none, and keeps none.
+// survived contains the crash points that were survived. A nil value is empty, and records none.
 type survived struct {
 	before map[string]bool
 
@@ -24,7 +24,7 @@ type survived struct {
 	file *os.File
 }
 
-// readSurvived reads the file that the environment names, if it does.
+// readSurvived reads the file that the environment specifies, if any.
 func readSurvived(t *testing.T) *survived {
 	t.Helper()
 	path := os.Getenv(survivedFile)
@@ -39,7 +39,7 @@ func readSurvived(t *testing.T) *survived {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d deaths of this build were survived before, and are in %s", len(s.before), path)
+	t.Logf("%d crash points of this build were survived before, and are in %s", len(s.before), path)
 	t.Cleanup(func() {
 		if err := s.file.Close(); err != nil {
 			t.Error(err)
@@ -48,8 +48,8 @@ func readSurvived(t *testing.T) *survived {
 	return s
 }
 
-// openSurvived reads a file, whose first line says of which build it is. If that is another one, or nothing, the
-// file begins anew. A line that was cut short is none.
+// openSurvived opens a file whose first line identifies a build. If it is a different build, or the file is
+// empty, the file is truncated. An incomplete line is ignored.
 func openSurvived(path, build string) (*survived, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -79,7 +79,7 @@ func openSurvived(path, build string) (*survived, error) {
 	return s, err
 }
 
-// digest is that of the program that runs.
+// digest returns the digest of the running program.
 func digest() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -99,10 +99,10 @@ func digest() (string, error) {
 
 func nameOf(s scenario, c crash) string { return s.name + ": " + c.String() }
 
-// has reports whether a death was survived in a run before this one.
+// has reports whether a crash point was survived in an earlier run.
 func (s *survived) has(of scenario, c crash) bool { return s != nil && s.before[nameOf(of, c)] }
 
-// note keeps that a death was survived.
+// note records that a crash point was survived.
 func (s *survived) note(t *testing.T, of scenario, c crash) {
 	if s == nil {
 		return
@@ -114,7 +114,7 @@ func (s *survived) note(t *testing.T, of scenario, c crash) {
 	}
 }
 
-// TestSurvivedAreKept: for the same build, whole lines only.
+// TestSurvivedAreKept checks that complete lines of the same build are kept.
 func TestSurvivedAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "survived")
 	of, c := scenario{name: "create"}, func(n int) crash {
@@ -131,9 +131,9 @@ func TestSurvivedAreKept(t *testing.T) {
 	s := open("one")
 	s.note(t, of, c(1))
 	if s.has(of, c(1)) {
-		t.Error("a death of this run was before it")
+		t.Error("a crash point of this run counts as survived before it")
 	}
-	if _, err := fmt.Fprint(s.file, nameOf(of, c(2))); err != nil { // and the process dies
+	if _, err := fmt.Fprint(s.file, nameOf(of, c(2))); err != nil { // and the process is killed
 		t.Fatal(err)
 	}
 	s = open("one")

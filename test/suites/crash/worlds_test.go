@@ -22,25 +22,25 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// remains is what a death leaves.
+// remains is the state that a crash leaves.
 type remains struct {
-	// done is what was done up to the death: the operations that were carried out, with what was asked for, and whether it changed
-	// nothing, sorted, and how many writes others had made. Where work goes on in parallel, this may differ between runs,
-	// of which worlds that differ say nothing then.
+	// done is what happened before the crash: the executed operations with their requests, whether each changed
+	// nothing, sorted, and the number of writes by others. Since work is done in parallel, this may differ
+	// between runs. Different worlds are then not comparable.
 	done []string
-	// world is everything that exists, without what is drawn in each run.
+	// world is everything that exists, without values that are random in each run.
 	world []string
 }
 
-// TestDeathsThatAreLeftOut: a death that is not tried, since the world after it is that of another one, leaves
-// what that one leaves.
+// TestDeathsThatAreLeftOut checks that a crash point that is skipped because it is equivalent to another one
+// leaves the same world as that one.
 func TestDeathsThatAreLeftOut(t *testing.T) {
 	tier.All(t)
 	fleet, enough := newFleet(t), 2
 	if tier.Exhaustive() {
 		enough = 10
 	}
-	// Those in which little goes on in parallel, so that most pairs can be compared.
+	// Scenarios with little parallelism, so that most pairs can be compared.
 	for _, name := range partOf([]string{"delete", "create with initialise", "create, apart", "delete with drain", "scale down by name", "capi create"}, 1) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -49,11 +49,11 @@ func TestDeathsThatAreLeftOut(t *testing.T) {
 	}
 }
 
-// pairsForOne is how many pairs are played at most for each that is to be compared.
+// pairsForOne is the maximum number of pairs that are run for each comparable one.
 const pairsForOne = 3
 
-// compare plays pairs of deaths of which one would be left out, until enough could be compared: from all over the scenario,
-// in an order that is the same in each run.
+// compare runs pairs of crash points of which one would be skipped, until enough could be compared. The pairs
+// come from all over the scenario, in an order that is the same in each run.
 func (f fleet) compare(t *testing.T, s scenario, enough int) {
 	whole := f.play(t, s, nil, sound)
 	if whole.err != nil {
@@ -85,10 +85,10 @@ func (f fleet) compare(t *testing.T, s scenario, enough int) {
 	}
 }
 
-// pairOfDeaths is a death that is left out, and the one that is tried instead.
+// pairOfDeaths is a crash point that is skipped, and the one that is tried instead.
 type pairOfDeaths struct{ out, instead crash }
 
-// pairsOf are those of a run without a death.
+// pairsOf returns the pairs of a run without a crash.
 func pairsOf(whole result) []pairOfDeaths {
 	var pairs []pairOfDeaths
 	for _, p := range whole.points {
@@ -107,7 +107,8 @@ func pairsOf(whole result) []pairOfDeaths {
 	return pairs
 }
 
-// remainsOf plays a death, and looks at what it leaves before the next manager begins. Nil if it does not come.
+// remainsOf runs a crash, and inspects what it leaves before the next manager starts. It returns nil if the crash
+// point is not reached.
 func (f fleet) remainsOf(t *testing.T, s scenario, c crash) *remains {
 	t.Helper()
 	var left *remains
@@ -123,7 +124,7 @@ func (f fleet) remainsOf(t *testing.T, s scenario, c crash) *remains {
 	return left
 }
 
-// remains is what there is while no manager lives, and nothing is under way.
+// remains returns the state while no manager is running, and no operation is in progress.
 func (r *run) remains(ctx context.Context) (*remains, error) {
 	var left *remains
 	err := r.await(ctx, "that all stands still", func(ctx context.Context, r *run) (err error) {
@@ -142,7 +143,7 @@ func (r *run) remains(ctx context.Context) (*remains, error) {
 	return left, err
 }
 
-// look looks at what there is now.
+// look reads the current state.
 func (r *run) look(ctx context.Context) (*remains, error) {
 	left := &remains{}
 	for _, operation := range r.gate.carriedOut() {
@@ -195,7 +196,7 @@ func (d *remains) add(objects ...runtime.Object) {
 	for _, object := range objects {
 		accessor, err := meta.Accessor(object)
 		if err != nil {
-			panic(err) // no object of the API
+			panic(err) // not an API object
 		}
 		accessor.SetManagedFields(nil)
 		accessor.SetResourceVersion("")
@@ -203,20 +204,21 @@ func (d *remains) add(objects ...runtime.Object) {
 	}
 }
 
-// drawn is what is drawn by lot or the clock in a run: UIDs, times, versions, addresses, the ends of names, hashes,
-// tokens.
+// drawn matches values that are random or depend on the time: UIDs, times, versions, addresses, suffixes of
+// names, hashes, tokens.
 var drawn = regexp.MustCompile(`"resourceVersion":"\d+"|\bfd00:[0-9a-f:]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[0-9:.]+Z?|-[bcdfghjklmnpqrstvwxz2456789]{5}\b|"(token-id|token-secret|expiration|description)":"[^"]*"|-[0-9a-f]{8,}\b|bootstrap-token-[a-z0-9]+`)
 
-// anonymous is an object without what is drawn.
+// anonymous returns an object without random values.
 func anonymous(object any) string {
 	text, err := json.Marshal(object)
 	if err != nil {
-		panic(err) // it came as JSON
+		panic(err) // it was decoded from JSON
 	}
 	return drawn.ReplaceAllString(string(text), "?")
 }
 
-// TestWhatWasRefused: the same write is not the same where it was refused, as after that of somebody else.
+// TestWhatWasRefused checks that a rejected write, as after a conflicting one, differs from the same write that
+// succeeded.
 func TestWhatWasRefused(t *testing.T) {
 	var done []string
 	for _, idle := range []bool{false, true} {
@@ -231,7 +233,7 @@ func TestWhatWasRefused(t *testing.T) {
 	}
 }
 
-// TestAnonymous: only what is drawn is left out.
+// TestAnonymous checks that only random values are removed.
 func TestAnonymous(t *testing.T) {
 	got := anonymous(map[string]string{
 		"uid": "6f1b3c1e-5b0d-4c1c-9a51-2f6f0a4c7d10", "at": "2026-01-02T03:04:05Z", "name": "pool-z7k4b-x9x2c", "phase": "Running", "node": "worker-1",

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// zoneOutages are the scenarios of zones in which all nodes fail.
+// zoneOutages contains the scenarios of zones in which all nodes fail.
 var zoneOutages = []scenario{
 	{
 		name:          "zone that is out",
@@ -21,11 +21,11 @@ var zoneOutages = []scenario{
 		given:         givenTwoZones,
 		act:           inTurn(failAllNodes, awaitThat("both machines to be unhealthy", allIn(v1alpha1.MachineUnknown)), replaceThem),
 		want:          allOf(2, newClass),
-		always:        most(4), // they go, and their successors come
+		always:        most(4), // they are deleted, and replaced by their successors
 	},
 }
 
-// givenTwoZones has two Machines run in the zone of the first class, whose replacement a budget forbids.
+// givenTwoZones creates two running Machines in the zone of the first class, whose replacement a budget forbids.
 func givenTwoZones(ctx context.Context, r *run) error {
 	err := r.create(ctx, r.classSecret(), r.classIn(pool, "a"), r.classIn(newClass, "b"))
 	if err == nil {
@@ -53,7 +53,7 @@ func (r *run) classIn(name, zone string) *v1alpha1.MachineClass {
 	}
 }
 
-// failAllNodes has the nodes of all Machines fail.
+// failAllNodes makes the nodes of all Machines fail.
 func failAllNodes(ctx context.Context, r *run) error {
 	machines := &v1alpha1.MachineList{}
 	if err := r.list(ctx, machines); err != nil {
@@ -83,7 +83,7 @@ func allIn(phase v1alpha1.MachinePhase) func(context.Context, *run) error {
 	}
 }
 
-// replaceThem lifts the budget.
+// replaceThem removes the budget.
 func replaceThem(ctx context.Context, r *run) error {
 	return r.patchDeployment(ctx, `{"spec":{"replacement":{"budgets":null}}}`)
 }

@@ -113,7 +113,7 @@ func (p *place) run(t *testing.T, page string) {
 	}
 	found := blocks(text)
 	if len(found) == 0 {
-		t.Fatalf("%s says nothing to type", page)
+		t.Fatalf("%s has no commands", page)
 	}
 	for _, block := range found {
 		ctx, cancel := context.WithTimeout(t.Context(), blockTimeout)
@@ -123,7 +123,7 @@ func (p *place) run(t *testing.T, page string) {
 		out, err := shell.CombinedOutput()
 		cancel()
 		if err != nil {
-			t.Fatalf("%s says to type:\n%s\n%v, after:\n%s", page, block, err, out)
+			t.Fatalf("%s: running\n%s\n%v, output:\n%s", page, block, err, out)
 		}
 		t.Logf("%s\n%s", block, out)
 	}

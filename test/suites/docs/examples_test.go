@@ -119,7 +119,7 @@ func TestThereIsAnExampleOfEveryStrategy(t *testing.T) {
 			t.Errorf("the list of the examples has nothing in %s: %v", folder, err)
 		}
 		if !bytes.HasPrefix(fileOf(t, document), []byte("# ")) {
-			t.Errorf("%s does not say what it is for", document.file)
+			t.Errorf("%s does not describe its purpose", document.file)
 		}
 	}
 	for strategy := range missing {
@@ -227,6 +227,6 @@ func beside(t *testing.T, all []document, of document, kind, name string) []byte
 			return d.text
 		}
 	}
-	t.Fatalf("%s: %s %q is not beside it", of.file, kind, name)
+	t.Fatalf("%s: %s %q is not in the same directory", of.file, kind, name)
 	return nil
 }

@@ -116,11 +116,11 @@ func newQuickstart(t *testing.T) *quickstart {
 	}
 	prefer := repeated.FindSubmatch(page)
 	if prefer == nil {
-		t.Fatal("the page does not say how machines that are nodes come first")
+		t.Fatal("the page does not describe how to give priority to machines that are nodes")
 	}
 	q.prefer = string(prefer[1])
 	if _, err := os.Stat(filepath.Join(root, ".millwright")); !os.IsNotExist(err) {
-		t.Fatalf("there is a folder .millwright, which this test would use: %v", err)
+		t.Fatalf("there is a directory .millwright, which this test would use: %v", err)
 	}
 	t.Cleanup(func() {
 		for _, name := range []string{".millwright", "demo.kubeconfig"} {

@@ -63,7 +63,7 @@ func TestGuestOnTheLoopback(t *testing.T) {
 	guest := boot(t, config)
 	guest.until("serving")
 	if got := read(t, forward.Host); got != "hello" {
-		t.Errorf("a forwarded port says %q", got)
+		t.Errorf("a forwarded port reports %q", got)
 	}
 	output := guest.until("intruder: done")
 	for _, version := range []string{"10.0.2.2", "[fd77::2]"} {

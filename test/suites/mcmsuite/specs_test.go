@@ -111,7 +111,7 @@ func (s *suite) removesTheNode() {
 
 func (s *suite) deletesNothing() {
 	if err := s.delete("test-machine-dummy"); !apierrors.IsNotFound(err) {
-		s.t.Errorf("the API server answers %v", err)
+		s.t.Errorf("the API server returned %v", err)
 	}
 	s.hasNodes(0)
 }

@@ -75,7 +75,7 @@ func (d dashboard) checkPlaces(t *testing.T) {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if other := cells[[2]int{x, y}]; other != "" || x >= 24 {
-					t.Fatalf("%s lies over %q or beside the page", p.Title, other)
+					t.Fatalf("%s overlaps with %q or is outside the page", p.Title, other)
 				}
 				cells[[2]int{x, y}] = p.Title
 			}

@@ -51,7 +51,7 @@ func (p *place) enforcesPodSecurity() {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "escalates", Namespace: p.env.Namespace}, Spec: p.template().Spec}
 	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = ptr.To(true)
 	if err := p.env.Client.Create(p.Context(), pod, client.DryRunAll); !apierrors.IsForbidden(err) {
-		p.Errorf("a Pod that may escalate its privileges is answered with %v", err)
+		p.Errorf("creating a Pod that may escalate its privileges returned %v", err)
 	}
 }
 

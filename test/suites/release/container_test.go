@@ -156,7 +156,7 @@ func needsRoot(t *testing.T) {
 		t.Fatalf("capabilities %q: %v", effective, err)
 	}
 	if has&takes != takes {
-		t.Skipf("a container takes root's rights: CapEff of this process is %s (/proc/self/status), and lacks some of %016x", effective, takes)
+		t.Skipf("a container requires root privileges: CapEff of this process is %s (/proc/self/status), and lacks some of %016x", effective, takes)
 	}
 }
 

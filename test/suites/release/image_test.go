@@ -252,11 +252,11 @@ func (b *builtImage) fits(t *testing.T, pod *corev1.PodSpec) {
 		t.Errorf("names (-of the Deployment +of the image):\n%s", diff)
 	}
 	if version := b.config.Config.Labels["org.opencontainers.image.version"]; version != release {
-		t.Errorf("the image says that it is version %s", version)
+		t.Errorf("the image reports version %s", version)
 	}
 	out, err := exec.CommandContext(t.Context(), b.program(t), "version").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), release) {
-		t.Errorf("the program says that it is %s, %v", out, err)
+		t.Errorf("the program reports %s, %v", out, err)
 	}
 }
 
@@ -319,7 +319,7 @@ func (b *builtImage) containerOf(m *manager) *container {
 		ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 	}
 	if diff := cmp.Diff(want, in.SecurityContext); diff != "" {
-		m.t.Errorf("this container is not what the Deployment says (-this +that):\n%s", diff)
+		m.t.Errorf("this container differs from the Deployment (-this +that):\n%s", diff)
 	}
 	c := &container{
 		Root: b.root, UID: int(ptr.Deref(secured.RunAsUser, 0)), GID: int(ptr.Deref(secured.RunAsGroup, 0)),

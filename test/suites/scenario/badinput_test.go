@@ -127,7 +127,7 @@ func TestTwoManagers(t *testing.T) {
 		g.Expect(second.Output.String()).To(gomega.ContainSubstring("standing by: another manager holds the leases"))
 	})
 	if strings.Contains(second.Output.String(), "Starting workers") {
-		t.Error("the second manager works beside the first")
+		t.Error("the second manager works concurrently with the first")
 	}
 	first.Stop()
 	w.leads(second)
@@ -264,7 +264,7 @@ func TestMistakesAtTheStart(t *testing.T) {
 				}
 			}
 			if !strings.Contains(said, tc.says) {
-				t.Errorf("it says %q, want it to say %q; all output:\n%s", said, tc.says, p.Output.String())
+				t.Errorf("got %q, want %q; all output:\n%s", said, tc.says, p.Output.String())
 			}
 		})
 	}

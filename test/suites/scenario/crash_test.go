@@ -91,7 +91,7 @@ func (w *scenario) oneVMEach(now int) {
 	alive := 0
 	for machine, history := range sim.Histories(journal) {
 		if history.MostAtOnce > 1 {
-			w.t.Errorf("machine %s had %d VMs at once", machine, history.MostAtOnce)
+			w.t.Errorf("machine %s had %d VMs at the same time", machine, history.MostAtOnce)
 		}
 		alive += history.Left
 	}

@@ -167,7 +167,7 @@ func TestUpdateInPlaceFails(t *testing.T) {
 			}
 		}
 		if selected > 0 {
-			t.Errorf("%d nodes are selected beside %s, whose update failed", selected, failed.Name)
+			t.Errorf("%d nodes are selected in addition to %s, whose update failed", selected, failed.Name)
 		}
 		u.patchNode(failed, `{"metadata":{"labels":{"`+v1alpha1.LabelKeyNodeUpdateResult+`":"successful"}}}`)
 	}

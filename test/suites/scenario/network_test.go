@@ -174,7 +174,7 @@ func TestSilentConnections(t *testing.T) {
 		select {
 		case <-manager.Done():
 		case <-time.After(mostSilent):
-			t.Fatal("the manager neither ends nor goes on")
+			t.Fatal("the manager neither exits nor continues")
 		}
 		ended := time.Since(began)
 		again := w.manager("--control-kubeconfig", control)

@@ -341,7 +341,7 @@ func (m *managed) tampered(name string, spoil func(class, secret client.Object))
 		return m.admin.Get(m.t.Context(), client.ObjectKeyFromObject(later), later) == nil && later.Status.LastOperation.Description != ""
 	})
 	if !m.hasVM(machine.Name) {
-		m.t.Error("nobody deleted the Machine, and its VM is gone")
+		m.t.Error("the Machine was not deleted, and its VM is gone")
 	}
 	m.delete(machine)
 	m.eventually("the Machine's deletion has begun", func() bool { // or complete

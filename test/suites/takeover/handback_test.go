@@ -72,7 +72,7 @@ func essence(t *testing.T, objects []*unstructured.Unstructured, deployment stri
 		}
 		fields, ok := strip(object.DeepCopy().Object, kind, "", also).(map[string]any)
 		if !ok {
-			t.Fatalf("%s %s says nothing", kind, object.GetName())
+			t.Fatalf("%s %s has no content", kind, object.GetName())
 		}
 		encoded, err := json.Marshal(fields)
 		must(t, err)

@@ -129,7 +129,7 @@ func TestHypervisorOfTheOrigin(t *testing.T) {
 	next := h.runLease()
 	said, err := next()
 	if err != nil || said != statusOK {
-		t.Fatalf("the run lease says %d: %v", said, err)
+		t.Fatalf("the run lease reports %d: %v", said, err)
 	}
 	i.holds(vm, h)
 	i.takesBack(vm, h)
@@ -139,15 +139,15 @@ func TestHypervisorOfTheOrigin(t *testing.T) {
 	}
 	other := o.hypervisor(t, by, endpoint, i.Namespace, "web", "web-other")
 	if _, err := other.invoke("EnsureMigrationTarget", fields{"us": h.us}); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("a hypervisor that acts for another is answered %v", err)
+		t.Errorf("a request on behalf of another hypervisor returned %v", err)
 	}
 	next = h.runLease()
 	if said, err := next(); err != nil || said != statusOK {
-		t.Fatalf("the run lease says %d: %v", said, err)
+		t.Fatalf("the run lease reports %d: %v", said, err)
 	}
 	i.must(i.client.Delete(t.Context(), vm))
 	if said, err := next(); err != nil || said != statusTerminate {
-		t.Errorf("the run lease of a VM that is deleted says %d: %v", said, err)
+		t.Errorf("the run lease of a VM that is deleted reports %d: %v", said, err)
 	}
 }
 
@@ -166,10 +166,10 @@ func (i *installation) takesBack(vm *vmv1alpha1.VirtualMachine, h *originHypervi
 	stranger := proto.Clone(before)
 	stranger.ProtoReflect().Set(h.us.Descriptor().Fields().ByName("pod_name"), protoreflect.ValueOfString("web-gone"))
 	if _, err := h.invoke("MigrationSwitchover", fields{"us": h.us, "them": stranger}); status.Code(err) != codes.OK {
-		i.t.Errorf("who holds the VM is answered %v", err)
+		i.t.Errorf("a request of the hypervisor that holds the VM returned %v", err)
 	}
 	if _, err := h.invoke("MigrationSwitchover", fields{"us": before, "them": stranger}); status.Code(err) != codes.FailedPrecondition {
-		i.t.Errorf("who does not hold the VM is answered %v", err)
+		i.t.Errorf("a request of a hypervisor that does not hold the VM returned %v", err)
 	}
 }
 

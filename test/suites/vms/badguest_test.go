@@ -161,7 +161,7 @@ func (c *cluster) rootDisk(name string, full bool) string {
 	if full {
 		free := regexp.MustCompile(`Free blocks: +(\d+)`).FindStringSubmatch(c.tool("debugfs", "-R", "stats", raw))
 		if free == nil {
-			c.t.Fatal("nobody knows how much is free")
+			c.t.Fatal("cannot determine the free space")
 		}
 		blocks, _ := strconv.Atoi(free[1]) // the expression matches a number
 		// A block contains the numbers of others.

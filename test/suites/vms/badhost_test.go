@@ -116,7 +116,7 @@ func podOfNobody(c *cluster) func(*cluster) {
 		const want = "only Pods of virtual machines are supported"
 		pod := c.awaitFailed("pod-of-nobody")
 		if pod.Status.Reason != "Unsupported" || !strings.Contains(pod.Status.Message, want) {
-			c.t.Errorf("the pod says %s: %s", pod.Status.Reason, pod.Status.Message)
+			c.t.Errorf("the pod reports %s: %s", pod.Status.Reason, pod.Status.Message)
 		}
 		c.awaitEvent("Pod", "pod-of-nobody", "Unsupported", want)
 	}
@@ -220,7 +220,7 @@ func (c *cluster) intruder(vm, root string) *exec.Cmd {
 	}
 	tokens, err := filepath.Glob(filepath.Join(c.dir, "hosts/*/pods/*"+string(pod.UID)+"*/volumes/token"))
 	if err != nil || len(tokens) != 1 {
-		c.t.Fatalf("folders with the pod's token: %v, %v", tokens, err)
+		c.t.Fatalf("directories with the pod's token: %v, %v", tokens, err)
 	}
 	for link, target := range map[string]string{
 		filepath.Dir(vmpb.RootDiskPath): c.volumeOf(vm), filepath.Dir(vmpb.TokenPath): tokens[0],

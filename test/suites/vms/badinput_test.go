@@ -163,7 +163,7 @@ func twoAddresses(*cluster) func(*cluster) {
 		err := c.client.Create(c.t.Context(), vm)
 		var refused apierrors.APIStatus
 		if !apierrors.IsInvalid(err) || !asStatus(err, &refused) {
-			c.t.Fatalf("the API server answers %v, want Invalid", err)
+			c.t.Fatalf("the API server returned %v, want Invalid", err)
 		}
 		var fields []string
 		for _, cause := range refused.Status().Details.Causes {

@@ -63,7 +63,7 @@ func TestDeclarationsBecomeNodes(t *testing.T) {
 	}
 	text, status = program.Run(t, "up", "--dir", c.dir, "--api-port", "0", "--image-port", "0")
 	if status != 1 || !strings.Contains(text, "in use by process") {
-		t.Errorf("a second up on the folder: status %d\n%s", status, text)
+		t.Errorf("a second up on the directory: status %d\n%s", status, text)
 	}
 
 	c.delete(kernel)
@@ -143,7 +143,7 @@ func TestWhateverDiesComesBack(t *testing.T) {
 			}
 		})
 		if diff := cmp.Diff(uids, c.uids()); diff != "" {
-			t.Errorf("after the death of %s these are other VMs:\n%s", blow.what, diff)
+			t.Errorf("after the crash of %s, the VMs changed:\n%s", blow.what, diff)
 		}
 	}
 	c.delete(pool)

@@ -51,7 +51,7 @@ func (c *Cluster) etcd(ctx context.Context, path string, request, answer any) er
 	case err != nil:
 		return err
 	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("etcd answered %s: %s", response.Status, text)
+		return fmt.Errorf("etcd returned %s: %s", response.Status, text)
 	}
 	return json.Unmarshal(text, answer)
 }

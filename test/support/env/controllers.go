@@ -114,7 +114,7 @@ func Root() (string, error) {
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", errors.New("found no go.mod of this repository above the working folder")
+			return "", errors.New("found no go.mod of this repository above the working directory")
 		}
 		dir = parent
 	}

@@ -108,7 +108,7 @@ func TestControllerManagerRuns(t *testing.T) {
 	must(t, err)
 	defer accounts.Stop()
 	if _, ok := <-accounts.ResultChan(); !ok {
-		t.Error("nobody made the default service account in time")
+		t.Error("the default service account was not created in time")
 	}
 }
 
@@ -154,7 +154,7 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 
 	must(t, e.ControlPlane.StopComponent(ctx, controlplane.APIServer))
 	if err := e.Client.List(ctx, &corev1.NodeList{}); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
-		t.Errorf("want no answer from a stopped API server, got %v", err)
+		t.Errorf("want no response from a stopped API server, got %v", err)
 	}
 	must(t, e.ControlPlane.StartComponent(ctx, controlplane.APIServer))
 	must(t, e.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, &corev1.Secret{}))

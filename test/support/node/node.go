@@ -69,7 +69,7 @@ func StartWith(t *testing.T, cp *controlplane.ControlPlane, services Services, l
 	n := &Node{t: t, dir: dir}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("removing the node's folder: %v", err)
+			t.Errorf("removing the node's directory: %v", err)
 		}
 	})
 	in := &inside{Dir: dir, Cgroup: makeCgroups(t), Layouts: append(layouts, n.pause()), Services: slices.Sorted(maps.Keys(services))}
@@ -97,7 +97,7 @@ func Needs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if has := uint64(data[1].Effective)<<32 | uint64(data[0].Effective); has&takes != takes {
-		t.Skipf("a node takes root's rights: CapEff of this process is %016x (/proc/self/status), and lacks some of %016x", has, uint64(takes))
+		t.Skipf("a node requires root privileges: CapEff of this process is %016x (/proc/self/status), and lacks some of %016x", has, uint64(takes))
 	}
 	for _, name := range []string{"containerd", "ctr", "runc", cniPlugins + "/ptp", cniPlugins + "/host-local", cniPlugins + "/loopback"} {
 		if _, err := exec.LookPath(name); err != nil {

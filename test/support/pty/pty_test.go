@@ -16,6 +16,6 @@ func TestRun(t *testing.T) {
 		t.Errorf("shows %q", got)
 	}
 	if err := Run(exec.Command("/bin/false"), 20, 2, write); err == nil {
-		t.Error("a command that fails is no error")
+		t.Error("a command that fails is not an error")
 	}
 }

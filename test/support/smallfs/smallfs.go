@@ -69,7 +69,7 @@ func (f *FS) FillFiles() {
 		}
 		f.must(err)
 	}
-	f.t.Fatalf("there is room for more than %d files", maxFiles)
+	f.t.Fatalf("there is space for more than %d files", maxFiles)
 }
 
 // Fill fills the file system except for the given number of pages.

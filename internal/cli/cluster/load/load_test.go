@@ -102,7 +102,7 @@ func TestEveryRequestCounts(t *testing.T) {
 					t.Errorf("%s, want %d, %d and %s", count, tc.answered, tc.failed, tc.slowest)
 				}
 				if text := strings.Join(count.Failures, "\n"); !strings.Contains(text, tc.says) {
-					t.Errorf("says %q, which lacks %q", text, tc.says)
+					t.Errorf("got %q, which lacks %q", text, tc.says)
 				}
 				time.Sleep(time.Minute) // late servers terminate as well
 			})

@@ -60,7 +60,7 @@ func TestForget(t *testing.T) {
 			volume.Status.Phase = corev1.VolumeReleased
 			w.forget(t.Context(), volume)
 			if _, err := os.Stat(volume.Spec.HostPath.Path); errors.Is(err, fs.ErrNotExist) == tc.stays {
-				t.Errorf("the folder is there: %v, want %v", err == nil, tc.stays)
+				t.Errorf("the directory is there: %v, want %v", err == nil, tc.stays)
 			}
 		})
 	}

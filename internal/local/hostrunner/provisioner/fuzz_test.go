@@ -57,7 +57,7 @@ func FuzzVolumes(f *testing.F) {
 			}
 		}
 		if entries, err := os.ReadDir(filepath.Dir(w.Dir)); err != nil || len(entries) != 2 {
-			t.Errorf("beside the folder of volumes there are %v (%v)", entries, err)
+			t.Errorf("next to the directory of volumes there are %v (%v)", entries, err)
 		}
 	})
 }

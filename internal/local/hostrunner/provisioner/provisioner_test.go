@@ -142,10 +142,10 @@ func TestVolumeLifecycle(t *testing.T) {
 	claim := b.claim("disk")
 	volume := b.awaitBound("disk")
 	if want := filepath.Join(b.Dir, string(claim.UID)); volume.Spec.HostPath.Path != want {
-		t.Errorf("the folder is %s, want %s", volume.Spec.HostPath.Path, want)
+		t.Errorf("the directory is %s, want %s", volume.Spec.HostPath.Path, want)
 	}
 	if info, err := os.Stat(volume.Spec.HostPath.Path); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the folder is %v (%v)", info, err)
+		t.Errorf("the directory is %v (%v)", info, err)
 	}
 	if err := os.WriteFile(filepath.Join(volume.Spec.HostPath.Path, "disk.img"), []byte("disk"), 0o600); err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func TestOtherClaimsAreIgnored(t *testing.T) {
 	b.claim("ours") // the other claim was handled before
 	volume := b.awaitBound("ours")
 	if entries, err := os.ReadDir(b.Dir); err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(volume.Spec.HostPath.Path) {
-		t.Errorf("there are folders %v (%v), want that of one claim", entries, err)
+		t.Errorf("there are directories %v (%v), want that of one claim", entries, err)
 	}
 }
 
