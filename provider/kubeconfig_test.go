@@ -7,7 +7,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// writeKubeconfig writes a kubeconfig of a server that is not there.
+// writeKubeconfig writes a kubeconfig for a server that does not exist.
 func writeKubeconfig(t *testing.T, path string) {
 	t.Helper()
 	config := clientcmdapi.NewConfig()

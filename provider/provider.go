@@ -1,14 +1,13 @@
-// Package provider makes a program out of a driver: a complete machine controller, or a plug-in of a
-// manager in another process.
+// Package provider turns a driver into a program: a complete machine controller, or a plugin of a manager in
+// another process.
 //
-// [Main] is the main function of such a program. Without a command, it runs the machine half, with the
-// flags, defaults, port and lease of MCM's machine-controller: it stands beside a
-// machine-controller-manager, ours or MCM's. Its command "manager" runs all controllers in one
-// process, for both APIs (--apis). Leader election, metrics, health, logs and signals are as in
-// millwright's own commands of these names.
+// [Main] is the main function of such a program. Without a command, it runs the machine controllers with the flags,
+// defaults, port and lease of MCM's machine-controller. It runs next to a machine-controller-manager, from this
+// project or from MCM. Its command "manager" runs all controllers in one process, for both APIs (--apis). Leader
+// election, metrics, health, logs and signals work as in millwright's own commands of these names.
 //
-// [Serve] is the main function of a driver that is run by a manager in another process. Both take the
-// same arguments.
+// [Serve] is the main function of a driver that serves a manager in another process. Both functions take the same
+// arguments.
 package provider
 
 import (
@@ -29,28 +28,28 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/program"
 )
 
-// Environment is what the program tells the driver.
+// Environment contains the values that the program passes to the driver.
 type Environment = registry.Environment
 
-// NewDriver returns a new driver, after the flags were parsed. It should return soon; a provider that
-// does not answer is no error yet. A driver that implements registry.Starter is started; one that
-// implements io.Closer is closed after the last call.
+// NewDriver returns a new driver after the flags were parsed. It should return quickly; a provider that does not
+// respond is not an error at this point. If the driver implements registry.Starter, it is started. If it implements
+// io.Closer, it is closed after the last call.
 type NewDriver = registry.Opener
 
 // AnyClass is the name of a driver that serves the classes of all providers, as a driver of MCM does.
 const AnyClass = registry.AnyProvider
 
-// Main runs the program of a driver, and ends the process: with status 0 after SIGTERM or SIGINT, 1
-// after a failure, 2 for invalid arguments.
+// Main runs the program of a driver and exits the process: with status 0 after SIGTERM or SIGINT, 1 after a
+// failure, or 2 for invalid arguments.
 //
-// The driver serves the classes whose provider is name, without regard to case, and those without a
-// provider; other classes are refused with a message. It is also spec.driver of MillwrightMachines, and
-// the label "provider" of the metrics.
+// The driver serves the classes whose provider is name, ignoring case, and those without a provider. It rejects
+// other classes with a message. The name is also spec.driver of MillwrightMachines, and the label "provider" of the
+// metrics.
 func Main(name string, newDriver NewDriver, options ...Option) {
 	end(New(name, newDriver, options...), (*Provider).command)
 }
 
-// end runs a command with the arguments of the process, and ends the process.
+// end runs a command with the arguments of the process and exits the process.
 func end(p *Provider, command func(*Provider) (*cobra.Command, error)) {
 	p.name = filepath.Base(os.Args[0])
 	ctx, stop := program.Signals()
@@ -59,41 +58,41 @@ func end(p *Provider, command func(*Provider) (*cobra.Command, error)) {
 	os.Exit(status)
 }
 
-// Provider is the program of a driver. Make one with New.
+// Provider is the program of a driver. Create one with New.
 type Provider struct {
 	name string
-	// driver is the first one, which flags of WithFlags are for.
+	// driver is the first driver, to which the flags of WithFlags belong.
 	driver  registry.Kind
 	others  registry.Kinds
 	version string
-	// measured drivers count their calls themselves.
+	// measured is true if drivers count their calls themselves.
 	measured bool
-	// parsed are the flags of AddFlags.
+	// parsed contains the flags of AddFlags.
 	parsed *manager.Flags
 }
 
 // Option configures a Provider.
 type Option func(*Provider)
 
-// WithFlags adds flags of the driver. Their names should begin with that of the driver; that of another
-// flag is refused.
+// WithFlags adds flags of the driver. Their names should start with that of the driver. A name that another flag
+// has is an error.
 func WithFlags(add func(*pflag.FlagSet)) Option {
 	return func(p *Provider) { p.driver.Flags = add }
 }
 
-// WithVersion sets what --version prints. The default is the version of the main module.
+// WithVersion sets the output of --version. The default is the version of the main module.
 func WithVersion(version string) Option {
 	return func(p *Provider) { p.version = version }
 }
 
-// WithDriver adds another driver. With several, the flag --driver names those to open, and the provider
-// of a class chooses among them; the first is the default.
+// WithDriver adds another driver. With several drivers, the flag --driver selects those to open, and the provider
+// of a class selects among them; the first is the default.
 func WithDriver(kind registry.Kind) Option {
 	return func(p *Provider) { p.others = append(p.others, kind) }
 }
 
-// WithoutMetrics leaves the metrics of driver calls to the driver. Otherwise a driver that counts them
-// itself, as MCM's do, would have them counted twice.
+// WithoutMetrics leaves the metrics of driver calls to the driver. Use it for a driver that counts its calls
+// itself, as MCM's drivers do; otherwise calls are counted twice.
 func WithoutMetrics() Option {
 	return func(p *Provider) { p.measured = true }
 }
@@ -107,7 +106,7 @@ func New(name string, newDriver NewDriver, options ...Option) *Provider {
 	return p
 }
 
-// drivers are those of the program. Each call returns flags of their own.
+// drivers returns the drivers of the program. Each call returns new flags.
 func (p *Provider) drivers() manager.DriverFlags {
 	return manager.DriverFlags{
 		Name: p.driver.Name, Default: p.driver.Name, Uninstrumented: p.measured,
@@ -115,8 +114,8 @@ func (p *Provider) drivers() manager.DriverFlags {
 	}
 }
 
-// Run runs the program with these arguments until ctx ends, and returns why it failed; nil if ctx has
-// ended. Results and the help go to standard output, logs to standard error.
+// Run runs the program with these arguments until ctx is done. It returns an error if the program failed, and nil
+// if ctx is done. Results and the help go to standard output, logs to standard error.
 func (p *Provider) Run(ctx context.Context, arguments ...string) error {
 	root, err := p.command()
 	if err != nil {
@@ -127,22 +126,22 @@ func (p *Provider) Run(ctx context.Context, arguments ...string) error {
 	return err
 }
 
-// AddFlags adds the flags of the machine half to those of a program that has a command line of its own. It
-// calls RunParsed after it has parsed them. The error names drivers or flags that collide.
+// AddFlags adds the flags of the machine controllers to those of a program with its own command line. The program
+// calls RunParsed after it has parsed them. The error names conflicting drivers or flags.
 func (p *Provider) AddFlags(flags *pflag.FlagSet) error {
 	p.parsed = &manager.Flags{Driver: p.drivers()}
 	return p.parsed.AddMachineController(flags)
 }
 
-// RunParsed runs the machine half as the flags of AddFlags say until ctx ends. Logs go to stderr.
+// RunParsed runs the machine controllers with the flags of AddFlags until ctx is done. Logs go to stderr.
 func (p *Provider) RunParsed(ctx context.Context, stderr io.Writer) error {
 	if p.parsed == nil {
-		return errors.New("the flags were not added: call AddFlags first")
+		return errors.New("flags were not added; call AddFlags first")
 	}
 	return p.parsed.RunParsed(ctx, stderr)
 }
 
-// command returns the command of the machine half, with that of the whole manager below it.
+// command returns the command of the machine controllers, with the command of the whole manager below it.
 func (p *Provider) command() (*cobra.Command, error) {
 	root, err := manager.NewMachineController(p.drivers())
 	if err != nil {
@@ -156,7 +155,7 @@ func (p *Provider) command() (*cobra.Command, error) {
 		cmd.Example = ""
 	}
 	root.Use, root.Args = p.name, args.KnownCommand
-	root.Long += "\n\nThe command \"manager\" runs these, too, in the same process."
+	root.Long += "\n\nThe command \"manager\" also runs these controllers, in the same process."
 	root.AddCommand(whole)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return program.Complete(root, program.VersionLine(p.name, p.version)), nil
@@ -172,7 +171,7 @@ func exit(ctx context.Context, p *Provider, command func(*Provider) (*cobra.Comm
 	return run.Run(ctx, root)
 }
 
-// moduleVersion is the version of the main module, as the go command has found it.
+// moduleVersion returns the version of the main module, as recorded by the go command.
 func moduleVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

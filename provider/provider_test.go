@@ -24,7 +24,7 @@ func newFake(context.Context, provider.Environment) (driver.Driver, error) {
 // addRegion adds a flag of a driver.
 func addRegion(flags *pflag.FlagSet) { flags.String("example-region", "", "region of the VMs") }
 
-// TestNothingElseIsLinked: a machine controller has neither local mode nor our drivers.
+// TestNothingElseIsLinked: a machine controller contains neither the local mode nor our drivers.
 func TestNothingElseIsLinked(t *testing.T) {
 	repository.DependOnAllFiles()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
@@ -40,25 +40,25 @@ func TestNothingElseIsLinked(t *testing.T) {
 	}
 }
 
-// TestBadPrograms: what cannot be one program says why, before it does anything.
+// TestBadPrograms: an invalid program returns an error before it does anything.
 func TestBadPrograms(t *testing.T) {
 	cases := map[string]struct {
 		program *provider.Provider
 		args    []string
-		says    string
+		want    string
 	}{
-		"no name that is valid":    {provider.New("my driver", newFake), nil, `invalid driver name "my driver"`},
+		"invalid name":             {provider.New("my driver", newFake), nil, `invalid driver name "my driver"`},
 		"no driver":                {provider.New("example", nil), nil, `driver "example" has no Open function`},
 		"two of the same name":     {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "Example", Open: newFake})), nil, `driver "Example"`},
 		"a flag of the manager":    {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("port", 0, "") })), nil, "--port"},
 		"unknown flag":             {provider.New("example", newFake), []string{"--nonsense"}, "--nonsense"},
 		"unknown command":          {provider.New("example", newFake), []string{"mangaer"}, `unknown command "mangaer"`},
 		"bad value":                {provider.New("example", newFake), []string{"--concurrent-syncs=0"}, "--concurrent-syncs"},
-		"--driver where one is":    {provider.New("example", newFake), []string{"--driver=vm"}, "--driver"},
+		"--driver with one driver": {provider.New("example", newFake), []string{"--driver=vm"}, "--driver"},
 		"unknown driver":           {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"--driver=third", "--target-kubeconfig", "KUBECONFIG"}, `no driver "third"; known drivers: example, other`},
 		"named twice":              {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"manager", "--driver=other,other", "--target-kubeconfig", "KUBECONFIG"}, `duplicate driver "other"`},
-		"nothing to connect to":    {provider.New("example", newFake), []string{"--target-kubeconfig=/nowhere/at/all"}, "--target-kubeconfig"},
-		"its own flag, and theirs": {provider.New("example", newFake, provider.WithFlags(addRegion)), []string{"manager", "--example-region=a", "--port=-1"}, "--port"},
+		"missing kubeconfig":       {provider.New("example", newFake), []string{"--target-kubeconfig=/nowhere/at/all"}, "--target-kubeconfig"},
+		"own and manager's flags":  {provider.New("example", newFake, provider.WithFlags(addRegion)), []string{"manager", "--example-region=a", "--port=-1"}, "--port"},
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	writeKubeconfig(t, kubeconfig)
@@ -68,18 +68,18 @@ func TestBadPrograms(t *testing.T) {
 				tc.args[i] = strings.ReplaceAll(arg, "KUBECONFIG", kubeconfig)
 			}
 			err := tc.program.Run(t.Context(), tc.args...)
-			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("answers %v, want %q", err, tc.says)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
 			}
 		})
 	}
 }
 
-// TestFlags: a program with a command line of its own has MCM's flags and those of the driver.
+// TestFlags: a program with its own command line has MCM's flags and those of the driver.
 func TestFlags(t *testing.T) {
 	p := provider.New(provider.AnyClass, newFake, provider.WithFlags(addRegion), provider.WithoutMetrics())
 	if err := p.RunParsed(t.Context(), &bytes.Buffer{}); err == nil {
-		t.Error("runs without flags")
+		t.Error("RunParsed succeeded without flags")
 	}
 	flags := pflag.NewFlagSet("program", pflag.ContinueOnError)
 	if err := p.AddFlags(flags); err != nil {
@@ -87,16 +87,16 @@ func TestFlags(t *testing.T) {
 	}
 	for name, want := range map[string]string{"port": "10259", "kube-api-qps": "20", "machine-creation-timeout": "20m0s", "example-region": ""} {
 		if flag := flags.Lookup(name); flag == nil || flag.DefValue != want {
-			t.Errorf("--%s: %+v, want the default %q", name, flag, want)
+			t.Errorf("--%s: got %+v, want default %q", name, flag, want)
 		}
 	}
 	if flags.Lookup("driver") != nil || flags.Lookup("apis") != nil {
-		t.Error("has flags of millwright")
+		t.Error("program has flags of millwright")
 	}
 	if err := flags.Parse([]string{"--target-kubeconfig=/nowhere/at/all"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.RunParsed(t.Context(), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "--target-kubeconfig") {
-		t.Errorf("answers %v", err)
+		t.Errorf("got error %v", err)
 	}
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/program"
 )
 
-// Serve runs the driver for a manager in another process, at which it registers, and ends the process:
-// with status 0 after SIGTERM or SIGINT, 1 after a failure or when the manager refuses the driver for
-// good, 2 for invalid arguments. Flags say where the manager is; see --help of the program.
+// Serve runs the driver for a manager in another process, with which it registers, and exits the process: with
+// status 0 after SIGTERM or SIGINT, 1 after a failure or when the manager rejects the driver permanently, or 2 for
+// invalid arguments. Flags specify the address of the manager; see --help of the program.
 //
-// The arguments are those of [Main]. Of the Environment only Installation is set: a plug-in sees no
-// cluster. WithDriver is refused, as is [AnyClass]: a plug-in has one driver with a name. Calls are
-// counted by the manager, so WithoutMetrics has no effect.
+// The arguments are those of [Main]. Of the Environment, only Installation is set: a plugin has no access to a
+// cluster. WithDriver and [AnyClass] are rejected, because a plugin has one driver with a name. WithoutMetrics has
+// no effect, because the manager counts calls.
 func Serve(name string, newDriver NewDriver, options ...Option) {
 	end(New(name, newDriver, options...), (*Provider).plugin)
 }
 
-// RunPlugin runs the program of [Serve] with these arguments until ctx ends, and returns why it failed; nil
-// if ctx has ended. The help goes to standard output, logs to standard error.
+// RunPlugin runs the program of [Serve] with these arguments until ctx is done. It returns an error if the program
+// failed, and nil if ctx is done. The help goes to standard output, logs to standard error.
 func (p *Provider) RunPlugin(ctx context.Context, arguments ...string) error {
 	root, err := p.plugin()
 	if err != nil {
@@ -34,10 +34,10 @@ func (p *Provider) RunPlugin(ctx context.Context, arguments ...string) error {
 	return err
 }
 
-// plugin returns the command of a plug-in.
+// plugin returns the command of a plugin.
 func (p *Provider) plugin() (*cobra.Command, error) {
 	if len(p.others) > 0 {
-		return nil, fmt.Errorf("driver %q: a plug-in has one driver", p.others[0].Name)
+		return nil, fmt.Errorf("driver %q: a plugin has only one driver", p.others[0].Name)
 	}
 	root, err := plugin.New(p.driver, p.version)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// asPlugin in the environment makes the test binary the plug-in of a driver.
+// asPlugin is the environment variable that makes the test binary run as the plugin of a driver.
 const asPlugin = "MILLWRIGHT_TEST_AS_PLUGIN"
 
 func TestMain(m *testing.M) {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// freeAddress returns one of the loopback that nobody else gets while the test runs: a socket is bound to it, and
-// does not listen. With SO_REUSEADDR, as set afterwards, it lets those who also set it listen, which all servers do.
+// freeAddress returns a loopback address that no other process gets while the test runs. A socket is bound to it
+// but does not listen. With SO_REUSEADDR, servers that also set it may listen on the address, which all servers do.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	must := func(err error) {
@@ -84,8 +84,8 @@ func serveDrivers(t *testing.T, socket string) (added <-chan *pluginserver.Drive
 	return drivers, stop
 }
 
-// TestServe: a driver becomes a process that registers, says whether it is registered, registers again
-// at the next manager, and ends with SIGTERM.
+// TestServe: a driver runs as a process that registers, reports whether it is registered, registers again with the
+// next manager, and exits after SIGTERM.
 func TestServe(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
@@ -102,11 +102,11 @@ func TestServe(t *testing.T) {
 	t.Cleanup(func() { _ = process.Process.Kill() })
 	probe := func(path string) func() (int, error) {
 		return func() (int, error) {
-			answer, err := http.Get("http://" + health + path)
+			response, err := http.Get("http://" + health + path)
 			if err != nil {
 				return 0, err
 			}
-			return answer.StatusCode, answer.Body.Close()
+			return response.StatusCode, response.Body.Close()
 		}
 	}
 	within := func(check any) gomega.AsyncAssertion { return g.Eventually(check).WithTimeout(5 * time.Minute) }
@@ -115,7 +115,7 @@ func TestServe(t *testing.T) {
 	within(added).Should(gomega.Receive(&d))
 	_, err := d.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: fixture.Machine(), MachineClass: fixture.MachineClass(), Secret: &corev1.Secret{}})
 	if !status.Is(err, codes.NotFound) {
-		t.Errorf("the driver answers %v", err)
+		t.Errorf("the driver returned %v", err)
 	}
 	within(probe("/readyz")).Should(gomega.Equal(http.StatusOK))
 	stop()
@@ -129,16 +129,16 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := process.Wait(); err != nil {
-		t.Errorf("ends with %v:\n%s", err, &out)
+		t.Errorf("process exited with %v:\n%s", err, &out)
 	}
 	for _, line := range []string{"Registered with the manager", "Not connected to the manager"} {
 		if !strings.Contains(out.String(), line) {
-			t.Errorf("the log does not say %q:\n%s", line, &out)
+			t.Errorf("the log does not contain %q:\n%s", line, &out)
 		}
 	}
 }
 
-// closing is a driver that works on its own, and has something to close.
+// closing is a driver that runs in the background and implements io.Closer.
 type closing struct {
 	*fake.Driver
 	started, closed chan struct{}
@@ -152,15 +152,15 @@ func (c closing) Start(ctx context.Context) error {
 
 func (c closing) Close() error {
 	close(c.closed)
-	return errors.New("is said, and nothing more")
+	return errors.New("close failed")
 }
 
-// TestStartedAndClosed: a driver is started, and closed at the end.
+// TestStartedAndClosed: a driver is started, and closed when the program exits.
 func TestStartedAndClosed(t *testing.T) {
 	c := closing{fake.New(fake.Config{}), make(chan struct{}), make(chan struct{})}
 	p := provider.New("fake", func(_ context.Context, env provider.Environment) (driver.Driver, error) {
 		if env.Installation != "mine" || env.Control != nil || env.Target != nil {
-			t.Errorf("the environment is %+v", env)
+			t.Errorf("got environment %+v", env)
 		}
 		return c, nil
 	})
@@ -177,7 +177,7 @@ func TestStartedAndClosed(t *testing.T) {
 	<-c.closed
 }
 
-// TestBadPlugins: what cannot be a plug-in says why.
+// TestBadPlugins: an invalid plugin returns an error.
 func TestBadPlugins(t *testing.T) {
 	fails := func(context.Context, provider.Environment) (driver.Driver, error) {
 		return nil, errors.New("no such region")
@@ -186,32 +186,32 @@ func TestBadPlugins(t *testing.T) {
 	cases := map[string]struct {
 		program *provider.Provider
 		args    []string
-		says    string
+		want    string
 	}{
 		"no name":                {provider.New(provider.AnyClass, newFake), []string{socket}, "needs a name"},
-		"no name that is valid":  {provider.New("my driver", newFake), []string{socket}, `invalid driver name "my driver"`},
+		"invalid name":           {provider.New("my driver", newFake), []string{socket}, `invalid driver name "my driver"`},
 		"several":                {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{socket}, "one driver"},
-		"a flag of the plug-in":  {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("target", 0, "") })), nil, "--target"},
+		"a flag of the plugin":   {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("target", 0, "") })), nil, "--target"},
 		"no target":              {one, nil, "--target: required"},
 		"an argument":            {one, []string{socket, "more"}, "more"},
 		"no port":                {one, []string{"--target=manager"}, "neither unix:///PATH nor HOST:PORT"},
 		"no certificates":        {one, []string{"--target=manager:1"}, "--tls-cert-file"},
-		"half of them":           {one, []string{"--target=manager:1", "--tls-cert-file=x", "--tls-private-key-file=x"}, "--tls-ca-file"},
-		"certificates not there": {one, []string{"--target=manager:1", "--tls-cert-file=/x", "--tls-private-key-file=/y", "--tls-ca-file=/z"}, "certificate /x with key /y"},
+		"some certificates":      {one, []string{"--target=manager:1", "--tls-cert-file=x", "--tls-private-key-file=x"}, "--tls-ca-file"},
+		"missing certificates":   {one, []string{"--target=manager:1", "--tls-cert-file=/x", "--tls-private-key-file=/y", "--tls-ca-file=/z"}, "certificate /x with key /y"},
 		"TLS at a socket":        {one, []string{socket, "--tls-ca-file=x"}, "cannot be used with a unix socket"},
-		"not the loopback":       {one, []string{"--target=192.0.2.1:1", "--insecure-loopback"}, "loopback"},
+		"not loopback":           {one, []string{"--target=192.0.2.1:1", "--insecure-loopback"}, "loopback"},
 		"insecure, certificates": {one, []string{"--target=127.0.0.1:1", "--insecure-loopback", "--tls-ca-file=x"}, "cannot be used with"},
 		"no operation":           {one, []string{socket, "--max-operations=0"}, "--max-operations"},
 		"no delay":               {one, []string{socket, "--max-reconnect-delay=0s"}, "--max-reconnect-delay"},
-		"no address of health":   {one, []string{socket, "--health-address=8080"}, "--health-address"},
+		"invalid health address": {one, []string{socket, "--health-address=8080"}, "--health-address"},
 		"verbosity":              {one, []string{socket, "--v=-1"}, "--v"},
 		"cannot be opened":       {provider.New("example", fails), []string{socket}, "no such region"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			err := tc.program.RunPlugin(t.Context(), tc.args...)
-			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("answers %v, want %q", err, tc.says)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
 			}
 		})
 	}

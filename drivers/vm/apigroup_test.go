@@ -10,24 +10,24 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// TestAPIGroupsAreSeparate: machines of the same name in two API groups have VMs of different
-// names. Unknown groups count as machine.sapcloud.io.
+// TestAPIGroupsAreSeparate: machines of the same name in two API groups have VMs with different names. Unknown
+// groups count as machine.sapcloud.io.
 func TestAPIGroupsAreSeparate(t *testing.T) {
 	names := map[string]string{}
 	for annotation, want := range map[string]string{"": v1alpha1.GroupName, driver.APIGroupClusterAPI: driver.APIGroupClusterAPI, "machine": v1alpha1.GroupName, "bad value": v1alpha1.GroupName} {
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{driver.AnnotationAPIGroup: annotation}}}
 		got := apiGroupOf(class)
 		if got != want {
-			t.Errorf("%q counts as %q", annotation, got)
+			t.Errorf("annotation %q counts as group %q", annotation, got)
 		}
 		names[got] = identity{APIGroup: got, Namespace: "ns", Machine: "m"}.name()
 	}
 	if names[v1alpha1.GroupName] == names[driver.APIGroupClusterAPI] {
-		t.Errorf("both are called %s", names[driver.APIGroupClusterAPI])
+		t.Errorf("both groups have the VM name %s", names[driver.APIGroupClusterAPI])
 	}
 }
 
-// The node of a Machine has its name, that of a Cluster API machine the name of its VM.
+// The node of a Machine has the machine's name. The node of a Cluster API machine has the name of its VM.
 func TestNodeNameOfEachAPIGroup(t *testing.T) {
 	for group, want := range map[string]string{v1alpha1.GroupName: "m", driver.APIGroupClusterAPI: "m-hash"} {
 		c := call{identity: identity{APIGroup: group, Machine: "m"}, key: client.ObjectKey{Name: "m-hash"}}

@@ -17,22 +17,21 @@ import (
 
 // Keys of a class's Secret.
 const (
-	// userDataKey holds the user data. The Secrets of the driver have the same key.
+	// userDataKey is the key of the user data. The driver's own Secrets have the same key.
 	userDataKey = "userData"
-	// kubeconfigKey holds the kubeconfig of the infrastructure cluster.
+	// kubeconfigKey is the key of the kubeconfig for the infrastructure cluster.
 	kubeconfigKey = "kubeconfig"
 )
 
 // defaultNamespace is the namespace of machines and classes without one.
 const defaultNamespace = "default"
 
-// request is what the requests of the driver's methods have in common.
+// request contains the fields that all requests of the driver have.
 type request struct {
 	machine *v1alpha1.Machine // nil in requests about a class
 	class   *v1alpha1.MachineClass
 	secret  *corev1.Secret
-	// outOfRange is the code for numbers out of their range: OutOfRange is an answer to
-	// CreateMachine only.
+	// outOfRange is the code for numbers out of range. Only CreateMachine returns the code OutOfRange.
 	outOfRange codes.Code
 }
 
@@ -41,24 +40,23 @@ type call struct {
 	cluster  *infrastructure
 	spec     *providerSpec
 	identity identity
-	// key of the VirtualMachine and its Secret. The name is empty in calls about a class.
+	// key is the key of the VirtualMachine and its Secret. The name is empty in calls for a class.
 	key client.ObjectKey
-	// tagged is the cluster in the VM's label: that of the class, or the one with which the
-	// creation began.
+	// tagged is the cluster in the VM's label: that of the class, or the one with which the creation started.
 	tagged string
-	// providerID is that of the machine, and uuid the UUID in it. The UUID is empty if
-	// there is no ID, or one of another driver.
+	// providerID is the machine's provider ID, and uuid is the UUID in it. The UUID is empty if there is no ID, or
+	// if another driver created the ID.
 	providerID, uuid string
 	userData         []byte
 }
 
-// read validates a request about a machine.
+// read validates a request for a machine.
 func (d *Driver) read(req request) (call, error) {
 	if req.machine == nil || req.machine.Name == "" {
 		return call{}, status.Error(codes.InvalidArgument, "the request has no machine name")
 	}
 	if wrong := validation.IsDNS1123Subdomain(req.machine.Name); len(wrong) > 0 {
-		return call{}, status.Error(codes.InvalidArgument, fmt.Sprintf("machine name %q: %s", req.machine.Name, strings.Join(wrong, ", ")))
+		return call{}, status.Error(codes.InvalidArgument, fmt.Sprintf("invalid machine name %q: %s", req.machine.Name, strings.Join(wrong, ", ")))
 	}
 	c, err := d.readClass(req)
 	if err != nil {
@@ -71,7 +69,7 @@ func (d *Driver) read(req request) (call, error) {
 	c.key.Name = c.identity.name()
 	c.providerID = req.machine.Spec.ProviderID
 	if namespace, uuid, ok := splitProviderID(c.providerID); ok {
-		// The pool of the class may have changed; the VM stays where it is.
+		// The pool of the class may have changed, but the VM is still in its old namespace.
 		c.key.Namespace, c.uuid = namespace, uuid
 	}
 	return c, nil
@@ -98,8 +96,7 @@ func (d *Driver) readClass(req request) (call, error) {
 	return c, err
 }
 
-// get returns the VirtualMachine with the name of the VM, also a foreign one; nil if there is
-// none.
+// get returns the VirtualMachine with the name of the VM, even one of another owner, or nil if none exists.
 func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	vm := &vmv1alpha1.VirtualMachine{}
 	err := c.cluster.Get(ctx, c.key, vm)
@@ -112,9 +109,9 @@ func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	return vm, nil
 }
 
-// isWanted reports whether a VirtualMachine with the name of the VM is the one of the call. With a
-// provider ID that does not depend on the class, which may have been edited.
-func (c call) isWanted(vm *vmv1alpha1.VirtualMachine) bool {
+// isRequested reports whether a VirtualMachine with the name of the VM is the VM of the call. If the machine has a
+// provider ID, the result does not depend on the class, which may have been edited.
+func (c call) isRequested(vm *vmv1alpha1.VirtualMachine) bool {
 	if c.providerID == "" {
 		return c.owns(vm)
 	}
@@ -122,7 +119,7 @@ func (c call) isWanted(vm *vmv1alpha1.VirtualMachine) bool {
 	return ok && made == c.identity && vm.Spec.UUID == c.uuid
 }
 
-// owns reports whether this driver created a VM for the machine, of the call's cluster.
+// owns reports whether this driver created a VM for the machine in the call's cluster.
 func (c call) owns(vm *vmv1alpha1.VirtualMachine) bool {
 	made, ok := identityOf(vm)
 	return ok && made == c.identity && vm.Labels[LabelCluster] == c.tagged

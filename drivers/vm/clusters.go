@@ -19,7 +19,7 @@ import (
 const (
 	// userAgent is the default user agent.
 	userAgent = "millwright-driver-vm"
-	// maxClients limits how many clients are cached.
+	// maxClients is the maximum number of cached clients.
 	maxClients = 32
 )
 
@@ -46,19 +46,19 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 
 // clusters caches infrastructure clusters.
 type clusters struct {
-	// standard is the cluster without a kubeconfig; nil if there is none.
+	// standard is the cluster for classes without a kubeconfig, or nil if there is none.
 	standard *infrastructure
-	// recent has clusters by the hash of their kubeconfig, which is not kept.
+	// recent contains clusters by the hash of their kubeconfig. The kubeconfig itself is not stored.
 	recent *lru.Cache
 }
 
-// get returns the cluster of the kubeconfig in a class's Secret, and the standard one if there is
-// none.
+// get returns the cluster for the kubeconfig in a class's Secret, or the standard cluster if the Secret has no
+// kubeconfig.
 func (c clusters) get(secret *corev1.Secret) (*infrastructure, error) {
 	kubeconfig := ptr.Deref(secret, corev1.Secret{}).Data[kubeconfigKey]
 	if len(kubeconfig) == 0 {
 		if c.standard == nil {
-			return nil, status.Error(codes.FailedPrecondition, "there is no infrastructure cluster: the class's Secret has no key "+kubeconfigKey)
+			return nil, status.Error(codes.FailedPrecondition, "no infrastructure cluster is configured; set the key "+kubeconfigKey+" in the class's Secret")
 		}
 		return c.standard, nil
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// kubeconfig is that of a new user.
+// kubeconfig returns a kubeconfig for a new user.
 func (w *testDriver) kubeconfig(groups ...string) []byte {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "kubeconfig")
@@ -31,7 +31,7 @@ func (w *testDriver) kubeconfig(groups ...string) []byte {
 	return content
 }
 
-// parsed is a kubeconfig as far as tests change it.
+// parsed contains the fields of a kubeconfig that tests change.
 type parsed struct {
 	APIVersion     string `json:"apiVersion"`
 	Kind           string `json:"kind"`
@@ -71,7 +71,7 @@ func TestClusterOfTheSecret(t *testing.T) {
 	elsewhere := w.withKubeconfig(w.kubeconfig("system:masters"))
 	id := elsewhere.mustCreate("m").ProviderID
 	if list := elsewhere.list(); list[id] != "m" {
-		t.Errorf("list is %v", list)
+		t.Errorf("got list %v", list)
 	}
 	elsewhere.mustRemove("m", id)
 
@@ -92,11 +92,11 @@ func TestBadKubeconfigs(t *testing.T) {
 	cases := map[string]struct {
 		kubeconfig []byte
 		want       codes.Code
-		text       string // in the error
+		text       string // part of the error
 	}{
-		"no YAML":   {[]byte("token: [" + token), codes.InvalidArgument, "kubeconfig"},
+		"not YAML":  {[]byte("token: [" + token), codes.InvalidArgument, "kubeconfig"},
 		"other":     {[]byte("password: " + token), codes.InvalidArgument, "kubeconfig"},
-		"no rights": {good, codes.PermissionDenied, "visitor"},
+		"no access": {good, codes.PermissionDenied, "visitor"},
 		"context":   {w.changed(good, func(p *parsed) { p.CurrentContext = token }), codes.InvalidArgument, "current-context"},
 		"certificate": {w.changed(good, func(p *parsed) {
 			p.Users[0].User = map[string]any{"client-certificate-data": "AAAA", "client-key-data": "AAAA"}
@@ -121,10 +121,10 @@ func TestBadKubeconfigs(t *testing.T) {
 		}), codes.Unauthenticated, "credentials"},
 		"no server": {w.changed(good, func(p *parsed) {
 			p.Clusters[0].Cluster["server"] = "https://" + address
-		}), codes.Unavailable, "does not answer"},
+		}), codes.Unavailable, "does not respond"},
 		"another authority": {w.changed(good, func(p *parsed) {
 			delete(p.Clusters[0].Cluster, "certificate-authority-data")
-		}), codes.Unavailable, "does not answer"},
+		}), codes.Unavailable, "does not respond"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -137,14 +137,14 @@ func TestBadKubeconfigs(t *testing.T) {
 					t.Errorf("%q does not contain %q", err, tc.text)
 				}
 				if err != nil && (strings.Contains(err.Error(), token) || strings.Contains(err.Error(), userData)) {
-					t.Errorf("%q holds a secret", err)
+					t.Errorf("%q contains a secret", err)
 				}
 			}
 		})
 	}
 }
 
-// deadAddress is an address without a listener.
+// deadAddress returns an address without a listener.
 func deadAddress(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -154,7 +154,7 @@ func deadAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// A cluster without the kind answers NotFound, too, which means nothing for the VM.
+// A cluster without the VirtualMachine kind also returns NotFound, but this does not mean that the VM is gone.
 func TestClusterWithoutTheKind(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
@@ -177,7 +177,7 @@ func TestClusterRefuses(t *testing.T) {
 		given func()
 		w     *testDriver
 		want  codes.Code
-		text  string // in the error
+		text  string // part of the error
 	}{
 		"no namespace":  {func() {}, as.withClass(object{"vmPool": w.Namespace + "-no"}), codes.FailedPrecondition, "vmPool"},
 		"no permission": {func() {}, w.withClass(object{"vmPool": "default"}), codes.PermissionDenied, "forbidden"},
@@ -198,7 +198,7 @@ func TestClusterRefuses(t *testing.T) {
 			}
 		})
 	}
-	// Without a controller manager a deleted namespace stays, which is what is wanted here.
+	// Without a controller manager, a deleted namespace keeps terminating, which this test needs.
 	w.must(w.admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}))
 	eventually(t, func() bool {
 		_, err := as.create(t.Context(), "m")
@@ -206,8 +206,7 @@ func TestClusterRefuses(t *testing.T) {
 	})
 }
 
-// exhaustQuota forbids further VMs. Without a controller manager its status is written
-// by hand.
+// exhaustQuota forbids further VMs. Without a controller manager, the test has to write the status of the quota.
 func (w *testDriver) exhaustQuota() {
 	w.t.Helper()
 	hard := corev1.ResourceList{"count/virtualmachines.vm.metropolis.monogon.dev": resource.MustParse("0")}
@@ -216,7 +215,7 @@ func (w *testDriver) exhaustQuota() {
 	quota.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: hard}
 	w.must(w.admin.Status().Update(w.t.Context(), quota))
 	w.t.Cleanup(func() { w.must(w.admin.Delete(context.Background(), quota)) })
-	// The API server hears of quotas a moment later.
+	// The API server detects quotas with a delay.
 	eventually(w.t, func() bool {
 		err := w.admin.Create(w.t.Context(), w.anyVM(), client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "exceeded quota")

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// No rule needs a guest that runs: the VirtualMachines only get a host.
+// No rule needs a running guest, so the VirtualMachines only get a host.
 func TestConformance(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.UserWith(t, "config/rbac/driver-vm-hosts-role.yaml", updateRole)

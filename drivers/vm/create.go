@@ -34,7 +34,7 @@ func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine
 	return d.awaitHost(ctx, c, vm)
 }
 
-// make creates the Secret and the VM, or returns the VM of a concurrent call.
+// make creates the Secret and the VM, or returns the VM that a concurrent call created.
 func (c call) make(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	if err := c.ensureUserData(ctx, nil); err != nil {
 		return nil, err
@@ -46,34 +46,33 @@ func (c call) make(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 	}
 	vm, err = c.get(ctx)
 	if err == nil && vm == nil {
-		err = status.Error(codes.Aborted, fmt.Sprintf("VM %s is being created and deleted by other calls", c.key))
+		err = status.Error(codes.Aborted, fmt.Sprintf("other calls are creating and deleting VM %s", c.key))
 	}
 	return vm, err
 }
 
-// adopt checks that a VM is as requested, and that it has its user data.
+// adopt checks that a VM fits the request, and that it has its user data.
 func (c call) adopt(ctx context.Context, vm *vmv1alpha1.VirtualMachine) error {
 	if !c.owns(vm) {
 		return status.Error(codes.AlreadyExists, fmt.Sprintf(
-			"VirtualMachine %s exists, and was not created for machine %s/%s of cluster %s", c.key, c.identity.Namespace, c.identity.Machine, c.spec.cluster()))
+			"VirtualMachine %s exists but was not created for machine %s/%s of cluster %s", c.key, c.identity.Namespace, c.identity.Machine, c.spec.cluster()))
 	}
 	if !vm.DeletionTimestamp.IsZero() {
 		return status.Error(codes.Aborted, fmt.Sprintf("VM %s is being deleted", c.key))
 	}
 	if fields := c.differences(vm); len(fields) > 0 {
-		return status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with other values of %s", c.key, strings.Join(fields, ", ")))
+		return status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with different values of %s", c.key, strings.Join(fields, ", ")))
 	}
 	return c.ensureUserData(ctx, vm)
 }
 
-// placement is where the scheduler is with a VM.
+// placement is the scheduling state of a VM.
 type placement int
 
 const (
 	pending placement = iota
-	noRoom
-	// placed VMs have or had a host. They are not deleted again, even if there is no room
-	// for their next Pod.
+	unschedulable
+	// placed VMs have or had a host. They are not deleted, even if no host has capacity for their next Pod.
 	placed
 )
 
@@ -85,22 +84,22 @@ func placementOf(vm *vmv1alpha1.VirtualMachine) placement {
 		scheduled != nil && scheduled.Status == metav1.ConditionTrue:
 		return placed
 	case scheduled != nil && scheduled.Status == metav1.ConditionFalse && scheduled.Reason == vmv1alpha1.ReasonUnschedulable:
-		return noRoom
+		return unschedulable
 	}
 	return pending
 }
 
-// awaitHost waits until the VM has a host. If none has room for Options.Settle, it deletes
+// awaitHost waits until the VM has a host. If no host has capacity for the duration of Options.Settle, it deletes
 // the VM.
 func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachine) (*vmv1alpha1.VirtualMachine, error) {
 	uid := vm.UID
 	for {
 		last, err := c.awaitChange(ctx, vm, uid, pending)
-		if err == nil && placementOf(last) == noRoom {
+		if err == nil && placementOf(last) == unschedulable {
 			last, err = d.settle(ctx, c, last)
 		}
 		if ctx.Err() != nil && err != nil {
-			return nil, fmt.Errorf("waiting for a host: %s: %w", schedulerMessage(last), ctx.Err())
+			return nil, fmt.Errorf("no host was assigned: %s: %w", schedulerMessage(last), ctx.Err())
 		}
 		if err != nil || placementOf(last) == placed {
 			return last, err
@@ -109,23 +108,22 @@ func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMa
 	}
 }
 
-// settle waits until a VM that no host has room for is not so any more. After
-// Options.Settle it deletes the VM, which is an error.
+// settle waits until a VM is no longer unschedulable. After Options.Settle, it deletes the VM and returns an error.
 func (d *Driver) settle(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachine) (*vmv1alpha1.VirtualMachine, error) {
 	settling, cancel := context.WithCancel(ctx)
 	defer cancel()
 	timer := d.options.Clock.AfterFunc(d.options.Settle, cancel)
 	defer timer.Stop()
-	last, err := c.awaitChange(settling, vm, vm.UID, noRoom)
+	last, err := c.awaitChange(settling, vm, vm.UID, unschedulable)
 	if _, final := status.FromError(err); err == nil || final || settling.Err() == nil || ctx.Err() != nil {
 		return last, err
 	}
-	// If the VM gets a host at this moment, its resource version differs.
+	// If the VM gets a host in the meantime, its resource version differs and the deletion fails.
 	err = c.remove(ctx, last, client.Preconditions{UID: &last.UID, ResourceVersion: &last.ResourceVersion})
 	if apierrors.IsConflict(err) {
 		now, err := c.get(ctx)
 		if now == nil {
-			now = last // the next watch reports that it is gone
+			now = last // the next watch reports the deletion
 		}
 		return now, err
 	}
@@ -133,12 +131,12 @@ func (d *Driver) settle(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachi
 		return last, err
 	}
 	message := schedulerMessage(last)
-	logr.FromContextOrDiscard(ctx).Info("Deleted a VM that no host has room for", "vm", c.key, "scheduler", message)
-	return last, status.Error(codes.ResourceExhausted, fmt.Sprintf("no host has room for VM %s: %s", c.key, message))
+	logr.FromContextOrDiscard(ctx).Info("Deleted a VM for which no host has capacity", "vm", c.key, "scheduler", message)
+	return last, status.Error(codes.ResourceExhausted, fmt.Sprintf("no host has capacity for VM %s: %s", c.key, message))
 }
 
-// awaitChange waits until the VM with a UID has another placement than the given one. It
-// returns the last state also with an error.
+// awaitChange waits until the VM with the given UID has another placement. It returns the last state even if it
+// returns an error.
 func (c call) awaitChange(ctx context.Context, vm *vmv1alpha1.VirtualMachine, uid types.UID, from placement) (*vmv1alpha1.VirtualMachine, error) {
 	return c.follow(ctx, vm, func(vm *vmv1alpha1.VirtualMachine) (bool, error) {
 		if vm == nil || vm.UID != uid || !vm.DeletionTimestamp.IsZero() {
@@ -148,11 +146,11 @@ func (c call) awaitChange(ctx context.Context, vm *vmv1alpha1.VirtualMachine, ui
 	})
 }
 
-// schedulerMessage returns what the scheduler last reported about a VM.
+// schedulerMessage returns the last message of the scheduler about a VM.
 func schedulerMessage(vm *vmv1alpha1.VirtualMachine) string {
 	scheduled := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionScheduled)
 	if scheduled == nil || scheduled.Message == "" {
-		return "nothing is known about it; does the VM controller run?"
+		return "the VM has no scheduling status; check that the VM controller is running"
 	}
 	return scheduled.Message
 }

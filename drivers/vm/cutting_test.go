@@ -15,11 +15,11 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// cutting is a client whose request with a number fails, before or after it takes effect.
+// cutting is a client whose n-th request fails, before or after it takes effect.
 type cutting struct {
 	client.WithWatch
 	at, calls int
-	// counts means that the request takes effect, and only its answer is lost.
+	// counts means that the request takes effect, and only its response is lost.
 	counts bool
 	cut    bool
 }
@@ -67,7 +67,7 @@ func eventually(t testing.TB, condition func() bool) {
 	gomega.NewWithT(t).Eventually(condition).WithTimeout(finding).WithPolling(10 * time.Millisecond).Should(gomega.BeTrue())
 }
 
-// nowhere is a cluster that does not exist.
+// nowhere is the configuration of a cluster that does not exist.
 var nowhere = &rest.Config{Host: "https://127.0.0.1:1"}
 
 func notFound(name string) error {

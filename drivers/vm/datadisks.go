@@ -13,7 +13,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// dataDisk is a disk beside the root disk.
+// dataDisk is a disk in addition to the root disk.
 type dataDisk struct {
 	Name             string                   `json:"name"`
 	Size             int64                    `json:"size"` // GiB
@@ -21,7 +21,7 @@ type dataDisk struct {
 	Image            *vmv1alpha1.InitialImage `json:"image,omitempty"`
 }
 
-// maxDataDisks is that of a VirtualMachine.
+// maxDataDisks is the limit of a VirtualMachine.
 const maxDataDisks = 12
 
 var dataDiskName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$`)
@@ -37,7 +37,7 @@ func (s *providerSpec) validateDataDisks() field.ErrorList {
 		path := all.Index(i)
 		switch {
 		case !dataDiskName.MatchString(disk.Name):
-			errs = append(errs, field.Invalid(path.Child("name"), disk.Name, "must be 1 to 20 lower-case letters, digits and hyphens, the first and the last no hyphen"))
+			errs = append(errs, field.Invalid(path.Child("name"), disk.Name, "must be 1 to 20 lower-case letters, digits and hyphens, and start and end with a letter or digit"))
 		case names[disk.Name]:
 			errs = append(errs, field.Duplicate(path.Child("name"), disk.Name))
 		}
@@ -69,7 +69,8 @@ func (s *providerSpec) dataDisks() []vmv1alpha1.DataDisk {
 	return disks
 }
 
-// claimTemplate returns the template of the claim for a disk of a size in GiB. An empty class is the cluster's default.
+// claimTemplate returns a template for the claim of a disk. The size is in GiB. If class is empty, the cluster's
+// default storage class is used.
 func claimTemplate(size int64, class string) *vmv1alpha1.VolumeClaimTemplate {
 	template := &vmv1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},

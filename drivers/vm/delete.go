@@ -12,12 +12,12 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// delete deletes the VM, and a Secret that a creation may have left without a VM.
+// delete deletes the VM, and a Secret that an incomplete creation may have left without a VM.
 func (d *Driver) delete(ctx context.Context, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
 	if c.providerID != "" && c.uuid == "" {
-		return nil // the ID is not one of this driver
+		return nil // the ID belongs to another driver
 	}
 	vm, err := c.get(ctx)
 	switch {
@@ -25,7 +25,7 @@ func (d *Driver) delete(ctx context.Context, c call) error {
 		return err
 	case vm == nil:
 		return c.removeUserData(ctx)
-	case !c.isWanted(vm):
+	case !c.isRequested(vm):
 		return nil
 	}
 	return c.remove(ctx, vm, client.Preconditions{UID: &vm.UID})
@@ -33,8 +33,8 @@ func (d *Driver) delete(ctx context.Context, c call) error {
 
 // remove deletes a VM, waits until it is gone, and deletes its Secret.
 //
-// The VM controller deletes the VM's Pods and its disk before it removes its finalizer. So
-// a deletion in the foreground, which waits for the garbage collector, is not needed.
+// The VM controller deletes the VM's Pods and disk before it removes its finalizer. A foreground deletion, which
+// waits for the garbage collector, is therefore not needed.
 func (c call) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine, only client.Preconditions) error {
 	if vm.DeletionTimestamp.IsZero() {
 		err := c.cluster.Delete(ctx, vm, only, client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -49,15 +49,14 @@ func (c call) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine, only cl
 	return c.removeUserData(ctx)
 }
 
-// rewatchDelay is the time between a watch that ended and the next one.
+// rewatchDelay is the delay before a closed watch is restarted.
 const rewatchDelay = time.Second
 
-// condition reports whether a VM is in the state that a call waits for. The VM is nil once
-// it is gone.
+// condition reports whether a VM is in the state that a call waits for. The VM is nil if it no longer exists.
 type condition func(vm *vmv1alpha1.VirtualMachine) (done bool, err error)
 
-// follow waits for a condition, from the given state of the VM on. It returns the last
-// state in which the VM existed.
+// follow waits for a condition, starting with the given state of the VM. It returns the last state in which the VM
+// existed.
 func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met condition) (*vmv1alpha1.VirtualMachine, error) {
 	for next := vm; ; {
 		if next != nil {
@@ -81,8 +80,8 @@ func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met con
 	}
 }
 
-// watch waits for a condition until the watch ends, which is no error: servers end watches
-// at any time.
+// watch waits for a condition until the watch is closed. A closed watch is not an error: servers close watches at
+// any time.
 func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met condition) (last *vmv1alpha1.VirtualMachine, done bool, err error) {
 	changes, err := c.cluster.Watch(ctx, &vmv1alpha1.VirtualMachineList{}, client.InNamespace(vm.Namespace),
 		client.MatchingFields{metav1.ObjectNameField: vm.Name},
@@ -98,7 +97,7 @@ func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met cond
 		select {
 		case event := <-changes.ResultChan():
 			next, ok := event.Object.(*vmv1alpha1.VirtualMachine)
-			if !ok { // the end, or an error: if that lasts, the next read meets it, too
+			if !ok { // closed, or an error, which the next read returns if it persists
 				return vm, false, ctx.Err()
 			}
 			if vm = next; event.Type == watch.Deleted {

@@ -25,7 +25,7 @@ func (w *testDriver) domains() ([]driver.FailureDomain, error) {
 	return resp.FailureDomains, nil
 }
 
-// node makes a Node.
+// node creates a Node.
 func (w *testDriver) node(name string, labels map[string]string) *corev1.Node {
 	w.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
@@ -33,25 +33,25 @@ func (w *testDriver) node(name string, labels map[string]string) *corev1.Node {
 	return node
 }
 
-// TestFailureDomains reads those of real Nodes, under the role that is shipped for it.
+// TestFailureDomains reads the failure domains of real Nodes with the role that is shipped for this purpose.
 func TestFailureDomains(t *testing.T) {
 	tier.All(t)
 	w := newTestDriverWithout(t)
 	_, err := w.domains()
 	wantCode(t, err, codes.PermissionDenied)
 	if err == nil || !strings.Contains(err.Error(), "nodes") {
-		t.Errorf("the answer is %v", err)
+		t.Errorf("got error %v", err)
 	}
 
 	w.UserWith(t, "config/rbac/driver-vm-hosts-role.yaml")
 	if got, err := w.domains(); err != nil || len(got) != 0 {
-		t.Errorf("no host has %v, %v", got, err)
+		t.Errorf("without hosts, got %v, %v", got, err)
 	}
 
 	host := map[string]string{vmv1alpha1.HostKey: "", corev1.LabelHostname: "host-1"}
 	w.node("host-1", host)
 	w.node("no-host", map[string]string{corev1.LabelHostname: "no-host", corev1.LabelTopologyZone: "nowhere"})
-	w.class.ProviderSpec.Raw = []byte(`{}`) // it is ignored
+	w.class.ProviderSpec.Raw = []byte(`{}`) // ListFailureDomains ignores it
 	got, err := w.domains()
 	want := []driver.FailureDomain{{Name: "host-1", Attributes: map[string]string{vm.AttributeLabel: corev1.LabelHostname}}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -59,7 +59,7 @@ func TestFailureDomains(t *testing.T) {
 	}
 }
 
-// newTestDriverWithout returns a driver that may not list its nodes.
+// newTestDriverWithout returns a driver that is not allowed to list Nodes.
 func newTestDriverWithout(t *testing.T) *testDriver {
 	t.Helper()
 	e := env.New(t, env.WithOwn())
@@ -70,8 +70,8 @@ func newTestDriverWithout(t *testing.T) *testDriver {
 	return w.with(vm.Options{Installation: "test"})
 }
 
-// TestFailureDomainOfAVM: it is that of the class, or that of the VM's host. Without the right to read hosts
-// it is not known, and the VM is found.
+// TestFailureDomainOfAVM: the failure domain is that of the class or of the VM's host. Without permission to read
+// hosts, it is unknown, but the VM is found.
 func TestFailureDomainOfAVM(t *testing.T) {
 	w := newTestDriverWithout(t)
 	w.hosts()
@@ -80,7 +80,7 @@ func TestFailureDomainOfAVM(t *testing.T) {
 	wants := func(domain string) {
 		t.Helper()
 		if got, err := w.status("m", id); err != nil || got.FailureDomain != domain {
-			t.Errorf("failure domain %+v, %v; want %q", got, err, domain)
+			t.Errorf("got failure domain %+v, %v; want %q", got, err, domain)
 		}
 	}
 	wants("")
@@ -94,11 +94,11 @@ func TestFailureDomainOfAVM(t *testing.T) {
 	class := w.newClass(object{"failureDomain": "chosen"})
 	w.class = class
 	if got := w.mustCreate("n"); got.FailureDomain != "chosen" {
-		t.Errorf("failure domain %q of the class", got.FailureDomain)
+		t.Errorf("got failure domain %q, want that of the class", got.FailureDomain)
 	}
 }
 
-// TestFailureDomainsOfTheSecretsCluster: the hosts are those of the kubeconfig.
+// TestFailureDomainsOfTheSecretsCluster: the hosts are those of the cluster in the kubeconfig.
 func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	name := "host-" + w.Namespace
@@ -106,7 +106,7 @@ func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
 	got, err := w.withKubeconfig(w.kubeconfig("system:masters")).domains()
 	want := driver.FailureDomain{Name: name, Attributes: map[string]string{vm.AttributeLabel: corev1.LabelTopologyZone}}
 	if err != nil || len(got) != 1 || !cmp.Equal(got[0], want) {
-		t.Errorf("failure domains %v, %v; want %v", got, err, want)
+		t.Errorf("got failure domains %v, %v; want %v", got, err, want)
 	}
 	_, err = w.withKubeconfig([]byte("no kubeconfig")).domains()
 	wantCode(t, err, codes.InvalidArgument)
@@ -123,17 +123,17 @@ func TestPlacing(t *testing.T) {
 		"zone":           {spec: `{"size":"small"}`, domain: "rack-7", want: `{"failureDomain":"rack-7","size":"small"}`},
 		"another before": {spec: `{"failureDomain":"a"}`, domain: "b", want: `{"failureDomain":"b"}`},
 		"no name":        {spec: `{}`, code: codes.NotFound},
-		"no label":       {spec: `{}`, domain: "a/b", code: codes.NotFound},
-		"no object":      {spec: `[]`, domain: "a", code: codes.InvalidArgument},
+		"invalid label":  {spec: `{}`, domain: "a/b", code: codes.NotFound},
+		"not an object":  {spec: `[]`, domain: "a", code: codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			class := classOf([]byte(tc.spec))
 			resp, err := d.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: tc.domain})
 			if status.Code(err) != tc.code {
-				t.Fatalf("%v, want %v", err, tc.code)
+				t.Fatalf("got %v, want %v", err, tc.code)
 			}
 			if err == nil && string(resp.ProviderSpec.Raw) != tc.want {
-				t.Errorf("%s, want %s", resp.ProviderSpec.Raw, tc.want)
+				t.Errorf("got %s, want %s", resp.ProviderSpec.Raw, tc.want)
 			}
 			if string(class.ProviderSpec.Raw) != tc.spec {
 				t.Error("the request was changed")

@@ -33,7 +33,7 @@ func TestVMLifecycle(t *testing.T) {
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.77.0.16"}, {Type: corev1.NodeHostName, Address: "m"}},
 	}
 	if diff := cmp.Diff(want, made); diff != "" {
-		t.Errorf("answer to create (-want +got):\n%s", diff)
+		t.Errorf("response to create (-want +got):\n%s", diff)
 	}
 	if again := w.mustCreate("m"); !cmp.Equal(made, again) {
 		t.Errorf("create is not idempotent: %s", cmp.Diff(made, again))
@@ -56,7 +56,7 @@ func TestVMLifecycle(t *testing.T) {
 		wantCode(t, err, codes.NotFound)
 	}
 	if list, secrets := w.list(), w.secrets(); len(list) != 0 || len(secrets) != 0 {
-		t.Errorf("after deletion: VMs %v, %d secrets", list, len(secrets))
+		t.Errorf("after deletion: got VMs %v and %d Secrets", list, len(secrets))
 	}
 	w.used.Check(t, nil, "config/rbac/driver-vm-role.yaml")
 }
@@ -74,15 +74,15 @@ func TestSecondVMOfTheSameName(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 	w.mustRemove("m", first)
 	if len(w.vms()) != 1 || len(w.secrets()) != 1 {
-		t.Error("deleting the first VM's ID removed the second VM or its user data")
+		t.Error("deleting by the first VM's ID removed the second VM or its user data")
 	}
 	w.mustRemove("m", second)
 	if len(w.vms()) != 0 {
-		t.Error("the second VM is left")
+		t.Error("the second VM still exists")
 	}
 }
 
-// All fields of the VM and its Secret.
+// TestCreatedObjects covers all fields of the VM and its Secret.
 func TestCreatedObjects(t *testing.T) {
 	const checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	w := newTestDriver(t, vm.Options{Installation: "east/1"}).withClass(object{
@@ -155,7 +155,7 @@ func TestCreatedObjects(t *testing.T) {
 	}
 }
 
-// Concurrent calls create one VM, and its user data stay.
+// Concurrent calls create one VM and keep its user data.
 func TestConcurrentCreations(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -181,7 +181,7 @@ func TestConcurrentCreations(t *testing.T) {
 		case err == nil && ids[i] == "millwright:///"+w.Namespace+"/"+v.Spec.UUID:
 			good++
 		case !status.Is(err, codes.Aborted):
-			t.Errorf("answer %q, %v", ids[i], err)
+			t.Errorf("got %q, %v", ids[i], err)
 		}
 	}
 	if good == 0 {
@@ -190,7 +190,7 @@ func TestConcurrentCreations(t *testing.T) {
 	w.mustCreate("m")
 	secrets := w.secrets()
 	if len(secrets) != 1 || string(secrets[0].Data["userData"]) != userData || !ownedBy(&secrets[0], v) {
-		t.Errorf("secrets are %+v", secrets)
+		t.Errorf("got Secrets %+v", secrets)
 	}
 }
 
@@ -198,8 +198,8 @@ func ownedBy(secret *corev1.Secret, v *vmv1alpha1.VirtualMachine) bool {
 	return len(secret.OwnerReferences) == 1 && secret.OwnerReferences[0].UID == v.UID
 }
 
-// A call fails at each of its requests, before and after it takes effect. The next call
-// completes the VM; or, if the machine is deleted instead, nothing is left.
+// A call fails at each of its requests, before or after it takes effect. The next call completes the VM. If the
+// machine is deleted instead, no object remains.
 func TestInterruptedCreation(t *testing.T) {
 	for after := range 2 {
 		for request := range 7 {
@@ -213,11 +213,11 @@ func TestInterruptedCreation(t *testing.T) {
 			}
 			wantCode(t, err, codes.Unavailable)
 			if _, err := w.status("m", ""); err == nil && len(w.secrets()) == 0 {
-				t.Errorf("request %d: the VM is found, so CreateMachine is not called again, but it lacks its user data", request)
+				t.Errorf("request %d: the VM exists, so CreateMachine is not called again, but it has no user data", request)
 			}
 			w.mustCreate("m")
 			if secrets := w.secrets(); len(secrets) != 1 || !ownedBy(&secrets[0], w.theVM()) {
-				t.Errorf("request %d: secrets are %+v", request, secrets)
+				t.Errorf("request %d: got Secrets %+v", request, secrets)
 			}
 			w.mustRemove("m", "")
 
@@ -226,31 +226,31 @@ func TestInterruptedCreation(t *testing.T) {
 			wantCode(t, err, codes.Unavailable)
 			w.mustRemove("m", "")
 			if len(w.vms()) != 0 || len(w.secrets()) != 0 {
-				t.Errorf("request %d: after deletion %d VMs and %d secrets are left", request, len(w.vms()), len(w.secrets()))
+				t.Errorf("request %d: after deletion, %d VMs and %d Secrets still exist", request, len(w.vms()), len(w.secrets()))
 			}
 		}
 	}
 }
 
-// A creation whose context is cancelled leaves a VM that the next call adopts.
+// A creation whose context is canceled leaves a VM that the next call adopts.
 func TestCancelledCreation(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
-	answer := make(chan error)
+	result := make(chan error)
 	go func() {
 		_, err := w.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: machine("m", ""), MachineClass: w.class, Secret: w.secret})
-		answer <- err
+		result <- err
 	}()
 	uuid := w.awaitVM().Spec.UUID
 	cancel()
-	wantCode(t, <-answer, codes.Canceled)
+	wantCode(t, <-result, codes.Canceled)
 	w.hosts()
 	if w.mustCreate("m"); w.theVM().Spec.UUID != uuid {
-		t.Error("there is another VM")
+		t.Error("got another VM")
 	}
 }
 
-// A VM that is being deleted exists, and delete waits until it is gone.
+// A VM that is being deleted exists, and DeleteMachine waits until it is gone.
 func TestSlowDeletion(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -266,13 +266,13 @@ func TestSlowDeletion(t *testing.T) {
 	_, err := w.status("m", id)
 	wantCode(t, err, codes.OK)
 	if len(w.list()) != 1 {
-		t.Error("the VM is not listed any more")
+		t.Error("the VM is no longer listed")
 	}
 	_, err = w.create(t.Context(), "m")
 	wantCode(t, err, codes.Aborted)
 	select {
 	case err := <-deleted:
-		t.Fatalf("delete answered %v before the VM was gone", err)
+		t.Fatalf("DeleteMachine returned %v before the VM was gone", err)
 	default:
 	}
 	released := w.theVM()
@@ -282,7 +282,7 @@ func TestSlowDeletion(t *testing.T) {
 	impatient := w.with(vm.Options{Installation: "test", Timeout: 300 * time.Millisecond})
 	id = w.mustCreate("m").ProviderID
 	w.hold()
-	// On a slow machine the time may end before the first request.
+	// On a slow machine, the timeout may expire before the first request.
 	eventually(t, func() bool {
 		wantCode(t, impatient.remove("m", id), codes.DeadlineExceeded)
 		return !w.theVM().DeletionTimestamp.IsZero()

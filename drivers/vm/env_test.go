@@ -30,15 +30,15 @@ type object = map[string]any
 
 const (
 	userData = "#millwright-guest\ntoken: hunter2.swordfish"
-	finding  = env.WaitTimeout // bounds every wait
+	finding  = env.WaitTimeout // limits every wait
 )
 
-// testDriver is a driver on a namespace of a real API server, under the shipped role.
+// testDriver is a driver with a namespace of a real API server. It has the shipped role.
 type testDriver struct {
 	t testing.TB
 	*vm.Driver
 	*env.Env
-	// cluster is the client of the driver, admin may do everything.
+	// cluster is the client of the driver; admin has all permissions.
 	cluster, admin client.WithWatch
 	used           *env.Used // by cluster
 	options        vm.Options
@@ -65,7 +65,7 @@ func newTestDriver(t testing.TB, options vm.Options) *testDriver {
 	return w.with(options)
 }
 
-// newClient returns a client that may do everything.
+// newClient returns a client with all permissions.
 func newClient(t testing.TB, e *env.Env) client.WithWatch {
 	t.Helper()
 	scheme := env.NewScheme()
@@ -126,7 +126,7 @@ func (w *testDriver) unchanged(m *v1alpha1.Machine, call func()) {
 	before := []any{m.DeepCopy(), w.class.DeepCopy(), w.secret.DeepCopy()}
 	call()
 	if diff := cmp.Diff(before, []any{m, w.class, w.secret}); diff != "" {
-		w.t.Errorf("the driver changed its request (-before +after):\n%s", diff)
+		w.t.Errorf("the driver changed the request (-before +after):\n%s", diff)
 	}
 }
 
@@ -185,7 +185,7 @@ func (w *testDriver) list() map[string]string {
 func wantCode(t testing.TB, err error, want codes.Code) {
 	t.Helper()
 	if got := status.Code(err); got != want {
-		t.Errorf("code is %v, want %v (%v)", got, want, err)
+		t.Errorf("got code %v, want %v (%v)", got, want, err)
 	}
 }
 
@@ -201,7 +201,7 @@ func (w *testDriver) theVM() *vmv1alpha1.VirtualMachine {
 	w.t.Helper()
 	vms := w.vms()
 	if len(vms) != 1 {
-		w.t.Fatalf("%d VMs, want one", len(vms))
+		w.t.Fatalf("got %d VMs, want 1", len(vms))
 	}
 	return &vms[0]
 }
@@ -229,15 +229,15 @@ func (w *testDriver) awaitVM() *vmv1alpha1.VirtualMachine {
 
 // Conditions that the VM controller sets.
 var (
-	hasHost = metav1.Condition{Type: vmv1alpha1.ConditionScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
-	noRoom  = metav1.Condition{
+	hasHost       = metav1.Condition{Type: vmv1alpha1.ConditionScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
+	unschedulable = metav1.Condition{
 		Type: vmv1alpha1.ConditionScheduled, Status: metav1.ConditionFalse, Reason: vmv1alpha1.ReasonUnschedulable,
 		Message: "0/2 nodes are available: 2 Insufficient memory.",
 	}
 )
 
-// say sets a condition as the VM controller.
-func (w *testDriver) say(of *vmv1alpha1.VirtualMachine, condition metav1.Condition) {
+// setCondition sets a condition as the VM controller does.
+func (w *testDriver) setCondition(of *vmv1alpha1.VirtualMachine, condition metav1.Condition) {
 	w.t.Helper()
 	w.changeStatus(of, func(s *vmv1alpha1.VirtualMachineStatus) { meta.SetStatusCondition(&s.Conditions, condition) })
 }
@@ -247,11 +247,11 @@ func (w *testDriver) changeStatus(of *vmv1alpha1.VirtualMachine, change func(*vm
 	changed := of.DeepCopy()
 	change(&changed.Status)
 	if err := w.admin.Status().Patch(w.t.Context(), changed, client.MergeFrom(of)); client.IgnoreNotFound(err) != nil && w.t.Context().Err() == nil {
-		w.t.Error(err) // the writes of hosts may fail when the test has ended
+		w.t.Error(err) // the writes of hosts may fail after the test
 	}
 }
 
-// hosts acts as a VM controller that finds a host for every VM, until the test ends.
+// hosts acts as a VM controller that assigns a host to every VM until the test completes.
 func (w *testDriver) hosts() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -19,21 +19,20 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// unknownPath is the cause of a NotFound of a path, not of an object.
+// unknownPath is the cause of a NotFound error for a path instead of an object.
 const unknownPath = metav1.CauseTypeUnexpectedServerResponse
 
-// absent reports whether an object does not exist. A cluster that does not know the kind
-// answers NotFound, too.
+// absent reports whether an object does not exist. A cluster without the kind also returns NotFound.
 func absent(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, unknownPath)
 }
 
-// errorTable maps errors of the infrastructure cluster to codes. The first match counts; an
-// error without one is Unknown.
+// errorTable maps errors of the infrastructure cluster to codes. The first match is used. An error without a match
+// is Unknown.
 var errorTable = []struct {
 	matches func(error) bool
 	code    codes.Code
-	// hint, if any, precedes the error's message.
+	// hint precedes the error's message. Optional.
 	hint string
 }{
 	{is(context.Canceled), codes.Canceled, ""},
@@ -43,23 +42,23 @@ var errorTable = []struct {
 	{apierrors.IsInvalid, codes.InvalidArgument, ""},
 	{apierrors.IsBadRequest, codes.InvalidArgument, ""},
 	{apierrors.IsRequestEntityTooLargeError, codes.InvalidArgument, ""},
-	{apierrors.IsUnauthorized, codes.Unauthenticated, "the credentials of the infrastructure cluster are not valid"},
+	{apierrors.IsUnauthorized, codes.Unauthenticated, "the credentials for the infrastructure cluster are invalid"},
 	{hasCause(corev1.NamespaceTerminatingCause), codes.FailedPrecondition, "providerSpec.vmPool is being deleted"},
 	{quotaExceeded, codes.ResourceExhausted, ""},
 	{apierrors.IsForbidden, codes.PermissionDenied, ""},
 	{noNamespace, codes.FailedPrecondition, "providerSpec.vmPool does not exist in the infrastructure cluster"},
 	{absent, codes.Aborted, ""},
-	{apierrors.IsNotFound, codes.FailedPrecondition, "the infrastructure cluster does not know VirtualMachines"},
-	{meta.IsNoMatchError, codes.FailedPrecondition, "the infrastructure cluster does not know VirtualMachines"},
+	{apierrors.IsNotFound, codes.FailedPrecondition, "the infrastructure cluster does not serve VirtualMachines"},
+	{meta.IsNoMatchError, codes.FailedPrecondition, "the infrastructure cluster does not serve VirtualMachines"},
 	{apierrors.IsTimeout, codes.DeadlineExceeded, ""},
 	{apierrors.IsServerTimeout, codes.DeadlineExceeded, ""},
 	{apierrors.IsTooManyRequests, codes.Unavailable, ""},
 	{apierrors.IsServiceUnavailable, codes.Unavailable, ""},
 	{apierrors.IsInternalError, codes.Internal, ""},
-	{unreachable, codes.Unavailable, "the infrastructure cluster does not answer"},
+	{unreachable, codes.Unavailable, "the infrastructure cluster does not respond"},
 }
 
-// coded gives an error its code, unless it has one.
+// coded adds a code to an error that has none. doing is the start of the message.
 func coded(doing string, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
@@ -76,8 +75,7 @@ func coded(doing string, err error) error {
 	return status.WrapError(codes.Unknown, fmt.Sprintf("%s: %s", doing, textOf(err)), err)
 }
 
-// textOf returns the message of an error without the URL of the request, which is part of
-// the kubeconfig.
+// textOf returns the message of an error without the URL of the request, which is part of the kubeconfig.
 func textOf(err error) string {
 	if request, ok := errors.AsType[*url.Error](err); ok {
 		return request.Err.Error()
@@ -93,8 +91,8 @@ func hasCause(cause metav1.CauseType) func(error) bool {
 	return func(err error) bool { return apierrors.HasStatusCause(err, cause) }
 }
 
-// quotaExceeded reports whether a ResourceQuota refused a request. The API server has no
-// reason or cause for that, only a message.
+// quotaExceeded reports whether a ResourceQuota rejected a request. The API server returns only a message for this,
+// not a reason or cause.
 func quotaExceeded(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }

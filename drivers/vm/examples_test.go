@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// The classes in this driver's document and in the examples are accepted.
+// The driver accepts the classes in its documentation and in the examples.
 func TestExamples(t *testing.T) {
 	found := map[string]int{}
 	cluster := newAccepting(t)
@@ -42,7 +42,7 @@ func TestExamples(t *testing.T) {
 
 const document = "docs/driver-vm.md"
 
-// manifests are those of the document and of the examples, by path.
+// manifests returns the manifests in the documentation and in the examples, by path.
 func manifests(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := env.Root()

@@ -14,23 +14,22 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// VMs that the driver did not create for this machine are neither adopted, nor listed, nor
-// deleted.
+// The driver does not adopt, list or delete VMs that it did not create for this machine.
 func TestForeignVMs(t *testing.T) {
 	cases := map[string]struct {
 		reason string
-		// change changes the VM of machine "m" into a foreign one.
+		// change turns the VM of machine "m" into a foreign one.
 		change func(v *vmv1alpha1.VirtualMachine)
-		// taken reports whether it has the name of m's VM.
+		// taken reports whether the VM has the name of m's VM.
 		taken bool
-		// ids are the provider IDs with which it is not m's: a stored ID outranks the class.
+		// ids are provider IDs with which the VM does not belong to m. A stored ID takes precedence over the class.
 		ids []string
 	}{
-		"of a user": {"it has no identity", func(v *vmv1alpha1.VirtualMachine) { v.Annotations, v.Labels = nil, nil }, true, nil},
-		"unreadable": {"its identity cannot be decoded", func(v *vmv1alpha1.VirtualMachine) {
+		"of a user": {"the VM has no identity", func(v *vmv1alpha1.VirtualMachine) { v.Annotations, v.Labels = nil, nil }, true, nil},
+		"unreadable": {"the identity cannot be decoded", func(v *vmv1alpha1.VirtualMachine) {
 			v.Annotations[vm.AnnotationIdentity] = "{"
 		}, true, nil},
-		"copy":    {"its name is not that of its identity", func(v *vmv1alpha1.VirtualMachine) { v.Name = "copy" }, false, nil},
+		"copy":    {"the name does not match the identity", func(v *vmv1alpha1.VirtualMachine) { v.Name = "copy" }, false, nil},
 		"cluster": {"the class names another cluster", func(v *vmv1alpha1.VirtualMachine) { v.Labels[vm.LabelCluster] = "other" }, true, []string{""}},
 	}
 	for name, tc := range cases {
@@ -53,7 +52,7 @@ func TestForeignVMs(t *testing.T) {
 				wantCode(t, err, codes.NotFound)
 			}
 			if list := w.list(); len(list) != 0 {
-				t.Errorf("it is listed: %v", list)
+				t.Errorf("the VM is listed: %v", list)
 			}
 			if tc.taken {
 				_, err := w.create(t.Context(), "m")
@@ -63,13 +62,13 @@ func TestForeignVMs(t *testing.T) {
 				w.mustRemove("m", id)
 			}
 			if v := w.theVM(); !v.DeletionTimestamp.IsZero() {
-				t.Error("it is being deleted")
+				t.Error("the VM is being deleted")
 			}
 		})
 	}
 }
 
-// Several control planes, and several namespaces of one, may share a pool.
+// Several control planes, or several namespaces of one, may share a pool.
 func TestNeighboursInAPool(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -82,7 +81,7 @@ func TestNeighboursInAPool(t *testing.T) {
 	names := []string{"m", "m", "of-farm", "of-other", "of-control"}
 	for i, n := range neighbours {
 		if i == 2 {
-			continue // a class of another namespace has no machines here
+			continue // a class in another namespace has no machines here
 		}
 		id := n.mustCreate(names[i]).ProviderID
 		if diff := cmp.Diff(map[string]string{id: names[i]}, n.list()); diff != "" {
@@ -94,28 +93,28 @@ func TestNeighboursInAPool(t *testing.T) {
 	}
 	w.mustRemove("m", "")
 	if len(w.vms()) != 3 || len(neighbours[1].list()) != 1 {
-		t.Error("the VM of another installation was deleted, or ours was not")
+		t.Error("the VM of another installation was deleted, or our VM was not")
 	}
 }
 
-// An existing VM of the machine is adopted only if it fits.
+// An existing VM of the machine is adopted only if it fits the request.
 func TestMisfits(t *testing.T) {
 	cases := map[string]struct {
 		changes object
 		want    codes.Code
 	}{
-		"size":            {object{"size": "medium"}, codes.AlreadyExists},
-		"same size":       {object{"cpus": 1, "memory": "0.5Gi", "rootFsSize": 1}, codes.OK},
-		"disk":            {object{"rootFsSize": 2}, codes.AlreadyExists},
-		"data disks":      {object{"dataDisks": []object{{"name": "logs", "size": 1}}}, codes.AlreadyExists},
-		"storage class":   {object{"storageClassName": "fast"}, codes.AlreadyExists},
-		"image":           {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
-		"kernel":          {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},
-		"address":         {object{"addresses": []string{"10.77.1.1"}}, codes.AlreadyExists},
-		"failure domain":  {object{"failureDomain": "a"}, codes.AlreadyExists},
-		"role":            {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/other": "1"}}, codes.AlreadyExists},
-		"another tag":     {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},
-		"changeable ones": {object{"migrateStrategy": "Cold", "hypervisorImage": "new"}, codes.OK},
+		"size":           {object{"size": "medium"}, codes.AlreadyExists},
+		"same size":      {object{"cpus": 1, "memory": "0.5Gi", "rootFsSize": 1}, codes.OK},
+		"disk":           {object{"rootFsSize": 2}, codes.AlreadyExists},
+		"data disks":     {object{"dataDisks": []object{{"name": "logs", "size": 1}}}, codes.AlreadyExists},
+		"storage class":  {object{"storageClassName": "fast"}, codes.AlreadyExists},
+		"image":          {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
+		"kernel":         {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},
+		"address":        {object{"addresses": []string{"10.77.1.1"}}, codes.AlreadyExists},
+		"failure domain": {object{"failureDomain": "a"}, codes.AlreadyExists},
+		"role":           {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/other": "1"}}, codes.AlreadyExists},
+		"another tag":    {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},
+		"mutable fields": {object{"migrateStrategy": "Cold", "hypervisorImage": "new"}, codes.OK},
 	}
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -123,7 +122,7 @@ func TestMisfits(t *testing.T) {
 	for name, tc := range cases {
 		resp, err := w.withClass(tc.changes).create(t.Context(), "m")
 		if wantCode(t, err, tc.want); err == nil && resp.ProviderID != id {
-			t.Errorf("%s: another VM was made", name)
+			t.Errorf("%s: another VM was created", name)
 		}
 	}
 	if v := w.theVM(); !v.DeletionTimestamp.IsZero() {
@@ -145,14 +144,14 @@ func TestForeignSecret(t *testing.T) {
 	w.mustRemove("m", "")
 	left := w.secrets()
 	if len(left) != 1 || left[0].ResourceVersion != foreign.ResourceVersion {
-		t.Errorf("the foreign secret was touched: %+v", left)
+		t.Errorf("the foreign Secret was changed: %+v", left)
 	}
 	if len(w.vms()) != 0 {
-		t.Error("a VM was made")
+		t.Error("a VM was created")
 	}
 }
 
-// Adoption restores lost user data, but does not replace those that the VM may have read.
+// Adoption restores lost user data, but does not replace user data that the VM may have read.
 func TestUserDataIsRestored(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -161,17 +160,17 @@ func TestUserDataIsRestored(t *testing.T) {
 	w.must(w.admin.Delete(t.Context(), &secret))
 	w.mustCreate("m")
 	if secrets := w.secrets(); len(secrets) != 1 || string(secrets[0].Data["userData"]) != userData || !ownedBy(&secrets[0], w.theVM()) {
-		t.Errorf("secrets are %+v", secrets)
+		t.Errorf("got Secrets %+v", secrets)
 	}
 	w.secret = w.secret.DeepCopy()
 	w.secret.Data["userData"] = []byte("new")
 	w.mustCreate("m")
 	if got := w.secrets()[0].Data["userData"]; string(got) != userData {
-		t.Errorf("user data is %q", got)
+		t.Errorf("got user data %q", got)
 	}
 }
 
-// The next creation uses a Secret without a VM, with its own user data.
+// The next creation uses a Secret that has no VM, and replaces its user data.
 func TestLeftoverSecret(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -179,17 +178,17 @@ func TestLeftoverSecret(t *testing.T) {
 	_, err := w.with(vm.Options{Client: cutOff, Installation: "test"}).create(t.Context(), "m")
 	wantCode(t, err, codes.Unavailable)
 	if len(w.secrets()) != 1 || len(w.vms()) != 0 {
-		t.Fatalf("%d secrets and %d VMs, want just the secret", len(w.secrets()), len(w.vms()))
+		t.Fatalf("got %d Secrets and %d VMs, want only a Secret", len(w.secrets()), len(w.vms()))
 	}
 	w.secret = w.secret.DeepCopy()
 	w.secret.Data["userData"] = []byte("new")
 	w.mustCreate("m")
 	if got := w.secrets()[0].Data["userData"]; string(got) != "new" {
-		t.Errorf("user data is %q", got)
+		t.Errorf("got user data %q", got)
 	}
 }
 
-// If the pool of the class changes, the VM is still found by its ID.
+// If the pool of the class changes, the driver still finds the VM by its ID.
 func TestPoolOfTheClassChanged(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -199,11 +198,11 @@ func TestPoolOfTheClassChanged(t *testing.T) {
 	wantCode(t, err, codes.OK)
 	moved.mustRemove("m", id)
 	if len(w.vms()) != 0 {
-		t.Error("the VM is left")
+		t.Error("the VM still exists")
 	}
 }
 
-// IDs that are not of this driver have no VM.
+// Provider IDs of other drivers have no VM.
 func TestIDsOfOthers(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -214,11 +213,11 @@ func TestIDsOfOthers(t *testing.T) {
 		w.mustRemove("m", id)
 	}
 	if v := w.theVM(); !v.DeletionTimestamp.IsZero() || len(w.secrets()) != 1 {
-		t.Error("the VM or its secret is deleted")
+		t.Error("the VM or its Secret was deleted")
 	}
 }
 
-// A VM without a disk template does not fit.
+// A VM without a disk template does not fit the request.
 func TestDiskTemplateWasRemoved(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()

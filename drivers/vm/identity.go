@@ -18,8 +18,8 @@ import (
 // prefix is the prefix of the driver's labels and annotations.
 const prefix = "driver.millwright.dev/"
 
-// Labels of the driver's VirtualMachines, for selectors. A string that is not a valid label
-// value is replaced by its hash; see [AnnotationIdentity] for the original.
+// Labels of the driver's VirtualMachines, for selectors. A string that is not a valid label value is replaced by
+// its hash; see [AnnotationIdentity] for the original.
 const (
 	// LabelInstallation is Options.Installation.
 	LabelInstallation = prefix + "installation"
@@ -30,24 +30,22 @@ const (
 	LabelNamespace = prefix + "namespace"
 	// LabelMachine is the name of the Machine.
 	LabelMachine = prefix + "machine"
-	// LabelCluster is the NAME in the key of the tag kubernetes.io/cluster/NAME.
+	// LabelCluster is NAME in the key of the tag kubernetes.io/cluster/NAME.
 	LabelCluster = prefix + "cluster"
-	// LabelRole is the ROLE in the key of the tag kubernetes.io/role/ROLE.
+	// LabelRole is ROLE in the key of the tag kubernetes.io/role/ROLE.
 	LabelRole = prefix + "role"
 )
 
 const (
-	// AnnotationIdentity is a JSON object with the installation, API group, namespace and
-	// name of the machine of a VirtualMachine and its Secret. The driver changes no
-	// object without it.
+	// AnnotationIdentity is a JSON object with the installation, API group, namespace and name of the machine of a
+	// VirtualMachine and its Secret. The driver does not change objects without this annotation.
 	AnnotationIdentity = prefix + "identity"
-	// AnnotationTags is a JSON object with the tags of the class. Most of them cannot be
-	// labels.
+	// AnnotationTags is a JSON object with the tags of the class. Most of them are not valid labels.
 	AnnotationTags = prefix + "tags"
 )
 
-// apiGroupOf returns the API group of a class's machines. It is part of names, so unknown
-// groups count as machine.sapcloud.io.
+// apiGroupOf returns the API group of a class's machines. It is part of names, so unknown groups count as
+// machine.sapcloud.io.
 func apiGroupOf(class *v1alpha1.MachineClass) string {
 	if driver.APIGroup(class) == driver.APIGroupClusterAPI {
 		return driver.APIGroupClusterAPI
@@ -55,8 +53,8 @@ func apiGroupOf(class *v1alpha1.MachineClass) string {
 	return v1alpha1.GroupName
 }
 
-// identity identifies the machine of a VM. It is unique among existing machines, and stays
-// the same if a machine is restored from a backup.
+// identity identifies the machine of a VM. It is unique among existing machines, and does not change if a machine
+// is restored from a backup.
 type identity struct {
 	Installation string `json:"installation"`
 	APIGroup     string `json:"apiGroup"`
@@ -65,12 +63,12 @@ type identity struct {
 }
 
 const (
-	longestName = 63 // of a label's value and of a DNS label
+	longestName = 63 // limit of label values and DNS labels
 	hashLength  = 12 // 60 bits
 )
 
-// name returns the name of the VirtualMachine and its Secret: as much of the machine's name
-// as fits, and a hash of the identity.
+// name returns the name of the VirtualMachine and its Secret: as much of the machine's name as fits, followed by a
+// hash of the identity.
 func (i identity) name() string {
 	hash := hashOf(i.Installation, i.APIGroup, i.Namespace, i.Machine)
 	readable := strings.ReplaceAll(i.Machine, ".", "-")
@@ -96,8 +94,8 @@ func (i identity) labels() map[string]string {
 	}
 }
 
-// identityOf returns the identity of an object, and whether the name of the object agrees:
-// an object that a user copied belongs to the user.
+// identityOf returns the identity of an object, and whether it matches the name of the object. If a user copied the
+// object, it does not match, and the object belongs to the user.
 func identityOf(object metav1.Object) (identity, bool) {
 	var i identity
 	if json.Unmarshal([]byte(object.GetAnnotations()[AnnotationIdentity]), &i) != nil {
@@ -106,9 +104,8 @@ func identityOf(object metav1.Object) (identity, bool) {
 	return i, i.name() == object.GetName()
 }
 
-// MachineOf returns the Machine for which a VirtualMachine was created, by this or another
-// installation. Use it for display only. It is the zero value if no driver created the
-// VirtualMachine.
+// MachineOf returns the Machine for which this or another installation created a VirtualMachine. Use it only for
+// display. It returns the zero value if no driver created the VirtualMachine.
 func MachineOf(vm *vmv1alpha1.VirtualMachine) types.NamespacedName {
 	var of identity
 	if err := json.Unmarshal([]byte(vm.Annotations[AnnotationIdentity]), &of); err != nil {
@@ -117,7 +114,7 @@ func MachineOf(vm *vmv1alpha1.VirtualMachine) types.NamespacedName {
 	return types.NamespacedName{Namespace: of.Namespace, Name: of.Machine}
 }
 
-// labelValue returns a string, or its hash if it is not a valid label value.
+// labelValue returns text, or its hash if text is not a valid label value.
 func labelValue(text string) string {
 	if len(validation.IsValidLabelValue(text)) == 0 {
 		return text
@@ -125,12 +122,12 @@ func labelValue(text string) string {
 	return "sha256-" + hashOf(text)
 }
 
-// hashOf returns a short hash for names. It is stored, so it must not change.
+// hashOf returns a short hash for names. It is stored, so it must never change.
 func hashOf(texts ...string) string {
 	hash := sha256.New()
 	for _, text := range texts {
-		// Names and namespaces do not have the byte 0. An installation may, and is
-		// therefore the first text.
+		// Names and namespaces do not contain the byte 0. An installation may contain it and is therefore the first
+		// text.
 		hash.Write([]byte(text))
 		hash.Write([]byte{0})
 	}

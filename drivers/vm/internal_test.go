@@ -40,22 +40,22 @@ func TestErrorCodes(t *testing.T) {
 		},
 		codes.Internal: {apierrors.NewInternalError(errors.New("webhook"))},
 		codes.Unknown:  {errors.New("whatever")},
-		codes.DataLoss: {fmt.Errorf("wrapped: %w", status.Error(codes.DataLoss, "has a code already"))},
+		codes.DataLoss: {fmt.Errorf("wrapped: %w", status.Error(codes.DataLoss, "already has a code"))},
 	}
 	for want, errs := range cases {
 		for _, given := range errs {
 			err := coded("doing", given)
 			if got := status.Code(err); got != want || !errors.Is(err, given) {
-				t.Errorf("%v became %v, want code %v", given, err, want)
+				t.Errorf("got %[2]v for %[1]v, want code %[3]v", given, err, want)
 			}
 			if strings.Contains(err.Error(), "https://") {
-				t.Errorf("%q holds a URL of the request", err)
+				t.Errorf("%q contains the URL of the request", err)
 			}
 		}
 	}
 }
 
-// Names and hashes are persisted in clusters: these must never change.
+// Names and hashes are stored in clusters, so they must never change.
 func TestNamesStay(t *testing.T) {
 	cases := map[string]identity{
 		"pool-a-1-4sn4x54za6qu": {"", v1alpha1.GroupName, "default", "pool-a-1"},
@@ -63,12 +63,12 @@ func TestNamesStay(t *testing.T) {
 	}
 	for want, i := range cases {
 		if got := i.name(); got != want {
-			t.Errorf("name of %+v is %s, want %s", i, got, want)
+			t.Errorf("got name of %+v %s, want %s", i, got, want)
 		}
 	}
 }
 
-// Names are valid, different for different machines, and found again on the object.
+// Names are valid and unique, and the identity can be read from the object.
 func TestNames(t *testing.T) {
 	texts := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "a", "a.b", "a-b", strings.Repeat("a", 60), strings.Repeat("a", 59) + ".b"}))
 	name := rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?){0,3}`)
@@ -81,14 +81,14 @@ func TestNames(t *testing.T) {
 			t.Fatalf("%q: %v", a.name(), wrong)
 		}
 		if a != b && a.name() == b.name() {
-			t.Fatalf("%+v and %+v have the name %s", a, b, a.name())
+			t.Fatalf("%+v and %+v both have the name %s", a, b, a.name())
 		}
 		if got, ok := identityOf(&metav1.ObjectMeta{Name: a.name(), Annotations: map[string]string{AnnotationIdentity: a.annotation()}}); !ok || got != a {
-			t.Fatalf("%+v became %+v, %v", a, got, ok)
+			t.Fatalf("got %+[2]v, %[3]v for %+[1]v", a, got, ok)
 		}
 		for key, value := range a.labels() {
 			if len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
-				t.Fatalf("%s=%s is no label", key, value)
+				t.Fatalf("%s=%s is not a valid label", key, value)
 			}
 		}
 	})
@@ -119,20 +119,20 @@ func TestClientsAreCached(t *testing.T) {
 	}
 	get(maxClients)
 	if get(0) != first {
-		t.Error("a client that was just used is forgotten")
+		t.Error("a client that was just used was evicted")
 	}
 	if get(1) == second || c.recent.Len() != maxClients {
 		t.Errorf("%d clients are cached, want %d", c.recent.Len(), maxClients)
 	}
 }
 
-// TestDomainsOfHosts: zones, and hosts that have none.
+// TestDomainsOfHosts: failure domains are zones, and hosts without a zone.
 func TestDomainsOfHosts(t *testing.T) {
 	const zone, hostname = corev1.LabelTopologyZone, corev1.LabelHostname
 	type labels = map[string]string
 	for name, tc := range map[string]struct {
 		hosts []labels
-		want  map[string]string // the label that counts, by failure domain
+		want  map[string]string // label by failure domain
 	}{
 		"no hosts":           {want: labels{}},
 		"zones":              {hosts: []labels{{zone: "b", hostname: "h1"}, {zone: "a", hostname: "h2"}, {zone: "b", hostname: "h3"}}, want: labels{"a": zone, "b": zone}},
@@ -141,7 +141,7 @@ func TestDomainsOfHosts(t *testing.T) {
 		"a zone like a host": {hosts: []labels{{hostname: "x"}, {zone: "x", hostname: "h2"}}, want: labels{"x": zone}},
 		"a host like a zone": {hosts: []labels{{zone: "x", hostname: "h2"}, {hostname: "x"}}, want: labels{"x": zone}},
 		"an empty zone":      {hosts: []labels{{zone: "", hostname: "h1"}}, want: labels{}},
-		"nothing to go by":   {hosts: []labels{nil}, want: labels{}},
+		"no labels":          {hosts: []labels{nil}, want: labels{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var hosts []metav1.PartialObjectMetadata
@@ -151,7 +151,7 @@ func TestDomainsOfHosts(t *testing.T) {
 			got, last := labels{}, ""
 			for _, domain := range domainsOf(hosts) {
 				if domain.Name <= last {
-					t.Errorf("%s comes after %s", domain.Name, last)
+					t.Errorf("failure domain %s comes after %s", domain.Name, last)
 				}
 				got[domain.Name], last = domain.Attributes[AttributeLabel], domain.Name
 			}
@@ -162,7 +162,7 @@ func TestDomainsOfHosts(t *testing.T) {
 	}
 }
 
-// TestSpecificationsThatAreNoObject: they are refused in words of users.
+// TestSpecificationsThatAreNoObject: the error for a specification of another type uses JSON terms, not Go types.
 func TestSpecificationsThatAreNoObject(t *testing.T) {
 	for raw, want := range map[string]string{
 		`"small"`: "providerSpec: unexpected string",

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// kubeconfigOf writes a kubeconfig of one cluster and one user.
+// kubeconfigOf returns a kubeconfig with one cluster and one user.
 func kubeconfigOf(t testing.TB, cluster clientcmdapi.Cluster, user clientcmdapi.AuthInfo) []byte {
 	t.Helper()
 	content, err := clientcmd.Write(clientcmdapi.Config{
@@ -41,8 +41,8 @@ var (
 	goodUser    = clientcmdapi.AuthInfo{Token: "token"}
 )
 
-// FuzzKubeconfig: whatever is in a class's Secret, the connection runs no program, reads no file, and
-// is verified TLS.
+// FuzzKubeconfig: whatever the class's Secret contains, the connection runs no program, reads no file, and uses
+// verified TLS.
 func FuzzKubeconfig(f *testing.F) {
 	f.Add(kubeconfigOf(f, goodCluster, goodUser))
 	f.Add(kubeconfigOf(f, goodCluster, clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "id", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: "Never"}}))
@@ -56,16 +56,16 @@ func FuzzKubeconfig(f *testing.F) {
 		config, err := restConfig(kubeconfig)
 		if err != nil {
 			if status.Code(err) != codes.InvalidArgument || config != nil {
-				t.Errorf("%v, %v", config, err)
+				t.Errorf("got %v, %v", config, err)
 			}
 			return
 		}
 		tls := config.TLSClientConfig
 		if config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || tls.CAFile != "" || tls.CertFile != "" || tls.KeyFile != "" {
-			t.Errorf("runs a program or reads a file: %#v", config)
+			t.Errorf("connection runs a program or reads a file: %#v", config)
 		}
 		if tls.Insecure || !strings.HasPrefix(strings.ToLower(config.Host), "https://") {
-			t.Errorf("is not verified: %s, %+v", config.Host, tls)
+			t.Errorf("connection is not verified: %s, %+v", config.Host, tls)
 		}
 		_, _ = NewClient(config) // an error is fine, a panic is not
 	})
@@ -78,15 +78,15 @@ func TestUnprotectedKubeconfigsAreRefused(t *testing.T) {
 		"no scheme":    {Server: "host:8080"},
 	} {
 		if _, err := restConfig(kubeconfigOf(t, cluster, goodUser)); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("%s: %v, want InvalidArgument", name, err)
+			t.Errorf("%s: got %v, want InvalidArgument", name, err)
 		}
 	}
 	if _, err := restConfig(kubeconfigOf(t, goodCluster, goodUser)); err != nil {
-		t.Errorf("a good one: %v", err)
+		t.Errorf("valid kubeconfig: got error %v", err)
 	}
 }
 
-// hostile serves as an API server of a kubeconfig in a class's Secret.
+// hostile starts an API server and returns the client for a class whose Secret has a kubeconfig for it.
 func hostile(t *testing.T, handler http.HandlerFunc) client.Client {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
@@ -99,7 +99,7 @@ func hostile(t *testing.T, handler http.HandlerFunc) client.Client {
 	return made
 }
 
-// TestEndlessResponse: an API server of a class's author cannot exhaust the driver's memory.
+// TestEndlessResponse: an API server that the author of a class chose cannot exhaust the driver's memory.
 func TestEndlessResponse(t *testing.T) {
 	var sent atomic.Int64
 	cluster := hostile(t, func(out http.ResponseWriter, _ *http.Request) {
@@ -122,14 +122,15 @@ func TestEndlessResponse(t *testing.T) {
 		} else {
 			err = cluster.List(ctx, &vmv1alpha1.VirtualMachineList{}, client.InNamespace("n"))
 		}
-		const buffers = 64 << 20 // on the way: Linux lets a receiver that is behind have 32 MiB of them
+		const buffers = 64 << 20 // in transit: Linux buffers up to 32 MiB for a slow receiver
 		if err == nil || sent.Load() > limit+buffers {
-			t.Errorf("%s: %d MiB were read, want at most %d MiB: %v", what, sent.Load()>>20, limit>>20, err)
+			t.Errorf("%s: the driver read %d MiB, want at most %d MiB: %v", what, sent.Load()>>20, limit>>20, err)
 		}
 	}
 }
 
-// TestRedirect: an API server of a class's author cannot make the driver ask another server.
+// TestRedirect: an API server that the author of a class chose cannot make the driver send requests to another
+// server.
 func TestRedirect(t *testing.T) {
 	asked := atomic.Bool{}
 	internal := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
@@ -142,6 +143,6 @@ func TestRedirect(t *testing.T) {
 	})
 	err := cluster.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: "vm"}, &vmv1alpha1.VirtualMachine{})
 	if !errors.Is(err, errRedirected) || asked.Load() || strings.Contains(err.Error(), "secret") {
-		t.Errorf("the other server was asked: %t, %v", asked.Load(), err)
+		t.Errorf("other server got a request: %t, error: %v", asked.Load(), err)
 	}
 }

@@ -20,30 +20,28 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-// Endpoint returns a name for the cluster that a configuration leads to: a digest of its URL and of
-// the certificates that the server must have.
+// Endpoint returns a name for the cluster of a configuration: a digest of its URL and of the certificates that the
+// server must have.
 func Endpoint(config *rest.Config) string {
 	return "endpoint-" + hashOf(config.Host, string(config.CAData), config.CAFile, config.ServerName)
 }
 
-// sameFor is how long a cluster is taken for the one that it was: the same kubeconfig may lead to
-// another one later.
+// sameFor is how long the name of a cluster is cached. The same kubeconfig may lead to another cluster later.
 const sameFor = time.Minute
 
 // infrastructure is a cluster with VirtualMachines.
 type infrastructure struct {
 	client.WithWatch
-	// endpoint is the name of the cluster where its UID cannot be read.
+	// endpoint is the name of the cluster if its UID cannot be read.
 	endpoint string
 
 	mu    sync.Mutex
-	uid   string // of the namespace kube-system; empty if it cannot be read
+	uid   string // UID of the namespace kube-system; empty if it cannot be read
 	until time.Time
 }
 
-// names returns the names of the cluster, the one to record first. The UID of the namespace
-// kube-system stays the same behind another endpoint, and after a restore. Where the driver may not
-// read it, the endpoint is the name.
+// names returns the names of the cluster, the one to record first. The UID of the namespace kube-system stays the
+// same with another endpoint and after a restore. If the driver cannot read it, the endpoint is the name.
 func (i *infrastructure) names(ctx context.Context) ([]string, error) {
 	uid, err := i.readUID(ctx)
 	switch {
@@ -77,7 +75,7 @@ func unreadable(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
-// location is where a creation began.
+// location is the location where a creation started.
 type location struct {
 	infrastructure, namespace, cluster, installation string
 }
@@ -96,10 +94,10 @@ func parseLocation(text string) location {
 	return location{parts[0], parts[1], parts[2], parts[3]}
 }
 
-const identifying = "identifying the infrastructure cluster"
+const identifying = "cannot identify the infrastructure cluster"
 
-// LocateMachine implements driver.Locator. A location is the infrastructure cluster, the namespace,
-// the cluster in the tags, and the installation, whose name is part of the names of VMs.
+// LocateMachine implements driver.Locator. A location consists of the infrastructure cluster, the namespace, the
+// cluster in the tags, and the installation, which is part of the names of VMs.
 func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
@@ -116,8 +114,8 @@ func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineReq
 	return &driver.LocateMachineResponse{Location: here.String()}, nil
 }
 
-// begun returns where the creation of the machine's VM began, the zero value if that is not known or
-// not where the call leads, and the names of the infrastructure cluster.
+// begun returns the location where the creation of the machine's VM started, and the names of the infrastructure
+// cluster. The location is the zero value if it is unknown or not in the cluster of the call.
 func (d *Driver) begun(ctx context.Context, c call, machine *v1alpha1.Machine) (location, []string, error) {
 	names, err := c.cluster.names(ctx)
 	if err != nil {
@@ -130,8 +128,8 @@ func (d *Driver) begun(ctx context.Context, c call, machine *v1alpha1.Machine) (
 	return at, names, nil
 }
 
-// lookWhereBegun leads a call to where the creation of the machine's VM began, if that is in the cluster of the
-// call. With a provider ID the call is there already.
+// lookWhereBegun directs a call to the location where the creation of the machine's VM started, if that is in the
+// cluster of the call. If the machine has a provider ID, the call already uses its location.
 func (d *Driver) lookWhereBegun(ctx context.Context, c *call, machine *v1alpha1.Machine) error {
 	if c.providerID != "" || driver.Location(machine) == "" {
 		return nil

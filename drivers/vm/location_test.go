@@ -7,7 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// TestEditedClass: a VM whose provider ID is stored is found and deleted whatever the class says now.
+// TestEditedClass: a VM whose provider ID is stored is found and deleted after the class was edited.
 func TestEditedClass(t *testing.T) {
 	for name, changes := range map[string]object{
 		"another cluster": {"tags": object{"kubernetes.io/cluster/other": "1", "kubernetes.io/role/worker": "1"}},
@@ -21,17 +21,17 @@ func TestEditedClass(t *testing.T) {
 			made := w.mustCreate("m")
 			edited := w.withClass(changes)
 			if got, err := edited.status("m", made.ProviderID); err != nil || got.ProviderID != made.ProviderID {
-				t.Errorf("status is %v, %v", got, err)
+				t.Errorf("got status %v, %v", got, err)
 			}
 			edited.mustRemove("m", made.ProviderID)
 			if left := w.vms(); len(left) > 0 {
-				t.Errorf("%d VMs are left after the deletion", len(left))
+				t.Errorf("%d VMs still exist after the deletion", len(left))
 			}
 		})
 	}
 }
 
-// at returns where the VM of a machine is looked for, after the machine's creation began somewhere.
+// at returns the location of a machine's VM whose creation started at the given location.
 func (w *testDriver) at(begun string) string {
 	w.t.Helper()
 	m := machine("m", "")
@@ -41,17 +41,17 @@ func (w *testDriver) at(begun string) string {
 	return resp.Location
 }
 
-// TestLocation: the location tells the infrastructure, the pool, the cluster and the installation apart,
-// and the infrastructure is the same behind another kubeconfig.
+// TestLocation: the location distinguishes infrastructure, pool, cluster and installation. The infrastructure is
+// the same with another kubeconfig.
 func TestLocation(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.UserWith(t, "config/rbac/driver-vm-cluster-role.yaml")
 	begun := w.at("")
 	if again := w.at(begun); again != begun {
-		t.Errorf("the location changes from %s to %s", begun, again)
+		t.Errorf("the location changed from %s to %s", begun, again)
 	}
 	if there := w.withKubeconfig(w.kubeconfig("system:masters")).at(begun); there != begun {
-		t.Errorf("with another kubeconfig it looks in %s, want %s", there, begun)
+		t.Errorf("with another kubeconfig, got location %s, want %s", there, begun)
 	}
 	for name, other := range map[string]*testDriver{
 		"pool":    w.withClass(object{"vmPool": "elsewhere"}),
@@ -61,21 +61,21 @@ func TestLocation(t *testing.T) {
 			t.Errorf("another %s has the same location %s", name, at)
 		}
 		if at := other.at(begun); at != begun {
-			t.Errorf("with another %s it looks in %s, want %s, where the creation began", name, at, begun)
+			t.Errorf("with another %s, got location %s, want %s, where the creation started", name, at, begun)
 		}
 	}
 	if at := w.with(vm.Options{Installation: "other"}).at(begun); at == begun {
-		t.Errorf("another installation looks in %s, too", at)
+		t.Errorf("another installation has the same location %s", at)
 	}
 	for _, strange := range []string{"a/b", "//", "x/../y/z", begun + "/more", "nowhere/vms/shoot/x"} {
 		if at := w.at(strange); at != begun {
-			t.Errorf("from %q it is led to %s", strange, at)
+			t.Errorf("annotation %q: got location %s", strange, at)
 		}
 	}
 }
 
-// TestCreationThatBeganElsewhere: a VM without a stored ID is found and deleted in the pool, and with the
-// cluster, that its creation began with.
+// TestCreationThatBeganElsewhere: a VM without a stored ID is found and deleted in the pool, and with the cluster,
+// where its creation started.
 func TestCreationThatBeganElsewhere(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -85,12 +85,12 @@ func TestCreationThatBeganElsewhere(t *testing.T) {
 	edited := w.withClass(object{"vmPool": "elsewhere", "tags": object{"kubernetes.io/cluster/other": "1", "kubernetes.io/role/worker": "1"}})
 	got, err := edited.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: begun, MachineClass: edited.class, Secret: w.secret})
 	if err != nil || got.ProviderID != id {
-		t.Fatalf("status is %v, %v", got, err)
+		t.Fatalf("got status %v, %v", got, err)
 	}
 	if _, err := edited.DeleteMachine(t.Context(), &driver.DeleteMachineRequest{Machine: begun, MachineClass: edited.class, Secret: w.secret}); err != nil {
 		t.Fatal(err)
 	}
 	if vms, secrets := w.vms(), w.secrets(); len(vms)+len(secrets) > 0 {
-		t.Errorf("%d VMs and %d Secrets are left", len(vms), len(secrets))
+		t.Errorf("%d VMs and %d Secrets still exist", len(vms), len(secrets))
 	}
 }

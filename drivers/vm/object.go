@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// virtualMachine returns the requested object, with a new UUID.
+// virtualMachine returns the requested object with a new UUID.
 func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 	s := c.spec
 	tags, err := json.Marshal(s.Tags)
@@ -48,8 +48,7 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 	return vm
 }
 
-// labels returns the labels of the VM: those of its identity, its cluster and its role, and
-// the tags that can be labels.
+// labels returns the labels of the VM: those of its identity, cluster and role, and the tags that are valid labels.
 func (c call) labels() map[string]string {
 	labels := c.identity.labels()
 	labels[LabelCluster], labels[LabelRole] = c.spec.cluster(), c.spec.role()
@@ -61,9 +60,9 @@ func (c call) labels() map[string]string {
 	return labels
 }
 
-// differences returns the fields of the provider specification in which a VM differs from
-// the requested one. It ignores what users may change on an existing VM: hypervisorImage,
-// migrateStrategy and tags other than the cluster and the role.
+// differences returns the fields of the provider specification in which a VM differs from the requested one. It
+// ignores what users may change on an existing VM: hypervisorImage, migrateStrategy, and tags other than the
+// cluster and the role.
 func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 	want := c.virtualMachine()
 	var fields []string
@@ -77,8 +76,7 @@ func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 	return fields
 }
 
-// fixed returns those fields of the provider specification in which a VM differs from the requested one that
-// never change on a VM.
+// fixed returns the immutable fields of the provider specification in which a VM differs from the requested one.
 func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 	want := c.virtualMachine()
 	wantDisk, haveDisk := want.Spec.VolumeClaimTemplate.Spec, corev1.PersistentVolumeClaimSpec{}
@@ -96,13 +94,13 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 	})
 }
 
-// property is a field of the provider specification, as it is wanted and as a VM has it.
+// property is a field of the provider specification, with its desired value and the value of a VM.
 type property struct {
 	name       string
 	want, have any
 }
 
-// unequal returns the names of those that differ.
+// unequal returns the names of the properties that differ.
 func unequal(all []property) []string {
 	var names []string
 	for _, p := range all {
@@ -113,7 +111,7 @@ func unequal(all []property) []string {
 	return names
 }
 
-// addresses returns the known addresses of the VM, and the name of its node.
+// addresses returns the known addresses of the VM and the name of its node.
 func (c call) addresses(vm *vmv1alpha1.VirtualMachine) []corev1.NodeAddress {
 	addresses := make([]corev1.NodeAddress, 0, len(vm.Status.Addresses)+1)
 	for _, address := range vm.Status.Addresses {
@@ -122,8 +120,8 @@ func (c call) addresses(vm *vmv1alpha1.VirtualMachine) []corev1.NodeAddress {
 	return append(addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.nodeName()})
 }
 
-// nodeName returns the name of the machine's node. With Cluster API that is the guest's host
-// name, the name of the VM: the user data are made before the machine has a name.
+// nodeName returns the name of the machine's node. With Cluster API, it is the guest's host name, which is the name
+// of the VM, because the user data is created before the machine has a name.
 func (c call) nodeName() string {
 	if c.identity.APIGroup == driver.APIGroupClusterAPI {
 		return c.key.Name

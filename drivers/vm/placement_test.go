@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// creation is a call to CreateMachine that is under way.
+// creation is a call of CreateMachine in progress.
 type creation struct {
 	*testDriver
 	clock *testingclock.FakeClock
@@ -39,7 +39,7 @@ func (c creation) begin() {
 	}()
 }
 
-// settling waits until the creation measures, or does not measure, Options.Settle.
+// settling waits until the creation measures, or no longer measures, Options.Settle.
 func (c creation) settling(want bool) {
 	c.t.Helper()
 	eventually(c.t, func() bool { return c.clock.HasWaiters() == want })
@@ -47,49 +47,49 @@ func (c creation) settling(want bool) {
 
 func TestNoRoom(t *testing.T) {
 	c := newCreation(t)
-	c.say(c.awaitVM(), noRoom)
+	c.setCondition(c.awaitVM(), unschedulable)
 	c.settling(true)
 	c.clock.Step(vm.DefaultSettle)
 	err := <-c.ended
 	wantCode(t, err, codes.ResourceExhausted)
-	if !strings.Contains(err.Error(), noRoom.Message) {
-		t.Errorf("%q lacks the message of the scheduler", err)
+	if !strings.Contains(err.Error(), unschedulable.Message) {
+		t.Errorf("%q does not contain the message of the scheduler", err)
 	}
 	if len(c.vms()) != 0 || len(c.secrets()) != 0 {
-		t.Errorf("%d VMs and %d secrets are left", len(c.vms()), len(c.secrets()))
+		t.Errorf("%d VMs and %d Secrets still exist", len(c.vms()), len(c.secrets()))
 	}
 	_, err = c.status("m", "")
 	wantCode(t, err, codes.NotFound)
 }
 
-// A host that has room before Options.Settle is used.
+// A host that has capacity before Options.Settle expires is used.
 func TestRoomAfterAll(t *testing.T) {
 	c := newCreation(t)
 	v := c.awaitVM()
-	c.say(v, noRoom)
+	c.setCondition(v, unschedulable)
 	c.settling(true)
 	c.clock.Step(vm.DefaultSettle - 1)
-	c.say(c.theVM(), metav1.Condition{Type: noRoom.Type, Status: metav1.ConditionFalse, Reason: "Retrying"})
+	c.setCondition(c.theVM(), metav1.Condition{Type: unschedulable.Type, Status: metav1.ConditionFalse, Reason: "Retrying"})
 	c.settling(false)
-	c.say(c.theVM(), noRoom)
+	c.setCondition(c.theVM(), unschedulable)
 	c.settling(true)
 	c.clock.Step(vm.DefaultSettle - 1)
-	c.say(c.theVM(), hasHost)
+	c.setCondition(c.theVM(), hasHost)
 	wantCode(t, <-c.ended, codes.OK)
 	if got := c.theVM(); got.UID != v.UID || !got.DeletionTimestamp.IsZero() {
 		t.Error("the VM was deleted")
 	}
 }
 
-// A VM that has run is not deleted because there is no room for its next Pod.
+// A VM that has run is not deleted when no host has capacity for its next Pod.
 func TestNoRoomForAVMThatRan(t *testing.T) {
 	c := newCreation(t)
 	v := c.awaitVM()
 	c.changeStatus(v, func(s *vmv1alpha1.VirtualMachineStatus) {
 		s.ImagePrepared = true
-		noRoom := noRoom
-		noRoom.LastTransitionTime = metav1.Now()
-		s.Conditions = append(s.Conditions, noRoom)
+		unschedulable := unschedulable
+		unschedulable.LastTransitionTime = metav1.Now()
+		s.Conditions = append(s.Conditions, unschedulable)
 	})
 	wantCode(t, <-c.ended, codes.OK)
 }
@@ -98,19 +98,19 @@ func TestNoRoomForAVMThatRan(t *testing.T) {
 func TestRoomAtTheLastMoment(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Unix(1800000000, 0))
 	w := newTestDriver(t, vm.Options{})
-	late := &lastMoment{WithWatch: w.cluster, before: func() { w.say(w.theVM(), hasHost) }}
+	late := &lastMoment{WithWatch: w.cluster, before: func() { w.setCondition(w.theVM(), hasHost) }}
 	c := creation{w.with(vm.Options{Client: late, Clock: clock}), clock, make(chan error, 1)}
 	c.begin()
-	c.say(c.awaitVM(), noRoom)
+	c.setCondition(c.awaitVM(), unschedulable)
 	c.settling(true)
 	c.clock.Step(vm.DefaultSettle)
 	wantCode(t, <-c.ended, codes.OK)
 	if v := c.theVM(); late.calls.Load() != 1 || !v.DeletionTimestamp.IsZero() {
-		t.Errorf("%d attempts to delete the VM, want one without success", late.calls.Load())
+		t.Errorf("got %d attempts to delete the VM, want one failed attempt", late.calls.Load())
 	}
 }
 
-// lastMoment calls a function just before the first delete.
+// lastMoment calls a function just before the first deletion.
 type lastMoment struct {
 	client.WithWatch
 	calls  atomic.Int32
@@ -130,10 +130,10 @@ func TestDeletedWhileCreated(t *testing.T) {
 	wantCode(t, <-c.ended, codes.Aborted)
 }
 
-// Without a VM controller a creation ends after Options.Timeout, and its VM stays.
+// Without a VM controller, a creation fails after Options.Timeout, and its VM stays.
 func TestNoVMController(t *testing.T) {
 	w := newTestDriver(t, vm.Options{Timeout: 300 * time.Millisecond})
-	eventually(t, func() bool { // on a slow machine the time may end before there is a VM
+	eventually(t, func() bool { // on a slow machine, the timeout may expire before the VM exists
 		_, err := w.create(t.Context(), "m")
 		wantCode(t, err, codes.DeadlineExceeded)
 		return len(w.vms()) == 1
@@ -141,11 +141,11 @@ func TestNoVMController(t *testing.T) {
 	id := "millwright:///" + w.Namespace + "/" + w.theVM().Spec.UUID
 	found, err := w.status("m", "")
 	if wantCode(t, err, codes.OK); err == nil && found.ProviderID != id {
-		t.Errorf("status has ID %q, want %q", found.ProviderID, id)
+		t.Errorf("got ID %q in the status, want %q", found.ProviderID, id)
 	}
 }
 
-// Watches that end are started again.
+// Closed watches are restarted.
 func TestWatchesEnd(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	ending := &endingWatches{WithWatch: w.cluster}
@@ -153,11 +153,11 @@ func TestWatchesEnd(t *testing.T) {
 	c.begin()
 	v := c.awaitVM()
 	eventually(t, func() bool { return ending.number.Load() == 1 })
-	c.say(v, hasHost)
+	c.setCondition(v, hasHost)
 	wantCode(t, <-c.ended, codes.OK)
 }
 
-// endingWatches ends the first watch at once.
+// endingWatches closes the first watch immediately.
 type endingWatches struct {
 	client.WithWatch
 	number atomic.Int32

@@ -52,16 +52,16 @@ const (
 	maxRootFsSize   = 65536 // GiB
 	minMemory       = 32 << 20
 	maxMemory       = 16 << 40
-	maxCommandLine  = 2047 // of Linux on x86
-	maxTagLength    = 256  // of a key and of a value, as at large providers
+	maxCommandLine  = 2047 // limit of Linux on x86
+	maxTagLength    = 256  // limit of keys and of values, as with large providers
 	clusterTag      = "kubernetes.io/cluster/"
 	roleTag         = "kubernetes.io/role/"
-	originRange     = "range" // marks errors about a number out of its range
-	maxErrors       = 20      // in a message, which becomes part of a Machine's status
-	maxErrorMessage = 500     // bytes of one error, which may quote the specification
+	originRange     = "range" // marks errors about numbers out of range
+	maxErrors       = 20      // maximum number of errors in a message, which becomes part of a Machine's status
+	maxErrorMessage = 500     // maximum bytes of an error, which may quote the specification
 )
 
-// sizes are the values of the field size, the smallest first.
+// sizes are the values of the field size, in ascending order.
 var sizes = []struct {
 	name   string
 	cpus   int64
@@ -74,15 +74,14 @@ var sizes = []struct {
 	{"xlarge", 8, "16Gi"},
 }
 
-// parseSpec decodes and validates a provider specification, and fills in what its size
-// means. The error has the code InvalidArgument, or outOfRange if only numbers out of their
-// range are wrong.
+// parseSpec decodes and validates a provider specification, and sets the values of its size. The error has the code
+// InvalidArgument, or outOfRange if the only errors are numbers out of range.
 func parseSpec(raw []byte, outOfRange codes.Code) (*providerSpec, error) {
 	s := &providerSpec{}
 	unknown, err := json.UnmarshalStrict(raw, s, json.DisallowUnknownFields)
 	if wrong, ok := errors.AsType[*gojson.UnmarshalTypeError](err); ok {
 		path := specPath
-		if wrong.Field != "" { // otherwise it is the whole
+		if wrong.Field != "" { // if empty, the error concerns the whole specification
 			path = path.Child(wrong.Field)
 		}
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("%s: unexpected %s", path, wrong.Value))
@@ -109,7 +108,7 @@ func parseSpec(raw []byte, outOfRange codes.Code) (*providerSpec, error) {
 	return s, nil
 }
 
-// describe returns the message for errors, of limited length.
+// describe returns a message of limited length for errors.
 func describe(errs []error) string {
 	var texts []string
 	for _, err := range errs {
@@ -128,7 +127,7 @@ func describe(errs []error) string {
 func (s *providerSpec) validate() field.ErrorList {
 	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks())
 	if s.Image == nil && s.KernelBoot == nil {
-		errs = append(errs, field.Required(specPath, "image or kernelBoot, to boot from"))
+		errs = append(errs, field.Required(specPath, "set image or kernelBoot to boot the VM"))
 	}
 	if s.Image != nil {
 		errs = append(errs, validateImage(specPath.Child("image"), s.Image)...)
@@ -142,7 +141,7 @@ func (s *providerSpec) validate() field.ErrorList {
 func (s *providerSpec) validateNames() field.ErrorList {
 	var errs field.ErrorList
 	if s.VMPool == "" {
-		errs = append(errs, field.Required(specPath.Child("vmPool"), "the namespace of the VirtualMachines"))
+		errs = append(errs, field.Required(specPath.Child("vmPool"), "must be the namespace of the VirtualMachines"))
 	}
 	for _, f := range []struct {
 		name, value string
@@ -179,7 +178,7 @@ func (s *providerSpec) validateSize() field.ErrorList {
 	}
 	switch path := specPath.Child("size"); {
 	case s.Size == "" && (s.CPUs == nil || s.Memory == ""):
-		errs = append(errs, field.Required(path, "unless both cpus and memory are set"))
+		errs = append(errs, field.Required(path, "set a size, or both cpus and memory"))
 	case s.Size != "" && !slices.Contains(names, s.Size):
 		errs = append(errs, field.NotSupported(path, s.Size, names))
 	}
@@ -195,7 +194,7 @@ func (s *providerSpec) validateSize() field.ErrorList {
 	return errs
 }
 
-// memoryPattern accepts fewer texts than a quantity, to find mistakes.
+// memoryPattern accepts fewer formats than a quantity, to detect mistakes.
 var memoryPattern = regexp.MustCompile(`^[0-9]{1,15}(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti)?$`)
 
 func (s *providerSpec) validateMemory() field.ErrorList {
@@ -217,8 +216,8 @@ func outOfRange(name string, value any, between string) *field.Error {
 	return field.Invalid(specPath.Child(name), value, "must be between "+between).WithOrigin(originRange)
 }
 
-// applySize sets the CPUs and the memory of the size, and the default of the disk, where
-// the specification has none.
+// applySize sets CPUs and memory from the size, and the default size of the disk, unless the specification has
+// values.
 func (s *providerSpec) applySize() {
 	for _, size := range sizes {
 		if size.name != s.Size {
@@ -232,11 +231,11 @@ func (s *providerSpec) applySize() {
 		}
 	}
 	if s.RootFsSize == nil {
-		s.RootFsSize = new(int64(1)) // enough for a guest that stores nothing
+		s.RootFsSize = new(int64(1)) // enough for a guest that stores no data
 	}
 }
 
-// validateTags also checks that two of the tags name the cluster and the role of the VMs.
+// validateTags also checks that exactly one tag names the cluster of the VMs and one names their role.
 func (s *providerSpec) validateTags() field.ErrorList {
 	var errs field.ErrorList
 	path := specPath.Child("tags")
@@ -249,9 +248,9 @@ func (s *providerSpec) validateTags() field.ErrorList {
 		names := s.tagged(prefix)
 		switch {
 		case len(names) != 1:
-			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must have exactly one key %s<NAME>, has %d", prefix, len(names))))
+			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must have exactly one key %s<NAME>, but has %d", prefix, len(names))))
 		case names[0] == "" || len(validation.IsValidLabelValue(names[0])) > 0:
-			errs = append(errs, field.Invalid(path.Key(prefix+names[0]), field.OmitValueType{}, "the part after "+prefix+" must be a label value, and not empty"))
+			errs = append(errs, field.Invalid(path.Key(prefix+names[0]), field.OmitValueType{}, "the part after "+prefix+" must be a non-empty label value"))
 		}
 	}
 	return errs
@@ -260,7 +259,7 @@ func (s *providerSpec) validateTags() field.ErrorList {
 func validateTag(key, value string) error {
 	switch {
 	case key == "" || len(key) > maxTagLength || len(value) > maxTagLength:
-		return fmt.Errorf("the key must have 1 to %d bytes, and the value at most as many", maxTagLength)
+		return fmt.Errorf("the key must have 1 to %[1]d bytes, and the value at most %[1]d bytes", maxTagLength)
 	case strings.ContainsFunc(key, unicode.IsControl) || strings.ContainsFunc(value, unicode.IsControl):
 		return errors.New("must not contain control characters")
 	case strings.HasPrefix(key, prefix) || strings.HasPrefix(key, vmv1alpha1.GroupName+"/"):
@@ -269,7 +268,7 @@ func validateTag(key, value string) error {
 	return nil
 }
 
-// tagged returns the rest of each tag key that has a prefix.
+// tagged returns the part after the prefix of each tag key with the prefix.
 func (s *providerSpec) tagged(prefix string) []string {
 	var names []string
 	for key := range s.Tags {
@@ -317,7 +316,7 @@ func validateFile(path *field.Path, url, checksum string) field.ErrorList {
 	if url == "" {
 		errs = append(errs, field.Required(path.Child("url"), ""))
 	} else if err := validateURL(url); err != nil {
-		// The URL is not quoted: it may contain a password.
+		// The URL is not quoted because it may contain a password.
 		errs = append(errs, field.Invalid(path.Child("url"), field.OmitValueType{}, err.Error()))
 	}
 	if checksum != "" && !checksumPattern.MatchString(checksum) {
@@ -332,7 +331,7 @@ func validateURL(text string) error {
 	case err != nil || strings.ContainsFunc(text, isBlank):
 		return errors.New("must be a URL")
 	case parsed.User != nil:
-		return errors.New("must not contain a user or password: all readers of the VirtualMachine would see them")
+		return errors.New("must not contain a user or password, because all users who can read the VirtualMachine would see them")
 	case parsed.Scheme == "file" && parsed.Host == "" && len(parsed.Path) > 1:
 	case (parsed.Scheme == "http" || parsed.Scheme == "https") && parsed.Host != "":
 	default:
@@ -355,7 +354,7 @@ func (s *providerSpec) validateAddresses() field.ErrorList {
 			continue
 		}
 		if perVersion[address.Is4()]++; perVersion[address.Is4()] == 2 {
-			errs = append(errs, field.Invalid(path, text, "is a second address of its IP version"))
+			errs = append(errs, field.Invalid(path, text, "must not be a second address of the same IP version"))
 		}
 	}
 	return errs

@@ -22,10 +22,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// accepting is a client of an empty cluster. Creations fail, and it keeps the last VM.
+// accepting is a client of an empty cluster. Creations fail, and it records the last VM.
 type accepting struct {
 	client.WithWatch
-	wanted *vmv1alpha1.VirtualMachine
+	desired *vmv1alpha1.VirtualMachine
 }
 
 var errAccepted = status.Error(codes.DataLoss, "the specification was accepted")
@@ -42,7 +42,7 @@ func newAccepting(t testing.TB) *accepting {
 			return notFound(key.Name)
 		},
 		Create: func(_ context.Context, _ client.WithWatch, obj client.Object, _ ...client.CreateOption) error {
-			a.wanted, _ = obj.(*vmv1alpha1.VirtualMachine)
+			a.desired, _ = obj.(*vmv1alpha1.VirtualMachine)
 			return errAccepted
 		},
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
@@ -51,7 +51,7 @@ func newAccepting(t testing.TB) *accepting {
 }
 
 func (a *accepting) create(t testing.TB, raw []byte) error {
-	a.wanted = nil
+	a.desired = nil
 	_, err := vm.New(vm.Options{Client: a}).CreateMachine(t.Context(), &driver.CreateMachineRequest{
 		Machine: machine("m", ""), MachineClass: classOf(raw), Secret: &corev1.Secret{},
 	})
@@ -77,7 +77,7 @@ func specOf(t testing.TB, changes object) []byte {
 	return raw
 }
 
-// The message names every field that is wrong, and nothing else.
+// The message names every invalid field and nothing else.
 func TestBadProviderSpecs(t *testing.T) {
 	const long = 300
 	file := func(url string) object { return object{"url": url} }
@@ -86,10 +86,10 @@ func TestBadProviderSpecs(t *testing.T) {
 		code    codes.Code
 		want    []string
 	}{
-		"no pool":       {object{"vmPool": nil}, codes.InvalidArgument, []string{"providerSpec.vmPool: Required value: the namespace of the VirtualMachines"}},
-		"empty pool":    {object{"vmPool": ""}, codes.InvalidArgument, []string{"providerSpec.vmPool: Required value: the namespace of the VirtualMachines"}},
+		"no pool":       {object{"vmPool": nil}, codes.InvalidArgument, []string{"providerSpec.vmPool: Required value: must be the namespace of the VirtualMachines"}},
+		"empty pool":    {object{"vmPool": ""}, codes.InvalidArgument, []string{"providerSpec.vmPool: Required value: must be the namespace of the VirtualMachines"}},
 		"pool":          {object{"vmPool": "A_b"}, codes.InvalidArgument, []string{"providerSpec.vmPool: Invalid value: \"A_b\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"}},
-		"no size":       {object{"size": nil, "cpus": 2}, codes.InvalidArgument, []string{"providerSpec.size: Required value: unless both cpus and memory are set"}},
+		"no size":       {object{"size": nil, "cpus": 2}, codes.InvalidArgument, []string{"providerSpec.size: Required value: set a size, or both cpus and memory"}},
 		"size":          {object{"size": "huge"}, codes.InvalidArgument, []string{`providerSpec.size: Unsupported value: "huge": supported values: "xsmall", "small", "medium", "large", "xlarge"`}},
 		"size's kind":   {object{"size": 3}, codes.InvalidArgument, []string{"providerSpec.size: unexpected number"}},
 		"cpus":          {object{"cpus": 0}, codes.OutOfRange, []string{"providerSpec.cpus: Invalid value: 0: must be between 1 and 255"}},
@@ -101,13 +101,13 @@ func TestBadProviderSpecs(t *testing.T) {
 		"disk":          {object{"rootFsSize": 65537}, codes.OutOfRange, []string{"providerSpec.rootFsSize: Invalid value: 65537: must be between 1 and 65536"}},
 		"storage class": {object{"storageClassName": "a/b"}, codes.InvalidArgument, []string{"providerSpec.storageClassName: Invalid value: \"a/b\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"}},
 		"data disks": {object{"dataDisks": []object{{"name": "A", "size": 1}, {"name": "a", "size": 1}, {"name": "a", "size": 1}, {"name": "b", "size": 1, "image": file("ftp://x/y")}}}, codes.InvalidArgument, []string{
-			`providerSpec.dataDisks[0].name: Invalid value: "A": must be 1 to 20 lower-case letters, digits and hyphens, the first and the last no hyphen`,
+			`providerSpec.dataDisks[0].name: Invalid value: "A": must be 1 to 20 lower-case letters, digits and hyphens, and start and end with a letter or digit`,
 			`providerSpec.dataDisks[2].name: Duplicate value: "a"`,
 			"providerSpec.dataDisks[3].image.url: Invalid value: must be like https://HOST/PATH, http://HOST/PATH or file:///PATH"}},
 		"a data disk without size": {object{"dataDisks": []object{{"name": "a"}}}, codes.OutOfRange, []string{"providerSpec.dataDisks[0].size: Invalid value: 0: must be between 1 and 65536"}},
 		"a hundred data disks":     {object{"dataDisks": make([]object, 100)}, codes.InvalidArgument, []string{"providerSpec.dataDisks: Too many: 100: must have at most 12 items"}},
 		"no tags": {object{"tags": nil}, codes.InvalidArgument, []string{
-			"providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/cluster/<NAME>, has 0", "providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/role/<NAME>, has 0"}},
+			"providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/cluster/<NAME>, but has 0", "providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/role/<NAME>, but has 0"}},
 		"tags' kind": {object{"tags": []string{"a"}}, codes.InvalidArgument, []string{"providerSpec.tags: unexpected array"}},
 		"tags": {object{"tags": object{
 			"kubernetes.io/cluster/a": "", "kubernetes.io/cluster/b": "", "kubernetes.io/role/": "", "y": "a\nb", "z": strings.Repeat("z", long),
@@ -115,11 +115,11 @@ func TestBadProviderSpecs(t *testing.T) {
 		}}, codes.InvalidArgument, []string{
 			"providerSpec.tags[driver.millwright.dev/machine]: Invalid value: the prefix is reserved for the driver and the VM controller",
 			"providerSpec.tags[y]: Invalid value: must not contain control characters",
-			"providerSpec.tags[z]: Invalid value: the key must have 1 to 256 bytes, and the value at most as many",
-			"providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/cluster/<NAME>, has 2",
-			"providerSpec.tags[kubernetes.io/role/]: Invalid value: the part after kubernetes.io/role/ must be a label value, and not empty"}},
+			"providerSpec.tags[z]: Invalid value: the key must have 1 to 256 bytes, and the value at most 256 bytes",
+			"providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/cluster/<NAME>, but has 2",
+			"providerSpec.tags[kubernetes.io/role/]: Invalid value: the part after kubernetes.io/role/ must be a non-empty label value"}},
 		"a tag's kind":    {object{"tags": object{"x": 1}}, codes.InvalidArgument, []string{"providerSpec.tags: unexpected number"}},
-		"nothing to boot": {object{"image": nil}, codes.InvalidArgument, []string{"providerSpec: Required value: image or kernelBoot, to boot from"}},
+		"nothing to boot": {object{"image": nil}, codes.InvalidArgument, []string{"providerSpec: Required value: set image or kernelBoot to boot the VM"}},
 		"image": {object{"image": object{"url": "ftp://x/y", "checksum": "md5:1", "format": "vmdk", "checksums": ""}}, codes.InvalidArgument, []string{
 			"providerSpec.image.url: Invalid value: must be like https://HOST/PATH, http://HOST/PATH or file:///PATH",
 			`providerSpec.image.checksum: Invalid value: "md5:1": must be "sha256:" and 64 lower-case hexadecimal digits`,
@@ -127,7 +127,7 @@ func TestBadProviderSpecs(t *testing.T) {
 			`providerSpec: unknown field "image.checksums"`}},
 		"image without URL": {object{"image": object{"ulr": "https://example.com"}}, codes.InvalidArgument, []string{
 			"providerSpec.image.url: Required value", `providerSpec: unknown field "image.ulr"`}},
-		"password":     {object{"image": file("https://me:hunter2@example.com/i")}, codes.InvalidArgument, []string{"providerSpec.image.url: Invalid value: must not contain a user or password: all readers of the VirtualMachine would see them"}},
+		"password":     {object{"image": file("https://me:hunter2@example.com/i")}, codes.InvalidArgument, []string{"providerSpec.image.url: Invalid value: must not contain a user or password, because all users who can read the VirtualMachine would see them"}},
 		"no URL":       {object{"image": file("https://example.com:hunter2/i")}, codes.InvalidArgument, []string{"providerSpec.image.url: Invalid value: must be a URL"}},
 		"blank in URL": {object{"image": file("https://example.com/a b")}, codes.InvalidArgument, []string{"providerSpec.image.url: Invalid value: must be a URL"}},
 		"file URL":     {object{"image": file("file://etc/passwd")}, codes.InvalidArgument, []string{"providerSpec.image.url: Invalid value: must be like https://HOST/PATH, http://HOST/PATH or file:///PATH"}},
@@ -140,7 +140,7 @@ func TestBadProviderSpecs(t *testing.T) {
 			`providerSpec.addresses[1]: Invalid value: "10.0.0.0/24": must be an IP address`,
 			`providerSpec.addresses[2]: Invalid value: "::ffff:10.0.0.1": must be an IP address`,
 			`providerSpec.addresses[3]: Invalid value: "fe80::1%eth0": must be an IP address`,
-			`providerSpec.addresses[4]: Invalid value: "10.0.0.2/32": is a second address of its IP version`}},
+			`providerSpec.addresses[4]: Invalid value: "10.0.0.2/32": must not be a second address of the same IP version`}},
 		"an address's kind": {object{"addresses": []any{1}}, codes.InvalidArgument, []string{"providerSpec.addresses: unexpected number"}},
 		"failure domain": {object{"failureDomain": "a/b"}, codes.InvalidArgument, []string{
 			"providerSpec.failureDomain: Invalid value: \"a/b\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"}},
@@ -157,7 +157,7 @@ func TestBadProviderSpecs(t *testing.T) {
 			checkProblems(t, cluster, specOf(t, tc.changes), tc.code, tc.want)
 		})
 	}
-	for name, raw := range map[string]string{"no JSON": "{", "two": "{} {}", "list": "[]", "null": "null"} {
+	for name, raw := range map[string]string{"not JSON": "{", "two": "{} {}", "list": "[]", "null": "null"} {
 		err := cluster.create(t, []byte(raw))
 		if wantCode(t, err, codes.InvalidArgument); err != nil && !strings.Contains(err.Error(), "providerSpec: ") {
 			t.Errorf("%s: %v", name, err)
@@ -165,7 +165,7 @@ func TestBadProviderSpecs(t *testing.T) {
 	}
 }
 
-// Messages fit into the status of a Machine.
+// TestMessagesAreBounded: messages fit into the status of a Machine.
 func TestMessagesAreBounded(t *testing.T) {
 	wrong := object{"size": strings.Repeat("ä", 1000)}
 	for i := range 100 {
@@ -217,16 +217,16 @@ func TestGoodProviderSpecs(t *testing.T) {
 			if err := cluster.create(t, specOf(t, tc.changes)); !status.Is(err, codes.DataLoss) {
 				t.Fatal(err)
 			}
-			got := cluster.wanted.Spec
+			got := cluster.desired.Spec
 			if got.CPUs != tc.cpus || got.Memory.String() != tc.memory {
-				t.Errorf("%d CPUs and %s, want %d and %s", got.CPUs, got.Memory, tc.cpus, tc.memory)
+				t.Errorf("got %d CPUs and %s, want %d and %s", got.CPUs, got.Memory, tc.cpus, tc.memory)
 			}
 		})
 	}
 }
 
-// FuzzProviderSpec: a provider specification leads to a VM that the API server would accept, or
-// to an error that names the provider specification.
+// FuzzProviderSpec: a provider specification either results in a VM that the API server would accept, or in an
+// error that names the provider specification.
 func FuzzProviderSpec(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Add(specOf(f, object{"memory": "1Gi", "cpus": 2, "addresses": []string{"10.0.0.1"}}))
@@ -236,13 +236,13 @@ func FuzzProviderSpec(f *testing.F) {
 		err := cluster.create(t, raw)
 		switch status.Code(err) {
 		case codes.InvalidArgument, codes.OutOfRange:
-			if !strings.Contains(err.Error(), "providerSpec") || cluster.wanted != nil {
-				t.Errorf("%v, VM %v", err, cluster.wanted)
+			if !strings.Contains(err.Error(), "providerSpec") || cluster.desired != nil {
+				t.Errorf("got error %v and VM %v", err, cluster.desired)
 			}
 		case codes.DataLoss:
-			checkAccepted(t, cluster.wanted)
+			checkAccepted(t, cluster.desired)
 		default:
-			t.Errorf("unexpected answer %v", err)
+			t.Errorf("got unexpected error %v", err)
 		}
 	})
 }
@@ -251,7 +251,7 @@ func checkAccepted(t *testing.T, v *vmv1alpha1.VirtualMachine) {
 	t.Helper()
 	memory := v.Spec.Memory.Value()
 	if v.Namespace == "" || v.Spec.CPUs < 1 || memory < 32<<20 || memory%(1<<20) != 0 || v.Spec.UUID == "" {
-		t.Errorf("VM %+v", v)
+		t.Errorf("got invalid VM %+v", v)
 	}
 	if v.Spec.InitialImage == nil && v.Spec.KernelBoot == nil {
 		t.Error("the VM has nothing to boot from")

@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// UpdateMachine implements driver.Updater. Tags, but for those of the cluster and the role, and migrateStrategy are
-// changed at once; cpus, memory and hypervisorImage when the next hypervisor of the VM starts. All other
-// fields need a new VM.
+// UpdateMachine implements driver.Updater. Changes of migrateStrategy and of tags, except those of the cluster and
+// the role, take effect immediately. Changes of cpus, memory and hypervisorImage take effect when the next
+// hypervisor of the VM starts. All other fields need a new VM.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
 	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
 	if err != nil {
@@ -31,12 +31,12 @@ func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineReq
 		return resp, nil
 	}
 	if err := c.cluster.Patch(ctx, next, client.MergeFromWithOptions(vm, client.MergeFromWithOptimisticLock{})); err != nil {
-		return nil, coded(fmt.Sprintf("updating VM %s", c.key), err)
+		return nil, coded(fmt.Sprintf("cannot update VM %s", c.key), err)
 	}
 	return resp, nil
 }
 
-// compare returns in what a VM differs from the requested one, and the VM with what can be changed.
+// compare returns the differences between a VM and the requested one, and the VM with all possible changes.
 func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineResponse, *vmv1alpha1.VirtualMachine) {
 	resp, want, next := &driver.UpdateMachineResponse{}, c.virtualMachine(), vm.DeepCopy()
 	differs := func(name string, a, b any, apply func()) bool {
@@ -55,7 +55,7 @@ func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineRespo
 	if want.Labels[LabelCluster] == vm.Labels[LabelCluster] && want.Labels[LabelRole] == vm.Labels[LabelRole] {
 		differs("tags", want.Annotations[AnnotationTags], vm.Annotations[AnnotationTags], func() { c.retag(next) })
 	} else {
-		resp.Replacements = append(resp.Replacements, "tags: the cluster or the role is another one")
+		resp.Replacements = append(resp.Replacements, "tags: the cluster or the role differs")
 	}
 	atNextStart("cpus", want.Spec.CPUs, vm.Spec.CPUs, func() { next.Spec.CPUs = want.Spec.CPUs })
 	atNextStart("memory", want.Spec.Memory, vm.Spec.Memory, func() { next.Spec.Memory = want.Spec.Memory })
@@ -69,10 +69,10 @@ func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineRespo
 	return resp, next
 }
 
-// retag replaces the tags of a VM, and the labels that are made from them.
+// retag replaces the tags of a VM and the labels that result from them.
 func (c call) retag(vm *vmv1alpha1.VirtualMachine) {
 	want, before := c.virtualMachine(), map[string]string{}
-	_ = json.Unmarshal([]byte(vm.Annotations[AnnotationTags]), &before) // without the tags before, labels stay
+	_ = json.Unmarshal([]byte(vm.Annotations[AnnotationTags]), &before) // without the old tags, labels stay
 	for key := range before {
 		if want.Labels[key] == "" {
 			delete(vm.Labels, key)

@@ -14,7 +14,7 @@ import (
 
 const updateRole = "config/rbac/driver-vm-update-role.yaml"
 
-// update asks for the update of a VM to the class with changes.
+// update updates a VM to the class with changes.
 func (w *testDriver) update(name, id string, changes object, dryRun bool) (resp *driver.UpdateMachineResponse, err error) {
 	w.t.Helper()
 	changed, m := w.withClass(changes), machine(name, id)
@@ -24,7 +24,7 @@ func (w *testDriver) update(name, id string, changes object, dryRun bool) (resp 
 	return resp, err
 }
 
-// TestUpdateOfAVM: what can change does, with its labels, in a VirtualMachine that stays the same otherwise.
+// TestUpdateOfAVM: mutable fields and their labels change, and the VirtualMachine otherwise stays the same.
 func TestUpdateOfAVM(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
@@ -34,7 +34,7 @@ func TestUpdateOfAVM(t *testing.T) {
 		"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "tier": "gold"},
 	}
 	_, err := w.update("m", id, changes, false)
-	wantCode(t, err, codes.PermissionDenied) // without the role
+	wantCode(t, err, codes.PermissionDenied) // the role is missing
 	w.UserWith(t, updateRole)
 
 	want := &driver.UpdateMachineResponse{
@@ -49,7 +49,7 @@ func TestUpdateOfAVM(t *testing.T) {
 			t.Errorf("dry run %v (-want +got):\n%s", dryRun, diff)
 		}
 		if now := w.vms()[0]; dryRun && now.ResourceVersion != before.ResourceVersion {
-			t.Error("the dry run has changed the VM")
+			t.Error("the dry run changed the VM")
 		}
 	}
 	now := w.vms()[0]

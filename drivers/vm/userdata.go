@@ -16,18 +16,17 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// ensureUserData writes the Secret with the user data. Without an owner the VM does not
-// exist yet, and the Secret gets the user data of this call. With an owner only missing
-// data are added: the VM may have read the Secret already.
+// ensureUserData writes the Secret with the user data. If owner is nil, the VM does not exist yet, and the Secret
+// gets the user data of this call. Otherwise, only missing data is added, because the VM may have read the Secret.
 func (c call) ensureUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachine) error {
 	if c.userData == nil {
 		return nil
 	}
-	// Another call for the same machine may write the Secret as well.
+	// Another call for the same machine may also write the Secret.
 	err := retry.OnError(retry.DefaultRetry, raced, func() error { return c.writeUserData(ctx, owner) })
 	if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
-		// Not InvalidArgument: the specification is valid.
-		return status.WrapError(codes.FailedPrecondition, "storing the user data: "+textOf(err), err)
+		// The code is not InvalidArgument, because the specification is valid.
+		return status.WrapError(codes.FailedPrecondition, "cannot store the user data: "+textOf(err), err)
 	}
 	return err
 }
@@ -46,7 +45,7 @@ func (c call) writeUserData(ctx context.Context, owner *vmv1alpha1.VirtualMachin
 	case err != nil:
 		return err
 	case !c.ownsSecret(have):
-		return status.Error(codes.AlreadyExists, fmt.Sprintf("Secret %s exists, and was not created for machine %s/%s", c.key, c.identity.Namespace, c.identity.Machine))
+		return status.Error(codes.AlreadyExists, fmt.Sprintf("Secret %s exists but was not created for machine %s/%s", c.key, c.identity.Namespace, c.identity.Machine))
 	}
 	changed := have.DeepCopy()
 	changed.OwnerReferences = want.OwnerReferences
@@ -80,8 +79,8 @@ func (c call) ownsSecret(secret *corev1.Secret) bool {
 	return ok && made == c.identity
 }
 
-// removeUserData deletes the Secret of a VM that does not exist. A concurrent creation
-// writes it again after the VM.
+// removeUserData deletes the Secret of a VM that does not exist. A concurrent creation writes the Secret again
+// after it creates the VM.
 func (c call) removeUserData(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	err := c.cluster.Get(ctx, c.key, secret)

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// TestGetVolumeIDs: the handles of CSI volumes are known, others are left out, and a context that has
-// ended is an error.
+// TestGetVolumeIDs returns the handles of CSI volumes, leaves out others, and returns an error if the context is
+// done.
 func TestGetVolumeIDs(t *testing.T) {
 	t.Parallel()
 	csi := func(handle string) *corev1.PersistentVolumeSpec {
@@ -26,11 +26,11 @@ func TestGetVolumeIDs(t *testing.T) {
 	d := vm.New(vm.Options{})
 	resp, err := d.GetVolumeIDs(t.Context(), req)
 	if err != nil || !cmp.Equal(resp.VolumeIDs, []string{"b", "a[0]"}) {
-		t.Errorf("%+v, %v", resp, err)
+		t.Errorf("got %+v, %v", resp, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if resp, err := d.GetVolumeIDs(ctx, req); resp != nil || !status.Is(err, codes.Canceled) {
-		t.Errorf("after the end of the context: %+v, %v", resp, err)
+		t.Errorf("with a canceled context: got %+v, %v", resp, err)
 	}
 }
