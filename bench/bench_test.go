@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// written is the result as its readers know it. Fields may be added to the file, but none
-// of these may go.
+// written is the JSON result as its consumers read it. Fields may be added to the file, but none of these may be
+// removed.
 type written struct {
 	Machines int            `json:"machines"`
 	MemoryMB float64        `json:"memoryMB"`
@@ -52,7 +52,7 @@ func TestAllPhases(t *testing.T) {
 	dir := t.TempDir()
 	got := measureFew(t, dir, "--machines=3", "--pods=2")
 	if got.Machines != machines || got.MemoryMB < 10 {
-		t.Errorf("measured %+v", got)
+		t.Errorf("got result %+v", got)
 	}
 	var names []string
 	for _, phase := range got.Phases {
@@ -60,7 +60,7 @@ func TestAllPhases(t *testing.T) {
 		checkPhase(t, phase, machines)
 		for _, profile := range []string{"-cpu-1.pb.gz", "-heap.pb.gz"} {
 			if info, err := os.Stat(filepath.Join(dir, "profiles", phase.Name+profile)); err != nil || info.Size() == 0 {
-				t.Errorf("%s: there is no profile %s: %v", phase.Name, profile, err)
+				t.Errorf("%s: profile %s does not exist: %v", phase.Name, profile, err)
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func TestAllPhases(t *testing.T) {
 	}
 }
 
-// TestPods: they are of a size that target clusters have, and no node has more than it can.
+// TestPods: pods have a realistic size, and no node has more pods than a kubelet allows.
 func TestPods(t *testing.T) {
 	tier.All(t)
 	const pods = 2*podsPerNode + 1
@@ -79,19 +79,19 @@ func TestPods(t *testing.T) {
 		perNode[p.Spec.NodeName]++
 		names[p.Name] = true
 		if content, err := json.Marshal(p); err != nil || len(content) < 3000 || len(content) > 4500 {
-			t.Fatalf("pod %d has %d bytes, %v", i, len(content), err)
+			t.Fatalf("pod %d has %d bytes, error %v", i, len(content), err)
 		}
 	}
 	want := map[string]int{node(0).Name: podsPerNode, node(1).Name: podsPerNode, node(2).Name: 1}
 	if diff := cmp.Diff(want, perNode); diff != "" {
-		t.Errorf("pods per node, -want +got:\n%s", diff)
+		t.Errorf("pods per node (-want +got):\n%s", diff)
 	}
 	if nodes := (load{pods: pods}).otherNodes(); nodes != len(want) || len(names) != pods {
-		t.Errorf("%d nodes, %d names", nodes, len(names))
+		t.Errorf("got %d nodes and %d names", nodes, len(names))
 	}
 }
 
-// measureFew runs the benchmark, and reads what it has written.
+// measureFew runs the benchmark and returns the result that it wrote.
 func measureFew(t *testing.T, dir string, args ...string) written {
 	t.Helper()
 	o, err := parse(append(args, "--idle=1s", "--millwright", os.Args[0], "--json", filepath.Join(dir, "result.json"),
@@ -117,8 +117,8 @@ func measureFew(t *testing.T, dir string, args ...string) written {
 	return got
 }
 
-// checkPhase: no manager can do with less, none needs to do it twice, and what the
-// benchmark itself asks for is not counted.
+// checkPhase checks that the manager made the minimum number of requests, each of them once, and that requests of
+// the benchmark itself are not counted.
 func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 	t.Helper()
 	if phase.Seconds <= 0 {
@@ -137,18 +137,18 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 	}
 	for request, count := range want[phase.Name] {
 		if phase.ByRequest[request] != count {
-			t.Errorf("%s: %d times %s, want %d", phase.Name, phase.ByRequest[request], request, count)
+			t.Errorf("%s: got %d requests %s, want %d", phase.Name, phase.ByRequest[request], request, count)
 		}
 	}
 	if phase.Requests < phase.Writes || phase.Writes < 5*machines || phase.CPUSeconds <= 0 {
-		t.Errorf("%s: %+v", phase.Name, phase)
+		t.Errorf("%s: got %+v", phase.Name, phase)
 	}
 	if listed := phase.ByRequest["LIST machines"] + phase.ByRequest["LIST nodes"]; listed > 0 {
-		t.Errorf("%s: the benchmark's own lists are counted: %v", phase.Name, phase.ByRequest)
+		t.Errorf("%s: lists of the benchmark itself are counted: %v", phase.Name, phase.ByRequest)
 	}
 }
 
-// TestManagerThatEnds: its last words are told.
+// TestManagerThatEnds: the error contains the last lines of the manager's log.
 func TestManagerThatEnds(t *testing.T) {
 	p, err := startManager(managerOptions{command: "echo {namespace} {qps} is wrong; exit 3", qps: 7}, t.TempDir(), "", "here")
 	if err != nil {
@@ -157,14 +157,14 @@ func TestManagerThatEnds(t *testing.T) {
 	ctx, cancel := p.alive(t.Context())
 	defer cancel()
 	err = pause(ctx, time.Minute)
-	for _, says := range []string{"exit status 3", "here 7 is wrong"} {
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v does not say %q", err, says)
+	for _, want := range []string{"exit status 3", "here 7 is wrong"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not contain %q", err, want)
 		}
 	}
 }
 
-// TestAllProcessesOfAManagerCount: also those that a shell has started, and they are ended.
+// TestAllProcessesOfAManagerCount: usage includes processes that a shell started, and stop kills them.
 func TestAllProcessesOfAManagerCount(t *testing.T) {
 	p, err := startManager(managerOptions{command: "sleep 1000 & sleep 1000 & echo ready; wait"}, t.TempDir(), "", "")
 	if err != nil {
@@ -182,12 +182,12 @@ func TestAllProcessesOfAManagerCount(t *testing.T) {
 		return s.PGRP == p.PID()
 	}
 	if used, err := usageOf(members); err != nil || len(found) != 3 || used.peak < 1e5 {
-		t.Errorf("found processes %v, which use %+v, %v", found, used, err)
+		t.Errorf("found processes %v with usage %+v, error %v", found, used, err)
 	}
 	if err := p.stop(); err != nil {
 		t.Error(err)
 	}
-	// What a killed process leaves to its new parent stays listed until that has noticed.
+	// A killed process stays listed until its new parent has waited for it.
 	err = await(t.Context(), 10*time.Millisecond, func() (bool, error) {
 		found = nil
 		_, err := usageOf(members)
@@ -201,7 +201,7 @@ func TestAllProcessesOfAManagerCount(t *testing.T) {
 func TestComplete(t *testing.T) {
 	p := &phaseResult{Name: scaleUp, took: 2 * time.Second, requests: map[env.Answered]int{
 		{Method: "POST", Resource: "machines", Code: 201}:         4,
-		{Method: "POST", Resource: "nodes", Code: 409}:            1, // exists already, which is no conflict
+		{Method: "POST", Resource: "nodes", Code: 409}:            1, // already exists, which is not a conflict
 		{Method: "PATCH", Resource: "machines/status", Code: 200}: 10,
 		{Method: "PATCH", Resource: "machines/status", Code: 409}: 2,
 		{Method: "PUT", Resource: "machines/status", Code: 409}:   1,
@@ -232,20 +232,20 @@ func TestOverBudget(t *testing.T) {
 	}
 	r.Phases = r.Phases[:1]
 	if over := r.overBudget(); over != nil {
-		t.Errorf("within the budget: %v", over)
+		t.Errorf("within the budget: got error %v", over)
 	}
 }
 
 func TestArguments(t *testing.T) {
 	for _, args := range [][]string{{"--machines=0"}, {"--pods=-1"}, {"--qps=0"}, {"--burst=0"}, {"--idle=-1s"}, {"--timeout=0"}, {"more"}, {"--unknown"}} {
 		if _, err := parse(args, io.Discard); err == nil {
-			t.Errorf("%v is accepted", args)
+			t.Errorf("parse accepted %v", args)
 		}
 	}
 	if o, err := parse(nil, io.Discard); err != nil || o.load.machines != 100 {
-		t.Errorf("defaults: %+v, %v", o, err)
+		t.Errorf("got defaults %+v, error %v", o, err)
 	}
 	if _, err := (load{providerSpec: "{"}).spec(); err == nil {
-		t.Error("a providerSpec that is no JSON is accepted")
+		t.Error("a providerSpec that is not JSON is accepted")
 	}
 }

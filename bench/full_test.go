@@ -7,7 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDisk: an earlier result is not lost.
+// TestFullDisk: a full disk does not destroy an earlier result.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the benchmark writes its result")
 	fs := smallfs.New(t)
@@ -22,12 +22,12 @@ func TestFullDisk(t *testing.T) {
 	fs.Fill(0)
 	smallfs.WantNoSpace(t, (&result{Machines: 2}).write(path), path)
 	if after, err := os.ReadFile(path); string(after) != string(before) {
-		t.Errorf("the file has %q (%v)", after, err)
+		t.Errorf("got file content %q (%v)", after, err)
 	}
 	fs.WantFiles(fs.Dir, "result.json")
 	fs.MakeRoom()
 	if err := (&result{Machines: 2}).write(path); err != nil {
-		t.Errorf("with room again: %v", err)
+		t.Errorf("with free space: got error %v", err)
 	}
 	t.Attr("outcome", "an error that names the file; the earlier result stays; the next write succeeds")
 }

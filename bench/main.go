@@ -1,9 +1,9 @@
 // Command bench measures the requests, time, CPU and memory of a machine manager.
 //
-// It starts a control plane (kube-apiserver and etcd without fsync, no controller manager), runs a
-// manager as a separate process, scales a MachineDeployment up, updates it, leaves it alone, and
-// scales it down. Then it prints the cost of each phase. docs/contributing/performance.md explains what is
-// counted, and how to measure another manager of the same API.
+// It starts a control plane (kube-apiserver and etcd without fsync, no controller manager), runs a manager as a
+// separate process, scales a MachineDeployment up, updates it, leaves it idle, and scales it down. Then it prints
+// the cost of each phase. docs/contributing/performance.md explains what is counted, and how to measure another
+// manager of the same API.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log.SetLogger(logr.Discard()) // of the libraries
+	log.SetLogger(logr.Discard()) // discard logs of libraries
 	o, err := parse(os.Args[1:], os.Stderr)
 	if err == nil {
 		err = run(ctx, *o, os.Stdout, os.Stderr)
@@ -40,15 +40,15 @@ func main() {
 type options struct {
 	load    load
 	manager managerOptions
-	// dir for all files. Empty means a temporary folder, which is removed.
+	// dir is the directory for all files. If empty, a temporary directory is used and removed afterwards.
 	dir string
-	// json is the file for the result. Empty means none.
+	// json is the file for the result. If empty, no file is written.
 	json string
-	// check makes a number of requests above the budget an error.
+	// check returns an error if the number of requests exceeds the budget.
 	check bool
 	// timeout of each phase.
 	timeout time.Duration
-	// Constants of the program, which its tests shorten.
+	// Constants of the program that its tests reduce.
 	limitRequests, profileSeconds int
 	quietFor                      time.Duration
 }
@@ -56,30 +56,30 @@ type options struct {
 // load is the work of the manager.
 type load struct {
 	machines int
-	// pods on nodes without a Machine.
+	// pods is the number of pods on nodes without a Machine.
 	pods int
 	// idle is the duration of the phase without work.
 	idle               time.Duration
 	surge, unavailable string
-	// providerSpec of the classes. Empty means one with latency and joinDelay.
+	// providerSpec of the classes. If empty, it consists of latency and joinDelay.
 	providerSpec       string
 	latency, joinDelay time.Duration
 }
 
 // managerOptions configure the manager.
 type managerOptions struct {
-	// command is a line for the shell, with placeholders.
+	// command is a shell command line with placeholders.
 	command    string
 	millwright string
-	// environment of the process; nil means that of this one.
+	// environment of the process. If nil, it is inherited.
 	environment []string
 	qps, burst  int
-	// profiles is the folder for profiles. Empty means none.
+	// profiles is the directory for profiles. If empty, none are taken.
 	profiles string
 }
 
-// defaultCommand runs this project's manager, without heartbeats of simulated nodes and without
-// leader election: under full load it might lose the lease.
+// defaultCommand runs this project's manager without heartbeats of simulated nodes and without leader election,
+// because it might lose the lease under full load.
 const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0 --leader-elect=false" +
 	" --control-kubeconfig {kubeconfig} --target-kubeconfig {kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
@@ -87,22 +87,22 @@ const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
 	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
-	flags.IntVar(&o.load.pods, "pods", 0, "pods in the target cluster before anything is measured, on nodes that are no Machine's")
-	flags.DurationVar(&o.load.idle, "idle", 20*time.Second, "how long the manager is watched having nothing to do")
+	flags.IntVar(&o.load.pods, "pods", 0, "number of pods that exist in the target cluster before the measurement, on nodes without a Machine")
+	flags.DurationVar(&o.load.idle, "idle", 20*time.Second, "duration of the phase without work")
 	flags.StringVar(&o.load.surge, "surge", "20%", "maxSurge of the rolling update")
 	flags.StringVar(&o.load.unavailable, "unavailable", "20%", "maxUnavailable of the rolling update")
 	flags.DurationVar(&o.load.latency, "latency", 0, "time that each call to the simulated provider takes")
 	flags.DurationVar(&o.load.joinDelay, "join-delay", 0, "time from a VM's creation until its node joins")
-	flags.StringVar(&o.load.providerSpec, "provider-spec", "", "providerSpec of the classes, as JSON, for a driver that does not know the one of --latency and --join-delay")
-	flags.StringVar(&o.manager.command, "manager-command", defaultCommand, "line for the shell that runs the manager; {kubeconfig}, {namespace}, {qps}, {burst}, {port} (a free one) and {millwright} are filled in")
-	flags.StringVar(&o.manager.millwright, "millwright", "bin/millwright", "the program that stands for {millwright}")
-	flags.IntVar(&o.manager.qps, "qps", 1000, "requests per second that the manager may make")
-	flags.IntVar(&o.manager.burst, "burst", 2000, "requests that the manager may make at once")
-	flags.StringVar(&o.manager.profiles, "profiles", "", "folder for profiles of the manager, taken from {port}")
-	flags.StringVar(&o.dir, "keep", "", "folder for the control plane and all logs, which is kept; it must be empty or not exist")
-	flags.StringVar(&o.json, "json", "", "file that the result is written to")
-	flags.BoolVar(&o.check, "check", false, "fail if a number of requests is above the budget")
-	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time that a phase may take")
+	flags.StringVar(&o.load.providerSpec, "provider-spec", "", "providerSpec of the classes, as JSON, for a driver that does not support --latency and --join-delay")
+	flags.StringVar(&o.manager.command, "manager-command", defaultCommand, "shell command line that runs the manager; {kubeconfig}, {namespace}, {qps}, {burst}, {port} (a free port) and {millwright} are replaced")
+	flags.StringVar(&o.manager.millwright, "millwright", "bin/millwright", "program that replaces {millwright}")
+	flags.IntVar(&o.manager.qps, "qps", 1000, "maximum number of requests per second by the manager")
+	flags.IntVar(&o.manager.burst, "burst", 2000, "maximum burst of requests by the manager")
+	flags.StringVar(&o.manager.profiles, "profiles", "", "directory for profiles of the manager, taken from {port}")
+	flags.StringVar(&o.dir, "keep", "", "directory for the control plane and all logs, which is not removed; it must be empty or not exist")
+	flags.StringVar(&o.json, "json", "", "file to write the result to")
+	flags.BoolVar(&o.check, "check", false, "fail if the number of requests exceeds the budget")
+	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "timeout of a phase")
 	return flags
 }
 
@@ -128,12 +128,12 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return nil, err
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("unknown argument %q", flags.Arg(0))
+		return nil, fmt.Errorf("unexpected argument %q; this command accepts only flags", flags.Arg(0))
 	}
 	return o, o.validate()
 }
 
-// run measures, and prints the result.
+// run runs the benchmark and prints the result.
 func run(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	result, err := measureAll(ctx, o, logger(stderr))
 	if err != nil {
@@ -159,7 +159,7 @@ func logger(out io.Writer) func(string, ...any) {
 	}
 }
 
-// measureAll runs the whole benchmark in a folder.
+// measureAll runs the whole benchmark in a directory.
 func measureAll(ctx context.Context, o options, log func(string, ...any)) (result *result, err error) {
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "millwright-bench-"); err != nil {
@@ -177,7 +177,7 @@ func measureAll(ctx context.Context, o options, log func(string, ...any)) (resul
 	return w.measure(ctx)
 }
 
-// emptyDir creates a folder unless it exists, and returns an error unless it is empty.
+// emptyDir creates a directory if it does not exist, and returns an error if it is not empty.
 func emptyDir(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -188,7 +188,7 @@ func emptyDir(path string) (string, error) {
 	}
 	entries, err := os.ReadDir(path)
 	if err == nil && len(entries) > 0 {
-		err = fmt.Errorf("%s is not empty", path)
+		err = fmt.Errorf("directory %s is not empty", path)
 	}
 	return path, err
 }

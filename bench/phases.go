@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// The phases, in their order.
+// The phases, in order.
 const (
 	scaleUp       = "scale-up"
 	rollingUpdate = "rolling-update"
@@ -56,9 +56,9 @@ func (w *setup) measure(ctx context.Context) (*result, error) {
 	return r, err
 }
 
-// begun waits until the manager has observed the deployment, and is idle.
+// begun waits until the manager has observed the deployment and is idle.
 func (w *setup) begun(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, errors.New("the manager does not begin"))
+	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, errors.New("the manager did not observe the MachineDeployment in time"))
 	defer cancel()
 	if err := w.settled(ctx, 0); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (w *setup) begun(ctx context.Context) error {
 
 type phase struct {
 	name string
-	// do returns when the manager has done its work.
+	// do returns when the manager has completed its work.
 	do func(ctx context.Context) error
 }
 
@@ -95,7 +95,7 @@ func (w *setup) change(ctx context.Context, patch string, machines int32) error 
 	return w.settled(ctx, machines)
 }
 
-// asked counts a request of the benchmark's own.
+// asked counts a request of the benchmark itself.
 func (w *setup) asked(method, resource string) {
 	group := v1alpha1.SchemeGroupVersion.Group
 	if resource == "nodes" {
@@ -104,15 +104,15 @@ func (w *setup) asked(method, resource string) {
 	w.own[env.Answered{Method: method, Group: group, Resource: resource, Code: http.StatusOK}]++
 }
 
-// settleInterval is the time between two checks of what is left, once the deployment reports
-// that it is done.
+// settleInterval is the interval between two checks of the remaining objects, once the deployment reports that it
+// is complete.
 const settleInterval = 50 * time.Millisecond
 
-// settled waits until the deployment has a number of Machines, all of them available and up to
-// date, and no other Machine or Node is left. While the manager works, it only watches.
+// settled waits until the deployment has the given number of Machines, all of them available and up to date, and no
+// other Machine or Node exists. While the manager works, settled only watches.
 func (w *setup) settled(ctx context.Context, machines int32) error {
 	if err := w.awaitStatus(ctx, machines); err != nil {
-		return fmt.Errorf("waiting for the deployment's status: %w", err)
+		return fmt.Errorf("the MachineDeployment's status is not complete: %w", err)
 	}
 	return await(ctx, settleInterval, func() (bool, error) {
 		for _, kind := range []struct {
@@ -147,14 +147,14 @@ func (w *setup) count(ctx context.Context, kind schema.GroupVersionKind, resourc
 	return count, nil
 }
 
-// awaitStatus watches the deployment until its status says that it is done.
+// awaitStatus watches the deployment until its status is complete.
 func (w *setup) awaitStatus(ctx context.Context, machines int32) error {
 	for {
 		done, err := w.watchStatus(ctx, machines)
 		if done || err != nil {
 			return err
 		}
-		// The API server ends watches now and then.
+		// The API server closes watches from time to time.
 		w.log("watching the deployment again")
 	}
 }
@@ -179,7 +179,7 @@ func isDone(d *v1alpha1.MachineDeployment, machines int32) bool {
 	return s.ObservedGeneration >= d.Generation && s.Replicas == machines && s.UpdatedReplicas == machines && s.AvailableReplicas == machines
 }
 
-// sample is the state of all counters.
+// sample contains the values of all counters.
 type sample struct {
 	at                    time.Time
 	totals                env.Totals
@@ -203,13 +203,13 @@ func (w *setup) managerUsage() (usage, error) {
 	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.PID() })
 }
 
-// tail is how long requests and CPU time are counted after the work of a phase is done.
+// tail is the time for which requests and CPU time are counted after the work of a phase is complete.
 const tail = time.Second
 
-// phase measures a phase. Its time ends when the work is done; then phase waits for the events,
-// which managers write slowly on purpose.
+// phase measures a phase. Its measured time stops when the work is complete. Then phase waits for the events, which
+// managers deliberately write slowly.
 func (w *setup) phase(ctx context.Context, p phase) (*phaseResult, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("not done within %s", w.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("not complete within %s", w.timeout))
 	defer cancel()
 	endProfiles := w.beginProfiles(ctx, p.name)
 	clear(w.own)
@@ -243,13 +243,13 @@ func (w *setup) phase(ctx context.Context, p phase) (*phaseResult, error) {
 }
 
 const (
-	// quietFor is how long no request may have been counted.
+	// quietFor is the time without counted requests after which the manager is considered quiet.
 	quietFor   = 2 * time.Second
 	quietLimit = 5 * time.Minute
 )
 
-// quiet waits until no requests of those kinds are made, at most for quietLimit: some managers never
-// rest. It returns the counts after that.
+// quiet waits until no requests of the given kinds are made, at most for quietLimit, because some managers never
+// become quiet. It returns the counts afterwards.
 func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error) {
 	var last env.Totals
 	count, end := -1, time.Now().Add(quietLimit)
@@ -274,9 +274,9 @@ func (w *setup) subtract(name string, took time.Duration, before, after sample, 
 		CPU:             (after.manager.cpu - before.manager.cpu).Seconds(),
 		ControlPlaneCPU: (after.controlPlane.cpu - before.controlPlane.cpu).Seconds(),
 	}
-	for answered, count := range after.totals.Since(before.totals).Since(w.own) {
-		if answered.Kind() == env.Work && count > 0 {
-			r.requests[answered] = count
+	for request, count := range after.totals.Since(before.totals).Since(w.own) {
+		if request.Kind() == env.Work && count > 0 {
+			r.requests[request] = count
 		}
 	}
 	return r

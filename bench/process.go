@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/child"
 )
 
-// process is the measured manager: a shell, whose process ID is that of its process group, too.
+// process is the measured manager: a shell whose process ID is also that of its process group.
 type process struct {
 	*child.Process
 	log  string
@@ -46,7 +46,7 @@ func startManager(o managerOptions, dir, kubeconfig, namespace string) (*process
 	command.Env, command.Stdout, command.Stderr = o.environment, out, out
 	started, err := child.Start(command, syscall.SIGKILL)
 	if err != nil {
-		return nil, fmt.Errorf("starting the manager: %w", err)
+		return nil, fmt.Errorf("cannot start the manager: %w", err)
 	}
 	return &process{Process: started, log: out.Name(), port: port}, nil
 }
@@ -56,17 +56,17 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer listener.Close() // nobody connected
+	defer listener.Close() // no client has connected
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
-// alive returns a context that ends, with a cause, when the manager ends.
+// alive returns a context that is canceled, with a cause, when the manager exits.
 func (p *process) alive(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
 		case <-p.Ended():
-			cancel(fmt.Errorf("the manager has ended (%s); the end of its log:\n%s", p, p.lastLines()))
+			cancel(fmt.Errorf("the manager exited (%s); the last lines of its log:\n%s", p, p.lastLines()))
 		case <-ctx.Done():
 		}
 	}()
@@ -83,17 +83,17 @@ func (p *process) lastLines() string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// stopLimit is how long the manager may take to end after SIGTERM.
+// stopLimit is the time that the manager may take to exit after SIGTERM.
 const stopLimit = 45 * time.Second
 
-// stop ends all processes of the group, by SIGKILL if SIGTERM does not.
+// stop terminates all processes of the group with SIGTERM, and with SIGKILL if necessary.
 func (p *process) stop() error {
-	_ = syscall.Kill(-p.PID(), syscall.SIGTERM) // they may be gone
+	_ = syscall.Kill(-p.PID(), syscall.SIGTERM) // they may have exited
 	var err error
 	select {
 	case <-p.Ended():
 	case <-time.After(stopLimit):
-		err = errors.New("the manager did not end, and was killed")
+		err = errors.New("the manager did not exit after SIGTERM and was killed")
 	}
 	// The shell may have left processes behind.
 	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
@@ -101,28 +101,28 @@ func (p *process) stop() error {
 	return err
 }
 
-// usage is what processes have used of this machine.
+// usage is the resource usage of processes.
 type usage struct {
 	cpu time.Duration
-	// peak is the most memory that was resident, in bytes: the sum of each process' most.
+	// peak is the peak resident memory in bytes: the sum of the peaks of all processes.
 	peak int64
 }
 
 // tick is the unit of CPU times in /proc: USER_HZ, which is 100 on all platforms of Go.
 const tick = 10 * time.Millisecond
 
-// usageOf adds up what the selected processes have used. Children that have ended count for
-// those that waited for them.
+// usageOf adds up the usage of the selected processes. The usage of exited children counts for the processes that
+// waited for them.
 func usageOf(selects func(procfs.ProcStat) bool) (usage, error) {
 	processes, err := procfs.AllProcs()
 	if err != nil {
-		return usage{}, fmt.Errorf("listing processes: %w", err)
+		return usage{}, fmt.Errorf("cannot list processes: %w", err)
 	}
 	var sum usage
 	for _, process := range processes {
 		stat, err := process.Stat()
 		if err != nil || !selects(stat) {
-			continue // it has ended, or is another
+			continue // it has exited, or is another process
 		}
 		sum.cpu += tick * time.Duration(int(stat.UTime)+int(stat.STime)+stat.CUTime+stat.CSTime)
 		if status, err := process.NewStatus(); err == nil {
@@ -132,8 +132,8 @@ func usageOf(selects func(procfs.ProcStat) bool) (usage, error) {
 	return sum, nil
 }
 
-// profileSeconds is the length of a CPU profile. A phase has several; pprof adds them up:
-// go tool pprof DIR/scale-up-cpu-*.pb.gz.
+// profileSeconds is the length of a CPU profile. A phase has several; pprof adds them up: go tool pprof
+// DIR/scale-up-cpu-*.pb.gz.
 const profileSeconds = 5
 
 // beginProfiles takes CPU profiles of the manager until end is called, which takes a heap profile.
@@ -165,24 +165,24 @@ func (w *setup) beginProfiles(ctx context.Context, phase string) (end func() err
 	}
 }
 
-// fetch writes a page to a file.
+// fetch downloads a page to a file.
 func fetch(ctx context.Context, url, path string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("taking a profile: %w", err)
+		return fmt.Errorf("cannot take a profile: %w", err)
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("taking a profile: %s answers %s", url, answer.Status)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("cannot take a profile: %s returned %s", url, response.Status)
 	}
 	file, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, answer.Body)
+	_, err = io.Copy(file, response.Body)
 	return errors.Join(err, file.Close())
 }

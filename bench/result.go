@@ -25,10 +25,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// result of a benchmark, and the format of its JSON. Fields may be added but not removed.
+// result is the result of a benchmark and the format of its JSON. Fields may be added but not removed.
 type result struct {
 	Machines int `json:"machines"`
-	// MemoryMB is the peak resident memory, the sum of the manager's processes.
+	// MemoryMB is the peak resident memory, summed over the manager's processes.
 	MemoryMB  float64        `json:"memoryMB"`
 	Phases    []*phaseResult `json:"phases"`
 	APIServer limit          `json:"apiserver"`
@@ -36,42 +36,41 @@ type result struct {
 	qps int
 }
 
-// phaseResult is the cost of a phase. Requests are those on API objects, without watches, leases
-// and events.
+// phaseResult is the cost of a phase. Requests are requests for API objects, without watches, leases and events.
 type phaseResult struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	// LimitSeconds is the time in which an API server without other load answers the writes.
+	// LimitSeconds is the time that an API server without other load needs for the writes.
 	LimitSeconds       float64 `json:"limitSeconds"`
 	Requests           int     `json:"requests"`
 	RequestsPerMachine float64 `json:"requestsPerMachine"`
 	Events             int     `json:"events"`
-	// Writes are those requests that create, change or delete.
+	// Writes are requests that create, change or delete objects.
 	Writes int `json:"writes"`
-	// Conflicts are writes that were refused with the status 409.
+	// Conflicts are writes that were rejected with status 409.
 	Conflicts int `json:"conflicts"`
-	// CPU of the manager's processes, and of kube-apiserver and etcd.
+	// CPU of the manager's processes. ControlPlaneCPU is that of kube-apiserver and etcd.
 	CPU             float64 `json:"cpuSeconds"`
 	ControlPlaneCPU float64 `json:"controlPlaneCPUSeconds"`
-	// ByRequest are the requests by verb and resource.
+	// ByRequest is the number of requests by verb and resource.
 	ByRequest map[string]int `json:"byRequest"`
 
 	took     time.Duration
 	requests map[env.Answered]int
 }
 
-// complete computes the fields that follow from the requests.
+// complete computes the fields that are derived from the requests.
 func (p *phaseResult) complete(machines int, found limit) {
 	methods := map[string]int{}
 	p.ByRequest = map[string]int{}
-	for answered, count := range p.requests {
+	for request, count := range p.requests {
 		p.Requests += count
-		methods[answered.Method] += count
-		p.ByRequest[answered.Method+" "+answered.Resource] += count
-		if !slices.Contains([]string{"GET", "LIST", "CONNECT"}, answered.Method) {
+		methods[request.Method] += count
+		p.ByRequest[request.Method+" "+request.Resource] += count
+		if !slices.Contains([]string{"GET", "LIST", "CONNECT"}, request.Method) {
 			p.Writes += count
 		}
-		if answered.Code == http.StatusConflict && answered.Method != http.MethodPost {
+		if request.Code == http.StatusConflict && request.Method != http.MethodPost {
 			p.Conflicts += count
 		}
 	}
@@ -86,26 +85,26 @@ func round(number float64, digits int) float64 {
 	return math.Round(number*shift) / shift
 }
 
-// write writes the result as JSON, in the place of an earlier one.
+// write writes the result as JSON and replaces an earlier one.
 func (r *result) write(path string) error {
 	content, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		return fmt.Errorf("writing the result: %w", err)
+		return fmt.Errorf("cannot encode the result: %w", err)
 	}
 	return directory.WriteFile(path, append(content, '\n'))
 }
 
-// budget is the highest cost of a phase.
+// budget is the maximum cost of a phase.
 type budget struct {
-	// perMachine and inAll are requests; 0 if there is no such budget.
+	// perMachine and inAll are numbers of requests. Zero means that there is no such budget.
 	perMachine float64
 	inAll      int
 }
 
-// text of the budget for a table.
+// text returns the budget for a table.
 func (b budget) text() string {
 	if b.inAll > 0 {
-		return fmt.Sprintf("%d in all", b.inAll)
+		return fmt.Sprintf("%d in total", b.inAll)
 	}
 	return fmt.Sprintf("%g", b.perMachine)
 }
@@ -114,7 +113,7 @@ func (b budget) exceeded(p *phaseResult) bool {
 	return b.perMachine > 0 && p.RequestsPerMachine > b.perMachine || b.inAll > 0 && p.Requests > b.inAll
 }
 
-// budgets of requests do not depend on the machine. Those of seconds are in docs/contributing/performance.md.
+// budgets of requests do not depend on the hardware. Budgets of seconds are in docs/contributing/performance.md.
 var budgets = map[string]budget{
 	scaleUp:       {perMachine: 9.5},
 	rollingUpdate: {perMachine: 21},
@@ -122,21 +121,21 @@ var budgets = map[string]budget{
 	scaleDown:     {perMachine: 8.5},
 }
 
-// overBudget returns an error about phases that exceeded their budgets.
+// overBudget returns an error that lists the phases that exceeded their budgets.
 func (r *result) overBudget() error {
 	var over []error
 	for _, p := range r.Phases {
 		if budgets[p.Name].exceeded(p) {
-			over = append(over, fmt.Errorf("%s: %d requests, %.2f per machine, are over the budget of %s", p.Name, p.Requests, p.RequestsPerMachine, budgets[p.Name].text()))
+			over = append(over, fmt.Errorf("%s: %d requests (%.2f per Machine) exceed the budget of %s", p.Name, p.Requests, p.RequestsPerMachine, budgets[p.Name].text()))
 		}
 	}
 	return errors.Join(over...)
 }
 
-// table returns the result as a text.
+// table returns the result as a text table.
 func (r *result) table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d Machines, %d requests per second and client allowed\n", r.Machines, r.qps)
+	fmt.Fprintf(&text, "%d Machines, at most %d requests per second and client\n", r.Machines, r.qps)
 	fmt.Fprintf(&text, "memory: %.1f MB\n", r.MemoryMB)
 	fmt.Fprintf(&text, "the API server's limit per second: %.0f creates, %.0f status patches, %.0f deletes\n\n",
 		r.APIServer.Creates, r.APIServer.Patches, r.APIServer.Deletes)
@@ -190,11 +189,11 @@ func (r *result) requestTable(text *strings.Builder) {
 
 // row writes a line of a table.
 func row(table *tabwriter.Writer, cells ...string) {
-	fmt.Fprintln(table, strings.Join(cells, "\t")) // writes to memory
+	fmt.Fprintln(table, strings.Join(cells, "\t")) // writes to memory, so it cannot fail
 }
 
-// limit is how many requests per second the API server answers without other load. No manager can
-// be faster, so it allows to compare times that were measured on different machines.
+// limit is the number of requests per second that the API server can process without other load. No manager can be
+// faster, so the limit makes times comparable that were measured on different hardware.
 type limit struct {
 	Creates float64 `json:"createsPerSecond"`
 	Patches float64 `json:"patchesPerSecond"`
@@ -202,9 +201,9 @@ type limit struct {
 }
 
 const (
-	// limitNamespace is not the manager's.
+	// limitNamespace differs from the manager's namespace.
 	limitNamespace = "limit"
-	// limitRequests is enough for stable numbers.
+	// limitRequests is large enough for stable numbers.
 	limitRequests = 500
 )
 
@@ -214,10 +213,10 @@ func (w *setup) limits(ctx context.Context) (limit, error) {
 		return limit{}, err
 	}
 	var best limit
-	for range 3 { // the first time warms up
+	for range 3 { // the first round is a warm-up
 		found, err := w.limitRound(ctx, w.limitRequests)
 		if err != nil {
-			return limit{}, fmt.Errorf("measuring the API server: %w", err)
+			return limit{}, fmt.Errorf("cannot measure the API server: %w", err)
 		}
 		best = limit{max(best.Creates, found.Creates), max(best.Patches, found.Patches), max(best.Deletes, found.Deletes)}
 	}
@@ -255,8 +254,8 @@ func limitMachine(i int) *v1alpha1.Machine {
 	}
 }
 
-// least returns the time in which an API server at its limit answers the writes among requests.
-// Reads are left out: a good manager makes none.
+// least returns the time that an API server at its limit needs for the writes among the requests. It ignores reads,
+// because a good manager makes none.
 func (l limit) least(methods map[string]int) time.Duration {
 	var seconds float64
 	for method, count := range methods {

@@ -27,17 +27,17 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// setup is the control plane of a benchmark, and the manager.
+// setup is the control plane of a benchmark with the manager.
 type setup struct {
 	options
 	log func(format string, args ...any)
 	cp  *controlplane.ControlPlane
-	// client reads from the API server.
+	// client is a client without a cache.
 	client client.WithWatch
 	server rest.Interface
-	// own are the requests of the benchmark itself while it measures.
+	// own counts the requests that the benchmark itself makes during the measurement.
 	own env.Totals
-	// manager is nil until it runs.
+	// manager is nil until it is started.
 	manager *process
 }
 
@@ -74,7 +74,7 @@ func (w *setup) connect() error {
 	return err
 }
 
-// end ends everything that runs.
+// end stops everything that is running.
 func (w *setup) end() error {
 	var err error
 	if w.manager != nil {
@@ -83,7 +83,7 @@ func (w *setup) end() error {
 	return errors.Join(err, w.cp.Stop(context.Background()))
 }
 
-// The two classes, of which the rolling update leads from one to the other.
+// The two classes. The rolling update changes the deployment from the first to the second.
 const (
 	firstClass  = "bench"
 	secondClass = "bench-2"
@@ -115,7 +115,7 @@ func (w *setup) declare(ctx context.Context) error {
 func (l load) spec() ([]byte, error) {
 	if l.providerSpec != "" {
 		if !json.Valid([]byte(l.providerSpec)) {
-			return nil, errors.New("--provider-spec: is no JSON")
+			return nil, errors.New("--provider-spec is not valid JSON")
 		}
 		return []byte(l.providerSpec), nil
 	}
@@ -135,7 +135,7 @@ func class(name string, spec []byte) *v1alpha1.MachineClass {
 		Provider:     "sim",
 		ProviderSpec: runtime.RawExtension{Raw: spec},
 		SecretRef:    &corev1.SecretReference{Namespace: namespace, Name: name},
-		// MCM requires it.
+		// MCM requires a node template.
 		NodeTemplate: &v1alpha1.NodeTemplate{
 			InstanceType: "large", Region: "here", Zone: "here-1",
 			Capacity: corev1.ResourceList{
@@ -173,7 +173,7 @@ func machineSpec() v1alpha1.MachineSpec {
 	}
 }
 
-// workers is how many requests inParallel makes at the same time.
+// workers is the number of concurrent requests of inParallel.
 const workers = 50
 
 func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
@@ -190,7 +190,7 @@ func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) 
 	return group.Wait()
 }
 
-// await waits until a check, which is repeated at an interval, holds.
+// await repeats a check at an interval until it returns true.
 func await(ctx context.Context, interval time.Duration, check func() (bool, error)) error {
 	err := wait.PollUntilContextCancel(ctx, interval, true, func(context.Context) (bool, error) { return check() })
 	if ctx.Err() != nil {
@@ -199,7 +199,7 @@ func await(ctx context.Context, interval time.Duration, check func() (bool, erro
 	return err
 }
 
-// pause waits for a time.
+// pause waits for the given duration.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -210,40 +210,40 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 const (
-	// podsPerNode is a kubelet's limit.
+	// podsPerNode is the limit of a kubelet.
 	podsPerNode = 110
-	// podsPerApp is how many pods differ in their names only.
+	// podsPerApp is the number of pods that differ only in their names.
 	podsPerApp = 10
 )
 
-// otherNodes returns the number of nodes without a Machine. They have all the pods.
+// otherNodes returns the number of nodes without a Machine. All pods are on these nodes.
 func (l load) otherNodes() int { return (l.pods + podsPerNode - 1) / podsPerNode }
 
-// populate creates nodes without a Machine, and their pods, before anything is measured.
+// populate creates nodes without a Machine, and their pods, before the measurement.
 func (w *setup) populate(ctx context.Context) error {
 	began := time.Now()
 	if err := inParallel(ctx, w.load.otherNodes(), func(ctx context.Context, i int) error { return w.client.Create(ctx, node(i)) }); err != nil {
-		return fmt.Errorf("creating nodes: %w", err)
+		return fmt.Errorf("cannot create nodes: %w", err)
 	}
 	if err := inParallel(ctx, w.load.pods, func(ctx context.Context, i int) error { return w.client.Create(ctx, pod(i)) }); err != nil {
-		return fmt.Errorf("creating pods: %w", err)
+		return fmt.Errorf("cannot create pods: %w", err)
 	}
-	w.log("%d pods on %d nodes were created in %.1f s", w.load.pods, w.load.otherNodes(), time.Since(began).Seconds())
+	w.log("created %d pods on %d nodes in %.1f s", w.load.pods, w.load.otherNodes(), time.Since(began).Seconds())
 	return nil
 }
 
 func otherNode(i int) string { return fmt.Sprintf("other-%d", i) }
 
-// node has the annotation that managers give to nodes without a Machine after a while. Otherwise a
-// long measurement would count that.
+// node has the annotation that managers add to nodes without a Machine after some time. Otherwise, a long
+// measurement would count these requests.
 func node(i int) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: otherNode(i), Annotations: map[string]string{v1alpha1.AnnotationKeyNotManaged: "1"},
 	}}
 }
 
-// pod is like that of an ordinary application, with a sidecar, settings and mounts: about 3 KiB of
-// JSON before the API server adds its own fields.
+// pod resembles the pod of an ordinary application, with a sidecar, settings and mounts: about 3 KiB of JSON before
+// the API server adds its own fields.
 func pod(i int) *corev1.Pod {
 	app := fmt.Sprintf("app-%d", i/podsPerApp)
 	return &corev1.Pod{

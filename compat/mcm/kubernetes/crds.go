@@ -1,9 +1,9 @@
-// Package kubernetes holds the CRDs of machine.sapcloud.io, at the place where MCM has them.
+// Package kubernetes contains the CRDs of machine.sapcloud.io, at the same place as in MCM.
 package kubernetes
 
 import "embed"
 
-// CRDs has one file for each kind, in the folder crds.
+// CRDs contains one file per kind, in the directory crds.
 //
 //go:embed crds/*.yaml
 var CRDs embed.FS

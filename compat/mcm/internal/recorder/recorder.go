@@ -1,5 +1,5 @@
-// Package recorder says who records the metrics of driver calls.
+// Package recorder records whether the provider or the manager records the metrics of driver calls.
 package recorder
 
-// Provider reports that the provider does. Otherwise the manager does.
+// Provider is true if the provider records them. Otherwise the manager does.
 var Provider bool

@@ -1,4 +1,4 @@
-// Package machine names the API group of machines, at MCM's import path.
+// Package machine defines the API group of machines, at MCM's import path.
 package machine
 
 import (

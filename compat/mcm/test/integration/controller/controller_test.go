@@ -1,5 +1,5 @@
-// Package controller runs MCM's integration suite for the drivers of Millwright, and for others that answer to
-// "millwright machine list". hack/test-integration.sh prepares what it needs.
+// Package controller runs MCM's integration suite for the drivers of Millwright, and for other drivers that
+// "millwright machine list" supports. hack/test-integration.sh prepares its environment.
 package controller
 
 import (
@@ -35,19 +35,19 @@ var _ = Describe("Machine controllers test", func() {
 	commons.ControllerTests()
 })
 
-// tracker asks the driver which VMs there are, by the command LIST_COMMAND.
+// tracker lists the VMs of the driver with the command LIST_COMMAND.
 type tracker struct {
-	// foreign are the VMs that were there before.
+	// foreign are the VMs that existed before the suite.
 	foreign map[string]bool
 }
 
-// InitializeResourcesTracker remembers what is there.
+// InitializeResourcesTracker records the existing VMs.
 func (t *tracker) InitializeResourcesTracker(*v1alpha1.MachineClass, map[string][]byte, string) (err error) {
 	t.foreign, err = vms()
 	return err
 }
 
-// IsOrphanedResourcesAvailable reports whether there are others, or whether that cannot be found out.
+// IsOrphanedResourcesAvailable reports whether there are other VMs, or whether the VMs cannot be listed.
 func (t *tracker) IsOrphanedResourcesAvailable() bool {
 	now, err := vms()
 	for id := range t.foreign {
@@ -56,13 +56,13 @@ func (t *tracker) IsOrphanedResourcesAvailable() bool {
 	return err != nil || len(now) > 0
 }
 
-// vms are the IDs of all VMs of the class.
+// vms returns the IDs of all VMs of the class.
 func vms() (map[string]bool, error) {
 	command := exec.Command("sh", "-c", os.Getenv("LIST_COMMAND"))
 	command.Stderr = os.Stderr
 	out, err := command.Output()
 	if err != nil {
-		return nil, fmt.Errorf("LIST_COMMAND: %w", err)
+		return nil, fmt.Errorf("LIST_COMMAND failed: %w", err)
 	}
 	var list struct {
 		Machines []struct {
@@ -70,7 +70,7 @@ func vms() (map[string]bool, error) {
 		} `json:"machines"`
 	}
 	if err := json.Unmarshal(out, &list); err != nil {
-		return nil, fmt.Errorf("LIST_COMMAND: %w", err)
+		return nil, fmt.Errorf("cannot parse the output of LIST_COMMAND: %w", err)
 	}
 	found := map[string]bool{}
 	for _, machine := range list.Machines {

@@ -1,4 +1,4 @@
-// Package v1alpha1 has the types of machine.sapcloud.io/v1alpha1 at MCM's import path. They are those of
+// Package v1alpha1 contains the types of machine.sapcloud.io/v1alpha1 at MCM's import path. They are the types of
 // Millwright's module api, so objects need no conversion.
 package v1alpha1
 
@@ -12,7 +12,7 @@ import (
 var (
 	// SchemeGroupVersion is the group and version of this package's kinds.
 	SchemeGroupVersion = v1alpha1.SchemeGroupVersion
-	// SchemeBuilder collects what AddToScheme adds.
+	// SchemeBuilder collects the functions that AddToScheme calls.
 	SchemeBuilder = runtime.NewSchemeBuilder(v1alpha1.AddToScheme)
 	// AddToScheme adds the kinds of this package to a scheme.
 	AddToScheme = SchemeBuilder.AddToScheme

@@ -21,8 +21,8 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
 )
 
-// createClass creates a MachineClass from a file, or from one of the seed, under another name. One of an
-// earlier run is changed.
+// createClass creates a MachineClass, under another name, from a file or from a class of the seed. If an earlier
+// run has left the class, it is updated.
 func (f *IntegrationTestFramework) createClass(name, file string) *v1alpha1.MachineClass {
 	ginkgo.GinkgoHelper()
 	var class *v1alpha1.MachineClass
@@ -51,7 +51,7 @@ func (f *IntegrationTestFramework) createClass(name, file string) *v1alpha1.Mach
 	return class
 }
 
-// readClass reads the MachineClass of a file.
+// readClass reads the MachineClass in a file.
 func readClass(file string) (*v1alpha1.MachineClass, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -67,7 +67,7 @@ func readClass(file string) (*v1alpha1.MachineClass, error) {
 	return class, nil
 }
 
-// classOfTheSeed returns the first class of the namespace that is not of the suite.
+// classOfTheSeed returns the first class of the namespace that does not belong to the suite.
 func (f *IntegrationTestFramework) classOfTheSeed() (*v1alpha1.MachineClass, error) {
 	list := &v1alpha1.MachineClassList{}
 	if err := f.control.List(context.Background(), list, client.InNamespace(f.env.namespace)); err != nil {
@@ -78,13 +78,13 @@ func (f *IntegrationTestFramework) classOfTheSeed() (*v1alpha1.MachineClass, err
 			return &list.Items[i], nil
 		}
 	}
-	return nil, fmt.Errorf("the namespace %s has no MachineClass to copy, and MACHINECLASS_V1 is not set", f.env.namespace)
+	return nil, fmt.Errorf("namespace %s has no MachineClass to copy; set MACHINECLASS_V1", f.env.namespace)
 }
 
-// patchFile changes both classes, if it is there. It is a merge patch.
+// patchFile is the name of the optional file with a merge patch for both classes.
 const patchFile = "machine-class-patch.json"
 
-// patches are the merge patches for both classes.
+// patches returns the merge patches for both classes.
 func (e environment) patches() (patches [][]byte, err error) {
 	if e.virtual {
 		return nil, nil
@@ -106,7 +106,7 @@ func (e environment) patches() (patches [][]byte, err error) {
 	return slices.Clip(patches), nil
 }
 
-// secretOf returns the data of the Secrets of a class, as drivers get them.
+// secretOf returns the data of a class's Secrets, as drivers get it.
 func (f *IntegrationTestFramework) secretOf(class *v1alpha1.MachineClass) map[string][]byte {
 	ginkgo.GinkgoHelper()
 	data := map[string][]byte{}

@@ -17,8 +17,8 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
 )
 
-// installCRDs installs those that the control cluster lacks, and waits until it serves them. A seed has its
-// own. Those that are there already stay as they are.
+// installCRDs installs the CRDs that the control cluster lacks, and waits until they are served. A seed has its own
+// CRDs. Existing CRDs are not changed.
 func (f *IntegrationTestFramework) installCRDs() {
 	ginkgo.GinkgoHelper()
 	if f.env.seed || f.env.virtual {
@@ -38,17 +38,17 @@ func (f *IntegrationTestFramework) installCRDs() {
 	f.eventually(func(g gomega.Gomega) {
 		for _, crd := range f.installed {
 			g.Expect(f.control.Get(context.Background(), client.ObjectKeyFromObject(crd), crd)).To(gomega.Succeed())
-			g.Expect(established(crd)).To(gomega.BeTrue(), "the CRD %s is not established", crd.GetName())
+			g.Expect(established(crd)).To(gomega.BeTrue(), "CRD %s is not established", crd.GetName())
 		}
-		// Also then, a moment may pass until discovery knows each kind.
+		// Discovery may list the kinds later.
 		for _, list := range append(lists(), &v1alpha1.MachineClassList{}) {
 			g.Expect(f.control.List(context.Background(), list, client.InNamespace(f.env.namespace), client.Limit(1))).To(gomega.Succeed())
 		}
 	})
 }
 
-// installCRD creates a CRD, and reports whether it was not there. One that is being deleted, as at the end of an earlier
-// run, is an error: it is there for a while only.
+// installCRD creates a CRD and reports whether it did not exist. A CRD that is being deleted, as after an earlier
+// run, is an error, because it will be gone soon.
 func (f *IntegrationTestFramework) installCRD(crd *unstructured.Unstructured) (bool, error) {
 	there := crd.DeepCopy()
 	err := f.control.Create(context.Background(), crd)
@@ -59,12 +59,12 @@ func (f *IntegrationTestFramework) installCRD(crd *unstructured.Unstructured) (b
 		return false, err
 	}
 	if there.GetDeletionTimestamp() != nil {
-		return false, fmt.Errorf("the CRD %s is being deleted", there.GetName())
+		return false, fmt.Errorf("CRD %s is being deleted", there.GetName())
 	}
 	return false, nil
 }
 
-// removeCRDs removes those that installCRDs installed.
+// removeCRDs removes the CRDs that installCRDs installed.
 func (f *IntegrationTestFramework) removeCRDs() {
 	ginkgo.GinkgoHelper()
 	if f.env.keepCRDs {

@@ -9,33 +9,33 @@ import (
 	"strconv"
 )
 
-// root is the provider's folder, seen from its test/integration/controller.
+// root is the provider's directory, relative to its test/integration/controller.
 var root = filepath.Join("..", "..", "..")
 
-// environment is what the suite works with.
+// environment contains the settings of the suite.
 type environment struct {
-	// control and target are kubeconfigs.
+	// control and target are paths of kubeconfigs.
 	control, target    string
 	namespace, cluster string
 	classes            classes
 	// commands of the controllers, by the names of their logs.
 	commands map[string]command
 	images   images
-	// seed: the control cluster is one of Gardener, with classes, controllers and CRDs of its own.
+	// seed is true if the control cluster is a Gardener seed, which has its own classes, controllers and CRDs.
 	seed bool
-	// keepCRDs: those that the suite installed stay.
+	// keepCRDs is true if the CRDs that the suite installed are not removed.
 	keepCRDs bool
-	// virtual: the provider is one without machines, whose classes and CRDs are as they should be.
+	// virtual is true if the provider has no real machines and its classes and CRDs need no changes.
 	virtual bool
-	// nodeAgentSecret is the value of a label of all nodes of the suite; empty for none.
+	// nodeAgentSecret is the value of a label of all nodes of the suite. Optional.
 	nodeAgentSecret string
 }
 
-// classes are where the two MachineClasses come from.
+// classes are the sources of the two MachineClasses.
 type classes struct {
 	// first and second are files. Without them, in a seed, a class of the namespace is copied.
 	first, second string
-	// tagsAreStrings: the providerSpec has tags as a list of strings, where others have keys and values.
+	// tagsAreStrings is true if the tags in the providerSpec are a list of strings instead of keys and values.
 	tagsAreStrings bool
 }
 
@@ -59,29 +59,29 @@ func fromEnvironment() (environment, error) {
 	} {
 		var err error
 		if *value, err = strconv.ParseBool(cmp.Or(os.Getenv(variable), "false")); err != nil {
-			return e, fmt.Errorf("%s is %q, neither true nor false", variable, os.Getenv(variable))
+			return e, fmt.Errorf("invalid value %[2]q of %[1]s; use true or false", variable, os.Getenv(variable))
 		}
 	}
 	e.commands = e.toStart()
 	return e, e.check()
 }
 
-// check returns an error that names the variable which is missing, or does not go with the others.
+// check returns an error that names the variable that is missing or conflicts with others.
 func (e environment) check() error {
 	_, manager := e.commands[managerLog]
 	_, machines := e.commands[machinesLog]
 	for _, rule := range []struct {
-		broken bool
-		says   string
+		broken  bool
+		message string
 	}{
-		{e.control == "", "CONTROL_KUBECONFIG is required: the kubeconfig of the cluster with the Machines"},
-		{e.images.manager != "" && manager || e.images.machines != "" && machines, "MC_COMMAND and MCM_COMMAND: not together with MC_IMAGE_TAG and MCM_IMAGE_TAG"},
-		{e.classes.first == "" && !e.seed, "MACHINECLASS_V1 is required: a file with a MachineClass"},
-		{e.classes.tagsAreStrings && e.cluster == "", "TAGS_ARE_STRINGS needs TARGET_CLUSTER_NAME, which the tags are made of"},
-		{e.seed && manager != machines, "IS_CONTROL_CLUSTER_SEED needs both MC_COMMAND and MCM_COMMAND, or neither, as the seed's controllers have one Deployment"},
+		{e.control == "", "CONTROL_KUBECONFIG is not set; set it to the kubeconfig of the cluster with the Machines"},
+		{e.images.manager != "" && manager || e.images.machines != "" && machines, "MC_COMMAND and MCM_COMMAND cannot be used with MC_IMAGE_TAG and MCM_IMAGE_TAG"},
+		{e.classes.first == "" && !e.seed, "MACHINECLASS_V1 is not set; set it to a file with a MachineClass"},
+		{e.classes.tagsAreStrings && e.cluster == "", "TAGS_ARE_STRINGS requires TARGET_CLUSTER_NAME, which is part of the tags"},
+		{e.seed && manager != machines, "IS_CONTROL_CLUSTER_SEED requires both MC_COMMAND and MCM_COMMAND or neither, because the seed's controllers are in one Deployment"},
 	} {
 		if rule.broken {
-			return errors.New(rule.says)
+			return errors.New(rule.message)
 		}
 	}
 	return nil

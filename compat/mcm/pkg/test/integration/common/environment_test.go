@@ -7,37 +7,37 @@ import (
 	"testing"
 )
 
-// variables are those that a case does not set.
+// variables are all variables that fromEnvironment reads; a case sets some of them.
 var variables = []string{
 	"MC_COMMAND", "MCM_COMMAND", "MC_IMAGE_TAG", "MCM_IMAGE_TAG", "MACHINE_CONTROLLER_MANAGER_DEPLOYMENT_NAME", "TARGET_CLUSTER_NAME",
 	"TAGS_ARE_STRINGS", "IS_CONTROL_CLUSTER_SEED", "PRESERVE_CRD_AT_END", "IS_VIRTUAL_PROVIDER", "GNA_SECRET_NAME",
 }
 
-// TestEnvironment: what is missing is said, and a controller runs in one place.
+// TestEnvironment: missing and conflicting variables are errors.
 func TestEnvironment(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set  map[string]string
-		says string
+		want string
 	}{
-		"enough":                     {map[string]string{}, ""},
-		"no cluster":                 {map[string]string{"CONTROL_KUBECONFIG": ""}, "CONTROL_KUBECONFIG"},
-		"no class":                   {map[string]string{"MACHINECLASS_V1": ""}, "MACHINECLASS_V1"},
-		"no class, in a seed":        {map[string]string{"MACHINECLASS_V1": "", "IS_CONTROL_CLUSTER_SEED": "true"}, ""},
-		"half a seed":                {map[string]string{"IS_CONTROL_CLUSTER_SEED": "true", "MC_COMMAND": "x"}, "both MC_COMMAND and MCM_COMMAND"},
-		"an image":                   {map[string]string{"MC_IMAGE_TAG": "x"}, ""},
-		"in two places":              {map[string]string{"MC_IMAGE_TAG": "x", "MC_COMMAND": "y"}, "MC_COMMAND"},
-		"neither true nor false":     {map[string]string{"PRESERVE_CRD_AT_END": "maybe"}, `PRESERVE_CRD_AT_END is "maybe"`},
-		"tags without what to name":  {map[string]string{"TAGS_ARE_STRINGS": "true"}, "TARGET_CLUSTER_NAME"},
-		"tags of a cluster's name":   {map[string]string{"TAGS_ARE_STRINGS": "true", "TARGET_CLUSTER_NAME": "c"}, ""},
-		"everything that is ignored": {map[string]string{"IS_VIRTUAL_PROVIDER": "false", "TAGS_ARE_STRINGS": "false"}, ""},
+		"required variables":     {map[string]string{}, ""},
+		"no cluster":             {map[string]string{"CONTROL_KUBECONFIG": ""}, "CONTROL_KUBECONFIG"},
+		"no class":               {map[string]string{"MACHINECLASS_V1": ""}, "MACHINECLASS_V1"},
+		"no class, in a seed":    {map[string]string{"MACHINECLASS_V1": "", "IS_CONTROL_CLUSTER_SEED": "true"}, ""},
+		"one command in a seed":  {map[string]string{"IS_CONTROL_CLUSTER_SEED": "true", "MC_COMMAND": "x"}, "both MC_COMMAND and MCM_COMMAND"},
+		"an image":               {map[string]string{"MC_IMAGE_TAG": "x"}, ""},
+		"image and command":      {map[string]string{"MC_IMAGE_TAG": "x", "MC_COMMAND": "y"}, "MC_COMMAND"},
+		"neither true nor false": {map[string]string{"PRESERVE_CRD_AT_END": "maybe"}, `PRESERVE_CRD_AT_END is "maybe"`},
+		"tags without a name":    {map[string]string{"TAGS_ARE_STRINGS": "true"}, "TARGET_CLUSTER_NAME"},
+		"tags with a name":       {map[string]string{"TAGS_ARE_STRINGS": "true", "TARGET_CLUSTER_NAME": "c"}, ""},
+		"false values":           {map[string]string{"IS_VIRTUAL_PROVIDER": "false", "TAGS_ARE_STRINGS": "false"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := environmentWith(t, tc.set)
-			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error is %v, want %q", err, tc.says)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
 			}
 			if e.namespace == "" || e.images.deployment != managerContainer {
-				t.Errorf("defaults: namespace %q, Deployment %q", e.namespace, e.images.deployment)
+				t.Errorf("got default namespace %q and Deployment %q", e.namespace, e.images.deployment)
 			}
 		})
 	}
@@ -56,14 +56,15 @@ func environmentWith(t *testing.T, set map[string]string) (environment, error) {
 	return fromEnvironment()
 }
 
-// TestMakeStart: without a command and an image, "make start" starts what the provider's folder and dev/mcm have.
+// TestMakeStart: without a command and an image, "make start" starts the controllers in the provider's directory
+// and in dev/mcm.
 func TestMakeStart(t *testing.T) {
 	provider := t.TempDir()
-	for folder, rule := range map[string]string{".": "all:\n\nstart: build\n", "dev/mcm": "start:\n", "test/integration/controller": ""} {
-		if err := os.MkdirAll(filepath.Join(provider, folder), 0o755); err != nil {
+	for dir, rule := range map[string]string{".": "all:\n\nstart: build\n", "dev/mcm": "start:\n", "test/integration/controller": ""} {
+		if err := os.MkdirAll(filepath.Join(provider, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(provider, folder, "Makefile"), []byte(rule), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(provider, dir, "Makefile"), []byte(rule), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -74,7 +75,7 @@ func TestMakeStart(t *testing.T) {
 	}{
 		"both":        {nil, "make --directory=../../.. start CONTROL_KUBECONFIG=/", "MACHINE_SAFETY_OVERSHOOTING_PERIOD=300ms"},
 		"a command":   {map[string]string{"MC_COMMAND": "mine"}, "mine", "make --directory=../../../dev/mcm start"},
-		"an image":    {map[string]string{"MC_IMAGE_TAG": "x"}, "", ""}, // the Deployment has both controllers
+		"an image":    {map[string]string{"MC_IMAGE_TAG": "x"}, "", ""}, // the Deployment contains both controllers
 		"both images": {map[string]string{"MC_IMAGE_TAG": "x", "MCM_IMAGE_TAG": "y"}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,18 +85,18 @@ func TestMakeStart(t *testing.T) {
 			}
 			for log, want := range map[string]string{machinesLog: tc.machines, managerLog: tc.managers} {
 				if got := e.commands[log].line; (got == "") != (want == "") || !strings.Contains(got, want) {
-					t.Errorf("%s: %q, want %q", log, got, want)
+					t.Errorf("%s: got %q, want %q", log, got, want)
 				}
 			}
 		})
 	}
 }
 
-// TestPatches: of a file, and of tags; a provider without machines has neither.
+// TestPatches: patches come from a file and from tags; a provider without real machines has neither.
 func TestPatches(t *testing.T) {
 	provider := t.TempDir()
-	for _, folder := range []string{"test/integration/controller", ".ci/controllers-test"} {
-		if err := os.MkdirAll(filepath.Join(provider, folder), 0o755); err != nil {
+	for _, dir := range []string{"test/integration/controller", ".ci/controllers-test"} {
+		if err := os.MkdirAll(filepath.Join(provider, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -106,11 +107,11 @@ func TestPatches(t *testing.T) {
 		t.Helper()
 		got, err := e.patches()
 		if err != nil || len(got) != len(want) {
-			t.Fatalf("patches %s, %v; want %s", got, err, want)
+			t.Fatalf("got patches %s, %v; want %s", got, err, want)
 		}
 		for i := range want {
 			if string(got[i]) != want[i] {
-				t.Errorf("patch %s, want %s", got[i], want[i])
+				t.Errorf("got patch %s, want %s", got[i], want[i])
 			}
 		}
 	}

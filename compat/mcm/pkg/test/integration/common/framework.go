@@ -1,5 +1,5 @@
-// Package common is the suite with which providers test their controllers against real clusters, at MCM's
-// import path. It is used in a Ginkgo suite:
+// Package common is the suite with which providers test their controllers against real clusters, at MCM's import
+// path. Use it in a Ginkgo suite:
 //
 //	var commons = common.NewIntegrationTestFramework(&tracker{})
 //
@@ -10,24 +10,24 @@
 //		commons.ControllerTests()
 //	})
 //
-// What it works with is in the environment:
+// Environment variables configure the suite:
 //
-//	CONTROL_KUBECONFIG         of the cluster with the Machines
-//	TARGET_KUBECONFIG          of the cluster with the nodes; by default the same
-//	CONTROL_CLUSTER_NAMESPACE  of the Machines; by default "default"
-//	TARGET_CLUSTER_NAME        for the tracker, and for TAGS_ARE_STRINGS
-//	MACHINECLASS_V1            file with a MachineClass, whose Secret exists
-//	MACHINECLASS_V2            file with another one; by default the same
-//	TAGS_ARE_STRINGS           true: the tags of the providerSpec become a list of strings, of the cluster's name
-//	IS_CONTROL_CLUSTER_SEED    true: the control cluster has CRDs and controllers, and a class to copy
-//	IS_VIRTUAL_PROVIDER        true: classes are not patched, and neither CRDs nor a Deployment are changed
+//	CONTROL_KUBECONFIG         kubeconfig of the cluster with the Machines
+//	TARGET_KUBECONFIG          kubeconfig of the cluster with the nodes; default: CONTROL_KUBECONFIG
+//	CONTROL_CLUSTER_NAMESPACE  namespace of the Machines; default: "default"
+//	TARGET_CLUSTER_NAME        name for the tracker and for TAGS_ARE_STRINGS
+//	MACHINECLASS_V1            file with a MachineClass whose Secret exists
+//	MACHINECLASS_V2            file with another MachineClass; default: MACHINECLASS_V1
+//	TAGS_ARE_STRINGS           true: set the tags of the providerSpec to a list of strings with the cluster's name
+//	IS_CONTROL_CLUSTER_SEED    true: the control cluster has CRDs, controllers and a class to copy
+//	IS_VIRTUAL_PROVIDER        true: do not patch classes, and do not change CRDs or a Deployment
 //	GNA_SECRET_NAME            label worker.gardener.cloud/gardener-node-agent-secret-name of all nodes
-//	PRESERVE_CRD_AT_END        true: CRDs that the suite installed stay at the end
-//	MC_COMMAND, MCM_COMMAND    commands of the two controllers; by default "make start" of the provider and of
-//	                           dev/mcm, where there is that rule; else they run already
-//	CONTROLLERS_TEST_LOGS      folder for their logs; by default .ci/controllers-test/logs of the provider
-//	MC_IMAGE_TAG, MCM_IMAGE_TAG  images of the two controllers, instead, which are set in the Deployment
-//	MACHINE_CONTROLLER_MANAGER_DEPLOYMENT_NAME  of that name; by default machine-controller-manager
+//	PRESERVE_CRD_AT_END        true: do not remove the CRDs that the suite installed
+//	MC_COMMAND, MCM_COMMAND    commands of the two controllers; default: "make start" of the provider and of
+//	                           dev/mcm, if that rule exists; otherwise the controllers must already be running
+//	CONTROLLERS_TEST_LOGS      directory for their logs; default: .ci/controllers-test/logs of the provider
+//	MC_IMAGE_TAG, MCM_IMAGE_TAG  images of the two controllers to set in the Deployment, instead of commands
+//	MACHINE_CONTROLLER_MANAGER_DEPLOYMENT_NAME  name of the Deployment; default: machine-controller-manager
 //
 // A merge patch in .ci/controllers-test/machine-class-patch.json of the provider changes both classes.
 package common
@@ -51,7 +51,7 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/test/integration/common/helpers"
 )
 
-// The objects of the suite.
+// Names of the suite's objects.
 const (
 	machineName    = "test-machine"
 	deploymentName = "test-machine-deployment"
@@ -59,13 +59,13 @@ const (
 	secondClass    = "test-mc-v2"
 )
 
-// ResourcesTrackerInterface looks for what VMs left behind at a provider.
+// ResourcesTrackerInterface finds resources that VMs have left behind at a provider.
 type ResourcesTrackerInterface = helpers.ResourcesTrackerInterface
 
 // IntegrationTestFramework is the suite.
 type IntegrationTestFramework struct {
-	// ControlCluster and TargetCluster are for the specifications that a provider adds. They are there as soon as
-	// SetupBeforeSuite has run, and may be the same cluster.
+	// ControlCluster and TargetCluster are for specs that a provider adds. They are set when SetupBeforeSuite has
+	// run, and may be the same cluster.
 	ControlCluster, TargetCluster *helpers.Cluster
 
 	tracker           ResourcesTrackerInterface
@@ -76,14 +76,14 @@ type IntegrationTestFramework struct {
 	processes       []*process
 	// installed are the CRDs that the suite installed.
 	installed []*unstructured.Unstructured
-	// replicas of the seed's controllers, if the suite has scaled them down.
+	// replicas is the number of replicas of the seed's controllers, if the suite has scaled them down.
 	replicas *int32
-	// initial is the number of ready nodes at the beginning.
+	// initial is the number of ready nodes at the start.
 	initial int
 }
 
-// NewIntegrationTestFramework returns the suite. The intervals are, in seconds, how long it waits for
-// something, by default 300, and how often it looks, by default every 2.
+// NewIntegrationTestFramework returns the suite. The intervals are, in seconds, the timeout of the suite's waits
+// (default 300) and the polling interval (default 2).
 func NewIntegrationTestFramework(tracker ResourcesTrackerInterface, intervals ...int64) *IntegrationTestFramework {
 	durations := []time.Duration{300 * time.Second, 2 * time.Second}
 	for i := range min(len(intervals), len(durations)) {
@@ -115,7 +115,7 @@ func (f *IntegrationTestFramework) SetupBeforeSuite() {
 	}
 }
 
-// connect makes the clients for both clusters.
+// connect creates the clients for both clusters.
 func (f *IntegrationTestFramework) connect() error {
 	var err error
 	if f.ControlCluster, err = helpers.NewCluster(absolute(f.env.control)); err != nil {
@@ -145,14 +145,14 @@ func newClient(kubeconfig string) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// Cleanup deletes the objects of the suite, waits until their VMs are gone, and stops the controllers that
-// it started. Then it removes the CRDs that it installed, and scales up what it scaled down. If VMs do not
-// go, the CRDs stay, and so do the objects that say what is left.
+// Cleanup deletes the objects of the suite, waits until their VMs are gone, and stops the controllers that it
+// started. Then it removes the CRDs that it installed, and restores the replicas that it scaled down. If VMs
+// remain, the CRDs and the objects that refer to the VMs also remain.
 func (f *IntegrationTestFramework) Cleanup() {
 	if f.control == nil {
-		return // it did not begin
+		return // setup did not run
 	}
-	defer f.resume() // also if the rest fails, which panics
+	defer f.resume() // even if the rest fails, which panics
 	defer f.stop()
 	for _, object := range []client.Object{f.deployment(), f.machine()} {
 		expect(ignoreGone(f.control.Delete(context.Background(), object)))
@@ -170,12 +170,12 @@ func (f *IntegrationTestFramework) Cleanup() {
 	f.removeCRDs()
 }
 
-// lists are of the kinds that stand for machines.
+// lists returns empty lists of the kinds that represent machines.
 func lists() []client.ObjectList {
 	return []client.ObjectList{&v1alpha1.MachineDeploymentList{}, &v1alpha1.MachineSetList{}, &v1alpha1.MachineList{}}
 }
 
-// deleteClass deletes a class, and waits until its finalizer is gone.
+// deleteClass deletes a class and waits until its finalizer is removed.
 func (f *IntegrationTestFramework) deleteClass(name string) {
 	class := &v1alpha1.MachineClass{}
 	class.Namespace, class.Name = f.env.namespace, name
@@ -183,11 +183,11 @@ func (f *IntegrationTestFramework) deleteClass(name string) {
 	f.eventually(func(g gomega.Gomega) {
 		err := f.control.Get(context.Background(), client.ObjectKeyFromObject(class), class)
 		g.Expect(ignoreGone(err)).To(gomega.Succeed())
-		g.Expect(err).To(gomega.HaveOccurred(), "the class %s is still there", name)
+		g.Expect(err).To(gomega.HaveOccurred(), "class %s still exists", name)
 	})
 }
 
-// ignoreGone returns nil also if the object, or its CRD, is not there.
+// ignoreGone returns nil if the error means that the object or its CRD does not exist, and err otherwise.
 func ignoreGone(err error) error {
 	if meta.IsNoMatchError(err) {
 		return nil
@@ -205,7 +205,7 @@ func (f *IntegrationTestFramework) stop() {
 	expect(errors.Join(failed...))
 }
 
-// BeforeEachCheck checks before each specification that the controllers run and all nodes are ready.
+// BeforeEachCheck checks before each spec that the controllers are running and all nodes are ready.
 func (f *IntegrationTestFramework) BeforeEachCheck() {
 	ginkgo.BeforeEach(func() {
 		for _, started := range f.processes {
@@ -221,7 +221,7 @@ func (f *IntegrationTestFramework) BeforeEachCheck() {
 	})
 }
 
-// eventually waits until a check passes. What it waits for does not come when a controller has ended.
+// eventually waits until a check passes. It fails immediately if a controller has exited.
 func (f *IntegrationTestFramework) eventually(check func(g gomega.Gomega)) {
 	ginkgo.GinkgoHelper()
 	gomega.Eventually(func(g gomega.Gomega) {

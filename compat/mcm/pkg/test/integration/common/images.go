@@ -13,32 +13,33 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// images are those of the controllers, in a Deployment of the control cluster. They stay when the suite has
-// ended.
+// images are the images of the controllers in a Deployment of the control cluster. The suite does not restore the
+// old images.
 type images struct {
-	// deployment is its name.
+	// deployment is the name of the Deployment.
 	deployment string
-	// manager is for the container of this name, and machines for all others. Empty leaves an image as it is.
+	// manager is the image of managerContainer; machines is the image of all other containers. If empty, the image
+	// does not change.
 	manager, machines string
 }
 
-// managerContainer is the container with the controllers of sets and deployments.
+// managerContainer is the container with the controllers of MachineSets and MachineDeployments.
 const managerContainer = "machine-controller-manager"
 
 func (i images) given() bool { return i.manager != "" || i.machines != "" }
 
-// set sets the images in the Deployment. The error names one that it has no container for.
+// set sets the images in the Deployment. It returns an error if the Deployment has no container for an image.
 func (i images) set(deployment *appsv1.Deployment) error {
 	if i.manager != "" && !setImage(deployment, i.manager, true) {
-		return fmt.Errorf("the Deployment %s has no container for the image %s", deployment.Name, i.manager)
+		return fmt.Errorf("Deployment %s has no container for the image %s", deployment.Name, i.manager)
 	}
 	if i.machines != "" && !setImage(deployment, i.machines, false) {
-		return fmt.Errorf("the Deployment %s has no container for the image %s", deployment.Name, i.machines)
+		return fmt.Errorf("Deployment %s has no container for the image %s", deployment.Name, i.machines)
 	}
 	return nil
 }
 
-// setImage sets the image of the manager, or of all others, and reports whether there is such a container.
+// setImage sets the image of the manager or of all other containers, and reports whether such a container exists.
 func setImage(deployment *appsv1.Deployment, image string, manages bool) (found bool) {
 	containers := deployment.Spec.Template.Spec.Containers
 	for n := range containers {
@@ -49,7 +50,7 @@ func setImage(deployment *appsv1.Deployment, image string, manages bool) (found 
 	return found
 }
 
-// rolledOut reports whether all Pods of a Deployment have its template and are available.
+// rolledOut reports whether all Pods of a Deployment are up to date and available.
 func rolledOut(deployment *appsv1.Deployment) bool {
 	want, status := int32(1), deployment.Status
 	if deployment.Spec.Replicas != nil {
@@ -59,8 +60,8 @@ func rolledOut(deployment *appsv1.Deployment) bool {
 		status.Replicas == want && status.UpdatedReplicas == want && status.AvailableReplicas == want
 }
 
-// deploy sets the images, and waits for the Pods. A Deployment that is not there is created from the provider's
-// kubernetes/deployment.yaml.
+// deploy sets the images and waits for the Pods. If the Deployment does not exist, it is created from the
+// provider's kubernetes/deployment.yaml.
 func (f *IntegrationTestFramework) deploy(i images) {
 	ginkgo.GinkgoHelper()
 	if !i.given() {
@@ -78,15 +79,15 @@ func (f *IntegrationTestFramework) deploy(i images) {
 	f.eventually(func(g gomega.Gomega) {
 		deployment := &appsv1.Deployment{}
 		g.Expect(f.control.Get(context.Background(), f.deploymentKey(), deployment)).To(gomega.Succeed())
-		g.Expect(rolledOut(deployment)).To(gomega.BeTrue(), "the Deployment %s has not rolled out: %+v", i.deployment, deployment.Status)
+		g.Expect(rolledOut(deployment)).To(gomega.BeTrue(), "Deployment %s has not rolled out: %+v", i.deployment, deployment.Status)
 	})
 }
 
-// read returns the Deployment of a file, with the images and under their name.
+// read returns the Deployment in a file, with the images set and with the configured name.
 func (i images) read(file string) (*appsv1.Deployment, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("there is no Deployment %s, and no file to create it from: %w", i.deployment, err)
+		return nil, fmt.Errorf("Deployment %s does not exist, and the file to create it from cannot be read: %w", i.deployment, err)
 	}
 	deployment := &appsv1.Deployment{}
 	if err := yaml.UnmarshalStrict(text, deployment); err != nil {

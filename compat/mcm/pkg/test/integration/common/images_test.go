@@ -17,26 +17,26 @@ func withContainers(names ...string) *appsv1.Deployment {
 	return deployment
 }
 
-// TestImages: each image is set in its container only, and one without a container is refused.
+// TestImages: each image is set only in its containers, and an image without a container is an error.
 func TestImages(t *testing.T) {
 	const provider = "machine-controller-manager-provider-aws"
 	for name, tc := range map[string]struct {
 		images     images
 		containers []string
-		want       string // images in the order of the containers; empty: refused
+		want       string // images in the order of the containers; empty if an error is expected
 	}{
-		"both":                {images{"mcm", "new-mcm", "new-mc"}, []string{provider, managerContainer}, "new-mc new-mcm"},
-		"that of the manager": {images{"mcm", "new-mcm", ""}, []string{managerContainer, provider}, "new-mcm old"},
-		"that of machines":    {images{"mcm", "", "new-mc"}, []string{managerContainer, provider}, "old new-mc"},
-		"no manager":          {images{"mcm", "new-mcm", "new-mc"}, []string{provider}, ""},
-		"no provider":         {images{"mcm", "", "new-mc"}, []string{managerContainer}, ""},
+		"both images":           {images{"mcm", "new-mcm", "new-mc"}, []string{provider, managerContainer}, "new-mc new-mcm"},
+		"manager image":         {images{"mcm", "new-mcm", ""}, []string{managerContainer, provider}, "new-mcm old"},
+		"machines image":        {images{"mcm", "", "new-mc"}, []string{managerContainer, provider}, "old new-mc"},
+		"no manager container":  {images{"mcm", "new-mcm", "new-mc"}, []string{provider}, ""},
+		"no provider container": {images{"mcm", "", "new-mc"}, []string{managerContainer}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deployment := withContainers(tc.containers...)
 			err := tc.images.set(deployment)
 			if tc.want == "" {
 				if err == nil || !strings.Contains(err.Error(), "has no container for the image new-") {
-					t.Errorf("error is %v", err)
+					t.Errorf("got error %v", err)
 				}
 				return
 			}
@@ -45,13 +45,13 @@ func TestImages(t *testing.T) {
 				got = append(got, container.Image)
 			}
 			if err != nil || strings.Join(got, " ") != tc.want {
-				t.Errorf("images %q, %v; want %s", got, err, tc.want)
+				t.Errorf("got images %q, %v; want %s", got, err, tc.want)
 			}
 		})
 	}
 }
 
-// TestRolledOut: Pods of an older template do not count, and neither does a status of an older generation.
+// TestRolledOut: Pods of an older template and a status of an older generation are not accepted.
 func TestRolledOut(t *testing.T) {
 	done := appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
 	for name, tc := range map[string]struct {
@@ -59,16 +59,16 @@ func TestRolledOut(t *testing.T) {
 		want   bool
 	}{
 		"done":          {func(*appsv1.DeploymentStatus) {}, true},
-		"not yet seen":  {func(s *appsv1.DeploymentStatus) { s.ObservedGeneration = 1 }, false},
+		"not observed":  {func(s *appsv1.DeploymentStatus) { s.ObservedGeneration = 1 }, false},
 		"an old Pod":    {func(s *appsv1.DeploymentStatus) { s.Replicas = 2 }, false},
-		"none is new":   {func(s *appsv1.DeploymentStatus) { s.UpdatedReplicas = 0 }, false},
+		"none updated":  {func(s *appsv1.DeploymentStatus) { s.UpdatedReplicas = 0 }, false},
 		"not available": {func(s *appsv1.DeploymentStatus) { s.AvailableReplicas = 0 }, false},
 	} {
 		deployment := withContainers(managerContainer)
 		deployment.Generation, deployment.Status = 2, done
 		tc.change(&deployment.Status)
 		if got := rolledOut(deployment); got != tc.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: got %v", name, got)
 		}
 	}
 }

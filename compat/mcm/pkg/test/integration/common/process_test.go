@@ -11,18 +11,18 @@ import (
 	"github.com/onsi/gomega"
 )
 
-// TestStop: nothing that a command has started is left, whatever it does on SIGTERM.
+// TestStop: no process that a command has started remains, regardless of how it handles SIGTERM.
 func TestStop(t *testing.T) {
 	for name, tc := range map[string]struct {
 		command string
 		made    bool
 		grace   time.Duration
-		says    string
+		want    string
 	}{
 		"in order":      {`sh -c 'exec 3>held; trap "exit 0" TERM; echo up >&3; sleep 1000 & wait'`, false, time.Minute, ""},
 		"with a status": {`sh -c 'exec 3>held; trap "exit 3" TERM; echo up >&3; sleep 1000 & wait'`, false, time.Minute, "exit status 3"},
 		"not at all":    {`sh -c 'exec 3>held; trap "" TERM; echo up >&3; sleep 1000 & wait'`, false, time.Millisecond, "was killed"},
-		// make ends with a status, and does not pass the signal on
+		// make exits with a status and does not forward the signal
 		"made":  {`sh -c 'trap "exit 2" TERM; sh -c "exec 9>held; trap \"echo bye >&9; exit\" TERM; echo up >&9; while :; do :; done" & wait'`, true, time.Minute, ""},
 		"stuck": {`sh -c 'trap "exit 2" TERM; sh -c "exec 9>held; trap \"\" TERM; echo up >&9; while :; do :; done" & wait'`, true, time.Millisecond, "was killed"},
 	} {
@@ -31,7 +31,7 @@ func TestStop(t *testing.T) {
 			before := logs
 			logs = "logs"
 			t.Cleanup(func() { logs = before })
-			// All processes of the command hold it open.
+			// All processes of the command keep it open.
 			if err := syscall.Mkfifo("held", 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -48,18 +48,18 @@ func TestStop(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = p.stop(tc.grace)
-			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error is %v, want %q", err, tc.says)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
 			}
-			rest, err := io.ReadAll(held) // until nobody holds it
+			rest, err := io.ReadAll(held) // until no process has it open
 			if err != nil || strings.Contains(string(rest), "bye") != (name == "made") {
-				t.Errorf("at the end %q, %v", rest, err)
+				t.Errorf("got output %q, %v", rest, err)
 			}
 		})
 	}
 }
 
-// TestNobodyWaitsForAControllerThatHasEnded: what the suite waits for cannot come any more.
+// TestNobodyWaitsForAControllerThatHasEnded: waits of the suite fail when a controller has exited.
 func TestNobodyWaitsForAControllerThatHasEnded(t *testing.T) {
 	before := logs
 	logs = t.TempDir()
@@ -69,12 +69,12 @@ func TestNobodyWaitsForAControllerThatHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-p.gone
-	said := make(chan string, 1)
-	gomega.RegisterFailHandler(func(message string, _ ...int) { said <- message })
+	messages := make(chan string, 1)
+	gomega.RegisterFailHandler(func(message string, _ ...int) { messages <- message })
 	t.Cleanup(func() { gomega.RegisterFailHandler(nil) })
 	f := &IntegrationTestFramework{timeout: time.Minute, interval: time.Millisecond, processes: []*process{p}}
 	f.eventually(func(g gomega.Gomega) { g.Expect("one node").To(gomega.Equal("two nodes")) })
-	if message := <-said; !strings.Contains(message, "a controller has ended (exit status 1), see "+p.log) {
-		t.Errorf("the suite says: %s", message)
+	if message := <-messages; !strings.Contains(message, "a controller exited (exit status 1); see "+p.log) {
+		t.Errorf("got failure message: %s", message)
 	}
 }

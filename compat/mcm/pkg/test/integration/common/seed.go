@@ -9,10 +9,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ignoreScaling keeps Gardener's dependency watchdog from scaling a Deployment.
+// ignoreScaling is an annotation that keeps Gardener's dependency watchdog from scaling a Deployment.
 const ignoreScaling = "dependency-watchdog.gardener.cloud/ignore-scaling"
 
-// suspend scales the controllers of a seed down, when the suite starts others.
+// suspend scales down the controllers of a seed if the suite starts others.
 func (f *IntegrationTestFramework) suspend() {
 	ginkgo.GinkgoHelper()
 	if !f.env.seed || f.env.virtual || len(f.env.commands) == 0 {
@@ -22,7 +22,7 @@ func (f *IntegrationTestFramework) suspend() {
 	f.changeDeployment(func(deployment *appsv1.Deployment) {
 		*f.replicas = 1
 		if suspended := deployment.Annotations[ignoreScaling] == "true"; deployment.Spec.Replicas != nil && !suspended {
-			*f.replicas = *deployment.Spec.Replicas // else an earlier run did not end
+			*f.replicas = *deployment.Spec.Replicas // otherwise, an earlier run was not cleaned up
 		}
 		scale(deployment, 0)
 		if deployment.Annotations == nil {
@@ -33,11 +33,11 @@ func (f *IntegrationTestFramework) suspend() {
 	f.eventually(func(g gomega.Gomega) {
 		deployment := &appsv1.Deployment{}
 		g.Expect(f.control.Get(context.Background(), f.deploymentKey(), deployment)).To(gomega.Succeed())
-		g.Expect(rolledOut(deployment)).To(gomega.BeTrue(), "the Deployment %s still has Pods", deployment.Name)
+		g.Expect(rolledOut(deployment)).To(gomega.BeTrue(), "Deployment %s still has Pods", deployment.Name)
 	})
 }
 
-// resume gives the Deployment the replicas that it had.
+// resume restores the replicas of the Deployment.
 func (f *IntegrationTestFramework) resume() {
 	ginkgo.GinkgoHelper()
 	if f.replicas == nil {
@@ -56,7 +56,7 @@ func (f *IntegrationTestFramework) deploymentKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: f.env.namespace, Name: f.env.images.deployment}
 }
 
-// changeDeployment changes the Deployment of the controllers. Others may write it, too.
+// changeDeployment changes the Deployment of the controllers. Others may also write it.
 func (f *IntegrationTestFramework) changeDeployment(change func(*appsv1.Deployment)) {
 	ginkgo.GinkgoHelper()
 	f.eventually(func(g gomega.Gomega) {

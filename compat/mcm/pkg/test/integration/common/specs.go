@@ -17,30 +17,30 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/test/integration/common/helpers"
 )
 
-// ControllerTests adds MCM's specifications. Each continues where the last one ended.
+// ControllerTests adds MCM's specs. Each continues with the state that the previous one left.
 func (f *IntegrationTestFramework) ControllerTests() {
 	ginkgo.Describe("machines", ginkgo.Ordered, func() {
 		ginkgo.It("adds a node for a Machine", f.addsANode)
 		ginkgo.It("removes the node of a Machine that is deleted", f.removesTheNode)
-		ginkgo.It("answers NotFound to the deletion of no Machine", f.deletesNothing)
+		ginkgo.It("returns NotFound when a Machine that does not exist is deleted", f.deletesNothing)
 		ginkgo.It("makes a MachineDeployment available, first without Machines, then with one", f.becomesAvailable)
 		ginkgo.It("scales up to 6", func() { f.scale(6); f.hasNodes(6) })
 		ginkgo.It("scales down to 2", func() { f.scale(2); f.hasNodes(2) })
-		ginkgo.It("freezes a MachineSet with too many Machines, and unfreezes it", f.freezes)
+		ginkgo.It("freezes and unfreezes a MachineSet with too many Machines", f.freezes)
 		ginkgo.It("rolls to another class, with 4 replicas", f.rolls)
 		ginkgo.It("removes all nodes of a MachineDeployment that is deleted", f.deletesTheDeployment)
 		ginkgo.It("leaves nothing at the provider", f.leavesNothing)
 	})
 }
 
-// ofTheSuite selects its Machines, sets and deployments.
+// ofTheSuite selects the suite's Machines, MachineSets and MachineDeployments.
 var ofTheSuite = client.HasLabels{"test-suite"}
 
 func (f *IntegrationTestFramework) labels(name string) map[string]string {
 	return map[string]string{"name": name, ofTheSuite[0]: "integration"}
 }
 
-// spec is that of a Machine of the first class.
+// spec returns the specification of a Machine with the first class.
 func (f *IntegrationTestFramework) spec() v1alpha1.MachineSpec {
 	spec := v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: firstClass}}
 	if f.env.nodeAgentSecret != "" {
@@ -84,10 +84,10 @@ func (f *IntegrationTestFramework) removesTheNode(ctx context.Context) {
 }
 
 func (f *IntegrationTestFramework) deletesNothing(ctx context.Context) {
-	nobody := f.machine()
-	nobody.Name = "test-machine-dummy"
-	err := f.control.Delete(ctx, nobody)
-	gomega.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "the answer is %v", err)
+	missing := f.machine()
+	missing.Name = "test-machine-dummy"
+	err := f.control.Delete(ctx, missing)
+	gomega.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "got error %v", err)
 	f.hasNodes(0)
 }
 
@@ -110,7 +110,7 @@ func (f *IntegrationTestFramework) becomesAvailable(ctx context.Context) {
 }
 
 func (f *IntegrationTestFramework) freezes(ctx context.Context) {
-	const many = 10 // more than 2, the surge and --safety-up
+	const many = 10 // more than 2 plus the surge and --safety-up
 	f.scale(many)
 	f.eventually(func(g gomega.Gomega) { g.Expect(f.machines(g)).To(gomega.HaveLen(many)) })
 	f.scale(2)
@@ -147,11 +147,11 @@ func (f *IntegrationTestFramework) deletesTheDeployment(ctx context.Context) {
 func (f *IntegrationTestFramework) leavesNothing() {
 	f.eventually(func(g gomega.Gomega) {
 		g.Expect(f.machines(g)).To(gomega.BeEmpty())
-		g.Expect(f.tracker.IsOrphanedResourcesAvailable()).To(gomega.BeFalse(), "there are orphaned resources at the provider")
+		g.Expect(f.tracker.IsOrphanedResourcesAvailable()).To(gomega.BeFalse(), "the provider has orphaned resources")
 	})
 }
 
-// nodes are those of the target cluster, and whether they are ready.
+// nodes returns the nodes of the target cluster and whether they are ready.
 func (f *IntegrationTestFramework) nodes() (map[string]bool, error) {
 	list := &corev1.NodeList{}
 	if err := f.target.List(context.Background(), list); err != nil {
@@ -164,7 +164,7 @@ func (f *IntegrationTestFramework) nodes() (map[string]bool, error) {
 	return nodes, nil
 }
 
-// hasNodes waits until there are that many nodes more than at the beginning, and all are ready.
+// hasNodes waits until the number of nodes has grown by more since the start, and all are ready.
 func (f *IntegrationTestFramework) hasNodes(more int) {
 	ginkgo.GinkgoHelper()
 	f.eventually(func(g gomega.Gomega) {
@@ -177,7 +177,7 @@ func (f *IntegrationTestFramework) hasNodes(more int) {
 	})
 }
 
-// machines are those of the suite.
+// machines returns the Machines of the suite.
 func (f *IntegrationTestFramework) machines(g gomega.Gomega) []v1alpha1.Machine {
 	list := &v1alpha1.MachineList{}
 	g.Expect(f.control.List(context.Background(), list, client.InNamespace(f.env.namespace), ofTheSuite)).To(gomega.Succeed())
@@ -190,7 +190,7 @@ func (f *IntegrationTestFramework) status(g gomega.Gomega) v1alpha1.MachineDeplo
 	return deployment.Status
 }
 
-// change is what a user does to the deployment.
+// change patches the deployment as a user would.
 func (f *IntegrationTestFramework) change(format string, values ...any) {
 	ginkgo.GinkgoHelper()
 	expect(f.control.Patch(context.Background(), f.deployment(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, values...))))

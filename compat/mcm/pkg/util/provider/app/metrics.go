@@ -12,42 +12,43 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// serveDefaultMetrics has the manager serve, beside its own metrics, those that a provider registered with
-// prometheus.DefaultRegisterer, as MCM does. The manager has those of Go and of the process itself.
+// serveDefaultMetrics makes the manager also serve the metrics that a provider registered with
+// prometheus.DefaultRegisterer, as MCM does. The manager already has those of Go and of the process.
 func serveDefaultMetrics() {
 	prometheus.Unregister(collectors.NewGoCollector())
 	prometheus.Unregister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics.Registry = &merged{RegistererGatherer: metrics.Registry, more: prometheus.DefaultGatherer}
 }
 
-// merged is a registry with the metrics of another one. Nothing that is wrong with these makes the whole
+// merged is a registry that includes the metrics of another one. Problems with the other metrics do not make the
 // page fail.
 type merged struct {
 	metrics.RegistererGatherer
 	more prometheus.Gatherer
 
 	mu sync.Mutex
-	// logged are the names of metrics and the texts of errors that were logged.
+	// logged contains the names of metrics and the texts of errors that were logged.
 	logged map[string]bool
 }
 
-// mostLogged is how many problems are logged at most: the text of an error may be another one each time.
+// mostLogged is the maximum number of logged problems, because the text of an error may differ each time.
 const mostLogged = 100
 
-// Gather implements prometheus.Gatherer. Of two metrics of one name, the registry's own count.
+// Gather implements prometheus.Gatherer. If both registries have a metric of the same name, the registry's own is
+// used.
 func (m *merged) Gather() ([]*dto.MetricFamily, error) {
 	families, err := m.RegistererGatherer.Gather()
 	own := map[string]bool{}
 	for _, family := range families {
 		own[family.GetName()] = true
 	}
-	more, problem := m.more.Gather() // also with a problem it has the others
+	more, problem := m.more.Gather() // with a problem, it still returns the other metrics
 	if problem != nil {
-		m.once(problem.Error(), "Some metrics of the provider cannot be gathered")
+		m.once(problem.Error(), "Cannot gather some metrics of the provider")
 	}
 	for _, family := range more {
 		if own[family.GetName()] {
-			m.once(family.GetName(), "The provider has a metric of a name that the manager has, too. It is left out")
+			m.once(family.GetName(), "Ignored a metric of the provider because the manager has a metric of the same name")
 			continue
 		}
 		families = append(families, family)
@@ -56,7 +57,7 @@ func (m *merged) Gather() ([]*dto.MetricFamily, error) {
 	return families, err
 }
 
-// once logs a problem the first time that it occurs.
+// once logs a problem the first time it occurs.
 func (m *merged) once(about, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

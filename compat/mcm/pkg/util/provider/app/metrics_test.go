@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// TestDefaultMetricsAreServed: with the manager's, of any type, each once.
+// TestDefaultMetricsAreServed: the manager serves the provider's metrics of any type, each once.
 func TestDefaultMetricsAreServed(t *testing.T) {
 	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "test_requests_total", Help: "h"}, []string{"zone"})
 	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "test_seconds", Help: "h", ConstLabels: prometheus.Labels{"a": "b"}})
@@ -17,7 +17,7 @@ func TestDefaultMetricsAreServed(t *testing.T) {
 	counter.WithLabelValues("z1").Add(2)
 	histogram.Observe(0.3)
 	clash := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "test_clash", Help: "the provider's"}, []string{"zone"})
-	prometheus.MustRegister(clash, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "test_wrong", Help: "is no counter"}, func() float64 { return -1 }), invalid{})
+	prometheus.MustRegister(clash, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "test_wrong", Help: "is not a counter"}, func() float64 { return -1 }), invalid{})
 	clash.WithLabelValues("z1").Set(7)
 	own := prometheus.NewCounter(prometheus.CounterOpts{Name: "test_clash", Help: "the manager's"})
 	metrics.Registry.MustRegister(own)
@@ -34,16 +34,16 @@ func TestDefaultMetricsAreServed(t *testing.T) {
 			found[family.GetName()] = family
 		}
 		if got := found["test_requests_total"].GetMetric(); len(got) != 1 || got[0].GetCounter().GetValue() != 2 || got[0].GetLabel()[0].GetValue() != "z1" {
-			t.Errorf("the counter is %v", got)
+			t.Errorf("got counter %v", got)
 		}
 		if got := found["test_seconds"].GetMetric(); len(got) != 1 || got[0].GetHistogram().GetSampleCount() != 1 || got[0].GetLabel()[0].GetValue() != "b" {
-			t.Errorf("the histogram is %v", got)
+			t.Errorf("got histogram %v", got)
 		}
 		if found["test_requests_total"].GetType() != dto.MetricType_COUNTER || found["go_goroutines"] == nil {
-			t.Error("a type or the metrics of Go are lost")
+			t.Error("a metric has the wrong type, or the metrics of Go are missing")
 		}
 		if got := found["test_clash"]; got.GetHelp() != "the manager's" || len(got.GetMetric()) != 1 {
-			t.Errorf("of two metrics of one name there is %v", got)
+			t.Errorf("got %v for two metrics of the same name", got)
 		}
 	}
 }
@@ -56,5 +56,5 @@ var desc = prometheus.NewDesc("test_invalid", "h", nil, nil)
 func (invalid) Describe(to chan<- *prometheus.Desc) { to <- desc }
 
 func (invalid) Collect(to chan<- prometheus.Metric) {
-	to <- prometheus.NewInvalidMetric(desc, errors.New("the cloud does not answer"))
+	to <- prometheus.NewInvalidMetric(desc, errors.New("the cloud does not respond"))
 }

@@ -1,12 +1,12 @@
-// Package driver has the interface of drivers at MCM's import path. The requests and responses are those
-// of Millwright's package driver, which says what is expected of each method.
+// Package driver contains the interface of drivers, at MCM's import path. The requests and responses are those of
+// Millwright's package driver, which documents the contract of each method.
 package driver
 
 import "github.com/millwright-dev/millwright/driver"
 
-// Driver creates, finds and deletes the VMs of one provider. It has the methods that the drivers of all
-// versions of MCM have. The other ones are found by type assertion: InitializeMachine, which drivers for
-// older versions lack, and GenerateMachineClassForMigration, which drivers for newer ones lack.
+// Driver creates, finds and deletes the VMs of one provider. It has the methods that the drivers of all versions of
+// MCM have. Type assertions find the other methods: InitializeMachine, which drivers for older versions lack, and
+// GenerateMachineClassForMigration, which drivers for newer versions lack.
 type Driver interface {
 	driver.Driver
 	driver.VolumeIdentifier

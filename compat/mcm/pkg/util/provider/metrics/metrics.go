@@ -1,7 +1,7 @@
-// Package metrics has the metrics of calls that providers record themselves, at MCM's import path.
+// Package metrics contains the metrics of calls that providers record themselves, at MCM's import path.
 //
-// They are registered where the manager serves its metrics. In a program with this package the manager
-// does not record them itself: each call counts once.
+// They are registered where the manager serves its metrics. In a program with this package, the manager does not
+// record them itself, so each call counts once.
 package metrics
 
 import (
@@ -20,10 +20,10 @@ var (
 	// APIFailedRequestCount counts requests to the provider that failed, by provider and service.
 	APIFailedRequestCount = newCounter("requests_failed_total",
 		"Number of requests to the provider that failed.", "provider", "service")
-	// APIRequestDuration is how long requests to the provider took, in seconds, by provider and service.
+	// APIRequestDuration is the duration of requests to the provider, in seconds, by provider and service.
 	APIRequestDuration = newHistogram("api_request_duration_seconds",
 		"Time that requests to the provider took, in seconds.", "provider", "service")
-	// DriverAPIRequestDuration is how long driver calls took, in seconds, by provider and operation.
+	// DriverAPIRequestDuration is the duration of driver calls, in seconds, by provider and operation.
 	DriverAPIRequestDuration = newHistogram("driver_request_duration_seconds",
 		"Time that successful driver calls took, in seconds.", "provider", "operation")
 	// DriverFailedAPIRequests counts driver calls that failed, by provider, operation and the number of
@@ -32,13 +32,13 @@ var (
 		"Number of driver calls that failed, by the number of the error code.", "provider", "operation", "error_code")
 )
 
-// Where the names of the metrics begin.
+// Parts of the metrics' names.
 const (
 	namespace = "mcm"
 	subsystem = "cloud_api"
 )
 
-// buckets are MCM's, which end at 10 s, and more: VMs may take minutes.
+// buckets are MCM's buckets, which end at 10 s, and larger ones, because VMs may take minutes.
 var buckets = append(slices.Clone(prometheus.DefBuckets), 30, 60, 120, 300, 600)
 
 func init() { recorder.Provider = true }

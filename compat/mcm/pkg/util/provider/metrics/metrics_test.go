@@ -10,7 +10,7 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/metrics"
 )
 
-// TestMetrics: names and labels are MCM's, the manager serves them, and does not record them.
+// TestMetrics: names and labels are MCM's, and the manager serves the metrics but does not record them.
 func TestMetrics(t *testing.T) {
 	service := prometheus.Labels{"provider": "p", "service": "s"}
 	operation := prometheus.Labels{"provider": "p", "operation": "o"}
@@ -36,6 +36,6 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if !recorder.Provider {
-		t.Error("the manager records them, too")
+		t.Error("the manager also records the metrics")
 	}
 }

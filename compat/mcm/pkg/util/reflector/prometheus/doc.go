@@ -1,3 +1,3 @@
-// Package prometheus has the place of MCM's package that registers the metrics of reflectors, which
-// providers import for that effect. client-go does not fill them any more, in MCM neither.
+// Package prometheus replaces MCM's package that registers the metrics of reflectors. Providers import that package
+// for this effect. client-go no longer sets these metrics, in MCM either.
 package prometheus

@@ -1,4 +1,4 @@
-// Package scheme has a scheme with the kinds of machine.sapcloud.io/v1alpha1, at MCM's import path.
+// Package scheme contains a scheme with the kinds of machine.sapcloud.io/v1alpha1, at MCM's import path.
 package scheme
 
 import (
@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	// Scheme has the kinds of machine.sapcloud.io/v1alpha1.
+	// Scheme contains the kinds of machine.sapcloud.io/v1alpha1.
 	Scheme = runtime.NewScheme()
 	// Codecs encode and decode the kinds of Scheme.
 	Codecs = serializer.NewCodecFactory(Scheme)

@@ -22,15 +22,15 @@ func TestScheme(t *testing.T) {
 	for name, s := range map[string]*runtime.Scheme{"Scheme": scheme.Scheme, "AddToScheme": other, "v1alpha1": third} {
 		for _, kind := range []string{"Machine", "MachineSet", "MachineDeployment", "MachineClass", "MachineList"} {
 			if !s.Recognizes(v1alpha1.SchemeGroupVersion.WithKind(kind)) {
-				t.Errorf("%s: no %s", name, kind)
+				t.Errorf("%s: kind %s is missing", name, kind)
 			}
 		}
 	}
 	if v1alpha1.SchemeGroupVersion.Group != machine.GroupName {
-		t.Errorf("group %s", v1alpha1.SchemeGroupVersion.Group)
+		t.Errorf("got group %s", v1alpha1.SchemeGroupVersion.Group)
 	}
 	read, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(`{"apiVersion":"machine.sapcloud.io/v1alpha1","kind":"Machine","metadata":{"name":"m"}}`), nil, nil)
 	if m, ok := read.(*v1alpha1.Machine); err != nil || !ok || m.Name != "m" {
-		t.Errorf("read %v, %v", read, err)
+		t.Errorf("got %v, %v", read, err)
 	}
 }

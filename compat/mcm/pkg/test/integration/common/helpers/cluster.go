@@ -1,4 +1,4 @@
-// Package helpers holds the clients of the integration suite, at MCM's import path.
+// Package helpers contains the clients of the integration suite, at MCM's import path.
 package helpers
 
 import (
@@ -12,17 +12,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Cluster has clients for a cluster of the suite, for the specifications that a provider adds.
+// Cluster contains clients for a cluster of the suite, for specs that a provider adds.
 type Cluster struct {
 	// Clientset is for Kubernetes' own kinds.
 	Clientset *kubernetes.Clientset
-	// McmClient is for the kinds of machine.sapcloud.io, of which only a control cluster has CRDs.
+	// McmClient is for the kinds of machine.sapcloud.io, whose CRDs only a control cluster has.
 	McmClient *versioned.Clientset
-	// KubeConfigFilePath is the kubeconfig that both are made from.
+	// KubeConfigFilePath is the kubeconfig of both clients.
 	KubeConfigFilePath string
 }
 
-// NewCluster returns clients for the cluster of a kubeconfig. It does not ask the cluster anything.
+// NewCluster returns clients for the cluster of a kubeconfig. It does not send requests to the cluster.
 func NewCluster(kubeConfigPath string) (*Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeConfigPath)
 	if err != nil {
@@ -39,12 +39,12 @@ func (c *Cluster) ProbeNodes() error {
 	return err
 }
 
-// GetNumberOfNodes returns how many nodes there are; -1 if they cannot be listed.
+// GetNumberOfNodes returns the number of nodes, or -1 if they cannot be listed.
 func (c *Cluster) GetNumberOfNodes() int16 {
 	return c.count(func(corev1.Node) bool { return true })
 }
 
-// GetNumberOfReadyNodes returns how many nodes are ready; -1 if they cannot be listed.
+// GetNumberOfReadyNodes returns the number of ready nodes, or -1 if nodes cannot be listed.
 func (c *Cluster) GetNumberOfReadyNodes() int16 { return c.count(Ready) }
 
 func (c *Cluster) count(counts func(corev1.Node) bool) (found int16) {
@@ -60,7 +60,7 @@ func (c *Cluster) count(counts func(corev1.Node) bool) (found int16) {
 	return found
 }
 
-// Ready reports whether a node has the condition Ready.
+// Ready reports whether a node's Ready condition is True.
 func Ready(node corev1.Node) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

@@ -1,4 +1,4 @@
-// Package options has the flags of a machine controller at MCM's import path.
+// Package options contains the flags of a machine controller, at MCM's import path.
 package options
 
 import (
@@ -16,21 +16,21 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/driver"
 )
 
-// MCServer configures a machine controller. Its fields are values of flags that providers read, and may be
-// set instead of the flags. The other flags have no fields.
+// MCServer configures a machine controller. Its fields are the values of flags that providers read. They may also
+// be set instead of the flags. The other flags have no fields.
 type MCServer struct {
-	// ControlKubeconfig is the kubeconfig of the cluster with the Machines, "inClusterConfig", or empty for
-	// TargetKubeconfig.
+	// ControlKubeconfig is the kubeconfig of the cluster with the Machines, or "inClusterConfig". If empty,
+	// TargetKubeconfig is used.
 	ControlKubeconfig string
-	// TargetKubeconfig is the kubeconfig of the cluster with the nodes, "none", or empty for the in-cluster
-	// configuration.
+	// TargetKubeconfig is the kubeconfig of the cluster with the nodes, or "none". If empty, the in-cluster
+	// configuration is used.
 	TargetKubeconfig string
 	// Namespace of the Machines.
 	Namespace string
 	// Address on which metrics are served.
 	Address string
 
-	// flags are all flags, given those of AddFlags.
+	// flags are all flags; given are the flags passed to AddFlags.
 	flags, given *pflag.FlagSet
 	run          *provider.Provider
 	driver       driver.Driver
@@ -46,7 +46,7 @@ func NewMCServer() *MCServer {
 	open := func(context.Context, provider.Environment) (core.Driver, error) { return s.driver, nil }
 	s.run = provider.New(provider.AnyClass, open, also...)
 	if err := s.run.AddFlags(s.flags); err != nil {
-		panic(err) // a flag is there twice
+		panic(err) // a flag is defined twice
 	}
 	for name, field := range s.fields() {
 		flag := s.flags.Lookup(name)
@@ -56,7 +56,7 @@ func NewMCServer() *MCServer {
 	return s
 }
 
-// fields are the flags that have a field.
+// fields returns the fields of flags that have one, by flag name.
 func (s *MCServer) fields() map[string]*string {
 	return map[string]*string{
 		"control-kubeconfig": &s.ControlKubeconfig,
@@ -82,7 +82,7 @@ func (b bound) Set(text string) error {
 	return err
 }
 
-// AddFlags adds the flags to fs, but for those that fs has already.
+// AddFlags adds the flags to fs, except those that fs already has.
 func (s *MCServer) AddFlags(fs *pflag.FlagSet) {
 	s.given = fs
 	s.flags.VisitAll(func(flag *pflag.Flag) {
@@ -92,7 +92,7 @@ func (s *MCServer) AddFlags(fs *pflag.FlagSet) {
 	})
 }
 
-// Serve runs the machine controller with a driver until ctx ends. It is what package app calls, once.
+// Serve runs the machine controller with a driver until ctx is done. Package app calls it once.
 func (s *MCServer) Serve(ctx context.Context, d driver.Driver) error {
 	if err := s.settle(); err != nil {
 		return err
@@ -101,8 +101,8 @@ func (s *MCServer) Serve(ctx context.Context, d driver.Driver) error {
 	return s.run.RunParsed(ctx, os.Stderr)
 }
 
-// settle gives the flags the values of the fields, and of flags that were there before AddFlags. klog, with
-// which providers log, gets the verbosity.
+// settle sets the flags to the values of the fields, and of flags that existed before AddFlags. It also sets the
+// verbosity of klog, which providers use for logging.
 func (s *MCServer) settle() error {
 	var problems []error
 	set := func(flag *pflag.Flag, text string) {

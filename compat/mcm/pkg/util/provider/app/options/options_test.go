@@ -8,7 +8,7 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/app/options"
 )
 
-// TestFlags: all flags of MCM's machine-controller are there, with its defaults.
+// TestFlags: the program has all flags of MCM's machine-controller with their defaults.
 func TestFlags(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	options.NewMCServer().AddFlags(flags)
@@ -27,28 +27,28 @@ func TestFlags(t *testing.T) {
 	} {
 		flag := flags.Lookup(name)
 		if flag == nil {
-			t.Errorf("there is no --%s", name)
+			t.Errorf("flag --%s is missing", name)
 		} else if got := flag.Value.String(); got != value {
-			t.Errorf("--%s is %q, want %q", name, got, value)
+			t.Errorf("got default %[2]q of --%[1]s, want %[3]q", name, got, value)
 		}
 	}
 	for _, name := range []string{"logging-format", "vmodule", "logtostderr", "stderrthreshold"} {
 		if flags.Lookup(name) == nil {
-			t.Errorf("there is no --%s", name)
+			t.Errorf("flag --%s is missing", name)
 		}
 	}
 	for _, name := range []string{"driver", "apis", "safety-up"} {
 		if flags.Lookup(name) != nil {
-			t.Errorf("--%s is no flag of this program", name)
+			t.Errorf("this program must not have the flag --%s", name)
 		}
 	}
 }
 
-// TestFields: a field follows its flag.
+// TestFields: a field has the value of its flag.
 func TestFields(t *testing.T) {
 	s := options.NewMCServer()
 	if s.Namespace != "default" || s.Address != "0.0.0.0" || s.TargetKubeconfig != "" || s.ControlKubeconfig != "" {
-		t.Errorf("defaults: %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
+		t.Errorf("got defaults %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
 	}
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.AddFlags(flags)
@@ -57,12 +57,12 @@ func TestFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Namespace != "n" || s.Address != "127.0.0.1" || s.TargetKubeconfig != "t" || s.ControlKubeconfig != "c" {
-		t.Errorf("after parsing: %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
+		t.Errorf("after parsing: got %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
 	}
 }
 
-// TestServeUsesWhatWasSet: fields that the program has set, and flags that another package added first, are
-// what counts. The refusal is about their values.
+// TestServeUsesWhatWasSet: Serve uses fields that the program has set, and flags that another package added first.
+// It returns an error for their invalid values.
 func TestServeUsesWhatWasSet(t *testing.T) {
 	tests := map[string]func(s *options.MCServer, flags *pflag.FlagSet){
 		"a field": func(s *options.MCServer, _ *pflag.FlagSet) { s.Address = "nowhere" },
@@ -87,7 +87,7 @@ func TestServeUsesWhatWasSet(t *testing.T) {
 			s.TargetKubeconfig, s.ControlKubeconfig = "none", "testdata/none"
 			set(s, pflag.NewFlagSet("", pflag.ContinueOnError))
 			if err := s.Serve(t.Context(), nil); err == nil {
-				t.Error("it was not refused")
+				t.Error("Serve accepted the value")
 			} else {
 				t.Log(err)
 			}

@@ -1,5 +1,5 @@
-// Package codes has the error codes of drivers at MCM's import path. They are those of Millwright's
-// package driver/codes, which says what each means.
+// Package codes contains the error codes of drivers, at MCM's import path. They are those of Millwright's package
+// driver/codes, which documents the meaning of each code.
 package codes
 
 import "github.com/millwright-dev/millwright/driver/codes"
@@ -7,7 +7,7 @@ import "github.com/millwright-dev/millwright/driver/codes"
 // Code is the result of a driver call. The zero value is OK.
 type Code = codes.Code
 
-// The codes. Their numbers and names are frozen.
+// The codes. Their numbers and names never change.
 const (
 	OK                 = codes.OK
 	Canceled           = codes.Canceled
@@ -29,5 +29,5 @@ const (
 	Uninitialized      = codes.Uninitialized
 )
 
-// StringToCode returns the code with that name, and Unknown for any other text.
+// StringToCode returns the code with the given name, or Unknown if there is none.
 func StringToCode(name string) Code { return codes.StringToCode(name) }

@@ -6,7 +6,7 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/codes"
 )
 
-// TestCodes: numbers and names are those of MCM, and there is no other code.
+// TestCodes: numbers and names are those of MCM, and there are no other codes.
 func TestCodes(t *testing.T) {
 	all := []struct {
 		code codes.Code
@@ -34,13 +34,13 @@ func TestCodes(t *testing.T) {
 	for number, test := range all {
 		t.Run(test.name, func(t *testing.T) {
 			if int(test.code) != number {
-				t.Errorf("number %d, want %d", test.code, number)
+				t.Errorf("got number %d, want %d", test.code, number)
 			}
 			if got := test.code.String(); got != test.name {
-				t.Errorf("name %s", got)
+				t.Errorf("got name %s", got)
 			}
 			if got := codes.StringToCode(test.name); got != test.code {
-				t.Errorf("StringToCode = %v", got)
+				t.Errorf("StringToCode returned %v", got)
 			}
 		})
 	}

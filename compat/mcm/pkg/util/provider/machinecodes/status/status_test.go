@@ -12,7 +12,7 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/status"
 )
 
-// TestText: the text of each code is MCM's, which other programs parse, however a status was made.
+// TestText: the text of each code is MCM's, which other programs parse, regardless of how the status was created.
 func TestText(t *testing.T) {
 	for code := codes.OK; code <= codes.Uninitialized; code++ {
 		want := fmt.Sprintf("machine codes error: code = [%s] message = [no [m5.large] left]", code)
@@ -23,7 +23,7 @@ func TestText(t *testing.T) {
 		}
 		for name, err := range made {
 			if err.Error() != want {
-				t.Errorf("%s: %q, want %q", name, err, want)
+				t.Errorf("%s: got %q, want %q", name, err, want)
 			}
 		}
 	}
@@ -40,14 +40,14 @@ func TestWrapError(t *testing.T) {
 		}
 	}
 	if s := status.WrapError(codes.Unavailable, "no route", io.EOF); s.Cause() != io.EOF || !errors.Is(s, io.EOF) {
-		t.Error("the cause is lost")
+		t.Error("the status does not wrap the cause")
 	}
 	if s := status.WrapError(codes.Unavailable, "no route", nil); s.Cause() != nil {
-		t.Errorf("a cause appeared: %v", s.Cause())
+		t.Errorf("got cause %v, want nil", s.Cause())
 	}
 }
 
-// TestFromError: what MCM finds in an error is found.
+// TestFromError: FromError finds what MCM finds in an error.
 func TestFromError(t *testing.T) {
 	full := status.New(codes.ResourceExhausted, "full")
 	tests := map[string]struct {
@@ -76,15 +76,15 @@ func TestFromError(t *testing.T) {
 	}
 }
 
-// TestTheControllersReadIt: with Millwright's own package, through wrapping too.
+// TestTheControllersReadIt: Millwright's own package reads the code, even from a wrapped error.
 func TestTheControllersReadIt(t *testing.T) {
 	for _, err := range []error{
 		status.Error(codes.Uninitialized, "x"),
 		status.WrapError(codes.Uninitialized, "x", io.EOF),
-		fmt.Errorf("initialising: %w", status.Error(codes.Uninitialized, "x")),
+		fmt.Errorf("initializing: %w", status.Error(codes.Uninitialized, "x")),
 	} {
 		if got := ours.Code(err); got != codes.Uninitialized {
-			t.Errorf("%v has the code %v", err, got)
+			t.Errorf("got code %[2]v for %[1]v", err, got)
 		}
 	}
 }
