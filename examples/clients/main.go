@@ -1,5 +1,5 @@
-// Command clients is an example of the typed clients: it has the oldest Machine of a
-// MachineDeployment deleted first, when the deployment is scaled down the next time.
+// Command clients is an example of the typed clients: it marks the oldest Machine of a MachineDeployment so that it
+// is deleted first at the next scale-down.
 //
 //	go run ./examples/clients --kubeconfig FILE --namespace NAMESPACE --deployment NAME
 package main
@@ -27,16 +27,16 @@ import (
 	listers "github.com/millwright-dev/millwright/client/listers/machine/v1alpha1"
 )
 
-// manager owns the fields that this program applies.
+// manager is the owner of the fields that this program applies.
 const manager = "example-of-clients"
 
-// errNoMachines means that the deployment has no Machine that could be deleted.
+// errNoMachines means that the deployment has no Machine to mark.
 var errNoMachines = errors.New("the deployment has no machines")
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "the kubeconfig of the control cluster")
-	namespace := flag.String("namespace", "default", "the namespace of the deployment")
-	deployment := flag.String("deployment", "", "the name of the deployment")
+	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the control cluster")
+	namespace := flag.String("namespace", "default", "namespace of the deployment")
+	deployment := flag.String("deployment", "", "name of the deployment")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -58,8 +58,8 @@ func connect(ctx context.Context, kubeconfig, namespace, deployment string) erro
 	return oldestFirst(ctx, clients, namespace, deployment, os.Stdout)
 }
 
-// oldestFirst lists the Machines of a deployment, and gives the oldest one the lowest priority, so
-// that it is the first one to be deleted.
+// oldestFirst lists the Machines of a deployment and gives the oldest one the lowest priority, so that it is
+// deleted first.
 func oldestFirst(ctx context.Context, clients versioned.Interface, namespace, name string, out io.Writer) error {
 	deployment, err := clients.MachineV1alpha1().MachineDeployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -84,7 +84,7 @@ func oldestFirst(ctx context.Context, clients versioned.Interface, namespace, na
 	return deleteFirst(ctx, clients, oldest[0], out)
 }
 
-// watched returns the Machines of a namespace as a cache, which follows the API server until stop.
+// watched returns the Machines of a namespace from a cache, which follows the API server until stop is called.
 func watched(ctx context.Context, clients versioned.Interface, namespace string) (listers.MachineLister, func(), error) {
 	ctx, cancel := context.WithCancel(ctx)
 	factory := externalversions.NewSharedInformerFactoryWithOptions(clients, 0, externalversions.WithNamespace(namespace))
@@ -102,7 +102,7 @@ func watched(ctx context.Context, clients versioned.Interface, namespace string)
 	return machines.Lister(), stop, nil
 }
 
-// byAge returns the Machines that are not being deleted, the oldest first.
+// byAge returns the Machines that are not being deleted, oldest first.
 func byAge(machines listers.MachineNamespaceLister, selector labels.Selector) ([]*v1alpha1.Machine, error) {
 	found, err := machines.List(selector)
 	if err != nil {
@@ -118,15 +118,15 @@ func byAge(machines listers.MachineNamespaceLister, selector labels.Selector) ([
 	return found, nil
 }
 
-// deleteFirst applies nothing but one annotation: whoever owns the other fields keeps them.
+// deleteFirst applies only one annotation. Other managers keep the fields that they own.
 func deleteFirst(ctx context.Context, clients versioned.Interface, machine *v1alpha1.Machine, out io.Writer) error {
-	wanted := apply.Machine(machine.Name, machine.Namespace).
+	desired := apply.Machine(machine.Name, machine.Namespace).
 		WithAnnotations(map[string]string{v1alpha1.AnnotationKeyMachinePriority: "1"})
 	_, err := clients.MachineV1alpha1().Machines(machine.Namespace).
-		Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: manager, Force: true})
+		Apply(ctx, desired, metav1.ApplyOptions{FieldManager: manager, Force: true})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s is deleted first\n", machine.Name)
+	fmt.Fprintf(out, "%s will be deleted first\n", machine.Name)
 	return nil
 }

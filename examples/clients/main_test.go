@@ -27,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// owned makes an apply that fails if another manager owns a field of it.
+// owned makes an apply fail if another manager owns one of its fields.
 var owned = metav1.ApplyOptions{FieldManager: "test"}
 
-// TestOldestFirst runs the example against an API server, on objects that were applied.
+// TestOldestFirst runs the example against an API server, with objects that were applied.
 func TestOldestFirst(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
@@ -51,7 +51,7 @@ func TestOldestFirst(t *testing.T) {
 	if err := oldestFirst(ctx, clients, e.Namespace, "pool", &out); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("pool-a\t\npool-b\t\npool-a is deleted first\n", out.String()); diff != "" {
+	if diff := cmp.Diff("pool-a\t\npool-b\t\npool-a will be deleted first\n", out.String()); diff != "" {
 		t.Errorf("output (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]string{"pool-a": "1", "pool-b": ""} {
@@ -60,12 +60,12 @@ func TestOldestFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := machine.Annotations[v1alpha1.AnnotationKeyMachinePriority]; got != want || machine.Spec.Class.Name != "small" {
-			t.Errorf("%s has the priority %q and the class %q, want %q and small", name, got, machine.Spec.Class.Name, want)
+			t.Errorf("%s has priority %q and class %q, want %q and small", name, got, machine.Spec.Class.Name, want)
 		}
 	}
 }
 
-// applyPool applies a class and a deployment, and scales it.
+// applyPool applies a class and a deployment, and scales the deployment.
 func applyPool(t *testing.T, clients versioned.Interface, namespace string) {
 	t.Helper()
 	group, ctx := clients.MachineV1alpha1(), t.Context()
@@ -87,7 +87,7 @@ func applyPool(t *testing.T, clients versioned.Interface, namespace string) {
 	}
 	scaled, err := group.MachineDeployments(namespace).Get(ctx, "pool", metav1.GetOptions{})
 	if err != nil || scaled.Spec.Replicas != 2 {
-		t.Fatalf("the deployment has %d replicas, %v", scaled.Spec.Replicas, err)
+		t.Fatalf("got %d replicas, error %v", scaled.Spec.Replicas, err)
 	}
 }
 
@@ -95,7 +95,7 @@ func machineSpec() *apply.MachineSpecApplyConfiguration {
 	return apply.MachineSpec().WithClass(apply.ClassSpec().WithKind(v1alpha1.MachineClassKind).WithName("small"))
 }
 
-// TestOtherGroups: the clients of the other two groups reach an API server, too.
+// TestOtherGroups: the clients of the other two groups also work with an API server.
 func TestOtherGroups(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
@@ -117,15 +117,15 @@ func TestOtherGroups(t *testing.T) {
 		t.Error(err)
 	}
 	if list, err := vms.VirtualMachines(e.Namespace).List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) != 1 {
-		t.Errorf("%d virtual machines, %v", len(list.Items), err)
+		t.Errorf("got %d virtual machines, error %v", len(list.Items), err)
 	}
 	labelled := applyvm.VirtualMachine(fixture.VirtualMachine().Name, e.Namespace).WithLabels(map[string]string{"a": "b"})
 	if vm, err := vms.VirtualMachines(e.Namespace).Apply(ctx, labelled, owned); err != nil || vm.Labels["a"] != "b" {
-		t.Errorf("labels %v, %v", vm.GetLabels(), err)
+		t.Errorf("got labels %v, error %v", vm.GetLabels(), err)
 	}
 }
 
-// TestWithoutAnAPIServer shows the fake clients.
+// TestWithoutAnAPIServer shows the use of the fake clients.
 func TestWithoutAnAPIServer(t *testing.T) {
 	deployment := fixture.MachineDeployment()
 	at := func(name string, age time.Duration, changes ...func(*v1alpha1.Machine)) runtime.Object {
@@ -143,10 +143,10 @@ func TestWithoutAnAPIServer(t *testing.T) {
 		first    string
 		err      error
 	}{
-		"the oldest, whatever its name": {[]runtime.Object{at("a", time.Hour), at("b", 2*time.Hour)}, "b", nil},
-		"one that is not being deleted": {[]runtime.Object{at("a", time.Hour), at("b", 2*time.Hour, leaving)}, "a", nil},
-		"one of the deployment":         {[]runtime.Object{at("a", time.Hour), other}, "a", nil},
-		"none":                          {nil, "", errNoMachines},
+		"oldest machine, regardless of its name":  {[]runtime.Object{at("a", time.Hour), at("b", 2*time.Hour)}, "b", nil},
+		"machines being deleted are ignored":      {[]runtime.Object{at("a", time.Hour), at("b", 2*time.Hour, leaving)}, "a", nil},
+		"other deployments' machines are ignored": {[]runtime.Object{at("a", time.Hour), other}, "a", nil},
+		"no machines": {nil, "", errNoMachines},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clients := fake.NewClientset(append(tc.machines, deployment)...)
@@ -154,13 +154,13 @@ func TestWithoutAnAPIServer(t *testing.T) {
 				t.Fatalf("got %v, want %v", err, tc.err)
 			}
 			if first := marked(t.Context(), t, clients, deployment.Namespace); first != tc.first {
-				t.Errorf("%q is deleted first, want %q", first, tc.first)
+				t.Errorf("got %q, want %q", first, tc.first)
 			}
 		})
 	}
 }
 
-// marked returns the Machine with a priority.
+// marked returns the name of the Machine that has a priority.
 func marked(ctx context.Context, t *testing.T, clients versioned.Interface, namespace string) string {
 	t.Helper()
 	list, err := clients.MachineV1alpha1().Machines(namespace).List(ctx, metav1.ListOptions{})

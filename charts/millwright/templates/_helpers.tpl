@@ -117,7 +117,7 @@ subjects:
 {{- if eq $name "machine-controller-manager" }}
 {{- $own = $values.machineControllerManager }}{{- $of = "machineControllerManager" }}
 {{- end }}
-{{- $repository := required "image.repository is required: where the image is" ($values.image.repository | default $own.image.repository) }}
+{{- $repository := required "image.repository is required: the repository of the image" ($values.image.repository | default $own.image.repository) }}
 {{- $tag := $values.image.tag | default $root.Chart.AppVersion }}
 {{- $command := $own.command }}
 {{- $drives := include "millwright.drives" (list $name) }}
@@ -128,7 +128,7 @@ subjects:
 {{- $command = list "/usr/bin/millwright" "manager" }}
 {{- else if $own.image.repository }}
 {{- $repository = $own.image.repository }}
-{{- $tag = required (printf "%s.image.tag is required with a repository of its own" $of) $own.image.tag }}
+{{- $tag = required (printf "%s.image.tag is required if the image has its own repository" $of) $own.image.tag }}
 {{- end }}
 - name: {{ ternary "machine-controller-manager" $name (eq $name "manager") }}
   image: {{ printf "%s:%s" $repository $tag | quote }}
@@ -225,7 +225,7 @@ subjects:
 {{- define "millwright.driver" -}}
 {{- $own := .Values.driverSidecar }}
 - name: driver
-  image: {{ printf "%s:%s" $own.image.repository (required "driverSidecar.image.tag is required with its repository" $own.image.tag) | quote }}
+  image: {{ printf "%s:%s" $own.image.repository (required "driverSidecar.image.tag is required if driverSidecar.image.repository is set" $own.image.tag) | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   {{- with $own.command }}
   command: {{ toJson . }}

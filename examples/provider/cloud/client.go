@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Client calls a cloud.
+// Client is a client of a cloud.
 type Client struct {
 	// URL of the cloud.
 	URL string
@@ -19,24 +19,24 @@ type Client struct {
 	Token string
 }
 
-// Error is an answer of the cloud that is none of success.
+// Error is an error response of the cloud.
 type Error struct {
-	// Status is that of HTTP.
+	// Status is the HTTP status.
 	Status int
-	// Message is what the cloud says.
+	// Message is the cloud's error message.
 	Message string
 }
 
 // Error implements error.
 func (e *Error) Error() string { return e.Message }
 
-// Create creates a VM. The Error has the status 409 if there is one of that name.
+// Create creates a VM. The Error has the status 409 if a VM of that name exists.
 func (c Client) Create(ctx context.Context, vm VM) (created VM, err error) {
 	err = c.do(ctx, http.MethodPost, "/vms", vm, &created)
 	return created, err
 }
 
-// Get returns a VM. The Error has the status 404 if there is none.
+// Get returns a VM. The Error has the status 404 if it does not exist.
 func (c Client) Get(ctx context.Context, id string) (vm VM, err error) {
 	err = c.do(ctx, http.MethodGet, "/vms/"+url.PathEscape(id), nil, &vm)
 	return vm, err
@@ -52,7 +52,7 @@ func (c Client) List(ctx context.Context, tags map[string]string) (vms []VM, err
 	return vms, err
 }
 
-// Delete deletes a VM. The Error has the status 404 if there is none.
+// Delete deletes a VM. The Error has the status 404 if it does not exist.
 func (c Client) Delete(ctx context.Context, id string) error {
 	return c.do(ctx, http.MethodDelete, "/vms/"+url.PathEscape(id), nil, nil)
 }
@@ -61,17 +61,17 @@ func (c Client) do(ctx context.Context, method, path string, send, receive any) 
 	var body bytes.Buffer
 	if send != nil {
 		if err := json.NewEncoder(&body).Encode(send); err != nil {
-			return fmt.Errorf("writing the request: %w", err)
+			return fmt.Errorf("cannot encode the request: %w", err)
 		}
 	}
 	request, err := http.NewRequestWithContext(ctx, method, c.URL+path, &body)
 	if err != nil {
-		return fmt.Errorf("making the request: %w", err)
+		return fmt.Errorf("cannot create the request: %w", err)
 	}
 	request.Header.Set("Authorization", "Bearer "+c.Token)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("calling the cloud: %w", err)
+		return fmt.Errorf("cannot call the cloud: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode >= http.StatusBadRequest {
@@ -82,7 +82,7 @@ func (c Client) do(ctx context.Context, method, path string, send, receive any) 
 		return nil
 	}
 	if err := json.NewDecoder(response.Body).Decode(receive); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("cannot decode the response: %w", err)
 	}
 	return nil
 }

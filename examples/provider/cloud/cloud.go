@@ -1,4 +1,4 @@
-// Package cloud is a cloud that only remembers its VMs: an HTTP server, and a client of it.
+// Package cloud is a cloud that only stores the descriptions of its VMs: an HTTP server and a client for it.
 package cloud
 
 import (
@@ -13,19 +13,19 @@ import (
 
 // VM is a virtual machine.
 type VM struct {
-	// ID is given by the cloud, and never used again.
+	// ID is assigned by the cloud and never reused.
 	ID string `json:"id"`
-	// Name is chosen by who creates the VM, and unique.
+	// Name is chosen by the creator of the VM and is unique.
 	Name string `json:"name"`
 	// Size is small or large.
 	Size string `json:"size"`
-	// Tags are for those who use the cloud.
+	// Tags are for the users of the cloud.
 	Tags map[string]string `json:"tags"`
-	// UserData is for the guest. It is never shown again.
+	// UserData is for the guest. The cloud never returns it.
 	UserData []byte `json:"userData,omitempty"`
 }
 
-// Cloud is the server. Make one with New.
+// Cloud is the server. Create one with New.
 type Cloud struct {
 	mux      *http.ServeMux
 	token    string
@@ -35,7 +35,7 @@ type Cloud struct {
 	vms map[string]VM // by ID
 }
 
-// New returns a cloud without VMs, for clients that have the token, with room for so many VMs.
+// New returns a cloud without VMs for clients that have the token. Capacity is the maximum number of VMs.
 func New(token string, capacity int) *Cloud {
 	c := &Cloud{mux: http.NewServeMux(), token: token, capacity: capacity, vms: map[string]VM{}}
 	c.mux.HandleFunc("POST /vms", c.create)
@@ -48,7 +48,7 @@ func New(token string, capacity int) *Cloud {
 // ServeHTTP implements http.Handler.
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "Bearer "+c.token {
-		http.Error(w, "the token is not valid", http.StatusUnauthorized)
+		http.Error(w, "the token is invalid", http.StatusUnauthorized)
 		return
 	}
 	c.mu.Lock()
@@ -56,26 +56,26 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mux.ServeHTTP(w, r)
 }
 
-// create answers 409 if there is a VM of that name.
+// create responds with 409 if a VM of that name exists.
 func (c *Cloud) create(w http.ResponseWriter, r *http.Request) {
 	var vm VM
 	switch err := json.NewDecoder(r.Body).Decode(&vm); {
 	case err != nil || vm.Name == "":
-		http.Error(w, "the VM cannot be read, or has no name", http.StatusBadRequest)
+		http.Error(w, "the VM is not valid JSON, or has no name", http.StatusBadRequest)
 	case vm.Size != "small" && vm.Size != "large":
-		http.Error(w, "size is neither small nor large", http.StatusBadRequest)
+		http.Error(w, "size must be small or large", http.StatusBadRequest)
 	case slices.ContainsFunc(slices.Collect(maps.Values(c.vms)), func(other VM) bool { return other.Name == vm.Name }):
-		http.Error(w, "there is a VM of that name", http.StatusConflict)
+		http.Error(w, "a VM of that name already exists", http.StatusConflict)
 	case len(c.vms) >= c.capacity:
-		http.Error(w, "there is no room for another VM", http.StatusInsufficientStorage)
+		http.Error(w, "the cloud has no capacity for another VM", http.StatusInsufficientStorage)
 	default:
 		vm.ID, vm.UserData = strings.ToLower(rand.Text()), nil
 		c.vms[vm.ID] = vm
-		answer(w, vm)
+		respond(w, vm)
 	}
 }
 
-// list answers the VMs that have all tags of the query: ?tag=key=value.
+// list returns the VMs that have all tags of the query: ?tag=key=value.
 func (c *Cloud) list(w http.ResponseWriter, r *http.Request) {
 	found := []VM{}
 	for _, vm := range c.vms {
@@ -87,28 +87,28 @@ func (c *Cloud) list(w http.ResponseWriter, r *http.Request) {
 			found = append(found, vm)
 		}
 	}
-	answer(w, found)
+	respond(w, found)
 }
 
 func (c *Cloud) get(w http.ResponseWriter, r *http.Request) {
 	vm, ok := c.vms[r.PathValue("id")]
 	if !ok {
-		http.Error(w, "there is no VM of that ID", http.StatusNotFound)
+		http.Error(w, "no VM has this ID", http.StatusNotFound)
 		return
 	}
-	answer(w, vm)
+	respond(w, vm)
 }
 
 func (c *Cloud) remove(w http.ResponseWriter, r *http.Request) {
 	if _, ok := c.vms[r.PathValue("id")]; !ok {
-		http.Error(w, "there is no VM of that ID", http.StatusNotFound)
+		http.Error(w, "no VM has this ID", http.StatusNotFound)
 		return
 	}
 	delete(c.vms, r.PathValue("id"))
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func answer(w http.ResponseWriter, value any) {
+func respond(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(value) // the client has gone
+	_ = json.NewEncoder(w).Encode(value) // an error means that the client has disconnected
 }

@@ -23,7 +23,7 @@ func classOf(spec string) *v1alpha1.MachineClass {
 	}
 }
 
-// TestConformance: the driver keeps the contract of package driver. Each rule is a subtest.
+// TestConformance: the driver follows the contract of package driver. Each rule is a subtest.
 func TestConformance(t *testing.T) {
 	const token = "t0ken-of-the-cloud"
 	server := httptest.NewServer(cloud.New(token, 100))

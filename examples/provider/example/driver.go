@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/examples/provider/cloud"
 )
 
-// Driver implements driver.Driver. Make one with New.
+// Driver implements driver.Driver. Create one with New.
 type Driver struct{ url string }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -34,26 +34,26 @@ func New(cloudURL string) (*Driver, error) {
 
 const (
 	scheme = "example:///"
-	// machineTag has the namespace and name of the Machine that a VM was made for.
+	// machineTag is a tag with the namespace and name of the Machine of a VM.
 	machineTag = "machine"
 )
 
-// CreateMachine implements driver.Driver. The cloud makes it idempotent: names of VMs are unique.
+// CreateMachine implements driver.Driver. It is idempotent because the cloud requires unique names of VMs.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	spec, err := parseFor(req.Machine, req.MachineClass)
 	if err != nil {
 		return nil, err
 	}
-	wanted := cloud.VM{Name: spec.name(req.Machine), Size: spec.Size, Tags: maps.Clone(spec.Tags), UserData: req.Secret.Data["userData"]}
-	wanted.Tags[machineTag] = key(req.Machine)
-	vm, err := d.client(req.Secret).Create(ctx, wanted)
+	desired := cloud.VM{Name: spec.name(req.Machine), Size: spec.Size, Tags: maps.Clone(spec.Tags), UserData: req.Secret.Data["userData"]}
+	desired.Tags[machineTag] = key(req.Machine)
+	vm, err := d.client(req.Secret).Create(ctx, desired)
 	if is(err, http.StatusConflict) {
 		found, err := d.find(ctx, req.Machine, req.MachineClass, req.Secret)
 		switch {
 		case err != nil && !status.Is(err, codes.NotFound):
 			return nil, err
-		case err != nil || found.Size != wanted.Size:
-			return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists, and is another one", wanted.Name))
+		case err != nil || found.Size != desired.Size:
+			return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists but does not fit the request", desired.Name))
 		}
 		return &driver.CreateMachineResponse{ProviderID: scheme + found.ID, NodeName: req.Machine.Name}, nil
 	}
@@ -99,7 +99,7 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 	}
 	machines := map[string]string{}
 	for _, vm := range vms {
-		// A VM without the tag is not ours: somebody else has tagged it like ours.
+		// A VM without the tag is not ours: another user has given it the same tags.
 		if _, name, ok := strings.Cut(vm.Tags[machineTag], "/"); ok {
 			machines[scheme+vm.ID] = name
 		}
@@ -107,14 +107,14 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 	return &driver.ListMachinesResponse{MachineList: machines}, nil
 }
 
-// find returns the VM of a machine: by its ID if that is known, else by the name and the cluster's tags. The
-// error is NotFound if there is none.
+// find returns the VM of a machine: by its ID if that is known, otherwise by the name and the cluster's tags. The
+// error is NotFound if the VM does not exist.
 func (d *Driver) find(ctx context.Context, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (*cloud.VM, error) {
 	spec, err := parseFor(machine, class)
 	if err != nil {
 		return nil, err
 	}
-	none := status.Error(codes.NotFound, fmt.Sprintf("there is no VM of machine %s", key(machine)))
+	none := status.Error(codes.NotFound, fmt.Sprintf("machine %s has no VM", key(machine)))
 	if machine.Spec.ProviderID != "" {
 		vm, err := d.client(secret).Get(ctx, strings.TrimPrefix(machine.Spec.ProviderID, scheme))
 		switch {
@@ -136,7 +136,7 @@ func (d *Driver) find(ctx context.Context, machine *v1alpha1.Machine, class *v1a
 	case len(vms) == 0:
 		return nil, none
 	case len(vms) > 1:
-		return nil, status.Error(codes.OutOfRange, fmt.Sprintf("there are %d VMs of machine %s", len(vms), key(machine)))
+		return nil, status.Error(codes.OutOfRange, fmt.Sprintf("machine %[2]s has %[1]d VMs", len(vms), key(machine)))
 	}
 	return &vms[0], nil
 }
@@ -147,33 +147,33 @@ func (d *Driver) client(secret *corev1.Secret) cloud.Client {
 
 func key(machine *v1alpha1.Machine) string { return machine.Namespace + "/" + machine.Name }
 
-// is reports whether an error is an answer of the cloud with that status.
+// is reports whether an error is a response of the cloud with the given HTTP status.
 func is(err error, httpStatus int) bool {
-	answer, ok := errors.AsType[*cloud.Error](err)
-	return ok && answer.Status == httpStatus
+	response, ok := errors.AsType[*cloud.Error](err)
+	return ok && response.Status == httpStatus
 }
 
-// answers are the codes for the cloud's answers. What is not here is Unknown, and tried again.
-var answers = map[int]codes.Code{
+// statusCodes maps HTTP statuses of the cloud to codes. Other statuses are Unknown and are retried.
+var statusCodes = map[int]codes.Code{
 	http.StatusBadRequest:          codes.InvalidArgument,
 	http.StatusUnauthorized:        codes.Unauthenticated,
 	http.StatusForbidden:           codes.PermissionDenied,
 	http.StatusInsufficientStorage: codes.ResourceExhausted,
 }
 
-// coded gives an error of the client its code.
+// coded adds a code to an error of the client.
 func coded(ctx context.Context, err error) error {
-	if answer, ok := errors.AsType[*cloud.Error](err); ok {
-		if code, known := answers[answer.Status]; known {
-			return status.WrapError(code, "the cloud says: "+answer.Message, err)
+	if response, ok := errors.AsType[*cloud.Error](err); ok {
+		if code, known := statusCodes[response.Status]; known {
+			return status.WrapError(code, "the cloud returned an error: "+response.Message, err)
 		}
-		return status.WrapError(codes.Unknown, "the cloud says: "+answer.Message, err)
+		return status.WrapError(codes.Unknown, "the cloud returned an error: "+response.Message, err)
 	}
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return status.WrapError(codes.DeadlineExceeded, "the cloud did not answer in time", err)
+		return status.WrapError(codes.DeadlineExceeded, "the cloud did not respond in time", err)
 	case ctx.Err() != nil:
-		return status.WrapError(codes.Canceled, "the call was cancelled", err)
+		return status.WrapError(codes.Canceled, "the call was canceled", err)
 	}
-	return status.WrapError(codes.Unavailable, "the cloud cannot be reached: "+err.Error(), err)
+	return status.WrapError(codes.Unavailable, "cannot reach the cloud: "+err.Error(), err)
 }

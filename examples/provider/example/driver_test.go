@@ -19,7 +19,7 @@ import (
 
 const small = `{"size":"small","tags":{"kubernetes.io/cluster/a":"1","kubernetes.io/role/node":"1"}}`
 
-// request is for the machine "m" of a class.
+// request returns a request for the machine "m" of a class.
 func request(spec, token string) *driver.CreateMachineRequest {
 	return &driver.CreateMachineRequest{
 		Machine:      &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}},
@@ -28,7 +28,7 @@ func request(spec, token string) *driver.CreateMachineRequest {
 	}
 }
 
-// start starts a cloud with room for two VMs, and returns a driver for it.
+// start starts a cloud with capacity for two VMs, and returns a driver for it.
 func start(t *testing.T) *example.Driver {
 	t.Helper()
 	server := httptest.NewServer(cloud.New("t0ken", 2))
@@ -40,7 +40,7 @@ func start(t *testing.T) *example.Driver {
 	return d
 }
 
-// TestLife: created twice it is one VM, and deleted twice it is gone.
+// TestLife: two creations result in one VM, and two deletions both succeed.
 func TestLife(t *testing.T) {
 	d, ctx, req := start(t), t.Context(), request(small, "t0ken")
 	first, err := d.CreateMachine(ctx, req)
@@ -49,27 +49,27 @@ func TestLife(t *testing.T) {
 	}
 	again, err := d.CreateMachine(ctx, req)
 	if err != nil || again.ProviderID != first.ProviderID {
-		t.Errorf("created again: %+v, %v; want %+v", again, err, first)
+		t.Errorf("second creation: got %+v, %v; want %+v", again, err, first)
 	}
 	found, err := d.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.MachineClass, Secret: req.Secret})
 	if err != nil || found.ProviderID != first.ProviderID {
-		t.Errorf("found %+v, %v", found, err)
+		t.Errorf("got %+v, %v", found, err)
 	}
 	listed, err := d.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: req.MachineClass, Secret: req.Secret})
 	if err != nil || len(listed.MachineList) != 1 || listed.MachineList[first.ProviderID] != "m" {
-		t.Errorf("listed %+v, %v", listed, err)
+		t.Errorf("got list %+v, %v", listed, err)
 	}
 	for range 2 {
 		if _, err := d.DeleteMachine(ctx, &driver.DeleteMachineRequest{Machine: req.Machine, MachineClass: req.MachineClass, Secret: req.Secret}); err != nil {
-			t.Errorf("deleting: %v", err)
+			t.Errorf("deletion: got error %v", err)
 		}
 	}
 	if _, err := d.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.MachineClass, Secret: req.Secret}); !status.Is(err, codes.NotFound) {
-		t.Errorf("after the deletion: %v, want NotFound", err)
+		t.Errorf("after the deletion: got %v, want NotFound", err)
 	}
 }
 
-// TestAnotherCluster: its VMs of the same machine are neither found nor deleted.
+// TestAnotherCluster: VMs of the same machine in another cluster are neither found nor deleted.
 func TestAnotherCluster(t *testing.T) {
 	d, ctx, req := start(t), t.Context(), request(small, "t0ken")
 	if _, err := d.CreateMachine(ctx, req); err != nil {
@@ -80,7 +80,7 @@ func TestAnotherCluster(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := d.GetMachineStatus(ctx, &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.MachineClass, Secret: req.Secret}); err != nil {
-		t.Errorf("the VM of the first cluster: %v", err)
+		t.Errorf("VM of the first cluster: got error %v", err)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestCodes(t *testing.T) {
 		spec, token string
 		want        codes.Code
 	}{
-		"no JSON":       {`{`, "t0ken", codes.InvalidArgument},
+		"not JSON":      {`{`, "t0ken", codes.InvalidArgument},
 		"unknown field": {`{"sise":"small"}`, "t0ken", codes.InvalidArgument},
 		"unknown size":  {`{"size":"huge"}`, "t0ken", codes.InvalidArgument},
 		"no tags":       {`{"size":"small"}`, "t0ken", codes.InvalidArgument},
@@ -104,13 +104,13 @@ func TestCodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := d.CreateMachine(t.Context(), request(tc.spec, tc.token)); !status.Is(err, tc.want) {
-				t.Errorf("answers %v, want %v", err, tc.want)
+				t.Errorf("got %v, want %v", err, tc.want)
 			}
 		})
 	}
 }
 
-// TestNoRoom: that the cloud is full is no fault of the class.
+// TestNoRoom: a cloud without capacity returns ResourceExhausted, not an error about the class.
 func TestNoRoom(t *testing.T) {
 	d := start(t)
 	var last error
@@ -120,11 +120,11 @@ func TestNoRoom(t *testing.T) {
 		_, last = d.CreateMachine(t.Context(), req)
 	}
 	if !status.Is(last, codes.ResourceExhausted) {
-		t.Errorf("the third VM: %v, want ResourceExhausted", last)
+		t.Errorf("third VM: got %v, want ResourceExhausted", last)
 	}
 }
 
-// TestNoCloud: a cloud that is away has no VM that is gone.
+// TestNoCloud: if the cloud cannot be reached, no VM is reported as deleted.
 func TestNoCloud(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
@@ -134,9 +134,9 @@ func TestNoCloud(t *testing.T) {
 	}
 	req := request(small, "t0ken")
 	if _, err := d.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: req.Machine, MachineClass: req.MachineClass, Secret: req.Secret}); !status.Is(err, codes.Unavailable) {
-		t.Errorf("answers %v, want Unavailable", err)
+		t.Errorf("got %v, want Unavailable", err)
 	}
 	if _, err := example.New("nowhere"); err == nil {
-		t.Error("a URL without a host is accepted")
+		t.Error("New accepted a URL without a host")
 	}
 }

@@ -14,14 +14,14 @@ import (
 type Spec struct {
 	// Size of the VMs: small or large.
 	Size string `json:"size"`
-	// Tags of the VMs. One begins with kubernetes.io/cluster/ and names the cluster, one with
+	// Tags of the VMs. One key must start with kubernetes.io/cluster/ and name the cluster; another must start with
 	// kubernetes.io/role/.
 	Tags map[string]string `json:"tags"`
 }
 
 const clusterPrefix = "kubernetes.io/cluster/"
 
-// parse reads and checks the providerSpec of a class.
+// parse decodes and validates the providerSpec of a class.
 func parse(class *v1alpha1.MachineClass) (*Spec, error) {
 	spec := &Spec{}
 	strict, err := json.UnmarshalStrict(class.ProviderSpec.Raw, spec)
@@ -31,14 +31,14 @@ func parse(class *v1alpha1.MachineClass) (*Spec, error) {
 	case len(strict) > 0:
 		return nil, status.WrapError(codes.InvalidArgument, "providerSpec: "+strict[0].Error(), strict[0])
 	case spec.Size != "small" && spec.Size != "large":
-		return nil, status.Error(codes.InvalidArgument, "providerSpec.size: is neither small nor large")
+		return nil, status.Error(codes.InvalidArgument, "providerSpec.size: must be small or large")
 	case spec.cluster() == "" || !spec.has("kubernetes.io/role/"):
-		return nil, status.Error(codes.InvalidArgument, "providerSpec.tags: there must be one that begins with kubernetes.io/cluster/ and one with kubernetes.io/role/")
+		return nil, status.Error(codes.InvalidArgument, "providerSpec.tags: must have a key that starts with kubernetes.io/cluster/ and one that starts with kubernetes.io/role/")
 	}
 	return spec, nil
 }
 
-// parseFor is parse for a request about a machine, which must have a name.
+// parseFor is like parse, for a request for a machine, which must have a name.
 func parseFor(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (*Spec, error) {
 	if machine.Name == "" {
 		return nil, status.Error(codes.InvalidArgument, "the machine has no name")
@@ -55,7 +55,7 @@ func (s *Spec) has(prefix string) bool {
 	return false
 }
 
-// cluster is the name of the cluster that the tags name.
+// cluster returns the name of the cluster in the tags.
 func (s *Spec) cluster() string {
 	cluster := ""
 	for tag := range s.Tags {
@@ -66,7 +66,7 @@ func (s *Spec) cluster() string {
 	return cluster
 }
 
-// name is the name of the VM of a machine. Two clusters have different ones.
+// name returns the name of a machine's VM. It differs between clusters.
 func (s *Spec) name(machine *v1alpha1.Machine) string {
 	return s.cluster() + "/" + key(machine)
 }

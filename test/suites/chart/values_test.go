@@ -57,7 +57,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"VM namespace":     {values{"vmController": values{"namespaces": []any{"Not A Namespace"}}}, "vmController"},
 		"no host":          {values{"mode": "load-balancer"}, "loadBalancer.host is required"},
 		"host":             {values{"loadBalancer": values{"host": "a_b"}}, "host"},
-		"too many ports":   {values{"mode": "load-balancer", "loadBalancer": values{"host": "a", "firstPort": 65500, "ports": 100}}, "no ports above 65535"},
+		"too many ports":   {values{"mode": "load-balancer", "loadBalancer": values{"host": "a", "firstPort": 65500, "ports": 100}}, "must not exceed 65535"},
 		"type of Service":  {values{"loadBalancer": values{"service": values{"type": "ExternalName"}}}, "type"},
 		"interval":         {values{"serviceMonitor": values{"interval": "often"}}, "interval"},
 		"policy":           {values{"image": values{"pullPolicy": "Sometimes"}}, "pullPolicy"},

@@ -1,4 +1,4 @@
-// Command machine-controller is the machine controller of the provider, as every provider of MCM has one.
+// Command machine-controller is the machine controller of this provider. Every provider of MCM has one.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// run opens the target cluster, where VMs become nodes, and runs the controllers.
+// run connects to the target cluster, where VMs become nodes, and runs the controllers.
 func run(s *options.MCServer) error {
 	if s.TargetKubeconfig == "" {
 		return fmt.Errorf("--target-kubeconfig is required")

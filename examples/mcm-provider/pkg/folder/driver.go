@@ -1,4 +1,4 @@
-// Package folder is a driver for MCM whose VMs are files in a folder. Their nodes are made by the driver.
+// Package folder is a driver for MCM whose VMs are files in a directory. The driver also creates their nodes.
 package folder
 
 import (
@@ -27,7 +27,7 @@ func NewDriver(nodes typedcorev1.NodeInterface) driver.Driver {
 
 const scheme = "folder:///"
 
-// CreateMachine writes the file of a machine, unless there is one.
+// CreateMachine writes the file of a machine, if it does not exist.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (resp *driver.CreateMachineResponse, err error) {
 	defer recordCall("create_machine", &err)()
 	klog.V(3).Infof("Machine creation request has been received for %q", req.Machine.Name)
@@ -44,13 +44,13 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 		return nil, err
 	}
 	if v.Size != c.spec.Size {
-		return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("the VM %s has the size %s", v.ID, v.Size))
+		return nil, status.Error(codes.AlreadyExists, fmt.Sprintf("VM %s exists with size %s", v.ID, v.Size))
 	}
 	klog.V(2).Infof("VM %q was created for machine %q", v.ID, req.Machine.Name)
 	return &driver.CreateMachineResponse{ProviderID: scheme + v.ID, NodeName: v.Machine, LastKnownState: "created"}, nil
 }
 
-// InitializeMachine starts the VM: it becomes a node.
+// InitializeMachine starts the VM, which then becomes a node.
 func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMachineRequest) (resp *driver.InitializeMachineResponse, err error) {
 	defer recordCall("initialize_machine", &err)()
 	c, v, err := find(ctx, req.MachineClass, req.Machine)
@@ -134,24 +134,24 @@ func (d *Driver) GetVolumeIDs(_ context.Context, req *driver.GetVolumeIDsRequest
 	return resp, nil
 }
 
-// GenerateMachineClassForMigration is not implemented: there were no classes of another kind.
+// GenerateMachineClassForMigration is not implemented, because this provider had no other kinds of classes.
 func (d *Driver) GenerateMachineClassForMigration(context.Context, *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "there are no legacy classes")
 }
 
-// ended returns an error if the context of a call has ended.
+// ended returns an error if the context of a call is done.
 func ended(ctx context.Context) error {
 	switch err := ctx.Err(); {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return status.WrapError(codes.DeadlineExceeded, "the deadline of the call has passed", err)
+		return status.WrapError(codes.DeadlineExceeded, "the call did not complete in time", err)
 	default:
-		return status.WrapError(codes.Canceled, "the call was cancelled", err)
+		return status.WrapError(codes.Canceled, "the call was canceled", err)
 	}
 }
 
-// open checks a call about a machine, and returns the folder of its class.
+// open validates a call for a machine and returns the directory of its class.
 func open(ctx context.Context, class *v1alpha1.MachineClass, machine *v1alpha1.Machine) (cloud, error) {
 	if err := ended(ctx); err != nil {
 		return cloud{}, err
@@ -163,7 +163,7 @@ func open(ctx context.Context, class *v1alpha1.MachineClass, machine *v1alpha1.M
 	return cloud{spec}, err
 }
 
-// find finds the VM of a machine: by its ID if it is known, since the tags of a class may be edited, and
+// find returns the VM of a machine: by its ID if it is known, because the tags of a class may be edited, and
 // otherwise by the tags and the machine's name.
 func find(ctx context.Context, class *v1alpha1.MachineClass, machine *v1alpha1.Machine) (cloud, *vm, error) {
 	c, err := open(ctx, class, machine)
@@ -182,5 +182,5 @@ func find(ctx context.Context, class *v1alpha1.MachineClass, machine *v1alpha1.M
 			return c, v, nil
 		}
 	}
-	return c, nil, status.Error(codes.NotFound, fmt.Sprintf("there is no VM for machine %s", machine.Name))
+	return c, nil, status.Error(codes.NotFound, fmt.Sprintf("machine %s has no VM", machine.Name))
 }

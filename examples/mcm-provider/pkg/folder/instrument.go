@@ -9,7 +9,7 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/metrics"
 )
 
-// record records a request to the provider, when the returned function is called.
+// record records a request to the provider when the returned function is called.
 func record(service string, err *error) func() {
 	begin := time.Now()
 	return func() {
@@ -22,7 +22,7 @@ func record(service string, err *error) func() {
 	}
 }
 
-// recordCall records a call of the driver, when the returned function is called.
+// recordCall records a call of the driver when the returned function is called.
 func recordCall(operation string, err *error) func() {
 	begin := time.Now()
 	return func() {

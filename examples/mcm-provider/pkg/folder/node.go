@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// nodesMade counts nodes. It is registered where most programs register their metrics.
-var nodesMade = prometheus.NewCounter(prometheus.CounterOpts{Name: "folder_nodes_total", Help: "Number of nodes that were made."})
+// nodesMade counts created nodes. It is registered with the default registerer, as in most programs.
+var nodesMade = prometheus.NewCounter(prometheus.CounterOpts{Name: "folder_nodes_total", Help: "Number of created nodes."})
 
 func init() { prometheus.MustRegister(nodesMade) }
 
-// join does what the kubelet of a VM does: it makes a node that is ready.
+// join acts as the kubelet of a VM: it creates a node that is ready.
 func (d *Driver) join(ctx context.Context, v *vm) error {
 	ready := []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",

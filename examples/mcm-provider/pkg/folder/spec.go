@@ -16,16 +16,16 @@ const Provider = "folder"
 
 // ProviderSpec is the provider specification of a class.
 type ProviderSpec struct {
-	// Folder is where the VMs are.
+	// Folder is the directory of the VMs.
 	Folder string `json:"folder"`
-	// Size of the VMs. One of another size than that of the class does not fit.
+	// Size of the VMs. A VM of another size does not fit the class.
 	Size string `json:"size"`
-	// Tags of the VMs. One with each of the prefixes kubernetes.io/cluster/ and kubernetes.io/role/ is
+	// Tags of the VMs. One tag with the prefix kubernetes.io/cluster/ and one with kubernetes.io/role/ are
 	// required.
 	Tags map[string]string `json:"tags"`
 }
 
-// The prefixes of the tags that say which cluster a VM is for, and as what.
+// Prefixes of the tags that name the cluster and the role of a VM.
 const (
 	clusterTag = "kubernetes.io/cluster/"
 	roleTag    = "kubernetes.io/role/"
@@ -34,7 +34,7 @@ const (
 // specOf returns the provider specification of a class.
 func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 	if class.Provider != Provider {
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("requested for provider %q, supported is %q", class.Provider, Provider))
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("the class has provider %q, but this driver supports only %q", class.Provider, Provider))
 	}
 	spec := &ProviderSpec{}
 	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
@@ -46,7 +46,7 @@ func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 		return nil, status.Error(codes.InvalidArgument, "providerSpec.folder is required")
 	}
 	if cluster := spec.cluster(); cluster == "" || strings.ContainsAny(cluster, "/_") {
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("providerSpec.tags: a tag %sNAME is required, whose name has no / or _", clusterTag))
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("providerSpec.tags: a tag %sNAME is required; NAME must not contain / or _", clusterTag))
 	}
 	if named(spec.Tags, roleTag) == "" {
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("providerSpec.tags: a tag %sNAME is required", roleTag))
@@ -54,10 +54,10 @@ func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 	return spec, nil
 }
 
-// cluster is the name of the cluster that the VMs are for.
+// cluster returns the name of the VMs' cluster.
 func (s *ProviderSpec) cluster() string { return named(s.Tags, clusterTag) }
 
-// named returns what follows the prefix of a tag. Of several, it is the first one's.
+// named returns the part after the prefix of the first tag with that prefix, in order of names.
 func named(tags map[string]string, prefix string) string {
 	first := ""
 	for tag := range tags {

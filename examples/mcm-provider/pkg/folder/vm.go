@@ -14,7 +14,7 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/status"
 )
 
-// vm is a file in the folder.
+// vm is a file in the directory.
 type vm struct {
 	ID          string            `json:"id"`
 	Namespace   string            `json:"namespace"`
@@ -23,20 +23,20 @@ type vm struct {
 	Tags        map[string]string `json:"tags"`
 	Initialized bool              `json:"initialized"`
 
-	// file is its name in the folder.
+	// file is the name of the file.
 	file string
 }
 
-// Extension is that of the files that are VMs.
+// Extension is the extension of files that represent VMs.
 const Extension = ".vm"
 
-// cloud is a folder, the API of this provider. Each call of a method is a request to it.
+// cloud is a directory, which acts as the API of this provider. Each method call is a request to it.
 type cloud struct{ spec *ProviderSpec }
 
 func (c cloud) path(file string) string { return filepath.Join(c.spec.Folder, file) }
 
-// create creates the VM of a machine, or returns the one that is there: its file has the names of cluster
-// and machine, so there is one only, however many processes create it.
+// create creates the VM of a machine, or returns the existing one. The name of its file consists of the names of
+// cluster and machine, so only one exists even if several processes create it.
 func (c cloud) create(machine *v1alpha1.Machine) (v *vm, err error) {
 	defer record("create", &err)()
 	file := strings.Join([]string{c.spec.cluster(), machine.Namespace, machine.Name}, "_") + Extension
@@ -50,15 +50,15 @@ func (c cloud) create(machine *v1alpha1.Machine) (v *vm, err error) {
 	case err == nil:
 		return v, nil
 	case !errors.Is(err, fs.ErrExist):
-		return nil, status.WrapError(codes.Unavailable, "writing a VM: "+err.Error(), err)
+		return nil, status.WrapError(codes.Unavailable, "cannot write the VM: "+err.Error(), err)
 	}
-	if v, err = c.read(file); err != nil { // or it is deleted at the same time, and is made again soon
-		return nil, status.WrapError(codes.Unavailable, "reading a VM: "+err.Error(), err)
+	if v, err = c.read(file); err != nil { // fails if the VM is deleted at the same time; a retry creates it
+		return nil, status.WrapError(codes.Unavailable, "cannot read the VM: "+err.Error(), err)
 	}
 	return v, nil
 }
 
-// change writes a VM that exists.
+// change updates an existing VM.
 func (c cloud) change(v *vm) (err error) {
 	defer record("change", &err)()
 	draft, err := c.draft(v)
@@ -66,23 +66,23 @@ func (c cloud) change(v *vm) (err error) {
 		return err
 	}
 	if err = os.Rename(draft, c.path(v.file)); err != nil {
-		return status.WrapError(codes.Unavailable, "writing a VM: "+err.Error(), err)
+		return status.WrapError(codes.Unavailable, "cannot write the VM: "+err.Error(), err)
 	}
 	return nil
 }
 
-// draft writes a VM to a file of another name.
+// draft writes a VM to a file with a temporary name.
 func (c cloud) draft(v *vm) (string, error) {
 	content, err := json.Marshal(v)
 	if err == nil {
 		err = os.MkdirAll(c.spec.Folder, 0o700)
 	}
 	if err != nil {
-		return "", status.WrapError(codes.Internal, "writing a VM: "+err.Error(), err)
+		return "", status.WrapError(codes.Internal, "cannot encode the VM: "+err.Error(), err)
 	}
 	draft := c.path(rand.Text() + ".new")
 	if err = os.WriteFile(draft, content, 0o600); err != nil {
-		return "", status.WrapError(codes.Unavailable, "writing a VM: "+err.Error(), err)
+		return "", status.WrapError(codes.Unavailable, "cannot write the VM: "+err.Error(), err)
 	}
 	return draft, nil
 }
@@ -91,12 +91,12 @@ func (c cloud) draft(v *vm) (string, error) {
 func (c cloud) remove(v *vm) (err error) {
 	defer record("remove", &err)()
 	if err = os.Remove(c.path(v.file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return status.WrapError(codes.Unavailable, "deleting a VM: "+err.Error(), err)
+		return status.WrapError(codes.Unavailable, "cannot delete the VM: "+err.Error(), err)
 	}
 	return nil
 }
 
-// list returns all VMs, also those of other clusters.
+// list returns all VMs, including those of other clusters.
 func (c cloud) list() (found []*vm, err error) {
 	defer record("list", &err)()
 	entries, err := os.ReadDir(c.spec.Folder)
@@ -104,7 +104,7 @@ func (c cloud) list() (found []*vm, err error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, status.WrapError(codes.Unavailable, "listing VMs: "+err.Error(), err)
+		return nil, status.WrapError(codes.Unavailable, "cannot list VMs: "+err.Error(), err)
 	}
 	for _, entry := range entries {
 		if !strings.HasSuffix(entry.Name(), Extension) {
@@ -112,9 +112,9 @@ func (c cloud) list() (found []*vm, err error) {
 		}
 		v, err := c.read(entry.Name())
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // it was deleted meanwhile
+		case errors.Is(err, fs.ErrNotExist): // it was deleted in the meantime
 		case err != nil:
-			return nil, status.WrapError(codes.Unavailable, "listing VMs: "+err.Error(), err)
+			return nil, status.WrapError(codes.Unavailable, "cannot list VMs: "+err.Error(), err)
 		default:
 			found = append(found, v)
 		}

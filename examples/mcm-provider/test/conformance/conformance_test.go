@@ -1,5 +1,5 @@
-// Package conformance checks that the driver keeps the contract that Millwright's controllers rely on. It is the
-// only package of this module that imports anything of Millwright by name.
+// Package conformance checks that the driver follows the contract that Millwright's controllers rely on. It is the
+// only package in this module that imports Millwright by name.
 package conformance
 
 import (
@@ -40,7 +40,7 @@ func class(vms, size string) *v1alpha1.MachineClass {
 	}
 }
 
-// TestConformance: the driver keeps the contract. Each rule is a subtest.
+// TestConformance: the driver follows the contract. Each rule is a subtest.
 func TestConformance(t *testing.T) {
 	vms := t.TempDir()
 	withoutFolder, volume := class("", "small"), "folder-1"
@@ -61,7 +61,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// instances are the IDs of all VMs in a folder.
+// instances returns the IDs of all VMs in a directory.
 func instances(vms string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(vms, "*"+folder.Extension))
 	var ids []string

@@ -1,5 +1,5 @@
-// Package imports uses what public providers of MCM import from it, each symbol once, in the way that they
-// use it. It is checked by being compiled.
+// Package imports uses each symbol that public providers of MCM import from it, in the way that they use it.
+// Compiling the package is the test.
 package imports
 
 import (
@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// old is a driver for versions of MCM that did not know InitializeMachine.
+// old is a driver for versions of MCM without InitializeMachine.
 type old struct{}
 
 func (old) CreateMachine(context.Context, *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
@@ -63,7 +63,7 @@ func (current) InitializeMachine(_ context.Context, req *driver.InitializeMachin
 // Drivers of all versions are drivers.
 var _, _ driver.Driver = old{}, current{}
 
-// A provider's main.
+// Variables as in a provider's main package.
 var (
 	newServer                                              = options.NewMCServer
 	_         func(*options.MCServer, *pflag.FlagSet)      = (*options.MCServer).AddFlags
@@ -76,7 +76,7 @@ var (
 	_ func(*runtime.Scheme) error = v1alpha1.AddToScheme
 )
 
-// Providers fill these in tests.
+// Providers set these fields in tests.
 var (
 	machine = v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.NodeLabelKey: "node"}},
@@ -120,7 +120,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestErrors: a status in every way in which providers make and read one.
+// TestErrors creates and reads a status in every way that providers do.
 func TestErrors(t *testing.T) {
 	cause := errors.New("quota")
 	var err error = status.WrapError(codes.ResourceExhausted, "no more VMs", cause)
@@ -130,6 +130,6 @@ func TestErrors(t *testing.T) {
 	}
 	var made *status.Status = status.New(codes.NotFound, "gone")
 	if err = status.Error(codes.NotFound, "gone"); err.Error() != made.Error() {
-		t.Errorf("%v is not %v", err, made)
+		t.Errorf("%v does not match %v", err, made)
 	}
 }

@@ -1,4 +1,4 @@
-// Command cloud runs the cloud of this example, until SIGTERM or Ctrl-C. Its VMs are forgotten then.
+// Command cloud runs the cloud of this example until SIGTERM or Ctrl-C. Its VMs are not saved.
 package main
 
 import (
@@ -18,8 +18,8 @@ import (
 
 func main() {
 	address := flag.String("address", "127.0.0.1:7070", "address to listen on")
-	token := flag.String("token", "secret", "token that clients must have")
-	capacity := flag.Int("capacity", 100, "number of VMs that there is room for")
+	token := flag.String("token", "secret", "token that clients must send")
+	capacity := flag.Int("capacity", 100, "maximum number of VMs")
 	flag.Parse()
 	listener, err := net.Listen("tcp", *address)
 	if err != nil {

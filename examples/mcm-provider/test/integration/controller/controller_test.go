@@ -33,9 +33,9 @@ var _ = Describe("Machine controllers test", func() {
 	commons.ControllerTests()
 })
 
-// A specification of the provider's own, by the clients of the suite.
+// An additional spec of the provider, which uses the clients of the suite.
 var _ = Describe("classes", func() {
-	It("are of this provider", func(ctx context.Context) {
+	It("have this provider", func(ctx context.Context) {
 		classes, err := commons.ControlCluster.McmClient.MachineV1alpha1().MachineClasses(os.Getenv("CONTROL_CLUSTER_NAMESPACE")).
 			List(ctx, metav1.ListOptions{})
 		Expect(err).NotTo(HaveOccurred())

@@ -1,4 +1,4 @@
-// Package provider looks for what VMs left behind.
+// Package provider finds resources that VMs have left behind.
 package provider
 
 import (
@@ -10,12 +10,12 @@ import (
 	"github.com/millwright-dev/millwright/examples/mcm-provider/pkg/folder"
 )
 
-// ResourcesTrackerImpl finds VMs that are left in the folder of a class.
+// ResourcesTrackerImpl finds VMs in the directory of a class.
 type ResourcesTrackerImpl struct {
 	folder string
 }
 
-// InitializeResourcesTracker takes the folder from the class.
+// InitializeResourcesTracker reads the directory from the class.
 func (r *ResourcesTrackerImpl) InitializeResourcesTracker(machineClass *v1alpha1.MachineClass, _ map[string][]byte, _ string) error {
 	spec := &folder.ProviderSpec{}
 	if err := json.Unmarshal(machineClass.ProviderSpec.Raw, spec); err != nil {
@@ -25,7 +25,7 @@ func (r *ResourcesTrackerImpl) InitializeResourcesTracker(machineClass *v1alpha1
 	return nil
 }
 
-// IsOrphanedResourcesAvailable reports whether there are VMs.
+// IsOrphanedResourcesAvailable reports whether any VMs exist.
 func (r *ResourcesTrackerImpl) IsOrphanedResourcesAvailable() bool {
 	files, err := filepath.Glob(filepath.Join(r.folder, "*"+folder.Extension))
 	return err != nil || len(files) > 0
