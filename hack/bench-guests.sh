@@ -15,17 +15,17 @@ small) pool=$root/examples/pool.yaml ;;
 full) pool=$root/examples/full/pool.yaml ;;
 *) echo "bench-guests: unknown guest $guest; expected small or full" >&2 && exit 2 ;;
 esac
-folder=$(mktemp -d)
+dir=$(mktemp -d)
 api=26443 images=26480
 up=
 
 finish() {
 	if [[ -n $up ]]; then
-		kill "$up" 2>/dev/null || true # it may have ended
+		kill "$up" 2>/dev/null || true # it may have exited
 		wait "$up" || true
-		"$root/bin/millwright" down --dir "$folder/up" >/dev/null
+		"$root/bin/millwright" down --dir "$dir/up" >/dev/null
 	fi
-	rm -rf "$folder"
+	rm -rf "$dir"
 }
 trap finish EXIT
 
@@ -70,22 +70,22 @@ resident() {
 # permille prints ticks per seconds as thousandths of a processor.
 permille() { awk -v ticks="$1" -v of="$(getconf CLK_TCK)" -v seconds="$seconds" 'BEGIN { printf "%.1f", ticks / of / seconds * 1000 }'; }
 
-: >"$folder/log" # before it is searched
-"$root/bin/millwright" up --dir "$folder/up" --guest "$guest" --api-port "$api" --image-port "$images" >"$folder/log" 2>&1 &
+: >"$dir/log" # before it is searched
+"$root/bin/millwright" up --dir "$dir/up" --guest "$guest" --api-port "$api" --image-port "$images" >"$dir/log" 2>&1 &
 up=$!
-until grep -q 'Ready after' "$folder/log"; do
-	kill -0 "$up" 2>/dev/null || { cat "$folder/log" >&2 && exit 1; }
+until grep -q 'Ready after' "$dir/log"; do
+	kill -0 "$up" 2>/dev/null || { cat "$dir/log" >&2 && exit 1; }
 	sleep 0.2
 done
-kubectl=$(grep -o '[^ ]*/kubectl' "$folder/log" | head -1)
-export KUBECONFIG=$folder/up/kubeconfig
+kubectl=$(grep -o '[^ ]*/kubectl' "$dir/log" | head -1)
+export KUBECONFIG=$dir/up/kubeconfig
 
 begin=$(date +%s%N)
 sed "s/replicas: 3/replicas: $number/; s/:16443/:$api/; s/:16480/:$images/" "$pool" | "$kubectl" apply -f - >/dev/null
 "$kubectl" wait machinedeployments.machine.sapcloud.io/pool --for=jsonpath='{.status.availableReplicas}'="$number" --timeout=30m >/dev/null
 took=$((($(date +%s%N) - begin) / 1000000))
 
-mapfile -t qemus < <(pgrep -f "^[^ ]*qemu-system-[^ ]* .*$folder/")
+mapfile -t qemus < <(pgrep -f "^[^ ]*qemu-system-[^ ]* .*$dir/")
 hypervisors=()
 for qemu in "${qemus[@]}"; do hypervisors+=("$(awk '/^PPid:/ { print $2 }' "/proc/$qemu/status")"); done
 uname -srm

@@ -3,7 +3,7 @@
 #
 #   hack/capi-core.sh VERSION [DIR [PORT]]
 #
-# See hack/capi-manager.sh, which also runs the providers for kubeadm.
+# See hack/capi-manager.sh, which can also run the providers for kubeadm.
 set -euo pipefail
 
 exec "$(dirname "${BASH_SOURCE[0]}")/capi-manager.sh" core "$@"

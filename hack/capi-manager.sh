@@ -18,8 +18,8 @@ manager=${1:?which manager: core, bootstrap or controlplane} version=${2:?which 
 dir=$(realpath -- "${3:-.millwright}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 user=capi-$manager
-say() { printf '%s\n' "$user: $*"; }
-answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+log() { printf '%s\n' "$user: $*"; }
+responds() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
 
 # Additional flags of a manager. The etcds of emulated machines respond slowly.
 flags=()
@@ -32,22 +32,22 @@ core) program=core config=. port=9443 needs=millwrightmachines.infrastructure.mi
 bootstrap) program=bootstrap/manager config=bootstrap port=9444 needs=kubeadmconfigs.bootstrap.cluster.x-k8s.io ;;
 controlplane) program=controlplane/manager config=controlplane port=9445 needs=millwrightmachines.infrastructure.millwright.dev ;;
 *)
-	say "unknown manager; expected core, bootstrap or controlplane" >&2
+	log "unknown manager; expected core, bootstrap or controlplane" >&2
 	exit 2
 	;;
 esac
 port=${4:-$port}
-[[ -r $dir/kubeconfig ]] || { say "$dir/kubeconfig not found; is \"millwright up\" running?" >&2; exit 1; }
+[[ -r $dir/kubeconfig ]] || { log "$dir/kubeconfig not found; is \"millwright up\" running?" >&2; exit 1; }
 if ((port == 0)); then
 	# Below the ports that Linux uses for outgoing connections.
 	port=$((20000 + RANDOM % 12768))
-	while answers; do port=$((20000 + RANDOM % 12768)); done
-elif answers; then
-	say "port $port is in use by another process; choose another one" >&2
+	while responds; do port=$((20000 + RANDOM % 12768)); done
+elif responds; then
+	log "port $port is in use by another process; choose another one" >&2
 	exit 1
 fi
 built=$("$repository/hack/capi.sh" "$version")
-[[ -x $built/$program ]] || { say "$version is built without this manager: go.mod in test/suites/capi does not list it as a tool" >&2; exit 1; }
+[[ -x $built/$program ]] || { log "$version is built without this manager: go.mod in test/suites/capi does not list it as a tool" >&2; exit 1; }
 config=$built/$config
 kubectl=${KUBECTL:-$("$repository/hack/controlplane.sh")/kubectl}
 export KUBECONFIG=$dir/kubeconfig
@@ -64,7 +64,7 @@ eventually() {
 	done
 }
 
-say "installing the kinds of $version"
+log "installing the kinds of $version"
 kubectl apply --server-side -f "$config/crd"
 # It fails immediately for a kind that has no conditions yet.
 eventually kubectl wait --for condition=Established --timeout 60s -f "$config/crd"
@@ -87,7 +87,7 @@ for role in role aggregated_role; do
 		---
 	END
 done | kubectl apply -f -
-eventually kubectl auth can-i list "$needs" --as "$user" || { say "user $user does not get its roles" >&2; exit 1; }
+eventually kubectl auth can-i list "$needs" --as "$user" || { log "user $user does not get its roles" >&2; exit 1; }
 
 # The administrator's kubeconfig, acting as the manager's user.
 umask 077
@@ -110,14 +110,14 @@ sed -e '/^    service:$/d' -e '/^      name: webhook-service$/d' -e '/^      nam
 # Reports when the webhooks respond, so that objects can be created. It runs detached, since the manager
 # does not wait for children.
 log=$dir/logs/$user.log
-tell() {
-	until answers; do
-		kill -0 $$ 2>/dev/null || { say "the manager has exited; see $log" >&2; return; }
+announce() {
+	until responds; do
+		kill -0 $$ 2>/dev/null || { log "the manager has exited; see $log" >&2; return; }
 		sleep 0.2
 	done
-	say "$version is ready, and logs to $log"
+	log "$version is ready, and logs to $log"
 }
-(tell &)
+(announce &)
 exec "$built/$program" --kubeconfig "$own/kubeconfig" --webhook-port "$port" --webhook-cert-dir "$own" \
 	--webhook-cert-name cert.pem --webhook-key-name key.pem \
 	--health-addr 0 --diagnostics-address 0 --insecure-diagnostics "${flags[@]}" \

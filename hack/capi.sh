@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Builds the programs of one version of Cluster API from test/suites/capi/VERSION into a cache
-# folder and prints that folder on stdout; progress goes to stderr.
+# Builds the programs of one version of Cluster API from test/suites/capi/VERSION in a cache directory and prints
+# that directory on stdout; progress goes to stderr.
 #
 #   hack/capi.sh v1.14.2
 #
-# The folder (see hack/cache.sh) holds
+# The directory (see hack/cache.sh) contains:
 #   core        the core manager
 #   clusterctl  the command, if the module names it as a tool
-#   crd/        the CRDs of that version, and those that clusterctl keeps its records in
+#   crd/        the CRDs of that version, and those in which clusterctl keeps its records
 #   webhook/    the registration of its webhooks
-#   rbac/       the roles that its manager has
+#   rbac/       the roles of its manager
 #   bootstrap/, controlplane/
-#               the same of Cluster API's providers for kubeadm, whose program is called
+#               the same for Cluster API's providers for kubeadm, whose program is called
 #               manager, if the module names them as tools
 set -euo pipefail
 
 version=${1:?which version of Cluster API; see test/suites/capi}
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 module=$repository/test/suites/capi/$version
-[[ -f $module/go.mod ]] || { echo "there is no $module/go.mod" >&2; exit 1; }
+[[ -f $module/go.mod ]] || { echo "$module/go.mod does not exist" >&2; exit 1; }
 kind=capi-$version
 # shellcheck source=hack/cache.sh
 source "$repository/hack/cache.sh"
@@ -33,7 +33,7 @@ input_hash() {
 
 complete() { [[ -x $1/core && -d $1/crd && -d $1/webhook && -d $1/rbac ]]; }
 
-# version_flags tell the programs which release they are.
+# version_flags prints the linker flags that set the version of the programs.
 version_flags() {
 	local major minor
 	IFS=. read -r major minor _ <<<"${version#v}"
@@ -42,8 +42,8 @@ version_flags() {
 		"gitVersion=$version" "gitMajor=$major" "gitMinor=$minor" gitCommit=unknown gitTreeState=clean
 }
 
-# copy_config copies the kinds, webhooks and roles of a manager from its folder config. The labels
-# of the kinds, by which the core finds the version to read, are in their kustomization.
+# copy_config copies the kinds, webhooks and roles of a manager from its directory config. The labels of the kinds,
+# from which the core determines the version to read, are in their kustomization.
 copy_config() {
 	local part labels crd
 	for part in crd/bases webhook rbac; do
@@ -59,10 +59,10 @@ copy_config() {
 
 build() {
 	local tool source config name
-	# Else a module that was never fetched has no folder yet.
+	# Without this, a module that has never been downloaded has no directory.
 	go -C "$module" mod download sigs.k8s.io/cluster-api
 	source=$(go -C "$module" list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)
-	say "compiling $version"
+	log "compiling $version"
 	while read -r tool; do
 		case $tool in
 		*/clusterctl) name=clusterctl ;;

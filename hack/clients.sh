@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Generates the typed clients of the module client from the types of the module api, and from their
-# CRDs, which tell the fake clients how server-side apply merges lists.
+# Generates the typed clients of the module client from the types of the module api, and from their CRDs, which
+# define for the fake clients how server-side apply merges lists.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -8,13 +8,13 @@ api=github.com/millwright-dev/millwright/api
 client=github.com/millwright-dev/millwright/client
 groups=(infrastructure/v1alpha1 machine/v1alpha1 vm/v1alpha1)
 
-# Each generator runs in the module api, since the types are all that it must find.
-generate() { # NAME FOLDER ARGUMENTS
-    local name=$1 folder=$2
+# Each generator runs in the module api, because it only needs to find the types.
+generate() { # NAME DIRECTORY ARGUMENTS
+    local name=$1 dir=$2
     shift 2
-    rm -rf "client/$folder"
+    rm -rf "client/$dir"
     go -C api tool -modfile="$root/tools/go.mod" "$name" \
-        --output-dir "$root/client/$folder" --output-pkg "$client/$folder" "$@"
+        --output-dir "$root/client/$dir" --output-pkg "$client/$dir" "$@"
 }
 
 schema=$(mktemp)

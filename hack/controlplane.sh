@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Builds the control plane's executable from controlplane/ into a cache folder and
-# prints that folder on stdout; progress goes to stderr.
+# Builds the control plane's executable from controlplane/ in a cache directory and prints that directory on stdout;
+# progress goes to stderr.
 #
 #   hack/controlplane.sh [kubeadm]
 #
-# The folder (see hack/cache.sh) holds the executable `kubernetes` and links with the names
-# under which it acts: kube-apiserver, etcd, kube-controller-manager, kube-scheduler,
-# kubelet, kube-proxy and kubectl; with the argument kubeadm also that, in a folder of its own.
+# The directory (see hack/cache.sh) contains the executable `kubernetes` and links with the names of its programs:
+# kube-apiserver, etcd, kube-controller-manager, kube-scheduler, kubelet, kube-proxy and kubectl. With the argument
+# kubeadm, a separate directory also contains kubeadm.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source_dir=$repository/controlplane
 programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
-tick=10 # seconds between two lines of progress where there is no terminal
+tick=10 # seconds between two lines of progress without a terminal
 kind=controlplane tags=
 if [[ ${1:-} == kubeadm ]]; then
 	kind=controlplane-kubeadm tags=kubeadm
@@ -21,22 +21,22 @@ fi
 # shellcheck source=hack/cache.sh
 source "$repository/hack/cache.sh"
 
-# progress shows one line that replaces itself on a terminal; elsewhere a plain
-# line, but not more often than every $tick seconds.
+# progress shows one line that replaces itself on a terminal. Without a terminal, it prints plain lines, at most one
+# every $tick seconds.
 last_line=-1000
 progress() {
 	if [[ -t 2 ]]; then
 		printf '\r\033[Kcontrolplane: %s (%s)' "$1" "$(elapsed)" >&2
 	elif ((SECONDS - last_line >= tick)); then
 		last_line=$SECONDS
-		say "$1 ($(elapsed))"
+		log "$1 ($(elapsed))"
 	fi
 }
 
 end_progress() { if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi; }
 
-# version_flags tells the executable which release it is. The version comes from
-# go.mod, so that there is one place to change.
+# version_flags prints the linker flags that set the version of the executable. The version is defined only in
+# go.mod.
 version_flags() {
 	local kubernetes etcd major minor package
 	kubernetes=$(cd "$source_dir" && go list -m -f '{{.Version}}' k8s.io/kubernetes)
@@ -48,12 +48,12 @@ version_flags() {
 			"$package.gitVersion" "$kubernetes" "$package.gitMajor" "$major" "$package.gitMinor" "$minor" \
 			"$package.gitCommit" unknown "$package.gitTreeState" clean
 	done
-	# etcd knows its own number; where a commit is expected, name the module.
+	# etcd knows its version; set its commit to the name of the module.
 	printf ' -X %s=%s' go.etcd.io/etcd/api/v3/version.GitSHA "$etcd"
 }
 
-# input_hash covers the module files, the sources, this script (it holds the
-# build's flags), the compiler and the platform.
+# input_hash covers the module files, the sources, this script (which contains the build's flags), the compiler and
+# the platform.
 input_hash() {
 	cd "$source_dir"
 	{
@@ -66,15 +66,15 @@ input_hash() {
 
 complete() { [[ -x $1/kubernetes && -L $1/kubectl ]]; }
 
-# stale_packages counts what has yet to be compiled. The go command reports the
-# modules that it fetches meanwhile; they are counted on the way.
+# stale_packages counts the packages to compile. In the meantime, the go command reports the modules that it
+# downloads, which are counted as well.
 stale_packages() {
 	local list=$temporary/stale fetched=0 line
 	while IFS= read -r line; do
 		case $line in
 		'go: downloading '*)
 			fetched=$((fetched + 1))
-			progress "fetching modules: $fetched so far"
+			progress "downloading modules: $fetched so far"
 			;;
 		*)
 			end_progress
@@ -86,7 +86,7 @@ stale_packages() {
 	grep -c . "$list" || true
 }
 
-# compile builds the executable and counts the packages that `go build -v` names.
+# compile builds the executable and counts the packages that `go build -v` prints.
 compile() {
 	local total=$1 done=0 line status builder
 	local log=$temporary/build.log pipe=$temporary/pipe
@@ -102,9 +102,9 @@ compile() {
 			printf '%s\n' "$line" >>"$log"
 			done=$((done + 1))
 		elif ((status <= 128)); then
-			break # end of the output; above 128 is only the tick
+			break # end of the output; a status above 128 is a timeout of read
 		fi
-		if ((done >= total - 1)); then # the last one is main, which is little more than linking
+		if ((done >= total - 1)); then # the last package is main, which is mostly linking
 			progress "linking"
 		else
 			progress "compiled $done of $total packages"
@@ -113,25 +113,25 @@ compile() {
 	exec 8<&-
 	end_progress
 	if ! wait "$builder"; then
-		say "the build failed; the end of its output:"
+		log "the build failed; last lines of its output:"
 		tail -n 40 "$log" >&2
 		return 1
 	fi
 }
 
-# make_links gives the executable its other names, and starts it once: what does
-# not run is not published.
+# make_links creates the links with the other names and starts the executable once: a build that does not run is not
+# published.
 make_links() {
 	local program
 	for program in "${programs[@]}"; do
 		ln -s kubernetes "$1/$program"
 	done
-	say "$("$1/kube-apiserver" --version), $("$1/etcd" --version | head -n 1)"
+	log "$("$1/kube-apiserver" --version), $("$1/etcd" --version | head -n 1)"
 }
 
 build() {
 	local total
-	progress "looking for what has to be compiled"
+	progress "determining the packages to compile"
 	total=$(stale_packages)
 	compile "$total"
 	make_links "$1"

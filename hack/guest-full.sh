@@ -1,24 +1,23 @@
 #!/usr/bin/env bash
-# Builds the full guest's files into a cache folder and prints that folder on stdout;
-# progress goes to stderr.
+# Builds the full guest's files in a cache directory and prints that directory on stdout; progress goes to stderr.
 #
 #   hack/guest-full.sh [kubeadm]
 #
-# The folder (see hack/cache.sh) holds
+# The directory (see hack/cache.sh) contains:
 #   vmlinux, initrd, cmdline   those of the small guest (hack/guest.sh), which boot the disk
 #   root.raw                   a disk with a small Debian system, containerd and the kubelet
-# With the argument kubeadm, CACHE/guest-kubeadm is the folder, and the disk has kubeadm and the images of a
-# control plane as well (hack/guest-kubeadm.sh). A second call needs no network.
+# With the argument kubeadm, the directory is in CACHE/guest-kubeadm, and the disk also contains kubeadm and the
+# images of a control plane (hack/guest-kubeadm.sh). A second call needs no network.
 #
-# It needs no root, but the packages mmdebstrap, e2fsprogs and kmod, which it installs as root.
-# Debian's packages come from the mirrors that apt knows on a Debian system, else from
+# It does not need root, but it needs the packages mmdebstrap, e2fsprogs and kmod, which it installs if it runs as
+# root. Debian's packages come from the mirrors configured for apt on a Debian system, and otherwise from
 # MILLWRIGHT_DEBIAN_MIRROR (default http://deb.debian.org/debian).
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 suite=bookworm
 mirror=${MILLWRIGHT_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-# runc, network plug-ins and what they, the kubelet and kube-proxy call.
+# runc, network plugins, and the programs that they, the kubelet and kube-proxy call.
 packages=(busybox-static ca-certificates containernetworking-plugins iptables kmod mount nftables runc util-linux)
 plugins=(bridge host-local loopback portmap)
 programs=$repository/guest/full/programs
@@ -41,7 +40,7 @@ kernel=${MILLWRIGHT_GUEST_KERNEL_DEB:-$kernel}
 # shellcheck source=hack/cache.sh
 source "$repository/hack/cache.sh"
 
-# input_hash covers the small guest, the control plane with the kubelet, and what is added here.
+# input_hash covers the small guest, the control plane with the kubelet, and the files that this script adds.
 input_hash() {
 	{
 		readlink -f "$guest" "$controlplane" | xargs -n1 basename
@@ -63,7 +62,7 @@ complete() { [[ -f $1/vmlinux && -f $1/initrd && -f $1/cmdline && -f $1/root.raw
 have_tools() {
 	local tool
 	for tool in mmdebstrap mke2fs depmod; do
-		# The last two lie where not everybody's PATH leads.
+		# The last two are in directories that not every PATH contains.
 		PATH=$PATH:/usr/sbin:/sbin command -v "$tool" >/dev/null || return 1
 	done
 }
@@ -74,18 +73,17 @@ install_tools() {
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
 		fail "tools are missing; install them with: sudo apt-get install --yes --no-install-recommends ${packages[*]}"
 	fi
-	say "installing ${packages[*]}"
+	log "installing ${packages[*]}"
 	DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install --yes -qq --no-install-recommends "${packages[@]}" >&2
 }
 
-# fetch_packages writes an archive with the content of the packages, which is fetched once for each
-# set of packages.
+# fetch_packages writes an archive with the content of the packages. Each set of packages is downloaded once.
 fetch_packages() {
-	local archive folder=${cache%/*}/guest-full/packages # of all variants
-	archive=$folder/$(echo "$suite ${packages[*]}" | sha256sum | cut -c1-16).tar
+	local archive dir=${cache%/*}/guest-full/packages # shared by all variants
+	archive=$dir/$(echo "$suite ${packages[*]}" | sha256sum | cut -c1-16).tar
 	if [[ ! -f $archive ]]; then
-		say "fetching Debian's packages"
-		mkdir -p "$folder"
+		log "downloading Debian packages"
+		mkdir -p "$dir"
 		mmdebstrap --quiet --variant=extract --format=tar \
 			--include="$(IFS=, && echo "${packages[*]}")" "$suite" "$temporary/packages.tar" "$mirror" >&2
 		mv "$temporary/packages.tar" "$archive"
@@ -93,7 +91,7 @@ fetch_packages() {
 	printf '%s' "$archive"
 }
 
-# lay_root makes the tree of the disk in the folder $1.
+# lay_root creates the tree of the disk in the directory $1.
 lay_root() {
 	local root=$1 plugin
 	tar -C "$root" --exclude='./dev/*' -xf "$(fetch_packages)"
@@ -102,7 +100,7 @@ lay_root() {
 	mkdir -p "$root"/usr/lib/{cni,millwright/images} "$root"/usr/local/bin "$root"/{dev,proc,sys,run,tmp,root,mnt} "$root"/var/{log,tmp}
 	for plugin in "${plugins[@]}"; do mv "$root/cni/$plugin" "$root/usr/lib/cni/"; done
 	rm -rf "$root/cni"
-	# What the packages' scripts would do.
+	# Do what the packages' scripts would do.
 	"$root/bin/busybox" --list | while read -r name; do
 		if [[ ! -e $root/bin/$name && ! -e $root/sbin/$name && ! -e $root/usr/bin/$name && ! -e $root/usr/sbin/$name ]]; then
 			ln -s busybox "$root/bin/$name"
@@ -115,7 +113,7 @@ lay_root() {
 	cp -R "$repository/guest/full/root/." "$root/"
 }
 
-# add_modules adds the kernel's modules, without drivers of hardware that a virtual machine has not.
+# add_modules adds the kernel's modules, without drivers for hardware that a virtual machine does not have.
 add_modules() {
 	local root=$1 release
 	dpkg-deb -x "$kernel" "$temporary/kernel"
@@ -129,14 +127,14 @@ add_modules() {
 # add_programs adds the programs that are built from Go modules.
 add_programs() {
 	local root=$1
-	say "compiling containerd and flannel"
+	log "compiling containerd and flannel"
 	compile "$programs" "$root/usr/local/bin/" tool ./flanneld
 	cp "$controlplane/kubernetes" "$root/usr/local/bin/"
 	ln -s kubernetes "$root/usr/local/bin/kubelet"
 	ln -s kubernetes "$root/usr/local/bin/kube-proxy"
 }
 
-# compile compiles packages of the module $1 into the folder or file $2.
+# compile compiles packages of the module $1 into the directory or file $2.
 compile() {
 	GOOS=linux GOARCH=amd64 go -C "$1" build -trimpath -ldflags '-s -w' -o "${@:2}"
 }
@@ -144,7 +142,7 @@ compile() {
 # add_images adds the container images, as archives that containerd imports.
 add_images() {
 	local built=$temporary/programs
-	say "compiling the programs of container images"
+	log "compiling the programs of container images"
 	mkdir "$built"
 	compile "$repository" "$built/" ./guest/full/container
 	compile "$programs" "$built/" ./coredns
@@ -156,23 +154,23 @@ add_images() {
 # version prints the version of a module of the programs, without the v.
 version() { go -C "$programs" list -m -f '{{.Version}}' "$1" | cut -c2-; }
 
-# add_image adds the image $3 to the tree $1. It has nothing but the program $2, and the arguments $4 in JSON.
+# add_image adds the image $3 to the tree $1. It contains only the program $2, with the arguments $4 in JSON.
 add_image() {
-	local program layer folder=$temporary/image
+	local program layer dir=$temporary/image
 	program=$(basename "$2")
-	mkdir -p "$folder/layer"
-	mv "$2" "$folder/layer/"
-	archive "$folder/layer" "$folder/layer.tar"
-	rm -r "$folder/layer"
-	layer=$(sha256sum <"$folder/layer.tar" | cut -d' ' -f1)
+	mkdir -p "$dir/layer"
+	mv "$2" "$dir/layer/"
+	archive "$dir/layer" "$dir/layer.tar"
+	rm -r "$dir/layer"
+	layer=$(sha256sum <"$dir/layer.tar" | cut -d' ' -f1)
 	printf '{"architecture":"amd64","os":"linux","config":{"Entrypoint":["/%s"],"Cmd":%s,"User":"65532:65532"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-		"$program" "$4" "$layer" >"$folder/config.json"
-	printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$3" >"$folder/manifest.json"
-	archive "$folder" "$1/usr/lib/millwright/images/$program.tar"
-	rm -rf "$folder"
+		"$program" "$4" "$layer" >"$dir/config.json"
+	printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$3" >"$dir/manifest.json"
+	archive "$dir" "$1/usr/lib/millwright/images/$program.tar"
+	rm -rf "$dir"
 }
 
-# archive packs a folder the same way each time.
+# archive creates a reproducible archive of a directory.
 archive() { tar -C "$1" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=ustar -cf "$2" .; }
 
 build() {
@@ -185,8 +183,8 @@ build() {
 	add_images "$root"
 	find "$root" -exec touch -h -d @0 {} +
 	add_variant "$root"
-	say "writing the disk"
-	# In a namespace of its own, whoever builds is root, to whom the files then belong.
+	log "writing the disk"
+	# In its own user namespace, the builder is root and owns the files.
 	truncate -s "$size" "$1/root.raw"
 	PATH=$PATH:/usr/sbin:/sbin E2FSPROGS_FAKE_TIME=1 unshare --user --map-root-user mke2fs -q -F -t ext4 -b 4096 -m 0 \
 		-E "root_owner=0:0,hash_seed=4d696c6c-7772-6967-6874-000000000000,lazy_itable_init=1" \

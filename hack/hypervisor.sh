@@ -1,38 +1,38 @@
 #!/usr/bin/env bash
-# Lays the root of the hypervisors' container image into a cache folder, without the program, and prints
-# that folder on stdout; progress goes to stderr.
+# Creates the root directory of the hypervisors' container image, without the program, in a cache directory, and
+# prints that directory on stdout; progress goes to stderr.
 #
 #   hack/hypervisor.sh
 #
-# The folder (see hack/cache.sh) holds
-#   root/      QEMU, qemu-img, qemu-storage-daemon, the libraries and firmware that they load, and the licences of all that
-#   packages   the packages of Debian that the files are from, a line NAME VERSION each
-# It needs no root, but apt-get and dpkg-deb, of Debian or a system like it, for amd64. A second call fetches
-# nothing. Equal versions of packages make equal files.
+# The directory (see hack/cache.sh) contains:
+#   root/      QEMU, qemu-img, qemu-storage-daemon, the libraries and firmware that they load, and the licenses of all parts
+#   packages   the Debian packages that the files are from, one line NAME VERSION each
+# It does not need root, but it needs apt-get and dpkg-deb of Debian or a derivative, for amd64. A second call
+# downloads nothing. The same versions of packages result in the same files.
 #
 # Environment:
-#   MILLWRIGHT_HYPERVISOR_PACKAGES  a file packages of an earlier build, to take the same versions, as far as
-#                                   the mirrors still have them
+#   MILLWRIGHT_HYPERVISOR_PACKAGES  the file packages of an earlier build, to use the same versions as long as
+#                                   the mirrors have them
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-machine=pc-q35-7.2 # as internal/vm/hypervisor/qemu pins it; a test compares the two
-wanted=(qemu-system-x86 qemu-utils base-files)
+machine=pc-q35-7.2 # must be the one in internal/vm/hypervisor/qemu; a test compares them
+requested=(qemu-system-x86 qemu-utils base-files)
 libraries=lib/x86_64-linux-gnu
 files=(
 	usr/bin/qemu-system-x86_64
 	usr/bin/qemu-img
 	usr/bin/qemu-storage-daemon
-	# What is loaded at run time: the translation of instructions, and what ends threads.
+	# Files that are loaded at run time: the instruction translator, and a library for thread cancellation.
 	usr/$libraries/qemu/accel-tcg-x86_64.so
 	$libraries/libgcc_s.so.1
-	# Firmware: of disks, and of kernels that are started directly.
+	# Firmware for booting from disks, and for kernels that are started directly.
 	usr/share/seabios/bios-256k.bin
 	usr/share/qemu/kvmvapic.bin
 	usr/share/qemu/linuxboot_dma.bin
 	usr/share/qemu/multiboot_dma.bin
 	usr/share/qemu/pvh.bin
-	# The licences that the copyright files of the packages refer to.
+	# The licenses that the copyright files of the packages refer to.
 	usr/share/common-licenses/{Apache-2.0,Artistic,BSD,GFDL-1.2,GFDL-1.3,GPL-1,GPL-2,GPL-3,LGPL-2,LGPL-2.1,LGPL-3,MPL-1.1,MPL-2.0}
 )
 
@@ -40,33 +40,34 @@ kind=hypervisor
 # shellcheck source=hack/cache.sh
 source "$repository/hack/cache.sh"
 
-# apt_alone runs apt-get as if nothing were installed here.
+# apt_alone runs apt-get as if no packages were installed here.
 apt_alone() {
 	apt-get -qq -o Debug::NoLocking=1 -o Dir::State::status="$scratch/status" --no-install-recommends "$@"
 }
 
-# choose_packages prints what the wanted packages need, and they themselves, as NAME=VERSION.
+# choose_packages prints the requested packages and their dependencies as NAME=VERSION.
 choose_packages() {
 	local exact=()
 	if [[ -n ${MILLWRIGHT_HYPERVISOR_PACKAGES:-} ]]; then
 		mapfile -t exact < <(awk '{ print $1 "=" $2 }' "$MILLWRIGHT_HYPERVISOR_PACKAGES")
 	fi
-	apt_alone install --print-uris "${wanted[@]}" "${exact[@]}" | awk '{ print $2 }' |
+	apt_alone install --print-uris "${requested[@]}" "${exact[@]}" | awk '{ print $2 }' |
 		sed -E 's/^([^_]+)_(.+)_[^_]+\.deb$/\1=\2/; s/%3a/:/' | sort
 }
 
 complete() { [[ -x $1/root/usr/bin/qemu-system-x86_64 && -s $1/packages ]]; }
 
-# fetch_packages brings the packages into the folder $1.
+# fetch_packages downloads the packages to the directory $1.
 fetch_packages() {
-	say "fetching $(wc -w <<<"$packages") packages"
+	log "downloading $(wc -w <<<"$packages") packages"
 	mkdir -p "$1"
-	# Root's apt would have another user fetch, who may not write here.
+	# As root, apt would download as another user, who cannot write to this directory.
 	(cd "$1" && xargs apt-get -qq -o APT::Sandbox::User=root download <<<"$packages" >&2) ||
-		fail "the packages cannot be fetched; apt-get update may help"
+		fail "cannot download the packages; try apt-get update"
 }
 
-# unpack_packages unpacks the packages in the folder $1 to the folder $2, and writes whose each file is.
+# unpack_packages unpacks the packages in the directory $1 to the directory $2, and records the package of each
+# file.
 unpack_packages() {
 	local package name version
 	for package in "$1"/*.deb; do
@@ -84,32 +85,32 @@ build() {
 		--to "$1/root" "${files[@]}" >"$1/packages"
 	rm -rf "$temporary/fetched" "$temporary/unpacked"
 	try_qemu "$1/root"
-	say "it has $(wc -l <"$1/packages") packages, $(du -sh --apparent-size "$1/root" | cut -f1)"
+	log "the image contains $(wc -l <"$1/packages") packages, $(du -sh --apparent-size "$1/root" | cut -f1)"
 }
 
-# try_qemu starts it with no other libraries than those in the root $1.
+# try_qemu starts QEMU using only the libraries in the root $1.
 try_qemu() {
 	local linker=$1/lib64/ld-linux-x86-64.so.2 path=$1/$libraries:$1/usr/$libraries program
 	for program in qemu-system-x86_64 qemu-img qemu-storage-daemon; do
 		"$linker" --inhibit-cache --library-path "$path" "$1/usr/bin/$program" --version >/dev/null || fail "$program does not start"
 	done
 	"$linker" --inhibit-cache --library-path "$path" "$1/usr/bin/qemu-system-x86_64" -machine help | grep -q "^$machine " ||
-		fail "this QEMU does not know the machine type $machine: another version is needed"
+		fail "this QEMU does not support the machine type $machine; another version is required"
 }
 
 for tool in apt-get dpkg-deb; do
-	command -v "$tool" >/dev/null || fail "$tool is missing: the image is built from packages of Debian"
+	command -v "$tool" >/dev/null || fail "$tool is missing; building the image requires Debian packages"
 done
-[[ $(dpkg --print-architecture) == amd64 ]] || fail "the image is for amd64, and this system is for $(dpkg --print-architecture)"
+[[ $(dpkg --print-architecture) == amd64 ]] || fail "the image is for amd64, but this system is for $(dpkg --print-architecture)"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 : >"$scratch/status"
 packages=$(choose_packages) || packages=
 if [[ -z $packages && $EUID -eq 0 ]]; then
-	say "asking for the packages that there are"
+	log "updating the package lists"
 	apt-get -o DPkg::Lock::Timeout=300 update -qq >&2
 	packages=$(choose_packages) || packages=
 fi
-[[ -n $packages ]] || fail "apt knows no packages ${wanted[*]}; apt-get update makes them known"
+[[ -n $packages ]] || fail "apt does not list the packages ${requested[*]}; run apt-get update"
 rm -rf "$scratch"
 cached "$({ echo "$packages" && cat "${BASH_SOURCE[0]}" "$repository"/hack/image/closure/{main,closure}.go && go env GOVERSION; } | hash_of_input)" complete build

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes sure that containerd, runc and the usual network plug-ins are there, with which tests
-# run Pods. A second call finds its work done. It starts no service: tests start containerd.
+# Installs containerd, runc and the standard network plugins, which tests of Pods use. If they are installed, it
+# does nothing. It starts no service: tests start containerd.
 #
 #   hack/install-containerd.sh
 #
-# As root on a system with apt-get it installs what is missing. Without root, where the tests of
-# Pods are skipped, it says so and does nothing.
+# As root on a system with apt-get, it installs missing packages. Without root, the tests of Pods are skipped, so it
+# prints a message and does nothing.
 set -euo pipefail
 
-# shellcheck disable=SC2034 # they are for hack/packages.sh
+# shellcheck disable=SC2034 # used by hack/packages.sh
 name=install-containerd
 packages=(containerd runc containernetworking-plugins)
 # shellcheck source=hack/packages.sh
@@ -22,7 +22,7 @@ missing() {
 }
 
 if [[ $EUID -ne 0 && -n $(missing) ]]; then
-	say "$(missing); the tests that run Pods take root, and will be skipped"
+	log "$(missing); tests that run Pods require root and will be skipped"
 	exit
 fi
 install_packages

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Makes sure that QEMU for x86, its firmware and its tool for disk images are there, which
-# virtual machines need, and the tools for ext4, with which tests make disks. A second call finds its work done.
+# Installs QEMU for x86, its firmware and its tool for disk images, which virtual machines need, and the tools for
+# ext4, with which tests create disks. If they are installed, it does nothing.
 #
 #   hack/install-qemu.sh
 #
-# As root on a system with apt-get it installs what is missing. Everywhere else it
-# prints the command that does so, and fails.
+# As root on a system with apt-get, it installs missing packages. Otherwise, it prints the command that installs
+# them, and fails.
 set -euo pipefail
 
-# shellcheck disable=SC2034 # they are for hack/packages.sh
+# shellcheck disable=SC2034 # used by hack/packages.sh
 name=install-qemu
 qemu=qemu-system-x86_64
-machine=pc-q35-7.2 # as internal/vm/hypervisor/qemu pins it; a test compares the two
-packages=(qemu-system-x86 qemu-utils e2fsprogs) # the first brings SeaBIOS and qemu-storage-daemon with it
+machine=pc-q35-7.2 # must be the one in internal/vm/hypervisor/qemu; a test compares them
+packages=(qemu-system-x86 qemu-utils e2fsprogs) # the first includes SeaBIOS and qemu-storage-daemon
 # shellcheck source=hack/packages.sh
 source "$(dirname "${BASH_SOURCE[0]}")/packages.sh"
 
-# missing also asks for the machine type, since QEMU drops old ones some day.
+# missing also checks the machine type, because QEMU removes old ones.
 missing() {
 	local program machines
 	for program in "$qemu" qemu-storage-daemon qemu-img qemu-io mkfs.ext4 debugfs; do
@@ -24,7 +24,7 @@ missing() {
 	done
 	machines=$("$qemu" -machine help) || machines=
 	[[ $'\n'$machines == *$'\n'"$machine "* ]] ||
-		printf '%s does not run, or does not know the machine type %s: another version is needed' "$qemu" "$machine"
+		printf '%s does not run, or does not support the machine type %s; another version is required' "$qemu" "$machine"
 }
 
 install_packages

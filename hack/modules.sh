@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Has our Go modules require each other in the version that is released. In a checkout a replace takes
-# their place, which who imports a module does not see.
+# Makes the Go modules of this project require each other in the version to be released. In a checkout, replace
+# directives override these versions, but programs that import a module do not use them.
 #
 #   hack/modules.sh VERSION [DIRECTORY]
 #
-# VERSION is like v0.1.0. DIRECTORY has the modules, and is by default the checkout. The files go.mod are
-# rewritten, and the tags that publish the modules are printed, in their order.
+# VERSION has the form v0.1.0. DIRECTORY contains the modules; the default is the checkout. The go.mod files are
+# rewritten, and the tags that publish the modules are printed, in order.
 set -euo pipefail
 
 version=${1:?which version}
@@ -15,7 +15,7 @@ module=github.com/millwright-dev/millwright
 published=(api client . compat/mcm)
 
 if [[ $version != v* || $("$repository/hack/version.sh" "$version" 2>/dev/null) != "$version" ]]; then
-	echo "modules: $version is not a version like v0.1.0" >&2
+	echo "modules: invalid version $version; use the form v0.1.0" >&2
 	exit 2
 fi
 

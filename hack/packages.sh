@@ -1,25 +1,25 @@
-# Installs what the distribution has. To be sourced, by scripts that are the steps of make:
+# Installs packages from the distribution. Source it from scripts that are steps of make:
 #
-#   name=install-NAME               begins what is said
-#   packages=(PACKAGE…)             has what is missing
-#   missing() { … }                 prints what is missing, in a few words; nothing if all is there
+#   name=install-NAME               prefix of messages
+#   packages=(PACKAGE…)             packages to install
+#   missing() { … }                 describes what is missing in a few words; prints nothing if nothing is
 #   # shellcheck source=hack/packages.sh
 #   source "$(dirname "${BASH_SOURCE[0]}")/packages.sh"
 #   install_packages
 #
-# As root on a system with apt-get it installs what is missing. Everywhere else it prints the command that
-# does so, and fails. It starts no service: not every machine that runs tests wants one.
+# As root on a system with apt-get, it installs missing packages. Otherwise, it prints the command that installs
+# them, and fails. It starts no services, because not every machine that runs tests should run them.
 
-say() { printf '%s\n' "$name: $*" >&2; }
+log() { printf '%s\n' "$name: $*" >&2; }
 
 explain() {
-	say "$1"
-	say "install it with: apt-get update && apt-get install --yes --no-install-recommends ${packages[*]}"
-	if [[ $EUID -ne 0 ]]; then say "(as root, for example through sudo)"; fi
+	log "$1"
+	log "install it with: apt-get update && apt-get install --yes --no-install-recommends ${packages[*]}"
+	if [[ $EUID -ne 0 ]]; then log "(as root, for example through sudo)"; fi
 	exit 1
 }
 
-# no_start_of_services has the packages' scripts start nothing.
+# no_start_of_services prevents the packages' scripts from starting services.
 no_start_of_services() {
 	[[ ! -e /usr/sbin/policy-rc.d ]] || return 0
 	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
@@ -31,19 +31,19 @@ install_packages() {
 	local lacks
 	lacks=$(missing)
 	if [[ -z $lacks ]]; then
-		say "up to date"
+		log "up to date"
 		return
 	fi
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then explain "$lacks"; fi
-	say "installing ${packages[*]}"
+	log "installing ${packages[*]}"
 	export DEBIAN_FRONTEND=noninteractive
 	no_start_of_services
 	apt-get -o DPkg::Lock::Timeout=300 update -qq >&2
 	apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends -qq "${packages[@]}" >&2
 	lacks=$(missing)
 	if [[ -n $lacks ]]; then
-		say "installed, but $lacks"
+		log "installed, but $lacks"
 		exit 1
 	fi
-	say "done"
+	log "done"
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the program as the container image has it, for each platform, and prints PLATFORM=FILE for each.
+# Builds the program of the container image for each platform, and prints PLATFORM=FILE for each.
 #
 #   hack/programs.sh DIRECTORY VERSION [PLATFORM...]
 #
-# The files go into DIRECTORY. A PLATFORM is linux/amd64 or linux/arm64; without any it is that of this
-# machine. Nothing of the caller's settings takes part: the same sources and compiler make the same files.
+# The files are written to DIRECTORY. A PLATFORM is linux/amd64 or linux/arm64; the default is the platform of this
+# machine. The caller's settings have no effect: the same sources and compiler result in the same files.
 set -euo pipefail
 
-directory=${1:?which folder to write to} version=${2:?which version}
+directory=${1:?output directory is required} version=${2:?version is required}
 platforms=("${@:3}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -19,7 +19,7 @@ for platform in "${platforms[@]}"; do
 	case $platform in
 	linux/amd64 | linux/arm64) ;;
 	*)
-		echo "programs: the platform $platform is neither linux/amd64 nor linux/arm64" >&2
+		echo "programs: unsupported platform $platform; use linux/amd64 or linux/arm64" >&2
 		exit 1
 		;;
 	esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has CRDs refuse quantities that clients of Go cannot read, or not in a lifetime: controller-gen's pattern lets pass
-# fractions and any number of digits in an exponent.
+# Changes CRDs to reject quantities that Go clients cannot parse, or not within a reasonable time: controller-gen's
+# pattern accepts fractions and any number of digits in an exponent.
 #
 # usage: hack/quantities.sh CRD...
 set -euo pipefail

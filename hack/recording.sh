@@ -3,16 +3,15 @@
 #
 #   hack/recording.sh FILE [FLAGS]
 #
-# The demo runs in a folder of its own, with bin/millwright and examples/; the flags are given
-# to it, too.
+# The demo runs in a temporary directory, with bin/millwright and examples/. The flags are passed to the demo.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(realpath "$1")
 shift
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-go -C "$root" build -o "$folder/record" ./hack/record
-ln -s "$root/examples" "$folder/examples"
-cd "$folder"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+go -C "$root" build -o "$dir/record" ./hack/record
+ln -s "$root/examples" "$dir/examples"
+cd "$dir"
 PATH=$root/bin:$PATH ./record --out "$out" --columns 118 --rows 32 millwright demo --exit "$@"

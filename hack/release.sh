@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
-# Writes the files by which clusterctl installs Millwright as an infrastructure provider.
+# Writes the files from which clusterctl installs Millwright as an infrastructure provider.
 #
 #   hack/release.sh DIRECTORY VERSION IMAGE [PLATFORM...]
 #
 # DIRECTORY gets a repository for each contract of Cluster API:
 #   v1beta1/  for clusterctl before v1.11
 #   v1beta2/  for clusterctl v1.11 and later
-# Each has infrastructure-millwright/VERSION/ with the files, and a clusterctl.yaml that
-# names them. VERSION is like v0.1.0; anything else that says what the files were made from,
-# as a commit, makes them an earlier version of the release to come. IMAGE is where the
-# program's container image is, without a tag: that is the version. For each PLATFORM, such as
-# linux/arm64, sbom/VERSION/ gets a software bill of materials of the program, in the format
-# CycloneDX: the same as hack/image.sh writes beside the image.
+# Each contains infrastructure-millwright/VERSION/ with the files, and a clusterctl.yaml that names them. VERSION
+# has the form v0.1.0. Any other value that identifies the sources, such as a commit, becomes a pre-release version
+# of the next release. IMAGE is the repository of the program's container image, without a tag: the tag is the
+# version. For each PLATFORM, such as linux/arm64, sbom/VERSION/ gets a software bill of materials of the program,
+# in CycloneDX format, which is the same as that of hack/image.sh.
 #
 # Environment:
-#   KUBECTL  program to assemble manifests with; that of hack/controlplane.sh
+#   KUBECTL  program that assembles the manifests; defaults to that of hack/controlplane.sh
 set -euo pipefail
 
-directory=${1:?which folder to write to} version=${2:?which version} image=${3:?which container image}
+directory=${1:?output directory is required} version=${2:?version is required} image=${3:?container image is required}
 platforms=("${@:4}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 sources=$repository/config/clusterctl
@@ -29,13 +28,13 @@ fail() {
 	exit 1
 }
 
-# series prints major, minor and contract of each series that a metadata.yaml lists.
+# series prints major, minor and contract of each release series in a metadata.yaml.
 series() {
 	awk '$1 == "-" { major = $3 } $1 == "minor:" { minor = $2 } $1 == "contract:" { print major, minor, $2 }' "$1"
 }
 
 version=$("$repository/hack/version.sh" "$version")
-[[ ${image##*/} != *[:@]* ]] || fail "the image $image has a tag or a digest; its tag is to be the version"
+[[ ${image##*/} != *[:@]* ]] || fail "image $image must not have a tag or a digest; its tag is the version"
 IFS=. read -r major minor _ <<<"${version#v}"
 
 kubectl=${KUBECTL:-$("$repository/hack/controlplane.sh")/kubectl}
@@ -46,10 +45,10 @@ trap 'rm -rf "$scratch"' EXIT
 
 for contract in "${contracts[@]}"; do
 	series "$sources/$contract/metadata.yaml" | grep -qxF "$major $minor $contract" ||
-		fail "config/clusterctl/$contract/metadata.yaml has no series $major.$minor, which $version belongs to"
+		fail "config/clusterctl/$contract/metadata.yaml does not contain the series $major.$minor of $version"
 	out=$scratch/$contract/$provider/$version
 	mkdir -p "$out"
-	# Kustomize takes no absolute paths.
+	# Kustomize does not accept absolute paths.
 	cat >"$scratch/kustomization.yaml" <<-END
 		resources:
 		- $(realpath --relative-to="$scratch" "$sources/$contract")
@@ -73,7 +72,7 @@ if ((${#platforms[@]})); then
 	go -C "$repository/hack/image" run . --reference "$image:$version" --sbom "$scratch/sbom" "${programs[@]}"
 fi
 
-# Other versions that are there already stay.
+# Other existing versions are kept.
 if [[ -d $scratch/sbom ]]; then
 	mkdir -p "$directory/sbom"
 	rm -rf "${directory:?}/sbom/$version"

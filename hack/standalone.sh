@@ -23,16 +23,16 @@ refuse() { # WHY, then the arguments of git grep
 
 # Directories of this machine: the checkout, its parent, and the home directory.
 here=$(pwd)
-for folder in "$here" "$(dirname "$here")" "$HOME"; do
-    case "$folder" in
-    / | /tmp | /var/tmp | /home | /opt | /src | /usr/src) continue ;; # in ordinary text too
+for dir in "$here" "$(dirname "$here")" "$HOME"; do
+    case "$dir" in
+    / | /tmp | /var/tmp | /home | /opt | /src | /usr/src) continue ;; # also occurs in ordinary text
     esac
-    refuse "names a directory of this machine" -E "(^|[^[:alnum:]_.~/-])${folder//./\\.}/" -- .
+    refuse "names a directory of this machine" -E "(^|[^[:alnum:]_.~/-])${dir//./\\.}/" -- .
 done
 # Directories next to the checkout, named by a relative path, except for names that the checkout also has,
 # since ../config may then be its own.
-for folder in "$(dirname "$here")"/*/; do
-    name=$(basename "$folder")
+for dir in "$(dirname "$here")"/*/; do
+    name=$(basename "$dir")
     if [[ -z "$(git ls-files --cached --others -- "$name/*" "*/$name/*" | head -n 1)" ]]; then
         refuse 'names a directory next to the checkout' -w -F "../$name" -- .
     fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the subjects of the newest commits: at most 72 characters, in the form of CONTRIBUTING.md.
-# Without history, as in an archive, there is nothing to check.
+# Checks the subjects of the latest commits: at most 72 characters, in the form of CONTRIBUTING.md. Without history,
+# as in an archive, it checks nothing.
 #   subjects.sh [NUMBER OF COMMITS]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Prints, as assignments for a shell, what tests depend on beside the code of the module and the files that they read
-# themselves. The go command knows that, and keeps the results of tests while it stays the same.
+# Prints, as assignments for a shell, the inputs of tests other than the code of the module and the files that they
+# read directly. The go command knows those and caches the results of tests while they stay the same.
 #
 #   eval "$(hack/test-inputs.sh)"
 #
-#   programs           names what is installed and built: distribution, kernel, control plane, guests
-#   MILLWRIGHT_SOURCES names the content of all files of the repository; for repository.DependOnAllFiles
+#   programs           installed and built software: distribution, kernel, control plane, guests
+#   MILLWRIGHT_SOURCES the content of all files of the repository; for repository.DependOnAllFiles
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 name() { sha256sum | cut -c1-16; }
 
-# What cannot be known is another one in each run.
+# An unknown input differs in each run.
 unknown() { date +%s.%N; }
 
 programs() {
@@ -27,7 +27,7 @@ programs() {
 # sources prints the hashes of all files.
 sources() {
 	git rev-parse --git-dir >/dev/null 2>&1 || unknown
-	# A file that is deleted, and not yet so in the index, is named only.
+	# A deleted file that is still in the index is listed by name only.
 	git ls-files -z --cached --others --exclude-standard 2>/dev/null | sort -z | xargs -0 sha256sum 2>&1 || true
 }
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs MCM's integration suite against whole controllers and a driver of millwright.
+# Runs MCM's integration suite with the controllers and a driver of millwright.
 #
 #   hack/test-integration.sh
 #
-# With CONTROL_KUBECONFIG in the environment, it runs there, as docs/mcm-providers.md describes. Otherwise it starts
-# local mode with the driver DRIVER, sim (the default) or vm, in a folder of its own, and stops it at the end.
-# bin/millwright must be built. FOCUS is a regular expression for the specifications to run.
+# With CONTROL_KUBECONFIG in the environment, it uses those clusters, as docs/mcm-providers.md describes. Otherwise,
+# it starts local mode with the driver DRIVER, sim (the default) or vm, in a temporary directory, and stops it
+# afterwards. bin/millwright must be built. FOCUS is a regular expression of the specs to run.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 millwright=${MILLWRIGHT:-$PWD/bin/millwright}
 export CONTROLLERS_TEST_LOGS=${CONTROLLERS_TEST_LOGS:-$PWD/.ci/controllers-test/logs}
 
-# suite runs the specifications, or a suite that is compiled already.
+# suite runs the specs, or a suite that is already compiled.
 suite() {
 	local flags=(-ginkgo.v ${FOCUS:+"-ginkgo.focus=$FOCUS"})
 	echo 'Starting integration tests...'
@@ -32,7 +32,7 @@ driver=${DRIVER:-sim}
 guest=
 [[ $driver != vm ]] || guest=$(hack/guest.sh)
 dir=$(mktemp -d)
-# As under MCM's names, minReadySeconds does not count: it is longer than the patience of the suite.
+# As with MCM's programs, minReadySeconds has no effect: it exceeds the timeout of the suite.
 "$millwright" up --driver "$driver" ${guest:+--images "$guest"} --dir "$dir/local" --api-port 0 --image-port 0 --unsafe-no-fsync \
 	--enforce-min-ready-seconds=false >"$dir/up.log" 2>&1 &
 up=$!
@@ -59,7 +59,7 @@ export CONTROL_KUBECONFIG=$dir/local/kubeconfig CONTROL_CLUSTER_NAMESPACE=integr
 export MACHINECLASS_V1=$dir/v1.yaml MACHINECLASS_V2=$dir/v2.yaml SECRET=$dir/secret.yaml
 port=$(sed -n 's|.*server: https://.*:\([0-9]*\)$|\1|p' "$CONTROL_KUBECONFIG" | head -n 1)
 
-# class and secret write what the machines are made from. Of the second class, something is different.
+# class and secret print the class and the Secret of the machines. The two classes differ in one value.
 case $driver in
 sim)
 	specification() {
@@ -75,17 +75,17 @@ vm)
 			"kernelBoot: {kernel: {url: 'file://$guest/vmlinux'}, initrd: {url: 'file://$guest/initrd'}, commandLine: console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable}}"
 	}
 	userdata="#millwright-guest\nserver: https://10.77.0.2:$port\ntoken: <<BOOTSTRAP_TOKEN>>\nnodeName: <<MACHINE_NAME>>\nproviderID: millwright:///default/\${uuid}\n"
-	vms=--approve-node-certificates # local mode approves those of its own Machines only
+	vms=--approve-node-certificates # local mode approves only those of its own Machines
 	access="--kubeconfig=$CONTROL_KUBECONFIG"
 	;;
 *)
-	echo "DRIVER: $driver is neither sim nor vm" >&2
+	echo "invalid DRIVER $driver; use sim or vm" >&2
 	exit 2
 	;;
 esac
-# The controllers of local mode look after the namespace default only, also after all VMs. The machines are in
-# another namespace, of two controllers as processes. There is one of each, which must not end because virtual
-# machines without KVM leave it no time to renew its lease.
+# The controllers of local mode manage only the namespace default, including its VMs. The machines are in another
+# namespace, managed by two separate controller processes. Each has only one instance, which must not exit because
+# virtual machines without KVM leave it no time to renew its lease.
 leases='--leader-elect-lease-duration=6m --leader-elect-renew-deadline=5m'
 flags="--control-kubeconfig=$CONTROL_KUBECONFIG --target-kubeconfig=$CONTROL_KUBECONFIG --namespace=integration --port=0 $leases"
 export MC_COMMAND="$millwright machine-controller $flags --driver=$driver${vms:+ $vms}"

@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# Says which tests belong to which tier, by their source: a test whose first line calls tier.All runs in "make test-all" only.
+# Lists the tests of each tier. A test whose first line calls tier.All runs only in "make test-all".
 #
-#   hack/test-list.sh                    prints each package with its numbers of tests, and how many seconds they took
-#   hack/test-list.sh packages TIER      prints the packages of the root module with tests of a tier ("test" or "all"), those that
-#                                        took longest first
-#   hack/test-list.sh record TIER FILE   writes what packages took, of a file of go test -json, into hack/test-times.tsv
+#   hack/test-list.sh                    prints each package with its numbers of tests, and their duration in seconds
+#   hack/test-list.sh packages TIER      prints the packages of the root module with tests of a tier ("test" or "all"), slowest
+#                                        first
+#   hack/test-list.sh record TIER FILE   writes the durations of packages, from the output of go test -json, to hack/test-times.tsv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 times=hack/test-times.tsv
 
-# tests prints for each package with tests, separated by tabs: its folder, yes if it is in the root module, the numbers of tests
-# of "make test" and of those that only "make test-all" runs, and the seconds that both took, if that was recorded.
+# tests prints for each package with tests, separated by tabs: its directory, yes if it is in the root module, the
+# numbers of tests of "make test" and of those that only "make test-all" runs, and the recorded seconds of both, if
+# any.
 tests() {
 	git ls-files --cached --others --exclude-standard --deduplicate -- '*_test.go' '*/go.mod' ':!:**/testdata/**' | awk -v times="$times" '
-		function folder(file) { return sub("/[^/]*$", "", file) ? file : "." }
+		function dir(file) { return sub("/[^/]*$", "", file) ? file : "." }
 		function in_root(at) {
-			for (; !(at in module); at = folder(at)) if (at == ".") return "yes"
+			for (; !(at in module); at = dir(at)) if (at == ".") return "yes"
 			return "no"
 		}
-		/\/go\.mod$/ { module[folder($0)]; next }
+		/\/go\.mod$/ { module[dir($0)]; next }
 		{ files[$0] }
 		END {
 			for (file in files) {
-				of = folder(file)
+				of = dir(file)
 				began = 0
 				while ((getline line < file) > 0) {
 					if (began) { counts[of, line ~ /^\ttier\.All\(/ ? "all" : "test"]++; any[of] }

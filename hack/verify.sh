@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Checks that everything derived from other files is up to date, then lints. It
-# compares the tree before and after rather than with the last commit, so that it
-# says the same in a clean clone and amid uncommitted work.
+# Checks that all generated files are up to date, then lints. It compares the tree before and after instead of with
+# the last commit, so that the result is the same in a clean clone and with uncommitted changes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,10 +19,10 @@ fingerprint >"$scratch/before"
 make --no-print-directory generate tidy fmt
 fingerprint >"$scratch/after"
 if ! diff "$scratch/before" "$scratch/after" >"$scratch/diff"; then
-    echo 'verify: make generate, tidy or fmt changed these files; look at them and commit them:' >&2
+    echo 'verify: make generate, tidy or fmt changed these files; review and commit them:' >&2
     sed -n 's/^[<>] [0-9a-f]*  /  /p' "$scratch/diff" | sort -u >&2
     exit 1
 fi
 
 make --no-print-directory lint layers
-echo "verify: all in order after $((SECONDS - start)) s"
+echo "verify: all checks passed after $((SECONDS - start)) s"

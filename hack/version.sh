@@ -3,8 +3,8 @@
 #
 #   hack/version.sh GIVEN
 #
-# That is GIVEN, if it is like v0.1.0. Anything else that says what the release is made
-# from, as a commit, becomes an earlier version of the release to come.
+# This is GIVEN if it has the form v0.1.0. Any other value that identifies the sources of the release, such as a
+# commit, becomes a pre-release version of the next release.
 set -euo pipefail
 
 given=${1:?which version}
@@ -16,8 +16,8 @@ if [[ $given =~ ^v$part\.$part\.$part(-$word(\.$word)*)?$ ]]; then
 	echo "$given"
 	exit
 fi
-# The newest series is the first.
+# The latest series is the first.
 next=$(awk '$1 == "-" { major = $3 } $1 == "minor:" { print "v" major "." $2 ".0"; exit }' "$metadata")
 version=$next-dev-${given//[^0-9A-Za-z-]/-}
-echo "version: $given is not a version like v0.1.0, so this is $version" >&2
+echo "version: $given does not have the form v0.1.0; using $version" >&2
 echo "$version"

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Reports known vulnerabilities in what the programs of some modules call, and fails if there
-# are any.
+# Reports known vulnerabilities in the code that the programs of some modules call, and fails if there are any.
 #
 #   hack/vulncheck.sh MODULE...
 #
-# If the database does not answer, as without a network, it says so, and fails nothing.
+# If the database cannot be reached, for example without a network, it prints a message and does not fail.
 #
 # Environment:
 #   GOVULNDB  URL of the database
@@ -13,9 +12,9 @@ database=${GOVULNDB:-https://vuln.go.dev}
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/tools/go.mod
 check() { go -C "$1" tool -modfile="$tools" govulncheck -db "$database" "${@:2}"; }
 
-# Only if the database answers does the version have the time of its last change.
+# The version contains the time of the last change only if the database can be reached.
 if [[ $(check . -version) != *'DB updated: '* ]]; then
-	echo "vulncheck: $database does not answer, so nothing was checked"
+	echo "vulncheck: cannot reach $database, so nothing was checked"
 	exit 0
 fi
 failed=0

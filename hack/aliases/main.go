@@ -1,7 +1,7 @@
-// Command aliases writes a Go file that has the exported types and constants of a package under the same
-// names in another package:
+// Command aliases writes a Go file that declares the exported types and constants of a package under the same names
+// in another package:
 //
-//	go run ./hack/aliases FOLDER IMPORT-PATH > zz_generated.aliases.go
+//	go run ./hack/aliases DIRECTORY IMPORT-PATH > zz_generated.aliases.go
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: aliases FOLDER IMPORT-PATH")
+		fmt.Fprintln(os.Stderr, "usage: aliases DIRECTORY IMPORT-PATH")
 		os.Exit(2)
 	}
 	if err := run(os.Args[1], os.Args[2], os.Stdout); err != nil {
@@ -30,9 +30,9 @@ func main() {
 	}
 }
 
-// run writes the aliases of the package in a folder.
-func run(folder, importPath string, out io.Writer) error {
-	types, constants, err := exported(folder)
+// run writes the aliases of the package in a directory.
+func run(dir, importPath string, out io.Writer) error {
+	types, constants, err := exported(dir)
 	if err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func run(folder, importPath string, out io.Writer) error {
 }
 
 // exported returns the names of the exported types and constants of a package, sorted.
-func exported(folder string) (types, constants []string, err error) {
-	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+func exported(dir string) (types, constants []string, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +79,7 @@ func exported(folder string) (types, constants []string, err error) {
 	slices.Sort(types)
 	slices.Sort(constants)
 	if len(types) == 0 {
-		return nil, nil, fmt.Errorf("%s has no exported types", folder)
+		return nil, nil, fmt.Errorf("%s has no exported types", dir)
 	}
 	return types, constants, nil
 }

@@ -12,34 +12,35 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// TestImageOfHypervisors: a layer of the files of a folder lies below the program, the same wherever they are.
+// TestImageOfHypervisors: the image has a layer with the files of a directory below the program, and does not
+// depend on the location of the files.
 func TestImageOfHypervisors(t *testing.T) {
 	p := newPlace(t)
 	digest := ""
-	for _, folder := range []string{"here", "there"} {
-		p.write(folder+"/usr/share/qemu/pvh.bin", "firmware")
-		if err := os.Chmod(p.write(folder+"/usr/bin/qemu-img", "a program"), 0o755); err != nil {
+	for _, dir := range []string{"here", "there"} {
+		p.write(dir+"/usr/share/qemu/pvh.bin", "firmware")
+		if err := os.Chmod(p.write(dir+"/usr/bin/qemu-img", "a program"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		again, err := p.make("image-"+folder, reference, "--base", p.path(folder))
+		again, err := p.make("image-"+dir, reference, "--base", p.path(dir))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if digest != "" && again != digest {
-			t.Errorf("%s and %s", again, digest)
+			t.Errorf("got different digests %s and %s", again, digest)
 		}
 		digest = again
 	}
 	index := read(t, p.path("image-here"), digest)
 	if err := validate.Index(index); err != nil {
-		t.Errorf("the image is not well-formed: %v", err)
+		t.Errorf("the image is invalid: %v", err)
 	}
 	manifest, err := index.IndexManifest()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if title := manifest.Annotations["org.opencontainers.image.title"]; title != "Millwright hypervisor" {
-		t.Errorf("it is called %q", title)
+		t.Errorf("got title %q", title)
 	}
 	want := []entry{
 		{"usr/", 0o755, ""}, {"usr/bin/", 0o755, ""}, {"usr/bin/qemu-img", 0o755, "a program"},
@@ -48,7 +49,7 @@ func TestImageOfHypervisors(t *testing.T) {
 	for _, of := range manifest.Manifests {
 		layers, err := imageIn(t, index, of.Digest).Layers()
 		if err != nil || len(layers) != 3 {
-			t.Fatalf("%d layers, %v", len(layers), err)
+			t.Fatalf("got %d layers, error %v", len(layers), err)
 		}
 		if diff := cmp.Diff(want, entries(t, layers[1]), cmp.AllowUnexported(entry{})); diff != "" {
 			t.Errorf("files (-want +got):\n%s", diff)
@@ -62,7 +63,7 @@ type entry struct {
 	content string
 }
 
-// entries are those of a layer; all belong to root and are of the same time.
+// entries returns the entries of a layer. All must belong to root and have the same time.
 func entries(t *testing.T, layer v1.Layer) []entry {
 	t.Helper()
 	stream, err := layer.Uncompressed()
@@ -84,13 +85,13 @@ func entries(t *testing.T, layer v1.Layer) []entry {
 			t.Fatal(err)
 		}
 		if header.Uid != 0 || header.Gid != 0 || header.ModTime.Unix() != 0 {
-			t.Errorf("%s belongs to %d:%d and is of %s", header.Name, header.Uid, header.Gid, header.ModTime)
+			t.Errorf("%s has owner %d:%d and time %s", header.Name, header.Uid, header.Gid, header.ModTime)
 		}
 		all = append(all, entry{header.Name, header.Mode, string(content)})
 	}
 }
 
-// TestBadBase: what cannot be packed, or read as packages, is refused, and no image is written.
+// TestBadBase: invalid files and package lists are rejected, and no image is written.
 func TestBadBase(t *testing.T) {
 	p := newPlace(t)
 	if err := os.MkdirAll(p.path("links"), 0o700); err != nil {
@@ -100,17 +101,17 @@ func TestBadBase(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, flags := range map[string][]string{
-		"a link":             {"--base", p.path("links")},
-		"no folder":          {"--base", p.path("none")},
-		"no packages":        {"--sbom", p.path("sbom"), "--packages", p.path("none")},
-		"nonsense, packages": {"--sbom", p.path("sbom"), "--packages", p.write("packages", "a b c\n")},
+		"a link":           {"--base", p.path("links")},
+		"no directory":     {"--base", p.path("none")},
+		"no packages":      {"--sbom", p.path("sbom"), "--packages", p.path("none")},
+		"invalid packages": {"--sbom", p.path("sbom"), "--packages", p.write("packages", "a b c\n")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := p.make("image", reference, flags...); err == nil {
-				t.Error("not refused")
+				t.Error("run returned no error")
 			}
 			if _, err := os.Stat(p.path("image")); err == nil {
-				t.Error("an image is written all the same")
+				t.Error("an image was written despite the error")
 			}
 		})
 	}

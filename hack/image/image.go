@@ -22,7 +22,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// Where things are in the image. Go, like most, looks for the roots there.
+// Paths in the image. Go, like most programs, looks for root certificates there.
 const (
 	programPath = "usr/bin/millwright"
 	rootsPath   = "etc/ssl/certs/ca-certificates.crt"
@@ -31,13 +31,13 @@ const (
 // user is numeric, so that Kubernetes can check that it is not root.
 const user = "65532:65532"
 
-// about has the metadata of an image.
+// about contains the metadata of an image.
 type about struct {
 	version string
-	// revision is the commit that the programs were built from; empty if unknown.
+	// revision is the commit of the programs' sources. It is empty if unknown.
 	revision string
 	created  time.Time
-	// base is a folder with the files of hypervisors; empty for the manager's image.
+	// base is the directory with the files of hypervisors. It is empty for the manager's image.
 	base string
 }
 
@@ -51,7 +51,7 @@ type program struct {
 func (a about) labels() map[string]string {
 	title, description := "Millwright", "Machine manager for Kubernetes"
 	if a.base != "" {
-		title, description = "Millwright hypervisor", "Hypervisor of virtual machines, with QEMU; the licences of all parts are in /usr/share/doc"
+		title, description = "Millwright hypervisor", "Hypervisor of virtual machines, with QEMU; the licenses of all parts are in /usr/share/doc"
 	}
 	labels := map[string]string{
 		"org.opencontainers.image.title":       title,
@@ -67,8 +67,8 @@ func (a about) labels() map[string]string {
 	return labels
 }
 
-// indexOf returns the image for the platforms of programs, in their order. It depends only on its
-// arguments and the files of the programs.
+// indexOf returns the image for the platforms of the programs, in order. It depends only on its arguments and the
+// files of the programs.
 func indexOf(a about, programs []program) (v1.ImageIndex, error) {
 	base, err := baseOf(a)
 	if err != nil {
@@ -78,7 +78,7 @@ func indexOf(a about, programs []program) (v1.ImageIndex, error) {
 	for _, p := range programs {
 		image, err := imageOf(a, slices.Clone(base), p)
 		if err != nil {
-			return nil, fmt.Errorf("image for %s: %w", p.platform, err)
+			return nil, fmt.Errorf("cannot build the image for %s: %w", p.platform, err)
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: plain{image}, Descriptor: v1.Descriptor{Platform: &p.platform}})
 	}
@@ -99,15 +99,15 @@ func baseOf(a about) ([]mutate.Addendum, error) {
 	if a.base == "" {
 		return base, nil
 	}
-	files, err := layerOfFolder(a.base)
+	files, err := layerOfDir(a.base)
 	if err != nil {
-		return nil, fmt.Errorf("packing %s: %w", a.base, err)
+		return nil, fmt.Errorf("cannot pack %s: %w", a.base, err)
 	}
-	return append(base, mutate.Addendum{Layer: files, History: a.history("packages of Debian")}), nil
+	return append(base, mutate.Addendum{Layer: files, History: a.history("Debian packages")}), nil
 }
 
-// plain is an image without an artifact type. The library would write the type into the index, and
-// programs that drop the field would change the digest.
+// plain is an image without an artifact type. The library would write the type to the index, and programs that drop
+// the field would change the digest.
 type plain struct{ v1.Image }
 
 // ArtifactType returns no type.
@@ -147,17 +147,16 @@ func (a about) history(what string) v1.History {
 	return v1.History{Created: v1.Time{Time: a.created}, CreatedBy: "hack/image.sh", Comment: what}
 }
 
-// mcmNames are the paths by which MCM's processes are started in its images; the working folder is the
-// root.
+// mcmNames are the paths of MCM's processes in its images; the working directory is the root.
 var mcmNames = []string{"machine-controller", "machine-controller-manager"}
 
-// layerOf returns a layer of one file, the folders above it and symbolic links to it, owned by root, with
-// the modification time 0. Names are relative to the root of the image.
+// layerOf returns a layer with one file, its parent directories and symbolic links to it, owned by root, with the
+// modification time 0. Names are relative to the root of the image.
 func layerOf(name string, mode int64, content []byte, links ...string) (v1.Layer, error) {
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
-	for _, folder := range above(name) {
-		if err := writer.WriteHeader(header(tar.TypeDir, folder+"/", 0o755, 0)); err != nil {
+	for _, dir := range above(name) {
+		if err := writer.WriteHeader(header(tar.TypeDir, dir+"/", 0o755, 0)); err != nil {
 			return nil, err
 		}
 	}
@@ -180,19 +179,19 @@ func layerOf(name string, mode int64, content []byte, links ...string) (v1.Layer
 	return packed(archive.Bytes())
 }
 
-// packed returns a layer of an archive.
+// packed returns a layer with the content of an archive.
 func packed(archive []byte) (v1.Layer, error) {
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil }
 	return tarball.LayerFromOpener(open,
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching)
 }
 
-// layerOfFolder returns a layer of the regular files and folders in a folder, with their permissions, owned by
-// root, with the modification time 0. Anything else is an error.
-func layerOfFolder(folder string) (v1.Layer, error) {
+// layerOfDir returns a layer with the regular files and directories in a directory, with their permissions,
+// owned by root, with the modification time 0. Anything else is an error.
+func layerOfDir(dir string) (v1.Layer, error) {
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
-	root := os.DirFS(folder)
+	root := os.DirFS(dir)
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error { // in the order of names
 		if err != nil || name == "." {
 			return err
@@ -205,7 +204,7 @@ func layerOfFolder(folder string) (v1.Layer, error) {
 			return err
 		}
 		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is no regular file", name)
+			return fmt.Errorf("%s is not a regular file", name)
 		}
 		content, err := fs.ReadFile(root, name)
 		if err != nil {
@@ -230,18 +229,18 @@ func header(kind byte, name string, mode int64, size int) *tar.Header {
 	return &tar.Header{Typeflag: kind, Name: name, Mode: mode, Size: int64(size), ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
 }
 
-// above lists the folders above a file, the outermost first.
+// above returns the parent directories of a file, outermost first.
 func above(name string) []string {
-	folder := path.Dir(name)
-	if folder == "." {
+	dir := path.Dir(name)
+	if dir == "." {
 		return nil
 	}
-	return append(above(folder), folder)
+	return append(above(dir), dir)
 }
 
-// roots returns the certificates that Mozilla trusts, as PEM, each below its name. They come from a
-// module, not from the builder's system, so that all builds are the same. Certificates that are
-// trusted with a constraint are left out: the file format has no constraints.
+// roots returns the certificates that Mozilla trusts, as PEM, each below its name. They come from a module, not
+// from the builder's system, so that all builds are the same. Certificates that are trusted with a constraint are
+// left out, because the file format does not support constraints.
 func roots() ([]byte, error) {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {

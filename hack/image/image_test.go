@@ -26,7 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// place is where somebody makes an image.
+// place is a working directory for building images.
 type place struct {
 	t   *testing.T
 	dir string
@@ -34,7 +34,7 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	// Whoever runs the tests may be logged in somewhere.
+	// The user who runs the tests may have saved credentials.
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	t.Setenv("REGISTRY_AUTH_FILE", filepath.Join(t.TempDir(), "none"))
@@ -43,7 +43,7 @@ func newPlace(t *testing.T) *place {
 
 func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
 
-// write makes a file that is of this moment.
+// write creates a file with the current modification time.
 func (p *place) write(name, content string) string {
 	p.t.Helper()
 	path := p.path(name)
@@ -56,12 +56,12 @@ func (p *place) write(name, content string) string {
 	return path
 }
 
-// make runs the command for programs of both platforms, and returns what it printed.
+// make runs the command for programs of both platforms, and returns its output.
 func (p *place) make(layout, reference string, flags ...string) (string, error) {
 	args := append([]string{"--layout", p.path(layout), "--reference", reference, "--revision", "abc", "--created", "1700000000"}, flags...)
 	args = append(args,
 		"linux/amd64="+p.write("amd64", "a program"),
-		"linux/arm64="+p.write("arm64", "the same for another machine"))
+		"linux/arm64="+p.write("arm64", "a program for another platform"))
 	var out bytes.Buffer
 	err := run(context.Background(), args, &out)
 	return strings.TrimSpace(out.String()), err
@@ -77,7 +77,7 @@ func TestImageIsOfTheFormAndSaysWhatItIs(t *testing.T) {
 	}
 	index := read(t, p.path("image"), digest)
 	if err := validate.Index(index); err != nil {
-		t.Errorf("the image is not well-formed: %v", err)
+		t.Errorf("the image is invalid: %v", err)
 	}
 	manifest, err := index.IndexManifest()
 	if err != nil {
@@ -92,7 +92,7 @@ func TestImageIsOfTheFormAndSaysWhatItIs(t *testing.T) {
 			t.Errorf("image %d is for %v, want %v", i, got, platform)
 		}
 		if kind := manifest.Manifests[i].ArtifactType; kind != "" {
-			t.Errorf("the image for %s is called a %s", platform, kind)
+			t.Errorf("the image for %s has media type %s", platform, kind)
 		}
 		isFor(t, image, platform)
 	}
@@ -107,7 +107,7 @@ func imageIn(t *testing.T, index v1.ImageIndex, digest v1.Hash) v1.Image {
 	return image
 }
 
-// labels are those of the image that make makes.
+// labels are the labels of the image that make creates.
 var labels = map[string]string{
 	"org.opencontainers.image.title": "Millwright", "org.opencontainers.image.description": "Machine manager for Kubernetes",
 	"org.opencontainers.image.licenses": "Apache-2.0", "org.opencontainers.image.source": "https://github.com/millwright-dev/millwright",
@@ -128,18 +128,18 @@ func isFor(t *testing.T, image v1.Image, platform v1.Platform) {
 		t.Errorf("configuration for %s (-want +got):\n%s", platform, diff)
 	}
 	if !config.Platform().Equals(platform) || !config.Created.Equal(time.Unix(1700000000, 0)) {
-		t.Errorf("the configuration for %s is for %s, of %s", platform, config.Platform(), config.Created)
+		t.Errorf("the configuration for %s has platform %s and time %s", platform, config.Platform(), config.Created)
 	}
 }
 
-// read finds the image of a layout.
-func read(t *testing.T, folder, digest string) v1.ImageIndex {
+// read returns the image of a layout.
+func read(t *testing.T, dir, digest string) v1.ImageIndex {
 	t.Helper()
 	hash, err := v1.NewHash(digest)
 	if err != nil {
 		t.Fatalf("printed as digest: %v", err)
 	}
-	all, err := layout.ImageIndexFromPath(folder)
+	all, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +150,8 @@ func read(t *testing.T, folder, digest string) v1.ImageIndex {
 	return index
 }
 
-// TestSameInputMakesTheSameImage: down to the last byte of the layout, for another user in
-// another place, at another time.
+// TestSameInputMakesTheSameImage: every byte of the layout is the same for another user, in another directory, at
+// another time.
 func TestSameInputMakesTheSameImage(t *testing.T) {
 	first := newPlace(t)
 	digest, err := first.make("image", reference)
@@ -164,21 +164,21 @@ func TestSameInputMakesTheSameImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again != digest {
-		t.Errorf("%s and %s", digest, again)
+		t.Errorf("got different digests %s and %s", digest, again)
 	}
 	if diff := cmp.Diff(files(t, first.path("image")), files(t, second.path("somewhere/else"))); diff != "" {
 		t.Errorf("layouts (-first +second):\n%s", diff)
 	}
 	if other, err := second.make("image", reference, "--created", "1700000001"); err != nil || other == digest {
-		t.Errorf("an image of another time is %s, %v", other, err)
+		t.Errorf("image with another time: got %s, %v", other, err)
 	}
 }
 
-// files are all below a folder.
-func files(t *testing.T, folder string) map[string]string {
+// files returns the content of all files below a directory, by name.
+func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	root := os.DirFS(folder)
+	root := os.DirFS(dir)
 	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -193,7 +193,7 @@ func files(t *testing.T, folder string) map[string]string {
 	return all
 }
 
-// TestLayoutTakesThePlaceOfAnOlderOne: and of nothing else.
+// TestLayoutTakesThePlaceOfAnOlderOne: a layout replaces only an older layout.
 func TestLayoutTakesThePlaceOfAnOlderOne(t *testing.T) {
 	p := newPlace(t)
 	if _, err := p.make("image", "registry.example.com/team/millwright:v0.0.9"); err != nil {
@@ -205,17 +205,17 @@ func TestLayoutTakesThePlaceOfAnOlderOne(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(files(t, p.path("fresh")), files(t, p.path("image"))); diff != "" {
-		t.Errorf("something is left of the older one:\n%s", diff)
+		t.Errorf("files of the older layout remain:\n%s", diff)
 	}
 	mine := p.write("mine/precious", "text")
 	if _, err := p.make("mine", reference); err == nil {
-		t.Error("a folder of something else is replaced")
+		t.Error("a directory that is not a layout was replaced")
 	}
 	if _, err := os.Stat(mine); err != nil {
 		t.Error(err)
 	}
 	if left, err := filepath.Glob(p.path(".*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("temporary files remain: %v, %v", left, err)
 	}
 }
 
@@ -232,7 +232,7 @@ func TestPushedImageIsTheOneOfTheLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := remote.Index(tag); err == nil {
-		t.Error("pushed without having been asked to")
+		t.Error("the image was pushed without --push")
 	}
 	digest, err := p.make("image", pushed, "--push")
 	if err != nil {
@@ -243,10 +243,10 @@ func TestPushedImageIsTheOneOfTheLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := index.Digest(); err != nil || got.String() != digest {
-		t.Errorf("%s is pushed, %v; made is %s", got, err, digest)
+		t.Errorf("got pushed image %s, %v; want %s", got, err, digest)
 	}
 	if err := validate.Index(index); err != nil {
-		t.Errorf("what can be pulled is not well-formed: %v", err)
+		t.Errorf("the pushed image is invalid: %v", err)
 	}
 }
 
@@ -264,16 +264,16 @@ func TestCommandLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := run(t.Context(), args, io.Discard); err == nil {
-				t.Error("not refused")
+				t.Error("run returned no error")
 			}
 			if _, err := os.Stat(p.path("image")); err == nil {
-				t.Error("an image is written all the same")
+				t.Error("an image was written despite the error")
 			}
 		})
 	}
 }
 
-// TestRoots: they are what Go reads as a system's, one certificate each.
+// TestRoots: Go reads the file like the root certificates of a system, and each entry is one certificate.
 func TestRoots(t *testing.T) {
 	text, err := roots()
 	if err != nil {
@@ -286,19 +286,19 @@ func TestRoots(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !certificate.IsCA {
-			t.Errorf("%s is no authority", certificate.Subject)
+			t.Errorf("%s is not a CA certificate", certificate.Subject)
 		}
 		known[certificate.Subject.CommonName] = true
 	}
 	if !known["ISRG Root X1"] || len(known) < 100 {
-		t.Errorf("%d authorities: %v", len(known), known)
+		t.Errorf("got %d certificates: %v", len(known), known)
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(text) {
-		t.Error("Go reads no certificate in it")
+		t.Error("Go cannot parse the file")
 	}
 }
 
-// TestNamesOfMCM: the program is also where MCM's images have theirs.
+// TestNamesOfMCM: the program also has the paths of the programs in MCM's images.
 func TestNamesOfMCM(t *testing.T) {
 	layer, err := layerOf(programPath, 0o755, []byte("a program"), mcmNames...)
 	if err != nil {

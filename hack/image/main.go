@@ -1,5 +1,5 @@
-// Command image builds a container image, the manager's or that of hypervisors, from programs that
-// hack/image.sh has built, without a container engine, writes it to a folder, and pushes it.
+// Command image builds a container image, the manager's or that of hypervisors, from programs that hack/image.sh
+// has built. It needs no container engine, writes the image to a directory, and can push it.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 }
 
 type options struct {
-	folder    string
+	dir       string
 	reference string
 	revision  string
 	sbom      string
@@ -44,7 +44,7 @@ type options struct {
 	programs  []program
 }
 
-// run writes what is asked for, and prints the digest of the image, if that is.
+// run writes the requested files, and prints the digest of the image if one was built.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	o, err := parse(args)
 	if err != nil {
@@ -63,25 +63,25 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 	}
-	if o.folder == "" {
+	if o.dir == "" {
 		return nil
 	}
 	return o.image(ctx, tag, stdout)
 }
 
-// image writes the image, pushes it if asked for, and prints its digest.
+// image writes the image, pushes it if requested, and prints its digest.
 func (o options) image(ctx context.Context, tag name.Tag, stdout io.Writer) error {
 	of := about{version: tag.TagStr(), revision: o.revision, created: time.Unix(o.created, 0).UTC(), base: o.base}
 	index, err := indexOf(of, o.programs)
 	if err != nil {
 		return err
 	}
-	if err := write(o.folder, index, tag); err != nil {
-		return fmt.Errorf("writing %s: %w", o.folder, err)
+	if err := write(o.dir, index, tag); err != nil {
+		return fmt.Errorf("cannot write %s: %w", o.dir, err)
 	}
 	if o.push {
 		if err := remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-			return fmt.Errorf("pushing %s: %w", tag, err)
+			return fmt.Errorf("cannot push %s: %w", tag, err)
 		}
 	}
 	digest, err := index.Digest()
@@ -95,27 +95,27 @@ func (o options) image(ctx context.Context, tag name.Tag, stdout io.Writer) erro
 func parse(args []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	flags.StringVar(&o.folder, "layout", "", "folder that becomes the image's OCI layout, in place of one that is there; no image by default")
-	flags.StringVar(&o.reference, "reference", "", "the image's repository and tag, which is the version")
-	flags.StringVar(&o.revision, "revision", "", "commit that the programs were built from, if it is known")
-	flags.StringVar(&o.sbom, "sbom", "", "folder for the programs' bills of materials; none by default")
-	flags.StringVar(&o.base, "base", "", "folder with the files of hypervisors, which makes it their image; the manager's by default")
-	flags.StringVar(&o.packages, "packages", "", "file with the packages of Debian that --base is from, a line NAME VERSION each, for --sbom")
-	flags.Int64Var(&o.created, "created", 0, "when the image was made, in seconds since 1970")
-	flags.BoolVar(&o.push, "push", false, "push the image, too")
+	flags.StringVar(&o.dir, "layout", "", "directory for the image's OCI layout, which replaces an existing layout; by default, no image is built")
+	flags.StringVar(&o.reference, "reference", "", "repository and tag of the image; the tag is the version")
+	flags.StringVar(&o.revision, "revision", "", "commit of the programs' sources, if known")
+	flags.StringVar(&o.sbom, "sbom", "", "directory for the programs' bills of materials; by default, none are written")
+	flags.StringVar(&o.base, "base", "", "directory with the files of hypervisors, to build their image; by default, the manager's image is built")
+	flags.StringVar(&o.packages, "packages", "", "file with the Debian packages of --base, one line NAME VERSION each, for --sbom")
+	flags.Int64Var(&o.created, "created", 0, "time of the image in seconds since 1970")
+	flags.BoolVar(&o.push, "push", false, "also push the image")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.folder == "" && o.sbom == "" || o.reference == "" || flags.NArg() == 0 {
+	if o.dir == "" && o.sbom == "" || o.reference == "" || flags.NArg() == 0 {
 		return o, errors.New("--layout or --sbom, --reference and a program, as PLATFORM=PATH, are required")
 	}
-	if o.push && o.folder == "" {
-		return o, errors.New("--push needs --layout")
+	if o.push && o.dir == "" {
+		return o, errors.New("--push requires --layout")
 	}
 	for _, arg := range flags.Args() {
 		platform, path, ok := strings.Cut(arg, "=")
 		if !ok {
-			return o, fmt.Errorf("%s is not of the form PLATFORM=PROGRAM", arg)
+			return o, fmt.Errorf("invalid argument %q; use PLATFORM=PATH", arg)
 		}
 		parsed, err := v1.ParsePlatform(platform)
 		if err != nil {
@@ -126,19 +126,19 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// The annotations with the name of an image in a layout: that of the specification, and that of
-// containerd's import.
+// Annotations with the name of an image in a layout: the annotation of the specification, and that of containerd's
+// import.
 const (
 	nameInLayout     = "org.opencontainers.image.ref.name"
 	nameInContainerd = "io.containerd.image.name"
 )
 
-// write replaces the folder by the image's layout in one step.
-func write(folder string, index v1.ImageIndex, tag name.Tag) error {
-	if err := mayReplace(folder); err != nil {
+// write replaces the directory by the image's layout in one step.
+func write(dir string, index v1.ImageIndex, tag name.Tag) error {
+	if err := mayReplace(dir); err != nil {
 		return err
 	}
-	parent := filepath.Dir(folder)
+	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
@@ -151,20 +151,20 @@ func write(folder string, index v1.ImageIndex, tag name.Tag) error {
 	if err != nil {
 		return err
 	}
-	// containerd does not use the library's name of Docker Hub.
+	// containerd does not use the library's name for Docker Hub.
 	full := strings.TrimPrefix(tag.Name(), "index.")
 	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{nameInLayout: tag.TagStr(), nameInContainerd: full})); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(folder); err != nil {
+	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	return os.Rename(string(path), folder)
+	return os.Rename(string(path), dir)
 }
 
-// mayReplace returns an error if the folder contains anything but a layout.
-func mayReplace(folder string) error {
-	switch entries, err := os.ReadDir(folder); {
+// mayReplace returns an error if the directory contains anything but a layout.
+func mayReplace(dir string) error {
+	switch entries, err := os.ReadDir(dir); {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
@@ -172,8 +172,8 @@ func mayReplace(folder string) error {
 	case len(entries) == 0:
 		return nil
 	}
-	if _, err := os.Stat(filepath.Join(folder, "oci-layout")); err != nil {
-		return fmt.Errorf("it holds something else than an image: %w", err)
+	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err != nil {
+		return fmt.Errorf("the directory exists but is not an OCI layout: %w", err)
 	}
 	return nil
 }

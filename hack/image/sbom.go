@@ -11,23 +11,23 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeSBOMs writes a software bill of materials for each program, and the packages beside it, as
-// OS-ARCHITECTURE.cdx.json in a folder.
-func writeSBOMs(folder, version string, packages []debian, programs []program) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+// writeSBOMs writes a software bill of materials, including the packages, for each program, as
+// OS-ARCHITECTURE.cdx.json in a directory.
+func writeSBOMs(dir, version string, packages []debian, programs []program) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, p := range programs {
 		info, err := buildinfo.ReadFile(p.path)
 		if err != nil {
-			return fmt.Errorf("reading what %s was built from: %w", p.path, err)
+			return fmt.Errorf("cannot read the build information of %s: %w", p.path, err)
 		}
 		bill := billOf(info, version)
 		for _, one := range packages {
 			*bill.Components = append(*bill.Components, one.component(p.platform.Architecture))
 		}
 		name := strings.ReplaceAll(p.platform.String(), "/", "-") + ".cdx.json"
-		if err := writeSBOM(filepath.Join(folder, name), bill); err != nil {
+		if err := writeSBOM(filepath.Join(dir, name), bill); err != nil {
 			return err
 		}
 	}
@@ -41,13 +41,13 @@ func writeSBOM(path string, bill *cdx.BOM) error {
 	}
 	if err := cdx.NewBOMEncoder(file, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bill); err != nil {
 		_ = file.Close()
-		return fmt.Errorf("writing %s: %w", path, err)
+		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return file.Close()
 }
 
-// billOf returns what a program is made of, as its linker noted: the modules and the standard
-// library. It has no time and no serial number, so that equal programs have equal bills.
+// billOf returns the components of a program, as recorded by its linker: the modules and the standard library. It
+// contains no time and no serial number, so that equal programs have equal bills.
 func billOf(info *debug.BuildInfo, version string) *cdx.BOM {
 	bill := cdx.NewBOM()
 	program := component(cdx.ComponentTypeApplication, info.Main.Path, version)
@@ -58,7 +58,7 @@ func billOf(info *debug.BuildInfo, version string) *cdx.BOM {
 		if module.Replace != nil {
 			at = module.Replace.Version
 		}
-		if at == "" || at == "(devel)" { // from the program's own repository
+		if at == "" || at == "(devel)" { // a module of the program's own repository
 			at = version
 		}
 		components = append(components, component(cdx.ComponentTypeLibrary, module.Path, at))
@@ -72,12 +72,12 @@ func component(kind cdx.ComponentType, name, version string) cdx.Component {
 	return cdx.Component{BOMRef: url, Type: kind, Name: name, Version: version, PackageURL: url}
 }
 
-// debian is a package of Debian.
+// debian is a Debian package.
 type debian struct{ name, version string }
 
-// component returns the package as a part of a bill.
+// component returns the package as a component of a bill.
 func (d debian) component(architecture string) cdx.Component {
-	// The format of these URLs has a colon, as of an epoch, and a plus encoded.
+	// In these URLs, the colon of an epoch and plus signs are encoded.
 	url := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", escaped(d.name), escaped(d.version), architecture)
 	return cdx.Component{BOMRef: url, Type: cdx.ComponentTypeLibrary, Name: d.name, Version: d.version, PackageURL: url}
 }
@@ -86,7 +86,7 @@ func escaped(text string) string {
 	return strings.NewReplacer("%", "%25", ":", "%3A", "+", "%2B").Replace(text)
 }
 
-// readPackages reads a file with a line NAME VERSION for each package; none if there is no file.
+// readPackages reads a file with one line NAME VERSION per package. It returns none if path is empty.
 func readPackages(path string) ([]debian, error) {
 	if path == "" {
 		return nil, nil
@@ -99,7 +99,7 @@ func readPackages(path string) ([]debian, error) {
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
 		if len(fields) != 2 {
-			return nil, fmt.Errorf("%s: %q is not the name of a package and its version", path, line)
+			return nil, fmt.Errorf("%s: invalid line %q; expected NAME VERSION", path, line)
 		}
 		packages = append(packages, debian{fields[0], fields[1]})
 	}

@@ -12,8 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// TestSBOM: the bill of a program, here of this test, lists every module in it, and is the same the
-// next time.
+// TestSBOM: the bill of a program (this test) lists all its modules, and is reproducible.
 func TestSBOM(t *testing.T) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -25,36 +24,36 @@ func TestSBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	var texts []string
-	for _, folder := range []string{"first", "second"} {
-		if err := writeSBOMs(p.path(folder), "v1.2.3", packages, []program{{platform: v1.Platform{OS: "linux", Architecture: "amd64"}, path: executable}}); err != nil {
+	for _, dir := range []string{"first", "second"} {
+		if err := writeSBOMs(p.path(dir), "v1.2.3", packages, []program{{platform: v1.Platform{OS: "linux", Architecture: "amd64"}, path: executable}}); err != nil {
 			t.Fatal(err)
 		}
-		text, err := os.ReadFile(p.path(folder + "/linux-amd64.cdx.json"))
+		text, err := os.ReadFile(p.path(dir + "/linux-amd64.cdx.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		texts = append(texts, string(text))
 	}
 	if texts[0] != texts[1] {
-		t.Errorf("it is different the second time:\n%s\n%s", texts[0], texts[1])
+		t.Errorf("the second bill differs:\n%s\n%s", texts[0], texts[1])
 	}
 	var bill cdx.BOM
 	if err := json.Unmarshal([]byte(texts[0]), &bill); err != nil {
 		t.Fatal(err)
 	}
 	if main := bill.Metadata.Component; !strings.HasSuffix(main.Name, "/hack/image") || main.Version != "v1.2.3" {
-		t.Errorf("it is the bill of %+v", main)
+		t.Errorf("got bill of %+v", main)
 	}
 	info, _ := debug.ReadBuildInfo()
-	wanted := []string{"pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}
+	want := []string{"pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}
 	for _, module := range info.Deps {
-		wanted = append(wanted, "pkg:golang/"+module.Path+"@"+module.Version)
+		want = append(want, "pkg:golang/"+module.Path+"@"+module.Version)
 	}
-	wanted = append(wanted, "pkg:deb/debian/libbpf1@1%3A1.1.2-0%2Bdeb12u1?arch=amd64", "pkg:deb/debian/seabios@1.16.2-1?arch=amd64")
-	if len(wanted) < 5 {
-		t.Fatalf("this test has only the modules %q", wanted)
+	want = append(want, "pkg:deb/debian/libbpf1@1%3A1.1.2-0%2Bdeb12u1?arch=amd64", "pkg:deb/debian/seabios@1.16.2-1?arch=amd64")
+	if len(want) < 5 {
+		t.Fatalf("got only the modules %q", want)
 	}
-	for _, url := range wanted {
+	for _, url := range want {
 		if !slices.ContainsFunc(*bill.Components, func(c cdx.Component) bool { return c.PackageURL == url }) {
 			t.Errorf("%s is missing", url)
 		}

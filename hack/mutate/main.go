@@ -9,7 +9,7 @@
 // All mutants of a package are compiled into one test binary, which reads from the environment which of them is active.
 // So a mutant costs one run of the tests, and no compilation.
 //
-// Survivors that make no difference are listed in accepted.txt beside this file, each with its reason. The exit status
+// Survivors that make no difference are listed in accepted.txt next to this file, each with its reason. The exit status
 // is 1 if any other mutant survives, or if the list names a mutant that no longer exists or survives.
 package main
 
@@ -88,7 +88,8 @@ func (o options) mutate(ctx context.Context) error {
 	return nil
 }
 
-// reportStale prints the accepted mutants of a package that did not survive. A part of the mutants says nothing about the rest.
+// reportStale prints the accepted mutants of a package that did not survive. It does nothing if only some mutants
+// were tried.
 func (o options) reportStale(accepted acceptance, path string) int {
 	if o.only.String() != "" || o.list {
 		return 0

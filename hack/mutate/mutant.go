@@ -17,7 +17,7 @@ type mutant struct {
 	pkg string
 	// function is the function or method that holds the condition, and condition its text.
 	function, condition string
-	// change says what the mutant does: "true", "false" or "off by one".
+	// change is the effect of the mutant: "true", "false" or "off by one".
 	change   string
 	position token.Position
 	// reached reports whether any test evaluates the condition.
@@ -29,7 +29,7 @@ func (m mutant) key() string {
 	return fmt.Sprintf("%s %s: %s → %s", m.pkg, m.function, m.condition, m.change)
 }
 
-// report describes a survivor to a person.
+// report describes a survivor for users.
 func (m mutant) report() string {
 	why := "no test fails"
 	if !m.reached {
@@ -38,8 +38,8 @@ func (m mutant) report() string {
 	return fmt.Sprintf("%s:%d: %s (%s)", m.position.Filename, m.position.Line, m.key(), why)
 }
 
-// support is the file that each mutated package gets. The variable of the environment names the active mutant; the
-// other one names a file to which the numbers of evaluated conditions are written.
+// support is a file that is added to each mutated package. The environment variable MUTANT contains the number of
+// the active mutant; MUTANT_REACHED is a file to which the numbers of evaluated conditions are written.
 const support = `package %s
 
 import (
@@ -94,7 +94,7 @@ type mutator struct {
 	set      *token.FileSet
 	function string
 	mutants  []mutant
-	// next is the number of the next mutant. Numbers begin at 1: 0 is no mutant.
+	// next is the number of the next mutant. Numbers start at 1; 0 means no mutant.
 	next int
 }
 
@@ -119,7 +119,7 @@ func (m *mutator) rewrite(path string) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// name returns how a function is called in reports: with its receiver, as in Controller.Reconcile.
+// name returns the name of a function for reports, including its receiver, as in Controller.Reconcile.
 func name(function *ast.FuncDecl) string {
 	if function.Recv == nil || len(function.Recv.List) == 0 {
 		return function.Name.Name
@@ -148,7 +148,7 @@ func (m *mutator) body(node ast.Node) {
 		case *ast.IfStmt:
 			n.Cond = m.condition(n.Cond)
 		case *ast.ForStmt:
-			// A loop without an end is noticed by time only, so that loops are left as they are.
+			// Mutants of a loop's condition could only be noticed by a timeout, so loops are not changed.
 			return true
 		case *ast.CaseClause:
 			m.clause(n)
@@ -157,7 +157,7 @@ func (m *mutator) body(node ast.Node) {
 				n.X, n.Y = m.condition(n.X), m.condition(n.Y)
 			}
 		case *ast.CallExpr:
-			// What condition made is not rewritten again.
+			// Calls that condition has created are not rewritten again.
 			if id, ok := n.Fun.(*ast.Ident); ok && id.Name == "mutantCompare" {
 				return false
 			}
@@ -197,7 +197,7 @@ func boolean(op token.Token) bool {
 	return false
 }
 
-// condition returns what stands in place of a condition: a call that the active mutant decides.
+// condition returns the replacement of a condition: a call whose result depends on the active mutant.
 func (m *mutator) condition(expression ast.Expr) ast.Expr {
 	if call, ok := expression.(*ast.CallExpr); ok {
 		if id, ok := call.Fun.(*ast.Ident); ok && id.Name == "mutantCondition" {
@@ -210,7 +210,7 @@ func (m *mutator) condition(expression ast.Expr) ast.Expr {
 	return call("mutantCondition", first, m.compare(expression, text, position))
 }
 
-// compare returns what stands in place of a comparison of order, and the expression itself if it is none.
+// compare returns the replacement of a comparison of order, or the expression itself if it is not one.
 func (m *mutator) compare(expression ast.Expr, text string, position token.Position) ast.Expr {
 	e, ok := expression.(*ast.BinaryExpr)
 	if !ok {
@@ -221,7 +221,7 @@ func (m *mutator) compare(expression ast.Expr, text string, position token.Posit
 		return expression
 	}
 	number := m.add(text, position, "off by one")
-	return call("mutantCompare", number, e.X, e.Y, truth(strict), truth(less))
+	return call("mutantCompare", number, e.X, e.Y, boolLiteral(strict), boolLiteral(less))
 }
 
 func (m *mutator) add(text string, position token.Position, change string) int {
@@ -244,4 +244,4 @@ func call(function string, number int, arguments ...ast.Expr) ast.Expr {
 	return &ast.CallExpr{Fun: ast.NewIdent(function), Args: append([]ast.Expr{first}, arguments...)}
 }
 
-func truth(value bool) ast.Expr { return ast.NewIdent(fmt.Sprint(value)) }
+func boolLiteral(value bool) ast.Expr { return ast.NewIdent(fmt.Sprint(value)) }

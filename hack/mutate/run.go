@@ -53,7 +53,7 @@ type program struct {
 // binary is a compiled test, and the directory in which it runs.
 type binary struct{ path, directory string }
 
-// rewrite writes the mutated sources of a package and the overlay that puts them in place of the originals.
+// rewrite writes the mutated sources of a package, and the overlay that replaces the originals.
 func (p *program) rewrite(ctx context.Context, path string) error {
 	out, err := command(ctx, "go", "list", "-json=Dir,Name,GoFiles", path).Output()
 	if err != nil {
@@ -98,7 +98,7 @@ func (p *program) rewrite(ctx context.Context, path string) error {
 
 func (p *program) overlay() string { return filepath.Join(p.scratch, "overlay.json") }
 
-// build compiles the tests of a package with the mutants. A package without tests adds nothing.
+// build compiles the tests of a package with the mutants. A package without tests adds no binary.
 func (p *program) build(ctx context.Context, tested string) error {
 	directory, err := command(ctx, "go", "list", "-f", "{{.Dir}}", tested).Output()
 	if err != nil {
@@ -115,7 +115,8 @@ func (p *program) build(ctx context.Context, tested string) error {
 	return nil
 }
 
-// try runs the tests once without a mutant, to find out which conditions they evaluate, and then for each of these mutants.
+// try runs the tests once without a mutant, to determine which conditions they evaluate, and then for each of these
+// mutants.
 func (p *program) try(ctx context.Context) ([]mutant, error) {
 	reached, err := p.reached(ctx)
 	if err != nil {
@@ -170,7 +171,7 @@ func (p *program) reached(ctx context.Context) (map[int]bool, error) {
 	return numbers, nil
 }
 
-// test runs all tests with one more variable in the environment, and fails if any of them fails.
+// test runs all tests with an additional environment variable, and returns an error if any of them fails.
 func (p *program) test(ctx context.Context, variable string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -189,7 +190,7 @@ func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, name, arguments...)
 }
 
-// explain adds to the error of a command what it printed.
+// explain adds the output of a command to its error.
 func explain(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

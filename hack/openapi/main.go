@@ -1,6 +1,6 @@
-// Command openapi prints the schemas of CustomResourceDefinitions as an OpenAPI document of version 2,
-// with what decides how server-side apply merges fields. From it, the fake clients merge as an API
-// server does.
+// Command openapi prints the schemas of CustomResourceDefinitions as an OpenAPI version 2 document, with the
+// properties that determine how server-side apply merges fields. With this document, the fake clients merge as an
+// API server does.
 //
 //	openapi FILE...
 package main
@@ -29,7 +29,7 @@ func main() {
 // schema is a JSON schema.
 type schema = map[string]any
 
-// metadata are the lists of an object's metadata that are not replaced as a whole.
+// metadata contains the lists in an object's metadata that are not atomic.
 var metadata = schema{
 	"type":                                 "object",
 	"x-kubernetes-preserve-unknown-fields": true,
@@ -59,9 +59,9 @@ func openAPI(files []string) (schema, error) {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
 			root["properties"].(schema)["metadata"] = metadata
-			// The folder of a group's types is the first part of its name.
-			folder, _, _ := strings.Cut(crd.Spec.Group, ".")
-			definitions[fmt.Sprintf("com.github.millwright-dev.millwright.api.%s.%s.%s", folder, version.Name, crd.Spec.Names.Kind)] = root
+			// The directory of a group's types is the first part of its name.
+			dir, _, _ := strings.Cut(crd.Spec.Group, ".")
+			definitions[fmt.Sprintf("com.github.millwright-dev.millwright.api.%s.%s.%s", dir, version.Name, crd.Spec.Names.Kind)] = root
 		}
 	}
 	return schema{
@@ -70,7 +70,7 @@ func openAPI(files []string) (schema, error) {
 	}, nil
 }
 
-// merging reduces a schema to what decides how values are merged.
+// merging reduces a schema to the properties that determine how values are merged.
 func merging(of *apiextensionsv1.JSONSchemaProps) (schema, error) {
 	text, err := json.Marshal(of)
 	if err != nil {

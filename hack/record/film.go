@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// together is the time within which changes are shown as one.
+	// together is the maximum interval of changes that are shown as one.
 	together = 120 * time.Millisecond
-	// longest is how long a picture is shown at most.
+	// longest is the maximum duration of a picture.
 	longest = 1500 * time.Millisecond
-	// last is how long the last picture is shown.
+	// last is the duration of the last picture.
 	last = 6 * time.Second
 
 	// Sizes of letters and margins, in pixels.
 	letterWidth, lineHeight, margin, fontSize = 8, 18, 16, 13.3
 )
 
-// picture is what the terminal showed from a time on.
+// picture is the content of the terminal from a point in time.
 type picture struct {
 	at    time.Time
 	lines []string
 }
 
-// film is all that the terminal showed.
+// film is the sequence of pictures of the terminal.
 type film struct{ pictures []picture }
 
-// add adds what the terminal shows now, unless it is the same as before.
+// add adds the current content of the terminal, unless it has not changed.
 func (f *film) add(now time.Time, lines []string) {
 	if n := len(f.pictures); n > 0 {
 		before := &f.pictures[n-1]
@@ -46,7 +46,7 @@ func (f *film) add(now time.Time, lines []string) {
 	f.pictures = append(f.pictures, picture{at: now, lines: lines})
 }
 
-// times returns when each picture begins, and when the last one ends.
+// times returns the start time of each picture and the end time of the last one.
 func (f *film) times() []time.Duration {
 	begin, all := time.Duration(0), []time.Duration{}
 	for i := range f.pictures {
@@ -58,8 +58,8 @@ func (f *film) times() []time.Duration {
 	return append(all, begin+last)
 }
 
-// svg draws the film. Each line of text is written once and used in all its pictures. Viewers without
-// animation show the last picture.
+// svg draws the film. Each line of text is written once and used in all its pictures. Viewers without animation
+// show the last picture.
 func (f *film) svg(columns, rows int) string {
 	width, height := columns*letterWidth+2*margin, rows*lineHeight+2*margin
 	times := f.times()
@@ -121,7 +121,7 @@ func newScreen(columns, rows int) *screen {
 	return &screen{columns: columns, rows: rows, text: make([][]rune, rows)}
 }
 
-// control matches a control sequence; colours are ignored.
+// control matches a control sequence; colors are ignored.
 var control = regexp.MustCompile(`^\x1b\[([\d;]*)([A-Za-z])`)
 
 func (s *screen) write(text string) {

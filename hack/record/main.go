@@ -1,9 +1,8 @@
-// Command record runs a command on a terminal and draws what it shows as an animated SVG.
+// Command record runs a command on a terminal and records its output as an animated SVG.
 //
 //	record --out FILE [--title TEXT] COMMAND [ARGUMENT...]
 //
-// Long pauses are shortened, and the last picture stays for a while before the first comes
-// again.
+// Long pauses are shortened, and the last picture is shown for a while before the animation repeats.
 package main
 
 import (
@@ -21,7 +20,7 @@ import (
 
 func main() {
 	out := flag.String("out", "", "file to write")
-	title := flag.String("title", "", "what is shown as typed; empty for the command itself")
+	title := flag.String("title", "", "text to show as the typed command; defaults to the command")
 	columns := flag.Int("columns", 100, "columns of the terminal")
 	rows := flag.Int("rows", 30, "rows of the terminal")
 	flag.Parse()
@@ -55,9 +54,9 @@ func run(out, title string, columns, rows int, args []string) error {
 		return fmt.Errorf("%s: %w", title, err)
 	}
 	picture := film.svg(columns, rows)
-	const most = 300_000 // bytes that a page may cost
+	const most = 300_000 // maximum size for a page, in bytes
 	if len(picture) > most {
-		return fmt.Errorf("the recording has %d bytes, more than %d", len(picture), most)
+		return fmt.Errorf("the recording has %d bytes, more than the maximum of %d", len(picture), most)
 	}
 	return os.WriteFile(out, []byte(picture), 0o644)
 }

@@ -13,26 +13,25 @@ func TestScreen(t *testing.T) {
 		text string
 		want []string
 	}{
-		"lines":      {"one\r\ntwo\r\n", []string{"one", "two", ""}},
-		"drawn over": {"one\ntwo\n\x1b[2A\r\x1b[KONE\n\r\x1b[K2\n\x1b[J", []string{"ONE", "2", ""}},
-		"scrolls":    {"1\n2\n3\n4", []string{"2", "3", "4"}},
-		"wraps":      {"12345678901", []string{"1234567890", "1", ""}},
-		"colours":    {"\x1b[1;32mgreen\x1b[0m", []string{"green", "", ""}},
-		"tab":        {"a\tb", []string{"a       b", "", ""}},
-		"cleared":    {"1\n2\n3\x1b[2A\r\x1b[J", []string{"", "", ""}},
+		"lines":       {"one\r\ntwo\r\n", []string{"one", "two", ""}},
+		"overwritten": {"one\ntwo\n\x1b[2A\r\x1b[KONE\n\r\x1b[K2\n\x1b[J", []string{"ONE", "2", ""}},
+		"scrolls":     {"1\n2\n3\n4", []string{"2", "3", "4"}},
+		"wraps":       {"12345678901", []string{"1234567890", "1", ""}},
+		"colors":      {"\x1b[1;32mgreen\x1b[0m", []string{"green", "", ""}},
+		"tab":         {"a\tb", []string{"a       b", "", ""}},
+		"cleared":     {"1\n2\n3\x1b[2A\r\x1b[J", []string{"", "", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScreen(10, 3)
 			s.write(tc.text)
 			if diff := cmp.Diff(tc.want, s.lines()); diff != "" {
-				t.Errorf("shows (-want +got):\n%s", diff)
+				t.Errorf("screen (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestFilm: a long pause is shortened, what comes at the same time is one picture, and a line is
-// written once.
+// TestFilm: long pauses are shortened, simultaneous changes are one picture, and each line is written once.
 func TestFilm(t *testing.T) {
 	f, begin := &film{}, time.Now()
 	for _, shown := range []struct {
@@ -52,7 +51,7 @@ func TestFilm(t *testing.T) {
 	}
 	svg := f.svg(20, 2)
 	if n := strings.Count(svg, "&lt;demo&gt;"); n != 1 {
-		t.Errorf("the command is written %d times", n)
+		t.Errorf("the command is written %d times, want once", n)
 	}
 	if strings.Contains(svg, ">1</text>") || !strings.Contains(svg, ">2</text>") {
 		t.Errorf("draws:\n%s", svg)

@@ -1,11 +1,10 @@
-// Command reliability writes a table of the faults that tests played, from what "go test -json"
-// printed, into a page.
+// Command reliability reads the output of "go test -json" and writes a table of the faults that tests injected to a
+// page.
 //
 //	go test -json … | reliability [-part] PAGE
 //
-// A test tells its fault, and what came of it, by the attributes "fault" and "outcome" (testing.T.Attr).
-// The table replaces what stands in the page between two comments. With -part, the rows of tests that
-// did not run stay.
+// A test reports its fault and the outcome with the attributes "fault" and "outcome" (testing.T.Attr). The table
+// replaces the text between two comments of the page. With -part, the rows of tests that did not run are kept.
 package main
 
 import (
@@ -39,7 +38,7 @@ func run(events io.Reader, page string, part bool) error {
 		return err
 	}
 	if len(faults) == 0 {
-		return errors.New("no test told of a fault")
+		return errors.New("no test reported a fault")
 	}
 	before, err := os.ReadFile(page)
 	if err != nil {
@@ -70,21 +69,21 @@ type event struct {
 	Action, Package, Test, Key, Value string
 }
 
-// fault is what a test played.
+// fault is a fault that a test injected.
 type fault struct {
 	pkg, test, name, outcome, result string
 }
 
-// read returns the faults in the order in which their tests began.
+// read returns the faults in the order in which their tests started.
 func read(events io.Reader) ([]*fault, error) {
 	var faults []*fault
 	byTest := map[string]*fault{}
 	lines := bufio.NewScanner(events)
-	lines.Buffer(nil, 64<<20) // what a test prints is one line
+	lines.Buffer(nil, 64<<20) // a test's output is a single line
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			continue // what the go command itself says, as about a build that failed
+			continue // output of the go command itself, for example of a failed build
 		}
 		test := e.Package + "." + e.Test
 		f := byTest[test]
@@ -103,7 +102,7 @@ func read(events io.Reader) ([]*fault, error) {
 	return faults, lines.Err()
 }
 
-// module is the import path of this module, which all packages begin with.
+// module is the import path of this module, with which all packages start.
 const module = "github.com/millwright-dev/millwright/"
 
 const heading = "| fault | what was seen | result | test |\n|---|---|---|---|\n"
@@ -123,8 +122,8 @@ func testOf(row string) string {
 	return cells[len(cells)-1]
 }
 
-// merge returns the old rows with those of each test that ran in their place, and those of tests that
-// have none after the others of their packages, or at the end.
+// merge returns the old rows with the new rows of each test in their place. Rows of tests without old rows follow
+// those of their packages, or are at the end.
 func merge(old, ran []string) []string {
 	byTest := map[string][]string{}
 	var tests []string
@@ -155,7 +154,7 @@ func merge(old, ran []string) []string {
 	return merged
 }
 
-// endOf returns the index after the last row of a test's package; that after all rows if there is none.
+// endOf returns the index after the last row of a test's package, or the number of rows if there is none.
 func endOf(rows []string, test string) int {
 	pkg, _, _ := strings.Cut(test, " ")
 	for i, row := range slices.Backward(rows) {
@@ -173,18 +172,18 @@ const (
 	end   = "<!-- faults: end -->"
 )
 
-// parts of a page. Rows end with a new line.
+// parts are the parts of a page. Rows end with a newline.
 type parts struct {
 	head, tail string
 	rows       []string
 }
 
-// split returns the rows between the comments of a page, and what is around them.
+// split splits a page into the rows between the comments and the surrounding text.
 func split(page string) (parts, error) {
 	head, rest, found := strings.Cut(page, begin)
 	inner, tail, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		return parts{}, fmt.Errorf("there is no %q and %q", strings.TrimSpace(begin), end)
+		return parts{}, fmt.Errorf("the page lacks the comments %q and %q", strings.TrimSpace(begin), end)
 	}
 	p := parts{head: head, tail: tail}
 	if _, rows, found := strings.Cut(inner, heading); found {

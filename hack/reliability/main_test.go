@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const played = `go: a line that is none of the test's
+const played = `go: a line that is not from a test
 {"Action":"run","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late"}
-{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late","Key":"fault","Value":"an answer | late"}
+{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late","Key":"fault","Value":"a response | late"}
 {"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late","Key":"outcome","Value":"3 scenarios"}
 {"Action":"output","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestOther","Output":"=== RUN\n"}
 {"Action":"pass","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestOther"}
@@ -26,42 +26,42 @@ func TestRun(t *testing.T) {
 		}
 		err := run(strings.NewReader(strings.ReplaceAll(played, "%", result)), page, false)
 		if (err == nil) != (result == "pass") {
-			t.Errorf("a test that ends with %s: error %v", result, err)
+			t.Errorf("test with result %s: got error %v", result, err)
 		}
 		got, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := "# Page\n" + begin + "| fault | what was seen | result | test |\n|---|---|---|---|\n" +
-			"| an answer \\| late | 3 scenarios | " + result + " | `test/suites/crash` TestFaults |\n" + end + "\nmore\n"
+			"| a response \\| late | 3 scenarios | " + result + " | `test/suites/crash` TestFaults |\n" + end + "\nmore\n"
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("want - got +\n%s", diff)
 		}
 	}
 	if err := run(strings.NewReader(""), page, false); err == nil {
-		t.Error("no error if no test told of a fault")
+		t.Error("got no error although no test reported a fault")
 	}
 	if err := os.WriteFile(page, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(strings.NewReader(played), page, false); err == nil {
-		t.Error("no error if the page has no place for the table")
+		t.Error("got no error although the page has no place for the table")
 	}
 }
 
-// TestPart: the rows of tests that did not run stay where they are.
+// TestPart: the rows of tests that did not run stay in place.
 func TestPart(t *testing.T) {
 	const (
 		other   = "| packets \\| lost | a leader | pass | `test/suites/scenario` TestCut |\n"
-		sibling = "| a death | 3 deaths | pass | `test/suites/crash` TestExplore |\n"
-		stale   = "| an answer | 1 scenarios | fail | `test/suites/crash` TestFaults |\n"
-		fresh   = "| an answer \\| late | 3 scenarios | pass | `test/suites/crash` TestFaults |\n"
+		sibling = "| a crash | 3 crash points | pass | `test/suites/crash` TestExplore |\n"
+		stale   = "| a response | 1 scenarios | fail | `test/suites/crash` TestFaults |\n"
+		fresh   = "| a response \\| late | 3 scenarios | pass | `test/suites/crash` TestFaults |\n"
 	)
 	for name, tc := range map[string]struct{ before, want string }{
-		"in the place of its rows":      {stale + stale + other + sibling, fresh + other + sibling},
-		"after others of its package":   {sibling + other, sibling + fresh + other},
-		"at the end":                    {other, other + fresh},
-		"where there has been no table": {"", fresh},
+		"replaces its rows":           {stale + stale + other + sibling, fresh + other + sibling},
+		"after others of its package": {sibling + other, sibling + fresh + other},
+		"at the end":                  {other, other + fresh},
+		"no table before":             {"", fresh},
 	} {
 		t.Run(name, func(t *testing.T) {
 			page := filepath.Join(t.TempDir(), "page.md")

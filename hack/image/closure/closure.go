@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// pkg is a package of Debian.
+// pkg is a Debian package.
 type pkg struct{ name, version string }
 
-// closure is a copy under way.
+// closure is the state of a copy.
 type closure struct {
 	from, to string
 	owners   map[string]pkg
@@ -32,17 +32,17 @@ func parseOwners(text string) (map[string]pkg, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 3)
 		if len(fields) != 3 {
-			return nil, fmt.Errorf("%q is not a package, a version and a path", line)
+			return nil, fmt.Errorf("invalid line %q; expected PACKAGE VERSION PATH", line)
 		}
 		owners[strings.TrimSuffix(fields[2], "/")] = pkg{fields[0], fields[1]}
 	}
 	return owners, nil
 }
 
-// folders are where the dynamic linker looks for libraries.
-var folders = []string{"lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib", "usr/lib"}
+// dirs are the directories where the dynamic linker looks for libraries.
+var dirs = []string{"lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib", "usr/lib"}
 
-// add copies a file, and what it loads. What a link leads to is copied under the name of the link.
+// add copies a file and the libraries that it loads. The target of a link is copied under the name of the link.
 func (c *closure) add(name string) error {
 	if c.copied[name] {
 		return nil
@@ -54,7 +54,7 @@ func (c *closure) add(name string) error {
 	}
 	owner, known := c.owners[name]
 	if !known {
-		return fmt.Errorf("no package has the file %s", name)
+		return fmt.Errorf("no package contains the file %s", name)
 	}
 	c.packages[owner] = true
 	if err := c.copy(file, name); err != nil {
@@ -76,7 +76,7 @@ func (c *closure) addLoaded(name string, program *elf.File) error {
 	if section := program.Section(".interp"); section != nil {
 		linker, err := section.Data()
 		if err != nil {
-			return fmt.Errorf("reading the dynamic linker of %s: %w", name, err)
+			return fmt.Errorf("cannot read the dynamic linker of %s: %w", name, err)
 		}
 		if err := c.add(strings.Trim(string(linker), "/\x00")); err != nil {
 			return err
@@ -84,24 +84,24 @@ func (c *closure) addLoaded(name string, program *elf.File) error {
 	}
 	libraries, err := program.ImportedLibraries()
 	if err != nil {
-		return fmt.Errorf("reading the libraries of %s: %w", name, err)
+		return fmt.Errorf("cannot read the libraries of %s: %w", name, err)
 	}
 	for _, library := range libraries {
-		at := slices.IndexFunc(folders, func(folder string) bool {
-			_, known := c.owners[path.Join(folder, library)]
+		at := slices.IndexFunc(dirs, func(dir string) bool {
+			_, known := c.owners[path.Join(dir, library)]
 			return known
 		})
 		if at < 0 {
-			return fmt.Errorf("%s loads %s, which no package has", name, library)
+			return fmt.Errorf("%s loads %s, but no package contains it", name, library)
 		}
-		if err := c.add(path.Join(folders[at], library)); err != nil {
+		if err := c.add(path.Join(dirs[at], library)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// maxLinks is how many symbolic links one path may lead through.
+// maxLinks is the maximum number of symbolic links in the resolution of a path.
 const maxLinks = 20
 
 // resolve follows symbolic links, whose targets are in the same root.
@@ -124,7 +124,7 @@ func (c *closure) resolve(name string) (string, error) {
 		}
 		at = strings.TrimPrefix(path.Clean(to), "/")
 	}
-	return "", fmt.Errorf("%s leads through more than %d links", name, maxLinks)
+	return "", fmt.Errorf("%s has more than %d symbolic links", name, maxLinks)
 }
 
 func (c *closure) copy(from, to string) error {
@@ -140,24 +140,24 @@ func (c *closure) copy(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
 	}
-	// Nobody but the owner writes, and nobody runs with other rights.
+	// Only the owner can write, and setuid and setgid bits are removed.
 	return os.WriteFile(target, content, info.Mode().Perm()&0o755)
 }
 
-// copyright copies what the licences of a package ask for. Some packages share the folder of another one.
+// copyright copies the copyright file of a package. Some packages share the directory of another package.
 func (c *closure) copyright(p pkg) error {
-	folder, err := c.resolve(path.Join("usr/share/doc", p.name))
+	dir, err := c.resolve(path.Join("usr/share/doc", p.name))
 	if err != nil {
-		return fmt.Errorf("looking for the licences of %s: %w", p.name, err)
+		return fmt.Errorf("cannot find the copyright file of package %s: %w", p.name, err)
 	}
-	file, err := c.resolve(path.Join(folder, "copyright"))
+	file, err := c.resolve(path.Join(dir, "copyright"))
 	if err != nil {
-		return fmt.Errorf("looking for the licences of %s: %w", p.name, err)
+		return fmt.Errorf("cannot find the copyright file of package %s: %w", p.name, err)
 	}
 	return c.copy(file, path.Join("usr/share/doc", p.name, "copyright"))
 }
 
-// sorted returns the packages by name.
+// sorted returns the packages, sorted by name.
 func (c *closure) sorted() []pkg {
 	return slices.SortedFunc(maps.Keys(c.packages), func(a, b pkg) int { return cmp.Compare(a.name, b.name) })
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// unpacked is a folder with packages, and what belongs to which.
+// unpacked is a directory with packages, and the package of each file.
 type unpacked struct {
 	t                *testing.T
 	from, to, owners string
 }
 
-// newUnpacked has a program that loads a library, which lies behind links, and a library that loads another one.
+// newUnpacked creates a program that loads a library behind links, which loads another library.
 func newUnpacked(t *testing.T) *unpacked {
 	t.Helper()
 	u := &unpacked{t: t, from: t.TempDir(), to: t.TempDir()}
@@ -55,7 +55,7 @@ func (u *unpacked) link(name, to, owner string) {
 	u.owners += owner + " " + name + "\n"
 }
 
-// run runs the command, and returns what it prints.
+// run runs the command and returns its output.
 func (u *unpacked) run(paths ...string) (string, error) {
 	u.t.Helper()
 	owners := filepath.Join(u.t.TempDir(), "owners")
@@ -82,7 +82,7 @@ func TestWhatAProgramLoadsIsCopied(t *testing.T) {
 			name, _ := filepath.Rel(u.to, path)
 			copied = append(copied, name)
 			if !entry.Type().IsRegular() {
-				t.Errorf("%s is a %s", name, entry.Type())
+				t.Errorf("%s has type %s", name, entry.Type())
 			}
 		}
 		return err
@@ -103,32 +103,32 @@ func TestWhatIsMissingIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*unpacked)
 		paths  []string
-		says   string
+		want   string
 	}{
-		"no such file":    {nil, []string{"usr/bin/other"}, "usr/bin/other"},
-		"no path":         {nil, nil, "required"},
-		"a library":       {func(u *unpacked) { u.write("usr/bin/other", library(u.t, "libnone.so"), "tools 1.0") }, []string{"usr/bin/other"}, "libnone.so"},
-		"no licence":      {nil, []string{"lib/x86_64-linux-gnu/libthree.so"}, "three"},
-		"of no package":   {func(u *unpacked) { u.owners = "" }, []string{"usr/bin/program"}, "no package"},
-		"nonsense":        {func(u *unpacked) { u.owners = "nonsense\n" }, []string{"usr/bin/program"}, "nonsense"},
-		"links in circle": {func(u *unpacked) { u.link("circle", "circle", "tools 1.0") }, []string{"circle"}, "links"},
+		"no such file":      {nil, []string{"usr/bin/other"}, "usr/bin/other"},
+		"no path":           {nil, nil, "required"},
+		"a library":         {func(u *unpacked) { u.write("usr/bin/other", library(u.t, "libnone.so"), "tools 1.0") }, []string{"usr/bin/other"}, "libnone.so"},
+		"no copyright file": {nil, []string{"lib/x86_64-linux-gnu/libthree.so"}, "three"},
+		"no owner":          {func(u *unpacked) { u.owners = "" }, []string{"usr/bin/program"}, "no package"},
+		"invalid owners":    {func(u *unpacked) { u.owners = "nonsense\n" }, []string{"usr/bin/program"}, "nonsense"},
+		"circular links":    {func(u *unpacked) { u.link("circle", "circle", "tools 1.0") }, []string{"circle"}, "links"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUnpacked(t)
 			if c.change != nil {
 				c.change(u)
 			}
-			if _, err := u.run(c.paths...); err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("error %v, which does not name %q", err, c.says)
+			if _, err := u.run(c.paths...); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got error %v, want one that names %q", err, c.want)
 			}
 		})
 	}
 	if err := run([]string{"--nonsense"}, io.Discard); err == nil {
-		t.Error("an unknown flag is not refused")
+		t.Error("run accepted an unknown flag")
 	}
 }
 
-// library returns the least of an ELF file that says which libraries it loads.
+// library returns a minimal ELF file that loads the given libraries.
 func library(t *testing.T, loads ...string) []byte {
 	t.Helper()
 	const headerSize, entrySize = 64, 64

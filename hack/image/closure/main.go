@@ -1,11 +1,11 @@
-// Command closure copies files of unpacked packages of Debian, with the libraries that they load, to a
-// folder that becomes the root of a container image.
+// Command closure copies files of unpacked Debian packages, with the libraries that they load, to a directory that
+// becomes the root of a container image.
 //
-//	closure --from FOLDER --owners FILE --to FOLDER PATH...
+//	closure --from DIRECTORY --owners FILE --to DIRECTORY PATH...
 //
-// The folder --from holds the content of all packages. The file --owners has a line PACKAGE VERSION PATH for
-// each of their files. Paths are relative to the roots. The packages that the copied files are from are
-// printed, a line PACKAGE VERSION each, and their copyright files are copied too.
+// The directory --from contains the content of all packages. The file --owners has a line PACKAGE VERSION PATH for
+// each of their files. Paths are relative to the roots. The command prints the packages of the copied files, one
+// line PACKAGE VERSION each, and also copies their copyright files.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// run copies what the arguments name, and prints the packages.
+// run copies the files that the arguments name, and prints the packages.
 func run(args []string, stdout io.Writer) error {
 	c, paths, err := parse(args)
 	if err != nil {
@@ -45,12 +45,12 @@ func run(args []string, stdout io.Writer) error {
 	return nil
 }
 
-// parse returns what the arguments ask for.
+// parse parses the arguments.
 func parse(args []string) (*closure, []string, error) {
 	flags := flag.NewFlagSet("closure", flag.ContinueOnError)
-	from := flags.String("from", "", "folder with the content of the packages")
-	owners := flags.String("owners", "", "file that says which package has which file")
-	to := flags.String("to", "", "folder to copy to")
+	from := flags.String("from", "", "directory with the content of the packages")
+	owners := flags.String("owners", "", "file that lists the package of each file")
+	to := flags.String("to", "", "directory to copy to")
 	if err := flags.Parse(args); err != nil {
 		return nil, nil, err
 	}

@@ -37,7 +37,7 @@ func TestVulncheck(t *testing.T) {
 	}{
 		"vulnerable": {"file://" + known, true, "Your code is affected by 1 vulnerability"},
 		"clean":      {"file://" + empty, false, "No vulnerabilities found"},
-		"offline":    {"http://127.0.0.1:1", false, "http://127.0.0.1:1 does not answer, so nothing was checked"},
+		"offline":    {"http://127.0.0.1:1", false, "cannot reach http://127.0.0.1:1, so nothing was checked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			command := exec.CommandContext(t.Context(), filepath.Join(root(t), "hack", "vulncheck.sh"), module)
