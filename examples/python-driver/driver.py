@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A driver in Python: its "VMs" are files in a directory.
 
-Shows all that a driver in another process has to do. Generate the stubs first:
+Shows everything that a driver in another process must do. Generate the stubs first:
 
     python3 -m grpc_tools.protoc -I ../../proto/driver --python_out=. --grpc_python_out=. driver.proto
     python3 driver.py --target unix:///run/millwright/drivers.sock --dir /var/lib/files
@@ -26,14 +26,14 @@ import driver_pb2_grpc as rpc
 
 KIND = "python"
 API_VERSION = "machine.sapcloud.io/v1alpha1"
-LIMIT = 16 << 20  # bytes of a message
+LIMIT = 16 << 20  # maximum bytes of a message
 CLUSTER = "kubernetes.io/cluster/"
-OPERATIONS = 10  # at the same time
+OPERATIONS = 10  # maximum number of concurrent operations
 FETCH_TIMEOUT = 30  # seconds for a class or a Secret
-FIRST_PAUSE, LAST_PAUSE = 0.2, 5  # seconds between two tries to register
+FIRST_PAUSE, LAST_PAUSE = 0.2, 5  # seconds between two attempts to register
 CANCELED, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 1, 3, 5, 6, 12, 13, 14
 
-# A manager that answers a registration with one of these will do so again.
+# Status codes with which a manager rejects a registration permanently.
 PERMANENT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION,
              grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -47,23 +47,23 @@ class Failed(Exception):
 
 
 def cluster_of(spec):
-    """Checks a providerSpec, and returns the name of the cluster that its tags name."""
+    """Validates a providerSpec and returns the name of the cluster in its tags."""
     if not isinstance(spec, dict):
         raise Failed(INVALID_ARGUMENT, "providerSpec: must be an object")
     for field in spec:
         if field not in ("size", "tags"):
-            raise Failed(INVALID_ARGUMENT, f"providerSpec.{field}: there is no such field")
+            raise Failed(INVALID_ARGUMENT, f"providerSpec.{field}: unknown field")
     if not isinstance(spec.get("size", ""), str):
-        raise Failed(INVALID_ARGUMENT, "providerSpec.size: must be a text")
+        raise Failed(INVALID_ARGUMENT, "providerSpec.size: must be a string")
     tags = spec.get("tags")
     names = [tag[len(CLUSTER):] for tag in tags if tag.startswith(CLUSTER)] if isinstance(tags, dict) else []
     if len(names) != 1 or not names[0]:
-        raise Failed(INVALID_ARGUMENT, f"providerSpec.tags: one must begin with {CLUSTER} and name the cluster")
+        raise Failed(INVALID_ARGUMENT, f"providerSpec.tags: must have exactly one key {CLUSTER}NAME")
     return names[0]
 
 
 class Files:
-    """The provider: a VM is a file that is named for its machine."""
+    """The provider: each VM is a file whose name is derived from its machine."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -77,11 +77,11 @@ class Files:
         return os.path.join(self.directory, key + ".json")
 
     def find(self, machine, cluster):
-        """Returns the VM of a machine: by its ID if that is stored, and else by name and cluster."""
-        meta, wanted = machine["metadata"], machine.get("spec", {}).get("providerID")
+        """Returns the VM of a machine: by its ID if that is stored, otherwise by name and cluster."""
+        meta, provider_id = machine["metadata"], machine.get("spec", {}).get("providerID")
         vm = read(self.path(meta.get("namespace", ""), meta.get("name", "")))
-        if vm is None or (vm["id"] != wanted if wanted else vm["cluster"] != cluster):
-            raise Failed(NOT_FOUND, f"there is no VM of {meta.get('name')}")
+        if vm is None or (vm["id"] != provider_id if provider_id else vm["cluster"] != cluster):
+            raise Failed(NOT_FOUND, f"machine {meta.get('name')} has no VM")
         return vm
 
     def create(self, machine, cluster, spec):
@@ -93,14 +93,14 @@ class Files:
             if found is None:
                 with open(path + ".new", "w", encoding="utf-8") as file:
                     json.dump(vm, file)
-                os.rename(path + ".new", path)  # a VM exists whole, or not at all
+                os.rename(path + ".new", path)  # so that a VM file is never incomplete
                 return vm
         if (found["cluster"], found["spec"]) != (cluster, spec):
-            raise Failed(ALREADY_EXISTS, f"a VM {meta['name']} exists with other parameters")
+            raise Failed(ALREADY_EXISTS, f"VM {meta['name']} exists with other parameters")
         return found
 
     def delete(self, machine, cluster):
-        with self.lock:  # nobody removes it, or makes another one, in between
+        with self.lock:  # so that the VM is not removed or replaced in between
             try:
                 vm = self.find(machine, cluster)
             except Failed as failed:
@@ -114,7 +114,7 @@ class Files:
         for name in os.listdir(self.directory):
             if name.endswith(".json"):
                 vm = read(os.path.join(self.directory, name))
-                if vm is not None and vm["cluster"] == cluster:  # None: removed meanwhile
+                if vm is not None and vm["cluster"] == cluster:  # None: removed in the meantime
                     found[vm["id"]] = vm["name"]
         return found
 
@@ -129,18 +129,18 @@ def read(path):
 
 
 class Session:
-    """One registration at the manager."""
+    """One registration with the manager."""
 
     def __init__(self, stub, files, instance):
         self.stub, self.files, self.instance = stub, files, instance
         self.outgoing = queue.Queue()
         self.registered = False
-        self.lock = threading.Lock()  # of what follows
+        self.lock = threading.Lock()  # guards the fields below
         self.classes = {}
-        self.running = {}  # by the ID of the operation: an event that is set when it is cancelled
+        self.running = {}  # operation ID -> event that is set when the operation is canceled
 
     def run(self):
-        """Registers, and does operations until the stream ends, which raises its error."""
+        """Registers and executes operations until the stream is closed, which raises its error."""
         self.outgoing.put(pb.DriverSide(registration=pb.Registration(
             kind=KIND, api_version=API_VERSION, instance=self.instance, max_operations=OPERATIONS, version="example",
             operations=[pb.OT_CREATE_MACHINE, pb.OT_DELETE_MACHINE, pb.OT_GET_MACHINE_STATUS, pb.OT_LIST_MACHINES])))
@@ -156,31 +156,31 @@ class Session:
                     self.cancel(message.cancel.operation_id)
         finally:
             with self.lock:
-                for cancelled in self.running.values():  # nobody waits for them any more
-                    cancelled.set()
+                for canceled in self.running.values():  # no manager waits for them
+                    canceled.set()
             self.outgoing.put(None)
             pool.shutdown()
 
     def begin(self, pool, op):
-        """Starts an operation. One that comes twice is done once."""
+        """Starts an operation. A duplicate of a running operation is ignored."""
         with self.lock:
             if op.operation_id in self.running:
                 return
-            cancelled = self.running[op.operation_id] = threading.Event()
-        pool.submit(self.answer, op, cancelled)
+            canceled = self.running[op.operation_id] = threading.Event()
+        pool.submit(self.execute, op, canceled)
 
     def cancel(self, operation_id):
         with self.lock:
-            if operation_id in self.running:  # else it has ended meanwhile
+            if operation_id in self.running:  # otherwise, it has completed in the meantime
                 self.running[operation_id].set()
 
-    def answer(self, op, cancelled):
+    def execute(self, op, canceled):
         result = pb.OperationResult(operation_id=op.operation_id, operation_type=op.operation_type, machine_name=op.machine_name)
         try:
-            self.perform(op, result, cancelled)
+            self.perform(op, result, canceled)
         except Failed as failed:
             result.code, result.message = failed.code, str(failed)
-        except grpc.RpcError as error:  # the class or the Secret could not be fetched
+        except grpc.RpcError as error:  # cannot fetch the class or the Secret
             result.code, result.message = UNAVAILABLE, error.details() or error.code().name
         except Exception as error:  # pylint: disable=broad-except
             result.code, result.message = INTERNAL, f"the driver failed: {type(error).__name__}"
@@ -188,13 +188,13 @@ class Session:
             del self.running[op.operation_id]
         self.outgoing.put(pb.DriverSide(result=result))
 
-    def perform(self, op, result, cancelled):
+    def perform(self, op, result, canceled):
         spec = self.machine_class(op.machine_class).get("providerSpec", {})
         cluster = cluster_of(spec)
         if op.operation_type == pb.OT_CREATE_MACHINE:
-            self.stub.GetSecret(op.secret, timeout=FETCH_TIMEOUT)  # credentials and user data; files need none
-        if cancelled.is_set():  # the last moment: what follows takes no time
-            raise Failed(CANCELED, "the operation was cancelled")
+            self.stub.GetSecret(op.secret, timeout=FETCH_TIMEOUT)  # credentials and user data, which this provider does not use
+        if canceled.is_set():  # last check, because the rest is fast
+            raise Failed(CANCELED, "the operation was canceled")
         if op.operation_type == pb.OT_LIST_MACHINES:
             result.machine_list.update(self.files.list(cluster))
             return
@@ -207,11 +207,11 @@ class Session:
         elif op.operation_type == pb.OT_GET_MACHINE_STATUS:
             vm = self.files.find(machine, cluster)
         else:
-            raise Failed(UNIMPLEMENTED, "the driver does not know this operation")
+            raise Failed(UNIMPLEMENTED, "the driver does not support this operation")
         result.provider_id, result.node_name = vm["id"], vm["name"]
 
     def machine_class(self, meta):
-        """Returns a class, from the cache if it has this version."""
+        """Returns a class, from the cache if the cache has this version."""
         key = (meta.namespace, meta.name)
         with self.lock:
             cached = self.classes.get(key)
@@ -224,7 +224,7 @@ class Session:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", required=True, help="where the manager serves drivers, for example unix:///run/millwright/drivers.sock")
+    parser.add_argument("--target", required=True, help="address at which the manager serves drivers, for example unix:///run/millwright/drivers.sock")
     parser.add_argument("--dir", required=True, help="directory of the VMs")
     args = parser.parse_args()
     files, instance, pause = Files(args.dir), secrets.token_hex(16), FIRST_PAUSE
