@@ -262,8 +262,8 @@ func (w *clusters) run(args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// answer is the expected output for an object.
-type answer struct {
+// response is the expected output for an object.
+type response struct {
 	verdict report.Verdict
 	// cause and code are those of the first finding. If the Machine is gone, that finding is the reason for its
 	// deletion.
@@ -271,12 +271,12 @@ type answer struct {
 	code  string
 	// next requires the time of the next retry in the output.
 	next bool
-	// says are further texts that the output must contain.
-	says []string
+	// wantText are further texts that the output must contain.
+	wantText []string
 }
 
 // asks waits until the command prints the expected output, as JSON and as text.
-func (w *clusters) asks(t *testing.T, kind, name string, want answer, more ...string) {
+func (w *clusters) asks(t *testing.T, kind, name string, want response, more ...string) {
 	t.Helper()
 	var text string
 	defer func() {
@@ -305,7 +305,7 @@ func (w *clusters) asks(t *testing.T, kind, name string, want answer, more ...st
 			g.Expect(got.Next).NotTo(gomega.BeEmpty())
 			g.Expect(got.Next[0].At).To(gomega.BeTemporally(">", time.Now()))
 		}
-		for _, part := range want.says {
+		for _, part := range want.wantText {
 			g.Expect(strings.ReplaceAll(text, w.Namespace, "NS")).To(gomega.ContainSubstring(part))
 		}
 		g.Expect(got.Unread).To(gomega.BeEmpty())

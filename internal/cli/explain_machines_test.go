@@ -44,24 +44,24 @@ func TestExplainCreations(t *testing.T) {
 		codes.ResourceExhausted: "every 10m",
 		codes.Internal:          "after 5s", codes.DataLoss: "after 5s", codes.Unauthenticated: "after 5s",
 	}
-	want := map[string]answer{}
+	want := map[string]response{}
 	for code, again := range byCode {
 		name := w.own("code-" + strings.ToLower(code.String()))
 		w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: name, Codes: []codes.Code{code}, Message: "the provider's own words", Times: -1})
 		w.machine(name, "small")
-		want[name] = answer{
+		want[name] = response{
 			verdict: report.NotRunning, cause: v1alpha1.CauseDriverFailed, code: code.String(),
-			next: again == "every 10m" || again == "after 3m",
-			says: []string{"is not Running: the provider's own words (" + code.String() + ")", "The driver is asked again " + again, "becomes Failed unless it is created"},
+			next:     again == "every 10m" || again == "after 3m",
+			wantText: []string{"is not Running: the provider's own words (" + code.String() + ")", "The driver is asked again " + again, "becomes Failed unless it is created"},
 		}
 	}
-	notRunning := func(name string, cause report.Cause, code string, says ...string) {
-		want[name] = answer{verdict: report.NotRunning, cause: cause, code: code, says: says}
+	notRunning := func(name string, cause report.Cause, code string, wantText ...string) {
+		want[name] = response{verdict: report.NotRunning, cause: cause, code: code, wantText: wantText}
 	}
-	missing := func(class string, says ...string) {
+	missing := func(class string, wantText ...string) {
 		name := w.own("material-" + class)
 		w.machine(name, class)
-		notRunning(name, v1alpha1.CauseInvalidClassInputs, "", says...)
+		notRunning(name, v1alpha1.CauseInvalidClassInputs, "", wantText...)
 	}
 	missing("nowhere", `MachineClass "nowhere" not found in namespace "NS"`, "Create MachineClass nowhere")
 	missing("no-secret", `Secret "NS/no-secret" of MachineClass "no-secret" not found`, "Create the secret")
@@ -98,8 +98,8 @@ func TestExplainCreations(t *testing.T) {
 	w.machine(second, "small", func(m *v1alpha1.Machine) { m.Spec.ProviderID = owner.Spec.ProviderID })
 	notRunning(second, v1alpha1.CauseInstanceOwned, "", "already belongs to machine", `"first-NS"`)
 
-	for name, answer := range want {
-		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
+	for name, response := range want {
+		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, response) })
 	}
 }
 
@@ -112,9 +112,9 @@ func TestExplainNodes(t *testing.T) {
 		"small": `{}`, "never": `{"join":"never"}`, "unready": `{"join":"notReady"}`,
 		"bare": `{"nodeTaints":[{"key":"` + v1alpha1.TaintKeyCriticalComponentsNotReady + `","effect":"NoSchedule"}]}`,
 	})
-	want := map[string]answer{}
-	expect := func(name string, verdict report.Verdict, cause report.Cause, says ...string) string {
-		want[w.own(name)] = answer{verdict: verdict, cause: cause, next: cause == report.NodeNotJoined, says: says}
+	want := map[string]response{}
+	expect := func(name string, verdict report.Verdict, cause report.Cause, wantText ...string) string {
+		want[w.own(name)] = response{verdict: verdict, cause: cause, next: cause == report.NodeNotJoined, wantText: wantText}
 		return w.own(name)
 	}
 	w.machine(expect("runs", report.Healthy, "", "is Running."), "small")
@@ -137,8 +137,8 @@ func TestExplainNodes(t *testing.T) {
 		w.reaches(t, name, v1alpha1.MachineRunning)
 		w.turns(name, corev1.ConditionUnknown)
 	}
-	for name, answer := range want {
-		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
+	for name, response := range want {
+		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, response) })
 	}
 	t.Run("delayed", func(t *testing.T) {
 		delayed := ""
@@ -151,9 +151,9 @@ func TestExplainNodes(t *testing.T) {
 			delayed = phases[v1alpha1.MachineUnknown]
 			g.Expect(delayed).NotTo(gomega.BeEmpty())
 		})
-		w.asks(t, "machine", delayed, answer{
+		w.asks(t, "machine", delayed, response{
 			verdict: report.NotRunning, cause: v1alpha1.CauseNodeUnhealthy,
-			says: []string{`as other machines of "pool" are being replaced`, "It becomes Failed once the others are replaced"},
+			wantText: []string{`as other machines of "pool" are being replaced`, "It becomes Failed once the others are replaced"},
 		})
 	})
 }
@@ -177,11 +177,11 @@ func TestExplainDeletions(t *testing.T) {
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "slow": `{"deleteDelay":"1h"}`, "lost": `{}`, "bare": `{}`})
-	want := map[string]answer{}
+	want := map[string]response{}
 	// deletes describes a Machine that is deleted after it is Running and has the given objects.
-	deletes := func(name, class string, given func(node string), cause report.Cause, code string, says ...string) {
+	deletes := func(name, class string, given func(node string), cause report.Cause, code string, wantText ...string) {
 		name = w.own(name)
-		want[name] = answer{verdict: report.Deleting, cause: cause, code: code, says: says}
+		want[name] = response{verdict: report.Deleting, cause: cause, code: code, wantText: wantText}
 		w.machine(name, class)
 		w.reaches(t, name, v1alpha1.MachineRunning)
 		if given != nil {
@@ -191,28 +191,28 @@ func TestExplainDeletions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ends := []string{"At ", "the drain timeout is 2h", "kubectl -n NS label machines.machine.sapcloud.io"}
+	terminated := []string{"At ", "the drain timeout is 2h", "kubectl -n NS label machines.machine.sapcloud.io"}
 
 	deletes("budget", "small", func(node string) {
 		w.join(w.pod("busy", node), w.budget("busy", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2}))
-	}, report.DisruptionBudget, "", append(ends, "/busy: it allows no eviction of pod", "now: 2 of 3 pods are healthy, and it wants 2", "the manager says: Draining, waiting for pod disruption budget")...)
+	}, report.DisruptionBudget, "", append(terminated, "/busy: it allows no eviction of pod", "now: 2 of 3 pods are healthy, and it wants 2", "the manager says: Draining, waiting for pod disruption budget")...)
 	deletes("never", "small", func(node string) {
 		w.join(w.pod("never", node), w.budget("never", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, ExpectedPods: 2, CurrentHealthy: 2, DesiredHealthy: 2}))
-	}, report.DisruptionBudgetForbids, "", append(ends, "it never allows an eviction of pod", "all 2 pods are healthy, and it wants 2", "is misconfigured and requires zero voluntary evictions", "allow one pod to be missing")...)
+	}, report.DisruptionBudgetForbids, "", append(terminated, "it never allows an eviction of pod", "all 2 pods are healthy, and it wants 2", "is misconfigured and requires zero voluntary evictions", "allow one pod to be missing")...)
 	deletes("twice", "small", func(node string) {
 		w.join(w.pod("twice", node), w.budget("twice", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1}))
 		other := w.budget("twice", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1})
 		other.Name = "twice-more"
 		w.join(other)
-	}, report.DisruptionBudgetForbids, "", append(ends, "2 pod disruption budgets cover it")...)
+	}, report.DisruptionBudgetForbids, "", append(terminated, "2 pod disruption budgets cover it")...)
 	deletes("ends", "small", func(node string) { w.join(w.pod("ends", node)) },
-		report.PodTerminating, "", append(ends, "it is ending, for which it may take until", "the manager says: Draining, waiting for pod")...)
+		report.PodTerminating, "", append(terminated, "it is ending, for which it may take until", "the manager says: Draining, waiting for pod")...)
 	deletes("stuck", "small", func(node string) {
 		pod := w.pod("stuck", node)
 		pod.Finalizers, pod.Spec.TerminationGracePeriodSeconds = []string{"example.com/backup"}, ptr.To[int64](0)
 		w.join(pod)
-	}, report.PodStuck, "", append(ends, "finalizer example.com/backup holds it")...)
-	deletes("disk", "small", w.disk, report.VolumeAttached, "", append(ends, "is attached to the node", "the manager says: Draining, waiting for volume pv-NS")...)
+	}, report.PodStuck, "", append(terminated, "finalizer example.com/backup holds it")...)
+	deletes("disk", "small", w.disk, report.VolumeAttached, "", append(terminated, "is attached to the node", "the manager says: Draining, waiting for volume pv-NS")...)
 
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("denied"), Codes: []codes.Code{codes.PermissionDenied}, Message: "not allowed to delete it", Times: -1})
 	deletes("denied", "small", nil, v1alpha1.CauseDriverFailed, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The driver is asked again after 3m", "Correct the credentials", "at the earliest: The driver")
@@ -241,16 +241,16 @@ func TestExplainDeletions(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &v1alpha1.Machine{ObjectMeta: w.meta(second)}); err != nil {
 		t.Fatal(err)
 	}
-	want[second] = answer{verdict: report.Deleting, cause: v1alpha1.CauseInstanceShared, says: []string{"is also that of machine", "clear spec.providerID"}}
+	want[second] = response{verdict: report.Deleting, cause: v1alpha1.CauseInstanceShared, wantText: []string{"is also that of machine", "clear spec.providerID"}}
 
-	for name, answer := range want {
-		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, answer) })
+	for name, response := range want {
+		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, response) })
 	}
 	t.Run("forced", func(t *testing.T) {
 		name := w.own("never")
 		w.patch(&v1alpha1.Machine{ObjectMeta: w.meta(name)}, `{"metadata":{"labels":{"`+v1alpha1.LabelKeyForceDeletion+`":"True"}}}`)
 		w.gone(t, &v1alpha1.Machine{ObjectMeta: w.meta(name)})
-		w.asks(t, "machine", name, answer{verdict: report.Gone, cause: report.Unexplained, says: []string{"ForcedDrain: The drain of node never-NS was forced"}})
+		w.asks(t, "machine", name, response{verdict: report.Gone, cause: report.Unexplained, wantText: []string{"ForcedDrain: The drain of node never-NS was forced"}})
 	})
 }
 
@@ -311,8 +311,8 @@ func TestExplainReplacements(t *testing.T) {
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "next": `{}`})
-	gone := func(cause report.Cause, says ...string) answer {
-		return answer{verdict: report.Gone, cause: cause, says: says}
+	gone := func(cause report.Cause, wantText ...string) response {
+		return response{verdict: report.Gone, cause: cause, wantText: wantText}
 	}
 	create := func(t *testing.T, set *v1alpha1.MachineSet) *v1alpha1.Machine {
 		w.create(set)
@@ -419,18 +419,18 @@ func TestExplainAcrossRestart(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &v1alpha1.Machine{ObjectMeta: w.meta(denied)}); err != nil {
 		t.Fatal(err)
 	}
-	joining := answer{verdict: report.NotRunning, cause: report.NodeNotJoined, next: true, says: []string{"has not joined"}}
-	deleting := answer{verdict: report.Deleting, cause: v1alpha1.CauseDriverFailed, code: "PermissionDenied", says: []string{"not allowed (PermissionDenied)"}}
-	both := func(joining, deleting answer) {
+	joining := response{verdict: report.NotRunning, cause: report.NodeNotJoined, next: true, wantText: []string{"has not joined"}}
+	deleting := response{verdict: report.Deleting, cause: v1alpha1.CauseDriverFailed, code: "PermissionDenied", wantText: []string{"not allowed (PermissionDenied)"}}
+	both := func(joining, deleting response) {
 		t.Helper()
 		w.asks(t, "machine", never, joining)
 		w.asks(t, "machine", denied, deleting)
 	}
 	both(joining, deleting)
 	stop()
-	none := func(a answer) answer {
+	none := func(a response) response {
 		a.cause, a.code, a.next = report.ManagerNotRunning, "", false
-		a.says = append([]string{"no manager works on the machines of this namespace"}, a.says...)
+		a.wantText = append([]string{"no manager works on the machines of this namespace"}, a.wantText...)
 		return a
 	}
 	both(none(joining), none(deleting))
@@ -445,5 +445,5 @@ func TestExplainWithoutTarget(t *testing.T) {
 	w.manage(func(config *manager.Config) { config.Target = nil })
 	w.classes(map[string]string{"small": `{}`})
 	w.machine(w.own("alone"), "small")
-	w.asks(t, "machine", w.own("alone"), answer{verdict: report.Healthy, says: []string{"is Available: there is no target cluster that a node could join"}}, "--target-kubeconfig", "none")
+	w.asks(t, "machine", w.own("alone"), response{verdict: report.Healthy, wantText: []string{"is Available: there is no target cluster that a node could join"}}, "--target-kubeconfig", "none")
 }

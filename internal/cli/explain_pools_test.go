@@ -25,16 +25,16 @@ func TestExplainSets(t *testing.T) {
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "full": `{"capacity":1}`, "slow": `{"deleteDelay":"1h"}`})
-	incomplete := func(cause report.Cause, says ...string) answer {
-		return answer{verdict: report.Incomplete, cause: cause, says: says}
+	incomplete := func(cause report.Cause, wantText ...string) response {
+		return response{verdict: report.Incomplete, cause: cause, wantText: wantText}
 	}
-	want := map[string]answer{}
-	add := func(set *v1alpha1.MachineSet, a answer) {
+	want := map[string]response{}
+	add := func(set *v1alpha1.MachineSet, a response) {
 		w.create(set)
 		want[set.Name] = a
 	}
-	add(w.set("well", "small", 2), answer{verdict: report.Healthy, says: []string{"MachineSet NS/well has all 2 machines that it wants.", "2 wanted; 2 exist, 2 ready, 2 available; class small"}})
-	add(w.set("none", "small", 0), answer{verdict: report.Healthy, says: []string{"wants no machines, and has none"}})
+	add(w.set("well", "small", 2), response{verdict: report.Healthy, wantText: []string{"MachineSet NS/well has all 2 machines that it wants.", "2 wanted; 2 exist, 2 ready, 2 available; class small"}})
+	add(w.set("none", "small", 0), response{verdict: report.Healthy, wantText: []string{"wants no machines, and has none"}})
 	full := incomplete(v1alpha1.CauseDriverFailed, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
 	full.code = "ResourceExhausted"
 	add(w.set("full", "full", 3), full)
@@ -58,8 +58,8 @@ func TestExplainSets(t *testing.T) {
 	add(bad, incomplete(v1alpha1.CauseInvalidSpec, "spec.template.metadata.labels", "Correct the field"))
 	one, two := w.set("one", "small", 1), w.set("two", "small", 1)
 	two.Spec.Selector, two.Spec.Template.Labels = one.Spec.Selector, one.Spec.Template.Labels
-	add(one, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a unique label.", "SelectorOverlap"}})
-	add(two, answer{verdict: report.Healthy, cause: report.SelectorOverlap, says: []string{"selected by one"}})
+	add(one, response{verdict: report.Healthy, cause: report.SelectorOverlap, wantText: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a unique label.", "SelectorOverlap"}})
+	add(two, response{verdict: report.Healthy, cause: report.SelectorOverlap, wantText: []string{"selected by one"}})
 	all := w.set("all", "small", 1)
 	all.Spec.Selector = &metav1.LabelSelector{}
 	add(all, incomplete(v1alpha1.CauseInvalidSpec, "spec.selector", "must not match every machine"))
@@ -70,10 +70,10 @@ func TestExplainSets(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), leaving); err != nil {
 		t.Fatal(err)
 	}
-	want["leaving"] = answer{verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists, says: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
+	want["leaving"] = response{verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists, wantText: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
 
-	for name, answer := range want {
-		t.Run(name, func(t *testing.T) { w.asks(t, "machineset", name, answer) })
+	for name, response := range want {
+		t.Run(name, func(t *testing.T) { w.asks(t, "machineset", name, response) })
 	}
 	t.Run("gone", func(t *testing.T) {
 		set := w.set("past", "small", 1)
@@ -83,7 +83,7 @@ func TestExplainSets(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, set)
-		w.asks(t, "machineset", "past", answer{verdict: report.Gone, says: []string{"is gone", "the machine set is being deleted"}})
+		w.asks(t, "machineset", "past", response{verdict: report.Gone, wantText: []string{"is gone", "the machine set is being deleted"}})
 	})
 	t.Run("mistyped", func(t *testing.T) {
 		status, _, errs := w.run("machineset", "wel")
@@ -108,10 +108,10 @@ func TestExplainFrozen(t *testing.T) {
 	// all Machines exist.
 	w.manage(func(config *manager.Config) { config.Overshoot = scale.Overshoot{Up: 0, Down: 1000} })
 	why := "it is frozen, and creates no machines: 3 machines exist, at least the freeze limit of 2"
-	w.asks(t, "machineset", "overfull", answer{verdict: report.Incomplete, cause: report.Frozen, says: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
-	w.asks(t, "machine", w.only(t, "pool", "overfull").Name, answer{
+	w.asks(t, "machineset", "overfull", response{verdict: report.Incomplete, cause: report.Frozen, wantText: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
+	w.asks(t, "machine", w.only(t, "pool", "overfull").Name, response{
 		verdict: report.NotRunning, cause: report.NodeNotJoined,
-		says: []string{"MachineSet overfull: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
+		wantText: []string{"MachineSet overfull: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
 	})
 
 	deployment := w.deployment("pool", "never", 1) // the limit is 2, including the surge
@@ -120,9 +120,9 @@ func TestExplainFrozen(t *testing.T) {
 	for _, name := range []string{"pool-1", "pool-2"} {
 		w.machine(w.own(name), "never", func(m *v1alpha1.Machine) { m.Labels = set.Spec.Template.Labels })
 	}
-	w.asks(t, "machinedeployment", "pool", answer{
+	w.asks(t, "machinedeployment", "pool", response{
 		verdict: report.Incomplete, cause: report.Frozen,
-		says: []string{"MachineSet " + set.Name + ": it is frozen", "kubectl -n NS annotate machinedeployments.machine.sapcloud.io pool " + v1alpha1.AnnotationKeyUnfreeze + "="},
+		wantText: []string{"MachineSet " + set.Name + ": it is frozen", "kubectl -n NS annotate machinedeployments.machine.sapcloud.io pool " + v1alpha1.AnnotationKeyUnfreeze + "="},
 	})
 }
 
@@ -144,9 +144,9 @@ func TestExplainDeployments(t *testing.T) {
 	w := newClusters(t)
 	w.manage()
 	w.classes(map[string]string{"small": `{}`, "never": `{"join":"never"}`, "slow": `{"deleteDelay":"1h"}`})
-	want := map[string]answer{}
-	expect := func(name string, verdict report.Verdict, cause report.Cause, says ...string) {
-		want[name] = answer{verdict: verdict, cause: cause, says: says}
+	want := map[string]response{}
+	expect := func(name string, verdict report.Verdict, cause report.Cause, wantText ...string) {
+		want[name] = response{verdict: verdict, cause: cause, wantText: wantText}
 	}
 	// rolled returns a MachineDeployment whose new template never becomes available.
 	rolled := func(name string, change func(*v1alpha1.MachineDeployment)) {
@@ -161,7 +161,7 @@ func TestExplainDeployments(t *testing.T) {
 			change(d)
 		}
 		w.create(d)
-		w.asks(t, "machinedeployment", name, answer{verdict: report.Healthy, says: []string{"has all 2 machines that it wants.", "2 wanted; 2 exist, 2 of the newest template, 2 ready, 2 available; class small"}})
+		w.asks(t, "machinedeployment", name, response{verdict: report.Healthy, wantText: []string{"has all 2 machines that it wants.", "2 wanted; 2 exist, 2 of the newest template, 2 ready, 2 available; class small"}})
 		w.patch(d, `{"spec":{"template":{"spec":{"class":{"name":"never"}}}}}`)
 	}
 	rolled("rolls", nil)
@@ -192,7 +192,7 @@ func TestExplainDeployments(t *testing.T) {
 
 	off := w.deployment("off", "small", 1)
 	w.create(off)
-	w.asks(t, "machinedeployment", "off", answer{verdict: report.Healthy})
+	w.asks(t, "machinedeployment", "off", response{verdict: report.Healthy})
 	w.patch(w.setOf(t, "off"), `{"metadata":{"labels":{"`+v1alpha1.LabelKeyMachineSetScaleUpDisabled+`":"true"}}}`)
 	w.patch(off, `{"spec":{"replicas":2}}`)
 	expect("off", report.Incomplete, report.ScaleUpDisabled, "has 1 of 2 machines available: MachineSet off-")
@@ -201,28 +201,28 @@ func TestExplainDeployments(t *testing.T) {
 	back := w.deployment("back", "small", 1)
 	w.create(renamed, back)
 	for _, name := range []string{"renamed", "back"} {
-		w.asks(t, "machinedeployment", name, answer{verdict: report.Healthy})
+		w.asks(t, "machinedeployment", name, response{verdict: report.Healthy})
 	}
 	w.patch(renamed, `{"spec":{"selector":{"matchLabels":{"name":"new-name"}},"template":{"metadata":{"labels":{"name":"new-name"}}}}}`)
 	expect("renamed", report.Healthy, report.SetReleased, "has the machine that it wants, but spec.selector: no longer matches machine sets of this deployment: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
 	w.patch(back, `{"spec":{"rollbackTo":{"revision":77}}}`)
 	expect("back", report.Healthy, report.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: no machine set has revision 77; the template remains that of revision 1.", "millwright rollout history back -n NS")
 
-	for name, answer := range want {
-		t.Run(name, func(t *testing.T) { w.asks(t, "machinedeployment", name, answer) })
+	for name, response := range want {
+		t.Run(name, func(t *testing.T) { w.asks(t, "machinedeployment", name, response) })
 	}
 	t.Run("is deleted", func(t *testing.T) { w.deletes(t, w.deployment("leaving", "slow", 2)) })
 	t.Run("is held", func(t *testing.T) {
 		held := w.deployment("held", "small", 1)
 		held.Finalizers = []string{"example.com/backup"}
 		w.create(held)
-		w.asks(t, "machinedeployment", "held", answer{verdict: report.Healthy})
+		w.asks(t, "machinedeployment", "held", response{verdict: report.Healthy})
 		if err := w.Client.Delete(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		w.asks(t, "machinedeployment", "held", answer{
+		w.asks(t, "machinedeployment", "held", response{
 			verdict: report.Deleting, cause: report.Finalizer,
-			says: []string{"is being deleted: finalizer example.com/backup holds the deployment", "1 wanted; 0 exist", "Ask whoever owns finalizer example.com/backup"},
+			wantText: []string{"is being deleted: finalizer example.com/backup holds the deployment", "1 wanted; 0 exist", "Ask whoever owns finalizer example.com/backup"},
 		})
 		w.counts(t, held, 0)
 		w.patch(held, `{"metadata":{"finalizers":null}}`)
@@ -231,7 +231,7 @@ func TestExplainDeployments(t *testing.T) {
 		all := w.deployment("all", "small", 1)
 		all.Spec.Selector = &metav1.LabelSelector{}
 		w.create(all)
-		w.asks(t, "machinedeployment", "all", answer{verdict: report.Incomplete, cause: v1alpha1.CauseInvalidSpec, says: []string{"the empty selector selects all machines"}})
+		w.asks(t, "machinedeployment", "all", response{verdict: report.Incomplete, cause: v1alpha1.CauseInvalidSpec, wantText: []string{"the empty selector selects all machines"}})
 	})
 	t.Run("short name", func(t *testing.T) {
 		status, out, errs := w.run("mcd", "rolls", "-o", "json")
@@ -248,13 +248,13 @@ func TestExplainDeployments(t *testing.T) {
 // deletes deletes a MachineDeployment in the foreground. Its Machines never finish their deletion.
 func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	w.create(deployment)
-	w.asks(t, "machinedeployment", deployment.Name, answer{verdict: report.Healthy})
+	w.asks(t, "machinedeployment", deployment.Name, response{verdict: report.Healthy})
 	if err := w.Client.Delete(t.Context(), deployment, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		t.Fatal(err)
 	}
-	w.asks(t, "machinedeployment", deployment.Name, answer{
+	w.asks(t, "machinedeployment", deployment.Name, response{
 		verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists,
-		says: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "and still has it", "2 more being deleted"},
+		wantText: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "and still has it", "2 more being deleted"},
 	})
 	w.counts(t, deployment, deployment.Spec.Replicas)
 }

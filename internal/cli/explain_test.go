@@ -11,7 +11,7 @@ import (
 
 // TestExplainAnswers checks the output of the command without a cluster.
 func TestExplainAnswers(t *testing.T) {
-	nobody := env.Kubeconfig(t, "https://127.0.0.1:1")
+	unreachable := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
 		status int
@@ -21,11 +21,11 @@ func TestExplainAnswers(t *testing.T) {
 		"mistyped kind":    {[]string{"explain", "machin"}, 2, "did you mean machine or machineset or machinedeployment?"},
 		"class":            {[]string{"explain", "machineclass", "pool-v1"}, 2, "classes cannot be explained"},
 		"class by kind":    {[]string{"explain", "mcc/pool-v1"}, 2, "kubectl get machineclasses.machine.sapcloud.io pool-v1"},
-		"by kind":          {[]string{"explain", "mcd/a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
-		"set by kind":      {[]string{"explain", "-n", "b", "mcs/a", "--kubeconfig", nobody}, 1, "reading machine set b/a"},
-		"machine by kind":  {[]string{"explain", "machine/a", "--kubeconfig", nobody}, 1, "reading machine default/a"},
-		"full kind":        {[]string{"explain", "MachineDeployments.machine.sapcloud.io", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
-		"flag first":       {[]string{"explain", "-n", "b", "machine", "a", "--kubeconfig", nobody}, 1, "reading machine b/a"},
+		"by kind":          {[]string{"explain", "mcd/a", "--kubeconfig", unreachable}, 1, "reading machine deployment default/a"},
+		"set by kind":      {[]string{"explain", "-n", "b", "mcs/a", "--kubeconfig", unreachable}, 1, "reading machine set b/a"},
+		"machine by kind":  {[]string{"explain", "machine/a", "--kubeconfig", unreachable}, 1, "reading machine default/a"},
+		"full kind":        {[]string{"explain", "MachineDeployments.machine.sapcloud.io", "a", "--kubeconfig", unreachable}, 1, "reading machine deployment default/a"},
+		"flag first":       {[]string{"explain", "-n", "b", "machine", "a", "--kubeconfig", unreachable}, 1, "reading machine b/a"},
 		"kind without":     {[]string{"explain", "mcd/"}, 2, "the name of a MachineDeployment"},
 		"by kind, flags":   {[]string{"explain", "mcd/a", "-o", "yaml"}, 2, `--output: unknown format "yaml"`},
 		"two slashes":      {[]string{"explain", "mcd/a/b"}, 2, "the name of a MachineDeployment"},
@@ -37,14 +37,14 @@ func TestExplainAnswers(t *testing.T) {
 		"bad output":       {[]string{"explain", "machine", "a", "-o", "yaml"}, 2, `--output: unknown format "yaml"`},
 		"empty name":       {[]string{"explain", "machine", ""}, 2, "the name of a Machine"},
 		"and a folder":     {[]string{"explain", "machine", "a", "--dir=x", "--target-kubeconfig=y"}, 2, "--dir: cannot be used"},
-		"no such context":  {[]string{"explain", "machine", "a", "--kubeconfig", nobody, "--context", "other"}, 1, `context "other" does not exist`},
+		"no such context":  {[]string{"explain", "machine", "a", "--kubeconfig", unreachable, "--context", "other"}, 1, `context "other" does not exist`},
 		"two ways to say":  {[]string{"explain", "machine", "a", "--kubeconfig=x", "--control-kubeconfig=y"}, 2, "--kubeconfig: cannot be used"},
 		"negative retry":   {[]string{"explain", "machine", "a", "--resource-exhausted-retry=-1s"}, 2, "--resource-exhausted-retry: must not be negative"},
-		"set: nobody":      {[]string{"explain", "mcs", "a", "--kubeconfig", nobody}, 1, "reading machine set default/a"},
-		"deployment: none": {[]string{"explain", "mcd", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+		"set: nobody":      {[]string{"explain", "mcs", "a", "--kubeconfig", unreachable}, 1, "reading machine set default/a"},
+		"deployment: none": {[]string{"explain", "mcd", "a", "--kubeconfig", unreachable}, 1, "reading machine deployment default/a"},
 		"negative timeout": {[]string{"explain", "machine", "a", "--machine-drain-timeout=-1s"}, 2, "must not be negative"},
 		"no cluster":       {[]string{"explain", "machine", "a", "--dir", t.TempDir()}, 1, "millwright up"},
-		"nobody answers":   {[]string{"explain", "machine", "a", "--kubeconfig", nobody}, 1, "reading machine default/a"},
+		"nobody answers":   {[]string{"explain", "machine", "a", "--kubeconfig", unreachable}, 1, "reading machine default/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

@@ -193,15 +193,15 @@ func TestNonsenseInEachFlag(t *testing.T) {
 			if name == "help" || slices.Contains(freeText, name) {
 				continue
 			}
-			var said strings.Builder
+			var message strings.Builder
 			// If the invalid value is accepted, the missing kubeconfig leads to a different exit status.
 			args := []string{command, "--driver=sim", "--target-kubeconfig=/nowhere/at/all", "--" + name + "=no sense!"}
 			if command == "machine-controller-manager" {
 				args = slices.Delete(args, 1, 2) // it does not have the flag
 			}
-			status := Main(Program{Version: "test", Name: "millwright", Args: args, Stdout: &said, Stderr: &said})
-			if status != 2 || !strings.Contains(said.String(), "--"+name) {
-				t.Errorf("%s: --%s ends with %d: %s", command, name, status, &said)
+			status := Main(Program{Version: "test", Name: "millwright", Args: args, Stdout: &message, Stderr: &message})
+			if status != 2 || !strings.Contains(message.String(), "--"+name) {
+				t.Errorf("%s: --%s ends with %d: %s", command, name, status, &message)
 			}
 		}
 	}

@@ -77,9 +77,9 @@ func TestInterruptedStatus(t *testing.T) {
 	w.create(deployment)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := w.rolloutTo(ctx, onWrite(cancel), "status", "pool")
-	for _, says := range []string{"stopped watching; the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not acted yet"} {
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("got %v, want %q", err, says)
+	for _, wantText := range []string{"stopped watching; the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not acted yet"} {
+		if err == nil || !strings.Contains(err.Error(), wantText) {
+			t.Errorf("got %v, want %q", err, wantText)
 		}
 	}
 }
@@ -99,20 +99,20 @@ func TestUndoUnanswered(t *testing.T) {
 	w.wished(t, deployment)
 	cancel()
 	withdraw := "to cancel the rollback, run: kubectl -n " + w.Namespace + " patch machinedeployments.machine.sapcloud.io pool"
-	says := func(err error, says ...string) {
+	wantText := func(err error, wantText ...string) {
 		t.Helper()
-		for _, text := range says {
+		for _, text := range wantText {
 			if err == nil || !strings.Contains(err.Error(), text) {
 				t.Errorf("got %v, want %q", err, text)
 			}
 		}
 	}
-	says(<-ended, "stopped waiting", "to roll back to revision 1", "remains in spec.rollbackTo", withdraw)
+	wantText(<-ended, "stopped waiting", "to roll back to revision 1", "remains in spec.rollbackTo", withdraw)
 
 	_, err := w.rollout(t.Context(), "undo", "pool", "--timeout", "1ms")
-	says(err, "check that a manager is running", withdraw)
+	wantText(err, "check that a manager is running", withdraw)
 	_, err = w.rollout(t.Context(), "restart", "pool")
-	says(err, "cannot be restarted", "a rollback to revision 1 is pending", withdraw)
+	wantText(err, "cannot be restarted", "a rollback to revision 1 is pending", withdraw)
 
 	before := deployment.DeepCopy()
 	deployment.Spec.RollbackTo = nil
@@ -121,7 +121,7 @@ func TestUndoUnanswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.rollout(t.Context(), "undo", "pool")
-	says(err, "cannot be rolled back until its spec is corrected: spec.strategy.inPlaceUpdate")
+	wantText(err, "cannot be rolled back until its spec is corrected: spec.strategy.inPlaceUpdate")
 	if err := w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment); err != nil || deployment.Spec.RollbackTo != nil {
 		t.Errorf("spec.rollbackTo is %v, %v", deployment.Spec.RollbackTo, err)
 	}
@@ -165,7 +165,7 @@ metadata: {name: other}
 `), 0o600))
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
 
-	said, err := w.rollout(t.Context(), "diff", "pool", "-f", file)
+	message, err := w.rollout(t.Context(), "diff", "pool", "-f", file)
 	w.must(err)
 	for _, want := range []string{
 		"machine class " + w.Namespace + "/now:", "providerSpec.capacity: 3 -> 5", "VMs that exist stay (1 machine).",
@@ -173,20 +173,20 @@ metadata: {name: other}
 		"machine deployment " + w.Namespace + "/pool:", `spec.template.spec.class.name: "now" -> "before"`, "spec.minReadySeconds: 5 -> (none)",
 		"1 machine is replaced, with ", "Revision 1, machine set pool-before, is then the current one.",
 	} {
-		if !strings.Contains(said, want) {
-			t.Errorf("got\n%s\nwant %q", said, want)
+		if !strings.Contains(message, want) {
+			t.Errorf("got\n%s\nwant %q", message, want)
 		}
 	}
-	if strings.Contains(said, "by-hand") {
-		t.Errorf("got\n%s\nalthough applying keeps the annotations of other clients", said)
+	if strings.Contains(message, "by-hand") {
+		t.Errorf("got\n%s\nalthough applying keeps the annotations of other clients", message)
 	}
 	after := deployment.DeepCopy()
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(after), after))
 	if after.ResourceVersion != deployment.ResourceVersion {
 		t.Error("it was changed")
 	}
-	if said, err := w.rollout(t.Context(), "diff", "pool"); err != nil || !strings.Contains(said, "No machine is replaced.") {
-		t.Errorf("without a file: %q, %v", said, err)
+	if message, err := w.rollout(t.Context(), "diff", "pool"); err != nil || !strings.Contains(message, "No machine is replaced.") {
+		t.Errorf("without a file: %q, %v", message, err)
 	}
 	for text, want := range map[string]string{
 		"a: [": "not valid YAML", "kind: Secret": "contains neither MachineDeployment pool nor a MachineClass in namespace " + w.Namespace,
@@ -212,13 +212,13 @@ func (w *clusters) names(t *testing.T) []string {
 // tells runs a rollout command, and checks its output or error.
 func (w *clusters) tells(t *testing.T, want []string, args ...string) {
 	t.Helper()
-	said, err := w.rollout(t.Context(), args...)
+	message, err := w.rollout(t.Context(), args...)
 	if err != nil {
-		said += err.Error()
+		message += err.Error()
 	}
 	for _, text := range want {
-		if !strings.Contains(said, text) {
-			t.Errorf("%q reports %q, want %q", args, said, text)
+		if !strings.Contains(message, text) {
+			t.Errorf("%q reports %q, want %q", args, message, text)
 		}
 	}
 }
@@ -252,9 +252,9 @@ func TestRestartOfOneMachine(t *testing.T) {
 			cancel()
 		}
 	}), restart...)
-	for _, says := range []string{"has not been deleted", "to remove the additional replica, run: kubectl"} {
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("got %v, want %q", err, says)
+	for _, wantText := range []string{"has not been deleted", "to remove the additional replica, run: kubectl"} {
+		if err == nil || !strings.Contains(err.Error(), wantText) {
+			t.Errorf("got %v, want %q", err, wantText)
 		}
 	}
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))

@@ -15,7 +15,7 @@ import (
 
 // TestRolloutAnswers checks the output of the commands without a cluster.
 func TestRolloutAnswers(t *testing.T) {
-	nobody := env.Kubeconfig(t, "https://127.0.0.1:1")
+	unreachable := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
 		status int
@@ -36,9 +36,9 @@ func TestRolloutAnswers(t *testing.T) {
 		"negative target":    {[]string{"undo", "a", "--to-revision=-1"}, 2, "millwright: --to-revision: must not be negative"},
 		"no cluster":         {[]string{"status", "a", "--dir", t.TempDir()}, 1, "millwright up"},
 		"no such kubeconfig": {[]string{"status", "a", "--kubeconfig", "/nowhere/at/all"}, 1, "/nowhere/at/all"},
-		"no such context":    {[]string{"undo", "a", "--kubeconfig", nobody, "--context", "other"}, 1, `context "other" does not exist`},
-		"no API server":      {[]string{"status", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
-		"change without API": {[]string{"resume", "a", "--kubeconfig", nobody}, 1, "reading machine deployment default/a"},
+		"no such context":    {[]string{"undo", "a", "--kubeconfig", unreachable, "--context", "other"}, 1, `context "other" does not exist`},
+		"no API server":      {[]string{"status", "a", "--kubeconfig", unreachable}, 1, "reading machine deployment default/a"},
+		"change without API": {[]string{"resume", "a", "--kubeconfig", unreachable}, 1, "reading machine deployment default/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

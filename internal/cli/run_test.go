@@ -11,10 +11,10 @@ import (
 // command.
 func TestNamesOfMCM(t *testing.T) {
 	cases := map[string]struct {
-		name   string
-		args   []string
-		status int
-		says   []string
+		name     string
+		args     []string
+		status   int
+		wantText []string
 	}{
 		"sets":                {"./machine-controller-manager", []string{"--help"}, 0, []string{"machine-controller-manager [flags]", "(default 10258)"}},
 		"machines":            {"/usr/local/bin/machine-controller", []string{"--help"}, 0, []string{"machine-controller [flags]", "(default 10259)"}},
@@ -29,9 +29,9 @@ func TestNamesOfMCM(t *testing.T) {
 			if status := Main(Program{Version: "v1.2.3", Name: tc.name, Args: tc.args, Stdout: &output, Stderr: &output}); status != tc.status {
 				t.Errorf("exit status %d, want %d", status, tc.status)
 			}
-			for _, words := range tc.says {
-				if !strings.Contains(output.String(), words) {
-					t.Errorf("lacks %q:\n%s", words, &output)
+			for _, texts := range tc.wantText {
+				if !strings.Contains(output.String(), texts) {
+					t.Errorf("lacks %q:\n%s", texts, &output)
 				}
 			}
 		})
@@ -116,14 +116,14 @@ func TestMainAnswers(t *testing.T) {
 			if status != tc.status {
 				t.Errorf("exit status %d, want %d", status, tc.status)
 			}
-			for _, words := range tc.stdout {
-				if !strings.Contains(stdout.String(), words) {
-					t.Errorf("stdout lacks %q:\n%s", words, &stdout)
+			for _, texts := range tc.stdout {
+				if !strings.Contains(stdout.String(), texts) {
+					t.Errorf("stdout lacks %q:\n%s", texts, &stdout)
 				}
 			}
-			for _, words := range tc.stderr {
-				if !strings.Contains(stderr.String(), words) {
-					t.Errorf("stderr lacks %q:\n%s", words, &stderr)
+			for _, texts := range tc.stderr {
+				if !strings.Contains(stderr.String(), texts) {
+					t.Errorf("stderr lacks %q:\n%s", texts, &stderr)
 				}
 			}
 			if tc.status == 0 && stderr.Len() != 0 {

@@ -49,16 +49,16 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 		t.Cleanup(func() { left.Kill(); <-left.Ended() })
 	}
 	for range 2 { // "status" changes nothing
-		said := printed(t, "status", "--dir", dir)
-		if strings.Contains(said, "No cluster runs") || !strings.Contains(said, "2 virtual machines") || !strings.Contains(said, "millwright down --dir "+dir) {
-			t.Errorf("says:\n%s", said)
+		message := printed(t, "status", "--dir", dir)
+		if strings.Contains(message, "No cluster runs") || !strings.Contains(message, "2 virtual machines") || !strings.Contains(message, "millwright down --dir "+dir) {
+			t.Errorf("says:\n%s", message)
 		}
 	}
-	if said := printed(t, "down", "--dir", dir); !strings.Contains(said, "Stopped 2 virtual machines of an earlier") {
-		t.Errorf("down printed:\n%s", said)
+	if message := printed(t, "down", "--dir", dir); !strings.Contains(message, "Stopped 2 virtual machines of an earlier") {
+		t.Errorf("down printed:\n%s", message)
 	}
-	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "No cluster runs") {
-		t.Errorf("afterwards, status printed:\n%s", said)
+	if message := printed(t, "status", "--dir", dir); !strings.Contains(message, "No cluster runs") {
+		t.Errorf("afterwards, status printed:\n%s", message)
 	}
 }
 
@@ -78,8 +78,8 @@ func TestListOfNothing(t *testing.T) {
 		return stderr.String()
 	}
 	want := "millwright: no cluster runs in " + dir + "; start it with: millwright up --dir " + dir + "\n"
-	if said := list(); said != want {
-		t.Errorf("got %q, want %q", said, want)
+	if message := list(); message != want {
+		t.Errorf("got %q, want %q", message, want)
 	}
 	// The directory is locked, so the connection failed for another reason.
 	lock, err := os.Open(filepath.Join(dir, "lock"))
@@ -90,7 +90,7 @@ func TestListOfNothing(t *testing.T) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if said := list(); strings.Contains(said, "no cluster runs") || !strings.Contains(said, "127.0.0.1:1") {
-		t.Errorf("got %q for a directory in use", said)
+	if message := list(); strings.Contains(message, "no cluster runs") || !strings.Contains(message, "127.0.0.1:1") {
+		t.Errorf("got %q for a directory in use", message)
 	}
 }

@@ -23,26 +23,26 @@ func TestAFolderIsOfOneDriver(t *testing.T) {
 		return stderr.String()
 	}
 	const further = "/nowhere/at/all" // the command proceeds until it looks for the programs
-	if said := up(localdir.DriverSim); !strings.Contains(said, further) {
-		t.Errorf("a new directory: %s", said)
+	if message := up(localdir.DriverSim); !strings.Contains(message, further) {
+		t.Errorf("a new directory: %s", message)
 	}
 	if err := localdir.SetDriver(dir, localdir.DriverVM); err != nil {
 		t.Fatal(err)
 	}
-	if said := up(localdir.DriverVM); !strings.Contains(said, further) {
-		t.Errorf("the same driver: %s", said)
+	if message := up(localdir.DriverVM); !strings.Contains(message, further) {
+		t.Errorf("the same driver: %s", message)
 	}
-	if said := up(localdir.DriverSim); !strings.Contains(said, "was created with the driver vm") || !strings.Contains(said, "--dir") {
-		t.Errorf("another driver: %s", said)
+	if message := up(localdir.DriverSim); !strings.Contains(message, "was created with the driver vm") || !strings.Contains(message, "--dir") {
+		t.Errorf("another driver: %s", message)
 	}
-	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Start it with: millwright up --dir "+dir) {
-		t.Errorf("status: %s", said)
+	if message := printed(t, "status", "--dir", dir); !strings.Contains(message, "Start it with: millwright up --dir "+dir) {
+		t.Errorf("status: %s", message)
 	}
 	if err := localdir.SetDriver(dir, localdir.DriverSim); err != nil {
 		t.Fatal(err)
 	}
-	if said := printed(t, "status", "--dir", dir); !strings.Contains(said, "Start it with: millwright up --driver sim --dir "+dir) {
-		t.Errorf("status: %s", said)
+	if message := printed(t, "status", "--dir", dir); !strings.Contains(message, "Start it with: millwright up --driver sim --dir "+dir) {
+		t.Errorf("status: %s", message)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "sim")); err == nil {
 		t.Error("the other driver has begun all the same")

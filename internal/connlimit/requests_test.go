@@ -16,9 +16,9 @@ func ask(handler http.Handler, from string, length int) int {
 	if length < 0 {
 		request.ContentLength = -1
 	}
-	answer := httptest.NewRecorder()
-	handler.ServeHTTP(answer, request)
-	return answer.Code
+	response := httptest.NewRecorder()
+	handler.ServeHTTP(response, request)
+	return response.Code
 }
 
 // held is a handler whose requests block after they have read their body.

@@ -51,12 +51,12 @@ func TestViewOfPods(t *testing.T) {
 	if err := onTerminal.show(halfway(), pods(), requests, time.Now(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	for _, words := range []string{
+	for _, texts := range []string{
 		"rolling out revision 2", "1 of 3 updated", "POD     NODE     STATE", "web-a   pool-1   Ready", "web-b   pool-2   Terminating",
 		"web-c   -        Pending", "requests: 41 succeeded, 0 failed, slowest 1.5 s",
 	} {
-		if !strings.Contains(screen.String(), words) {
-			t.Errorf("the screen lacks %q:\n%s", words, &screen)
+		if !strings.Contains(screen.String(), texts) {
+			t.Errorf("the screen lacks %q:\n%s", texts, &screen)
 		}
 	}
 

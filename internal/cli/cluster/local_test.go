@@ -121,17 +121,17 @@ func TestANetworkThatIsTaken(t *testing.T) {
 			flags := &upFlags{outside: true, guest: guestFull, network: network, podNetwork: network}
 			flags.Driver.Name = localdir.DriverVM
 			test.change(flags)
-			said := ""
+			output := ""
 			if err := flags.refuseTaken(taken); err != nil {
-				said = err.Error()
+				output = err.Error()
 			}
 			for _, want := range test.want {
-				if !strings.Contains(said, want) {
-					t.Errorf("got %q, want %q", said, want)
+				if !strings.Contains(output, want) {
+					t.Errorf("got %q, want %q", output, want)
 				}
 			}
-			if (said == "") != (len(test.want) == 0) {
-				t.Errorf("got %q", said)
+			if (output == "") != (len(test.want) == 0) {
+				t.Errorf("got %q", output)
 			}
 		})
 	}

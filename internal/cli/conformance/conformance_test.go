@@ -92,8 +92,8 @@ func TestBadInput(t *testing.T) {
 	})
 	const class, secret = "--class=class.yaml", "--secret=secret.yaml"
 	for name, tc := range map[string]struct {
-		args []string
-		says string
+		args     []string
+		wantText string
 	}{
 		"no driver":          {[]string{"--class=none.yaml", secret}, "--driver: required"},
 		"nobody's class":     {[]string{"--class=provider.yaml", secret}, `--driver: unknown driver "nobody"; known drivers: vm, sim`},
@@ -121,8 +121,8 @@ func TestBadInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stdout, _, err := run(t, dir, tc.args...)
 			_, mistake := errors.AsType[*args.UsageError](err)
-			if !mistake || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "hunter2") || strings.Contains(stdout, "passed") {
-				t.Errorf("error %v, want %q; output %q", err, tc.says, stdout)
+			if !mistake || !strings.Contains(err.Error(), tc.wantText) || strings.Contains(err.Error(), "hunter2") || strings.Contains(stdout, "passed") {
+				t.Errorf("error %v, want %q; output %q", err, tc.wantText, stdout)
 			}
 		})
 	}

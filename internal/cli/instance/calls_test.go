@@ -125,20 +125,20 @@ func TestDeletionWhileTheProviderIsAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.must(about("create", "test")...)
-	answers := []codes.Code{codes.Unavailable, codes.Unknown}
+	responses := []codes.Code{codes.Unavailable, codes.Unknown}
 	w.behave(func(o *odd) {
 		next := o.find
 		o.find = func(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-			if len(answers) == 0 {
+			if len(responses) == 0 {
 				return next(ctx, req)
 			}
-			code := answers[0]
-			answers = answers[1:]
+			code := responses[0]
+			responses = responses[1:]
 			return nil, status.Error(code, "the cloud is away")
 		}
 	})
-	if out := w.must(about("delete", "test")...); !strings.Contains(out, "State: Deleted") || len(answers) > 0 {
-		t.Errorf("with %v not yet answered it prints:\n%s", answers, out)
+	if out := w.must(about("delete", "test")...); !strings.Contains(out, "State: Deleted") || len(responses) > 0 {
+		t.Errorf("with %v not yet answered it prints:\n%s", responses, out)
 	}
 	for _, want := range []string{"Waiting until the VM is gone", "Unavailable", "Unknown"} {
 		if !strings.Contains(w.problems.String(), want) {

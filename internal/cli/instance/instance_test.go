@@ -248,7 +248,7 @@ func TestMistakes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		arguments []string
 		usage     bool
-		says      string
+		wantText  string
 	}{
 		"no class":          {[]string{"create", "test"}, true, "--class"},
 		"no name":           {[]string{"create", "--class", "@class"}, true, "name"},
@@ -269,8 +269,8 @@ func TestMistakes(t *testing.T) {
 		"timeout":           {[]string{"list", "--class", "@class", "--timeout", "0"}, true, "--timeout"},
 	} {
 		_, err := w.run(tc.arguments...)
-		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "s3cr3t") {
-			t.Errorf("%s: %v, want %q", name, err, tc.says)
+		if err == nil || !strings.Contains(err.Error(), tc.wantText) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s: %v, want %q", name, err, tc.wantText)
 		}
 		if _, usage := errors.AsType[*args.UsageError](err); usage != tc.usage {
 			t.Errorf("%s: a mistake in the arguments: %t", name, usage)

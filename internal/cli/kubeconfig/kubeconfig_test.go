@@ -76,18 +76,18 @@ func TestNoCluster(t *testing.T) {
 	for name, tc := range map[string]struct {
 		environment string
 		flags       Flags
-		says        string
+		wantText    string
 	}{
-		"nothing":              {says: "millwright up"},
-		"another folder":       {environment: "/nowhere", flags: Flags{Dir: "other"}, says: "no cluster found in other; start one"},
-		"the environment":      {environment: "/nowhere/at/all", says: "kubeconfig /nowhere/at/all not found or without a cluster (from KUBECONFIG)"},
-		"an empty kubeconfig":  {environment: "/nowhere", flags: Flags{File: "empty"}, says: "kubeconfig empty not found"},
-		"two at the same time": {flags: Flags{File: "empty", Dir: "other"}, says: "cannot be used with --dir"},
+		"nothing":              {wantText: "millwright up"},
+		"another folder":       {environment: "/nowhere", flags: Flags{Dir: "other"}, wantText: "no cluster found in other; start one"},
+		"the environment":      {environment: "/nowhere/at/all", wantText: "kubeconfig /nowhere/at/all not found or without a cluster (from KUBECONFIG)"},
+		"an empty kubeconfig":  {environment: "/nowhere", flags: Flags{File: "empty"}, wantText: "kubeconfig empty not found"},
+		"two at the same time": {flags: Flags{File: "empty", Dir: "other"}, wantText: "cannot be used with --dir"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", tc.environment)
-			if _, _, err := tc.flags.Load(); err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("got %v, want %q", err, tc.says)
+			if _, _, err := tc.flags.Load(); err == nil || !strings.Contains(err.Error(), tc.wantText) {
+				t.Errorf("got %v, want %q", err, tc.wantText)
 			}
 		})
 	}

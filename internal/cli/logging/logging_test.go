@@ -41,18 +41,18 @@ func TestLogLines(t *testing.T) {
 			log.Error(errors.New("cause"), "failed")
 			klog.InfoS("from a library")
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-			var said []string
+			var output []string
 			for _, line := range lines {
 				if !check(line) {
 					t.Errorf("line %q", line)
 				}
 				for _, message := range []string{"zero", "one", "two", "failed", "from a library"} {
 					if strings.Contains(line, message) {
-						said = append(said, message)
+						output = append(output, message)
 					}
 				}
 			}
-			if diff := cmp.Diff([]string{"zero", "one", "failed", "from a library"}, said); diff != "" {
+			if diff := cmp.Diff([]string{"zero", "one", "failed", "from a library"}, output); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
 		})
@@ -80,8 +80,8 @@ func TestNoBodiesOfRequests(t *testing.T) {
 	if _, err := client.CoreV1().Secrets("default").Create(logr.NewContext(t.Context(), log), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if said := out.String(); !strings.Contains(said, "Request Body") || strings.Contains(said, "sent-secret") || strings.Contains(said, "received-secret") {
-		t.Errorf("logged:\n%s", said)
+	if output := out.String(); !strings.Contains(output, "Request Body") || strings.Contains(output, "sent-secret") || strings.Contains(output, "received-secret") {
+		t.Errorf("logged:\n%s", output)
 	}
 }
 
@@ -120,13 +120,13 @@ func TestCancelledIsNoError(t *testing.T) {
 	t.Cleanup(klog.ClearLogger)
 	log.Error(fmt.Errorf("the rate limiter returned an error: %w", context.Canceled), "Error retrieving lease lock", "lock", "a/b")
 	log.Info("Failed to renew lease", "err", context.Canceled)
-	if said := out.String(); strings.Count(said, "level=INFO") != 2 || strings.Contains(said, "level=ERROR") {
-		t.Errorf("logged:\n%s", said)
+	if output := out.String(); strings.Count(output, "level=INFO") != 2 || strings.Contains(output, "level=ERROR") {
+		t.Errorf("logged:\n%s", output)
 	}
 	out.Reset()
 	log.Error(context.DeadlineExceeded, "Error retrieving lease lock")
-	if said := out.String(); !strings.Contains(said, "level=ERROR") {
-		t.Errorf("logged:\n%s", said)
+	if output := out.String(); !strings.Contains(output, "level=ERROR") {
+		t.Errorf("logged:\n%s", output)
 	}
 }
 

@@ -27,17 +27,17 @@ func TestPreserveAndRelease(t *testing.T) {
 		preserved bool
 		args      string
 		want      string
-		says      string
+		wantText  string
 		fails     string
 	}{
-		"preserve":               {args: "preserve m", want: "now", says: "machine.machine.sapcloud.io/m will be preserved now\n"},
-		"preserve, twice":        {given: map[string]string{own: "now"}, args: "preserve m", want: "now", says: "will be preserved now"},
-		"preserve when failed":   {args: "preserve --when-failed machine/m", want: "when-failed", says: "once it has failed"},
-		"release":                {given: map[string]string{own: "now"}, args: "release m", says: "will no longer be preserved"},
-		"release, stopping":      {preserved: true, args: "release m", says: "will no longer be preserved"},
-		"release, nothing to do": {args: "release m", says: "is not preserved"},
-		"release for ever":       {given: map[string]string{own: "now"}, args: "release m --never", want: "false", says: "will not be preserved\n"},
-		"release of a set's":     {given: map[string]string{own: "auto-preserved"}, args: "release machine m", want: "false", says: "will not be preserved\n"},
+		"preserve":               {args: "preserve m", want: "now", wantText: "machine.machine.sapcloud.io/m will be preserved now\n"},
+		"preserve, twice":        {given: map[string]string{own: "now"}, args: "preserve m", want: "now", wantText: "will be preserved now"},
+		"preserve when failed":   {args: "preserve --when-failed machine/m", want: "when-failed", wantText: "once it has failed"},
+		"release":                {given: map[string]string{own: "now"}, args: "release m", wantText: "will no longer be preserved"},
+		"release, stopping":      {preserved: true, args: "release m", wantText: "will no longer be preserved"},
+		"release, nothing to do": {args: "release m", wantText: "is not preserved"},
+		"release for ever":       {given: map[string]string{own: "now"}, args: "release m --never", want: "false", wantText: "will not be preserved\n"},
+		"release of a set's":     {given: map[string]string{own: "auto-preserved"}, args: "release machine m", want: "false", wantText: "will not be preserved\n"},
 		"the node's counts":      {given: map[string]string{last: "now"}, args: "preserve m", fails: "of node node-m takes precedence"},
 		"no such machine":        {args: "preserve other", fails: "machine shoot/other does not exist"},
 		"several names":          {args: "preserve a b", fails: "expected one argument, the name of a Machine"},
@@ -52,15 +52,15 @@ func TestPreserveAndRelease(t *testing.T) {
 				machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: time.Unix(1, 0)}
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine).Build()
-			says, err := runWith(t, c, strings.Fields(test.args))
+			wantText, err := runWith(t, c, strings.Fields(test.args))
 			if test.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), test.fails) {
 					t.Errorf("error %v, want %q", err, test.fails)
 				}
 				return
 			}
-			if err != nil || !strings.Contains(says, test.says) {
-				t.Errorf("got %q, %v; want %q", says, err, test.says)
+			if err != nil || !strings.Contains(wantText, test.wantText) {
+				t.Errorf("got %q, %v; want %q", wantText, err, test.wantText)
 			}
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil || machine.Annotations[own] != test.want {
 				t.Errorf("the annotation is %q (%v), want %q", machine.Annotations[own], err, test.want)
@@ -70,13 +70,13 @@ func TestPreserveAndRelease(t *testing.T) {
 }
 
 // runWith runs a command of New with a given client.
-func runWith(t *testing.T, c client.WithWatch, words []string) (string, error) {
+func runWith(t *testing.T, c client.WithWatch, texts []string) (string, error) {
 	t.Helper()
 	root := newCommands(func(*kubeconfig.Flags) (client.Client, string, error) { return c, "shoot", nil })
 	var out bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(&out)
-	root.SetArgs(words)
+	root.SetArgs(texts)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	err := root.ExecuteContext(t.Context())
 	return out.String(), err

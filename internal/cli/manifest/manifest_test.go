@@ -15,7 +15,7 @@ func TestNodeTemplates(t *testing.T) {
 	if want, got := reflect.TypeFor[v1alpha1.NodeTemplate]().NumField(), reflect.TypeFor[nodeTemplate]().NumField(); want != got {
 		t.Errorf("%d fields of a node template are known here, of %d", got, want)
 	}
-	for template, says := range map[string]string{
+	for template, wantText := range map[string]string{
 		"null": "", "{}": "",
 		"{capacity: {cpu: 2, gpu: 0, memory: 1.5Gi}, virtualCapacity: {x: 1}, instanceType: i, region: r, zone: z, architecture: a}": "",
 		"{capacities: {}}":                          `"capacities"`,
@@ -29,8 +29,8 @@ func TestNodeTemplates(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := ReadClass(path, "")
-		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want %q", template, err, says)
+		if (err == nil) != (wantText == "") || err != nil && !strings.Contains(err.Error(), wantText) {
+			t.Errorf("%s: %v, want %q", template, err, wantText)
 		}
 	}
 }

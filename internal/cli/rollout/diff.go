@@ -51,10 +51,10 @@ it also shows whether the VM is updated for the class, is replaced, or does not 
 
 // diff prints what the objects of a file would change. If file is empty, it prints what the current template changes.
 func (d deployment) diff(cmd *cobra.Command, file string) error {
-	wanted := manifests{}
+	desired := manifests{}
 	if file != "" {
 		var err error
-		if wanted, err = readManifests(file, cmd.InOrStdin(), d.key); err != nil {
+		if desired, err = readManifests(file, cmd.InOrStdin(), d.key); err != nil {
 			return err
 		}
 	}
@@ -64,15 +64,15 @@ func (d deployment) diff(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	for _, class := range wanted.classes {
+	for _, class := range desired.classes {
 		if err := d.diffClass(ctx, cmd.OutOrStdout(), class); err != nil {
 			return err
 		}
 	}
 	becomes := facts.Deployment
-	if wanted.deployment != nil {
+	if desired.deployment != nil {
 		becomes = facts.Deployment.DeepCopy()
-		if err := applied(ctx, d.Client, wanted.deployment, becomes); err != nil {
+		if err := applied(ctx, d.Client, desired.deployment, becomes); err != nil {
 			return err
 		}
 	}
@@ -111,8 +111,8 @@ func (d deployment) diffVMs(ctx context.Context, out io.Writer, facts rollout.Fa
 	return nil
 }
 
-func (d deployment) diffClass(ctx context.Context, out io.Writer, wanted *unstructured.Unstructured) error {
-	key, class := client.ObjectKeyFromObject(wanted), &v1alpha1.MachineClass{}
+func (d deployment) diffClass(ctx context.Context, out io.Writer, desired *unstructured.Unstructured) error {
+	key, class := client.ObjectKeyFromObject(desired), &v1alpha1.MachineClass{}
 	err := d.Client.Get(ctx, key, class)
 	if apierrors.IsNotFound(err) {
 		return show(out, "machine class "+key.String(), diff.Diff{Verdict: []string{"The class is new: no machine uses it."}})
@@ -121,7 +121,7 @@ func (d deployment) diffClass(ctx context.Context, out io.Writer, wanted *unstru
 		return fmt.Errorf("cannot read machine class %s: %w", key, err)
 	}
 	becomes := class.DeepCopy()
-	if err := applied(ctx, d.Client, wanted, becomes); err != nil {
+	if err := applied(ctx, d.Client, desired, becomes); err != nil {
 		return err
 	}
 	machines := &v1alpha1.MachineList{}
@@ -149,7 +149,7 @@ func section(out io.Writer, heading string, lines []string) error {
 }
 
 // applied changes object to what "kubectl apply" of wanted would make it, by a dry run on the API server.
-func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstructured, object client.Object) error {
+func applied(ctx context.Context, c client.Client, desired *unstructured.Unstructured, object client.Object) error {
 	last := cmp.Or(object.GetAnnotations()[corev1.LastAppliedConfigAnnotation], "{}")
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -161,23 +161,23 @@ func applied(ctx context.Context, c client.Client, wanted *unstructured.Unstruct
 	}
 	// kubectl records what it applies in an annotation. Without the annotation, the three-way merge would appear to
 	// remove the annotations that other clients set.
-	wanted = wanted.DeepCopy()
-	annotations := wanted.GetAnnotations()
+	desired = desired.DeepCopy()
+	annotations := desired.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
 	annotations[corev1.LastAppliedConfigAnnotation] = last
-	wanted.SetAnnotations(annotations)
-	modified, err := wanted.MarshalJSON()
+	desired.SetAnnotations(annotations)
+	modified, err := desired.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("cannot compare with the cluster: %w", err)
 	}
 	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(last), modified, current)
 	if err != nil {
-		return fmt.Errorf("cannot compare %s with the configuration last applied: %w", wanted.GetName(), err)
+		return fmt.Errorf("cannot compare %s with the configuration last applied: %w", desired.GetName(), err)
 	}
 	if err := c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.DryRunAll); err != nil {
-		return fmt.Errorf("cannot apply %s %s in a dry run: %w", wanted.GetKind(), wanted.GetName(), err)
+		return fmt.Errorf("cannot apply %s %s in a dry run: %w", desired.GetKind(), desired.GetName(), err)
 	}
 	return nil
 }

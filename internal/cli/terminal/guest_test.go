@@ -10,7 +10,7 @@ import (
 
 // TestGuest checks what a terminal receives of a guest's output.
 func TestGuest(t *testing.T) {
-	for name, c := range map[string]struct{ says, shows, reset string }{
+	for name, c := range map[string]struct{ wantText, shows, reset string }{
 		"text":                     {"größer\r\n\tend\b\a", "größer\r\n\tend\b\a", ""},
 		"colours":                  {"\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m", "\x1b[m"},
 		"an editor":                {"\x1b[?1049h\x1b[?25l\x1b[2J\x1b[3;4Hx\x1b[K", "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[3;4Hx\x1b[K", "\x1b[?1049l\x1b[?25h"},
@@ -37,7 +37,7 @@ func TestGuest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			g := NewGuest(&out)
-			for _, b := range []byte(c.says) {
+			for _, b := range []byte(c.wantText) {
 				if _, err := g.Write([]byte{b}); err != nil {
 					t.Fatal(err)
 				}
@@ -62,19 +62,19 @@ var harmless = regexp.MustCompile("^(?:[^\\x00-\\x06\\x0e-\\x1f\\x7f\u0080-\u009
 func FuzzGuest(f *testing.F) {
 	f.Add([]byte("größer \x1b[2J\u009b31m大\x1b]0;x\x07\x1b[?25l\x1b[6n"), uint8(3))
 	f.Add([]byte("\x1b[?10\x1b[49h\xe5\x1b\x9b"), uint8(1))
-	f.Fuzz(func(t *testing.T, says []byte, size uint8) {
+	f.Fuzz(func(t *testing.T, wantText []byte, size uint8) {
 		var out, whole bytes.Buffer
 		g, step := NewGuest(&out), int(size)%5+1
-		for rest := says; len(rest) > 0; rest = rest[min(step, len(rest)):] {
+		for rest := wantText; len(rest) > 0; rest = rest[min(step, len(rest)):] {
 			if _, err := g.Write(rest[:min(step, len(rest))]); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if !utf8.Valid(out.Bytes()) || !harmless.Match(out.Bytes()) {
-			t.Errorf("%q shows %q", says, &out)
+			t.Errorf("%q shows %q", wantText, &out)
 		}
-		if _, err := NewGuest(&whole).Write(says); err != nil || whole.String() != out.String() {
-			t.Errorf("%q in pieces of %d shows %q, as a whole %q (%v)", says, step, &out, &whole, err)
+		if _, err := NewGuest(&whole).Write(wantText); err != nil || whole.String() != out.String() {
+			t.Errorf("%q in pieces of %d shows %q, as a whole %q (%v)", wantText, step, &out, &whole, err)
 		}
 	})
 }

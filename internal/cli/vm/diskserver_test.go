@@ -23,8 +23,8 @@ func TestDiskServerRefusesNonsense(t *testing.T) {
 		return map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), name: value}
 	}
 	cases := map[string]struct {
-		env  map[string]string
-		says string
+		env      map[string]string
+		wantText string
 	}{
 		"nothing":       {map[string]string{}, vmpb.EnvSpec},
 		"no authority":  {with(vmpb.EnvAuthority, ""), vmpb.EnvAuthority},
@@ -35,7 +35,7 @@ func TestDiskServerRefusesNonsense(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			wantRefused(t, runDiskServer, tc.env, tc.says)
+			wantRefused(t, runDiskServer, tc.env, tc.wantText)
 		})
 	}
 }

@@ -48,12 +48,12 @@ func TestFence(t *testing.T) {
 		in         string
 		controller func(*vmv1alpha1.VirtualMachine)
 		want       string // the expected annotation
-		says       string
+		wantText   string
 		refused    string
 	}{
-		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", says: "both would write to the same disk"},
-		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "now runs in pod web-2"},
-		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", says: "the data is lost"},
+		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", wantText: "both would write to the same disk"},
+		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "now runs in pod web-2"},
+		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "the data is lost"},
 		"not obeyed":        {confirm: "host-1", controller: refuses, want: "web-1/host-1", refused: "The hypervisor answers"},
 		"another host":      {in: "host-2\n", refused: "not confirmed"},
 		"yes":               {in: "yes\n", refused: "not confirmed"},
@@ -89,7 +89,7 @@ func TestFence(t *testing.T) {
 			if (err != nil) != (test.refused != "") || err != nil && !strings.Contains(err.Error(), test.refused) {
 				t.Errorf("error %v, want %q", err, test.refused)
 			}
-			if written != test.want || !strings.Contains(out.String(), test.says) {
+			if written != test.want || !strings.Contains(out.String(), test.wantText) {
 				t.Errorf("annotation %q, want %q; output:\n%s", written, test.want, out)
 			}
 		})

@@ -30,8 +30,8 @@ func TestHypervisorRefusesNonsense(t *testing.T) {
 	certificate, _ := authority.PEM()
 	const fine = `{"name":"vm","namespace":"ns","mode":"SM_RUN","leaseMode":"LM_STORAGE_LOCKING","controllerEndpoint":"127.0.0.1:1","uuid":"6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21"}`
 	cases := map[string]struct {
-		env  map[string]string
-		says []string
+		env      map[string]string
+		wantText []string
 	}{
 		"nothing":           {map[string]string{}, []string{vmpb.EnvSpec}},
 		"no protobuf":       {map[string]string{vmpb.EnvSpec: "{["}, []string{vmpb.EnvSpec}},
@@ -46,14 +46,14 @@ func TestHypervisorRefusesNonsense(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			wantRefused(t, runHypervisor, tc.env, tc.says...)
+			wantRefused(t, runHypervisor, tc.env, tc.wantText...)
 		})
 	}
 }
 
 // wantRefused checks that a process exits immediately for an environment, reports the reason in the termination
 // message, and changes nothing.
-func wantRefused(t *testing.T, run func(context.Context, func(string) string, io.Writer) error, env map[string]string, says ...string) {
+func wantRefused(t *testing.T, run func(context.Context, func(string) string, io.Writer) error, env map[string]string, wantText ...string) {
 	t.Helper()
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "dev"), 0o700); err != nil {
@@ -73,9 +73,9 @@ func wantRefused(t *testing.T, run func(context.Context, func(string) string, io
 	if err := json.Unmarshal(text, &left); err != nil || left.Reason != vmpb.EndInvalidSpec {
 		t.Errorf("left %s: %v", text, err)
 	}
-	for _, words := range says {
-		if !strings.Contains(left.Message, words) {
-			t.Errorf("%q does not name %s", left.Message, words)
+	for _, texts := range wantText {
+		if !strings.Contains(left.Message, texts) {
+			t.Errorf("%q does not name %s", left.Message, texts)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(root, filepath.Dir(vmpb.RootDiskPath))); !errors.Is(err, os.ErrNotExist) {

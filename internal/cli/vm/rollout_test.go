@@ -120,10 +120,10 @@ func TestRollout(t *testing.T) {
 				t.Errorf("error %v, want %q", err, c.left)
 			}
 			rest := out.String()
-			for words := range strings.SplitSeq(c.out, "|") {
-				_, after, found := strings.Cut(rest, words)
+			for texts := range strings.SplitSeq(c.out, "|") {
+				_, after, found := strings.Cut(rest, texts)
 				if rest = after; !found {
-					t.Fatalf("%q is not said in this order:\n%s", words, out.String())
+					t.Fatalf("%q is not said in this order:\n%s", texts, out.String())
 				}
 			}
 			vms := &vmv1alpha1.VirtualMachineList{}
@@ -186,9 +186,9 @@ func TestWideList(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
-	for i, words := range []string{"POD MIGRATABLE LAST MIGRATION", "a-1 yes -", "b-1 no: Cold from host-1 60s ago, paused for 120ms", "c-1 yes failed (Unschedulable) 60s ago"} {
-		if got := strings.Join(strings.Fields(lines[i]), " "); !strings.HasSuffix(got, words) {
-			t.Errorf("%q does not end with %q", got, words)
+	for i, texts := range []string{"POD MIGRATABLE LAST MIGRATION", "a-1 yes -", "b-1 no: Cold from host-1 60s ago, paused for 120ms", "c-1 yes failed (Unschedulable) 60s ago"} {
+		if got := strings.Join(strings.Fields(lines[i]), " "); !strings.HasSuffix(got, texts) {
+			t.Errorf("%q does not end with %q", got, texts)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 func TestCertificatesOfOthers(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.crt")
 	for name, test := range map[string]struct {
-		args []string
-		says string
+		args     []string
+		wantText string
 	}{
 		"one file":               {[]string{"--identity-cert-file=a"}, "--identity-private-key-file"},
 		"two authorities":        {[]string{"--identity-cert-file=a", "--identity-private-key-file=b", "--identity-authority-file=c", "--authority-cert-file=d", "--authority-private-key-file=e"}, "--authority-cert-file: cannot be used with --identity-cert-file"},
@@ -28,8 +28,8 @@ func TestCertificatesOfOthers(t *testing.T) {
 			command.SetArgs(append(test.args, "--hypervisor-image=test", "--advertise-address=192.0.2.1"))
 			command.SetOut(io.Discard)
 			command.SetErr(io.Discard)
-			if err := command.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("got error %v, want %q", err, test.says)
+			if err := command.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.wantText) {
+				t.Errorf("got error %v, want %q", err, test.wantText)
 			}
 		})
 	}

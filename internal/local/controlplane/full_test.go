@@ -21,8 +21,8 @@ func TestFullDiskCostsNoKey(t *testing.T) {
 	must(t, dir.create())
 	kept := map[string]string{}
 	full := 0
-	for room := 0; ; room++ { // one page suffices for one more file
-		fs.Fill(room)
+	for capacity := 0; ; capacity++ { // one page suffices for one more file
+		fs.Fill(capacity)
 		_, err := ensurePKI(dir, nil, now)
 		fs.MakeRoom()
 		wantKept(t, dir, kept)
@@ -30,8 +30,8 @@ func TestFullDiskCostsNoKey(t *testing.T) {
 			break
 		}
 		full++
-		if !errors.Is(err, syscall.ENOSPC) || room > 60 {
-			t.Fatalf("with space for %d pages: %v", room, err)
+		if !errors.Is(err, syscall.ENOSPC) || capacity > 60 {
+			t.Fatalf("with space for %d pages: %v", capacity, err)
 		}
 	}
 	if full < 3 {

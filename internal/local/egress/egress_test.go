@@ -37,11 +37,11 @@ func serve(t *testing.T, dial Dial) func(request string) (*http.Response, net.Co
 		t.Cleanup(func() { conn.Close() })
 		fmt.Fprint(conn, request)
 		in := bufio.NewReader(conn)
-		answer, err := http.ReadResponse(in, &http.Request{Method: http.MethodConnect})
+		response, err := http.ReadResponse(in, &http.Request{Method: http.MethodConnect})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer, conn, in
+		return response, conn, in
 	}
 }
 
@@ -75,9 +75,9 @@ func TestConnect(t *testing.T) {
 		return echo(t), nil
 	})
 	// Data sent before the response belongs to the connection.
-	answer, conn, in := connect("CONNECT 10.77.0.16:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nearly ")
-	if address := <-asked; answer.StatusCode != http.StatusOK || address != "10.77.0.16:10250" {
-		t.Fatalf("%s, connected to %s", answer.Status, address)
+	response, conn, in := connect("CONNECT 10.77.0.16:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nearly ")
+	if address := <-asked; response.StatusCode != http.StatusOK || address != "10.77.0.16:10250" {
+		t.Fatalf("%s, connected to %s", response.Status, address)
 	}
 	fmt.Fprint(conn, "and late")
 	if err := conn.(*net.UnixConn).CloseWrite(); err != nil {
@@ -124,8 +124,8 @@ func TestRefuse(t *testing.T) {
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n":                    http.StatusMethodNotAllowed,
 		"CONNECT 10.77.0.99:10250 HTTP/1.1\r\nHost: x\r\n\r\n": http.StatusBadGateway,
 	} {
-		if answer, _, _ := connect(request); answer.StatusCode != want {
-			t.Errorf("%q: %s, want %d", request, answer.Status, want)
+		if response, _, _ := connect(request); response.StatusCode != want {
+			t.Errorf("%q: %s, want %d", request, response.Status, want)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestFullDisk(t *testing.T) {
 			return false, err
 		}
 		waiting := pod.Status.ContainerStatuses[0].State.Waiting
-		return waiting.Reason == waitingStartError && strings.Contains(waiting.Message, b.folder(pod).manifest()+": "+syscall.ENOSPC.Error()), waiting
+		return waiting.Reason == waitingStartError && strings.Contains(waiting.Message, b.location(pod).manifest()+": "+syscall.ENOSPC.Error()), waiting
 	})
 	b.awaitEvent(pod, eventStart)
 	fs.MakeRoom()
@@ -85,7 +85,7 @@ func TestTokensOnAFullDisk(t *testing.T) {
 	pod := b.pod("vm", "run", withVolume("token", filepath.Dir(vmpb.TokenPath), tokenVolume()))
 	b.awaitStirred("vm", corev1.PodRunning)
 	b.awaitReady("vm")
-	path := filepath.Join(b.folder(pod).root(), vmpb.TokenPath)
+	path := filepath.Join(b.location(pod).root(), vmpb.TokenPath)
 	first, _ := readToken(t, path)
 	fs.Fill(0)
 	clock.Step(9 * time.Minute) // a token is valid for ten minutes, and is renewed after eight

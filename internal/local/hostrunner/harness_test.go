@@ -252,7 +252,7 @@ func (b *testHost) awaitReady(name string) int {
 func (b *testHost) awaitLog(pod *corev1.Pod, want string) {
 	b.t.Helper()
 	b.eventually(fmt.Sprintf("a log of %q", want), func() (bool, any) {
-		log, err := os.ReadFile(b.folder(pod).log())
+		log, err := os.ReadFile(b.location(pod).log())
 		return string(log) == want, err
 	})
 }
@@ -263,7 +263,7 @@ func (b *testHost) pid(pod *corev1.Pod) int {
 		PID int `json:"pid"`
 	}
 	b.eventually("the record", func() (bool, any) {
-		content, err := os.ReadFile(b.folder(pod).path("process.json"))
+		content, err := os.ReadFile(b.location(pod).path("process.json"))
 		if err == nil {
 			err = json.Unmarshal(content, &record)
 		}
@@ -272,7 +272,7 @@ func (b *testHost) pid(pod *corev1.Pod) int {
 	return record.PID
 }
 
-func (b *testHost) folder(pod *corev1.Pod) podDir {
+func (b *testHost) location(pod *corev1.Pod) podDir {
 	return layout(b.config.Dir).pod(string(pod.UID))
 }
 
@@ -291,8 +291,8 @@ func (b *testHost) awaitGone(pod *corev1.Pod) {
 		return apierrors.IsNotFound(err), have
 	})
 	b.eventually("the folder's end", func() (bool, any) {
-		_, err := os.Stat(string(b.folder(pod)))
-		return os.IsNotExist(err), b.folder(pod)
+		_, err := os.Stat(string(b.location(pod)))
+		return os.IsNotExist(err), b.location(pod)
 	})
 }
 
@@ -303,13 +303,13 @@ func (b *testHost) awaitEvent(pod *corev1.Pod, reason string) {
 }
 
 // hasEvent reports whether the Pod has an event with the reason and text, and returns all its events.
-func (b *testHost) hasEvent(pod *corev1.Pod, reason, says string) (bool, any) {
+func (b *testHost) hasEvent(pod *corev1.Pod, reason, wantText string) (bool, any) {
 	b.t.Helper()
 	events, err := b.client.CoreV1().Events(b.Namespace).List(b.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-		return e.Reason == reason && e.InvolvedObject.UID == pod.UID && strings.Contains(e.Message, says)
+		return e.Reason == reason && e.InvolvedObject.UID == pod.UID && strings.Contains(e.Message, wantText)
 	}), events.Items
 }

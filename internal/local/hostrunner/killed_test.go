@@ -34,7 +34,7 @@ func TestProcessOutlivesHostRunner(t *testing.T) {
 		t.Errorf("process %d became %d", pid, now)
 	}
 	b.requireRunning(b.await("vm", corev1.PodRunning))
-	if log, err := os.ReadFile(b.folder(pod).log()); err != nil || string(log) != "ready\n" {
+	if log, err := os.ReadFile(b.location(pod).log()); err != nil || string(log) != "ready\n" {
 		t.Errorf("it was started %q (%v), want once", log, err)
 	}
 	b.delete("vm", metav1.DeleteOptions{})
@@ -71,7 +71,7 @@ func TestProcessEndsMeanwhile(t *testing.T) {
 			reason: "its folder is deleted, too", behave: "deaf",
 			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGKILL)
-				if err := os.RemoveAll(string(b.folder(pod))); err != nil {
+				if err := os.RemoveAll(string(b.location(pod))); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -103,7 +103,7 @@ func signalAndWait(t *testing.T, b *testHost, pod *corev1.Pod, pid int, signal s
 		t.Fatal(err)
 	}
 	b.eventually("the end of the process", func() (bool, any) {
-		lock, err := os.Open(b.folder(pod).path("process.lock"))
+		lock, err := os.Open(b.location(pod).path("process.lock"))
 		if err != nil {
 			return false, err
 		}
@@ -132,7 +132,7 @@ func TestKilledDuringStart(t *testing.T) {
 	t.Run("before the start", func(t *testing.T) {
 		b := newTestHost(t)
 		pod := b.pod("vm", "run")
-		files, err := b.folder(pod).create()
+		files, err := b.location(pod).create()
 		if err == nil {
 			err = errors.Join(files.layOut(&pod.Spec.Containers[0], map[string]string{"run": "/nowhere"}), files.Close())
 		}
@@ -147,7 +147,7 @@ func TestKilledDuringStart(t *testing.T) {
 		pod := b.pod("vm", "run")
 		content, err := json.Marshal(map[string]string{"began": "2026-01-02T03:04:05Z"})
 		if err == nil {
-			err = directory.WriteFile(b.folder(pod).path("process.json"), content)
+			err = directory.WriteFile(b.location(pod).path("process.json"), content)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -83,7 +83,7 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 		})
 	b.awaitReady("vm")
 	pod := b.await("vm", corev1.PodRunning)
-	root := b.folder(pod).root()
+	root := b.location(pod).root()
 
 	environment, err := os.ReadFile(filepath.Join(root, vmpb.DirRun, "env"))
 	want := strings.Join([]string{
@@ -241,7 +241,7 @@ func TestSecretCreatedLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.awaitReady("vm")
-	if content, err := os.ReadFile(filepath.Join(b.folder(pod).root(), "etc/secret/b")); err != nil || string(content) != "2" {
+	if content, err := os.ReadFile(filepath.Join(b.location(pod).root(), "etc/secret/b")); err != nil || string(content) != "2" {
 		t.Errorf("the secret's file holds %q (%v)", content, err)
 	}
 }

@@ -73,7 +73,7 @@ func TestTokensAreRenewed(t *testing.T) {
 	pod := b.pod("vm", "run", withVolume("token", filepath.Dir(vmpb.TokenPath), tokenVolume()))
 	b.awaitStirred("vm", corev1.PodRunning)
 	b.awaitReady("vm")
-	path := filepath.Join(b.folder(pod).root(), vmpb.TokenPath)
+	path := filepath.Join(b.location(pod).root(), vmpb.TokenPath)
 
 	first, have := readToken(t, path)
 	want := claims{Audience: []string{vmpb.TokenAudience}}

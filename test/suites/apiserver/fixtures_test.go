@@ -37,7 +37,7 @@ func TestMCMObjectsAreStoredWithoutLoss(t *testing.T) {
 					t.Errorf("%s %s as stored (-recorded +stored):\n%s", want.GetKind(), want.GetName(), diff)
 				}
 				rewrite(t, e, want)
-				if diff := cmp.Diff(said(want.Object), said(read(t, e, want).Object)); diff != "" {
+				if diff := cmp.Diff(output(want.Object), output(read(t, e, want).Object)); diff != "" {
 					t.Errorf("%s %s rewritten with our types (-recorded +stored):\n%s", want.GetKind(), want.GetName(), diff)
 				}
 			}
@@ -153,13 +153,13 @@ func read(t *testing.T, e *env.Env, like *unstructured.Unstructured) *unstructur
 	return obj
 }
 
-// said removes objects without fields, of which our types write some where MCM's user wrote none.
-func said(tree any) any {
+// output removes objects without fields, of which our types write some where MCM's user wrote none.
+func output(tree any) any {
 	switch node := tree.(type) {
 	case map[string]any:
 		kept := map[string]any{}
 		for key, value := range node {
-			if value = said(value); value != nil {
+			if value = output(value); value != nil {
 				kept[key] = value
 			}
 		}
@@ -170,7 +170,7 @@ func said(tree any) any {
 	case []any:
 		kept := slices.Clone(node)
 		for i := range kept {
-			kept[i] = said(kept[i])
+			kept[i] = output(kept[i])
 		}
 		return kept
 	}

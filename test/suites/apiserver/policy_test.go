@@ -103,13 +103,13 @@ func TestExcessAboveTheMaximum(t *testing.T) {
 	}
 	expect(t, "as many as the maximum", nil, asks("fits", "3"))
 	expect(t, "more", []string{excess + ": Invalid value"}, asks("above", "4"))
-	for text, says := range map[string]string{"-1": "must not be below zero", "101%": "must not be above 100%", "x": "must be a number or a percentage such as 20%"} {
+	for text, wantText := range map[string]string{"-1": "must not be below zero", "101%": "must not be above 100%", "x": "must be a number or a percentage such as 20%"} {
 		err := e.Client.Create(t.Context(), fixture.In(e.Namespace, fixture.MachineDeployment(func(d *v1alpha1.MachineDeployment) {
 			value := intstr.Parse(text)
 			d.Spec.ExcessReplicas = &value
 		})))
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("spec.excessReplicas of %s: the API server reports %v, want %q", text, err, says)
+		if err == nil || !strings.Contains(err.Error(), wantText) {
+			t.Errorf("spec.excessReplicas of %s: the API server reports %v, want %q", text, err, wantText)
 		}
 	}
 }

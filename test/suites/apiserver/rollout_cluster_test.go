@@ -111,16 +111,16 @@ func (c *cluster) onTerminal(args string, meanwhile func()) (printed string, sta
 	command := program.Command(c.t.Context(), c.arguments(args)...)
 	var text strings.Builder
 	var once sync.Once
-	drawn, ended := make(chan struct{}), make(chan struct{})
+	random, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = pty.Run(command, 100, 30, func(piece string) { // the exit status is checked
 			text.WriteString(piece)
-			once.Do(func() { close(drawn) })
+			once.Do(func() { close(random) })
 		})
 	}()
 	select {
-	case <-drawn:
+	case <-random:
 		meanwhile()
 	case <-ended:
 		c.t.Fatal("nothing was drawn")

@@ -98,8 +98,8 @@ func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	for name, test := range map[string]struct {
-		budget map[string]any
-		says   string
+		budget   map[string]any
+		wantText string
 	}{
 		"good":            {map[string]any{"max": "10%", "per": "topology.kubernetes.io/zone", "within": "1h30m"}, ""},
 		"none at all":     {map[string]any{"max": 0}, ""},
@@ -122,8 +122,8 @@ func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
 			},
 		}}
 		err := e.Client.Create(t.Context(), deployment)
-		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
-			t.Errorf("%s: the API server reports %v, want %q", name, err, test.says)
+		if test.wantText == "" && err != nil || test.wantText != "" && (err == nil || !strings.Contains(err.Error(), test.wantText)) {
+			t.Errorf("%s: the API server reports %v, want %q", name, err, test.wantText)
 		}
 	}
 }

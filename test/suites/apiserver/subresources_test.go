@@ -199,12 +199,12 @@ func (w *world) comesFor(certificate *tls.Certificate, user, group string) int {
 	w.must(err)
 	request.Header.Set("X-Remote-User", user)
 	request.Header.Set("X-Remote-Group", group)
-	answer, err := w.direct(certificate).Do(request)
+	response, err := w.direct(certificate).Do(request)
 	if err != nil {
 		return 0
 	}
-	_ = answer.Body.Close()
-	return answer.StatusCode
+	_ = response.Body.Close()
+	return response.StatusCode
 }
 
 // strangers checks that clients other than kube-apiserver cannot keep a connection, and that an address can open
@@ -234,7 +234,7 @@ func (w *world) wrong() {
 	for name, c := range map[string]struct {
 		method, path, body string
 		code               int
-		says               string
+		wantText           string
 	}{
 		"no such VM":                  {http.MethodPost, w.path("none", "reset"), "", http.StatusNotFound, `\"none\" not found`},
 		"no such subresource":         {http.MethodPost, w.path("web", "vnc"), "", http.StatusNotFound, "could not find"},
@@ -249,7 +249,7 @@ func (w *world) wrong() {
 		"where it is":                 {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"host-1"}`, http.StatusConflict, "is on host host-1 already"},
 		"nothing to cancel":           {http.MethodDelete, w.path("web", "migrate"), "", http.StatusConflict, "no migration"},
 	} {
-		if code, body := w.do(w.Admin, c.method, c.path, c.body); code != c.code || !strings.Contains(body, c.says) {
+		if code, body := w.do(w.Admin, c.method, c.path, c.body); code != c.code || !strings.Contains(body, c.wantText) {
 			w.t.Errorf("%s: %d %s", name, code, body)
 		}
 	}
@@ -375,10 +375,10 @@ func (w *world) logsWithoutEnd() {
 	w.must(err)
 	var open []io.Closer
 	follow := func() int {
-		answer, err := clients.Get(w.Admin.Host + w.path("web", "log") + "?follow=true")
+		response, err := clients.Get(w.Admin.Host + w.path("web", "log") + "?follow=true")
 		w.must(err)
-		open = append(open, answer.Body)
-		return answer.StatusCode
+		open = append(open, response.Body)
+		return response.StatusCode
 	}
 	for range subresources.MaxStreams {
 		if code := follow(); code != http.StatusOK {
@@ -424,10 +424,10 @@ func (w *world) commands() {
 	w.awaitConsole(operator)
 	file := w.kubeconfig(operator)
 	for _, c := range []struct {
-		name  string
-		words []string
-		says  string
-		fails bool
+		name     string
+		words    []string
+		wantText string
+		fails    bool
 	}{
 		{"millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
 		{"kubectl-millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
@@ -438,7 +438,7 @@ func (w *world) commands() {
 		{"kubectl-millwright", []string{"vm", "console"}, `Run "kubectl millwright vm console --help"`, true},
 	} {
 		out, err := w.run(c.name, file, c.words...)
-		if _, failed := errors.AsType[*exec.ExitError](err); failed != c.fails || !strings.Contains(out, c.says) {
+		if _, failed := errors.AsType[*exec.ExitError](err); failed != c.fails || !strings.Contains(out, c.wantText) {
 			w.t.Errorf("%s %v: %v\n%s", c.name, c.words, err, out)
 		}
 	}

@@ -200,12 +200,12 @@ func (w *world) do(access *rest.Config, method, path, body string) (int, string)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, access.Host+path, strings.NewReader(body))
 	w.must(err)
-	answer, err := sender.Do(request)
+	response, err := sender.Do(request)
 	w.must(err)
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
 	w.must(err)
-	return answer.StatusCode, string(text)
+	return response.StatusCode, string(text)
 }
 
 // dial opens a console.

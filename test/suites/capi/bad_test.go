@@ -24,7 +24,7 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 	manager := h.manager()
 	h.pool("workers", 0, `{}`)
 	cases := map[string]struct {
-		spec, bootstrap, reason, words string
+		spec, bootstrap, reason, texts string
 		hopeless                       bool
 	}{
 		"driver":      {`{"driver":"unknown","providerSpec":{}}`, data, "UnknownDriver", `"unknown"`, false},
@@ -38,11 +38,11 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 	for name, tc := range cases {
 		h.machine(h.own(name), tc.spec, tc.bootstrap)
 	}
-	said := func(g gomega.Gomega) {
+	output := func(g gomega.Gomega) {
 		for name, tc := range cases {
 			name = h.own(name)
 			ours := h.isReady(g, name, "False", tc.reason)
-			g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(tc.words)), name)
+			g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("message", gomega.ContainSubstring(tc.texts)), name)
 			machine := h.get(g, "Machine", name)
 			g.Expect(condition(machine, "InfrastructureReady")).To(gomega.HaveKeyWithValue("reason", tc.reason), name)
 			failure := map[bool]string{true: "InvalidConfiguration"}[tc.hopeless] // S50: one of the core's reasons
@@ -52,9 +52,9 @@ func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
 			g.Expect(text(*machine, "status", "phase") == "Failed").To(gomega.Equal(failed), "phase of %s", name)
 		}
 	}
-	h.eventually(said)
+	h.eventually(output)
 	gomega.NewWithT(t).Consistently(func(g gomega.Gomega) {
-		said(g)
+		output(g)
 		g.Expect(h.vms(g)).To(gomega.BeEmpty())
 		g.Expect(manager.Done()).NotTo(gomega.BeClosed())
 	}).WithTimeout(3 * time.Second).WithPolling(time.Second).Should(gomega.Succeed())

@@ -132,13 +132,13 @@ func (h *harness) hasDomains(want ...string) {
 }
 
 // knowsDomains waits until the condition has the status. Machines can be created in the meantime.
-func (h *harness) knowsDomains(status, reason, words string) {
+func (h *harness) knowsDomains(status, reason, texts string) {
 	h.t.Helper()
 	h.eventually(func(g gomega.Gomega) {
 		ours := h.get(g, "MillwrightCluster", h.cluster)
 		g.Expect(condition(ours, "FailureDomainsKnown")).To(gomega.And(
 			gomega.HaveKeyWithValue("status", status), gomega.HaveKeyWithValue("reason", reason),
-			gomega.HaveKeyWithValue("message", gomega.ContainSubstring(words))))
+			gomega.HaveKeyWithValue("message", gomega.ContainSubstring(texts))))
 		g.Expect(condition(ours, "Ready")).To(gomega.HaveKeyWithValue("status", "True"))
 	})
 }

@@ -51,9 +51,9 @@ func requireKubeadm(t *testing.T, c *env.Cluster) {
 	start, ok := kubeadms.started[c.ControlPlane]
 	if !ok {
 		start = sync.OnceValue(func() error {
-			for _, folder := range kubeadmProviders {
-				if err := startProvider(context.WithoutCancel(t.Context()), c, folder); err != nil {
-					return fmt.Errorf("starting the provider %s: %w", folder, err)
+			for _, directory := range kubeadmProviders {
+				if err := startProvider(context.WithoutCancel(t.Context()), c, directory); err != nil {
+					return fmt.Errorf("starting the provider %s: %w", directory, err)
 				}
 			}
 			return nil
@@ -70,16 +70,16 @@ func requireKubeadm(t *testing.T, c *env.Cluster) {
 }
 
 // startProvider starts a provider with its own kinds, roles and webhooks.
-func startProvider(ctx context.Context, c *env.Cluster, folder string) error {
-	crds, err := coreFile(folder, "crd")
+func startProvider(ctx context.Context, c *env.Cluster, directory string) error {
+	crds, err := coreFile(directory, "crd")
 	if err != nil {
 		return err
 	}
 	if err := controlplane.InstallCRDs(ctx, c.Admin, os.DirFS(crds)); err != nil {
 		return err
 	}
-	user := "capi-" + folder
-	if err := grantProvider(ctx, c, folder, user); err != nil {
+	user := "capi-" + directory
+	if err := grantProvider(ctx, c, directory, user); err != nil {
 		return err
 	}
 	dir := filepath.Join(c.ControlPlane.Dir(), user)
@@ -87,11 +87,11 @@ func startProvider(ctx context.Context, c *env.Cluster, folder string) error {
 	if err != nil {
 		return err
 	}
-	webhooks, err := runProvider(ctx, c.ControlPlane, folder, user, dir)
+	webhooks, err := runProvider(ctx, c.ControlPlane, directory, user, dir)
 	if err != nil {
 		return err
 	}
-	manifest, err := coreFile(folder, "webhook", "manifests.yaml")
+	manifest, err := coreFile(directory, "webhook", "manifests.yaml")
 	if err != nil {
 		return err
 	}
@@ -99,8 +99,8 @@ func startProvider(ctx context.Context, c *env.Cluster, folder string) error {
 }
 
 // runProvider starts the program, and returns the port of its webhooks once it is ready.
-func runProvider(ctx context.Context, plane *controlplane.ControlPlane, folder, user, dir string) (webhooks int, err error) {
-	path, err := coreFile(folder, "manager")
+func runProvider(ctx context.Context, plane *controlplane.ControlPlane, directory, user, dir string) (webhooks int, err error) {
+	path, err := coreFile(directory, "manager")
 	if err != nil {
 		return 0, err
 	}
@@ -131,21 +131,21 @@ func runProvider(ctx context.Context, plane *controlplane.ControlPlane, folder, 
 
 // grantProvider gives a provider its shipped roles under unique names, and with them those that other providers
 // add by aggregation.
-func grantProvider(ctx context.Context, c *env.Cluster, folder, user string) error {
-	if err := grantRole(ctx, c, folder, "role.yaml", user, "manager-role"); err != nil {
+func grantProvider(ctx context.Context, c *env.Cluster, directory, user string) error {
+	if err := grantRole(ctx, c, directory, "role.yaml", user, "manager-role"); err != nil {
 		return err
 	}
-	if folder == "bootstrap" {
+	if directory == "bootstrap" {
 		return nil // not needed for infrastructure
 	}
-	if err := grantRole(ctx, c, folder, "aggregated_role.yaml", user, "aggregated-manager-role"); err != nil {
+	if err := grantRole(ctx, c, directory, "aggregated_role.yaml", user, "aggregated-manager-role"); err != nil {
 		return err
 	}
 	return awaitGrant(ctx, c.Client, user, kind("MillwrightMachine").Group, "millwrightmachines")
 }
 
-func grantRole(ctx context.Context, c *env.Cluster, folder, file, user, role string) error {
-	path, err := coreFile(folder, "rbac", file)
+func grantRole(ctx context.Context, c *env.Cluster, directory, file, user, role string) error {
+	path, err := coreFile(directory, "rbac", file)
 	if err != nil {
 		return err
 	}
@@ -181,8 +181,8 @@ func newKubeadmHarness(t *testing.T) *kubeadmHarness {
 		if !t.Failed() {
 			return
 		}
-		for _, folder := range kubeadmProviders {
-			t.Logf("the provider %s said of this test:\n%s", folder, logOf(h.Cluster, "capi-"+folder))
+		for _, directory := range kubeadmProviders {
+			t.Logf("the provider %s said of this test:\n%s", directory, logOf(h.Cluster, "capi-"+directory))
 		}
 	})
 	return h

@@ -117,13 +117,13 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 	h.patch("Cluster", h.cluster, `{"metadata":{"labels":{"touched":"yes"}}}`)
 	h.patch("MillwrightCluster", h.cluster, fmt.Sprintf(
 		`{"spec":{"controlPlaneEndpoint":{"host":"127.0.0.1","port":%d}}}`, h.ControlPlane.Port()))
-	said := `{"status":{"ready":true,"initialization":{"provisioned":true}}}`
+	output := `{"status":{"ready":true,"initialization":{"provisioned":true}}}`
 	status := func(g gomega.Gomega) map[string]any {
 		status, _, _ := unstructured.NestedMap(h.get(g, "MillwrightCluster", h.cluster).Object, "status")
 		return status
 	}
 	gomega.NewWithT(t).Consistently(status).WithTimeout(3 * time.Second).WithPolling(500 * time.Millisecond).Should(gomega.BeEmpty())
-	if err := h.Client.Status().Patch(t.Context(), h.object("MillwrightCluster", h.cluster), client.RawPatch("application/merge-patch+json", []byte(said))); err != nil {
+	if err := h.Client.Status().Patch(t.Context(), h.object("MillwrightCluster", h.cluster), client.RawPatch("application/merge-patch+json", []byte(output))); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]any{"ready": true, "initialization": map[string]any{"provisioned": true}}

@@ -123,8 +123,8 @@ func (h *vmHarness) hasVMs(g gomega.Gomega, count int) {
 	disks, err := filepath.Glob(h.path(".millwright/volumes/*"))
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	g.Expect(disks).To(gomega.HaveLen(count), "disks")
-	for _, words := range []string{"qemu-system", " hypervisor"} {
-		g.Expect(program.Processes(h.t, h.dir, words)).To(gomega.HaveLen(count), "processes"+words)
+	for _, texts := range []string{"qemu-system", " hypervisor"} {
+		g.Expect(program.Processes(h.t, h.dir, texts)).To(gomega.HaveLen(count), "processes"+texts)
 	}
 }
 

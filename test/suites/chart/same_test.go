@@ -18,14 +18,14 @@ import (
 )
 
 // kustomized returns the objects of a directory of config/machine with components and an image.
-func kustomized(t *testing.T, folder string, components ...string) []*unstructured.Unstructured {
+func kustomized(t *testing.T, directory string, components ...string) []*unstructured.Unstructured {
 	t.Helper()
 	scratch := t.TempDir()
 	from, err := filepath.Rel(scratch, place(t, "config/machine"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("resources:\n- %s/%s\nimages:\n- {name: millwright, newName: registry.example.com/millwright, newTag: v0.1.0}\n- {name: millwright-driver, newName: registry.example.com/driver, newTag: v0.2.0}\n", from, folder)
+	text := fmt.Sprintf("resources:\n- %s/%s\nimages:\n- {name: millwright, newName: registry.example.com/millwright, newTag: v0.1.0}\n- {name: millwright-driver, newName: registry.example.com/driver, newTag: v0.2.0}\n", from, directory)
 	if len(components) > 0 {
 		text += "components:\n"
 	}
@@ -97,10 +97,10 @@ func TestChartIsWhatKustomizeMakes(t *testing.T) {
 				elsewhere := with(mode, values{"target": values{"kubeconfigSecret": "machine-controller-manager-target"}})
 				same(t, kustomized(t, mode, components...), charted(t, namespace, elsewhere))
 				t.Run("drivers", func(t *testing.T) {
-					for folder, driver := range plugins() {
+					for directory, driver := range plugins() {
 						elsewhere["driver"] = ""
 						maps.Copy(elsewhere, driver)
-						same(t, kustomized(t, mode, append(components, folder+"/"+mode)...), charted(t, namespace, elsewhere))
+						same(t, kustomized(t, mode, append(components, directory+"/"+mode)...), charted(t, namespace, elsewhere))
 						maps.DeleteFunc(elsewhere, func(key string, _ any) bool { _, of := driver[key]; return of })
 					}
 				})

@@ -29,8 +29,8 @@ func TestLint(t *testing.T) {
 func TestNonsenseIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		of   values
-		says string
+		of       values
+		wantText string
 	}{
 		"no image":         {values{"image": values{"repository": ""}}, "image.repository is required"},
 		"mode":             {values{"mode": "both"}, "mode"},
@@ -65,8 +65,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, _, err := template(t, namespace, with("one-pod", tc.of))
-			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("it is refused with %v, which does not contain %q", err, tc.says)
+			if err == nil || !strings.Contains(err.Error(), tc.wantText) {
+				t.Errorf("it is refused with %v, which does not contain %q", err, tc.wantText)
 			}
 		})
 	}

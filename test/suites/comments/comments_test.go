@@ -27,10 +27,10 @@ func TestEveryExportedNameHasADocComment(t *testing.T) {
 	if len(files) < 10 {
 		t.Fatalf("only %d files: looked at the wrong tree", len(files))
 	}
-	documented := map[string]bool{} // folder -> has a package comment
+	documented := map[string]bool{} // directory -> has a package comment
 	for path, file := range files {
-		folder := filepath.Dir(path)
-		documented[folder] = documented[folder] || file.Doc != nil || ast.IsGenerated(file)
+		directory := filepath.Dir(path)
+		documented[directory] = documented[directory] || file.Doc != nil || ast.IsGenerated(file)
 		if file.Doc != nil && whenItChanges.MatchString(file.Doc.Text()) {
 			t.Errorf("%s: the comment describes when the package changes, not what it does", path)
 		}
@@ -38,9 +38,9 @@ func TestEveryExportedNameHasADocComment(t *testing.T) {
 			t.Errorf("%s: %s has no doc comment", set.Position(name.Pos()), name.Name)
 		}
 	}
-	for folder, ok := range documented {
+	for directory, ok := range documented {
 		if !ok {
-			t.Errorf("%s has no package comment", folder)
+			t.Errorf("%s has no package comment", directory)
 		}
 	}
 }

@@ -62,21 +62,21 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 	body := serverfault.Received(r)
 	resource, name := serverfault.ObjectOf(r.URL.Path, body)
 	a.watch(resource, body)
-	answer, answered := &answer{}, true
+	answer, responded := &answer{}, true
 	if resource == "events" {
 		// Events are never read back, so a crash there does not differ from one a moment later, and they need not
 		// be stored.
 		answer = unstored(verb, body)
 	} else {
 		op := operation{a.name, verb, a.gate.names.of(resource, name)}
-		answered = a.gate.pass(manager, op, func() (idle bool) {
+		responded = a.gate.pass(manager, op, func() (idle bool) {
 			answer = a.forward(r, body)
 			idle = answer.err == nil && answer.code >= http.StatusBadRequest && answer.code < http.StatusInternalServerError
 			a.gate.did(op, body, idle)
 			return idle
 		})
 	}
-	if !answered || answer.err != nil {
+	if !responded || answer.err != nil {
 		panic(http.ErrAbortHandler) // no response at all
 	}
 	answer.write(w)

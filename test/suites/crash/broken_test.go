@@ -11,9 +11,9 @@ import (
 
 // from skips the crash points before the first operation with the given prefix, where none of the builds
 // misbehaves.
-func from(deaths []crash, first string) []crash {
-	at := slices.IndexFunc(deaths, func(c crash) bool { return strings.HasPrefix(c.point.operation.String(), first) })
-	return deaths[max(at, 0):]
+func from(crashPoints []crash, first string) []crash {
+	at := slices.IndexFunc(crashPoints, func(c crash) bool { return strings.HasPrefix(c.point.operation.String(), first) })
+	return crashPoints[max(at, 0):]
 }
 
 // brokenBuild is a build that violates an invariant.
@@ -47,13 +47,13 @@ func TestBrokenBuildsAreFound(t *testing.T) {
 			t.Parallel()
 			s := called(tc.scenario)
 			if tc.broken == forgets {
-				s.onDeath = removalAsked // otherwise the first view of the next manager would be random
+				s.onCrash = removalAsked // otherwise the first view of the next manager would be random
 			}
 			whole := fleet.play(t, s, nil, tc.broken)
 			if whole.err != nil {
 				t.Fatalf("it fails without a crash too: %v\n%s", whole.err, whole.transcript)
 			}
-			all := from(whole.deaths, tc.from)
+			all := from(whole.crashPoints, tc.from)
 			for i, c := range all {
 				result := fleet.play(t, s, &c, tc.broken)
 				switch {

@@ -103,9 +103,9 @@ func capiUpdated(ctx context.Context, r *run) error {
 	if err := r.backed(infra); err != nil {
 		return err
 	}
-	told := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionUpToDate)
-	if told == nil || told.Status != metav1.ConditionTrue || told.ObservedGeneration != infra.Generation {
-		return fmt.Errorf("it is not up to date: %v", told)
+	messages := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionUpToDate)
+	if messages == nil || messages.Status != metav1.ConditionTrue || messages.ObservedGeneration != infra.Generation {
+		return fmt.Errorf("it is not up to date: %v", messages)
 	}
 	vms, err := r.cloud.VMs()
 	if err != nil {
@@ -261,18 +261,18 @@ func provisioned(ctx context.Context, r *run) error {
 
 // backed checks one MillwrightMachine and its VM.
 func (r *run) backed(infra *infrav1.MillwrightMachine) error {
-	told := &infra.Status
-	if !told.Ready || told.Initialization == nil || !ptr.Deref(told.Initialization.Provisioned, false) ||
-		!meta.IsStatusConditionTrue(told.Conditions, infrav1.ConditionReady) {
-		return fmt.Errorf("it is not ready: %v", told.Conditions)
+	messages := &infra.Status
+	if !messages.Ready || messages.Initialization == nil || !ptr.Deref(messages.Initialization.Provisioned, false) ||
+		!meta.IsStatusConditionTrue(messages.Conditions, infrav1.ConditionReady) {
+		return fmt.Errorf("it is not ready: %v", messages.Conditions)
 	}
 	vms, err := r.cloud.VMs()
 	if err != nil {
 		return err
 	}
 	own := slices.IndexFunc(vms, func(vm simVM) bool { return vm.ProviderID == infra.Spec.ProviderID })
-	if own < 0 || vms[own].Machine != infra.Name || vms[own].APIGroup != driver.APIGroupClusterAPI || told.ProviderID != infra.Spec.ProviderID {
-		return fmt.Errorf("it has no VM of its own: provider ID %q, and %q in the status", infra.Spec.ProviderID, told.ProviderID)
+	if own < 0 || vms[own].Machine != infra.Name || vms[own].APIGroup != driver.APIGroupClusterAPI || messages.ProviderID != infra.Spec.ProviderID {
+		return fmt.Errorf("it has no VM of its own: provider ID %q, and %q in the status", infra.Spec.ProviderID, messages.ProviderID)
 	}
 	return nil
 }

@@ -111,15 +111,15 @@ func (f fleet) explore(t *testing.T, s scenario, total *progress, earlier *survi
 	if recorded.err != nil {
 		t.Fatalf("without a crash: %v\n%s", recorded.err, recorded.transcript)
 	}
-	all := recorded.deaths
-	deaths := sampleOf(s.name, all)
+	all := recorded.crashPoints
+	crashPoints := sampleOf(s.name, all)
 	left := len(leftOut(recorded.points, all))
-	own := total.scenario(s.name, len(deaths), left)
+	own := total.scenario(s.name, len(crashPoints), left)
 	t.Cleanup(func() { // when all subtests are complete
 		t.Logf("%d points recorded; %d of %d distinct crash points planned, %d reached; %d more are equivalent to these",
-			len(recorded.points), len(deaths), len(all), own.hit, left)
+			len(recorded.points), len(crashPoints), len(all), own.hit, left)
 	})
-	for _, c := range deaths {
+	for _, c := range crashPoints {
 		if earlier.has(s, c) {
 			own.count(true)
 			continue

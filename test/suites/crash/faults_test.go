@@ -116,10 +116,10 @@ func (f fleet) trouble(t *testing.T, name string, fault *serverfault.Fault) erro
 	if !fault.Killed {
 		return nil
 	}
-	deaths := crashes(whole.points)
-	death := deaths[len(deaths)/2]
-	if killed := f.play(t, s, &death, sound); killed.err != nil {
-		return fmt.Errorf("killed %s: %w\n%s", death, killed.err, killed.transcript)
+	crashPoints := crashes(whole.points)
+	crashPoint := crashPoints[len(crashPoints)/2]
+	if killed := f.play(t, s, &crashPoint, sound); killed.err != nil {
+		return fmt.Errorf("killed %s: %w\n%s", crashPoint, killed.err, killed.transcript)
 	}
 	return nil
 }

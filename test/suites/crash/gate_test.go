@@ -213,7 +213,7 @@ func (g *gate) mayBegin(manager *process, op operation) bool {
 }
 
 // leave completes an operation that was planned to be the last one, or one of the last.
-func (g *gate) leave(manager *process, p point, planned way, idle bool) (answered bool) {
+func (g *gate) leave(manager *process, p point, planned way, idle bool) (responded bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.succession.end(p, idle)

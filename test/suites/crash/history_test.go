@@ -212,7 +212,7 @@ func (h *history) judge(r *run, check rule) error {
 			continue
 		}
 		if err := check(r, was, is); err != nil {
-			return fmt.Errorf("%w, with version %d of %s, after\n%s", err, c.version, c.object.GetName(), told(h.changes[max(0, i-longestStory):i+1]))
+			return fmt.Errorf("%w, with version %d of %s, after\n%s", err, c.version, c.object.GetName(), messages(h.changes[max(0, i-longestStory):i+1]))
 		}
 	}
 	return h.err
@@ -221,8 +221,8 @@ func (h *history) judge(r *run, check rule) error {
 // longestStory is the number of changes that are printed before one that violates a rule.
 const longestStory = 60
 
-// told formats changes for people.
-func told(changes []change) string {
+// messages formats changes for people.
+func messages(changes []change) string {
 	var text strings.Builder
 	for _, c := range changes {
 		fmt.Fprintf(&text, "%d %s", c.version, c.object.GetName())

@@ -114,7 +114,7 @@ func selectOne(ctx context.Context, r *run) error {
 	candidate := ""
 	err := r.await(ctx, "a candidate", func(ctx context.Context, r *run) error {
 		err := r.eachCandidate(ctx, func(node *corev1.Node) (bool, error) {
-			if inplaceupdate.Selected(node) || says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
+			if inplaceupdate.Selected(node) || wantText(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
 				return false, nil
 			}
 			candidate = node.Name

@@ -68,11 +68,11 @@ func (r *run) awaitReady(ctx context.Context) (name string, err error) {
 
 // waitsForAgent reports whether a node is ready for its update.
 func waitsForAgent(node *corev1.Node) bool {
-	return node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == "" && says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.ReadyForUpdate)
+	return node.Labels[v1alpha1.LabelKeyNodeUpdateResult] == "" && wantText(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.ReadyForUpdate)
 }
 
-// says reports whether a node has a condition with a reason.
-func says(node *corev1.Node, condition corev1.NodeConditionType, reason string) bool {
+// wantText reports whether a node has a condition with a reason.
+func wantText(node *corev1.Node, condition corev1.NodeConditionType, reason string) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == condition && c.Reason == reason })
 }
 
@@ -107,7 +107,7 @@ func (r *run) inUse(ctx context.Context, machine *v1alpha1.Machine, set *v1alpha
 		return err
 	}
 	protected := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM] != ""
-	if inplaceupdate.Labelled(node) || node.Spec.Unschedulable || protected || !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
+	if inplaceupdate.Labelled(node) || node.Spec.Unschedulable || protected || !wantText(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
 		return fmt.Errorf("its node is not in use yet: labels %v, annotations %v", node.Labels, slices.Sorted(maps.Keys(node.Annotations)))
 	}
 	return nil

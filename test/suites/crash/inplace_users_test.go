@@ -44,7 +44,7 @@ var usersAmidUpdates = []scenario{
 	{
 		name:   "preserved amid an update in place",
 		given:  givenBothClasses(2, inPlace),
-		act:    inTurn(beginUpdate, nameReady, wish("now"), awaitThat("a preservation", preserved), succeedNamed, awaitThat("the end of its update", namedUpdated), unwish),
+		act:    inTurn(beginUpdate, nameReady, requested("now"), awaitThat("a preservation", preserved), succeedNamed, awaitThat("the end of its update", namedUpdated), unwish),
 		want:   withAgents(all(inPlaceOf(newClass, 2), namedUnmarked)),
 		always: both(both(most(2), least(1)), both(keepPreserved, noneReplaced)),
 	},
@@ -52,7 +52,7 @@ var usersAmidUpdates = []scenario{
 		name:          "preserved when its update in place fails",
 		healthTimeout: shortHealthTimeout,
 		given:         givenBothClasses(2, inPlace, updatedWithin(10*time.Second)), // the request comes before that
-		act:           inTurn(beginUpdate, nameReady, wish("when-failed"), awaitThat("a preservation", preserved), wish("false")),
+		act:           inTurn(beginUpdate, nameReady, requested("when-failed"), awaitThat("a preservation", preserved), requested("false")),
 		want:          withAgents(all(allInSetOf(2, newClass), namedGone)),
 		always:        both(most(3), both(keepPreserved, onlyFailed)),
 	},
@@ -92,7 +92,7 @@ func unwish(ctx context.Context, r *run) error {
 func inPlaceOf(class string, replicas int) func(context.Context, *run) error {
 	return all(allInSetOf(replicas, class), func(ctx context.Context, r *run) error {
 		return r.eachNode(ctx, func(node *corev1.Node) error {
-			if !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
+			if !wantText(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful) {
 				return fmt.Errorf("node %s was not updated", node.Name)
 			}
 			return nil
@@ -144,7 +144,7 @@ func (r *run) namedMachine(ctx context.Context) (*v1alpha1.Machine, error) {
 func namedUpdated(ctx context.Context, r *run) error {
 	node := &corev1.Node{}
 	err := r.target.Client.Get(ctx, client.ObjectKey{Name: r.named}, node)
-	if err == nil && (inplaceupdate.Labelled(node) || !says(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful)) {
+	if err == nil && (inplaceupdate.Labelled(node) || !wantText(node, v1alpha1.NodeInPlaceUpdate, v1alpha1.UpdateSuccessful)) {
 		err = fmt.Errorf("its labels are %v", node.Labels)
 	}
 	return err

@@ -155,7 +155,7 @@ func awaitThat(what string, check func(context.Context, *run) error) func(contex
 
 // begun checks that the location of the creation of a VM is recorded.
 func begun(ctx context.Context, r *run) error {
-	return r.only(ctx, func(object client.Object, _ said) error {
+	return r.only(ctx, func(object client.Object, _ printed) error {
 		if driver.Location(object) == "" {
 			return errors.New("there is no location")
 		}
@@ -165,7 +165,7 @@ func begun(ctx context.Context, r *run) error {
 
 // settled checks that the only Machine has a provider ID, or that its creation failed.
 func settled(ctx context.Context, r *run) error {
-	return r.only(ctx, func(_ client.Object, is said) error {
+	return r.only(ctx, func(_ client.Object, is printed) error {
 		if is.id == "" && !is.creationFailed {
 			return errors.New("neither")
 		}
@@ -179,7 +179,7 @@ func withheld(ctx context.Context, r *run) error {
 	if vms, err := r.cloud.VMs(); err != nil || len(vms) == 0 {
 		return err
 	}
-	return r.only(ctx, func(_ client.Object, is said) error {
+	return r.only(ctx, func(_ client.Object, is printed) error {
 		if !is.deletionFailed {
 			return errors.New("it has not failed")
 		}
@@ -187,20 +187,20 @@ func withheld(ctx context.Context, r *run) error {
 	})
 }
 
-// said returns what a Machine or a MillwrightMachine reports about its VM.
-type said struct {
+// printed returns what a Machine or a MillwrightMachine reports about its VM.
+type printed struct {
 	id                             string
 	creationFailed, deletionFailed bool
 }
 
 // only checks the single Machine or MillwrightMachine.
-func (r *run) only(ctx context.Context, check func(client.Object, said) error) error {
+func (r *run) only(ctx context.Context, check func(client.Object, printed) error) error {
 	if r.scenario.clusterAPI {
 		infra := &infrav1.MillwrightMachine{}
 		if err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: standalone}, infra); err != nil {
 			return err
 		}
-		is := said{id: infra.Spec.ProviderID}
+		is := printed{id: infra.Spec.ProviderID}
 		if ready := meta.FindStatusCondition(infra.Status.Conditions, infrav1.ConditionReady); ready != nil {
 			is.creationFailed = ready.Reason == infrav1.ReasonCreationFailed
 			is.deletionFailed = ready.Reason == infrav1.ReasonDeletionFailed
@@ -217,7 +217,7 @@ func (r *run) only(ctx context.Context, check func(client.Object, said) error) e
 	machine := &machines.Items[0]
 	last := machine.Status.LastOperation
 	failed := last.State == v1alpha1.MachineStateFailed
-	return check(machine, said{
+	return check(machine, printed{
 		id:             machine.Spec.ProviderID,
 		creationFailed: failed && last.Type == v1alpha1.MachineOperationCreate,
 		deletionFailed: failed && last.Type == v1alpha1.MachineOperationDelete,

@@ -67,12 +67,12 @@ func slicesOf(make ...func(mortal) scenario) []scenario {
 
 // socketFolder creates a directory for the socket of a run's manager. Paths of sockets must be short.
 func socketFolder(t *testing.T) (string, error) {
-	folder, err := os.MkdirTemp("", "crash")
+	directory, err := os.MkdirTemp("", "crash")
 	if err != nil {
 		return "", err
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	return filepath.Join(folder, "s"), nil
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	return filepath.Join(directory, "s"), nil
 }
 
 // plug starts a plug-in, which connects to the provider like managers do.

@@ -92,9 +92,9 @@ type aliases struct {
 	mu sync.Mutex
 	// kept are names that are the same in every run.
 	kept map[string]bool
-	// drawn maps the other names to their aliases; turns counts these by kind.
-	drawn map[string]string
-	turns map[string]int
+	// randomNames maps the other names to their aliases; turns counts these by kind.
+	randomNames map[string]string
+	turns       map[string]int
 }
 
 func newAliases() *aliases {
@@ -107,7 +107,7 @@ func newAliases() *aliases {
 func (a *aliases) anew() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drawn, a.turns = map[string]string{}, map[string]int{}
+	a.randomNames, a.turns = map[string]string{}, map[string]int{}
 }
 
 // keep excludes a name from replacement.
@@ -127,12 +127,12 @@ func (a *aliases) of(resource, name string) string {
 	if a.kept[name] {
 		return resource + " " + name
 	}
-	alias, known := a.drawn[name]
+	alias, known := a.randomNames[name]
 	if !known {
 		kind, _, _ := strings.Cut(resource, "/")
 		a.turns[kind]++
 		alias = fmt.Sprintf("%s#%d", kind, a.turns[kind])
-		a.drawn[name] = alias
+		a.randomNames[name] = alias
 	}
 	return resource + " " + alias
 }

@@ -28,7 +28,7 @@ var preservations = []scenario{
 	{
 		name:   "preserved until it expires",
 		given:  givenOneToPreserve(preservedFor(shortPreservation)),
-		act:    inTurn(wish("now"), awaitThat("a preservation", preserved)),
+		act:    inTurn(requested("now"), awaitThat("a preservation", preserved)),
 		want:   released(sameMachine),
 		always: both(both(most(1), least(1)), keepPreserved),
 	},
@@ -36,7 +36,7 @@ var preservations = []scenario{
 		name:          "preserved when it fails, then released",
 		healthTimeout: shortHealthTimeout,
 		given:         givenOneToPreserve(),
-		act:           inTurn(wish("when-failed"), failNode, awaitThat("a preservation", preserved), wish("false")),
+		act:           inTurn(requested("when-failed"), failNode, awaitThat("a preservation", preserved), requested("false")),
 		want:          released(otherMachine),
 		always:        both(most(2), keepPreserved), // it is deleted, and replaced by its successor
 	},
@@ -71,8 +71,8 @@ func givenOneToPreserve(options ...deploymentOption) func(context.Context, *run)
 	}
 }
 
-// wish requests the preservation of the Machine, or the end of it.
-func wish(value string) func(context.Context, *run) error {
+// requested requests the preservation of the Machine, or the end of it.
+func requested(value string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.control.Namespace, Name: r.named}}
 		return r.merge(ctx, machine, preserveAnnotation(strconv.Quote(value)))
@@ -145,8 +145,8 @@ func released(same bool) func(context.Context, *run) error {
 
 // unmarked checks that neither a Machine nor its node is marked as preserved.
 func (r *run) unmarked(ctx context.Context, machine *v1alpha1.Machine) error {
-	if wish := machine.Annotations[v1alpha1.AnnotationKeyPreserve]; wish != "" || machine.Status.CurrentStatus.PreserveExpiryTime != nil {
-		return fmt.Errorf("is preserved until %v (%q)", machine.Status.CurrentStatus.PreserveExpiryTime, wish)
+	if requested := machine.Annotations[v1alpha1.AnnotationKeyPreserve]; requested != "" || machine.Status.CurrentStatus.PreserveExpiryTime != nil {
+		return fmt.Errorf("is preserved until %v (%q)", machine.Status.CurrentStatus.PreserveExpiryTime, requested)
 	}
 	node := &corev1.Node{}
 	if err := r.target.Client.Get(ctx, client.ObjectKey{Name: machine.Name}, node); err != nil {

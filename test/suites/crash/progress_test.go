@@ -28,8 +28,8 @@ type progress struct {
 	planned, done     int
 	hit               int
 	// left is the number of crash points that are skipped, because they are equivalent to others.
-	left int
-	told time.Time
+	left     int
+	messages time.Time
 }
 
 // newProgress expects that many scenarios.
@@ -41,8 +41,8 @@ func newProgress(scenarios int) *progress {
 	return p
 }
 
-// deaths counts the crash points of one scenario. The lock of progress guards it.
-type deaths struct {
+// crashPoints counts the crash points of one scenario. The lock of progress guards it.
+type crashPoints struct {
 	of                 *progress
 	name               string
 	planned, done, hit int
@@ -50,17 +50,17 @@ type deaths struct {
 
 // scenario records how many crash points of a scenario are planned, and how many are skipped because they are
 // equivalent to others.
-func (p *progress) scenario(name string, planned, left int) *deaths {
+func (p *progress) scenario(name string, planned, left int) *crashPoints {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.recorded++
 	p.planned += planned
 	p.left += left
-	return &deaths{of: p, name: name, planned: planned}
+	return &crashPoints{of: p, name: name, planned: planned}
 }
 
 // count records that a crash was tried, and whether it happened at its point.
-func (d *deaths) count(hit bool) {
+func (d *crashPoints) count(hit bool) {
 	p := d.of
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,8 +74,8 @@ func (d *deaths) count(hit bool) {
 	if last {
 		p.through++
 	}
-	if last || time.Since(p.told) >= betweenLines {
-		p.told = time.Now()
+	if last || time.Since(p.messages) >= betweenLines {
+		p.messages = time.Now()
 		p.say(fmt.Sprintf("%s: %d of %d deaths. %s", d.name, d.done, d.planned, p))
 	}
 }

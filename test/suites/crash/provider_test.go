@@ -105,12 +105,12 @@ func (p *provider) serve(manager *process, w http.ResponseWriter, r *http.Reques
 	}
 	answer := reply{}
 	op := operation{"driver", string(name), p.gate.names.of(subject(request))}
-	answered := p.gate.pass(manager, op, func() (idle bool) {
+	responded := p.gate.pass(manager, op, func() (idle bool) {
 		answer = call(context.WithoutCancel(r.Context()), request)
 		p.gate.did(op, nil, questions[name]) // the request contains everything that the manager knows, used or not
 		return questions[name]
 	})
-	if !answered {
+	if !responded {
 		answer = reply{Code: codes.DeadlineExceeded, Message: fmt.Sprintf("no answer to %s", name)}
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -63,9 +63,9 @@ type run struct {
 // result is the result of a run.
 type result struct {
 	points []point
-	// deaths are the crash points to try, if there was no crash. Others are skipped, because they are equivalent.
-	deaths []crash
-	same   sameWorlds
+	// crashPoints are the crash points to try, if there was no crash. Others are skipped, because they are equivalent.
+	crashPoints []crash
+	same        sameWorlds
 	// hit reports whether the planned point was reached.
 	hit bool
 	// secondActed reports whether a second manager performed an operation.
@@ -94,7 +94,7 @@ func (l *lane) play(t *testing.T, s scenario, plan *crash, broken fault) result 
 	}
 	points, same := r.gate.recorded(), r.gate.same()
 	return result{
-		points: points, deaths: s.deaths(points, same), same: same, hit: r.gate.reached(), err: err, transcript: r.transcript(),
+		points: points, crashPoints: s.crashPoints(points, same), same: same, hit: r.gate.reached(), err: err, transcript: r.transcript(),
 		secondActed: s.secondManager && !r.second.provider.gate.quiet(),
 	}
 }
@@ -276,7 +276,7 @@ func (r *run) revive(ctx context.Context) {
 	case <-r.gate.died:
 		// If the start fails or the inspection was impossible, the desired state is not reached, which is
 		// detected elsewhere.
-		if look := r.scenario.onDeath; look != nil && look(ctx, r) != nil {
+		if look := r.scenario.onCrash; look != nil && look(ctx, r) != nil {
 			return
 		}
 		again := r.manage

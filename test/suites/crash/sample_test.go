@@ -15,15 +15,15 @@ const oneOf = 64
 // sampleOf selects crash points of a scenario: all in an exhaustive run, and otherwise every oneOf-th, but at
 // least one. The first one depends only on the scenario's name, so that scenarios do not all crash at the same
 // stage.
-func sampleOf(name string, deaths []crash) []crash {
-	if tier.Exhaustive() || len(deaths) == 0 {
-		return deaths
+func sampleOf(name string, crashPoints []crash) []crash {
+	if tier.Exhaustive() || len(crashPoints) == 0 {
+		return crashPoints
 	}
 	hash := fnv.New32a()
 	hash.Write([]byte(name))
 	var chosen []crash
-	for i := int(hash.Sum32()) % min(oneOf, len(deaths)); i < len(deaths); i += oneOf {
-		chosen = append(chosen, deaths[i])
+	for i := int(hash.Sum32()) % min(oneOf, len(crashPoints)); i < len(crashPoints); i += oneOf {
+		chosen = append(chosen, crashPoints[i])
 	}
 	return chosen
 }
@@ -43,25 +43,25 @@ func TestSample_IsSpread(t *testing.T) {
 	for i := range 100 {
 		points = append(points, point{operation{"api", "patch", "machines"}, i + 1})
 	}
-	deaths, begins := crashes(points), map[crash]bool{}
+	crashPoints, begins := crashes(points), map[crash]bool{}
 	for _, s := range everywhere() {
 		t.Setenv(tier.Variable, "all")
-		chosen := sampleOf(s.name, deaths)
+		chosen := sampleOf(s.name, crashPoints)
 		begins[chosen[0]] = true
 		for i, c := range chosen {
-			if again := sampleOf(s.name, deaths)[i]; c != again {
+			if again := sampleOf(s.name, crashPoints)[i]; c != again {
 				t.Errorf("%s: crash point %d is %s and then %s", s.name, i, c, again)
 			}
 		}
-		if least, most := len(deaths)/oneOf, len(deaths)/oneOf+1; len(chosen) < least || len(chosen) > most {
-			t.Errorf("%s: %d of %d crash points", s.name, len(chosen), len(deaths))
+		if least, most := len(crashPoints)/oneOf, len(crashPoints)/oneOf+1; len(chosen) < least || len(chosen) > most {
+			t.Errorf("%s: %d of %d crash points", s.name, len(chosen), len(crashPoints))
 		}
-		if few := sampleOf(s.name, deaths[:3]); len(few) != 1 {
+		if few := sampleOf(s.name, crashPoints[:3]); len(few) != 1 {
 			t.Errorf("%s: %d crash points of three", s.name, len(few))
 		}
 		t.Setenv(tier.Variable, "exhaustive")
-		if got := sampleOf(s.name, deaths); len(got) != len(deaths) {
-			t.Errorf("%s: an exhaustive run tries %d of %d crash points", s.name, len(got), len(deaths))
+		if got := sampleOf(s.name, crashPoints); len(got) != len(crashPoints) {
+			t.Errorf("%s: an exhaustive run tries %d of %d crash points", s.name, len(got), len(crashPoints))
 		}
 	}
 	if len(begins) < oneOf/2 {

@@ -61,8 +61,8 @@ type scenario struct {
 	waitTimeout time.Duration
 	// mayDelete reports whether a Pod may be deleted instead of evicted. If nil, none may.
 	mayDelete func(pod string) bool
-	// onDeath inspects the world between the crash of a manager and the start of the next one. It may be nil.
-	onDeath func(context.Context, *run) error
+	// onCrash inspects the world between the crash of a manager and the start of the next one. It may be nil.
+	onCrash func(context.Context, *run) error
 	// always is a rule that must hold from act to the end. If nil, only the final state is checked.
 	always rule
 }

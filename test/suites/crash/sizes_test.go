@@ -167,8 +167,8 @@ func withoutNamed(left int) func(context.Context, *run) error {
 		if err != nil {
 			return err
 		}
-		if wish, left := deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; left {
-			return fmt.Errorf("the deployment still names %s", wish)
+		if requested, left := deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion]; left {
+			return fmt.Errorf("the deployment still names %s", requested)
 		}
 		return running(left)(ctx, r)
 	}

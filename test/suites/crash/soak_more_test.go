@@ -239,8 +239,8 @@ func (r *run) nobodyNamed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for wish := range strings.SplitSeq(deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion], ",") {
-		name, _, _ := strings.Cut(wish, "~")
+	for requested := range strings.SplitSeq(deployment.Annotations[v1alpha1.AnnotationKeyTriggerDeletion], ",") {
+		name, _, _ := strings.Cut(requested, "~")
 		err := r.control.Client.Get(ctx, client.ObjectKey{Namespace: r.control.Namespace, Name: name}, &v1alpha1.Machine{})
 		if name != "" && apierrors.IsNotFound(err) {
 			return fmt.Errorf("%s is named for deletion, and does not exist", name)

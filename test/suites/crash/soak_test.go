@@ -303,9 +303,9 @@ func (s *soak) unready(ctx context.Context, r *run) error {
 
 func (s *soak) failDriver(_ context.Context, r *run) error {
 	methods := []sim.Method{sim.CreateMachine, sim.DeleteMachine, sim.GetMachineStatus}
-	answers := []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Unknown}
+	responses := []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Unknown}
 	r.cloud.Fail(sim.Fault{
-		Method: methods[s.random.IntN(len(methods))], Codes: []codes.Code{answers[s.random.IntN(len(answers))]},
+		Method: methods[s.random.IntN(len(methods))], Codes: []codes.Code{responses[s.random.IntN(len(responses))]},
 		Times: 1 + s.random.IntN(2), LostAnswer: s.random.IntN(2) == 0,
 	})
 	return nil

@@ -214,18 +214,18 @@ func TestDeathsThatDiffer(t *testing.T) {
 	points := []point{first, second, question, refused, last}
 	same := sameWorlds{succeeding: map[point]point{second: first, question: second, refused: second}, idle: map[point]bool{question: true, refused: true, last: true}}
 	want := []crash{{point: first, way: before}, {point: first, way: lost}, {point: second, way: lost}, {point: refused, way: lost}, {point: last, way: lost}, {way: unanswered}}
-	if got := (scenario{}).deaths(points, same); !cmp.Equal(got, want, cmp.AllowUnexported(crash{}, point{}, operation{})) {
+	if got := (scenario{}).crashPoints(points, same); !cmp.Equal(got, want, cmp.AllowUnexported(crash{}, point{}, operation{})) {
 		t.Errorf("the crash points are %v, want %v", got, want)
 	}
-	if got := (scenario{}).deaths(points[:2], same); slices.Contains(got, crash{way: unanswered}) {
+	if got := (scenario{}).crashPoints(points[:2], same); slices.Contains(got, crash{way: unanswered}) {
 		t.Errorf("the crash points without queries of the driver are %v", got)
 	}
 	same.idle = nil
-	if got := (scenario{}).deaths(points, same); len(got) != 2*len(points)-len(same.succeeding) {
+	if got := (scenario{}).crashPoints(points, same); len(got) != 2*len(points)-len(same.succeeding) {
 		t.Errorf("the crash points without idle operations are %v", got)
 	}
 	for _, s := range []scenario{{plugIn: theManager}, {plugIn: thePlugIn}, {secondManager: true}} {
-		if got := s.deaths(points, same); len(got) != len(crashes(points)) {
+		if got := s.crashPoints(points, same); len(got) != len(crashes(points)) {
 			t.Errorf("with %+v, the crash points are %v, not all", s, got)
 		}
 	}
@@ -242,11 +242,11 @@ func TestUnanswered(t *testing.T) {
 	creates := operation{"driver", string(sim.CreateMachine), "machines#1"}
 	for _, step := range []struct {
 		operation
-		answered bool
+		responded bool
 	}{{creates, true}, {asks, false}, {creates, true}, {asks, true}, {operation{"api", "patch", "machines#1"}, true}} {
 		carriedOut := false
-		if answered := g.pass(p, step.operation, func() bool { carriedOut = true; return false }); answered != step.answered || !carriedOut {
-			t.Errorf("%s: answered %t, carried out %t", step.operation, answered, carriedOut)
+		if responded := g.pass(p, step.operation, func() bool { carriedOut = true; return false }); responded != step.responded || !carriedOut {
+			t.Errorf("%s: answered %t, carried out %t", step.operation, responded, carriedOut)
 		}
 	}
 	if !g.lives(p) || !g.reached() {

@@ -106,7 +106,7 @@ func (s *succession) leaves(p point, state string, changing bool) {
 	}
 }
 
-// deaths returns the crash points of a run that leave different worlds. Of equivalent crash points, the one with the
+// crashPoints returns the crash points of a run that leave different worlds. Of equivalent crash points, the one with the
 // lost response is tried, because that also tests how the manager handles the loss.
 //
 //   - A crash after an operation is equivalent to a lost response: the manager can do nothing more.
@@ -116,7 +116,7 @@ func (s *succession) leaves(p point, state string, changing bool) {
 //     responses: it gets none of these at first.
 //
 // If another process continues, it may act differently in each case, so all crash points are tried.
-func (s scenario) deaths(points []point, same sameWorlds) []crash {
+func (s scenario) crashPoints(points []point, same sameWorlds) []crash {
 	var distinct []crash
 	for _, p := range points {
 		for _, w := range s.ways() {

@@ -85,23 +85,23 @@ func (f fleet) compare(t *testing.T, s scenario, enough int) {
 	}
 }
 
-// pairOfDeaths is a crash point that is skipped, and the one that is tried instead.
-type pairOfDeaths struct{ out, instead crash }
+// crashPointPair is a crash point that is skipped, and the one that is tried instead.
+type crashPointPair struct{ out, instead crash }
 
 // pairsOf returns the pairs of a run without a crash.
-func pairsOf(whole result) []pairOfDeaths {
-	var pairs []pairOfDeaths
+func pairsOf(whole result) []crashPointPair {
+	var pairs []crashPointPair
 	for _, p := range whole.points {
-		pairs = append(pairs, pairOfDeaths{crash{point: p, way: after}, crash{point: p, way: lost}})
+		pairs = append(pairs, crashPointPair{crash{point: p, way: after}, crash{point: p, way: lost}})
 		succeeded, succeeds := whole.same.succeeding[p]
 		switch idle := whole.same.idle[p]; {
 		case succeeds && idle && p.asks():
-			pairs = append(pairs, pairOfDeaths{crash{point: p, way: lost}, crash{point: succeeded, way: lost}})
+			pairs = append(pairs, crashPointPair{crash{point: p, way: lost}, crash{point: succeeded, way: lost}})
 		case idle:
-			pairs = append(pairs, pairOfDeaths{crash{point: p, way: before}, crash{point: p, way: lost}})
+			pairs = append(pairs, crashPointPair{crash{point: p, way: before}, crash{point: p, way: lost}})
 		}
 		if succeeds {
-			pairs = append(pairs, pairOfDeaths{crash{point: p, way: before}, crash{point: succeeded, way: lost}})
+			pairs = append(pairs, crashPointPair{crash{point: p, way: before}, crash{point: succeeded, way: lost}})
 		}
 	}
 	return pairs
@@ -112,7 +112,7 @@ func pairsOf(whole result) []pairOfDeaths {
 func (f fleet) remainsOf(t *testing.T, s scenario, c crash) *remains {
 	t.Helper()
 	var left *remains
-	s.onDeath = func(ctx context.Context, r *run) error {
+	s.onCrash = func(ctx context.Context, r *run) error {
 		var err error
 		left, err = r.remains(ctx)
 		return err
@@ -147,7 +147,7 @@ func (r *run) remains(ctx context.Context) (*remains, error) {
 func (r *run) look(ctx context.Context) (*remains, error) {
 	left := &remains{}
 	for _, operation := range r.gate.carriedOut() {
-		left.done = append(left.done, drawn.ReplaceAllString(operation, "?"))
+		left.done = append(left.done, randomNames.ReplaceAllString(operation, "?"))
 	}
 	slices.Sort(left.done)
 	control, _ := r.writes.control.count()
@@ -204,9 +204,9 @@ func (d *remains) add(objects ...runtime.Object) {
 	}
 }
 
-// drawn matches values that are random or depend on the time: UIDs, times, versions, addresses, suffixes of
+// randomNames matches values that are random or depend on the time: UIDs, times, versions, addresses, suffixes of
 // names, hashes, tokens.
-var drawn = regexp.MustCompile(`"resourceVersion":"\d+"|\bfd00:[0-9a-f:]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[0-9:.]+Z?|-[bcdfghjklmnpqrstvwxz2456789]{5}\b|"(token-id|token-secret|expiration|description)":"[^"]*"|-[0-9a-f]{8,}\b|bootstrap-token-[a-z0-9]+`)
+var randomNames = regexp.MustCompile(`"resourceVersion":"\d+"|\bfd00:[0-9a-f:]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[0-9:.]+Z?|-[bcdfghjklmnpqrstvwxz2456789]{5}\b|"(token-id|token-secret|expiration|description)":"[^"]*"|-[0-9a-f]{8,}\b|bootstrap-token-[a-z0-9]+`)
 
 // anonymous returns an object without random values.
 func anonymous(object any) string {
@@ -214,7 +214,7 @@ func anonymous(object any) string {
 	if err != nil {
 		panic(err) // it was decoded from JSON
 	}
-	return drawn.ReplaceAllString(string(text), "?")
+	return randomNames.ReplaceAllString(string(text), "?")
 }
 
 // TestWhatWasRefused checks that a rejected write, as after a conflicting one, differs from the same write that

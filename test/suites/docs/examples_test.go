@@ -114,9 +114,9 @@ func TestThereIsAnExampleOfEveryStrategy(t *testing.T) {
 			}
 			delete(missing, deployment.Spec.Strategy.Type)
 		}
-		folder, err := filepath.Rel(filepath.Join(root, "examples"), filepath.Dir(document.file))
-		if err != nil || !bytes.Contains(list, []byte("]("+folder+"/")) && folder != "." && !strings.Contains(folder, "/") {
-			t.Errorf("the list of the examples has nothing in %s: %v", folder, err)
+		directory, err := filepath.Rel(filepath.Join(root, "examples"), filepath.Dir(document.file))
+		if err != nil || !bytes.Contains(list, []byte("]("+directory+"/")) && directory != "." && !strings.Contains(directory, "/") {
+			t.Errorf("the list of the examples has nothing in %s: %v", directory, err)
 		}
 		if !bytes.HasPrefix(fileOf(t, document), []byte("# ")) {
 			t.Errorf("%s does not describe its purpose", document.file)

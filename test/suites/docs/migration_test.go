@@ -43,12 +43,12 @@ func (p *place) migrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: machines}}))
-	folder := t.TempDir()
-	cloud, err := sim.OpenCloud(folder, sim.CloudOptions{})
+	directory := t.TempDir()
+	cloud, err := sim.OpenCloud(directory, sim.CloudOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, cloud.Close()) })
 	restoreFleet(t, c, cloud)
-	(&kubelet{t: t, c: c, flags: []string{"--sim-dir=" + folder}, running: map[types.UID][]*program.Process{}}).start()
+	(&kubelet{t: t, c: c, flags: []string{"--sim-dir=" + directory}, running: map[types.UID][]*program.Process{}}).start()
 	must(t, c.Create(t.Context(), p.deployment(t)))
 
 	t.Setenv("NAMESPACE", machines)

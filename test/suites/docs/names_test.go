@@ -105,8 +105,8 @@ func TestTheTableOfFaultsIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, table, begins := strings.Cut(string(text), "<!-- faults: begin -->")
-	table, _, ends := strings.Cut(table, "<!-- faults: end -->")
-	if !begins || !ends {
+	table, _, terminated := strings.Cut(table, "<!-- faults: end -->")
+	if !begins || !terminated {
 		t.Fatal("the page has no table of faults")
 	}
 	written := map[string]bool{}
@@ -139,11 +139,11 @@ func faults(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	playing := map[string]bool{}
 	for _, path := range testFiles(t, root) {
-		folder, err := filepath.Rel(root, filepath.Dir(path))
+		directory, err := filepath.Rel(root, filepath.Dir(path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if folder == "test/suites/docs" || folder == "hack/reliability" {
+		if directory == "test/suites/docs" || directory == "hack/reliability" {
 			continue
 		}
 		text, err := os.ReadFile(path)
@@ -153,7 +153,7 @@ func faults(t *testing.T, root string) map[string]bool {
 		test := ""
 		for _, found := range fault.FindAllSubmatch(text, -1) {
 			if test = cmp.Or(string(found[1]), test); len(found[1]) == 0 {
-				playing[folder+" "+test] = true
+				playing[directory+" "+test] = true
 			}
 		}
 	}

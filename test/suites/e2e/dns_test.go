@@ -23,7 +23,7 @@ func names(c *cluster) {
 		g.Expect(dns.Status.AvailableReplicas).To(gomega.Equal(*dns.Spec.Replicas))
 	})
 	const inPod = "kubernetes.default.svc.cluster.local"
-	for container, said := range c.output(map[string][]string{
+	for container, printed := range c.output(map[string][]string{
 		"short":   {"lookup", "web"},
 		"long":    {"lookup", "web.default.svc.cluster.local"},
 		"srv":     {"lookup", "_https._tcp." + inPod},
@@ -34,8 +34,8 @@ func names(c *cluster) {
 		want := map[string]string{
 			"short": web, "long": web, "srv": inPod + ":443", "service": "web-", "api": `"gitVersion"`, "address": api,
 		}[container]
-		if !strings.Contains(said, want) {
-			c.t.Errorf("%s: %q, want %q", container, said, want)
+		if !strings.Contains(printed, want) {
+			c.t.Errorf("%s: %q, want %q", container, printed, want)
 		}
 	}
 }
@@ -75,16 +75,16 @@ func (c *cluster) output(containers map[string][]string) map[string]string {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	said := map[string]string{}
+	printed := map[string]string{}
 	for name := range containers {
 		text, err := api.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: name}).DoRaw(c.t.Context())
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		said[name] = string(text)
+		printed[name] = string(text)
 	}
 	if err := c.client.Delete(c.t.Context(), pod); err != nil {
 		c.t.Fatal(err)
 	}
-	return said
+	return printed
 }

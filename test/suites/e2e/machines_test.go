@@ -98,7 +98,7 @@ type booted struct {
 	*machines
 	name, uuid string
 	console    *console.Client
-	said       bytes.Buffer
+	printed    bytes.Buffer
 }
 
 // boot starts a machine with user data. It has two CPUs, as kubeadm requires.
@@ -146,7 +146,7 @@ func (b *booted) start(h hardware, userData string) {
 		b.console.Close()
 		m.must(process.Kill(context.WithoutCancel(m.Context())))
 		if m.Failed() {
-			m.Logf("the console of %s:\n%s", name, b.said.Bytes())
+			m.Logf("the console of %s:\n%s", name, b.printed.Bytes())
 		}
 	})
 	m.must(process.Cont(m.Context()))
@@ -179,14 +179,14 @@ func (b *booted) awaitConsole(text string) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), late)
 	defer cancel()
-	for !bytes.Contains(b.said.Bytes(), []byte(text)) {
-		if bytes.Contains(b.said.Bytes(), []byte("bootstrap: failed")) {
+	for !bytes.Contains(b.printed.Bytes(), []byte(text)) {
+		if bytes.Contains(b.printed.Bytes(), []byte("bootstrap: failed")) {
 			b.Fatalf("%s failed", b.name)
 		}
 		output, err := b.console.Next(ctx)
 		if err != nil {
 			b.Fatalf("waiting for %q on the console of %s: %v", text, b.name, err)
 		}
-		b.said.Write(output)
+		b.printed.Write(output)
 	}
 }

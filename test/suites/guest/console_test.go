@@ -27,9 +27,9 @@ func TestConsole(t *testing.T) {
 	guest.send("count off\n")
 
 	// Messages of the kernel. The guest's own messages before them wait only briefly for a slow console.
-	for restart, words := range map[string]string{"reboot": "reboot: Restarting system", "panic": "Kernel panic"} {
+	for restart, texts := range map[string]string{"reboot": "reboot: Restarting system", "panic": "Kernel panic"} {
 		guest.send(restart + "\n")
-		guest.until(words)
+		guest.until(texts)
 		guest.until("network: ")
 		guest.until("there is no volume CIDATA")
 	}
@@ -57,12 +57,12 @@ func TestAgent(t *testing.T) {
 	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("there is no volume CIDATA")
-	answers := json.NewDecoder(bufio.NewReader(guest.Agent()))
+	responses := json.NewDecoder(bufio.NewReader(guest.Agent()))
 	must(t, guest.Agent().SetDeadline(time.Now().Add(waitTimeout)))
 
 	var synchronized struct{ Return int }
 	ask(t, guest, `{"execute":"guest-sync","arguments":{"id":4711}}`)
-	must(t, answers.Decode(&synchronized))
+	must(t, responses.Decode(&synchronized))
 	if synchronized.Return != 4711 {
 		t.Errorf("guest-sync answered %d, want 4711", synchronized.Return)
 	}
@@ -74,7 +74,7 @@ func TestAgent(t *testing.T) {
 		}
 	}
 	ask(t, guest, `{"execute":"guest-network-get-interfaces"}`)
-	must(t, answers.Decode(&interfaces))
+	must(t, responses.Decode(&interfaces))
 	found := false
 	for _, card := range interfaces.Return {
 		for _, a := range card.Addresses {

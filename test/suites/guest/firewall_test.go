@@ -94,9 +94,9 @@ func read(t *testing.T, address netip.AddrPort) string {
 	must(t, err)
 	defer conn.Close()
 	must(t, conn.SetDeadline(time.Now().Add(waitTimeout)))
-	said, err := io.ReadAll(io.LimitReader(conn, 5))
+	printed, err := io.ReadAll(io.LimitReader(conn, 5))
 	must(t, err)
-	return string(said)
+	return string(printed)
 }
 
 // heard records what was reached. It should stay empty.

@@ -53,11 +53,11 @@ func artifacts(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := filepath.Join(cache, "guest", "current")
-	if _, err := os.Stat(filepath.Join(folder, "boot.raw")); err != nil {
+	directory := filepath.Join(cache, "guest", "current")
+	if _, err := os.Stat(filepath.Join(directory, "boot.raw")); err != nil {
 		t.Skipf("the guest is not built, run `make guest`: %v", err)
 	}
-	return folder
+	return directory
 }
 
 // direct boots the kernel without firmware, with a blank root disk.

@@ -170,15 +170,15 @@ func bootBare(t *testing.T, initrd, what, netdev string, last byte) string {
 	})
 	stop := context.AfterFunc(bounded(t), func() { _ = command.Process.Kill() })
 	defer stop()
-	var said strings.Builder
+	var printed strings.Builder
 	for lines := bufio.NewScanner(console); lines.Scan(); {
-		said.WriteString(lines.Text() + "\n")
+		printed.WriteString(lines.Text() + "\n")
 		if strings.Contains(lines.Text(), done) {
-			return said.String()
+			return printed.String()
 		}
 	}
-	t.Errorf("the guest ended: %s", said.String())
-	return said.String()
+	t.Errorf("the guest ended: %s", printed.String())
+	return printed.String()
 }
 
 // serveSwitch serves a switch until the end of the test, and returns the path of its socket.

@@ -33,8 +33,8 @@ import (
 // provider is a directory from which the integration suite is run, like a provider's test/integration/controller.
 type provider struct {
 	*env.Env
-	t                  *testing.T
-	folder, kubeconfig string
+	t                     *testing.T
+	directory, kubeconfig string
 	// seen is the file to which the classes of the suite are written when they exist.
 	seen string
 }
@@ -45,7 +45,7 @@ func newProvider(t *testing.T) *provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &provider{Env: env.New(t, env.WithOwn(), env.WithControllerManager()), t: t, folder: t.TempDir()}
+	p := &provider{Env: env.New(t, env.WithOwn(), env.WithControllerManager()), t: t, directory: t.TempDir()}
 	p.kubeconfig, p.seen = p.path("kubeconfig"), p.path("seen.json")
 	env.WriteKubeconfig(t, p.kubeconfig, p.Admin)
 	p.write("millwright", fmt.Sprintf("#!/bin/sh\n%s exec %q \"$@\"\n", program.Environment, os.Args[0]))
@@ -57,7 +57,7 @@ func newProvider(t *testing.T) *provider {
 	return p
 }
 
-func (p *provider) path(name string) string { return filepath.Join(p.folder, name) }
+func (p *provider) path(name string) string { return filepath.Join(p.directory, name) }
 
 // write writes a file, which may be executable.
 func (p *provider) write(name, text string) {
@@ -321,7 +321,7 @@ func (p *provider) readyPods(ctx context.Context) {
 }
 
 // await reads a watch until an object satisfies the condition.
-func await[T any](t *testing.T, events watch.Interface, what string, wanted func(T) bool) {
+func await[T any](t *testing.T, events watch.Interface, what string, desired func(T) bool) {
 	t.Helper()
 	timeout := time.After(env.WaitTimeout)
 	for {
@@ -330,7 +330,7 @@ func await[T any](t *testing.T, events watch.Interface, what string, wanted func
 			if !open {
 				t.Fatalf("the watch ended before %s was there", what)
 			}
-			if object, ok := event.Object.(T); ok && wanted(object) {
+			if object, ok := event.Object.(T); ok && desired(object) {
 				return
 			}
 		case <-timeout:

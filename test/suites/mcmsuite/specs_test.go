@@ -135,11 +135,11 @@ func (s *suite) becomesAvailable() {
 
 // conditions returns "type status reason" of each condition.
 func conditions(status v1alpha1.MachineDeploymentStatus) []string {
-	var said []string
+	var output []string
 	for _, c := range status.Conditions {
-		said = append(said, fmt.Sprintf("%s %s %s", c.Type, c.Status, c.Reason))
+		output = append(output, fmt.Sprintf("%s %s %s", c.Type, c.Status, c.Reason))
 	}
-	return said
+	return output
 }
 
 // hasTwoConditions checks the number of conditions, as MCM's suite does. The MachineDeployment is settled, and

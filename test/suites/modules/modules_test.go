@@ -127,9 +127,9 @@ func tag(t *testing.T, root string) string {
 }
 
 // rewrite makes the modules in a directory require our modules at the released version.
-func rewrite(t *testing.T, root, folder string) {
+func rewrite(t *testing.T, root, location string) {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "modules.sh"), version, folder).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "modules.sh"), version, location).CombinedOutput(); err != nil {
 		t.Fatalf("hack/modules.sh: %v\n%s", err, out)
 	}
 }
@@ -239,12 +239,12 @@ func publish(t *testing.T, release, from, module, to string) {
 }
 
 // filesOf returns the files of the module in a directory, without those of nested modules.
-func filesOf(t *testing.T, folder string) []string {
+func filesOf(t *testing.T, location string) []string {
 	t.Helper()
-	files := repository.Files(t, folder)
+	files := repository.Files(t, location)
 	var others []string
 	for _, path := range files {
-		if of := filepath.Dir(path); filepath.Base(path) == "go.mod" && of != folder {
+		if of := filepath.Dir(path); filepath.Base(path) == "go.mod" && of != location {
 			others = append(others, of+string(filepath.Separator))
 		}
 	}

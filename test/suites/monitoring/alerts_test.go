@@ -174,16 +174,16 @@ func TestAlertsFire(t *testing.T) {
 		},
 	}
 	for name, rule := range alerts(t) {
-		told, ok := stories[name]
+		messages, ok := stories[name]
 		if !ok {
 			t.Errorf("%s has no story", name)
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			if got := firing(t, rule, told.fires, 4*time.Hour); len(got) != 1 || got[0] != told.summary {
-				t.Errorf("%q fire, want %q", got, told.summary)
+			if got := firing(t, rule, messages.fires, 4*time.Hour); len(got) != 1 || got[0] != messages.summary {
+				t.Errorf("%q fire, want %q", got, messages.summary)
 			}
-			if got := firing(t, rule, told.quiet, 4*time.Hour); len(got) > 0 {
+			if got := firing(t, rule, messages.quiet, 4*time.Hour); len(got) > 0 {
 				t.Errorf("%q fire, want none", got)
 			}
 		})

@@ -22,23 +22,23 @@ const accountFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 // misconfigurations are misconfigured Pods of a machine-controller, and their messages.
 var misconfigurations = map[string]struct {
 	change func(*corev1.PodSpec)
-	// says is expected in the log. ends is the exit status. If it is nil, the program keeps waiting.
-	says string
-	ends int32
+	// wantText is expected in the log. ends is the exit status. If it is nil, the program keeps waiting.
+	wantText   string
+	terminated int32
 }{
 	"no-rights": {
-		change: func(pod *corev1.PodSpec) { pod.ServiceAccountName = "default" },
-		says:   `leases.coordination.k8s.io \"machine-controller\" is forbidden`,
+		change:   func(pod *corev1.PodSpec) { pod.ServiceAccountName = "default" },
+		wantText: `leases.coordination.k8s.io \"machine-controller\" is forbidden`,
 	},
 	"no-token": {
-		change: func(pod *corev1.PodSpec) { pod.AutomountServiceAccountToken = ptr.To(false) },
-		says:   "--target-kubeconfig: open " + accountFolder + "/token: no such file or directory",
-		ends:   1,
+		change:     func(pod *corev1.PodSpec) { pod.AutomountServiceAccountToken = ptr.To(false) },
+		wantText:   "--target-kubeconfig: open " + accountFolder + "/token: no such file or directory",
+		terminated: 1,
 	},
 	"foreign-token": {
-		change: withForeignToken,
-		says:   "refuses the user of the kubeconfig",
-		ends:   1,
+		change:     withForeignToken,
+		wantText:   "refuses the user of the kubeconfig",
+		terminated: 1,
 	},
 }
 
@@ -72,14 +72,14 @@ func (p *place) misconfigured() {
 			g.Expect(pods[0].Status.ContainerStatuses).To(gomega.HaveLen(1))
 			state := pods[0].Status.ContainerStatuses[0]
 			g.Expect(state.Ready).To(gomega.BeFalse())
-			if wrong.ends == 0 {
+			if wrong.terminated == 0 {
 				g.Expect(state.State.Running).NotTo(gomega.BeNil(), "%+v", state)
 				g.Expect(state.RestartCount).To(gomega.BeZero())
 			} else {
 				g.Expect(state.LastTerminationState.Terminated).NotTo(gomega.BeNil(), "%+v", state)
-				g.Expect(state.LastTerminationState.Terminated.ExitCode).To(gomega.Equal(wrong.ends))
+				g.Expect(state.LastTerminationState.Terminated.ExitCode).To(gomega.Equal(wrong.terminated))
 			}
-			g.Expect(p.log(&pods[0])).To(gomega.ContainSubstring(wrong.says))
+			g.Expect(p.log(&pods[0])).To(gomega.ContainSubstring(wrong.wantText))
 		})
 	}
 	for name := range misconfigurations {

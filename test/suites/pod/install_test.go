@@ -70,14 +70,14 @@ func (p *place) install() {
 }
 
 // apply applies a directory of config/machine with an overlay that has this end.
-func (p *place) apply(folder, end string) {
+func (p *place) apply(directory, end string) {
 	p.Helper()
-	manifests := strings.ReplaceAll(p.kustomize(folder, end), shipped, p.env.Namespace)
+	manifests := strings.ReplaceAll(p.kustomize(directory, end), shipped, p.env.Namespace)
 	p.kubectl(manifests, "apply", "--server-side", "-f", "-")
 }
 
 // kustomize renders a directory of config/machine.
-func (p *place) kustomize(folder, end string) string {
+func (p *place) kustomize(directory, end string) string {
 	p.Helper()
 	root, err := env.Sources()
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *place) kustomize(folder, end string) string {
 	if err != nil {
 		p.Fatal(err)
 	}
-	text := fmt.Sprintf(overlay+end, manifests, folder, image, version, driverImage, node.Name, p.env.Namespace, leaseDuration, renewDeadline)
+	text := fmt.Sprintf(overlay+end, manifests, directory, image, version, driverImage, node.Name, p.env.Namespace, leaseDuration, renewDeadline)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		p.Fatal(err)
 	}

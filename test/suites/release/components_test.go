@@ -147,7 +147,7 @@ func TestWhatIsGivenToTheScript(t *testing.T) {
 	p := newPlace(t)
 	for name, tc := range map[string]struct {
 		version, image string
-		folder         string // "" if it is refused
+		directory      string // "" if it is refused
 	}{
 		"next patch":          {"v0.1.1", "millwright", "v0.1.1"},
 		"candidate":           {"v0.1.2-rc.1", "registry.example.com:5000/millwright", "v0.1.2-rc.1"},
@@ -159,7 +159,7 @@ func TestWhatIsGivenToTheScript(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := p.release(tc.version, tc.image)
-			if tc.folder == "" {
+			if tc.directory == "" {
 				if err == nil {
 					t.Errorf("not refused:\n%s", out)
 				}
@@ -168,7 +168,7 @@ func TestWhatIsGivenToTheScript(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			for _, version := range []string{tc.folder, release} {
+			for _, version := range []string{tc.directory, release} {
 				for _, contract := range []string{"v1beta1", "v1beta2"} {
 					if _, err := os.Stat(filepath.Join(p.dir, contract, provider, version, "metadata.yaml")); err != nil {
 						t.Error(err)

@@ -81,8 +81,8 @@ func TestMakeReleaseWritesBills(t *testing.T) {
 func sameBills(t *testing.T, folders ...string) {
 	t.Helper()
 	var bills []string
-	for _, folder := range folders {
-		text, err := os.ReadFile(filepath.Join(folder, "linux-"+runtime.GOARCH+".cdx.json"))
+	for _, directory := range folders {
+		text, err := os.ReadFile(filepath.Join(directory, "linux-"+runtime.GOARCH+".cdx.json"))
 		if err != nil {
 			t.Fatal(err)
 		}

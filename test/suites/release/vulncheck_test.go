@@ -33,7 +33,7 @@ func TestVulncheck(t *testing.T) {
 	for name, tc := range map[string]struct {
 		database string
 		fails    bool
-		says     string
+		wantText string
 	}{
 		"vulnerable": {"file://" + known, true, "Your code is affected by 1 vulnerability"},
 		"clean":      {"file://" + empty, false, "No vulnerabilities found"},
@@ -44,8 +44,8 @@ func TestVulncheck(t *testing.T) {
 			command.Dir = root(t)
 			command.Env = append(os.Environ(), "GOVULNDB="+tc.database, "GOFLAGS=-buildvcs=false", "GOWORK=off")
 			out, err := command.CombinedOutput()
-			if (err != nil) != tc.fails || !strings.Contains(string(out), tc.says) {
-				t.Errorf("%v, want failure: %t, and %q:\n%s", err, tc.fails, tc.says, out)
+			if (err != nil) != tc.fails || !strings.Contains(string(out), tc.wantText) {
+				t.Errorf("%v, want failure: %t, and %q:\n%s", err, tc.fails, tc.wantText, out)
 			}
 		})
 	}

@@ -124,17 +124,17 @@ func (a *autoscaling) group(name, providerSpec, most string) *v1alpha1.MachineDe
 func (a *autoscaling) grow(group string, delta int32, code codes.Code, size int32) {
 	a.t.Helper()
 	_, err := a.NodeGroupIncreaseSize(a.t.Context(), &autoscalerpb.NodeGroupIncreaseSizeRequest{Id: group, Delta: delta})
-	a.answered(group, err, code, size)
+	a.succeeded(group, err, code, size)
 }
 
 // remove deletes nodes by name, and checks the response and the size after it.
 func (a *autoscaling) remove(group string, code codes.Code, size int32, nodes ...*autoscalerpb.ExternalGrpcNode) {
 	a.t.Helper()
 	_, err := a.NodeGroupDeleteNodes(a.t.Context(), &autoscalerpb.NodeGroupDeleteNodesRequest{Id: group, Nodes: nodes})
-	a.answered(group, err, code, size)
+	a.succeeded(group, err, code, size)
 }
 
-func (a *autoscaling) answered(group string, err error, code codes.Code, size int32) {
+func (a *autoscaling) succeeded(group string, err error, code codes.Code, size int32) {
 	a.t.Helper()
 	if status.Code(err) != code {
 		a.t.Fatalf("group %s: %v, want %v", group, err, code)
@@ -222,7 +222,7 @@ func TestAutoscalerFromZero(t *testing.T) {
 	if status.Code(err) == codes.NotFound { // it is gone already
 		err = nil
 	}
-	a.answered(pool, err, codes.OK, 1) // a duplicate counts once
+	a.succeeded(pool, err, codes.OK, 1) // a duplicate counts once
 	if left := a.onlyNode(pool); left != both[0].GetName() {
 		t.Errorf("%s was deleted, and %s was named", both[0].GetName(), both[1].GetName())
 	}

@@ -232,9 +232,9 @@ func TestMistakesAtTheStart(t *testing.T) {
 		}, more...)
 	}
 	cases := map[string]struct {
-		args   []string
-		status int
-		says   string
+		args     []string
+		status   int
+		wantText string
 	}{
 		"no driver":             {good("--driver", ""), 2, "--driver: required; known drivers: vm, sim"},
 		"unknown driver":        {good("--driver", "clay"), 2, `--driver: unknown driver "clay"; known drivers: vm, sim`},
@@ -257,14 +257,14 @@ func TestMistakesAtTheStart(t *testing.T) {
 				t.Errorf("exit status %d, want %d", got, tc.status)
 			}
 			lines := strings.Split(strings.TrimSpace(p.Output.String()), "\n")
-			said := ""
+			printed := ""
 			for _, line := range lines {
 				if strings.HasPrefix(line, "millwright: ") {
-					said = line
+					printed = line
 				}
 			}
-			if !strings.Contains(said, tc.says) {
-				t.Errorf("got %q, want %q; all output:\n%s", said, tc.says, p.Output.String())
+			if !strings.Contains(printed, tc.wantText) {
+				t.Errorf("got %q, want %q; all output:\n%s", printed, tc.wantText, p.Output.String())
 			}
 		})
 	}

@@ -181,26 +181,26 @@ func (w *scenario) eventually(check func(g gomega.Gomega)) {
 // each.
 func (w *scenario) settled(ctx context.Context, g gomega.Gomega, deployment *v1alpha1.MachineDeployment) {
 	g.Expect(w.Client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
-	wanted := deployment.Spec.Replicas
-	g.Expect(deployment.Status.AvailableReplicas).To(gomega.Equal(wanted), "available replicas")
-	g.Expect(deployment.Status.Replicas).To(gomega.Equal(wanted), "replicas")
+	desired := deployment.Spec.Replicas
+	g.Expect(deployment.Status.AvailableReplicas).To(gomega.Equal(desired), "available replicas")
+	g.Expect(deployment.Status.Replicas).To(gomega.Equal(desired), "replicas")
 	g.Expect(deployment.Status.ObservedGeneration).To(gomega.Equal(deployment.Generation), "observed generation")
 
 	machines := &v1alpha1.MachineList{}
 	g.Expect(w.Client.List(ctx, machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
-	g.Expect(machines.Items).To(gomega.HaveLen(int(wanted)), "machines")
+	g.Expect(machines.Items).To(gomega.HaveLen(int(desired)), "machines")
 	vms, err := w.cloud.VMs()
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	byID := map[string]string{}
 	for _, vm := range vms {
 		byID[vm.ProviderID] = vm.Machine
 	}
-	g.Expect(byID).To(gomega.HaveLen(int(wanted)), "VMs")
+	g.Expect(byID).To(gomega.HaveLen(int(desired)), "VMs")
 	for _, machine := range machines.Items {
 		g.Expect(machine.Status.CurrentStatus.Phase).To(gomega.Equal(v1alpha1.MachineRunning), machine.Name)
 		g.Expect(byID).To(gomega.HaveKeyWithValue(machine.Spec.ProviderID, machine.Name))
 	}
-	g.Expect(w.nodesOf(ctx, g, deployment.Name)).To(gomega.HaveLen(int(wanted)), "nodes")
+	g.Expect(w.nodesOf(ctx, g, deployment.Name)).To(gomega.HaveLen(int(desired)), "nodes")
 }
 
 // nodesOf returns the nodes of a pool, whose names begin with its name.

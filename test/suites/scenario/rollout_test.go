@@ -15,10 +15,10 @@ import (
 // replicas plus surge, and no machine may be missing.
 func TestRollingUpdate(t *testing.T) {
 	tier.All(t)
-	const wanted, surge = 4, 1
+	const desired, surge = 4, 1
 	w := newScenario(t)
 	w.create(secret(w.Namespace, "roll"), class(w.Namespace, "roll", `{}`), class(w.Namespace, "roll-v2", `{}`))
-	deployment := deploymentOf(w.Namespace, "roll", wanted)
+	deployment := deploymentOf(w.Namespace, "roll", desired)
 	deployment.Spec.Template.Spec.Class.Name = "roll"
 	none, one := intstr.FromInt32(0), intstr.FromInt32(surge)
 	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
@@ -43,13 +43,13 @@ func TestRollingUpdate(t *testing.T) {
 				updated++
 			}
 		}
-		if len(machines.Items) > wanted+surge {
-			t.Errorf("%d machines exist, at most %d may", len(machines.Items), wanted+surge)
+		if len(machines.Items) > desired+surge {
+			t.Errorf("%d machines exist, at most %d may", len(machines.Items), desired+surge)
 		}
-		if running < wanted {
-			t.Errorf("%d machines are running, at least %d have to", running, wanted)
+		if running < desired {
+			t.Errorf("%d machines are running, at least %d have to", running, desired)
 		}
-		g.Expect(updated).To(gomega.Equal(wanted), "machines of the new class")
+		g.Expect(updated).To(gomega.Equal(desired), "machines of the new class")
 		w.settled(t.Context(), g, deployment)
 	})
 }

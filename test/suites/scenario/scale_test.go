@@ -121,8 +121,8 @@ type cost struct {
 // this machine.
 func (c cost) counters() int {
 	sum := 0
-	for answered, count := range c.totals {
-		if answered.Code != http.StatusConflict && (answered.Resource == "machinesets/status" || answered.Resource == "machinedeployments/status") {
+	for succeeded, count := range c.totals {
+		if succeeded.Code != http.StatusConflict && (succeeded.Resource == "machinesets/status" || succeeded.Resource == "machinedeployments/status") {
 			sum += count
 		}
 	}
@@ -132,8 +132,8 @@ func (c cost) counters() int {
 // conflicts are the writes that were rejected because the object had changed.
 func (c cost) conflicts() int {
 	sum := 0
-	for answered, count := range c.totals {
-		if answered.Code == http.StatusConflict && answered.Kind() == env.Work {
+	for succeeded, count := range c.totals {
+		if succeeded.Code == http.StatusConflict && succeeded.Kind() == env.Work {
 			sum += count
 		}
 	}
@@ -160,8 +160,8 @@ func (w *measured) totals(g gomega.Gomega) env.Totals {
 	for _, server := range w.servers {
 		totals, err := env.Scrape(w.t.Context(), server)
 		g.Expect(err).NotTo(gomega.HaveOccurred())
-		for answered, count := range totals {
-			sum[answered] += count
+		for succeeded, count := range totals {
+			sum[succeeded] += count
 		}
 	}
 	return sum

@@ -73,8 +73,8 @@ func ask(t *testing.T, access *rest.Config, places map[string]string) []string {
 	for i, resource := range valuable {
 		group.Go(func() error {
 			for _, place := range []string{"everywhere", "own", "elsewhere", "kube-system"} {
-				namespace, wanted := places[place]
-				if !wanted {
+				namespace, desired := places[place]
+				if !desired {
 					continue
 				}
 				may, err := mayDo(t, client, resource, namespace)
@@ -109,11 +109,11 @@ func mayDo(t *testing.T, client kubernetes.Interface, resource, namespace string
 	var may []string
 	for _, attributes.Verb = range asked {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
-		answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		response, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
 		if err != nil {
 			return nil, err
 		}
-		if answer.Status.Allowed {
+		if response.Status.Allowed {
 			may = append(may, attributes.Verb)
 		}
 	}

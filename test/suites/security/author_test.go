@@ -152,8 +152,8 @@ func TestAuthorOfMachines(t *testing.T) {
 	all := guests(t)
 	author := all.author("machines")
 	other := all.machine("other", pool)
-	lonely := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.NodeLabelKey: "plane-of-" + all.Namespace}}}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lonely.Labels[v1alpha1.NodeLabelKey]}}
+	unjoined := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.NodeLabelKey: "plane-of-" + all.Namespace}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: unjoined.Labels[v1alpha1.NodeLabelKey]}}
 	all.create(all.admin, other, node)
 	t.Cleanup(func() { _ = all.admin.Delete(context.Background(), node) }) // best-effort cleanup
 	all.running(other)
@@ -181,7 +181,7 @@ func TestAuthorOfMachines(t *testing.T) {
 	}
 	want := map[string]bool{"on-other": false, "on-plane": false}
 	got := all.podsOn(other)
-	for name, deleted := range all.podsOn(lonely) {
+	for name, deleted := range all.podsOn(unjoined) {
 		got[name] = deleted
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

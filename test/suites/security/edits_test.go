@@ -187,8 +187,8 @@ func TestEditsByHand(t *testing.T) {
 	m.oneVMEach()
 	for prefix, name := range of {
 		m.settled(name+", in the end", prefix, 1)
-		for _, said := range m.sentences(prefix) {
-			m.onlyText(name, said)
+		for _, output := range m.sentences(prefix) {
+			m.onlyText(name, output)
 		}
 	}
 	if left := m.machineOf("witness"); left.Name == other.Name && m.seen(other).Machine.Spec.ProviderID != before.Machine.Spec.ProviderID {

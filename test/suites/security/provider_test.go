@@ -27,22 +27,22 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// answer is a provider's response about the VM of a Machine.
-type answer struct {
+// response is a provider's response about the VM of a Machine.
+type response struct {
 	id, node, state, domain string
 	addresses               []corev1.NodeAddress
 }
 
 // lie is a wrong response of a provider about one Machine, on creation and on later requests. The victim is the
 // Machine to which the response refers.
-type lie func(truth, victim answer, err error) (answer, error)
+type lie func(actual, victim response, err error) (response, error)
 
-func instead(said answer) lie {
-	return func(answer, answer, error) (answer, error) { return said, nil }
+func instead(output response) lie {
+	return func(response, response, error) (response, error) { return output, nil }
 }
 
 func fails(code codes.Code, message string) lie {
-	return func(answer, answer, error) (answer, error) { return answer{}, status.Error(code, message) }
+	return func(response, response, error) (response, error) { return response{}, status.Error(code, message) }
 }
 
 var (
@@ -53,21 +53,30 @@ var (
 
 // providersLies contains all lies, by the name of the test.
 var providersLies = map[string]lie{
-	"the VM of another":          func(truth, victim answer, err error) (answer, error) { truth.id = victim.id; return truth, err },
-	"the node of another":        func(truth, victim answer, err error) (answer, error) { truth.node = victim.node; return truth, err },
-	"the answer for another":     func(_, victim answer, _ error) (answer, error) { return victim, nil },
-	"another VM each time":       differing,
-	"no VM, and then one":        hesitating,
-	"nothing":                    instead(answer{}),
-	"no node":                    func(truth, _ answer, err error) (answer, error) { truth.node = ""; return truth, err },
-	"a huge ID":                  instead(answer{id: hugeText, node: "n"}),
-	"a binary ID":                instead(answer{id: binaryText, node: "n"}),
-	"a huge node":                func(truth, _ answer, err error) (answer, error) { truth.node = hugeText; return truth, err },
-	"a node that is no name":     func(truth, _ answer, err error) (answer, error) { truth.node = "../" + binaryText; return truth, err },
-	"a huge state":               func(truth, _ answer, err error) (answer, error) { truth.state = hugeText; return truth, err },
-	"a binary state":             func(truth, _ answer, err error) (answer, error) { truth.state = binaryText; return truth, err },
-	"addresses that are none":    func(truth, _ answer, err error) (answer, error) { truth.addresses = badAddresses(); return truth, err },
-	"a zone that is none":        func(truth, _ answer, err error) (answer, error) { truth.domain = hugeText; return truth, err },
+	"the VM of another": func(actual, victim response, err error) (response, error) { actual.id = victim.id; return actual, err },
+	"the node of another": func(actual, victim response, err error) (response, error) {
+		actual.node = victim.node
+		return actual, err
+	},
+	"the answer for another": func(_, victim response, _ error) (response, error) { return victim, nil },
+	"another VM each time":   differing,
+	"no VM, and then one":    hesitating,
+	"nothing":                instead(response{}),
+	"no node":                func(actual, _ response, err error) (response, error) { actual.node = ""; return actual, err },
+	"a huge ID":              instead(response{id: hugeText, node: "n"}),
+	"a binary ID":            instead(response{id: binaryText, node: "n"}),
+	"a huge node":            func(actual, _ response, err error) (response, error) { actual.node = hugeText; return actual, err },
+	"a node that is no name": func(actual, _ response, err error) (response, error) {
+		actual.node = "../" + binaryText
+		return actual, err
+	},
+	"a huge state":   func(actual, _ response, err error) (response, error) { actual.state = hugeText; return actual, err },
+	"a binary state": func(actual, _ response, err error) (response, error) { actual.state = binaryText; return actual, err },
+	"addresses that are none": func(actual, _ response, err error) (response, error) {
+		actual.addresses = badAddresses()
+		return actual, err
+	},
+	"a zone that is none":        func(actual, _ response, err error) (response, error) { actual.domain = hugeText; return actual, err },
 	"a huge error":               fails(codes.Internal, hugeText),
 	"a binary error":             fails(codes.ResourceExhausted, binaryText),
 	"a code that is none":        fails(codes.Code(4711), "x"),
@@ -76,16 +85,16 @@ var providersLies = map[string]lie{
 	"always that it is there":    fails(codes.AlreadyExists, hugeText),
 }
 
-func differing(truth, _ answer, err error) (answer, error) {
-	truth.id = fmt.Sprintf("sim:///x/y/%d", asked.Add(1))
-	return truth, err
+func differing(actual, _ response, err error) (response, error) {
+	actual.id = fmt.Sprintf("sim:///x/y/%d", asked.Add(1))
+	return actual, err
 }
 
-func hesitating(truth, _ answer, err error) (answer, error) {
+func hesitating(actual, _ response, err error) (response, error) {
 	if asked.Add(1)%2 == 0 {
-		return answer{}, status.Error(codes.NotFound, "there is none")
+		return response{}, status.Error(codes.NotFound, "there is none")
 	}
-	return truth, err
+	return actual, err
 }
 
 func badAddresses() []corev1.NodeAddress {
@@ -98,61 +107,61 @@ type liar struct {
 	lies map[string]lie
 
 	mu     sync.Mutex
-	victim answer
+	victim response
 	made   map[string]map[string]bool // the VMs of each Machine
 }
 
-func (l *liar) say(machine string, truth answer, err error) (answer, error) {
+func (l *liar) say(machine string, actual response, err error) (response, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lie, lies := l.lies[machine]; lies {
-		return lie(truth, l.victim, err)
+		return lie(actual, l.victim, err)
 	}
-	return truth, err
+	return actual, err
 }
 
 // CreateMachine implements driver.Driver.
 func (l *liar) CreateMachine(ctx context.Context, q *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	truth, err := l.Driver.CreateMachine(ctx, q)
-	if truth == nil {
-		return truth, err
+	actual, err := l.Driver.CreateMachine(ctx, q)
+	if actual == nil {
+		return actual, err
 	}
 	l.mu.Lock()
 	if l.made[q.Machine.Name] == nil {
 		l.made[q.Machine.Name] = map[string]bool{}
 	}
-	l.made[q.Machine.Name][truth.ProviderID] = true
+	l.made[q.Machine.Name][actual.ProviderID] = true
 	l.mu.Unlock()
-	said, err := l.say(q.Machine.Name, answer{id: truth.ProviderID, node: truth.NodeName, addresses: truth.Addresses}, err)
+	output, err := l.say(q.Machine.Name, response{id: actual.ProviderID, node: actual.NodeName, addresses: actual.Addresses}, err)
 	return &driver.CreateMachineResponse{
-		ProviderID: said.id, NodeName: said.node, LastKnownState: said.state, Addresses: said.addresses, FailureDomain: said.domain,
+		ProviderID: output.id, NodeName: output.node, LastKnownState: output.state, Addresses: output.addresses, FailureDomain: output.domain,
 	}, err
 }
 
 // GetMachineStatus implements driver.Driver.
 func (l *liar) GetMachineStatus(ctx context.Context, q *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	truth, err := l.Driver.GetMachineStatus(ctx, q)
-	if truth == nil {
-		truth = &driver.GetMachineStatusResponse{}
+	actual, err := l.Driver.GetMachineStatus(ctx, q)
+	if actual == nil {
+		actual = &driver.GetMachineStatusResponse{}
 	}
 	if status.Code(err) == codes.NotFound && q.Machine.Spec.ProviderID == "" {
 		return nil, err // otherwise it would never be created
 	}
-	said, err := l.say(q.Machine.Name, answer{id: truth.ProviderID, node: truth.NodeName, addresses: truth.Addresses}, err)
-	return &driver.GetMachineStatusResponse{ProviderID: said.id, NodeName: said.node, Addresses: said.addresses, FailureDomain: said.domain}, err
+	output, err := l.say(q.Machine.Name, response{id: actual.ProviderID, node: actual.NodeName, addresses: actual.Addresses}, err)
+	return &driver.GetMachineStatusResponse{ProviderID: output.id, NodeName: output.node, Addresses: output.addresses, FailureDomain: output.domain}, err
 }
 
 // ListMachines implements driver.Driver. It reports the victim's VM as an orphan, and additional VMs.
 func (l *liar) ListMachines(ctx context.Context, q *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	truth, err := l.Driver.ListMachines(ctx, q)
+	actual, err := l.Driver.ListMachines(ctx, q)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if truth != nil && l.victim.id != "" {
+	if actual != nil && l.victim.id != "" {
 		for id, machine := range map[string]string{l.victim.id: "nobody", hugeText: hugeText, binaryText: "../" + binaryText, "": ""} {
-			truth.MachineList[id] = machine
+			actual.MachineList[id] = machine
 		}
 	}
-	return truth, err
+	return actual, err
 }
 
 // lying returns a wrapper for a manager's provider with those lies, for Machines whose names contain a number.
@@ -211,7 +220,7 @@ func TestProviderThatLies(t *testing.T) {
 	m.create(m.admin, victim)
 	m.running(victim)
 	l.mu.Lock()
-	l.victim = answer{id: victim.Spec.ProviderID, node: victim.Labels[v1alpha1.NodeLabelKey]}
+	l.victim = response{id: victim.Spec.ProviderID, node: victim.Labels[v1alpha1.NodeLabelKey]}
 	l.mu.Unlock()
 	before := m.seen(victim)
 	t.Run("all", func(t *testing.T) {
@@ -234,9 +243,9 @@ func TestProviderThatLies(t *testing.T) {
 				m.eventually("it goes, or says what it waits for", func() bool {
 					err := m.admin.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)
 					last := machine.Status.LastOperation
-					says := last.Type == v1alpha1.MachineOperationDelete && last.State == v1alpha1.MachineStateFailed ||
+					wantText := last.Type == v1alpha1.MachineOperationDelete && last.State == v1alpha1.MachineStateFailed ||
 						strings.Contains(last.Description, "the driver")
-					return client.IgnoreNotFound(err) == nil && (err != nil || time.Now().After(deadline) && says)
+					return client.IgnoreNotFound(err) == nil && (err != nil || time.Now().After(deadline) && wantText)
 				})
 				m.onlyText(what, machine)
 			})
@@ -285,7 +294,7 @@ func TestProviderThatLiesToClusterAPI(t *testing.T) {
 	m.manage(manager.Config{Control: m.UserWith(t, capiRole), Settings: manager.Settings{APIs: []manager.API{manager.APICAPI}}})
 	victim := m.infrastructure()
 	l.mu.Lock()
-	l.victim = answer{id: victim.Spec.ProviderID, node: victim.Name}
+	l.victim = response{id: victim.Spec.ProviderID, node: victim.Name}
 	l.mu.Unlock()
 	t.Run("all", func(t *testing.T) {
 		for name, what := range names {

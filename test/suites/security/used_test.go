@@ -59,11 +59,11 @@ func (m *managed) manage(config manager.Config) {
 	config.Namespace = m.Namespace
 	if config.Half != manager.HalfSets {
 		simulated := sim.New(sim.Config{Cloud: m.cloud, Nodes: m.Target.Client})
-		var answers driver.Driver = simulated
+		var responses driver.Driver = simulated
 		if m.provider != nil {
-			answers = m.provider(simulated)
+			responses = m.provider(simulated)
 		}
-		config.Drivers = registry.Only("sim", answers)
+		config.Drivers = registry.Only("sim", responses)
 		config.Runnables = []ctrlmanager.Runnable{simulated}
 	}
 	config.ConcurrentSyncs, config.CreationTimeout = 5, 20*time.Minute

@@ -116,22 +116,22 @@ func (w *webhook) prefix(name string) string {
 	return ""
 }
 
-func (w *webhook) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
+func (w *webhook) ServeHTTP(response http.ResponseWriter, r *http.Request) {
 	review := &admissionv1.AdmissionReview{}
 	if err := json.NewDecoder(r.Body).Decode(review); err != nil {
-		http.Error(answer, err.Error(), http.StatusBadRequest)
+		http.Error(response, err.Error(), http.StatusBadRequest)
 		return
 	}
 	object := &unstructured.Unstructured{}
 	if err := json.Unmarshal(review.Request.Object.Raw, &object.Object); err != nil {
-		http.Error(answer, err.Error(), http.StatusBadRequest)
+		http.Error(response, err.Error(), http.StatusBadRequest)
 		return
 	}
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	if patch := w.meddle(review.Request, object); len(patch) > 0 {
 		review.Response.Patch, review.Response.PatchType = patch, ptr.To(admissionv1.PatchTypeJSONPatch)
 	}
-	_ = json.NewEncoder(answer).Encode(review)
+	_ = json.NewEncoder(response).Encode(review)
 }
 
 // meddle counts the request, and returns the changed parts of an object.
@@ -248,29 +248,29 @@ func (m *managed) sentences(deployment string) []string {
 	for _, list := range []client.ObjectList{events, machines, deployments} {
 		m.must(m.admin.List(m.t.Context(), list, client.InNamespace(m.Namespace)))
 	}
-	said := map[string]bool{}
+	output := map[string]bool{}
 	for _, event := range events.Items {
 		if name := event.InvolvedObject.Name; name == deployment || strings.HasPrefix(name, deployment+"-") {
-			said[event.InvolvedObject.Kind+" "+event.Reason+": "+event.Message] = true
+			output[event.InvolvedObject.Kind+" "+event.Reason+": "+event.Message] = true
 		}
 	}
 	for _, machine := range machines.Items {
 		if strings.HasPrefix(machine.Name, deployment+"-") {
-			said["last operation: "+machine.Status.LastOperation.Description] = true
+			output["last operation: "+machine.Status.LastOperation.Description] = true
 		}
 	}
 	for _, d := range deployments.Items {
 		if d.Name == deployment {
 			for _, condition := range d.Status.Conditions {
-				said[string(condition.Type)+" "+condition.Reason+": "+condition.Message] = true
+				output[string(condition.Type)+" "+condition.Reason+": "+condition.Message] = true
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(said))
+	return slices.Sorted(maps.Keys(output))
 }
 
-// told reports whether one of them contains a text.
-var told = map[string]string{
+// messages reports whether one of them contains a text.
+var messages = map[string]string{
 	"labels of new Machines":   "which the selector",
 	"labels of Machines":       "which the selector",
 	"other owners of Machines": "is controlled by MachineSet \"another\"",
@@ -321,7 +321,7 @@ func TestMutatingWebhook(t *testing.T) {
 		m.settled("amid the others", "witness", replicas)
 	}
 	for prefix, name := range of {
-		m.eventually(name+" is told", func() bool { return strings.Contains(strings.Join(m.sentences(prefix), "\n"), told[name]) })
+		m.eventually(name+" is told", func() bool { return strings.Contains(strings.Join(m.sentences(prefix), "\n"), messages[name]) })
 		w.fewMade(prefix, name)
 	}
 	remove()

@@ -69,8 +69,8 @@ func statusOf(t *testing.T, earlier string) difference {
 	})
 }
 
-// says sets the next step in the status of Machines that are being deleted.
-func says(t *testing.T, marker string) difference {
+// wantText sets the next step in the status of Machines that are being deleted.
+func wantText(t *testing.T, marker string) difference {
 	return going(func(machine *unstructured.Unstructured) {
 		must(t, unstructured.SetNestedField(machine.Object, marker, "status", "lastOperation", "description"))
 	})

@@ -22,8 +22,8 @@ type gate struct {
 type stop struct {
 	verb, before, after string
 	names               []string
-	// says is a text that the body contains. If empty, any body matches.
-	says string
+	// wantText is a text that the body contains. If empty, any body matches.
+	wantText string
 	// at receives the name of the object of each blocked request.
 	at chan string
 	// open is closed when the requests may continue.
@@ -44,11 +44,11 @@ func newStop(verb, before, after string, names ...string) *stop {
 
 // beforeWords stops the manager before patches of objects whose paths have one of these suffixes, and whose body
 // contains the text.
-func (g *gate) beforeWords(word map[string]string) {
+func (g *gate) beforeWords(item map[string]string) {
 	var stops []*stop
-	for _, path := range slices.Sorted(maps.Keys(word)) {
+	for _, path := range slices.Sorted(maps.Keys(item)) {
 		next := newStop("PATCH", "/", "", path)
-		next.says = word[path]
+		next.wantText = item[path]
 		stops = append(stops, next)
 	}
 	g.replace(stops...)
@@ -81,24 +81,24 @@ func (s *stop) reached(t *testing.T) string {
 // name returns the name of the object of a request, or an empty string if the request may pass.
 func (s *stop) name(r *http.Request) string {
 	for _, name := range s.names {
-		if r.Method == s.verb && strings.HasSuffix(r.URL.Path, s.before+name+s.after) && s.said(r) {
+		if r.Method == s.verb && strings.HasSuffix(r.URL.Path, s.before+name+s.after) && s.output(r) {
 			return name
 		}
 	}
 	return ""
 }
 
-// said reports whether the body of a request contains the text.
-func (s *stop) said(r *http.Request) bool {
-	if s.says == "" || r.GetBody == nil {
-		return s.says == ""
+// output reports whether the body of a request contains the text.
+func (s *stop) output(r *http.Request) bool {
+	if s.wantText == "" || r.GetBody == nil {
+		return s.wantText == ""
 	}
 	body, err := r.GetBody()
 	if err != nil {
 		return false
 	}
 	content, err := io.ReadAll(body)
-	return err == nil && strings.Contains(string(content), s.says)
+	return err == nil && strings.Contains(string(content), s.wantText)
 }
 
 // around wraps the transport of a client.

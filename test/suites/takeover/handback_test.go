@@ -79,24 +79,24 @@ func essence(t *testing.T, objects []*unstructured.Unstructured, deployment stri
 		key := names.replace(kind + " " + object.GetName())
 		texts[key] = append(texts[key], plain(names.replace(string(encoded))))
 	}
-	said := map[string]any{}
+	output := map[string]any{}
 	for key, all := range texts {
-		said["how many "+key] = len(all)
+		output["how many "+key] = len(all)
 		slices.Sort(all)
 		for i, text := range slices.Compact(all) {
 			var value any
 			must(t, json.Unmarshal([]byte(text), &value))
-			said[key+strings.Repeat(", another", i)] = value
+			output[key+strings.Repeat(", another", i)] = value
 		}
 	}
-	return said
+	return output
 }
 
-// drawn maps random names to placeholders.
-type drawn map[string]string
+// random maps random names to placeholders.
+type random map[string]string
 
-func drawnNames(objects []*unstructured.Unstructured, deployment string) drawn {
-	names := drawn{}
+func drawnNames(objects []*unstructured.Unstructured, deployment string) random {
+	names := random{}
 	for _, object := range objects {
 		if object.GetKind() == "MachineSet" && of(object.GetName()) == deployment {
 			revision := object.GetAnnotations()[v1alpha1.AnnotationKeyRevision]
@@ -108,7 +108,7 @@ func drawnNames(objects []*unstructured.Unstructured, deployment string) drawn {
 }
 
 // replace replaces the random names, and those of Machines, which begin with them.
-func (names drawn) replace(text string) string {
+func (names random) replace(text string) string {
 	longestFirst := slices.SortedFunc(maps.Keys(names), func(a, b string) int { return len(b) - len(a) })
 	for _, name := range longestFirst {
 		text = regexp.MustCompile(regexp.QuoteMeta(name)+`(-[a-z0-9]{5})?\b`).ReplaceAllStringFunc(text, func(was string) string {
@@ -143,8 +143,8 @@ func strip(value any, kind, path string, also []string) any {
 	}
 	for key, field := range fields {
 		below := strings.TrimPrefix(path+"."+key, ".")
-		drawn := slices.Contains([]string{"uid", "resourceVersion", "generation", "observedGeneration", "managedFields", "namespace"}, key)
-		if _, minded := accepted[kind+" "+below]; minded || slices.Contains(also, kind+" "+below) || drawn {
+		random := slices.Contains([]string{"uid", "resourceVersion", "generation", "observedGeneration", "managedFields", "namespace"}, key)
+		if _, minded := accepted[kind+" "+below]; minded || slices.Contains(also, kind+" "+below) || random {
 			delete(fields, key)
 			continue
 		}

@@ -73,8 +73,8 @@ func (p *provider) create(ctx context.Context, req *driver.CreateMachineRequest,
 	return resp, nil
 }
 
-// lonely keeps the nodes of new VMs from joining.
-func (p *provider) lonely() { p.silent.Store(true) }
+// unjoined keeps the nodes of new VMs from joining.
+func (p *provider) unjoined() { p.silent.Store(true) }
 
 // joins makes the nodes of all VMs join, including those of future VMs.
 func (p *provider) joins(ctx context.Context) error {

@@ -37,14 +37,14 @@ func TestHalvesAreSwappedInAPreservation(t *testing.T) {
 			f.settles(4, "c1")
 			names := f.names()
 			name := names[1]
-			s.wish(name, `"when-failed"`)
+			s.request(name, `"when-failed"`)
 			s.until(name, s.hasHeard) // MCM replaces a Machine that fails before
 			f.sicken(name)
 			s.until(name, s.isKept)
 			if now := f.names(); fmt.Sprint(now) != fmt.Sprint(names) {
 				t.Errorf("there are %q, want %q", now, names)
 			}
-			s.wish(name, "null")
+			s.request(name, "null")
 			s.until(name, func(name string) bool { return s.tells(name) == "" })
 			f.settles(4, "c1")
 			if made, _ := f.provider.did(); len(made) != 5 {
@@ -88,8 +88,8 @@ func (s *swapped) until(name string, done func(name string) bool) {
 	}
 }
 
-// wish sets the annotation of a node, or removes it with null.
-func (s *swapped) wish(node, value string) {
+// request sets the annotation of a node, or removes it with null.
+func (s *swapped) request(node, value string) {
 	s.t.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, v1alpha1.AnnotationKeyPreserve, value)
 	must(s.t, s.Client.Patch(s.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, patch)))
@@ -105,19 +105,19 @@ func (s *swapped) tells(name string) string {
 	}
 	must(s.t, err)
 	must(s.t, client.IgnoreNotFound(s.Client.Get(s.t.Context(), client.ObjectKey{Name: name}, node)))
-	said := fmt.Sprint(machine.Status.CurrentStatus.Phase, machine.Status.CurrentStatus.PreserveExpiryTime != nil, machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve],
+	output := fmt.Sprint(machine.Status.CurrentStatus.Phase, machine.Status.CurrentStatus.PreserveExpiryTime != nil, machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve],
 		node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM])
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == v1alpha1.TaintKeyPreserved {
-			said += " " + taint.Key
+			output += " " + taint.Key
 		}
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == v1alpha1.NodePreserved {
-			said += fmt.Sprint(" ", condition.Status)
+			output += fmt.Sprint(" ", condition.Status)
 		}
 	}
-	return said
+	return output
 }
 
 // hasHeard reports whether the annotation of the node has reached the Machine.

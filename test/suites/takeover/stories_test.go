@@ -72,7 +72,7 @@ func everyMoment(t *testing.T) {
 
 // firstRecording is that of the MachineDeployment "pool", at each of its moments.
 func firstRecording(t *testing.T) {
-	f := begin(t, "01-creating", "pool", (*provider).lonely)
+	f := begin(t, "01-creating", "pool", (*provider).unjoined)
 	f.same("01-creating")
 	must(t, f.provider.joins(t.Context()))
 	f.same("02-running")
@@ -127,7 +127,7 @@ func (f *fleet) goBackWhilePaused(t *testing.T) {
 	f.same("11-unknown")
 	f.same("12-unknown-and-replaced-creation")
 	f.change(`{"spec":{"paused":true,"template":{"spec":{"class":{"name":"c1"}}}}}`)
-	f.provider.lonely()
+	f.provider.unjoined()
 	stop := f.beforeMarking(sick)
 	must(t, f.Client.Delete(t.Context(), f.machine(sick)))
 	stop.reached(t)
@@ -277,19 +277,19 @@ func (f *fleet) selectFirst() {
 			return inplaceupdate.State(&machine) != v1alpha1.CandidateForUpdate
 		})
 	}).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
-	words := f.ofNodes("/status", v1alpha1.SelectedForUpdate)
-	words["machinedeployments/"+f.deployment.Name+"/status"] = v1alpha1.DeploymentReasonUpdated
-	f.gate.beforeWords(words)
+	arguments := f.ofNodes("/status", v1alpha1.SelectedForUpdate)
+	arguments["machinedeployments/"+f.deployment.Name+"/status"] = v1alpha1.DeploymentReasonUpdated
+	f.gate.beforeWords(arguments)
 }
 
 // ofNodes returns a value for each node of the fleet, or of a part of it.
-func (f *fleet) ofNodes(part, word string) map[string]string {
+func (f *fleet) ofNodes(part, item string) map[string]string {
 	f.t.Helper()
-	words := map[string]string{}
+	arguments := map[string]string{}
 	for _, name := range f.names() {
-		words["nodes/"+name+part] = word
+		arguments["nodes/"+name+part] = item
 	}
-	return words
+	return arguments
 }
 
 // updates acts as the agent of the node that is ready for its update.
@@ -338,7 +338,7 @@ func noCapacity(t *testing.T) {
 	f.same("10-rolled-out", timedOut...)
 	f.same("12-unknown-and-replaced-creation", timedOut...)
 	for _, moment := range []string{"05-rollout-ending-creation-timeout", "11-unknown", "13-paused-failed-replaced"} {
-		f.sameBut(moment, says(t, messages.Terminating), timedOut...)
+		f.sameBut(moment, wantText(t, messages.Terminating), timedOut...)
 	}
 	f.gate.goOn()
 	f.same("06-deleting-drain", timedOut...)
@@ -355,7 +355,7 @@ func brokenProvider(t *testing.T) {
 		f.same(moment, timedOut...)
 	}
 	f.giveUp()
-	f.sameBut("12-unknown-and-replaced-creation", says(t, messages.Terminating), timedOut...)
+	f.sameBut("12-unknown-and-replaced-creation", wantText(t, messages.Terminating), timedOut...)
 	f.gate.goOn()
 	f.same("13-paused-failed-replaced", timedOut...)
 }

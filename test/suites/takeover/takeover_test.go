@@ -239,15 +239,15 @@ func compare(t *testing.T, before, after state, p *provider) {
 		machines[of(after.machines[i].Name)]++
 	}
 	for i := range before.deployments {
-		name, wanted := before.deployments[i].Name, int(before.deployments[i].Spec.Replicas)
-		if machines[name] != wanted {
-			t.Errorf("deployment %s has %d Machines, want %d", name, machines[name], wanted)
+		name, desired := before.deployments[i].Name, int(before.deployments[i].Spec.Replicas)
+		if machines[name] != desired {
+			t.Errorf("deployment %s has %d Machines, want %d", name, machines[name], desired)
 		}
 		if slices.Contains(hopeless, name) {
-			wanted = 0
+			desired = 0
 		}
-		if vms[name] != wanted {
-			t.Errorf("deployment %s has %d VMs that stayed or were made, want %d; made: %q", name, vms[name], wanted, made)
+		if vms[name] != desired {
+			t.Errorf("deployment %s has %d VMs that stayed or were made, want %d; made: %q", name, vms[name], desired, made)
 		}
 	}
 	if diff := cmp.Diff(before.setIDs(), after.setIDs()); diff != "" {

@@ -110,8 +110,8 @@ func (i *installation) consolesWork(vm *vmv1alpha1.VirtualMachine) {
 	i.t.Helper()
 	begin := time.Now()
 	i.eventually(func(g gomega.Gomega) {
-		said, err := i.rest.Get().AbsPath("/apis", api.Group, api.Version, "namespaces", vm.Namespace, "virtualmachines", vm.Name, "log").DoRaw(i.t.Context())
-		g.Expect(err).NotTo(gomega.HaveOccurred(), "%s", said)
+		printed, err := i.rest.Get().AbsPath("/apis", api.Group, api.Version, "namespaces", vm.Namespace, "virtualmachines", vm.Name, "log").DoRaw(i.t.Context())
+		g.Expect(err).NotTo(gomega.HaveOccurred(), "%s", printed)
 	})
 	i.t.Logf("the log of the guest can be read after another %v", time.Since(begin).Round(time.Millisecond))
 }

@@ -67,8 +67,8 @@ func TestTwoInstallations(t *testing.T) {
 	i.must(i.client.Patch(t.Context(), vm, client.MergeFrom(before)))
 	i.leftTo(vm, own, other)
 	i.untouched(vm)
-	if ends := i.count(vm, ended); ends != 0 {
-		t.Errorf("the hypervisor has lost its controller %d times", ends)
+	if terminated := i.count(vm, ended); terminated != 0 {
+		t.Errorf("the hypervisor has lost its controller %d times", terminated)
 	}
 	first.Stop()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Status.ActivePodName}}

@@ -55,8 +55,8 @@ func TestControllerOfTheOrigin(t *testing.T) {
 	}))
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	root := t.TempDir()
-	for _, folder := range []string{filepath.Dir(vmpb.RootDiskPath), filepath.Dir(vmpb.TerminationMessagePath)} {
-		g.Expect(os.MkdirAll(filepath.Join(root, folder), 0o700)).To(gomega.Succeed())
+	for _, directory := range []string{filepath.Dir(vmpb.RootDiskPath), filepath.Dir(vmpb.TerminationMessagePath)} {
+		g.Expect(os.MkdirAll(filepath.Join(root, directory), 0o700)).To(gomega.Succeed())
 	}
 	by.lay(root, name)
 	command := program.Command(context.Background(), "hypervisor")
@@ -127,9 +127,9 @@ func TestHypervisorOfTheOrigin(t *testing.T) {
 	endpoint := get(spec, "controller_endpoint").String()
 	h := o.hypervisor(t, by, endpoint, get(spec, "namespace").String(), get(spec, "name").String(), pod.Name)
 	next := h.runLease()
-	said, err := next()
-	if err != nil || said != statusOK {
-		t.Fatalf("the run lease reports %d: %v", said, err)
+	printed, err := next()
+	if err != nil || printed != statusOK {
+		t.Fatalf("the run lease reports %d: %v", printed, err)
 	}
 	i.holds(vm, h)
 	i.takesBack(vm, h)
@@ -142,12 +142,12 @@ func TestHypervisorOfTheOrigin(t *testing.T) {
 		t.Errorf("a request on behalf of another hypervisor returned %v", err)
 	}
 	next = h.runLease()
-	if said, err := next(); err != nil || said != statusOK {
-		t.Fatalf("the run lease reports %d: %v", said, err)
+	if printed, err := next(); err != nil || printed != statusOK {
+		t.Fatalf("the run lease reports %d: %v", printed, err)
 	}
 	i.must(i.client.Delete(t.Context(), vm))
-	if said, err := next(); err != nil || said != statusTerminate {
-		t.Errorf("the run lease of a VM that is deleted reports %d: %v", said, err)
+	if printed, err := next(); err != nil || printed != statusTerminate {
+		t.Errorf("the run lease of a VM that is deleted reports %d: %v", printed, err)
 	}
 }
 

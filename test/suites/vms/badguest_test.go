@@ -29,8 +29,8 @@ type badGuest struct {
 	name string
 	// userData and boot change the configuration of this cluster's guests. If nil, they change nothing.
 	userData, boot func(c *cluster, usual string) string
-	// says is the expected console output of the guest.
-	says string
+	// wantText is the expected console output of the guest.
+	wantText string
 }
 
 // badGuests contains all bad guests.
@@ -40,28 +40,28 @@ func badGuests() []badGuest {
 		{
 			name:     "no-cloud-config",
 			userData: func(*cluster, string) string { return "#cloud-config\npackages: [kubelet]\n" },
-			says:     "seed: the user data does not begin with the line #millwright-guest: it is a #cloud-config, for guests with cloud-init",
+			wantText: "seed: the user data does not begin with the line #millwright-guest: it is a #cloud-config, for guests with cloud-init",
 		}, {
 			// Guests have no access to this port.
 			name: "no-api-server",
 			userData: func(_ *cluster, usual string) string {
 				return server.ReplaceAllString(usual, "server: https://10.77.0.2:9")
 			},
-			says: `join: reading the ConfigMap cluster-info: Get "https://10.77.0.2:9/api/v1/namespaces/kube-public/configmaps/cluster-info": `,
+			wantText: `join: reading the ConfigMap cluster-info: Get "https://10.77.0.2:9/api/v1/namespaces/kube-public/configmaps/cluster-info": `,
 		}, {
 			name: "wrong-clock",
 			boot: func(_ *cluster, usual string) string {
 				return strings.Replace(usual, `"commandLine":"`, `"commandLine":"`+wrongClock+" ", 1)
 			},
-			says: "x509: certificate has expired or is not yet valid: current time 2001-",
+			wantText: "x509: certificate has expired or is not yet valid: current time 2001-",
 		}, {
-			name: "full-disk",
-			boot: func(c *cluster, usual string) string { return usual + "," + c.rootDisk("full-disk", true) },
-			says: "no space left on device",
+			name:     "full-disk",
+			boot:     func(c *cluster, usual string) string { return usual + "," + c.rootDisk("full-disk", true) },
+			wantText: "no space left on device",
 		}, {
-			name: "no-kubelet",
-			boot: func(c *cluster, usual string) string { return usual + "," + c.rootDisk("no-kubelet", false) },
-			says: "join: preparing the system: starting /sbin/modprobe: no such file or directory",
+			name:     "no-kubelet",
+			boot:     func(c *cluster, usual string) string { return usual + "," + c.rootDisk("no-kubelet", false) },
+			wantText: "join: preparing the system: starting /sbin/modprobe: no such file or directory",
 		},
 	}
 }
@@ -91,7 +91,7 @@ func (b badGuest) trial(c *cluster) func(*cluster) {
 		c.eventually(joining, func(g gomega.Gomega) {
 			g.Expect(c.explain(g, b.name)).To(gomega.And(
 				gomega.ContainSubstring(fmt.Sprintf("is not Running: node %q has not joined", b.name)),
-				gomega.MatchRegexp(`(?m)^  \| .*`+regexp.QuoteMeta(b.says)),
+				gomega.MatchRegexp(`(?m)^  \| .*`+regexp.QuoteMeta(b.wantText)),
 			))
 			c.inPhase(g, machine, v1alpha1.MachinePending)
 		})
@@ -101,7 +101,7 @@ func (b badGuest) trial(c *cluster) func(*cluster) {
 		}
 		c.eventually(soon, func(g gomega.Gomega) { c.inPhase(g, machine, v1alpha1.MachineFailed) })
 		c.eventually(soon, func(g gomega.Gomega) { // of a Machine that is not replaced yet
-			g.Expect(c.explain(g, b.name)).To(gomega.ContainSubstring(b.says))
+			g.Expect(c.explain(g, b.name)).To(gomega.ContainSubstring(b.wantText))
 		})
 		if err := c.client.Delete(c.t.Context(), machine); err != nil {
 			c.t.Error(err)
@@ -147,8 +147,8 @@ func (c *cluster) rootDisk(name string, full bool) string {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	tree, raw, image := filepath.Join(dir, "tree"), filepath.Join(dir, "raw"), filepath.Join(dir, name+".qcow2")
-	for _, folder := range []string{"dev", "proc", "sys", "run", "tmp", "etc", "var/log", "sbin"} {
-		if err := os.MkdirAll(filepath.Join(tree, folder), 0o755); err != nil {
+	for _, directory := range []string{"dev", "proc", "sys", "run", "tmp", "etc", "var/log", "sbin"} {
+		if err := os.MkdirAll(filepath.Join(tree, directory), 0o755); err != nil {
 			c.t.Fatal(err)
 		}
 	}

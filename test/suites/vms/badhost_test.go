@@ -156,15 +156,15 @@ func noSpace(images *imageServer) trial {
 // volumeOf waits for the directory with a VM's disk.
 func (c *cluster) volumeOf(vm string) string {
 	c.t.Helper()
-	folder := ""
+	directory := ""
 	c.eventually(soon, func(g gomega.Gomega) {
 		claim := &corev1.PersistentVolumeClaim{}
 		g.Expect(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "default", Name: vm}, claim)).To(gomega.Succeed())
 		g.Expect(claim.Status.Phase).To(gomega.Equal(corev1.ClaimBound))
-		folder = filepath.Join(c.dir, "volumes", string(claim.UID))
-		g.Expect(folder).To(gomega.BeADirectory())
+		directory = filepath.Join(c.dir, "volumes", string(claim.UID))
+		g.Expect(directory).To(gomega.BeADirectory())
 	})
-	return folder
+	return directory
 }
 
 // wantNoDisk checks that there is no disk, complete or partial.

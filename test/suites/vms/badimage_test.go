@@ -98,7 +98,7 @@ type badImage struct {
 	image vmv1alpha1.InitialImage
 	// reason and words are expected in the status, in addition to the URL.
 	reason string
-	words  []string
+	texts  []string
 	// slow means that the image is retried for half a minute.
 	slow bool
 }
@@ -109,20 +109,20 @@ func (s *imageServer) bad() []badImage {
 	wrong := at("/good")
 	wrong.Checksum = "sha256:" + strings.Repeat("0", 64)
 	return []badImage{
-		{name: "truncated", image: at("/short"), slow: true, reason: vmpb.EndImageUnavailable, words: []string{
+		{name: "truncated", image: at("/short"), slow: true, reason: vmpb.EndImageUnavailable, texts: []string{
 			"the server closed the connection before the end of the content",
 		}},
 		// No process listens on port 1.
-		{name: "refused", image: vmv1alpha1.InitialImage{URL: "http://127.0.0.1:1/disk"}, slow: true, reason: vmpb.EndImageUnavailable, words: []string{
+		{name: "refused", image: vmv1alpha1.InitialImage{URL: "http://127.0.0.1:1/disk"}, slow: true, reason: vmpb.EndImageUnavailable, texts: []string{
 			"connection refused",
 		}},
-		{name: "not-found", image: at("/missing"), reason: vmpb.EndImageUnavailable, words: []string{"the server returned 404 Not Found"}},
-		{name: "redirects", image: at("/loop"), reason: vmpb.EndImageUnavailable, words: []string{"the server redirected more than"}},
-		{name: "checksum", image: wrong, reason: vmpb.EndImageRejected, words: []string{"its checksum is sha256:", "expected " + wrong.Checksum}},
-		{name: "large", image: at("/large"), reason: vmpb.EndImageRejected, words: []string{
+		{name: "not-found", image: at("/missing"), reason: vmpb.EndImageUnavailable, texts: []string{"the server returned 404 Not Found"}},
+		{name: "redirects", image: at("/loop"), reason: vmpb.EndImageUnavailable, texts: []string{"the server redirected more than"}},
+		{name: "checksum", image: wrong, reason: vmpb.EndImageRejected, texts: []string{"its checksum is sha256:", "expected " + wrong.Checksum}},
+		{name: "large", image: at("/large"), reason: vmpb.EndImageRejected, texts: []string{
 			strconv.Itoa(2 * diskSize), "more than the disk of " + strconv.Itoa(diskSize) + " bytes",
 		}},
-		{name: "backing-file", image: at("/backing"), reason: vmpb.EndImageRejected, words: []string{"it needs a backing file"}},
+		{name: "backing-file", image: at("/backing"), reason: vmpb.EndImageRejected, texts: []string{"it needs a backing file"}},
 	}
 }
 
@@ -131,12 +131,12 @@ func (b badImage) trial(images *imageServer) trial {
 		vm := blankVM(b.name)
 		vm.Spec.InitialImage = &b.image
 		c.create(vm)
-		words := append([]string{"image " + b.image.URL + ":"}, b.words...)
+		texts := append([]string{"image " + b.image.URL + ":"}, b.texts...)
 		if b.slow {
-			c.awaitMessage(b.name, "Preparing", append(words, "trying again")...)
+			c.awaitMessage(b.name, "Preparing", append(texts, "trying again")...)
 		}
 		return func(c *cluster) {
-			c.awaitTold(b.name, b.reason, words...)
+			c.awaitTold(b.name, b.reason, texts...)
 			c.wantNoDisk(b.name)
 			c.change(b.name, func(spec *vmv1alpha1.VirtualMachineSpec) {
 				spec.InitialImage = &vmv1alpha1.InitialImage{URL: images.good}

@@ -49,11 +49,11 @@ func (s *session) write(text string) {
 }
 
 // awaitOutput waits until the console has printed all of that, in this order.
-func (s *session) awaitOutput(words ...string) {
+func (s *session) awaitOutput(texts ...string) {
 	s.c.t.Helper()
 	s.c.eventually(joining, func(g gomega.Gomega) {
 		rest := s.output.String()
-		for _, word := range words {
+		for _, word := range texts {
 			_, after, found := strings.Cut(rest, word)
 			g.Expect(found).To(gomega.BeTrue(), "%q in what the console said:\n%s", word, s.output.Tail(30))
 			rest = after

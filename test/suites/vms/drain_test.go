@@ -149,10 +149,10 @@ func (d *drained) markReady(pod *corev1.Pod) {
 func (d *drained) awaitHeldUp() {
 	d.t.Helper()
 	machine := &v1alpha1.Machine{}
-	words := "pod disruption budget default/" + d.machine + " to allow the eviction of pod default/" + d.web.Name
+	texts := "pod disruption budget default/" + d.machine + " to allow the eviction of pod default/" + d.web.Name
 	d.eventually(joining, func(g gomega.Gomega) {
 		g.Expect(d.client.Get(d.t.Context(), client.ObjectKey{Namespace: "default", Name: d.machine}, machine)).To(gomega.Succeed())
-		g.Expect(machine.Status.LastOperation.Description).To(gomega.ContainSubstring(words))
+		g.Expect(machine.Status.LastOperation.Description).To(gomega.ContainSubstring(texts))
 		g.Expect(d.exists(g, d.batch)).To(gomega.BeFalse())
 	})
 	d.wantPods(d.web, d.daemon)

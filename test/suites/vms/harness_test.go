@@ -167,25 +167,25 @@ func (c *cluster) create(objects ...client.Object) {
 }
 
 // processes finds the processes of this cluster whose command line contains the given arguments.
-func (c *cluster) processes(words string) []program.Running {
+func (c *cluster) processes(texts string) []program.Running {
 	c.t.Helper()
-	return program.Processes(c.t, c.dir, words)
+	return program.Processes(c.t, c.dir, texts)
 }
 
 // only waits until there is exactly one such process, and returns it.
-func (c *cluster) only(words string) program.Running {
+func (c *cluster) only(texts string) program.Running {
 	c.t.Helper()
 	var found []program.Running
 	c.eventually(soon, func(g gomega.Gomega) {
-		found = c.processes(words)
+		found = c.processes(texts)
 		g.Expect(found).To(gomega.HaveLen(1))
 	})
 	return found[0]
 }
 
 // killAll kills these processes.
-func (c *cluster) killAll(words string) {
-	for _, p := range c.processes(words) {
+func (c *cluster) killAll(texts string) {
+	for _, p := range c.processes(texts) {
 		_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may have exited already
 	}
 }
@@ -267,11 +267,11 @@ func (c *cluster) scale(deployment *v1alpha1.MachineDeployment, replicas int32) 
 func (c *cluster) settled(g gomega.Gomega, deployment *v1alpha1.MachineDeployment) []string {
 	ctx := c.t.Context()
 	g.Expect(c.client.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
-	wanted := int(deployment.Spec.Replicas)
-	g.Expect(deployment.Status.AvailableReplicas).To(gomega.BeEquivalentTo(wanted), "available replicas")
+	desired := int(deployment.Spec.Replicas)
+	g.Expect(deployment.Status.AvailableReplicas).To(gomega.BeEquivalentTo(desired), "available replicas")
 	machines := &v1alpha1.MachineList{}
 	g.Expect(c.client.List(ctx, machines, client.MatchingLabels{"name": deployment.Name})).To(gomega.Succeed())
-	g.Expect(machines.Items).To(gomega.HaveLen(wanted), "machines")
+	g.Expect(machines.Items).To(gomega.HaveLen(desired), "machines")
 	vms := &vmv1alpha1.VirtualMachineList{}
 	g.Expect(c.client.List(ctx, vms)).To(gomega.Succeed())
 	var names []string

@@ -45,7 +45,7 @@ func TestDeclarationsBecomeNodes(t *testing.T) {
 	c.delete(disk)
 	first := c.awaitSettled(kernel)
 	c.privateSockets()
-	c.neighbour(map[string][]string{"vms.test": {"/"}}) // the following must work despite the attacker's connections
+	c.attack(map[string][]string{"vms.test": {"/"}}) // the following must work despite the attacker's connections
 	c.scale(kernel, 3)
 	c.awaitSettled(kernel)
 	c.scale(kernel, 1)
@@ -158,8 +158,8 @@ func TestDownEndsWhatWasLeft(t *testing.T) {
 	pool := c.pool("pool", 1, c.kernelBoot())
 	before := c.awaitSettled(pool)
 	for _, step := range []struct {
-		before func()
-		says   string
+		before   func()
+		wantText string
 	}{
 		{c.kill, "Stopped 1 virtual machine"},
 		{func() {}, "Nothing runs"},
@@ -167,8 +167,8 @@ func TestDownEndsWhatWasLeft(t *testing.T) {
 	} {
 		step.before()
 		text, status := program.Run(t, "down", "--dir", c.dir)
-		if status != 0 || !strings.Contains(text, step.says) {
-			t.Errorf("down: status %d, want %q:\n%s", status, step.says, text)
+		if status != 0 || !strings.Contains(text, step.wantText) {
+			t.Errorf("down: status %d, want %q:\n%s", status, step.wantText, text)
 		}
 		if left := c.processes(""); len(left) > 0 {
 			t.Errorf("down left %v", left)
@@ -190,11 +190,11 @@ func (c *cluster) pids() []int {
 	return pids
 }
 
-func (c *cluster) killOne(words string) {
+func (c *cluster) killOne(texts string) {
 	c.t.Helper()
-	found := c.processes(words)
+	found := c.processes(texts)
 	if len(found) == 0 {
-		c.t.Fatalf("no process has %q in its command line", words)
+		c.t.Fatalf("no process has %q in its command line", texts)
 	}
 	if err := syscall.Kill(found[0].PID, syscall.SIGKILL); err != nil {
 		c.t.Fatal(err)

@@ -77,10 +77,10 @@ const idle = 50
 // asked are the paths that the attacker requests at each port.
 var asked = []string{"/", "/api/v1/secrets", "/metrics", "/configz", "/debug/pprof/heap", "/v3/kv/range", "/../../kubeconfig"}
 
-// neighbour attacks every port of the cluster without credentials. It checks that only public endpoints respond,
+// attack attacks every port of the cluster without credentials. It checks that only public endpoints respond,
 // and detects ports that listen on other addresses than the loopback. The idle connections stay open until the
 // end of the test.
-func (c *cluster) neighbour(public map[string][]string) {
+func (c *cluster) attack(public map[string][]string) {
 	c.t.Helper()
 	stranger := forged(c.t)
 	for _, door := range c.doors() {
@@ -174,8 +174,8 @@ func (c *cluster) privateSockets() {
 			return nil // it was removed meanwhile, or is not a socket
 		}
 		number++
-		for folder := path; len(folder) >= len(c.dir); folder = filepath.Dir(folder) {
-			info, err := os.Stat(folder)
+		for directory := path; len(directory) >= len(c.dir); directory = filepath.Dir(directory) {
+			info, err := os.Stat(directory)
 			if err != nil {
 				return nil
 			}

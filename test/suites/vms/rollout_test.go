@@ -15,8 +15,8 @@ import (
 // rollingUpdate changes the class of three machines. At any time, at most four exist and at least three are
 // available. In the end, all VMs and nodes are new.
 func rollingUpdate(c *cluster) {
-	const wanted, surge = 3, 1
-	pool := c.pool("roll", wanted, c.kernelBoot(), func(d *v1alpha1.MachineDeployment) {
+	const desired, surge = 3, 1
+	pool := c.pool("roll", desired, c.kernelBoot(), func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
 			Type: v1alpha1.RollingUpdateMachineDeploymentStrategyType,
 			RollingUpdate: &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{
@@ -37,7 +37,7 @@ func rollingUpdate(c *cluster) {
 				available++
 			}
 		}
-		if len(machines) > wanted+surge || available < wanted {
+		if len(machines) > desired+surge || available < desired {
 			wrong.change(func(moments []string) []string { return append(moments, fmt.Sprint(phaseNames(machines))) })
 		}
 	})
@@ -56,7 +56,7 @@ func rollingUpdate(c *cluster) {
 		}
 	})
 	for _, moment := range wrong.get() {
-		c.t.Errorf("there were more than %d machines, or fewer than %d were available: %s", wanted+surge, wanted, moment)
+		c.t.Errorf("there were more than %d machines, or fewer than %d were available: %s", desired+surge, desired, moment)
 	}
 	c.delete(pool)
 }

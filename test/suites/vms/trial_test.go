@@ -62,9 +62,9 @@ func (c *cluster) wantUndisturbed(name string, before sighting) {
 	}
 }
 
-func (c *cluster) pidsOf(words string) []int {
+func (c *cluster) pidsOf(texts string) []int {
 	var pids []int
-	for _, p := range c.processes(words) {
+	for _, p := range c.processes(texts) {
 		pids = append(pids, p.PID)
 	}
 	return pids
@@ -103,7 +103,7 @@ func (c *cluster) awaitRunning(name string) {
 
 // awaitMessage waits until a VM is not Ready for the reason, with a message that contains the text, and "vm list"
 // shows the same.
-func (c *cluster) awaitMessage(name, reason string, words ...string) {
+func (c *cluster) awaitMessage(name, reason string, texts ...string) {
 	c.t.Helper()
 	// An image that is retried for half a minute is rejected for only a second, then for two, and so on.
 	c.eventually(2*joining, func(g gomega.Gomega) {
@@ -111,13 +111,13 @@ func (c *cluster) awaitMessage(name, reason string, words ...string) {
 		g.Expect(ready).NotTo(gomega.BeNil())
 		g.Expect(ready.Reason).To(gomega.Equal(reason), ready.Message)
 		g.Expect(ready.Status).To(gomega.Equal(metav1.ConditionFalse))
-		for _, word := range words {
+		for _, word := range texts {
 			g.Expect(ready.Message).To(gomega.ContainSubstring(word))
 		}
 		list, status := program.Run(c.t, "vm", "list", "--dir", c.dir)
 		g.Expect(status).To(gomega.BeZero(), list)
 		line := lineOf(list, name)
-		for _, word := range append(words, reason) {
+		for _, word := range append(texts, reason) {
 			g.Expect(line).To(gomega.ContainSubstring(word))
 		}
 		c.t.Log(line)
@@ -125,10 +125,10 @@ func (c *cluster) awaitMessage(name, reason string, words ...string) {
 }
 
 // awaitTold waits for the same, and for an event with the text.
-func (c *cluster) awaitTold(name, reason string, words ...string) {
+func (c *cluster) awaitTold(name, reason string, texts ...string) {
 	c.t.Helper()
-	c.awaitMessage(name, reason, words...)
-	c.awaitEvent(vmv1alpha1.VirtualMachineKind, name, reason, words...)
+	c.awaitMessage(name, reason, texts...)
+	c.awaitEvent(vmv1alpha1.VirtualMachineKind, name, reason, texts...)
 }
 
 func lineOf(table, name string) string {
@@ -141,23 +141,23 @@ func lineOf(table, name string) string {
 }
 
 // awaitEvent waits for a warning about an object.
-func (c *cluster) awaitEvent(kind, name, reason string, words ...string) {
+func (c *cluster) awaitEvent(kind, name, reason string, texts ...string) {
 	c.t.Helper()
 	c.eventually(soon, func(g gomega.Gomega) {
 		events := &corev1.EventList{}
 		g.Expect(c.client.List(c.t.Context(), events, client.InNamespace("default"))).To(gomega.Succeed())
-		var said []string
+		var printed []string
 		for _, event := range events.Items {
 			about := event.InvolvedObject
 			if about.Kind == kind && about.Name == name && event.Reason == reason && event.Type == corev1.EventTypeWarning {
-				said = append(said, event.Message)
+				printed = append(printed, event.Message)
 			}
 		}
 		matches := []gomega.OmegaMatcher{}
-		for _, word := range words {
+		for _, word := range texts {
 			matches = append(matches, gomega.ContainSubstring(word))
 		}
-		g.Expect(said).To(gomega.ContainElement(gomega.And(matches...)), "events about %s for the reason %s", name, reason)
+		g.Expect(printed).To(gomega.ContainElement(gomega.And(matches...)), "events about %s for the reason %s", name, reason)
 	})
 }
 

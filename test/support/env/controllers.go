@@ -90,11 +90,11 @@ func Fresh[T client.Object](e *Env, object T) T {
 
 // InstallCRDs installs the CRDs of a directory of this repository that the control plane does not have. They are
 // then available to all tests of the package.
-func (c *Cluster) InstallCRDs(t testing.TB, folder string) {
+func (c *Cluster) InstallCRDs(t testing.TB, directory string) {
 	t.Helper()
 	root, err := Root()
 	if err == nil {
-		err = controlplane.InstallCRDs(t.Context(), c.Admin, os.DirFS(filepath.Join(root, folder)))
+		err = controlplane.InstallCRDs(t.Context(), c.Admin, os.DirFS(filepath.Join(root, directory)))
 	}
 	if err != nil {
 		t.Fatal(err)

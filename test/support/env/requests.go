@@ -59,8 +59,8 @@ type Totals map[Answered]int
 // Count returns the number of requests of some kinds.
 func (t Totals) Count(kinds ...Kind) int {
 	sum := 0
-	for answered, count := range t {
-		if slices.Contains(kinds, answered.Kind()) {
+	for succeeded, count := range t {
+		if slices.Contains(kinds, succeeded.Kind()) {
 			sum += count
 		}
 	}
@@ -70,9 +70,9 @@ func (t Totals) Count(kinds ...Kind) int {
 // Since returns the requests that were handled after an earlier count.
 func (t Totals) Since(before Totals) Totals {
 	difference := Totals{}
-	for answered, count := range t {
-		if count -= before[answered]; count != 0 {
-			difference[answered] = count
+	for succeeded, count := range t {
+		if count -= before[succeeded]; count != 0 {
+			difference[succeeded] = count
 		}
 	}
 	return difference

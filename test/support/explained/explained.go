@@ -48,11 +48,11 @@ var shortResource = regexp.MustCompile(`kubectl( -n \S+)? [a-z]+ (machine|machin
 // installed, "machine" alone is ambiguous.
 func NamesOurResources(t *testing.T, r report.Report) {
 	t.Helper()
-	said := slices.Clone(r.Advice)
+	output := slices.Clone(r.Advice)
 	for _, finding := range r.Why {
-		said = append(said, finding.Text)
+		output = append(output, finding.Text)
 	}
-	for _, text := range said {
+	for _, text := range output {
 		if command := shortResource.FindString(text + " "); command != "" {
 			t.Errorf("the command names a resource of any group: %s", command)
 		}

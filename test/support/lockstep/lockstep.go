@@ -242,7 +242,7 @@ func (x Indexes) list(ctx context.Context, c client.WithWatch, list client.Objec
 	if asked.FieldSelector == nil {
 		return c.List(ctx, list, options...)
 	}
-	wanted := asked.FieldSelector.Requirements()
+	desired := asked.FieldSelector.Requirements()
 	asked.FieldSelector, asked.Limit = nil, 0
 	if err := c.List(ctx, list, asked); err != nil {
 		return err
@@ -252,7 +252,7 @@ func (x Indexes) list(ctx context.Context, c client.WithWatch, list client.Objec
 		return err
 	}
 	return meta.SetList(list, slices.DeleteFunc(items, func(item runtime.Object) bool {
-		for _, one := range wanted {
+		for _, one := range desired {
 			if !slices.Contains(x[one.Field](item.(client.Object)), one.Value) {
 				return true
 			}

@@ -15,11 +15,11 @@ func Logged(t *testing.T, controller reconcile.Reconciler, request reconcile.Req
 	t.Helper()
 	var logged []string
 	log := funcr.NewJSON(func(line string) {
-		var said struct{ Msg, Why string }
-		if err := json.Unmarshal([]byte(line), &said); err != nil {
+		var output struct{ Msg, Why string }
+		if err := json.Unmarshal([]byte(line), &output); err != nil {
 			t.Errorf("line %q of the log: %v", line, err)
 		}
-		logged = append(logged, said.Msg+": "+said.Why)
+		logged = append(logged, output.Msg+": "+output.Why)
 	}, funcr.Options{})
 	_, err := controller.Reconcile(ctrl.LoggerInto(t.Context(), log), request)
 	return logged, err

@@ -129,11 +129,11 @@ func (n *Network) connect(ctx context.Context, era int) (net.Conn, error) {
 	n.mu.Lock()
 	n.open++
 	n.mu.Unlock()
-	var ends sync.WaitGroup
-	ends.Go(func() { n.carry(atClient, atServer, era, true) })
-	ends.Go(func() { n.carry(atServer, atClient, era, false) })
+	var terminated sync.WaitGroup
+	terminated.Go(func() { n.carry(atClient, atServer, era, true) })
+	terminated.Go(func() { n.carry(atServer, atClient, era, false) })
 	go func() {
-		ends.Wait()
+		terminated.Wait()
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.open--

@@ -143,7 +143,7 @@ type Running struct {
 
 // Processes returns the processes of the "millwright up" of a directory whose command line contains the given
 // arguments.
-func Processes(t *testing.T, dir, words string) []Running {
+func Processes(t *testing.T, dir, texts string) []Running {
 	t.Helper()
 	processes, err := procfs.AllProcs()
 	if err != nil {
@@ -155,7 +155,7 @@ func Processes(t *testing.T, dir, words string) []Running {
 		environment, _ := process.Environ()
 		line := strings.Join(args, " ")
 		own := strings.Contains(line, dir) || strings.Contains(strings.Join(environment, "\n"), vmpb.EnvRoot+"="+dir)
-		if own && strings.Contains(line, words) {
+		if own && strings.Contains(line, texts) {
 			found = append(found, Running{process.PID, line})
 		}
 	}

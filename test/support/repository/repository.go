@@ -20,18 +20,18 @@ func DependOnAllFiles() { _ = os.Getenv("MILLWRIGHT_SOURCES") }
 
 // Files returns the sorted paths of the regular files below a directory, each beginning with the directory. It
 // lists files under version control, and new files that are not ignored.
-func Files(t testing.TB, folder string) []string {
+func Files(t testing.TB, directory string) []string {
 	t.Helper()
 	DependOnAllFiles()
 	git := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
-	git.Dir = folder
+	git.Dir = directory
 	out, err := git.Output()
 	if err != nil {
-		t.Fatalf("%v in %s: %v", git, folder, err)
+		t.Fatalf("%v in %s: %v", git, directory, err)
 	}
 	var files []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
-		path := filepath.Join(folder, filepath.FromSlash(name))
+		path := filepath.Join(directory, filepath.FromSlash(name))
 		// Git lists a deleted file until the deletion is staged.
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 			files = append(files, path)
@@ -42,10 +42,10 @@ func Files(t testing.TB, folder string) []string {
 }
 
 // GoFiles returns the Go files among Files, of all modules, in directories that the go command considers.
-func GoFiles(t testing.TB, folder string) []string {
+func GoFiles(t testing.TB, directory string) []string {
 	t.Helper()
-	return slices.DeleteFunc(Files(t, folder), func(path string) bool {
-		name, err := filepath.Rel(folder, path)
+	return slices.DeleteFunc(Files(t, directory), func(path string) bool {
+		name, err := filepath.Rel(directory, path)
 		if err != nil {
 			t.Fatal(err)
 		}

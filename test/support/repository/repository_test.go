@@ -14,11 +14,11 @@ import (
 // TestFiles checks that new files are listed, and that ignored and deleted files are not.
 func TestFiles(t *testing.T) {
 	root := t.TempDir()
-	folder := filepath.Join(root, "folder")
+	directory := filepath.Join(root, "folder")
 	for name, text := range map[string]string{
 		".gitignore": "*.log\n", "b.go": "", "a.go": "", "below/c.go": "", "testdata/d.go": "", "page.md": "", "gone.go": "", "build.log": "",
 	} {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -31,19 +31,19 @@ func TestFiles(t *testing.T) {
 			t.Fatalf("git %v: %v\n%s", arguments, err, out)
 		}
 	}
-	if err := os.Remove(filepath.Join(folder, "gone.go")); err != nil {
+	if err := os.Remove(filepath.Join(directory, "gone.go")); err != nil {
 		t.Fatal(err)
 	}
 	below := func(names ...string) (paths []string) {
 		for _, name := range names {
-			paths = append(paths, filepath.Join(folder, name))
+			paths = append(paths, filepath.Join(directory, name))
 		}
 		return paths
 	}
-	if diff := cmp.Diff(below(".gitignore", "a.go", "b.go", "below/c.go", "page.md", "testdata/d.go"), repository.Files(t, folder)); diff != "" {
+	if diff := cmp.Diff(below(".gitignore", "a.go", "b.go", "below/c.go", "page.md", "testdata/d.go"), repository.Files(t, directory)); diff != "" {
 		t.Errorf("all files (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(below("a.go", "b.go", "below/c.go"), repository.GoFiles(t, folder)); diff != "" {
+	if diff := cmp.Diff(below("a.go", "b.go", "below/c.go"), repository.GoFiles(t, directory)); diff != "" {
 		t.Errorf("Go files (-want +got):\n%s", diff)
 	}
 }

@@ -63,9 +63,9 @@ func All(seed uint64) []*Fault {
 		{Name: "answers 500, and does nothing", Every: 3, Concerns: notWatched, Answer: refuseWith(internal)},
 		{Name: "answers 500 to what it does", Every: 3, Concerns: written, Answer: answerFailed},
 		{Name: "answers with half a body", Every: 3, Concerns: notWatched, Answer: answerHalf},
-		{Name: "ends watches in the middle of an event", Every: 1, Concerns: Watched, Answer: newWatchCutter().answer},
+		{Name: "ends watches in the middle of an event", Every: 1, Concerns: Watched, Answer: newWatchCutter().response},
 		{Name: "ends watches with 410 Gone, as after a compaction", Every: 2, Concerns: Watched, Answer: answerGone},
-		{Name: "lists from an old revision where it may", Every: 1, Concerns: AnyRequest, Answer: newOldLists().answer, Killed: true},
+		{Name: "lists from an old revision where it may", Every: 1, Concerns: AnyRequest, Answer: newOldLists().response, Killed: true},
 	}
 	for i, fault := range all {
 		fault.random, fault.inARow = rand.New(rand.NewPCG(seed, uint64(i))), map[string]int{}
@@ -235,7 +235,7 @@ func newWatchCutter() *watchCutter { return &watchCutter{} }
 // an event.
 const moreBytes = 1021
 
-func (c *watchCutter) answer(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+func (c *watchCutter) response(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	carryOut(&limited{ResponseWriter: w, left: c.bytes.Add(moreBytes)}, r)
 }
 
@@ -267,7 +267,7 @@ type oldLists struct {
 
 func newOldLists() *oldLists { return &oldLists{first: map[string]*httptest.ResponseRecorder{}} }
 
-func (o *oldLists) answer(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+func (o *oldLists) response(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	query := r.URL.Query()
 	switch {
 	case query.Get("sendInitialEvents") != "":

@@ -31,9 +31,9 @@ func TestAll(t *testing.T) {
 // TestCheck_IsTheSameInEachRun checks that the seed is fixed.
 func TestCheck_IsTheSameInEachRun(t *testing.T) {
 	t.Setenv(tier.Variable, "")
-	draw := func() (drawn []int) {
-		tier.Check(t, func(rt *rapid.T) { drawn = append(drawn, rapid.Int().Draw(rt, "number")) })
-		return drawn
+	draw := func() (random []int) {
+		tier.Check(t, func(rt *rapid.T) { random = append(random, rapid.Int().Draw(rt, "number")) })
+		return random
 	}
 	if a, b := draw(), draw(); len(a) < 2 || !slices.Equal(a, b) {
 		t.Errorf("%d and %d numbers, not the same", len(a), len(b))

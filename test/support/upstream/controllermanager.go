@@ -322,7 +322,7 @@ func newSet(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) *v1alpha
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))},
 	}}
 	set.Spec = v1alpha1.MachineSetSpec{
-		Replicas: room(d, sets), MinReadySeconds: d.Spec.MinReadySeconds, Template: *d.Spec.Template.DeepCopy(),
+		Replicas: capacity(d, sets), MinReadySeconds: d.Spec.MinReadySeconds, Template: *d.Spec.Template.DeepCopy(),
 		Selector: &metav1.LabelSelector{MatchLabels: maps.Clone(labels)},
 	}
 	set.Spec.Template.Labels = maps.Clone(labels)
@@ -331,8 +331,8 @@ func newSet(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) *v1alpha
 	return set
 }
 
-// room returns how many additional Machines are permitted, counting those that are being deleted.
-func room(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) int32 {
+// capacity returns how many additional Machines are permitted, counting those that are being deleted.
+func capacity(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) int32 {
 	surge, _ := bounds(d)
 	there := int32(0)
 	for _, set := range sets {
@@ -343,9 +343,9 @@ func room(d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet) int32 {
 
 func (c *controllerManager) deploymentStatus(ctx context.Context, d *v1alpha1.MachineDeployment, sets []*v1alpha1.MachineSet, current *v1alpha1.MachineSet) error {
 	next := v1alpha1.MachineDeploymentStatus{ObservedGeneration: d.Generation, Conditions: d.Status.Conditions, CollisionCount: d.Status.CollisionCount}
-	wanted := int32(0)
+	desired := int32(0)
 	for _, set := range sets {
-		wanted += set.Spec.Replicas
+		desired += set.Spec.Replicas
 		next.Replicas += set.Status.Replicas
 		next.ReadyReplicas += set.Status.ReadyReplicas
 		next.AvailableReplicas += set.Status.AvailableReplicas
@@ -357,7 +357,7 @@ func (c *controllerManager) deploymentStatus(ctx context.Context, d *v1alpha1.Ma
 	if current != nil {
 		next.UpdatedReplicas = current.Status.Replicas
 	}
-	next.UnavailableReplicas = max(0, wanted-next.AvailableReplicas)
+	next.UnavailableReplicas = max(0, desired-next.AvailableReplicas)
 	_, err := c.updateStatus(ctx, d, func() {
 		next.Conditions = conditionsOf(d, next)
 		d.Status = next

@@ -30,13 +30,13 @@ func (c *machineController) deletion(ctx context.Context, all *objects, machine 
 	if !slices.Contains(machine.Finalizers, v1alpha1.FinalizerMCM) {
 		return false, nil
 	}
-	said := machine.Status.LastOperation.Description
+	output := machine.Status.LastOperation.Description
 	if machine.Status.CurrentStatus.Phase == v1alpha1.MachineTerminating {
 		for _, next := range []struct {
 			mark string
 			take step
 		}{{markStatus, c.findNode}, {markDrain, c.drain}, {markVM, c.deleteVM}, {markNode, c.deleteNode}, {markFinalizer, c.release}} {
-			if strings.Contains(said, next.mark) {
+			if strings.Contains(output, next.mark) {
 				return next.take(ctx, all, machine)
 			}
 		}

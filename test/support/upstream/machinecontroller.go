@@ -59,12 +59,12 @@ func (c *machineController) reconcile(ctx context.Context, all *objects) error {
 }
 
 // hold adds a finalizer to an object, or removes it.
-func hold(object client.Object, finalizer string, wanted bool) {
+func hold(object client.Object, finalizer string, desired bool) {
 	finalizers := object.GetFinalizers()
 	switch at := slices.Index(finalizers, finalizer); {
-	case wanted && at < 0:
+	case desired && at < 0:
 		object.SetFinalizers(append(finalizers, finalizer))
-	case !wanted && at >= 0:
+	case !desired && at >= 0:
 		object.SetFinalizers(slices.Delete(finalizers, at, at+1))
 	}
 }
@@ -264,8 +264,8 @@ func (c *machineController) preserve(ctx context.Context, all *objects, machine 
 	if node == nil {
 		return false, nil
 	}
-	value, failed := wish(machine, node), machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed
-	if wrote, err := c.copyWish(ctx, machine, node); wrote || err != nil {
+	value, failed := requested(machine, node), machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed
+	if wrote, err := c.copyRequest(ctx, machine, node); wrote || err != nil {
 		return wrote, err
 	}
 	switch {
@@ -281,8 +281,8 @@ func (c *machineController) preserve(ctx context.Context, all *objects, machine 
 	return c.protect(ctx, node, failed, until)
 }
 
-// wish returns the effective annotation.
-func wish(machine *v1alpha1.Machine, node *corev1.Node) string {
+// requested returns the effective annotation.
+func requested(machine *v1alpha1.Machine, node *corev1.Node) string {
 	ofNode := node.Annotations[v1alpha1.AnnotationKeyPreserve]
 	if ofNode == "" && machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve] == "" {
 		return machine.Annotations[v1alpha1.AnnotationKeyPreserve]
@@ -310,15 +310,15 @@ func (c *machineController) protect(ctx context.Context, node *corev1.Node, fail
 	return c.condition(ctx, node, corev1.ConditionTrue, "Preserved by user.", message)
 }
 
-// copyWish copies the annotation of the node to the Machine.
-func (c *machineController) copyWish(ctx context.Context, machine *v1alpha1.Machine, node *corev1.Node) (bool, error) {
-	wish := node.Annotations[v1alpha1.AnnotationKeyPreserve]
-	if wish == "" {
+// copyRequest copies the annotation of the node to the Machine.
+func (c *machineController) copyRequest(ctx context.Context, machine *v1alpha1.Machine, node *corev1.Node) (bool, error) {
+	requested := node.Annotations[v1alpha1.AnnotationKeyPreserve]
+	if requested == "" {
 		return false, nil
 	}
 	return c.update(ctx, machine, func() {
 		delete(machine.Annotations, v1alpha1.AnnotationKeyPreserve)
-		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyLastAppliedPreserve, wish)
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyLastAppliedPreserve, requested)
 	})
 }
 

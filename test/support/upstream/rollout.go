@@ -22,12 +22,12 @@ func (c *controllerManager) roll(ctx context.Context, all *objects, d *v1alpha1.
 	if wrote, err := c.mark(ctx, all, sets, current, rolling); wrote || err != nil {
 		return wrote, err
 	}
-	wanted := d.Spec.Replicas
+	desired := d.Spec.Replicas
 	if rolling {
-		wanted = min(wanted, current.Spec.Replicas+room(d, sets))
+		desired = min(desired, current.Spec.Replicas+capacity(d, sets))
 	}
-	wanted = max(wanted, min(current.Spec.Replicas, d.Spec.Replicas))
-	if wrote, err := c.resize(ctx, d, current, wanted); wrote || err != nil {
+	desired = max(desired, min(current.Spec.Replicas, d.Spec.Replicas))
+	if wrote, err := c.resize(ctx, d, current, desired); wrote || err != nil {
 		return wrote, err
 	}
 	return c.shrink(ctx, d, sets, current, old)

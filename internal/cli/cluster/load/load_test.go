@@ -21,9 +21,9 @@ var (
 var errRefused = errors.New("refused")
 
 // answering connects to in-memory servers, one for each connection.
-func answering(answers map[netip.AddrPort]http.HandlerFunc) func(context.Context, netip.AddrPort) (net.Conn, error) {
+func answering(responses map[netip.AddrPort]http.HandlerFunc) func(context.Context, netip.AddrPort) (net.Conn, error) {
 	return func(_ context.Context, target netip.AddrPort) (net.Conn, error) {
-		answer := answers[target]
+		answer := responses[target]
 		if answer == nil {
 			return nil, errRefused
 		}
@@ -73,11 +73,11 @@ func cutsOff(w http.ResponseWriter, _ *http.Request) {
 // nothing is sent twice.
 func TestEveryRequestCounts(t *testing.T) {
 	for name, tc := range map[string]struct {
-		answers          map[netip.AddrPort]http.HandlerFunc
-		targets          []netip.AddrPort
-		answered, failed int
-		slowest          time.Duration
-		says             string
+		responses         map[netip.AddrPort]http.HandlerFunc
+		targets           []netip.AddrPort
+		succeeded, failed int
+		slowest           time.Duration
+		wantText          string
 	}{
 		"all answer":        {map[netip.AddrPort]http.HandlerFunc{first: ok, second: ok}, []netip.AddrPort{first, second}, 10, 0, 0, ""},
 		"one is gone":       {map[netip.AddrPort]http.HandlerFunc{first: ok}, []netip.AddrPort{first, second}, 5, 5, 0, second.String() + ": refused"},
@@ -93,16 +93,16 @@ func TestEveryRequestCounts(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second-time.Millisecond)
 				defer cancel()
 				g := New(Config{
-					Targets: func() []netip.AddrPort { return tc.targets }, Dial: answering(tc.answers),
+					Targets: func() []netip.AddrPort { return tc.targets }, Dial: answering(tc.responses),
 					Every: time.Second, Timeout: 5 * time.Second,
 				})
 				g.Run(ctx)
 				count := g.Count()
-				if count.Succeeded != tc.answered || count.Failed != tc.failed || count.Slowest != tc.slowest {
-					t.Errorf("%s, want %d, %d and %s", count, tc.answered, tc.failed, tc.slowest)
+				if count.Succeeded != tc.succeeded || count.Failed != tc.failed || count.Slowest != tc.slowest {
+					t.Errorf("%s, want %d, %d and %s", count, tc.succeeded, tc.failed, tc.slowest)
 				}
-				if text := strings.Join(count.Failures, "\n"); !strings.Contains(text, tc.says) {
-					t.Errorf("got %q, which lacks %q", text, tc.says)
+				if text := strings.Join(count.Failures, "\n"); !strings.Contains(text, tc.wantText) {
+					t.Errorf("got %q, which lacks %q", text, tc.wantText)
 				}
 				time.Sleep(time.Minute) // late servers terminate as well
 			})

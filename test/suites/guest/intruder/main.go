@@ -223,8 +223,8 @@ func connect(local net.Addr, address netip.AddrPort, within time.Duration) (stri
 	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return "", err
 	}
-	said, err := io.ReadAll(io.LimitReader(conn, 5))
-	return "connected, got " + strconv.Quote(string(said)), err
+	output, err := io.ReadAll(io.LimitReader(conn, 5))
+	return "connected, got " + strconv.Quote(string(output)), err
 }
 
 func serve(address netip.AddrPort) error {
