@@ -170,7 +170,7 @@ func TestOneNameInBothAPIs(t *testing.T) {
 		p.machine.Name, p.machine.Spec.ProviderID = "thief", p.infra.Spec.ProviderID
 		p.create(p.machine)
 		p.await(p.machine, func() bool {
-			return strings.Contains(p.machine.Status.LastOperation.Description, "is that of MillwrightMachine")
+			return strings.Contains(p.machine.Status.LastOperation.Description, "already belongs to MillwrightMachine")
 		})
 		if err := p.admin.Delete(t.Context(), p.machine); err != nil {
 			t.Fatal(err)
