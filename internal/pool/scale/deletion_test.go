@@ -1,8 +1,6 @@
 package scale
 
 import (
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -10,98 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/deletion"
 )
-
-func names(machines []*v1alpha1.Machine) []string {
-	var names []string
-	for _, m := range machines {
-		names = append(names, m.Name)
-	}
-	return names
-}
-
-// TestRank lists, for each criterion, Machines in the order in which they go. Their
-// names are in no order, so that it is not the names that decide.
-func TestRank(t *testing.T) {
-	t.Parallel()
-	priority := func(value string) change { return annotated(v1alpha1.AnnotationKeyMachinePriority, value) }
-	onlyMarked := func(at time.Time) change {
-		return annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, at.Format(time.RFC3339))
-	}
-	for reason, order := range map[string][]*v1alpha1.Machine{
-		"priority: lower first; absent, empty and unparsable are 3": {
-			machine("z", priority("-1")),
-			machine("y", priority("1")),
-			machine("x", priority("2")),
-			machine("a", priority("three")),
-			machine("b"),
-			machine("c", priority("")),
-			machine("d", priority("3")),
-			machine("e", priority("3.5")),
-			machine("f", priority("4")),
-		},
-		"priority counts before the phase": {
-			machine("z", priority("2"), phase(v1alpha1.MachineRunning)),
-			machine("a", priority("3"), phase(v1alpha1.MachineFailed)),
-		},
-		"marked before unmarked, the earlier mark first, before the phase": {
-			machine("z", onlyMarked(noon.Add(-2*time.Minute))),
-			machine("y", onlyMarked(noon.Add(-time.Minute))),
-			machine("a", phase(v1alpha1.MachineFailed)),
-		},
-		"a mark that cannot be read is none": {
-			machine("z", phase(v1alpha1.MachineFailed)),
-			machine("a", annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, "yesterday")),
-		},
-		"phase": {
-			machine("y", phase(v1alpha1.MachineFailed)),
-			machine("x", phase(v1alpha1.MachineCrashLoopBackOff)),
-			machine("w", phase(v1alpha1.MachineUnknown)),
-			machine("v", phase(v1alpha1.MachinePending)),
-			machine("u", phase(v1alpha1.MachineAvailable)),
-			machine("t", phase(v1alpha1.MachineRunning), age(9*time.Hour)),
-		},
-		"those in excess before others of their phase, whatever their age": {
-			machine("z", phase(v1alpha1.MachinePending)),
-			machine("y", inExcess, age(time.Minute)),
-			machine("a", age(9*time.Hour)),
-		},
-		"phases without a rank go first, alike": {
-			machine("d", phase(""), age(4*time.Hour)),
-			machine("c", phase(v1alpha1.MachineInPlaceUpdateFailed), age(3*time.Hour)),
-			machine("b", phase(v1alpha1.MachineTerminating), age(2*time.Hour)),
-			machine("0", phase(v1alpha1.MachineFailed), age(9*time.Hour)),
-		},
-		"what is being updated in place goes last, whatever it waits for": {
-			machine("z", phase(v1alpha1.MachineInPlaceUpdateFailed), updateState(v1alpha1.UpdateFailed)),
-			machine("y", phase(v1alpha1.MachineFailed), updateState(v1alpha1.ReadyForUpdate), age(6*time.Hour)),
-			machine("x", updateState(v1alpha1.CandidateForUpdate), age(5*time.Hour)),
-			machine("w", updateState(v1alpha1.UpdateSuccessful), age(4*time.Hour)),
-			machine("d", updateState(v1alpha1.SelectedForUpdate), age(3*time.Hour)),
-			machine("c", phase(v1alpha1.MachineUnknown), updateState(v1alpha1.DrainSuccessful), age(2*time.Hour)),
-			machine("b", phase(v1alpha1.MachineInPlaceUpdating), updateState(v1alpha1.ReadyForUpdate), age(time.Hour)),
-			machine("a", phase(v1alpha1.MachineInPlaceUpdateSuccessful), updateState(v1alpha1.ReadyForUpdate), age(time.Minute)),
-		},
-		"the older goes first": {
-			machine("z", age(2*time.Hour)),
-			machine("a", age(time.Hour)),
-		},
-		"then the name decides": {machine("a"), machine("b"), machine("c")},
-	} {
-		t.Run(reason, func(t *testing.T) {
-			t.Parallel()
-			for seed := range uint64(20) {
-				shuffled := slices.Clone(order)
-				rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-				slices.SortFunc(shuffled, func(a, b *v1alpha1.Machine) int { return deletion.Compare(a, b, false) })
-				if diff := cmp.Diff(names(order), names(shuffled)); diff != "" {
-					t.Fatalf("seed %d: want + got -\n%s", seed, diff)
-				}
-			}
-		})
-	}
-}
 
 func TestScaleDown(t *testing.T) {
 	t.Parallel()
@@ -177,22 +84,6 @@ func TestScaleDown(t *testing.T) {
 		},
 		"named before the last change of replicas": {
 			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(-time.Second)))}, 0, []string{"b"},
-		},
-		"named in the same second as the last change of replicas": {
-			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon))}, 0, []string{"b"},
-		},
-		"named after it: the change of replicas is still to come": {
-			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon.Add(time.Second)))}, 0, nil,
-		},
-		"named, and nobody changed the replicas": {
-			newSet(2), []*v1alpha1.Machine{machine("a"), machine("b", marked(noon))}, 0, nil,
-		},
-		"marked, but with another priority": {
-			newSet(1, scaledAt(noon)),
-			[]*v1alpha1.Machine{machine("b", marked(noon), annotated(v1alpha1.AnnotationKeyMachinePriority, "2"))}, 0, nil,
-		},
-		"priority 1 without a mark": {
-			newSet(1, scaledAt(noon)), []*v1alpha1.Machine{machine("b", annotated(v1alpha1.AnnotationKeyMachinePriority, "1"))}, 0, nil,
 		},
 		"named and surplus: only the named goes": {
 			newSet(2, scaledAt(noon)), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b"), machine("c", marked(noon))}, 1,

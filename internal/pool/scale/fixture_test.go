@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/reserve"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -41,13 +39,6 @@ func phase(phase v1alpha1.MachinePhase) change {
 	return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = phase }
 }
 
-// updateState is how far the update of a Machine's node is.
-func updateState(reason string) change {
-	return func(m *v1alpha1.Machine) {
-		m.Status.Conditions = append(m.Status.Conditions, corev1.NodeCondition{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason})
-	}
-}
-
 func annotated(key, value string) change {
 	return func(m *v1alpha1.Machine) { m.Annotations[key] = value }
 }
@@ -66,9 +57,6 @@ var preservedUntil = fixture.PreservedUntil
 
 // marked is what is done to a Machine that an autoscaler names for deletion.
 func marked(at time.Time) change { return fixture.MarkedAt(at.Format(time.RFC3339)) }
-
-// inExcess makes a Machine one that is in excess.
-func inExcess(m *v1alpha1.Machine) { m.Spec = *reserve.Marked(&m.Spec, reserve.NoSchedule) }
 
 func age(d time.Duration) change {
 	return func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(noon.Add(-d)) }
