@@ -1,7 +1,9 @@
 package drain
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -11,9 +13,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // kept are the fields of a Pod that a drain, or the cache itself, reads. References to owners
@@ -212,5 +219,93 @@ func walk(value any, path string, leaf func(string)) {
 	case nil: // a list of which nothing is kept
 	default:
 		leaf(path)
+	}
+}
+
+// indexes records indexes.
+type indexes map[string]client.IndexerFunc
+
+func (i indexes) IndexField(_ context.Context, _ client.Object, field string, values client.IndexerFunc) error {
+	if i == nil {
+		return errUnavailable
+	}
+	i[field] = values
+	return nil
+}
+
+// attachmentOf attaches a PersistentVolume; a volume without a name stands for an inline volume.
+func attachmentOf(node, volume string) *storagev1.VolumeAttachment {
+	a := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: node}}
+	if volume != "" {
+		a.Spec.Source.PersistentVolumeName = &volume
+	}
+	return a
+}
+
+func TestAddIndexes(t *testing.T) {
+	added := indexes{}
+	if err := AddIndexes(t.Context(), added); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		index  string
+		object client.Object
+		want   []string
+	}{
+		{PodByNode, onNode("a", nil), []string{"node"}},
+		{PodByNode, &corev1.Pod{}, nil},
+		{AttachmentByNode, attachmentOf("node", "v"), []string{"node"}},
+		{AttachmentByVolume, attachmentOf("node", "v"), []string{"v"}},
+		{AttachmentByVolume, attachmentOf("node", ""), nil},
+	} {
+		if got := added[tc.index](tc.object); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", tc.index, got, tc.want)
+		}
+	}
+	if err := AddIndexes(t.Context(), indexes(nil)); !errors.Is(err, errUnavailable) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestStripPod_OtherObject(t *testing.T) {
+	node := &corev1.Node{}
+	if got, err := StripPod(node); got != node || err != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// draining maps each volume and each namespace to a machine of its name.
+type draining struct{}
+
+func (draining) Awaiting(volume string) []types.NamespacedName {
+	return []types.NamespacedName{{Name: "awaits-" + volume}}
+}
+
+func (draining) Refused(namespace string) []types.NamespacedName {
+	return []types.NamespacedName{{Name: "refused-" + namespace}}
+}
+
+func TestEvents_Machines(t *testing.T) {
+	events := Events{Drainer: draining{}, Draining: func(_ context.Context, node string) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "on-" + node}}}
+	}}
+	for name, tc := range map[string]struct {
+		of     func(context.Context, client.Object) []reconcile.Request
+		object client.Object
+		want   []string
+	}{
+		"node":              {events.OfNode, emptyNode("node"), []string{"on-node"}},
+		"pod":               {events.OfPod, onNode("a", nil), []string{"on-node"}},
+		"attachment":        {events.OfAttachment, attachmentOf("node", "v"), []string{"on-node", "awaits-v"}},
+		"inline attachment": {events.OfAttachment, attachmentOf("node", ""), []string{"on-node"}},
+		"budget":            {events.OfBudget, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}, []string{"refused-ns"}},
+	} {
+		var got []string
+		for _, request := range tc.of(t.Context(), tc.object) {
+			got = append(got, request.Name)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
 	}
 }

@@ -103,7 +103,7 @@ func (c *clusterPods) ofAll(ctx context.Context, d *Drainer, l *drainState) (lef
 	defer c.mu.Unlock()
 	now := d.Clock.Now()
 	switch {
-	case !c.large.IsZero() && now.Sub(c.large) < clusterListInterval:
+	case now.Sub(c.large) < clusterListInterval:
 		return nil, nil, false
 	case c.begun.After(l.cordoned) && c.begun.After(l.empty.checked):
 		return c.left, c.failure, true

@@ -155,3 +155,53 @@ func TestAForcedDrainMayPrecedeTheCordon(t *testing.T) {
 		t.Errorf("asked %q", api.asked)
 	}
 }
+
+// TestConfirm_OnceForADrain checks that a node that was empty is not listed again.
+func TestConfirm_OnceForADrain(t *testing.T) {
+	c := confirmWith(t, &server{})
+	l := c.begin("a")
+	c.want(true, l...)
+	c.clock.Step(time.Hour)
+	c.want(true, l...)
+	c.asked("")
+}
+
+// TestConfirm_UnseenPods checks that pods that the cache does not show are no failure, and when they are listed again.
+func TestConfirm_UnseenPods(t *testing.T) {
+	c := confirmWith(t, &server{pods: podsOn("a", 1)})
+	l := c.begin("a")[0]
+	made := Report{Done: true}
+	c.d.confirm(t.Context(), l, &made)
+	if len(made.Failed) > 0 || len(made.Waiting) != 1 || made.Wait != failureInterval {
+		t.Errorf("%+v", made)
+	}
+	c.clock.Step(failureInterval - 1)
+	c.want(false, l)
+	c.asked("")
+	c.clock.Step(1)
+	c.want(false, l)
+	c.asked("")
+}
+
+// TestConfirm_PodsThatStay checks that pods that a drain does not evict do not count.
+func TestConfirm_PodsThatStay(t *testing.T) {
+	pods := podsOn("a", 1)
+	owned("DaemonSet", "apps/v1")(&pods[0])
+	c := confirmWith(t, &server{pods: pods})
+	c.want(true, c.begin("a")...)
+}
+
+// TestConfirm_ClusterThatBecomesSmall checks that all pods are listed again at intervals.
+func TestConfirm_ClusterThatBecomesSmall(t *testing.T) {
+	c := confirmWith(t, &server{pods: podsOn("other", clusterListLimit+1)})
+	c.want(true, c.begin("a")...)
+	c.asked("", "a")
+	c.api.pods = nil
+	b, d := newDrainState("b", c.clock.Now()), newDrainState("d", c.clock.Now())
+	c.clock.Step(clusterListInterval - 1)
+	c.want(true, b)
+	c.asked("b")
+	c.clock.Step(1)
+	c.want(true, d)
+	c.asked("")
+}

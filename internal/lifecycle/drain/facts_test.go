@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
@@ -101,6 +103,7 @@ func TestGather(t *testing.T) {
 		onNode("elsewhere", func(p *corev1.Pod) { p.Spec.NodeName = "other" }),
 		onNode("unscheduled", func(p *corev1.Pod) { p.Spec.NodeName = "" }),
 		onNode("daemon", owned("DaemonSet", "apps/v1")),
+		onNode("replica", owned("ReplicaSet", "apps/v1")),
 		onNode("own-daemon", owned("DaemonSet", "example.org/v1")),
 		onNode("mirror", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x", "more": "y"}
@@ -128,7 +131,7 @@ func TestGather(t *testing.T) {
 			volumes[p.key.Name] = p.volumes
 		}
 	}
-	if diff := cmp.Diff([]string{"urgent", "bare", "data", "finished", "foreign", "mine", "own-daemon", "shared"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"urgent", "bare", "data", "finished", "foreign", "mine", "own-daemon", "replica", "shared"}, got); diff != "" {
 		t.Errorf("pods that leave (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string][]string{"data": {"pv-data"}, "mine": {"pv-mine"}, "shared": {"pv-shared"}}, volumes); diff != "" {
@@ -177,6 +180,7 @@ func TestAttachedAs(t *testing.T) {
 		{"kubernetes.io/csi/disk.example.org^vol-1", "vol-.", false},
 		{"vol-1", "vol-1", true},
 		{"kubernetes.io/csi/disk.example.org^", "", false},
+		{"kubernetes.io/csi/disk.example.org^", "vol-1", false},
 	} {
 		if got := attachedAs(tc.name, tc.id); got != tc.want {
 			t.Errorf("%q is attached as %q: %v, want %v", tc.id, tc.name, got, tc.want)
@@ -191,6 +195,7 @@ func TestBudgetOf(t *testing.T) {
 		return pdb
 	}
 	all, others := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}
+	invalid := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}
 	stuck := policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 2, ExpectedPods: 3, CurrentHealthy: 3}
 	with := func(change func(*policyv1.PodDisruptionBudgetStatus)) policyv1.PodDisruptionBudgetStatus {
 		status := stuck
@@ -212,6 +217,9 @@ func TestBudgetOf(t *testing.T) {
 		"one is not healthy": {"it will allow again", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.CurrentHealthy = 2 }))}, "a", false, false},
 		"covers nothing":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ExpectedPods = 0 }))}, "a", false, false},
 		"just disrupted":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptedPods = map[string]metav1.Time{"x": {}} }))}, "a", false, false},
+		"allowed before":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ObservedGeneration, s.DisruptionsAllowed = 1, 1 }))}, "a", false, false},
+		"invalid selector":   {"it matches nothing", []policyv1.PodDisruptionBudget{made("a", invalid, stuck)}, "", false, false},
+		"two allow":          {"the first is named", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 })), made("b", all, with(func(s *B) { s.DisruptionsAllowed = 1 }))}, "a", false, true},
 		"allows":             {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 }))}, "a", false, true},
 		"the one that keeps it": {
 			"of several, the first that allows nothing is named",
@@ -296,12 +304,13 @@ func TestPodChanges(t *testing.T) {
 	unbound := onNode("a", func(p *corev1.Pod) { p.Spec.NodeName = "" })
 	labelled := onNode("a", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
 	ended := onNode("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+	another := onNode("a", func(p *corev1.Pod) { p.UID = "another" })
 	changes := PodChanges()
 	for name, tc := range map[string]struct {
 		was, is *corev1.Pod
 		want    bool
 	}{
-		"leaves": {plain, leaving, true}, "bound": {unbound, plain, true}, "ended": {plain, ended, true},
+		"leaves": {plain, leaving, true}, "bound": {unbound, plain, true}, "ended": {plain, ended, true}, "replaced": {plain, another, true},
 		"labelled": {plain, labelled, false}, "same": {plain, plain, false}, "unbound": {unbound, unbound, false},
 	} {
 		if got := changes.Update(event.UpdateEvent{ObjectOld: tc.was, ObjectNew: tc.is}); got != tc.want {
@@ -413,5 +422,124 @@ func TestNote(t *testing.T) {
 				t.Errorf("%s: %+v", tc.reason, p)
 			}
 		})
+	}
+}
+
+// observing calls a function before each read, with the type that is read. An error of it is returned. The key of a
+// list is empty.
+func observing(of client.Client, read func(kind string, key client.ObjectKey) error) client.Client {
+	return interceptor.NewClient(of.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			if err := read(fmt.Sprintf("%T", object), key); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, object, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if err := read(fmt.Sprintf("%T", list), client.ObjectKey{}); err != nil {
+				return err
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+}
+
+// sharedVolume is a node with two pods that share a volume, and a budget.
+func sharedVolume() []client.Object {
+	return []client.Object{
+		emptyNode("node"), onNode("a", claiming("data", "unbound")), onNode("b", claiming("data")), onNode("c", nil),
+		claim("data", "pv-data", ""), claim("unbound", "", ""), persistent("pv-data", corev1.ReadWriteOnce),
+		&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pdb"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}},
+	}
+}
+
+// afterRefusals is what is known after the evictions of a and b were refused.
+func afterRefusals() known {
+	return known{refused: map[types.UID]bool{"a": true, "b": true}, volumes: []string{"pv-data"}}
+}
+
+// TestGather_Errors checks that an object that cannot be read does not count as absent.
+func TestGather_Errors(t *testing.T) {
+	for _, kind := range []string{
+		"*v1.Node", "*v1.PodList", "*v1.PersistentVolumeClaim", "*v1.PersistentVolume", "*v1.PodDisruptionBudgetList", "*v1.VolumeAttachmentList",
+	} {
+		d := drainerOver(t, sharedVolume()...)
+		d.Client = failing(d.Client, kind)
+		if f, err := d.gather(t.Context(), Request{Node: "node"}, afterRefusals()); !errors.Is(err, errUnavailable) {
+			t.Errorf("%s cannot be read: %+v, %v", kind, f, err)
+		}
+	}
+	d := drainerOver(t, sharedVolume()...)
+	d.Identify = func(context.Context, types.NamespacedName, *corev1.PersistentVolume) (string, bool, error) {
+		return "", false, errUnavailable
+	}
+	if f, err := d.gather(t.Context(), Request{Node: "node"}, known{}); !errors.Is(err, errUnavailable) {
+		t.Errorf("a volume cannot be identified: %+v, %v", f, err)
+	}
+}
+
+// TestGather_ReadsOnce checks that a volume is identified once for all its pods, that the budgets of a namespace are
+// listed once and only for pods whose eviction was refused, and that no volume is read for an unbound claim.
+func TestGather_ReadsOnce(t *testing.T) {
+	d := drainerOver(t, sharedVolume()...)
+	reads := map[string]int{}
+	d.Client = observing(d.Client, func(kind string, key client.ObjectKey) error {
+		if reads[kind]++; kind == "*v1.PersistentVolume" && key.Name == "" {
+			t.Error("a volume without a name is read")
+		}
+		return nil
+	})
+	d.Identify = func(context.Context, types.NamespacedName, *corev1.PersistentVolume) (string, bool, error) {
+		reads["identify"]++
+		return "id", false, nil
+	}
+	f, err := d.gather(t.Context(), Request{Node: "node"}, afterRefusals())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reads["identify"] != 1 || reads["*v1.PodDisruptionBudgetList"] != 1 {
+		t.Errorf("reads: %v", reads)
+	}
+	if len(f.budgets) != 2 || f.budgets["a"].Name != "pdb" || f.budgets["b"].Name != "pdb" {
+		t.Errorf("budgets: %v", f.budgets)
+	}
+}
+
+func TestPodFacts_Termination(t *testing.T) {
+	leaving := &metav1.Time{Time: start}
+	for name, tc := range map[string]struct {
+		deleted *metav1.Time
+		seconds *int64
+		grace   time.Duration
+		killed  bool
+	}{
+		"running":                         {nil, nil, 30 * time.Second, false},
+		"running, with a deletion period": {nil, ptr.To[int64](0), 30 * time.Second, false},
+		"leaving":                         {leaving, ptr.To[int64](5), 5 * time.Second, false},
+		"leaving, no deletion period":     {leaving, nil, 30 * time.Second, false},
+		"killed":                          {leaving, ptr.To[int64](0), 0, true},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: tc.deleted, DeletionGracePeriodSeconds: tc.seconds}}
+		if got := podFacts(p); got.grace != tc.grace || got.killed != tc.killed || got.leaving != (tc.deleted != nil) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// TestClaimsOf_OtherVolumes checks that a volume without a claim counts for nothing.
+func TestClaimsOf_OtherVolumes(t *testing.T) {
+	p := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}}
+	if names, own := claimsOf(p); len(names) > 0 || len(own) > 0 {
+		t.Errorf("%v, %v", names, own)
+	}
+}
+
+func TestMultiAttach(t *testing.T) {
+	for mode, want := range map[corev1.PersistentVolumeAccessMode]bool{
+		corev1.ReadWriteOnce: false, corev1.ReadWriteOncePod: false, corev1.ReadOnlyMany: true, corev1.ReadWriteMany: true,
+	} {
+		if got := multiAttach(persistent("pv", mode)); got != want {
+			t.Errorf("%s: %t", mode, got)
+		}
 	}
 }

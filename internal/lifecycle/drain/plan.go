@@ -148,12 +148,10 @@ func (p *progress) nextTry(f facts) time.Time {
 			return p.last.Add(budgetInterval)
 		}
 		return p.last.Add(evictionInterval)
-	case p.failure != nil && len(p.volumes) > 0:
+	case len(p.volumes) > 0:
 		return p.last.Add(evictionInterval)
-	case p.failure != nil:
-		return p.last.Add(failureInterval)
 	default:
-		return time.Time{}
+		return p.last.Add(failureInterval)
 	}
 }
 

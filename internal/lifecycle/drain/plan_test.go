@@ -543,3 +543,135 @@ func TestAbsurdGracePeriods(t *testing.T) {
 		t.Errorf("it is read as %v", p.grace)
 	}
 }
+
+// TestIdentity_OfAnEvictedPodIsNotAwaited checks that an evicted pod whose volumes are settled does not hold back
+// others while its driver identifies volumes again.
+func TestIdentity_OfAnEvictedPodIsNotAwaited(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+	s.facts.volumes["v1"] = volume{} // the provider does not know it
+	s.pass(answers{"a": "ok"}, "a")
+	s.facts.volumes["v1"] = volume{pending: true}
+	s.pass(nil, "b")
+}
+
+// TestIdentity_OfVolumesThatAreNotAwaited checks that an eviction does not wait for the ID of a volume whose detachment
+// is not awaited.
+func TestIdentity_OfVolumesThatAreNotAwaited(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1")
+	s.facts.volumes["v1"] = volume{pending: true, multi: true}
+	s.pass(nil, "a")
+
+	s = newStory(t).pod("a", 5, "v1").pod("b", 1, "v1")
+	s.facts.volumes["v1"] = volume{pending: true}
+	s.pass(nil, "a")
+}
+
+// TestEviction_RefusedByAnUnknownBudget checks that an eviction is retried soon if the cache does not show the budget.
+func TestEviction_RefusedByAnUnknownBudget(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.pass(answers{"a": "refused"}, "a")
+	r := s.later(budgetInterval - 1).pass(nil)
+	s.waits(r, "budget a")
+	s.later(1).pass(answers{"a": "refused"}, "a")
+	s.budget("a", refusing)
+	if r := s.pass(nil); r.Problem() != "" {
+		t.Errorf("a budget that refuses is a problem: %q", r.Problem())
+	}
+}
+
+// TestForce_CacheDoesNotShowTheDeletion checks that an accepted deletion is not repeated before the cache shows it.
+func TestForce_CacheDoesNotShowTheDeletion(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.rules.force = ForceDeadline
+	s.pass(answers{"a": "ok"}, "force:a")
+	s.change("a", func(p *pod) { p.leaving, p.killed = false, false })
+	s.later(time.Second).pass(nil)
+}
+
+// TestForce_PodThatAppearsLate checks that it is deleted although the deletion of others was given up.
+func TestForce_PodThatAppearsLate(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.rules.force = ForceDeadline
+	s.pass(answers{"a": "error"}, "force:a")
+	s.later(forcedFor).pod("late", 0).pass(nil, "force:late")
+}
+
+// TestForce_RequestUnderWayIsNotRepeated checks that a forced deletion of a pod that was evicted without effect is not
+// started twice.
+func TestForce_RequestUnderWayIsNotRepeated(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.pass(answers{"a": "ok"}, "a")
+	s.change("a", func(p *pod) { p.leaving = false })
+	s.rules.force = ForceRequested
+	s.later(evictionInterval-1).pass(nil, "force:a")
+	s.later(1).pass(nil)
+}
+
+// TestForce_Withdrawn checks that a deletion that is under way is awaited when the drain is no longer forced.
+func TestForce_Withdrawn(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.pass(answers{"a": "ok"}, "a")
+	s.rules.force = ForceRequested
+	s.pass(answers{"a": "error"}, "force:a")
+	s.later(failureInterval).pass(nil, "force:a")
+	s.rules.force = NotForced
+	s.waits(s.pass(nil), "answer a")
+}
+
+// TestKnown_Volumes checks that only the attachments of awaited volumes are read.
+func TestKnown_Volumes(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1", "v2")
+	s.facts.volumes["v2"] = volume{} // the provider does not know it
+	s.pass(answers{"a": "ok"}, "a")
+	if diff := cmp.Diff([]string{"v1"}, s.l.known().volumes); diff != "" {
+		t.Errorf("awaited (-want +got):\n%s", diff)
+	}
+	s.detach("v1")
+	s.facts.elsewhere["v1"] = true
+	s.pass(nil)
+	if got := s.l.known().volumes; len(got) > 0 {
+		t.Errorf("awaited after it was reattached: %q", got)
+	}
+	s.gone("a").pass(nil)
+	if len(s.l.pods) > 0 {
+		t.Errorf("the state still has %d pods", len(s.l.pods))
+	}
+}
+
+// TestVanishedPod_RequestUnderWay checks that the state keeps a pod until its request has returned.
+func TestVanishedPod_RequestUnderWay(t *testing.T) {
+	s := newStory(t).pod("a", 0)
+	s.pass(nil, "a")
+	s.gone("a").pass(nil)
+	if s.l.pods["a"] == nil {
+		t.Error("the state has no pod for the response")
+	}
+}
+
+// TestVolumes_WaitThatExpiredIsNotResumed checks that a volume that is detached too late is not awaited again.
+func TestVolumes_WaitThatExpiredIsNotResumed(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
+	s.pass(answers{"a": "ok"}, "a")
+	s.later(30*time.Second+s.rules.detach).pass(nil, "b")
+	s.waits(s.pass(nil), "pod a", "answer b")
+	s.detach("v1")
+	s.waits(s.pass(nil), "pod a", "answer b")
+}
+
+// TestVolumes_RefusedPodIsAwaitedLater checks that the wait for volumes begins with the eviction, however long it was
+// refused before.
+func TestVolumes_RefusedPodIsAwaitedLater(t *testing.T) {
+	s := newStory(t).pod("a", 5, "v1")
+	s.rules.retries = 1000
+	s.pass(answers{"a": "refused"}, "a")
+	s.budget("a", refusing).later(evictionInterval).pass(answers{"a": "refused"}, "a")
+	s.later(10*time.Minute).budget("a", allowing).pass(answers{"a": "ok"}, "a")
+	s.pod("b", 1, "v2").waits(s.pass(nil), "detach a v1", "pod a", "turn b")
+}
+
+// TestVolumes_PodWithoutVolumesHoldsBackNothing checks that a pod with volumes does not wait for one without.
+func TestVolumes_PodWithoutVolumesHoldsBackNothing(t *testing.T) {
+	s := newStory(t).pod("plain", 0)
+	s.pass(nil, "plain")
+	s.pod("a", 0, "v1").pass(nil, "a")
+}

@@ -203,7 +203,7 @@ func (m *reporter) present(p *progress) bool {
 
 // retryAfterFailure returns when a forced deletion is retried, or zero while one is in progress.
 func (p *progress) retryAfterFailure() time.Time {
-	if p.calling || p.failure == nil {
+	if p.calling {
 		return time.Time{}
 	}
 	return p.last.Add(failureInterval)
@@ -279,9 +279,7 @@ func (m *reporter) finish() {
 		return cmp.Or(compareKeys(a.Pod, b.Pod), cmp.Compare(a.Text, b.Text))
 	})
 	slices.SortFunc(m.Left, compareKeys)
-	if m.Done = len(m.Waiting) == 0; m.Done {
-		return
-	}
+	m.Done = len(m.Waiting) == 0
 	due := time.Time{}
 	for _, w := range m.Waiting {
 		if !w.Next.IsZero() && (due.IsZero() || w.Next.Before(due)) {
