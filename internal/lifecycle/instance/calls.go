@@ -207,9 +207,7 @@ const (
 
 // storable returns the addresses that can be stored with a machine.
 func storable(addresses []corev1.NodeAddress) []corev1.NodeAddress {
-	if bad := slices.IndexFunc(addresses, unusable); bad >= 0 {
-		addresses = slices.DeleteFunc(slices.Clone(addresses), unusable)
-	}
+	addresses = slices.DeleteFunc(slices.Clone(addresses), unusable)
 	return addresses[:min(len(addresses), mostAddresses)]
 }
 

@@ -264,7 +264,7 @@ func (e *Engine) pursue(want goal, req Request, do call) any {
 		return Pending{}
 	case known.result != nil && !retried(known.result):
 		return known.result
-	case known.result != nil && wait > 0:
+	case wait > 0:
 		return retriedIn(known.result, wait)
 	}
 	e.start(key, known, req, do)

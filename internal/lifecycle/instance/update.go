@@ -35,9 +35,9 @@ func (e *Engine) Update(req Request) UpdateResult { return pursue(e, goalUpdated
 // update compares again after the update: a driver may be wrong about what it has done.
 func (e *Engine) update(ctx context.Context, req Request) UpdateResult {
 	result := e.compare(ctx, req, false)
-	done, ok := result.(Compared)
-	if !ok || len(done.Differences.Updates) == 0 {
-		return result
+	done, _ := result.(Compared)
+	if len(done.Differences.Updates) == 0 {
+		return result // also a failure
 	}
 	result = e.compare(ctx, req, true)
 	left, ok := result.(Compared)

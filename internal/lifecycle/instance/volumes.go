@@ -111,7 +111,7 @@ func (v *Volumes) look(machine Key, about question, identifier driver.VolumeIden
 	}
 	remembered, _ := v.known.Get(about)
 	last, known := remembered.(answer)
-	if known && last.failed {
+	if last.failed {
 		v.known.Remove(about)
 	}
 	if known && !last.awaited {
