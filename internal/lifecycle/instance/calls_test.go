@@ -127,9 +127,9 @@ func TestForget_WhileDeleting(t *testing.T) {
 		if p.Deleting(keyOf(req)) {
 			t.Error("it is being deleted")
 		}
-		time.Sleep(time.Minute)
-		d.OnDelete(nil)
-		is[instance.Pending](t, p.Delete(req)) // a call begins anew
+		time.Sleep(time.Second)
+		synctest.Wait()
+		is[instance.Pending](t, p.Delete(req)) // a call begins anew, without a back-off
 	})
 }
 

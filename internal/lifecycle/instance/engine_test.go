@@ -383,7 +383,7 @@ func TestAddressesThatCannotBeStored(t *testing.T) {
 		good := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}
 		all := []corev1.NodeAddress{{Type: "x", Address: "\xff"}, {Type: "\x1b", Address: "y"}, {Type: "x", Address: strings.Repeat("x", 1<<20)}, good}
 		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{ProviderID: "p", NodeName: "n", Addresses: all}, nil))
-		for i := range 10_000 {
+		for i := range 1_000 {
 			all = append(all, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.0.1.%d", i)})
 		}
 		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{Addresses: all}, nil))
