@@ -167,7 +167,7 @@ func TestVolumesOfALateDriver(t *testing.T) {
 func TestVolumesOfADriverThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newIdentifier("aws-", status.Error(codes.Unavailable, "not connected"))
-		i := identifying(t, map[string]driver.Driver{"aws": d})
+		i := identifying(t, map[string]driver.Driver{"aws": d, "other": newIdentifier("other-", nil)})
 		pv, begin := volumeNumber(1), time.Now()
 		for _, after := range []time.Duration{time.Second, 3 * time.Second, 7 * time.Second} {
 			i.look("aws", pv)
