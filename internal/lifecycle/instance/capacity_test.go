@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// capacity is scripted, and records what it is told.
+// capacity is scripted, and records its calls.
 type capacity struct {
 	spent, untouched bool
 	fallback         instance.Fallback
@@ -94,7 +94,7 @@ func TestCapacity(t *testing.T) {
 					t.Errorf("%v with fallback %v, want %v with %v", failed.Failure, failed.Fallback, tc.code, tc.fallback)
 				}
 				if !slices.Equal(tc.given.asked, tc.asked) || tc.given.asking != len(tc.asked) {
-					t.Errorf("it was told of %d creations, and of %v; want %v", tc.given.asking, tc.given.asked, tc.asked)
+					t.Errorf("%d creations began, and the codes are %v; want %v", tc.given.asking, tc.given.asked, tc.asked)
 				}
 				equalCalls(t, d, tc.calls...)
 			})
