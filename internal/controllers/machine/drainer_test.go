@@ -232,7 +232,7 @@ func TestForcedDrain(t *testing.T) {
 	}{
 		"no pods":     {forcedFor(drain.ForceNotReady), "Force Drain successful. Delete Volume Attachments", "has not been Ready"},
 		"pods remain": {left, "Force Drain successful. Delete Volume Attachments", "Pods remaining on the node: 1, including shop/db"},
-		"failures":    {failed, "However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments", "asked for"},
+		"failures":    {failed, "However, since it's a force deletion shall continue deletion of VM. Delete Volume Attachments", "requests it"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -198,7 +198,7 @@ func TestDriversThatUpdateBadly(t *testing.T) {
 			req.DryRun = true
 			return do()
 		}, "the driver says that the VM was updated, and that it still differs in tags", codes.Internal},
-		"it returns nothing":   {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, nil), "without a response", codes.Internal},
+		"it returns nothing":   {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, nil), "the driver returned no response", codes.Internal},
 		"it finds no VM":       {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.NotFound)), "no luck", codes.NotFound},
 		"it has no permission": {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.PermissionDenied)), "no luck", codes.PermissionDenied},
 	} {
