@@ -141,6 +141,7 @@ func decided(err error) bool {
 	}
 }
 
+// nextTry returns when the next eviction may start. The time is in the past if there was no request yet.
 func (p *progress) nextTry(f facts) time.Time {
 	switch {
 	case p.refused:
