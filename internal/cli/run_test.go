@@ -62,7 +62,7 @@ func TestMainAnswers(t *testing.T) {
 		"several mistakes":       {[]string{"manager", "--driver=sim", "--port=-1", "--concurrent-syncs=0"}, 2, nil, []string{"--port: -1 is not a port number between 0 and 65535; --concurrent-syncs: must be greater than 0\n"}},
 		"bad verbosity":          {[]string{"manager", "--v=-1"}, 2, nil, []string{"--v: must"}},
 		"bad threshold":          {[]string{"machine-controller", "--stderrthreshold=loud"}, 2, nil, []string{`--stderrthreshold: "loud"`, "WARNING", `Run "millwright machine-controller --help" for usage.`}},
-		"bad lock":               {[]string{"machine-controller-manager", "--leader-elect-resource-lock=endpoints"}, 2, nil, []string{`--leader-elect-resource-lock: "endpoints" is not leases`}},
+		"bad lock":               {[]string{"machine-controller-manager", "--leader-elect-resource-lock=endpoints"}, 2, nil, []string{`--leader-elect-resource-lock: "endpoints" is not supported; use leases`}},
 		"bad content type":       {[]string{"machine-controller", "--kube-api-content-type=/"}, 2, nil, []string{`--kube-api-content-type: "/"`}},
 		"MCM's lease":            {[]string{"manager", "--driver=sim", "--apis=capi", "--leader-elect-resource-name=machine-controller"}, 2, nil, []string{`--leader-elect-resource-name: "machine-controller" is the lease`}},
 		"other half's flag":      {[]string{"machine-controller-manager", "--driver=sim"}, 2, nil, []string{"unknown flag: --driver"}},

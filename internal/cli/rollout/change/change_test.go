@@ -124,7 +124,7 @@ func TestRefusals(t *testing.T) {
 		"undo with a selector for all": {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Selector = &metav1.LabelSelector{} }), undo, "spec.selector: selects all machines"},
 		"undo with a selector for no set": {declared(fixture.OfClass("new"), func(d *v1alpha1.MachineDeployment) {
 			d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: v1alpha1.DefaultMachineDeploymentUniqueLabelKey, Operator: metav1.LabelSelectorOpDoesNotExist}}
-		}), undo, "does not match the machine set that would be made"},
+		}), undo, "does not match the machine set to be created"},
 		"undo during deletion":          {goes, undo, "is being deleted"},
 		"restart":                       {declared(), restart, ""},
 		"restart with pending rollback": {declared(rollbackPending), restart, "a rollback to revision 1 is pending"},
