@@ -39,24 +39,18 @@ func Setting(deployment *v1alpha1.MachineDeployment) *intstr.IntOrString {
 }
 
 // Requested returns how many Machines a deployment requests beyond its replicas. It returns 0 if the value is
-// invalid.
+// not set or invalid.
 func Requested(deployment *v1alpha1.MachineDeployment) int32 {
-	asked, replicas := Setting(deployment), max(0, int(deployment.Spec.Replicas))
-	if asked == nil {
-		return 0
-	}
-	number, err := intstr.GetScaledValueFromIntOrPercent(asked, replicas, true)
-	if err != nil {
-		return 0
-	}
-	return int32(min(max(0, number), math.MaxInt32-replicas)) // the sum must be a valid number of replicas
+	replicas := max(0, int(deployment.Spec.Replicas))
+	number, _ := intstr.GetScaledValueFromIntOrPercent(Setting(deployment), replicas, true) // 0 without a valid value
+	return int32(min(max(0, number), math.MaxInt32-replicas))                               // the sum must be a valid number of replicas
 }
 
 // Excess returns how many Machines a deployment has beyond its replicas: the requested number, limited by the
 // autoscaler's maximum.
 func Excess(deployment *v1alpha1.MachineDeployment) int32 {
 	requested := Requested(deployment)
-	if most, given := Most(deployment); requested > 0 && given {
+	if most, given := Most(deployment); given {
 		return max(0, min(requested, most-deployment.Spec.Replicas))
 	}
 	return requested
