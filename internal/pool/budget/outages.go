@@ -19,11 +19,8 @@ type Outages map[string]metav1.Time
 // OutagesOf returns the outages in a set's annotation. It returns nil if the annotation cannot be parsed.
 func OutagesOf(set metav1.Object) Outages {
 	text := set.GetAnnotations()[v1alpha1.AnnotationKeyZonesOut]
-	if text == "" || len(text) > longestText {
-		return nil
-	}
 	var outages Outages
-	if json.Unmarshal([]byte(text), &outages) != nil {
+	if len(text) > longestText || json.Unmarshal([]byte(text), &outages) != nil {
 		return nil
 	}
 	return outages
@@ -38,7 +35,8 @@ func (o Outages) Equal(others Outages) bool {
 func (o Outages) Annotate(set metav1.Object) {
 	annotations := maps.Clone(set.GetAnnotations())
 	delete(annotations, v1alpha1.AnnotationKeyZonesOut)
-	if text, err := json.Marshal(o); err == nil && len(o) > 0 {
+	if len(o) > 0 {
+		text, _ := json.Marshal(o) // cannot fail: strings and times
 		if annotations == nil {
 			annotations = map[string]string{}
 		}
@@ -59,7 +57,7 @@ func (p Pool) Outages(zones []string, known Outages, memory time.Duration) Outag
 		was = was && age > -memory // times in the future are ignored
 		switch {
 		case others:
-		case was && (unhealthy > 0 && age < memory/2 || unhealthy == 0 && age < memory):
+		case was && (age < memory/2 || unhealthy == 0 && age < memory):
 			outages[zone] = at
 		case unhealthy >= minUnhealthy, was && unhealthy > 0:
 			outages[zone] = metav1.NewTime(p.Now.Truncate(time.Second)) // the resolution of the annotation
