@@ -72,3 +72,23 @@ func TestOutages_IgnoresTimeInFuture(t *testing.T) {
 		}
 	}
 }
+
+func TestOutages_SeeKnownOutageAgainAfterHalfOfMemory(t *testing.T) {
+	const memory = 10 * time.Minute
+	for age, again := range map[time.Duration]bool{memory/2 - time.Second: false, memory / 2: true} {
+		seen := Outages{"a": metav1.NewTime(now.Add(-age))}
+		got := pool(deleted(in("a", failed), false)).Outages([]string{"a"}, seen, memory)
+		if updated := got.Equal(Outages{"a": metav1.NewTime(now)}); updated != again {
+			t.Errorf("seen %v ago: %v, want updated: %t", age, got, again)
+		}
+	}
+}
+
+func TestOutages_AnnotateSetWithoutAnnotations(t *testing.T) {
+	set := &v1alpha1.MachineSet{}
+	outages := Outages{"a": metav1.NewTime(now)}
+	outages.Annotate(set)
+	if got := OutagesOf(set); !got.Equal(outages) {
+		t.Errorf("got %v, want %v", got, outages)
+	}
+}
