@@ -4,6 +4,7 @@
 package scale
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -82,8 +83,8 @@ func AvailableIn(machine *v1alpha1.Machine, f Facts) time.Duration {
 func RequeueAfter(f Facts, notBefore time.Time) time.Duration {
 	soonest := max(0, notBefore.Sub(f.Now))
 	consider := func(after time.Duration) {
-		if after > 0 && (soonest == 0 || after < soonest) {
-			soonest = after
+		if after > 0 {
+			soonest = min(after, cmp.Or(soonest, after))
 		}
 	}
 	for _, machine := range f.Owned {
@@ -195,7 +196,7 @@ func TakeOver(template, spec *v1alpha1.MachineSpec) {
 // from the cache, from before its migration.
 func classKind(template, spec *v1alpha1.MachineSpec) string {
 	kind := template.Class.Kind
-	if kind != spec.Class.Kind && spec.Class.Kind == v1alpha1.MachineClassKind && slices.Contains(legacy.Kinds(), kind) {
+	if spec.Class.Kind == v1alpha1.MachineClassKind && slices.Contains(legacy.Kinds(), kind) {
 		return v1alpha1.MachineClassKind
 	}
 	return kind

@@ -243,9 +243,7 @@ func surge(deployment *v1alpha1.MachineDeployment) int {
 	case strategy.Type != v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && strategy.RollingUpdate != nil:
 		value = strategy.RollingUpdate.MaxSurge
 	}
-	number, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromInt32(1)), int(reserve.Desired(deployment)), true)
-	if err != nil {
-		return 0
-	}
+	value = intstr.ValueOrDefault(value, intstr.FromInt32(1))
+	number, _ := intstr.GetScaledValueFromIntOrPercent(value, int(reserve.Desired(deployment)), true) // 0 if invalid
 	return max(0, number)
 }
