@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/child"
 )
 
-// process is the measured manager: a shell whose process ID is also that of its process group.
+// process is the measured manager: a shell whose process ID also belongs to its process group.
 type process struct {
 	*child.Process
 	log  string

@@ -66,7 +66,7 @@ func TestBounds(t *testing.T) {
 		"both":           {deployment(1, AnnotationMinSize, "1", AnnotationMaxSize, "5"), Bounds{1, 5}, ""},
 		"no minimum":     {deployment(1, AnnotationMaxSize, "5"), Bounds{0, 5}, ""},
 		"no number":      {deployment(1, AnnotationMaxSize, "many"), Bounds{}, `"many" is not a number`},
-		"below zero":     {deployment(1, AnnotationMinSize, "-1", AnnotationMaxSize, "5"), Bounds{}, `"-1" is not a number from 0 on`},
+		"below zero":     {deployment(1, AnnotationMinSize, "-1", AnnotationMaxSize, "5"), Bounds{}, `"-1" is not a number greater than or equal to 0`},
 		"too large":      {deployment(1, AnnotationMaxSize, "2147483648"), Bounds{}, "is not a number"},
 		"in wrong order": {deployment(1, AnnotationMinSize, "6", AnnotationMaxSize, "5"), Bounds{}, "6 is above"},
 	} {
@@ -136,7 +136,7 @@ func TestDelete(t *testing.T) {
 		"failed":              {none, phase(v1alpha1.MachineFailed), "", "", 3},
 		"preserved":           {none, preserved, "machine m1 is preserved", "", 3},
 		"at the minimum":      {func(d *v1alpha1.MachineDeployment) { d.Annotations[AnnotationMinSize] = "3" }, same, "below the minimum of 3", "", 3},
-		"during a rollout":    {rollout(v1alpha1.DeploymentReasonUpdated), same, "a rollout of the deployment goes on", "", 3},
+		"during a rollout":    {rollout(v1alpha1.DeploymentReasonUpdated), same, "a rollout of the deployment is in progress", "", 3},
 		"in a paused rollout": {rollout(v1alpha1.DeploymentReasonPaused), same, "", "m1~" + at, 2},
 		"after a rollout that left a preserved one": {rollout(v1alpha1.DeploymentReasonComplete), same, "", "m1~" + at, 2},
 		"no group any more":                         {func(d *v1alpha1.MachineDeployment) { delete(d.Annotations, AnnotationMaxSize) }, same, "not to be scaled", "", 3},

@@ -1,8 +1,8 @@
-// Package autoscaler says what MachineDeployments are to the cluster-autoscaler of Kubernetes: groups of
-// nodes with bounds, the instances of a group, what a new node of it is like, and which changes of a
-// group are allowed.
+// Package autoscaler represents MachineDeployments to the Kubernetes cluster-autoscaler. It provides the node
+// groups and their limits, the instances of a group, templates of new nodes, and the allowed changes of a
+// group.
 //
-// It is pure. Package service reads the objects, and writes what was decided.
+// The package is pure. Package service reads and writes the objects.
 package autoscaler
 
 import (
@@ -16,22 +16,22 @@ import (
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
-// Annotations with the bounds of a MachineDeployment. They have the names that the autoscaler has for
-// Cluster API.
+// Annotations with the limits of a MachineDeployment. They have the same names as in the autoscaler's provider
+// for Cluster API.
 const (
 	AnnotationMinSize = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
 	AnnotationMaxSize = v1alpha1.AnnotationKeyAutoscalerMaxSize
 )
 
-// Bounds are how small and how large the autoscaler makes a group.
+// Bounds are the minimum and maximum size of a group.
 type Bounds struct{ Min, Max int32 }
 
-// ErrNoGroup is returned for a deployment without AnnotationMaxSize, or one that is being deleted: the
-// autoscaler is to leave it alone.
-var ErrNoGroup = errors.New("it is not to be scaled")
+// ErrNoGroup is returned for a deployment that the autoscaler must ignore, because it has no AnnotationMaxSize
+// or is being deleted.
+var ErrNoGroup = errors.New("it is not a node group")
 
-// BoundsOf returns the bounds of a deployment: the minimum is 0 unless given. The error, if not
-// ErrNoGroup, says what is wrong with the annotations.
+// BoundsOf returns the bounds of a deployment. The minimum defaults to 0. If the annotations are invalid, the
+// error describes the problem. It is ErrNoGroup if the deployment is not a group.
 func BoundsOf(deployment *v1alpha1.MachineDeployment) (Bounds, error) {
 	text, given := deployment.Annotations[AnnotationMaxSize]
 	if !given || !deployment.DeletionTimestamp.IsZero() {
@@ -48,7 +48,7 @@ func BoundsOf(deployment *v1alpha1.MachineDeployment) (Bounds, error) {
 		}
 	}
 	if least > most {
-		return Bounds{}, fmt.Errorf("annotation %s: %d is above %s, %d", AnnotationMinSize, least, AnnotationMaxSize, most)
+		return Bounds{}, fmt.Errorf("annotation %s: %d exceeds %s, which is %d", AnnotationMinSize, least, AnnotationMaxSize, most)
 	}
 	return Bounds{least, most}, nil
 }
@@ -56,14 +56,14 @@ func BoundsOf(deployment *v1alpha1.MachineDeployment) (Bounds, error) {
 func size(annotation, text string) (int32, error) {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("annotation %s: %q is not a number from 0 on", annotation, text)
+		return 0, fmt.Errorf("annotation %s: %q is not a number greater than or equal to 0", annotation, text)
 	}
 	return int32(n), nil
 }
 
-// Group returns a deployment as a group, whose ID is its name. The error, if not ErrNoGroup, says what
-// keeps it from being one. One without a template of its nodes is none: the autoscaler would give up
-// its whole round for it.
+// Group returns a deployment as a group, whose ID is the name of the deployment. The error is ErrNoGroup or
+// describes the problem. A deployment without a node template cannot be a group, because the autoscaler would
+// abort its whole loop for it.
 func Group(deployment *v1alpha1.MachineDeployment, class *v1alpha1.MachineClass) (*autoscalerpb.NodeGroup, error) {
 	bounds, err := BoundsOf(deployment)
 	if err != nil {
@@ -78,7 +78,7 @@ func Group(deployment *v1alpha1.MachineDeployment, class *v1alpha1.MachineClass)
 	}, nil
 }
 
-// resourceGPU is how a MachineClass names GPUs, and nodeGPU is what a node calls them.
+// resourceGPU is the name of GPUs in a MachineClass, and nodeGPU is their name in a node.
 const (
 	resourceGPU corev1.ResourceName = "gpu"
 	nodeGPU     corev1.ResourceName = "nvidia.com/gpu"

@@ -11,17 +11,18 @@ import (
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
-// requested begins the ID of an instance whose VM has no provider ID yet; the name of the Machine
-// follows. Gardener's autoscaler has the same.
+// requested is the prefix of the ID of an instance whose VM has no provider ID yet. The name of the Machine
+// follows. Gardener's autoscaler uses the same prefix.
 const requested = "requested://"
 
-// Classes of errors of the autoscaler.
+// Error classes of the autoscaler.
 const (
 	outOfResources int32 = 1
 	otherError     int32 = 99
 )
 
-// Requested returns the name of the Machine whose instance has that ID; empty if it has a provider ID.
+// Requested returns the name of the Machine whose instance has the given ID, or an empty string for a provider
+// ID.
 func Requested(id string) string {
 	if len(id) > len(requested) && id[:len(requested)] == requested {
 		return id[len(requested):]
@@ -29,9 +30,9 @@ func Requested(id string) string {
 	return ""
 }
 
-// Instance returns a Machine as an instance; nil while its node, which is nil if there is none, has no
-// provider ID: then it cannot be found by its instance, and would be taken for one that never joined.
-// Named is that the Machine was named for deletion.
+// Instance returns a Machine as an instance. The node is nil if the Machine has none. Instance returns nil
+// while the node has no provider ID, because the autoscaler could not match it with the instance and would
+// assume that the instance never joined. Named reports that the Machine was named for deletion.
 func Instance(machine *v1alpha1.Machine, node *corev1.Node, named bool, now time.Time) *autoscalerpb.Instance {
 	id := machine.Spec.ProviderID
 	switch {
@@ -60,8 +61,8 @@ func stateOf(machine *v1alpha1.Machine, joined, named bool, now time.Time) autos
 	return autoscalerpb.InstanceStatus_INSTANCE_STATE_CREATING
 }
 
-// Leaves reports whether a Machine is being deleted, or is about to be: its set replaces one that has
-// failed, unless it is preserved.
+// Leaves reports whether a Machine is being deleted or will be soon. A set replaces a failed Machine unless it
+// is preserved.
 func Leaves(machine *v1alpha1.Machine, now time.Time) bool {
 	switch machine.Status.CurrentStatus.Phase {
 	case v1alpha1.MachineTerminating:
@@ -72,8 +73,9 @@ func Leaves(machine *v1alpha1.Machine, now time.Time) bool {
 	return !machine.DeletionTimestamp.IsZero()
 }
 
-// failureOf returns why the VM of a Machine cannot be created; nil if it can, or if that may pass soon.
-// The autoscaler gives an instance with a failure up, and tries another group for a while.
+// failureOf returns why the VM of a Machine cannot be created. It returns nil if there is no failure, or if the
+// failure may resolve itself soon. The autoscaler gives up an instance with a failure, and tries another group
+// for a while.
 func failureOf(machine *v1alpha1.Machine) *autoscalerpb.InstanceErrorInfo {
 	last := machine.Status.LastOperation
 	if last.Type != v1alpha1.MachineOperationCreate || last.State != v1alpha1.MachineStateFailed {

@@ -13,8 +13,8 @@ import (
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
-// Annotations with options of a MachineDeployment, which override those of all groups. They are those of
-// Gardener's autoscaler.
+// Annotations with the options of a MachineDeployment, which override the options of all groups. They have the
+// same names as in Gardener's autoscaler.
 const (
 	AnnotationUtilization    = "autoscaler.gardener.cloud/scale-down-utilization-threshold"
 	AnnotationGPUUtilization = "autoscaler.gardener.cloud/scale-down-gpu-utilization-threshold"
@@ -23,8 +23,8 @@ const (
 	AnnotationProvision      = "autoscaler.gardener.cloud/max-node-provision-time"
 )
 
-// Options returns the options of a deployment. The error says which annotations are ignored. Durations
-// are in both forms: an older autoscaler needs the older ones.
+// Options returns the options of a deployment. The error describes the annotations that are ignored. Durations
+// are returned in both formats, because older autoscalers require the older one.
 func Options(deployment *v1alpha1.MachineDeployment, defaults *autoscalerpb.NodeGroupAutoscalingOptions) (*autoscalerpb.NodeGroupAutoscalingOptions, error) {
 	of := &autoscalerpb.NodeGroupAutoscalingOptions{}
 	if defaults != nil {
@@ -59,7 +59,7 @@ func fraction(deployment *v1alpha1.MachineDeployment, annotation string, field *
 	return nil
 }
 
-// duration is one of the options, in both forms.
+// duration is a duration option in both formats.
 type duration struct {
 	newer **durationpb.Duration
 	older **autoscalerpb.KubernetesDuration

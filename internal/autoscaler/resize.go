@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 )
 
-// Refused is why a group is not changed.
+// Refused is the reason why a group is not changed.
 type Refused string
 
 // Error implements error.
@@ -29,22 +29,22 @@ func Increase(deployment *v1alpha1.MachineDeployment, delta int32) error {
 	case err != nil:
 		return refusef("%v", err)
 	case delta <= 0:
-		return refusef("a delta of %d is not above 0", delta)
+		return refusef("delta %d must be greater than 0", delta)
 	case size > int64(bounds.Max):
-		return refusef("%d machines and %d more are above the maximum of %d", deployment.Spec.Replicas, delta, bounds.Max)
+		return refusef("%d machines plus %d exceed the maximum of %d", deployment.Spec.Replicas, delta, bounds.Max)
 	}
 	deployment.Spec.Replicas += delta
 	return nil
 }
 
-// Decrease lowers the replicas of a deployment by Machines that do not exist yet, of which it has that
-// many.
+// Decrease lowers the replicas of a deployment by Machines that do not exist yet. Exist is the number of
+// existing Machines.
 func Decrease(deployment *v1alpha1.MachineDeployment, delta int32, exist int) error {
 	switch size := int64(deployment.Spec.Replicas) + int64(delta); {
 	case delta >= 0:
-		return refusef("a delta of %d is not below 0", delta)
+		return refusef("delta %d must be less than 0", delta)
 	case size < int64(exist):
-		return refusef("%d of %d machines exist, so that %d cannot be taken back", exist, deployment.Spec.Replicas, -int64(delta))
+		return refusef("cannot lower the size by %d: %d of %d machines already exist", -int64(delta), exist, deployment.Spec.Replicas)
 	}
 	deployment.Spec.Replicas += delta
 	return nil
@@ -57,8 +57,8 @@ func Named(deployment *v1alpha1.MachineDeployment, machine string) bool {
 	})
 }
 
-// Delete names Machines of a deployment for deletion, and lowers its replicas by their number, as
-// Gardener's autoscaler does. Those that go anyway are left out. It reports whether anything is changed.
+// Delete names Machines of a deployment for deletion and lowers its replicas accordingly, as Gardener's
+// autoscaler does. Machines that are being deleted anyway are skipped. It reports whether anything changed.
 func Delete(deployment *v1alpha1.MachineDeployment, machines []*v1alpha1.Machine, now time.Time) (bool, error) {
 	bounds, err := BoundsOf(deployment)
 	if err != nil {
@@ -83,9 +83,9 @@ func Delete(deployment *v1alpha1.MachineDeployment, machines []*v1alpha1.Machine
 	case fewer == 0:
 		return false, nil
 	case rolls(deployment):
-		return false, refusef("a rollout of the deployment goes on")
+		return false, refusef("a rollout of the deployment is in progress")
 	case deployment.Spec.Replicas-fewer < bounds.Min:
-		return false, refusef("%d machines less than %d are below the minimum of %d", fewer, deployment.Spec.Replicas, bounds.Min)
+		return false, refusef("%d machines minus %d are below the minimum of %d", deployment.Spec.Replicas, fewer, bounds.Min)
 	}
 	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, strings.Join(entries, ","))
 	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, at)
@@ -93,8 +93,8 @@ func Delete(deployment *v1alpha1.MachineDeployment, machines []*v1alpha1.Machine
 	return true, nil
 }
 
-// rolls reports whether Machines of an earlier template are being replaced. Their nodes are emptied, so
-// that the autoscaler would take them for ones that nobody needs.
+// rolls reports whether Machines of an earlier template are being replaced. Their nodes are being drained, and
+// the autoscaler would consider them unneeded.
 func rolls(deployment *v1alpha1.MachineDeployment) bool {
 	switch status.Progress(deployment.Status).Reason {
 	case "", v1alpha1.DeploymentReasonComplete, v1alpha1.DeploymentReasonPaused:

@@ -13,11 +13,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// maxPods is how many pods a node has room for unless its class says.
+// maxPods is the number of Pods that a node can run if its class does not set it.
 const maxPods = 110
 
-// Template returns what a new node of a deployment is like, by the nodeTemplate of its class, which is
-// nil if it does not exist, and of its Machines. The error says what is missing.
+// Template returns a node that represents the new nodes of a deployment. It uses the nodeTemplate of the class,
+// which is nil if it does not exist, and that of the Machines. The error describes what is missing.
 func Template(deployment *v1alpha1.MachineDeployment, class *v1alpha1.MachineClass) (*corev1.Node, error) {
 	name := deployment.Spec.Template.Spec.Class.Name
 	if class == nil {

@@ -85,7 +85,7 @@ func TestExplainCreations(t *testing.T) {
 	silent := w.own("silent")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: silent, Hang: true, Times: -1})
 	w.machine(silent, "small", within(time.Second, time.Hour))
-	notRunning(silent, v1alpha1.CauseCreationTimeout, "", "Failed, since", "The driver has not answered within 1s", "nobody replaces it: no set owns it")
+	notRunning(silent, v1alpha1.CauseCreationTimeout, "", "Failed, since", "The driver has not responded within 1s", "nobody replaces it: no set owns it")
 
 	full := w.own("full")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: full, Codes: []codes.Code{codes.ResourceExhausted}, Message: "zone-1 is full", Times: -1})
@@ -122,7 +122,7 @@ func TestExplainNodes(t *testing.T) {
 	w.machine(expect("unready", report.NotRunning, v1alpha1.CauseNodeUnhealthy, "Ready is False (KubeletNotReady)"), "unready")
 	w.machine(expect("bare", report.NotRunning, report.CriticalComponentsNotReady, "critical components on the node are not ready"), "bare")
 	w.machine(expect("late", report.NotRunning, v1alpha1.CauseCreationTimeout, "failed to join the cluster in", "Failed, since", "nobody replaces it"), "never", within(time.Second, time.Hour))
-	w.machine(expect("lost", report.NotRunning, v1alpha1.CauseInstanceLost, "VM sim:///NS/lost-NS/1-gone does not exist any more", "Unknown, since", "becomes Failed unless its node is healthy"), "small",
+	w.machine(expect("lost", report.NotRunning, v1alpha1.CauseInstanceLost, "VM sim:///NS/lost-NS/1-gone no longer exists", "Unknown, since", "becomes Failed unless its node is healthy"), "small",
 		func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///" + w.Namespace + "/" + m.Name + "/1-gone" })
 
 	sick := expect("sick", report.NotRunning, v1alpha1.CauseNodeUnhealthy, "Unknown, since", "Ready is Unknown", "The kubelet of node sick-NS does not report", "its timeout is 10m")
@@ -241,7 +241,7 @@ func TestExplainDeletions(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &v1alpha1.Machine{ObjectMeta: w.meta(second)}); err != nil {
 		t.Fatal(err)
 	}
-	want[second] = response{verdict: report.Deleting, cause: v1alpha1.CauseInstanceShared, wantText: []string{"is also that of machine", "clear spec.providerID"}}
+	want[second] = response{verdict: report.Deleting, cause: v1alpha1.CauseInstanceShared, wantText: []string{"also belongs to machine", "clear spec.providerID"}}
 
 	for name, response := range want {
 		t.Run(strings.TrimSuffix(name, "-"+w.Namespace), func(t *testing.T) { w.asks(t, "machine", name, response) })

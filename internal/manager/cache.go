@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// leaderCache is a cache that starts when this process becomes the leader, so that it contains
-// all that earlier leaders wrote. Before that, nothing can be read.
+// leaderCache is a cache that starts when this process becomes the leader, so that it contains everything that
+// earlier leaders wrote. Before that, it cannot be read.
 type leaderCache struct {
 	cache.Cache
 	// run is the context of Run.
@@ -39,7 +39,7 @@ func newLeaderCache(run context.Context, leads <-chan struct{}) cache.NewCacheFu
 	}
 }
 
-// Start fills the cache once this process is the leader, and keeps it until ctx ends.
+// Start fills the cache once this process is the leader, and keeps it up to date until ctx is canceled.
 func (c *leaderCache) Start(ctx context.Context) error {
 	select {
 	case <-c.leads:
@@ -49,9 +49,9 @@ func (c *leaderCache) Start(ctx context.Context) error {
 	}
 }
 
-// WaitForCacheSync returns at once before this process is the leader: the manager waits for its
-// caches before it takes part in the election. It also returns when Run ends: otherwise the manager
-// would wait, busily, for a cache that may never be filled, as for lack of rights.
+// WaitForCacheSync returns immediately if this process is not the leader yet, because the manager waits for its
+// caches before it takes part in the election. It also returns when Run is canceled. Otherwise the manager
+// would wait in a busy loop for a cache that may never be filled, for example because permissions are missing.
 func (c *leaderCache) WaitForCacheSync(ctx context.Context) bool {
 	select {
 	case <-c.leads:
@@ -82,18 +82,18 @@ func (c *leaderCache) List(ctx context.Context, list client.ObjectList, opts ...
 	return err
 }
 
-// awaitStart reports whether a read failed only because the cache had not started, and has by now.
-// Controllers start at the same time as the cache, and events from the target may be first.
+// awaitStart reports whether a read failed only because the cache had not started, and the cache has started
+// now. This happens because controllers start at the same time as the cache, and events from the target may
+// arrive first.
 func (c *leaderCache) awaitStart(ctx context.Context, err error) bool {
 	var early *cache.ErrCacheNotStarted
 	return errors.As(err, &early) && c.Cache.WaitForCacheSync(ctx)
 }
 
-// newInformer makes the informers of a cache, as cache.Options has it.
+// newInformer is the type of cache.Options.NewInformer.
 type newInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
 
-// withLists makes informers as made does, and has them list through wrap. The object is an example
-// of the kind.
+// withLists returns a newInformer whose informers list through wrap. The object is an example of the kind.
 func withLists(made newInformer, wrap func(object runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc) newInformer {
 	return func(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		if lists, ok := from.(*toolscache.ListWatch); ok {
@@ -103,9 +103,9 @@ func withLists(made newInformer, wrap func(object runtime.Object, list toolscach
 	}
 }
 
-// consistent has an informer's first list be as new as the API server's storage. client-go
-// streams it that way, but where it has to list instead it takes any version that the API server
-// has in memory, which may be older than what the last process wrote.
+// consistent ensures that an informer's first list is as new as the API server's storage. client-go streams the
+// list consistently if it can. Otherwise it lists any version in the API server's memory, which may be older
+// than the writes of the previous process.
 func consistent(_ runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc {
 	return func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		if options.ResourceVersion == "0" {
@@ -115,18 +115,18 @@ func consistent(_ runtime.Object, list toolscache.ListWithContextFunc) toolscach
 	}
 }
 
-// mapper remembers what it has found. At each read, a cache of one namespace asks whether the
-// kind is namespaced, and the original goes through all API groups to answer that: a seventh of
-// all memory that a rollout allocates. The answer for a kind never changes.
+// mapper caches mappings. Without it, each read from a cache of one namespace checks whether the kind is
+// namespaced, for which the original goes through all API groups. That is a seventh of the memory that a
+// rollout allocates. The mapping of a kind never changes.
 type mapper struct {
 	meta.RESTMapper
-	// ask asks the API server, again if that may help.
+	// ask sends a request to the API server, and retries it if that may help.
 	ask   func(func() error) error
 	mu    sync.RWMutex
 	known map[schema.GroupVersionKind]*meta.RESTMapping
 }
 
-// newMapper returns what makes a mapper, which asks until ctx ends.
+// newMapper returns a MapperProvider for mappers that send requests until ctx is canceled.
 func newMapper(ctx context.Context) func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	return func(config *rest.Config, client *http.Client) (meta.RESTMapper, error) {
 		original, err := apiutil.NewDynamicRESTMapper(config, client)
@@ -135,12 +135,12 @@ func newMapper(ctx context.Context) func(*rest.Config, *http.Client) (meta.RESTM
 		}
 		return &mapper{
 			RESTMapper: original, known: map[schema.GroupVersionKind]*meta.RESTMapping{},
-			ask: func(question func() error) error { return patiently(ctx, question) },
+			ask: func(request func() error) error { return retry(ctx, request) },
 		}, nil
 	}
 }
 
-// RESTMapping implements meta.RESTMapper. A kind that was not found is looked up again.
+// RESTMapping implements meta.RESTMapper. A kind that was not found is looked up again the next time.
 func (m *mapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	if len(versions) != 1 {
 		return m.RESTMapper.RESTMapping(kind, versions...)

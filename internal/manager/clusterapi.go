@@ -25,24 +25,24 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// API is an API whose machines the manager creates.
+// API is an API whose machines the manager serves.
 type API string
 
 const (
-	// APIMCM are the Machines, MachineSets and MachineDeployments of machine.sapcloud.io.
+	// APIMCM is the API of Machines, MachineSets and MachineDeployments in machine.sapcloud.io.
 	APIMCM API = "mcm"
-	// APICAPI are the MillwrightMachines of Cluster API.
+	// APICAPI is the API of MillwrightMachines, for Cluster API.
 	APICAPI API = "capi"
 )
 
-// ClusterAPI configures what is served for Cluster API.
+// ClusterAPI configures APICAPI.
 type ClusterAPI struct {
-	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that objects must
-	// have. Empty means that all objects are reconciled.
+	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that objects must have. If empty, all
+	// objects are reconciled.
 	WatchFilter string
 }
 
-// has reports whether the manager serves an API. The default is APIMCM alone.
+// has reports whether the manager serves an API. The default is only APIMCM.
 func (c Config) has(api API) bool {
 	if len(c.APIs) == 0 {
 		return api == APIMCM
@@ -50,7 +50,7 @@ func (c Config) has(api API) bool {
 	return slices.Contains(c.APIs, api)
 }
 
-// leases returns the names of the leases that a leader holds.
+// leases returns the names of the leases that a leader must hold.
 func (c Config) leases() []string {
 	var names []string
 	for _, half := range []Half{HalfMachines, HalfSets} {
@@ -67,11 +67,11 @@ func (c Config) leases() []string {
 // leaseNamespace returns the namespace of these leases.
 func (c Config) leaseNamespace() string { return cmp.Or(c.Election.Namespace, c.Namespace) }
 
-// kindsOfClusterAPI are the resources of ours that the API capi needs.
+// kindsOfClusterAPI are the Millwright resources that APICAPI requires.
 var kindsOfClusterAPI = []string{"millwrightmachines", "millwrightmachinetemplates", "millwrightclusters", "millwrightclustertemplates"}
 
-// discoverClusterAPI returns the version of Cluster API's kinds, and checks that the control
-// cluster serves all kinds that are needed.
+// discoverClusterAPI returns the version of Cluster API's kinds. It checks that the control cluster serves all
+// required kinds.
 func discoverClusterAPI(ctx context.Context, log logr.Logger, config *rest.Config) (version schema.GroupVersion, err error) {
 	client, err := discoverer(config)
 	if err != nil {
@@ -84,21 +84,21 @@ func discoverClusterAPI(ctx context.Context, log logr.Logger, config *rest.Confi
 	})
 	switch {
 	case errors.Is(err, core.ErrNotServed):
-		return version, fmt.Errorf("control cluster at %s: %w: install Cluster API's core first (clusterctl init), or start without --apis=capi", config.Host, err)
+		return version, fmt.Errorf("control cluster at %s: %w; install the core of Cluster API first (clusterctl init), or start without --apis=capi", config.Host, err)
 	case err != nil:
 		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)
 	}
 	err = wait.until(ctx, func() error { return core.Serves(client, infrav1.SchemeGroupVersion, kindsOfClusterAPI...) })
 	switch {
 	case errors.Is(err, core.ErrNotServed):
-		return version, fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, err)
+		return version, fmt.Errorf("control cluster at %s: %w; install the CRDs (kubectl apply -f config/crd)", config.Host, err)
 	case err != nil:
 		return version, fmt.Errorf("control cluster at %s: %w", config.Host, err)
 	}
 	return version, nil
 }
 
-// clusterAPIControllers are those of the API capi.
+// clusterAPIControllers returns the controllers of APICAPI.
 func (a *assembly) clusterAPIControllers() []controller {
 	waker, asked := &tasks.Waker{}, &tasks.Waker{}
 	engine := instance.New(a.Drivers, instance.Options{

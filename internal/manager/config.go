@@ -14,35 +14,35 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
 )
 
-// Config configures a manager: what users set, and what the program connects it with.
+// Config configures a manager.
 type Config struct {
 	Settings
 
-	// Control is the cluster where the Machines live. Required.
+	// Control is the cluster with the Machines. Required.
 	Control *rest.Config
-	// Target is the cluster that nodes join. Nil means that there is none.
+	// Target is the cluster that nodes join. It is nil if there is none.
 	Target *rest.Config
-	// Drivers create and delete instances, by the providers of classes and MillwrightMachines. They may
-	// be added and removed while the manager runs. Required, except for HalfSets; APICAPI needs drivers
-	// with names.
+	// Drivers create and delete instances, by the providers of classes and MillwrightMachines. They may be added
+	// and removed while the manager is running. Required, except for HalfSets. APICAPI requires drivers with
+	// names.
 	Drivers *registry.Registry
-	// Runnables are started with the controllers, in the leader only.
+	// Runnables are started with the controllers, only on the leader.
 	Runnables []ctrlmanager.Runnable
-	// ReservedNode reports whether no Machine may have a node of that name, with ApproveNodeCertificates.
-	// If nil, no name is reserved.
+	// ReservedNode reports whether Machines must not have a node of the given name. It is used with
+	// ApproveNodeCertificates. If nil, no names are reserved.
 	ReservedNode func(node string) bool
-	// Log of all controllers.
+	// Log is the logger of all controllers.
 	Log logr.Logger
 }
 
-// Settings are what users set, with flags.
+// Settings are the settings that users make with flags.
 type Settings struct {
-	// Namespace of the Machines in the control cluster. Required unless APIs is only APICAPI: then empty
-	// means all namespaces.
+	// Namespace is the namespace of the Machines in the control cluster. Required unless APIs is only APICAPI,
+	// where an empty Namespace means all namespaces.
 	Namespace string
 	// Installation is the name by which drivers distinguish their VMs from those of other installations.
 	Installation string
-	// APIs that the manager serves. Empty means APIMCM.
+	// APIs are the APIs that the manager serves. Empty means APIMCM.
 	APIs []API
 	// Half is the half of APIMCM that the manager serves. Empty means both.
 	Half Half
@@ -64,22 +64,22 @@ type Settings struct {
 	SetSettings
 }
 
-// MachineSettings are for Machines. For the limits of a Machine (CreationTimeout and those in Health, Drain and
-// Timeouts), zero means the default, and a negative value means no limit.
+// MachineSettings are settings for Machines. For the limits of a Machine (CreationTimeout and those in Health,
+// Drain and Timeouts), zero means the default, and a negative value means no limit.
 type MachineSettings struct {
 	// CreationTimeout is the time after which a Machine that has not joined is Failed.
 	CreationTimeout time.Duration
-	// ResourceExhaustedRetry is the time between creations that fail with ResourceExhausted.
+	// ResourceExhaustedRetry is the interval between creations that fail with ResourceExhausted.
 	ResourceExhaustedRetry time.Duration
-	// Fallback is when Machines are created with another class than their first choice.
+	// Fallback configures when Machines are created with another class than their first choice.
 	Fallback Fallback
 	// NodeConditions make a Machine unhealthy unless they are False.
 	NodeConditions []string
-	// Health is how long Machines may be unhealthy.
+	// Health configures how long Machines may be unhealthy.
 	Health machine.Health
 	// Drain configures drains.
 	Drain Drain
-	// Timeouts are those of Machines that belong neither to a drain nor to their health.
+	// Timeouts are the limits of Machines that concern neither drains nor health.
 	Timeouts Timeouts
 	// Orphans configures the collection of orphaned VMs.
 	Orphans Orphans
@@ -87,16 +87,17 @@ type MachineSettings struct {
 	RecordJoins bool
 	// BootstrapTokenGroups are the groups that bootstrap tokens authenticate as, separated by commas.
 	BootstrapTokenGroups string
-	// ApproveNodeCertificates decides on the certificates that nodes request with the bootstrap tokens of
-	// Machines. It is only for APIMCM: Millwright issues no bootstrap tokens for other APIs.
+	// ApproveNodeCertificates enables decisions about the certificates that nodes request with the bootstrap
+	// tokens of Machines. It applies only to APIMCM, because Millwright issues no bootstrap tokens for other
+	// APIs.
 	ApproveNodeCertificates bool
 }
 
-// SetSettings are for MachineSets and MachineDeployments.
+// SetSettings are settings for MachineSets and MachineDeployments.
 type SetSettings struct {
-	// Overshoot is when MachineSets with too many Machines are frozen.
+	// Overshoot configures when MachineSets with too many Machines are frozen.
 	Overshoot machineset.Overshoot
-	// ProtectNodes keeps the cluster autoscaler from removing nodes during a rollout.
+	// ProtectNodes prevents the cluster autoscaler from removing nodes during a rollout.
 	ProtectNodes bool
 	// EnforceMinReadySeconds counts Machines as available only after minReadySeconds.
 	EnforceMinReadySeconds bool
@@ -104,15 +105,15 @@ type SetSettings struct {
 
 // Drain configures drains.
 type Drain struct {
-	// Timeout and MaxEvictRetries are those of machine.Drain.
+	// Timeout and MaxEvictRetries are as in machine.Drain.
 	Timeout         time.Duration
 	MaxEvictRetries int32
-	// Strategy, DetachTimeout and ReattachTimeout are those of drain.Options.
+	// Strategy, DetachTimeout and ReattachTimeout are as in drain.Options.
 	Strategy                       drain.Strategy
 	DetachTimeout, ReattachTimeout time.Duration
 }
 
-// Timeouts are the times that a Machine may take for a phase of its life, unless its spec says otherwise.
+// Timeouts are the limits of phases of a Machine's lifecycle, which its spec can override.
 type Timeouts struct {
 	// Preserve is how long a preserved Machine is kept.
 	Preserve time.Duration
@@ -120,10 +121,10 @@ type Timeouts struct {
 	InPlaceUpdate time.Duration
 }
 
-// Fallback is when Machines are created with another class than their first choice.
+// Fallback configures when Machines are created with another class than their first choice.
 type Fallback struct {
-	// After is how long a class must be without capacity until another one is taken. Zero means
-	// immediately.
+	// After is how long a class must be without capacity before another one is used. Zero means that another one
+	// is used immediately.
 	After time.Duration
 	// Memory is how long a class counts as having no capacity after the driver reported it. Zero means
 	// capacity.DefaultMemory.
@@ -132,8 +133,8 @@ type Fallback struct {
 
 // Orphans configures the collection of orphaned VMs.
 type Orphans struct {
-	// Mode is what is done about them. Empty means that they are deleted.
+	// Mode is what happens to orphaned VMs. Empty means that they are deleted.
 	Mode orphans.Mode
-	// Period is the time between two searches. Zero means none.
+	// Period is the time between two searches. Zero disables the search.
 	Period time.Duration
 }

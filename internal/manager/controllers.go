@@ -27,7 +27,8 @@ import (
 
 type controller interface{ SetupWithManager(ctrl.Manager) error }
 
-// controllers is the only list of all controllers: those of each API that the manager serves.
+// controllers returns the controllers of each API that the manager serves. It is the only list of all
+// controllers.
 func (a *assembly) controllers() ([]controller, error) {
 	var all []controller
 	if a.has(APIMCM) {
@@ -42,7 +43,7 @@ func (a *assembly) controllers() ([]controller, error) {
 	return all, nil
 }
 
-// mcmControllers are those of the API mcm.
+// mcmControllers returns the controllers of APIMCM.
 func (a *assembly) mcmControllers() ([]controller, error) {
 	if err := fieldindex.Add(context.Background(), a.mgr.GetFieldIndexer()); err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (a *assembly) mcmControllers() ([]controller, error) {
 	return all, nil
 }
 
-// nodeControllers are those of the target's Nodes and of their certificates.
+// nodeControllers returns the controllers of the target's Nodes and their certificates.
 func (a *assembly) nodeControllers(machines machine.Options) []controller {
 	if a.joined == nil {
 		return nil
@@ -134,7 +135,7 @@ func (a *assembly) machineOptions() (machine.Options, error) {
 	return options, err
 }
 
-// nodeEvents returns the recorder of events about nodes, which ends with the manager.
+// nodeEvents returns the recorder of events about nodes, which stops with the manager.
 func (a *assembly) nodeEvents() (record.EventRecorder, error) {
 	recorder, stop, err := nodeevents.Start(apart(a.Target), a.mgr.GetScheme(), a.Log.WithName("events"))
 	if err != nil {

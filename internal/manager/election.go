@@ -16,16 +16,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// Election configures leader election. The leader renews its leases every RetryPeriod, and gives
-// up when it could not for RenewDeadline; others take over LeaseDuration after the last renewal, or
-// about half a RetryPeriod after the leader released them.
+// Election configures leader election. The leader renews its leases every RetryPeriod, and gives up leadership
+// if it could not renew them for RenewDeadline. Another process takes over LeaseDuration after the last
+// renewal, or about half a RetryPeriod after the leader released the leases.
 type Election struct {
-	// Enabled is false if this is the only process.
+	// Enabled must be true if there are other processes.
 	Enabled bool
-	// Namespace of the leases. Empty means that of the Config.
+	// Namespace is the namespace of the leases. Empty means the namespace of the Config.
 	Namespace string
-	// ClusterAPILease is the name of the lease for APICAPI. Empty means infrav1.Lease. The
-	// leases for APIMCM have MCM's names.
+	// ClusterAPILease is the name of the lease for APICAPI. Empty means infrav1.Lease. The leases for APIMCM
+	// have the same names as MCM's.
 	ClusterAPILease                           string
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
@@ -38,12 +38,12 @@ func (e Election) apply(options *ctrl.Options, cfg Config, runner *tasks.Runner)
 	if err != nil {
 		return err
 	}
-	e.tell(options, lock)
+	e.configure(options, lock)
 	return nil
 }
 
-// tell configures controller-runtime's elector.
-func (e Election) tell(options *ctrl.Options, lock *lock) {
+// configure sets the options of controller-runtime's leader elector.
+func (e Election) configure(options *ctrl.Options, lock *lock) {
 	poll := e.poll()
 	options.LeaderElection = true
 	options.LeaderElectionResourceLockInterface = lock
@@ -51,9 +51,9 @@ func (e Election) tell(options *ctrl.Options, lock *lock) {
 	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.LeaseDuration, &e.RenewDeadline, &poll
 }
 
-// poll returns the shortest time between two looks of a stand-by at the leases. client-go takes up to
-// 2.2 times as long: with the default RetryPeriod of 2 s and no shorter poll, leases that are
-// released would lie for up to 4.4 s.
+// poll returns the shortest interval at which a standby process checks the leases. The interval of client-go is
+// up to 2.2 times as long. If it were the default RetryPeriod of 2 s, released leases would be unused for up to
+// 4.4 s.
 func (e Election) poll() time.Duration { return e.RetryPeriod / 4 }
 
 // leaseNames are leases of one namespace.
@@ -62,13 +62,13 @@ type leaseNames struct {
 	names     []string
 }
 
-// newLock returns a lock of the leases of all APIs that the manager serves: both of MCM's for APIMCM.
+// newLock returns a lock of the leases of all APIs that the manager serves. APIMCM uses both of MCM's leases.
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	return newLockOf(cfg.Control, leaseNames{cfg.leaseNamespace(), cfg.leases()}, cfg.Election.RetryPeriod, runner.Idle, cfg.Log)
 }
 
-// newLockOf returns a lock of leases that are renewed at an interval. They are not released unless this
-// process is idle.
+// newLockOf returns a lock of leases that are renewed at an interval. They are released only while this process
+// is idle.
 func newLockOf(cluster *rest.Config, of leaseNames, interval time.Duration, idle func() bool, log logr.Logger) (*lock, error) {
 	locks, err := locksOf(cluster, of)
 	if err != nil {
@@ -81,14 +81,14 @@ func newLockOf(cluster *rest.Config, of leaseNames, interval time.Duration, idle
 	return made, nil
 }
 
-// locksOf returns the locks of leases, by which this process has one identity.
+// locksOf returns locks of the leases, in which this process has the same identity.
 func locksOf(cluster *rest.Config, of leaseNames) (locks []resourcelock.Interface, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
-	// Leases have their own connection and rate limit: many other requests must not cost the
-	// leadership.
+	// Leases have their own connection and rate limit, so that this process does not lose leadership because of
+	// many other requests.
 	clients, err := kubernetes.NewForConfig(apart(cluster))
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
@@ -104,13 +104,13 @@ func locksOf(cluster *rest.Config, of leaseNames) (locks []resourcelock.Interfac
 	return locks, nil
 }
 
-// apart returns a copy with its own connections and rate limit.
+// apart returns a copy of a config with its own connections and rate limit.
 func apart(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 20, 40
 	if config.Dial == nil {
-		// client-go shares connections among clients of equal configuration without a Dial. The
-		// times are client-go's.
+		// Without Dial, client-go shares connections among clients with equal configurations. The durations are
+		// the defaults of client-go.
 		config.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
 	return config

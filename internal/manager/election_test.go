@@ -95,7 +95,7 @@ func TestReleasedLeasesAreTakenSoon(t *testing.T) {
 func electorOf(t *testing.T, election Election, one resourcelock.Interface, leads chan<- string) *leaderelection.LeaderElector {
 	t.Helper()
 	options := &ctrl.Options{}
-	election.tell(options, &lock{
+	election.configure(options, &lock{
 		leases: []*lease{{Interface: one}}, interval: election.RetryPeriod, idle: (&tasks.Runner{}).Idle,
 		seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}),
 	})

@@ -13,15 +13,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages/recorder"
 )
 
-// events writes core/v1 Events, as MCM does and MCM's role permits: that role grants
-// nothing in the group events.k8s.io, which controller-runtime's newer recorder uses.
+// events writes core/v1 Events, like MCM. The recorder of controller-runtime that uses events.k8s.io would
+// require permissions that MCM's role does not grant.
 type events struct {
 	broadcaster record.EventBroadcaster
 	scheme      *runtime.Scheme
 }
 
-// correlation limits the events on one object. A rollout takes many steps, and each has an event
-// that says why; client-go's defaults are a burst of 25 and one more in five minutes.
+// correlation limits the events about one object. A rollout takes many steps, and each step has an event with
+// its reason. The defaults of client-go allow a burst of 25 and then one event every five minutes.
 var correlation = record.CorrelatorOptions{
 	BurstSize: 200,
 	QPS:       0.1,
@@ -29,9 +29,9 @@ var correlation = record.CorrelatorOptions{
 	KeyFunc:   correlationKey,
 }
 
-// correlationKey returns what events must have in common to be combined into one, and in what they
-// differ then. Combined events lose their annotations, which programs read, so events with
-// annotations are only combined with their own repetitions.
+// correlationKey returns the key by which events are combined into one, and the text in which combined events
+// differ. Combined events lose their annotations, which programs read. For this reason, events with annotations
+// are combined only with repetitions of themselves.
 func correlationKey(event *corev1.Event) (common, different string) {
 	common, different = record.EventAggregatorByReasonFunc(event)
 	if len(event.Annotations) > 0 {
@@ -40,7 +40,7 @@ func correlationKey(event *corev1.Event) (common, different string) {
 	return common, different
 }
 
-// newEvents starts sending events, on a connection and under a limit of their own.
+// newEvents starts sending events with a separate connection and rate limit.
 func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
 	clients, err := kubernetes.NewForConfig(apart(cluster))
 	if err != nil {

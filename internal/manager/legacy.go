@@ -17,16 +17,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// migration is the controller of legacy classes, as the Machine controller sees it.
+// migration adapts the controller of legacy classes to the Machine controller.
 type migration struct{ *legacyclass.Controller }
 
-// Migration is machine.Options.Migration.
+// Migration is for machine.Options.Migration.
 func (m migration) Migration(ctx context.Context, namespace string, class v1alpha1.ClassSpec) (machine.Migration, error) {
 	found, err := m.Controller.Migration(ctx, namespace, class)
 	return machine.Migration(found), err
 }
 
-// olderClasses returns the controller of the kinds of classes before MachineClass.
+// olderClasses returns the controller of the legacy class kinds, which preceded MachineClass.
 func (a *assembly) olderClasses() migration {
 	return migration{legacyclass.New(legacyclass.Options{
 		Client: a.mgr.GetClient(), Cache: a.mgr.GetCache(), Drivers: a.Drivers, Kinds: a.olderKinds,
@@ -35,17 +35,17 @@ func (a *assembly) olderClasses() migration {
 	})}
 }
 
-// servedKinds returns the kinds of classes before MachineClass that the control cluster serves and
-// lets the manager read. Most clusters have none. CRDs that come later are not noticed.
+// servedKinds returns the legacy class kinds that the control cluster serves and the manager is allowed to
+// read. Most clusters have none. CRDs that are installed later are not detected.
 func servedKinds(ctx context.Context, cfg Config) ([]string, error) {
 	config := rest.CopyConfig(cfg.Control)
-	config.Timeout = controlPatience
+	config.Timeout = controlTimeout
 	discoverer, err := discoverer(config)
 	if err != nil {
 		return nil, err
 	}
 	var list *metav1.APIResourceList
-	err = patiently(ctx, func() (err error) {
+	err = retry(ctx, func() (err error) {
 		list, err = discoverer.ServerResourcesForGroupVersion(legacy.SchemeGroupVersion.String())
 		return err
 	})
@@ -66,13 +66,13 @@ func servedKinds(ctx context.Context, cfg Config) ([]string, error) {
 		if !served[resource] {
 			continue
 		}
-		err := patiently(ctx, func() error {
+		err := retry(ctx, func() error {
 			_, err := client.Resource(legacy.SchemeGroupVersion.WithResource(resource)).Namespace(cfg.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
 			return err
 		})
 		switch {
 		case apierrors.IsForbidden(err):
-			cfg.Log.Info("the manager may not read legacy classes, so they are not migrated", "kind", kind, "reason", err.Error())
+			cfg.Log.Info("reading legacy classes is forbidden; they are not migrated", "kind", kind, "reason", err.Error())
 		case err != nil:
 			return nil, fmt.Errorf("control cluster at %s: reading %s: %w", config.Host, resource, err)
 		default:

@@ -26,36 +26,40 @@ import (
 
 // LoadBalancerConfig configures the load balancers of control planes.
 type LoadBalancerConfig struct {
-	// Control is the cluster of the MillwrightClusters. Required.
+	// Control is the cluster with the MillwrightClusters. Required.
 	Control *rest.Config
-	// Namespace of the MillwrightClusters. Empty means all.
+	// Namespace is the namespace of the MillwrightClusters. Empty means all namespaces.
 	Namespace string
-	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that they must have. Empty means any.
+	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that MillwrightClusters must have. If
+	// empty, all are served.
 	WatchFilter string
-	// Name by which MillwrightClusters ask for this process. Required.
+	// Name is the name by which MillwrightClusters refer to this load balancer. Required.
 	Name string
-	// Host is the name or address by which clients reach its ports, and Address where they are opened. Required.
+	// Host is the name or address at which clients reach the ports. Address is the address at which the ports
+	// are opened. Required.
 	Host, Address string
 	// FirstPort and LastPort are the ports of endpoints. Required.
 	FirstPort, LastPort int32
-	// MaxPerNamespace is how many of them the MillwrightClusters of one namespace may have; 0 for any number.
+	// MaxPerNamespace is the maximum number of ports for the MillwrightClusters of one namespace. 0 means no
+	// limit.
 	MaxPerNamespace int
-	// Lease is that by which one of several processes with this name leads: it gives ports away, and all of them
-	// forward. With an empty name this is the only process.
+	// Lease is the lease for the election among processes with the same name. The leader assigns ports, and all
+	// of them forward connections. If its name is empty, this must be the only process.
 	Lease types.NamespacedName
-	// Pages are what is served over HTTP.
+	// Pages are the pages that are served over HTTP.
 	Pages Pages
 	// Dial connects to a machine. Required.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// MaxConnections and MaxPerClient limit the connections to each endpoint, in total and of a client's address. Required.
+	// MaxConnections and MaxPerClient limit the connections to each endpoint, in total and per client address.
+	// Required.
 	MaxConnections, MaxPerClient int
-	// Ready is called once the ports are open that were endpoints in the beginning. Default: nothing is called.
+	// Ready is called once all ports are open that were assigned at startup. Optional.
 	Ready func()
 	// Log is required.
 	Log logr.Logger
 }
 
-// RunLoadBalancers runs load balancers until ctx ends or they fail.
+// RunLoadBalancers runs load balancers until ctx is canceled or they fail.
 func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
 	pages, stop, err := serve(ctx, cfg.Pages)
 	if err != nil {
@@ -111,7 +115,8 @@ func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
 	return nil
 }
 
-// loadBalancerManager returns the manager of their controller. It takes no part in an election: who does not lead forwards too.
+// loadBalancerManager returns the manager of the load balancer controller. It takes no part in an election,
+// because all processes forward connections.
 func loadBalancerManager(ctx context.Context, cfg LoadBalancerConfig) (ctrl.Manager, error) {
 	scheme := Scheme()
 	version, err := discoverClusterAPI(ctx, cfg.Log, cfg.Control)

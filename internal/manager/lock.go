@@ -14,31 +14,31 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// lock is several leases that one process holds together: a manager that replaces both of MCM's
-// processes must exclude both. It is not released while a task of this process runs, and then
+// lock consists of several leases that one process holds together. A manager that replaces both of MCM's
+// processes must exclude both. While a task of this process is running, the lock is not released; it then
 // expires.
 //
-// client-go's MultiLock is made for the migration from one kind of lock to another, where both
-// have the same holder: it reads the first lock only, and overwrites the second. It would take a
-// lease from another process that is alive.
+// The MultiLock of client-go cannot be used. It is made for the migration from one kind of lock to another,
+// where both have the same holder. It reads only the first lock and overwrites the second, so it would take a
+// lease from another running process.
 type lock struct {
 	leases []*lease
-	// interval between two renewals. The elector asks for them more often, as often as a
-	// stand-by looks whether the leases are free.
+	// interval is the time between two renewals. The elector requests renewals more often, at the interval at
+	// which a standby process checks the leases.
 	interval time.Duration
 	renewed  time.Time
 	idle     func() bool
 	log      logr.Logger
-	// seen is closed when this process has read all leases, or that they do not exist.
+	// seen is closed when this process has read all leases or found that they do not exist.
 	seen   chan struct{}
 	seeing sync.Once
 	// won is closed when this process first holds all leases.
 	won chan struct{}
-	// lost is closed when this process, having held all leases, reads one that another holds.
+	// lost is closed when this process has held all leases and then reads one that another process holds.
 	lost   chan struct{}
 	losing sync.Once
 	begun  bool
-	// standsBy is the holder that was logged last.
+	// standsBy is the holder that was last logged.
 	standsBy string
 }
 
@@ -49,12 +49,12 @@ type lease struct {
 	resourcelock.Interface
 	// missing reports that the lease does not exist.
 	missing bool
-	// holder at the last read or write.
+	// holder is the holder at the last read or write.
 	holder string
 }
 
-// Get returns the record of a lease that another process holds, or else of one that this process
-// holds, or else of any. The raw form is that of all leases, so that every renewal is noticed.
+// Get returns the record of a lease that another process holds, or else of one that this process holds, or else
+// of any lease. The raw form combines all leases, so that every renewal is noticed.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	var foreign, own, free *resourcelock.LeaderElectionRecord
 	var raw [][]byte
@@ -88,7 +88,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return nil, nil, absent
 }
 
-// longer returns the record that is valid for longer. Either names another process.
+// longer returns the record that is valid for longer. Both belong to other processes.
 func longer(a, b *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectionRecord {
 	if a != nil && a.LeaseDurationSeconds >= b.LeaseDurationSeconds {
 		return a
@@ -96,7 +96,7 @@ func longer(a, b *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectio
 	return b
 }
 
-// logStandBy logs once for each holder that this process stands by.
+// logStandBy logs, once for each holder, that this process is a standby.
 func (l *lock) logStandBy(foreign *resourcelock.LeaderElectionRecord) {
 	if foreign == nil {
 		l.standsBy = ""
@@ -126,7 +126,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return nil
 }
 
-// hold notes that this process holds all leases, as of now.
+// hold records that this process holds all leases as of now.
 func (l *lock) hold() {
 	l.renewed = time.Now()
 	if !l.begun {
@@ -135,11 +135,11 @@ func (l *lock) hold() {
 	l.begun = true
 }
 
-var errLeasesLost = errors.New("another manager took the leases, as it may after this process was suspended")
+var errLeasesLost = errors.New("another manager acquired the leases, probably because this process was suspended")
 
-// Start ends the manager, by its error, when this process has lost its leases. client-go does so
-// only when it could not renew them for the renew deadline, also if it reads at once that another
-// process has them: both would work until then.
+// Start stops the manager with an error when this process has lost its leases. client-go stops only when it
+// could not renew them for the renew deadline, even if it reads immediately that another process holds them.
+// Until then, both processes would be active.
 func (l *lock) Start(ctx context.Context) error {
 	select {
 	case <-l.lost:
@@ -149,19 +149,19 @@ func (l *lock) Start(ctx context.Context) error {
 	}
 }
 
-// NeedLeaderElection has Start run from the beginning.
+// NeedLeaderElection returns false, so that Start runs before the election.
 func (l *lock) NeedLeaderElection() bool { return false }
 
-var errBusy = errors.New("a task still runs; the leases are left to run out")
+var errBusy = errors.New("a task is still running; the leases are not released and will expire")
 
-// Update writes all leases, each only if it was not written since it was read; a renewal sooner than
-// the interval is left out. It refuses to release them while a task runs.
+// Update writes all leases, each only if it was not written since it was read. It skips renewals that come
+// sooner than the interval. It refuses to release the leases while a task is running.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	release := record.HolderIdentity == ""
 	if release && !l.idle() {
 		return errBusy
 	}
-	// The elector's pauses are a quarter of the interval, so the fourth may end a little early.
+	// The elector's pauses are a quarter of the interval, so the fourth pause may elapse slightly early.
 	if !release && l.begun && time.Since(l.renewed) < l.interval-l.interval/8 {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (l *lock) RecordEvent(text string) {
 	}
 }
 
-// Identity returns that of this process.
+// Identity returns the identity of this process.
 func (l *lock) Identity() string { return l.leases[0].Identity() }
 
 // Describe returns the names of the leases.

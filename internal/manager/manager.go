@@ -1,5 +1,5 @@
-// Package manager runs the controllers: the only list of them, the caches that they share, leader
-// election, and what is served over HTTP.
+// Package manager runs the controllers. It contains the only list of them, their shared caches, leader
+// election, and the pages that are served over HTTP.
 package manager
 
 import (
@@ -37,10 +37,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// shutdown is how long controllers and tasks may take to end.
+// shutdown is how long controllers and tasks may take to terminate.
 const shutdown = 30 * time.Second
 
-// Scheme returns a scheme with Kubernetes' kinds and all of Millwright's.
+// Scheme returns a scheme with the kinds of Kubernetes and of Millwright.
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
@@ -50,34 +50,34 @@ func Scheme() *runtime.Scheme {
 	return scheme
 }
 
-// assembly is a manager while it is put together.
+// assembly is a manager under construction.
 type assembly struct {
 	Config
 	mgr    ctrl.Manager
 	runner *tasks.Runner
 	events *events
-	// joined is the target cluster; nil if there is none.
+	// joined is the target cluster, or nil if there is none.
 	joined *target.Cluster
 	// machines finds Machines in the cache.
 	machines *fieldindex.Informers
-	// unreadable reports objects that the cache cannot read.
+	// unreadable reports objects that the cache cannot decode.
 	unreadable *unreadable
-	// olderKinds are the kinds of classes before MachineClass that the control cluster serves.
+	// olderKinds are the legacy class kinds that the control cluster serves.
 	olderKinds []string
 	// lacksSelector is set if the CRDs have no status.selector.
 	lacksSelector bool
-	// outOfRange is called when a driver begins to return OutOfRange: it found several instances of a
-	// machine. Nil without a collector of orphans.
+	// outOfRange is called when a driver begins to return OutOfRange because it found several instances of a
+	// machine. It is nil without a collector of orphans.
 	outOfRange func()
-	// outages reports whether timeouts are suspended; nil without APIMCM.
+	// outages reports whether timeouts are frozen. It is nil without APIMCM.
 	outages *outage.Reporter
-	// work measures what is done for Machines; nil without APIMCM.
+	// work measures the work on Machines. It is nil without APIMCM.
 	work *metrics.Work
-	// capacity is what is known of the capacity of classes; nil without the Machine controller.
+	// capacity is the known capacity of classes. It is nil without the Machine controller.
 	capacity *capacity.Memory
 }
 
-// Run runs a manager until ctx ends or the manager fails.
+// Run runs a manager until ctx is canceled or the manager fails.
 func Run(ctx context.Context, cfg Config) error {
 	pages, stop, err := serve(ctx, cfg.Pages)
 	if err != nil {
@@ -86,7 +86,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stop()
 	err = run(ctx, cfg, pages)
 	if ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return nil // what was about to start reports that it cannot any more
+		return nil // components that were starting fail during the shutdown
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	return nil
 }
 
-// prepare checks that the control cluster serves the kinds of the APIs, and returns their scheme.
+// prepare checks that the control cluster serves the kinds of the APIs, and returns the scheme.
 func prepare(ctx context.Context, cfg Config) (*runtime.Scheme, error) {
 	scheme := Scheme()
 	needed := kinds
@@ -169,11 +169,11 @@ func (a *assembly) options(scheme *runtime.Scheme) (ctrl.Options, error) {
 		Scheme: scheme,
 		Logger: lazylog.New(a.Log),
 		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(a.machines.NewInformer, a.unreadable.watching), consistent)},
-		// Several managers may run in one process; their metrics are then added up. The controllers
-		// of machines, sets, deployments and clusters set their concurrency themselves; for classes,
-		// Secrets and nodes five workers are enough, and each costs the memory of its stack.
-		// The priority queue of controller-runtime 0.24 can lock up when it is shut down
-		// (kubernetes-sigs/controller-runtime#3538); leases would then not be released.
+		// Several managers may run in one process; their metrics are then added up. The controllers of machines,
+		// sets, deployments and clusters set their own concurrency. For classes, Secrets and nodes, five workers
+		// are enough, and each worker costs the memory of its stack. The priority queue of controller-runtime
+		// 0.24 can deadlock when it is shut down (kubernetes-sigs/controller-runtime#3538), and the leases would
+		// then not be released.
 		Controller: config.Controller{
 			MaxConcurrentReconciles: min(a.ConcurrentSyncs, 5), SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false),
 		},
@@ -233,11 +233,11 @@ func (a *assembly) joinTarget() error {
 	}
 	options := target.Options{
 		Scheme: a.mgr.GetScheme(), Resync: a.ResyncPeriod,
-		// What is not among the nodes is believed to be gone.
+		// Nodes that are missing in the cache are considered gone.
 		NewInformer: withLists(toolscache.NewSharedIndexInformer, consistent),
 	}
 	if a.runs(HalfMachines) {
-		// A drain takes what it does not find here for deleted.
+		// A drain considers objects that are missing in the cache as deleted.
 		options.Kinds = []client.Object{
 			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
 			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},

@@ -176,7 +176,7 @@ func TestOneNameInBothAPIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.await(p.machine, func() bool {
-			return strings.Contains(p.machine.Status.LastOperation.Description, "is also that of MillwrightMachine")
+			return strings.Contains(p.machine.Status.LastOperation.Description, "also belongs to MillwrightMachine")
 		})
 		p.wantVM(p.infra.Spec.ProviderID)
 		before := p.machine.DeepCopy()

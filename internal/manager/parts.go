@@ -40,7 +40,7 @@ func (a *assembly) newDrainer(waker *tasks.Waker) (*drain.Drainer, error) {
 	}), nil
 }
 
-// classOf returns the MachineClass of a Machine; nil if it has none, or one of a legacy kind.
+// classOf returns the MachineClass of a Machine, or nil if it has none or one of a legacy kind.
 func classOf(ctx context.Context, from client.Reader, key client.ObjectKey) (*v1alpha1.MachineClass, error) {
 	machine, class := &v1alpha1.Machine{}, &v1alpha1.MachineClass{}
 	if err := from.Get(ctx, key, machine); err != nil {
@@ -55,13 +55,13 @@ func classOf(ctx context.Context, from client.Reader, key client.ObjectKey) (*v1
 	return class, nil
 }
 
-// newCollector returns the collector of orphaned VMs. It knows both APIs, also where the manager
-// serves one: another manager with the same driver may serve the other.
+// newCollector returns the collector of orphaned VMs. It knows both APIs even if the manager serves only one,
+// because another manager with the same driver may serve the other.
 func (a *assembly) newCollector() *orphans.Collector {
 	machines := orphans.Machines{
 		Live: a.mgr.GetAPIReader(), Mapper: a.mgr.GetRESTMapper(), Namespace: a.Namespace,
 		Secret: func(ctx context.Context, class *v1alpha1.MachineClass) (*corev1.Secret, string, error) {
-			// The VMs of another driver's class cannot be listed.
+			// The VMs of a class of another driver cannot be listed.
 			if sentence := a.Drivers.Refusal(class); sentence != "" {
 				return nil, sentence, nil
 			}
@@ -83,13 +83,13 @@ func (a *assembly) newCollector() *orphans.Collector {
 	})
 }
 
-// newMetrics returns the metrics of Machines, sets and deployments. Each half exports its own, as in
+// newMetrics returns the metrics of Machines, sets and deployments. Each half exports its own metrics, as in
 // MCM.
 func (a *assembly) newMetrics() *metrics.Collector {
 	return metrics.New(metrics.Options{
 		Reader: a.mgr.GetClient(), Informers: a.mgr.GetCache(), NoMachines: !a.runs(HalfMachines), NoSets: !a.runs(HalfSets), Clock: clock.RealClock{},
 		Registerer: ctrlmetrics.Registry, Work: a.work,
-		// Before the first pass only the target's cache is known.
+		// Before the first pass, only the state of the target's cache is known.
 		Frozen: func() bool { return a.outages.Frozen() || a.joined != nil && !a.joined.Ready() },
 	})
 }

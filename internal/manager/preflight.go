@@ -19,18 +19,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// controlPatience is how long the control cluster may take to answer a question.
-const controlPatience = 10 * time.Second
+// controlTimeout is how long the control cluster may take to respond to a request.
+const controlTimeout = 10 * time.Second
 
-// kinds are the resources that the control cluster must serve for the API mcm.
+// kinds are the resources that the control cluster must serve for APIMCM.
 var kinds = []string{"machineclasses", "machinedeployments", "machines", "machinesets"}
 
-// awaitControl waits until the control cluster answers, and checks that it serves the resources.
+// awaitControl waits until the control cluster responds, and checks that it serves the resources.
 func awaitControl(ctx context.Context, log logr.Logger, config *rest.Config, resources ...string) error {
 	return awaitServer(ctx, log, config, v1alpha1.SchemeGroupVersion, resources...)
 }
 
-// awaitServer is awaitControl for resources of any group.
+// awaitServer is like awaitControl, for resources of any API group.
 func awaitServer(ctx context.Context, log logr.Logger, config *rest.Config, of schema.GroupVersion, resources ...string) error {
 	client, err := discoverer(config)
 	if err != nil {
@@ -41,17 +41,17 @@ func awaitServer(ctx context.Context, log logr.Logger, config *rest.Config, of s
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(last, core.ErrNotServed):
-		return fmt.Errorf("control cluster at %s: %w: install the CRDs (kubectl apply -f config/crd)", config.Host, last)
+		return fmt.Errorf("control cluster at %s: %w; install the CRDs (kubectl apply -f config/crd)", config.Host, last)
 	case last != nil:
-		return fmt.Errorf("control cluster at %s refuses the user of the kubeconfig: %w", config.Host, last)
+		return fmt.Errorf("control cluster at %s denies access to the user of the kubeconfig: %w", config.Host, last)
 	}
 	return nil
 }
 
-// discoverer returns a client that asks what the control cluster serves.
+// discoverer returns a client that discovers the resources of the control cluster.
 func discoverer(config *rest.Config) (*discovery.DiscoveryClient, error) {
 	config = rest.CopyConfig(config)
-	config.Timeout = controlPatience // also for an answer that never ends
+	config.Timeout = controlTimeout // also limits the time to read a response
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("control cluster: %w", err)
@@ -59,31 +59,31 @@ func discoverer(config *rest.Config) (*discovery.DiscoveryClient, error) {
 	return client, nil
 }
 
-// waiting is the wait for the control cluster, which may start after the manager.
+// waiting waits for the control cluster, which may start after the manager.
 type waiting struct {
 	log    logr.Logger
 	server string
 }
 
 const (
-	// askPeriod is the time between two questions.
-	askPeriod = 500 * time.Millisecond
-	// sayPeriod is the time between two lines of the log.
-	sayPeriod = 5 * time.Second
+	// pollInterval is the time between two requests.
+	pollInterval = 500 * time.Millisecond
+	// logInterval is the time between two log lines.
+	logInterval = 5 * time.Second
 )
 
-// until asks until there is an answer that asking again cannot change, and returns its error, or that of
-// the context when this ends.
+// until sends a request until it succeeds or fails in a way that a retry cannot change. It returns the
+// request's error, or the error of the context if that is canceled first.
 func (w waiting) until(ctx context.Context, ask func() error) error {
 	var last error
-	var said time.Time
-	err := wait.PollUntilContextCancel(ctx, askPeriod, true, func(context.Context) (bool, error) {
+	var logged time.Time
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
 		last = interruptibly(ctx, ask)
 		if last == nil || isFinal(last) || ctx.Err() != nil {
 			return true, ctx.Err()
 		}
-		if time.Since(said) >= sayPeriod {
-			said = time.Now()
+		if time.Since(logged) >= logInterval {
+			logged = time.Now()
 			w.log.Info("waiting for the API server of the control cluster", "server", w.server, "err", last.Error())
 		}
 		return false, nil
@@ -91,26 +91,26 @@ func (w waiting) until(ctx context.Context, ask func() error) error {
 	return cmp.Or(err, last)
 }
 
-// interruptibly asks a question that the end of the context does not end, such as those of a discovery
-// client.
+// interruptibly sends a request that ignores the context, such as those of a discovery client, and stops
+// waiting for it when the context is canceled.
 func interruptibly(ctx context.Context, ask func() error) error {
-	answer := make(chan error, 1)
-	go func() { answer <- ask() }()
+	result := make(chan error, 1)
+	go func() { result <- ask() }()
 	select {
-	case err := <-answer:
+	case err := <-result:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// patiently asks the control cluster until it answers, or until asking again cannot change the answer,
-// but no longer than controlPatience, and returns the last error. Without it, a single failed request
-// would end a manager that starts.
-func patiently(ctx context.Context, ask func() error) error {
+// retry sends a request to the control cluster until it succeeds or fails in a way that a retry cannot change,
+// but for no longer than controlTimeout. It returns the last error. Without it, a single failed request would
+// terminate a manager that is starting.
+func retry(ctx context.Context, ask func() error) error {
 	var last error
-	// The last answer says more than that time is up.
-	_ = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, controlPatience, true, func(context.Context) (bool, error) {
+	// The error of the last request is more useful than the timeout.
+	_ = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, controlTimeout, true, func(context.Context) (bool, error) {
 		last = ask()
 		return last == nil || isFinal(last), nil
 	})
@@ -120,7 +120,7 @@ func patiently(ctx context.Context, ask func() error) error {
 	return last
 }
 
-// isFinal reports whether asking again cannot change the answer.
+// isFinal reports whether a retry cannot change the result.
 func isFinal(err error) bool {
 	return errors.Is(err, core.ErrNotServed) || meta.IsNoMatchError(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
 }

@@ -136,7 +136,7 @@ func TestWaitForASilentControlClusterEnds(t *testing.T) {
 		if err != nil {
 			t.Errorf("the manager ends with %v", err)
 		}
-	case <-time.After(controlPatience - time.Second):
+	case <-time.After(controlTimeout - time.Second):
 		t.Error("the manager waits for the answer")
 	}
 }
@@ -158,10 +158,10 @@ func TestWaitIsLogged(t *testing.T) {
 		if err != nil {
 			t.Errorf("answers %v", err)
 		}
-		if took := time.Since(begin); took < 10*time.Minute || took > 10*time.Minute+askPeriod {
+		if took := time.Since(begin); took < 10*time.Minute || took > 10*time.Minute+pollInterval {
 			t.Errorf("took %v", took)
 		}
-		if got, want := len(lines), int(10*time.Minute/sayPeriod); got != want {
+		if got, want := len(lines), int(10*time.Minute/logInterval); got != want {
 			t.Errorf("%d lines, want %d", got, want)
 		}
 		for _, line := range lines {

@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// withoutSelector is a client that does not send status.selector of sets and deployments. MCM's CRDs
-// lack the field: an API server would drop it, and answer each write with a warning.
+// withoutSelector is a client that does not send status.selector of sets and deployments. MCM's CRDs do not
+// have the field, so an API server would drop it and respond to each write with a warning.
 type withoutSelector struct{ client.Client }
 
 // Status implements client.Client.
@@ -27,7 +27,8 @@ func (c withoutSelector) Status() client.SubResourceWriter {
 
 type statusWithoutSelector struct{ client.SubResourceWriter }
 
-// Patch implements client.SubResourceWriter. The object becomes what the API server returns, as ever.
+// Patch implements client.SubResourceWriter. As usual, the object is replaced by the response of the API
+// server.
 func (w statusWithoutSelector) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 	switch object := object.(type) {
 	case *v1alpha1.MachineSet:
@@ -38,20 +39,20 @@ func (w statusWithoutSelector) Patch(ctx context.Context, object client.Object, 
 	return w.SubResourceWriter.Patch(ctx, object, patch, opts...)
 }
 
-// schemaPatience is how long the schema of CRDs that are new may take to be published.
-const schemaPatience = 5 * time.Second
+// schemaTimeout is how long the API server may take to publish the schema of new CRDs.
+const schemaTimeout = 5 * time.Second
 
-// lacksSelector reports whether the CRDs of the control cluster lack status.selector, by one request at
-// the start. If their schema cannot be read, they count as ours.
+// lacksSelector reports whether the CRDs of the control cluster do not have status.selector. It is determined
+// once at startup. If the schema cannot be read, the CRDs are assumed to be Millwright's.
 func lacksSelector(ctx context.Context, cfg Config) bool {
 	config := rest.CopyConfig(cfg.Control)
-	config.Timeout = controlPatience
+	config.Timeout = controlTimeout
 	client, err := discoverer(config)
 	if err != nil {
 		return false
 	}
 	var lacks bool
-	err = wait.PollUntilContextTimeout(ctx, askPeriod, schemaPatience, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, pollInterval, schemaTimeout, true, func(ctx context.Context) (bool, error) {
 		raw, err := client.RESTClient().Get().AbsPath("/openapi/v3/apis", v1alpha1.GroupName, v1alpha1.SchemeGroupVersion.Version).Do(ctx).Raw()
 		if err == nil {
 			lacks, err = schemaLacksSelector(raw)
@@ -67,7 +68,7 @@ func lacksSelector(ctx context.Context, cfg Config) bool {
 	return lacks && err == nil
 }
 
-// document is what is read of an OpenAPI document.
+// document is the part of an OpenAPI document that is read.
 type document struct {
 	Components struct {
 		Schemas map[string]struct {
@@ -81,9 +82,9 @@ type document struct {
 	} `json:"components"`
 }
 
-var errNoSchema = errors.New("the API server publishes no schema of MachineSets")
+var errNoSchema = errors.New("the API server has not published the schema of MachineSets")
 
-// schemaLacksSelector reports whether the schema of MachineSets lacks status.selector. That of
+// schemaLacksSelector reports whether the schema of MachineSets does not have status.selector. The schema of
 // MachineDeployments comes from the same installation.
 func schemaLacksSelector(raw []byte) (bool, error) {
 	var published document

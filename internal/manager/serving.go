@@ -21,37 +21,37 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 )
 
-// Profiling configures the profiles that a manager serves beside its metrics.
+// Profiling configures the profiles that a manager serves in addition to its metrics.
 type Profiling struct {
-	// Enabled serves profiles under /debug/pprof/, where the metrics are served.
+	// Enabled serves profiles under /debug/pprof/, at the port of the metrics.
 	Enabled bool
-	// Contention also records goroutines that block, which costs time.
+	// Contention also profiles blocked goroutines, which costs time.
 	Contention bool
 }
 
-// Pages are what a manager serves over HTTP.
+// Pages are the pages that a manager serves over HTTP.
 type Pages struct {
-	// Address and Port of /healthz, /readyz, /livez, /configz and /metrics, over plain HTTP. Port 0
-	// serves nothing.
+	// Address and Port are where /healthz, /readyz, /livez, /configz and /metrics are served, without TLS. If
+	// Port is 0, nothing is served.
 	Address string
 	Port    int
-	// Flags are the values that /configz serves, by name.
+	// Flags are the values for /configz, by name.
 	Flags map[string]string
 	// Profiling configures profiles at the same port.
 	Profiling Profiling
 }
 
-// serving is what a manager serves over HTTP. controller-runtime's servers start too late: a kubelet
-// that asks for /healthz would restart a manager that waits for an API server.
+// serving serves the pages of a manager. The servers of controller-runtime start too late: a kubelet that
+// probes /healthz would restart a manager that waits for an API server.
 type serving struct {
 	cfg Pages
 	// run is the context of Run.
 	run context.Context
-	// missing is what the manager waits for before it is ready; empty if it is.
+	// missing is what the manager waits for before it is ready. It is empty if it is ready.
 	missing atomic.Value
 }
 
-// What a manager may wait for.
+// The conditions that a manager may wait for.
 const (
 	missingControl = "waiting for the API server of the control cluster"
 	missingLeases  = "reading the leases"
@@ -59,8 +59,8 @@ const (
 	missingPort    = "opening the port for hypervisors"
 )
 
-// maxClients and maxClientsPerAddress bound the connections to the pages, which anybody may open who reaches the
-// port: without bounds they take the files with which this process does its work.
+// maxClients and maxClientsPerAddress limit the connections to the pages, which anyone who reaches the port can
+// open. Without limits, they could exhaust the file descriptors of this process.
 const (
 	maxClients           = 1024
 	maxClientsPerAddress = 128
@@ -77,7 +77,7 @@ func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("serving: %w", err)
 	}
-	// The times are those of controller-runtime.
+	// The timeouts are those of controller-runtime.
 	server := &http.Server{Handler: s.mux(), IdleTimeout: 90 * time.Second, ReadHeaderTimeout: 32 * time.Second}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(connlimit.Listen(listener, maxClients, maxClientsPerAddress)) }()
@@ -87,7 +87,7 @@ func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) 
 	}, nil
 }
 
-// mux has the pages.
+// mux returns the handler of the pages.
 func (s *serving) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", s.alive)
@@ -99,24 +99,23 @@ func (s *serving) mux() *http.ServeMux {
 	return mux
 }
 
-// maxScrapes and maxScrapesPerAddress bound the requests for metrics at a time: each has a copy of all of them,
-// until who asked has read it, for which there is scrapeTime.
+// maxScrapes and maxScrapesPerAddress limit concurrent requests for metrics. Each request holds a copy of all
+// metrics until the client has read it, for which it has scrapeTime.
 const (
 	maxScrapes           = 16
 	maxScrapesPerAddress = 8
 	scrapeTime           = time.Minute
 )
 
-// scrapes bounds the requests for metrics.
+// scrapes limits the requests for metrics.
 func scrapes(next http.Handler) http.Handler {
 	return connlimit.Requests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTime)) // not of a test's recorder
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTime)) // recorders in tests do not support it
 		next.ServeHTTP(w, r)
 	}), maxScrapes, maxScrapesPerAddress)
 }
 
-// alive answers as soon as anything is served, also before this process is the leader: it
-// reports that the process is alive. The answers are MCM's.
+// alive serves the liveness probe, even before this process is the leader. The responses are the same as MCM's.
 func (s *serving) alive(w http.ResponseWriter, _ *http.Request) {
 	if s.run.Err() != nil {
 		http.Error(w, "Unhealthy", http.StatusInternalServerError)
@@ -125,7 +124,7 @@ func (s *serving) alive(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "OK") // an error is the client's
 }
 
-// ready reports whether this process works, or could at any moment become the leader.
+// ready serves the readiness probe. This process is ready if it is working or could become the leader.
 func (s *serving) ready(w http.ResponseWriter, r *http.Request) {
 	if missing := s.missing.Load().(string); missing != "" {
 		http.Error(w, missing, http.StatusServiceUnavailable)
@@ -134,14 +133,14 @@ func (s *serving) ready(w http.ResponseWriter, r *http.Request) {
 	s.alive(w, r)
 }
 
-// configuration answers with the values of the flags, under the name that MCM's options have there.
+// configuration serves the values of the flags, under the same name as MCM's options.
 func (s *serving) configuration(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"componentconfig": s.cfg.Flags}) // an error is the client's
 }
 
-// following returns what keeps up with the manager: one that stands by is ready when it has read the
-// leases, and a leader when its caches are filled and its ports open.
+// following returns a runnable that updates the readiness. A standby process is ready when it has read the
+// leases, and a leader when its caches are filled and its ports are open.
 func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}, open ...<-chan struct{}) ctrlmanager.Runnable {
 	return standby(func(ctx context.Context) error {
 		s.missing.Store(missingLeases)
@@ -177,7 +176,7 @@ func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}, open 
 	})
 }
 
-// standby is a runnable that also runs before this process is the leader.
+// standby is a runnable that also runs before this process becomes the leader.
 type standby func(context.Context) error
 
 func (s standby) Start(ctx context.Context) error { return s(ctx) }
@@ -193,7 +192,7 @@ func (p Profiling) add(mux *http.ServeMux) {
 		runtime.SetBlockProfileRate(1)
 	}
 	const root = "/debug/pprof/"
-	mux.HandleFunc(root, pprof.Index) // and all that have no handler of their own
+	mux.HandleFunc(root, pprof.Index) // also serves profiles without their own handler
 	mux.HandleFunc(root+"cmdline", pprof.Cmdline)
 	mux.HandleFunc(root+"profile", pprof.Profile)
 	mux.HandleFunc(root+"symbol", pprof.Symbol)

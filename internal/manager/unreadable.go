@@ -22,20 +22,21 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// unreadable reports which object keeps a cache from reading a kind of MCM's API. Our CRDs refuse
-// nearly everything that our types cannot hold, MCM's do not: there, "drainTimeout: 10" in one
-// Machine keeps every Machine from being reconciled, and client-go's error does not name it.
+// unreadable reports which object prevents a cache from reading a kind of the group machine.sapcloud.io.
+// Millwright's CRDs refuse nearly everything that the Go types cannot hold, but MCM's CRDs do not. With those,
+// "drainTimeout: 10" in one Machine prevents every Machine from being reconciled, and client-go's error does
+// not name the Machine.
 type unreadable struct {
 	// reader reads from the API server.
 	reader client.Reader
 	events record.EventRecorder
 	log    logr.Logger
 	scheme *runtime.Scheme
-	// namespace of the cache; empty means all.
+	// namespace is the namespace of the cache. Empty means all namespaces.
 	namespace string
 }
 
-// watching has an informer of MCM's API report why it cannot list.
+// watching wraps the list of an informer to report why it fails, for kinds of machine.sapcloud.io.
 func (u *unreadable) watching(object runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc {
 	kind, err := apiutil.GVKForObject(object, u.scheme)
 	if err != nil || kind.GroupVersion() != v1alpha1.SchemeGroupVersion {
@@ -43,14 +44,14 @@ func (u *unreadable) watching(object runtime.Object, list toolscache.ListWithCon
 	}
 	return func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		found, err := list(ctx, options)
-		if answered := apierrors.APIStatus(nil); err != nil && !errors.As(err, &answered) && ctx.Err() == nil {
+		if status := apierrors.APIStatus(nil); err != nil && !errors.As(err, &status) && ctx.Err() == nil {
 			u.report(ctx, kind)
 		}
 		return found, err
 	}
 }
 
-// report reports which objects of a kind cannot be read, in the log and in an event on each.
+// report reports which objects of a kind cannot be decoded, in the log and in an event for each.
 func (u *unreadable) report(ctx context.Context, kind schema.GroupVersionKind) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -60,17 +61,17 @@ func (u *unreadable) report(ctx context.Context, kind schema.GroupVersionKind) {
 	for i := range list.Items {
 		object := &list.Items[i]
 		if err := u.read(object); err != nil {
-			u.log.Error(err, "an object cannot be read, and keeps all of its kind from being looked at until it is corrected", "kind", kind.Kind, "object", client.ObjectKeyFromObject(object))
-			u.events.Eventf(object, corev1.EventTypeWarning, "Unreadable", "The manager cannot read this, nor look at anything of its kind until it is corrected: %v", err)
+			u.log.Error(err, "cannot decode an object; no objects of its kind are reconciled until it is corrected", "kind", kind.Kind, "object", client.ObjectKeyFromObject(object))
+			u.events.Eventf(object, corev1.EventTypeWarning, "Unreadable", "The manager cannot decode this object, and no objects of its kind are reconciled until it is corrected: %v", err)
 		}
 	}
 }
 
-// read reads an object as our clients do.
+// read decodes an object as the typed clients do.
 func (u *unreadable) read(object *unstructured.Unstructured) error {
 	raw, err := json.Marshal(object)
 	if err != nil {
-		return fmt.Errorf("writing it as JSON: %w", err)
+		return fmt.Errorf("encoding it as JSON: %w", err)
 	}
 	typed, err := u.scheme.New(object.GroupVersionKind())
 	if err != nil {

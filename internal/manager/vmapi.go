@@ -18,13 +18,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// VMAPI says how kube-apiserver reaches the subresources of virtual machines: console, log, reset and migrate.
+// VMAPI configures how kube-apiserver reaches the subresources of virtual machines: console, log, reset and
+// migrate.
 type VMAPI struct {
-	// Listen opens the port, when this process leads. Nil means that there are no subresources.
+	// Listen opens the port when this process becomes the leader. If nil, there are no subresources.
 	Listen func(context.Context) (net.Listener, error)
-	// Service leads to that port, at the process that leads. It must exist.
+	// Service is the Service that leads to that port of the leader. It must exist.
 	Service types.NamespacedName
-	// Port of the Service. 0 means the one that is named subresources.
+	// Port is the port of the Service. 0 means the port that is named subresources.
 	Port int32
 }
 
@@ -37,7 +38,7 @@ type vmAPI struct {
 	log       logr.Logger
 }
 
-// newVMAPI returns the port of the subresources.
+// newVMAPI returns the port for the subresources.
 func newVMAPI(cfg VMConfig, vms *virtualmachine.Controller, live client.Client, authority *identity.Authority) (vmPort, error) {
 	server, err := vms.Subresources(cfg.Infrastructure, subresources.ServerName(cfg.API.Service), cfg.Log.WithName("api"))
 	if err != nil {
@@ -48,7 +49,7 @@ func newVMAPI(cfg VMConfig, vms *virtualmachine.Controller, live client.Client, 
 	return vmPort{name: portSubresources, listen: cfg.API.Listen, serve: api.serve}, nil
 }
 
-// serve serves until the context ends.
+// serve serves until the context is canceled.
 func (a *vmAPI) serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.server.Serve(ctx, listener) })
@@ -56,27 +57,28 @@ func (a *vmAPI) serve(ctx context.Context, listener net.Listener) error {
 	return group.Wait()
 }
 
-// Times between two looks at the registration.
+// Intervals between checks of the registration.
 const (
-	registerPause  = 5 * time.Second // it failed
-	registerPeriod = time.Minute     // somebody may have deleted it
+	registerPause  = 5 * time.Second // after a failure
+	registerPeriod = time.Minute     // it may have been deleted
 )
 
-// register keeps kube-apiserver sending requests here until the context ends. Virtual machines run without it.
+// register keeps this process registered at kube-apiserver until the context is canceled. Virtual machines do
+// not depend on it.
 func (a *vmAPI) register(ctx context.Context) {
-	said := ""
+	lastError := ""
 	for ctx.Err() == nil {
 		pause := registerPeriod
 		err := a.registerOnce(ctx)
 		switch {
 		case err == nil:
-			said = ""
+			lastError = ""
 		case ctx.Err() == nil:
 			pause = registerPause
-			if err.Error() != said {
+			if err.Error() != lastError {
 				a.log.Error(err, "consoles of virtual machines cannot be reached")
 			}
-			said = err.Error()
+			lastError = err.Error()
 		}
 		select {
 		case <-time.After(pause):

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Names of the Service's ports.
+// Names of the ports of the Service.
 const (
 	portHypervisors  = "hypervisors"
 	portSubresources = "subresources"
@@ -29,15 +29,15 @@ const (
 
 // vmPort is a port of a VM controller.
 type vmPort struct {
-	// name of the Service's port that leads here.
+	// name is the name of the Service's port that leads to this port.
 	name   string
 	listen func(context.Context) (net.Listener, error)
-	// serve serves until the context ends. It closes the listener.
+	// serve serves until the context is canceled. It closes the listener.
 	serve func(context.Context, net.Listener) error
 }
 
-// vmPorts are the ports of a VM controller, the one for hypervisors first. Only the leader decides which
-// hypervisor may run a VM, so only it opens them, and leads the Service to them.
+// vmPorts are the ports of a VM controller, the port for hypervisors first. Only the leader decides which
+// hypervisor may run a VM, so only the leader opens them and directs the Service to them.
 type vmPorts struct {
 	cfg       VMService
 	namespace string
@@ -52,7 +52,7 @@ type vmPorts struct {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (p *vmPorts) NeedLeaderElection() bool { return true }
 
-// Start serves until the context ends.
+// Start serves until the context is canceled.
 func (p *vmPorts) Start(ctx context.Context) error {
 	here := endpoint{address: p.cfg.Address, ports: map[string]int32{}}
 	group, ctx := errgroup.WithContext(ctx)
@@ -78,23 +78,23 @@ func (p *vmPorts) Start(ctx context.Context) error {
 
 func (p *vmPorts) opened() { p.opening.Do(func() { close(p.open) }) }
 
-// endpoint is where the Service leads.
+// endpoint is where the Service leads to.
 type endpoint struct {
 	address netip.Addr
-	// ports by their names in the Service.
+	// ports are the port numbers by their names in the Service.
 	ports map[string]int32
 }
 
-// leadPause is the time between two attempts to lead the Service here.
+// leadPause is the time between two attempts to direct the Service to this process.
 const leadPause = 500 * time.Millisecond
 
-// lead keeps the Service leading here until the context ends.
+// lead keeps the Service directed to this process until the context is canceled.
 func (p *vmPorts) lead(ctx context.Context, here endpoint) {
 	pause := time.NewTicker(leadPause)
 	defer pause.Stop()
 	for ctx.Err() == nil {
 		if err := p.leadOnce(ctx, here); err != nil && ctx.Err() == nil {
-			p.log.Error(err, "hypervisors that connect anew do not reach this process", "service", p.cfg.Name)
+			p.log.Error(err, "cannot direct the service to this process; new connections of hypervisors fail", "service", p.cfg.Name)
 		}
 		select {
 		case <-pause.C:
@@ -103,7 +103,7 @@ func (p *vmPorts) lead(ctx context.Context, here endpoint) {
 	}
 }
 
-// leadOnce has the Service lead here, and returns when it may not do so any more.
+// leadOnce directs the Service to this process, and returns when the Service may lead elsewhere.
 func (p *vmPorts) leadOnce(ctx context.Context, here endpoint) error {
 	// The watch begins before the write, so that no change after it is missed.
 	changes, err := p.client.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(p.namespace), client.MatchingFields{"metadata.name": p.cfg.Name})
@@ -125,7 +125,7 @@ func (p *vmPorts) leadOnce(ctx context.Context, here endpoint) error {
 	return nil
 }
 
-// is reports whether a slice leads here, and nowhere else.
+// is reports whether a slice leads to this endpoint and nowhere else.
 func (e endpoint) is(slice *discoveryv1.EndpointSlice) bool {
 	if len(slice.Endpoints) != 1 || len(slice.Endpoints[0].Addresses) != 1 || len(slice.Ports) != len(e.ports) {
 		return false
@@ -138,7 +138,7 @@ func (e endpoint) is(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Endpoints[0].Addresses[0] == e.address.String()
 }
 
-// of returns the endpoint with those ports that the Service has too.
+// of returns the endpoint with only the ports that the Service also has.
 func (e endpoint) of(service *corev1.Service) endpoint {
 	shared := endpoint{e.address, map[string]int32{}}
 	for _, port := range service.Spec.Ports {
@@ -149,8 +149,8 @@ func (e endpoint) of(service *corev1.Service) endpoint {
 	return shared
 }
 
-// apply writes the endpoints of the Service, which has no selector: all replicas are ready, and Kubernetes would
-// lead it to all of them. With the Service they are deleted. It returns what it has written.
+// apply writes the endpoints of the Service and returns them. The Service has no selector, because all replicas
+// are ready and Kubernetes would direct it to all of them. The endpoints are deleted together with the Service.
 func (p *vmPorts) apply(ctx context.Context, here endpoint) (endpoint, error) {
 	service := &corev1.Service{}
 	if err := p.client.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.cfg.Name}, service); err != nil {
@@ -166,7 +166,7 @@ func (p *vmPorts) apply(ctx context.Context, here endpoint) (endpoint, error) {
 	return led, nil
 }
 
-// slice returns the slice of a Service that leads here.
+// slice returns the endpoint slice that directs a Service to this endpoint.
 func (e endpoint) slice(service *corev1.Service) *discoveryv1ac.EndpointSliceApplyConfiguration {
 	family := discoveryv1.AddressTypeIPv4
 	if !e.address.Is4() {

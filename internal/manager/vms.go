@@ -32,103 +32,105 @@ import (
 
 // VMConfig configures a VM controller.
 type VMConfig struct {
-	// Infrastructure is the cluster of the VirtualMachines and their Pods. Required.
+	// Infrastructure is the cluster with the VirtualMachines and their Pods. Required.
 	Infrastructure *rest.Config
-	// Namespace of the controller itself: of its lease, of its Service, and of the Secret with the key
-	// of its certificate authority. It must exist. Required.
+	// Namespace is the namespace of the controller's lease, of its Service, and of the Secret with the key of
+	// its certificate authority. It must exist. Required.
 	Namespace string
-	// Namespaces of the VirtualMachines. Empty means all.
+	// Namespaces are the namespaces of the VirtualMachines. Empty means all namespaces.
 	Namespaces []string
-	// Authority signs the certificates of hypervisors. Nil means that of the Secret, which is created if
-	// there is none.
+	// Authority signs the certificates of hypervisors. If nil, the authority in the Secret is used, which is
+	// created if it does not exist.
 	Authority *identity.Authority
-	// Identity is that of this controller if others issue certificates, also those of hypervisors. Nil means
-	// that Authority does. Otherwise Authority is for the server of API only.
+	// Identity is the certificate of this controller if certificates, including those of hypervisors, are issued
+	// elsewhere. If nil, Authority issues them. Otherwise, Authority is only for the server of API.
 	Identity *identity.Credentials
-	// Certificates is the volume with the certificate of a hypervisor, with Identity. Nil means none.
+	// Certificates is the volume with the certificate of a hypervisor. It is used with Identity. If nil, there
+	// is none.
 	Certificates *VMCertificates
 	// Service is where hypervisors reach the controller. Required.
 	Service VMService
-	// Guests says what is the same for all VirtualMachines.
+	// Guests configures all VirtualMachines.
 	Guests VMGuests
-	// API is how users reach consoles. The zero value means not at all.
+	// API configures access to consoles. The zero value disables it.
 	API VMAPI
-	// Migration says how virtual machines migrate. The zero value has the defaults, and no limit.
+	// Migration configures migrations. The zero value means the defaults, without limits.
 	Migration VMMigration
-	// ConcurrentSyncs is how many VirtualMachines are reconciled at the same time. Required.
+	// ConcurrentSyncs is the maximum number of VirtualMachines that are reconciled concurrently. Required.
 	ConcurrentSyncs int
-	// Election configures leader election. Its lease is VMLease; ClusterAPILease does not matter.
+	// Election configures leader election. Its lease is VMLease; ClusterAPILease is ignored.
 	Election Election
-	// Pages are served over HTTP.
+	// Pages are the pages that are served over HTTP.
 	Pages Pages
-	// Log of the controller.
+	// Log is the logger of the controller.
 	Log logr.Logger
 }
 
-// VMLease is the name of the lease of the VM controller that leads.
+// VMLease is the name of the lease of the leading VM controller.
 const VMLease = "millwright-vm-controller"
 
 // VMService is where hypervisors reach a VM controller.
 type VMService struct {
-	// Listen opens the port, when this process leads: what another one has is closed, so that who
-	// connects to it is refused at once. Required.
+	// Listen opens the port when this process becomes the leader. Other processes do not listen, so that
+	// connections to them are refused immediately. Required.
 	Listen func(context.Context) (net.Listener, error)
-	// Endpoint is the gRPC target. Hypervisors keep that with which they started. Required.
+	// Endpoint is the gRPC target for hypervisors. Hypervisors keep the endpoint with which they were started.
+	// Required.
 	Endpoint string
-	// Name of a Service without selector, which leads to the process that leads: its port "hypervisors", and
-	// its port "subresources" to VMConfig.API. Empty means that the endpoint needs none.
+	// Name is the name of a Service without a selector that leads to the leader. Its port "hypervisors" is for
+	// the endpoint, and its port "subresources" for VMConfig.API. Empty means that the endpoint does not use a
+	// Service.
 	Name string
-	// Address at which the Service reaches this process. Required with Name.
+	// Address is the address at which the Service reaches this process. Required with Name.
 	Address netip.Addr
 }
 
-// VMPods says what the operator of the cluster wants of the Pods of hypervisors.
+// VMPods configures the Pods of hypervisors.
 type VMPods = podspec.Options
 
 // VMCertificates is the volume with the certificate of a hypervisor.
 type VMCertificates = podspec.Certificates
 
 const (
-	// VMName in an attribute of VMCertificates stands for the name of the VirtualMachine.
+	// VMName is the placeholder for the name of the VirtualMachine in an attribute of VMCertificates.
 	VMName = podspec.VMName
 	// DefaultVMMigrationTime is the default of VMMigration.Time.
 	DefaultVMMigrationTime = podspec.DefaultMigrationTime
-	// MinVMMigrationTime is the least VMMigration.Time: that of a shutdown.
+	// MinVMMigrationTime is the minimum of VMMigration.Time, which is the time of a shutdown.
 	MinVMMigrationTime = podspec.GracePeriod * time.Second
 )
 
-// VMGuests says what is the same for all VirtualMachines.
+// VMGuests configures all VirtualMachines.
 type VMGuests struct {
-	// Image is the container image of hypervisors if the VirtualMachine names none.
+	// Image is the container image of hypervisors if the VirtualMachine does not set one.
 	Image string
 	// Networks are the prefixes of the guests' user-mode network. Empty means no network.
 	Networks []netip.Prefix
-	// HostPorts are the TCP ports of a host's loopback that guests may connect to. Empty
-	// means none.
+	// HostPorts are the TCP ports on the host's loopback interface that guests may connect to. Empty means none.
 	HostPorts []uint16
-	// OneMachine says that all hosts are on one machine, which has all volumes.
+	// OneMachine reports that all hosts run on one machine, which has all volumes.
 	OneMachine bool
-	// Accelerator of QEMU: auto, kvm or tcg. Empty means auto.
+	// Accelerator is the accelerator of QEMU: auto, kvm or tcg. Empty means auto.
 	Accelerator string
-	// Pods says what the operator of the cluster wants of the Pods of hypervisors. The zero value means nothing.
+	// Pods configures the Pods of hypervisors.
 	Pods VMPods
 }
 
-// VMMigration says how virtual machines migrate.
+// VMMigration configures the migration of virtual machines.
 type VMMigration struct {
-	// PerHost is how many leave or enter a host at a time when another one wants to leave it. 0
-	// means any number.
+	// PerHost limits how many migrations may use a host concurrently before another one starts from it. 0 means
+	// no limit.
 	PerHost int
-	// Bandwidth limits the copy of memory and disk, each, in bytes per second. 0 means QEMU's
-	// default for the memory, and no limit for the disk.
+	// Bandwidth limits the copy of memory and of the disk, each in bytes per second. 0 means QEMU's default for
+	// memory, and no limit for the disk.
 	Bandwidth uint64
-	// Time is how long one that has to leave its host may take before its guest is shut down. 0
-	// means 15 minutes.
+	// Time is how long the migration of a virtual machine that must leave its host may take before its guest is
+	// shut down. 0 means 15 minutes.
 	Time time.Duration
 }
 
-// RunVMs runs a VM controller until ctx ends or the controller fails. Of those of a cluster one must lead;
-// without leader election there must be only one.
+// RunVMs runs a VM controller until ctx is canceled or the controller fails. Only one controller of a cluster
+// may be active, so without leader election there must be only one.
 func RunVMs(ctx context.Context, cfg VMConfig) error {
 	pages, stop, err := serve(ctx, cfg.Pages)
 	if err != nil {
@@ -137,7 +139,7 @@ func RunVMs(ctx context.Context, cfg VMConfig) error {
 	defer stop()
 	err = runVMs(ctx, cfg, pages)
 	if ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return nil // what was about to start reports that it cannot any more
+		return nil // components that were starting fail during the shutdown
 	}
 	return err
 }
@@ -178,15 +180,15 @@ func runVMs(ctx context.Context, cfg VMConfig, pages *serving) error {
 	return nil
 }
 
-// vmLeadership is the part of a VM controller in the election. Without one it leads at once.
+// vmLeadership is the leadership of a VM controller. Without an election, it leads immediately.
 type vmLeadership struct {
-	lock        *lock // nil without election
+	lock        *lock // nil without an election
 	read, leads <-chan struct{}
 }
 
 func (cfg VMConfig) leaseNamespace() string { return cmp.Or(cfg.Election.Namespace, cfg.Namespace) }
 
-// installation names a VM controller and those that may lead instead of it.
+// installation returns the name that a VM controller shares with its standby processes.
 func (cfg VMConfig) installation() string { return cfg.leaseNamespace() + "/" + VMLease }
 
 func (cfg VMConfig) leadership() (vmLeadership, error) {
@@ -196,7 +198,7 @@ func (cfg VMConfig) leadership() (vmLeadership, error) {
 		return vmLeadership{read: now, leads: now}, nil
 	}
 	names := leaseNames{cfg.leaseNamespace(), []string{VMLease}}
-	// Nothing runs on: the server for hypervisors waits for their calls.
+	// No work outlasts the leadership, because the server for hypervisors waits for their calls.
 	lock, err := newLockOf(cfg.Infrastructure, names, cfg.Election.RetryPeriod, func() bool { return true }, cfg.Log)
 	if err != nil {
 		return vmLeadership{}, err
@@ -204,7 +206,8 @@ func (cfg VMConfig) leadership() (vmLeadership, error) {
 	return vmLeadership{lock: lock, read: lock.seen, leads: lock.won}, nil
 }
 
-// vmOptions has the cache begin with the leadership: what it shows includes all that earlier leaders wrote.
+// vmOptions returns options in which the cache starts when this process becomes the leader, so that it contains
+// everything that earlier leaders wrote.
 func vmOptions(ctx context.Context, cfg VMConfig, scheme *runtime.Scheme) (ctrl.Options, vmLeadership, error) {
 	leases, err := cfg.leadership()
 	if err != nil {
@@ -231,7 +234,7 @@ func vmOptions(ctx context.Context, cfg VMConfig, scheme *runtime.Scheme) (ctrl.
 		options.Cache.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	if leases.lock != nil {
-		cfg.Election.tell(&options, leases.lock)
+		cfg.Election.configure(&options, leases.lock)
 	}
 	return options, leases, nil
 }
@@ -244,7 +247,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	authority := cfg.Authority
 	if authority == nil && (cfg.Identity == nil || cfg.API.Listen != nil) {
-		err := patiently(ctx, func() (err error) {
+		err := retry(ctx, func() (err error) {
 			authority, err = service.LoadAuthority(ctx, live, cfg.Namespace)
 			return err
 		})

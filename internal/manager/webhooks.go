@@ -8,16 +8,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/warnings"
 )
 
-// Webhooks configures the optional webhooks: of APIMCM those of package warnings, which a manager with
-// HalfMachines has, and of APICAPI those of its own, with its hooks.
+// Webhooks configures the optional webhooks. APIMCM has the webhooks of package warnings, which HalfMachines
+// serves. APICAPI has its own webhooks and runtime hooks.
 type Webhooks struct {
-	// Port of the webhooks; 0 serves none.
+	// Port is the port of the webhooks. If 0, no webhooks are served.
 	Port int
-	// CertDir holds tls.crt and tls.key.
+	// CertDir is the directory with tls.crt and tls.key.
 	CertDir string
 }
 
-// server is nil if there is no port.
+// server returns the webhook server, or nil if there is no port.
 func (w Webhooks) server() webhook.Server {
 	if w.Port == 0 {
 		return nil
@@ -25,7 +25,7 @@ func (w Webhooks) server() webhook.Server {
 	return newWebhookServer(w)
 }
 
-// addWebhooks adds those of the APIs that are served. Managers that stand by answer, too.
+// addWebhooks adds the webhooks of the APIs that the manager serves. Standby managers serve them, too.
 func (a *assembly) addWebhooks() error {
 	if a.Webhooks.Port == 0 {
 		return nil

@@ -21,32 +21,33 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// Limits of the port of the webhooks, which anybody may use who reaches it: neither API servers nor Cluster API
-// show who they are.
+// Limits for the port of the webhooks. Anyone who reaches the port can use it, because neither API servers nor
+// Cluster API authenticate themselves.
 const (
-	// maxWebhookClients and maxWebhookClientsPerAddress bound connections. Each API server has one or two.
+	// maxWebhookClients and maxWebhookClientsPerAddress limit connections. Each API server has one or two.
 	maxWebhookClients           = 256
 	maxWebhookClientsPerAddress = 64
-	// maxWebhookStreams bounds the requests at a time of a connection.
+	// maxWebhookStreams limits the concurrent requests of a connection.
 	maxWebhookStreams = 64
-	// maxWebhookHeaders is in bytes.
+	// maxWebhookHeaders limits the size of headers, in bytes.
 	maxWebhookHeaders = 64 << 10
-	// longestReview bounds a request, in bytes: two objects, each of which fits into etcd, and what is around
-	// them. maxWebhookBytes and maxWebhookBytesPerAddress bound all requests at a time.
+	// longestReview limits the size of a request, in bytes. A request contains two objects, each of which fits
+	// into etcd, and metadata. maxWebhookBytes and maxWebhookBytesPerAddress limit the total size of all
+	// concurrent requests.
 	longestReview             = 8 << 20
 	maxWebhookBytes           = 8 * longestReview
 	maxWebhookBytesPerAddress = 3 * longestReview
-	// Times for a handshake and the headers, for a whole request, for it and its answer, and between two
-	// requests. Who calls waits for 30 s at most.
+	// Timeouts for a handshake and the headers, for a whole request, for a request and its response, and between
+	// two requests. Clients wait for at most 30 s.
 	webhookHeaderTime = 10 * time.Second
 	webhookReadTime   = 30 * time.Second
 	webhookWriteTime  = time.Minute
 	webhookIdleTime   = 90 * time.Second
-	// webhookEnd is how long requests may go on when the manager ends.
+	// webhookEnd is how long requests in progress may take when the manager terminates.
 	webhookEnd = 30 * time.Second
 )
 
-// webhookServer is controller-runtime's, within limits.
+// webhookServer is controller-runtime's webhook server with limits.
 type webhookServer struct {
 	webhook.Server
 	cfg Webhooks
@@ -56,7 +57,7 @@ func newWebhookServer(cfg Webhooks) *webhookServer {
 	return &webhookServer{webhook.NewServer(webhook.Options{Port: cfg.Port, CertDir: cfg.CertDir}), cfg}
 }
 
-// Start serves until the context ends.
+// Start serves until the context is canceled.
 func (s *webhookServer) Start(ctx context.Context) error {
 	certificate, err := certwatcher.New(filepath.Join(s.cfg.CertDir, "tls.crt"), filepath.Join(s.cfg.CertDir, "tls.key"))
 	if err != nil {
@@ -71,7 +72,7 @@ func (s *webhookServer) Start(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := certificate.Start(ctx); err != nil {
-			ctrl.Log.Error(err, "the certificate of the webhooks is read no more when it changes", "dir", s.cfg.CertDir)
+			ctrl.Log.Error(err, "the certificate of the webhooks is no longer reloaded", "dir", s.cfg.CertDir)
 		}
 		return nil
 	})
@@ -79,13 +80,13 @@ func (s *webhookServer) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// serve serves until the context ends. It closes the listener.
+// serve serves until the context is canceled. It closes the listener.
 func (s *webhookServer) serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           connlimit.Bodies(s.WebhookMux(), longestReview, maxWebhookBytes, maxWebhookBytesPerAddress),
 		ReadHeaderTimeout: webhookHeaderTime, ReadTimeout: webhookReadTime, WriteTimeout: webhookWriteTime, IdleTimeout: webhookIdleTime,
 		MaxHeaderBytes: maxWebhookHeaders,
-		// Handshakes that fail are those of strangers.
+		// Anyone can cause failed handshakes, so they are logged only with higher verbosity.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(ctrl.Log.WithName("webhooks").V(1)), slog.LevelInfo),
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxWebhookStreams},
 	}
@@ -99,7 +100,7 @@ func (s *webhookServer) serve(ctx context.Context, listener net.Listener) error 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), webhookEnd)
 	defer cancel()
 	if err := server.Shutdown(end); err != nil {
-		return fmt.Errorf("ending webhooks: %w", errors.Join(err, server.Close()))
+		return fmt.Errorf("shutting down webhooks: %w", errors.Join(err, server.Close()))
 	}
 	return nil
 }

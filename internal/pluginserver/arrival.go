@@ -17,9 +17,9 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// What a caller sends takes memory as it arrives. window is the part of a stream that arrives before it is
-// read. maxArrivals is the maximum number of registrations and requests of a caller that are read concurrently;
-// each may be as long as a message. arrivalTimeout is the maximum time for each of them.
+// Messages of a caller use memory while they are received. window limits the part of a stream that is received
+// before it is read. maxArrivals limits how many registrations and requests of a caller are received
+// concurrently; each may have the maximum message length. arrivalTimeout limits the time for each of them.
 const (
 	window         = 64 << 10
 	maxStreams     = 32
@@ -27,19 +27,20 @@ const (
 	arrivalTimeout = 10 * time.Second
 )
 
-// service is driverpb.Infra_ServiceDesc, except for requests: gRPC would read them before it calls a handler.
+// service is driverpb.Infra_ServiceDesc with requests as streams, because gRPC would otherwise receive a
+// request before it calls the handler.
 func (s *Server) service() *grpc.ServiceDesc {
 	desc := driverpb.Infra_ServiceDesc
 	desc.Methods = nil
 	desc.Streams = append(slices.Clone(desc.Streams),
-		grpc.StreamDesc{StreamName: "GetMachineClass", ServerStreams: true, Handler: answers(s, s.GetMachineClass)},
-		grpc.StreamDesc{StreamName: "GetSecret", ServerStreams: true, Handler: answers(s, s.GetSecret)},
+		grpc.StreamDesc{StreamName: "GetMachineClass", ServerStreams: true, Handler: unary(s, s.GetMachineClass)},
+		grpc.StreamDesc{StreamName: "GetSecret", ServerStreams: true, Handler: unary(s, s.GetSecret)},
 	)
 	return &desc
 }
 
-// answers returns the handler of a method with one request and one response.
-func answers[Request, Response any](s *Server, method func(context.Context, *Request) (*Response, error)) grpc.StreamHandler {
+// unary returns the handler of a method with one request and one response.
+func unary[Request, Response any](s *Server, method func(context.Context, *Request) (*Response, error)) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
 		request, err := arrived(s, stream, func() (*Request, error) {
 			next := new(Request)
@@ -56,8 +57,8 @@ func answers[Request, Response any](s *Server, method func(context.Context, *Req
 	}
 }
 
-// arrived receives the first message of a stream, as soon as the caller has a place for it. After an error the stream
-// must end.
+// arrived receives the first message of a stream once the caller has a free place for it. After an error, the
+// stream must be closed.
 func arrived[Message any](s *Server, stream grpc.ServerStream, receive func() (Message, error)) (message Message, err error) {
 	timer := time.NewTimer(arrivalTimeout)
 	defer timer.Stop()
@@ -91,7 +92,7 @@ func arrived[Message any](s *Server, stream grpc.ServerStream, receive func() (M
 	}
 }
 
-// placesOf returns what has an element for each message of a caller that is being received.
+// placesOf returns the channel that has an element for each message of a caller that is being received.
 func (s *Server) placesOf(ctx context.Context) chan struct{} {
 	name := callerOf(ctx)
 	s.mu.Lock()
@@ -104,8 +105,8 @@ func (s *Server) placesOf(ctx context.Context) chan struct{} {
 	return places
 }
 
-// callerOf returns the names in a caller's certificate. Callers without one, which belong to one user or one host, have
-// the same.
+// callerOf returns the names in a caller's certificate. Callers without a certificate belong to the same user
+// or host and share one name.
 func callerOf(ctx context.Context) string {
 	caller, _ := peer.FromContext(ctx)
 	if caller == nil {

@@ -15,16 +15,16 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// required are the operations that every driver must do.
+// required are the operations that every driver must support.
 var required = []driverpb.OperationType{driverpb.OperationType_OT_CREATE_MACHINE, driverpb.OperationType_OT_DELETE_MACHINE}
 
-// Limits of the kinds that a driver migrates.
+// Limits for the kinds that a driver migrates.
 const (
 	maxMigrated     = 64
 	maxMigratedName = 253
 )
 
-// check returns why a driver may not register, as a gRPC status.
+// check returns a gRPC status if a driver must not register.
 func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
 	err := registry.CheckName(r.GetKind())
 	switch {
@@ -35,14 +35,14 @@ func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
 	case len(r.GetInstance()) < driverpb.MinInstance || len(r.GetInstance()) > driverpb.MaxInstance:
 		return status.Errorf(codes.InvalidArgument, "instance: must have %d to %d bytes", driverpb.MinInstance, driverpb.MaxInstance)
 	case r.GetMaxOperations() > driverpb.MaxOperations:
-		return status.Errorf(codes.InvalidArgument, "max_operations: %d is above %d", r.GetMaxOperations(), driverpb.MaxOperations)
+		return status.Errorf(codes.InvalidArgument, "max_operations: %d exceeds the maximum of %d", r.GetMaxOperations(), driverpb.MaxOperations)
 	case len(r.GetVersion()) > driverpb.MaxVersion:
-		return status.Errorf(codes.InvalidArgument, "version: has more than %d bytes", driverpb.MaxVersion)
+		return status.Errorf(codes.InvalidArgument, "version: must have at most %d bytes", driverpb.MaxVersion)
 	case r.GetApiVersion() != v1alpha1.SchemeGroupVersion.String():
-		return status.Errorf(codes.FailedPrecondition, "api_version: this manager has %s only", v1alpha1.SchemeGroupVersion.String())
+		return status.Errorf(codes.FailedPrecondition, "api_version: this manager supports only %s", v1alpha1.SchemeGroupVersion.String())
 	}
 	if kinds := r.GetMigratedKinds(); len(kinds) > maxMigrated || slices.ContainsFunc(kinds, func(kind string) bool { return len(kind) > maxMigratedName }) {
-		return status.Errorf(codes.InvalidArgument, "migrated_kinds: has more than %d names, or one of more than %d bytes", maxMigrated, maxMigratedName)
+		return status.Errorf(codes.InvalidArgument, "migrated_kinds: must have at most %d names of at most %d bytes", maxMigrated, maxMigratedName)
 	}
 	for _, one := range required {
 		if !slices.Contains(r.GetOperations(), one) {
@@ -52,19 +52,19 @@ func (s *Server) check(ctx context.Context, r *driverpb.Registration) error {
 	return permit(ctx, r.GetKind())
 }
 
-// permit returns an error if the caller's certificate is not for a kind of driver. A caller without
-// a certificate is one whom the endpoint admits without.
+// permit returns an error if the caller's certificate is not valid for a kind of driver. A caller without TLS
+// uses an endpoint that does not require certificates.
 func permit(ctx context.Context, kind string) error {
 	caller, ok := peer.FromContext(ctx)
 	if !ok {
-		return status.Error(codes.Unauthenticated, "the caller is not known")
+		return status.Error(codes.Unauthenticated, "the caller is unknown")
 	}
 	secured, ok := caller.AuthInfo.(credentials.TLSInfo)
 	if !ok {
 		return nil
 	}
 	if len(secured.State.VerifiedChains) == 0 || len(secured.State.VerifiedChains[0]) == 0 {
-		return status.Error(codes.Unauthenticated, "there is no client certificate")
+		return status.Error(codes.Unauthenticated, "no client certificate")
 	}
 	leaf := secured.State.VerifiedChains[0][0]
 	for _, name := range append([]string{leaf.Subject.CommonName}, leaf.DNSNames...) {
@@ -72,7 +72,7 @@ func permit(ctx context.Context, kind string) error {
 			return nil
 		}
 	}
-	return status.Errorf(codes.PermissionDenied, "the client certificate is not for the kind %q: neither its common name nor a DNS name of it is that", kind)
+	return status.Errorf(codes.PermissionDenied, "the client certificate is not valid for kind %q: neither its common name nor a DNS name matches", kind)
 }
 
 // GetMachineClass implements driverpb.InfraServer.
@@ -83,7 +83,7 @@ func (s *Server) GetMachineClass(ctx context.Context, meta *driverpb.MachineClas
 	}
 	given := found.message.GetMachineClass()
 	if found.class == nil || given.GetNamespace() != meta.GetNamespace() || given.GetName() != meta.GetName() || given.GetVersion() != meta.GetVersion() {
-		return nil, status.Error(codes.PermissionDenied, "the operation is not about this class")
+		return nil, status.Error(codes.PermissionDenied, "the operation does not refer to this class")
 	}
 	return &driverpb.MachineClass{Version: given.GetVersion(), Object: found.class}, nil
 }
@@ -96,12 +96,12 @@ func (s *Server) GetSecret(ctx context.Context, meta *driverpb.SecretMeta) (*dri
 	}
 	given := found.message.GetSecret()
 	if given == nil || given.GetNamespace() != meta.GetNamespace() || given.GetName() != meta.GetName() || given.GetVersion() != meta.GetVersion() {
-		return nil, status.Error(codes.PermissionDenied, "the operation is not about this Secret")
+		return nil, status.Error(codes.PermissionDenied, "the operation does not refer to this Secret")
 	}
 	return &driverpb.Secret{Version: given.GetVersion(), Data: found.secret}, nil
 }
 
-// running returns a running operation that the caller was given.
+// running returns a running operation that was sent to the caller.
 func (s *Server) running(ctx context.Context, id string) (*operation, error) {
 	s.mu.Lock()
 	all := make([]*Driver, 0, len(s.kinds))

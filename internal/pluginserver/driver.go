@@ -24,9 +24,9 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// Driver does its operations in another process. It implements all optional interfaces of package
-// driver; operations that the other process does not know return Unimplemented. While no process is
-// registered, all return Unavailable.
+// Driver executes its operations in another process. It implements all optional interfaces of package driver.
+// Operations that the other process does not support return Unimplemented. While no process is registered, all
+// operations return Unavailable.
 type Driver struct {
 	kind string
 	key  []byte
@@ -57,7 +57,7 @@ func (d *Driver) enter(next *session) error {
 	defer d.mu.Unlock()
 	if previous := d.session; previous != nil {
 		if previous.registration.GetInstance() != next.registration.GetInstance() {
-			return grpcstatus.Errorf(grpccodes.AlreadyExists, "another driver serves the kind %q already", d.kind)
+			return grpcstatus.Errorf(grpccodes.AlreadyExists, "another driver already serves kind %q", d.kind)
 		}
 		previous.cut(grpcstatus.Error(grpccodes.Aborted, "the driver has registered again"))
 	}
@@ -92,29 +92,29 @@ func (d *Driver) running(id string) *operation {
 	return current.find(id)
 }
 
-// sessionFor returns the session that can do an operation.
+// sessionFor returns the session that can execute an operation.
 func (d *Driver) sessionFor(kind driverpb.OperationType) (*session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// An operation that it lacked before fails immediately, and does not wait for it.
+	// An operation that the last driver did not support fails immediately, without waiting for a driver.
 	if !slices.Contains(d.last.GetOperations(), kind) {
 		return nil, status.Error(codes.Unimplemented, fmt.Sprintf("the driver %q does not implement %v", d.kind, kind))
 	}
 	if d.session == nil {
-		return nil, status.Error(codes.Unavailable, fmt.Sprintf("the driver %q is not connected since %s", d.kind, d.left.UTC().Format(time.RFC3339)))
+		return nil, status.Error(codes.Unavailable, fmt.Sprintf("the driver %q has been disconnected since %s", d.kind, d.left.UTC().Format(time.RFC3339)))
 	}
 	return d.session, nil
 }
 
-// do does an operation. The result comes with an error of the driver, and is nil otherwise with an
-// error.
+// do executes an operation. If the driver returns an error, do returns both the result and the error. The
+// result is nil for all other errors.
 func (d *Driver) do(ctx context.Context, op *operation) (*driverpb.OperationResult, error) {
 	current, err := d.sessionFor(op.message.GetOperationType())
 	if err != nil {
 		return nil, err
 	}
 	if size := proto.Size(op.message); size > driverpb.MaxMessage-1024 {
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("the operation has %d bytes; the driver %q can be sent %d", size, d.kind, driverpb.MaxMessage))
+		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("the operation has %d bytes, but driver %q accepts at most %d", size, d.kind, driverpb.MaxMessage))
 	}
 	result, err := current.call(ctx, op)
 	if err != nil {
@@ -123,7 +123,7 @@ func (d *Driver) do(ctx context.Context, op *operation) (*driverpb.OperationResu
 	return result, failureOf(result)
 }
 
-// failureOf returns the error of a result; nil for success.
+// failureOf returns the error of a result, or nil for success.
 func failureOf(result *driverpb.OperationResult) error {
 	code := codes.Code(result.GetCode())
 	if int64(code) >= int64(len(codes.All())) {
@@ -132,7 +132,7 @@ func failureOf(result *driverpb.OperationResult) error {
 	return status.Error(code, driverpb.Shortened(result.GetMessage()))
 }
 
-// ask does an operation about a machine, as do does.
+// ask executes an operation for a machine, like do.
 func (d *Driver) ask(ctx context.Context, kind driverpb.OperationType, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (*driverpb.OperationResult, error) {
 	op, err := d.about(kind, machine, class, secret)
 	if err != nil {
@@ -141,7 +141,7 @@ func (d *Driver) ask(ctx context.Context, kind driverpb.OperationType, machine *
 	return d.do(ctx, op)
 }
 
-// about returns an operation about a machine, with its class and Secret. Each may be nil.
+// about returns an operation for a machine with its class and Secret. Each of them may be nil.
 func (d *Driver) about(kind driverpb.OperationType, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (*operation, error) {
 	op := &operation{message: &driverpb.Operation{OperationType: kind}}
 	var err error
@@ -173,19 +173,19 @@ func (d *Driver) about(kind driverpb.OperationType, machine *v1alpha1.Machine, c
 func encode(what string, object any) ([]byte, error) {
 	encoded, err := json.Marshal(object)
 	if err != nil {
-		return nil, status.WrapError(codes.InvalidArgument, fmt.Sprintf("the %s cannot be written as JSON: %v", what, err), err)
+		return nil, status.WrapError(codes.InvalidArgument, fmt.Sprintf("cannot encode the %s as JSON: %v", what, err), err)
 	}
 	return encoded, nil
 }
 
-// version returns a text that is equal for equal content.
+// version returns a text that is equal if and only if the content is equal.
 func (d *Driver) version(content []byte) string {
 	mac := hmac.New(sha256.New, d.key)
 	mac.Write(content)
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
-// remaining is the time until a deadline, and never below zero.
+// remaining returns the time until a deadline, which is never negative.
 func remaining(deadline time.Time) *durationpb.Duration {
 	return durationpb.New(max(0, time.Until(deadline)))
 }

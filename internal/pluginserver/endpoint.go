@@ -16,17 +16,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// Endpoint is where drivers connect. Make one with one of the functions; [Server.Serve] closes it.
+// Endpoint is an address where drivers connect. Create one with Socket, TLS or Loopback. [Server.Serve] closes
+// it.
 type Endpoint struct {
 	listener    net.Listener
 	credentials credentials.TransportCredentials
 }
 
-// maxConnections is the maximum number of connections of an endpoint, including those in the handshake.
-// maxPerAddress is that of one address, so that one that floods a port leaves it to others.
+// maxConnections limits the connections of an endpoint, including those in the handshake. maxPerAddress limits
+// those of one address, so that one client cannot exhaust the limit.
 const maxConnections, maxPerAddress = 256, 64
 
-// bounded returns an endpoint that closes connections over the limits immediately.
+// bounded returns an endpoint that immediately closes connections that exceed the limits.
 func bounded(listener net.Listener, perAddress int, credentials credentials.TransportCredentials) *Endpoint {
 	return &Endpoint{listener: connlimit.Listen(listener, maxConnections, perAddress), credentials: credentials}
 }
@@ -36,17 +37,17 @@ func (e *Endpoint) String() string {
 	return e.listener.Addr().Network() + "://" + e.listener.Addr().String()
 }
 
-// Close closes the endpoint, for one that is not served.
+// Close closes an endpoint that is not served.
 func (e *Endpoint) Close() error { return e.listener.Close() }
 
-// Socket returns an endpoint at a unix socket of mode 0600: only processes of the same user, and root,
-// may use it. A socket that another process has left there is replaced; one at which a process
-// listens is not, and neither is any other file.
+// Socket returns an endpoint at a Unix socket with mode 0600, which only processes of the same user and of root
+// can use. It replaces a socket that another process has left behind. It does not replace a socket with a
+// listening process, or any other file.
 func Socket(path string) (*Endpoint, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	// A socket's file gets the mode that the socket has when it is bound.
+	// The file of a socket gets the mode that the socket has when it is bound.
 	private := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		var failure error
 		err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })
@@ -68,12 +69,12 @@ func removeStale(path string) error {
 		return err
 	}
 	if info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("%s exists, and is no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	conn, err := net.Dial("unix", path)
 	if err == nil {
 		_ = conn.Close()
-		return fmt.Errorf("another process listens at %s", path)
+		return fmt.Errorf("another process is listening at %s", path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return err
@@ -81,8 +82,8 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// TLS returns an endpoint at a TCP address, for clients with a certificate of the authority. Its common
-// name or a DNS name of it is the kind of driver that it is for.
+// TLS returns an endpoint at a TCP address for clients with a certificate of the authority. The certificate's
+// common name or one of its DNS names must be the kind of driver.
 func TLS(address string, files plugin.Files) (*Endpoint, error) {
 	config, err := files.Server()
 	if err != nil {
@@ -95,10 +96,10 @@ func TLS(address string, files plugin.Files) (*Endpoint, error) {
 	return bounded(listener, maxPerAddress, credentials.NewTLS(config)), nil
 }
 
-// ErrNotLoopback is returned by Loopback for other addresses.
+// ErrNotLoopback is returned by Loopback for addresses that are not loopback addresses.
 var ErrNotLoopback = errors.New("only loopback addresses, such as 127.0.0.1:5000, are allowed without TLS")
 
-// CheckLoopback returns an error, which may be ErrNotLoopback, if Loopback refuses an address.
+// CheckLoopback returns an error, such as ErrNotLoopback, if Loopback would refuse an address.
 func CheckLoopback(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -110,8 +111,8 @@ func CheckLoopback(address string) error {
 	return nil
 }
 
-// Loopback returns an endpoint at a TCP address of the host itself, without TLS: every process of
-// the host can register, and gets the Secrets of its kind.
+// Loopback returns an endpoint at a loopback TCP address, without TLS. Every process on the host can register
+// and gets the Secrets of its kind.
 func Loopback(address string) (*Endpoint, error) {
 	if err := CheckLoopback(address); err != nil {
 		return nil, err

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// refusalsEvery bounds how often refused connections are logged: anyone in the network can cause some.
+// refusalsEvery limits how often refused connections are logged, because anyone on the network can cause them.
 const refusalsEvery = 10 * time.Second
 
-// logged logs why connections are refused, such as for a certificate of another authority: the driver
-// itself learns little of it.
+// logged logs why connections are refused, for example because of a certificate from another authority. The
+// driver itself gets little information about that.
 type logged struct {
 	credentials.TransportCredentials
 	log       logr.Logger

@@ -16,14 +16,15 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// SeparatesAPIGroups implements driver.APIGroupSeparator, with what the driver said last.
+// SeparatesAPIGroups implements driver.APIGroupSeparator. It returns the value of the driver's last
+// registration.
 func (d *Driver) SeparatesAPIGroups() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.last.GetSeparatesApiGroups()
 }
 
-// MigratedKinds implements driver.KindMigrator, with what the driver said last.
+// MigratedKinds implements driver.KindMigrator. It returns the value of the driver's last registration.
 func (d *Driver) MigratedKinds() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +108,7 @@ func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineReq
 		return nil, err
 	}
 	if result.GetLocation() == "" {
-		return nil, status.Error(codes.Internal, "the driver answered with an empty location")
+		return nil, status.Error(codes.Internal, "the driver returned an empty location")
 	}
 	return &driver.LocateMachineResponse{Location: result.GetLocation()}, nil
 }
@@ -141,11 +142,11 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	return resp, nil
 }
 
-// placement is how long PlaceMachine may take: it must be quick.
+// placement is how long PlaceMachine may take. Callers expect it to be fast.
 const placement = 5 * time.Second
 
-// PlaceMachine implements driver.FailureDomains. Since it is a pure function, a result is kept as
-// long as the driver is connected.
+// PlaceMachine implements driver.FailureDomains. Because it is a pure function, results are cached while the
+// driver is connected.
 func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineRequest) (*driver.PlaceMachineResponse, error) {
 	op, err := d.about(driverpb.OperationType_OT_PLACE_MACHINE, nil, req.MachineClass, nil)
 	if err != nil {
@@ -170,23 +171,24 @@ func (d *Driver) PlaceMachine(ctx context.Context, req *driver.PlaceMachineReque
 		return nil, err
 	}
 	if !isSpecification(result.GetObject()) {
-		return nil, status.Error(codes.Internal, fmt.Sprintf("the driver answered with a provider specification that is no JSON object of at most %d bytes", maxSpecification))
+		return nil, status.Error(codes.Internal, fmt.Sprintf("the driver returned a provider specification that is not a JSON object of at most %d bytes", maxSpecification))
 	}
 	current.placed.Add(asked, result.GetObject())
 	return &driver.PlaceMachineResponse{ProviderSpec: runtime.RawExtension{Raw: result.GetObject()}}, nil
 }
 
-// maxSpecification is how long a provider specification may be, in bytes. No API server stores a longer one.
+// maxSpecification is the maximum length of a provider specification, in bytes. API servers store no longer
+// ones.
 const maxSpecification = 1 << 20
 
 // isSpecification reports whether a result is a provider specification.
-func isSpecification(answer []byte) bool {
+func isSpecification(result []byte) bool {
 	var fields map[string]json.RawMessage
-	return len(answer) <= maxSpecification && json.Unmarshal(answer, &fields) == nil && fields != nil
+	return len(result) <= maxSpecification && json.Unmarshal(result, &fields) == nil && fields != nil
 }
 
-// GenerateMachineClassForMigration implements driver.ClassMigrator. Name and
-// namespace in the result are ignored.
+// GenerateMachineClassForMigration implements driver.ClassMigrator. The name and namespace in the result are
+// ignored.
 func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driver.GenerateMachineClassForMigrationRequest) (*driver.GenerateMachineClassForMigrationResponse, error) {
 	op, err := d.about(driverpb.OperationType_OT_GENERATE_MACHINE_CLASS_FOR_MIGRATION, nil, req.MachineClass, nil)
 	if err != nil {
@@ -201,14 +203,14 @@ func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driv
 	}
 	filled := &v1alpha1.MachineClass{}
 	if err := json.Unmarshal(result.GetObject(), filled); err != nil {
-		return nil, status.WrapError(codes.Internal, "the driver answered with a MachineClass that cannot be read: "+err.Error(), err)
+		return nil, status.WrapError(codes.Internal, "the driver returned an invalid MachineClass: "+err.Error(), err)
 	}
 	filled.TypeMeta, filled.ObjectMeta.Name, filled.ObjectMeta.Namespace = req.MachineClass.TypeMeta, req.MachineClass.Name, req.MachineClass.Namespace
 	*req.MachineClass = *filled
 	return &driver.GenerateMachineClassForMigrationResponse{}, nil
 }
 
-// withKind returns an object to migrate as JSON, with its kind.
+// withKind encodes an object to migrate as JSON, including its kind.
 func withKind(req *driver.GenerateMachineClassForMigrationRequest) ([]byte, error) {
 	encoded, err := encode("object to migrate", req.ProviderSpecificMachineClass)
 	if err != nil || req.ClassSpec == nil {
@@ -216,7 +218,7 @@ func withKind(req *driver.GenerateMachineClassForMigrationRequest) ([]byte, erro
 	}
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(encoded, &fields); err != nil {
-		return nil, status.WrapError(codes.InvalidArgument, "the object to migrate is no JSON object", err)
+		return nil, status.WrapError(codes.InvalidArgument, "the object to migrate is not a JSON object", err)
 	}
 	if fields["kind"], err = encode("kind", req.ClassSpec.Kind); err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the server's own. A nil value records nothing.
+// metrics are the metrics of the server. A nil value records nothing.
 type metrics struct {
 	connections    *prometheus.GaugeVec
 	ignoredResults *prometheus.CounterVec
@@ -28,7 +28,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// register registers a collector, or returns that of an earlier server.
+// register registers a collector, or returns the one of an earlier server.
 func register[C prometheus.Collector](r prometheus.Registerer, collector C) C {
 	err := r.Register(collector)
 	if err == nil {

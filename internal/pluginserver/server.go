@@ -1,8 +1,8 @@
-// Package pluginserver lets drivers in other processes register at a machine manager.
+// Package pluginserver lets drivers in other processes register with a machine manager.
 //
-// Each kind of driver that registers becomes a [Driver], which the manager uses like one that is
-// compiled in. It stays when the other process exits: until that registers again, every call
-// returns Unavailable, so that nothing is taken for deleted. Package driver/plugin is the other end;
+// Each kind of driver that registers becomes a [Driver], which the manager uses like a compiled-in one. The
+// Driver remains when the other process exits. Until that process registers again, every call returns
+// Unavailable, so that nothing is considered deleted. Package driver/plugin implements the client. The file
 // proto/driver/driver.proto describes the protocol.
 package pluginserver
 
@@ -27,42 +27,41 @@ import (
 
 // Options configure a [Server].
 type Options struct {
-	// Add is called when the first driver of a kind registers, before any of its operations. An
-	// error refuses it, with ALREADY_EXISTS; it is asked again at the next try. Required.
+	// Add is called when the first driver of a kind registers, before any of its operations. If it returns an
+	// error, the registration is refused with ALREADY_EXISTS. Add is called again at the next attempt. Required.
 	Add func(kind string, d *Driver) error
-	// Returned is called when a driver of a kind that was added has registered again. It must not block.
-	// Optional.
+	// Returned is called when a driver of a known kind has registered again. It must not block. Optional.
 	Returned func(kind string)
-	// Version of the manager, which drivers log. Optional.
+	// Version is the version of the manager, which drivers log. Optional.
 	Version string
-	// Log of registrations. The zero value discards.
+	// Log is the logger for registrations. The zero value discards all lines.
 	Log logr.Logger
-	// Registerer registers the metrics. Nil means none.
+	// Registerer registers the metrics. If nil, there are no metrics.
 	Registerer prometheus.Registerer
 }
 
-// maxKinds is how many kinds of drivers a server knows.
+// maxKinds is the maximum number of kinds of drivers.
 const maxKinds = 64
 
-// setupTimeout is how long a connection may take to be set up.
+// setupTimeout is how long the setup of a connection may take.
 const setupTimeout = 10 * time.Second
 
-// Server is the manager's end of the protocol. Make one with [New].
+// Server is the manager's side of the protocol. Create one with [New].
 type Server struct {
 	driverpb.UnimplementedInfraServer
 	options Options
 	metrics *metrics
-	// key of the versions of classes and Secrets. It is not guessable, so that versions say nothing
-	// of what they are of.
+	// key is the key for the versions of classes and Secrets. Because it cannot be guessed, versions reveal
+	// nothing about the content.
 	key [32]byte
 
 	mu    sync.Mutex
-	kinds map[string]*Driver // by kind in lower case
-	// arriving has the places of each caller for messages that are being received.
+	kinds map[string]*Driver // by lower-case kind
+	// arriving has, for each caller, the places for messages that are being received.
 	arriving map[string]chan struct{}
 }
 
-// New returns a server that serves nowhere yet.
+// New returns a server without endpoints.
 func New(options Options) *Server {
 	if options.Log.GetSink() == nil {
 		options.Log = logr.Discard()
@@ -72,7 +71,7 @@ func New(options Options) *Server {
 	return s
 }
 
-// Serve serves drivers at the endpoint until the context ends. It closes the endpoint.
+// Serve serves drivers at the endpoint until the context is canceled. It closes the endpoint.
 func (s *Server) Serve(ctx context.Context, endpoint *Endpoint) error {
 	server := grpc.NewServer(append(serverOptions(), grpc.Creds(newLogged(endpoint.credentials, s.options.Log)))...)
 	server.RegisterService(s.service(), s)
@@ -91,7 +90,7 @@ func serverOptions() []grpc.ServerOption {
 		grpc.ConnectionTimeout(setupTimeout),
 		grpc.MaxRecvMsgSize(driverpb.MaxMessage),
 		grpc.MaxHeaderListSize(driverpb.MaxHeaders),
-		// One for the registration; others are short. Callers wait for one.
+		// One stream is for the registration, and the others are short. If there are too many, callers wait.
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(16 * window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -129,13 +128,13 @@ func (s *Server) Register(stream grpc.BidiStreamingServer[driverpb.DriverSide, d
 	return err
 }
 
-// talk runs a registered stream until it ends.
+// talk runs a registered stream until it is closed.
 func (s *Server) talk(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMside], current *session, received <-chan message) error {
 	hello := &driverpb.Registered{Version: s.options.Version, MaxMessageBytes: driverpb.MaxMessage}
 	if err := stream.Send(&driverpb.MCMside{Content: &driverpb.MCMside_Registered{Registered: hello}}); err != nil {
 		return err
 	}
-	// Results must be read also while the driver does not read what is sent.
+	// Results must be read even while the driver does not read.
 	go func() {
 		for next := range received {
 			err := next.err
@@ -148,7 +147,7 @@ func (s *Server) talk(stream grpc.BidiStreamingServer[driverpb.DriverSide, drive
 			}
 		}
 	}()
-	// A driver that reads nothing holds up what sends. It ends when this function returns.
+	// If the driver does not read, send blocks. It returns when this function returns.
 	go func() { current.cut(current.send(stream)) }()
 	select {
 	case <-current.ended:
@@ -158,19 +157,19 @@ func (s *Server) talk(stream grpc.BidiStreamingServer[driverpb.DriverSide, drive
 	}
 }
 
-// take takes a message that follows the registration.
+// take processes a message that follows the registration.
 func (s *Server) take(current *session, content *driverpb.DriverSide) error {
 	result := content.GetResult()
 	if result == nil {
-		return status.Error(codes.InvalidArgument, "a message after the registration has no result of an operation")
+		return status.Error(codes.InvalidArgument, "a message after the registration must contain the result of an operation")
 	}
 	if current.finish(result) {
 		return nil
 	}
 	s.metrics.ignored(current.registration.GetKind())
-	s.options.Log.V(1).Info("Ignored a result, since no such operation is running", "kind", current.registration.GetKind())
+	s.options.Log.V(1).Info("Ignored a result because its operation is not running", "kind", current.registration.GetKind())
 	if !current.unexpected.Allow() {
-		return status.Error(codes.ResourceExhausted, "too many results of operations that do not exist")
+		return status.Error(codes.ResourceExhausted, "too many results for unknown operations")
 	}
 	return nil
 }
@@ -184,7 +183,7 @@ func (s *Server) open(current *session) (*Driver, error) {
 	isNew := d == nil
 	if isNew {
 		if len(s.kinds) >= maxKinds {
-			return nil, status.Errorf(codes.ResourceExhausted, "there are drivers of %d kinds already", maxKinds)
+			return nil, status.Errorf(codes.ResourceExhausted, "drivers of %d kinds are already registered", maxKinds)
 		}
 		d = newDriver(kind, s.key[:])
 	}
@@ -193,7 +192,7 @@ func (s *Server) open(current *session) (*Driver, error) {
 	}
 	if isNew {
 		if err := s.options.Add(kind, d); err != nil {
-			return nil, status.Errorf(codes.AlreadyExists, "the kind %q cannot be served: %v", kind, err)
+			return nil, status.Errorf(codes.AlreadyExists, "cannot serve kind %q: %v", kind, err)
 		}
 		s.kinds[strings.ToLower(kind)] = d
 	} else if s.options.Returned != nil {
@@ -203,7 +202,7 @@ func (s *Server) open(current *session) (*Driver, error) {
 	return d, nil
 }
 
-// close ends a session of a kind, which may have another one by then.
+// close closes a session of a kind. The kind may already have another session.
 func (s *Server) close(d *Driver, gone *session, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,13 +210,13 @@ func (s *Server) close(d *Driver, gone *session, cause error) {
 	s.metrics.connected(d.kind, d.connected())
 }
 
-// message is what was received, or why nothing more will be.
+// message is a received message, or the error that ended the stream.
 type message struct {
 	content *driverpb.DriverSide
 	err     error
 }
 
-// receive reads a stream until it ends, which it does when its handler returns.
+// receive reads a stream until it is closed, which happens when its handler returns.
 func receive(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMside]) <-chan message {
 	received := make(chan message)
 	go func() {

@@ -18,23 +18,23 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// maxUnexpected and unexpectedRate are how many unexpected results a driver may send in a burst, and per
-// second: results of canceled operations arrive late.
+// maxUnexpected and unexpectedRate limit how many unexpected results a driver may send, in a burst and per
+// second. Such results are normal because results of canceled operations arrive late.
 const (
 	maxUnexpected  = 1000
 	unexpectedRate = 10
 )
 
-// session is one stream of a driver.
+// session is a stream of a driver.
 type session struct {
 	registration *driverpb.Registration
 	operations   chan *operation
-	// cancels has capacity for all operations that run. It may contain some that have completed.
+	// cancels has capacity for all running operations. It may contain operations that have already completed.
 	cancels chan string
 	// slots has an element for each operation that the driver has not completed.
 	slots      chan struct{}
 	unexpected *rate.Limiter
-	// placed are results of PlaceMachine.
+	// placed are cached results of PlaceMachine.
 	placed *lru.Cache
 
 	once  sync.Once
@@ -51,8 +51,8 @@ type operation struct {
 	message *driverpb.Operation
 	class   []byte
 	secret  map[string][]byte
-	// answer receives the result. It is never closed.
-	answer    chan *driverpb.OperationResult
+	// response receives the result. It is never closed.
+	response  chan *driverpb.OperationResult
 	abandoned bool
 }
 
@@ -68,7 +68,7 @@ func newSession(r *driverpb.Registration) *session {
 	}
 }
 
-// cut ends the session. Only the first cause counts.
+// cut closes the session. Only the first cause is kept.
 func (s *session) cut(cause error) {
 	s.once.Do(func() {
 		s.cause = cause
@@ -76,7 +76,7 @@ func (s *session) cut(cause error) {
 	})
 }
 
-// send sends what there is to send until the session ends, and returns its cause.
+// send sends operations and cancelations until the session is closed, and returns its cause.
 func (s *session) send(stream grpc.BidiStreamingServer[driverpb.DriverSide, driverpb.MCMside]) error {
 	for {
 		var next *driverpb.MCMside
@@ -96,11 +96,11 @@ func (s *session) send(stream grpc.BidiStreamingServer[driverpb.DriverSide, driv
 	}
 }
 
-// call does an operation.
+// call executes an operation.
 func (s *session) call(ctx context.Context, op *operation) (*driverpb.OperationResult, error) {
 	kind := s.registration.GetKind()
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, status.WrapError(codes.DeadlineExceeded, "the deadline had passed before the operation began", ctx.Err())
+		return nil, status.WrapError(codes.DeadlineExceeded, "the deadline expired before the operation began", ctx.Err())
 	}
 	select {
 	case s.slots <- struct{}{}:
@@ -109,7 +109,7 @@ func (s *session) call(ctx context.Context, op *operation) (*driverpb.OperationR
 	case <-ctx.Done():
 		return nil, late(ctx, fmt.Sprintf("the driver %q is busy with %d operations", kind, cap(s.slots)))
 	}
-	op.message.OperationId, op.answer = rand.Text(), make(chan *driverpb.OperationResult, 1)
+	op.message.OperationId, op.response = rand.Text(), make(chan *driverpb.OperationResult, 1)
 	op.stamp()
 	if deadline, ok := ctx.Deadline(); ok {
 		op.message.Timeout = remaining(deadline)
@@ -124,13 +124,13 @@ func (s *session) call(ctx context.Context, op *operation) (*driverpb.OperationR
 		return nil, late(ctx, fmt.Sprintf("the driver %q does not read its operations", kind))
 	}
 	select {
-	case result := <-op.answer:
+	case result := <-op.response:
 		return result, mismatch(op.message, result)
 	case <-s.ended:
 		return nil, disconnected(kind)
 	case <-ctx.Done():
 		s.abandon(op.message.GetOperationId())
-		return nil, late(ctx, fmt.Sprintf("the driver %q has not answered in time", kind))
+		return nil, late(ctx, fmt.Sprintf("the driver %q has not responded in time", kind))
 	}
 }
 
@@ -140,7 +140,7 @@ func (s *session) begin(op *operation) {
 	s.running[op.message.GetOperationId()] = op
 }
 
-// forget ends an operation, and reports whether there was one.
+// forget removes an operation, and reports whether it existed.
 func (s *session) forget(id string) (*operation, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,18 +156,18 @@ func (s *session) forget(id string) (*operation, bool) {
 	return op, true
 }
 
-// finish delivers a result. It reports whether a call waits for it.
+// finish delivers a result. It reports whether a call was waiting for it.
 func (s *session) finish(result *driverpb.OperationResult) bool {
 	op, found := s.forget(result.GetOperationId())
 	if !found {
 		return false
 	}
-	op.answer <- result
+	op.response <- result
 	return true
 }
 
-// abandon cancels an operation, which keeps its slot until the driver responds. A driver that responds to
-// none is disconnected.
+// abandon cancels an operation, which keeps its slot until the driver responds. A driver that does not respond
+// to any operation is disconnected.
 func (s *session) abandon(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,15 +179,15 @@ func (s *session) abandon(id string) {
 	s.abandoned++
 	select {
 	case s.cancels <- id:
-	default: // a driver that sends results, but reads nothing
-		s.cut(grpcstatus.Error(grpccodes.ResourceExhausted, "the driver does not read what is cancelled"))
+	default: // the driver sends results but does not read
+		s.cut(grpcstatus.Error(grpccodes.ResourceExhausted, "the driver does not read cancelations"))
 	}
 	if s.abandoned == cap(s.slots) {
-		s.cut(grpcstatus.Errorf(grpccodes.ResourceExhausted, "%d operations were cancelled, and not one was answered", s.abandoned))
+		s.cut(grpcstatus.Errorf(grpccodes.ResourceExhausted, "%d operations were canceled, and the driver responded to none", s.abandoned))
 	}
 }
 
-// find returns an operation that is running and not canceled.
+// find returns an operation that is running and was not canceled.
 func (s *session) find(id string) *operation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func (s *session) find(id string) *operation {
 	return &operation{message: op.message, class: op.class, secret: op.secret}
 }
 
-// stamp puts the ID of the operation into what refers to it.
+// stamp sets the operation's ID in the references to its class and Secret.
 func (o *operation) stamp() {
 	id := o.message.GetOperationId()
 	if class := o.message.GetMachineClass(); class != nil {
@@ -209,13 +209,13 @@ func (o *operation) stamp() {
 	}
 }
 
-// mismatch returns an error for the result of something else than the operation.
+// mismatch returns an error if the result does not belong to the operation.
 func mismatch(op *driverpb.Operation, result *driverpb.OperationResult) error {
 	switch {
 	case result.GetOperationType() != op.GetOperationType():
-		return status.Error(codes.Internal, fmt.Sprintf("the driver was asked for %v and answered %v", op.GetOperationType(), result.GetOperationType()))
+		return status.Error(codes.Internal, fmt.Sprintf("the operation is %v, but the driver returned a result of %v", op.GetOperationType(), result.GetOperationType()))
 	case result.GetMachineName() != op.GetMachineName():
-		return status.Error(codes.Internal, fmt.Sprintf("the driver was asked about the machine %q and answered about %.80q", op.GetMachineName(), result.GetMachineName()))
+		return status.Error(codes.Internal, fmt.Sprintf("the operation is for machine %q, but the driver returned a result for %.80q", op.GetMachineName(), result.GetMachineName()))
 	}
 	return nil
 }
@@ -224,10 +224,10 @@ func disconnected(kind string) error {
 	return status.Error(codes.Unavailable, fmt.Sprintf("the driver %q has disconnected during the operation", kind))
 }
 
-// late returns the error of a call whose context has ended.
+// late returns the error of a call whose context expired or was canceled.
 func late(ctx context.Context, sentence string) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return status.WrapError(codes.Canceled, "the operation was cancelled", ctx.Err())
+		return status.WrapError(codes.Canceled, "the operation was canceled", ctx.Err())
 	}
 	return status.Error(codes.Unavailable, sentence)
 }

@@ -24,7 +24,7 @@ func (s *Service) read(ctx context.Context, from client.Reader, id string) (*v1a
 	deployment := &v1alpha1.MachineDeployment{}
 	err := from.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: id}, deployment)
 	if apierrors.IsNotFound(err) {
-		return nil, status.Errorf(codes.NotFound, "there is no group %q", id)
+		return nil, status.Errorf(codes.NotFound, "group %q not found", id)
 	}
 	if err != nil {
 		return nil, failed("reading machine deployment "+id, err)
@@ -32,7 +32,7 @@ func (s *Service) read(ctx context.Context, from client.Reader, id string) (*v1a
 	return deployment, nil
 }
 
-// class returns the class of a deployment; nil if there is none.
+// class returns the class of a deployment, or nil if it does not exist.
 func (s *Service) class(ctx context.Context, deployment *v1alpha1.MachineDeployment) (*v1alpha1.MachineClass, error) {
 	class, name := &v1alpha1.MachineClass{}, deployment.Spec.Template.Spec.Class.Name
 	err := s.Cache.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, class)
@@ -45,7 +45,7 @@ func (s *Service) class(ctx context.Context, deployment *v1alpha1.MachineDeploym
 	return class, nil
 }
 
-// machines returns the Machines of a deployment. They are not to be changed.
+// machines returns the Machines of a deployment. They must not be changed.
 func (s *Service) machines(ctx context.Context, deployment *v1alpha1.MachineDeployment) ([]*v1alpha1.Machine, error) {
 	sets := &v1alpha1.MachineSetList{}
 	if err := s.controlled(ctx, sets, deployment); err != nil {
@@ -67,13 +67,13 @@ func (s *Service) machines(ctx context.Context, deployment *v1alpha1.MachineDepl
 func (s *Service) controlled(ctx context.Context, list client.ObjectList, by client.Object) error {
 	err := s.Cache.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingFields{fieldindex.ByController: string(by.GetUID())}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return failed("listing what "+by.GetName()+" controls", err)
+		return failed("listing the objects controlled by "+by.GetName(), err)
 	}
 	return nil
 }
 
-// machineOf returns the Machine of a node, or of what the autoscaler made up for an instance; nil if there
-// is none.
+// machineOf returns the Machine of a node, which may be a placeholder of the autoscaler for an instance. It
+// returns nil if there is none.
 func (s *Service) machineOf(ctx context.Context, node *autoscalerpb.ExternalGrpcNode) (*v1alpha1.Machine, error) {
 	if name := autoscaler.Requested(node.GetProviderId()); name != "" {
 		machine := &v1alpha1.Machine{}
@@ -93,7 +93,7 @@ func (s *Service) machineOf(ctx context.Context, node *autoscalerpb.ExternalGrpc
 	return s.indexed(ctx, fieldindex.MachineByProviderID, node.GetProviderId())
 }
 
-// indexed returns a Machine with that value of an index; nil if there is none.
+// indexed returns a Machine with the given index value, or nil if there is none.
 func (s *Service) indexed(ctx context.Context, index, value string) (*v1alpha1.Machine, error) {
 	if value == "" {
 		return nil, nil
@@ -109,7 +109,7 @@ func (s *Service) indexed(ctx context.Context, index, value string) (*v1alpha1.M
 	return &machines.Items[0], nil
 }
 
-// deploymentOf returns the deployment of a Machine; nil if it has none.
+// deploymentOf returns the deployment of a Machine, or nil if it has none.
 func (s *Service) deploymentOf(ctx context.Context, machine *v1alpha1.Machine) (*v1alpha1.MachineDeployment, error) {
 	set, deployment := &v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}
 	if found, err := s.controller(ctx, machine, set, "MachineSet"); err != nil || !found {
@@ -121,7 +121,7 @@ func (s *Service) deploymentOf(ctx context.Context, machine *v1alpha1.Machine) (
 	return deployment, nil
 }
 
-// controller reads what controls an object, and reports whether it exists.
+// controller reads the controller of an object, and reports whether it exists.
 func (s *Service) controller(ctx context.Context, of, into client.Object, kind string) (bool, error) {
 	owner := metav1.GetControllerOf(of)
 	if owner == nil || owner.Kind != kind {

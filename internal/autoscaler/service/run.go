@@ -26,14 +26,14 @@ import (
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
-// Config says what is served, and where.
+// Config configures a Runner.
 type Config struct {
-	// Control is the cluster with the Machines, in Namespace. Target is the one that they join; nil if there
-	// is none.
+	// Control is the cluster with the Machines, which are in Namespace. Target is the cluster that they join, or
+	// nil if there is none.
 	Control, Target *rest.Config
 	Namespace       string
 	Scheme          *runtime.Scheme
-	// Listener is where the autoscaler connects, with Credentials. Run closes it.
+	// Listener accepts the connections of the autoscaler, which use Credentials. Run closes it.
 	Listener    net.Listener
 	Credentials credentials.TransportCredentials
 	Log         logr.Logger
@@ -45,15 +45,15 @@ type Runner struct {
 	ready atomic.Bool
 }
 
-// Ready returns why calls are not answered yet; nil if they are.
+// Ready returns why calls are not served yet, or nil if they are.
 func (r *Runner) Ready() error {
 	if !r.ready.Load() {
-		return errors.New("the objects have not been read yet")
+		return errors.New("the caches have not synced yet")
 	}
 	return nil
 }
 
-// Run serves until the context ends, and then lets calls end that have begun.
+// Run serves until the context is canceled, and then completes the calls in progress.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.Listener.Close()
 	ended := ctx
@@ -68,10 +68,10 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err := all.Wait(); ended.Err() == nil {
 		return err
 	}
-	return nil // that what was being read or served was interrupted is no failure
+	return nil // an interruption by the shutdown is not a failure
 }
 
-// open returns the service, whose caches run in a group, when they have all that is read.
+// open returns the service once its caches have synced. The caches run in the group.
 func (r *Runner) open(ctx context.Context, all *errgroup.Group) (*Service, error) {
 	machines, err := r.cache(r.Control, cache.Options{DefaultNamespaces: map[string]cache.Config{r.Namespace: {}}})
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *Runner) cache(of *rest.Config, options cache.Options) (cache.Cache, err
 	return made, nil
 }
 
-// slim keeps of a node what is read.
+// slim is a transform that keeps only the parts of a node that are read.
 func slim(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion, UID: node.UID}, Spec: corev1.NodeSpec{ProviderID: node.Spec.ProviderID}}, nil
@@ -117,7 +117,7 @@ func slim(object any) (any, error) {
 	return object, nil
 }
 
-// read waits until a cache has all objects of some kinds.
+// read waits until a cache has synced the given kinds.
 func read(ctx context.Context, from cache.Cache, kinds ...client.Object) error {
 	for _, kind := range kinds {
 		if _, err := from.GetInformer(ctx, kind); err != nil {
@@ -127,14 +127,14 @@ func read(ctx context.Context, from cache.Cache, kinds ...client.Object) error {
 	return nil
 }
 
-// Bounds of connections in their handshake, and how long it may take: whoever is on the network may open them.
+// Limits for connections during the TLS handshake, because anyone on the network can open them.
 const (
 	maxAnonymous           = 256
 	maxAnonymousPerAddress = 64
 	handshakeTime          = 10 * time.Second
 )
 
-// shutdown is how long calls may take when the context has ended.
+// shutdown is how long calls in progress may take after the context was canceled.
 const shutdown = 10 * time.Second
 
 func (r *Runner) serve(ctx context.Context, service *Service) error {
@@ -151,20 +151,20 @@ func (r *Runner) serve(ctx context.Context, service *Service) error {
 	r.ready.Store(true)
 	r.Log.Info("Serving the autoscaler", "address", r.Listener.Addr().String(), "namespace", r.Namespace)
 	err := server.Serve(connlimit.Listen(r.Listener, maxAnonymous, maxAnonymousPerAddress))
-	if stop() { // it failed by itself
+	if stop() { // Serve failed without a shutdown
 		close(ended)
 	}
 	return err
 }
 
-// log logs the calls that fail, and all with verbosity.
+// log logs failed calls. With higher verbosity, it logs all calls.
 func (r *Runner) log(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	log := r.Log.WithValues("call", info.FullMethod[len(autoscalerpb.CloudProvider_ServiceDesc.ServiceName)+2:])
-	answer, err := handler(ctrl.LoggerInto(ctx, log), request)
+	response, err := handler(ctrl.LoggerInto(ctx, log), request)
 	if err != nil {
 		log.Info("A call failed", "why", err.Error())
 	} else {
-		log.V(1).Info("Answered")
+		log.V(1).Info("Served")
 	}
-	return answer, err
+	return response, err
 }

@@ -1,4 +1,4 @@
-// Package service serves the cluster-autoscaler of Kubernetes, as a cloud provider in another process.
+// Package service implements a cloud provider for the Kubernetes cluster-autoscaler, which uses it over gRPC.
 package service
 
 import (
@@ -20,24 +20,25 @@ import (
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
-// Service implements the protocol. Each MachineDeployment of a namespace that has the annotation for its
-// maximum is a group. Nothing is remembered between calls, so several may serve at the same time.
+// Service implements the protocol. Each MachineDeployment in a namespace that has the annotation for its
+// maximum size is a group. A Service keeps no state between calls, so several instances may serve at the same
+// time.
 type Service struct {
 	autoscalerpb.UnimplementedCloudProviderServer // prices
 
-	// Namespace is that of the Machines.
+	// Namespace is the namespace of the Machines.
 	Namespace string
 	// Cache has the Machines, sets, deployments and classes, with the indexes of package fieldindex.
 	Cache client.Reader
 	// Live reads and writes deployments.
 	Live client.Client
-	// Nodes is a cache of the cluster that the Machines join; nil if there is none.
+	// Nodes is a cache of the cluster that the Machines join, or nil if there is none.
 	Nodes client.Reader
 }
 
 var _ autoscalerpb.CloudProviderServer = (*Service)(nil)
 
-// gpuLabel is the label of nodes with GPUs. Gardener's autoscaler has the same.
+// gpuLabel is the label of nodes with GPUs. Gardener's autoscaler uses the same label.
 const gpuLabel = "gardener.cloud/accelerator"
 
 // GPULabel implements CloudProvider.
@@ -55,8 +56,8 @@ func (s *Service) Cleanup(context.Context, *autoscalerpb.CleanupRequest) (*autos
 	return &autoscalerpb.CleanupResponse{}, nil
 }
 
-// Refresh implements CloudProvider. It fails if the API server does not answer: the autoscaler is not to
-// act on what the cache has.
+// Refresh implements CloudProvider. It fails if the API server does not respond, because the autoscaler must
+// not act on outdated caches.
 func (s *Service) Refresh(ctx context.Context, _ *autoscalerpb.RefreshRequest) (*autoscalerpb.RefreshResponse, error) {
 	if err := s.Live.List(ctx, &v1alpha1.MachineDeploymentList{}, client.InNamespace(s.Namespace), client.Limit(1)); err != nil {
 		return nil, failed("listing machine deployments", err)
@@ -100,8 +101,8 @@ func (s *Service) NodeGroupForNode(ctx context.Context, request *autoscalerpb.No
 	return &autoscalerpb.NodeGroupForNodeResponse{NodeGroup: group}, nil
 }
 
-// group returns a deployment as a group; nil if it is none. What keeps it from being one is logged, since
-// somebody wants it to be scaled.
+// group returns a deployment as a group, or nil if it is not one. Problems are logged, because the annotations
+// show that the deployment should be scaled.
 func (s *Service) group(ctx context.Context, deployment *v1alpha1.MachineDeployment) (*autoscalerpb.NodeGroup, error) {
 	class, err := s.class(ctx, deployment)
 	if err != nil {
@@ -180,7 +181,7 @@ func (s *Service) NodeGroupGetOptions(ctx context.Context, request *autoscalerpb
 	return &autoscalerpb.NodeGroupAutoscalingOptionsResponse{NodeGroupAutoscalingOptions: options}, nil
 }
 
-// failed is the answer after an error of an API server.
+// failed returns the response to an error of an API server.
 func failed(doing string, err error) error {
 	code := codes.Unavailable
 	switch {
@@ -196,7 +197,7 @@ func failed(doing string, err error) error {
 	return status.Error(code, fmt.Sprintf("%s: %v", doing, err))
 }
 
-// node returns the node of a Machine; nil if it has not joined.
+// node returns the node of a Machine, or nil if it has not joined.
 func (s *Service) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
 	name := machine.Labels[v1alpha1.NodeLabelKey]
 	if name == "" || s.Nodes == nil {

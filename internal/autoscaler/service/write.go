@@ -36,7 +36,7 @@ func (s *Service) NodeGroupDecreaseTargetSize(ctx context.Context, request *auto
 	return &autoscalerpb.NodeGroupDecreaseTargetSizeResponse{}, err
 }
 
-// NodeGroupDeleteNodes implements CloudProvider. None is deleted if one of them cannot be.
+// NodeGroupDeleteNodes implements CloudProvider. If one of the nodes cannot be deleted, none is.
 func (s *Service) NodeGroupDeleteNodes(ctx context.Context, request *autoscalerpb.NodeGroupDeleteNodesRequest) (*autoscalerpb.NodeGroupDeleteNodesResponse, error) {
 	var machines []*v1alpha1.Machine
 	for _, node := range request.GetNodes() {
@@ -52,7 +52,7 @@ func (s *Service) NodeGroupDeleteNodes(ctx context.Context, request *autoscalerp
 	return &autoscalerpb.NodeGroupDeleteNodesResponse{}, err
 }
 
-// member returns the Machine of a node, which must be of a group.
+// member returns the Machine of a node, which must be in the group.
 func (s *Service) member(ctx context.Context, id string, node *autoscalerpb.ExternalGrpcNode) (*v1alpha1.Machine, error) {
 	machine, err := s.machineOf(ctx, node)
 	if err != nil {
@@ -66,13 +66,13 @@ func (s *Service) member(ctx context.Context, id string, node *autoscalerpb.Exte
 		return nil, err
 	}
 	if of == nil || of.Name != id {
-		return nil, status.Errorf(codes.InvalidArgument, "node %q is none of group %q", node.GetName(), id)
+		return nil, status.Errorf(codes.InvalidArgument, "node %q is not in group %q", node.GetName(), id)
 	}
 	return machine, nil
 }
 
-// change changes a deployment as it is at the API server, and returns when the cache has the change. f reports
-// whether there is one.
+// change changes the API server's version of a deployment, and returns when the cache has the change. The
+// function f reports whether it changed the deployment.
 func (s *Service) change(ctx context.Context, id string, f func(*v1alpha1.MachineDeployment) (bool, error)) error {
 	changed, err := s.changeNewest(ctx, id, f)
 	switch refused, ok := errors.AsType[autoscaler.Refused](err); {
@@ -88,11 +88,11 @@ func (s *Service) change(ctx context.Context, id string, f func(*v1alpha1.Machin
 	return s.awaitSeen(ctx, changed)
 }
 
-// tries is how often a change is tried while others change the deployment at the same time. client-go's
-// retry.RetryOnConflict takes a deadline that was exceeded for success.
+// tries is how often a change is tried if others change the deployment at the same time. retry.RetryOnConflict
+// of client-go is not used because it treats an exceeded deadline as success.
 const tries = 5
 
-// changeNewest returns the changed deployment; nil if there was nothing to change.
+// changeNewest returns the changed deployment, or nil if there was nothing to change.
 func (s *Service) changeNewest(ctx context.Context, id string, f func(*v1alpha1.MachineDeployment) (bool, error)) (next *v1alpha1.MachineDeployment, err error) {
 	for range tries {
 		deployment, err := s.read(ctx, s.Live, id)
@@ -108,14 +108,14 @@ func (s *Service) changeNewest(ctx context.Context, id string, f func(*v1alpha1.
 			return next, err
 		}
 	}
-	return nil, status.Errorf(codes.Aborted, "others keep changing machine deployment %s", id)
+	return nil, status.Errorf(codes.Aborted, "machine deployment %s keeps changing; giving up after %d attempts", id, tries)
 }
 
-// seenEvery is how often the cache is asked for a change.
+// seenEvery is how often the cache is checked for a change.
 const seenEvery = 10 * time.Millisecond
 
-// awaitSeen waits until the cache has a generation of a deployment, so that the next answer about the size of
-// its group is not the one of before.
+// awaitSeen waits until the cache has a generation of a deployment, so that the next response about the size of
+// its group is not outdated.
 func (s *Service) awaitSeen(ctx context.Context, changed *v1alpha1.MachineDeployment) error {
 	err := wait.PollUntilContextCancel(ctx, seenEvery, true, func(ctx context.Context) (bool, error) {
 		cached, err := s.deployment(ctx, changed.Name)

@@ -56,7 +56,7 @@ func (c *Controller) lifecycle() []flow.Step[*scope] {
 // awaitOwner finds the Machine. If there is none, nothing is written, because Cluster API may adopt the object later
 // or never.
 func (c *Controller) awaitOwner(ctx context.Context, s *scope) flow.Result {
-	if result := c.findOwners(ctx, s); result.Ends() {
+	if result := c.findOwners(ctx, s); result.StopsPass() {
 		return result
 	}
 	if s.owner == nil {

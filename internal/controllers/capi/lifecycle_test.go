@@ -389,7 +389,7 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreating)
 	h.Clock.Step(instance.Silence)
 	h.Pass()
-	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "has not answered for 15m")
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonCreationFailed, "has not responded for 15m")
 	h.takeEvents()
 	h.Settle()
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
@@ -401,7 +401,7 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	h.Clock.Step(instance.Silence)
 	h.Pass()
 	h.Pass()
-	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "has not answered for 15m")
+	h.wantReady(metav1.ConditionFalse, infrav1.ReasonDeletionFailed, "has not responded for 15m")
 	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events %q, want one", events)
 	}

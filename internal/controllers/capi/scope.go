@@ -45,7 +45,7 @@ type memory struct {
 	of    types.UID
 	check check
 	// sent has the messages of events that are sent only when they change.
-	sent events.Said
+	sent events.Last
 	// refused reports whether Ready was set to False. code is the driver's error code in that case, or OK if the
 	// driver did not fail.
 	refused bool

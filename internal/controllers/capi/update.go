@@ -62,7 +62,7 @@ func (c *Controller) compared(ctx context.Context, s *scope, result instance.Upd
 	}
 	remaining := result.(instance.Pending).SilentIn(s.now)
 	if remaining <= 0 {
-		s.outdated(infrav1.ReasonUpdateFailed, fmt.Sprintf("The driver has not answered for %v", instance.Silence))
+		s.outdated(infrav1.ReasonUpdateFailed, fmt.Sprintf("The driver has not responded for %v", instance.Silence))
 	} else if !s.updateFailed() {
 		s.outdated(infrav1.ReasonUpdating, "The driver is comparing the VM with the spec and updating it")
 	}

@@ -179,7 +179,7 @@ func TestUpdateIsAwaited(t *testing.T) {
 	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonUpdating)
 	h.Clock.Step(instance.Silence)
 	h.Pass()
-	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonUpdateFailed, "has not answered")
+	h.wantUpToDate(metav1.ConditionFalse, infrav1.ReasonUpdateFailed, "has not responded")
 	h.Settle()
 	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
 }

@@ -47,7 +47,7 @@ type outcome struct {
 type memory struct {
 	mu   sync.Mutex
 	last *outcome
-	sent events.Said
+	sent events.Last
 }
 
 // failure returns the last outcome, or nil if there is none.

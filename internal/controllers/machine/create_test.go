@@ -141,18 +141,18 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 		"restored without its VM": {
 			reason:  "a VM that no longer exists is lost and is not created again",
 			machine: restored,
-			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
+			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 no longer exists"},
 		},
 		"lost between two attempts to initialize": {
 			reason:  "a VM that was never initialized is lost in the same way",
 			machine: inPhase(v1alpha1.MachineCrashLoopBackOff),
-			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
+			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 no longer exists"},
 		},
 		"another VM has its name": {
 			reason:  "VMs are identified by ID, not by name",
 			machine: restored,
 			given:   func(h *harness) { h.addVM(machineName, "sim:///somebody-elses") },
-			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"},
+			want:    statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 no longer exists"},
 		},
 		"recovered": {
 			reason:  "a Machine in back-off continues when its VM appears",

@@ -121,7 +121,7 @@ type drainCount struct {
 func (t drainTimer) confirmed(ctx context.Context, s *scope, d timedDrain) drainCount {
 	count := t.count(d, s.outages.See(ctx, t.Health.OutagePeriod), s.now)
 	if count.left <= 0 {
-		count = t.count(d, s.outages.See(ctx, outage.AnswerTimeout), s.now)
+		count = t.count(d, s.outages.See(ctx, outage.ResponseTimeout), s.now)
 	}
 	return count
 }
@@ -130,10 +130,10 @@ func (t drainTimer) confirmed(ctx context.Context, s *scope, d timedDrain) drain
 // start of a process, so that a manager that restarts repeatedly does not delay a drain forever.
 func (t drainTimer) count(d timedDrain, seen outage.Seen, now time.Time) drainCount {
 	timeout := timeouts.Drain(d.machine, t.Drain.Timeout).Duration
-	if !seen.Answering {
+	if !seen.Responding {
 		return drainCount{since: now, left: max(timeout, time.Second), wait: seen.Again}
 	}
-	since, restarted := timeouts.DrainAnew(d.machine, d.began, now)
+	since, restarted := timeouts.DrainRestarted(d.machine, d.began, now)
 	begins := []time.Time{since, seen.Back}
 	if !restarted {
 		begins = append(begins, seen.Begun)
@@ -149,8 +149,8 @@ func (t drainTimer) count(d timedDrain, seen outage.Seen, now time.Time) drainCo
 // unstoredRestart returns when a drain restarted, if the Machine does not store that yet and the time limit
 // would have expired without the restart. It is zero for preserved Machines, whose restarts are not stored.
 func (t drainTimer) unstoredRestart(d timedDrain, count drainCount, now time.Time) time.Time {
-	stored, _ := timeouts.DrainAnew(d.machine, d.began, now)
-	expires := timeouts.Drain(d.machine, t.Drain.Timeout).Ends(stored)
+	stored, _ := timeouts.DrainRestarted(d.machine, d.began, now)
+	expires := timeouts.Drain(d.machine, t.Drain.Timeout).Deadline(stored)
 	if d.preserved || count.resumed.IsZero() || count.left <= 0 || now.Before(expires) {
 		return time.Time{}
 	}

@@ -78,7 +78,7 @@ type pendingEvent struct {
 // eventList collects the events of one pass. They are sent after the status is stored.
 type eventList struct {
 	// sent contains, by topic, the messages that are sent again only after they changed.
-	sent    *events.Said
+	sent    *events.Last
 	pending []pendingEvent
 }
 

@@ -87,7 +87,7 @@ func (i *instances) deleteWithoutClass(ctx context.Context, s *scope, missing st
 		if err != nil || other != nil {
 			return flow.Fail(err)
 		}
-		if result := (adapter{instances: i, s: s}).Record(ctx, exists.Instance, exists.Location); result.Ends() {
+		if result := (adapter{instances: i, s: s}).Record(ctx, exists.Instance, exists.Location); result.StopsPass() {
 			return result
 		}
 	}

@@ -25,7 +25,7 @@ const (
 	descriptionCreated  = "Created machine on cloud provider"
 )
 
-var driverSilent = fmt.Sprintf(messages.NoAnswer+" for %v", instance.Silence)
+var driverSilent = fmt.Sprintf(messages.NoResponse+" for %v", instance.Silence)
 
 // Conflict implements steps.Adapter. A Machine that is being deleted and never had the instance is
 // deleted without it.
@@ -36,7 +36,7 @@ func (a adapter) Conflict(_ context.Context, step steps.Step, providerID string,
 		a.s.failedToCreate(cause{name: v1alpha1.CauseInstanceOwned}, message, 0) // a retry would not help
 		return flow.Wait(0, message)
 	case steps.AwaitSoleOwner:
-		message := fmt.Sprintf("VM %s "+messages.AlsoThatOf+" %s; clear spec.providerID of the object that does not own the VM.", providerID, describeOwner(other))
+		message := fmt.Sprintf("VM %s "+messages.AlsoOwnedBy+" %s; clear spec.providerID of the object that does not own the VM.", providerID, describeOwner(other))
 		a.s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseInstanceShared}, message, identifying)
 		return flow.Wait(time.Minute, message)
 	default:
@@ -148,7 +148,7 @@ func (i *instances) awaitDriver(ctx context.Context, s *scope, pending instance.
 	why := cause{name: v1alpha1.CauseDriverSilent}
 	switch s.machine.Status.CurrentStatus.Phase {
 	case "":
-		s.failedToCreate(why, fmt.Sprintf(messages.NoAnswer+" within %s", messages.Duration(timeouts.Creation(s.machine, i.CreationTimeout).Duration)), left.Left)
+		s.failedToCreate(why, fmt.Sprintf(messages.NoResponse+" within %s", messages.Duration(timeouts.Creation(s.machine, i.CreationTimeout).Duration)), left.Left)
 	case v1alpha1.MachineCrashLoopBackOff: // the driver has responded before
 		if wait := pending.SilentIn(i.Clock.Now()); wait > 0 {
 			return flow.Wait(wait, "the driver")
@@ -163,7 +163,7 @@ func (i *instances) awaitDriver(ctx context.Context, s *scope, pending instance.
 func (s *scope) creationTimeLeft(ctx context.Context, flag time.Duration) outage.Countdown {
 	begin, timeout := s.machine.CreationTimestamp.Time, timeouts.Creation(s.machine, flag)
 	if s.machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed {
-		if left := timeout.Ends(begin).Sub(s.now); left <= 0 {
+		if left := timeout.Deadline(begin).Sub(s.now); left <= 0 {
 			return outage.Countdown{Left: left}
 		}
 	}

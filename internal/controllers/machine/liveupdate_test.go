@@ -197,7 +197,7 @@ func TestDriversThatUpdateBadly(t *testing.T) {
 		"it returns success without an update": {func(_ context.Context, req *driver.UpdateMachineRequest, do func() (*driver.UpdateMachineResponse, error)) (*driver.UpdateMachineResponse, error) {
 			req.DryRun = true
 			return do()
-		}, "the driver says that the VM was updated, and that it still differs in tags", codes.Internal},
+		}, "the driver reported that it updated the VM, but the VM still differs in tags", codes.Internal},
 		"it returns nothing":   {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, nil), "the driver returned no response", codes.Internal},
 		"it finds no VM":       {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.NotFound)), "no luck", codes.NotFound},
 		"it has no permission": {fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.PermissionDenied)), "no luck", codes.PermissionDenied},

@@ -59,8 +59,8 @@ func TestDeletionAwaitsTheMigration(t *testing.T) {
 			machine.Namespace, machine.Name = h.Key.Namespace, h.Key.Name
 			machine.Spec.Class = v1alpha1.ClassSpec{Kind: "AWSMachineClass", Name: className}
 			result := h.controller.instances.delete(t.Context(), h.controller.newScope(machine, &memory{}))
-			if result.Ends() != tc.waits {
-				t.Errorf("Ends = %t, result %+v", result.Ends(), result)
+			if result.StopsPass() != tc.waits {
+				t.Errorf("Ends = %t, result %+v", result.StopsPass(), result)
 			}
 		})
 	}

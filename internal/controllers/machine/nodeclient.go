@@ -89,7 +89,7 @@ func (n *nodeClient) cordon(ctx context.Context, node **corev1.Node) error {
 
 // readLive reads a node from the API server instead of the cache. It returns nil if the node does not exist.
 func (n *nodeClient) readLive(ctx context.Context, name string) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, outage.AnswerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, outage.ResponseTimeout)
 	defer cancel()
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))

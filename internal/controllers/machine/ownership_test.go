@@ -72,7 +72,7 @@ func TestDeletionTakesNoOthersVM(t *testing.T) {
 	h.delete()
 	h.Settle()
 	h.SettleAfter(time.Hour)
-	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, `VM sim:///m1 is also that of machine "elder"`})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, `VM sim:///m1 also belongs to machine "elder"`})
 	if len(h.methods()) != 0 || h.node() == nil || h.node().Spec.Unschedulable {
 		t.Error("the VM or node of the other Machine was changed")
 	}
@@ -213,7 +213,7 @@ func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 		h.delete()
 		h.Settle()
 		h.SettleAfter(time.Hour)
-		wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 is also that of MillwrightMachine shoot/m1; clear spec.providerID"})
+		wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "VM sim:///m1 also belongs to MillwrightMachine shoot/m1; clear spec.providerID"})
 		if len(h.methods()) != 0 || h.node().Spec.Unschedulable {
 			t.Errorf("calls %v, want none and no drain", h.methods())
 		}
@@ -399,7 +399,7 @@ func TestDriverThatHangs(t *testing.T) {
 	}
 	h.Clock.Step(time.Second)
 	h.Pass()
-	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered within 20m"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not responded within 20m"})
 	if len(h.Tasks) != 1 {
 		t.Errorf("%d calls in progress, want still 1", len(h.Tasks))
 	}
@@ -428,7 +428,7 @@ func TestDriverThatHangsLater(t *testing.T) {
 		h.Pass()
 		h.Clock.Step(time.Minute)
 	}
-	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "The driver has not responded for 15m0s"})
 	if events := h.takeEvents(); len(events) != 1 {
 		t.Errorf("events %q, want one", events)
 	}
@@ -475,8 +475,8 @@ func TestDriverThatHangsAtADeletion(t *testing.T) {
 				h.Clock.Step(time.Minute)
 				h.Pass()
 			}
-			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "The driver has not answered for 15m0s. " + tc.marker})
-			if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "has not answered") {
+			wantStatus(t, h.machine(), statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateFailed, "The driver has not responded for 15m0s. " + tc.marker})
+			if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "has not responded") {
 				t.Errorf("events %q, want one", events)
 			}
 			if len(h.Tasks) != 1 {
@@ -525,7 +525,7 @@ func TestLostWithoutTarget(t *testing.T) {
 	h := newHarness(t).withoutTarget()
 	h.declare(restored)
 	h.Settle()
-	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 does not exist any more"})
+	wantStatus(t, h.machine(), statusFields{v1alpha1.MachineUnknown, v1alpha1.MachineOperationHealthCheck, v1alpha1.MachineStateProcessing, "VM sim:///m1 no longer exists"})
 	h.SettleAfter(healthTimeout)
 	if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 		t.Errorf("phase %q after the health timeout", got)

@@ -95,7 +95,7 @@ func (p *preserver) carryOut(ctx context.Context, s *preserveScope) error {
 		return apierror.IgnoreGone(p.preserve(ctx, s)) // the node may no longer exist
 	}
 	err := p.unmark(ctx, s, func(node *corev1.Node) {
-		if s.plan.Unwish {
+		if s.plan.RemoveAnnotation {
 			delete(node.Annotations, v1alpha1.AnnotationKeyPreserve)
 		}
 	})
@@ -181,7 +181,7 @@ func (p *preserver) drain(ctx context.Context, s *preserveScope) (preservation.D
 // stop stops a preservation. It sets the node's condition after it removes the other marks, since the condition
 // means that the preservation has stopped completely.
 func (p *preserver) stop(ctx context.Context, s *preserveScope) error {
-	err := p.unmark(ctx, s, func(node *corev1.Node) { preservation.Unmark(node, s.plan.Unwish) })
+	err := p.unmark(ctx, s, func(node *corev1.Node) { preservation.Unmark(node, s.plan.RemoveAnnotation) })
 	if err == nil && s.preserved != nil {
 		err = apierror.IgnoreGone(p.nodes.patchStatus(ctx, &s.preserved, func(node *corev1.Node) { preservation.SetStopped(node, s.now) }))
 	}

@@ -199,7 +199,7 @@ type liveReads struct {
 }
 
 func (r liveReads) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, live := object.(*unstructured.Unstructured); live && key.Name != outage.Nobody {
+	if _, live := object.(*unstructured.Unstructured); live && key.Name != outage.ProbeName {
 		*r.count++
 	}
 	return r.Client.Get(ctx, key, object, options...)
@@ -264,7 +264,7 @@ type liveNode struct {
 
 func (l liveNode) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	read, live := object.(*unstructured.Unstructured)
-	if !live || key.Name == outage.Nobody {
+	if !live || key.Name == outage.ProbeName {
 		return l.Client.Get(ctx, key, object, options...)
 	}
 	if l.err != nil {

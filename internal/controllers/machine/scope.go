@@ -66,7 +66,7 @@ type memory struct {
 	// draining is true if the last pass waited for a drain.
 	draining bool
 	// sent contains the messages of events that are sent again only after the message changed.
-	sent events.Said
+	sent events.Last
 	// refused contains the writes to the node that the API server refused, by the reason of the event.
 	refused map[string]refusal
 }

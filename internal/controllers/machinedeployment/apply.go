@@ -28,7 +28,7 @@ import (
 func (p scope) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Operation) rollout.Outcome {
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	for _, op := range plan {
-		if outcome.Ended && !op.EndsPass() {
+		if outcome.Ended && !op.StopsPass() {
 			break
 		}
 		if outcome.NodesLater && op.Action == rollout.PatchNodes {
@@ -37,7 +37,7 @@ func (p scope) apply(ctx context.Context, r *rollout.Rollout, plan []rollout.Ope
 		err := p.applyOne(ctx, r, op, &outcome)
 		switch {
 		case err == nil:
-			outcome.Ended = outcome.Ended || op.EndsPass()
+			outcome.Ended = outcome.Ended || op.StopsPass()
 		case errors.Is(err, errNodes):
 			ctrl.LoggerFrom(ctx).Info("Cannot mark some nodes; retrying later", "err", err.Error())
 			outcome.NodesLater = true

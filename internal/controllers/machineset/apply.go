@@ -144,7 +144,7 @@ func (c *Controller) createBatch(ctx context.Context, set *v1alpha1.MachineSet, 
 			created = append(created, machine)
 		case errors.Is(failures[i], errUnread), !refused(failures[i]):
 			done.unknown++
-			memory.machines.Doubt()
+			memory.machines.Uncertain()
 		}
 	}
 	return created, cmp.Or(failures...)
@@ -288,7 +288,7 @@ func (c *Controller) remove(ctx context.Context, f scale.Facts, operations []sca
 		case apierror.Conflict(failures[i]): // it changed; the next pass deletes it
 			done.leaving[op.Machine.UID] = true
 		case !refused(failures[i]):
-			children.Doubt()
+			children.Uncertain()
 			done.leaving[op.Machine.UID] = true
 		}
 	}

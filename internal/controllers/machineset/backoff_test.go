@@ -111,7 +111,7 @@ func TestMachinesThatKeepFailingAreReplacedEverMoreSlowly(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want - got +\n%s", diff)
 	}
-	const sentence = "BackOff: Machines failed before they joined, 3 times in a row: the next are made in 10s at the earliest"
+	const sentence = "BackOff: Machines failed before they joined, 3 times in a row: the next are created in 10s at the earliest"
 	if text := strings.Join(f.events.lines, "\n"); strings.Count(text, sentence) != 1 || strings.Count(text, "BackOff: ") != 7 {
 		t.Errorf("events:\n%s", text)
 	}
@@ -134,7 +134,7 @@ func TestABackOffSaysWhy(t *testing.T) {
 		f.bury()
 		f.step(t)
 	}
-	last := regexp.MustCompile(`BackOff: .* at the earliest\. The last was (\S+): Machine (\S+) failed to join the cluster in 20 minutes\.`)
+	last := regexp.MustCompile(`BackOff: .* at the earliest\. The last to fail was (\S+): Machine (\S+) failed to join the cluster in 20 minutes\.`)
 	found := last.FindAllStringSubmatch(strings.Join(f.events.lines, "\n"), -1)
 	if len(found) != 1 || found[0][1] != found[0][2] {
 		t.Errorf("events:\n%s", strings.Join(f.events.lines, "\n"))

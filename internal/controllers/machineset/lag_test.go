@@ -397,7 +397,7 @@ func TestMachinesOfOthersAreNotCompared(t *testing.T) {
 	other := machine("others", func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-other" })
 	s := newServer(newSet(1), machine("a"), other, machine("relabelled", unlabelled))
 	c := s.newController()
-	c.memory.Of(request.NamespacedName).machines.Doubt()
+	c.memory.Of(request.NamespacedName).machines.Uncertain()
 	pass(t, c)
 	if set := s.set(); set.Status.ObservedGeneration != set.Generation {
 		t.Errorf("the numbers were not updated: %+v", set.Status)
@@ -409,7 +409,7 @@ func TestMachinesOfOthersAreNotCompared(t *testing.T) {
 func TestADeletedSetIsNotLetGoAfterALostAnswer(t *testing.T) {
 	s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)), machine("relabelled", unlabelled))
 	c := s.newController()
-	c.memory.Of(request.NamespacedName).machines.Doubt()
+	c.memory.Of(request.NamespacedName).machines.Uncertain()
 	must(s.live.Delete(t.Context(), s.set()))
 	s.shown = map[string]*v1alpha1.Machine{}
 	pass(t, c)

@@ -36,7 +36,7 @@ type memory struct {
 	// upToDate contains the Machines that match the template.
 	upToDate upToDate
 	// sent contains the messages of events that are sent again only after they changed.
-	sent events.Said
+	sent events.Last
 	// last is read by event handlers.
 	last atomic.Pointer[lastPass]
 }

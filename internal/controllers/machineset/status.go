@@ -215,7 +215,7 @@ const reasonInvalidReplacement = "InvalidReplacement"
 
 // warnOfPolicy sends an event once if the replacement policy of a set is invalid. Such a policy comes from a user,
 // since deployments set only valid ones.
-func (c *Controller) warnOfPolicy(set *v1alpha1.MachineSet, sent *events.Said) {
+func (c *Controller) warnOfPolicy(set *v1alpha1.MachineSet, sent *events.Last) {
 	wrong := budget.Wrong(set)
 	if wrong == "" {
 		sent.Over(reasonInvalidReplacement)

@@ -56,7 +56,7 @@ type servedDisks struct {
 // memory is what the controller remembers about a VM between passes. If it is lost, some steps take longer.
 type memory struct {
 	backoff backoff
-	events  events.Said
+	events  events.Last
 	lease   leaseMemory
 	served  servedMemory
 	// target identifies the last migration by its target and start time. The time at which this process first saw it

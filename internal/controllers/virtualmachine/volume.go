@@ -73,7 +73,7 @@ func (v *volumes) ensureClaim(ctx context.Context, s *scope) flow.Result {
 		return flow.Continue()
 	}
 	name, result := v.findClaim(ctx, s, disk)
-	if result.Ends() {
+	if result.StopsPass() {
 		return result
 	}
 	s.claim = name
@@ -85,16 +85,16 @@ func (v *volumes) ensureDataClaims(ctx context.Context, s *scope) flow.Result {
 	for i := range s.vm.Spec.DataDisks {
 		disk := dataDiskOf(s.vm, &s.vm.Spec.DataDisks[i])
 		name, result := v.findClaim(ctx, s, disk)
-		if !result.Ends() && name != disk.known && name != disk.first {
+		if !result.StopsPass() && name != disk.known && name != disk.first {
 			result = v.recordDataClaim(ctx, s, disk.name, name)
 		}
-		if !result.Ends() && name == s.claim {
+		if !result.StopsPass() && name == s.claim {
 			result = s.blocked(causef(reasonClaimTaken, "%spersistent volume claim %s is already used for the root disk; choose another disk name", disk.field, name))
 		}
-		if !result.Ends() {
+		if !result.StopsPass() {
 			result = v.ensureDisk(ctx, s, disk, name)
 		}
-		if result.Ends() {
+		if result.StopsPass() {
 			return result
 		}
 	}

@@ -11,28 +11,28 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Differences are in what an instance differs from a class, as a driver says it in a few words each.
+// Differences are the differences between an instance and a class, as short texts of the driver.
 type Differences struct {
-	// Updates need no new instance. AtNextStart are those of them that wait for its next start.
+	// Updates need no new instance. AtNextStart are those Updates that take effect at its next start.
 	Updates, AtNextStart []string
 	// Replacements need a new instance.
 	Replacements []string
 }
 
-// Unable is the only replacement that a driver needs that does not change instances.
-const Unable = "its driver cannot change VMs that exist"
+// Unable is the only replacement reported for a driver that cannot update instances.
+const Unable = "its driver cannot update existing VMs"
 
-// Plan returns in what an instance with a provider ID differs from the class of the request, and changes
-// nothing. A result is kept until Forget, or until the request changes.
+// Plan returns the differences between an instance with a provider ID and the class of the request. It changes
+// nothing. A result is kept until Forget is called or the request changes.
 func (e *Engine) Plan(req Request) UpdateResult {
 	return pursue(e, goalPlanned, req, func(ctx context.Context, req Request) UpdateResult { return e.compare(ctx, req, true) })
 }
 
-// Update changes an instance with a provider ID as far as that is possible, and returns what was changed and
-// what needs a new one. A result is kept until Forget, or until the request changes.
+// Update updates an instance with a provider ID as far as possible, and returns what was changed and what needs
+// a new instance. A result is kept until Forget is called or the request changes.
 func (e *Engine) Update(req Request) UpdateResult { return pursue(e, goalUpdated, req, e.update) }
 
-// update compares again after the update: a driver may be wrong about what it has done.
+// update compares again after the update, because a driver may misreport what it has done.
 func (e *Engine) update(ctx context.Context, req Request) UpdateResult {
 	result := e.compare(ctx, req, false)
 	done, _ := result.(Compared)
@@ -45,7 +45,7 @@ func (e *Engine) update(ctx context.Context, req Request) UpdateResult {
 		return result
 	}
 	if still := left.Differences.Updates; len(still) > 0 {
-		return failed(MethodUpdate, status.Error(codes.Internal, "the driver says that the VM was updated, and that it still differs in "+strings.Join(still, ", ")))
+		return failed(MethodUpdate, status.Error(codes.Internal, "the driver reported that it updated the VM, but the VM still differs in "+strings.Join(still, ", ")))
 	}
 	done.Differences.Replacements = left.Differences.Replacements
 	return done
@@ -72,14 +72,14 @@ func (e *Engine) compare(ctx context.Context, req Request, dryRun bool) UpdateRe
 	}}
 }
 
-// Limits of what a driver says about differences.
+// Limits of the texts that a driver returns about differences.
 const (
 	mostDifferences   = 16
 	longestDifference = 256
 )
 
-// shown returns the texts of a driver as they can be stored and shown. None that is there gets lost: of too
-// many, the last says how many more there are.
+// shown returns a driver's texts in a form that can be stored and displayed. No text is lost: if there are too
+// many, the last one is the number of the others.
 func shown(texts []string) []string {
 	var all []string
 	for i, text := range texts {
@@ -87,7 +87,7 @@ func shown(texts []string) []string {
 			return append(all, fmt.Sprintf("%d more", len(texts)-i))
 		}
 		if len(text) > longestDifference || !IsPrintable(text) || strings.TrimSpace(text) == "" {
-			text = "something that the driver does not name properly"
+			text = "a difference that the driver does not name"
 		}
 		if !slices.Contains(all, text) {
 			all = append(all, text)

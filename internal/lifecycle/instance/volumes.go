@@ -23,63 +23,63 @@ import (
 
 // VolumesOptions configure Volumes.
 type VolumesOptions struct {
-	// Drivers of all classes. Required.
+	// Drivers are the drivers of all classes. Required.
 	Drivers *registry.Registry
-	// Class returns the MachineClass of a machine, from a cache; nil if it has none. Required.
+	// Class returns the MachineClass of a machine from a cache, or nil if it has none. Required.
 	Class func(ctx context.Context, machine Key) (*v1alpha1.MachineClass, error)
-	// Run and Wake are those of Options. Required.
+	// Run and Wake are as in Options. Required.
 	Run  func(task func(ctx context.Context)) bool
 	Wake func(Key)
 	// Clock defaults to the real one.
 	Clock clock.WithDelayedExecution
 }
 
-// Volumes identifies persistent volumes at the providers of machines. It asks drivers in tasks, and
-// wakes the caller. Make one with NewVolumes.
+// Volumes finds the IDs of persistent volumes at the providers of machines. It calls drivers in tasks and then
+// wakes the caller. Create one with NewVolumes.
 type Volumes struct {
 	options VolumesOptions
 
 	mu sync.Mutex
-	// known are the answers (type answer) by their question.
+	// known are the results (type result) by query.
 	known *lru.Cache
-	// asking are the machines that wait, by question.
-	asking map[question]sets.Set[Key]
+	// waiting are the machines that wait, by query.
+	waiting map[query]sets.Set[Key]
 }
 
-// question is what is asked for. Drivers have different IDs for a volume, or none.
-type question struct {
+// query identifies a volume at a provider. Drivers may have different IDs for a volume, or none.
+type query struct {
 	provider string
 	volume   types.UID
 }
 
-// answer is the result of a call.
-type answer struct {
+// result is the result of a call.
+type result struct {
 	// id is empty if the driver does not know the volume.
 	id string
-	// failed is set after an error; the driver is then called again.
+	// failed is set after an error. The driver is then called again.
 	failed bool
-	// awaited is set if the driver was not available. backoff is then for the next failure.
+	// awaited is set if the driver was unavailable. backoff is then for the next failure.
 	awaited bool
 	backoff wait.Backoff
 }
 
-// maxKnown is the maximum number of remembered answers, far more than concurrent drains need. The driver is
-// called again for the least recently used volumes.
+// maxKnown is the maximum number of remembered results, far more than concurrent drains need. For the least
+// recently used volumes, the driver is called again.
 const maxKnown = 4096
 
-// NewVolumes returns Volumes.
+// NewVolumes creates Volumes.
 func NewVolumes(options VolumesOptions) *Volumes {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	return &Volumes{options: options, known: lru.New(maxKnown), asking: map[question]sets.Set[Key]{}}
+	return &Volumes{options: options, known: lru.New(maxKnown), waiting: map[query]sets.Set[Key]{}}
 }
 
-// Identify returns the ID of a volume at the provider of a machine, for its drain: empty if the driver of
-// the machine's class does not know it, or after an error, and then the driver is asked again. It is
-// pending until the driver has responded, and while it is Unavailable or not registered: the volumes are
-// detached by the same provider. The machine will be woken, except after a registration, which is an
-// event of its own. An error means that the class could not be read.
+// Identify returns the ID of a volume at the provider of a machine, for its drain. The ID is empty if the
+// driver of the machine's class does not know the volume, or after an error. After an error, the next call
+// queries the driver again. The result is pending until the driver has responded, and while it is unavailable
+// or not registered, because the same provider detaches the volumes. The machine is then woken, except after a
+// registration, which is a separate event. Identify returns an error if the class could not be read.
 func (v *Volumes) Identify(ctx context.Context, machine Key, pv *corev1.PersistentVolume) (id string, pending bool, err error) {
 	class, err := v.options.Class(ctx, machine)
 	if err != nil {
@@ -91,26 +91,26 @@ func (v *Volumes) Identify(ctx context.Context, machine Key, pv *corev1.Persiste
 	}
 	name, d := v.options.Drivers.Serving(provider)
 	if d == nil {
-		return "", class != nil, nil // without a class there is no driver to wait for
+		return "", class != nil, nil // without a class, there is no driver to wait for
 	}
 	identifier, able := driver.As[driver.VolumeIdentifier](d)
 	if !able {
 		return "", false, nil
 	}
-	id, pending = v.look(machine, question{name, pv.UID}, identifier, pv)
+	id, pending = v.look(machine, query{name, pv.UID}, identifier, pv)
 	return id, pending, nil
 }
 
-// look returns what is known, or has the driver asked.
-func (v *Volumes) look(machine Key, about question, identifier driver.VolumeIdentifier, pv *corev1.PersistentVolume) (id string, pending bool) {
+// look returns a known result, or starts a call of the driver.
+func (v *Volumes) look(machine Key, about query, identifier driver.VolumeIdentifier, pv *corev1.PersistentVolume) (id string, pending bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if waiting, under := v.asking[about]; under {
+	if waiting, under := v.waiting[about]; under {
 		waiting.Insert(machine)
 		return "", true
 	}
 	remembered, _ := v.known.Get(about)
-	last, known := remembered.(answer)
+	last, known := remembered.(result)
 	if last.failed {
 		v.known.Remove(about)
 	}
@@ -118,24 +118,24 @@ func (v *Volumes) look(machine Key, about question, identifier driver.VolumeIden
 		return last.id, false
 	}
 	if !known {
-		last.backoff = timeouts.Policy{}.Backoff(MethodStatus, codes.Unavailable) // as a status, it changes nothing
+		last.backoff = timeouts.Policy{}.Backoff(MethodStatus, codes.Unavailable) // like a status call, it changes nothing
 	}
-	v.asking[about] = sets.New(machine)
+	v.waiting[about] = sets.New(machine)
 	spec := pv.Spec.DeepCopy()
 	if !v.options.Run(func(ctx context.Context) { v.ask(ctx, about, identifier, spec, last.backoff) }) {
-		delete(v.asking, about)
+		delete(v.waiting, about)
 	}
 	return "", true
 }
 
-func (v *Volumes) ask(ctx context.Context, about question, identifier driver.VolumeIdentifier, spec *corev1.PersistentVolumeSpec, backoff wait.Backoff) {
-	var news answer
+func (v *Volumes) ask(ctx context.Context, about query, identifier driver.VolumeIdentifier, spec *corev1.PersistentVolumeSpec, backoff wait.Backoff) {
+	var news result
 	response, err := identifier.GetVolumeIDs(ctx, &driver.GetVolumeIDsRequest{PVSpecs: []*corev1.PersistentVolumeSpec{spec}})
 	switch {
-	case status.Is(err, codes.Unimplemented): // by what is behind a decorator
+	case status.Is(err, codes.Unimplemented): // by the driver behind a decorator
 	case status.Is(err, codes.Unavailable):
 		delay := backoff.Step()
-		v.note(about, answer{awaited: true, backoff: backoff})
+		v.note(about, result{awaited: true, backoff: backoff})
 		v.wakeLater(about, delay)
 		return
 	case err != nil:
@@ -147,8 +147,8 @@ func (v *Volumes) ask(ctx context.Context, about question, identifier driver.Vol
 	v.wake(about)
 }
 
-// wakeLater wakes the machines when the driver has registered again, and after a delay at the latest.
-func (v *Volumes) wakeLater(about question, delay time.Duration) {
+// wakeLater wakes the machines when the driver has registered again, but no later than after a delay.
+func (v *Volumes) wakeLater(about query, delay time.Duration) {
 	once := sync.OnceFunc(func() { v.wake(about) })
 	stop := v.options.Drivers.OnRegister(func(name string) {
 		if strings.EqualFold(name, about.provider) {
@@ -161,17 +161,17 @@ func (v *Volumes) wakeLater(about question, delay time.Duration) {
 	})
 }
 
-func (v *Volumes) note(about question, news answer) {
+func (v *Volumes) note(about query, news result) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.known.Add(about, news)
 }
 
-// wake wakes the machines that wait for a question.
-func (v *Volumes) wake(about question) {
+// wake wakes the machines that wait for a query.
+func (v *Volumes) wake(about query) {
 	v.mu.Lock()
-	waiting := v.asking[about]
-	delete(v.asking, about)
+	waiting := v.waiting[about]
+	delete(v.waiting, about)
 	v.mu.Unlock()
 	for machine := range waiting {
 		v.options.Wake(machine)

@@ -1,5 +1,4 @@
-// Package noderef evaluates the health of Nodes and applies node templates to them, without an API
-// server.
+// Package noderef evaluates the health of Nodes and applies node templates to them. It makes no API requests.
 package noderef
 
 import (
@@ -13,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Healthy reports whether there is at least one condition, Ready is True if it is there, and each of
-// the bad ones is False if it is there.
+// Healthy reports whether a node is healthy. It must have at least one condition. If it has the condition
+// Ready, that must be True, and its bad conditions must be False.
 func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
 	for _, condition := range conditions {
 		switch {
@@ -31,10 +30,10 @@ func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
 	return len(conditions) > 0
 }
 
-// DefaultBadConditions are the conditions of the manager's flag --node-conditions.
+// DefaultBadConditions is the default of the manager's flag --node-conditions.
 var DefaultBadConditions = []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
 
-// BadConditions are the conditions of the Machine's spec, or of the manager's flag.
+// BadConditions returns the bad conditions in the Machine's spec, or else those of the manager's flag.
 func BadConditions(machine *v1alpha1.Machine, flag []string) []string {
 	if config := machine.Spec.MachineConfiguration; config != nil && config.NodeConditions != nil {
 		return ParseConditions(*config.NodeConditions)
@@ -42,8 +41,8 @@ func BadConditions(machine *v1alpha1.Machine, flag []string) []string {
 	return flag
 }
 
-// ParseConditions returns the types in a list that commas separate, without spaces around them. MCM
-// keeps the spaces, and then never finds the condition.
+// ParseConditions returns the condition types in a comma-separated list, without surrounding spaces. MCM keeps
+// the spaces and therefore never finds such conditions.
 func ParseConditions(list string) []string {
 	types := strings.Split(list, ",")
 	for i := range types {
@@ -52,7 +51,7 @@ func ParseConditions(list string) []string {
 	return types
 }
 
-// Condition returns a node's condition of a type; nil if there is none.
+// Condition returns the node condition of a type, or nil if there is none.
 func Condition(conditions []corev1.NodeCondition, of corev1.NodeConditionType) *corev1.NodeCondition {
 	at := slices.IndexFunc(conditions, func(c corev1.NodeCondition) bool { return c.Type == of })
 	if at < 0 {
@@ -61,7 +60,7 @@ func Condition(conditions []corev1.NodeCondition, of corev1.NodeConditionType) *
 	return &conditions[at]
 }
 
-// ConditionsDiffer reports whether types, statuses or reasons differ.
+// ConditionsDiffer reports whether two lists of conditions differ in types, statuses or reasons.
 func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
 	if len(a) != len(b) {
 		return true
@@ -77,15 +76,15 @@ func ConditionsDiffer(a, b []corev1.NodeCondition) bool {
 	return false
 }
 
-// CriticalComponentsReady reports whether the node lacks the taint that keeps a new Machine Pending.
+// CriticalComponentsReady reports whether the node does not have the taint that keeps a new Machine Pending.
 func CriticalComponentsReady(node *corev1.Node) bool {
 	return !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == v1alpha1.TaintKeyCriticalComponentsNotReady
 	})
 }
 
-// SetTerminating sets the condition of a node whose Machine is being deleted, for its health or by
-// scaling down, unless it is set.
+// SetTerminating sets the termination condition of a node whose Machine is being deleted, because it is
+// unhealthy or scaled down. It does not change a condition that is already set.
 func SetTerminating(node *corev1.Node, unhealthy bool, now time.Time) {
 	condition := corev1.NodeCondition{
 		Type: v1alpha1.NodeTerminationCondition, Status: corev1.ConditionTrue,

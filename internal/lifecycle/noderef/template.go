@@ -16,12 +16,12 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Adopt changes the node to have the marks of its machine, and the annotations, labels and taints of
-// the machine's node template.
+// Adopt marks the node as its machine's, and applies the annotations, labels and taints of the machine's node
+// template.
 //
-// The template is merged three ways, with the one that was last applied, which is in an annotation
-// in MCM's form. If that cannot be parsed, nothing is removed. What is Invalid is left out; what was
-// last applied under the same key stays. Adopting a node a second time changes nothing.
+// This is a three-way merge with the last applied template, which is stored in an annotation in MCM's format.
+// If the annotation is invalid, nothing is removed. Invalid parts of the template are ignored, and the last
+// applied values of their keys are kept. Adopting a node again changes nothing.
 func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
 	record := node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate]
 	last := lastApplied(record)
@@ -39,7 +39,7 @@ func Adopt(node *corev1.Node, machine *v1alpha1.Machine) error {
 	return err
 }
 
-// Mark adds the finalizer, and the label with the machine's name unless that is no valid value.
+// Mark adds the finalizer, and the label with the machine's name if that is a valid label value.
 func Mark(node *corev1.Node, machine *v1alpha1.Machine) {
 	if !slices.Contains(node.Finalizers, v1alpha1.FinalizerNode) {
 		node.Finalizers = append(node.Finalizers, v1alpha1.FinalizerNode)
@@ -70,14 +70,14 @@ func merge(current, last, want map[string]string) map[string]string {
 	return merged
 }
 
-// mergeTaints keeps the order of existing taints, so that equal templates cause no write.
+// mergeTaints keeps the order of existing taints, so that an unchanged template causes no write.
 func mergeTaints(current, last, want []corev1.Taint) []corev1.Taint {
 	var merged []corev1.Taint
 	for _, taint := range current {
-		wanted := findTaint(want, taint)
+		desired := findTaint(want, taint)
 		switch {
-		case wanted != nil:
-			taint.Value = wanted.Value
+		case desired != nil:
+			taint.Value = desired.Value
 		case findTaint(last, taint) != nil:
 			continue
 		}
@@ -108,7 +108,7 @@ func lastApplied(record string) *v1alpha1.NodeTemplateSpec {
 	return last
 }
 
-// recordOf is the record of a template. The old one is kept if it means the same.
+// recordOf returns the annotation value for a template. The old value is kept if it is equivalent.
 func recordOf(old string, last, template *v1alpha1.NodeTemplateSpec) (string, error) {
 	if equality.Semantic.DeepEqual(last, template) {
 		return old, nil
@@ -120,7 +120,7 @@ func recordOf(old string, last, template *v1alpha1.NodeTemplateSpec) (string, er
 	return string(text), nil
 }
 
-// VirtualCapacity returns what a class adds to the capacity of its nodes.
+// VirtualCapacity returns the resources that a class adds to the capacity of its nodes.
 func VirtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
 	if class.NodeTemplate == nil {
 		return nil
@@ -128,8 +128,9 @@ func VirtualCapacity(class *v1alpha1.MachineClass) corev1.ResourceList {
 	return class.NodeTemplate.VirtualCapacity
 }
 
-// SetCapacity merges the virtual capacity of a class into the node's status, three ways as Adopt does.
-// It has to be written before RecordCapacity, which forgets what was removed from the class.
+// SetCapacity merges the virtual capacity of a class into the node's status, with a three-way merge as in
+// Adopt. The status must be written before RecordCapacity is called, which drops the record of removed
+// resources.
 func SetCapacity(node *corev1.Node, want corev1.ResourceList) {
 	last := lastCapacity(node)
 	if len(last) == 0 && len(want) == 0 {
@@ -140,7 +141,7 @@ func SetCapacity(node *corev1.Node, want corev1.ResourceList) {
 		merged = corev1.ResourceList{}
 	}
 	for name := range last {
-		if _, wanted := want[name]; !wanted {
+		if _, ok := want[name]; !ok {
 			delete(merged, name)
 		}
 	}
@@ -152,7 +153,7 @@ func SetCapacity(node *corev1.Node, want corev1.ResourceList) {
 	node.Status.Capacity = merged
 }
 
-// RecordCapacity sets MCM's annotation with the virtual capacity that was last applied, if any.
+// RecordCapacity sets MCM's annotation to the applied virtual capacity, or removes it if there is none.
 func RecordCapacity(node *corev1.Node, want corev1.ResourceList) error {
 	if len(want) == 0 {
 		delete(node.Annotations, v1alpha1.AnnotationKeyLastAppliedVirtualCapacity)
@@ -177,8 +178,9 @@ func lastCapacity(node *corev1.Node) corev1.ResourceList {
 	return last
 }
 
-// Invalid returns one sorted text for each part of a machine's node template, or for its name, that
-// the API server would refuse on the node. An admission policy may refuse more.
+// Invalid returns one text for each part of a machine's node template, and for its name, that the API server
+// would refuse on the node. The texts about the template are sorted by kind and key. An admission policy may
+// refuse more.
 func Invalid(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	_, wrong := fit(node, &v1alpha1.NodeTemplateSpec{}, &machine.Spec.NodeTemplateSpec)
 	if name := invalidName(node, machine); name != "" {
@@ -187,8 +189,8 @@ func Invalid(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	return wrong
 }
 
-// Lacks returns which of labels, annotations and taints differ from the template, apart from what is
-// invalid.
+// Lacks returns which of labels, annotations and taints differ from the template. Invalid parts of the template
+// are ignored.
 func Lacks(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	adopted := &corev1.Node{Spec: corev1.NodeSpec{Taints: node.Spec.Taints}}
 	adopted.Labels, adopted.Annotations = maps.Clone(node.Labels), maps.Clone(node.Annotations)
@@ -208,7 +210,7 @@ func Lacks(node *corev1.Node, machine *v1alpha1.Machine) []string {
 	return lacking
 }
 
-// differ ignores one key, which is no part of a template.
+// differ compares maps without one key that is not part of a template.
 func differ(a, b map[string]string, but string) bool {
 	without := func(m map[string]string) map[string]string {
 		m = maps.Clone(m)
@@ -218,7 +220,7 @@ func differ(a, b map[string]string, but string) bool {
 	return !maps.Equal(without(a), without(b))
 }
 
-// fit replaces what is invalid in a template by what was last applied under the same key.
+// fit replaces invalid parts of a template with the last applied values of the same keys.
 func fit(node *corev1.Node, last, want *v1alpha1.NodeTemplateSpec) (v1alpha1.NodeTemplateSpec, []string) {
 	fitting := *want
 	var labels, annotations, taints []string
@@ -228,7 +230,7 @@ func fit(node *corev1.Node, last, want *v1alpha1.NodeTemplateSpec) (v1alpha1.Nod
 	return fitting, slices.Concat(labels, annotations, taints)
 }
 
-// fitMap accepts all that the node already has.
+// fitMap accepts all entries that the node already has.
 func fitMap(current, last, want map[string]string, invalid func(key, value string) string) (map[string]string, []string) {
 	fitting := want
 	var wrong []string
@@ -287,7 +289,7 @@ func invalidLabel(key, value string) string {
 }
 
 func invalidAnnotation(key, _ string) string {
-	wrong := first(validation.IsQualifiedName(strings.ToLower(key))) // as API servers look at it
+	wrong := first(validation.IsQualifiedName(strings.ToLower(key))) // API servers ignore the case
 	if wrong == "" {
 		return ""
 	}
@@ -314,7 +316,7 @@ func invalidName(node *corev1.Node, machine *v1alpha1.Machine) string {
 	return invalidLabel(v1alpha1.LabelKeyMachineName, machine.Name)
 }
 
-// first returns the first text without its examples.
+// first returns the first text without the examples in it.
 func first(texts []string) string {
 	if len(texts) == 0 {
 		return ""

@@ -19,15 +19,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
-// Writer remembers its writes until the cache shows them. The zero value is ready to use.
+// Writer writes Nodes, and remembers its writes until the cache shows them. The zero value is ready to use.
 type Writer struct{ expectations.Writes }
 
-// Patch changes the node, and replaces it by the result. The change sees no status. Only a patch of
-// the taints, which replaces their list, has an optimistic lock, as kubelets write often. Another node
-// that has taken the name is not changed: the patch names the UID.
+// Patch applies change to the node and replaces *stored with the result. The status is empty during the change.
+// Because kubelets write often, only a patch of the taints, which replaces their whole list, uses an optimistic
+// lock. The patch includes the UID, so it does not change another node with the same name.
 func (w *Writer) Patch(ctx context.Context, c client.Client, stored **corev1.Node, change func(*corev1.Node) error) error {
 	node := *stored
-	// Without the status, which is most of a node and expensive to compare.
+	// The status is left out because it is most of a node and expensive to compare.
 	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: node.Spec}
 	changed := before.DeepCopy()
 	if err := change(changed); err != nil {
@@ -49,7 +49,7 @@ func (w *Writer) Patch(ctx context.Context, c client.Client, stored **corev1.Nod
 	return nil
 }
 
-// PatchStatus changes the status of this node, whose lists are merged by their keys.
+// PatchStatus applies change to the status of the node. Lists in the status are merged by their keys.
 func (w *Writer) PatchStatus(ctx context.Context, c client.Client, stored **corev1.Node, change func(*corev1.Node)) error {
 	node := *stored
 	before := &corev1.Node{ObjectMeta: node.ObjectMeta, Status: node.Status}
@@ -67,7 +67,7 @@ func (w *Writer) PatchStatus(ctx context.Context, c client.Client, stored **core
 	return nil
 }
 
-// replaced returns a conflict in place of the error about a UID that differs: the cache lags behind.
+// replaced converts an error about a different UID to a conflict, because the cache is out of date.
 func replaced(name string, err error) error {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || !apierrors.IsInvalid(err) || status.Status().Details == nil {
@@ -80,8 +80,8 @@ func replaced(name string, err error) error {
 	return apierrors.NewConflict(corev1.Resource("nodes"), name, err)
 }
 
-// Marked returns the node with the label of the Machine; empty if there is none. The cache needs the
-// index target.NodeByMachine.
+// Marked returns the name of the node that has the label of the Machine, or an empty string. The cache needs
+// the index target.NodeByMachine.
 func Marked(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (string, error) {
 	list := &corev1.NodeList{}
 	err := cache.List(ctx, list, client.MatchingFields{target.NodeByMachine: machine.Name}, client.UnsafeDisableDeepCopy)
@@ -94,7 +94,7 @@ func Marked(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine)
 	}), nil
 }
 
-// Duplicate returns another node with the provider ID; empty if there is none. The cache needs the
+// Duplicate returns the name of another node with the provider ID, or an empty string. The cache needs the
 // index target.NodeByProviderID.
 func Duplicate(ctx context.Context, cache client.Reader, providerID, node string) (string, error) {
 	if providerID == "" {
@@ -118,10 +118,10 @@ func first(list *corev1.NodeList, fits func(*corev1.Node) bool) string {
 	return name
 }
 
-// Taken returns a message if the name of a new VM's node is that of another's node, else nothing: some
-// clouds give the names of deleted VMs to new ones, and users name Machines as they like. The kubelet
-// could not join under that name, and the Machine would drain and delete another's node. machines is
-// the cache of the Machines.
+// Taken returns a message if the node name of a new VM is already used by a node that does not belong to the
+// VM, or an empty string if not. This happens because some clouds reuse the names of deleted VMs, and because
+// users choose the names of Machines. The kubelet could not join under that name, and the Machine would drain
+// and delete the other node. The reader machines is the cache of the Machines.
 func Taken(ctx context.Context, cache, machines client.Reader, machine *v1alpha1.Machine, name, providerID string) (string, error) {
 	if name == "" {
 		return "", nil

@@ -15,23 +15,23 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// API is an API whose objects own instances. As a driver may not distinguish the instances of two
-// APIs, an instance is an orphan only if no object of any API owns it.
+// API is an API group whose objects own instances. Because a driver may not distinguish the instances of two
+// API groups, an instance is an orphan only if no object of any API group owns it.
 type API interface {
 	// Classes returns the classes of the API's instances.
 	Classes(ctx context.Context) ([]Class, error)
-	// Owners returns the objects that own instances, from the API server if live. The error is
-	// ErrHidden if they may not be read.
+	// Owners returns the objects that own instances. If live is true, it reads them from the API server. The
+	// error is ErrHidden if reading them is forbidden.
 	Owners(ctx context.Context, live bool) ([]Owner, error)
-	// Owner reads an object from the API server; nil if it does not exist.
+	// Owner reads an object from the API server. It returns nil if the object does not exist.
 	Owner(ctx context.Context, key types.NamespacedName) (*Owner, error)
-	// Finalizer is that of the API on the MachineClasses that its objects refer to.
+	// Finalizer returns the finalizer that the API group sets on the MachineClasses that its objects use.
 	Finalizer() string
 }
 
-// ErrHidden is the error of an API whose objects may not be read. It counts as one without
-// objects if the driver distinguishes API groups, but for classes that carry its finalizer.
-var ErrHidden = errors.New("may not be read")
+// ErrHidden is the error of an API whose objects must not be read. If the driver distinguishes API groups, such
+// an API counts as having no objects, except for classes that have its finalizer.
+var ErrHidden = errors.New("reading is forbidden")
 
 // Class is a class of instances.
 type Class struct {
@@ -40,34 +40,34 @@ type Class struct {
 	// Class and Secret are for the driver's requests.
 	Class  *v1alpha1.MachineClass
 	Secret *corev1.Secret
-	// Skip is why the class cannot be looked at; empty if it can.
+	// Skip is why the class cannot be checked. It is empty if it can be checked.
 	Skip string
-	// Object gets events, and may have AnnotationOrphans.
+	// Object is the object for events. It may have AnnotationOrphans.
 	Object client.Object
 }
 
-// Owner is an object that owns an instance, or may come to own one.
+// Owner is an object that owns an instance or may own one in the future.
 type Owner struct {
 	Namespace, Name string
-	// ProviderIDs of the instances that it has; none if it has none yet.
+	// ProviderIDs are the provider IDs of its instances. It is empty if the object has none yet.
 	ProviderIDs []string
-	// Class is the key of its class; empty if that is not known.
+	// Class is the key of its class. It is empty if the class is unknown.
 	Class string
-	// Creating reports that it may adopt any instance of its name.
+	// Creating reports that it may adopt any instance with its name.
 	Creating bool
 }
 
 // Machines is the API group machine.sapcloud.io.
 type Machines struct {
-	// Cache and Live read Machines and classes from a cache and from the API server. Live is
-	// required. A manager without a Cache does not serve this API group.
+	// Cache reads Machines and classes from a cache. It is nil if the manager does not serve this API group.
+	// Live reads from the API server and is required.
 	Cache, Live client.Reader
-	// Namespace of the objects. Empty means all.
+	// Namespace is the namespace of the objects. If empty, it means all namespaces.
 	Namespace string
-	// Secret merges the Secrets of a class; missing is why the class has to be skipped.
+	// Secret merges the Secrets of a class. If missing is not empty, it is the reason why the class is skipped.
 	// Required with Cache.
 	Secret func(ctx context.Context, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error)
-	// Mapper knows whether Machines are served at all. Nil means that they are.
+	// Mapper finds out whether the API server serves Machines. If nil, it is assumed to.
 	Mapper meta.RESTMapper
 }
 
@@ -146,8 +146,8 @@ func creating(machine *v1alpha1.Machine) bool {
 	return machine.Spec.ProviderID == "" || phase == "" || phase == v1alpha1.MachineCrashLoopBackOff
 }
 
-// Hidden wraps ErrHidden around the error of a read that is forbidden, and returns nil for kinds
-// that the API server does not know.
+// Hidden wraps the error of a forbidden read with ErrHidden. It returns nil for kinds that the API server does
+// not serve.
 func Hidden(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
@@ -158,7 +158,7 @@ func Hidden(err error) error {
 	return err
 }
 
-// Served reports whether the API server knows a kind. Without a mapper it is true.
+// Served reports whether the API server serves a kind. Without a mapper, it returns true.
 func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) {
 	if mapper == nil {
 		return true, nil
@@ -168,7 +168,7 @@ func Served(mapper meta.RESTMapper, kind schema.GroupVersionKind) (bool, error) 
 	case meta.IsNoMatchError(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("asking whether there are %ss: %w", kind.Kind, err)
+		return false, fmt.Errorf("checking whether the API server serves the kind %s: %w", kind.Kind, err)
 	}
 	return true, nil
 }

@@ -1,8 +1,8 @@
 // Package orphans removes instances that no object owns.
 //
-// A Collector compares the driver's list with the objects that own instances. An orphan is
-// removed when it was found twice, with the grace period between, unless an error is more likely:
-// too many instances of a class are orphans, or none of those with an owner is listed.
+// A Collector compares the driver's list with the objects that own instances. It removes an orphan when it has
+// found it twice, at least the grace period apart. It keeps orphans if an error is more likely, which it
+// assumes if too many instances of a class are orphans or the driver lists none of the owned instances.
 package orphans
 
 import (
@@ -29,38 +29,37 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// Mode is what a Collector does about orphans.
+// Mode is what a Collector does with orphans.
 type Mode string
 
 const (
 	// Delete removes them.
 	Delete Mode = "delete"
-	// Report only sends events.
+	// Report only records events.
 	Report Mode = "report"
-	// Off looks for none.
+	// Off disables the search for orphans.
 	Off Mode = "off"
 )
 
 // Options configure a Collector.
 type Options struct {
-	// APIs are all whose objects own instances, also those that this manager does not serve.
+	// APIs are all API groups whose objects own instances, including those that this manager does not serve.
 	// Required.
 	APIs []API
 	// Driver is required.
 	Driver driver.Driver
 	// Mode defaults to Delete.
 	Mode Mode
-	// Period is the time between two passes. Zero means Off.
+	// Period is the time between two passes. If zero, the Collector is off.
 	Period time.Duration
-	// Grace is the least time between the first sighting of an orphan and its removal. It
-	// begins anew after a pass in which it was no orphan. Zero means Period.
+	// Grace is the minimum time between the discovery of an orphan and its removal. It starts again after a pass
+	// in which the instance was not an orphan. Zero means Period.
 	Grace time.Duration
-	// Limit is how many orphans of a class a pass may remove; see AnnotationOrphans. Zero
-	// means DefaultLimit.
+	// Limit is how many orphans of a class one pass may remove; see AnnotationOrphans. Zero means DefaultLimit.
 	Limit Limit
-	// Events are sent for the classes. Required.
+	// Events records the events for the classes. Required.
 	Events record.EventRecorder
-	// Registerer gets the metrics. Optional.
+	// Registerer registers the metrics. Optional.
 	Registerer prometheus.Registerer
 	// Clock defaults to the real one.
 	Clock clock.WithTicker
@@ -70,31 +69,30 @@ type Options struct {
 // Limit is the larger of a number of orphans of a class, and a percentage of its instances.
 type Limit struct{ Count, Percent int }
 
-// DefaultLimit allows for a few creations that were cut short.
+// DefaultLimit allows for a few interrupted creations.
 var DefaultLimit = Limit{Count: 3, Percent: 10}
 
 func (l Limit) allows(orphans, instances int) bool {
 	return orphans <= max(l.Count, instances*l.Percent/100)
 }
 
-// Collector removes orphans. Make one with New; a controller-runtime manager runs it while
-// it leads.
+// Collector removes orphans. Create one with New. A controller-runtime manager runs it while it is the leader.
 type Collector struct {
 	Options
 	trigger chan struct{}
-	// seen is when each orphan was first seen.
+	// seen is when each orphan was first found.
 	seen map[sighting]time.Time
-	// said is the last event of each class, by its key.
-	said map[string]string
-	// saidUnnamed is the last event about VMs that cannot be told apart of each class, by its key.
-	saidUnnamed map[string]string
-	orphans     prometheus.Gauge
-	removed     prometheus.Counter
+	// reported is the last event of each class, by its key.
+	reported map[string]string
+	// reportedUnnamed is the last event about unnamed VMs of each class, by its key.
+	reportedUnnamed map[string]string
+	orphans         prometheus.Gauge
+	removed         prometheus.Counter
 }
 
 type sighting struct{ class, providerID string }
 
-// New makes a Collector.
+// New creates a Collector.
 func New(options Options) *Collector {
 	if options.Grace == 0 {
 		options.Grace = options.Period
@@ -109,27 +107,27 @@ func New(options Options) *Collector {
 		options.Clock = clock.RealClock{}
 	}
 	return &Collector{
-		Options: options, trigger: make(chan struct{}, 1), seen: map[sighting]time.Time{}, said: map[string]string{}, saidUnnamed: map[string]string{},
+		Options: options, trigger: make(chan struct{}, 1), seen: map[sighting]time.Time{}, reported: map[string]string{}, reportedUnnamed: map[string]string{},
 		orphans: registered(options.Registerer, prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "millwright", Name: "orphan_vms", Help: "VMs that nobody owned in the last pass and that were not removed.",
+			Namespace: "millwright", Name: "orphan_vms", Help: "Number of orphaned VMs that were found in the last pass and not removed.",
 		})),
 		removed: registered(options.Registerer, prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "millwright", Name: "orphan_vms_removed_total", Help: "VMs that were removed because nobody owned them.",
+			Namespace: "millwright", Name: "orphan_vms_removed_total", Help: "Number of orphaned VMs that were removed.",
 		})),
 	}
 }
 
-// registered registers a metric, or returns the one of another Collector in this process.
+// registered registers a metric. If another Collector in this process registered it, it returns that one.
 func registered[T prometheus.Collector](registerer prometheus.Registerer, metric T) T {
 	if registerer == nil {
 		return metric
 	}
 	err := registerer.Register(metric)
-	if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-		return there.ExistingCollector.(T)
+	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		return existing.ExistingCollector.(T)
 	}
 	if err != nil {
-		panic(err) // another metric of that name: a mistake of ours
+		panic(err) // a different metric has the same name, which is a bug
 	}
 	return metric
 }
@@ -137,7 +135,7 @@ func registered[T prometheus.Collector](registerer prometheus.Registerer, metric
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (c *Collector) NeedLeaderElection() bool { return true }
 
-// Trigger asks for a pass soon, as when a driver has found several instances for one machine.
+// Trigger requests a pass soon, for example because a driver found several instances of one machine.
 func (c *Collector) Trigger() {
 	select {
 	case c.trigger <- struct{}{}:
@@ -145,7 +143,7 @@ func (c *Collector) Trigger() {
 	}
 }
 
-// Start makes passes until the context ends. The first comes after one period.
+// Start runs passes until the context is canceled. The first pass runs after one period.
 func (c *Collector) Start(ctx context.Context) error {
 	if c.Mode == Off || c.Period <= 0 {
 		return nil
@@ -165,7 +163,7 @@ func (c *Collector) Start(ctx context.Context) error {
 	}
 }
 
-// Collect makes one pass over the classes of all APIs. A class that fails is skipped.
+// Collect runs one pass over the classes of all APIs. Classes with errors are skipped.
 func (c *Collector) Collect(ctx context.Context) error {
 	var classes []Class
 	for _, api := range c.APIs {
@@ -180,7 +178,7 @@ func (c *Collector) Collect(ctx context.Context) error {
 		found, err := c.collectClass(ctx, class)
 		if err != nil {
 			c.skip(class, err)
-			// It was not looked at, so its orphans stay known.
+			// The class was not checked, so its known orphans are kept.
 			for known, since := range c.seen {
 				if known.class == class.Key {
 					found = append(found, orphan{instance: instance{providerID: known.providerID}, since: since})
@@ -195,8 +193,8 @@ func (c *Collector) Collect(ctx context.Context) error {
 	gone := func(key, _ string) bool {
 		return !slices.ContainsFunc(classes, func(class Class) bool { return class.Key == key })
 	}
-	maps.DeleteFunc(c.said, gone)
-	maps.DeleteFunc(c.saidUnnamed, gone)
+	maps.DeleteFunc(c.reported, gone)
+	maps.DeleteFunc(c.reportedUnnamed, gone)
 	c.orphans.Set(float64(len(orphans)))
 	return nil
 }
@@ -214,7 +212,7 @@ func (c *Collector) collectClass(ctx context.Context, class Class) ([]orphan, er
 		return nil, err
 	}
 	v := view{instances: instances, found: orphansAmong(instances, owners), allowed: allowance(class.Object)}
-	v.strange = strange(class.Key, instances, owners)
+	v.suspicion = suspicion(class.Key, instances, owners)
 	v.due = c.date(class, v.found)
 	decided := decide(c.Mode, c.Limit, v)
 	c.explain(class, v, decided)
@@ -231,7 +229,7 @@ func (c *Collector) owners(ctx context.Context, class Class, live bool) ([]Owner
 		switch {
 		case errors.Is(err, ErrHidden) && registry.SeparatesAPIGroups(c.Driver, class.Class) && !class.sharedWith(api):
 		case errors.Is(err, ErrHidden):
-			return nil, &skipError{"objects of another API may own some, and may not be read"}
+			return nil, &skipError{"objects of another API group may own VMs, but reading them is forbidden"}
 		case err != nil:
 			return nil, err
 		}
@@ -244,7 +242,7 @@ func (c Class) sharedWith(api API) bool {
 	return slices.Contains(c.Object.GetFinalizers(), api.Finalizer())
 }
 
-// date sets when each orphan was first seen, and returns those that have been known for the grace
+// date sets when each orphan was first found, and returns those that have been known for at least the grace
 // period.
 func (c *Collector) date(class Class, found []orphan) []orphan {
 	var due []orphan
@@ -271,10 +269,10 @@ const (
 	reasonUnnamed = "VMsWithoutName"
 )
 
-// callTimeout ends calls that hang: other classes are waiting.
+// callTimeout limits calls of the driver, because other classes are waiting.
 const callTimeout = 5 * time.Minute
 
-// skipError is why a class was skipped without an error.
+// skipError is the reason why a class was skipped, which is not a failure.
 type skipError struct{ why string }
 
 // Error implements error.
@@ -283,20 +281,20 @@ func (e *skipError) Error() string { return e.why }
 func (c *Collector) list(ctx context.Context, class Class) ([]instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	answer, err := c.Driver.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: class.Class, Secret: class.Secret})
+	response, err := c.Driver.ListMachines(ctx, &driver.ListMachinesRequest{MachineClass: class.Class, Secret: class.Secret})
 	if status.Is(err, codes.Unimplemented) {
 		return nil, &skipError{"the driver cannot list its VMs"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the VMs of class %s: %w", class.Class.Name, err)
 	}
-	instances, unnamed := split(class, answer.MachineList)
-	c.sayUnnamed(class, unnamed)
+	instances, unnamed := split(class, response.MachineList)
+	c.reportUnnamed(class, unnamed)
 	return instances, nil
 }
 
-// removeAll removes the orphans that are due, if the API server confirms them, and returns those
-// that remain.
+// removeAll removes the orphans that are due, after the API server confirms them. It returns the orphans that
+// remain.
 func (c *Collector) removeAll(ctx context.Context, class Class, v view) []orphan {
 	confirmed, err := c.confirm(ctx, class, v)
 	if err != nil {
@@ -315,7 +313,7 @@ func (c *Collector) removeAll(ctx context.Context, class Class, v view) []orphan
 	return slices.DeleteFunc(slices.Clone(v.found), func(o orphan) bool { return gone[o.providerID] })
 }
 
-// confirm returns the orphans that are due and are orphans by what the API server has.
+// confirm returns the orphans that are due and are still orphans according to the API server.
 func (c *Collector) confirm(ctx context.Context, class Class, v view) ([]orphan, error) {
 	owners, err := c.owners(ctx, class, true)
 	if err != nil {
@@ -328,17 +326,17 @@ func (c *Collector) confirm(ctx context.Context, class Class, v view) ([]orphan,
 	return slices.DeleteFunc(slices.Clone(v.due), func(o orphan) bool { return !still[o.providerID] }), nil
 }
 
-// remove removes an orphan. It reads the owner of that name once more, as the removal of others
-// may have taken long.
+// remove removes an orphan. It reads the owner of that name again, because removing other orphans may have
+// taken a long time.
 func (c *Collector) remove(ctx context.Context, class Class, o orphan) error {
 	for _, api := range c.APIs {
 		owner, err := api.Owner(ctx, o.key())
 		switch {
-		case errors.Is(err, ErrHidden): // as before, when it did not matter
+		case errors.Is(err, ErrHidden): // checked before
 		case err != nil:
 			return err
 		case owner != nil && (owner.Creating || slices.Contains(owner.ProviderIDs, o.providerID)):
-			return fmt.Errorf("machine %s has come to own it", o.machine)
+			return fmt.Errorf("machine %s now owns it", o.machine)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -356,18 +354,18 @@ func (c *Collector) remove(ctx context.Context, class Class, o orphan) error {
 	}
 	c.removed.Inc()
 	c.Log.Info("removed an orphan", "class", class.Class.Name, "providerID", o.providerID, "machine", o.machine, "because", o.why)
-	c.Events.Eventf(class.Object, corev1.EventTypeWarning, reasonRemoved, "VM %s was removed, as nobody owns it: %s", o.providerID, o.why)
+	c.Events.Eventf(class.Object, corev1.EventTypeWarning, reasonRemoved, "Removed orphaned VM %s: %s", o.providerID, o.why)
 	return nil
 }
 
 func (c *Collector) explain(class Class, v view, decided decision) {
 	switch {
 	case len(v.found) == 0:
-		delete(c.said, class.Key)
+		delete(c.reported, class.Key)
 	case decided.reason != "":
-		c.say(class, reasonKept, "VMs that nobody owns are kept: "+decided.reason+". They are "+enumerate(v.found))
+		c.report(class, reasonKept, "orphaned VMs are kept: "+decided.reason+". Orphaned VMs: "+enumerate(v.found))
 	case !decided.remove:
-		c.say(class, reasonFound, "nobody owns these VMs, which are removed if that stays so for "+c.Grace.String()+": "+enumerate(v.found))
+		c.report(class, reasonFound, "found orphaned VMs, which are removed after "+c.Grace.String()+" unless a machine owns them: "+enumerate(v.found))
 	}
 }
 
@@ -376,14 +374,14 @@ func (c *Collector) skip(class Class, err error) {
 	if !errors.As(err, &skipped) && !apierrors.IsNotFound(err) {
 		c.Log.Error(err, "skipping a class", "class", class.Class.Name)
 	}
-	c.say(class, reasonSkipped, "VMs that nobody owns are not looked for: "+err.Error())
+	c.report(class, reasonSkipped, "cannot look for orphaned VMs: "+err.Error())
 }
 
-func (c *Collector) say(class Class, reason, message string) {
-	if c.said[class.Key] == reason+message {
+func (c *Collector) report(class Class, reason, message string) {
+	if c.reported[class.Key] == reason+message {
 		return
 	}
-	c.said[class.Key] = reason + message
+	c.reported[class.Key] = reason + message
 	c.Events.Event(class.Object, corev1.EventTypeWarning, reason, message)
 }
 

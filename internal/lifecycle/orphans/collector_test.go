@@ -37,8 +37,8 @@ func TestAnOrphanIsRemovedWhenItWasSeenTwiceLongEnoughApart(t *testing.T) {
 		t.Errorf("VMs: want - got +\n%s", diff)
 	}
 	want := []string{
-		"a OrphansFound: nobody owns these VMs, which are removed if that stays so for 15m0s: " + lost + " (there is no machine lost)",
-		"a OrphanRemoved: VM " + lost + " was removed, as nobody owns it: there is no machine lost",
+		"a OrphansFound: found orphaned VMs, which are removed after 15m0s unless a machine owns them: " + lost + " (machine lost does not exist)",
+		"a OrphanRemoved: Removed orphaned VM " + lost + ": machine lost does not exist",
 	}
 	if diff := cmp.Diff(want, h.events.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
@@ -121,7 +121,7 @@ func TestAClassWithoutItsSecretIsSkipped(t *testing.T) {
 	for range 3 {
 		h.pass(t, period)
 	}
-	want := []string{"a OrphansNotLookedFor: VMs that nobody owns are not looked for: secret default/cloud does not exist"}
+	want := []string{"a OrphansNotLookedFor: cannot look for orphaned VMs: secret default/cloud does not exist"}
 	if diff := cmp.Diff(want, h.events.lines); diff != "" || !h.has(lost) {
 		t.Errorf("the VM exists: %t; events: want - got +\n%s", h.has(lost), diff)
 	}
@@ -133,7 +133,7 @@ func TestADriverThatCannotListSaysSoOnce(t *testing.T) {
 	for range 3 {
 		h.pass(t, period)
 	}
-	want := []string{"a OrphansNotLookedFor: VMs that nobody owns are not looked for: the driver cannot list its VMs"}
+	want := []string{"a OrphansNotLookedFor: cannot look for orphaned VMs: the driver cannot list its VMs"}
 	if diff := cmp.Diff(want, h.events.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
@@ -159,7 +159,7 @@ func TestChangedIDsAreNobodysFault(t *testing.T) {
 			if left := h.left(); len(left) != size {
 				t.Errorf("%s of %d VMs changed, and %d are left", name, size, len(left))
 			}
-			if said := h.events.count("a OrphansKept: ") == 1; said != (rename != "") {
+			if reported := h.events.count("a OrphansKept: ") == 1; reported != (rename != "") {
 				t.Errorf("%s of %d VMs changed; events: %q", name, size, h.events.lines)
 			}
 		}
@@ -256,8 +256,8 @@ func TestVMsWithoutANameOrAnID(t *testing.T) {
 	if deleted > 0 || len(h.left()) != 3 {
 		t.Errorf("%d calls to delete, left: %q", deleted, h.left())
 	}
-	want := []string{"a VMsWithoutName: the driver lists VMs that cannot be told apart, so that they stay where nobody owns them: 2, namely " +
-		`one of the name "a-0" without a provider ID, "sim:///nobody" without a name`}
+	want := []string{"a VMsWithoutName: the driver lists VMs without a name or provider ID, which are never removed as orphans: 2 (" +
+		`name "a-0" without provider ID, provider ID "sim:///nobody" without name)`}
 	if diff := cmp.Diff(want, h.events.lines); diff != "" {
 		t.Errorf("it is not said once (-want +got):\n%s", diff)
 	}
@@ -275,7 +275,7 @@ func TestManyVMsWithoutAName(t *testing.T) {
 	}
 	h.pass(t, 0)
 	h.pass(t, period)
-	if len(h.events.lines) != 1 || len(h.events.lines[0]) > 1024 || strings.Contains(h.events.lines[0], "\x1b") || !strings.Contains(h.events.lines[0], "1000, namely") {
+	if len(h.events.lines) != 1 || len(h.events.lines[0]) > 1024 || strings.Contains(h.events.lines[0], "\x1b") || !strings.Contains(h.events.lines[0], "1000 (") {
 		t.Errorf("%d events: %.2000q", len(h.events.lines), h.events.lines)
 	}
 	truth := lies
@@ -300,8 +300,8 @@ func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
 	if n := len(h.left()); n != 15 {
 		t.Fatalf("%d VMs are left, want all 15", n)
 	}
-	const sentence = "a OrphansKept: VMs that nobody owns are kept: 5 of 15 VMs are more than may be removed at once; " +
-		"if they are to go, annotate the class with safety.millwright.dev/remove-orphans-up-to=5. They are "
+	const sentence = "a OrphansKept: orphaned VMs are kept: 5 of 15 VMs are orphans, more than may be removed at a time; " +
+		"to remove them, annotate the class with safety.millwright.dev/remove-orphans-up-to=5. Orphaned VMs: "
 	if h.events.count(sentence) != 1 || h.events.count("a OrphansKept") != 1 {
 		t.Errorf("events: %q", h.events.lines)
 	}

@@ -9,15 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// split returns the VMs of a driver's list, and those that have no provider ID or no name, sorted: they would be
-// deleted by the name of a Machine, which may have another VM.
+// split splits a driver's list into VMs and descriptions of VMs that have no provider ID or no name, both
+// sorted. Without both, a VM would be deleted by the name of a Machine that may have another VM.
 func split(class Class, listed map[string]string) (instances []instance, unnamed []string) {
 	for _, id := range slices.Sorted(maps.Keys(listed)) {
 		switch name := listed[id]; {
 		case id == "":
-			unnamed = append(unnamed, fmt.Sprintf("one of the name %.100q without a provider ID", name))
+			unnamed = append(unnamed, fmt.Sprintf("name %.100q without provider ID", name))
 		case name == "":
-			unnamed = append(unnamed, fmt.Sprintf("%.100q without a name", id))
+			unnamed = append(unnamed, fmt.Sprintf("provider ID %.100q without name", id))
 		default:
 			instances = append(instances, instance{providerID: id, namespace: class.Class.Namespace, machine: name})
 		}
@@ -25,10 +25,10 @@ func split(class Class, listed map[string]string) (instances []instance, unnamed
 	return instances, unnamed
 }
 
-// sayUnnamed says of which VMs nobody takes care, once until they are others.
-func (c *Collector) sayUnnamed(class Class, unnamed []string) {
+// reportUnnamed records an event about unnamed VMs whenever their list changes.
+func (c *Collector) reportUnnamed(class Class, unnamed []string) {
 	if len(unnamed) == 0 {
-		delete(c.saidUnnamed, class.Key)
+		delete(c.reportedUnnamed, class.Key)
 		return
 	}
 	const most = 5
@@ -36,11 +36,11 @@ func (c *Collector) sayUnnamed(class Class, unnamed []string) {
 	if more := number - most; more > 0 {
 		shown = append(slices.Clone(shown), fmt.Sprintf("and %d more", more))
 	}
-	text := fmt.Sprintf("the driver lists VMs that cannot be told apart, so that they stay where nobody owns them: %d, namely %s", number, strings.Join(shown, ", "))
-	if c.saidUnnamed[class.Key] == text {
+	text := fmt.Sprintf("the driver lists VMs without a name or provider ID, which are never removed as orphans: %d (%s)", number, strings.Join(shown, ", "))
+	if c.reportedUnnamed[class.Key] == text {
 		return
 	}
-	c.saidUnnamed[class.Key] = text
+	c.reportedUnnamed[class.Key] = text
 	c.Log.Info("The driver lists VMs without a provider ID or a name", "class", class.Class.Name, "number", number)
 	c.Events.Event(class.Object, corev1.EventTypeWarning, reasonUnnamed, text)
 }

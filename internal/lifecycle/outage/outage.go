@@ -1,4 +1,4 @@
-// Package outage counts timeouts that begin anew when an API server was away, or a clock was set.
+// Package outage counts timeouts that start over when an API server was unavailable or the clock was set.
 package outage
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
-// Target is the part of target.Cluster that a Monitor uses. Its client must not read unstructured
-// objects from a cache.
+// Target is the part of target.Cluster that a Monitor uses. Its client must read unstructured objects from the
+// API server and not from a cache.
 type Target interface {
 	Client() client.Client
 	Ready() bool
@@ -26,27 +26,28 @@ type Target interface {
 
 // Options configure a Monitor. All but Target and Steady are required.
 type Options struct {
-	// Control is a client of the control cluster, which must not read unstructured objects from
-	// a cache.
+	// Control is a client of the control cluster. It must read unstructured objects from the API server and not
+	// from a cache.
 	Control client.Client
-	// Namespace of the Machines.
+	// Namespace is the namespace of the Machines.
 	Namespace string
-	// Target is nil if no nodes join.
+	// Target is nil if nodes do not join a target cluster.
 	Target Target
 	Clock  clock.PassiveClock
-	// Steady measures time that passes, whatever Clock is set to meanwhile. Nil is Clock, whose times
-	// have a monotonic reading unless it is a fake.
+	// Steady measures elapsed time even if Clock is set. It defaults to Clock, whose times have a monotonic
+	// reading unless it is a fake.
 	Steady clock.PassiveClock
-	// Period is the time between two requests to API servers that answer.
+	// Period is the time between two requests to API servers that respond.
 	Period time.Duration
-	// Timeout is how long a server must have failed to answer to have been away.
+	// Timeout is how long a server must be unresponsive to count as unavailable.
 	Timeout time.Duration
 }
 
-// Monitor asks the API servers whether they answer, when a pass counts a timeout, and at most once
-// in a period for all Machines. While a server is away the state of nodes is unknown, and kubelets
-// may not have reported when it is back: timeouts do not end meanwhile, and then begin anew. They also do
-// when the wall clock of this host was set, as begins are told by other clocks.
+// Monitor checks whether the API servers respond when a pass counts a timeout, at most once per period for all
+// Machines. While a server is unavailable, the state of nodes is unknown, and when it is back, kubelets may not
+// have reported yet. For this reason, timeouts do not expire during an outage and start over afterwards. They
+// also start over when the wall clock of this host is set, because their beginnings are measured by other
+// clocks.
 type Monitor struct {
 	opts  Options
 	begun time.Time
@@ -54,30 +55,30 @@ type Monitor struct {
 	mu      sync.Mutex
 	servers []server
 	clock   setting
-	last    time.Time // of the last answers; zero before the first ones
-	asking  bool      // while the lock is not held
+	last    time.Time // the last check; zero before the first one
+	asking  bool      // a check is in progress without the lock
 }
 
 // server is one API server.
 type server struct {
 	ask func(ctx context.Context) error
-	// failing is since when it does not answer; zero if it does.
+	// failing is since when the server has been unresponsive. It is zero if it responds.
 	failing time.Time
-	// back is when it answered again after it had been away; zero if it never was.
+	// back is when the server responded again after an outage. It is zero if there was none.
 	back time.Time
 }
 
-// AnswerTimeout is how long an API server may take to answer. One that does not is asked failingPeriods
-// times within the timeout.
+// ResponseTimeout is how long an API server may take to respond. A server that does not respond is checked
+// failingPeriods times within the outage timeout.
 const (
-	AnswerTimeout  = 5 * time.Second
-	failingPeriods = 5
+	ResponseTimeout = 5 * time.Second
+	failingPeriods  = 5
 )
 
-// asker asks an API server for an object that need not exist.
+// asker returns a function that requests an object from an API server. The object need not exist.
 func asker(c client.Client, kind schema.GroupVersionKind, key client.ObjectKey) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
+		ctx, cancel := context.WithTimeout(ctx, ResponseTimeout)
 		defer cancel()
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(kind)
@@ -85,36 +86,36 @@ func asker(c client.Client, kind schema.GroupVersionKind, key client.ObjectKey) 
 	}
 }
 
-// Nobody is the name of objects that do not exist.
-const Nobody = "millwright-nobody"
+// ProbeName is the name of the objects that are requested. They do not exist.
+const ProbeName = "millwright-nobody"
 
-// New makes the Monitor of a process. No timeout counts from before it.
+// New creates the Monitor of a process. No timeout starts before the Monitor's creation.
 func New(opts Options) *Monitor {
 	m := &Monitor{opts: opts, begun: opts.Clock.Now(), clock: newSetting(opts.Clock, opts.Steady)}
-	m.servers = append(m.servers, server{ask: asker(opts.Control, v1alpha1.SchemeGroupVersion.WithKind("Machine"), client.ObjectKey{Namespace: opts.Namespace, Name: Nobody})})
+	m.servers = append(m.servers, server{ask: asker(opts.Control, v1alpha1.SchemeGroupVersion.WithKind("Machine"), client.ObjectKey{Namespace: opts.Namespace, Name: ProbeName})})
 	if opts.Target != nil {
-		m.servers = append(m.servers, server{ask: asker(opts.Target.Client(), corev1.SchemeGroupVersion.WithKind("Node"), client.ObjectKey{Name: Nobody})})
+		m.servers = append(m.servers, server{ask: asker(opts.Target.Client(), corev1.SchemeGroupVersion.WithKind("Node"), client.ObjectKey{Name: ProbeName})})
 	}
 	return m
 }
 
-// state is what a Monitor knows.
+// state is the knowledge of a Monitor.
 type state struct {
-	// answering reports that all API servers answer.
-	answering bool
-	// now is when they were looked at.
+	// responding reports that all API servers respond.
+	responding bool
+	// now is the time of the observation.
 	now time.Time
-	// back is when the last one came back, or the clock was set; zero if neither happened.
+	// back is when the last server came back or the clock was set. It is zero if neither happened.
 	back time.Time
-	// again is when to look again at the latest while a timeout is counted.
+	// again is the time until the next observation is due while a timeout is counted.
 	again time.Duration
 }
 
-// unanswered is when a pass looks again during which another one waited for answers.
-const unanswered = time.Second
+// retryDelay is the time until a pass observes again if another pass was waiting for responses.
+const retryDelay = time.Second
 
-// observe asks the servers if the last answers are older than the given age, or if it is time to.
-// Only the pass that asks waits for the answers; for others the servers do not answer meanwhile.
+// observe checks the servers if the last check is older than the given age, or if it is due anyway. Only the
+// pass that starts a check waits for it. Meanwhile, the servers count as unresponsive for other passes.
 func (m *Monitor) observe(ctx context.Context, age time.Duration) state {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,23 +124,23 @@ func (m *Monitor) observe(ctx context.Context, age time.Duration) state {
 		m.ask(ctx)
 		old = false
 	}
-	made := state{now: m.opts.Clock.Now(), answering: !m.last.IsZero(), again: m.interval()}
+	made := state{now: m.opts.Clock.Now(), responding: !m.last.IsZero(), again: m.interval()}
 	m.clock.look(ctx, made.now, m.opts.Timeout)
 	made.back = m.clock.set
 	for _, s := range m.servers {
-		made.answering = made.answering && s.failing.IsZero()
+		made.responding = made.responding && s.failing.IsZero()
 		if s.back.After(made.back) {
 			made.back = s.back
 		}
 	}
-	if made.answering && old {
-		made.answering, made.again = false, unanswered
+	if made.responding && old {
+		made.responding, made.again = false, retryDelay
 	}
 	return made
 }
 
-// Follow asks the servers as observe does if they were asked before. It is for passes that cannot count
-// their timeouts yet: an outage meanwhile would not be seen.
+// Follow checks the servers as observe does if they were checked before. It is for passes that cannot count
+// their timeouts yet, because they would otherwise miss an outage.
 func (m *Monitor) Follow(ctx context.Context) {
 	m.mu.Lock()
 	asked := !m.last.IsZero()
@@ -149,7 +150,7 @@ func (m *Monitor) Follow(ctx context.Context) {
 	}
 }
 
-// ask asks all servers. It releases the lock meanwhile.
+// ask checks all servers. It releases the lock during the check.
 func (m *Monitor) ask(ctx context.Context) {
 	m.asking = true
 	m.mu.Unlock()
@@ -160,15 +161,15 @@ func (m *Monitor) ask(ctx context.Context) {
 	m.mu.Lock()
 	m.asking = false
 	if ctx.Err() != nil {
-		return // the process ends; that is no answer
+		return // the process is terminating; the result is meaningless
 	}
 	m.last = m.opts.Clock.Now()
 	for i := range m.servers {
-		m.servers[i].answered(m.last, failures[i], m.opts.Timeout)
+		m.servers[i].record(m.last, failures[i], m.opts.Timeout)
 	}
 }
 
-func (s *server) answered(now time.Time, failure error, timeout time.Duration) {
+func (s *server) record(now time.Time, failure error, timeout time.Duration) {
 	switch {
 	case failure != nil && s.failing.IsZero():
 		s.failing = now
@@ -180,7 +181,7 @@ func (s *server) answered(now time.Time, failure error, timeout time.Duration) {
 	}
 }
 
-// interval is the time between two requests.
+// interval returns the time between two checks.
 func (m *Monitor) interval() time.Duration {
 	for _, s := range m.servers {
 		if !s.failing.IsZero() {
@@ -190,50 +191,52 @@ func (m *Monitor) interval() time.Duration {
 	return m.opts.Period
 }
 
-// Countdown is what is left of a timeout.
+// Countdown is the remaining time of a timeout.
 type Countdown struct {
-	// Left is not positive once the time is over; Wait is when to look again at the latest.
+	// Left is the remaining time, which is not positive once the timeout has expired. Wait is the time until the
+	// next check is due.
 	Left, Wait time.Duration
 }
 
-// Over reports whether the time is over.
+// Over reports whether the timeout has expired.
 func (d Countdown) Over() bool { return d.Left <= 0 }
 
-// Countdown counts a timeout from its beginning, or from the last time when no manager worked or an
-// API server was away, or this host's clock was set. That it is over is confirmed by answers no older than AnswerTimeout.
+// Countdown counts a timeout from its beginning, or from the latest time when no manager was running, an API
+// server was unavailable, or this host's clock was set. An expired timeout is confirmed by a check that is no
+// older than ResponseTimeout.
 func (m *Monitor) Countdown(ctx context.Context, begin time.Time, timeout timeouts.Timeout) Countdown {
 	counted := m.count(m.observe(ctx, m.opts.Period), begin, timeout)
 	if counted.Over() {
-		return m.count(m.observe(ctx, AnswerTimeout), begin, timeout)
+		return m.count(m.observe(ctx, ResponseTimeout), begin, timeout)
 	}
 	return counted
 }
 
-// Seen is what a Monitor knows of the API servers.
+// Seen is the state of the API servers as a Monitor has seen it.
 type Seen struct {
-	// Answering reports that all of them answer, and that the target's cache has been complete.
-	Answering bool
-	// Begun is when this process could begin to work.
+	// Responding reports that all of them respond and that the target's cache has synced.
+	Responding bool
+	// Begun is when this process became able to work.
 	Begun time.Time
-	// Back is when this process could work again after an outage, or a clock that was set, that it saw;
-	// zero if it saw none.
+	// Back is when this process became able to work again after an outage, or after the clock was set. It is
+	// zero if it saw neither.
 	Back time.Time
-	// Again is when to look again at the latest.
+	// Again is the time until the next observation is due.
 	Again time.Duration
 }
 
-// See looks at the API servers, by answers that are no older than the age.
+// See returns the state of the API servers. It checks them if the last check is older than age.
 func (m *Monitor) See(ctx context.Context, age time.Duration) Seen {
 	known := m.observe(ctx, min(age, m.opts.Period))
-	seen := Seen{Answering: known.answering, Begun: m.begun, Back: known.back, Again: known.again}
+	seen := Seen{Responding: known.responding, Begun: m.begun, Back: known.back, Again: known.again}
 	if m.opts.Target == nil {
 		return seen
 	}
-	seen.Answering = seen.Answering && m.opts.Target.Ready()
+	seen.Responding = seen.Responding && m.opts.Target.Ready()
 	if ready := m.opts.Target.ReadySince(); ready.After(seen.Begun) {
 		seen.Begun = ready
 		if ready.Sub(m.begun) >= m.opts.Timeout && ready.After(seen.Back) {
-			seen.Back = ready // the target was away when the process began
+			seen.Back = ready // the target was unavailable when the process started
 		}
 	}
 	return seen
@@ -241,13 +244,13 @@ func (m *Monitor) See(ctx context.Context, age time.Duration) Seen {
 
 func (m *Monitor) count(seen state, begin time.Time, timeout timeouts.Timeout) Countdown {
 	target := m.opts.Target
-	if !seen.answering || target != nil && !target.Ready() {
+	if !seen.responding || target != nil && !target.Ready() {
 		return Countdown{Left: max(timeout.Duration, time.Second), Wait: max(min(timeout.Duration, seen.again), time.Second)}
 	}
 	var ready time.Time
 	if target != nil {
 		ready = target.ReadySince()
 	}
-	left := timeout.Ends(begin, m.begun, seen.back, ready).Sub(seen.now)
+	left := timeout.Deadline(begin, m.begun, seen.back, ready).Sub(seen.now)
 	return Countdown{Left: left, Wait: max(min(left, seen.again), 0)}
 }

@@ -71,7 +71,7 @@ func TestMonitor(t *testing.T) {
 				clock.Step(now.after)
 				last = l.observe(t.Context(), l.opts.Period)
 			}
-			got := seen{well: last.answering}
+			got := seen{well: last.responding}
 			if !last.back.IsZero() {
 				got.back = last.back.Sub(begin)
 			}
@@ -81,7 +81,7 @@ func TestMonitor(t *testing.T) {
 			if asked != 2*tc.asked {
 				t.Errorf("%d questions, want %d to each server", asked, tc.asked)
 			}
-			if last.again <= 0 || last.again > period || !last.answering && last.again > timeout {
+			if last.again <= 0 || last.again > period || !last.responding && last.again > timeout {
 				t.Errorf("to be looked at again after %v", last.again)
 			}
 		})
@@ -101,11 +101,11 @@ func TestAskingHoldsNobodyUp(t *testing.T) {
 	done := make(chan state)
 	go func() { done <- l.observe(context.Background(), l.opts.Period) }()
 	<-asked
-	if l.observe(t.Context(), l.opts.Period).answering {
+	if l.observe(t.Context(), l.opts.Period).responding {
 		t.Error("a server is well that has not answered yet")
 	}
 	close(answer)
-	if got := <-done; !got.answering {
+	if got := <-done; !got.responding {
 		t.Error("an answer is not taken")
 	}
 }
@@ -125,18 +125,18 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 		<-answer
 		return errAway
 	}}}}
-	if !l.observe(t.Context(), l.opts.Period).answering {
+	if !l.observe(t.Context(), l.opts.Period).responding {
 		t.Fatal("a server that answers is not well")
 	}
 	clock.Step(time.Minute)
 	done := make(chan state)
 	go func() { done <- l.observe(context.Background(), l.opts.Period) }()
 	<-asked
-	if got := l.observe(t.Context(), AnswerTimeout); got.answering || got.again != unanswered {
-		t.Errorf("well: %v, by an answer of a minute ago; to be looked at again after %v", got.answering, got.again)
+	if got := l.observe(t.Context(), ResponseTimeout); got.responding || got.again != retryDelay {
+		t.Errorf("well: %v, by an answer of a minute ago; to be looked at again after %v", got.responding, got.again)
 	}
 	close(answer)
-	if got := <-done; got.answering {
+	if got := <-done; got.responding {
 		t.Error("a server is well that does not answer")
 	}
 }

@@ -5,45 +5,45 @@ import (
 	"sync/atomic"
 )
 
-// Reporter reports to a monitoring system whether timeouts stand still. Make one with NewReporter, and
-// add it to a manager.
+// Reporter reports to a monitoring system whether timeouts are frozen. Create one with NewReporter, and add it
+// to a manager.
 type Reporter struct {
-	monitor atomic.Pointer[Monitor]
-	wanted  chan struct{}
+	monitor  atomic.Pointer[Monitor]
+	requests chan struct{}
 }
 
-// NewReporter makes a Reporter.
-func NewReporter() *Reporter { return &Reporter{wanted: make(chan struct{}, 1)} }
+// NewReporter creates a Reporter.
+func NewReporter() *Reporter { return &Reporter{requests: make(chan struct{}, 1)} }
 
-// Use has a Monitor reported on. A nil Reporter reports on none.
+// Use sets the Monitor to report on. It does nothing if the Reporter is nil.
 func (r *Reporter) Use(m *Monitor) {
 	if r != nil {
 		r.monitor.Store(m)
 	}
 }
 
-// Frozen reports whether timeouts stand still, by the last answers of the API servers. It returns at
-// once, and has Start ask again if the answers are old.
+// Frozen reports whether timeouts are frozen, according to the last check of the API servers. It returns
+// immediately, and makes Start check again if the last check is too old.
 func (r *Reporter) Frozen() bool {
 	select {
-	case r.wanted <- struct{}{}:
-	default: // Start is about to ask
+	case r.requests <- struct{}{}:
+	default: // Start is about to check
 	}
 	m := r.monitor.Load()
 	return m != nil && m.frozen()
 }
 
-// NeedLeaderElection is true: only the leader counts timeouts.
+// NeedLeaderElection returns true, because only the leader counts timeouts.
 func (r *Reporter) NeedLeaderElection() bool { return true }
 
-// Start asks the API servers after calls of Frozen, at most as often as the Monitor does for passes,
-// until ctx ends. Passes alone would not do: while all Machines are well none of them asks.
+// Start checks the API servers after calls of Frozen, at most as often as the Monitor does for passes, until
+// ctx is canceled. Passes alone are not enough, because none of them checks while all Machines are healthy.
 func (r *Reporter) Start(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-r.wanted:
+		case <-r.requests:
 			if m := r.monitor.Load(); m != nil {
 				m.observe(ctx, m.opts.Period)
 			}
@@ -51,8 +51,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 	}
 }
 
-// frozen reports whether a server did not answer when it was last asked, or the target's cache is not
-// complete.
+// frozen reports whether a server did not respond to the last check, or the target's cache has not synced.
 func (m *Monitor) frozen() bool {
 	if m.opts.Target != nil && !m.opts.Target.Ready() {
 		return true

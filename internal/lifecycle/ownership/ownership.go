@@ -1,5 +1,5 @@
-// Package ownership decides which object an instance or a node belongs to if several name it:
-// drivers need not distinguish API groups, and users edit provider IDs and labels.
+// Package ownership decides which object owns an instance or a node that several objects name. This happens
+// because drivers need not distinguish API groups, and because users edit provider IDs and labels.
 package ownership
 
 import (
@@ -20,27 +20,27 @@ import (
 // KindMachine is the kind of owners in machine.sapcloud.io.
 const KindMachine = "Machine"
 
-// Owner is an object of either API that has an instance, or names one as its own.
+// Owner is an object of either API group that has an instance, or names one as its own.
 type Owner struct {
 	Kind string
 	Key  types.NamespacedName
 	UID  types.UID
-	// ProviderID is that of the instance in the object's spec; empty if it names none.
+	// ProviderID is the provider ID in the object's spec. It is empty if the spec has none.
 	ProviderID string
-	// Certain reports that the object was given the instance by a controller, rather than that
-	// a user may have written its ID.
+	// Certain reports that a controller gave the instance to the object. If false, a user may have written the
+	// ID.
 	Certain bool
 	// Deleting reports that the object is being deleted.
 	Deleting bool
-	// Since is the creation of the object.
+	// Since is the creation time of the object.
 	Since time.Time
 }
 
-// String returns kind, namespace and name.
+// String returns the kind, namespace and name.
 func (o Owner) String() string { return o.Kind + " " + o.Key.String() }
 
-// Before reports whether o has the better right to an instance that both name: a certain owner
-// comes first, then the older one, then the first by name.
+// Before reports whether o takes precedence over another owner of the same instance. A certain owner comes
+// first, then the older one, then the first by name.
 func (o Owner) Before(other Owner) bool {
 	switch {
 	case o.Certain != other.Certain:
@@ -51,14 +51,14 @@ func (o Owner) Before(other Owner) bool {
 	return o.String() < other.String()
 }
 
-// OfMachine returns the Machine as an owner of the instance that it names.
+// OfMachine returns the Machine as the owner of the instance that it names.
 func OfMachine(machine *v1alpha1.Machine) Owner {
 	owner := ofObject(KindMachine, machine)
 	owner.ProviderID, owner.Certain = machine.Spec.ProviderID, Established(machine)
 	return owner
 }
 
-// OfMillwrightMachine returns the MillwrightMachine as an owner of the instance with that ID.
+// OfMillwrightMachine returns the MillwrightMachine as the owner of the instance with the given ID.
 func OfMillwrightMachine(machine *infrav1.MillwrightMachine, providerID string) Owner {
 	owner := ofObject(infrav1.MillwrightMachineKind, machine)
 	owner.ProviderID, owner.Certain = machine.Spec.ProviderID, providerID != "" && machine.Status.ProviderID == providerID
@@ -77,8 +77,8 @@ func Established(machine *v1alpha1.Machine) bool {
 	return machine.Spec.ProviderID != "" && Settled(machine)
 }
 
-// Settled reports whether the phase of a Machine implies that its instance was created.
-// Terminating does not while the Machine is not being deleted: it was restored from a backup.
+// Settled reports whether the phase of a Machine implies that its instance was created. The phase Terminating
+// does not imply it if the Machine is not being deleted, because it was then restored from a backup.
 func Settled(machine *v1alpha1.Machine) bool {
 	switch machine.Status.CurrentStatus.Phase {
 	case "", v1alpha1.MachineCrashLoopBackOff:
@@ -90,10 +90,10 @@ func Settled(machine *v1alpha1.Machine) bool {
 	}
 }
 
-// Finder returns the objects of one API that name an instance, by its provider ID.
+// Finder returns the objects of one API group that name the instance with a provider ID.
 type Finder func(ctx context.Context, namespace, providerID string) ([]Owner, error)
 
-// Machines returns a Finder of Machines in the namespace. The cache needs the index
+// Machines returns a Finder for Machines in the namespace. The cache needs the index
 // fieldindex.MachineByProviderID.
 func Machines(cache client.Reader) Finder {
 	return func(ctx context.Context, namespace, providerID string) ([]Owner, error) {
@@ -111,11 +111,11 @@ func Machines(cache client.Reader) Finder {
 	}
 }
 
-// MillwrightMachineByProviderID is an index of MillwrightMachines in the cache: by the IDs of
-// the instances that they name, in spec or status.
+// MillwrightMachineByProviderID is a cache index of MillwrightMachines by the provider IDs in their spec or
+// status.
 const MillwrightMachineByProviderID = "millwrightmachine.providerID"
 
-// ProviderIDs are the values of MillwrightMachineByProviderID.
+// ProviderIDs returns the values of MillwrightMachineByProviderID.
 func ProviderIDs(object client.Object) []string {
 	machine := object.(*infrav1.MillwrightMachine)
 	var ids []string
@@ -127,8 +127,8 @@ func ProviderIDs(object client.Object) []string {
 	return ids
 }
 
-// MillwrightMachines returns a Finder of MillwrightMachines in all namespaces: their provider
-// IDs are unique. The cache needs the index MillwrightMachineByProviderID.
+// MillwrightMachines returns a Finder for MillwrightMachines in all namespaces, because their provider IDs are
+// unique. The cache needs the index MillwrightMachineByProviderID.
 func MillwrightMachines(cache client.Reader) Finder {
 	return func(ctx context.Context, _, providerID string) ([]Owner, error) {
 		list := &infrav1.MillwrightMachineList{}
@@ -144,28 +144,28 @@ func MillwrightMachines(cache client.Reader) Finder {
 	}
 }
 
-// Index finds other owners of an instance with each Finder that is not nil. An object of another
-// API counts only in the namespace of ours, so that no user of another one can claim the instance.
+// Index finds other owners of an instance with each Finder that is not nil. An object of another API group
+// counts only if it is in the same namespace, so that users of other namespaces cannot claim the instance.
 type Index []Finder
 
-// Conflicting returns an owner with a better right to the instance than ours; nil if there is
-// none. While ours names no instance, any object of another API has: the driver has found this one
-// by a name that both may have.
+// Conflicting returns an owner of the instance that takes precedence over ours, or nil if there is none. While
+// ours names no instance, any object of another API group takes precedence, because the driver found the
+// instance by a name that both may have.
 func (i Index) Conflicting(ctx context.Context, ours Owner, providerID string) (*Owner, error) {
 	return i.first(ctx, ours, providerID, func(other Owner) bool {
 		return ours.ProviderID == "" && other.Kind != ours.Kind || other.Before(ours)
 	})
 }
 
-// Sharing returns an owner that still needs the instance when ours is deleted; nil if there is
-// none. One that is not certain does not count if ours is.
+// Sharing returns an owner that still needs the instance when ours is deleted, or nil if there is none. If ours
+// is certain, owners that are not certain do not count.
 func (i Index) Sharing(ctx context.Context, ours Owner, providerID string) (*Owner, error) {
 	return i.first(ctx, ours, providerID, func(other Owner) bool {
 		return !other.Deleting && (other.Certain || !ours.Certain)
 	})
 }
 
-// Certain returns an owner that is certain, while ours is not; nil if there is none.
+// Certain returns an owner that is certain while ours is not, or nil if there is none.
 func (i Index) Certain(ctx context.Context, ours Owner, providerID string) (*Owner, error) {
 	return i.first(ctx, ours, providerID, func(other Owner) bool { return other.Certain && !ours.Certain })
 }
@@ -192,9 +192,9 @@ func (i Index) first(ctx context.Context, ours Owner, providerID string, counts 
 	return nil, nil
 }
 
-// ConflictingNode returns the other Machine that the node belongs to, although ours names the node
-// too; nil if there is none. A node belongs to the Machine with its provider ID, else to the first
-// by Before. The cache needs the index fieldindex.MachineByNode.
+// ConflictingNode returns the other Machine that owns the node although ours also names it, or nil if there is
+// none. A node belongs to the Machine with its provider ID, or else to the first Machine according to Before.
+// The cache needs the index fieldindex.MachineByNode.
 func ConflictingNode(ctx context.Context, cache client.Reader, ours *v1alpha1.Machine, node *corev1.Node) (*v1alpha1.Machine, error) {
 	list := &v1alpha1.MachineList{}
 	err := cache.List(ctx, list, client.InNamespace(ours.Namespace),

@@ -11,12 +11,12 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// untilMessage ends the messages of the node condition, as in MCM.
+// untilMessage begins the last sentence of the condition's message, as in MCM.
 const untilMessage = "Machine preserved until "
 
-// Mark keeps autoscalers from removing the node, unless a user has said something about that. The node
-// of a Machine that failed also gets a taint, in place of a cordon, which is left to users; another
-// loses that taint.
+// Mark prevents autoscalers from removing the node, unless a user has set the annotation. If failed is true, it
+// also taints the node. A taint is used instead of a cordon, which is left to users. If failed is false, it
+// removes the taint.
 func Mark(node *corev1.Node, failed bool, now time.Time) {
 	if _, users := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabled]; !users {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
@@ -27,19 +27,19 @@ func Mark(node *corev1.Node, failed bool, now time.Time) {
 	case failed && taint == nil:
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintKeyPreserved, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &at})
 	case failed && (taint.TimeAdded == nil || taint.TimeAdded.After(now)):
-		taint.TimeAdded = &at // a user's, who gave it no time, or a wrong one
+		taint.TimeAdded = &at // set by a user without a valid time
 	case !failed && taint != nil:
 		untaint(node)
 	}
 }
 
-// Unmark reverts Mark and, with unwish, removes the annotation that asks for preservation.
-func Unmark(node *corev1.Node, unwish bool) {
+// Unmark reverts Mark. If removeAnnotation is true, it also removes the annotation that requests preservation.
+func Unmark(node *corev1.Node, removeAnnotation bool) {
 	if _, ours := node.Annotations[v1alpha1.AnnotationKeyScaleDownDisabledByMCM]; ours {
 		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabled)
 		delete(node.Annotations, v1alpha1.AnnotationKeyScaleDownDisabledByMCM)
 	}
-	if unwish {
+	if removeAnnotation {
 		delete(node.Annotations, v1alpha1.AnnotationKeyPreserve)
 	}
 	if taintOf(node) != nil {
@@ -59,15 +59,16 @@ func taintOf(node *corev1.Node) *corev1.Taint {
 	return &node.Spec.Taints[at]
 }
 
-// Drained reports whether the node was drained since it has the taint: from then on the condition is
-// True only once that is done.
+// Drained reports whether the node was drained after it was tainted. From then on, the condition is True only
+// when the drain is complete.
 func Drained(node *corev1.Node) bool {
 	taint, condition := taintOf(node), noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved)
 	return taint != nil && taint.TimeAdded != nil && condition != nil && condition.Status == corev1.ConditionTrue &&
 		!condition.LastTransitionTime.Before(taint.TimeAdded)
 }
 
-// Stopped reports whether the node says that its Machine is not preserved any more, or there is none.
+// Stopped reports whether the node's condition shows that its Machine is no longer preserved. It returns true
+// for nil.
 func Stopped(node *corev1.Node) bool {
 	if node == nil {
 		return true
@@ -76,21 +77,21 @@ func Stopped(node *corev1.Node) bool {
 	return condition != nil && condition.Reason == v1alpha1.PreservationStopped
 }
 
-// Drain is how far the drain of a preserved node is.
+// Drain is the progress of the drain of a preserved node.
 type Drain string
 
 const (
-	// NotNeeded is the drain of a Machine that has not failed.
+	// NotNeeded means that the Machine has not failed.
 	NotNeeded Drain = ""
-	// Done means that the node has just become empty.
+	// Done means that the drain has just completed.
 	Done Drain = "done"
-	// Earlier means that it did so before.
+	// Earlier means that the drain completed before.
 	Earlier Drain = "earlier"
-	// Failing means that pods could not be evicted, which is tried again.
+	// Failing means that Pods could not be evicted. The drain is retried.
 	Failing Drain = "failing"
 )
 
-// SetPreserved sets the condition of the node of a preserved Machine. It looks at the status only.
+// SetPreserved sets the condition on the node of a preserved Machine. It uses only the node's status.
 func SetPreserved(node *corev1.Node, p Plan, drain Drain, now time.Time) {
 	condition := corev1.NodeCondition{Type: v1alpha1.NodePreserved, Status: corev1.ConditionTrue, Reason: v1alpha1.PreservedByUser}
 	if p.Value == AutoPreserved {
@@ -107,8 +108,8 @@ func SetPreserved(node *corev1.Node, p Plan, drain Drain, now time.Time) {
 	setCondition(node, condition, now, drain == Done)
 }
 
-// SetStopped sets the condition of the node of a Machine that is not preserved any more. A node that
-// never had it gets none.
+// SetStopped sets the condition on the node of a Machine that is no longer preserved. It does not add the
+// condition to a node that never had it.
 func SetStopped(node *corev1.Node, now time.Time) {
 	if noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved) == nil {
 		return
@@ -116,15 +117,16 @@ func SetStopped(node *corev1.Node, now time.Time) {
 	setCondition(node, corev1.NodeCondition{Type: v1alpha1.NodePreserved, Status: corev1.ConditionFalse, Reason: v1alpha1.PreservationStopped}, now, false)
 }
 
-// setCondition sets a condition if it differs. anew renews its time although its status stays.
-func setCondition(node *corev1.Node, next corev1.NodeCondition, now time.Time, anew bool) {
+// setCondition sets a condition if it differs. If renew is true, it updates the transition time even if the
+// status is unchanged.
+func setCondition(node *corev1.Node, next corev1.NodeCondition, now time.Time, renew bool) {
 	known := noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved)
 	next.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	if known == nil {
 		node.Status.Conditions = append(node.Status.Conditions, next)
 		return
 	}
-	if known.Status == next.Status && !anew {
+	if known.Status == next.Status && !renew {
 		next.LastTransitionTime = known.LastTransitionTime
 		if Same(*known, next) {
 			return
@@ -133,7 +135,7 @@ func setCondition(node *corev1.Node, next corev1.NodeCondition, now time.Time, a
 	*known = next
 }
 
-// Same reports whether two conditions differ in nothing but their times.
+// Same reports whether two conditions are equal except for their times.
 func Same(a, b corev1.NodeCondition) bool {
 	b.LastHeartbeatTime, b.LastTransitionTime = a.LastHeartbeatTime, a.LastTransitionTime
 	return a == b

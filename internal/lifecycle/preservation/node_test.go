@@ -35,7 +35,9 @@ func TestMarks(t *testing.T) {
 	mark := func(failed bool) func(*corev1.Node) {
 		return func(n *corev1.Node) { Mark(n, failed, noon) }
 	}
-	unmark := func(unwish bool) func(*corev1.Node) { return func(n *corev1.Node) { Unmark(n, unwish) } }
+	unmark := func(removeAnnotation bool) func(*corev1.Node) {
+		return func(n *corev1.Node) { Unmark(n, removeAnnotation) }
+	}
 	for name, test := range map[string]struct {
 		given  *corev1.Node
 		change func(*corev1.Node)

@@ -13,22 +13,22 @@ import (
 
 // Facts are the input of a Plan.
 type Facts struct {
-	// Machine has the phase that it is to have.
+	// Machine is the Machine with its new phase.
 	Machine *v1alpha1.Machine
-	// Node is the Machine's; nil if there is none.
+	// Node is the Machine's node, or nil if it has none.
 	Node *corev1.Node
-	// Hidden reports that nobody knows whether there is a node, or how it is.
+	// Hidden reports that the node cannot be read, so that its existence and state are unknown.
 	Hidden bool
 	// Timeout is how long a Machine is preserved.
 	Timeout time.Duration
 	Now     time.Time
 }
 
-// Action is what a Plan does.
+// Action is the action of a Plan.
 type Action string
 
 const (
-	// None leaves the node and the expiry as they are.
+	// None changes neither the node nor the expiry.
 	None Action = ""
 	// Preserve begins or continues a preservation.
 	Preserve Action = "preserve"
@@ -36,23 +36,23 @@ const (
 	Stop Action = "stop"
 )
 
-// Plan is what a preservation changes.
+// Plan describes the changes that a preservation requires.
 type Plan struct {
 	Action Action
-	// Value is what counts of the annotations of Machine and node.
+	// Value is the effective annotation value of Machine and node.
 	Value string
-	// Own and LastApplied are the Machine's annotations afterwards; empty is none.
+	// Own and LastApplied are the new values of the Machine's annotations. If empty, the annotation is removed.
 	Own, LastApplied string
-	// Unwish removes the annotation of the node.
-	Unwish bool
-	// Expiry is the Machine's expiry afterwards; nil is none.
+	// RemoveAnnotation removes the annotation of the node.
+	RemoveAnnotation bool
+	// Expiry is the Machine's new expiry, or nil for none.
 	Expiry *metav1.Time
-	// Invalid is a clause about an annotation with an invalid value, without the article that it begins
-	// with; empty if there is none.
+	// Invalid is a clause about an annotation with an invalid value. The clause begins with a noun without its
+	// article. It is empty if there is no such annotation.
 	Invalid string
 }
 
-// Concerns reports whether there is anything to decide: most Machines have never been preserved.
+// Concerns reports whether Decide is needed. Most Machines have never been preserved.
 func Concerns(f Facts) bool {
 	annotations := f.Machine.Annotations
 	_, own := annotations[v1alpha1.AnnotationKeyPreserve]
@@ -63,16 +63,15 @@ func Concerns(f Facts) bool {
 	if f.Node == nil {
 		return false
 	}
-	_, wished := f.Node.Annotations[v1alpha1.AnnotationKeyPreserve]
-	return wished
+	_, requested := f.Node.Annotations[v1alpha1.AnnotationKeyPreserve]
+	return requested
 }
 
-// Decide returns what to do about a Machine. The rules are MCM's, but for two. An invalid annotation of
-// the node counts as its last valid one, and not as nothing to do, so that the expiry ends every
-// preservation. And a Failed Machine of a set keeps an expiry that has passed, until the set deletes it,
-// so that the set does not preserve it again.
+// Decide returns the plan for a Machine. The rules are MCM's, with two exceptions. If the annotation of the
+// node is invalid, its last valid value applies, so that every preservation ends with its expiry. And a Failed
+// Machine of a set keeps a past expiry until the set deletes it, so that the set does not preserve it again.
 func Decide(f Facts) Plan {
-	p := wish(f)
+	p := requested(f)
 	p.Expiry = f.Machine.Status.CurrentStatus.PreserveExpiryTime
 	over := p.Expiry != nil && !f.Now.Before(p.Expiry.Time)
 	switch {
@@ -87,18 +86,18 @@ func Decide(f Facts) Plan {
 	}
 	p.Action = Preserve
 	if p.Expiry == nil {
-		p.Expiry = &metav1.Time{Time: f.Now.Add(f.Timeout).Truncate(time.Second)} // as it is stored
+		p.Expiry = &metav1.Time{Time: f.Now.Add(f.Timeout).Truncate(time.Second)} // the resolution of the API
 	}
 	return p
 }
 
-// stop ends a preservation if there is one, unless that was done.
-func (p Plan) stop(f Facts, over, unwish bool) Plan {
+// stop stops a preservation if there is one that was not already stopped.
+func (p Plan) stop(f Facts, over, removeAnnotation bool) Plan {
 	if f.Hidden {
 		return p
 	}
-	if unwish {
-		p.Own, p.LastApplied, p.Unwish = "", "", wishedBySomebody(f)
+	if removeAnnotation {
+		p.Own, p.LastApplied, p.RemoveAnnotation = "", "", hasNodeAnnotation(f)
 	}
 	ended := over && failed(f.Machine) && metav1.GetControllerOfNoCopy(f.Machine) != nil
 	if p.Expiry == nil || ended && Stopped(f.Node) {
@@ -111,20 +110,20 @@ func (p Plan) stop(f Facts, over, unwish bool) Plan {
 	return p
 }
 
-// wishedBySomebody reports whether the node has the annotation, and not from the node template, which
-// would bring it back.
-func wishedBySomebody(f Facts) bool {
+// hasNodeAnnotation reports whether the node has the annotation other than from its node template. The template
+// would add it again.
+func hasNodeAnnotation(f Facts) bool {
 	if f.Node == nil {
 		return false
 	}
-	_, wished := f.Node.Annotations[v1alpha1.AnnotationKeyPreserve]
+	_, requested := f.Node.Annotations[v1alpha1.AnnotationKeyPreserve]
 	_, template := f.Machine.Spec.NodeTemplateSpec.Annotations[v1alpha1.AnnotationKeyPreserve]
-	return wished && !template
+	return requested && !template
 }
 
-// wish returns what Machine and node ask for. The node's annotation outranks the Machine's, which it
-// then replaces, also if it was removed while nobody looked.
-func wish(f Facts) Plan {
+// requested returns what Machine and node request. The node's annotation overrides and replaces the Machine's,
+// even if it was removed while no controller was running.
+func requested(f Facts) Plan {
 	own := f.Machine.Annotations[v1alpha1.AnnotationKeyPreserve]
 	last := f.Machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]
 	switch {
@@ -135,18 +134,18 @@ func wish(f Facts) Plan {
 	case f.Node == nil:
 		return ofMachine(own, "")
 	}
-	wished := f.Node.Annotations[v1alpha1.AnnotationKeyPreserve]
+	requested := f.Node.Annotations[v1alpha1.AnnotationKeyPreserve]
 	switch {
-	case wished == "" && last == "":
+	case requested == "" && last == "":
 		return ofMachine(own, "")
-	case wished == "" || Valid(wished):
-		return Plan{LastApplied: wished, Value: wished}
+	case requested == "" || Valid(requested):
+		return Plan{LastApplied: requested, Value: requested}
 	case last == "":
 		p := ofMachine(own, "")
-		p.Invalid = invalid("node "+f.Node.Name, wished)
+		p.Invalid = invalid("node "+f.Node.Name, requested)
 		return p
 	}
-	return Plan{LastApplied: last, Value: known(last), Invalid: invalid("node "+f.Node.Name, wished)}
+	return Plan{LastApplied: last, Value: known(last), Invalid: invalid("node "+f.Node.Name, requested)}
 }
 
 func ofMachine(own, last string) Plan {
@@ -157,7 +156,7 @@ func ofMachine(own, last string) Plan {
 	return p
 }
 
-// known returns a valid value, and nothing for others.
+// known returns a valid value, or an empty string for an invalid one.
 func known(value string) string {
 	if Valid(value) {
 		return value
@@ -166,5 +165,5 @@ func known(value string) string {
 }
 
 func invalid(whose, value string) string {
-	return fmt.Sprintf("annotation %s of %s is %.64q, which is none of %s: it is ignored", v1alpha1.AnnotationKeyPreserve, whose, value, strings.Join(Values, ", "))
+	return fmt.Sprintf("annotation %s of %s is %.64q, which is not one of %s and is ignored", v1alpha1.AnnotationKeyPreserve, whose, value, strings.Join(Values, ", "))
 }

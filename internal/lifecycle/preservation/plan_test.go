@@ -88,7 +88,7 @@ func TestDecide(t *testing.T) {
 		"when failed, preserved":             {given{own: WhenFailed, phase: broken, expiry: ahead}, Plan{Action: Preserve, Value: WhenFailed, Own: WhenFailed, Expiry: ahead}},
 		"when failed, recovered":             {given{own: WhenFailed, phase: running, expiry: ahead}, Plan{Action: Stop, Value: WhenFailed, Own: WhenFailed}},
 		"when failed, expired":               {given{own: WhenFailed, phase: broken, expiry: past}, Plan{Action: Stop, Value: WhenFailed}},
-		"when failed on the node, expired":   {given{node: WhenFailed, last: WhenFailed, phase: broken, expiry: past}, Plan{Action: Stop, Value: WhenFailed, Unwish: true}},
+		"when failed on the node, expired":   {given{node: WhenFailed, last: WhenFailed, phase: broken, expiry: past}, Plan{Action: Stop, Value: WhenFailed, RemoveAnnotation: true}},
 		"when failed on the node, failed":    {given{node: WhenFailed, phase: broken}, Plan{Action: Preserve, Value: WhenFailed, LastApplied: WhenFailed, Expiry: begun}},
 		"when failed on the node, running":   {given{node: WhenFailed, phase: running}, Plan{Value: WhenFailed, LastApplied: WhenFailed}},
 		"when failed on the node, recovered": {given{node: WhenFailed, last: WhenFailed, phase: running, expiry: ahead}, Plan{Action: Stop, Value: WhenFailed, LastApplied: WhenFailed}},
@@ -98,7 +98,7 @@ func TestDecide(t *testing.T) {
 		"now, failed":              {given{own: Now, phase: broken}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
 		"now, far in the future":   {given{own: Now, phase: running, expiry: at(24 * 365 * time.Hour)}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: at(24 * 365 * time.Hour)}},
 		"now, expired":             {given{own: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now}},
-		"now on the node, expired": {given{node: Now, last: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now, Unwish: true}},
+		"now on the node, expired": {given{node: Now, last: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now, RemoveAnnotation: true}},
 
 		"auto, failed":    {given{own: AutoPreserved, phase: broken}, Plan{Action: Preserve, Value: AutoPreserved, Own: AutoPreserved, Expiry: begun}},
 		"auto, expired":   {given{own: AutoPreserved, phase: broken, expiry: past}, Plan{Action: Stop, Value: AutoPreserved}},
@@ -119,7 +119,7 @@ func TestDecide(t *testing.T) {
 		"nonsense on the node":                {given{node: "True", phase: broken}, Plan{Invalid: "of node n"}},
 		"nonsense on the node, own value":     {given{own: WhenFailed, node: "True", phase: broken}, Plan{Action: Preserve, Value: WhenFailed, Own: WhenFailed, Expiry: begun, Invalid: "of node n"}},
 		"nonsense on the node changes nought": {given{node: "nwo", last: Now, phase: running, expiry: ahead}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: ahead, Invalid: "of node n"}},
-		"nonsense on the node, expired":       {given{node: "nwo", last: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now, Unwish: true, Invalid: "of node n"}},
+		"nonsense on the node, expired":       {given{node: "nwo", last: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now, RemoveAnnotation: true, Invalid: "of node n"}},
 
 		"hidden, own value":         {given{own: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
 		"hidden, the node's value":  {given{last: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: begun}},
@@ -202,7 +202,7 @@ func settles(t *testing.T, g given) {
 		if p.Action != None {
 			next.expiry = p.Expiry
 		}
-		if p.Unwish {
+		if p.RemoveAnnotation {
 			next.node = ""
 		}
 		next.stopped = g.stopped && p.Action != Preserve || p.Action == Stop

@@ -11,22 +11,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
-// past is when Machines became Failed for their health, for budgets that count them within a time. It is not
-// stored anywhere: what another process did is guessed from the Machines, and rather too much than too little.
+// past records when Machines became Failed because of their health, for budgets that count them over a period.
+// It is not stored. What other processes did is estimated from the Machines, and rather overestimated.
 type past struct {
 	// began is when this process began to replace Machines.
 	began time.Time
 	pools map[types.NamespacedName]map[types.UID]budget.Past
 }
 
-// Begin says when this process began to replace Machines: what was done before is not known to it.
+// Begin sets the time when this process began to replace Machines. Earlier replacements are unknown to it.
 func (r *Limiter) Begin(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.past.began = now
 }
 
-// add notes that a Machine becomes Failed, if its policy counts that within a time.
+// add records that a Machine becomes Failed, if its policy counts replacements over a period.
 func (p *past) add(pool types.NamespacedName, req Request) {
 	counted := func(b v1alpha1.ReplacementBudget) bool { return b.Within != nil }
 	if req.Policy == nil || !slices.ContainsFunc(req.Policy.Budgets, counted) {
@@ -47,7 +47,7 @@ func (p *past) remove(pool types.NamespacedName, machine types.UID) {
 	delete(p.pools[pool], machine)
 }
 
-// of returns what is known of the Machines of a pool that became Failed, and guesses what another process did.
+// of returns the records of a pool's Machines that became Failed, and estimates for other processes.
 func (p *past) of(pool *pool, now time.Time) []budget.Past {
 	known := p.pools[pool.name]
 	maps.DeleteFunc(known, func(_ types.UID, it budget.Past) bool { return now.Sub(it.At) >= budget.Longest })

@@ -1,5 +1,5 @@
-// Package replacement limits how many Machines of a pool are replaced for their health at once, or
-// lose their pods by force after an outage.
+// Package replacement limits how many Machines of a pool are replaced because of their health, or have their
+// Pods deleted forcibly after an outage, at the same time.
 package replacement
 
 import (
@@ -18,13 +18,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
-// Limiter limits how many Machines of a pool are replaced at the same time, or within a time: when all nodes
-// fail, replacing them may not cure the cause. It lists a pool once, when the first of its Machines asks,
-// and then counts what Observe and Forget report. The zero value is ready to use.
+// Limiter limits how many Machines of a pool are replaced at the same time or within a period, because
+// replacing them may not help if all nodes fail. It lists a pool once, at the first request for one of its
+// Machines, and then tracks it through Observe and Forget. The zero value is ready to use.
 type Limiter struct {
-	// Total limits the Machines of all pools together; nil is no limit. Its Everywhere is true.
+	// Total limits the Machines of all pools together. If nil, there is no such limit. Its Everywhere must be
+	// true.
 	Total *Limiter
-	// Everywhere makes one pool of all Machines.
+	// Everywhere treats all Machines as one pool.
 	Everywhere bool
 
 	mu       sync.Mutex
@@ -33,22 +34,22 @@ type Limiter struct {
 	past     past
 }
 
-// Request asks whether a Machine may become Failed for its health.
+// Request is a request to let a Machine become Failed because of its health.
 type Request struct {
 	Machine *v1alpha1.Machine
-	// Policy is that of the Machine's set; nil leaves it to Limit.
+	// Policy is the policy of the Machine's set. If nil, Limit applies.
 	Policy *v1alpha1.ReplacementPolicy
-	// Limit is a number of Machines, or a percentage of the pool, rounded down, and at least 1.
+	// Limit is a number of Machines, or a percentage of the pool, rounded down. It counts as at least 1.
 	Limit intstr.IntOrString
-	// TotalLimit is the same for Total, which may also be 0.
+	// TotalLimit is the corresponding limit for Total. It may also be 0.
 	TotalLimit intstr.IntOrString
-	// Zone returns the zone of a Machine. It is called for a Policy only.
+	// Zone returns the zone of a Machine. It is called only if Policy is set.
 	Zone func(machine *v1alpha1.Machine) string
 	Now  time.Time
 }
 
-// Allow decides whether the Machine may become Failed for its health now, and if so reserves that until
-// it is replaced, or until Release. The cache needs the index ByPool.
+// Allow decides whether the Machine may become Failed because of its health now. If so, it makes a reservation,
+// which lasts until the Machine is replaced or Release is called. The cache needs the index ByPool.
 func (r *Limiter) Allow(ctx context.Context, cache client.Reader, req Request) (budget.Verdict, error) {
 	verdict, err := r.allow(ctx, cache, req, 1)
 	if err != nil || !verdict.Allowed() || r.Total == nil {
@@ -58,12 +59,12 @@ func (r *Limiter) Allow(ctx context.Context, cache client.Reader, req Request) (
 	verdict, err = r.Total.allow(ctx, cache, total, 0)
 	if err != nil || !verdict.Allowed() {
 		r.release(client.ObjectKeyFromObject(req.Machine))
-		verdict.Reason = fmt.Sprintf("no more than %s may be replaced at the same time in all pools together", req.TotalLimit.String())
+		verdict.Reason = fmt.Sprintf("no more than %s may be replaced at the same time across all pools", req.TotalLimit.String())
 	}
 	return verdict, err
 }
 
-func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, least int) (budget.Verdict, error) {
+func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, minimum int) (budget.Verdict, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, err := r.memberOf(ctx, cache, req.Machine)
@@ -74,7 +75,7 @@ func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, l
 	switch {
 	case req.Policy != nil:
 		verdict = r.poolFor(m.pool, req).Decide(req.Policy, req.Machine)
-	case m.pool.busyBeside(m) >= max(least, budget.Share(req.Limit, m.pool.size)):
+	case m.pool.busyExcept(m) >= max(minimum, budget.Share(req.Limit, m.pool.size)):
 		verdict = budget.Verdict{Cause: v1alpha1.CauseReplacementDelayed}
 	}
 	if verdict.Allowed() {
@@ -84,7 +85,7 @@ func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, l
 	return verdict, nil
 }
 
-// poolFor is what the budgets have to know of a pool.
+// poolFor returns the state of a pool for the decision about its budgets.
 func (r *Limiter) poolFor(p *pool, req Request) budget.Pool {
 	made := budget.Pool{Zone: req.Zone, Limit: req.Limit, Now: req.Now}
 	for m := range p.members {
@@ -98,8 +99,9 @@ func (r *Limiter) poolFor(p *pool, req Request) budget.Pool {
 	return made
 }
 
-// AllowForce reports whether the drain of the Machine may be forced now, and reserves that until the
-// Machine is gone, or until Release. The limit is that of Allow, and counts nothing but forced drains.
+// AllowForce reports whether the drain of the Machine may be forced now. If so, it makes a reservation, which
+// lasts until the Machine is gone or Release is called. It uses the limit of Allow, but counts only forced
+// drains.
 func (r *Limiter) AllowForce(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine, limit intstr.IntOrString) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +116,8 @@ func (r *Limiter) AllowForce(ctx context.Context, cache client.Reader, machine *
 	return true, nil
 }
 
-// Observe notes how the cache shows a Machine. It has to be called for each change of a Machine.
+// Observe updates the Limiter with the cached version of a Machine. It must be called for each change of a
+// Machine.
 func (r *Limiter) Observe(machine *v1alpha1.Machine) {
 	if r.Total != nil {
 		r.Total.Observe(machine)
@@ -141,7 +144,7 @@ func (r *Limiter) release(machine types.NamespacedName) {
 	}
 }
 
-// Forget drops what is known of a Machine that is gone.
+// Forget drops the state of a Machine that is gone.
 func (r *Limiter) Forget(machine types.NamespacedName) {
 	if r.Total != nil {
 		r.Total.Forget(machine)
@@ -151,7 +154,7 @@ func (r *Limiter) Forget(machine types.NamespacedName) {
 	r.drop(machine)
 }
 
-// memberOf notes the Machine, in a pool that is listed if nobody has asked for it before.
+// memberOf returns the member for the Machine. It lists its pool at the first request.
 func (r *Limiter) memberOf(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (*member, error) {
 	name := r.nameOf(machine)
 	if r.pools[name] == nil {
@@ -170,10 +173,10 @@ func (r *Limiter) memberOf(ctx context.Context, cache client.Reader, machine *v1
 			r.note(&list.Items[i])
 		}
 	}
-	return r.note(machine.DeepCopy()), nil // as a pass goes on to change its own
+	return r.note(machine.DeepCopy()), nil // a copy, because the pass changes its Machine
 }
 
-// note brings the counts up to date; nil if nobody has asked for the pool.
+// note updates the counts. It returns nil if the pool was never requested.
 func (r *Limiter) note(machine *v1alpha1.Machine) *member {
 	key, name := client.ObjectKeyFromObject(machine), r.nameOf(machine)
 	m := r.machines[key]
@@ -217,57 +220,59 @@ type pool struct {
 	name    types.NamespacedName
 	size    int
 	members map[*member]struct{}
-	// going and coming are the Machines with these roles; forced are those with a forced drain.
-	going, coming, forced int
+	// outgoing and incoming count the Machines with these roles, and forced those with a forced drain.
+	outgoing, incoming, forced int
 }
 
-// count adds the Machine to the counts, or takes it out.
+// count adds the Machine to the counts, or removes it from them.
 func (p *pool) count(m *member, change int) {
 	if m.forced {
 		p.forced += change
 	}
 	switch {
 	case m.granted, m.role == budget.Outgoing:
-		p.going += change
+		p.outgoing += change
 	case m.role == budget.Incoming:
-		p.coming += change
+		p.incoming += change
 	}
 }
 
-// busyBeside counts the replacements of other Machines. A replacement is a Machine that goes, one
-// that comes, or both.
-func (p *pool) busyBeside(m *member) int {
+// busyExcept counts the replacements of other Machines. A replacement is an outgoing Machine, an incoming one,
+// or a pair of both.
+func (p *pool) busyExcept(m *member) int {
 	p.count(m, -1)
 	defer p.count(m, 1)
-	return max(p.going, p.coming)
+	return max(p.outgoing, p.incoming)
 }
 
 // member is a Machine of a pool.
 type member struct {
 	pool *pool
 	uid  types.UID
-	// machine is as the cache showed it last. It is read-only.
+	// machine is the version that the cache last showed. It is read-only.
 	machine *v1alpha1.Machine
 	role    budget.Role
-	// granted reports that it was allowed to become Failed, until the cache shows the effect.
+	// granted reports that the Machine was allowed to become Failed. It is reset when the cache shows the
+	// effect.
 	granted bool
 	// forced reports that its drain was allowed to be forced.
 	forced bool
 }
 
-// change changes the Machine, and the counts with it.
+// change applies a change to the member and updates the counts.
 func (m *member) change(change func()) {
 	m.pool.count(m, -1)
 	change()
 	m.pool.count(m, 1)
 }
 
-// pending reports whether a Machine that was allowed to become Failed is not yet.
+// pending reports whether a Machine that was allowed to become Failed has not done so yet.
 func pending(machine *v1alpha1.Machine) bool {
 	return budget.MayTimeOut(machine.Status.CurrentStatus.Phase) && machine.Status.CurrentStatus.PreserveExpiryTime == nil
 }
 
-// PolicyOf returns the replacement policy of the set of a Machine; nil if it has none, or no set. Errors: the set cannot be read.
+// PolicyOf returns the replacement policy of a Machine's set. It returns nil if there is no policy or no set,
+// and an error if the set cannot be read.
 func PolicyOf(ctx context.Context, cache client.Reader, machine *v1alpha1.Machine) (*v1alpha1.ReplacementPolicy, error) {
 	owner := metav1.GetControllerOf(machine)
 	if owner == nil || owner.Kind != "MachineSet" {
@@ -284,10 +289,10 @@ func PolicyOf(ctx context.Context, cache client.Reader, machine *v1alpha1.Machin
 	return budget.Of(set), nil
 }
 
-// PoolOf returns the pool of a Machine: by convention the name of its deployment.
+// PoolOf returns the pool of a Machine, which by convention is the name of its deployment.
 func PoolOf(machine *v1alpha1.Machine) string { return machine.Labels[v1alpha1.LabelKeyName] }
 
-// nameOf names the pool of a Machine.
+// nameOf returns the key of a Machine's pool.
 func (r *Limiter) nameOf(machine *v1alpha1.Machine) types.NamespacedName {
 	if r.Everywhere {
 		return types.NamespacedName{}
@@ -295,8 +300,7 @@ func (r *Limiter) nameOf(machine *v1alpha1.Machine) types.NamespacedName {
 	return types.NamespacedName{Namespace: machine.Namespace, Name: PoolOf(machine)}
 }
 
-// ByPool is an index of Machines in the cache by their pool. Machines without the label are one
-// pool, as in MCM.
+// ByPool is a cache index of Machines by pool. All Machines without the label form one pool, as in MCM.
 const ByPool = "machine.pool"
 
 func poolKey(machine *v1alpha1.Machine) string { return "name=" + PoolOf(machine) }

@@ -28,7 +28,7 @@ func counted(t *testing.T, pool []v1alpha1.Machine, asking *v1alpha1.Machine) in
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.pool.busyBeside(m)
+	return m.pool.busyExcept(m)
 }
 
 // TestBusy: which Machines count as being replaced.

@@ -7,19 +7,20 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Choice is a class that the next Machine of a set may be made with.
+// Choice is a class that may be used for the next Machine of a set.
 type Choice struct {
 	Class *v1alpha1.MachineClass
 	// Machines is how many Machines of the set are in the zone of the class.
 	Machines int
-	// Out reports that all Machines in the zone of the class are unhealthy, and are to be replaced elsewhere.
+	// Out reports an outage of the zone of the class: all its Machines are unhealthy and must be replaced
+	// elsewhere.
 	Out bool
 }
 
-// Order returns the choices in the order in which they are to be tried: without a limit as they are;
-// with a limit of the skew, classes whose zone has more Machines than the emptiest one, by so many or
-// more, come last, the emptier zones first. Zones that are out come after all others, and do not count
-// as empty.
+// Order returns the choices in the order in which they should be tried. Without spread, the order does not
+// change. With spread, classes come last whose zone has at least skew more Machines than the zone with the
+// fewest, sorted by their excess. Zones with an outage come after all others and do not count as the zone with
+// the fewest Machines.
 func Order(choices []Choice, skew int, spread bool) []Choice {
 	ordered := slices.Clone(choices)
 	in := slices.DeleteFunc(slices.Clone(choices), func(c Choice) bool { return c.Out })

@@ -1,5 +1,5 @@
-// Package timeouts returns how long a machine may take for each phase of its life, and how
-// soon a failed driver call is tried again.
+// Package timeouts returns the timeouts of a machine's lifecycle phases, and how soon failed driver calls are
+// retried.
 package timeouts
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-// The defaults of the manager's flags, which are those of MCM.
+// The defaults of the manager's flags, as in MCM.
 const (
 	DefaultCreation          = 20 * time.Minute
 	DefaultHealth            = 10 * time.Minute
@@ -24,8 +24,8 @@ const (
 	DefaultPreserve          = 96 * time.Hour
 	DefaultInPlaceUpdate     = 20 * time.Minute
 	DefaultMaxEvictRetries   = 360
-	// DefaultOutage is after how long an API server that does not respond counts as unreachable; DefaultOutagePeriod is
-	// how often that is checked.
+	// DefaultOutage is how long an API server must be unresponsive to count as unavailable. DefaultOutagePeriod
+	// is how often that is checked.
 	DefaultOutage       = 30 * time.Second
 	DefaultOutagePeriod = time.Minute
 )
@@ -48,14 +48,14 @@ type Timeout struct {
 	Source Source
 }
 
-// Ends returns when a timeout is over that begins at the latest of these times.
-func (t Timeout) Ends(begin time.Time, resumed ...time.Time) time.Time {
+// Deadline returns when the timeout expires if it starts at the latest of the given times.
+func (t Timeout) Deadline(begin time.Time, resumed ...time.Time) time.Time {
 	latest := slices.MaxFunc(append(resumed, begin), time.Time.Compare)
 	return latest.Add(t.Duration)
 }
 
-// Creation is the time in which the Machine has to join, by its annotation, its spec or the flag.
-// Values that are negative or cannot be parsed are ignored.
+// Creation returns the time within which the Machine must join, from its annotation, its spec or the flag.
+// Negative and invalid values are ignored.
 func Creation(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	timeout, err := time.ParseDuration(machine.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout])
 	if err == nil && timeout >= 0 {
@@ -64,24 +64,24 @@ func Creation(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineCreationTimeout })
 }
 
-// Health is the time in which an unhealthy Machine has to recover.
+// Health returns the time within which an unhealthy Machine must recover.
 func Health(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineHealthTimeout })
 }
 
-// Drain is the time from the deletion of the Machine until its drain is forced.
+// Drain returns the time from the deletion of the Machine until its drain is forced.
 func Drain(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineDrainTimeout })
 }
 
-// Preserve is how long the Machine is preserved.
+// Preserve returns how long the Machine is preserved.
 func Preserve(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachinePreserveTimeout })
 }
 
-// DrainAnew returns when a drain of a Machine that began at a time began again after its time was over, and whether it
-// did. A time in the future is ignored.
-func DrainAnew(machine *v1alpha1.Machine, begun, now time.Time) (since time.Time, anew bool) {
+// DrainRestarted returns when the drain of a Machine was restarted after its timeout, or else when it began. It
+// also returns whether the drain was restarted. A restart time in the future is ignored.
+func DrainRestarted(machine *v1alpha1.Machine, begun, now time.Time) (since time.Time, anew bool) {
 	noted, err := time.Parse(time.RFC3339, machine.Annotations[v1alpha1.AnnotationKeyDrainSince])
 	if err != nil || noted.After(now) || noted.Before(begun) {
 		return begun, false
@@ -89,12 +89,12 @@ func DrainAnew(machine *v1alpha1.Machine, begun, now time.Time) (since time.Time
 	return noted, true
 }
 
-// InPlaceUpdate is the time in which the node of the Machine has to be updated in place.
+// InPlaceUpdate returns the time within which the node of the Machine must be updated in place.
 func InPlaceUpdate(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 	return override(machine, flag, func(c *v1alpha1.MachineConfiguration) *metav1.Duration { return c.MachineInPlaceUpdateTimeout })
 }
 
-// override prefers the Machine's value unless it is negative.
+// override returns the Machine's value if it has one that is not negative, or else the flag.
 func override(machine *v1alpha1.Machine, flag time.Duration, field func(*v1alpha1.MachineConfiguration) *metav1.Duration) Timeout {
 	if config := machine.Spec.MachineConfiguration; config != nil {
 		if own := field(config); own != nil && own.Duration >= 0 {
@@ -110,7 +110,7 @@ func HealthDisabled(machine *v1alpha1.Machine) bool {
 	return config != nil && config.DisableHealthTimeout != nil && *config.DisableHealthTimeout
 }
 
-// MaxEvictRetries is how often the eviction of a pod is tried again before the pod is deleted.
+// MaxEvictRetries returns how often the eviction of a Pod is retried before the Pod is deleted.
 func MaxEvictRetries(machine *v1alpha1.Machine, flag int32) int32 {
 	if config := machine.Spec.MachineConfiguration; config != nil && config.MaxEvictRetries != nil && *config.MaxEvictRetries >= 0 {
 		return *config.MaxEvictRetries
@@ -121,45 +121,44 @@ func MaxEvictRetries(machine *v1alpha1.Machine, flag int32) int32 {
 // Method is a method of the driver.
 type Method string
 
-// The methods of a driver, and what precedes a creation.
+// The methods of a driver, and the preparation of a creation.
 const (
 	Create     Method = "CreateMachine"
 	Initialize Method = "InitializeMachine"
 	Status     Method = "GetMachineStatus"
 	Delete     Method = "DeleteMachine"
-	// Update changes a VM that exists.
+	// Update updates an existing VM.
 	Update Method = "UpdateMachine"
-	// Migrate makes a MachineClass of an object of a legacy kind.
+	// Migrate generates a MachineClass from an object of a legacy kind.
 	Migrate Method = "GenerateMachineClassForMigration"
-	// Prepare makes the bootstrap token and the user data.
+	// Prepare prepares the bootstrap token and the user data.
 	Prepare Method = "Prepare"
 )
 
-// Doubling returns a back-off that waits for base after the first failure, and twice as long after
-// each further one, up to a limit.
+// Doubling returns a back-off that waits for base after the first failure, and twice as long after each further
+// failure, up to a limit.
 func Doubling(base, limit time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: base, Cap: limit, Factor: 2, Steps: math.MaxInt}
 }
 
-// Policy is when failed driver calls are tried again.
+// Policy determines when failed driver calls are retried.
 type Policy struct {
-	// ResourceExhausted is the time between two creations that fail for lack of capacity. Zero
-	// means DefaultResourceExhausted.
+	// ResourceExhausted is the interval between creations that fail for lack of capacity. Zero means
+	// DefaultResourceExhausted.
 	ResourceExhausted time.Duration
-	// CreationTimeout limits the medium back-off of creations to its sixth. Zero means
+	// CreationTimeout limits the medium back-off of creations to one sixth of its value. Zero means
 	// DefaultCreation.
 	CreationTimeout time.Duration
 }
 
 var (
-	// soon is for failures that pass by themselves.
+	// soon is for failures that usually resolve themselves.
 	soon = Doubling(time.Second, time.Minute)
-	// slow is for failures that need a change by a user.
+	// slow is for failures that require a change by a user.
 	slow = Doubling(3*time.Minute, 30*time.Minute)
 )
 
-// Backoff returns the back-off of each error code of each method: the table of
-// docs/error-codes.md.
+// Backoff returns the back-off for an error code of a method, according to the table in docs/error-codes.md.
 func (p Policy) Backoff(method Method, code codes.Code) wait.Backoff {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented:
@@ -173,7 +172,7 @@ func (p Policy) Backoff(method Method, code codes.Code) wait.Backoff {
 		return p.exhausted(method)
 	case codes.Internal, codes.DataLoss, codes.Unauthenticated:
 		return p.medium(method)
-	default: // also numbers that are no code
+	default: // including unknown numbers
 		return soon
 	}
 }
@@ -190,7 +189,8 @@ func (p Policy) exhausted(method Method) wait.Backoff {
 	}
 }
 
-// medium is for failures that may pass or not: most drivers of MCM answer Internal to everything.
+// medium is for failures that may or may not resolve themselves: most MCM drivers return Internal for every
+// error.
 func (p Policy) medium(method Method) wait.Backoff {
 	const base = 5 * time.Second
 	if method == Delete {

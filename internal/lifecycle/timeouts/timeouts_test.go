@@ -62,7 +62,7 @@ func TestEnds(t *testing.T) {
 		"before, and never": {[]time.Time{begin.Add(-time.Minute), {}}, begin.Add(time.Hour)},
 		"twice":             {[]time.Time{begin.Add(2 * time.Minute), begin.Add(time.Minute)}, begin.Add(62 * time.Minute)},
 	} {
-		if got := hour.Ends(begin, tc.resumed...); !got.Equal(tc.want) {
+		if got := hour.Deadline(begin, tc.resumed...); !got.Equal(tc.want) {
 			t.Errorf("%s: ends %s, want %s", name, got, tc.want)
 		}
 	}

@@ -1,10 +1,10 @@
-// Package lazylog formats what is logged when a line is written, not before.
+// Package lazylog delays the formatting of log values until a line is written.
 package lazylog
 
 import "github.com/go-logr/logr"
 
-// New returns a logger that formats its values when it writes a line. Every reconcile gets a
-// logger with the names of its object, few write a line, and slog's handlers format values at once.
+// New returns a logger that formats its values when it writes a line. Every reconcile gets a logger with the
+// names of its object, but few reconciles write a line, and the handlers of slog format values immediately.
 func New(log logr.Logger) logr.Logger {
 	to := log.GetSink()
 	if to == nil {

@@ -206,8 +206,8 @@ func (e *explainer) drain(d drained) {
 		e.Next(e.now.Add(due), forcedUnless)
 	}
 	t := timeouts.Drain(e.Machine, cmp.Or(e.Flags.Drain, timeouts.DefaultDrain))
-	since, _ := timeouts.DrainAnew(e.Machine, d.begun, e.now)
-	e.Next(t.Ends(since), drainTimesOut, "{timeout}", describe(t, "drain"), "{then}", d.then)
+	since, _ := timeouts.DrainRestarted(e.Machine, d.begun, e.now)
+	e.Next(t.Deadline(since), drainTimesOut, "{timeout}", describe(t, "drain"), "{then}", d.then)
 	e.Advise(forceDrain, "{label}", d.label)
 }
 

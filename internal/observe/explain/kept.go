@@ -118,7 +118,7 @@ func (e *explainer) updating() {
 		e.drainLeft(drained{state.LastTransitionTime.Time, v1alpha1.LabelKeyForceDrain, ""})
 	case phase == v1alpha1.MachineInPlaceUpdating:
 		t := timeouts.InPlaceUpdate(e.Machine, timeouts.DefaultInPlaceUpdate)
-		e.Earliest(t.Ends(e.Since, report.Led(e.Lease)), updateTimesOut, "{timeout}", describe(t, "inPlaceUpdate"))
+		e.Earliest(t.Deadline(e.Since, report.Led(e.Lease)), updateTimesOut, "{timeout}", describe(t, "inPlaceUpdate"))
 	}
 }
 

@@ -141,7 +141,7 @@ func (e *explainer) missing() string {
 		case secret.Missing:
 			return lacks(createSecret, `Secret "{secret}" of MachineClass "{class}" not found`, "{secret}", secret.Key.String())
 		case secret.Key.Namespace != e.Key.Namespace:
-			return lacks(moveSecret, `Secret "{secret}" of MachineClass "{class}" must be in namespace "{namespace}", as the class is`, "{secret}", secret.Key.String())
+			return lacks(moveSecret, `Secret "{secret}" of MachineClass "{class}" must be in the namespace of the class, "{namespace}"`, "{secret}", secret.Key.String())
 		}
 		complete = complete || secret.HasUserData || secret.Unread
 	}
@@ -182,7 +182,7 @@ func (e *explainer) creationTimeout() timeouts.Timeout {
 // givenUp says when the Machine becomes Failed, and what follows. Time in which no manager works, or
 // an API server does not answer, does not count.
 func (e *explainer) givenUp(begin time.Time, t timeouts.Timeout, name, unless string) {
-	e.Earliest(t.Ends(begin, report.Led(e.Lease)), failsUnless, "{unless}", unless, "{timeout}", describe(t, name))
+	e.Earliest(t.Deadline(begin, report.Led(e.Lease)), failsUnless, "{unless}", unless, "{timeout}", describe(t, name))
 	e.Next(time.Time{}, e.replacement("Then"))
 }
 
@@ -228,7 +228,7 @@ func (e *explainer) unknown() {
 	e.nodeNow()
 	// That its replacement waits for others is in its event, and follows if its health is reported
 	// again when its timeout is over.
-	late := e.last.Type == v1alpha1.MachineOperationHealthCheck && e.last.State == v1alpha1.MachineStateProcessing && !e.reported.Before(t.Ends(e.Since))
+	late := e.last.Type == v1alpha1.MachineOperationHealthCheck && e.last.State == v1alpha1.MachineStateProcessing && !e.reported.Before(t.Deadline(e.Since))
 	switch {
 	case e.awaitsZone():
 		e.Why(zoneOut, "", e.reported, "{text}", e.says)

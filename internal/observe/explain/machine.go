@@ -168,7 +168,7 @@ func (e *explainer) elsewhere() bool {
 func (e *explainer) driverFailed(f failure) {
 	e.Add(e.driverFinding(f))
 	again := timeouts.Policy{ResourceExhausted: e.Flags.ResourceExhausted, CreationTimeout: e.Flags.Creation}.Backoff(f.method, f.code)
-	due := timeouts.Timeout{Duration: again.Duration}.Ends(e.reported, report.Led(e.Lease))
+	due := timeouts.Timeout{Duration: again.Duration}.Deadline(e.reported, report.Led(e.Lease))
 	if !due.After(e.now) {
 		due = time.Time{}
 	}

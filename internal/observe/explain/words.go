@@ -32,7 +32,7 @@ var (
 		"Look whether that VM controller runs. To have another one take it: kubectl -n {vm namespace} annotate {virtualmachines} {vm} {annotation}-")
 	vmNotFenced     = say(report.VirtualMachineNotReady, "its VM was not taken from its host, as somebody wanted ({reason}): {text}", "")
 	vmNotReady      = say(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
-	instanceLost    = say(v1alpha1.CauseInstanceLost, "VM {provider ID} does not exist any more", "Find out at the provider who removed the VM")
+	instanceLost    = say(v1alpha1.CauseInstanceLost, "VM {provider ID} no longer exists", "Find out at the provider who removed the VM")
 	targetAway      = say(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer: {text}", "Bring the API server of the target cluster back, if it is not only out of reach from here")
 	notJoined       = say(report.NodeNotJoined, `node "{node}" has not joined`, "")
 	nodeGone        = say(v1alpha1.CauseNodeMissing, `node "{node}" does not exist any more`, "Look at the VM's console{console}, and at who deleted the node")

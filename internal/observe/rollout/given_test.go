@@ -198,7 +198,7 @@ func named(m *v1alpha1.Machine) { m.Spec.ProviderID = "cloud:///" + m.Name }
 func backOff(set string, times int, ago time.Duration, last string) corev1.Event {
 	event := corev1.Event{
 		InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: set}, Reason: "BackOff", LastTimestamp: before(ago),
-		Message: fmt.Sprintf("Machines failed before they joined, %d times in a row: the next are made in 40s at the earliest", times),
+		Message: fmt.Sprintf("Machines failed before they joined, %d times in a row: the next are created in 40s at the earliest", times),
 	}
 	event.Annotations = map[string]string{v1alpha1.EventAnnotationUntil: noon.Add(40*time.Second - ago).Format(time.RFC3339)}
 	if last != "" {

@@ -187,13 +187,13 @@ func (w *updates) reconcile() {
 	o := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	r := rollout.New(*f)
 	for _, op := range rollout.Plan(r) {
-		if o.Ended && !op.EndsPass() {
+		if o.Ended && !op.StopsPass() {
 			break
 		}
 		if !w.apply(*f, op, &o) {
 			return // a conflict: the pass ends
 		}
-		o.Ended = o.Ended || op.EndsPass()
+		o.Ended = o.Ended || op.StopsPass()
 	}
 	if o.Ended {
 		return

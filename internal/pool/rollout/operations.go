@@ -73,9 +73,9 @@ type Operation struct {
 	size int32
 }
 
-// EndsPass reports whether the pass must stop after this operation and others of the same action, so that the
+// StopsPass reports whether the pass must stop after this operation and others of the same action, so that the
 // caches can follow.
-func (op Operation) EndsPass() bool {
+func (op Operation) StopsPass() bool {
 	return slices.Contains([]Action{Adopt, Release, Mark, Transfer, TakeClass, AskUpdate, ForgetUpdate, FollowClass, Retire, RollBack, Refuse}, op.Action)
 }
 

@@ -115,7 +115,7 @@ func (p *pool) plan() {
 	outcome := rollout.Outcome{Written: map[string]*v1alpha1.MachineSet{}}
 	r := rollout.New(f)
 	for _, op := range rollout.Plan(r) {
-		outcome.Ended = outcome.Ended || op.EndsPass()
+		outcome.Ended = outcome.Ended || op.StopsPass()
 		p.apply(f, op, &outcome)
 	}
 	if outcome.Ended {

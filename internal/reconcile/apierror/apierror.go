@@ -1,7 +1,7 @@
 // Package apierror classifies the errors of an API server.
 //
-// A webhook may deny a request with any status code, so the code alone does not say anything about the
-// object. An error of the API server itself about an object names that object.
+// A webhook may deny a request with any status code, so the code alone says nothing about the object. An error
+// of the API server itself about an object contains the object's name.
 package apierror
 
 import (
@@ -14,7 +14,7 @@ import (
 // Conflict reports whether another client wrote the object first. An event follows that write.
 func Conflict(err error) bool { return apierrors.IsConflict(err) && aboutObject(err) }
 
-// Gone reports whether the object to be written does not exist any more.
+// Gone reports whether the object to write no longer exists.
 func Gone(err error) bool { return apierrors.IsNotFound(err) && aboutObject(err) }
 
 // IgnoreGone returns nil if the object is gone, and the error otherwise.
@@ -25,10 +25,11 @@ func IgnoreGone(err error) error {
 	return err
 }
 
-// Taken reports whether an object with the name of the one to be created already exists.
+// Taken reports whether an object with the name of the object to create already exists.
 func Taken(err error) bool { return apierrors.IsAlreadyExists(err) && aboutObject(err) }
 
-// Denied reports whether an admission webhook or policy denied the request. Kubernetes defines the texts.
+// Denied reports whether an admission webhook or policy denied the request. It checks messages that Kubernetes
+// defines.
 func Denied(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -38,7 +39,7 @@ func Denied(err error) bool {
 	return strings.HasPrefix(message, "admission webhook ") || strings.Contains(message, "ValidatingAdmissionPolicy '")
 }
 
-// aboutObject reports whether an error is the API server's own and about an object.
+// aboutObject reports whether an error comes from the API server itself and is about an object.
 func aboutObject(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

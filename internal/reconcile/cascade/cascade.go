@@ -1,4 +1,4 @@
-// Package cascade answers what the deletion of an owner means for its dependents.
+// Package cascade determines what the deletion of an owner means for its dependents.
 package cascade
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 )
 
-// CheckAlive returns a conflict if the API server does not have the owner any more, or deletes it:
-// the garbage collector would delete an object that is adopted for it.
+// CheckAlive returns a conflict if the owner no longer exists or is being deleted, according to the API server.
+// The garbage collector would delete an object that is adopted by such an owner.
 func CheckAlive(ctx context.Context, live client.Reader, owner client.Object, kind schema.GroupVersionKind) error {
 	is := &metav1.PartialObjectMetadata{}
 	is.SetGroupVersionKind(kind)
@@ -36,18 +36,18 @@ func CheckAlive(ctx context.Context, live client.Reader, owner client.Object, ki
 	return nil
 }
 
-// Orphaned remembers which owners of a kind are deleted without their dependents, for as long as
-// they exist. The zero value is ready to use, also concurrently.
+// Orphaned remembers which owners of a kind are being deleted without their dependents, for as long as they
+// exist. The zero value is ready to use. It is safe for concurrent use.
 //
-// An event handler has to record this, since no pass can find it out: the garbage collector's
-// finalizer may come and go during a pass that creates a dependent which the collector does not know,
-// and leaves no trace in the last version. After a restart it is unknown.
+// An event handler must record this, because a pass cannot detect it: the garbage collector's finalizer may be
+// added and removed during a pass that creates a dependent. The garbage collector then misses the dependent,
+// and the last version of the owner does not show the finalizer. After a restart, the information is lost.
 type Orphaned struct {
 	mu     sync.Mutex
 	owners sets.Set[types.UID]
 }
 
-// Has reports whether an owner is deleted without its dependents.
+// Has reports whether an owner is being deleted without its dependents.
 func (o *Orphaned) Has(owner client.Object) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

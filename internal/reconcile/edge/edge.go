@@ -1,5 +1,6 @@
-// Package edge begins and ends the reconciles of all controllers, so that they have the same rules for an object
-// that is gone, an outdated cache, conflicts, webhooks that deny a write, and the end of the process.
+// Package edge implements the beginning and the end of the reconciles of all controllers, so that they treat
+// deleted objects, outdated caches, conflicts, denied writes and the termination of the process in the same
+// way.
 package edge
 
 import (
@@ -21,46 +22,47 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// ReasonWriteDenied is the reason of the event that a webhook or an admission policy denied a write.
+// ReasonWriteDenied is the reason of the event for a write that a webhook or an admission policy denied.
 const ReasonWriteDenied = "WriteDenied"
 
 // longestMessage is the maximum length of an event's message, in bytes.
 const longestMessage = 1024
 
-// ErrStale is the error of a reconcile that finds out that it works with outdated objects. It is repeated soon, and
-// not reported.
+// ErrStale is the error of a reconcile that detects that its objects are outdated. The reconcile is repeated
+// soon, and the error is not reported.
 var ErrStale = errors.New("the cache is outdated")
 
-// Outdated reports whether an error means that a reconcile worked with outdated objects: it is ErrStale, or another
-// client has written an object meanwhile.
+// Outdated reports whether an error means that a reconcile used outdated objects: it is ErrStale, or another
+// client wrote an object in the meantime.
 func Outdated(err error) bool { return errors.Is(err, ErrStale) || apierror.Conflict(err) }
 
 // Reconciler reconciles the objects of one kind. It implements reconcile.Reconciler. The fields must not change
-// once it is used.
+// after its first use.
 //
-// A panic of Pass passes through: controller-runtime recovers from it, counts it, and retries the object with
-// back-off.
+// Reconciler does not recover from a panic in Pass. controller-runtime recovers from it, counts it, and retries
+// the object with back-off.
 type Reconciler[T client.Object] struct {
-	// Reader reads the objects, usually from a cache. If nil, they are not read: Pass gets an object that has only a
-	// name, and may fill it, since events refer to it.
+	// Reader reads the objects, usually from a cache. If nil, Pass gets an object that has only a name. Pass may
+	// fill in the object, because events refer to it.
 	Reader client.Reader
 	// Kind is an empty object of the kind. Required.
 	Kind T
 	// ReadOnly passes the cache's own objects to Pass, which must not change them.
 	ReadOnly bool
-	// Written has the versions that this process wrote. Pass is called once the cache shows them. Optional.
-	Written *expectations.Writes
-	// Pass reconciles one object. It returns the time after which the object is reconciled again without an event; 0
-	// means never. Its errors are classified here: what it wraps may be ErrStale, or an error of the API server.
-	// Required.
-	Pass func(ctx context.Context, object T) (time.Duration, error)
-	// Forget drops what the controller remembers of an object that does not exist any more. Optional.
-	Forget func(key client.ObjectKey)
-	// Events gets an event if a write is denied. It is about the object of Pass unless the error is marked with About.
+	// Written has the versions that this process wrote. Pass is not called before the cache shows them.
 	// Optional.
+	Written *expectations.Writes
+	// Pass reconciles one object. It returns the time after which the object is reconciled again without an
+	// event; 0 means never. Its error may wrap ErrStale or an error of the API server, which Reconcile
+	// classifies. Required.
+	Pass func(ctx context.Context, object T) (time.Duration, error)
+	// Forget drops the controller's state of an object that no longer exists. Optional.
+	Forget func(key client.ObjectKey)
+	// Events records an event if a write is denied. The event is for the object of Pass unless the error is
+	// marked with About. Optional.
 	Events record.EventRecorder
 
-	said expectations.Memory[events.Said]
+	sent expectations.Memory[events.Last]
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -68,17 +70,17 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	object, after, err := r.reconcile(ctx, req.NamespacedName)
 	switch {
 	case err == nil:
-		r.said.Forget(req.NamespacedName)
+		r.sent.Forget(req.NamespacedName)
 		return ctrl.Result{RequeueAfter: after}, nil
 	case ctx.Err() != nil:
-		// The process is shutting down, which cancels its requests. Such an error would be logged and counted as
-		// one of the object. The next process reconciles every object.
+		// The process is terminating, which cancels its requests. The error would be logged and counted as an
+		// error of the object. The next process reconciles every object.
 		return ctrl.Result{}, nil
 	case Outdated(err):
 		ctrl.LoggerFrom(ctx).V(1).Info("reconciling again soon", "reason", err.Error())
 		return ctrl.Result{RequeueAfter: expectations.StaleCache}, nil
 	case r.Events != nil && apierror.Denied(err) && !errors.As(err, new(reported)):
-		if said := r.said.Of(req.NamespacedName); said.News(ReasonWriteDenied, err.Error()) {
+		if sent := r.sent.Of(req.NamespacedName); sent.News(ReasonWriteDenied, err.Error()) {
 			message := messages.Shorten(fmt.Sprintf("A write was denied and is retried: %v", err), longestMessage)
 			r.Events.Event(subject(err, object), corev1.EventTypeWarning, ReasonWriteDenied, message)
 		}
@@ -122,12 +124,12 @@ func (r *Reconciler[T]) forget(key client.ObjectKey) {
 	}
 }
 
-// reported is an error that users read in the object.
+// reported is an error that is shown in the object's status.
 type reported struct{ error }
 
 func (e reported) Unwrap() error { return e.error }
 
-// Reported marks the error of a reconcile that wrote it to the object's status, so that no event repeats it.
+// Reported marks an error that the reconcile wrote to the object's status, so that no event repeats it.
 func Reported(err error) error {
 	if err == nil {
 		return nil
@@ -135,7 +137,7 @@ func Reported(err error) error {
 	return reported{err}
 }
 
-// about is an error about another object than the reconciled one.
+// about is an error about an object other than the reconciled one.
 type about struct {
 	error
 	object client.Object
@@ -143,7 +145,8 @@ type about struct {
 
 func (e about) Unwrap() error { return e.error }
 
-// About marks an error with the object that its event is about, if that is not the reconciled one.
+// About marks an error as being about another object than the reconciled one. The event is then recorded for
+// that object.
 func About(object client.Object, err error) error {
 	if err == nil {
 		return nil
@@ -151,7 +154,7 @@ func About(object client.Object, err error) error {
 	return about{err, object}
 }
 
-// subject returns the object that the event of an error is about.
+// subject returns the object for which the event of an error is recorded.
 func subject(err error, reconciled client.Object) client.Object {
 	if other := (about{}); errors.As(err, &other) {
 		return other.object
@@ -159,7 +162,7 @@ func subject(err error, reconciled client.Object) client.Object {
 	return reconciled
 }
 
-// Result returns what a Pass returns after its steps ended with an outcome.
+// Result converts the outcome of a pass's steps to the results of a Pass function.
 func Result(ctx context.Context, outcome flow.Outcome) (time.Duration, error) {
 	if outcome.Err == nil && !outcome.Done() {
 		ctrl.LoggerFrom(ctx).V(1).Info("waiting", "step", outcome.Step, "for", outcome.Reason, "atMost", outcome.After)

@@ -126,8 +126,8 @@ func TestReconciler_EventOfDenialIsNotRepeated(t *testing.T) {
 			t.Errorf("after %v: %d events, want %d", test.err, got, test.events)
 		}
 		for len(h.events.Events) > 0 {
-			if said := <-h.events.Events; !strings.Contains(said, edge.ReasonWriteDenied) || !strings.Contains(said, "frozen") {
-				t.Errorf("event %q", said)
+			if sent := <-h.events.Events; !strings.Contains(sent, edge.ReasonWriteDenied) || !strings.Contains(sent, "frozen") {
+				t.Errorf("event %q", sent)
 			}
 		}
 	}

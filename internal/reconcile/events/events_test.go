@@ -5,7 +5,7 @@ import "testing"
 // TestNothingIsSaidTwice until it changes, or has been over in between.
 func TestNothingIsSaidTwice(t *testing.T) {
 	t.Parallel()
-	var said Said
+	var said Last
 	steps := []struct {
 		topic, text string
 		over, news  bool
@@ -33,7 +33,7 @@ func TestNothingIsSaidTwice(t *testing.T) {
 // TestWhatWasNotNotedIsNews: a caller whose event was not sent does not note it.
 func TestWhatWasNotNotedIsNews(t *testing.T) {
 	t.Parallel()
-	var said Said
+	var said Last
 	for range 2 {
 		if said.Is("node", "taken") {
 			t.Error("asking is taken for saying")

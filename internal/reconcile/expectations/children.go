@@ -9,20 +9,20 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// cacheTimeout is how long the cache may not show a creation or deletion before the API server is
-// asked. A Machine may have been deleted before the cache showed it, and a webhook may have
-// claimed that one is gone.
+// cacheTimeout is how long the cache may fail to show a creation or deletion before the API server is queried.
+// The Machine may have been deleted before the cache showed it, or a webhook may have reported wrongly that a
+// Machine is gone.
 const cacheTimeout = 30 * time.Second
 
-// Children remembers which Machines of a set were created and deleted, until the cache shows it.
-// The zero value is ready to use, by one goroutine at a time.
+// Children remembers which Machines of a set were created and deleted until the cache shows it. The zero value
+// is ready to use. It is not safe for concurrent use.
 type Children struct {
-	doubted bool
-	// awaited are the writes that the cache does not show yet, by the Machine's name.
+	uncertain bool
+	// awaited are the writes that the cache does not show yet, by Machine name.
 	awaited map[string]write
 }
 
-// write is a creation or deletion. A deletion has the UID of what was deleted.
+// write is a creation or deletion. A deletion has the UID of the deleted Machine.
 type write struct {
 	deleted types.UID
 	at      time.Time
@@ -45,25 +45,25 @@ func (c *Children) await(name string, w write) {
 	c.awaited[name] = w
 }
 
-// Doubt records that a creation or deletion may or may not have happened.
-func (c *Children) Doubt() { c.doubted = true }
+// Uncertain records that it is unknown whether a creation or deletion happened.
+func (c *Children) Uncertain() { c.uncertain = true }
 
-// State is how the cache compares with what was written.
+// State is how the cache compares with the writes.
 type State int
 
 const (
-	// Current: the cache shows all that was written.
+	// Current means that the cache shows all writes.
 	Current State = iota
-	// Behind: the cache lacks a write, and an event will bring it.
+	// Behind means that the cache lacks a write. An event will follow when it shows the write.
 	Behind
-	// Unknown: only the API server knows what was written.
+	// Unknown means that only the API server knows which writes happened.
 	Unknown
 )
 
-// Check compares the cached Machines of the set with what was written.
+// Check compares the cached Machines of the set with the writes.
 func (c *Children) Check(cached []*v1alpha1.Machine, now time.Time) State {
 	state := Current
-	if c.doubted {
+	if c.uncertain {
 		state = Unknown
 	}
 	if len(c.awaited) == 0 {
@@ -94,8 +94,8 @@ func (c *Children) drop(cached []*v1alpha1.Machine) {
 	}
 }
 
-// Settle compares the cached Machines with those that the API server has. It reports whether both agree
-// on which there are and which of them are being deleted. If so, no earlier write is awaited any more.
+// Settle compares the cached Machines with those of the API server. It reports whether both have the same
+// Machines, and the same ones are being deleted. If so, earlier writes are no longer awaited.
 func (c *Children) Settle(cached []*v1alpha1.Machine, live []metav1.PartialObjectMetadata) bool {
 	if len(live) != len(cached) {
 		return false

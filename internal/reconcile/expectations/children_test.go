@@ -38,7 +38,7 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 		}
 	}
 	remove := func(c *children) { c.Deleted(child("a"), noon) }
-	doubt := func(c *children) { c.Doubt() }
+	doubt := func(c *children) { c.Uncertain() }
 	for reason, test := range map[string]struct {
 		wrote  func(*children)
 		cached []*v1alpha1.Machine
@@ -95,7 +95,7 @@ func TestChildrenAgainstTheAPIServer(t *testing.T) {
 			t.Parallel()
 			var known children
 			known.Created(child("never-seen"), noon)
-			known.Doubt()
+			known.Uncertain()
 			var live []metav1.PartialObjectMetadata
 			for _, machine := range test.live {
 				live = append(live, metav1.PartialObjectMetadata{ObjectMeta: machine.ObjectMeta})

@@ -1,6 +1,6 @@
 // Package expectations remembers what a controller wrote until its cache shows it.
 //
-// None of it is needed for a right decision after a restart: caches are then filled anew.
+// This state is not needed after a restart, because the caches are then filled from the API server.
 package expectations
 
 import (
@@ -12,20 +12,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// StaleCache is how long a pass waits for an event of its own writes, in case that does not come.
+// StaleCache is how long a pass waits for an event of its own writes before it runs again without one.
 const StaleCache = time.Second
 
-// Memory keeps one value for each object from pass to pass, and forgets it as a whole. The zero
-// value is ready to use.
+// Memory keeps one value for each object between passes. The zero value is ready to use.
 //
-// The passes over an object own its value. controller-runtime runs one of them at a time, so the
-// value needs no lock. Only what others read of it has to be safe for concurrent use.
+// The passes over an object own its value. controller-runtime runs at most one of them at a time, so the value
+// needs no lock. Only the parts that others read must be safe for concurrent use.
 type Memory[T any] struct {
 	mu     sync.Mutex
 	values map[client.ObjectKey]*T
 }
 
-// Of returns the value of an object, the zero value the first time.
+// Of returns the value of an object. The first time, it is the zero value.
 func (m *Memory[T]) Of(key client.ObjectKey) *T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,7 +39,7 @@ func (m *Memory[T]) Of(key client.ObjectKey) *T {
 	return value
 }
 
-// Find returns the value of an object, nil if there is none.
+// Find returns the value of an object, or nil if there is none.
 func (m *Memory[T]) Find(key client.ObjectKey) *T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,14 +53,14 @@ func (m *Memory[T]) Forget(key client.ObjectKey) {
 	delete(m.values, key)
 }
 
-// Writes remembers the newest resource version that was written to each of some objects of one
-// kind. The zero value is ready to use, also concurrently.
+// Writes remembers the latest resource version that was written for each object of a kind. The zero value is
+// ready to use. It is safe for concurrent use.
 type Writes struct {
 	mu    sync.Mutex
 	wrote map[client.ObjectKey]string
 }
 
-// Wrote records that an object was written, as the API server answered.
+// Wrote records a write. The object must be as the API server returned it.
 func (w *Writes) Wrote(object client.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,8 +73,8 @@ func (w *Writes) Wrote(object client.Object) {
 	}
 }
 
-// Fresh reports whether a cached object is no older than the last write to it. Versions that cannot
-// be compared count as fresh.
+// Fresh reports whether a cached object is at least as new as the last write to it. Versions that cannot be
+// compared count as fresh.
 func (w *Writes) Fresh(cached client.Object) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,16 +90,16 @@ func (w *Writes) Fresh(cached client.Object) bool {
 	return true
 }
 
-// Forget drops the version of an object.
+// Forget drops the recorded version of an object.
 func (w *Writes) Forget(key client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.wrote, key)
 }
 
-// Patch writes the differences between before and object, except the status, and records the new
-// version. It fails with a conflict if another client has written since before: MCM, Gardener and
-// autoscalers write the same objects. The object becomes what the API server returns.
+// Patch writes the differences between before and object, except the status, and records the new version. It
+// fails with a conflict if another client wrote the object since before, because MCM, Gardener and autoscalers
+// write the same objects. The object is replaced by the response of the API server.
 func (w *Writes) Patch(ctx context.Context, c client.Client, object, before client.Object) error {
 	if err := c.Patch(ctx, object, Locked(before)); err != nil {
 		return err
@@ -109,7 +108,7 @@ func (w *Writes) Patch(ctx context.Context, c client.Client, object, before clie
 	return nil
 }
 
-// PatchStatus is Patch for the status alone.
+// PatchStatus is like Patch, but writes only the status.
 func (w *Writes) PatchStatus(ctx context.Context, c client.Client, object, before client.Object) error {
 	if err := c.Status().Patch(ctx, object, Locked(before)); err != nil {
 		return err
@@ -118,12 +117,12 @@ func (w *Writes) PatchStatus(ctx context.Context, c client.Client, object, befor
 	return nil
 }
 
-// Locked returns a merge patch that fails if another client has written since before.
+// Locked returns a merge patch that fails with a conflict if another client wrote the object since before.
 func Locked(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
 
-// older reports whether one version is known to have come before another.
+// older reports whether version a is known to precede version b.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0

@@ -14,12 +14,12 @@ const (
 	mostDelay  = time.Minute
 )
 
-// RateLimiter returns when an object is reconciled again after a failure: after 5ms, doubled with
-// each failure in a row, up to a minute. With controller-runtime's default it would be up to a
-// quarter of an hour, and no event says that an outage, a quota or a webhook's refusal is over.
+// RateLimiter returns a rate limiter for failed reconciles. The delay starts at 5ms and doubles with each
+// consecutive failure, up to a minute. The default of controller-runtime allows delays of more than a quarter
+// of an hour, and no event signals the end of an outage, a quota or a webhook's refusal.
 //
-// A delay is no longer than the failures have lasted: each event is another attempt, so that many of
-// them in a short outage would make the object wait for a minute after it.
+// A delay is never longer than the failures have lasted. Otherwise, because each event causes another attempt,
+// many events during a short outage would make the object wait for a minute after it.
 func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return &rateLimiter{
 		TypedRateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](leastDelay, mostDelay),
@@ -27,12 +27,12 @@ func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	}
 }
 
-// rateLimiter bounds the delays of another one.
+// rateLimiter limits the delays of another rate limiter.
 type rateLimiter struct {
 	workqueue.TypedRateLimiter[reconcile.Request]
 
 	mu sync.Mutex
-	// since is the first failure in a row.
+	// since is when the first of the consecutive failures happened.
 	since map[reconcile.Request]time.Time
 }
 

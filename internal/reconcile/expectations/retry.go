@@ -3,14 +3,14 @@ package expectations
 import "time"
 
 const (
-	// firstRetry and longestRetry bound the time between two attempts.
+	// firstRetry and longestRetry are the limits of the time between two attempts.
 	firstRetry   = time.Second
 	longestRetry = 5 * time.Minute
 )
 
-// Retry spaces attempts out that fail with an effect of their own, such as an object that was made and is
-// deleted again: the events of that effect would start the next attempt at once, whatever the queue's rate
-// limiter says. The zero value allows an attempt. Losing it costs one attempt.
+// Retry delays attempts whose failures trigger events themselves, such as an object that is created and deleted
+// again. Those events would start the next attempt immediately, regardless of the queue's rate limiter. The
+// zero value allows an attempt. Losing the state costs one attempt.
 type Retry struct {
 	failure    error
 	generation int64
@@ -18,7 +18,7 @@ type Retry struct {
 	next       time.Time
 }
 
-// Failed notes a failure for a generation of the object.
+// Failed records a failure for a generation of the object.
 func (r *Retry) Failed(failure error, generation int64, now time.Time) {
 	if r.generation != generation {
 		*r = Retry{generation: generation}
@@ -27,8 +27,8 @@ func (r *Retry) Failed(failure error, generation int64, now time.Time) {
 	r.rounds++
 }
 
-// Waits returns the last failure while it is too early for another attempt. A new generation of the object may
-// be tried at once.
+// Waits returns the last failure while it is too early for another attempt, and nil otherwise. A new generation
+// of the object may be tried immediately.
 func (r *Retry) Waits(generation int64, now time.Time) error {
 	if r.generation != generation || !now.Before(r.next) {
 		return nil

@@ -29,15 +29,15 @@ const (
 	MachineByNode = "machine.node"
 	// MachineByProviderID is the provider ID of the Machine's VM.
 	MachineByProviderID = "machine.providerID"
-	// MachineByClass is the name of the MachineClass, or the OlderClass.
+	// MachineByClass is the name of the MachineClass, or the value of OlderClass.
 	MachineByClass = "machine.class"
 	// ByController is the UID of the controller of a Machine or MachineSet, or Orphan.
 	ByController = "controller"
 	// MachineSetBySelector is the SelectorLabel of the set's selector.
 	MachineSetBySelector = "machineset.selector"
-	// MachineSetByTemplate has the labels of the set's template, as "key=value".
+	// MachineSetByTemplate is the labels of the set's template, as "key=value".
 	MachineSetByTemplate = "machineset.template"
-	// ClassBySecret has the Secrets of a MachineClass, as "namespace/name".
+	// ClassBySecret is the Secrets of a MachineClass, as "namespace/name".
 	ClassBySecret = "class.secret"
 )
 
@@ -89,7 +89,7 @@ func machineByClass(object client.Object) []string {
 	return []string{class.Name}
 }
 
-// OlderClass is the value of MachineByClass of Machines with a class that is no MachineClass.
+// OlderClass returns the value of MachineByClass for Machines whose class is not a MachineClass.
 func OlderClass(kind, name string) string { return kind + "/" + name }
 
 func byController(object client.Object) []string {
@@ -119,8 +119,8 @@ func Labels(of map[string]string) []string {
 // NoLabel is the value of MachineSetBySelector for selectors without matchLabels.
 const NoLabel = "none"
 
-// SelectorLabel returns a label of a selector as "key=value", or NoLabel: of several the one that few
-// objects are likely to share, which is the template's hash, else the one with the longest value.
+// SelectorLabel returns a label of a selector as "key=value", or NoLabel. It prefers a label that few objects
+// are likely to share: the template's hash, or else the label with the longest value.
 func SelectorLabel(selector *metav1.LabelSelector) string {
 	if selector == nil || len(selector.MatchLabels) == 0 {
 		return NoLabel
@@ -147,8 +147,8 @@ func classBySecret(object client.Object) []string {
 	return keys
 }
 
-// SecretsOf returns the Secrets of a class in the order in which their data is merged. A reference
-// without a namespace means the class's own.
+// SecretsOf returns the Secrets of a class in the order in which their data is merged. A reference without a
+// namespace means the namespace of the class.
 func SecretsOf(class *v1alpha1.MachineClass) []types.NamespacedName {
 	var keys []types.NamespacedName
 	for _, ref := range []*corev1.SecretReference{class.SecretRef, class.CredentialsSecretRef} {
@@ -164,12 +164,13 @@ func SecretsOf(class *v1alpha1.MachineClass) []types.NamespacedName {
 	return keys
 }
 
-// MergedSecret merges the data of the class's Secrets. What is missing is no error but a sentence.
+// MergedSecret merges the data of the class's Secrets. If a Secret is missing, it returns a message instead of
+// an error.
 func MergedSecret(ctx context.Context, from client.Reader, class *v1alpha1.MachineClass) (secret *corev1.Secret, missing string, err error) {
 	merged := &corev1.Secret{Data: map[string][]byte{}}
 	for _, key := range SecretsOf(class) {
 		if key.Namespace != class.Namespace {
-			return merged, fmt.Sprintf("Secret %q of MachineClass %q must be in namespace %q, as the class is", key, class.Name, class.Namespace), nil
+			return merged, fmt.Sprintf("Secret %q of MachineClass %q must be in the namespace of the class, %q", key, class.Name, class.Namespace), nil
 		}
 		secret := &corev1.Secret{}
 		err := from.Get(ctx, key, secret)
@@ -184,14 +185,14 @@ func MergedSecret(ctx context.Context, from client.Reader, class *v1alpha1.Machi
 	return merged, "", nil
 }
 
-// Machines finds Machines, which are the cache's and must not be changed.
+// Machines finds Machines. The Machines belong to the cache and must not be changed.
 type Machines interface {
-	// ControlledBy returns the Machines of a namespace by the UID of their controller, or
-	// Orphan, unordered.
+	// ControlledBy returns the Machines in a namespace that have the given UID as controller, or Orphan. The
+	// order is undefined.
 	ControlledBy(ctx context.Context, namespace, controller string) ([]*v1alpha1.Machine, error)
 }
 
-// Listed finds Machines with a reader that has the indexes. It makes a shallow copy of each Machine.
+// Listed returns a Machines that uses a reader with the indexes. It makes a shallow copy of each Machine.
 func Listed(reader client.Reader) Machines { return listed{reader} }
 
 type listed struct{ client.Reader }
@@ -209,27 +210,27 @@ func (l listed) ControlledBy(ctx context.Context, namespace, controller string) 
 	return machines, nil
 }
 
-// Informers finds Machines in the informers of a cache that is made with NewInformer, without copies,
-// which would be most of the allocations of passes over large sets.
+// Informers finds Machines in the informers of a cache that uses NewInformer. It makes no copies, which would
+// be most of the allocations of passes over large sets.
 type Informers struct {
 	mu       sync.Mutex
 	machines []toolscache.SharedIndexInformer
 }
 
-// NewInformer is an option of cache.Options.
+// NewInformer is for cache.Options.NewInformer.
 func (i *Informers) NewInformer(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	informer := toolscache.NewSharedIndexInformer(from, object, resync, indexers)
 	if _, ok := object.(*v1alpha1.Machine); ok {
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		i.machines = append(i.machines, informer) // one for each namespace that the cache is for
+		i.machines = append(i.machines, informer) // one for each namespace of the cache
 	}
 	return informer
 }
 
-var errNotSynced = errors.New("the cache of machines is not complete yet")
+var errNotSynced = errors.New("the cache of machines has not synced yet")
 
-// ControlledBy implements Machines, if ByController was added to the cache.
+// ControlledBy implements Machines. The index ByController must have been added to the cache.
 func (i *Informers) ControlledBy(_ context.Context, namespace, controller string) ([]*v1alpha1.Machine, error) {
 	i.mu.Lock()
 	informers := slices.Clone(i.machines)
@@ -242,7 +243,7 @@ func (i *Informers) ControlledBy(_ context.Context, namespace, controller string
 		if !informer.HasSynced() {
 			return nil, errNotSynced
 		}
-		// controller-runtime names the index of a field and its values so.
+		// This is how controller-runtime names the index of a field and its values.
 		found, err := informer.GetIndexer().ByIndex("field:"+ByController, namespace+"/"+controller)
 		if err != nil {
 			return nil, fmt.Errorf("looking up machines: %w", err)

@@ -1,8 +1,7 @@
 // Package flow runs a reconcile as a list of named steps.
 //
-// A step finds out for itself whether its work is done, so that a pass may begin at
-// any of them, after any crash. A step whose work is done already continues at
-// once; the first step that does not continue ends the pass.
+// Each step finds out for itself whether its work is done, so that a pass may begin at any step after a crash.
+// A step whose work is already done continues immediately. The first step that does not continue ends the pass.
 package flow
 
 import (
@@ -11,31 +10,31 @@ import (
 	"time"
 )
 
-// Result is what a step returns. Make one with Continue, Wait, Stop, Gone or Fail; the zero value is
+// Result is the result of a step. Create one with Continue, Wait, Stop, Gone or Fail. The zero value is
 // Continue.
 type Result struct {
-	ends    bool
+	stops   bool
 	outcome Outcome
 }
 
-// Continue goes on with the next step.
+// Continue continues with the next step.
 func Continue() Result { return Result{} }
 
-// Wait ends the pass. The next one comes with an event or, at the latest, after the given time; zero
-// means that only an event brings it. The reason says what is being waited for.
+// Wait ends the pass. The next pass is triggered by an event or, at the latest, after the given time. Zero
+// means that only an event triggers it. The reason describes what the step waits for.
 func Wait(after time.Duration, reason string) Result {
 	return Result{true, Outcome{After: after, Reason: reason}}
 }
 
-// Stop ends the pass because there is nothing more to do until something changes.
+// Stop ends the pass because there is nothing to do until something changes.
 func Stop(reason string) Result { return Result{true, Outcome{Reason: reason}} }
 
-// Gone ends the pass because the object is gone, or goes with the finalizer that was just
-// removed: nothing of it is left to write.
+// Gone ends the pass because the object is gone, or will be gone because its finalizer was just removed. Its
+// status is not written.
 func Gone(reason string) Result { return Result{true, Outcome{Reason: reason, Gone: true}} }
 
-// Fail ends the pass with an error, to be tried again with back-off. A nil error
-// is Continue, so that a step can end with Fail(doIt()).
+// Fail ends the pass with an error, and the pass is retried with back-off. For a nil error it returns Continue,
+// so that a step can return Fail(doIt()).
 func Fail(err error) Result {
 	if err == nil {
 		return Continue()
@@ -43,24 +42,24 @@ func Fail(err error) Result {
 	return Result{true, Outcome{Reason: err.Error(), Err: err}}
 }
 
-// Ends reports whether the result ends the pass. Steps that are made of others ask it.
-func (r Result) Ends() bool { return r.ends }
+// StopsPass reports whether the result ends the pass. It is for steps that consist of other steps.
+func (r Result) StopsPass() bool { return r.stops }
 
-// Step is one named piece of a reconcile. S is what the steps of a pass share.
+// Step is one named part of a reconcile. S is the type of the state that the steps of a pass share.
 type Step[S any] struct {
-	// Name says what the step does, as in "AwaitCreation".
+	// Name describes the step, such as "AwaitCreation".
 	Name string
-	// Run looks whether the step's work is done, and does what can be done now.
+	// Run checks whether the step's work is done, and does what can be done now.
 	Run func(ctx context.Context, scope S) Result
 }
 
-// Outcome is how a pass ended.
+// Outcome is the result of a pass.
 type Outcome struct {
-	// Step is the name of the step that ended the pass; empty if all continued.
+	// Step is the name of the step that ended the pass. It is empty if all steps continued.
 	Step string
-	// After is when to look again at the latest; zero waits for an event.
+	// After is the time until the next pass is due. Zero means that it waits for an event.
 	After time.Duration
-	// Reason says what the pass waits for or why it stopped; empty if all continued.
+	// Reason is what the pass waits for, or why it stopped. It is empty if all steps continued.
 	Reason string
 	// Err is the error of the step that failed, wrapped with the step's name.
 	Err error
@@ -71,10 +70,10 @@ type Outcome struct {
 // Done reports whether every step continued.
 func (o Outcome) Done() bool { return o.Step == "" }
 
-// Run takes the steps in turn until one of them ends the pass.
+// Run runs the steps in order until one of them ends the pass.
 func Run[S any](ctx context.Context, scope S, steps []Step[S]) Outcome {
 	for _, step := range steps {
-		if result := step.Run(ctx, scope); result.ends {
+		if result := step.Run(ctx, scope); result.stops {
 			outcome := result.outcome
 			outcome.Step = step.Name
 			if outcome.Err != nil {
@@ -86,8 +85,8 @@ func Run[S any](ctx context.Context, scope S, steps []Step[S]) Outcome {
 	return Outcome{}
 }
 
-// Sooner returns the shorter of two waits, of which those that are not positive do not count; zero if
-// neither does.
+// Sooner returns the shorter of two waits. Waits that are not positive are ignored. It returns zero if both
+// are.
 func Sooner(a, b time.Duration) time.Duration {
 	if a <= 0 || b <= 0 {
 		return max(a, b, 0)

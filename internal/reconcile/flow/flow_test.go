@@ -56,8 +56,8 @@ func TestRun(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			ran := 0
-			if ends := tc.results[max(tc.ran, 1)-1].Ends(); ends != (tc.want.Step != "") {
-				t.Errorf("%s: Ends() = %v", tc.reason, ends)
+			if stops := tc.results[max(tc.ran, 1)-1].StopsPass(); stops != (tc.want.Step != "") {
+				t.Errorf("%s: StopsPass() = %v", tc.reason, stops)
 			}
 			var steps []flow.Step[*int]
 			for i, result := range tc.results {

@@ -1,4 +1,4 @@
-// Package inuse keeps objects from being deleted while other objects refer to them.
+// Package inuse prevents objects from being deleted while other objects refer to them.
 package inuse
 
 import (
@@ -21,13 +21,13 @@ import (
 
 // Options configure a Controller. All fields but Filter and Events are required.
 type Options struct {
-	// Name of the controller.
+	// Name is the name of the controller.
 	Name string
 	// Client reads from the cache.
 	Client client.Client
 	// Kind is an empty object of the kind.
 	Kind client.Object
-	// Finalizer that the objects get.
+	// Finalizer is the finalizer that the objects get.
 	Finalizer string
 	// InUse reports whether any object refers to the one with the key.
 	InUse func(ctx context.Context, key client.ObjectKey) (bool, error)
@@ -35,21 +35,21 @@ type Options struct {
 	Watch func(*builder.Builder)
 	// Filter selects the watch events of the kind itself that are handled. If nil, all are.
 	Filter predicate.Predicate
-	// Events gets an event on an object if a write to it is denied. If nil, there is none.
+	// Events records an event for an object if a write to it is denied. If nil, no events are recorded.
 	Events record.EventRecorder
 }
 
-// Controller adds a finalizer to the objects of one kind that are in use, and removes it from
-// those that are not. Make one with New.
+// Controller adds a finalizer to the objects of one kind that are in use, and removes it from the others.
+// Create one with New.
 type Controller struct {
 	Options
-	// written prevents a second patch while the cache does not show the first: an object and
-	// what refers to it are often created at the same time.
+	// written prevents a second patch while the cache does not show the first one. This happens because an
+	// object and the objects that refer to it are often created at the same time.
 	written expectations.Writes
 	edge    edge.Reconciler[client.Object]
 }
 
-// New makes a Controller.
+// New creates a Controller.
 func New(opts Options) *Controller {
 	c := &Controller{Options: opts}
 	c.edge = edge.Reconciler[client.Object]{Reader: opts.Client, Kind: opts.Kind, Written: &c.written, Pass: c.pass, Events: opts.Events}
@@ -91,8 +91,8 @@ func (c *Controller) pass(ctx context.Context, object client.Object) (time.Durat
 	return 0, nil
 }
 
-// Set adds the finalizer or removes it, and reports whether the object changed. The API server
-// lets no finalizer be added to an object that is being deleted.
+// Set adds or removes the finalizer, and reports whether the object changed. It does not add the finalizer to
+// an object that is being deleted, because the API server does not allow that.
 func Set(object client.Object, finalizer string, used bool) bool {
 	if !used {
 		return controllerutil.RemoveFinalizer(object, finalizer)

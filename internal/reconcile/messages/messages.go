@@ -1,5 +1,5 @@
-// Package messages contains sentences of a Machine's last operation and of events: MCM's where it has
-// one, since other programs search for it. Controllers write them and never read them.
+// Package messages contains texts for the last operation of a Machine and for events. Where MCM has a text, it
+// is used unchanged, because other programs search for it. Controllers write these texts and never read them.
 package messages
 
 import (
@@ -13,43 +13,44 @@ import (
 const (
 	// Provider precedes the driver's message.
 	Provider = "Cloud provider message - "
-	// ProviderError precedes it, and Initialize follows it, if an initialization failed.
+	// ProviderError precedes the driver's message if an initialization failed, and Initialize follows it.
 	ProviderError = "Provider error: "
 	Initialize    = "Initialize VM Instance"
 
-	// NoAnswer describes a driver call that does not return.
-	NoAnswer = "The driver has not answered"
-	// VMLost describes a VM that the driver does not find.
-	VMLost = "does not exist any more"
+	// NoResponse describes a driver call that does not return.
+	NoResponse = "The driver has not responded"
+	// VMLost is about a VM that the driver does not find.
+	VMLost = "no longer exists"
 	// NeverJoined and GivenUp describe timeouts that set the phase Failed.
 	NeverJoined = "failed to join the cluster in"
 	GivenUp     = "Updating machine phase to Failed"
 
-	// Terminating and those that follow end the description of a deletion with its next step.
+	// Terminating and the following constants are at the end of the description of a deletion. They name its
+	// next step.
 	Terminating       = "Set machine status to termination. Now, getting VM Status"
 	Drain             = "Initiate node drain"
 	DeleteAttachments = "Delete Volume Attachments"
 	DeleteVM          = "Initiate VM deletion"
 	DeleteNode        = "Initiate node object deletion"
 
-	// AlsoThatOf describes a VM that two objects name.
-	AlsoThatOf = "is also that of"
+	// AlsoOwnedBy is about a VM that two objects name.
+	AlsoOwnedBy = "also belongs to"
 )
 
-// Parts of the events of a set: why a Machine was deleted, and when the next is created.
+// Parts of the events of a set: why a Machine was deleted, and when the next one is created.
 const (
 	// BeforeReason is between the names of the Machines and the reason.
 	BeforeReason = "): "
-	// Failed precedes the last operation of a Machine that is replaced.
+	// Failed precedes the last operation of a Machine that is being replaced.
 	Failed = "it failed: "
-	// Named describes the choice of an autoscaler.
+	// Named is the reason for the deletion of a Machine that an autoscaler named.
 	Named = "it was named for deletion"
-	// SetDeleted describes the deletion of the set.
+	// SetDeleted is the reason for the deletion of a set's Machines.
 	SetDeleted = "the machine set is being deleted"
-	// NextMade precedes the time for which a set with failing Machines waits, and LastFailed the
-	// name and the failure of the last one.
-	NextMade   = "the next are made in "
-	LastFailed = ". The last was "
+	// NextMade precedes the time for which a set with failing Machines waits. LastFailed precedes the name and
+	// the failure of the last one.
+	NextMade   = "the next are created in "
+	LastFailed = ". The last to fail was "
 )
 
 type integer interface{ ~int | ~int32 | ~int64 }
@@ -70,7 +71,7 @@ func Replicas[N integer](n N) string {
 	return fmt.Sprintf("%d replicas", n)
 }
 
-// Are returns "is" after 1, else "are".
+// Are returns "is" for 1, or else "are".
 func Are[N integer](n N) string {
 	if n == 1 {
 		return "is"
@@ -78,7 +79,7 @@ func Are[N integer](n N) string {
 	return "are"
 }
 
-// Have returns "has" after 1, else "have".
+// Have returns "has" for 1, or else "have".
 func Have[N integer](n N) string {
 	if n == 1 {
 		return "has"
@@ -86,7 +87,7 @@ func Have[N integer](n N) string {
 	return "have"
 }
 
-// Duration formats a rounded duration without parts that are zero: 2.3s, 1m14s, 20m, 2h.
+// Duration formats a rounded duration without units that are zero: 2.3s, 1m14s, 20m, 2h.
 func Duration(d time.Duration) string {
 	switch {
 	case d.Abs() < time.Second:
@@ -106,8 +107,9 @@ func Duration(d time.Duration) string {
 	return text
 }
 
-// ToPrintable makes a text from a provider or a guest safe for a terminal: it replaces each character that is not
-// printable, except line breaks and tabs, by a space. Escape sequences would move the cursor, or make the terminal type.
+// ToPrintable makes a text from a provider or a guest safe for a terminal. It replaces each character that is
+// not printable, except line breaks and tabs, with a space. Escape sequences could otherwise move the cursor or
+// make the terminal type input.
 func ToPrintable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
@@ -117,23 +119,24 @@ func ToPrintable(text string) string {
 	}, text)
 }
 
-// Line returns such a text in one line, without trailing spaces.
+// Line converts such a text to a single line without trailing spaces.
 func Line(text string) string {
 	return strings.TrimRight(strings.NewReplacer("\n", " ", "\t", " ").Replace(ToPrintable(text)), " ")
 }
 
-// Cut replaces what Shorten has left out.
+// Cut replaces the part that Shorten removes.
 const Cut = " [...] "
 
-// Shorten cuts a text to so many bytes, which must be more than Cut has. It keeps the beginning and
-// the end, where a description has its next step. What is not UTF-8 is replaced, as the API server
-// does, so that the text can be compared with a stored one, and what is not printable, too.
+// Shorten shortens a text to at most longest bytes, which must be more than the length of Cut. It keeps the
+// beginning, and the end, where a description has its next step. It replaces invalid UTF-8 in the same way as
+// the API server, so that the text can be compared with a stored one. It also replaces characters that are not
+// printable.
 func Shorten(text string, longest int) string {
 	text = ToPrintable(strings.ToValidUTF8(text, "\uFFFD"))
 	if len(text) <= longest {
 		return text
 	}
-	room := longest - len(Cut)
-	end := room / 4
-	return strings.ToValidUTF8(text[:room-end], "") + Cut + strings.ToValidUTF8(text[len(text)-end:], "")
+	kept := longest - len(Cut)
+	end := kept / 4
+	return strings.ToValidUTF8(text[:kept-end], "") + Cut + strings.ToValidUTF8(text[len(text)-end:], "")
 }

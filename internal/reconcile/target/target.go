@@ -1,4 +1,4 @@
-// Package target connects to the cluster that nodes join, which may not answer.
+// Package target connects to the cluster that nodes join, which may be unresponsive.
 package target
 
 import (
@@ -49,30 +49,30 @@ func nodeByProviderID(object client.Object) []string {
 // Indexes are the indexes of Nodes that a Cluster adds to its cache.
 var Indexes = map[string]client.IndexerFunc{NodeByMachine: nodeByMachine, NodeByProviderID: nodeByProviderID}
 
-// Interface is what controllers use of a Cluster.
+// Interface is the part of Cluster that controllers use.
 type Interface interface {
-	// Client reads Nodes from a cache, which waits for it to be complete, and writes to the API
+	// Client returns a client that reads Nodes from a cache, after the cache has synced, and writes to the API
 	// server.
 	Client() client.Client
-	// Ready reports whether the cache has been complete.
+	// Ready reports whether the cache has synced.
 	Ready() bool
-	// ReadySince is when the cache was first complete; zero if it is not yet.
+	// ReadySince returns when the cache first synced. It is zero if it has not.
 	ReadySince() time.Time
-	// Watch returns a source of events of objects. Unlike others it does not keep the controller
-	// from starting while the target does not answer.
+	// Watch returns an event source. Unlike other sources, it does not prevent the controller from starting
+	// while the target does not respond.
 	Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source
 }
 
-// Cluster is the target cluster. A nil Cluster means that there is none, so that no nodes join.
+// Cluster is the target cluster. A nil Cluster means that nodes do not join a cluster.
 type Cluster struct {
 	cluster cluster.Cluster
-	kinds   []client.Object // that are awaited
+	kinds   []client.Object // must sync before the cluster is ready
 	index   func(context.Context, client.FieldIndexer) error
 	clock   clock.PassiveClock
 	synced  atomic.Pointer[time.Time]
 	// ready is closed when synced is set.
 	ready chan struct{}
-	// indexed are the indexes that are there: none can be added twice.
+	// indexed are the existing indexes, because an index cannot be added twice.
 	indexed map[string]bool
 }
 
@@ -80,20 +80,20 @@ type Cluster struct {
 type Options struct {
 	// Scheme is required.
 	Scheme *runtime.Scheme
-	// Resync is the period of the cache. Zero means its default.
+	// Resync is the resync period of the cache. Zero means the default.
 	Resync time.Duration
-	// Kinds are cached beside Nodes before the cluster is Ready.
+	// Kinds are the kinds that are cached in addition to Nodes before the cluster is Ready.
 	Kinds []client.Object
-	// Keep is a transform of all objects, beside the removal of their managed fields. Optional.
+	// Keep is a transform for all objects, in addition to the removal of their managed fields. Optional.
 	Keep func(object any) (any, error)
-	// NewInformer is that of cache.Options. Nil is its default.
+	// NewInformer is as in cache.Options. If nil, the default is used.
 	NewInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
-	// Index adds indexes of the Kinds to the cache. It is called once the API server knows them.
-	// Optional.
+	// Index adds indexes of the Kinds to the cache. It is called once the API server serves them. Optional.
 	Index func(context.Context, client.FieldIndexer) error
 }
 
-// transform is for all kinds: controller-runtime asks the API server about a kind that has its own.
+// transform returns one transform for all kinds, because controller-runtime queries the API server about kinds
+// that have their own.
 func (o Options) transform() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	if o.Keep == nil {
@@ -108,7 +108,7 @@ func (o Options) transform() toolscache.TransformFunc {
 	}
 }
 
-// New makes a Cluster. It sends no request.
+// New creates a Cluster. It sends no requests.
 func New(config *rest.Config, options Options) (*Cluster, error) {
 	made, err := cluster.New(config, func(opts *cluster.Options) {
 		opts.Scheme = options.Scheme
@@ -116,8 +116,7 @@ func New(config *rest.Config, options Options) (*Cluster, error) {
 		if options.Resync > 0 {
 			opts.Cache.SyncPeriod = &options.Resync
 		}
-		// Bootstrap tokens are hardly ever read, and a cache would need the right to list all
-		// Secrets.
+		// Bootstrap tokens are rarely read, and a cache would require permission to list all Secrets.
 		opts.Client.Cache = &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}
 	})
 	if err != nil {
@@ -130,8 +129,8 @@ func New(config *rest.Config, options Options) (*Cluster, error) {
 // Client implements Interface. It does not read Secrets from the cache.
 func (c *Cluster) Client() client.Client { return c.cluster.GetClient() }
 
-// Start fills the cache and keeps it up to date until ctx ends, retrying while the target does not
-// answer.
+// Start fills the cache and keeps it up to date until ctx is canceled. It retries while the target does not
+// respond.
 func (c *Cluster) Start(ctx context.Context) error {
 	go c.awaitKinds(ctx)
 	if err := c.cluster.Start(ctx); err != nil {
@@ -140,28 +139,28 @@ func (c *Cluster) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection is false, so that the caches of a stand-by are warm.
+// NeedLeaderElection returns false, so that the caches of standby processes are warm.
 func (c *Cluster) NeedLeaderElection() bool { return false }
 
 // awaitKinds waits until all kinds are cached.
 func (c *Cluster) awaitKinds(ctx context.Context) {
 	log := logf.FromContext(ctx).WithName("target")
-	said := ""
+	lastError := ""
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := c.inform(ctx)
-		if err != nil && err.Error() != said {
-			said = err.Error()
-			log.Info("the target cluster does not answer; machines wait for it", "err", said)
+		if err != nil && err.Error() != lastError {
+			lastError = err.Error()
+			log.Info("the target cluster does not respond; machines are waiting for it", "err", lastError)
 		}
 		return err == nil, nil
 	})
 	if err != nil || !c.cluster.GetCache().WaitForCacheSync(ctx) {
-		return // the process ends
+		return // the process is terminating
 	}
 	now := c.clock.Now()
 	c.synced.Store(&now)
 	close(c.ready)
-	log.Info("the target cluster answers, its nodes are known")
+	log.Info("the target cluster responds, and its nodes are cached")
 }
 
 // inform starts the informers, and adds the indexes.
@@ -171,7 +170,8 @@ func (c *Cluster) inform(ctx context.Context) error {
 			return fmt.Errorf("following %T: %w", kind, err)
 		}
 	}
-	// Not before: an index asks the API server about its kind, and cannot be added twice.
+	// Indexes are added last because adding an index queries the API server about its kind, and an index cannot
+	// be added twice.
 	for name, values := range Indexes {
 		if c.indexed[name] {
 			continue

@@ -1,5 +1,5 @@
-// Package tasks runs slow work (a driver call, an eviction) outside the workers of controllers, while
-// this process leads.
+// Package tasks runs slow work (a driver call, an eviction) outside the workers of controllers, while this
+// process is the leader.
 package tasks
 
 import (
@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Runner runs a bounded number of tasks at a time, between the start and the end of leadership:
-// earlier ones wait, later ones are refused. Make one with New, and add it to a manager.
+// Runner runs a limited number of tasks concurrently while this process is the leader. Earlier tasks wait, and
+// later ones are refused. Create one with New, and add it to a manager.
 type Runner struct {
 	slots   chan struct{}
 	started chan struct{}
@@ -27,7 +27,7 @@ type Runner struct {
 	closing bool
 }
 
-// New returns a Runner of at most limit tasks at a time. A limit below 1 means 1.
+// New returns a Runner for at most limit concurrent tasks. A limit below 1 means 1.
 func New(limit int) *Runner {
 	return &Runner{
 		slots:   make(chan struct{}, max(limit, 1)),
@@ -36,8 +36,8 @@ func New(limit int) *Runner {
 	}
 }
 
-// Start runs tasks until ctx ends, then waits for them, so that they do not overlap with those of the
-// next leader. It may be called once.
+// Start runs tasks until ctx is canceled. It then waits for them, so that they do not overlap with those of the
+// next leader. It must be called only once.
 func (r *Runner) Start(ctx context.Context) error {
 	r.mu.Lock()
 	r.ctx = ctx
@@ -57,11 +57,11 @@ func (r *Runner) Start(ctx context.Context) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (r *Runner) NeedLeaderElection() bool { return true }
 
-// Idle reports whether no task is running. Leadership must not be given away before.
+// Idle reports whether no task is running. Leadership must not be released before.
 func (r *Runner) Idle() bool { return r.count.Load() == 0 }
 
-// Go runs the task as soon as possible, with a context that ends with leadership. It does not block,
-// and returns false if the task will never run, as leadership has ended.
+// Go runs the task as soon as possible, with a context that is canceled with the loss of leadership. It does
+// not block. It returns false if the task will never run because leadership was lost.
 func (r *Runner) Go(task func(ctx context.Context)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,8 +98,8 @@ func (r *Runner) run(task func(ctx context.Context)) {
 	}
 }
 
-// Waker is a source of events of one controller, which wakes it for objects whose tasks have ended.
-// Events before the start of the controller are kept. The zero value is ready to use.
+// Waker is an event source for one controller. It wakes the controller for objects whose tasks have completed.
+// Events from before the start of the controller are kept. The zero value is ready to use.
 type Waker struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -130,13 +130,13 @@ func (w *Waker) Wake(key types.NamespacedName) {
 	w.queue.Add(request)
 }
 
-// Registry calls a function for each driver that is registered, also again, as registry.Registry does.
+// Registry calls a function for each driver that registers, including repeated registrations, as
+// registry.Registry does.
 type Registry interface {
 	OnRegister(registered func(name string)) (stop func())
 }
 
-// Registrations returns the source of the requests that waited for a driver that is now registered, or is
-// again.
+// Registrations returns an event source for the requests that waited for a driver when that driver registers.
 func Registrations(drivers Registry, waiting func(ctx context.Context, name string) []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		stop := drivers.OnRegister(func(name string) {

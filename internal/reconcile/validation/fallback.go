@@ -12,11 +12,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// mostFallbackClasses is how many classes a deployment may fall back to, also by its CRD.
+// mostFallbackClasses is the maximum number of fallback classes. The CRD has the same limit.
 const mostFallbackClasses = 16
 
-// fallback refuses a list of classes, in the field or in the annotation that stands for it, of which one
-// would be tried twice, and a skew that is no number.
+// fallback validates the fallback classes, in the field or in the equivalent annotation, and the skew. It
+// refuses classes that would be tried twice.
 func fallback(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	annotations := field.NewPath("metadata", "annotations")
 	path, listed := spec.Child("fallbackClasses"), deployment.Spec.FallbackClasses
@@ -29,7 +29,7 @@ func fallback(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	errs := fallbackClasses(path, listed, deployment.Spec.Template.Spec.Class)
 	text, given := deployment.Annotations[v1alpha1.AnnotationKeyZoneMaxSkew]
 	if skew, err := strconv.ParseInt(text, 10, 32); given && (err != nil || skew < 1) {
-		errs = append(errs, field.Invalid(annotations.Key(v1alpha1.AnnotationKeyZoneMaxSkew), text, "must be a number above zero"))
+		errs = append(errs, field.Invalid(annotations.Key(v1alpha1.AnnotationKeyZoneMaxSkew), text, "must be a number greater than zero"))
 	}
 	return errs
 }
@@ -40,7 +40,7 @@ func fallbackClasses(path *field.Path, listed []string, class v1alpha1.ClassSpec
 	case len(listed) == 0:
 		return nil
 	case class.Kind != v1alpha1.MachineClassKind:
-		return refuse(strings.Join(listed, ","), fmt.Sprintf("only machines of the kind %s can fall back to other classes, and the template's is a %s", v1alpha1.MachineClassKind, class.Kind))
+		return refuse(strings.Join(listed, ","), fmt.Sprintf("only a class of kind %s can have fallback classes, but the class of the template is of kind %s", v1alpha1.MachineClassKind, class.Kind))
 	case len(listed) > mostFallbackClasses:
 		return refuse(strings.Join(listed[:2], ",")+",…", fmt.Sprintf("must not have more than %d classes", mostFallbackClasses))
 	}
@@ -49,9 +49,9 @@ func fallbackClasses(path *field.Path, listed []string, class v1alpha1.ClassSpec
 		case len(utilvalidation.IsDNS1123Subdomain(name)) > 0:
 			return refuse(name, "must be the name of a MachineClass")
 		case name == class.Name:
-			return refuse(name, "is the class of the template, which comes first anyway: leave it out")
+			return refuse(name, "is the class of the template, which is always tried first; remove it")
 		case slices.Contains(listed[:i], name):
-			return refuse(name, "is in the list twice: each class is tried once, in order")
+			return refuse(name, "is listed twice; each class is tried once, in order")
 		}
 	}
 	return nil

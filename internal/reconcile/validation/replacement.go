@@ -7,8 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
-// replacement refuses a policy, in the field or in the annotation that stands for it, that cannot be read or
-// followed.
+// replacement validates the replacement policy, in the field or in the equivalent annotation.
 func replacement(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	path, policy := spec.Child("replacement"), deployment.Spec.Replacement
 	if text, given := deployment.Annotations[v1alpha1.AnnotationKeyReplacement]; given && policy == nil {
@@ -24,7 +23,7 @@ func replacement(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	}
 	errs := budget.Check(path, policy)
 	if policy.ZoneOutage == v1alpha1.ZoneOutageReplace && len(deployment.Spec.FallbackClasses) == 0 && deployment.Annotations[v1alpha1.AnnotationKeyFallbackClasses] == "" {
-		errs = append(errs, field.Invalid(path.Child("zoneOutage"), policy.ZoneOutage, "needs spec.fallbackClasses, as machines are made in other zones with other classes"))
+		errs = append(errs, field.Invalid(path.Child("zoneOutage"), policy.ZoneOutage, "requires spec.fallbackClasses, because machines in other zones need other classes"))
 	}
 	return errs
 }

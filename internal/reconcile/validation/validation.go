@@ -1,5 +1,5 @@
-// Package validation validates Machines, MachineSets, MachineDeployments and MachineClasses. It
-// refuses what MCM refuses, and what could never work.
+// Package validation validates Machines, MachineSets, MachineDeployments and MachineClasses. It refuses what
+// MCM refuses, and what can never work.
 package validation
 
 import (
@@ -24,7 +24,7 @@ func Machine(machine *v1alpha1.Machine) field.ErrorList {
 	return append(class(machine.Spec.Class, spec.Child("class")), configuration(machine.Spec.MachineConfiguration)...)
 }
 
-// configuration refuses negative values. With them, MCM gives up a Machine at once.
+// configuration refuses negative values. With negative values, MCM gives up a Machine immediately.
 func configuration(config *v1alpha1.MachineConfiguration) field.ErrorList {
 	if config == nil {
 		return nil
@@ -76,7 +76,7 @@ func MachineDeployment(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	return append(errs, limits(&deployment.Spec)...)
 }
 
-// excess refuses what is no number of machines in excess, in the field or in the annotation that stands for it.
+// excess validates the excess replicas, in the field or in the equivalent annotation.
 func excess(deployment *v1alpha1.MachineDeployment) field.ErrorList {
 	path, value := spec.Child("excessReplicas"), deployment.Spec.ExcessReplicas
 	if text, given := deployment.Annotations[v1alpha1.AnnotationKeyExcessReplicas]; given && value == nil {
@@ -132,7 +132,7 @@ func replicated(replicas int32, selector *metav1.LabelSelector, template *v1alph
 func selects(selector *metav1.LabelSelector, template *v1alpha1.MachineTemplateSpec) field.ErrorList {
 	path := spec.Child("selector")
 	if selector == nil {
-		return field.ErrorList{field.Required(path, "the labels by which the machines are found, for example matchLabels: {name: POOL}")}
+		return field.ErrorList{field.Required(path, "the labels that select the machines, for example matchLabels: {name: POOL}")}
 	}
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
@@ -144,7 +144,7 @@ func selects(selector *metav1.LabelSelector, template *v1alpha1.MachineTemplateS
 	return nil
 }
 
-// strategy accepts an empty type: it means RollingUpdate.
+// strategy validates the strategy. An empty type means RollingUpdate.
 func strategy(strategy *v1alpha1.MachineDeploymentStrategy, path *field.Path) field.ErrorList {
 	switch strategy.Type {
 	case "", v1alpha1.RollingUpdateMachineDeploymentStrategyType:
@@ -167,7 +167,7 @@ func strategy(strategy *v1alpha1.MachineDeploymentStrategy, path *field.Path) fi
 
 func inPlace(update *v1alpha1.InPlaceUpdateMachineDeployment, path *field.Path) field.ErrorList {
 	if update == nil {
-		return field.ErrorList{field.Required(path, "needed by the strategy InPlaceUpdate")}
+		return field.ErrorList{field.Required(path, "required by strategy InPlaceUpdate")}
 	}
 	errs := bounds(&update.UpdateConfiguration, path)
 	if update.OrchestrationType != v1alpha1.OrchestrationTypeAuto && update.OrchestrationType != v1alpha1.OrchestrationTypeManual {

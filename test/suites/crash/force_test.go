@@ -217,7 +217,7 @@ func (f *forces) request(manager int, r *http.Request, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case name == outage.Nobody:
+	case name == outage.ProbeName:
 		f.asked[manager] = true
 	case resource == "pods" && r.Method == http.MethodDelete:
 		f.deletion(manager, name, at)
@@ -332,7 +332,7 @@ type answering struct{ next http.RoundTripper }
 // RoundTrip implements http.RoundTripper.
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	resource, name := serverfault.ObjectOf(r.URL.Path, nil)
-	if name != outage.Nobody {
+	if name != outage.ProbeName {
 		return a.next.RoundTrip(r)
 	}
 	return answerWith(r, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name).Status())

@@ -37,7 +37,7 @@ var misconfigurations = map[string]struct {
 	},
 	"foreign-token": {
 		change:     withForeignToken,
-		wantText:   "refuses the user of the kubeconfig",
+		wantText:   "denies access to the user of the kubeconfig",
 		terminated: 1,
 	},
 }

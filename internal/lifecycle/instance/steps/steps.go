@@ -125,7 +125,7 @@ func (s Steps) Delete(ctx context.Context, a Adapter) flow.Result {
 
 // located stores a location and repeats the step with it.
 func located(ctx context.Context, a Adapter, at instance.Located, step func(context.Context, Adapter) flow.Result) flow.Result {
-	if result := a.Locate(ctx, at.Location); result.Ends() {
+	if result := a.Locate(ctx, at.Location); result.StopsPass() {
 		return result
 	}
 	return step(ctx, a)
@@ -134,7 +134,7 @@ func located(ctx context.Context, a Adapter, at instance.Located, step func(cont
 // recorded records an instance if it is not nil, and continues with next.
 func (s Steps) recorded(ctx context.Context, a Adapter, step Step, exists *instance.Exists, next func() flow.Result) flow.Result {
 	if exists != nil {
-		if result := s.record(ctx, a, step, *exists); result.Ends() {
+		if result := s.record(ctx, a, step, *exists); result.StopsPass() {
 			return result
 		}
 	}

@@ -1,8 +1,7 @@
-// Package capacity remembers which classes have no capacity left, so that many Machines need not all ask
-// the provider.
+// Package capacity remembers which classes have no capacity, so that not every Machine has to try them.
 //
-// What is remembered delays work or keeps it from being done twice, and is never what decides whether an
-// instance exists. Losing it costs time.
+// This knowledge only delays work or prevents it from being done twice. It never decides whether an instance
+// exists. Losing it costs time.
 package capacity
 
 import (
@@ -18,27 +17,26 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// The defaults of the flags.
+// The defaults of the manager's flags.
 const (
 	DefaultAfter  = 5 * time.Second
 	DefaultMemory = 5 * time.Minute
 )
 
-// probe is how long the others wait for the Machine that asks first whether a class has capacity again.
+// probe is how long other Machines wait while one Machine tries whether a class has capacity again.
 const probe = 30 * time.Second
 
 // Options configure a Memory.
 type Options struct {
-	// After is for how long a class has to be without capacity until another one is taken. Zero is at
-	// once.
+	// After is how long a class must be without capacity before another one is used. If zero, another class is
+	// used immediately.
 	After time.Duration
-	// Memory is for how long a class counts as having no capacity after it was asked. Zero means
-	// DefaultMemory.
+	// Memory is how long a class counts as having no capacity after it was tried. Zero means DefaultMemory.
 	Memory time.Duration
 	Clock  clock.PassiveClock
 }
 
-// Memory is what is known of the capacity of classes. Make one with New.
+// Memory is the known capacity of classes. Create one with New.
 type Memory struct {
 	opts Options
 
@@ -47,31 +45,31 @@ type Memory struct {
 	machines map[types.NamespacedName]*machine
 }
 
-// New makes a Memory.
+// New creates a Memory.
 func New(opts Options) *Memory {
 	opts.Memory = cmp.Or(opts.Memory, DefaultMemory)
 	return &Memory{opts: opts, classes: map[types.NamespacedName]*state{}, machines: map[types.NamespacedName]*machine{}}
 }
 
-// Class is a version of a class, whose zone is a part of it. Another version may have capacity.
+// Class is a version of a class. Its zone is part of the version. Another version may have capacity.
 type Class struct {
 	types.NamespacedName
 	UID        types.UID
 	Generation int64
 }
 
-// Of returns what is remembered of a class by.
+// Of returns the key under which a class is remembered.
 func Of(class *v1alpha1.MachineClass) Class {
 	return Class{types.NamespacedName{Namespace: class.Namespace, Name: class.Name}, class.UID, class.Generation}
 }
 
-// state is a class that had no capacity when it was asked.
+// state is the state of a class that had no capacity when it was tried.
 type state struct {
 	class Class
-	// since is when it was found so first, until is when it may be asked again. Probed is until when the
-	// others wait for the Machine that does.
+	// since is when the class was first without capacity, and until is when it may be tried again. Until probed,
+	// other Machines wait for the one that tries it.
 	since, until, probed time.Time
-	// back reports that it has capacity again.
+	// back reports that the class has capacity again.
 	back bool
 }
 
@@ -85,15 +83,15 @@ type machine struct {
 type asked int
 
 const (
-	// never: the class was not asked for the Machine, in no process.
-	never asked = iota
-	// perhaps: it was, and may have made something.
-	perhaps
-	// inVain: the last answer was that it has no capacity.
-	inVain
+	// notTried means that no process has tried the class for the Machine.
+	notTried asked = iota
+	// tried means that the class was tried and resources may have been created.
+	tried
+	// failed means that the class was tried last without finding capacity.
+	failed
 )
 
-// out returns what is known of a class that has no capacity; nil if it may have. The lock is held.
+// out returns the state of a class that has no capacity, or nil if it may have capacity. The lock is held.
 func (m *Memory) out(class Class) *state {
 	known := m.classes[class.NamespacedName]
 	if known == nil || known.class != class || known.back || !m.opts.Clock.Now().Before(known.free()) {
@@ -102,7 +100,7 @@ func (m *Memory) out(class Class) *state {
 	return known
 }
 
-// free is when others than the Machine that asks first may have the class.
+// free returns when Machines other than the one that tries first may use the class.
 func (s *state) free() time.Time {
 	if s.probed.After(s.until) {
 		return s.probed
@@ -117,8 +115,8 @@ func (m *Memory) Out(class *v1alpha1.MachineClass) bool {
 	return m.out(Of(class)) != nil
 }
 
-// Claim reports whether a class may be asked for a Machine. If it was without capacity before, one Machine
-// asks, and the others wait for its answer for half a minute.
+// Claim reports whether a class may be tried for a Machine. If the class had no capacity before, one Machine
+// tries it, and the others wait for the result for up to half a minute.
 func (m *Memory) Claim(class *v1alpha1.MachineClass) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +141,7 @@ func (m *Memory) Returned(class *v1alpha1.MachineClass) bool {
 	return true
 }
 
-// Next returns in which time one of some classes may be asked again; zero if there are none.
+// Next returns the time until one of the classes may be tried again. It returns zero if there are no classes.
 func (m *Memory) Next(classes []*v1alpha1.MachineClass) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,8 +162,8 @@ func (m *Memory) next(classes []*v1alpha1.MachineClass) time.Duration {
 	return soonest
 }
 
-// Untouched notes that nothing was asked of the class of a Machine yet: it was just created, or has just
-// got that class. If it was asked since, that stays known.
+// Untouched records that the class of a Machine has not been tried yet, because the Machine was just created or
+// has just got that class. It does not overwrite a later attempt.
 func (m *Memory) Untouched(of *v1alpha1.Machine, class *v1alpha1.MachineClass) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -175,7 +173,7 @@ func (m *Memory) Untouched(of *v1alpha1.Machine, class *v1alpha1.MachineClass) {
 	}
 }
 
-// Forget drops what is known of a Machine.
+// Forget drops the state of a Machine.
 func (m *Memory) Forget(machine types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,14 +184,14 @@ func keyOf(class *v1alpha1.MachineClass) types.NamespacedName {
 	return types.NamespacedName{Namespace: class.Namespace, Name: class.Name}
 }
 
-// For returns what the engine needs to know about the capacity for a Machine: of its class, and of the others
-// that it may have instead.
+// For returns the capacity for a Machine, of its class and of the alternative classes, in the form that the
+// engine needs.
 func (m *Memory) For(of *v1alpha1.Machine, class *v1alpha1.MachineClass, others []*v1alpha1.MachineClass) instance.Capacity {
-	return asker{memory: m, machine: types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, uid: of.UID, class: class, others: others}
+	return machineCapacity{memory: m, machine: types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, uid: of.UID, class: class, others: others}
 }
 
-// asker implements instance.Capacity.
-type asker struct {
+// machineCapacity implements instance.Capacity.
+type machineCapacity struct {
 	memory  *Memory
 	machine types.NamespacedName
 	uid     types.UID
@@ -202,41 +200,41 @@ type asker struct {
 }
 
 // Spent implements instance.Capacity.
-func (a asker) Spent() (spent, untouched bool) {
+func (a machineCapacity) Spent() (spent, untouched bool) {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
 	known, class := a.known(), a.memory.out(Of(a.class))
-	if known == nil || known.asked == perhaps || class == nil || !a.free() {
+	if known == nil || known.asked == tried || class == nil || !a.free() {
 		return false, false
 	}
-	now := a.memory.opts.Clock.Now() // one that asks first has to ask
+	now := a.memory.opts.Clock.Now() // after until, the class must be tried
 	ready := now.Before(class.until) && !now.Before(class.since.Add(a.memory.opts.After))
-	return ready, known.asked == never
+	return ready, known.asked == notTried
 }
 
 // Asking implements instance.Capacity.
-func (a asker) Asking() { a.note(perhaps) }
+func (a machineCapacity) Asking() { a.note(tried) }
 
-func (a asker) note(asked asked) {
+func (a machineCapacity) note(asked asked) {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
 	a.memory.machines[a.machine] = &machine{uid: a.uid, class: Of(a.class), asked: asked}
 }
 
 // Asked implements instance.Capacity.
-func (a asker) Asked(code codes.Code) (instance.Fallback, time.Duration) {
+func (a machineCapacity) Asked(code codes.Code) (instance.Fallback, time.Duration) {
 	switch code {
 	case codes.OK, codes.Uninitialized:
 		a.memory.made(a.class)
 		a.memory.Forget(a.machine)
 	case codes.ResourceExhausted:
-		a.note(inVain)
+		a.note(failed)
 		return a.exhausted()
 	}
 	return instance.NoFallback, 0
 }
 
-// made notes that a class has capacity.
+// made records that a class has capacity.
 func (m *Memory) made(class *v1alpha1.MachineClass) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,8 +243,8 @@ func (m *Memory) made(class *v1alpha1.MachineClass) {
 	}
 }
 
-// exhausted notes that the class has no capacity, and returns what follows.
-func (a asker) exhausted() (instance.Fallback, time.Duration) {
+// exhausted records that the class has no capacity, and returns what follows.
+func (a machineCapacity) exhausted() (instance.Fallback, time.Duration) {
 	m := a.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -256,7 +254,7 @@ func (a asker) exhausted() (instance.Fallback, time.Duration) {
 		known = &state{class: Of(a.class), since: now}
 		m.classes[keyOf(a.class)] = known
 	}
-	known.until, known.probed = now.Add(m.opts.Memory), time.Time{} // nobody waits for the answer any more
+	known.until, known.probed = now.Add(m.opts.Memory), time.Time{} // the other Machines stop waiting
 	wait := known.since.Add(m.opts.After).Sub(now)
 	switch {
 	case !a.free():
@@ -268,7 +266,7 @@ func (a asker) exhausted() (instance.Fallback, time.Duration) {
 }
 
 // free reports whether another class may have capacity. The lock is held.
-func (a asker) free() bool {
+func (a machineCapacity) free() bool {
 	for _, other := range a.others {
 		if a.memory.out(Of(other)) == nil {
 			return true
@@ -277,8 +275,8 @@ func (a asker) free() bool {
 	return false
 }
 
-// known returns what is known of the Machine with its class; nil if nothing is. The lock is held.
-func (a asker) known() *machine {
+// known returns the state of the Machine with its class, or nil if there is none. The lock is held.
+func (a machineCapacity) known() *machine {
 	known := a.memory.machines[a.machine]
 	if known == nil || known.uid != a.uid || known.class != Of(a.class) {
 		return nil

@@ -252,7 +252,7 @@ func poolEvent(kind, name, of, reason, message string, since time.Duration) core
 // backOffEvent is that of a set which waits for 40 s since some time.
 func backOffEvent(set string, times int, since time.Duration) corev1.Event {
 	event := poolEvent(explain.KindSet, set, corev1.EventTypeWarning, "BackOff",
-		fmt.Sprintf("Machines failed before they joined, %d times in a row: the next are made in 40s at the earliest", times), since)
+		fmt.Sprintf("Machines failed before they joined, %d times in a row: the next are created in 40s at the earliest", times), since)
 	event.Annotations = map[string]string{v1alpha1.EventAnnotationUntil: now.Add(40*time.Second - since).Format(time.RFC3339)}
 	return event
 }

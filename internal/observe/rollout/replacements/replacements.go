@@ -72,7 +72,7 @@ func due(machine *v1alpha1.Machine, flag time.Duration) time.Time {
 	if timeouts.HealthDisabled(machine) {
 		return time.Time{}
 	}
-	return timeouts.Health(machine, flag).Ends(machine.Status.CurrentStatus.LastUpdateTime.Time)
+	return timeouts.Health(machine, flag).Deadline(machine.Status.CurrentStatus.LastUpdateTime.Time)
 }
 
 // Print writes a table.

@@ -1,5 +1,5 @@
-// Package recorder keeps what controls a terminal, and more than a page, out of events: their texts come from
-// providers and guests, too.
+// Package recorder makes the texts of events printable and limits their length, because parts of them come from
+// providers and guests.
 package recorder
 
 import (
@@ -11,10 +11,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Longest is how many bytes the text of an event may have.
+// Longest is the maximum length of an event's text, in bytes.
 const Longest = 4 << 10
 
-// New returns a recorder that shortens the texts of events and makes them printable. All recorders are made with it.
+// New returns a recorder that shortens the texts of events and makes them printable. All recorders are created
+// with it.
 func New(inner record.EventRecorder) record.EventRecorder { return printable{inner} }
 
 type printable struct{ record.EventRecorder }
