@@ -79,7 +79,7 @@ func (s *script) call() {
 		return
 	}
 	id := string(rune('a' + len(s.begun)))
-	op := &operation{answer: make(chan *driverpb.OperationResult, 1), message: &driverpb.Operation{
+	op := &operation{response: make(chan *driverpb.OperationResult, 1), message: &driverpb.Operation{
 		OperationId: id, OperationType: driverpb.OperationType(1 + s.next()%4), MachineName: string(rune('0' + s.next()%4)),
 	}}
 	s.begun = append(s.begun, op)
@@ -97,7 +97,7 @@ func (s *script) frame() {
 }
 
 // answer receives a result of an operation, which may have ended, or be about another machine.
-func (s *script) answer() {
+func (s *script) response() {
 	if len(s.begun) == 0 {
 		return
 	}
@@ -127,7 +127,7 @@ func (s *script) check() {
 	}
 	for _, op := range s.begun {
 		select {
-		case result := <-op.answer:
+		case result := <-op.response:
 			if s.answered[op] {
 				s.Fatalf("%v has two answers", op.message)
 			}
@@ -167,7 +167,7 @@ func FuzzResults(f *testing.F) {
 			case 1:
 				s.frame()
 			case 2:
-				s.answer()
+				s.response()
 			case 3:
 				if len(s.begun) > 0 {
 					s.abandon(s.begun[s.next()%len(s.begun)].message.GetOperationId())

@@ -19,7 +19,7 @@ import (
 func TestCancelsThatNobodyReads(t *testing.T) {
 	s := newSession(&driverpb.Registration{Kind: "deaf", MaxOperations: 2})
 	for range 2 * cap(s.cancels) {
-		op := &operation{message: &driverpb.Operation{OperationId: "one"}, answer: make(chan *driverpb.OperationResult, 1)}
+		op := &operation{message: &driverpb.Operation{OperationId: "one"}, response: make(chan *driverpb.OperationResult, 1)}
 		s.slots <- struct{}{}
 		s.begin(op)
 		s.abandon("one")

@@ -19,18 +19,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/bootstrap"
 )
 
-// cluster is a target cluster. Beyond what the fake client does, it gives objects a
-// UID and heeds the precondition on it, as an API server does.
+// cluster is a target cluster. Unlike the plain fake client, it gives a UID to each object and honors UID
+// preconditions, like an API server.
 type cluster struct {
 	t      *testing.T
 	client client.Client
 	clock  *clocktesting.FakePassiveClock
 	made   int
-	// requests by verb, all of which are about Secrets.
+	// requests are the requests by verb. All are about Secrets.
 	requests []string
-	// fail is the error of requests with a verb.
+	// fail has the errors of requests, by verb.
 	fail map[string]error
-	// afterDelete, if set, is called once after a deletion that went well.
+	// afterDelete, if not nil, is called once after a successful deletion.
 	afterDelete func()
 }
 
@@ -78,7 +78,7 @@ func (c *cluster) delete(ctx context.Context, inner client.WithWatch, object cli
 	var options client.DeleteOptions
 	options.ApplyOptions(opts)
 	if options.Preconditions == nil || options.Preconditions.UID == nil {
-		c.t.Error("a token is deleted without saying which")
+		c.t.Error("a token is deleted without a UID precondition")
 		return nil
 	}
 	existing := &corev1.Secret{}
@@ -95,7 +95,7 @@ func (c *cluster) delete(ctx context.Context, inner client.WithWatch, object cli
 	return err
 }
 
-// tokens are those of a process that has just started.
+// tokens returns the Tokens of a process that has just started.
 func (c *cluster) tokens() *bootstrap.Tokens {
 	return &bootstrap.Tokens{Target: c.client, Installation: "shoot--a", Clock: c.clock}
 }
@@ -114,7 +114,7 @@ func (c *cluster) all() map[string]corev1.Secret {
 	return all
 }
 
-// only returns the one Secret that there is.
+// only returns the only Secret.
 func (c *cluster) only() corev1.Secret {
 	c.t.Helper()
 	all := c.all()
@@ -127,19 +127,19 @@ func (c *cluster) only() corev1.Secret {
 	panic("not reached")
 }
 
-// occupy makes a Secret of somebody else's under a name.
+// occupy creates a Secret with the given name that belongs to another owner.
 func (c *cluster) occupy(name string) {
 	c.t.Helper()
 	err := c.client.Create(context.Background(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name},
-		Data:       map[string][]byte{"description": []byte("somebody else's"), "token-secret": []byte("theirs")},
+		Data:       map[string][]byte{"description": []byte("another owner's"), "token-secret": []byte("theirs")},
 	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// remove removes a Secret, as the token cleaner does.
+// remove deletes a Secret, as the token cleaner does.
 func (c *cluster) remove(secret corev1.Secret) {
 	c.t.Helper()
 	if err := c.client.Delete(context.Background(), &secret, client.Preconditions{UID: &secret.UID}); err != nil {

@@ -20,8 +20,8 @@ func keep(t *testing.T, tokens *bootstrap.Tokens) time.Duration {
 	return next
 }
 
-// TestKeep: a token is renewed in time, by the process that issued it and by the next one,
-// and stays the one that the VM has.
+// TestKeep checks that a token is renewed in time, by the process that issued it or by the next one, and
+// remains the same token that the VM has.
 func TestKeep(t *testing.T) {
 	for name, restarted := range map[string]bool{"same process": false, "next process": true} {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestKeep(t *testing.T) {
 			}
 			c.requests = nil
 			if got := keep(t, tokens); got != valid/2 {
-				t.Errorf("to be called again after %v, want %v", got, valid/2)
+				t.Errorf("next call in %v, want %v", got, valid/2)
 			}
 			if restarted != slices.Contains(c.requests, "get") || slices.Contains(c.requests, "delete") {
 				t.Errorf("requests %v for a token that is valid", c.requests)
@@ -43,10 +43,10 @@ func TestKeep(t *testing.T) {
 				c.clock.SetTime(c.clock.Now().Add(valid / 2))
 				c.requests = nil
 				if got := keep(t, tokens); got != valid/2 {
-					t.Errorf("to be called again after %v", got)
+					t.Errorf("next call in %v", got)
 				}
 				if !slices.Equal(c.requests, []string{"delete", "create"}) {
-					t.Errorf("requests %v, want the token made anew", c.requests)
+					t.Errorf("requests %v, want the token recreated", c.requests)
 				}
 			}
 			kept := c.only()
@@ -54,17 +54,17 @@ func TestKeep(t *testing.T) {
 				t.Error("the VM has another token")
 			}
 			if got := string(kept.Data["expiration"]); got != c.clock.Now().Add(valid).Format(time.RFC3339) {
-				t.Errorf("it ends at %s, now it is %v", got, c.clock.Now())
+				t.Errorf("it expires at %s, now it is %v", got, c.clock.Now())
 			}
 			revoke(t, tokens)
 			if n := len(c.all()); n != 0 {
-				t.Errorf("%d tokens outlive the join", n)
+				t.Errorf("%d tokens remain after the join", n)
 			}
 		})
 	}
 }
 
-// TestKeepWhatWasCleanedUp: the token cleaner is a little earlier than we are.
+// TestKeepWhatWasCleanedUp checks that a token is recreated that the token cleaner has just deleted.
 func TestKeepWhatWasCleanedUp(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
@@ -74,17 +74,17 @@ func TestKeepWhatWasCleanedUp(t *testing.T) {
 	c.remove(before)
 	keep(t, tokens)
 	if got := c.only(); string(got.Data["token-secret"]) != string(before.Data["token-secret"]) {
-		t.Error("it is made with another secret")
+		t.Error("it was created with another secret")
 	}
 }
 
-// TestKeepNothing: that a machine has no token is found out once.
+// TestKeepNothing checks that a machine without a token is looked up only once.
 func TestKeepNothing(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	for range 3 {
 		if got := keep(t, tokens); got != 0 {
-			t.Errorf("to be called again after %v", got)
+			t.Errorf("next call in %v", got)
 		}
 	}
 	if asked := len(c.requests); asked == 0 || asked > 4 {
@@ -96,7 +96,7 @@ func TestKeepNothing(t *testing.T) {
 	}
 }
 
-// TestKeepOfARenewedToken: another process was faster; its token is taken as it is.
+// TestKeepOfARenewedToken checks that a token that another process has renewed is used as it is.
 func TestKeepOfARenewedToken(t *testing.T) {
 	c := newCluster(t)
 	slow, fast := c.tokens(), c.tokens()
@@ -108,11 +108,11 @@ func TestKeepOfARenewedToken(t *testing.T) {
 		t.Fatalf("err %v, want a conflict", err)
 	}
 	if got := keep(t, slow); got != valid/2 || c.only().UID != renewed.UID {
-		t.Errorf("to be called again after %v; renewed again: %v", got, c.only().UID != renewed.UID)
+		t.Errorf("next call in %v; renewed again: %v", got, c.only().UID != renewed.UID)
 	}
 }
 
-// TestKeepThatFails: it is tried again, also between deletion and creation.
+// TestKeepThatFails checks that a failed renewal is retried, even if it failed between deletion and creation.
 func TestKeepThatFails(t *testing.T) {
 	for _, verb := range []string{"get", "delete", "create"} {
 		t.Run(verb, func(t *testing.T) {

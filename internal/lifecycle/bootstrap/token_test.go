@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// The form that Kubernetes demands: k8s.io/cluster-bootstrap/token/api.
+// tokenForm is the format that Kubernetes requires: k8s.io/cluster-bootstrap/token/api.
 var tokenForm = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
 
 var machine = types.NamespacedName{Namespace: "shoot--a", Name: "pool-z1-abcde"}
@@ -47,7 +47,7 @@ func TestIssuedToken(t *testing.T) {
 	tokens.Groups = "system:bootstrappers:nodes"
 	token := issue(t, tokens)
 	if !tokenForm.MatchString(token) {
-		t.Fatalf("the token has not the form %v", tokenForm)
+		t.Fatalf("the token does not have the format %v", tokenForm)
 	}
 	id, secret, _ := strings.Cut(token, ".")
 	got := c.only()
@@ -77,7 +77,7 @@ func TestIssuedToken(t *testing.T) {
 
 func TestFormOfTokens(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
-		tokens := newCluster(t).tokens() // a cluster of its own, or it would depend on those before
+		tokens := newCluster(t).tokens() // a separate cluster, so that tokens do not depend on earlier ones
 		tokens.Installation = rapid.String().Draw(rt, "installation")
 		key := types.NamespacedName{Namespace: rapid.String().Draw(rt, "namespace"), Name: rapid.String().Draw(rt, "name")}
 		token, err := tokens.Issue(t.Context(), key, valid)
@@ -114,9 +114,9 @@ func TestRenewal(t *testing.T) {
 		elapsed time.Duration
 		spoil   func(*corev1.Secret)
 	}{
-		"ends soon":  {"half the time has passed", valid/2 + time.Second, nil},
-		"has ended":  {"the VM may still start with it", 2 * valid, nil},
-		"unreadable": {"nobody knows when it ends", 0, func(s *corev1.Secret) { s.Data["expiration"] = []byte("soon") }},
+		"expires soon": {"half the time has passed", valid/2 + time.Second, nil},
+		"expired":      {"the VM may still start with it", 2 * valid, nil},
+		"unreadable":   {"its expiry is unknown", 0, func(s *corev1.Secret) { s.Data["expiration"] = []byte("soon") }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestRenewal(t *testing.T) {
 			}
 			after := c.only()
 			if want := c.clock.Now().Add(valid).Format(time.RFC3339); string(after.Data["expiration"]) != want {
-				t.Errorf("%s: it ends at %s, want %s", tc.reason, after.Data["expiration"], want)
+				t.Errorf("%s: it expires at %s, want %s", tc.reason, after.Data["expiration"], want)
 			}
 			if after.UID == before.UID {
 				t.Error("the Secret was updated, which MCM's role does not allow")
@@ -165,7 +165,7 @@ func TestRenewalThatFailsHalfwayKeepsItsSecret(t *testing.T) {
 	away := apierrors.NewServiceUnavailable("away")
 	c.afterDelete = func() { c.fail["create"] = away }
 	if _, err := tokens.Issue(t.Context(), machine, valid); !errors.Is(err, away) {
-		t.Fatalf("error %v, want that of the API server", err)
+		t.Fatalf("error %v, want the error of the API server", err)
 	}
 	if len(c.all()) != 0 {
 		t.Fatal("the renewal did not fail between deletion and creation")
@@ -189,15 +189,15 @@ func TestTokensDiffer(t *testing.T) {
 			}
 			id, secret, _ := strings.Cut(token, ".")
 			if seen[id] || seen[secret] {
-				t.Errorf("the token of %s in %s shares a part with another one", key, tokens.Installation)
+				t.Errorf("the token of %s in %s has a part in common with another one", key, tokens.Installation)
 			}
 			seen[id], seen[secret] = true, true
 		}
 	}
 }
 
-// TestWhatFollowsFromTheMachine: the id does, so that a token is found again; its
-// secret does not, so that nobody can foretell it.
+// TestWhatFollowsFromTheMachine checks that the token ID is derived from the machine, so that a token can be
+// found again, and that the token secret is not, so that it cannot be predicted.
 func TestWhatFollowsFromTheMachine(t *testing.T) {
 	first := issue(t, newCluster(t).tokens())
 	second := issue(t, newCluster(t).tokens())
@@ -207,7 +207,7 @@ func TestWhatFollowsFromTheMachine(t *testing.T) {
 	other := newCluster(t).tokens()
 	other.Installation = "shoot--b"
 	if third := issue(t, other); third[:6] == first[:6] {
-		t.Error("machines of two installations would fight for one id")
+		t.Error("machines of two installations have the same ID")
 	}
 }
 
@@ -223,13 +223,13 @@ func TestRevoke(t *testing.T) {
 			}
 			revoke(t, tokens)
 			if left := c.all(); len(left) != 0 {
-				t.Errorf("left: %d", len(left))
+				t.Errorf("%d tokens remain", len(left))
 			}
 			if reads := slices.Contains(c.requests, "get"); reads != restart {
 				t.Errorf("requests %v; only a process that did not issue the token has to read it", c.requests)
 			}
 			c.requests = nil
-			revoke(t, tokens) // there is none any more
+			revoke(t, tokens) // already deleted
 			if len(c.requests) != 0 {
 				t.Errorf("requests %v for a token that is known to be gone", c.requests)
 			}
@@ -240,19 +240,20 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// TestATokenWhoseCreationGotNoAnswer is revoked, also if there was known to be none before.
+// TestATokenWhoseCreationGotNoAnswer checks that a token whose creation got no response is revoked, even if the
+// machine was known to have none before.
 func TestATokenWhoseCreationGotNoAnswer(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	revoke(t, tokens)
-	issue(t, c.tokens()) // as the request of this process would, whose answer is lost
-	c.fail = map[string]error{"create": apierrors.NewServiceUnavailable("no answer")}
+	issue(t, c.tokens()) // simulates a request of this process whose response is lost
+	c.fail = map[string]error{"create": apierrors.NewServiceUnavailable("no response")}
 	if _, err := tokens.Issue(t.Context(), machine, valid); err == nil {
 		t.Fatal("no error")
 	}
 	revoke(t, tokens)
 	if left := c.all(); len(left) != 0 {
-		t.Error("the token is left")
+		t.Error("the token remains")
 	}
 }
 
@@ -261,10 +262,10 @@ func TestRevokeOfARenewedToken(t *testing.T) {
 	tokens := c.tokens()
 	issue(t, tokens)
 	c.clock.SetTime(c.clock.Now().Add(valid))
-	issue(t, c.tokens()) // another process led in the meantime
+	issue(t, c.tokens()) // another process was the leader in the meantime
 	revoke(t, tokens)
 	if left := c.all(); len(left) != 0 {
-		t.Error("the renewed token is left")
+		t.Error("the renewed token remains")
 	}
 }
 
@@ -283,13 +284,13 @@ func TestRevokeAfterAnErrorIsTriedAgain(t *testing.T) {
 				if err := tokens.Revoke(t.Context(), machine); err != nil && !errors.Is(err, away) {
 					t.Errorf("%s: error %v", verb, err)
 				} else if err == nil && len(c.all()) != 0 {
-					t.Errorf("%s: no error, and the token is left", verb)
+					t.Errorf("%s: no error, but the token remains", verb)
 				}
 			}
 			c.fail = map[string]error{}
 			revoke(t, tokens)
 			if len(c.all()) != 0 {
-				t.Error("the token is left")
+				t.Error("the token remains")
 			}
 		})
 	}
@@ -303,7 +304,7 @@ func TestCollision(t *testing.T) {
 	for name, tc := range map[string]struct{ restart, otherGone bool }{
 		"same process":    {false, false},
 		"after a restart": {true, false},
-		"after a restart, the other's token ended": {true, true},
+		"after a restart, the other token expired": {true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
@@ -312,7 +313,7 @@ func TestCollision(t *testing.T) {
 			tokens := c.tokens()
 			first := issue(t, tokens)
 			if !tokenForm.MatchString(first) || strings.HasPrefix("bootstrap-token-"+first, taken) {
-				t.Fatal("the machine shares its id with somebody else")
+				t.Fatal("the machine has the same token ID as another one")
 			}
 			if again := issue(t, c.tokens()); again != first {
 				t.Error("the token is not found again")
@@ -329,14 +330,14 @@ func TestCollision(t *testing.T) {
 				want = map[string]corev1.Secret{}
 			}
 			if diff := cmp.Diff(want, c.all()); diff != "" {
-				t.Errorf("only the other's token may be left, as it was (-want +got):\n%s", diff)
+				t.Errorf("only the other token must remain unchanged (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestTokenThatIsNone: who may write Secrets in kube-system cannot put what he likes into the user data of
-// a machine, with a Secret that looks like its token. It is not believed, and stays as it is.
+// TestTokenThatIsNone checks that users with write access to Secrets in kube-system cannot inject text into the
+// user data of a machine with a Secret that looks like its token. Such a Secret is ignored and not changed.
 func TestTokenThatIsNone(t *testing.T) {
 	for name, spoil := range map[string]func(*corev1.Secret){
 		"commands":        func(s *corev1.Secret) { s.Data["token-secret"] = []byte("0123456789abcdef\nruncmd: [evil]") },
@@ -369,7 +370,7 @@ func TestTokenThatIsNone(t *testing.T) {
 			}
 			revoke(t, c.tokens())
 			if diff := cmp.Diff(before, c.all()); diff != "" {
-				t.Errorf("the Secret of somebody else changed, or more is left (-was +is):\n%s", diff)
+				t.Errorf("the other Secret changed, or more Secrets remain (-was +is):\n%s", diff)
 			}
 		})
 	}
@@ -379,7 +380,7 @@ func TestNoIDIsFree(t *testing.T) {
 	c := newCluster(t)
 	var taken []string
 	for range 4 {
-		// Where a machine goes that finds these taken is found out by asking.
+		// The IDs that a machine tries are determined by calling Issue.
 		trial := newCluster(t)
 		for _, name := range taken {
 			trial.occupy(name)
@@ -396,11 +397,12 @@ func TestNoIDIsFree(t *testing.T) {
 	}
 	revoke(t, c.tokens())
 	if diff := cmp.Diff(before, c.all()); diff != "" {
-		t.Errorf("others' tokens were touched (-before +after):\n%s", diff)
+		t.Errorf("other tokens were changed (-before +after):\n%s", diff)
 	}
 }
 
-// TestErrorsHoldNoToken: errors end up in logs, events and the status of machines.
+// TestErrorsHoldNoToken checks that errors contain no token, because they are written to logs, events and the
+// status of machines.
 func TestErrorsHoldNoToken(t *testing.T) {
 	for _, verb := range []string{"create", "get", "delete"} {
 		t.Run(verb, func(t *testing.T) {
@@ -420,7 +422,7 @@ func TestErrorsHoldNoToken(t *testing.T) {
 			secret := strings.Split(first, ".")[1]
 			for _, err := range []error{errIssue, errRevoke} {
 				if err != nil && strings.Contains(err.Error(), secret) {
-					t.Error("an error holds the token's secret")
+					t.Error("an error contains the token secret")
 				}
 			}
 		})

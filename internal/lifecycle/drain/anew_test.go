@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestDecided: only the answer of an API server that works is its decision.
+// TestDecided checks that only the response of a working API server counts as its decision.
 func TestDecided(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	cases := map[string]struct {
@@ -23,7 +23,7 @@ func TestDecided(t *testing.T) {
 		"invalid":          {apierrors.NewBadRequest("no"), true},
 		"conflict":         {apierrors.NewConflict(pods, "a", errors.New("changed")), true},
 		"no error":         {nil, false},
-		"no answer":        {&net.OpError{Op: "dial", Err: errors.New("connection refused")}, false},
+		"no response":      {&net.OpError{Op: "dial", Err: errors.New("connection refused")}, false},
 		"given up":         {context.DeadlineExceeded, false},
 		"timeout":          {apierrors.NewTimeoutError("etcd", 1), false},
 		"server timeout":   {apierrors.NewServerTimeout(pods, "create", 1), false},
@@ -39,54 +39,56 @@ func TestDecided(t *testing.T) {
 	}
 }
 
-// TestNoAnswerIsNoAttempt: an API server that is away takes no pod with a volume around its budget.
+// TestNoAnswerIsNoAttempt checks that an unavailable API server does not lead to the forced deletion of a Pod
+// with a volume.
 func TestNoAnswerIsNoAttempt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		failure error
 		want    string
 	}{
-		"no answer": {errors.New("connection refused"), "a"},
-		"refused":   {apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errors.New("no")), "force:a"},
+		"no response": {errors.New("connection refused"), "a"},
+		"refused":     {apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errors.New("no")), "force:a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t).pod("a", 0, "v")
 			s.rules.retries = 2
 			for range 2 {
-				s.pass(answers{"a": "error"}, "a")
+				s.pass(responses{"a": "error"}, "a")
 				s.l.pods["a"].failure = tc.failure
 				s.later(evictionInterval)
 			}
-			s.pass(answers{"a": "error"}, "a")
+			s.pass(responses{"a": "error"}, "a")
 			s.l.pods["a"].failure = tc.failure
 			s.later(evictionInterval).pass(nil, tc.want)
 		})
 	}
 }
 
-// TestAttemptsBeginAnew: those from before an outage do not count when it is over.
+// TestAttemptsBeginAnew checks that attempts from before an outage do not count after it.
 func TestAttemptsBeginAnew(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 2
-	s.pass(answers{"a": "refused"}, "a")
+	s.pass(responses{"a": "refused"}, "a")
 	s.budget("a", refusing)
 	for range 2 {
-		s.later(evictionInterval).pass(answers{"a": "refused"}, "a")
+		s.later(evictionInterval).pass(responses{"a": "refused"}, "a")
 	}
 	s.later(time.Hour)
-	s.rules.since = s.facts.now // the return
+	s.rules.since = s.facts.now // the end of the outage
 	for range 2 {
-		s.pass(answers{"a": "refused"}, "a")
+		s.pass(responses{"a": "refused"}, "a")
 		s.later(evictionInterval)
 	}
 	s.pass(nil, "force:a")
 }
 
-// TestWaitsForVolumesBeginAnew: nobody could detach or attach a volume in an outage.
+// TestWaitsForVolumesBeginAnew checks that waits for volumes start over after an outage, because no volumes
+// could be detached or attached during it.
 func TestWaitsForVolumesBeginAnew(t *testing.T) {
 	const away = time.Hour
 	t.Run("detach", func(t *testing.T) {
 		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
-		s.pass(answers{"a": "ok"}, "a")
+		s.pass(responses{"a": "ok"}, "a")
 		s.gone("a").later(away)
 		s.rules.since = s.facts.now
 		s.later(30*time.Second + s.rules.detach - 1).pass(nil)
@@ -94,7 +96,7 @@ func TestWaitsForVolumesBeginAnew(t *testing.T) {
 	})
 	t.Run("reattach", func(t *testing.T) {
 		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
-		s.pass(answers{"a": "ok"}, "a")
+		s.pass(responses{"a": "ok"}, "a")
 		s.gone("a").detach("v1").later(time.Second).pass(nil)
 		s.later(away)
 		s.rules.since = s.facts.now

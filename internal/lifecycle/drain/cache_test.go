@@ -23,13 +23,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// kept are the fields of a Pod that a drain, or the cache itself, reads. References to owners
-// and claims are kept whole.
+// kept are the fields of a Pod that a drain or the cache itself reads. References to owners and claims are kept
+// completely.
 var kept = []string{
 	"apiVersion", "kind",
 	"metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion",
 	"metadata.deletionTimestamp", "metadata.deletionGracePeriodSeconds",
-	"metadata.labels.key", // what budgets select by
+	"metadata.labels.key", // for the selectors of budgets
 	"metadata.ownerReferences.apiVersion", "metadata.ownerReferences.kind", "metadata.ownerReferences.name", "metadata.ownerReferences.uid",
 	"metadata.ownerReferences.controller", "metadata.ownerReferences.blockOwnerDeletion",
 	"spec.nodeName", "spec.priority", "spec.terminationGracePeriodSeconds",
@@ -37,13 +37,13 @@ var kept = []string{
 	"status.phase",
 }
 
-// TestStrippedPodKeepsWhatIsRead strips a Pod that has everything that a Pod can have.
+// TestStrippedPodKeepsWhatIsRead strips a Pod in which every possible field is set.
 func TestStrippedPodKeepsWhatIsRead(t *testing.T) {
 	pod := &corev1.Pod{}
 	fill(reflect.ValueOf(pod).Elem(), 0)
 	whole := paths(t, pod)
 	if len(whole) < 500 {
-		t.Fatalf("the Pod has %d fields only: %q", len(whole), whole)
+		t.Fatalf("the Pod has only %d fields: %q", len(whole), whole)
 	}
 	got := paths(t, strip(t, pod))
 	want := slices.Sorted(slices.Values(kept))
@@ -52,24 +52,23 @@ func TestStrippedPodKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
-// TestStrippingTakesNoMemory: a cache strips each Pod when it comes, and all of them once more
-// when it has the first list. A second copy of all Pods would double what it needs then.
+// TestStrippingTakesNoMemory checks that stripping works in place. A cache strips each Pod when it arrives, and
+// strips all of them again when it has the first list. A copy of all Pods would double its peak memory.
 func TestStrippingTakesNoMemory(t *testing.T) {
 	pod := ordinary(1)
 	if stripped := strip(t, pod); stripped != pod {
-		t.Error("the stripped Pod is another one")
+		t.Error("the stripped Pod is a copy")
 	}
 	before := pod.DeepCopy()
 	if times := testing.AllocsPerRun(10, func() { strip(t, pod) }); times > 0 {
-		t.Errorf("stripped again it allocates %v times", times)
+		t.Errorf("stripping again allocates %v times", times)
 	}
 	if diff := cmp.Diff(before, pod); diff != "" {
 		t.Errorf("stripped again, before - after +:\n%s", diff)
 	}
 }
 
-// TestStrippedMirrorPod: a mirror Pod is known by one annotation, of which there may be
-// more.
+// TestStrippedMirrorPod checks that a mirror Pod keeps the annotation that identifies it, and no others.
 func TestStrippedMirrorPod(t *testing.T) {
 	pod := ordinary(1)
 	pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
@@ -79,19 +78,19 @@ func TestStrippedMirrorPod(t *testing.T) {
 	}
 }
 
-// TestStrippedPodIsSmall: what is kept does not grow with what an application needs.
+// TestStrippedPodIsSmall checks that the size of a stripped Pod does not depend on the size of its application.
 func TestStrippedPodIsSmall(t *testing.T) {
 	const most = 600
 	small, large := size(t, strip(t, ordinary(1))), size(t, strip(t, ordinary(100)))
 	if whole := size(t, ordinary(1)); whole < 3000 || whole < 5*small {
-		t.Errorf("a Pod of %d bytes is no ordinary one: %d are kept", whole, small)
+		t.Errorf("a Pod of %d bytes is not an ordinary one: %d are kept", whole, small)
 	}
 	if small > most || large != small {
 		t.Errorf("%d bytes are kept of a Pod with a container, %d of one with 100; want the same, and at most %d", small, large, most)
 	}
 }
 
-// ordinary is the Pod of an application with so many containers.
+// ordinary returns the Pod of an application with the given number of containers.
 func ordinary(containers int) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "production", Name: "shop-6d5f9c7b8-x2x4z", UID: "5b0e6f6a-7d5c-4a53-9f3b-1c2d3e4f5a6b", ResourceVersion: "1234567",
@@ -132,7 +131,7 @@ func size(t *testing.T, pod *corev1.Pod) int {
 	return len(content)
 }
 
-// fill sets everything that can be set, down to where a type contains itself.
+// fill sets all fields, down to the level at which a type contains itself.
 func fill(value reflect.Value, depth int) {
 	if fillKnown(value) || depth > 20 {
 		return
@@ -159,7 +158,7 @@ func fill(value reflect.Value, depth int) {
 	}
 }
 
-// fillKnown sets what has a form of its own.
+// fillKnown sets values that have their own format.
 func fillKnown(value reflect.Value) bool {
 	switch known := value.Addr().Interface().(type) {
 	case *metav1.Time:
@@ -189,7 +188,7 @@ func fillPlain(value reflect.Value) {
 	}
 }
 
-// paths are those of all fields that say something, sorted.
+// paths returns the sorted paths of all fields that are set.
 func paths(t *testing.T, pod *corev1.Pod) []string {
 	t.Helper()
 	content, err := json.Marshal(pod)
@@ -216,7 +215,7 @@ func walk(value any, path string, leaf func(string)) {
 		for _, element := range value {
 			walk(element, path, leaf)
 		}
-	case nil: // a list of which nothing is kept
+	case nil: // a list of which no element is kept
 	default:
 		leaf(path)
 	}

@@ -13,12 +13,12 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 )
 
-// server is an API server that lists pods.
+// server is an API server that lists Pods.
 type server struct {
 	Evictor
 	pods    []corev1.Pod
 	failure error
-	asked   []string // the nodes, "" for all
+	asked   []string // the nodes of the lists, "" for all nodes
 }
 
 func (s *server) Left(_ context.Context, node string, limit int64) ([]corev1.Pod, bool, error) {
@@ -56,7 +56,7 @@ func confirmWith(t *testing.T, api *server) *confirming {
 	return &confirming{t, clock, api, New(Options{Evictor: api, Clock: clock})}
 }
 
-// begin begins drains of nodes, a moment before they are confirmed.
+// begin begins drains of nodes, shortly before they are confirmed.
 func (c *confirming) begin(nodes ...string) []*drainState {
 	var begun []*drainState
 	for _, node := range nodes {
@@ -66,7 +66,7 @@ func (c *confirming) begin(nodes ...string) []*drainState {
 	return begun
 }
 
-// want confirms drains, and says whether they should be done.
+// want confirms drains and checks whether they are done.
 func (c *confirming) want(done bool, drains ...*drainState) {
 	c.Helper()
 	for _, l := range drains {
@@ -76,21 +76,21 @@ func (c *confirming) want(done bool, drains ...*drainState) {
 			c.Errorf("drain of %s: done is %t, want %t", l.node, made.Done, done)
 		}
 		if made.Done != (made.Wait == 0) || !made.Done && len(made.Waiting)+len(made.Failed) == 0 {
-			c.Errorf("the report does not say what is awaited: %+v", made)
+			c.Errorf("the report does not show what the drain waits for: %+v", made)
 		}
 	}
 }
 
-// asked compares the questions since the last call: a node each, "" for all.
+// asked compares the lists since the last call: a node name each, or "" for all nodes.
 func (c *confirming) asked(want ...string) {
 	c.Helper()
 	if diff := cmp.Diff(want, c.api.asked); diff != "" {
-		c.Errorf("questions (-want +got):\n%s", diff)
+		c.Errorf("lists (-want +got):\n%s", diff)
 	}
 	c.api.asked = nil
 }
 
-// TestConfirm: how often the API server is asked, and what for.
+// TestConfirm checks how often the API server is queried, and for which nodes.
 func TestConfirm(t *testing.T) {
 	c := confirmWith(t, &server{pods: podsOn("busy", 1)})
 	drains := c.begin("a", "b", "busy")
@@ -103,12 +103,12 @@ func TestConfirm(t *testing.T) {
 	c.api.pods = nil
 	c.clock.Step(failureInterval)
 	c.want(true, busy)
-	c.want(true, newDrainState("c", c.clock.Now())) // which was cordoned later
+	c.want(true, newDrainState("c", c.clock.Now())) // cordoned later
 	c.asked("", "")
 }
 
 func TestConfirmWithoutAnAnswer(t *testing.T) {
-	c := confirmWith(t, &server{failure: errors.New("the API server is away")})
+	c := confirmWith(t, &server{failure: errors.New("the API server is unavailable")})
 	failing := c.begin("a")[0]
 	for _, interval := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, failureInterval, failureInterval} {
 		c.want(false, failing, failing)
@@ -123,14 +123,15 @@ func TestConfirmWithoutAnAnswer(t *testing.T) {
 	c.asked("")
 }
 
-// TestConfirmAmongManyPods: when one answer cannot hold the pods of all nodes, each is asked for.
+// TestConfirmAmongManyPods checks that the Pods of each node are listed separately if one response cannot
+// contain all Pods.
 func TestConfirmAmongManyPods(t *testing.T) {
 	c := confirmWith(t, &server{pods: podsOn("other", clusterListLimit+1)})
 	c.want(true, c.begin("a", "b")...)
 	c.asked("", "a", "b")
 }
 
-// TestAForcedDrainMayPrecedeTheCordon: an answer from before the cordon does not count.
+// TestAForcedDrainMayPrecedeTheCordon checks that a list from before the cordon does not count.
 func TestAForcedDrainMayPrecedeTheCordon(t *testing.T) {
 	api := &server{}
 	d := drainerOver(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
@@ -147,12 +148,12 @@ func TestAForcedDrainMayPrecedeTheCordon(t *testing.T) {
 	pass()
 	other := newDrainState("other", clock.Now())
 	clock.Step(time.Second)
-	d.confirm(t.Context(), other, &Report{Done: true}) // asks
+	d.confirm(t.Context(), other, &Report{Done: true}) // lists the Pods
 	pass()
 	req.Force = NotForced
 	pass()
 	if len(api.asked) != 2 {
-		t.Errorf("asked %q", api.asked)
+		t.Errorf("lists %q", api.asked)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// CSIHandle identifies the volumes of CSI drivers by their handles, as many drivers do. Other volumes
-// have no ID.
+// CSIHandle identifies the volumes of CSI drivers by their handles, as many drivers do. It returns no ID for
+// other volumes.
 func CSIHandle(_ context.Context, _ types.NamespacedName, pv *corev1.PersistentVolume) (id string, pending bool, err error) {
 	if pv.Spec.CSI == nil {
 		return "", false, nil

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// builder adds indexes to a fake client, as a cache's indexer does.
+// builder adds indexes to a fake client like the indexer of a cache.
 type builder struct{ *fake.ClientBuilder }
 
 func (b builder) IndexField(_ context.Context, object client.Object, field string, values client.IndexerFunc) error {
@@ -36,7 +36,7 @@ func (b builder) IndexField(_ context.Context, object client.Object, field strin
 	return nil
 }
 
-// drainerOver makes a Drainer whose cache shows these objects, and which starts nothing.
+// drainerOver creates a Drainer whose cache contains the objects, and which starts no tasks.
 func drainerOver(t *testing.T, objects ...client.Object) *Drainer {
 	t.Helper()
 	b := builder{fake.NewClientBuilder().WithObjects(objects...)}
@@ -53,7 +53,7 @@ func onNode(name string, change func(*corev1.Pod)) *corev1.Pod {
 	if change != nil {
 		change(p)
 	}
-	stripped, err := StripPod(p) // whatever is read has to survive it
+	stripped, err := StripPod(p) // all fields that are read must be kept
 	if err != nil {
 		panic(err)
 	}
@@ -212,17 +212,17 @@ func TestBudgetOf(t *testing.T) {
 		"none":               {"", nil, "", false, false},
 		"others":             {"", []policyv1.PodDisruptionBudget{made("a", others, stuck)}, "", false, false},
 		"no selector":        {"nil matches nothing", []policyv1.PodDisruptionBudget{made("a", nil, stuck)}, "", false, false},
-		"stuck":              {"all are well and none may go", []policyv1.PodDisruptionBudget{made("a", all, stuck)}, "a", true, false},
+		"stuck":              {"all are healthy and none may be evicted", []policyv1.PodDisruptionBudget{made("a", all, stuck)}, "a", true, false},
 		"not yet seen":       {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ObservedGeneration = 1 }))}, "a", false, false},
-		"one is not healthy": {"it will allow again", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.CurrentHealthy = 2 }))}, "a", false, false},
+		"one is not healthy": {"it will allow evictions again", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.CurrentHealthy = 2 }))}, "a", false, false},
 		"covers nothing":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ExpectedPods = 0 }))}, "a", false, false},
 		"just disrupted":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptedPods = map[string]metav1.Time{"x": {}} }))}, "a", false, false},
 		"allowed before":     {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.ObservedGeneration, s.DisruptionsAllowed = 1, 1 }))}, "a", false, false},
 		"invalid selector":   {"it matches nothing", []policyv1.PodDisruptionBudget{made("a", invalid, stuck)}, "", false, false},
 		"two allow":          {"the first is named", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 })), made("b", all, with(func(s *B) { s.DisruptionsAllowed = 1 }))}, "a", false, true},
 		"allows":             {"", []policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 }))}, "a", false, true},
-		"the one that keeps it": {
-			"of several, the first that allows nothing is named",
+		"the one that refuses": {
+			"of several budgets, the first that allows no eviction is returned",
 			[]policyv1.PodDisruptionBudget{made("a", all, with(func(s *B) { s.DisruptionsAllowed = 1 })), made("b", all, stuck), made("c", all, B{})}, "b", true, false,
 		},
 	}
@@ -287,10 +287,10 @@ func TestRetries(t *testing.T) {
 }
 
 func TestEvictionsThatAreNoMore(t *testing.T) {
-	// This process has lost its leadership: tasks are not taken.
+	// This process lost its leadership, so tasks are not accepted.
 	d := drainerOver(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, onNode("a", nil))
 	req := Request{Node: "node", Since: time.Now(), Timeout: time.Hour}
-	for range 2 { // the second pass is not confused by the first
+	for range 2 { // the first pass must not affect the second
 		report, err := d.Drain(t.Context(), req)
 		if err != nil || report.Done || len(report.Started) != 1 {
 			t.Fatalf("%+v, %v", report, err)
@@ -318,7 +318,7 @@ func TestPodChanges(t *testing.T) {
 		}
 	}
 	if !changes.Delete(event.DeleteEvent{Object: plain}) || changes.Delete(event.DeleteEvent{Object: unbound}) || !changes.Create(event.CreateEvent{Object: plain}) {
-		t.Error("pods of nodes come and go, others do not matter")
+		t.Error("want events of pods with a node, and no others")
 	}
 }
 
@@ -348,12 +348,12 @@ func TestEvictor(t *testing.T) {
 	refusal := apierrors.NewTooManyRequests("later", 10)
 	refusal.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}
 	cases := map[string]struct {
-		reason string
-		answer *apierrors.StatusError // nil: 404 page not found
-		is     func(error) bool
-		want   []string
+		reason   string
+		response *apierrors.StatusError // nil for "404 page not found"
+		is       func(error) bool
+		want     []string
 	}{
-		"refused":     {"a Retry-After is not slept for", refusal, apierrors.IsTooManyRequests, []string{"POST eviction"}},
+		"refused":     {"a Retry-After does not cause a pause", refusal, apierrors.IsTooManyRequests, []string{"POST eviction"}},
 		"pod missing": {"", apierrors.NewNotFound(pods, "a"), apierrors.IsNotFound, []string{"POST eviction"}},
 		"unsupported": {"an old API server deletes", nil, func(err error) bool { return err == nil }, []string{"POST eviction", "DELETE a"}},
 	}
@@ -364,12 +364,12 @@ func TestEvictor(t *testing.T) {
 				got = append(got, r.Method+" "+r.URL.Path[len(r.URL.Path)-map[bool]int{true: 8, false: 1}[r.Method == http.MethodPost]:])
 				switch {
 				case r.Method == http.MethodDelete:
-					answerWith(h, &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK})
-				case tc.answer == nil:
+					respondWith(h, &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK})
+				case tc.response == nil:
 					http.NotFound(h, r)
 				default:
 					h.Header().Set("Retry-After", "10")
-					answerWith(h, &tc.answer.ErrStatus)
+					respondWith(h, &tc.response.ErrStatus)
 				}
 			}))
 			defer server.Close()
@@ -381,14 +381,14 @@ func TestEvictor(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: requests (-want +got)\n%s", tc.reason, diff)
 			}
-			if tc.answer == refusal && !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+			if tc.response == refusal && !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
 				t.Error("the cause is lost")
 			}
 		})
 	}
 }
 
-func answerWith(h http.ResponseWriter, status *metav1.Status) {
+func respondWith(h http.ResponseWriter, status *metav1.Status) {
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	h.Header().Set("Content-Type", "application/json")
 	h.WriteHeader(int(status.Code))
@@ -407,10 +407,10 @@ func TestNote(t *testing.T) {
 		failed        error
 	}{
 		"evicted":  {"", nil, true, false, nil},
-		"gone":     {"another client was first", apierrors.NewNotFound(pods, "a"), true, false, nil},
-		"another":  {"the name is another pod's", apierrors.NewConflict(pods, "a", errors.New("uid")), true, false, nil},
+		"gone":     {"another client deleted it", apierrors.NewNotFound(pods, "a"), true, false, nil},
+		"another":  {"another pod has the name", apierrors.NewConflict(pods, "a", errors.New("uid")), true, false, nil},
 		"refused":  {"", refusal, false, true, nil},
-		"overload": {"an API server with too much to do says nothing of budgets", overload, false, false, overload},
+		"overload": {"an overloaded API server does not report on budgets", overload, false, false, overload},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

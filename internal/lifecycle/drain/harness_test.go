@@ -30,27 +30,27 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// waitTimeout is the longest that a test waits for anything.
+// waitTimeout is the maximum time that a test waits for anything.
 const waitTimeout = env.WaitTimeout
 
-// harness is a node with pods, in a cluster whose attach-detach and disruption controllers
-// are the real ones. The tests play the scheduler, the kubelets and the CSI attacher.
+// harness is a node with Pods, in a cluster with the real attach-detach and disruption controllers. The tests
+// simulate the scheduler, the kubelets and the CSI attacher.
 type harness struct {
 	*env.Env
 	t      *testing.T
 	node   string
-	refuge string // where pods come back
+	refuge string // the node for replacement pods
 	opts   drain.Options
 	pokes  chan struct{}
-	sluice *sluice // of the cache
+	gate   *gate // for the watches of the cache
 
 	mu       sync.Mutex
-	attached []string // "volume@node", and "-volume@node" for a detachment, in their order
+	attached []string // "volume@node" for attachments and "-volume@node" for detachments, in order
 }
 
 func newHarness(t *testing.T) *harness {
 	t.Helper()
-	h := &harness{Env: env.New(t, env.WithControllerManager()), t: t, pokes: make(chan struct{}, 1), sluice: newSluice()}
+	h := &harness{Env: env.New(t, env.WithControllerManager()), t: t, pokes: make(chan struct{}, 1), gate: newGate()}
 	h.node, h.refuge = h.Namespace+"-a", h.Namespace+"-b"
 	for _, name := range []string{h.node, h.refuge} {
 		h.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -72,12 +72,12 @@ func newHarness(t *testing.T) *harness {
 	return h
 }
 
-// setUp makes what a Drainer works with: a cache with the rights, indexes, transform and
-// events that the package asks for.
+// setUp creates the environment of a Drainer: a cache with the permissions, indexes, transform and events that
+// the package requires.
 func (h *harness) setUp() {
 	h.t.Helper()
 	access := h.UserWith(h.t, "config/rbac/target-role.yaml")
-	access.Wrap(h.sluice.wrap)
+	access.Wrap(h.gate.wrap)
 	target, err := cluster.New(access, func(o *cluster.Options) {
 		o.Scheme = env.NewScheme()
 		o.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: drain.StripPod}}
@@ -147,7 +147,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// pod makes a pod on the node, with the claims of these volumes.
+// pod creates a Pod on the node with the claims of the given volumes.
 func (h *harness) pod(name string, priority int32, volumes ...string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -165,7 +165,7 @@ func (h *harness) pod(name string, priority int32, volumes ...string) *corev1.Po
 		}})
 	}
 	if priority != 0 {
-		// Priorities come from classes, whose names are the cluster's.
+		// The priority is set through a class, which is cluster-scoped.
 		class := strings.ReplaceAll(h.Namespace+"-"+name, "/", "-")
 		pod.Spec.PriorityClassName = class
 	}
@@ -178,7 +178,7 @@ func (h *harness) owner() types.UID {
 	return owner.UID
 }
 
-// volume makes a volume that is bound to a claim of the same name.
+// volume creates a volume that is bound to a claim of the same name.
 func (h *harness) volume(name string) {
 	storage := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -201,7 +201,7 @@ func (h *harness) volume(name string) {
 	})
 }
 
-// play reacts to all events of a kind until the test ends.
+// play reacts to all events of a kind until the test completes.
 func (h *harness) play(list client.ObjectList, react func(watch.EventType, client.Object)) {
 	h.t.Helper()
 	watcher, err := client.NewWithWatch(h.Admin, client.Options{Scheme: env.NewScheme()})
@@ -220,7 +220,8 @@ func (h *harness) play(list client.ObjectList, react func(watch.EventType, clien
 	h.t.Cleanup(func() { events.Stop(); <-done })
 }
 
-// kubelet ends pods that were asked to end, and if comesBack makes others on the refuge.
+// kubelet terminates Pods that are being deleted. If comesBack is true, it creates replacements on the other
+// node.
 func (h *harness) kubelet(comesBack bool) {
 	h.play(&corev1.PodList{}, func(kind watch.EventType, object client.Object) {
 		pod := object.(*corev1.Pod)
@@ -255,7 +256,7 @@ func (h *harness) end(pod *corev1.Pod) {
 	}
 }
 
-// attacher is the CSI attacher. It notes what happens in its order.
+// attacher simulates the CSI attacher. It logs attachments and detachments in order.
 func (h *harness) attacher() {
 	h.play(&storagev1.VolumeAttachmentList{}, func(kind watch.EventType, object client.Object) {
 		attachment := object.(*storagev1.VolumeAttachment)
@@ -268,7 +269,7 @@ func (h *harness) attacher() {
 		case kind == watch.Deleted:
 			h.noted("-" + entry)
 		case kind == watch.Added && !attachment.Status.Attached:
-			h.noted(entry) // before anybody can act on it
+			h.noted(entry) // before others can react to it
 			before := attachment.DeepCopy()
 			attachment.Status.Attached = true
 			if err := h.Client.Status().Patch(context.Background(), attachment, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
@@ -290,8 +291,8 @@ func (h *harness) log() []string {
 	return slices.Clone(h.attached)
 }
 
-// awaitAttached waits until the real controller says in the node's status that it has so
-// many volumes.
+// awaitAttached waits until the node's status, which the real controller writes, has the given number of
+// volumes.
 func (h *harness) awaitAttached(count int) {
 	h.t.Helper()
 	h.eventually("the node has its volumes", func(ctx context.Context) bool {
@@ -318,7 +319,7 @@ func (h *harness) request() drain.Request {
 	}
 }
 
-// drive makes a pass whenever there is reason for one, until the reports are as wanted.
+// drive runs a pass whenever one is due, until a report meets the condition.
 func (h *harness) drive(d *drain.Drainer, req *drain.Request, wanted func(drain.Report) bool) drain.Report {
 	h.t.Helper()
 	limit := time.NewTimer(waitTimeout)

@@ -2,7 +2,8 @@ package drain
 
 import "testing"
 
-// TestNew_NegativeLimitsAreNone: zero stands for the default, so that flags of zero come as negative numbers.
+// TestNew_NegativeLimitsAreNone checks that negative values disable the limits. Zero stands for the default, so
+// flags with the value zero are passed as negative numbers.
 func TestNew_NegativeLimitsAreNone(t *testing.T) {
 	none, defaults := New(Options{DetachTimeout: -1, ReattachTimeout: -1}), New(Options{})
 	if none.DetachTimeout != 0 || none.ReattachTimeout != 0 {

@@ -19,7 +19,7 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// story plays a drain: pods and volumes by hand, and an API server with scripted answers.
+// story simulates a drain with scripted Pods and volumes and an API server with scripted responses.
 type story struct {
 	t     *testing.T
 	facts facts
@@ -41,7 +41,7 @@ func newStory(t *testing.T) *story {
 	}
 }
 
-// pod adds a pod with volumes, which are attached to the node.
+// pod adds a Pod with volumes that are attached to the node.
 func (s *story) pod(name string, priority int32, volumes ...string) *story {
 	s.facts.pods = append(s.facts.pods, pod{
 		key: types.NamespacedName{Namespace: "ns", Name: name}, uid: types.UID(name),
@@ -98,12 +98,12 @@ var (
 	misconfigured = policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1}
 )
 
-// what an API server answers to an eviction
-type answers map[string]string
+// responses are the API server's responses to evictions by Pod name.
+type responses map[string]string
 
-// pass makes a pass, compares what it starts ("force:" is put before forced deletions),
-// and plays the answers: ok, refused, error; none leaves the request under way.
-func (s *story) pass(answer answers, want ...string) Report {
+// pass runs a pass, compares the requests that it starts ("force:" precedes forced deletions), and applies the
+// responses: ok, refused or error. Without a response, the request remains in progress.
+func (s *story) pass(given responses, want ...string) Report {
 	s.t.Helper()
 	ops := plan(s.facts, s.rules, s.l)
 	made := report(s.facts, s.rules, s.l, ops)
@@ -111,7 +111,7 @@ func (s *story) pass(answer answers, want ...string) Report {
 	for _, op := range ops {
 		name := op.pod.key.Name
 		p := s.l.pods[op.pod.uid]
-		switch answer[name] {
+		switch given[name] {
 		case "ok":
 			p.calling, p.sent, p.last, p.removed, p.refused, p.failure = false, s.facts.now, s.facts.now, op.force, false, nil
 			s.change(name, func(p *pod) { p.leaving, p.killed = true, op.force })
@@ -148,8 +148,8 @@ func (s *story) waits(r Report, want ...string) {
 
 func TestPodsWithoutVolumesLeaveTogether(t *testing.T) {
 	s := newStory(t).pod("a", 0).pod("b", 9)
-	s.waits(s.pass(answers{"a": "ok"}, "b", "a"), "answer a", "answer b")
-	s.waits(s.pass(nil), "pod a", "answer b")
+	s.waits(s.pass(responses{"a": "ok"}, "b", "a"), "response a", "response b")
+	s.waits(s.pass(nil), "pod a", "response b")
 	s.l.pods["b"].calling, s.l.pods["b"].sent = false, s.facts.now
 	s.gone("a").gone("b")
 	s.waits(s.pass(nil))
@@ -158,7 +158,7 @@ func TestPodsWithoutVolumesLeaveTogether(t *testing.T) {
 
 func TestVolumePodsLeaveOneByOne(t *testing.T) {
 	s := newStory(t).pod("plain", 0).pod("low", 1, "v1").pod("high", 5, "v2")
-	s.pass(answers{"plain": "ok", "high": "ok"}, "plain", "high")
+	s.pass(responses{"plain": "ok", "high": "ok"}, "plain", "high")
 	s.waits(s.pass(nil), "detach high v2", "pod high", "turn low", "pod plain")
 	s.gone("high").gone("plain")
 	s.waits(s.pass(nil), "detach high v2", "turn low")
@@ -166,10 +166,10 @@ func TestVolumePodsLeaveOneByOne(t *testing.T) {
 	r := s.pass(nil)
 	s.waits(r, "reattach high v2", "turn low")
 	if r.Wait != 90*time.Second {
-		t.Errorf("the next look comes after %v, want the end of the wait for reattachment", r.Wait)
+		t.Errorf("the next pass is due in %v, want the timeout of the reattachment", r.Wait)
 	}
 	s.facts.elsewhere["v2"] = true
-	s.pass(answers{"low": "ok"}, "low")
+	s.pass(responses{"low": "ok"}, "low")
 	s.gone("low").detach("v1")
 	s.facts.elsewhere["v1"] = true
 	s.waits(s.pass(nil))
@@ -178,20 +178,20 @@ func TestVolumePodsLeaveOneByOne(t *testing.T) {
 func TestWaitsForVolumesEnd(t *testing.T) {
 	t.Run("detach", func(t *testing.T) {
 		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
-		s.pass(answers{"a": "ok"}, "a")
+		s.pass(responses{"a": "ok"}, "a")
 		s.gone("a").later(30*time.Second + 2*time.Minute - 1)
 		s.pass(nil)
-		s.later(1).pass(answers{"b": "ok"}, "b")
+		s.later(1).pass(responses{"b": "ok"}, "b")
 	})
 	t.Run("reattach", func(t *testing.T) {
 		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
-		s.pass(answers{"a": "ok"}, "a")
+		s.pass(responses{"a": "ok"}, "a")
 		s.gone("a").detach("v1").later(time.Minute)
 		s.pass(nil)
 		s.later(90*time.Second - 1).pass(nil)
-		r := s.later(1).pass(answers{"b": "ok"}, "b")
+		r := s.later(1).pass(responses{"b": "ok"}, "b")
 		if len(r.Failed) != 0 {
-			t.Errorf("a volume that nobody attaches is no failure: %v", r.Failed)
+			t.Errorf("a volume that is not attached again is reported as a failure: %v", r.Failed)
 		}
 	})
 }
@@ -200,12 +200,12 @@ func TestWhichVolumesAreAwaited(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		given  func(*story)
-		want   []string // what goes right after a
+		want   []string // what is evicted right after a
 	}{
 		"exclusive":      {"", func(*story) {}, nil},
-		"unknown":        {"a provider that does not know the volume does not hold up others", func(s *story) { s.facts.volumes["v1"] = volume{} }, []string{"b"}},
-		"multi":          {"nobody waits for a volume of many nodes", func(s *story) { s.facts.volumes["v1"] = volume{multi: true, id: "v1"} }, []string{"b"}},
-		"not attached":   {"what was never attached will not be attached elsewhere", func(s *story) { s.detach("v1") }, []string{"b"}},
+		"unknown":        {"a volume that is unknown to the provider does not block others", func(s *story) { s.facts.volumes["v1"] = volume{} }, []string{"b"}},
+		"multi":          {"a volume that may be attached to several nodes is not awaited", func(s *story) { s.facts.volumes["v1"] = volume{multi: true, id: "v1"} }, []string{"b"}},
+		"not attached":   {"a volume that was not attached is not awaited elsewhere", func(s *story) { s.detach("v1") }, []string{"b"}},
 		"shared":         {"another pod keeps it attached", func(s *story) { s.pod("c", 0, "v1") }, []string{"b"}},
 		"similar handle": {"handles are compared exactly", func(s *story) { s.detach("v1").attach("xv1") }, []string{"b"}},
 	}
@@ -213,7 +213,7 @@ func TestWhichVolumesAreAwaited(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 			tc.given(s)
-			s.pass(answers{"a": "ok"}, "a")
+			s.pass(responses{"a": "ok"}, "a")
 			s.pass(nil, tc.want...)
 		})
 	}
@@ -221,15 +221,15 @@ func TestWhichVolumesAreAwaited(t *testing.T) {
 
 func TestSharedVolumesStayShared(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v").pod("b", 4, "v").pod("c", 3, "w")
-	s.pass(answers{"a": "ok"}, "a")
-	s.gone("a").pass(answers{"b": "ok"}, "b")
-	s.pass(answers{"c": "ok"}, "c")
+	s.pass(responses{"a": "ok"}, "a")
+	s.gone("a").pass(responses{"b": "ok"}, "b")
+	s.pass(responses{"c": "ok"}, "c")
 }
 
 func TestBarePodsDoNotComeBack(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.change("a", func(p *pod) { p.controlled = false })
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	s.gone("a").detach("v1").pass(nil, "b")
 }
 
@@ -237,8 +237,8 @@ func TestIndependentPodsGoTogether(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1", "x").pod("b", 4, "v1").pod("c", 3, "v2").pod("d", 2, "v3").pod("e", 1, "v3")
 	s.rules.strategy = Independent
 	s.facts.volumes["v3"] = volume{multi: true}
-	s.waits(s.pass(answers{"a": "ok", "c": "ok", "d": "ok", "e": "ok"}, "a", "c", "d", "e"),
-		"answer a", "turn b", "answer c", "answer d", "answer e")
+	s.waits(s.pass(responses{"a": "ok", "c": "ok", "d": "ok", "e": "ok"}, "a", "c", "d", "e"),
+		"response a", "turn b", "response c", "response d", "response e")
 	s.waits(s.pass(nil), "detach a x", "pod a", "turn b", "detach c v2", "pod c", "pod d", "pod e")
 	s.detach("x").gone("a")
 	s.facts.elsewhere["x"] = true
@@ -248,42 +248,42 @@ func TestIndependentPodsGoTogether(t *testing.T) {
 func TestRefusedPodsAreTriedAgain(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 2
-	s.pass(answers{"a": "refused"}, "a")
+	s.pass(responses{"a": "refused"}, "a")
 	s.budget("a", refusing)
 	r := s.pass(nil)
 	s.waits(r, "budget a ns/pdb")
 	if r.Wait != 20*time.Second {
-		t.Errorf("the next look comes after %v, want the next try", r.Wait)
+		t.Errorf("the next pass is due in %v, want the next retry", r.Wait)
 	}
 	for range 2 {
 		s.later(20*time.Second - 1).pass(nil)
-		s.later(1).pass(answers{"a": "refused"}, "a")
+		s.later(1).pass(responses{"a": "refused"}, "a")
 	}
-	r = s.later(20*time.Second).pass(answers{"a": "ok"}, "force:a")
+	r = s.later(20*time.Second).pass(responses{"a": "ok"}, "force:a")
 	if len(r.Started) != 1 || r.Started[0].Reason == "" {
-		t.Errorf("going around a budget is not explained: %+v", r.Started)
+		t.Errorf("no reason for ignoring a budget: %+v", r.Started)
 	}
 }
 
 func TestBudgetThatAllowsEndsTheWait(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 0
-	s.pass(answers{"a": "refused"}, "a")
+	s.pass(responses{"a": "refused"}, "a")
 	s.budget("a", refusing).later(5 * time.Second).pass(nil)
 	s.rules.retries = 1
-	s.budget("a", allowing).pass(answers{"a": "refused"}, "a")
+	s.budget("a", allowing).pass(responses{"a": "refused"}, "a")
 	for range 10 {
-		s.later(time.Second).pass(answers{"a": "refused"}, "a") // ten refusals in one interval count once
+		s.later(time.Second).pass(responses{"a": "refused"}, "a") // several refusals in one interval count once
 	}
 }
 
 func TestMisconfiguredBudget(t *testing.T) {
 	s := newStory(t).pod("a", 0).pod("b", 0)
 	s.rules.retries = 0
-	s.pass(answers{"a": "refused", "b": "ok"}, "a", "b")
+	s.pass(responses{"a": "refused", "b": "ok"}, "a", "b")
 	s.gone("b").budget("a", misconfigured)
 	for range 5 {
-		s.later(20*time.Second).pass(answers{"a": "refused"}, "a")
+		s.later(20*time.Second).pass(responses{"a": "refused"}, "a")
 		r := s.pass(nil)
 		want := `error while evicting pod "a": pod disruption budget ns/pdb is misconfigured and requires zero voluntary evictions`
 		if r.Problem() != want {
@@ -297,9 +297,9 @@ func TestMisconfiguredBudget(t *testing.T) {
 
 func TestRefusedVolumePodIsPutAside(t *testing.T) {
 	s := newStory(t).pod("high", 5, "v1").pod("low", 1, "v2")
-	s.pass(answers{"high": "refused"}, "high")
-	s.budget("high", refusing).pass(answers{"low": "ok"}, "low")
-	s.later(20 * time.Second).pass(nil) // due, but low's volume is on its way
+	s.pass(responses{"high": "refused"}, "high")
+	s.budget("high", refusing).pass(responses{"low": "ok"}, "low")
+	s.later(20 * time.Second).pass(nil) // due, but low's volume is being moved
 	s.gone("low").detach("v2")
 	s.facts.elsewhere["v2"] = true
 	s.pass(nil, "high")
@@ -308,7 +308,7 @@ func TestRefusedVolumePodIsPutAside(t *testing.T) {
 func TestErrors(t *testing.T) {
 	s := newStory(t).pod("plain", 0).pod("volume", 0, "v")
 	s.rules.retries = 0
-	s.pass(answers{"plain": "error", "volume": "error"}, "plain", "volume")
+	s.pass(responses{"plain": "error", "volume": "error"}, "plain", "volume")
 	r := s.pass(nil)
 	if len(r.Failed) != 2 || r.Done {
 		t.Errorf("failures %v, done %v", r.Failed, r.Done)
@@ -316,23 +316,23 @@ func TestErrors(t *testing.T) {
 	for range 4 {
 		s.later(5*time.Second - 1).pass(nil)
 		if s.later(1); s.facts.now.Sub(start) < 20*time.Second {
-			s.pass(answers{"plain": "error"}, "plain")
+			s.pass(responses{"plain": "error"}, "plain")
 		}
 	}
-	s.pass(answers{"plain": "error"}, "plain", "force:volume") // an error never goes around a budget for pods that hold up nobody
+	s.pass(responses{"plain": "error"}, "plain", "force:volume") // for pods that block no others, an error never leads to ignoring a budget
 }
 
 func TestIdentityIsAwaited(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.facts.volumes["v1"] = volume{pending: true}
 	s.waits(s.pass(nil), "identity a", "turn b")
-	s.facts.volumes["v1"] = volume{} // the provider does not know it
-	s.pass(answers{"a": "ok"}, "a")
-	s.gone("a").pass(answers{"b": "ok"}, "b") // its detachment is not awaited
+	s.facts.volumes["v1"] = volume{} // unknown to the provider
+	s.pass(responses{"a": "ok"}, "a")
+	s.gone("a").pass(responses{"b": "ok"}, "b") // the drain does not wait for its detachment
 }
 
-// TestIdentityOfAPodThatLeavesIsAwaited: another process has evicted it, and its volumes are awaited all
-// the same.
+// TestIdentityOfAPodThatLeavesIsAwaited checks that the volumes of a Pod are awaited even if another process
+// evicted the Pod.
 func TestIdentityOfAPodThatLeavesIsAwaited(t *testing.T) {
 	s := newStory(t).pod("a", 1, "v1").pod("b", 5, "v2").change("a", func(p *pod) { p.leaving = true })
 	s.facts.volumes["v1"] = volume{pending: true}
@@ -343,24 +343,24 @@ func TestIdentityOfAPodThatLeavesIsAwaited(t *testing.T) {
 	s.waits(s.pass(nil), "detach a v1", "turn b")
 	s.detach("v1")
 	s.facts.elsewhere["v1"] = true
-	s.pass(answers{"b": "ok"}, "b")
+	s.pass(responses{"b": "ok"}, "b")
 }
 
 func TestPodThatDoesNotEnd(t *testing.T) {
 	s := newStory(t).pod("a", 0)
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	if r := s.later(time.Minute - 1).pass(nil); len(r.Failed) != 0 || r.Wait != 1 && r.Wait != time.Millisecond {
 		t.Errorf("too early: %+v", r)
 	}
 	r := s.later(1).pass(nil)
 	if len(r.Failed) != 1 || r.Done || r.Wait != 0 {
-		t.Errorf("a pod that does not end is not reported as such: %+v", r)
+		t.Errorf("a pod that does not terminate is not reported: %+v", r)
 	}
 }
 
 func TestUnheardEvictionIsRepeated(t *testing.T) {
 	s := newStory(t).pod("a", 0)
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	s.change("a", func(p *pod) { p.leaving = false })
 	s.later(20*time.Second - 1).pass(nil)
 	s.later(1).pass(nil, "a")
@@ -368,19 +368,19 @@ func TestUnheardEvictionIsRepeated(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	s.later(time.Minute)
 	s.l = newDrainState("node", start)
-	s.waits(s.pass(nil), "detach a v1", "pod a", "turn b") // the pod that leaves is found by its look
+	s.waits(s.pass(nil), "detach a v1", "pod a", "turn b") // a Pod that is being deleted is recognized
 	s.gone("a").detach("v1")
 	s.l = newDrainState("node", start)
-	s.pass(nil, "b") // a wait for reattachment is dropped
+	s.pass(nil, "b") // a wait for reattachment is lost
 }
 
 func TestVanishedPod(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
-	s.pass(answers{"a": "refused"}, "a")
-	s.budget("a", refusing).gone("a").pass(answers{"b": "ok"}, "b")
+	s.pass(responses{"a": "refused"}, "a")
+	s.budget("a", refusing).gone("a").pass(responses{"b": "ok"}, "b")
 	if len(s.l.pods) != 1 {
 		t.Errorf("the state has %d pods, want only b", len(s.l.pods))
 	}
@@ -388,50 +388,51 @@ func TestVanishedPod(t *testing.T) {
 
 func TestForce(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2").pod("c", 0).pod("d", 0)
-	s.pass(answers{"a": "ok", "c": "refused", "d": "ok"}, "c", "d", "a")
-	s.rules.force = ForceRequested // takes effect in mid-drain
-	s.pass(answers{"a": "ok", "b": "ok", "c": "error", "d": "ok"}, "force:a", "force:b", "force:c", "force:d")
+	s.pass(responses{"a": "ok", "c": "refused", "d": "ok"}, "c", "d", "a")
+	s.rules.force = ForceRequested // takes effect during the drain
+	s.pass(responses{"a": "ok", "b": "ok", "c": "error", "d": "ok"}, "force:a", "force:b", "force:c", "force:d")
 	s.gone("a").gone("b")
-	s.waits(s.pass(nil), "answer c", "pod d")
-	r := s.later(5*time.Second).pass(answers{"c": "error"}, "force:c")
-	s.waits(r, "answer c")
+	s.waits(s.pass(nil), "response c", "pod d")
+	r := s.later(5*time.Second).pass(responses{"c": "error"}, "force:c")
+	s.waits(r, "response c")
 	s.later(forcedFor)
 	r = s.pass(nil)
 	s.waits(r)
 	if r.Force != ForceRequested || len(r.Left) != 2 || len(r.Failed) != 1 {
-		t.Errorf("what is left is not said: %+v", r)
+		t.Errorf("the remaining pods are not reported: %+v", r)
 	}
 }
 
-// TestForcedDeletionThatIsTriedAgain: its answer, which may take long, is the next event.
+// TestForcedDeletionThatIsTriedAgain checks that, during a retry, only the response, which may take long,
+// triggers the next pass.
 func TestForcedDeletionThatIsTriedAgain(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.force = ForceDeadline
-	s.pass(answers{"a": "error"}, "force:a")
+	s.pass(responses{"a": "error"}, "force:a")
 	if r := s.pass(nil); r.Wait != failureInterval {
-		t.Errorf("after an error, looked at again after %v, want %v", r.Wait, failureInterval)
+		t.Errorf("after an error, the next pass is due in %v, want %v", r.Wait, failureInterval)
 	}
-	s.later(failureInterval).pass(answers{}, "force:a") // under way from here on
+	s.later(failureInterval).pass(responses{}, "force:a") // in progress from here on
 	if r := s.later(time.Second).pass(nil); r.Wait != 0 {
-		t.Errorf("looked at again after %v, although only the answer brings anything new", r.Wait)
+		t.Errorf("the next pass is due in %v, but only the response can change anything", r.Wait)
 	}
 }
 
 func TestForceWaitsForNoFinalizer(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.force = ForceNotReady
-	s.pass(answers{"a": "ok"}, "force:a")
+	s.pass(responses{"a": "ok"}, "force:a")
 	s.waits(s.pass(nil), "pod a")
 	r := s.later(forcedSlack).pass(nil)
 	s.waits(r)
-	s.l = newDrainState("node", start) // after a restart nothing is deleted twice
+	s.l = newDrainState("node", start) // after a restart, nothing is deleted twice
 	s.pass(nil)
 	s.waits(s.later(forcedSlack).pass(nil))
 }
 
 func TestSummary(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2").pod("c", 0, "v3")
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	got := s.pass(nil).Summary()
 	want := "volume v1 of pod ns/a to be detached, pod ns/a to terminate, then 2 more with volumes"
 	if got != want {
@@ -443,19 +444,19 @@ func TestSummary(t *testing.T) {
 		s.pod(plain[i], 0)
 	}
 	if got := s.pass(nil, plain...).Summary(); !strings.Contains(got, "and 6 more, then 2 more with volumes") {
-		t.Errorf("%q does not stay short", got)
+		t.Errorf("%q is too long", got)
 	}
 }
 
 func TestRequestUnderWayHoldsTheTurn(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(nil, "a")
-	s.waits(s.pass(nil), "answer a", "turn b")
+	s.waits(s.pass(nil), "response a", "turn b")
 }
 
 func TestForceDoesNotWaitForAnEarlierError(t *testing.T) {
 	s := newStory(t).pod("a", 0)
-	s.pass(answers{"a": "error"}, "a")
+	s.pass(responses{"a": "error"}, "a")
 	s.later(time.Second).rules.force = ForceRequested
 	s.pass(nil, "force:a")
 }
@@ -465,16 +466,16 @@ func TestPodThatIsKilledAlready(t *testing.T) {
 		DeletionTimestamp: &metav1.Time{Time: start}, DeletionGracePeriodSeconds: ptr.To[int64](0),
 	}})
 	if !p.killed || !p.leaving || p.grace != 0 {
-		t.Errorf("a pod without any grace left is read as %+v", p)
+		t.Errorf("a pod without a remaining grace period is read as %+v", p)
 	}
 }
 
-// TestTryingAgainIsNoNews: while an eviction is tried again, the report says what it said
-// before. Else each try would be two writes of the Machine's status.
+// TestTryingAgainIsNoNews checks that the report does not change while an eviction is retried. Otherwise each
+// retry would cause two writes of the Machine's status.
 func TestTryingAgainIsNoNews(t *testing.T) {
 	cases := map[string]struct {
-		answer string
-		budget *policyv1.PodDisruptionBudgetStatus
+		response string
+		budget   *policyv1.PodDisruptionBudgetStatus
 	}{
 		"error":                {"error", nil},
 		"refused":              {"refused", &refusing},
@@ -483,19 +484,19 @@ func TestTryingAgainIsNoNews(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t).pod("a", 0)
-			s.pass(answers{"a": tc.answer}, "a")
+			s.pass(responses{"a": tc.response}, "a")
 			if tc.budget != nil {
 				s.budget("a", *tc.budget)
 			}
 			before := s.pass(nil)
 			for range 3 {
-				r := s.later(evictionInterval).pass(answers{}, "a") // under way from here on
+				r := s.later(evictionInterval).pass(responses{}, "a") // in progress from here on
 				for range 2 {
 					if r.Problem() != before.Problem() || r.Summary() != before.Summary() || r.Done {
 						t.Errorf("%q and %q, were %q and %q", r.Problem(), r.Summary(), before.Problem(), before.Summary())
 					}
 					if r.Wait != 0 && r.Wait < time.Minute {
-						t.Errorf("looked at again after %v, although only the answer brings anything new", r.Wait)
+						t.Errorf("the next pass is due in %v, but only the response can change anything", r.Wait)
 					}
 					r = s.pass(nil)
 				}
@@ -506,37 +507,37 @@ func TestTryingAgainIsNoNews(t *testing.T) {
 	}
 }
 
-// TestRefusedPodThatLeavesAllTheSame: what was wrong before is forgotten.
+// TestRefusedPodThatLeavesAllTheSame checks that an earlier problem is dropped when the Pod is deleted anyway.
 func TestRefusedPodThatLeavesAllTheSame(t *testing.T) {
-	for _, answer := range []string{"refused", "error"} {
+	for _, response := range []string{"refused", "error"} {
 		s := newStory(t).pod("a", 0)
-		s.pass(answers{"a": answer}, "a")
+		s.pass(responses{"a": response}, "a")
 		s.change("a", func(p *pod) { p.leaving = true })
 		r := s.pass(nil)
 		s.waits(r, "pod a")
 		if r.Problem() != "" {
-			t.Errorf("problem %q of a pod that leaves", r.Problem())
+			t.Errorf("problem %q of a pod that is being deleted", r.Problem())
 		}
 	}
 }
 
-// TestGivenUpEvictionsAreSaid: which pod is deleted by force, and why.
+// TestGivenUpEvictionsAreSaid checks that the report shows which Pod is deleted forcibly, and why.
 func TestGivenUpEvictionsAreSaid(t *testing.T) {
-	for answer, want := range map[string]string{
+	for response, want := range map[string]string{
 		"refused": "ns/a (its eviction was refused 1 time(s))",
 		"error":   "ns/a (its eviction failed 1 time(s), most recently with: Internal error occurred: broken)",
 	} {
 		s := newStory(t).pod("a", 0, "v")
 		s.rules.retries = 0
-		s.pass(answers{"a": answer}, "a")
+		s.pass(responses{"a": response}, "a")
 		s.budget("a", refusing)
-		if got := s.later(evictionInterval).pass(answers{"a": "ok"}, "force:a").Forced(); got != want {
+		if got := s.later(evictionInterval).pass(responses{"a": "ok"}, "force:a").Forced(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
 
-// TestAbsurdGracePeriods: a grace period that no clock can count is a long one.
+// TestAbsurdGracePeriods checks that grace periods that are too long for a duration are limited.
 func TestAbsurdGracePeriods(t *testing.T) {
 	p := podFacts(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](1 << 62)}})
 	if p.grace < 24*time.Hour || (&progress{pod: p, sent: start}).detachBy(rules{detach: time.Minute}).Before(start) {

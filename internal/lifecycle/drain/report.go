@@ -45,7 +45,7 @@ type Cause string
 
 const (
 	// ForResponse waits for the API server's response.
-	ForResponse Cause = "answer"
+	ForResponse Cause = "response"
 	// ForPod waits for the Pod to terminate.
 	ForPod Cause = "pod"
 	// ForBudget waits until the PodDisruptionBudget in Object, as "namespace/name", allows the eviction. Object

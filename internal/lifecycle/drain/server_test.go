@@ -31,7 +31,7 @@ func (h *harness) priority(pod string, value int32) {
 	})
 }
 
-// stateful makes three pods with a volume each, and waits until all are attached.
+// stateful creates three Pods with one volume each, and waits until all volumes are attached.
 func (h *harness) stateful() {
 	h.t.Helper()
 	h.attacher()
@@ -43,7 +43,7 @@ func (h *harness) stateful() {
 	h.awaitAttached(3)
 }
 
-// since is what the attacher did after the three volumes were attached.
+// since returns what the attacher did after the three volumes were attached.
 func (h *harness) since() []string { return h.log()[3:] }
 
 func TestVolumePodsMoveOneAtATime(t *testing.T) {
@@ -67,13 +67,13 @@ func TestRestartContinues(t *testing.T) {
 	h.stateful()
 	req := h.request()
 	first := drain.New(h.opts)
-	// Without a kubelet, the first pod stays in termination.
+	// Without a kubelet, the first Pod remains in termination.
 	h.drive(first, &req, func(r drain.Report) bool { return waitsFor(drain.ForDetach)(r) && waitsFor(drain.ForPod)(r) })
 	h.awaitLeaving("high")
 	second := drain.New(h.opts)
 	h.drive(second, &req, func(r drain.Report) bool {
 		if len(r.Started) != 0 {
-			t.Fatalf("the second process does not wait for what the first began: %+v", r)
+			t.Fatalf("the second process does not wait for what the first one began: %+v", r)
 		}
 		return waitsFor(drain.ForDetach)(r)
 	})
@@ -87,7 +87,7 @@ func TestRestartContinues(t *testing.T) {
 
 func (h *harness) awaitLeaving(name string) {
 	h.t.Helper()
-	h.eventually("pod "+name+" is seen to leave", func(ctx context.Context) bool {
+	h.eventually("pod "+name+" is seen as being deleted", func(ctx context.Context) bool {
 		pod := &corev1.Pod{}
 		must(h.t, h.opts.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: name}, pod))
 		return !pod.DeletionTimestamp.IsZero()
@@ -98,33 +98,33 @@ func TestForceInMidDrain(t *testing.T) {
 	h := newHarness(t)
 	h.stateful()
 	d, req := drain.New(h.opts), h.request()
-	h.drive(d, &req, waitsFor(drain.ForDetach)) // a pod that nobody ends
+	h.drive(d, &req, waitsFor(drain.ForDetach)) // no kubelet terminates the pod
 	req.Force = drain.ForceRequested
 	began := time.Now()
 	report := h.drive(d, &req, done)
 	if report.Force != drain.ForceRequested || len(report.Left) != 0 {
-		t.Errorf("want a forced drain that left nothing: %+v", report)
+		t.Errorf("want a forced drain without remaining pods: %+v", report)
 	}
-	t.Logf("all were deleted %v after the force", time.Since(began))
+	t.Logf("all were deleted %v after the drain was forced", time.Since(began))
 	for _, name := range []string{"low", "middle", "high"} {
 		err := h.Client.Get(t.Context(), client.ObjectKey{Namespace: h.Namespace, Name: name}, &corev1.Pod{})
 		if client.IgnoreNotFound(err) != nil || err == nil {
-			t.Errorf("pod %s is still there: %v", name, err)
+			t.Errorf("pod %s still exists: %v", name, err)
 		}
 	}
 }
 
 func TestDeleteAttachments(t *testing.T) {
 	h := newHarness(t)
-	h.stateful() // the pods stay, so the attach-detach controller takes nothing away
+	h.stateful() // the pods stay, so the attach-detach controller detaches nothing
 	d := drain.New(h.opts)
-	h.eventually("no attachment is left", func(ctx context.Context) bool {
+	h.eventually("no attachment remains", func(ctx context.Context) bool {
 		finished, err := d.DeleteAttachments(ctx, h.node)
 		must(t, err)
 		return finished
 	})
-	// The attacher sees what happened by a watch of its own, which may be behind.
-	h.eventually("the attacher has seen that three are gone", func(context.Context) bool {
+	// The attacher uses its own watch, which may be behind.
+	h.eventually("the attacher has seen three detachments", func(context.Context) bool {
 		return len(h.since()) >= 3
 	})
 	want := []string{"-of-high@a", "-of-low@a", "-of-middle@a"}
@@ -147,7 +147,7 @@ func (h *harness) budgetFor(minAvailable int) *policyv1.PodDisruptionBudget {
 	return pdb
 }
 
-// guarded makes a pod that the budget counts, on a node.
+// guarded creates a Pod on a node that the budget counts.
 func (h *harness) guarded(name, node string, ready bool) *corev1.Pod {
 	h.t.Helper()
 	pod := h.pod(name, 0)
@@ -169,10 +169,10 @@ func (h *harness) ready(pod *corev1.Pod, ready bool) {
 	must(h.t, h.Client.Status().Patch(h.t.Context(), pod, client.MergeFrom(before)))
 }
 
-// awaitBudget waits until the real disruption controller has counted.
+// awaitBudget waits until the real disruption controller has counted the Pods.
 func (h *harness) awaitBudget(expected, healthy int32) {
 	h.t.Helper()
-	h.eventually("the budget is counted", func(ctx context.Context) bool {
+	h.eventually("the budget has counted its pods", func(ctx context.Context) bool {
 		pdb := &policyv1.PodDisruptionBudget{}
 		err := h.opts.Client.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: "keep"}, pdb)
 		must(h.t, client.IgnoreNotFound(err))
@@ -195,13 +195,13 @@ func TestBudgetRefusesThenAllows(t *testing.T) {
 		return len(r.Waiting) == 1 && r.Waiting[0].For == drain.ForBudget && r.Waiting[0].Object != ""
 	})
 	if report.Waiting[0].Object != h.Namespace+"/keep" || report.Problem() != "" {
-		t.Errorf("want to wait for the budget and nothing to be wrong: %+v", report)
+		t.Errorf("want a wait for the budget and no problem: %+v", report)
 	}
 	if got := d.Refused(h.Namespace); len(got) != 1 || got[0] != req.Machine {
-		t.Errorf("events of budgets concern %v, want the machine", got)
+		t.Errorf("events of budgets map to %v, want the machine", got)
 	}
 	h.ready(there, true)
-	held.Step(2 * time.Second) // the interval of retries is 20 s, which do not pass: only the budget ends this
+	held.Step(2 * time.Second) // the retry interval of 20 s does not elapse, so only the budget event triggers a retry
 	h.drive(d, &req, func(r drain.Report) bool { return !waitsFor(drain.ForBudget)(r) })
 	h.drive(d, &req, func(r drain.Report) bool {
 		held.SetTime(time.Now())
@@ -219,7 +219,7 @@ func TestMisconfiguredBudgetIsNamed(t *testing.T) {
 	report := h.drive(d, &req, func(r drain.Report) bool { return r.Problem() != "" })
 	want := "pod disruption budget " + h.Namespace + "/keep is misconfigured and requires zero voluntary evictions"
 	if !strings.HasSuffix(report.Problem(), want) {
-		t.Errorf("problem %q does not end in what is looked for", report.Problem())
+		t.Errorf("problem %q does not end with the expected text", report.Problem())
 	}
 	req.Force = drain.ForceDeadline
 	if report = h.drive(d, &req, done); report.Force != drain.ForceDeadline {
@@ -237,7 +237,7 @@ func TestVanishedPods(t *testing.T) {
 	h.end(one)
 	h.drive(d, &req, done)
 
-	// A node that goes away ends its drain.
+	// The deletion of a node completes its drain.
 	h.create(h.pod("two", 0))
 	h.drive(d, &req, waitsFor(drain.ForPod))
 	must(t, h.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.node}}))
@@ -253,7 +253,7 @@ func TestEvictorKnowsPodsByTheirUID(t *testing.T) {
 	h.create(pod)
 	key := client.ObjectKeyFromObject(pod)
 	if err := h.opts.Evictor.Evict(t.Context(), key, types.UID("another")); !apierrors.IsConflict(err) {
-		t.Errorf("want a conflict over a pod that only has the name, got %v", err)
+		t.Errorf("want a conflict for another pod of the same name, got %v", err)
 	}
 	must(t, h.Client.Get(t.Context(), key, pod))
 	if !pod.DeletionTimestamp.IsZero() {
@@ -266,7 +266,7 @@ func TestIndependentPodsLeaveTogether(t *testing.T) {
 	h.stateful()
 	h.opts.Strategy = drain.Independent
 	d, req := drain.New(h.opts), h.request()
-	h.drive(d, &req, func(r drain.Report) bool { // nobody ends a pod, and still all are on their way
+	h.drive(d, &req, func(r drain.Report) bool { // no pod is terminated, but all are being deleted
 		awaited := 0
 		for _, waiting := range r.Waiting {
 			if waiting.For == drain.ForDetach {
@@ -276,10 +276,10 @@ func TestIndependentPodsLeaveTogether(t *testing.T) {
 		return awaited == 3
 	})
 	if got := d.Awaiting(h.Namespace + "-of-low"); len(got) != 1 || got[0] != req.Machine {
-		t.Errorf("events of the volume's attachments concern %v, want the machine", got)
+		t.Errorf("events of the volume's attachments map to %v, want the machine", got)
 	}
 	if got := d.Awaiting("another"); len(got) != 0 {
-		t.Errorf("events of another volume concern %v", got)
+		t.Errorf("events of another volume map to %v", got)
 	}
 	h.kubelet(true)
 	h.drive(d, &req, done)

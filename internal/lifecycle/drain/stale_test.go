@@ -14,24 +14,23 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
 
-// sluice holds back what the API server says in watches of pods, and counts the lists of pods of one
-// node.
-type sluice struct {
+// gate holds back events in watches of Pods, and counts the lists of Pods of a single node.
+type gate struct {
 	mu    sync.Mutex
-	open  chan struct{} // closed while nothing is held back
+	open  chan struct{} // closed while no events are held back
 	lists int
 }
 
-func newSluice() *sluice {
-	s := &sluice{open: make(chan struct{})}
+func newGate() *gate {
+	s := &gate{open: make(chan struct{})}
 	close(s.open)
 	return s
 }
 
-func (s *sluice) wrap(next http.RoundTripper) http.RoundTripper { return sluiced{s, next} }
+func (s *gate) wrap(next http.RoundTripper) http.RoundTripper { return gated{s, next} }
 
-// hold holds back all events from now on, until release is called.
-func (s *sluice) hold() (release func()) {
+// hold holds back all events until release is called.
+func (s *gate) hold() (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	open := make(chan struct{})
@@ -39,20 +38,20 @@ func (s *sluice) hold() (release func()) {
 	return sync.OnceFunc(func() { close(open) })
 }
 
-func (s *sluice) listed() int {
+func (s *gate) listed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lists
 }
 
-// sluiced is a way to the API server through a sluice.
-type sluiced struct {
-	*sluice
+// gated is a round tripper with a gate.
+type gated struct {
+	*gate
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (s sluiced) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s gated) RoundTrip(r *http.Request) (*http.Response, error) {
 	pods := strings.HasSuffix(r.URL.Path, "/pods")
 	watch := r.URL.Query().Get("watch") != ""
 	if pods && !watch && r.Method == http.MethodGet {
@@ -62,7 +61,7 @@ func (s sluiced) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	response, err := s.next.RoundTrip(r)
 	if err == nil && pods && watch {
-		response.Body = &held{response.Body, s.sluice}
+		response.Body = &held{response.Body, s.gate}
 	}
 	return response, err
 }
@@ -70,14 +69,14 @@ func (s sluiced) RoundTrip(r *http.Request) (*http.Response, error) {
 // held is the body of a watch.
 type held struct {
 	io.ReadCloser
-	sluice *sluice
+	gate *gate
 }
 
 func (h *held) Read(p []byte) (int, error) {
 	n, err := h.ReadCloser.Read(p)
-	h.sluice.mu.Lock()
-	open := h.sluice.open
-	h.sluice.mu.Unlock()
+	h.gate.mu.Lock()
+	open := h.gate.open
+	h.gate.mu.Unlock()
 	<-open
 	return n, err
 }
@@ -89,13 +88,12 @@ func (h *harness) cordon() {
 	must(h.t, h.Client.Patch(h.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"unschedulable":true}}`))))
 }
 
-// TestCacheThatIsOlderThanTheCordon: a pod that was bound before the node was cordoned is evicted
-// also if the cache of pods is late to show it. The API server is asked once, when the cache shows no
-// pods.
+// TestCacheThatIsOlderThanTheCordon checks that a Pod that was bound before the node was cordoned is evicted
+// even if the cache shows it late. The API server is queried once, when the cache shows no Pods.
 func TestCacheThatIsOlderThanTheCordon(t *testing.T) {
 	h := newHarness(t)
 	h.kubelet(false)
-	release := h.sluice.hold()
+	release := h.gate.hold()
 	t.Cleanup(release)
 	h.create(h.pod("late", 0))
 	h.cordon()
@@ -107,10 +105,10 @@ func TestCacheThatIsOlderThanTheCordon(t *testing.T) {
 			t.Fatal("the drain is done although a pod runs on the node")
 		}
 		if !waitsFor(drain.ForCache)(report) || report.Wait <= 0 {
-			t.Fatalf("it does not wait for the cache: %+v", report)
+			t.Fatalf("the drain does not wait for the cache: %+v", report)
 		}
 	}
-	if got := h.sluice.listed(); got != 1 {
+	if got := h.gate.listed(); got != 1 {
 		t.Errorf("%d requests by two passes, want 1", got)
 	}
 	release()
@@ -123,26 +121,26 @@ func TestCacheThatIsOlderThanTheCordon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := h.sluice.listed(); got > 2 {
-		t.Errorf("%d requests in all", got)
+	if got := h.gate.listed(); got > 2 {
+		t.Errorf("%d requests in total", got)
 	}
 }
 
-// TestEmptyNodeCostsOneRequest: one question for each drain, and none for one that is forced.
+// TestEmptyNodeCostsOneRequest checks that each drain sends one request, and a forced drain none.
 func TestEmptyNodeCostsOneRequest(t *testing.T) {
 	h := newHarness(t)
 	h.cordon()
 	for force, want := range map[drain.Force]int{drain.NotForced: 1, drain.ForceRequested: 0} {
-		d, req, before := drain.New(h.opts), h.request(), h.sluice.listed()
+		d, req, before := drain.New(h.opts), h.request(), h.gate.listed()
 		req.Force = force
 		for range 3 {
 			report, err := d.Drain(t.Context(), req)
 			must(t, err)
 			if !report.Done {
-				t.Fatalf("an empty node is not: %+v", report)
+				t.Fatalf("the drain of an empty node is not done: %+v", report)
 			}
 		}
-		if got := h.sluice.listed() - before; got != want {
+		if got := h.gate.listed() - before; got != want {
 			t.Errorf("forced: %q: %d requests, want %d", force, got, want)
 		}
 	}

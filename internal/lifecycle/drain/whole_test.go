@@ -13,16 +13,15 @@ import (
 // never is longer than any drain.
 const never = 1000 * time.Hour
 
-// cluster is how quickly a cluster does its part of a drain. The story's API server grants
-// every request.
+// cluster is the speed of a cluster in a drain. The API server of the story grants every request.
 type cluster struct {
-	// ends is how long evicted pods take to end, detach how long their volumes then take to
-	// leave the node, and reattach how long these take to come to another one.
-	ends, detach, reattach time.Duration
+	// terminates is how long evicted Pods take to terminate, detach how long their volumes then take to be
+	// detached, and reattach how long they take to be attached to another node.
+	terminates, detach, reattach time.Duration
 }
 
-// play lets a whole drain go by, second after second, and tells which requests were made
-// when, and how long it took. It gives up after a day.
+// play simulates a whole drain in steps of one second. It returns the requests with their times, and the
+// duration of the drain. It gives up after a day.
 func (s *story) play(c cluster) (requests []string, took time.Duration) {
 	s.t.Helper()
 	due := map[string]time.Time{} // by "gone NAME", "detach VOLUME", "reattach VOLUME"
@@ -34,26 +33,26 @@ func (s *story) play(c cluster) (requests []string, took time.Duration) {
 		ops := plan(s.facts, s.rules, s.l)
 		made := report(s.facts, s.rules, s.l, ops)
 		for _, op := range ops {
-			name, ends := op.pod.key.Name, c.ends
+			name, terminates := op.pod.key.Name, c.terminates
 			p := s.l.pods[op.pod.uid]
 			p.calling, p.sent, p.last, p.removed = false, s.facts.now, s.facts.now, op.force
 			s.change(name, func(p *pod) { p.leaving, p.killed = true, op.force })
 			at := s.facts.now.Sub(start)
 			if op.force {
-				name, ends = "force:"+name, 0
+				name, terminates = "force:"+name, 0
 			}
-			due["gone "+op.pod.key.Name] = s.facts.now.Add(ends)
+			due["gone "+op.pod.key.Name] = s.facts.now.Add(terminates)
 			requests = append(requests, fmt.Sprintf("%v %s", at, name))
 		}
 		if made.Done {
 			return requests, s.facts.now.Sub(start)
 		}
 	}
-	s.t.Fatal("the drain never ends")
+	s.t.Fatal("the drain never completes")
 	return nil, 0
 }
 
-// happen lets the cluster do what is due.
+// happen applies the changes of the cluster that are due.
 func (s *story) happen(due map[string]time.Time, c cluster) {
 	for progress := true; progress; {
 		progress = false
@@ -90,7 +89,7 @@ func (s *story) podNamed(name string) pod {
 	return pod{}
 }
 
-// users counts the pods on the node that use a volume.
+// users returns the number of Pods on the node that use a volume.
 func (s *story) users(volume string) int {
 	n := 0
 	for _, p := range s.facts.pods {
@@ -103,11 +102,11 @@ func (s *story) users(volume string) int {
 	return n
 }
 
-// TestWholeDrains: for each mixture of pods and volumes, which requests are made when, and
-// how long the drain takes. It waits for what has to be waited for, and for nothing else.
+// TestWholeDrains checks, for mixtures of Pods and volumes, which requests are made when, and how long the
+// drain takes. The drain must not wait longer than necessary.
 func TestWholeDrains(t *testing.T) {
-	quick := cluster{ends: 5 * time.Second, detach: 10 * time.Second, reattach: 20 * time.Second}
-	const round = 35 * time.Second // all three of them
+	quick := cluster{terminates: 5 * time.Second, detach: 10 * time.Second, reattach: 20 * time.Second}
+	const round = 35 * time.Second // the sum of the three
 	cases := map[string]struct {
 		reason  string
 		given   func(*story)
@@ -121,7 +120,7 @@ func TestWholeDrains(t *testing.T) {
 			[]string{"0s a", "0s b", "0s c"}, 5 * time.Second,
 		},
 		"one exclusive volume": {
-			"its way is followed to the end", func(s *story) { s.pod("a", 0, "v") }, quick,
+			"its move is awaited completely", func(s *story) { s.pod("a", 0, "v") }, quick,
 			[]string{"0s a"}, round,
 		},
 		"two exclusive volumes in one pod": {
@@ -137,7 +136,7 @@ func TestWholeDrains(t *testing.T) {
 			[]string{"0s a", "35s b"}, 2 * round,
 		},
 		"a shared volume": {
-			"nobody waits for a volume that another pod keeps where it is", func(s *story) { s.pod("a", 2, "v").pod("b", 1, "v") }, quick,
+			"a volume that another pod keeps attached is not awaited", func(s *story) { s.pod("a", 2, "v").pod("b", 1, "v") }, quick,
 			[]string{"0s a", "1s b"}, 6 * time.Second,
 		},
 		"shared and exclusive volumes": {
@@ -155,48 +154,48 @@ func TestWholeDrains(t *testing.T) {
 			[]string{"0s plain", "0s a", "35s b", "36s c"}, 36*time.Second + round,
 		},
 		"another provider's volumes": {
-			"what nobody can follow is not awaited", func(s *story) {
+			"volumes without an ID are not awaited", func(s *story) {
 				s.pod("a", 2, "u").pod("b", 1, "v")
 				s.facts.volumes["u"], s.facts.volumes["v"] = volume{}, volume{}
 			}, quick,
 			[]string{"0s a", "1s b"}, 6 * time.Second,
 		},
 		"long grace periods": {
-			"a pod may take the time that it was promised", func(s *story) {
+			"a pod may use its whole grace period", func(s *story) {
 				s.pod("a", 0).pod("b", 0, "v")
 				for _, name := range []string{"a", "b"} {
 					s.change(name, func(p *pod) { p.grace = 20 * time.Minute })
 				}
-			}, cluster{ends: 19 * time.Minute, detach: 10 * time.Second, reattach: 20 * time.Second},
+			}, cluster{terminates: 19 * time.Minute, detach: 10 * time.Second, reattach: 20 * time.Second},
 			[]string{"0s a", "0s b"}, 19*time.Minute + 30*time.Second,
 		},
 		"volumes that are never detached": {
 			"each pod waits for its grace period and the detach timeout", func(s *story) { s.pod("a", 2, "u").pod("b", 1, "v") },
-			cluster{ends: 5 * time.Second, detach: never},
+			cluster{terminates: 5 * time.Second, detach: never},
 			[]string{"0s a", "2m30s b"}, 5 * time.Minute,
 		},
-		"volumes that nobody attaches again": {
+		"volumes that are not attached again": {
 			"each pod waits for the reattach timeout", func(s *story) { s.pod("a", 2, "u").pod("b", 1, "v") },
-			cluster{ends: 5 * time.Second, detach: 10 * time.Second, reattach: never},
+			cluster{terminates: 5 * time.Second, detach: 10 * time.Second, reattach: never},
 			[]string{"0s a", "1m45s b"}, 210 * time.Second,
 		},
-		"pods that never end": {
-			"until the time of the drain is over", func(s *story) { s.pod("a", 0).pod("b", 0, "v") },
-			cluster{ends: never},
+		"pods that never terminate": {
+			"until the drain timeout expires", func(s *story) { s.pod("a", 0).pod("b", 0, "v") },
+			cluster{terminates: never},
 			[]string{"0s a", "0s b", "2h0m0s force:a", "2h0m0s force:b"}, 2*time.Hour + time.Second,
 		},
 		"forced, without volumes": {
-			"nothing is asked and nothing awaited", func(s *story) { s.pod("a", 0).pod("b", 0).rules.force = ForceRequested }, quick,
+			"no evictions, and no waiting", func(s *story) { s.pod("a", 0).pod("b", 0).rules.force = ForceRequested }, quick,
 			[]string{"0s force:a", "0s force:b"}, time.Second,
 		},
 		"forced, with volumes": {
-			"neither their order nor their ways matter", func(s *story) { s.pod("a", 2, "u", "v").pod("b", 1, "w").pod("c", 0, "w").rules.force = ForceNotReady }, quick,
+			"neither their order nor their volumes matter", func(s *story) { s.pod("a", 2, "u", "v").pod("b", 1, "w").pod("c", 0, "w").rules.force = ForceNotReady }, quick,
 			[]string{"0s force:a", "0s force:b", "0s force:c"}, time.Second,
 		},
 		"forced, all kinds": {
 			"", func(s *story) {
 				s.pod("plain", 0).pod("a", 9, "u").pod("b", 8, "shared").pod("c", 7, "shared", "w").rules.force = ForceReadonlyFilesystem
-			}, cluster{ends: never, detach: never, reattach: never},
+			}, cluster{terminates: never, detach: never, reattach: never},
 			[]string{"0s force:a", "0s force:b", "0s force:c", "0s force:plain"}, time.Second,
 		},
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// bubble runs a test on a clock that takes no time.
+// bubble runs a test in a synctest bubble, where waiting takes no time.
 func bubble(t *testing.T, test func(t *testing.T, d *fake.Driver, p *process)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,19 +49,19 @@ func TestCallsInOrder(t *testing.T) {
 		want   string
 		calls  calls
 	}{
-		"new": {"it is looked for before it is created", empty, ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine}},
+		"new": {"the engine looks for it before it creates it", empty, ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine}},
 		"new, cannot look": {
-			"creation is idempotent by name, so it may do without a look", cannotLook,
+			"creation is idempotent by name, so no lookup is needed", cannotLook,
 			ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine},
 		},
-		"made before":           {"what is found is adopted", exists, ensure, request("m"), "Exists", calls{fake.GetMachineStatus}},
-		"known":                 {"what is known is not created", exists, ensure, known("m"), "Exists", calls{fake.GetMachineStatus}},
+		"made before":           {"a found instance is adopted", exists, ensure, request("m"), "Exists", calls{fake.GetMachineStatus}},
+		"known":                 {"a known instance is not created", exists, ensure, known("m"), "Exists", calls{fake.GetMachineStatus}},
 		"known, gone":           {"a lost instance is never created again", empty, ensure, known("m"), "Lost", calls{fake.GetMachineStatus}},
 		"known, cannot look":    {"a stored ID is trusted", cannotLook, ensure, known("m"), "Exists", calls{fake.GetMachineStatus}},
 		"new, to initialise":    {"initialisation follows creation", initializes, ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}},
-		"found, to initialise":  {"initialisation is caught up on", uninitializedVM, ensure, known("m"), "Exists", calls{fake.GetMachineStatus, fake.InitializeMachine}},
-		"deleted":               {"the driver is asked whether it is gone", empty, remove, known("m"), "Gone", calls{fake.DeleteMachine, fake.GetMachineStatus}},
-		"deleted, still there":  {"an accepted deletion is not the end", exists, remove, known("m"), "Remains", calls{fake.DeleteMachine, fake.GetMachineStatus}},
+		"found, to initialise":  {"a missing initialization is done later", uninitializedVM, ensure, known("m"), "Exists", calls{fake.GetMachineStatus, fake.InitializeMachine}},
+		"deleted":               {"the driver must confirm that it is gone", empty, remove, known("m"), "Gone", calls{fake.DeleteMachine, fake.GetMachineStatus}},
+		"deleted, still there":  {"an accepted deletion may not be complete", exists, remove, known("m"), "Remains", calls{fake.DeleteMachine, fake.GetMachineStatus}},
 		"deleted without an ID": {"its ID may never have been stored", empty, remove, request("m"), "Gone", calls{fake.DeleteMachine, fake.GetMachineStatus}},
 	}
 	for name, tc := range cases {
@@ -115,7 +115,7 @@ func TestFailedInitialisationKeepsTheInstance(t *testing.T) {
 			t.Errorf("result %+v, want the instance that was created", got)
 		}
 		if got.LastKnownState == nil || *got.LastKnownState != "made" {
-			t.Errorf("the driver's note is lost: %v", got.LastKnownState)
+			t.Errorf("the driver's LastKnownState is lost: %v", got.LastKnownState)
 		}
 		if got.Failure.Method != instance.MethodInitialize || !errors.Is(got.Failure, refusal) {
 			t.Errorf("failure %v, want that of InitializeMachine", got.Failure)
@@ -158,7 +158,7 @@ func TestPrepareComesRightBeforeCreation(t *testing.T) {
 
 func TestFailedPrepareBlocksCreation(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
-		away := errors.New("the target is away")
+		away := errors.New("the target is unavailable")
 		req := request("m")
 		req.Prepare = func(context.Context) (*corev1.Secret, error) { return nil, away }
 		got := is[instance.Failed](t, ask(p.Ensure, req))
@@ -184,16 +184,16 @@ func TestAnswersThatNameTooLittle(t *testing.T) {
 	}{
 		"no ID":                  {"nothing can be found without an ID", &response{NodeName: "node-1"}, true, codes.Internal},
 		"no ID, no target":       {"nor without a target", &response{}, false, codes.Internal},
-		"no node":                {"nobody would know what to wait for", &response{ProviderID: "sim://1"}, true, codes.Internal},
-		"no node, no target":     {"without a target there is no node", &response{ProviderID: "sim://1"}, false, codes.OK},
-		"nothing, with no error": {"a bad driver does not take the process down", nil, true, codes.Internal},
+		"no node":                {"the node to wait for would be unknown", &response{ProviderID: "sim://1"}, true, codes.Internal},
+		"no node, no target":     {"without a target, there is no node", &response{ProviderID: "sim://1"}, false, codes.OK},
+		"nothing, with no error": {"a bad driver does not crash the process", nil, true, codes.Internal},
 	}
 	for name, tc := range cases {
 		for _, method := range []instance.Method{instance.MethodCreate, instance.MethodStatus} {
 			t.Run(name+"/"+string(method), func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 					d.OnInitialize(fake.Always[driver.InitializeMachineRequest, driver.InitializeMachineResponse](nil, nil))
-					answerWith(d, method, tc.response)
+					respondWith(d, method, tc.response)
 					req := request("m")
 					req.NodeExpected = tc.nodeExpected
 					result := ask(p.Ensure, req)
@@ -214,7 +214,7 @@ func TestAnswersThatNameTooLittle(t *testing.T) {
 	}
 }
 
-func answerWith(d *fake.Driver, method instance.Method, response *driver.CreateMachineResponse) {
+func respondWith(d *fake.Driver, method instance.Method, response *driver.CreateMachineResponse) {
 	if method == instance.MethodCreate {
 		d.OnCreate(fake.Always[driver.CreateMachineRequest](response, nil))
 		return
@@ -232,12 +232,12 @@ func TestErrorsWithoutAProperCode(t *testing.T) {
 		err    error
 		want   codes.Code
 	}{
-		"not a status":     {"nothing is known of it", errors.New("oops"), codes.Unknown},
+		"not a status":     {"nothing is known about it", errors.New("oops"), codes.Unknown},
 		"claims to be OK":  {"an error is never a success", status.New(codes.OK, "fine"), codes.Unknown},
 		"deadline":         {"the call was cut off", context.DeadlineExceeded, codes.DeadlineExceeded},
 		"cancelled":        {"the call was cut off", context.Canceled, codes.Canceled},
 		"status inside":    {"wrapping keeps the code", errors.Join(errors.New("outer"), status.Error(codes.Aborted, "busy")), codes.Aborted},
-		"status, deadline": {"the driver's word counts", status.WrapError(codes.Aborted, "busy", context.DeadlineExceeded), codes.Aborted},
+		"status, deadline": {"the driver's code counts", status.WrapError(codes.Aborted, "busy", context.DeadlineExceeded), codes.Aborted},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +258,7 @@ func TestDriverWithoutInitializer(t *testing.T) {
 		d := newDriver()
 		is[instance.Exists](t, ask(start(t, struct{ driver.Driver }{d}).Ensure, request("m")))
 		if len(d.Calls(fake.InitializeMachine)) > 0 {
-			t.Error("initialised by a driver that cannot")
+			t.Error("initialized by a driver that cannot")
 		}
 	})
 }
@@ -284,8 +284,9 @@ func TestDriversNotesAreHandedOn(t *testing.T) {
 	})
 }
 
-// TestNotesThatCannotBeStored: the API server would refuse the Machine's whole status for one that is
-// too long, and change one that is not UTF-8, which would then be written again and again.
+// TestNotesThatCannotBeStored checks that a LastKnownState that cannot be stored is dropped. If it is too long,
+// the API server would refuse the Machine's whole status. If it is not UTF-8, the API server would change it,
+// and it would be written again and again.
 func TestNotesThatCannotBeStored(t *testing.T) {
 	for name, note := range map[string]string{"too long": strings.Repeat("x", instance.LongestNote+1), "binary": "\xff"} {
 		t.Run(name, func(t *testing.T) {
@@ -303,8 +304,8 @@ func TestNotesThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// TestAnswersThatCannotBeStored: the API server would refuse the whole Machine for a provider ID, a node's
-// name or addresses that cannot be stored, and its VM would be known to nobody.
+// TestAnswersThatCannotBeStored checks that provider IDs, node names and addresses that cannot be stored are
+// refused. The API server would refuse the whole Machine, and its VM would be unknown.
 func TestAnswersThatCannotBeStored(t *testing.T) {
 	const good = "node-1"
 	for name, tc := range map[string]struct {
@@ -322,16 +323,16 @@ func TestAnswersThatCannotBeStored(t *testing.T) {
 		for _, method := range []instance.Method{instance.MethodCreate, instance.MethodStatus} {
 			t.Run(name+"/"+string(method), func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
-					answerWith(d, method, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
+					respondWith(d, method, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
 					req := request("m")
 					req.NodeExpected = true
 					checkStorable(t, ask(p.Ensure, req), tc.want)
 				})
 			})
 		}
-		t.Run(name+"/deleted", func(t *testing.T) { // it is identified first
+		t.Run(name+"/deleted", func(t *testing.T) { // the instance is identified first
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
-				answerWith(d, instance.MethodStatus, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
+				respondWith(d, instance.MethodStatus, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
 				req := request("m")
 				req.NodeExpected = true
 				checkStorable(t, ask(p.Find, req), tc.want)
@@ -340,7 +341,7 @@ func TestAnswersThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// checkStorable checks that what a driver returned was accepted, or refused with a short message.
+// checkStorable checks that a driver's response was accepted, or refused with a short message.
 func checkStorable(t *testing.T, result any, accepted bool) {
 	t.Helper()
 	if accepted {
@@ -352,7 +353,7 @@ func checkStorable(t *testing.T, result any, accepted bool) {
 	}
 }
 
-// elsewhere is a driver that names any location.
+// elsewhere is a driver that returns an arbitrary location.
 type elsewhere struct {
 	*fake.Driver
 	location string
@@ -362,7 +363,8 @@ func (e elsewhere) LocateMachine(context.Context, *driver.LocateMachineRequest) 
 	return &driver.LocateMachineResponse{Location: e.location}, nil
 }
 
-// TestLocationsThatCannotBeStored: nothing is made where no API server would store that it was made.
+// TestLocationsThatCannotBeStored checks that nothing is created in a location that the API server cannot
+// store.
 func TestLocationsThatCannotBeStored(t *testing.T) {
 	for name, location := range map[string]string{
 		"huge": strings.Repeat("x", 300<<10), "binary": "here\xff", "for a terminal": "here\x1b[2J",
@@ -377,7 +379,7 @@ func TestLocationsThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// TestAddressesThatCannotBeStored: they are left out.
+// TestAddressesThatCannotBeStored checks that addresses that cannot be stored are dropped.
 func TestAddressesThatCannotBeStored(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		good := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}

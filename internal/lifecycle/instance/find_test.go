@@ -13,14 +13,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// TestFind: what each response of the driver says of an instance that is to be deleted.
+// TestFind checks the result for each response of the driver about an instance that is to be deleted.
 func TestFind(t *testing.T) {
 	for code := codes.OK; code <= codes.Uninitialized; code++ {
 		t.Run(code.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				d.OnStatus(fake.Always[driver.GetMachineStatusRequest](&driver.GetMachineStatusResponse{ProviderID: "sim://1"}, status.Error(code, "so it is")))
 				switch result := ask(p.Find, request("m")); code {
-				case codes.OK, codes.Uninitialized: // also without a name for its node, since it is deleted
+				case codes.OK, codes.Uninitialized: // also without a node name, because the instance is being deleted
 					if got := is[instance.Exists](t, result); got.Instance.ProviderID != "sim://1" {
 						t.Errorf("instance %+v", got.Instance)
 					}
@@ -33,7 +33,7 @@ func TestFind(t *testing.T) {
 				}
 				equalCalls(t, d, fake.GetMachineStatus)
 				ask(p.Find, request("m"))
-				equalCalls(t, d) // the result is kept until its back-off is over
+				equalCalls(t, d) // the result is kept until its back-off expires
 			})
 		})
 	}
@@ -49,7 +49,7 @@ func TestFindWithoutResponse(t *testing.T) {
 	})
 }
 
-// TestFindAwaitsACreation: the VM that is just being made is the one to be found.
+// TestFindAwaitsACreation checks that Find waits for a creation in progress and returns its VM.
 func TestFindAwaitsACreation(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(func(ctx context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
@@ -66,21 +66,21 @@ func TestFindAwaitsACreation(t *testing.T) {
 	})
 }
 
-// TestDeleting: from the first Delete on, until the instance is forgotten.
+// TestDeleting checks that Deleting returns true from the first Delete until the instance is forgotten.
 func TestDeleting(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		req := request("m")
 		key := keyOf(req)
 		if p.Deleting(key) {
-			t.Error("before anything was asked")
+			t.Error("before any call")
 		}
 		ask(p.Find, req)
 		if p.Deleting(key) {
-			t.Error("while it is only looked for")
+			t.Error("during Find")
 		}
 		p.Delete(req)
 		if !p.Deleting(key) {
-			t.Error("not while the call runs")
+			t.Error("not during the call")
 		}
 		synctest.Wait()
 		is[instance.Gone](t, p.Delete(req))
@@ -94,8 +94,8 @@ func TestDeleting(t *testing.T) {
 	})
 }
 
-// TestAbandon: a call that is in progress is canceled and awaited, what it created is returned,
-// and no other call is made.
+// TestAbandon checks that a call in progress is canceled and awaited, that the instance it created is returned,
+// and that no other call is made.
 func TestAbandon(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		req := request("m")
@@ -108,7 +108,7 @@ func TestAbandon(t *testing.T) {
 		p.Ensure(req)
 		synctest.Wait()
 		if got := is[instance.Pending](t, p.Abandon(key)); got.Since.IsZero() {
-			t.Error("the time is missing since when the creation runs")
+			t.Error("the start time of the creation is missing")
 		}
 		time.Sleep(2 * time.Second)
 		if got := is[instance.Exists](t, p.Abandon(key)); got.Instance.ProviderID != "sim://1" {

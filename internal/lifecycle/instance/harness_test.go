@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// newDriver returns a driver whose first VM has the ID sim://1; all nodes are called node-1.
+// newDriver returns a driver whose first VM has the ID sim://1. All nodes are named node-1.
 func newDriver() *fake.Driver {
 	return fake.New(fake.Config{
 		ProviderID:    func(_ *v1alpha1.Machine, number int) string { return fmt.Sprint("sim://", number) },
@@ -31,15 +31,15 @@ func newDriver() *fake.Driver {
 	})
 }
 
-// callsOf returns the calls so far. The engine tries to initialize every new VM; calls of
-// InitializeMachine that are answered with Unimplemented are left out.
+// callsOf returns the calls so far. The engine tries to initialize every new VM; calls of InitializeMachine
+// that return Unimplemented are left out.
 func callsOf(d *fake.Driver) []fake.Call {
 	return slices.DeleteFunc(d.Calls(), func(call fake.Call) bool {
 		return call.Method == fake.InitializeMachine && status.Is(call.Err, codes.Unimplemented)
 	})
 }
 
-// made returns the methods that were called so far, and forgets the calls.
+// made returns the methods that were called so far, and clears the calls.
 func made(t *testing.T, d *fake.Driver) []fake.Method {
 	t.Helper()
 	checkOverlaps(t, d)
@@ -51,7 +51,7 @@ func made(t *testing.T, d *fake.Driver) []fake.Method {
 	return methods
 }
 
-// checkOverlaps checks that there was never more than one call for a machine at a time.
+// checkOverlaps checks that calls for the same machine never ran concurrently.
 func checkOverlaps(t *testing.T, d *fake.Driver) {
 	t.Helper()
 	for _, call := range d.Calls() {
@@ -61,28 +61,28 @@ func checkOverlaps(t *testing.T, d *fake.Driver) {
 	}
 }
 
-// answering answers GetMachineStatus with a VM and this error.
+// answering returns a GetMachineStatus hook that returns a VM and the given error.
 func answering(err error) fake.Hook[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse] {
 	return fake.Always[driver.GetMachineStatusRequest](&driver.GetMachineStatusResponse{ProviderID: "sim://1", NodeName: "node-1"}, err)
 }
 
-// Answers of GetMachineStatus.
+// Hooks for GetMachineStatus.
 var (
 	found         = answering(nil)
 	uninitialized = answering(status.Error(codes.Uninitialized, "not yet"))
 )
 
-// process is an engine with the runner of its tasks, as one process has them.
+// process is an engine with a runner for its tasks, as in a real process.
 type process struct {
 	*instance.Engine
 	mu    sync.Mutex
 	woken map[instance.Key]int
-	// wake is told of each time that somebody is woken.
+	// wake receives each wake-up.
 	wake chan instance.Key
 	stop func()
 }
 
-// start starts a process in a synctest bubble. It ends with the test at the latest.
+// start starts a process in a synctest bubble. It stops with the test at the latest.
 func start(t *testing.T, d driver.Driver, changes ...func(*instance.Options)) *process {
 	t.Helper()
 	p := &process{woken: map[instance.Key]int{}, wake: make(chan instance.Key, 10_000)}
@@ -118,11 +118,11 @@ func keyOf(req instance.Request) instance.Key {
 	return instance.Key{Namespace: req.Machine.Namespace, Name: req.Machine.Name}
 }
 
-// ask asks until no call runs any more, and returns the result.
-func ask[Result any](question func(instance.Request) Result, req instance.Request) Result {
-	question(req)
+// ask repeats a call until it is no longer pending, and returns the result.
+func ask[Result any](call func(instance.Request) Result, req instance.Request) Result {
+	call(req)
 	synctest.Wait()
-	return question(req)
+	return call(req)
 }
 
 // is returns a result as the type that it must have.
@@ -135,10 +135,10 @@ func is[Result any](t *testing.T, got any) Result {
 	return result
 }
 
-// kind is the type of a result, such as Exists.
+// kind returns the name of a result's type, such as Exists.
 func kind(result any) string { return strings.TrimPrefix(fmt.Sprintf("%T", result), "instance.") }
 
-// retry is the time until the driver is called again after a result; zero if it is not.
+// retry returns the time until the driver is called again after a result, or zero if it is not.
 func retry(result any) time.Duration {
 	switch r := result.(type) {
 	case instance.Failed:
@@ -149,11 +149,11 @@ func retry(result any) time.Duration {
 	return 0
 }
 
-// ensure and remove are Ensure and Delete for tests of both.
+// ensure and remove are Ensure and Delete with a common type, for tests of both.
 func (p *process) ensure(req instance.Request) any { return p.Ensure(req) }
 func (p *process) remove(req instance.Request) any { return p.Delete(req) }
 
-// request is for a machine that the provider has not heard of.
+// request returns a request for a machine that is unknown to the provider.
 func request(name string) instance.Request {
 	return instance.Request{
 		Machine:      &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "machine", Generation: 1}},
@@ -163,7 +163,7 @@ func request(name string) instance.Request {
 	}
 }
 
-// known is for a machine whose provider ID is stored.
+// known returns a request for a machine with a stored provider ID.
 func known(name string) instance.Request {
 	req := request(name)
 	req.Machine.Spec.ProviderID = "sim://1"
@@ -171,11 +171,11 @@ func known(name string) instance.Request {
 	return req
 }
 
-// within checks that a duration lies between base and a tenth more, which is jitter.
+// within checks that a duration is at least base and at most 10% longer, which is the jitter.
 func within(t *testing.T, what string, got, base time.Duration) {
 	t.Helper()
 	if got < base || got > base+base/10 {
-		t.Errorf("%s: %v, want %v and at most a tenth more", what, got, base)
+		t.Errorf("%s: %v, want %v and at most 10%% more", what, got, base)
 	}
 }
 

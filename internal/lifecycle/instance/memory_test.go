@@ -70,8 +70,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestHurry: a driver that is available again is asked at once, and its next failure counts as the first.
-// Other failures are not its.
+// TestHurry checks that a driver that is available again is called immediately, and that its next failure
+// counts as the first. Back-offs of other errors are not reset.
 func TestHurry(t *testing.T) {
 	for name, tc := range map[string]struct {
 		code codes.Code
@@ -84,7 +84,7 @@ func TestHurry(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 				d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(tc.code, "no")))
 				req := request("m")
-				p.ResetUnavailable(keyOf(req)) // of what is not known
+				p.ResetUnavailable(keyOf(req)) // for an unknown instance
 				for range 5 {
 					time.Sleep(retry(ask(p.Ensure, req)))
 				}
@@ -94,7 +94,7 @@ func TestHurry(t *testing.T) {
 				p.ResetUnavailable(keyOf(req))
 				again := retry(ask(p.Ensure, req))
 				if asked := len(made(t, d)) > 0; asked != tc.want {
-					t.Errorf("asked at once: %v, want %v", asked, tc.want)
+					t.Errorf("called immediately: %v, want %v", asked, tc.want)
 				}
 				if tc.want {
 					within(t, "wait", again, time.Second)
@@ -115,19 +115,19 @@ func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 		"class generation": {"the class was repaired", func(r *instance.Request) { r.Class.Generation++ }, true},
 		"class":            {"it is another class", func(r *instance.Request) { r.Class.UID = "other" }, true},
 		"secret":           {"the credentials were repaired", func(r *instance.Request) { r.Secret.Data["key"] = []byte("new") }, true},
-		"secret, moved": {"the same bytes under other keys are other data", func(r *instance.Request) {
+		"secret, moved": {"the same bytes under another key are different data", func(r *instance.Request) {
 			r.Secret.Data = map[string][]byte{"userDat": []byte("ahello")}
 		}, true},
-		"force": {"the user urges", func(r *instance.Request) {
+		"force": {"the user forces the deletion", func(r *instance.Request) {
 			r.Machine.Labels = map[string]string{v1alpha1.LabelKeyForceDeletion: "True"}
 		}, true},
-		"our writes": {"what the controller notes down makes no call succeed", func(r *instance.Request) {
+		"our writes": {"changes by the controller do not make calls succeed", func(r *instance.Request) {
 			r.Machine.ResourceVersion = "2"
 			r.Machine.Finalizers = []string{v1alpha1.FinalizerMCM}
 			r.Machine.Annotations = map[string]string{v1alpha1.AnnotationKeyMachinePriority: "3"}
 			r.Machine.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
 		}, false},
-		"secret's metadata": {"it is no data", func(r *instance.Request) {
+		"secret's metadata": {"metadata does not count", func(r *instance.Request) {
 			r.Secret = &corev1.Secret{Data: r.Secret.Data}
 			r.Secret.ResourceVersion = "2"
 		}, false},
@@ -144,7 +144,7 @@ func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 				tc.change(&req)
 				result := ask(p.Ensure, req)
 				if asked := len(made(t, d)) > 0; asked != tc.want {
-					t.Errorf("%s: asked at once %v, want %v", tc.reason, asked, tc.want)
+					t.Errorf("%s: called immediately: %v, want %v", tc.reason, asked, tc.want)
 				}
 				wait := 2 * time.Second
 				if tc.want {
@@ -156,22 +156,22 @@ func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
 	}
 }
 
-// hang lets calls run until they are cancelled, and then for a moment longer, as a provider does
-// that does not stop at once.
+// hang blocks until the call is canceled and then a little longer, like a provider that does not stop
+// immediately.
 func hang(ctx context.Context, longer time.Duration) error {
 	<-ctx.Done()
 	time.Sleep(longer)
 	return ctx.Err()
 }
 
-// hanging is a creation that hangs and has no effect.
+// hanging returns a creation that hangs and has no effect.
 func hanging(longer time.Duration) fake.Hook[driver.CreateMachineRequest, driver.CreateMachineResponse] {
 	return func(ctx context.Context, _ *driver.CreateMachineRequest, _ func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 		return nil, hang(ctx, longer)
 	}
 }
 
-// grace is how long a creation may take to end after a deletion.
+// grace is how long a creation may take to return after a deletion was requested.
 const grace = 10 * time.Second
 
 func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
@@ -184,7 +184,7 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 			is[instance.Pending](t, p.Delete(req))
 		}
 		time.Sleep(grace + time.Minute - time.Second)
-		is[instance.Pending](t, p.Delete(req)) // the canceled creation still runs
+		is[instance.Pending](t, p.Delete(req)) // the canceled creation is still running
 		equalCalls(t, d, fake.GetMachineStatus, fake.CreateMachine)
 
 		time.Sleep(2 * time.Second)
@@ -198,11 +198,11 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 	})
 }
 
-// TestDeletionLetsWhatWasSentEnd: what a creation has sent is carried out, also if nobody waits for the
-// answer any more. So it is not cut short, or the deletion would find nothing, and something would be
-// made after it. Nothing more is sent.
+// TestDeletionLetsWhatWasSentEnd checks that a creation is not canceled while its request is being carried out,
+// even though its response is no longer needed. Otherwise the deletion would find nothing, and the resource
+// would be created after it. No further requests are sent.
 func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
-	// slowly does something after a while, whether or not the one who asked for it waits.
+	// slowly does something after a delay, whether or not the caller still waits.
 	slowly := func(ctx context.Context, do func()) error {
 		done := make(chan struct{})
 		go func() {
@@ -229,7 +229,7 @@ func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			if tokens != 1 {
-				t.Error("a token is made after the deletion")
+				t.Error("a token is created after the deletion")
 			}
 			equalCalls(t, d, fake.GetMachineStatus, fake.DeleteMachine, fake.GetMachineStatus)
 		})
@@ -262,7 +262,7 @@ func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
 			req := request("m")
 			p.Ensure(req)
 			synctest.Wait()
-			p.Delete(req) // nothing was made: there is nothing to wait for
+			p.Delete(req) // nothing was created, so there is nothing to wait for
 			synctest.Wait()
 			d.OnStatus(nil)
 			is[instance.Gone](t, ask(p.Delete, req))
@@ -279,11 +279,11 @@ func TestForgettingCancelsAndAwaits(t *testing.T) {
 		p.Forget(keyOf(req))
 		p.Forget(keyOf(req))
 
-		// A machine of the same name comes while the call for the old one still runs.
+		// A machine of the same name is created while the call for the old one is still running.
 		d.OnCreate(nil)
 		again := request("m")
 		again.Machine.UID = "another"
-		is[instance.Pending](t, ask(p.Ensure, again)) // the forgotten call still runs
+		is[instance.Pending](t, ask(p.Ensure, again)) // the forgotten call is still running
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if p.wakes(req) != 1 {
@@ -302,9 +302,9 @@ func TestLosingLeadershipCancels(t *testing.T) {
 		p.stop()
 		synctest.Wait()
 		if creations := d.Calls(fake.CreateMachine); len(creations) != 1 || !errors.Is(creations[0].Err, context.Canceled) {
-			t.Errorf("the call ended with %v", creations)
+			t.Errorf("the call returned %v", creations)
 		}
-		// Nothing is begun any more: the next leader may be at it.
+		// No more calls are started, because the next leader may be working on it.
 		made(t, d)
 		is[instance.Pending](t, p.Ensure(request("other")))
 		synctest.Wait()

@@ -21,23 +21,23 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// guarded is a decorator of the simulated driver, which checks that there is never more than one
-// call for a machine at a time. It overrides the calls for machines.
+// guarded is a decorator of the simulated driver that checks that calls for the same machine never run
+// concurrently. It overrides the calls for machines.
 type guarded struct {
 	*sim.Driver
 	mu sync.Mutex
-	// running counts the calls that run, by machine.
+	// running counts the running calls, by machine.
 	running map[string]int
-	// overlap names the last call that began while another one ran.
+	// overlap names the last call that began while another one was running.
 	overlap error
 }
 
-// enter begins a call, and returns the function that ends it.
+// enter begins a call, and returns the function that completes it.
 func (g *guarded) enter(method string, machine *v1alpha1.Machine) func() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running[machine.Name]++; g.running[machine.Name] > 1 {
-		g.overlap = fmt.Errorf("%s of %s while another call ran", method, machine.Name)
+		g.overlap = fmt.Errorf("%s of %s while another call was running", method, machine.Name)
 	}
 	return func() {
 		g.mu.Lock()
@@ -66,15 +66,15 @@ func (g *guarded) InitializeMachine(ctx context.Context, req *driver.InitializeM
 	return g.Driver.InitializeMachine(ctx, req)
 }
 
-// story is what befalls a few machines: what their controller asks, what their
-// provider does to it, and restarts at any moment.
+// story is a simulation of a few machines: the requests of their controller, the actions of their provider, and
+// restarts at any moment.
 type story struct {
 	t       *testing.T
 	driver  *guarded
 	process *process
-	// chance is the same for all calls, whose order is not the same in every run.
+	// chance is the same for all calls, because their order differs between runs.
 	chance float64
-	// machines as the API server has them.
+	// machines are the machines as stored in the API server.
 	machines []*plot
 }
 
@@ -90,8 +90,7 @@ const machines = 3
 // removal is how long a VM may still exist after its deletion.
 const removal = 15 * time.Second
 
-// script is a story before it is told, so that it can be drawn, and made smaller,
-// outside of the bubble in which time stands still.
+// script is a story before it is run, so that it can be generated and reduced outside of the bubble.
 type script struct {
 	spec       map[string]string
 	seed       uint64
@@ -100,9 +99,9 @@ type script struct {
 	steps      []step
 }
 
-// step is something that happens in a story.
+// step is one event of a story.
 type step struct {
-	// text names the step in the output of a failure.
+	// text is the name of the step in the output of a failure.
 	text string
 	run  func(*story) error
 }
@@ -123,7 +122,7 @@ func drawScript(rt *rapid.T) script {
 	}
 }
 
-// controllerSteps are what the process does, or suffers.
+// controllerSteps generates the actions and crashes of the process.
 func controllerSteps() *rapid.Generator[step] {
 	return rapid.Custom(func(rt *rapid.T) step {
 		i := rapid.IntRange(0, machines-1).Draw(rt, "machine")
@@ -131,7 +130,7 @@ func controllerSteps() *rapid.Generator[step] {
 		name := instanceName(i)
 		return rapid.SampledFrom([]step{
 			{"pass over " + name, func(s *story) error { s.machines[i].store(s.look(s.machines[i])); return nil }},
-			{"pass over " + name + ", dying before it is stored", func(s *story) error {
+			{"pass over " + name + ", crashing before it is stored", func(s *story) error {
 				s.look(s.machines[i])
 				s.restart()
 				return nil
@@ -149,7 +148,7 @@ func controllerSteps() *rapid.Generator[step] {
 	})
 }
 
-// providerSteps are what the provider does.
+// providerSteps generates the actions of the provider.
 func providerSteps() *rapid.Generator[step] {
 	return rapid.Custom(func(rt *rapid.T) step {
 		i := rapid.IntRange(0, machines-1).Draw(rt, "machine")
@@ -177,8 +176,8 @@ func providerSteps() *rapid.Generator[step] {
 
 func instanceName(i int) string { return string(rune('a' + i)) }
 
-// tell tells a story in a bubble, and returns what was wrong with it.
-func (sc script) tell(t *testing.T) error {
+// run runs a script in a bubble, and returns an error if an invariant is violated.
+func (sc script) run(t *testing.T) error {
 	spec, err := json.Marshal(sc.spec)
 	if err != nil {
 		return err
@@ -193,7 +192,7 @@ func (sc script) tell(t *testing.T) error {
 	defer func() { s.process.stop() }()
 	for _, step := range sc.steps {
 		err := step.run(s)
-		synctest.Wait() // what can happen in no time has happened, so a story can be told again
+		synctest.Wait() // everything that takes no time has happened, so that stories are reproducible
 		if err := errors.Join(err, s.check()); err != nil {
 			return fmt.Errorf("after %s: %w", step, err)
 		}
@@ -201,7 +200,7 @@ func (sc script) tell(t *testing.T) error {
 	return errors.Join(s.end(), s.check())
 }
 
-// look has the controller make one pass over a machine.
+// look runs one pass of the controller over a machine.
 func (s *story) look(m *plot) any {
 	if m.deleting {
 		return s.process.Delete(m.req)
@@ -209,7 +208,7 @@ func (s *story) look(m *plot) any {
 	return s.process.Ensure(m.req)
 }
 
-// store has the controller note down what it learnt.
+// store stores a result in the machine, as a controller does.
 func (m *plot) store(result any) {
 	switch r := result.(type) {
 	case instance.Located:
@@ -242,7 +241,7 @@ func (s *story) start() {
 	s.process = start(s.t, s.driver, func(opts *instance.Options) { opts.Chance = func() float64 { return s.chance } })
 }
 
-// check is what holds at every moment.
+// check checks the invariants that hold at every moment.
 func (s *story) check() error {
 	entries, err := s.driver.Cloud().Journal()
 	if err != nil {
@@ -263,37 +262,37 @@ func (m *plot) check(h sim.History) error {
 	name, stored := m.req.Machine.Name, m.req.Machine.Spec.ProviderID
 	switch {
 	case h.MostAtOnce > 1:
-		return fmt.Errorf("%s had %d VMs at once: %v", name, h.MostAtOnce, h.ProviderIDs)
+		return fmt.Errorf("%s had %d VMs at the same time: %v", name, h.MostAtOnce, h.ProviderIDs)
 	case len(h.ProviderIDs) > 1 && !m.vanished:
 		return fmt.Errorf("%s had several VMs although none vanished: %v", name, h.ProviderIDs)
 	case stored != "" && stored != h.ProviderIDs[len(h.ProviderIDs)-1]:
-		return fmt.Errorf("%s has the ID %s, and another VM was made after it: %v", name, stored, h.ProviderIDs)
+		return fmt.Errorf("%s has the ID %s, but another VM was created after it: %v", name, stored, h.ProviderIDs)
 	}
 	return nil
 }
 
-// end has the provider and the process behave from now on, and follows each machine to
-// its end. If nobody were woken for a call that ended, the bubble would deadlock.
+// end stops all faults, and follows each machine to its final state. If a completed call did not wake its
+// caller, the bubble would deadlock.
 func (s *story) end() error {
 	s.driver.Cloud().ClearFaults()
 	s.restart()
 	for _, m := range s.machines {
 		final := s.follow(m)
-		// A provider with lagging lists answers NotFound while it still removes the VM.
+		// A provider with delayed lists returns NotFound while it is still removing the VM.
 		time.Sleep(removal)
 		exists, err := s.exists(m)
 		if err != nil {
 			return err
 		}
 		if final != m.rightEnd(exists) {
-			return fmt.Errorf("%s ended as %s: deleting %v, VM exists %v, vanished %v", m.req.Machine.Name, final, m.deleting, exists, m.vanished)
+			return fmt.Errorf("%s has the final result %s: deleting %v, VM exists %v, vanished %v", m.req.Machine.Name, final, m.deleting, exists, m.vanished)
 		}
 	}
 	return nil
 }
 
-// rightEnd is the kind of the last result for a machine whose VM exists or not; Pending,
-// which is never the last one, if that itself is wrong.
+// rightEnd returns the expected kind of the last result, for a machine whose VM exists or not. It returns
+// Pending, which is never the last result, if the existence of the VM is itself wrong.
 func (m *plot) rightEnd(exists bool) string {
 	switch {
 	case m.deleting && !exists:
@@ -313,7 +312,7 @@ func (s *story) follow(m *plot) string {
 		switch result.(type) {
 		case instance.Pending:
 			<-s.process.wake
-		case instance.Located: // which is stored
+		case instance.Located: // stored by the controller
 		case instance.Failed, instance.Remains:
 			time.Sleep(retry(result))
 		default:
@@ -327,13 +326,13 @@ func (s *story) exists(m *plot) (bool, error) {
 	return slices.ContainsFunc(vms, func(vm sim.VM) bool { return vm.Machine == m.req.Machine.Name }), err
 }
 
-// TestNeverTwoInstances: whatever calls fail, whichever answers get lost, and whenever
-// the process ends, a machine has at most one VM, and none after its deletion.
+// TestNeverTwoInstances checks that, whatever calls fail, whatever responses are lost, and whenever the process
+// crashes, a machine has at most one VM, and none after its deletion.
 func TestNeverTwoInstances(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
 		script := drawScript(rt)
 		var err error
-		synctest.Test(t, func(t *testing.T) { err = script.tell(t) })
+		synctest.Test(t, func(t *testing.T) { err = script.run(t) })
 		if err != nil {
 			rt.Fatal(err)
 		}

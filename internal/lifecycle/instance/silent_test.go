@@ -17,7 +17,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// TestSince: a pending result says since when the call runs, also if it is for another goal.
+// TestSince checks that a pending result has the start time of the running call, even if the call is for
+// another goal.
 func TestSince(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(hanging(time.Hour))
@@ -31,15 +32,15 @@ func TestSince(t *testing.T) {
 			t.Errorf("a call that runs: since %v, want %v", got.Since, begin)
 		}
 		if got := is[instance.Pending](t, p.Delete(request("m"))); !got.Since.Equal(begin) {
-			t.Errorf("a deletion that has to wait: since %v, want %v", got.Since, begin)
+			t.Errorf("a waiting deletion: since %v, want %v", got.Since, begin)
 		}
 		time.Sleep(2 * time.Hour)
 		is[instance.Gone](t, ask(p.Delete, request("m")))
 	})
 }
 
-// TestOutOfRange: the one who looks for VMs that nobody owns is called when a driver begins
-// to say so, and not each time that it says it again.
+// TestOutOfRange checks that the collector of orphans is triggered when a driver begins to return OutOfRange,
+// and not each time that it returns it again.
 func TestOutOfRange(t *testing.T) {
 	cases := map[string]struct {
 		find, create []codes.Code
@@ -57,11 +58,11 @@ func TestOutOfRange(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, _ *process) {
 				d.Fail(fake.GetMachineStatus, tc.find...)
 				d.Fail(fake.CreateMachine, tc.create...)
-				told := 0
+				calls := 0
 				engine := instance.New(d, instance.Options{
 					Run:        func(task func(context.Context)) bool { go task(t.Context()); return true },
 					Wake:       func(instance.Key) {},
-					OutOfRange: func() { told++ },
+					OutOfRange: func() { calls++ },
 				})
 				for range 10 {
 					if kind(ask(engine.Ensure, request("m"))) == "Exists" {
@@ -69,22 +70,22 @@ func TestOutOfRange(t *testing.T) {
 					}
 					time.Sleep(time.Hour)
 				}
-				if told != tc.want {
-					t.Errorf("told %d times, want %d", told, tc.want)
+				if calls != tc.want {
+					t.Errorf("called %d times, want %d", calls, tc.want)
 				}
 			})
 		})
 	}
 }
 
-// speechless answers nothing about volumes.
+// speechless is a driver that returns no response about volumes.
 type speechless struct{ driver.Driver }
 
 func (speechless) GetVolumeIDs(context.Context, *driver.GetVolumeIDsRequest) (*driver.GetVolumeIDsResponse, error) {
 	return nil, nil
 }
 
-// TestVolumesWithoutAnswer: nothing is no ID.
+// TestVolumesWithoutAnswer checks that a missing response is treated as a missing ID.
 func TestVolumesWithoutAnswer(t *testing.T) {
 	var tasks []func(context.Context)
 	volumes := instance.NewVolumes(instance.VolumesOptions{
@@ -96,7 +97,7 @@ func TestVolumesWithoutAnswer(t *testing.T) {
 	})
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v"}}
 	if _, pending, err := volumes.Identify(t.Context(), instance.Key{}, volume); !pending || err != nil {
-		t.Errorf("before the answer: pending %v, %v", pending, err)
+		t.Errorf("before the response: pending %v, %v", pending, err)
 	}
 	for _, task := range tasks {
 		task(t.Context())

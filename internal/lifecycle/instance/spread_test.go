@@ -12,14 +12,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// failing is a machine whose creation failed for an earlier process.
+// failing returns a request for a machine whose creation failed for an earlier process.
 func failing(name string) instance.Request {
 	req := request(name)
 	req.Machine.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff
 	return req
 }
 
-// failingToGo is a machine whose deletion failed for an earlier process.
+// failingToGo returns a request for a machine whose deletion failed for an earlier process.
 func failingToGo(name string) instance.Request {
 	req := known(name)
 	req.Machine.Status.CurrentStatus.Phase = v1alpha1.MachineTerminating
@@ -29,25 +29,25 @@ func failingToGo(name string) instance.Request {
 
 func name(i int) string { return string(rune('a'+i/26)) + string(rune('a'+i%26)) }
 
-// Of many failing machines, so many are tried at once.
-const many, atOnce = 200, 10
+// maxPrompt is how many of many failing machines are retried immediately.
+const many, maxPrompt = 200, 10
 
 func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
 	for goal, of := range map[string]func(string) instance.Request{"creation": failing, "deletion": failingToGo} {
 		t.Run(goal, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
-				question := p.ensure
+				call := p.ensure
 				if goal == "deletion" {
-					question = p.remove
+					call = p.remove
 				}
 				begin := time.Now()
 				for i := range many {
-					question(of(name(i)))
+					call(of(name(i)))
 				}
-				// Whoever is woken asks again, as a controller does.
+				// The woken caller calls again, like a controller.
 				for done := 0; done < many; {
 					req := of((<-p.wake).Name)
-					if kind(question(req)) != "Pending" {
+					if kind(call(req)) != "Pending" {
 						done++
 					}
 				}
@@ -57,8 +57,8 @@ func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
 	}
 }
 
-// checkSpread expects two calls for each machine: in none or after a time of up to half
-// a minute, with about as many in each half of it.
+// checkSpread expects two calls for each machine, either immediately or after up to half a minute, with about
+// as many calls in each half of that time.
 func checkSpread(t *testing.T, d *fake.Driver, begin time.Time) {
 	t.Helper()
 	var prompt, first, second int
@@ -75,11 +75,11 @@ func checkSpread(t *testing.T, d *fake.Driver, begin time.Time) {
 			t.Errorf("a call came after %v", after)
 		}
 	}
-	if prompt != 2*atOnce || prompt+first+second != 2*many {
-		t.Errorf("%d of %d calls at once, want %d of %d", prompt, len(calls), 2*atOnce, 2*many)
+	if prompt != 2*maxPrompt || prompt+first+second != 2*many {
+		t.Errorf("%d of %d calls immediately, want %d of %d", prompt, len(calls), 2*maxPrompt, 2*many)
 	}
 	if first < many/2 || second < many/2 {
-		t.Errorf("%d calls in the first half and %d in the second, want about as many", first, second)
+		t.Errorf("%d calls in the first half and %d in the second, want about the same", first, second)
 	}
 }
 
@@ -87,21 +87,21 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 	refusing := answering(status.Error(codes.Unauthenticated, "wrong password"))
 	cases := map[string]struct {
 		reason string
-		// given is what came before the calls that are made at once.
+		// given is what happens before the calls that must be made immediately.
 		given func(d *fake.Driver, p *process)
 		asked func(p *process) any
 	}{
 		"new":   {"it has not failed yet", nil, func(p *process) any { return ask(p.Ensure, request("m")) }},
-		"known": {"nothing says that it failed", nil, func(p *process) any { return ask(p.Delete, known("m")) }},
-		"later": {"the takeover is over", nil, func(p *process) any {
+		"known": {"there is no record of a failure", nil, func(p *process) any { return ask(p.Delete, known("m")) }},
+		"later": {"the takeover is complete", nil, func(p *process) any {
 			time.Sleep(time.Minute)
 			return ask(p.Ensure, failing("m"))
 		}},
-		"deleted": {"a held back creation holds no deletion back", nil, func(p *process) any {
+		"deleted": {"a delayed creation does not delay a deletion", nil, func(p *process) any {
 			holdBack(p, "m")
 			return ask(p.Delete, failing("m"))
 		}},
-		"repaired": {"somebody changed something", nil, func(p *process) any {
+		"repaired": {"the request changed", nil, func(p *process) any {
 			holdBack(p, "m")
 			req := failing("m")
 			req.Machine.Generation++
@@ -126,14 +126,14 @@ func TestWhoIsNotHeldBack(t *testing.T) {
 				}
 				fillPrompt(p)
 				if kind(tc.asked(p)) == "Pending" {
-					t.Errorf("%s, and yet it was held back", tc.reason)
+					t.Errorf("%s, but it was delayed", tc.reason)
 				}
 			})
 		})
 	}
 }
 
-// fillPrompt takes all places of those that are not held back.
+// fillPrompt uses all calls that are made immediately.
 func fillPrompt(p *process) {
 	for i := range 50 {
 		p.Ensure(failing(name(i)))
@@ -141,14 +141,14 @@ func fillPrompt(p *process) {
 	synctest.Wait()
 }
 
-// holdBack asks for a failing machine that comes after them.
+// holdBack makes a call for a failing machine that is delayed.
 func holdBack(p *process, name string) {
 	if kind(ask(p.Ensure, failing(name))) != "Pending" {
-		panic("the test's own machine is not held back")
+		panic("the test's machine is not delayed")
 	}
 }
 
-// repaired is a machine whose Secret was put right.
+// repaired returns a request for a machine whose Secret was corrected.
 func repaired(name string) instance.Request {
 	req := request(name)
 	req.Secret.Data["password"] = []byte("right")
@@ -162,7 +162,7 @@ func TestChangeOfASharedSecretIsSpread(t *testing.T) {
 		for i := range machines {
 			ask(p.Ensure, request(name(i)))
 		}
-		// Somebody puts the Secret right, wrongly at first.
+		// The Secret is corrected, at first with a wrong value.
 		for _, password := range []string{"wrong", "right"} {
 			if password == "right" {
 				d.OnStatus(found)
@@ -182,8 +182,8 @@ func TestChangeOfASharedSecretIsSpread(t *testing.T) {
 				p.Ensure(tries(name(i)))
 			}
 			synctest.Wait()
-			if n := len(made(t, d)); n != atOnce {
-				t.Errorf("%s: %d calls at once, want %d", password, n, atOnce)
+			if n := len(made(t, d)); n != maxPrompt {
+				t.Errorf("%s: %d calls immediately, want %d", password, n, maxPrompt)
 			}
 			for done := 0; done < machines; {
 				if kind(p.Ensure(tries((<-p.wake).Name))) != "Pending" {
@@ -191,7 +191,7 @@ func TestChangeOfASharedSecretIsSpread(t *testing.T) {
 				}
 			}
 			if took := time.Since(begin); took > 30*time.Second {
-				t.Errorf("%s: it took %v until all were tried", password, took)
+				t.Errorf("%s: it took %v until all were retried", password, took)
 			}
 		}
 	})

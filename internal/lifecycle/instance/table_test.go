@@ -13,20 +13,20 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// answersToCodes is the table of error codes of the design, with one column for each
-// situation in which a driver can be asked. The words:
+// resultsOfCodes is the table of error codes of the design, with one column for each situation in which a
+// driver is called. The terms:
 //
 //	exists     the instance is complete
 //	created    an instance was created
 //	lost       the instance is given up
-//	gone       the deletion has ended
-//	remains    the deletion has begun and is asked after, soon
-//	soon       tried again after 1s doubling to 1m
-//	medium     tried again after 5s doubling to 3m
-//	patient    tried again after 5s doubling to 10m
-//	slow       tried again after 3m doubling to 30m
-//	exhausted  tried again every 10m
-const answersToCodes = `
+//	gone       the deletion is complete
+//	remains    the deletion has begun and is checked again soon
+//	soon       retried after 1s doubling to 1m
+//	medium     retried after 5s doubling to 3m
+//	patient    retried after 5s doubling to 10m
+//	slow       retried after 3m doubling to 30m
+//	exhausted  retried every 10m
+const resultsOfCodes = `
 code                create     initialize  status     status,id  delete   status,deleting
 OK                  created    exists      exists     exists     gone     remains
 Canceled            soon       soon        soon       soon       soon     soon
@@ -48,8 +48,7 @@ Unauthenticated     medium     medium      medium     medium     patient  medium
 Uninitialized       created    soon        exists     exists     remains  remains
 `
 
-// situations has the driver answer one of its methods with an error, and says what the
-// engine is asked.
+// situations make a method of the driver return an error, and call the engine.
 var situations = map[string]func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request){
 	"create": func(d *fake.Driver, p *process, err error) (func(instance.Request) any, instance.Request) {
 		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{ProviderID: "sim://1", NodeName: "node-1"}, err))
@@ -79,7 +78,7 @@ var situations = map[string]func(d *fake.Driver, p *process, err error) (func(in
 }
 
 func TestAnswersToCodes(t *testing.T) {
-	lines := strings.Split(strings.TrimSpace(answersToCodes), "\n")
+	lines := strings.Split(strings.TrimSpace(resultsOfCodes), "\n")
 	columns := strings.Fields(lines[0])[1:]
 	if len(columns) != len(situations) || len(lines)-1 != len(codes.All()) {
 		t.Fatalf("the table has %d columns and %d rows; there are %d situations and %d codes", len(columns), len(lines)-1, len(situations), len(codes.All()))
@@ -88,17 +87,17 @@ func TestAnswersToCodes(t *testing.T) {
 		fields := strings.Fields(line)
 		code := codes.StringToCode(fields[0])
 		if code.String() != fields[0] {
-			t.Fatalf("%s is no code", fields[0])
+			t.Fatalf("%s is not a code", fields[0])
 		}
 		for i, column := range columns {
 			t.Run(column+"/"+fields[0], func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { checkAnswer(t, column, code, fields[i+1]) })
+				synctest.Test(t, func(t *testing.T) { checkResult(t, column, code, fields[i+1]) })
 			})
 		}
 	}
 }
 
-// waitTimeout is the time after the first and after many failures, by word.
+// waitTimeout is the time after the first failure and after many failures, by term.
 var waitTimeout = map[string][2]time.Duration{
 	"soon":      {time.Second, time.Minute},
 	"remains":   {time.Second, time.Minute},
@@ -108,7 +107,7 @@ var waitTimeout = map[string][2]time.Duration{
 	"exhausted": {10 * time.Minute, 10 * time.Minute},
 }
 
-func checkAnswer(t *testing.T, situation string, code codes.Code, want string) {
+func checkResult(t *testing.T, situation string, code codes.Code, want string) {
 	d := newDriver()
 	p := start(t, d)
 	question, req := situations[situation](d, p, status.Error(code, "scripted"))
@@ -125,7 +124,7 @@ func checkAnswer(t *testing.T, situation string, code codes.Code, want string) {
 	limits, tried := waitTimeout[want]
 	if !tried {
 		if again := retry(result); again != 0 {
-			t.Errorf("after a final result the driver is called again in %v", again)
+			t.Errorf("after a final result, the driver is called again in %v", again)
 		}
 		return
 	}

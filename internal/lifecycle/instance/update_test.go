@@ -37,7 +37,7 @@ func TestUpdate(t *testing.T) {
 		if updated := is[instance.Compared](t, ask(p.Update, req)); !slices.Equal(updated.Differences.Updates, []string{"tags"}) {
 			t.Errorf("the update is %+v", updated)
 		}
-		equalCalls(t, d, fake.UpdateMachine, fake.UpdateMachine) // the second asks whether it is done
+		equalCalls(t, d, fake.UpdateMachine, fake.UpdateMachine) // the second call verifies the update
 		p.Update(req)
 		synctest.Wait()
 		equalCalls(t, d)
@@ -61,7 +61,7 @@ func TestAFailedUpdateIsRepeated(t *testing.T) {
 	})
 }
 
-// TestDeleteEndsAnUpdate: nobody waits for what is not wanted any more.
+// TestDeleteEndsAnUpdate checks that a deletion cancels an update, which is no longer needed.
 func TestDeleteEndsAnUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
@@ -70,13 +70,13 @@ func TestDeleteEndsAnUpdate(t *testing.T) {
 		block := d.Block(fake.UpdateMachine)
 		p.Update(req)
 		<-block.Entered()
-		p.Delete(req) // which ends the call
+		p.Delete(req) // cancels the call
 		synctest.Wait()
 		is[instance.Gone](t, ask(p.Delete, req))
 	})
 }
 
-// TestTextsOfDrivers: whatever a driver says, it can be stored, and no difference gets lost.
+// TestTextsOfDrivers checks that a driver's texts can always be stored, and that no difference is lost.
 func TestTextsOfDrivers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
@@ -89,7 +89,7 @@ func TestTextsOfDrivers(t *testing.T) {
 		d.OnUpdate(fake.Always[driver.UpdateMachineRequest](&driver.UpdateMachineResponse{Updates: texts, Replacements: texts[2:3]}, nil))
 		got := is[instance.Compared](t, ask(p.Plan, req)).Differences
 		if len(got.Updates) > 16 || len(got.Replacements) != 1 || got.Updates[0] != "tags" || !strings.HasSuffix(got.Updates[len(got.Updates)-1], " more") {
-			t.Errorf("there are %q and %q", got.Updates, got.Replacements)
+			t.Errorf("updates %q, replacements %q", got.Updates, got.Replacements)
 		}
 		for _, text := range got.Updates {
 			if len(text) > 256 || !utf8.ValidString(text) || strings.ContainsRune(text, '\x1b') {
@@ -100,7 +100,7 @@ func TestTextsOfDrivers(t *testing.T) {
 }
 
 func TestADriverThatCannotUpdate(t *testing.T) {
-	for name, bare := range map[string]bool{"without the method": true, "that answers Unimplemented": false} {
+	for name, bare := range map[string]bool{"without the method": true, "that returns Unimplemented": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDriver()

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// identifier names each volume after its CSI handle, and counts the questions.
+// identifier is a driver that uses CSI handles as the IDs of volumes, and counts the calls.
 type identifier struct {
 	driver.Driver
 	prefix string
@@ -49,18 +49,18 @@ func volumeNumber(i int) *corev1.PersistentVolume {
 	}
 }
 
-// identification is what Identify has to find volumes for.
+// identification is the environment of Identify.
 type identification struct {
 	*testing.T
 	drivers *registry.Registry
 	volumes *Volumes
 
-	// later are the tasks that were not done yet, and woken the machines.
+	// later are the tasks that have not run yet, and woken the woken machines.
 	later []func(context.Context)
 	woken []Key
 }
 
-// identifying has drivers that may register, and machines that are named after their class's provider.
+// identifying returns drivers that may register, and machines that are named after their class's provider.
 func identifying(t *testing.T, drivers map[string]driver.Driver) *identification {
 	t.Helper()
 	i := &identification{T: t, drivers: registry.New(registry.Options{})}
@@ -103,7 +103,7 @@ func (i *identification) look(provider string, pv *corev1.PersistentVolume) stri
 	return id
 }
 
-// work does the tasks.
+// work runs the tasks.
 func (i *identification) work() {
 	for _, task := range i.later {
 		task(i.Context())
@@ -111,7 +111,7 @@ func (i *identification) work() {
 	i.later = nil
 }
 
-// learn has the driver asked, and returns its answer.
+// learn runs the call of the driver, and returns its result.
 func (i *identification) learn(provider string, pv *corev1.PersistentVolume) string {
 	i.Helper()
 	i.look(provider, pv)
@@ -119,8 +119,8 @@ func (i *identification) learn(provider string, pv *corev1.PersistentVolume) str
 	return i.look(provider, pv)
 }
 
-// TestVolumesOfTheMachinesDriver: only the driver of the machine's class is asked, and its answer is not
-// taken for another's.
+// TestVolumesOfTheMachinesDriver checks that only the driver of the machine's class is called, and that its
+// result is not used for another driver.
 func TestVolumesOfTheMachinesDriver(t *testing.T) {
 	aws, gcp := newIdentifier("aws-", nil), newIdentifier("gcp-", nil)
 	i := identifying(t, map[string]driver.Driver{
@@ -130,40 +130,42 @@ func TestVolumesOfTheMachinesDriver(t *testing.T) {
 	pv := volumeNumber(1)
 	for provider, want := range map[string]string{"knows-nothing": "", "lacks": "", "AWS": "aws-volume-1", "bare": ""} {
 		if got := i.learn(provider, pv); got != want {
-			t.Errorf("the driver %s has it as %q, want %q", provider, got, want)
+			t.Errorf("for driver %s the ID is %q, want %q", provider, got, want)
 		}
 	}
 	if len(gcp.asked) > 0 {
-		t.Error("another driver was asked")
+		t.Error("another driver was called")
 	}
 	if got := i.learn("gcp", pv); got != "gcp-volume-1" {
-		t.Errorf("the next driver has it as %q", got)
+		t.Errorf("for the next driver, the ID is %q", got)
 	}
 	if got := i.look("aws", pv); got != "aws-volume-1" || aws.asked["volume-1"] != 1 {
-		t.Errorf("then the first has it as %q, and was asked %d times", got, aws.asked["volume-1"])
+		t.Errorf("for the first driver, the ID is now %q, with %d calls", got, aws.asked["volume-1"])
 	}
 }
 
-// TestVolumesOfALateDriver: they are awaited, and those of others are not.
+// TestVolumesOfALateDriver checks that volumes of a driver that has not registered yet are pending, and those
+// of other drivers are not.
 func TestVolumesOfALateDriver(t *testing.T) {
 	i := identifying(t, map[string]driver.Driver{"aws": newIdentifier("aws-", nil)})
 	pv := volumeNumber(1)
 	if got := i.look("late", pv); got != "pending" || len(i.later) > 0 {
-		t.Errorf("before its driver is there: %q, %d questions", got, len(i.later))
+		t.Errorf("before its driver registers: %q, %d calls", got, len(i.later))
 	}
 	if got := i.learn("aws", pv); got != "aws-volume-1" {
 		t.Errorf("of another driver: %q", got)
 	}
 	i.register("late", newIdentifier("late-", nil))
 	if got := i.learn("late", pv); got != "late-volume-1" {
-		t.Errorf("when it is there: %q", got)
+		t.Errorf("after it has registered: %q", got)
 	}
 	if got := i.look("", pv); got != "" {
 		t.Errorf("without a class: %q", got)
 	}
 }
 
-// TestVolumesOfADriverThatIsAway: it is asked again, later each time, and when it is back. Other errors are not waited for.
+// TestVolumesOfADriverThatIsAway checks that an unavailable driver is called again, with increasing delays and
+// when it is back. After other errors, volumes are not pending.
 func TestVolumesOfADriverThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newIdentifier("aws-", status.Error(codes.Unavailable, "not connected"))
@@ -183,7 +185,7 @@ func TestVolumesOfADriverThatIsAway(t *testing.T) {
 			i.woken = nil
 		}
 		if d.asked["volume-1"] != 3 {
-			t.Errorf("asked %d times", d.asked["volume-1"])
+			t.Errorf("called %d times", d.asked["volume-1"])
 		}
 		i.look("aws", pv)
 		i.work()
@@ -208,13 +210,13 @@ func TestVolumesOfADriverThatIsAway(t *testing.T) {
 		}
 		d.err = nil
 		if got := i.learn("aws", other); got != "aws-volume-2" {
-			t.Errorf("asked again: %q", got)
+			t.Errorf("called again: %q", got)
 		}
 	})
 }
 
-// TestVolumesAreForgotten: a process that drains for months remembers a bounded number of
-// volumes, and among them those that were needed last.
+// TestVolumesAreForgotten checks that a long-running process remembers a limited number of volumes, and keeps
+// the most recently used ones.
 func TestVolumesAreForgotten(t *testing.T) {
 	d := newIdentifier("x-", nil)
 	i := identifying(t, map[string]driver.Driver{"x": d})
@@ -225,14 +227,15 @@ func TestVolumesAreForgotten(t *testing.T) {
 	}
 	last := volumeNumber(count - 1)
 	if got := i.look("x", last); got != "x-"+last.Name || d.asked[last.Name] != 1 {
-		t.Errorf("the last volume is %q, and was asked for %d times", got, d.asked[last.Name])
+		t.Errorf("the ID of the last volume is %q, with %d calls", got, d.asked[last.Name])
 	}
 	if got := i.look("x", volumeNumber(0)); got != "pending" {
-		t.Error("the answer for the first of many volumes is still there")
+		t.Error("the result for the first of many volumes is still remembered")
 	}
 }
 
-// TestWaitingForAVolumeOnce: passes of a machine while the driver is silent leave one wake-up.
+// TestWaitingForAVolumeOnce checks that repeated passes of a machine lead to a single wake-up while the driver
+// is unresponsive.
 func TestWaitingForAVolumeOnce(t *testing.T) {
 	i := identifying(t, map[string]driver.Driver{"x": newIdentifier("x-", nil)})
 	for range 100 {

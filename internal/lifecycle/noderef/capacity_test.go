@@ -26,7 +26,7 @@ func resources(pairs ...string) corev1.ResourceList {
 	return list
 }
 
-// TestCapacity: the merge of what is there, what was applied and what is wanted.
+// TestCapacity tests the merge of current, last applied and desired capacity.
 func TestCapacity(t *testing.T) {
 	const device = "example.com/device"
 	cases := map[string]struct {
@@ -37,19 +37,19 @@ func TestCapacity(t *testing.T) {
 		merged corev1.ResourceList
 		after  string
 	}{
-		"nothing anywhere":        {resources("cpu", "4"), "", nil, resources("cpu", "4"), ""},
-		"no capacity yet":         {nil, "", resources(device, "2"), resources(device, "2"), `{"example.com/device":"2"}`},
-		"added":                   {resources("cpu", "4"), "", resources(device, "2"), resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`},
-		"in force":                {resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`, resources(device, "2"), resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`},
-		"in force, other words":   {resources(device, "2"), `{"example.com/device":"2000m"}`, resources(device, "2"), resources(device, "2"), `{"example.com/device":"2000m"}`},
-		"changed in the class":    {resources(device, "2"), `{"example.com/device":"2"}`, resources(device, "3"), resources(device, "3"), `{"example.com/device":"3"}`},
-		"changed on the node":     {resources(device, "9"), `{"example.com/device":"2"}`, resources(device, "2"), resources(device, "2"), `{"example.com/device":"2"}`},
-		"removed on the node":     {resources("cpu", "4"), `{"example.com/device":"2"}`, resources(device, "2"), resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`},
-		"one removed in class":    {resources(device, "2", "a", "1"), `{"a":"1","example.com/device":"2"}`, resources("a", "1"), resources("a", "1"), `{"a":"1"}`},
-		"all removed in class":    {resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`, nil, resources("cpu", "4"), ""},
-		"removed by somebody too": {resources("cpu", "4"), `{"example.com/device":"2"}`, nil, resources("cpu", "4"), ""},
-		"somebody else's":         {resources("theirs", "1"), "", resources(device, "2"), resources("theirs", "1", device, "2"), `{"example.com/device":"2"}`},
-		"spoilt record":           {resources("theirs", "1"), "{", resources(device, "2"), resources("theirs", "1", device, "2"), `{"example.com/device":"2"}`},
+		"nothing anywhere":           {resources("cpu", "4"), "", nil, resources("cpu", "4"), ""},
+		"no capacity yet":            {nil, "", resources(device, "2"), resources(device, "2"), `{"example.com/device":"2"}`},
+		"added":                      {resources("cpu", "4"), "", resources(device, "2"), resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`},
+		"in force":                   {resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`, resources(device, "2"), resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`},
+		"in force, another notation": {resources(device, "2"), `{"example.com/device":"2000m"}`, resources(device, "2"), resources(device, "2"), `{"example.com/device":"2000m"}`},
+		"changed in the class":       {resources(device, "2"), `{"example.com/device":"2"}`, resources(device, "3"), resources(device, "3"), `{"example.com/device":"3"}`},
+		"changed on the node":        {resources(device, "9"), `{"example.com/device":"2"}`, resources(device, "2"), resources(device, "2"), `{"example.com/device":"2"}`},
+		"removed on the node":        {resources("cpu", "4"), `{"example.com/device":"2"}`, resources(device, "2"), resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`},
+		"one removed in class":       {resources(device, "2", "a", "1"), `{"a":"1","example.com/device":"2"}`, resources("a", "1"), resources("a", "1"), `{"a":"1"}`},
+		"all removed in class":       {resources("cpu", "4", device, "2"), `{"example.com/device":"2"}`, nil, resources("cpu", "4"), ""},
+		"already removed by others":  {resources("cpu", "4"), `{"example.com/device":"2"}`, nil, resources("cpu", "4"), ""},
+		"owned by others":            {resources("theirs", "1"), "", resources(device, "2"), resources("theirs", "1", device, "2"), `{"example.com/device":"2"}`},
+		"invalid record":             {resources("theirs", "1"), "{", resources(device, "2"), resources("theirs", "1", device, "2"), `{"example.com/device":"2"}`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestCapacity(t *testing.T) {
 				t.Errorf("capacity %v, want %v", n.Status.Capacity, tc.merged)
 			}
 			if diff := cmp.Diff(before.ObjectMeta, n.ObjectMeta); diff != "" {
-				t.Errorf("the record changes before it may (-was +is):\n%s", diff)
+				t.Errorf("the record changes too early (-was +is):\n%s", diff)
 			}
 			if err := noderef.RecordCapacity(n, tc.want); err != nil {
 				t.Fatal(err)
@@ -80,7 +80,8 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestCapacityDoesNotTouchTheCache: the list that a node came with is another reader's too.
+// TestCapacityDoesNotTouchTheCache checks that the capacity list of a cached node is not modified, because
+// other readers share it.
 func TestCapacityDoesNotTouchTheCache(t *testing.T) {
 	shared := resources("cpu", "4")
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{}, Status: corev1.NodeStatus{Capacity: shared}}

@@ -27,11 +27,11 @@ func TestHealthy(t *testing.T) {
 		conditions []corev1.NodeCondition
 		want       bool
 	}{
-		"none":                     {"a node that has not reported yet is of no use", nil, false},
+		"none":                     {"a node that has not reported yet is unusable", nil, false},
 		"ready":                    {"", conditions(ready), true},
 		"not ready":                {"", conditions(condition(corev1.NodeReady, no)), false},
 		"silent":                   {"an unknown Ready is not True", conditions(condition(corev1.NodeReady, unknown)), false},
-		"no Ready at all":          {"what is not reported does not count", conditions(condition(corev1.NodeDiskPressure, no)), true},
+		"no Ready at all":          {"missing conditions do not count", conditions(condition(corev1.NodeDiskPressure, no)), true},
 		"disk full":                {"", conditions(ready, condition(corev1.NodeDiskPressure, yes)), false},
 		"disk unknown":             {"an unknown bad condition is not a good sign", conditions(ready, condition(corev1.NodeDiskPressure, unknown)), false},
 		"disk fine":                {"", conditions(ready, condition(corev1.NodeDiskPressure, no)), true},
@@ -39,7 +39,7 @@ func TestHealthy(t *testing.T) {
 		"a condition of detectors": {"conditions are known by name", conditions(ready, condition("KernelDeadlock", yes)), false},
 		"not among the bad":        {"memory pressure passes, and is not in the list", conditions(ready, condition(corev1.NodeMemoryPressure, yes)), true},
 		"not ready, rest fine":     {"one bad sign is enough, whatever comes after it", conditions(condition(corev1.NodeReady, no), condition(corev1.NodeDiskPressure, no)), false},
-		"our own conditions":       {"that it terminates says nothing of its health", conditions(ready, condition(v1alpha1.NodeTerminationCondition, yes)), true},
+		"our own conditions":       {"the termination condition does not affect health", conditions(ready, condition(v1alpha1.NodeTerminationCondition, yes)), true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -76,23 +76,23 @@ func TestConditionsDiffer(t *testing.T) {
 		want   bool
 	}{
 		"nothing": {"", func(c []corev1.NodeCondition) []corev1.NodeCondition { return c }, false},
-		"order":   {"the order means nothing", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[0], c[1] = c[1], c[0]; return c }, false},
+		"order":   {"the order does not matter", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[0], c[1] = c[1], c[0]; return c }, false},
 		"heartbeat": {"or every machine would be written every few minutes", func(c []corev1.NodeCondition) []corev1.NodeCondition {
 			c[0].LastHeartbeatTime = metav1.NewTime(time.Unix(1, 0))
 			return c
 		}, false},
-		"message": {"messages hold changing numbers", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[0].Message = "1 byte left"; return c }, false},
+		"message": {"messages contain changing numbers", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[0].Message = "1 byte left"; return c }, false},
 		"status": {"", func(c []corev1.NodeCondition) []corev1.NodeCondition {
 			c[0].Status = corev1.ConditionUnknown
 			return c
 		}, true},
-		"reason": {"KubeletNotReady and NodeStatusUnknown are told apart by it", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[1].Reason = "Other"; return c }, true},
+		"reason": {"it distinguishes KubeletNotReady and NodeStatusUnknown", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[1].Reason = "Other"; return c }, true},
 		"came": {"", func(c []corev1.NodeCondition) []corev1.NodeCondition {
 			return append(c, condition("KernelDeadlock", corev1.ConditionFalse))
 		}, true},
-		"went":     {"", func(c []corev1.NodeCondition) []corev1.NodeCondition { return c[:1] }, true},
-		"replaced": {"equal numbers are not enough", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[1].Type = "KernelDeadlock"; return c }, true},
-		"all went": {"", func([]corev1.NodeCondition) []corev1.NodeCondition { return nil }, true},
+		"went":        {"", func(c []corev1.NodeCondition) []corev1.NodeCondition { return c[:1] }, true},
+		"replaced":    {"equal numbers are not enough", func(c []corev1.NodeCondition) []corev1.NodeCondition { c[1].Type = "KernelDeadlock"; return c }, true},
+		"all removed": {"", func([]corev1.NodeCondition) []corev1.NodeCondition { return nil }, true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestConditionsDiffer(t *testing.T) {
 				t.Errorf("%s: %v, want %v", tc.reason, got, tc.want)
 			}
 			if got := noderef.ConditionsDiffer(is, was); got != tc.want {
-				t.Errorf("the other way round, %s: %v, want %v", tc.reason, got, tc.want)
+				t.Errorf("reversed, %s: %v, want %v", tc.reason, got, tc.want)
 			}
 		})
 	}
@@ -124,8 +124,8 @@ func TestCriticalComponentsReady(t *testing.T) {
 	}
 }
 
-// TestEachConditionInEachState: those that MCM lists by default, and MemoryPressure, which
-// it does not.
+// TestEachConditionInEachState tests the conditions that MCM lists by default, and MemoryPressure, which it
+// does not list.
 func TestEachConditionInEachState(t *testing.T) {
 	listed := []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
 	type states map[corev1.ConditionStatus]bool

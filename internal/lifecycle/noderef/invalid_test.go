@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// spoilt is a template of which one of each kind fits.
+// spoilt returns a template in which one entry of each kind is valid.
 func spoilt() v1alpha1.NodeTemplateSpec {
 	return v1alpha1.NodeTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
@@ -28,7 +28,7 @@ func spoilt() v1alpha1.NodeTemplateSpec {
 	}
 }
 
-// TestUnfitIsLeftOut: what no node can have does not keep the rest from it.
+// TestUnfitIsLeftOut checks that invalid entries are ignored and do not prevent the others from being applied.
 func TestUnfitIsLeftOut(t *testing.T) {
 	n := &corev1.Node{}
 	adopt(t, n, spoilt())
@@ -56,8 +56,8 @@ func TestUnfitIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestUnfitLeavesWhatWasThere: a mistake takes nothing off a node, and what it left there goes
-// with the next template.
+// TestUnfitLeavesWhatWasThere checks that an invalid entry removes nothing from a node, and that the entry that
+// it left there is removed by the next template.
 func TestUnfitLeavesWhatWasThere(t *testing.T) {
 	n := &corev1.Node{}
 	good := labelled(map[string]string{"tier": "a"})
@@ -67,15 +67,15 @@ func TestUnfitLeavesWhatWasThere(t *testing.T) {
 	bad.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "a", Effect: "Noschedule"}}
 	adopt(t, n, bad)
 	if n.Labels["tier"] != "a" || len(n.Spec.Taints) != 1 {
-		t.Errorf("labels %q, taints %v: want those of before", n.Labels, n.Spec.Taints)
+		t.Errorf("labels %q, taints %v: want the previous ones", n.Labels, n.Spec.Taints)
 	}
 	adopt(t, n, v1alpha1.NodeTemplateSpec{})
 	if _, left := n.Labels["tier"]; left || len(n.Spec.Taints) != 0 {
-		t.Errorf("labels %q, taints %v: want nothing of them", n.Labels, n.Spec.Taints)
+		t.Errorf("labels %q, taints %v: want none of them", n.Labels, n.Spec.Taints)
 	}
 }
 
-// TestUnfitIsSaid: all of it, in an order that does not change, and nothing of what fits.
+// TestUnfitIsSaid checks that all invalid entries are reported in a stable order, and no valid ones.
 func TestUnfitIsSaid(t *testing.T) {
 	machine := newMachine(spoilt())
 	machine.Name = strings.Repeat("m", 64)
@@ -92,11 +92,12 @@ func TestUnfitIsSaid(t *testing.T) {
 		}
 	}
 	if got := noderef.Invalid(&corev1.Node{}, newMachine(labelled(map[string]string{"a/b": ""}))); len(got) != 0 {
-		t.Errorf("%q is said of what fits", got)
+		t.Errorf("%q is reported for valid entries", got)
 	}
 }
 
-// TestANameThatIsNoLabel: the node is marked by its finalizer at least.
+// TestANameThatIsNoLabel checks that a node gets the finalizer even if the name of its machine is not a valid
+// label value.
 func TestANameThatIsNoLabel(t *testing.T) {
 	n, machine := &corev1.Node{}, newMachine(labelled(map[string]string{"a": "b"}))
 	machine.Name = strings.Repeat("m", 64)

@@ -14,11 +14,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 )
 
-// recorded is where nodes and machines of a real MCM are kept, for all packages.
+// recorded is the directory with nodes and machines of a real MCM, which several packages use.
 const recorded = "../../../api/machine/v1alpha1/testdata/mcm"
 
-// TestNodesOfMCMAreTakenOverAsTheyAre: a node that MCM has adopted is not written by
-// its successor, and what MCM recorded on it is understood.
+// TestNodesOfMCMAreTakenOverAsTheyAre checks that a node that MCM has adopted is not written again, and that
+// MCM's records on it are understood.
 func TestNodesOfMCMAreTakenOverAsTheyAre(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(recorded, "*.json"))
 	if err != nil || len(files) == 0 {

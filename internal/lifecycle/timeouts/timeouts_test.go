@@ -111,11 +111,11 @@ func TestDrainAnew(t *testing.T) {
 		if tc.noted != "" {
 			machine.Annotations = map[string]string{v1alpha1.AnnotationKeyDrainSince: tc.noted}
 		}
-		if since, anew := DrainAnew(machine, begun, now); !since.Equal(tc.since) || anew != tc.anew {
+		if since, anew := DrainRestarted(machine, begun, now); !since.Equal(tc.since) || anew != tc.anew {
 			t.Errorf("%s: %s, %t; want %s, %t", name, since, anew, tc.since, tc.anew)
 		}
 	}
-	if since, anew := DrainAnew(&v1alpha1.Machine{}, time.Time{}, now); !since.IsZero() || anew {
+	if since, anew := DrainRestarted(&v1alpha1.Machine{}, time.Time{}, now); !since.IsZero() || anew {
 		t.Errorf("nothing noted, and an unknown beginning: %s, %t", since, anew)
 	}
 }

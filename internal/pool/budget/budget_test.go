@@ -19,7 +19,7 @@ import (
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// in is a Machine of a zone that is in a phase.
+// in returns a Machine in a zone and a phase.
 func in(zone string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
 	m := &v1alpha1.Machine{}
 	m.Spec.NodeTemplateSpec.Labels = map[string]string{corev1.LabelTopologyZone: zone}
@@ -27,14 +27,14 @@ func in(zone string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
 	return m
 }
 
-// toldBy is a Machine of which only the driver has said in which zone it is.
-func toldBy(zone string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
+// inDriverZone returns a Machine whose zone only the driver has reported.
+func inDriverZone(zone string, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
 	m := in("", phase)
 	m.Annotations = map[string]string{v1alpha1.AnnotationKeyFailureDomain: zone}
 	return m
 }
 
-// pool is a pool of Machines, of which the first one asks.
+// pool returns a pool of Machines. The first one is the Machine to decide about.
 func pool(machines ...*v1alpha1.Machine) Pool {
 	p := Pool{Now: now}
 	for i, machine := range machines {
@@ -44,7 +44,7 @@ func pool(machines ...*v1alpha1.Machine) Pool {
 	return p
 }
 
-// ago notes that the Machines became Failed some time ago.
+// ago records that the Machines became Failed some time ago.
 func (p Pool) ago(ago time.Duration, machines ...*v1alpha1.Machine) Pool {
 	for i, machine := range machines {
 		machine.UID = types.UID(fmt.Sprintf("past-%d", i))
@@ -53,7 +53,7 @@ func (p Pool) ago(ago time.Duration, machines ...*v1alpha1.Machine) Pool {
 	return p
 }
 
-// guess notes that another process may have replaced something by a Machine.
+// guess records that another process may have replaced a Machine with the given one.
 func (p Pool) guess(machine *v1alpha1.Machine) Pool {
 	machine.UID, machine.CreationTimestamp = "new", metav1.NewTime(now.Add(-time.Minute))
 	p.Past = append(p.Past, Guess(Member{Machine: machine}, now)...)
@@ -84,7 +84,8 @@ const (
 	failed  = v1alpha1.MachineFailed
 )
 
-// TestDecide: what each kind of budget, and each policy of outages, says of the first Machine of a pool.
+// TestDecide tests the verdict about the first Machine of a pool, for each kind of budget and each outage
+// policy.
 func TestDecide(t *testing.T) {
 	outage := func() Pool {
 		return pool(in("a", unknown), in("a", unknown), in("a", failed), in("b", running), in("b", running))
@@ -118,15 +119,15 @@ func TestDecide(t *testing.T) {
 		"nonsense forbids":        {pool: pool(in("a", unknown)), budgets: []v1alpha1.ReplacementBudget{percentage("many")}, cause: delayed, reason: "a budget of many does not allow replacing machines"},
 		"per zone, another zone":  {pool: pool(in("a", unknown), in("a", running), in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(number(1))}},
 		"per zone, the same zone": {pool: pool(in("a", unknown), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(number(1))}, cause: delayed, reason: "no more than 1 may be replaced at the same time with topology.kubernetes.io/zone a"},
-		"all budgets have to allow": {
+		"all budgets must allow it": {
 			pool: pool(in("a", unknown), in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(number(1)), number(1)},
 			cause: delayed, reason: "no more than 1 may be replaced at the same time",
 		},
-		"one that comes is not for another that has failed": {
+		"an incoming machine does not replace one that is not deleted yet": {
 			pool: pool(in("a", unknown), in("a", v1alpha1.MachinePending), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{number(2)},
 			cause: delayed, reason: "no more than 2 may be replaced at the same time",
 		},
-		"of so many that leave there are not more allowed": {
+		"a percentage ignores machines that are being deleted": {
 			pool:    pool(in("a", unknown), in("a", v1alpha1.MachinePending), deleted(in("a", failed), false), deleted(in("a", failed), false)),
 			budgets: []v1alpha1.ReplacementBudget{percentage("75%")}, cause: delayed, reason: "no more than 75% may be replaced at the same time",
 		},
@@ -138,26 +139,26 @@ func TestDecide(t *testing.T) {
 			pool: pool(in("a", unknown)).ago(59*time.Minute, in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)},
 			cause: delayed, reason: "no more than 1 may be replaced within 60m",
 		},
-		"a rate, perhaps": {
+		"a rate, assumed": {
 			pool: pool(in("a", unknown)).guess(in("a", running)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)},
 			cause: delayed, reason: "no more than 1 may be replaced within 60m, and recently created machines may be replacements from before the manager started",
 		},
-		"a rate per zone, lately elsewhere": {pool: pool(in("a", unknown)).ago(time.Minute, in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(within(number(1), time.Hour))}},
-		"a rate does not mind what happens": {pool: pool(in("a", unknown), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
-		"an outage, zones do not matter":    {pool: outage(), cause: delayed},
-		"an outage is waited for":           {pool: outage(), outage: wait, budgets: []v1alpha1.ReplacementBudget{number(9)}, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
-		"an outage, replaced at once":       {pool: outage(), outage: replace},
+		"a rate per zone, lately elsewhere":       {pool: pool(in("a", unknown)).ago(time.Minute, in("b", failed)), budgets: []v1alpha1.ReplacementBudget{perZone(within(number(1), time.Hour))}},
+		"a rate ignores replacements in progress": {pool: pool(in("a", unknown), in("a", failed)), budgets: []v1alpha1.ReplacementBudget{within(number(1), time.Hour)}},
+		"an outage, zones do not matter":          {pool: outage(), cause: delayed},
+		"an outage is waited for":                 {pool: outage(), outage: wait, budgets: []v1alpha1.ReplacementBudget{number(9)}, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
+		"an outage, replaced immediately":         {pool: outage(), outage: replace},
 		"an outage, replaced in a budget": {
 			pool: outage(), outage: replace, budgets: []v1alpha1.ReplacementBudget{number(1)},
 			cause: delayed, reason: "no more than 1 may be replaced at the same time",
 		},
-		"one that is healthy is no outage":   {pool: pool(in("a", unknown), in("a", unknown), in("a", running)), outage: wait},
-		"one alone is no outage":             {pool: pool(in("a", unknown), in("b", running)), outage: wait},
-		"one that comes is not healthy":      {pool: pool(in("a", unknown), in("a", unknown), in("a", v1alpha1.MachinePending)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
-		"the driver says the zone":           {pool: pool(toldBy("a", unknown), toldBy("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
-		"without a zone there is no outage":  {pool: pool(in("", unknown), in("", unknown)), outage: wait},
-		"a whole pool of one zone is out":    {pool: pool(in("a", unknown), in("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
-		"the others of its zone are deleted": {pool: pool(in("a", unknown), deleted(in("a", failed), false)), outage: wait, cause: delayed},
+		"not an outage with a healthy machine": {pool: pool(in("a", unknown), in("a", unknown), in("a", running)), outage: wait},
+		"not an outage of a single machine":    {pool: pool(in("a", unknown), in("b", running)), outage: wait},
+		"a joining machine is not healthy":     {pool: pool(in("a", unknown), in("a", unknown), in("a", v1alpha1.MachinePending)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
+		"zone from the driver":                 {pool: pool(inDriverZone("a", unknown), inDriverZone("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
+		"no outage without a zone":             {pool: pool(in("", unknown), in("", unknown)), outage: wait},
+		"a whole pool of one zone is out":      {pool: pool(in("a", unknown), in("a", unknown)), outage: wait, cause: out, reason: "all machines in zone a are unhealthy; waiting for the zone to recover"},
+		"the others of its zone are deleted":   {pool: pool(in("a", unknown), deleted(in("a", failed), false)), outage: wait, cause: delayed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.pool.Limit = intstr.FromInt32(1)
@@ -169,7 +170,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// deleted has a Machine be deleted, whose node was ready or not when that was seen last.
+// deleted marks a Machine as being deleted. Ready is the last known state of its node.
 func deleted(machine *v1alpha1.Machine, ready bool) *v1alpha1.Machine {
 	machine.DeletionTimestamp = &metav1.Time{Time: now}
 	status := corev1.ConditionUnknown
@@ -180,7 +181,7 @@ func deleted(machine *v1alpha1.Machine, ready bool) *v1alpha1.Machine {
 	return machine
 }
 
-// TestBudgetsHold: whatever happens to the Machines of a pool whose replacements ask, no budget is exceeded.
+// TestBudgetsHold checks that random requests for replacements never exceed a budget.
 func TestBudgetsHold(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{running, unknown, unknown, unknown}
 	tier.Check(t, func(t *rapid.T) {
@@ -202,11 +203,11 @@ func TestBudgetsHold(t *testing.T) {
 		all := int32(0)
 		for zone, count := range granted {
 			if all += count; count > inZone {
-				t.Fatalf("%d of zone %s, and %d are allowed", count, zone, inZone)
+				t.Fatalf("%d replaced in zone %s, at most %d allowed", count, zone, inZone)
 			}
 		}
 		if all > min(together, rate) {
-			t.Fatalf("%d in all, and %d at the same time and %d within an hour are allowed", all, together, rate)
+			t.Fatalf("%d replaced, at most %d at the same time and %d within an hour allowed", all, together, rate)
 		}
 	})
 }
@@ -232,7 +233,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestPolicyTravels from a deployment to its sets, by field or by annotation, and leaves with it.
+// TestPolicyTravels checks that a policy is copied from a deployment to its sets, from the field or the
+// annotation, and removed with it.
 func TestPolicyTravels(t *testing.T) {
 	const text = `{"budgets":[{"max":"10%","per":"topology.kubernetes.io/zone"},{"max":5,"within":"1h"}],"zoneOutage":"Wait"}`
 	deployment, set := &v1alpha1.MachineDeployment{}, &v1alpha1.MachineSet{}
@@ -259,7 +261,7 @@ func TestPolicyTravels(t *testing.T) {
 	}
 }
 
-// TestParse refuses what it cannot follow: an unknown field may be a limit.
+// TestParse checks that invalid policies are refused. An unknown field may be a limit.
 func TestParse(t *testing.T) {
 	for _, text := range []string{
 		`ten`, `{"budgets":[{"maximum":3}]}`, `{"budgets":[{"max":{}}]}`, `{"budgets":[{"max":1,"within":"soon"}]}`,
@@ -276,8 +278,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestAbsurdPolicies: whoever writes the annotation of a set, it is followed as far as a deployment may say so, or it
-// counts for nothing, and one short sentence says why.
+// TestAbsurdPolicies checks that a policy in a set's annotation is either within the limits for deployments or
+// ignored with one short error message.
 func TestAbsurdPolicies(t *testing.T) {
 	many := func(budgets int) string {
 		return `{"budgets":[` + strings.TrimSuffix(strings.Repeat(`{"max":1,"within":"1h"},`, budgets), ",") + `]}`

@@ -13,25 +13,27 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// place is one wanted Machine of a pool: its newest Machine is in a phase, and the one before it may not be gone.
+// place is a desired Machine of a pool. Its newest Machine is in a phase, and its previous Machine may still
+// exist.
 type place struct {
 	phase   v1alpha1.MachinePhase
 	leaving bool
 }
 
-// world is a state of a pool: its places, of which the first two are in zone a and the others in b, and how many
-// ticks ago Machines became Failed, by zone and age. Of those that are longer ago than rates look back, one is kept.
+// world is a state of a pool: its places, of which the first two are in zone a and the others in zone b, and
+// how many ticks ago Machines became Failed, by zone and age. Failures that are too old for the rates are
+// counted once.
 type world struct {
 	places [4]place
 	past   [2][ticks + 1]int
 }
 
-// ticks is how many ticks the rates of the model look back.
+// ticks is the period of the rates in the model, in ticks.
 const ticks = 2
 
 func zoneIn(place int) int { return place / 2 }
 
-// pool is what the budgets know of a world.
+// pool returns the pool of a world as the budgets see it.
 func (w world) pool(size int) Pool {
 	p := Pool{Now: now}
 	member := func(name string, zone int, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
@@ -62,8 +64,8 @@ func (w world) pool(size int) Pool {
 	return p
 }
 
-// goOn are the worlds that the controllers, and time, make of a world.
-func (w world) goOn(policy *v1alpha1.ReplacementPolicy, size int) (after []world) {
+// advance returns the worlds that can follow by an action of the controllers or the passage of time.
+func (w world) advance(policy *v1alpha1.ReplacementPolicy, size int) (after []world) {
 	at := func(i int, is place) { w.places[i] = is; after = append(after, w) }
 	was, p := w, w.pool(size)
 	for i, is := range was.places[:size] {
@@ -74,7 +76,7 @@ func (w world) goOn(policy *v1alpha1.ReplacementPolicy, size int) (after []world
 				w.past[zoneIn(i)][0]++
 			}
 			at(i, place{failed, is.leaving})
-		case is.phase == failed && !is.leaving: // its set deletes it, and makes another one
+		case is.phase == failed && !is.leaving: // its set deletes it and creates another one
 			at(i, place{v1alpha1.MachinePending, true})
 		case is.phase == v1alpha1.MachinePending:
 			at(i, place{running, is.leaving})
@@ -94,8 +96,8 @@ func (w world) goOn(policy *v1alpha1.ReplacementPolicy, size int) (after []world
 	return after
 }
 
-// befall are the worlds after a node has failed, or recovered.
-func (w world) befall(size int) (after []world) {
+// disturb returns the worlds that can follow when a node fails or recovers.
+func (w world) disturb(size int) (after []world) {
 	for i, is := range w.places[:size] {
 		next := w
 		switch is.phase {
@@ -115,7 +117,7 @@ func rated(policy *v1alpha1.ReplacementPolicy) bool {
 	return slices.ContainsFunc(policy.Budgets, func(b v1alpha1.ReplacementBudget) bool { return b.Within != nil })
 }
 
-// recent is how many Machines of a zone became Failed within the time of the rates.
+// recent returns how many Machines of a zone became Failed within the period of the rates.
 func (w world) recent(zone int) (n int) {
 	for _, count := range w.past[zone][:ticks] {
 		n += count
@@ -123,8 +125,8 @@ func (w world) recent(zone int) (n int) {
 	return n
 }
 
-// exceeded says which budget has been exceeded. It counts what the documentation promises: Machines that are
-// Failed or not gone, those that are missing, and those that became Failed within a time.
+// exceeded returns which budget was exceeded. It counts as documented: Machines that are Failed or still being
+// deleted, missing Machines, and Machines that became Failed within the period.
 func (w world) exceeded(policy *v1alpha1.ReplacementPolicy, size int) string {
 	for _, budget := range policy.Budgets {
 		groups := [][]int{{0, 1}}
@@ -153,17 +155,17 @@ func (w world) exceeded(policy *v1alpha1.ReplacementPolicy, size int) string {
 			}
 			most := Share(budget.Max, places)
 			if is := max(going, missing); budget.Within == nil && is > most || budget.Within != nil && recent > most {
-				return fmt.Sprintf("%d going, %d missing, %d lately, and %d may be, in %v", going, missing, recent, most, zones)
+				return fmt.Sprintf("%d outgoing, %d missing, %d recently, at most %d allowed, in %v", going, missing, recent, most, zones)
 			}
 		}
 	}
 	return ""
 }
 
-// ends lets controllers and time go on as long as they can, and returns the world in which nothing happens any more.
-func (w world) ends(policy *v1alpha1.ReplacementPolicy, size int) (world, bool) {
+// settle lets the controllers and time advance until nothing changes, and returns the final world.
+func (w world) settle(policy *v1alpha1.ReplacementPolicy, size int) (world, bool) {
 	for range 100 {
-		next := w.goOn(policy, size)
+		next := w.advance(policy, size)
 		if len(next) == 0 {
 			return w, true
 		}
@@ -172,7 +174,7 @@ func (w world) ends(policy *v1alpha1.ReplacementPolicy, size int) (world, bool) 
 	return w, false
 }
 
-// healthy reports whether no Machine is left that is to be replaced, but for those of a zone that is waited for.
+// healthy reports whether no Machine needs a replacement, except in a zone that the policy waits for.
 func (w world) healthy(policy *v1alpha1.ReplacementPolicy, size int) bool {
 	lost := func(i int) bool {
 		zone := zoneIn(i)
@@ -187,7 +189,7 @@ func (w world) healthy(policy *v1alpha1.ReplacementPolicy, size int) bool {
 }
 
 // TestModelOfBudgets visits all states of a small pool in two zones, in which nodes fail and recover at any
-// time: no budget is ever exceeded, and when no more nodes fail, all that are down are replaced.
+// time. No budget is ever exceeded. When no more nodes fail, all failed Machines are replaced.
 func TestModelOfBudgets(t *testing.T) {
 	t.Parallel()
 	wait, replace := v1alpha1.ZoneOutageWait, v1alpha1.ZoneOutageReplace
@@ -223,10 +225,10 @@ func TestModelOfBudgets(t *testing.T) {
 				if wrong := w.exceeded(policy, test.size); wrong != "" {
 					t.Fatalf("%s: %+v", wrong, w)
 				}
-				if end, over := w.ends(policy, test.size); !over || !end.healthy(policy, test.size) {
-					t.Fatalf("from %+v it comes to %+v, and over is %v", w, end, over)
+				if end, over := w.settle(policy, test.size); !over || !end.healthy(policy, test.size) {
+					t.Fatalf("%+v leads to %+v, settled: %v", w, end, over)
 				}
-				for _, next := range append(w.goOn(policy, test.size), w.befall(test.size)...) {
+				for _, next := range append(w.advance(policy, test.size), w.disturb(test.size)...) {
 					if !seen[next] {
 						seen[next] = true
 						queue = append(queue, next)

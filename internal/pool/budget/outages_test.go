@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestOutages: where new Machines are not made.
+// TestOutages checks in which zones no new Machines are created.
 func TestOutages(t *testing.T) {
 	const memory = 10 * time.Minute
 	ago := func(age time.Duration) Outages { return Outages{"a": metav1.NewTime(now.Add(-age))} }
@@ -35,7 +35,7 @@ func TestOutages(t *testing.T) {
 		"seen by a clock that is a bit ahead":  {pool: pool(), known: ago(-time.Minute), want: ago(-time.Minute)},
 		"seen in a future that is far away":    {pool: pool(), known: ago(-time.Hour)},
 		"a zone of no class":                   {pool: pool(), known: Outages{"c": metav1.NewTime(now)}},
-		"another zone is another matter":       {pool: pool(in("b", unknown)), known: ago(0), want: ago(0)},
+		"another zone does not matter":         {pool: pool(in("b", unknown)), known: ago(0), want: ago(0)},
 		"two unhealthy ones, and it was known": {pool: pool(in("a", unknown), in("a", unknown)), known: ago(4 * time.Minute), want: ago(4 * time.Minute)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,8 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// TestOutagesAreWritten into the annotation of a set, read from there, and leave it.
+// TestOutagesAreWritten checks that outages are written to a set's annotation, read from it, and removed from
+// it.
 func TestOutagesAreWritten(t *testing.T) {
 	set := &v1alpha1.MachineSet{}
 	Outages{}.Annotate(set)

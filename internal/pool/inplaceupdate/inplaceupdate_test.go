@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestUpdated: a Machine moves when its phase has the result, too, which its controller reads from a label
-// that the node loses then.
+// TestUpdated checks that a Machine moves only when its phase also shows the result. The machine controller
+// reads the result from a label that the node loses with the move.
 func TestUpdated(t *testing.T) {
 	node := fixture.Node(func(n *corev1.Node) {
 		n.Labels = map[string]string{v1alpha1.LabelKeyNodeUpdateResult: v1alpha1.LabelValueNodeUpdateSuccessful}

@@ -19,7 +19,8 @@ const (
 	failed     = v1alpha1.LabelValueNodeUpdateFailed
 )
 
-// labelledNode returns a node with labels, as key=value or keys that are "true", and the reason of a condition.
+// labelledNode returns a node with labels and the reason of a condition. A label is key=value, or a key with
+// the value "true".
 func labelledNode(reason string, labels ...string) *corev1.Node {
 	node := fixture.LabelledNode(labels...)
 	if reason != "" {

@@ -36,7 +36,7 @@ func TestStrategies(t *testing.T) {
 			machine.Annotations, class.Annotations = tc.ofMachine, tc.ofClass
 			got, wrong := Of(machine, class)
 			if got != tc.want || (wrong != "") != tc.wrong {
-				t.Errorf("it is %q, and wrong is %q; want %q", got, wrong, tc.want)
+				t.Errorf("got %q, error %q; want %q", got, wrong, tc.want)
 			}
 		})
 	}
@@ -58,7 +58,7 @@ func TestAnnotationsThatCannotBeRead(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "{", `{"digest": 7}`, strings.Repeat("[", 10_000)} {
 		state := Read(map[string]string{v1alpha1.AnnotationKeyMadeFrom: text, v1alpha1.AnnotationKeyUpdatePlan: text})
 		if step, _ := state.Next(class("{}"), Update); step != Ask {
-			t.Errorf("after %.20q the step is %d, want that the driver is asked", text, step)
+			t.Errorf("after %.20q, the step is %d, want a query of the driver", text, step)
 		}
 	}
 }
@@ -83,8 +83,9 @@ func (v vm) differences(want vm) (updates, replacements []string) {
 	return updates, replacements
 }
 
-// TestAVMBecomesAsItsClassSays: whatever class and strategy become meanwhile, and wherever a process dies, the last class
-// counts in the end: what can change is changed, and what cannot is said.
+// TestAVMBecomesAsItsClassSays checks that the last class applies in the end, however class and strategy change
+// meanwhile and wherever a process crashes: properties that can change are updated, and the others are
+// reported.
 func TestAVMBecomesAsItsClassSays(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		values := rapid.SampledFrom([]string{"a", "b"})
@@ -101,7 +102,7 @@ func TestAVMBecomesAsItsClassSays(t *testing.T) {
 				next = state.Planned(desired, strategy, updates, nil, replacements)
 			case Change:
 				if strategy != Update {
-					t.Fatalf("with the strategy %q a VM is changed", strategy)
+					t.Fatalf("with strategy %q, a VM was changed", strategy)
 				}
 				is.tags = want.tags
 				next = state.Updated(desired, updates, nil, replacements)
@@ -119,13 +120,13 @@ func TestAVMBecomesAsItsClassSays(t *testing.T) {
 		}
 		for i := 0; step(Update, false) != Nothing; i++ {
 			if i > 4 {
-				t.Fatalf("it does not come to an end: %v", stored.Annotations)
+				t.Fatalf("the update does not complete: %v", stored.Annotations)
 			}
 		}
 		desired := class(fmt.Sprintf(`{"tags":%q,"size":%q}`, want.tags, want.size))
 		said := Read(stored.Annotations).Effect(desired) == Replaces
 		if is.tags != want.tags || said != (is.size != want.size) {
-			t.Fatalf("the VM is %v, the class %v, and the Machine says %v", is, want, stored.Annotations)
+			t.Fatalf("the VM is %v, the class %v, and the annotations are %v", is, want, stored.Annotations)
 		}
 	})
 }

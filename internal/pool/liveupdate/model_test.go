@@ -9,25 +9,25 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// world is a state of the model: what a VM is, what its class asks for, and what its Machine says.
+// world is a state of the model: the VM, its class, and the annotations of its Machine.
 type world struct {
 	is, want       vm
 	strategy       Strategy
 	made, plan     string
-	tagsHalf       bool // an update has changed a part of the tags
-	lies           bool // the driver has said of a difference that it is none
-	edits, changes int  // of the class and the strategy, and of the driver's moods
+	tagsHalf       bool // an update has changed some of the tags
+	lies           bool // the driver has denied a difference
+	edits, changes int  // of the class and the strategy, and of the driver's mood
 }
 
-// mood is what a driver does when it is called.
+// mood is the behavior of a driver when it is called.
 type mood int
 
 const (
 	works mood = iota
 	fails
-	halfDone // it changes a part, and fails
-	silent   // it does all, and the process dies before the answer is stored
-	denies   // it says of an update that it made none, and that there is nothing to do
+	halfDone // makes a part of the update, and fails
+	silent   // makes the update, but the process crashes before it stores the response
+	denies   // makes the update, but reports that there was nothing to do
 	moods
 )
 
@@ -39,7 +39,7 @@ func (w world) state() State {
 	return Read(map[string]string{v1alpha1.AnnotationKeyMadeFrom: w.made, v1alpha1.AnnotationKeyUpdatePlan: w.plan})
 }
 
-// differences are what an honest driver says of the VM.
+// differences returns the differences that an honest driver reports for the VM.
 func (w world) differences() (updates, replacements []string) {
 	updates, replacements = w.is.differences(w.want)
 	if w.tagsHalf {
@@ -55,7 +55,7 @@ func (w world) stored(s State) world {
 	return w
 }
 
-// pass is one pass over the Machine. It returns also whether something was done.
+// pass runs one pass over the Machine. It also returns whether anything was done.
 func (w world) pass(mood mood) (world, bool) {
 	state := w.state()
 	step, next := state.Next(w.class(), w.strategy)
@@ -64,7 +64,7 @@ func (w world) pass(mood mood) (world, bool) {
 		return w, false
 	case Note:
 		if mood == silent {
-			return w, true // it dies before it writes
+			return w, true // the process crashes before it writes
 		}
 		return w.stored(next), true
 	case Ask:
@@ -80,7 +80,7 @@ func (w world) pass(mood mood) (world, bool) {
 	return w.change(state, mood), true
 }
 
-// change is a pass that has the driver make an update.
+// change is a pass in which the driver makes an update.
 func (w world) change(state State, mood mood) world {
 	updates, replacements := w.differences()
 	switch mood {
@@ -89,7 +89,7 @@ func (w world) change(state State, mood mood) world {
 	case halfDone:
 		w.tagsHalf = len(updates) > 0
 		return w
-	case denies: // the engine asks again if the driver says that it changed something, not if it says nothing
+	case denies: // the engine queries again only if the driver reports a change
 		w.lies = w.lies || len(updates) > 0
 		return w.stored(state.Updated(w.class(), nil, nil, replacements))
 	}
@@ -100,25 +100,25 @@ func (w world) change(state State, mood mood) world {
 	return w.stored(state.Updated(w.class(), updates, nil, replacements))
 }
 
-// wrong says what the Machine must not say.
+// wrong returns a false statement in the Machine's annotations, or an empty string.
 func (w world) wrong() string {
 	if w.lies {
-		return "" // all that is known of a VM is what its driver says
+		return "" // the driver is the only source of information about a VM
 	}
 	said := w.state()
 	was := fmt.Sprintf(`{"tags":%q,"size":%q}`, w.is.tags, w.is.size)
 	if raw := string(said.Spec().Raw); raw != "" && (raw != was || w.tagsHalf) {
-		return "it says that the VM was made from " + raw
+		return "the annotations claim that the VM was made from " + raw
 	}
 	if w.strategy != Keep && said.Effect(w.class()) == None && (said.Plan == nil || !said.Plan.Begun) {
 		if updates, replacements := w.differences(); len(updates)+len(replacements) > 0 {
-			return "it says that there is nothing to update"
+			return "the annotations claim that there is nothing to update"
 		}
 	}
 	return ""
 }
 
-// next are all states that may follow: users edit the class and its strategy, or the driver is called.
+// next returns all states that can follow: users edit the class and its strategy, or the driver is called.
 func (w world) next() (after []world) {
 	if w.edits > 0 {
 		for _, tags := range []string{"a", "b"} {
@@ -148,7 +148,7 @@ func (w world) next() (after []world) {
 	return after
 }
 
-// end is what a Machine and its VM come to when the driver works and nobody changes anything more.
+// end returns the final state of a Machine and its VM if the driver works and there are no more edits.
 func (w world) end() (world, string) {
 	w.strategy = Update
 	for range 6 {
@@ -161,19 +161,19 @@ func (w world) end() (world, string) {
 			case len(updates) > 0:
 				return w, "the VM was not updated"
 			case replaces != (len(replacements) > 0):
-				return w, "it is not said whether it has to be replaced"
+				return w, "it is not recorded whether the VM needs a replacement"
 			}
 			return w, ""
 		}
 		w = next
 	}
-	return w, "it is written without an end"
+	return w, "the annotations are written forever"
 }
 
-// TestModel visits all states of a VM with one property that can be updated and one that cannot, whose class and
-// strategy are edited and edited back at any time, and whose driver fails, does half of it, lies, or is called by a
-// process that dies. What a Machine says of its VM is never wrong, unless its driver lied about that. In the
-// end the VM is as the class says, as far as it can be updated, and nothing is written.
+// TestModel visits all states of a VM with one property that can be updated and one that cannot. Its class and
+// strategy are edited and reverted at any time. Its driver fails, makes a part of an update, lies, or is called
+// by a process that crashes. The annotations about a VM are never wrong, unless the driver lied about it. In
+// the end, the VM matches the class as far as it can be updated, and nothing is written.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	seen := map[world]bool{}
@@ -191,7 +191,7 @@ func TestModel(t *testing.T) {
 			t.Fatalf("%s: %+v", wrong, w)
 		}
 		if end, wrong := w.end(); wrong != "" {
-			t.Fatalf("%s: from %+v it comes to %+v", wrong, w, end)
+			t.Fatalf("%s: %+v leads to %+v", wrong, w, end)
 		}
 		for _, next := range w.next() {
 			if !seen[next] {
@@ -202,7 +202,7 @@ func TestModel(t *testing.T) {
 	}
 	begun := slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(w world) bool { return w.tagsHalf && w.want.tags == w.is.tags })
 	if !begun {
-		t.Error("no edit was taken back amid an update")
+		t.Error("no edit was reverted during an update")
 	}
 	t.Logf("%d states", len(seen))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// wanting is a deployment of three Machines whose template names class b.
+// wanting returns a deployment of three Machines whose template names class b.
 func wanting(strategy Strategy, changes ...func(*v1alpha1.MachineDeployment)) *v1alpha1.MachineDeployment {
 	d := fixture.Deployment(3, append([]func(*v1alpha1.MachineDeployment){fixture.OfClass("b"), fixture.Rolling("1", "0")}, changes...)...)
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyUpdateStrategy, string(strategy))
@@ -29,13 +29,13 @@ func TestFind(t *testing.T) {
 		want       string
 	}{
 		"the class alone differs":      {wanting(Update), nil, sets{fixture.Set("a", 3)}, "pool-a"},
-		"beside sets without Machines": {wanting(Update), fixture.Set("b", 0), sets{fixture.Set("a", 3), fixture.Set("c", 0)}, "pool-a"},
+		"other sets without Machines":  {wanting(Update), fixture.Set("b", 0), sets{fixture.Set("a", 3), fixture.Set("c", 0)}, "pool-a"},
 		"taken over before":            {wanting(Update), fixture.Set("b", 3), nil, "pool-b"},
 		"a dry run":                    {wanting(DryRun), nil, sets{fixture.Set("a", 3)}, "pool-a"},
 		"without a strategy":           {wanting(Keep), nil, sets{fixture.Set("a", 3)}, ""},
 		"with nonsense for a strategy": {wanting("Perhaps"), nil, sets{fixture.Set("a", 3)}, ""},
 		"paused":                       {wanting(Update, fixture.Paused), nil, sets{fixture.Set("a", 3)}, ""},
-		"all at once":                  {wanting(Update, fixture.Recreate), nil, sets{fixture.Set("a", 3)}, ""},
+		"Recreate":                     {wanting(Update, fixture.Recreate), nil, sets{fixture.Set("a", 3)}, ""},
 		"nodes in place":               {wanting(Update, fixture.InPlace("1", "0")), nil, sets{fixture.Set("a", 3)}, ""},
 		"labels differ, too":           {wanting(Update, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Labels["tier"] = "gold" }), nil, sets{fixture.Set("a", 3)}, ""},
 		"a class of another kind":      {wanting(Update, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Kind = "AWSMachineClass" }), nil, sets{fixture.Set("a", 3)}, ""},
@@ -58,8 +58,9 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// answered has the driver say what an update to class b would change: tags, and what needs a new VM.
-func answered(replacements ...string) func(*v1alpha1.Machine) {
+// responded simulates a driver's response about an update to class b: it changes tags, and the given properties
+// need a new VM.
+func responded(replacements ...string) func(*v1alpha1.Machine) {
 	return func(machine *v1alpha1.Machine) {
 		machine.Annotations[v1alpha1.AnnotationKeyUpdateClass] = "b"
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
@@ -81,35 +82,38 @@ func ofClass(name string) func(*v1alpha1.Machine) {
 	return func(machine *v1alpha1.Machine) { machine.Spec.Class.Name = name }
 }
 
-// TestOneMachine: what is done for a Machine before the set takes the class over, and after.
+// TestOneMachine tests what is done for a Machine before and after the set takes over the class.
 func TestOneMachine(t *testing.T) {
 	const nothing, asks, forgets, follows, replaces = "", "asks", "forgets", "follows", "replaces"
 	for name, test := range map[string]struct {
 		machine       func(*v1alpha1.Machine)
 		before, after string
-		// holds, takes and left are whether the rollout waits for it, whether the set takes the class over, and whether
-		// it counts as not updated after that.
+		// holds reports whether the rollout waits for the Machine, takes whether the set takes over the class,
+		// and left whether the Machine counts as not updated after that.
 		holds, takes, left bool
 	}{
 		"not asked":             {ofClass("a"), asks, asks, true, false, true},
 		"asked about another":   {annotated(v1alpha1.AnnotationKeyUpdateClass, "c"), asks, asks, true, false, true},
 		"not answered":          {annotated(v1alpha1.AnnotationKeyUpdateClass, "b"), nothing, nothing, true, false, true},
-		"updatable":             {answered(), nothing, follows, true, true, true},
-		"not updatable":         {answered("zone"), nothing, replaces, false, false, true},
+		"updatable":             {responded(), nothing, follows, true, true, true},
+		"not updatable":         {responded("zone"), nothing, replaces, false, false, true},
 		"excepted":              {annotated(v1alpha1.AnnotationKeyUpdateStrategy, ""), nothing, replaces, false, false, true},
 		"allowed by itself":     {annotated(v1alpha1.AnnotationKeyUpdateStrategy, "Update"), asks, asks, true, false, true},
 		"does not run":          {inPhase(v1alpha1.MachineUnknown, "vm-1"), nothing, nothing, false, false, true},
 		"is being made":         {inPhase(v1alpha1.MachinePending, "vm-1"), nothing, nothing, false, false, true},
 		"a VM, but no creation": {inPhase(v1alpha1.MachineCrashLoopBackOff, "vm-1"), nothing, nothing, false, false, true},
 		"has no VM":             {inPhase(v1alpha1.MachineCrashLoopBackOff, ""), nothing, replaces, false, false, true},
-		"has it, being updated": {func(m *v1alpha1.Machine) { ofClass("b")(m); answered()(m) }, nothing, nothing, true, true, true},
+		"has it, being updated": {func(m *v1alpha1.Machine) { ofClass("b")(m); responded()(m) }, nothing, nothing, true, true, true},
 		"has it":                {ofClass("b"), nothing, nothing, true, true, false},
 		"has it, asked of c":    {func(m *v1alpha1.Machine) { ofClass("b")(m); annotated(v1alpha1.AnnotationKeyUpdateClass, "c")(m) }, forgets, forgets, true, true, false},
 		"has fallen back": {func(m *v1alpha1.Machine) {
 			ofClass("c")(m)
 			annotated(v1alpha1.AnnotationKeyClassReason, v1alpha1.CauseNoCapacity)(m)
 		}, nothing, nothing, true, true, false},
-		"preserved":        {func(m *v1alpha1.Machine) { answered("zone")(m); fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(m) }, nothing, nothing, false, false, false},
+		"preserved": {func(m *v1alpha1.Machine) {
+			responded("zone")(m)
+			fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(m)
+		}, nothing, nothing, false, false, false},
 		"is being deleted": {func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: fixture.Noon} }, nothing, nothing, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +131,7 @@ func TestOneMachine(t *testing.T) {
 			before := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
 			before.Machines = []*v1alpha1.Machine{machine}
 			if got := does(before); got != test.before {
-				t.Errorf("before, it %q, want %q", got, test.before)
+				t.Errorf("before: %q, want %q", got, test.before)
 			}
 			if before.Holds() != test.holds || before.TakesOver() != test.takes || before.Left() != 0 {
 				t.Errorf("before: holds %v, takes over %v, %d left", before.Holds(), before.TakesOver(), before.Left())
@@ -137,7 +141,7 @@ func TestOneMachine(t *testing.T) {
 			after := Find(wanting(Update), taken, nil, fixture.Noon)
 			after.Machines = before.Machines
 			if got := does(after); got != test.after {
-				t.Errorf("after, it %q, want %q", got, test.after)
+				t.Errorf("after: %q, want %q", got, test.after)
 			}
 			if after.Holds() || after.TakesOver() || (after.Left() == 1) != test.left {
 				t.Errorf("after: holds %v, takes over %v, %d left", after.Holds(), after.TakesOver(), after.Left())
@@ -146,7 +150,7 @@ func TestOneMachine(t *testing.T) {
 	}
 }
 
-// TestDescribe: a user reads what becomes of each Machine.
+// TestDescribe tests the texts that tell users what happens to each Machine.
 func TestDescribe(t *testing.T) {
 	set := fixture.Set("a", 3)
 	change := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
@@ -155,7 +159,7 @@ func TestDescribe(t *testing.T) {
 		name string
 		is   func(*v1alpha1.Machine)
 	}{
-		{"updatable", answered()}, {"replaceable", answered("zone", "image")}, {"unasked", ofClass("a")},
+		{"updatable", responded()}, {"replaceable", responded("zone", "image")}, {"unasked", ofClass("a")},
 		{"asked", annotated(v1alpha1.AnnotationKeyUpdateClass, "b")},
 		{"excepted", annotated(v1alpha1.AnnotationKeyUpdateStrategy, "DryRun")},
 		{"excepted-not-running", func(m *v1alpha1.Machine) {
@@ -163,8 +167,11 @@ func TestDescribe(t *testing.T) {
 			annotated(v1alpha1.AnnotationKeyUpdateStrategy, "")(m)
 		}},
 		{"not-running", inPhase(v1alpha1.MachineUnknown, "vm-1")}, {"without-vm", inPhase("", "")},
-		{"preserved", func(m *v1alpha1.Machine) { answered("zone")(m); fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(m) }},
-		{"following", func(m *v1alpha1.Machine) { ofClass("b")(m); answered()(m) }}, {"over", ofClass("b")},
+		{"preserved", func(m *v1alpha1.Machine) {
+			responded("zone")(m)
+			fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(m)
+		}},
+		{"following", func(m *v1alpha1.Machine) { ofClass("b")(m); responded()(m) }}, {"over", ofClass("b")},
 		{"deleted", func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: fixture.Noon} }},
 	} {
 		change.Machines = append(change.Machines, fixture.Running(set, machine.name, ofClass("a"), machine.is))
@@ -190,26 +197,28 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestTheAnswersOfAllAreWaitedFor: one answer more decides whether a new set is needed.
+// TestTheAnswersOfAllAreWaitedFor checks that the rollout waits for all responses, because a single one decides
+// whether a new set is needed.
 func TestTheAnswersOfAllAreWaitedFor(t *testing.T) {
 	set := fixture.Set("a", 2)
 	change := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
-	updatable := fixture.Running(set, "updatable", ofClass("a"), answered())
+	updatable := fixture.Running(set, "updatable", ofClass("a"), responded())
 	change.Machines = []*v1alpha1.Machine{updatable, fixture.Running(set, "open", ofClass("a"), annotated(v1alpha1.AnnotationKeyUpdateClass, "b"))}
 	if change.TakesOver() || !change.Holds() {
-		t.Errorf("with an open answer: takes over %v, holds %v", change.TakesOver(), change.Holds())
+		t.Errorf("with a missing response: takes over %v, holds %v", change.TakesOver(), change.Holds())
 	}
-	change.Machines[1] = fixture.Running(set, "replaceable", ofClass("a"), answered("zone"))
+	change.Machines[1] = fixture.Running(set, "replaceable", ofClass("a"), responded("zone"))
 	if !change.TakesOver() || !change.Holds() {
-		t.Errorf("with both: takes over %v, holds %v", change.TakesOver(), change.Holds())
+		t.Errorf("with both responses: takes over %v, holds %v", change.TakesOver(), change.Holds())
 	}
 	change.Machines = change.Machines[1:]
 	if change.TakesOver() || change.Holds() {
-		t.Errorf("with none that can be updated: takes over %v, holds %v", change.TakesOver(), change.Holds())
+		t.Errorf("without updatable machines: takes over %v, holds %v", change.TakesOver(), change.Holds())
 	}
 }
 
-// TestADryRunChangesNothing, also if it is asked for after the set took the class over.
+// TestADryRunChangesNothing checks that a dry run changes nothing, even if it is requested after the set took
+// over the class.
 func TestADryRunChangesNothing(t *testing.T) {
 	for class, holds := range map[string]bool{"a": true, "b": false} {
 		set := fixture.Set(class, 2)
@@ -218,14 +227,14 @@ func TestADryRunChangesNothing(t *testing.T) {
 			current, old = nil, []*v1alpha1.MachineSet{set}
 		}
 		change := Find(wanting(DryRun), current, old, fixture.Noon)
-		change.Machines = []*v1alpha1.Machine{fixture.Running(set, "updatable", ofClass("a"), answered()), fixture.Running(set, "replaceable", ofClass("a"), answered("zone"))}
+		change.Machines = []*v1alpha1.Machine{fixture.Running(set, "updatable", ofClass("a"), responded()), fixture.Running(set, "replaceable", ofClass("a"), responded("zone"))}
 		if n := len(change.ToUpdate()) + len(change.ToReplace()); n > 0 || change.TakesOver() || change.Holds() != holds || change.DryRun() != holds {
 			t.Errorf("set of class %s: %d machines change, takes over %v, holds %v, dry run %v", class, n, change.TakesOver(), change.Holds(), change.DryRun())
 		}
 	}
 }
 
-// TestRest: of those that are replaced, the ones without pods go first.
+// TestRest checks that Machines without Pods are replaced first.
 func TestRest(t *testing.T) {
 	set := fixture.Set("b", 4)
 	change := Find(wanting(Update), set, nil, fixture.Noon)
@@ -238,7 +247,7 @@ func TestRest(t *testing.T) {
 		{"in-excess", func(m *v1alpha1.Machine) { m.Spec = *reserve.Marked(&m.Spec, reserve.NoSchedule) }},
 		{"without-vm", inPhase(v1alpha1.MachineCrashLoopBackOff, "")},
 	} {
-		change.Machines = append(change.Machines, fixture.Running(set, machine.name, ofClass("a"), answered("zone"), machine.is))
+		change.Machines = append(change.Machines, fixture.Running(set, machine.name, ofClass("a"), responded("zone"), machine.is))
 	}
 	var got []string
 	for _, machine := range change.ToReplace() {
@@ -249,7 +258,7 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// TestFollow: a Machine has the class and the choices of its set from then on.
+// TestFollow checks that a Machine gets the class and the class choices of its set.
 func TestFollow(t *testing.T) {
 	set := fixture.Set("b", 1)
 	change := Find(wanting(Update), set, nil, fixture.Noon)
@@ -260,13 +269,14 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestNext: the rest goes within the bounds, those that do not run first.
+// TestNext checks that replacements stay within the limits, and that Machines that do not run are replaced
+// first.
 func TestNext(t *testing.T) {
 	for name, test := range map[string]struct {
 		replicas, available int32
 		desired             int32
 		surge, unavailable  int32
-		idle                bool // one of the two that are to go does not run
+		idle                bool // one of the two machines to replace does not run
 		grow                int32
 		leaving             string
 	}{
@@ -283,7 +293,7 @@ func TestNext(t *testing.T) {
 			set := fixture.Set("b", test.replicas, fixture.Reports(test.replicas, test.available))
 			change := Find(wanting(Update), set, nil, fixture.Noon)
 			for _, name := range []string{"m1", "m2"} {
-				machine := fixture.Running(set, name, ofClass("a"), answered("zone"))
+				machine := fixture.Running(set, name, ofClass("a"), responded("zone"))
 				if name == "m2" && test.idle {
 					inPhase(v1alpha1.MachineCrashLoopBackOff, "")(machine)
 				}
@@ -295,7 +305,7 @@ func TestNext(t *testing.T) {
 				leaving = append(leaving, machine.Name)
 			}
 			if got := strings.Join(leaving, " "); step.Replicas != test.grow || got != test.leaving {
-				t.Errorf("%d replicas, %q leave; want %d, %q", step.Replicas, got, test.grow, test.leaving)
+				t.Errorf("%d replicas, %q deleted; want %d, %q", step.Replicas, got, test.grow, test.leaving)
 			}
 		})
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// deployment returns one with so many replicas and in excess, by field unless it is empty.
+// deployment returns a deployment with the given replicas, and excess replicas in the field unless they are
+// empty.
 func deployment(replicas int32, excess string) *v1alpha1.MachineDeployment {
 	d := fixture.Deployment(replicas)
 	if excess != "" {
@@ -38,14 +39,14 @@ func TestExcess(t *testing.T) {
 		"a number":                           {replicas: 3, field: "2", want: 2, setting: 2},
 		"a percentage is rounded up":         {replicas: 3, field: "50%", want: 2, setting: 2},
 		"a percentage of none":               {replicas: 0, field: "50%"},
-		"a number beside none":               {replicas: 0, field: "2", want: 2, setting: 2},
+		"a number without replicas":          {replicas: 0, field: "2", want: 2, setting: 2},
 		"an annotation":                      {replicas: 3, annotation: "2", want: 2, setting: 2},
 		"an annotation, in per cent":         {replicas: 4, annotation: "25%", want: 1, setting: 1},
 		"the field outranks it":              {replicas: 3, field: "0", annotation: "2"},
-		"what is wrong is nothing":           {replicas: 3, annotation: "two"},
-		"below zero is nothing":              {replicas: 3, annotation: "-1"},
+		"an invalid value is ignored":        {replicas: 3, annotation: "two"},
+		"a negative value is ignored":        {replicas: 3, annotation: "-1"},
 		"the autoscaler's maximum":           {replicas: 3, field: "2", max: "4", want: 1, setting: 2},
-		"no room below the maximum":          {replicas: 3, field: "2", max: "3", setting: 2},
+		"the maximum is reached":             {replicas: 3, field: "2", max: "3", setting: 2},
 		"the replicas are above it":          {replicas: 5, field: "2", max: "3", setting: 2},
 		"a maximum that is no number":        {replicas: 3, field: "2", max: "x", want: 2, setting: 2},
 		"a sum beyond what a field can hold": {replicas: 1<<31 - 2, field: "5", want: 1, setting: 1},
@@ -64,16 +65,16 @@ func TestExcess(t *testing.T) {
 				t.Errorf("the excess is %d, want %d", is, test.want)
 			}
 			if is := reserve.Requested(d); is != test.setting {
-				t.Errorf("the wish is %d, want %d", is, test.setting)
+				t.Errorf("%d requested, want %d", is, test.setting)
 			}
 			if is := reserve.Desired(d); is != test.replicas+test.want {
-				t.Errorf("%d machines are wanted, want %d", is, test.replicas+test.want)
+				t.Errorf("%d machines desired, want %d", is, test.replicas+test.want)
 			}
 		})
 	}
 }
 
-// setWith returns a set of a class with so many replicas, and of those in excess.
+// setWith returns a set of a class with the given replicas and excess replicas.
 func setWith(class string, replicas, excess int32) *v1alpha1.MachineSet {
 	set := fixture.Set(class, replicas, fixture.WithUID)
 	reserve.Assign(set, fixture.Deployment(replicas), excess)
@@ -87,27 +88,27 @@ func TestPlan(t *testing.T) {
 		replicas     int32
 		excess       string
 		old, current [2]int32 // replicas and excess before
-		planned      [2]int32 // replicas of the old and the current set, or none
+		planned      [2]int32 // new replicas of the old and the current set, or none
 		named        int
 		wantOld      int32
 		wantCurrent  int32
 	}{
 		"the first set":   {3, "2", [2]int32{0, 0}, [2]int32{none, 0}, [2]int32{none, 5}, 0, 0, 2},
 		"nothing changes": {3, "2", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, none}, 0, 0, 2},
-		"the replicas grow before any machine exists": {5, "2", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, none}, 0, 0, 0},
+		"the replicas grow before the machines exist": {5, "2", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, none}, 0, 0, 0},
 		"they grow by one":                            {4, "2", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, none}, 0, 0, 1},
 		"machines come after":                         {5, "2", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, 7}, 0, 0, 2},
 		"the replicas shrink":                         {2, "2", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, 4}, 0, 0, 2},
-		"none is in excess any more":                  {3, "0", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, 3}, 0, 0, 0},
+		"the excess is removed":                       {3, "0", [2]int32{0, 0}, [2]int32{5, 2}, [2]int32{none, 3}, 0, 0, 0},
 		"a rollout begins":                            {3, "2", [2]int32{5, 2}, [2]int32{none, 0}, [2]int32{none, 1}, 0, 2, 1},
-		"an old machine goes: one of the reserve":     {3, "2", [2]int32{5, 2}, [2]int32{1, 1}, [2]int32{4, none}, 0, 1, 1},
+		"an old machine of the reserve is deleted":    {3, "2", [2]int32{5, 2}, [2]int32{1, 1}, [2]int32{4, none}, 0, 1, 1},
 		"the next one":                                {3, "2", [2]int32{4, 1}, [2]int32{2, 2}, [2]int32{3, none}, 0, 0, 2},
-		"then others are for pods":                    {3, "2", [2]int32{3, 0}, [2]int32{2, 2}, [2]int32{none, 3}, 0, 0, 2},
+		"then machines for pods are replaced":         {3, "2", [2]int32{3, 0}, [2]int32{2, 2}, [2]int32{none, 3}, 0, 0, 2},
 		"the surge is none":                           {3, "2", [2]int32{5, 2}, [2]int32{0, 0}, [2]int32{4, none}, 0, 1, 0},
-		"a named one goes":                            {2, "2", [2]int32{5, 2}, [2]int32{1, 1}, [2]int32{4, none}, 1, 2, 1},
+		"a named machine is deleted":                  {2, "2", [2]int32{5, 2}, [2]int32{1, 1}, [2]int32{4, none}, 1, 2, 1},
 		"the replicas grow during a rollout":          {5, "2", [2]int32{4, 1}, [2]int32{2, 2}, [2]int32{none, none}, 0, 1, 0},
-		"a paused one gets a reserve":                 {3, "2", [2]int32{3, 0}, [2]int32{0, 0}, [2]int32{5, none}, 0, 2, 0},
-		"it is all the old set's":                     {3, "0", [2]int32{5, 2}, [2]int32{0, 0}, [2]int32{3, none}, 0, 0, 0},
+		"a paused deployment gets a reserve":          {3, "2", [2]int32{3, 0}, [2]int32{0, 0}, [2]int32{5, none}, 0, 2, 0},
+		"the old set has the whole reserve":           {3, "0", [2]int32{5, 2}, [2]int32{0, 0}, [2]int32{3, none}, 0, 0, 0},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -127,13 +128,13 @@ func TestPlan(t *testing.T) {
 			}
 			shares := reserve.Plan(s)
 			if diff := cmp.Diff([2]int32{test.wantOld, test.wantCurrent}, [2]int32{shares[old], shares[s.Current]}); diff != "" {
-				t.Errorf("of the old and the current set, want - got +:\n%s", diff)
+				t.Errorf("excess of the old and the current set, want - got +:\n%s", diff)
 			}
 		})
 	}
 }
 
-// Machines that move between sets take their place in the reserve with them.
+// TestPlanOfAnUpdateInPlace checks that Machines that move between sets keep their place in the reserve.
 func TestPlanOfAnUpdateInPlace(t *testing.T) {
 	t.Parallel()
 	old, current := setWith("a", 5, 2), setWith("b", 1, 0)
@@ -149,7 +150,7 @@ func TestPlanOfAnUpdateInPlace(t *testing.T) {
 	}
 }
 
-// machine is a Machine of a set that was created so many seconds after noon.
+// machine returns a Machine of a set that was created age seconds after noon.
 func machine(set *v1alpha1.MachineSet, name string, age int, mark reserve.Mark) *v1alpha1.Machine {
 	m := fixture.Running(set, name)
 	m.Name, m.UID, m.CreationTimestamp = name, types.UID(name), metav1.NewTime(fixture.Noon.Add(time.Duration(age)*time.Second))
@@ -164,33 +165,33 @@ func TestMembers(t *testing.T) {
 	fails := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed }
 	for reason, test := range map[string]struct {
 		replicas, excess int32
-		marks            []reserve.Mark // of a, b, c, … from the oldest on
+		marks            []reserve.Mark // of a, b, c, … from the oldest to the newest
 		change           map[string]func(*v1alpha1.Machine)
 		refuse           string
 		want             []string
 		created, born    int
 	}{
-		"the newest":                        {replicas: 5, excess: 2, marks: []reserve.Mark{out, out, out, out, out}, want: []string{"d", "e"}},
-		"they stay":                         {replicas: 5, excess: 2, marks: []reserve.Mark{out, in, out, out, in}, want: []string{"b", "e"}},
-		"no reserve":                        {replicas: 3, marks: []reserve.Mark{out, out, out}},
-		"the oldest leaves first":           {replicas: 5, excess: 1, marks: []reserve.Mark{out, out, out, in, in}, want: []string{"e"}},
-		"all leave before others are made":  {replicas: 7, excess: 2, marks: []reserve.Mark{out, out, out, in, in}, created: 2, born: 2},
-		"what is too many stays to be gone": {replicas: 3, excess: 0, marks: []reserve.Mark{out, out, out, in, in}, want: []string{"d", "e"}},
-		"too few machines":                  {replicas: 5, excess: 2, marks: []reserve.Mark{out, out}, created: 3, born: 2},
-		"one fails, and one takes its place": {
+		"the newest":                          {replicas: 5, excess: 2, marks: []reserve.Mark{out, out, out, out, out}, want: []string{"d", "e"}},
+		"they stay":                           {replicas: 5, excess: 2, marks: []reserve.Mark{out, in, out, out, in}, want: []string{"b", "e"}},
+		"no reserve":                          {replicas: 3, marks: []reserve.Mark{out, out, out}},
+		"the oldest leaves first":             {replicas: 5, excess: 1, marks: []reserve.Mark{out, out, out, in, in}, want: []string{"e"}},
+		"all leave before others are created": {replicas: 7, excess: 2, marks: []reserve.Mark{out, out, out, in, in}, created: 2, born: 2},
+		"surplus machines stay until they are deleted": {replicas: 3, excess: 0, marks: []reserve.Mark{out, out, out, in, in}, want: []string{"d", "e"}},
+		"too few machines": {replicas: 5, excess: 2, marks: []reserve.Mark{out, out}, created: 3, born: 2},
+		"a failed machine is replaced by another": {
 			replicas: 5, excess: 2, marks: []reserve.Mark{out, out, out, in, in}, change: map[string]func(*v1alpha1.Machine){"a": fails},
 			want: []string{"e"}, created: 1, born: 1,
 		},
-		"one leaves, and one takes its place": {
+		"a deleted machine is replaced by another": {
 			replicas: 5, excess: 2, marks: []reserve.Mark{out, out, out, in, in}, change: map[string]func(*v1alpha1.Machine){"b": leaves},
 			want: []string{"e"}, created: 1, born: 1,
 		},
-		"one of the reserve fails": {
+		"a machine of the reserve fails": {
 			replicas: 5, excess: 2, marks: []reserve.Mark{out, out, out, in, in}, change: map[string]func(*v1alpha1.Machine){"e": fails},
 			want: []string{"d"}, created: 1, born: 1,
 		},
-		"a preserved one does not join": {replicas: 5, excess: 2, marks: []reserve.Mark{out, out, out, out, out}, refuse: "e", want: []string{"c", "d"}},
-		"all are in excess":             {replicas: 2, excess: 2, marks: []reserve.Mark{out}, want: []string{"a"}, created: 1, born: 1},
+		"a preserved machine does not join": {replicas: 5, excess: 2, marks: []reserve.Mark{out, out, out, out, out}, refuse: "e", want: []string{"c", "d"}},
+		"all are in excess":                 {replicas: 2, excess: 2, marks: []reserve.Mark{out}, want: []string{"a"}, created: 1, born: 1},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -220,7 +221,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// A mark can be put on twice, changes what it changes and nothing else, and goes without a trace.
+// TestMarked checks that a mark is idempotent, changes nothing else, and can be removed completely.
 func TestMarked(t *testing.T) {
 	t.Parallel()
 	template := &v1alpha1.MachineSpec{}
@@ -230,18 +231,18 @@ func TestMarked(t *testing.T) {
 	for _, mark := range []reserve.Mark{reserve.None, reserve.NoSchedule, reserve.NoExecute} {
 		once := reserve.Marked(template, mark)
 		if diff := cmp.Diff(once, reserve.Marked(once, mark)); diff != "" {
-			t.Errorf("%s: twice is not once:\n%s", mark, diff)
+			t.Errorf("%s: marking twice differs from marking once:\n%s", mark, diff)
 		}
 		if is := reserve.MarkOf(once); is != mark {
 			t.Errorf("the mark is %q, want %q", is, mark)
 		}
 		_, kept := once.NodeTemplateSpec.Annotations[v1alpha1.AnnotationKeyScaleDownDisabled]
 		if kept != (mark != reserve.None) {
-			t.Errorf("%s: autoscalers leave it alone: %t", mark, kept)
+			t.Errorf("%s: protected from autoscalers: %t", mark, kept)
 		}
 		wanted := map[reserve.Mark]int{reserve.None: 1, reserve.NoSchedule: 2, reserve.NoExecute: 3}[mark]
 		if is := len(once.NodeTemplateSpec.Spec.Taints); is != wanted {
-			t.Errorf("%s: there are %d taints, want %d", mark, is, wanted)
+			t.Errorf("%s: %d taints, want %d", mark, is, wanted)
 		}
 	}
 	if diff := cmp.Diff(before, template); diff != "" {
@@ -253,9 +254,9 @@ func TestApart(t *testing.T) {
 	t.Parallel()
 	type numbers struct{ replicas, updated, ready, available, excess int32 }
 	for reason, test := range map[string]struct{ given, want numbers }{
-		"all are there":               {numbers{5, 5, 5, 5, 0}, numbers{3, 3, 3, 3, 2}},
-		"none is":                     {numbers{}, numbers{}},
-		"there are too few":           {numbers{2, 2, 2, 2, 0}, numbers{2, 2, 2, 2, 0}},
+		"all exist":                   {numbers{5, 5, 5, 5, 0}, numbers{3, 3, 3, 3, 2}},
+		"none exist":                  {numbers{}, numbers{}},
+		"too few exist":               {numbers{2, 2, 2, 2, 0}, numbers{2, 2, 2, 2, 0}},
 		"one of them is in excess":    {numbers{4, 4, 4, 4, 0}, numbers{3, 3, 3, 3, 1}},
 		"some are not ready":          {numbers{5, 5, 2, 2, 0}, numbers{3, 3, 2, 2, 2}},
 		"a surge":                     {numbers{6, 1, 5, 5, 0}, numbers{4, 0, 3, 3, 2}},

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// set is one whose age, class and revision are told by its name: "a1" is older than "b7".
+// set returns a set whose age, class and revision are given by its name: "a1" is older than "b7".
 func set(name string, changes ...func(*v1alpha1.MachineSet)) *v1alpha1.MachineSet {
 	made := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC).Add(time.Duration(name[0]-'a') * time.Hour)
 	of := &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{
@@ -31,8 +31,8 @@ func leaving(of *v1alpha1.MachineSet) {
 	of.DeletionTimestamp = &metav1.Time{Time: of.CreationTimestamp.Time}
 }
 
-// TestEveryFieldCounts goes through what a template says of its machines: all of it makes it
-// another one, but for three fields. One that is new counts until somebody says otherwise.
+// TestEveryFieldCounts checks that a change of any template field, with three exceptions, makes a different
+// template. New fields must be added to the test explicitly.
 func TestEveryFieldCounts(t *testing.T) {
 	free := []string{"NodeTemplateSpec", "MachineConfiguration"}
 	fields := reflect.TypeFor[v1alpha1.MachineSpec]()
@@ -49,7 +49,7 @@ func TestEveryFieldCounts(t *testing.T) {
 		case "MachineConfiguration":
 			changed.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{DisableHealthTimeout: new(bool)}
 		default:
-			t.Fatalf("the field %s is new: does a change of it roll a fleet?", name)
+			t.Fatalf("the field %s is new: decide whether a change of it must start a rollout", name)
 		}
 		if got, want := Same(given, changed), slices.Contains(free, name); got != want {
 			t.Errorf("%s: the same: %t, want %t", name, got, want)
@@ -59,7 +59,7 @@ func TestEveryFieldCounts(t *testing.T) {
 	changed.Spec.Class.Kind = "AWSMachineClass"
 	changed.Labels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "1"}
 	if !Same(given, changed) || changed.Spec.Class.Kind == "" || len(changed.Labels) != 1 {
-		t.Errorf("a migrated class: the same: %t; left is %+v", Same(given, changed), changed)
+		t.Errorf("a migrated class: the same: %t; changed: %+v", Same(given, changed), changed)
 	}
 }
 
@@ -84,18 +84,18 @@ func TestPick(t *testing.T) {
 		number int64
 		want   string
 	}{
-		"by number":                        {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, 1, "a1"},
-		"the last":                         {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, 2, "b2"},
-		"the one before":                   {[]*v1alpha1.MachineSet{set("a1"), set("b2"), set("c3")}, 0, "b2"},
-		"an old one that came back":        {[]*v1alpha1.MachineSet{set("a3"), set("b2")}, 0, "b2"},
-		"nothing before":                   {[]*v1alpha1.MachineSet{set("a1")}, 0, ""},
-		"none at all":                      {nil, 0, ""},
-		"never was":                        {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, 7, ""},
-		"below":                            {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, -1, ""},
-		"it is going":                      {[]*v1alpha1.MachineSet{set("a1", leaving), set("b2")}, 1, ""},
-		"the one before the one that goes": {[]*v1alpha1.MachineSet{set("a1"), set("b2", leaving), set("c3")}, 0, "a1"},
-		"without a number":                 {[]*v1alpha1.MachineSet{unnumbered, garbled, set("b2")}, 0, ""},
-		"far apart":                        {[]*v1alpha1.MachineSet{set("b9223372036854775807"), set("a-9223372036854775807"), set("c3")}, 0, "c3"},
+		"by number":                            {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, 1, "a1"},
+		"the last":                             {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, 2, "b2"},
+		"the one before":                       {[]*v1alpha1.MachineSet{set("a1"), set("b2"), set("c3")}, 0, "b2"},
+		"an old set that became current again": {[]*v1alpha1.MachineSet{set("a3"), set("b2")}, 0, "b2"},
+		"nothing before":                       {[]*v1alpha1.MachineSet{set("a1")}, 0, ""},
+		"none at all":                          {nil, 0, ""},
+		"never was":                            {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, 7, ""},
+		"below":                                {[]*v1alpha1.MachineSet{set("a1"), set("b2")}, -1, ""},
+		"it is being deleted":                  {[]*v1alpha1.MachineSet{set("a1", leaving), set("b2")}, 1, ""},
+		"before one that is being deleted":     {[]*v1alpha1.MachineSet{set("a1"), set("b2", leaving), set("c3")}, 0, "a1"},
+		"without a number":                     {[]*v1alpha1.MachineSet{unnumbered, garbled, set("b2")}, 0, ""},
+		"far apart":                            {[]*v1alpha1.MachineSet{set("b9223372036854775807"), set("a-9223372036854775807"), set("c3")}, 0, "c3"},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 0))
@@ -109,7 +109,7 @@ func TestPick(t *testing.T) {
 					t.Errorf("%q, want %q", got, test.want)
 				}
 				if !slices.Equal(before, shuffled) {
-					t.Error("the sets were moved")
+					t.Error("the order of the sets changed")
 				}
 			}
 		})
@@ -126,7 +126,7 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// TestTheHistoryOfRevisionsIsBounded: the oldest numbers go.
+// TestTheHistoryOfRevisionsIsBounded checks that the oldest revisions are removed from the history.
 func TestTheHistoryOfRevisionsIsBounded(t *testing.T) {
 	of := set("a77")
 	of.Annotations[v1alpha1.AnnotationKeyRevisionHistory] = "1,2," + strings.Repeat("300,", 600) + "76"

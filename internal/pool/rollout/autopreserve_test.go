@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// places is a set with a maximum and a number of Machines preserved by themselves.
+// places describes a set with a maximum and a number of automatically preserved Machines.
 type places struct{ max, count, replicas int32 }
 
 func (s places) made() *v1alpha1.MachineSet {
@@ -31,7 +31,7 @@ func sharing(whole int32, current *places, old ...places) Facts {
 	return f
 }
 
-// TestAutoPreserveMax: what the sets of a rollout may preserve by themselves.
+// TestAutoPreserveMax checks how many Machines the sets of a rollout may preserve automatically.
 func TestAutoPreserveMax(t *testing.T) {
 	for name, test := range map[string]struct {
 		f       Facts
@@ -63,9 +63,9 @@ func TestAutoPreserveMax(t *testing.T) {
 	}
 }
 
-// TestAutoPreserveMaxIsNeverExceeded: in whatever order the shares are written, and whatever machines
-// fail in between, the sets of a rollout do not preserve more by themselves than their deployment allows,
-// and in the end the current set has all that old ones do not need.
+// TestAutoPreserveMaxIsNeverExceeded checks that the sets of a rollout never preserve more Machines
+// automatically than their deployment allows, in whatever order the shares are written and Machines fail. In
+// the end, the current set has everything that old sets do not need.
 func TestAutoPreserveMaxIsNeverExceeded(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		whole := rapid.Int32Range(0, 5).Draw(t, "maximum")
@@ -76,7 +76,7 @@ func TestAutoPreserveMaxIsNeverExceeded(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0: // its share is written
 				set.Spec.AutoPreserveFailedMachineMax = autoPreserveMax(f, set)
-			case 1: // one fails and is preserved, or too many are
+			case 1: // a machine fails and is preserved, or too many are preserved
 				switch s := set; {
 				case s.Status.AutoPreserveFailedMachineCount < s.Spec.AutoPreserveFailedMachineMax:
 					s.Status.AutoPreserveFailedMachineCount++
@@ -99,7 +99,7 @@ func TestAutoPreserveMaxIsNeverExceeded(t *testing.T) {
 				preserved += s.Status.AutoPreserveFailedMachineCount
 			}
 			if preserved > whole {
-				t.Fatalf("%d are preserved, %d may be", preserved, whole)
+				t.Fatalf("%d preserved, at most %d allowed", preserved, whole)
 			}
 		}
 		for range 5 {

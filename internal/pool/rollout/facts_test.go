@@ -76,7 +76,7 @@ func describe(d *v1alpha1.MachineDeployment) string {
 	return string(encoded)
 }
 
-// templateChanges are changes of a template, and whether they make it another.
+// templateChanges are changes of a template. rolls is whether they start a rollout.
 var templateChanges = map[string]struct {
 	change func(*v1alpha1.MachineTemplateSpec)
 	rolls  bool
@@ -129,8 +129,8 @@ func TestWhatRolls(t *testing.T) {
 	}
 }
 
-// TestMigratedStays: a set whose class was migrated does not get the legacy kind back from a deployment as
-// it was before.
+// TestMigratedStays checks that a set whose class was migrated does not get the legacy kind again from an old
+// version of its deployment.
 func TestMigratedStays(t *testing.T) {
 	t.Parallel()
 	deployment, current := fixture.Deployment(3), fixture.Set("a", 3, fixture.OfRevision("1"))
@@ -138,19 +138,18 @@ func TestMigratedStays(t *testing.T) {
 		deployment.Spec.Template.Spec.Class.Kind = kind
 		for _, op := range Plan(New(NewFacts(deployment, sets{current}, fixture.Noon))) {
 			if got := op.Next.Spec.Template.Spec.Class.Kind; got != v1alpha1.MachineClassKind {
-				t.Errorf("%s gives the set the kind %s", op.Action, got)
+				t.Errorf("%s sets the kind %s", op.Action, got)
 			}
 		}
 	}
 }
 
-// TestRefreshed: what can be changed on existing Machines goes into the current set, and nothing else
-// does.
+// TestRefreshed checks that only the fields that can change on existing Machines are copied to the current set.
 func TestRefreshed(t *testing.T) {
 	t.Parallel()
 	for name, test := range templateChanges {
 		if test.rolls || name == "the hash label" || name == "empty configuration" {
-			continue // the former is the set's own, the latter says nothing
+			continue // the label belongs to the set, and an empty configuration has no effect
 		}
 		t.Run(name, func(t *testing.T) {
 			deployment, old, current := fixture.Deployment(3), fixture.Set("b", 0, fixture.OfRevision("1")), fixture.Set("a", 3, fixture.OfRevision("2"))
@@ -175,7 +174,8 @@ func TestRefreshed(t *testing.T) {
 	}
 }
 
-// TestHashIsStable: with another hash, a set that is made twice would be two sets.
+// TestHashIsStable checks the hash of a template. If the hash changed between versions, a set that is created
+// twice would become two sets.
 func TestHashIsStable(t *testing.T) {
 	t.Parallel()
 	hash := revision.Hash(&fixture.Deployment(1).Spec.Template, 0)
@@ -206,13 +206,13 @@ func TestSetNamesAreDNSNames(t *testing.T) {
 			t.Errorf("%q: %v", hash, problems)
 		}
 		if want := min(5, len(hash)); len(name) != len(fixture.Pool)+1+want || !strings.HasPrefix(name, fixture.Pool+"-") {
-			t.Errorf("%q is not the deployment's name and %d characters", name, want)
+			t.Errorf("%q is not the deployment's name with %d more characters", name, want)
 		}
 	})
 }
 
-// TestSetNameHasMCMsForm takes a hash and a name from a recorded fleet. One of few digits, which
-// is rare, makes a short name.
+// TestSetNameHasMCMsForm uses a hash and a name from a recorded fleet. A hash with few digits, which is rare,
+// leads to a short name.
 func TestSetNameHasMCMsForm(t *testing.T) {
 	t.Parallel()
 	for hash, want := range map[string]string{"1165378018": "pool-55b97", "3143": "pool-7587", "0": "pool-4"} {
@@ -224,8 +224,8 @@ func TestSetNameHasMCMsForm(t *testing.T) {
 
 func TestGather(t *testing.T) {
 	t.Parallel()
-	twin := fixture.Set("a", 1, func(set *v1alpha1.MachineSet) {
-		set.Name = "twin"
+	duplicate := fixture.Set("a", 1, func(set *v1alpha1.MachineSet) {
+		set.Name = "duplicate"
 		set.CreationTimestamp = metav1.NewTime(fixture.Noon.Add(time.Hour))
 	})
 	same := func(set *v1alpha1.MachineSet) { set.CreationTimestamp = metav1.NewTime(fixture.Noon) }
@@ -234,12 +234,12 @@ func TestGather(t *testing.T) {
 		current string
 		old     string
 	}{
-		"none":                              {},
-		"only the current":                  {[]*v1alpha1.MachineSet{fixture.Set("a", 1)}, "pool-a", ""},
-		"only old ones":                     {[]*v1alpha1.MachineSet{fixture.Set("c", 1), fixture.Set("b", 1)}, "", "pool-b pool-c"},
-		"the oldest of two alike":           {[]*v1alpha1.MachineSet{twin, fixture.Set("c", 1), fixture.Set("a", 1), fixture.Set("b", 1)}, "pool-a", "pool-b pool-c twin"},
-		"one that is leaving is an old one": {[]*v1alpha1.MachineSet{twin, fixture.Set("a", 1, fixture.Leaving)}, "twin", "pool-a"},
-		"of the same second":                {[]*v1alpha1.MachineSet{fixture.Set("d", 1, same), fixture.Set("b", 1, same), fixture.Set("c", 1, same)}, "", "pool-b pool-c pool-d"},
+		"none":                         {},
+		"only the current":             {[]*v1alpha1.MachineSet{fixture.Set("a", 1)}, "pool-a", ""},
+		"only old ones":                {[]*v1alpha1.MachineSet{fixture.Set("c", 1), fixture.Set("b", 1)}, "", "pool-b pool-c"},
+		"the oldest of two duplicates": {[]*v1alpha1.MachineSet{duplicate, fixture.Set("c", 1), fixture.Set("a", 1), fixture.Set("b", 1)}, "pool-a", "pool-b pool-c duplicate"},
+		"a set that is being deleted is an old one": {[]*v1alpha1.MachineSet{duplicate, fixture.Set("a", 1, fixture.Leaving)}, "duplicate", "pool-a"},
+		"of the same second":                        {[]*v1alpha1.MachineSet{fixture.Set("d", 1, same), fixture.Set("b", 1, same), fixture.Set("c", 1, same)}, "", "pool-b pool-c pool-d"},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			f := NewFacts(fixture.Deployment(1), test.sets, fixture.Noon)
@@ -255,7 +255,7 @@ func TestGather(t *testing.T) {
 				t.Errorf("current %q, old %q", current, old)
 			}
 			if all := f.All(); len(all) != len(test.sets) {
-				t.Errorf("%d sets in all", len(all))
+				t.Errorf("%d sets in total", len(all))
 			}
 		})
 	}
@@ -292,8 +292,8 @@ func recorded(t *testing.T, file string) (deployments []*v1alpha1.MachineDeploym
 	return deployments, sets
 }
 
-// TestFleetsOfMCMDoNotRoll: whatever moment MCM is replaced at, the set of the current
-// template is found, and no machine is made that MCM would not have made.
+// TestFleetsOfMCMDoNotRoll checks that, at whatever moment MCM is replaced, the set of the current template is
+// found, and no machine is created that MCM would not have created.
 func TestFleetsOfMCMDoNotRoll(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
@@ -303,7 +303,7 @@ func TestFleetsOfMCMDoNotRoll(t *testing.T) {
 	for _, file := range files {
 		deployments, sets := recorded(t, file)
 		if len(deployments) == 0 {
-			t.Errorf("%s holds no deployment", file)
+			t.Errorf("%s has no deployment", file)
 		}
 		for _, deployment := range deployments {
 			owned := slices.DeleteFunc(slices.Clone(sets), func(set *v1alpha1.MachineSet) bool { return !metav1.IsControlledBy(set, deployment) })
@@ -314,18 +314,18 @@ func TestFleetsOfMCMDoNotRoll(t *testing.T) {
 
 func checkDoesNotRoll(t *testing.T, f Facts) {
 	if f.Current == nil && !f.Deployment.Spec.Paused {
-		t.Fatal("the current set is not found")
+		t.Fatal("current set not found")
 	}
 	if f.Current != nil && revision.Number(f.Current) != revision.Number(f.Deployment) {
-		t.Errorf("found %s, which is not the one of the deployment's revision", f.Current.Name)
+		t.Errorf("found %s, which does not have the deployment's revision", f.Current.Name)
 	}
 	operations := Plan(New(f))
 	for _, op := range operations {
 		if op.Action != Scale {
-			t.Errorf("it would %s a set: %s", op.Action, op.Reason)
+			t.Errorf("the plan would %s a set: %s", op.Action, op.Reason)
 		}
 	}
 	if New(f).replaced && len(operations) > 0 {
-		t.Errorf("no rollout goes on, but the plan is %+v", operations)
+		t.Errorf("no rollout is in progress, but the plan is %+v", operations)
 	}
 }

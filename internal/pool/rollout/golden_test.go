@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// script is what happens in a story before a round.
+// script has the changes before each round of a transcript.
 type script map[int]func(*model)
 
 func user(changes ...change) func(*model) {
@@ -29,7 +29,7 @@ func user(changes ...change) func(*model) {
 
 func scaledTo(replicas int32) func(*model) { return func(w *model) { w.scaleTo(replicas) } }
 
-// outage breaks every second machine that is available.
+// outage makes every second available machine fail.
 func outage(w *model) {
 	n := 0
 	w.each(func(s *modelSet, m *modelMachine) {
@@ -39,12 +39,12 @@ func outage(w *model) {
 	})
 }
 
-// preserveOne breaks a machine that is to be preserved then.
+// preserveOne makes a machine fail that must then be preserved.
 func preserveOne(w *model) {
 	w.sets[0].preserve(w.sets[0].machines[0])
 }
 
-// newOnesFail keeps the machines of class b from coming up.
+// newOnesFail prevents the machines of class b from becoming available.
 func newOnesFail(w *model) {
 	w.each(func(s *modelSet, m *modelMachine) {
 		if w.name(s) == "b" && m.phase == v1alpha1.MachinePending {
@@ -53,7 +53,7 @@ func newOnesFail(w *model) {
 	})
 }
 
-// story begins with machines of class a, follows the script, and returns what happened.
+// story starts with machines of class a, follows the script, and returns a transcript.
 func story(w *model, script script, rounds int) string {
 	var text strings.Builder
 	w.strict = true
@@ -63,7 +63,7 @@ func story(w *model, script script, rounds int) string {
 	for round := 1; round <= rounds; round++ {
 		if happens := script[round]; happens != nil {
 			happens(w)
-			fmt.Fprintf(&text, "%d machines of class %s are wanted, paused %t: %s\n", w.deployment.Spec.Replicas,
+			fmt.Fprintf(&text, "change: %d machines of class %s desired, paused %t: %s\n", w.deployment.Spec.Replicas,
 				w.deployment.Spec.Template.Spec.Class.Name, w.deployment.Spec.Paused, w)
 		}
 		fmt.Fprintf(&text, "round %d\n", round)
@@ -86,7 +86,7 @@ func TestGoldenTranscripts(t *testing.T) {
 	for file, test := range map[string]struct {
 		model  *model
 		script script
-		// stays tells that the rollout does not come to its end.
+		// stays reports that the rollout does not complete.
 		stays bool
 	}{
 		"rolling":                {model: newModel(fixture.Deployment(5, fixture.Rolling("1", "1"))), script: script{1: user(fixture.OfClass("b"))}},
@@ -116,10 +116,10 @@ func TestGoldenTranscripts(t *testing.T) {
 				t.Error(test.model.broken)
 			}
 			if test.model.done() == test.stays {
-				t.Errorf("over: %t", test.model.done())
+				t.Errorf("complete: %t", test.model.done())
 			}
 			if minAvailable := int(test.model.minAvailable()); test.stays && test.model.available() < minAvailable {
-				t.Errorf("%d are available, at least %d have to be", test.model.available(), minAvailable)
+				t.Errorf("%d available, at least %d required", test.model.available(), minAvailable)
 			}
 		})
 	}
@@ -138,6 +138,6 @@ func compareGolden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("go test -update rewrites the file: want - got +\n%s", diff)
+		t.Errorf("run go test -update to rewrite the file: want - got +\n%s", diff)
 	}
 }

@@ -22,31 +22,31 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// store holds the objects of one kind by name: those of the API server, or those that a cache shows.
+// store has the objects of one kind by name: those of the API server, or those in a cache.
 type store[T any] map[string]*T
 
-// updates is a model of what updates in place meet: the real planner of sets, a machine controller with an
-// agent on each node, and caches of each kind that are behind in their own way.
+// updates is a model of in-place updates: the real planner of sets, a machine controller with an agent on each
+// node, and caches of each kind that are independently out of date.
 type updates struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       store[v1alpha1.MachineSet]
 	machines   store[v1alpha1.Machine]
 	nodes      store[corev1.Node]
-	// shown is what the caches show.
+	// shown is the content of the caches.
 	shown struct {
 		sets     store[v1alpha1.MachineSet]
 		machines store[v1alpha1.Machine]
 		nodes    store[corev1.Node]
 	}
-	// wrote are the versions that the deployment's controller wrote to sets and nodes; counts are those of
-	// sets that were written with a status.
+	// wrote are the versions that the deployment's controller wrote to sets and nodes. counts are the versions
+	// of sets that were written with a status.
 	wrote, counts map[string]int
-	// begun are passes of sets that have read their facts, and have not written yet.
+	// begun are passes of sets that have read their facts and have not written yet.
 	begun map[string]scale.Facts
-	// made are the Machines that a set made, and whether it deleted them.
+	// made are the Machines that a set created, and whether it deleted them.
 	made    map[string]map[string]bool
 	version int
-	// writes counts those of the deployment's controller.
+	// writes counts the writes of the deployment's controller.
 	writes int
 	broken string
 	log    []string
@@ -74,7 +74,7 @@ func versionOf(object metav1.Object) int {
 	return n
 }
 
-// next gives an object the next version.
+// next gives the next version to an object.
 func (w *updates) next(object metav1.Object) {
 	w.version++
 	object.SetResourceVersion(strconv.Itoa(w.version))
@@ -107,7 +107,7 @@ func (w *updates) showAll() {
 	w.showNodes()
 }
 
-// owned returns the Machines of a set that the cache shows.
+// owned returns the Machines of a set that are in the cache.
 func (w *updates) owned(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	var all []*v1alpha1.Machine
 	for _, name := range slices.Sorted(maps.Keys(w.shown.machines)) {
@@ -118,7 +118,8 @@ func (w *updates) owned(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	return all
 }
 
-// facts are what the deployment's controller gathers; nil if a cache does not show what it wrote.
+// facts returns the facts that the deployment's controller gathers, or nil if a cache does not show what it
+// wrote.
 func (w *updates) facts() *rollout.Facts {
 	for name := range w.wrote {
 		if w.sets[name] != nil && w.shown.sets[name] == nil {
@@ -142,8 +143,8 @@ func (w *updates) facts() *rollout.Facts {
 	return &f
 }
 
-// members returns the Machines of all sets; nil if the cache does not show what was written. The facts get
-// those that are retained.
+// members returns the Machines of all sets, or nil if the cache does not show what was written. It adds the
+// retained Machines to the facts.
 func (w *updates) members(f *rollout.Facts) map[string][]*v1alpha1.Machine {
 	machines := map[string][]*v1alpha1.Machine{}
 	f.Retained = map[string]int32{}
@@ -178,7 +179,7 @@ func (w *updates) nodesOf(f rollout.Facts, machines map[string][]*v1alpha1.Machi
 	return nodes
 }
 
-// reconcile is a pass of the deployment's controller.
+// reconcile runs a pass of the deployment's controller.
 func (w *updates) reconcile() {
 	f := w.facts()
 	if f == nil {
@@ -191,7 +192,7 @@ func (w *updates) reconcile() {
 			break
 		}
 		if !w.apply(*f, op, &o) {
-			return // a conflict: the pass ends
+			return // a conflict ends the pass
 		}
 		o.Ended = o.Ended || op.StopsPass()
 	}
@@ -230,7 +231,7 @@ func (w *updates) apply(f rollout.Facts, op rollout.Operation, o *rollout.Outcom
 	case rollout.Prune:
 		delete(w.sets, op.Set.Name)
 	default:
-		w.breaks("%s is not expected", op.Action)
+		w.breaks("unexpected operation %s", op.Action)
 	}
 	return true
 }
@@ -274,19 +275,20 @@ func (w *updates) changeSet(f rollout.Facts, op rollout.Operation, o *rollout.Ou
 	return true
 }
 
-// checkSize checks that no set is made to delete a Machine that is being updated while Machines are wanted:
-// it waits for the end of the update. A paused deployment is scaled at once, as there may be no end.
+// checkSize checks that a set is not scaled so that it must delete a Machine during its update while Machines
+// are desired. It must wait until the update is complete. A paused deployment is scaled immediately, because
+// the update may never complete.
 func (w *updates) checkSize(f rollout.Facts, op rollout.Operation) {
 	if op.Action != rollout.Scale || op.Replicas >= op.Set.Spec.Replicas || f.Deployment.Spec.Paused {
 		return
 	}
 	updating, others := w.parts(op.Set)
 	if int(op.Replicas) < min(updating, int(reserve.Desired(f.Deployment))) && updating+others > int(op.Replicas) {
-		w.breaks("set %s is scaled to %d, with %d machines of which %d are being updated", op.Set.Name, op.Replicas, updating+others, updating)
+		w.breaks("set %s is scaled to %d with %d machines, %d of them being updated", op.Set.Name, op.Replicas, updating+others, updating)
 	}
 }
 
-// parts returns how many Machines of a set are being updated, and how many others there are.
+// parts returns how many Machines of a set are being updated, and how many are not.
 func (w *updates) parts(set *v1alpha1.MachineSet) (updating, others int) {
 	for _, machine := range w.owned(set) {
 		switch {
@@ -300,7 +302,7 @@ func (w *updates) parts(set *v1alpha1.MachineSet) (updating, others int) {
 	return updating, others
 }
 
-// patchNode writes what differs, and taints only to the version that was read.
+// patchNode writes the differences. Taints are written only to the version that was read.
 func (w *updates) patchNode(f rollout.Facts, change rollout.NodeChange) {
 	stored := w.nodes[change.Old.Name]
 	taints := !slices.EqualFunc(change.Old.Spec.Taints, change.New.Spec.Taints, rollout.SameTaint)
@@ -337,7 +339,7 @@ func merge(into, was, is map[string]string) {
 	}
 }
 
-// runSet is a pass of a set's controller, or the end of one that has begun.
+// runSet runs a pass of a set's controller, or completes a pass that has begun.
 func (w *updates) runSet(name string) {
 	w.beginSet(name)
 	if f, ok := w.begun[name]; ok {
@@ -346,7 +348,7 @@ func (w *updates) runSet(name string) {
 	}
 }
 
-// beginSet has the controller of a set read what its pass works on, unless a pass has begun.
+// beginSet reads the facts for a pass of a set's controller, unless a pass has begun.
 func (w *updates) beginSet(name string) {
 	set := w.shown.sets[name]
 	if _, begun := w.begun[name]; begun || set == nil || w.sets[name] == nil || versionOf(set) < w.counts[name] {
@@ -362,7 +364,7 @@ func (w *updates) beginSet(name string) {
 	w.begun[name] = f
 }
 
-// markMachine changes whether a Machine is in the reserve, unless it changed since it was read.
+// markMachine moves a Machine into or out of the reserve, unless it changed since it was read.
 func (w *updates) markMachine(f scale.Facts, op scale.Operation) {
 	stored := w.machines[op.Machine.Name]
 	if stored == nil || versionOf(stored) != versionOf(op.Machine) {
@@ -375,8 +377,8 @@ func (w *updates) markMachine(f scale.Facts, op scale.Operation) {
 	w.say("  %s: %s", machine.Name, op.Reason)
 }
 
-// finishSet carries out what a pass planned. Like the controller, it writes no numbers if the cache does
-// not show all that the set made and deleted.
+// finishSet carries out the plan of a pass. Like the controller, it writes no counts if the cache does not show
+// everything that the set created and deleted.
 func (w *updates) finishSet(name string, f scale.Facts) {
 	set := f.Set
 	if w.sets[name] == nil || w.sets[name].UID != set.UID {
@@ -397,7 +399,7 @@ func (w *updates) finishSet(name string, f scale.Facts) {
 			done := w.deleteMachine(f, op, plan)
 			leaving[op.Machine.Name], conflict = true, conflict || !done
 		default:
-			w.breaks("the set's plan is to %s", op.Action)
+			w.breaks("unexpected operation in the set's plan: %s", op.Action)
 		}
 	}
 	if f.Current && !conflict {
@@ -406,7 +408,7 @@ func (w *updates) finishSet(name string, f scale.Facts) {
 	}
 }
 
-// current reports whether the cache shows what a set made and deleted.
+// current reports whether the cache shows what a set created and deleted.
 func (w *updates) current(name string) bool {
 	for made, deleted := range w.made[name] {
 		stored, shown := w.machines[made], w.shown.machines[made]
@@ -417,7 +419,7 @@ func (w *updates) current(name string) bool {
 	return true
 }
 
-// remember keeps what a set made or deleted.
+// remember records what a set created or deleted.
 func (w *updates) remember(set, machine string, deleted bool) {
 	if w.made[set] == nil {
 		w.made[set] = map[string]bool{}
@@ -439,7 +441,7 @@ func (w *updates) createMachine(set *v1alpha1.MachineSet, excess bool) {
 	w.say("  created %s", machine.Name)
 }
 
-// deleteMachine reports whether the Machine was deleted or is gone; otherwise it changed since it was read.
+// deleteMachine reports whether the Machine was deleted or is gone. Otherwise it changed since it was read.
 func (w *updates) deleteMachine(f scale.Facts, op scale.Operation, plan []scale.Operation) bool {
 	stored := w.machines[op.Machine.Name]
 	if stored == nil || versionOf(stored) != versionOf(op.Machine) {
@@ -450,7 +452,7 @@ func (w *updates) deleteMachine(f scale.Facts, op scale.Operation, plan []scale.
 		idle := !inplaceupdate.Updating(other) && !waits && !inplaceupdate.Moved(other) && counts.Active(other)
 		goes := slices.ContainsFunc(plan, func(op scale.Operation) bool { return op.Machine != nil && op.Machine.Name == other.Name })
 		if inplaceupdate.Updating(op.Machine) && idle && !goes {
-			w.breaks("%s is deleted, which is being updated, and not %s", stored.Name, other.Name)
+			w.breaks("%s is deleted during its update instead of %s", stored.Name, other.Name)
 		}
 	}
 	machine := stored.DeepCopy()
@@ -462,7 +464,8 @@ func (w *updates) deleteMachine(f scale.Facts, op scale.Operation, plan []scale.
 	return true
 }
 
-// count writes the status of a set: of its Machines that stay, and how many others there are.
+// count writes the status of a set. Staying are its remaining Machines, and others is the number of other
+// Machines.
 func (w *updates) count(set *v1alpha1.MachineSet, staying []*v1alpha1.Machine, others int32) {
 	next := set.DeepCopy()
 	next.Status = v1alpha1.MachineSetStatus{Replicas: int32(len(staying)) + others, ObservedGeneration: set.Generation}
@@ -479,15 +482,15 @@ func (w *updates) count(set *v1alpha1.MachineSet, staying []*v1alpha1.Machine, o
 	w.sets[next.Name], w.counts[next.Name] = next, w.version
 }
 
-// hasOwner reports whether the set of a Machine exists. The garbage collector deletes Machines without: one
-// may be moved to a set that was deleted just then.
+// hasOwner reports whether the set of a Machine exists. The garbage collector deletes Machines without a set.
+// This happens when a Machine is moved to a set that is deleted at the same time.
 func (w *updates) hasOwner(machine *v1alpha1.Machine) bool {
 	owner := machine.OwnerReferences[0]
 	set := w.sets[owner.Name]
 	return set != nil && set.UID == owner.UID
 }
 
-// turn is the next step of a Machine: of the machine controller, or of the agent on its node.
+// turn runs the next step of a Machine, either of the machine controller or of the agent on its node.
 func (w *updates) turn(name string) {
 	machine := w.machines[name].DeepCopy()
 	node := w.nodes[name]
@@ -522,7 +525,7 @@ func (w *updates) put(machine *v1alpha1.Machine, node *corev1.Node) {
 	w.nodes[node.Name] = node
 }
 
-// update is a step of an update.
+// update runs one step of an update.
 func (w *updates) update(machine *v1alpha1.Machine, node *corev1.Node) {
 	result := node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
 	phase, reason := &machine.Status.CurrentStatus.Phase, inplaceupdate.State(machine)
@@ -543,7 +546,7 @@ func (w *updates) update(machine *v1alpha1.Machine, node *corev1.Node) {
 	}
 }
 
-// condition is a step that the labels and the condition of a node ask for.
+// condition runs a step that the labels and the condition of a node require.
 func (w *updates) condition(node *corev1.Node, phase *v1alpha1.MachinePhase, reason string, become func(string)) {
 	result := node.Labels[v1alpha1.LabelKeyNodeUpdateResult]
 	if node.Labels[v1alpha1.LabelKeyNodeCandidateForUpdate] == "" {
@@ -566,7 +569,7 @@ func (w *updates) condition(node *corev1.Node, phase *v1alpha1.MachinePhase, rea
 	}
 }
 
-// controllers lets all controllers do their part, and the caches show it.
+// controllers runs all controllers and updates the caches.
 func (w *updates) controllers() {
 	w.reconcile()
 	for _, name := range slices.Sorted(maps.Keys(w.sets)) {
@@ -575,7 +578,7 @@ func (w *updates) controllers() {
 	w.showAll()
 }
 
-// settle lets everybody do their part until the update is over, and reports whether it ends.
+// settle runs all controllers until the update is complete, and reports whether it completes.
 func (w *updates) settle(seed *rand.Rand) bool {
 	for range 400 {
 		w.showAll()
@@ -595,8 +598,8 @@ func (w *updates) settle(seed *rand.Rand) bool {
 	return false
 }
 
-// over reports whether all is done: the wanted Machines are available in the current set, their nodes have
-// no marks of an update, and the controller has nothing to write.
+// over reports whether everything is complete: the desired Machines are available in the current set, their
+// nodes have no marks of an update, and the controller has nothing to write.
 func (w *updates) over() bool {
 	w.showAll()
 	f := w.facts()
@@ -620,7 +623,7 @@ func (w *updates) over() bool {
 	return true
 }
 
-// undergoing returns how many Machines take part in the update, and how many available ones do not.
+// undergoing returns how many Machines are part of the update, and how many available ones are not.
 func (w *updates) undergoing() (undergoing, usable int) {
 	for name, machine := range w.machines {
 		switch {
@@ -662,7 +665,7 @@ func (w *updates) String() string {
 	for _, line := range w.log {
 		fmt.Fprintln(&b, line)
 	}
-	fmt.Fprintf(&b, "wanted %d of %s, paused %t\n", w.deployment.Spec.Replicas, w.deployment.Spec.Template.Spec.Class.Name, w.deployment.Spec.Paused)
+	fmt.Fprintf(&b, "desired %d of %s, paused %t\n", w.deployment.Spec.Replicas, w.deployment.Spec.Template.Spec.Class.Name, w.deployment.Spec.Paused)
 	for _, name := range slices.Sorted(maps.Keys(w.sets)) {
 		set := w.sets[name]
 		fmt.Fprintf(&b, "%s %s: %d, %+v %v\n", name, set.Spec.Template.Spec.Class.Name, set.Spec.Replicas, set.Status.Replicas, set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled])

@@ -23,10 +23,10 @@ import (
 
 var updateEvents = strings.Fields("reconcile reconcile begin set set sets machines nodes turn turn turns controllers controllers")
 
-// TestUpdateInPlaceKeepsItsBounds lets an update meet late controllers and caches, updates that fail, are
-// repaired or given up, pauses and other templates. At every moment no more Machines exist than replicas
-// and surge allow, no more are updated than may be unavailable, and enough others are available. When
-// updates succeed, it ends.
+// TestUpdateInPlaceKeepsItsBounds runs an update with slow controllers and outdated caches, updates that fail
+// and are repaired or given up, pauses and template changes. At every moment, at most as many Machines exist as
+// replicas and surge allow, at most maxUnavailable are updated, and enough others are available. If updates
+// succeed, the rollout completes.
 func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -40,22 +40,23 @@ func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 			undergoing, usable := w.undergoing()
 			switch {
 			case w.active() > wanted+int(surge):
-				t.Fatalf("%d machines exist, at most %d may: %s", w.active(), wanted+int(surge), w)
+				t.Fatalf("%d machines exist, at most %d allowed: %s", w.active(), wanted+int(surge), w)
 			case undergoing > int(unavailable+surge):
-				t.Fatalf("%d machines are updated, at most %d may: %s", undergoing, unavailable+surge, w)
+				t.Fatalf("%d machines are being updated, at most %d allowed: %s", undergoing, unavailable+surge, w)
 			case usable < wanted-int(unavailable):
-				t.Fatalf("%d machines are available, at least %d have to be: %s", usable, wanted-int(unavailable), w)
+				t.Fatalf("%d machines are available, at least %d required: %s", usable, wanted-int(unavailable), w)
 			case w.broken != "":
 				t.Fatalf("%s: %s", w.broken, w)
 			}
 		}
-		ends(t, w)
+		completes(t, w)
 	})
 }
 
-// TestUpdateInPlaceEnds: users also scale, change the strategy's bounds and who selects, select nodes by
-// hand, and write labels in any order; Machines fail, and sets are deleted. Nothing that is being updated
-// is deleted while others can be. In the end there are the wanted Machines, and the controller is at rest.
+// TestUpdateInPlaceEnds checks that an update completes if users also scale the deployment, change the
+// strategy's limits and orchestration type, select nodes and write labels in any order, and if Machines fail
+// and sets are deleted. A Machine is not deleted during its update while others can be deleted. In the end, the
+// desired Machines exist, and the controller writes nothing.
 func TestUpdateInPlaceEnds(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -67,42 +68,42 @@ func TestUpdateInPlaceEnds(t *testing.T) {
 				t.Fatalf("%s: %s", w.broken, w)
 			}
 		}
-		ends(t, w)
+		completes(t, w)
 	})
 }
 
-// begunUpdates is a deployment whose template changed.
+// begunUpdates returns a model of a deployment whose template changed.
 func begunUpdates(t *rapid.T, strategy change) *updates {
 	w := newUpdates(fixture.Deployment(rapid.Int32Range(1, 7).Draw(t, "replicas"), strategy))
 	w.deployment.Spec.ExcessReplicas = rapid.SampledFrom([]*intstr.IntOrString{nil, ptr.To(intstr.FromInt32(1)), ptr.To(intstr.FromString("50%"))}).Draw(t, "excess")
 	if !w.settle(nil) {
-		t.Fatalf("the first machines do not come up: %s", w)
+		t.Fatalf("the first machines do not become available: %s", w)
 	}
 	w.template("b")
 	return w
 }
 
-// ends checks that the update ends once all goes well.
-func ends(t *rapid.T, w *updates) {
+// completes checks that the update completes once nothing fails any more.
+func completes(t *rapid.T, w *updates) {
 	w.deployment.Spec.Paused = false
 	w.deployment.Spec.Strategy.InPlaceUpdate.OrchestrationType = v1alpha1.OrchestrationTypeAuto
-	w.say("from now on all goes well")
+	w.say("from now on nothing fails")
 	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
 		w.repair(name)
 	}
 	if !w.settle(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))) || w.broken != "" {
-		t.Fatalf("it does not come to its end: %s %s", w.broken, w)
+		t.Fatalf("the update does not complete: %s %s", w.broken, w)
 	}
 	w.controllers()
 	if is := status.Progress(w.deployment.Status); is.Reason != v1alpha1.DeploymentReasonComplete {
-		t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+		t.Fatalf("the rollout is complete, but Progressing is %s: %s", is.Reason, is.Message)
 	}
 	writes := w.writes
 	for range 3 {
 		w.controllers()
 	}
 	if w.writes > writes {
-		t.Fatalf("it is not at rest: %s", w)
+		t.Fatalf("the controller still writes: %s", w)
 	}
 }
 
@@ -111,7 +112,7 @@ func (w *updates) template(class string) {
 	w.deployment.Spec.Template.Spec.Class.Name = class
 }
 
-// repair corrects what keeps the update of a node from its end.
+// repair corrects what prevents the update of a node from completing.
 func (w *updates) repair(name string) {
 	machine, node := w.machines[name].DeepCopy(), w.nodes[name]
 	if node == nil {
@@ -130,7 +131,7 @@ func (w *updates) repair(name string) {
 	w.put(machine, node)
 }
 
-// happens lets an event happen, to a set and a Machine that are drawn.
+// happens applies an event to a randomly chosen set and Machine.
 func happens(t *rapid.T, w *updates, event string) {
 	w.say("%s", event)
 	sets, names := slices.Sorted(maps.Keys(w.sets)), slices.Sorted(maps.Keys(w.machines))
@@ -205,7 +206,7 @@ func userChanges(t *rapid.T, w *updates, event string) {
 	}
 }
 
-// deleteSet is what a user does. The set deletes its Machines, and is gone with the last.
+// deleteSet deletes a set as a user. The set deletes its Machines and is gone after the last one.
 func (w *updates) deleteSet(name string) {
 	for _, machine := range w.machines {
 		if machine.OwnerReferences[0].UID == w.sets[name].UID {

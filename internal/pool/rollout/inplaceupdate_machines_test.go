@@ -18,7 +18,7 @@ const (
 	result    = v1alpha1.LabelKeyNodeUpdateResult
 )
 
-// updated is a Machine of an old set and the labels of its node.
+// updated returns a Machine of an old set and its node with labels.
 func updated(phase v1alpha1.MachinePhase, reason string, labels map[string]string) (*v1alpha1.Machine, *corev1.Node) {
 	machine := fixture.Running(fixture.Set("a", 1), "m")
 	machine.Status.CurrentStatus.Phase = phase
@@ -39,15 +39,15 @@ func TestBlocked(t *testing.T) {
 		manual    bool
 		want      string
 	}{
-		"its turn comes":            {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "true"}, "", false, ""},
-		"it waits for users":        {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "true"}, "", true, "its node is not selected"},
-		"a user has selected it":    {v1alpha1.MachineRunning, v1alpha1.SelectedForUpdate, map[string]string{candidate: "true", selected: "true"}, "", true, ""},
-		"it is being updated":       {v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, map[string]string{candidate: "true", selected: "true"}, "", false, ""},
-		"the agent says why":        {v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed, failed, "no space left", false, "the update of its node failed: no space left"},
-		"the agent does not":        {v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed, failed, "", false, "the update of its node failed: took too long"},
-		"it is replaced":            {v1alpha1.MachineFailed, v1alpha1.UpdateFailed, failed, "no space left", false, ""},
-		"a label has another value": {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "yes"}, "", false, `its node has invalid labels: label ` + candidate + ` is "yes", not "true"`},
-		"a result is no result":     {v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, map[string]string{candidate: "true", selected: "true", result: "done"}, "", false, `its node has invalid labels: label ` + result + ` is "done", neither "successful" nor "failed"`},
+		"it waits for its turn":       {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "true"}, "", false, ""},
+		"it waits for users":          {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "true"}, "", true, "its node is not selected"},
+		"a user has selected it":      {v1alpha1.MachineRunning, v1alpha1.SelectedForUpdate, map[string]string{candidate: "true", selected: "true"}, "", true, ""},
+		"it is being updated":         {v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, map[string]string{candidate: "true", selected: "true"}, "", false, ""},
+		"the agent reports a reason":  {v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed, failed, "no space left", false, "the update of its node failed: no space left"},
+		"the agent reports no reason": {v1alpha1.MachineInPlaceUpdateFailed, v1alpha1.UpdateFailed, failed, "", false, "the update of its node failed: took too long"},
+		"it is replaced":              {v1alpha1.MachineFailed, v1alpha1.UpdateFailed, failed, "no space left", false, ""},
+		"a label has another value":   {v1alpha1.MachineRunning, v1alpha1.CandidateForUpdate, map[string]string{candidate: "yes"}, "", false, `its node has invalid labels: label ` + candidate + ` is "yes", not "true"`},
+		"an invalid result":           {v1alpha1.MachineInPlaceUpdating, v1alpha1.ReadyForUpdate, map[string]string{candidate: "true", selected: "true", result: "done"}, "", false, `its node has invalid labels: label ` + result + ` is "done", neither "successful" nor "failed"`},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +72,8 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
-// TestMachinesInExcessAreUpdatedFirst: no pods run there, so that their drains move none.
+// TestMachinesInExcessAreUpdatedFirst checks that excess Machines are updated first, because no Pods run on
+// them.
 func TestMachinesInExcessAreUpdatedFirst(t *testing.T) {
 	t.Parallel()
 	old := fixture.Set("a", 3)

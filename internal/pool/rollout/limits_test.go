@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// checkBounds fails if an operation gives a set more than it may have.
+// checkBounds fails the test if an operation gives a set more replicas than allowed.
 func checkBounds(t *rapid.T, f rollout.Facts, op rollout.Operation) {
 	sum, was, wanted := int64(0), int32(0), reserve.Desired(f.Deployment)
 	for _, set := range f.All() {
@@ -32,14 +32,14 @@ func checkBounds(t *rapid.T, f rollout.Facts, op rollout.Operation) {
 	case op.Replicas < 0:
 		t.Fatalf("%s to %d: %s", op.Action, op.Replicas, op.Reason)
 	case current && op.Replicas > wanted:
-		t.Fatalf("the current set gets %d of %d: %s", op.Replicas, wanted, op.Reason)
+		t.Fatalf("the current set gets %d of %d replicas: %s", op.Replicas, wanted, op.Reason)
 	case current && op.Replicas > was && !rollout.Replaced(rollout.New(f)) && after > most:
-		t.Fatalf("%d are asked for, of at most %d: %s", after, most, op.Reason)
+		t.Fatalf("%d replicas requested, at most %d allowed: %s", after, most, op.Reason)
 	}
 }
 
-// TestAbsurdNumbers: whatever somebody wrote into sets and their status, no set gets a negative
-// size, the current one no more than is wanted, and no rollout more than the surge allows.
+// TestAbsurdNumbers checks that arbitrary values in sets and their status never lead to a negative size, to a
+// current set with more replicas than desired, or to a rollout with more replicas than the surge allows.
 func TestAbsurdNumbers(t *testing.T) {
 	t.Parallel()
 	sizes := rapid.SampledFrom([]int32{0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
@@ -51,7 +51,7 @@ func TestAbsurdNumbers(t *testing.T) {
 		deployment.Spec.ExcessReplicas = rapid.SampledFrom([]*intstr.IntOrString{nil, ptr.To(intstr.FromInt32(2)), ptr.To(intstr.FromInt32(math.MaxInt32)), ptr.To(intstr.FromString("100%"))}).Draw(t, "excess")
 		deployment.Spec.Paused = rapid.Bool().Draw(t, "paused")
 		if rollout.Invalid(deployment, nil) != "" {
-			t.Skip("it is refused")
+			t.Skip("the deployment is invalid")
 		}
 		var all sets
 		for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "sets") {
@@ -70,7 +70,7 @@ func TestAbsurdNumbers(t *testing.T) {
 			}
 		}
 		if next := status.Next(rollout.New(f), rollout.Outcome{}); min(next.Replicas, next.AvailableReplicas, next.UnavailableReplicas) < 0 {
-			t.Fatalf("the status says %+v", next)
+			t.Fatalf("the status is %+v", next)
 		}
 	})
 }

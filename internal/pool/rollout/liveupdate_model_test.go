@@ -22,8 +22,8 @@ func following(replicas int32, surge, unavailable string) *v1alpha1.MachineDeplo
 	return d
 }
 
-// TestClassesThatFollow: in whatever order the controllers make their passes, the Machines whose VMs can be updated
-// stay, the others are replaced within the bounds, and the rollout ends.
+// TestClassesThatFollow checks that, in whatever order the controllers run, Machines whose VMs can be updated
+// stay, the others are replaced within the limits, and the rollout completes.
 func TestClassesThatFollow(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -40,10 +40,10 @@ func TestClassesThatFollow(t *testing.T) {
 		p.rollTo("b")
 		check := func() {
 			if is := int32(len(p.machines)); is > replicas+surge {
-				t.Fatalf("%d machines exist, at most %d may", is, replicas+surge)
+				t.Fatalf("%d machines exist, at most %d allowed", is, replicas+surge)
 			}
 			if is := int32(p.running(p.all())); is < replicas-unavailable {
-				t.Fatalf("%d machines run, at least %d have to", is, replicas-unavailable)
+				t.Fatalf("%d machines run, at least %d required", is, replicas-unavailable)
 			}
 		}
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom([]string{"deployment", "set", "machine"}), 0, 60).Draw(t, "events") {
@@ -57,28 +57,29 @@ func TestClassesThatFollow(t *testing.T) {
 		if wrong := p.wrong(); wrong != "" {
 			t.Fatal(wrong)
 		}
-		if len(stay) == 0 { // the template is rolled out as ever
+		if len(stay) == 0 { // the template is rolled out as usual
 			return
 		}
 		for _, name := range stay {
 			if slices.Contains(p.gone, name) {
-				t.Fatalf("machine %s could be updated, and was replaced", name)
+				t.Fatalf("machine %s was replaced although it could be updated", name)
 			}
 		}
 		if len(p.sets) != 1 || len(p.gone) != int(replicas)-len(stay) {
-			t.Fatalf("there are %d sets; %v are gone, and %v were to stay", len(p.sets), p.gone, stay)
+			t.Fatalf("%d sets; machines %v were deleted, want %v to stay", len(p.sets), p.gone, stay)
 		}
 	})
 }
 
-// TestWhateverHappensToAClassItEnds: users scale, change the class again and the strategy, and machines fail.
+// TestWhateverHappensToAClassItEnds checks that a rollout completes if users scale the deployment and change
+// class and strategy again, and if machines fail.
 func TestWhateverHappensToAClassItEnds(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "machine", "fails", "scale", "class", "strategy"}
 	tier.Check(t, func(t *rapid.T) {
 		p := newPool(following(rapid.Int32Range(0, 5).Draw(t, "replicas"), "1", "0"))
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 0, 80).Draw(t, "events") {
-			if event == "fails" && len(p.machines) > 0 { // its VM is not for every class
+			if event == "fails" && len(p.machines) > 0 { // its VM may not suit another class
 				p.stuck[rapid.SampledFrom(p.all()).Draw(t, "stuck").Name] = true
 			}
 			p.happens(t, event)
@@ -91,7 +92,7 @@ func TestWhateverHappensToAClassItEnds(t *testing.T) {
 	})
 }
 
-// TestADryRunOfAClass: the Machines are asked, and nothing else changes until the strategy does.
+// TestADryRunOfAClass checks that the drivers are queried, and nothing else changes until the strategy does.
 func TestADryRunOfAClass(t *testing.T) {
 	p := newPool(following(3, "1", "0"))
 	p.stuck[p.all()[0].Name] = true
@@ -100,16 +101,16 @@ func TestADryRunOfAClass(t *testing.T) {
 	p.rounds(20)
 	is := status.Progress(p.deployment.Status)
 	if want := "3 machines for class \"b\": 2 to be updated, 1 to be replaced"; is.Reason != v1alpha1.DeploymentReasonDryRun || !strings.Contains(is.Message, want) {
-		t.Errorf("Progressing says %s: %s", is.Reason, is.Message)
+		t.Errorf("Progressing is %s: %s", is.Reason, is.Message)
 	}
 	if len(p.gone) > 0 || p.sets[0].Spec.Template.Spec.Class.Name != "a" {
-		t.Errorf("%v are gone, and the set is of class %s", p.gone, p.sets[0].Spec.Template.Spec.Class.Name)
+		t.Errorf("machines %v were deleted, and the set has class %s", p.gone, p.sets[0].Spec.Template.Spec.Class.Name)
 	}
 	p.rollTo("a")
 	p.rounds(20)
 	for _, machine := range p.all() {
 		if asked := liveupdate.RequestedClass(machine); asked != "" {
-			t.Errorf("machine %s is still asked about %s", machine.Name, asked)
+			t.Errorf("machine %s still has a request for %s", machine.Name, asked)
 		}
 	}
 	if wrong := p.wrong(); wrong != "" {
@@ -117,13 +118,13 @@ func TestADryRunOfAClass(t *testing.T) {
 	}
 }
 
-// TestWithoutAStrategyAClassReplaces is MCM's behaviour.
+// TestWithoutAStrategyAClassReplaces tests the behavior of MCM.
 func TestWithoutAStrategyAClassReplaces(t *testing.T) {
 	p := newPool(following(3, "1", "0"))
 	delete(p.deployment.Annotations, v1alpha1.AnnotationKeyUpdateStrategy)
 	p.rollTo("b")
 	p.rounds(40)
 	if wrong := p.wrong(); wrong != "" || len(p.gone) != 3 || len(p.sets) != 2 {
-		t.Errorf("%s; %v are gone, and there are %d sets", wrong, p.gone, len(p.sets))
+		t.Errorf("%s; machines %v were deleted, and there are %d sets", wrong, p.gone, len(p.sets))
 	}
 }

@@ -19,40 +19,39 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// model is a model of what a deployment's plan meets: sets whose controller is late,
-// machines that come up, fail and go away in their own time, and a cache that is behind.
+// model is a model of the environment of a deployment's plan: sets with slow controllers, machines that become
+// available, fail and are deleted at any time, and an outdated cache.
 type model struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*modelSet
 	now        time.Time
-	// broken is what was seen that must not be; empty if all is well.
+	// broken describes a violation. It is empty if there is none.
 	broken string
-	// gone is how many machines had failed in sets that are no more.
+	// gone is how many machines had failed in sets that no longer exist.
 	gone int
-	// strict checks that nothing changes the facts of a pass.
+	// strict enables a check that nothing modifies the facts of a pass.
 	strict bool
-	// say reports what happens.
+	// say logs an event.
 	say func(format string, args ...any)
 }
 
-// modelSet is a MachineSet, and what its controller has made.
+// modelSet is a MachineSet with the state of its controller.
 type modelSet struct {
 	stored *v1alpha1.MachineSet
-	// history are the versions of the set that the deployment's cache has not shown yet,
-	// the first of them being what it shows now.
+	// history are the versions of the set that the deployment's cache has not shown yet. The first one is the
+	// version that it shows now.
 	history  []version
 	machines []*modelMachine
-	// failed counts the machines that failed after they had been available, or are preserved.
+	// failed counts the machines that failed after they were available, or are preserved.
 	failed int
-	// least is how many machines had to stay available by the plans whose deletions are
-	// still to come, and known how many had failed, in all sets, as far as these plans
-	// could know.
+	// minAvailable is how many machines must stay available according to the plans whose deletions are still
+	// pending. known is how many machines in all sets had failed, as far as these plans could know.
 	minAvailable int32
 	known        int
 	pending      bool
-	// wanted is what the deployment wanted when the set was last scaled.
+	// wanted is the number of desired machines when the set was last scaled.
 	wanted int32
-	// scaled tells that machines shall go because a user scaled the deployment.
+	// scaled reports that machines are deleted because a user scaled the deployment.
 	scaled bool
 }
 
@@ -65,10 +64,11 @@ type version struct {
 type modelMachine struct {
 	phase    v1alpha1.MachinePhase
 	deleting bool
-	// preserved is one that its set never deletes, and no other one in place of it if it was named.
+	// preserved reports that the set never deletes the machine. If it was named, the set deletes no other one
+	// instead.
 	preserved, named bool
-	// excused is a machine that goes because it failed, or because a user scaled the
-	// deployment. Its set does not wait for it to be gone.
+	// excused reports that the machine is deleted because it failed or because a user scaled the deployment. Its
+	// set does not wait until it is gone.
 	excused bool
 }
 
@@ -83,7 +83,7 @@ func (w *model) store(s *modelSet, failed int) {
 	s.history = append(s.history, version{s.stored.DeepCopy(), failed})
 }
 
-// reconcile is a pass of the deployment's controller, with what its cache shows.
+// reconcile runs a pass of the deployment's controller with the objects in its cache.
 func (w *model) reconcile() {
 	var shown []*v1alpha1.MachineSet
 	known := w.gone
@@ -112,13 +112,13 @@ func (w *model) reconcile() {
 		}
 		s := w.find(op.Set.Name)
 		if len(s.history) > 1 {
-			return // a conflict: the pass ends
+			return // a conflict ends the pass
 		}
 		was := s.stored
 		s.stored = op.Next.DeepCopy()
 		if op.Action == rollout.Refresh {
 			last := s.history[len(s.history)-1].failed
-			s.history = nil // a change of annotations is no new generation
+			s.history = nil // a change of annotations does not change the generation
 			w.store(s, last)
 		} else {
 			w.scale(s, was, op, f, known)
@@ -131,8 +131,8 @@ func (w *model) reconcile() {
 	}
 }
 
-// checkReserve checks that what a plan holds in reserve is beyond the machines that are for pods, and, when
-// the sets ask for enough, all of it.
+// checkReserve checks that the reserve of a plan does not include machines for pods and, if the sets have
+// enough replicas, is complete.
 func (w *model) checkReserve(f rollout.Facts, plan []rollout.Operation) {
 	after := map[string]*v1alpha1.MachineSet{}
 	for _, set := range f.All() {
@@ -149,12 +149,12 @@ func (w *model) checkReserve(f rollout.Facts, plan []rollout.Operation) {
 	}
 	beyond, excess := max(0, asked-f.Deployment.Spec.Replicas), reserve.Excess(f.Deployment)
 	if held > beyond || held < min(beyond, excess) {
-		w.broken = fmt.Sprintf("%d of %d machines are in excess of %d, want %d", held, asked, f.Deployment.Spec.Replicas, min(beyond, excess))
+		w.broken = fmt.Sprintf("%d of %d machines are in excess of %d replicas, want %d", held, asked, f.Deployment.Spec.Replicas, min(beyond, excess))
 	}
 }
 
-// unchanged returns a check that the sets and the deployment of facts are as they were. What the API
-// server stores of the deployment is another object from then on.
+// unchanged returns a check that the sets and the deployment of the facts have not changed. The API server
+// stores later versions of the deployment as other objects.
 func (w *model) unchanged(f rollout.Facts) func() {
 	objects := func() (all []any) {
 		for _, set := range f.All() {
@@ -175,7 +175,7 @@ func (w *model) find(name string) *modelSet {
 	return w.sets[slices.IndexFunc(w.sets, func(s *modelSet) bool { return s.stored.Name == name })]
 }
 
-// create creates a set, unless its name is still that of one which is being deleted.
+// create creates a set, unless a set with the same name is being deleted.
 func (w *model) create(f rollout.Facts, op rollout.Operation) (*v1alpha1.MachineSet, error) {
 	set := op.Next.DeepCopy()
 	for _, s := range w.sets {
@@ -201,14 +201,14 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op rollout.Operatio
 	w.say("scale %s from %d to %d: %s", w.name(s), was.Spec.Replicas, op.Replicas, op.Reason)
 	if op.Replicas < was.Spec.Replicas {
 		s.scaled = f.Current == op.Set // a rollout never takes from that one
-		// If too few are available as far as the plan knows, it must not take any of
-		// them; but one of those it takes may become available meanwhile.
-		// What is preserved counts as wanted, also if its set has more than it asks for.
+		// If too few machines are available as far as the plan knows, it must not take any of them. But a machine
+		// that it takes may become available meanwhile. Preserved machines count as desired, even if their set
+		// has more than its replicas.
 		preserved := counts.Total(f.All(), func(set *v1alpha1.MachineSet) int32 { return set.Status.PreservedFailedReplicas })
 		_, unavailable := rollout.Bounds(f.Deployment)
 		minAvailable := int32(min(int64(reserve.Desired(f.Deployment)-unavailable)-preserved, counts.Total(f.All(), counts.Available)))
 		for _, other := range w.sets {
-			if other.pending { // the deployment may want less by now
+			if other.pending { // the deployment may have fewer replicas now
 				other.minAvailable = min(other.minAvailable, minAvailable)
 			}
 		}
@@ -223,14 +223,14 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op rollout.Operatio
 	s.wanted = reserve.Desired(f.Deployment)
 	s.stored.Generation++
 	last := s.history[len(s.history)-1].failed
-	s.history = nil // the controller knows what it wrote
+	s.history = nil // the controller knows its own writes
 	w.store(s, last)
 }
 
-// name is the set's name by its class, which reads better than a hash.
+// name returns the set's class, which is more readable than a hash.
 func (w *model) name(s *modelSet) string { return s.stored.Spec.Template.Spec.Class.Name }
 
-// runSet is a pass of the set's controller.
+// runSet runs a pass of the set's controller.
 func (w *model) runSet(s *modelSet) {
 	if s.leaves() {
 		w.empty(s)
@@ -246,7 +246,7 @@ func (w *model) runSet(s *modelSet) {
 	}
 }
 
-// empty deletes the machines of a set that is being deleted, and the set with the last.
+// empty deletes the machines of a set that is being deleted, and then the set.
 func (w *model) empty(s *modelSet) {
 	for _, m := range s.machines {
 		m.deleting, m.excused, m.preserved = true, m.excused || m.preserved, false
@@ -257,7 +257,7 @@ func (w *model) empty(s *modelSet) {
 	}
 }
 
-// fill makes and deletes machines until the set has what it asks for.
+// fill creates and deletes machines until the set has its replicas.
 func (w *model) fill(s *modelSet) {
 	active := slices.DeleteFunc(slices.Clone(s.machines), func(m *modelMachine) bool { return m.deleting })
 	wanted := int(s.stored.Spec.Replicas)
@@ -282,8 +282,8 @@ func usefulness(m *modelMachine) int {
 	return slices.Index([]v1alpha1.MachinePhase{v1alpha1.MachineFailed, v1alpha1.MachinePending, v1alpha1.MachineRunning}, m.phase)
 }
 
-// remove deletes a machine. If by that too few are left available, then only because some
-// failed that no plan could know of.
+// remove deletes a machine. If too few machines remain available, it must be because of failures that no plan
+// could know.
 func (w *model) remove(s *modelSet, m *modelMachine, surplus bool) {
 	was := m.available()
 	m.deleting, m.excused = true, !surplus || s.scaled
@@ -292,7 +292,7 @@ func (w *model) remove(s *modelSet, m *modelMachine, surplus bool) {
 		unforeseen += other.failed
 	}
 	if minAvailable := min(s.minAvailable, w.minAvailable()); was && w.available() < int(minAvailable)-unforeseen {
-		w.broken = fmt.Sprintf("a machine of %s is deleted, after which %d are available; at least %d have to be", w.name(s), w.available(), minAvailable)
+		w.broken = fmt.Sprintf("a machine of %s is deleted and %d remain available, at least %d required", w.name(s), w.available(), minAvailable)
 	}
 }
 
@@ -318,7 +318,7 @@ func (w *model) available() int {
 	return n
 }
 
-// total is how many machines exist.
+// total returns how many machines exist.
 func (w *model) total() int {
 	n := 0
 	for _, s := range w.sets {
@@ -327,8 +327,8 @@ func (w *model) total() int {
 	return n
 }
 
-// promised is how many machines exist or will be made for what the sets ask for, without
-// those that go because they failed or because a user scaled the deployment.
+// promised returns how many machines exist or will be created for the replicas of the sets, without machines
+// that are deleted because they failed or because a user scaled the deployment.
 func (w *model) promised() int {
 	n := 0
 	for _, s := range w.sets {
@@ -346,7 +346,7 @@ func (w *model) promised() int {
 	return n
 }
 
-// asked is how many machines all sets ask for.
+// desired returns the total number of replicas of all sets.
 func (w *model) desired() int32 {
 	var n int32
 	for _, s := range w.sets {
@@ -355,7 +355,7 @@ func (w *model) desired() int32 {
 	return n
 }
 
-// preserved is how many machines the set will not delete.
+// preserved returns how many machines the set will not delete.
 func (s *modelSet) preserved() int32 {
 	var n int32
 	for _, m := range s.machines {
@@ -366,7 +366,7 @@ func (s *modelSet) preserved() int32 {
 	return n
 }
 
-// named is how many of those were named for deletion.
+// named returns how many of the preserved machines were named for deletion.
 func (s *modelSet) named() int32 {
 	var n int32
 	for _, m := range s.machines {
@@ -377,7 +377,7 @@ func (s *modelSet) named() int32 {
 	return n
 }
 
-// objects are the machines as their deployment reads them.
+// objects returns the machines as the deployment reads them.
 func (s *modelSet) objects() []*v1alpha1.Machine {
 	var objects []*v1alpha1.Machine
 	for _, m := range s.machines {
@@ -399,7 +399,7 @@ func (s *modelSet) objects() []*v1alpha1.Machine {
 // leaves reports whether the set is being deleted.
 func (s *modelSet) leaves() bool { return !s.stored.DeletionTimestamp.IsZero() }
 
-// deleteSet is what a user does by hand. No plan could know that its machines go.
+// deleteSet deletes a set as a user. No plan could know that its machines are deleted.
 func (w *model) deleteSet(s *modelSet) {
 	if s.leaves() {
 		return
@@ -410,7 +410,7 @@ func (w *model) deleteSet(s *modelSet) {
 	w.store(s, s.failed)
 }
 
-// scaleTo is what a user does.
+// scaleTo scales the deployment as a user.
 func (w *model) scaleTo(replicas int32) {
 	w.deployment.Generation++
 	w.deployment.Spec.Replicas = replicas
@@ -419,7 +419,7 @@ func (w *model) scaleTo(replicas int32) {
 	}
 }
 
-// excuse excuses the machines that are on their way out when a user scales.
+// excuse excuses the machines that are being deleted when a user scales the deployment.
 func (s *modelSet) excuse() {
 	for _, m := range s.machines {
 		m.excused = m.excused || m.deleting
@@ -431,8 +431,8 @@ func (w *model) minAvailable() int32 {
 	return reserve.Desired(w.deployment) - unavailable
 }
 
-// most is how many machines may exist: besides those of the rollout what is preserved beyond
-// what its set asks for.
+// most returns how many machines may exist: those of the rollout, and preserved machines beyond the replicas of
+// their set.
 func (w *model) most() int {
 	surge, _ := rollout.Bounds(w.deployment)
 	most := reserve.Desired(w.deployment) + surge
@@ -444,7 +444,7 @@ func (w *model) most() int {
 	return int(most)
 }
 
-// each does something for all machines.
+// each calls a function for all machines.
 func (w *model) each(do func(*modelSet, *modelMachine)) {
 	for _, s := range w.sets {
 		for _, m := range slices.Clone(s.machines) {
@@ -453,7 +453,7 @@ func (w *model) each(do func(*modelSet, *modelMachine)) {
 	}
 }
 
-// turn is what happens to a machine next, if there is one: it comes up, or is gone.
+// turn runs the next event of a machine, if there is one: it becomes available or is gone.
 func (w *model) turn(s *modelSet, m *modelMachine) {
 	switch {
 	case m == nil:
@@ -464,7 +464,7 @@ func (w *model) turn(s *modelSet, m *modelMachine) {
 	}
 }
 
-// fail breaks a machine, if there is one to break.
+// fail makes a machine fail, if that is possible.
 func (s *modelSet) fail(m *modelMachine) {
 	if m == nil || m.deleting {
 		return
@@ -475,8 +475,8 @@ func (s *modelSet) fail(m *modelMachine) {
 	m.phase = v1alpha1.MachineFailed
 }
 
-// preserve has a machine that failed, or fails by that, stay. No plan could know that its
-// set has to delete another one instead.
+// preserve preserves a machine, which fails if it has not. No plan could know that its set must delete another
+// one instead.
 func (s *modelSet) preserve(m *modelMachine) {
 	if m == nil || m.deleting || m.preserved || s.leaves() {
 		return
@@ -488,15 +488,15 @@ func (s *modelSet) preserve(m *modelMachine) {
 	m.preserved = true
 }
 
-// hold has a machine stay that can be used.
+// hold preserves a usable machine.
 func (s *modelSet) hold(m *modelMachine) {
 	if m != nil && m.available() {
 		m.preserved = true
-		s.failed++ // its set has to delete another one instead
+		s.failed++ // its set must delete another one instead
 	}
 }
 
-// controllers lets all controllers do their part, and the cache show it.
+// controllers runs all controllers and updates the cache.
 func (w *model) controllers() {
 	w.reconcile()
 	for _, s := range slices.Clone(w.sets) {
@@ -505,7 +505,7 @@ func (w *model) controllers() {
 	}
 }
 
-// round lets everybody do their part, in an order that a seed decides.
+// round runs all controllers and machines in an order that depends on the seed.
 func (w *model) round(seed *rand.Rand) {
 	parts := []func(){w.reconcile}
 	for _, s := range w.sets {
@@ -521,7 +521,7 @@ func (w *model) round(seed *rand.Rand) {
 	w.now = w.now.Add(time.Second)
 }
 
-// done reports whether the rollout is over, and everybody knows it.
+// done reports whether the rollout is complete and all statuses show it.
 func (w *model) done() bool {
 	wanted, current := int(reserve.Desired(w.deployment)), 0
 	for _, s := range w.sets {
@@ -539,7 +539,7 @@ func (w *model) done() bool {
 	return current == 1 && w.total()-int(w.preserved()) == w.available() && w.available() == wanted
 }
 
-// preserved is how many machines nobody deletes.
+// preserved returns how many machines are never deleted.
 func (w *model) preserved() int32 {
 	var n int32
 	for _, s := range w.sets {
@@ -548,16 +548,16 @@ func (w *model) preserved() int32 {
 	return n
 }
 
-// current reports whether a set is the one of the template.
+// current reports whether a set has the current template.
 func (w *model) current(s *modelSet) bool {
 	return revision.Same(&s.stored.Spec.Template, &w.deployment.Spec.Template)
 }
 
-// settle runs rounds until the rollout is over, and reports whether all went well.
-func (w *model) settle(seed *rand.Rand) bool { return w.ends(seed) && w.broken == "" }
+// settle runs rounds until the rollout is complete, and reports whether there was no violation.
+func (w *model) settle(seed *rand.Rand) bool { return w.completes(seed) && w.broken == "" }
 
-// ends runs rounds until the rollout is over, and everybody has said so.
-func (w *model) ends(seed *rand.Rand) bool {
+// completes runs rounds until the rollout is complete and all statuses show it.
+func (w *model) completes(seed *rand.Rand) bool {
 	for range 300 {
 		w.round(seed)
 		if w.done() {
@@ -570,7 +570,7 @@ func (w *model) ends(seed *rand.Rand) bool {
 	return false
 }
 
-// String is one line: the sets by class with what they ask for, and their machines.
+// String describes the sets by class, with their replicas and machines, in one line.
 func (w *model) String() string {
 	var sets []string
 	for _, s := range w.sets {
@@ -585,7 +585,7 @@ func (w *model) String() string {
 				counts[strings.ToLower(string(m.phase))]++
 			}
 		}
-		line := fmt.Sprintf("%s wants %d:", w.name(s), s.stored.Spec.Replicas)
+		line := fmt.Sprintf("%s (%d desired):", w.name(s), s.stored.Spec.Replicas)
 		for _, state := range []string{"running", "pending", "failed", "preserved", "leaving"} {
 			if counts[state] > 0 {
 				line += fmt.Sprintf(" %d %s", counts[state], state)

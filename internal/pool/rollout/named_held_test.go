@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestRetained counts what a set keeps beyond its replicas.
+// TestRetained counts the machines that a set keeps beyond its replicas.
 func TestRetained(t *testing.T) {
 	t.Parallel()
 	preserved, over := fixture.PreservedUntil(fixture.Noon.Add(time.Hour)), fixture.PreservedUntil(fixture.Noon.Add(0))
@@ -25,17 +25,17 @@ func TestRetained(t *testing.T) {
 		machines     []machine
 		want         int32
 	}{
-		"none":                              {2, 3, []machine{plain, plain, plain}, 0},
-		"a preserved one is one of those":   {2, 3, []machine{{preserved}, plain, plain}, 0},
-		"more than asked for":               {1, 3, []machine{{preserved}, {preserved}, {preserved}}, 2},
-		"one that was named":                {2, 3, []machine{{preserved, named}, plain, plain}, 1},
-		"named, and preserved until now":    {2, 3, []machine{{over, named}, plain, plain}, 0},
-		"named later than the set was told": {2, 3, []machine{{preserved, fixture.MarkedAt("2026-01-02T11:45:00Z")}, plain, plain}, 0},
-		"named at a time that is none":      {2, 3, []machine{{preserved, fixture.MarkedAt("noon")}, plain, plain}, 0},
-		"of several only the surplus":       {2, 3, []machine{{preserved, named}, {preserved, named}, plain}, 1},
-		"it goes":                           {2, 3, []machine{{preserved, named, deleting}, plain, plain}, 0},
-		"nothing is held in place of it":    {2, 4, []machine{{preserved, named}, plain, {deleting}, {deleting}}, 0},
-		"no more than the set reports":      {1, 2, []machine{{preserved}, {preserved}, {preserved}}, 1},
+		"none": {2, 3, []machine{plain, plain, plain}, 0},
+		"a preserved machine within the replicas": {2, 3, []machine{{preserved}, plain, plain}, 0},
+		"more preserved than replicas":            {1, 3, []machine{{preserved}, {preserved}, {preserved}}, 2},
+		"a named machine":                         {2, 3, []machine{{preserved, named}, plain, plain}, 1},
+		"named, and preserved until now":          {2, 3, []machine{{over, named}, plain, plain}, 0},
+		"named after the set's last scaling":      {2, 3, []machine{{preserved, fixture.MarkedAt("2026-01-02T11:45:00Z")}, plain, plain}, 0},
+		"named at an invalid time":                {2, 3, []machine{{preserved, fixture.MarkedAt("noon")}, plain, plain}, 0},
+		"of several only the surplus":             {2, 3, []machine{{preserved, named}, {preserved, named}, plain}, 1},
+		"it is being deleted":                     {2, 3, []machine{{preserved, named, deleting}, plain, plain}, 0},
+		"no other machine is retained for it":     {2, 4, []machine{{preserved, named}, plain, {deleting}, {deleting}}, 0},
+		"no more than the set reports":            {1, 2, []machine{{preserved}, {preserved}, {preserved}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := fixture.Set("a", test.asked, fixture.WithUID, fixture.Reports(test.exist, test.exist))
@@ -55,7 +55,7 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// TestOtherSetsAreScaledDown, whichever Machine cannot be marked.
+// TestOtherSetsAreScaledDown checks that the other sets are scaled down if a Machine cannot be marked.
 func TestOtherSetsAreScaledDown(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 1, fixture.WithUID)}, fixture.Noon)
@@ -69,8 +69,8 @@ func TestOtherSetsAreScaledDown(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotScaledDownIsStillToBe: in a rollout, all sets say for which size they were
-// scaled, and that is how it is known that the deployment was scaled.
+// TestASetThatIsNotScaledDownIsStillToBe checks that a set that was not scaled down keeps the record of its
+// former size. In a rollout, these records show that the deployment was scaled.
 func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 6, fixture.WithUID, fixture.ScaledFor(8, 9)), fixture.Set("b", 3, fixture.WithUID, fixture.ScaledFor(8, 9))}, fixture.Noon)
@@ -83,13 +83,14 @@ func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
 			t.Errorf("the old set: %s", op.Action)
 		}
 		if got := op.Next.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]; got != "8" {
-			t.Errorf("it says that it was scaled for %s", got)
+			t.Errorf("the set was recorded as scaled for %s", got)
 		}
 	}
 }
 
-// TestASetIsNotToldOfTheScalingBeforeItIsScaled: a mark that was made but not confirmed would have
-// its set delete the Machine, and replace it.
+// TestASetIsNotToldOfTheScalingBeforeItIsScaled checks that a set does not get the time of a scaling before it
+// is scaled. Otherwise, if a mark was written but not confirmed, the set would delete the Machine and replace
+// it.
 func TestASetIsNotToldOfTheScalingBeforeItIsScaled(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{"scaled before": fixture.Early, "never scaled before": ""} {
@@ -107,10 +108,10 @@ func TestASetIsNotToldOfTheScalingBeforeItIsScaled(t *testing.T) {
 					continue
 				}
 				if got := op.Next.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != before {
-					t.Errorf("%s tells it %q, want %q", op.Action, got, before)
+					t.Errorf("%s sets %q, want %q", op.Action, got, before)
 				}
 				if got := op.Next.Annotations["example.com/other"]; got != "new" {
-					t.Errorf("%s does not bring the other annotation", op.Action)
+					t.Errorf("%s does not copy the other annotation", op.Action)
 				}
 			}
 		})

@@ -26,7 +26,7 @@ func TestParseNamed(t *testing.T) {
 	}
 }
 
-// TestNamedMachinesOfARollout: it is their sets that shrink.
+// TestNamedMachinesOfARollout checks that the sets of named Machines are scaled down.
 func TestNamedMachinesOfARollout(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, fixture.Rolling("0", "2"), fixture.OfClass("b")), sets{fixture.Set("a", 4, fixture.WithUID), fixture.Set("b", 2, fixture.WithUID)}, fixture.Noon)
@@ -43,7 +43,8 @@ func TestNamedMachinesOfARollout(t *testing.T) {
 	}
 }
 
-// TestANamedMachineThatGoesIsNotTakenTwice: its set asks for one less already.
+// TestANamedMachineThatGoesIsNotTakenTwice checks that a named Machine that is being deleted is not subtracted
+// again.
 func TestANamedMachineThatGoesIsNotTakenTwice(t *testing.T) {
 	t.Parallel()
 	of4 := fixture.ScaledFor(4, 5)
@@ -57,21 +58,20 @@ func TestANamedMachineThatGoesIsNotTakenTwice(t *testing.T) {
 	}
 }
 
-// FuzzParseNamed: whatever somebody writes there, it is read without harm, and what is kept
-// of it is read as the same again.
+// FuzzParseNamed checks that parsing never panics, and that parsed entries are parsed in the same way again.
 func FuzzParseNamed(f *testing.F) {
 	f.Add("a~" + fixture.Early + ",b")
 	f.Add("~,~~,a~~")
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, n := range ParseNamed(text) {
 			if n.Name == "" || strings.ContainsAny(n.Name, ",~") {
-				t.Fatalf("%q names %q", text, n.Name)
+				t.Fatalf("%q leads to the name %q", text, n.Name)
 			}
 			if n.Time == "" {
 				continue
 			}
 			if again := ParseNamed(n.Name + "~" + n.Time); len(again) != 1 || again[0] != n {
-				t.Fatalf("%+v is read as %+v", n, again)
+				t.Fatalf("%+v is parsed as %+v", n, again)
 			}
 		}
 	})

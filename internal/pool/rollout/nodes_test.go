@@ -21,19 +21,19 @@ func TestAPreservedNodeStaysProtected(t *testing.T) {
 	}}}
 	f.Nodes = &Nodes{OfCurrent: []Node{{machine, node}}, Protect: true}
 	if got := planNodes(New(f)); len(got) != 1 || len(got[0].Nodes[0].New.Annotations) != 0 {
-		t.Errorf("the marks of a rollout that is over stay: %+v", got)
+		t.Errorf("the marks of a completed rollout were not removed: %+v", got)
 	}
 	machine.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: fixture.Noon.Add(1)}
 	if got := planNodes(New(f)); len(got) != 0 {
-		t.Errorf("a preserved node is released: %+v", got)
+		t.Errorf("the protection of a preserved node was removed: %+v", got)
 	}
 	if len(node.Annotations) != 2 {
 		t.Error("the node of the cache was changed")
 	}
 }
 
-// TestNodesOfTheCurrentSetInAnUpdate: what a pass does to the labels of a node whose Machine is in the current
-// set. One that is finished stays so, or its Machine would wait for an update that nobody makes.
+// TestNodesOfTheCurrentSetInAnUpdate tests the changes to a node whose Machine is in the current set. A
+// finished node must not become a candidate again, or its Machine would wait for an update that never happens.
 func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
 	t.Parallel()
 	const candidate, selected, result = v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult
@@ -42,7 +42,7 @@ func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
 		moved       bool
 		phase       v1alpha1.MachinePhase
 		state       string
-		node        string // its own condition, of which state is a copy
+		node        string // the node's condition; state is the Machine's copy
 		labels      map[string]string
 		want        map[string]string
 		schedulable bool
@@ -50,15 +50,15 @@ func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
 		"updated, and moved": {moved: true, phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, labels: all, want: map[string]string{}, schedulable: true},
 		"finished":           {moved: true, phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, want: map[string]string{}},
 		"finished, settled":  {phase: v1alpha1.MachineInPlaceUpdateSuccessful, state: v1alpha1.UpdateSuccessful, want: map[string]string{}},
-		"finished, which its machine does not say yet": {
+		"finished, not shown by its machine yet": {
 			moved: true, phase: v1alpha1.MachineRunning, state: v1alpha1.ReadyForUpdate, node: v1alpha1.UpdateSuccessful, want: map[string]string{},
 		},
-		"being updated since before a rollback": {
+		"selected before a rollback": {
 			phase: v1alpha1.MachineInPlaceUpdating, state: v1alpha1.ReadyForUpdate, labels: map[string]string{selected: "true"},
 			want: map[string]string{candidate: "true", selected: "true"},
 		},
-		"a candidate of before a rollback": {phase: v1alpha1.MachineRunning, state: v1alpha1.CandidateForUpdate, labels: map[string]string{candidate: "true"}, want: map[string]string{}},
-		"not concerned":                    {phase: v1alpha1.MachineRunning, want: map[string]string{}},
+		"a candidate from before a rollback": {phase: v1alpha1.MachineRunning, state: v1alpha1.CandidateForUpdate, labels: map[string]string{candidate: "true"}, want: map[string]string{}},
+		"not concerned":                      {phase: v1alpha1.MachineRunning, want: map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine := fixture.Machine(func(machine *v1alpha1.Machine) {

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// brief writes operations without their reasons.
+// brief formats operations without their reasons.
 func brief(t *testing.T, operations []Operation) []string {
 	t.Helper()
 	var lines []string
@@ -25,7 +25,7 @@ func brief(t *testing.T, operations []Operation) []string {
 		case Scale:
 			lines = append(lines, fmt.Sprintf("%s to %d", op.Set.Name, op.Replicas))
 		case Refresh:
-			// TestRefreshed is about those.
+			// Covered by TestRefreshed.
 		default:
 			lines = append(lines, fmt.Sprintf("%s %s", op.Action, op.Set.Name))
 		}
@@ -49,51 +49,51 @@ func TestPlan(t *testing.T) {
 		orphans    sets
 		want       []string
 	}{
-		"new":                     {fixture.Deployment(3), nil, nil, []string{"create 3"}},
-		"new, none wanted":        {fixture.Deployment(0), nil, nil, []string{"create 0"}},
-		"complete":                {fixture.Deployment(3), sets{fixture.Set("a", 3)}, nil, nil},
-		"complete, with history":  {fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 0), fixture.Set("b", 3)}, nil, nil},
-		"scaled up: at once":      {fixture.Deployment(30), sets{fixture.Set("a", 3)}, nil, []string{"pool-a to 30"}},
-		"scaled up, not observed": {fixture.Deployment(30), sets{fixture.Set("a", 3, fixture.Unsettled)}, nil, []string{"pool-a to 30"}},
-		"scaled down: at once":    {fixture.Deployment(1), sets{fixture.Set("a", 30)}, nil, []string{"pool-a to 1"}},
+		"new":                      {fixture.Deployment(3), nil, nil, []string{"create 3"}},
+		"new, none desired":        {fixture.Deployment(0), nil, nil, []string{"create 0"}},
+		"complete":                 {fixture.Deployment(3), sets{fixture.Set("a", 3)}, nil, nil},
+		"complete, with history":   {fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 0), fixture.Set("b", 3)}, nil, nil},
+		"scaled up: immediately":   {fixture.Deployment(30), sets{fixture.Set("a", 3)}, nil, []string{"pool-a to 30"}},
+		"scaled up, not observed":  {fixture.Deployment(30), sets{fixture.Set("a", 3, fixture.Unsettled)}, nil, []string{"pool-a to 30"}},
+		"scaled down: immediately": {fixture.Deployment(1), sets{fixture.Set("a", 30)}, nil, []string{"pool-a to 1"}},
 		"scaled to zero and back while machines leave": {
 			fixture.Deployment(3), sets{fixture.Set("a", 0, desired("0"), fixture.Reports(3, 0))}, nil, []string{"pool-a to 3"},
 		},
-		"grown again in the bounds of a rollout, after it was an old set": {
+		"scaled up within the limits of a rollout, after it was an old set": {
 			fixture.Deployment(3), sets{fixture.Set("a", 1, desired("3"), fixture.Reports(3, 1)), fixture.Set("b", 0)}, nil, []string{"pool-a to 2"},
 		},
 		"the same with another strategy": {
 			fixture.Deployment(3, fixture.Recreate), sets{fixture.Set("a", 1, desired("3"), fixture.Reports(3, 1)), fixture.Set("b", 0)}, nil, []string{"pool-a to 3"},
 		},
 
-		"rolling: surge and what can be spared": {fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 5)}, nil, []string{"create 1", "pool-a to 4"}},
+		"rolling: surge and removable machines": {fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 5)}, nil, []string{"create 1", "pool-a to 4"}},
 		"rolling: no surge":                     {fixture.Deployment(5, fixture.Rolling("0", "2"), fixture.OfClass("b")), sets{fixture.Set("a", 5)}, nil, []string{"create 0", "pool-a to 3"}},
 		"rolling: none unavailable":             {fixture.Deployment(5, fixture.Rolling("2", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 5)}, nil, []string{"create 2"}},
 		"rolling: all at once":                  {fixture.Deployment(5, fixture.Rolling("100%", "100%"), fixture.OfClass("b")), sets{fixture.Set("a", 5)}, nil, []string{"create 5", "pool-a to 0"}},
 		"rolling: new ones are awaited":         {fixture.Deployment(5, fixture.Rolling("2", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 5), fixture.Set("b", 2, fixture.Reports(2, 0))}, nil, nil},
-		"rolling: new ones are there":           {fixture.Deployment(5, fixture.Rolling("2", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 5), fixture.Set("b", 2)}, nil, []string{"pool-a to 3"}},
-		"rolling: leaving ones take up room":    {fixture.Deployment(5, fixture.Rolling("2", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.Reports(5, 3)), fixture.Set("b", 2)}, nil, nil},
+		"rolling: new ones are available":       {fixture.Deployment(5, fixture.Rolling("2", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 5), fixture.Set("b", 2)}, nil, []string{"pool-a to 3"}},
+		"rolling: machines being deleted count": {fixture.Deployment(5, fixture.Rolling("2", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.Reports(5, 3)), fixture.Set("b", 2)}, nil, nil},
 		"rolling: they are gone":                {fixture.Deployment(5, fixture.Rolling("2", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 3), fixture.Set("b", 2)}, nil, []string{"pool-b to 4"}},
 		"rolling: the last one":                 {fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 1), fixture.Set("b", 5)}, nil, []string{"pool-a to 0"}},
 		"rolling: a set has not reported":       {fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 5, fixture.Unsettled)}, nil, nil},
-		"rolling: an old set failed, and may have machines that it does not know": {
+		"rolling: an old set failed and may have unknown machines": {
 			fixture.Deployment(3, fixture.Rolling("1", "3"), fixture.OfClass("b")), sets{fixture.Set("a", 1, fixture.Reports(0, 0), fixture.Unsettled, refused)}, nil, []string{"pool-a to 0"},
 		},
 		"rolling: the new set has not reported": {fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 5), fixture.Set("b", 1, fixture.Unsettled)}, nil, nil},
 		"rolling: the new set is refused its machine": {
 			fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 5), fixture.Set("b", 1, fixture.Reports(0, 0), fixture.Unsettled, refused)}, nil, []string{"pool-a to 4"},
 		},
-		"rolling: unavailable ones of all old sets go first": {
+		"rolling: unavailable machines of all old sets are removed first": {
 			fixture.Deployment(5, fixture.Rolling("0", "3"), fixture.OfClass("c")), sets{fixture.Set("a", 3), fixture.Set("b", 2, fixture.Reports(2, 0)), fixture.Set("c", 0)}, nil,
 			[]string{"pool-a to 2", "pool-b to 0"},
 		},
-		"rolling: the oldest set goes first": {
+		"rolling: the oldest set is scaled down first": {
 			fixture.Deployment(6, fixture.Rolling("0", "1"), fixture.OfClass("c")), sets{fixture.Set("b", 3), fixture.Set("a", 3), fixture.Set("c", 0)}, nil, []string{"pool-a to 2"},
 		},
-		"rolling: too few are available, so only what is of no use goes": {
+		"rolling: too few are available, so only unavailable machines are removed": {
 			fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 5, fixture.Reports(5, 2)), fixture.Set("b", 1, fixture.Reports(1, 0))}, nil, []string{"pool-a to 4"},
 		},
-		"rolling: nothing new comes up: the old stay": {
+		"rolling: no new machine becomes available: the old ones stay": {
 			fixture.Deployment(5, one, fixture.OfClass("b")), sets{fixture.Set("a", 4), fixture.Set("b", 2, fixture.Reports(2, 0))}, nil, nil,
 		},
 		"rolling: scaled down on the way": {
@@ -105,13 +105,13 @@ func TestPlan(t *testing.T) {
 		"rolling: the current set was deleted by a user": {
 			fixture.Deployment(3, one), sets{fixture.Set("a", 3, fixture.Leaving)}, nil, []string{"create 1"},
 		},
-		"rolling: preserved machines are not what is unavailable": {
+		"rolling: preserved machines do not count as unavailable": {
 			fixture.Deployment(5, fixture.Rolling("0", "1"), fixture.OfClass("b")), sets{fixture.Set("a", 5, fixture.Reports(5, 4), fixture.PreservedFailed(1)), fixture.Set("b", 0)}, nil, []string{"pool-a to 4"},
 		},
-		"rolling: preserved machines go last": {
+		"rolling: preserved machines are removed last": {
 			fixture.Deployment(5, fixture.Rolling("0", "1"), fixture.OfClass("b")), sets{fixture.Set("a", 1, fixture.Reports(1, 0), fixture.PreservedFailed(1)), fixture.Set("b", 4)}, nil, []string{"pool-a to 0"},
 		},
-		"rolling: preserved machines stay while new ones come up": {
+		"rolling: preserved machines stay until new ones are available": {
 			fixture.Deployment(5, fixture.Rolling("0", "1"), fixture.OfClass("b")), sets{fixture.Set("a", 1, fixture.Reports(1, 0), fixture.PreservedFailed(1)), fixture.Set("b", 4, fixture.Reports(4, 3))}, nil, nil,
 		},
 
@@ -144,13 +144,13 @@ func TestPlan(t *testing.T) {
 			fixture.Deployment(3, fixture.Paused, fixture.OfClass("d")), sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("c", 0, fixture.Leaving)}, nil, []string{"pool-b to 3"},
 		},
 		"paused: still zero": {fixture.Deployment(0, fixture.Paused, fixture.OfClass("b")), sets{fixture.Set("a", 0)}, nil, nil},
-		"paused: scaled up, machines of the set that was deleted are left": {
+		"paused: scaled up, machines of a deleted set remain": {
 			fixture.Deployment(3, fixture.Paused, fixture.OfClass("b")), sets{fixture.Set("a", 0), fixture.Set("b", 0, fixture.Leaving, fixture.Reports(3, 0))}, nil, nil,
 		},
 		"paused: machines that the rollout took are leaving": {
 			fixture.Deployment(5, fixture.Paused, one, fixture.OfClass("b")), sets{fixture.Set("a", 0, fixture.Reports(2, 0)), fixture.Set("b", 3)}, nil, []string{"pool-b to 4"},
 		},
-		"paused: how many, nobody knows": {fixture.Deployment(5, fixture.Paused, one, fixture.OfClass("b")), sets{fixture.Set("a", 0, fixture.Unsettled), fixture.Set("b", 3)}, nil, nil},
+		"paused: the number of machines is unknown": {fixture.Deployment(5, fixture.Paused, one, fixture.OfClass("b")), sets{fixture.Set("a", 0, fixture.Unsettled), fixture.Set("b", 3)}, nil, nil},
 		"paused: only an old set is in use, and the rollout took machines from it": {
 			fixture.Deployment(2, fixture.Paused, fixture.Rolling("0", "1"), fixture.OfClass("c")), sets{fixture.Set("a", 1, desired("2"), fixture.Reports(2, 1)), fixture.Set("b", 0)}, nil, nil,
 		},
@@ -162,14 +162,14 @@ func TestPlan(t *testing.T) {
 			fixture.Deployment(6, fixture.Paused, one, fixture.OfClass("c")), sets{fixture.Set("a", 2, desired("4")), fixture.Set("b", 2, desired("4")), fixture.Set("c", 0)}, nil,
 			[]string{"pool-b to 3", "pool-a to 3"},
 		},
-		"paused: scaled up, leaving machines take up room": {
+		"paused: scaled up, machines being deleted count": {
 			fixture.Deployment(8, fixture.Paused, one, fixture.OfClass("c")), sets{fixture.Set("a", 3, desired("4"), fixture.Reports(5, 3)), fixture.Set("b", 1, desired("4"))}, nil,
 			[]string{"pool-a to 5", "pool-b to 2"},
 		},
 		"paused: scaled up, they are gone": {
 			fixture.Deployment(8, fixture.Paused, one, fixture.OfClass("c")), sets{fixture.Set("a", 5, desired("7")), fixture.Set("b", 2, desired("7"))}, nil, []string{"pool-a to 6"},
 		},
-		"paused: nobody scaled": {
+		"paused: not scaled": {
 			fixture.Deployment(8, fixture.Paused, one, fixture.OfClass("c")), sets{fixture.Set("a", 5, desired("8")), fixture.Set("b", 2, desired("8"))}, nil, nil,
 		},
 		"paused: scaled down, two old sets are in use": {
@@ -179,7 +179,7 @@ func TestPlan(t *testing.T) {
 		"paused: scaled to zero in a rollout": {
 			fixture.Deployment(0, fixture.Paused, one, fixture.OfClass("b")), sets{fixture.Set("a", 3, desired("4")), fixture.Set("b", 1, desired("4"))}, nil, []string{"pool-a to 0", "pool-b to 0"},
 		},
-		"paused: scaled up in a rollout, of which only the new set grows": {
+		"paused: scaled up in a rollout, only the new set grows": {
 			fixture.Deployment(8, fixture.Paused, one, fixture.OfClass("b")), sets{fixture.Set("a", 3, desired("4")), fixture.Set("b", 1, desired("4"))}, nil, []string{"pool-b to 6"},
 		},
 		"paused: scaled with the strategy Recreate": {
@@ -222,9 +222,9 @@ func TestSelects(t *testing.T) {
 		labels, template map[string]string
 		want             bool
 	}{
-		"both match":             {map[string]string{"name": fixture.Pool, "more": "x"}, map[string]string{"name": fixture.Pool}, true},
-		"its machines would not": {map[string]string{"name": fixture.Pool}, map[string]string{"name": "other"}, false},
-		"it does not":            {nil, map[string]string{"name": fixture.Pool}, false},
+		"both match":              {map[string]string{"name": fixture.Pool, "more": "x"}, map[string]string{"name": fixture.Pool}, true},
+		"only the set matches":    {map[string]string{"name": fixture.Pool}, map[string]string{"name": "other"}, false},
+		"only its machines match": {nil, map[string]string{"name": fixture.Pool}, false},
 	} {
 		set := &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}}
 		set.Spec.Template.Labels = test.template

@@ -24,26 +24,27 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// pool is a deployment whose controllers make their passes in any order, each with its real plan.
+// pool is a deployment with its controllers, which run in any order with their real plans.
 type pool struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*v1alpha1.MachineSet
 	machines   map[string]*v1alpha1.Machine
 	// stuck are the Machines whose VMs cannot be updated.
 	stuck map[string]bool
-	// made counts the Machines and sets, for their names.
+	// made counts the created Machines and sets, for their names.
 	made int
-	// gone are the Machines that were deleted.
+	// gone are the deleted Machines.
 	gone []string
-	// planned is what the deployment asked for when it was planned last.
+	// planned is the size of the deployment at its last plan.
 	planned size
-	// least is how many of those for pods have to run, by each plan that a set has yet to carry out.
+	// minAvailable is how many Machines for Pods must run, according to each plan that a set has not carried out
+	// yet.
 	minAvailable int
-	// broken says what must not happen, and did.
+	// broken describes a violation.
 	broken string
 }
 
-// size is how many Machines a deployment is to have.
+// size is how many Machines a deployment should have.
 type size struct{ Replicas, Excess, Unavailable int32 }
 
 func sizeOf(d *v1alpha1.MachineDeployment) size {
@@ -52,17 +53,17 @@ func sizeOf(d *v1alpha1.MachineDeployment) size {
 }
 
 func (s size) String() string {
-	return fmt.Sprintf("%d replicas and %d in excess are wanted", s.Replicas, s.Excess)
+	return fmt.Sprintf("%d replicas desired, plus %d in excess", s.Replicas, s.Excess)
 }
 
-// newPool returns a pool whose Machines are Running and have the class "a".
+// newPool returns a pool whose Machines are Running and have class "a".
 func newPool(deployment *v1alpha1.MachineDeployment) *pool {
 	p := &pool{deployment: deployment, machines: map[string]*v1alpha1.Machine{}, stuck: map[string]bool{}}
 	p.rounds(20)
 	return p
 }
 
-// rounds lets every controller make passes.
+// rounds runs every controller n times.
 func (p *pool) rounds(n int) {
 	for range n {
 		p.plan()
@@ -75,11 +76,11 @@ func (p *pool) rounds(n int) {
 	}
 }
 
-// String shows what the deployment asks for, its sets, and their Machines, those in excess with a star.
+// String describes the deployment, its sets and their Machines. Excess Machines have a star.
 func (p *pool) String() string {
 	text := sizeOf(p.deployment).String()
 	for _, set := range p.sets {
-		text += fmt.Sprintf("; %s of class %s wants %d and %d of them in excess:", set.Name, set.Spec.Template.Spec.Class.Name, set.Spec.Replicas-reserve.OfSet(set), reserve.OfSet(set))
+		text += fmt.Sprintf("; %s of class %s has %d replicas, plus %d in excess:", set.Name, set.Spec.Template.Spec.Class.Name, set.Spec.Replicas-reserve.OfSet(set), reserve.OfSet(set))
 		for _, machine := range p.of(set) {
 			text += " " + machine.Name + map[bool]string{true: "*"}[reserve.In(&machine.Spec)] + ":" + string(machine.Status.CurrentStatus.Phase)
 		}
@@ -100,7 +101,7 @@ func (p *pool) of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	return slices.DeleteFunc(p.all(), func(machine *v1alpha1.Machine) bool { return !metav1.IsControlledBy(machine, set) })
 }
 
-// plan is a pass over the deployment.
+// plan runs a pass over the deployment.
 func (p *pool) plan() {
 	p.planned = sizeOf(p.deployment)
 	bound := int(p.planned.Replicas - p.planned.Unavailable)
@@ -154,7 +155,7 @@ func (p *pool) apply(f rollout.Facts, op rollout.Operation, outcome *rollout.Out
 	}
 }
 
-// factsOf are what the plan of a set is made from.
+// factsOf returns the facts for the plan of a set.
 func (p *pool) factsOf(set *v1alpha1.MachineSet) scale.Facts {
 	f := scale.Facts{Set: set, Owned: p.of(set), Current: true, Parent: p.deployment, Now: fixture.Noon}
 	f.Reserve = scale.Members(set, f.Owned, f.Now)
@@ -167,12 +168,13 @@ func (p *pool) factsOf(set *v1alpha1.MachineSet) scale.Facts {
 	return f
 }
 
-// idle reports whether a set has carried out what was planned for it.
+// idle reports whether a set has carried out its last change.
 func (p *pool) idle(set *v1alpha1.MachineSet) bool {
 	return counts.Observed(set) && len(scale.Plan(p.factsOf(set))) == 0
 }
 
-// reconcileSet is a pass over a set, with the plan of its own controller. A deleted Machine is gone at once.
+// reconcileSet runs a pass over a set with the plan of its own controller. A deleted Machine is gone
+// immediately.
 func (p *pool) reconcileSet(set *v1alpha1.MachineSet) {
 	f := p.factsOf(set)
 	for _, op := range scale.Plan(f) {
@@ -184,7 +186,7 @@ func (p *pool) reconcileSet(set *v1alpha1.MachineSet) {
 		case scale.Create:
 			p.create(set, op)
 		default:
-			panic(fmt.Sprintf("a set does nothing of the kind: %v", op))
+			panic(fmt.Sprintf("unexpected operation of a set: %v", op))
 		}
 	}
 	set.Status.ObservedGeneration = set.Generation
@@ -195,12 +197,12 @@ func (p *pool) reconcileSet(set *v1alpha1.MachineSet) {
 func (p *pool) create(set *v1alpha1.MachineSet, op scale.Operation) {
 	free, all := p.forPods()
 	for _, other := range p.sets {
-		if other != set { // it lifts its taints in passes of its own, or they stay since its machines are replaced first
+		if other != set { // it removes its taints in its own passes, or its machines are replaced first
 			free += p.inExcess(other)
 		}
 	}
 	if free < min(int(p.planned.Replicas), all) {
-		p.broken = fmt.Sprintf("machines are made for %s while %d of %d are for pods", p.planned, free, all)
+		p.broken = fmt.Sprintf("machines are created for %s while %d of %d are for pods", p.planned, free, all)
 	}
 	for n := range op.Count {
 		p.made++
@@ -217,7 +219,7 @@ func (p *pool) create(set *v1alpha1.MachineSet, op scale.Operation) {
 	}
 }
 
-// forPods returns how many Machines are not in excess, and how many there are.
+// forPods returns how many Machines are not in excess, and how many there are in total.
 func (p *pool) forPods() (free, all int) {
 	for _, set := range p.sets {
 		for _, machine := range p.of(set) {
@@ -254,7 +256,7 @@ func (p *pool) running(machines []*v1alpha1.Machine) (n int) {
 	return n
 }
 
-// reconcileMachine lets a Machine run, answer, and have its VM updated.
+// reconcileMachine runs a Machine, responds to requests, and updates its VM.
 func (p *pool) reconcileMachine(machine *v1alpha1.Machine) {
 	switch asked := liveupdate.RequestedClass(machine); {
 	case machine.Status.CurrentStatus.Phase == v1alpha1.MachinePending:
@@ -271,7 +273,7 @@ func (p *pool) reconcileMachine(machine *v1alpha1.Machine) {
 	}
 }
 
-// happens lets something happen.
+// happens applies an event.
 func (p *pool) happens(t *rapid.T, event string) {
 	switch event {
 	case "deployment":
@@ -312,10 +314,10 @@ func (p *pool) rollTo(class string) {
 	p.deployment.Generation++
 }
 
-// wrong says what is not as it is to be in the end; empty if all is.
+// wrong returns an error in the final state, or an empty string.
 func (p *pool) wrong() string {
 	if is := status.Progress(p.deployment.Status); is.Reason != v1alpha1.DeploymentReasonComplete {
-		return fmt.Sprintf("Progressing says %s: %s", is.Reason, is.Message)
+		return fmt.Sprintf("Progressing is %s: %s", is.Reason, is.Message)
 	}
 	for _, machine := range p.all() {
 		if class := p.deployment.Spec.Template.Spec.Class.Name; machine.Spec.Class.Name != class {

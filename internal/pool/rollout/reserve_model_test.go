@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// excesses are what users ask for.
+// excesses are the requested excess replicas.
 var excesses = []string{"0", "1", "2", "50%", "100%"}
 
 // reserved returns a pool with machines in excess.
@@ -30,7 +30,7 @@ func reserved(t *rapid.T) *pool {
 	return p
 }
 
-// promised returns how many Machines exist or are asked for.
+// promised returns how many Machines exist or will be created.
 func (p *pool) promised() (n int32) {
 	for _, set := range p.sets {
 		n += max(counts.Desired(set), int32(len(p.of(set))))
@@ -38,7 +38,7 @@ func (p *pool) promised() (n int32) {
 	return n
 }
 
-// usable returns how many Machines run and are for pods.
+// usable returns how many Machines run and are for Pods.
 func (p *pool) usable() (n int) {
 	for _, machine := range p.all() {
 		if machine.Status.CurrentStatus.Phase == v1alpha1.MachineRunning && !reserve.In(&machine.Spec) {
@@ -48,15 +48,14 @@ func (p *pool) usable() (n int) {
 	return n
 }
 
-// TestReserveOfAPool: users scale the deployment, change its reserve and roll out other templates, while the
-// controllers of deployment and sets make their passes in any order. At every moment
+// TestReserveOfAPool checks the reserve while users scale the deployment, change its reserve and roll out other
+// templates, and the controllers of deployment and sets run in any order. At every moment
 //
-//   - no machine is made while one in excess could be for pods: taints go first, and machines come after;
-//   - none that runs and is for pods goes, or joins the reserve, if that leaves fewer than the replicas without
-//     those that may be unavailable;
-//   - no more exist or are asked for than replicas, excess and surge allow.
+//   - no Machine is created while an excess Machine could be used for Pods: taints are removed first, and Machines are created afterwards;
+//   - no running Machine for Pods is deleted or joins the reserve if fewer than the replicas without maxUnavailable would remain;
+//   - at most as many Machines exist or are requested as replicas, excess and surge allow.
 //
-// In the end exactly those in excess have the taint.
+// In the end, exactly the excess Machines have the taint.
 func TestReserveOfAPool(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "set", "machine", "machine", "machine", "scale", "excess", "class"}
@@ -69,11 +68,11 @@ func TestReserveOfAPool(t *testing.T) {
 				t.Fatalf("%s: %s", p.broken, p)
 			}
 			if is := p.usable(); is < min(before, p.minAvailable) {
-				t.Fatalf("%d machines run for pods, %d did before, and %d have to: %s", is, before, p.minAvailable, p)
+				t.Fatalf("%d machines run for pods, %d before, %d required: %s", is, before, p.minAvailable, p)
 			}
 			surge, _ := rollout.Bounds(p.deployment)
 			if is, most := p.promised(), p.planned.Replicas+p.planned.Excess+surge; is > max(promised, most) {
-				t.Fatalf("%d machines exist or are asked for, at most %d may be: %s", is, most, p)
+				t.Fatalf("%d machines exist or are requested, at most %d allowed: %s", is, most, p)
 			}
 		}
 		p.rounds(100)
@@ -83,7 +82,7 @@ func TestReserveOfAPool(t *testing.T) {
 	})
 }
 
-// TestWhateverHappensToAReserveItEnds: machines fail, too, and rollouts are paused.
+// TestWhateverHappensToAReserveItEnds checks the reserve if machines also fail and rollouts are paused.
 func TestWhateverHappensToAReserveItEnds(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "fails", "scale", "excess", "class", "pause", "resume"}

@@ -10,7 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestNoHistoryIsCutBeforeThereIsASet: the sets that are there may be all that tells what was.
+// TestNoHistoryIsCutBeforeThereIsASet checks that no old sets are deleted before a new set exists, because they
+// may be the only record of the history.
 func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.Paused, fixture.OfClass("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
@@ -30,14 +31,14 @@ func TestHistory(t *testing.T) {
 		sets    sets
 		want    []string
 	}{
-		"no limit":                         {nil, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("c", 0), fixture.Set("d", 3)}, nil},
-		"none":                             {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("d", 3)}, []string{"prune pool-a", "prune pool-b"}},
-		"negative":                         {[]change{limit(-3)}, sets{fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
-		"the oldest goes":                  {[]change{limit(2)}, sets{fixture.Set("c", 0), fixture.Set("b", 0), fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
-		"not in the middle of a rollout":   {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
-		"nor before all are available":     {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
-		"paused: what has no machines":     {[]change{limit(0), fixture.Paused}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("c", 0, fixture.Unsettled), fixture.Set("d", 3)}, []string{"prune pool-a"}},
-		"one with machines is passed over": {[]change{limit(1), fixture.Paused}, sets{fixture.Set("a", 1), fixture.Set("b", 0), fixture.Set("d", 3)}, nil},
+		"no limit":                       {nil, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("c", 0), fixture.Set("d", 3)}, nil},
+		"none":                           {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 0), fixture.Set("d", 3)}, []string{"prune pool-a", "prune pool-b"}},
+		"negative":                       {[]change{limit(-3)}, sets{fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"the oldest is deleted":          {[]change{limit(2)}, sets{fixture.Set("c", 0), fixture.Set("b", 0), fixture.Set("a", 0), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"not in the middle of a rollout": {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
+		"nor before all are available":   {[]change{limit(0)}, sets{fixture.Set("a", 0), fixture.Set("d", 3, fixture.Reports(3, 2))}, nil},
+		"paused: sets without machines":  {[]change{limit(0), fixture.Paused}, sets{fixture.Set("a", 0), fixture.Set("b", 1), fixture.Set("c", 0, fixture.Unsettled), fixture.Set("d", 3)}, []string{"prune pool-a"}},
+		"a set with machines is skipped": {[]change{limit(1), fixture.Paused}, sets{fixture.Set("a", 1), fixture.Set("b", 0), fixture.Set("d", 3)}, nil},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			f := NewFacts(fixture.Deployment(3, append(test.changes, fixture.OfClass("d"))...), test.sets, fixture.Noon)
@@ -52,7 +53,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestTheRevisionOfADeploymentNeverGoesBack: a number that was given is not given again.
+// TestTheRevisionOfADeploymentNeverGoesBack checks that a revision number is never reused.
 func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(3)
@@ -63,7 +64,8 @@ func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 	}
 }
 
-// TestANewSetComesAfterAllOthers, also if nothing says what the deployment's revision was.
+// TestANewSetComesAfterAllOthers checks that a new set gets the highest revision, even if the deployment's
+// revision is unknown.
 func TestANewSetComesAfterAllOthers(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.OfRevision("7"))}, fixture.Noon)
@@ -72,10 +74,10 @@ func TestANewSetComesAfterAllOthers(t *testing.T) {
 		t.Errorf("it is revision %s", got)
 	}
 	if got := New(f).TemplateRevision(); got != 8 {
-		t.Errorf("revision %d is said to be about to come", got)
+		t.Errorf("the next revision is reported as %d", got)
 	}
 	f.Deployment.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "9"}
 	if got := New(f).TemplateRevision(); got != 10 {
-		t.Errorf("revision %d is said to be about to come after 9", got)
+		t.Errorf("the next revision after 9 is reported as %d", got)
 	}
 }

@@ -23,13 +23,13 @@ func TestPlanScaleDown(t *testing.T) {
 		want     []string
 	}{
 		"in proportion": {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, of10), fixture.Set("b", 4, of10)}, []string{"pool-a to 3", "pool-b to 2"}},
-		"what is left over goes from the largest":                 {4, fixture.Rolling("0", "4"), sets{fixture.Set("a", 5, of10), fixture.Set("b", 3, of10), fixture.Set("c", 2, of10)}, []string{"pool-a to 2", "pool-b to 1", "pool-c to 1"}},
-		"the annotation says of what":                             {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, fixture.ScaledFor(20, 20)), fixture.Set("c", 4, fixture.ScaledFor(20, 20))}, []string{"pool-a to 2", "pool-c to 3"}},
-		"an annotation that is no number":                         {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10, func(s *v1alpha1.MachineSet) { s.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "x" })}, []string{"pool-a to 3", "pool-c to 2"}},
-		"new ones that are not there yet go rather than old ones": {5, fixture.Rolling("0", "0%"), sets{fixture.Set("a", 5, of10), fixture.Set("c", 5, of10, fixture.Reports(5, 0))}, []string{"pool-a to 4", "pool-c to 1"}},
-		"nobody scaled, so the rollout goes on":                   {10, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 5"}},
-		"scaled to zero":                                          {0, fixture.Rolling("1", "0"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 0", "pool-c to 0"}},
-		"scaled up: only the new set grows":                       {14, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-c to 8"}},
+		"the remainder is taken from the largest":                       {4, fixture.Rolling("0", "4"), sets{fixture.Set("a", 5, of10), fixture.Set("b", 3, of10), fixture.Set("c", 2, of10)}, []string{"pool-a to 2", "pool-b to 1", "pool-c to 1"}},
+		"the former size from the annotation":                           {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, fixture.ScaledFor(20, 20)), fixture.Set("c", 4, fixture.ScaledFor(20, 20))}, []string{"pool-a to 2", "pool-c to 3"}},
+		"an annotation that is not a number":                            {5, fixture.Rolling("0", "5"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10, func(s *v1alpha1.MachineSet) { s.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = "x" })}, []string{"pool-a to 3", "pool-c to 2"}},
+		"new machines that are not available are taken before old ones": {5, fixture.Rolling("0", "0%"), sets{fixture.Set("a", 5, of10), fixture.Set("c", 5, of10, fixture.Reports(5, 0))}, []string{"pool-a to 4", "pool-c to 1"}},
+		"not scaled, so the rollout continues":                          {10, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 5"}},
+		"scaled to zero":                                                {0, fixture.Rolling("1", "0"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-a to 0", "pool-c to 0"}},
+		"scaled up: only the new set grows":                             {14, fixture.Rolling("0", "1"), sets{fixture.Set("a", 6, of10), fixture.Set("c", 4, of10)}, []string{"pool-c to 8"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			name := "c"
@@ -44,8 +44,8 @@ func TestPlanScaleDown(t *testing.T) {
 	}
 }
 
-// TestScaleDownKeepsWhatIsAvailable: whatever the sets are like, as many machines go as have
-// to, and none that has to stay available.
+// TestScaleDownKeepsWhatIsAvailable checks, with random sets, that enough machines are taken and that machines
+// that must stay available are kept.
 func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -79,27 +79,28 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 			available += share{set, left[set.Name]}.available()
 		}
 		if most := deployment.Spec.Replicas + r.surge; rest > most {
-			t.Fatalf("%d are left, at most %d may be", rest, most)
+			t.Fatalf("%d remain, at most %d allowed", rest, most)
 		}
 		minAvailable := int32(min(int64(deployment.Spec.Replicas-r.unavailable)-counts.Total(all, counts.PreservedFailed), counts.Total(all, counts.Available)))
 		if available < minAvailable {
-			t.Fatalf("%d stay available, at least %d have to", available, minAvailable)
+			t.Fatalf("%d remain available, at least %d required", available, minAvailable)
 		}
 	})
 }
 
-// TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled: as one that a user has restored.
+// TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled checks that a set without a recorded size, such
+// as one that a user restored, does not make the deployment look scaled.
 func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) {
 	t.Parallel()
 	for reason, test := range map[string]struct {
 		sets sets
 		want bool
 	}{
-		"none says anything":     {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, silent)}, false},
-		"one says the same":      {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(8, 9))}, false},
-		"one says another size":  {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, true},
-		"but one without any":    {sets{fixture.Set("a", 3, silent), fixture.Set("b", 0, fixture.ScaledFor(4, 5))}, false},
-		"one that is not in use": {sets{fixture.Set("a", 0, silent), fixture.Set("b", 8, fixture.ScaledFor(8, 9))}, false},
+		"no recorded sizes":              {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, silent)}, false},
+		"one recorded size, the same":    {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(8, 9))}, false},
+		"one recorded size, another one": {sets{fixture.Set("a", 3, silent), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, true},
+		"another size, without machines": {sets{fixture.Set("a", 3, silent), fixture.Set("b", 0, fixture.ScaledFor(4, 5))}, false},
+		"one that is not in use":         {sets{fixture.Set("a", 0, silent), fixture.Set("b", 8, fixture.ScaledFor(8, 9))}, false},
 	} {
 		if got := New(NewFacts(fixture.Deployment(8, fixture.Paused, fixture.OfClass("c")), test.sets, fixture.Noon)).resized; got != test.want {
 			t.Errorf("%s: %t", reason, got)

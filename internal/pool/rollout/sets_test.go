@@ -9,20 +9,20 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestASizeIsNotTakenForDoneBeforeAllSetsReport: as long as one of them may have machines that nobody
-// counts, that the deployment was scaled has to be seen in the next pass, too.
+// TestASizeIsNotTakenForDoneBeforeAllSetsReport checks that the former size remains recorded while a set may
+// have machines that are not counted, so that the next pass also detects that the deployment was scaled.
 func TestASizeIsNotTakenForDoneBeforeAllSetsReport(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(8, fixture.Rolling("1", "1"), fixture.OfClass("b"))
 	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Unsettled), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
 	for _, set := range f.All() {
 		if got := sizeOf(f, set); got != "4" {
-			t.Errorf("%s says that it was scaled for %s", set.Name, got)
+			t.Errorf("%s is recorded as scaled for %s", set.Name, got)
 		}
 	}
 }
 
-// sizeOf returns the size of the deployment that a set has recorded after a refresh.
+// sizeOf returns the size of the deployment that a set records in a refresh.
 func sizeOf(f Facts, set *v1alpha1.MachineSet) string {
 	for _, op := range planRefresh(New(f), nil, nil) {
 		if op.Set == set {
@@ -32,7 +32,7 @@ func sizeOf(f Facts, set *v1alpha1.MachineSet) string {
 	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
 }
 
-// TestASetThatIsScaledIsNotRefreshedBesides: the same write does both.
+// TestASetThatIsScaledIsNotRefreshedBesides checks that a set is scaled and refreshed with one write.
 func TestASetThatIsScaledIsNotRefreshedBesides(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }), sets{fixture.Set("a", 3)}, fixture.Noon)
@@ -48,7 +48,8 @@ func isFrozen(set *v1alpha1.MachineSet) {
 	metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
 }
 
-// TestASetThatGoesIsNotRefreshed, also if it is frozen and its deployment is to be unfrozen.
+// TestASetThatGoesIsNotRefreshed checks that a set that is being deleted is not refreshed, even if it is frozen
+// and its deployment must be unfrozen.
 func TestASetThatGoesIsNotRefreshed(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(3, fixture.OfClass("b"))
@@ -59,13 +60,14 @@ func TestASetThatGoesIsNotRefreshed(t *testing.T) {
 	}
 }
 
-// TestAnOldSetWithoutMachinesKeepsItsSize, also if it is frozen.
+// TestAnOldSetWithoutMachinesKeepsItsSize checks the recorded size of an old set without machines, even if the
+// set is frozen.
 func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(4, fixture.Rolling("1", "1"), fixture.OfClass("c"))
 	f := NewFacts(owner, sets{fixture.Set("a", 0, isFrozen, fixture.ScaledFor(2, 3)), fixture.Set("b", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
 	if got := sizeOf(f, f.Old[0]); got != "2" {
-		t.Errorf("it says that it was scaled for %s", got)
+		t.Errorf("the set is recorded as scaled for %s", got)
 	}
 }
 
@@ -73,8 +75,8 @@ func createsNone(set *v1alpha1.MachineSet) {
 	metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
 }
 
-// TestAnOldSetMayGrowAgain: a set that updates in place kept from creating Machines becomes the current one
-// when the deployment has another strategy. Later the label is a user's.
+// TestAnOldSetMayGrowAgain checks that a set that an in-place update prevented from creating Machines may
+// create them when it becomes the current set under another strategy. Later, the label belongs to the user.
 func TestAnOldSetMayGrowAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -97,8 +99,8 @@ func TestAnOldSetMayGrowAgain(t *testing.T) {
 	}
 }
 
-// TestAnOldSetMayNotGrow: an old set that is scaled in an update in place keeps the label that it creates no
-// Machines.
+// TestAnOldSetMayNotGrow checks that an old set that is scaled during an in-place update keeps the label that
+// prevents it from creating Machines.
 func TestAnOldSetMayNotGrow(t *testing.T) {
 	t.Parallel()
 	for name, strategy := range map[string]func(*v1alpha1.MachineDeployment){"in place": fixture.InPlace("0", "1"), "rolling": fixture.Rolling("0", "1")} {

@@ -18,21 +18,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestRollingUpdateKeepsItsBounds lets everything happen in any order: controllers that
-// are late, caches that are behind, machines that fail before or after they were
-// available and are preserved or not, zones that fail, users that scale the deployment,
-// change its template and pause it in the middle of a rollout. At every moment
+// TestRollingUpdateKeepsItsBounds applies events in any order: slow controllers, outdated caches, machines that
+// fail before or after they are available and are preserved or not, zone outages, and users that scale the
+// deployment, change its template and pause it during a rollout. At every moment
 //
-//   - no more machines exist or are asked for than replicas and surge allow, and what is
-//     preserved beyond what its set asks for: that no rollout waits for. If a user takes
-//     replicas away, there may be more for a while, but none is added. Machines that go
-//     because they failed, or that were on their way out when a user scaled the
-//     deployment, are not counted: sets do not wait until those are gone.
-//   - no available machine is deleted if that leaves fewer than have to be available,
-//     failures apart that the controller could not know of.
+//   - at most as many machines exist or are requested as replicas and surge allow, plus preserved machines beyond the replicas of their set, because rollouts do not wait for those. If a user lowers the replicas, there may be more for a while, but none are added. Machines that are deleted because they failed, or that were being deleted when a user scaled the deployment, do not count, because sets do not wait until they are gone.
+//   - no available machine is deleted if fewer than required would remain available, except for failures that the controller could not know.
 //
-// In the end, when nothing is preserved or paused any more, there are the machines that are
-// wanted, all of the current template.
+// In the end, when nothing is preserved or paused any more, the desired machines exist, all with the current
+// template.
 func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -40,13 +34,13 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 		strategy := fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))
 		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), strategy))
 		if !w.settle(nil) {
-			t.Fatalf("the first machines do not come up: %s", w)
+			t.Fatalf("the first machines do not become available: %s", w)
 		}
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(eventsOf(t)), 100, 100).Draw(t, "events") {
 			before := w.promised()
 			happen(t, w, event)
 			if is := w.promised(); is > max(before, w.most()) {
-				t.Fatalf("%d machines exist or are asked for, at most %d are allowed: %s", is, w.most(), w)
+				t.Fatalf("%d machines exist or are requested, at most %d allowed: %s", is, w.most(), w)
 			}
 			if w.broken != "" {
 				t.Fatalf("%s: %s", w.broken, w)
@@ -56,22 +50,22 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
 		seed := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		if !w.settle(seed) {
-			t.Fatalf("it does not come to its end: %s %s", w, w.broken)
+			t.Fatalf("the rollout does not complete: %s %s", w, w.broken)
 		}
 		if is := status.Progress(w.deployment.Status); is.Reason != v1alpha1.DeploymentReasonComplete {
-			t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+			t.Fatalf("the rollout is complete, but Progressing is %s: %s", is.Reason, is.Message)
 		}
 	})
 }
 
-// TestWhateverChangesItEnds: users change the bounds of the rollout and its strategy, too. In the
-// end there are the machines that are wanted, and the status says so.
+// TestWhateverChangesItEnds checks that a rollout completes if users also change its limits and its strategy.
+// In the end, the desired machines exist, and the status shows it.
 func TestWhateverChangesItEnds(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), fixture.Rolling("", "")))
 		if !w.settle(nil) {
-			t.Fatalf("the first machines do not come up: %s", w)
+			t.Fatalf("the first machines do not become available: %s", w)
 		}
 		events := append(eventsOf(t), "bounds", "recreate")
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 100, 100).Draw(t, "events") {
@@ -82,25 +76,24 @@ func TestWhateverChangesItEnds(t *testing.T) {
 		}
 		w.deployment.Spec.Paused = false
 		w.each(func(_ *modelSet, m *modelMachine) { m.preserved = false })
-		if seed := rapid.Uint64().Draw(t, "seed"); !w.ends(rand.New(rand.NewPCG(seed, 0))) {
-			t.Fatalf("it does not come to its end: %s", w)
+		if seed := rapid.Uint64().Draw(t, "seed"); !w.completes(rand.New(rand.NewPCG(seed, 0))) {
+			t.Fatalf("the rollout does not complete: %s", w)
 		}
 		if is := status.Progress(w.deployment.Status); is.Reason != v1alpha1.DeploymentReasonComplete {
-			t.Fatalf("all is done, but Progressing says %s: %s", is.Reason, is.Message)
+			t.Fatalf("the rollout is complete, but Progressing is %s: %s", is.Reason, is.Message)
 		}
 	})
 }
 
-// TestAPausedDeploymentIsScaled: wherever a rollout is paused, the sets ask for as many
-// machines as are wanted then; if the current set has some of them, for up to as many more as
-// the surge is.
+// TestAPausedDeploymentIsScaled checks that, wherever a rollout is paused, the sets together have the desired
+// replicas. If the current set has some of them, the surge may be added.
 func TestAPausedDeploymentIsScaled(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})
 		w := newModel(fixture.Deployment(rapid.Int32Range(1, 12).Draw(t, "replicas"), fixture.Rolling(bound.Draw(t, "surge"), bound.Draw(t, "unavailable"))))
 		if !w.settle(nil) {
-			t.Fatalf("the first machines do not come up: %s", w)
+			t.Fatalf("the first machines do not become available: %s", w)
 		}
 		events := strings.Fields("reconcile set cache machine machines controllers template scale fail preserve")
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 40, 40).Draw(t, "events") {
@@ -112,7 +105,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 				w.round(nil)
 			}
 		}
-		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // the former leaves no time for all that happens
+		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // 5 rounds leave no time for everything
 		was, before := w.desired(), w.deployment.Spec.Replicas
 		wanted := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "wanted")
 		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && counts.Desired(s.stored) > 0 })
@@ -126,7 +119,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 			most += surge
 		}
 		if is := w.desired(); is < minAvailable || is > most {
-			t.Fatalf("%d machines are asked for, want %d to %d: %s", is, minAvailable, most, w)
+			t.Fatalf("%d machines are requested, want %d to %d: %s", is, minAvailable, most, w)
 		}
 		if w.broken != "" {
 			t.Fatalf("%s: %s", w.broken, w)
@@ -134,7 +127,7 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 	})
 }
 
-// eventsOf is what may happen in one story, the more often the more frequent.
+// eventsOf returns the events of one run. Frequent events are repeated.
 func eventsOf(t *rapid.T) []string {
 	events := strings.Fields("reconcile reconcile reconcile set set set cache cache cache machine machine machines controllers controllers")
 	everything := rapid.Bool().Draw(t, "everything")
@@ -144,10 +137,10 @@ func eventsOf(t *rapid.T) []string {
 		}
 	}
 	slices.Sort(events)
-	return append([]string{"nothing"}, events...) // what a failing story is reduced to
+	return append([]string{"nothing"}, events...) // the event to which a failing run is reduced
 }
 
-// happen lets an event happen, to a set and a machine that are drawn.
+// happen applies an event to a randomly chosen set and machine.
 func happen(t *rapid.T, w *model, event string) {
 	if len(w.sets) == 0 {
 		w.reconcile() // a user deleted the last one

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
-// TestAutoPreserve: a set preserves the newest of its failed Machines, as many as it may, and no other is
-// created or deleted for them.
+// TestAutoPreserve checks that a set preserves the newest of its failed Machines up to its maximum, and that no
+// other Machine is created or deleted as a result.
 func TestAutoPreserve(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	made := 0
@@ -43,7 +43,7 @@ func TestAutoPreserve(t *testing.T) {
 		stale    bool
 		want     []string
 	}{
-		"none wanted":                  {[]*v1alpha1.Machine{is("a", running), is("b", failed)}, 0, 2, false, []string{"delete b"}},
+		"none desired":                 {[]*v1alpha1.Machine{is("a", running), is("b", failed)}, 0, 2, false, []string{"delete b"}},
 		"one place, the newest":        {[]*v1alpha1.Machine{is("a", failed), is("b", failed), is("c", running)}, 1, 3, false, []string{"delete a", "preserve b"}},
 		"places for all":               {[]*v1alpha1.Machine{is("a", failed), is("b", failed)}, 5, 2, false, []string{"preserve a", "preserve b"}},
 		"one place, taken":             {[]*v1alpha1.Machine{is("a", failed, auto), is("b", failed)}, 1, 2, false, []string{"delete b"}},
@@ -51,9 +51,9 @@ func TestAutoPreserve(t *testing.T) {
 		"no places any more":           {[]*v1alpha1.Machine{is("a", failed, auto), is("b", failed, auto)}, 0, 2, false, []string{"give up a", "give up b"}},
 		"a negative number is none":    {[]*v1alpha1.Machine{is("a", failed)}, -1, 1, false, []string{"delete a"}},
 		"a user's takes no place":      {[]*v1alpha1.Machine{is("a", failed, with(own, "now")), is("b", failed)}, 1, 2, false, []string{"preserve b"}},
-		"a user says never":            {[]*v1alpha1.Machine{is("a", failed, with(own, "false"))}, 1, 1, false, []string{"delete a"}},
-		"a user says never, of a node": {[]*v1alpha1.Machine{is("a", failed, with(last, "false"))}, 1, 1, false, []string{"delete a"}},
-		"a user says nonsense":         {[]*v1alpha1.Machine{is("a", failed, with(own, "yes"))}, 1, 1, false, []string{"preserve a"}},
+		"a user forbids it":            {[]*v1alpha1.Machine{is("a", failed, with(own, "false"))}, 1, 1, false, []string{"delete a"}},
+		"a user forbids it for a node": {[]*v1alpha1.Machine{is("a", failed, with(last, "false"))}, 1, 1, false, []string{"delete a"}},
+		"an invalid annotation":        {[]*v1alpha1.Machine{is("a", failed, with(own, "yes"))}, 1, 1, false, []string{"preserve a"}},
 		"preserved before, expired":    {[]*v1alpha1.Machine{is("a", failed, expired)}, 1, 1, false, []string{"delete a"}},
 		"not failed":                   {[]*v1alpha1.Machine{is("a", v1alpha1.MachineUnknown), is("b", v1alpha1.MachineCrashLoopBackOff)}, 2, 2, false, nil},
 		"scaled down":                  {[]*v1alpha1.Machine{is("a", failed), is("b", running)}, 1, 1, false, []string{"delete a"}},

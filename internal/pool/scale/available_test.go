@@ -10,7 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestAvailableIn: spec.minReadySeconds runs from when the node was ready, unless its clock is ahead.
+// TestAvailableIn checks that spec.minReadySeconds starts when the node became ready, unless the node's clock
+// is ahead.
 func TestAvailableIn(t *testing.T) {
 	running := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	set := &v1alpha1.MachineSet{Spec: v1alpha1.MachineSetSpec{MinReadySeconds: 60}}

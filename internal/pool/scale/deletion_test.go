@@ -24,27 +24,27 @@ func TestScaleDown(t *testing.T) {
 		surplus int
 		want    []string
 	}{
-		"no surplus, nothing goes": {newSet(3), machines(3), 0, nil},
-		"the surplus goes in the order of rank": {
+		"no surplus, nothing is deleted": {newSet(3), machines(3), 0, nil},
+		"the surplus is deleted in the order of rank": {
 			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", phase(v1alpha1.MachinePending)), machine("c", failed)}, 2,
 			[]string{"c", "b"},
 		},
-		"what is leaving already is not chosen": {
+		"machines being deleted are not chosen": {
 			newSet(1), []*v1alpha1.Machine{machine("a", deleting), machine("c"), machine("d")}, 1, []string{"c"},
 		},
-		"what is Terminating, and nobody deletes, goes first": {
+		"Terminating machines that are not being deleted come first": {
 			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", phase(v1alpha1.MachineTerminating))}, 1, []string{"b"},
 		},
-		"failed machines go although there is no surplus": {
+		"failed machines are deleted without a surplus": {
 			newSet(2), []*v1alpha1.Machine{machine("a"), machine("b", failed)}, 0, []string{"b"},
 		},
 		"failed machines that are preserved stay": {
 			newSet(2), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Second))), machine("b")}, 0, nil,
 		},
-		"failed machines whose preservation ran out go": {
+		"failed machines whose preservation expired are deleted": {
 			newSet(2), []*v1alpha1.Machine{machine("a", failed, preservedUntil(noon)), machine("b")}, 0, []string{"a"},
 		},
-		"failed machines that shall be preserved stay before the expiry is set": {
+		"failed machines to be preserved stay before the expiry is set": {
 			newSet(4),
 			[]*v1alpha1.Machine{
 				machine("a", failed, annotated(v1alpha1.AnnotationKeyPreserve, "now")),
@@ -53,7 +53,7 @@ func TestScaleDown(t *testing.T) {
 				machine("d", failed, annotated(v1alpha1.AnnotationKeyLastAppliedPreserve, "when-failed")),
 			}, 0, nil,
 		},
-		"a wish that is none, and a wish that the node withdrew, keep nothing": {
+		"invalid and withdrawn requests preserve nothing": {
 			newSet(3),
 			[]*v1alpha1.Machine{
 				machine("a", failed, annotated(v1alpha1.AnnotationKeyPreserve, "false")),
@@ -61,21 +61,21 @@ func TestScaleDown(t *testing.T) {
 				machine("c", failed, annotated(v1alpha1.AnnotationKeyLastAppliedPreserve, "false"), annotated(v1alpha1.AnnotationKeyPreserve, "now")),
 			}, 0, []string{"a", "b", "c"},
 		},
-		"a preserved machine stays, though none is wanted": {
+		"a preserved machine stays without replicas": {
 			newSet(0),
 			[]*v1alpha1.Machine{
 				machine("a", failed, preservedUntil(noon.Add(time.Hour))), machine("b"),
 				machine("c", annotated(v1alpha1.AnnotationKeyPreserve, "now")), machine("d", annotated(v1alpha1.AnnotationKeyPreserve, "when-failed")),
 			}, 4, []string{"b", "d"},
 		},
-		"a preserved machine does not give another its place": {
+		"a preserved machine counts as one of the replicas": {
 			newSet(1), []*v1alpha1.Machine{machine("a"), machine("b", failed, preservedUntil(noon.Add(time.Hour)))}, 1, []string{"a"},
 		},
-		"a preserved machine that was named stays, and no other goes for it": {
+		"a named preserved machine stays, and no other is deleted instead": {
 			newSet(1, scaledAt(noon)),
 			[]*v1alpha1.Machine{machine("a", failed, preservedUntil(noon.Add(time.Hour)), marked(noon)), machine("b")}, 1, nil,
 		},
-		"nor does it count any more when it is on its way out": {
+		"a named preserved machine that is being deleted does not count": {
 			newSet(1, scaledAt(noon)),
 			[]*v1alpha1.Machine{
 				machine("a", deleting, preservedUntil(noon.Add(time.Hour)), marked(noon)),
@@ -105,7 +105,7 @@ func TestScaleDown(t *testing.T) {
 	}
 }
 
-// chosen are the names of deletions.
+// chosen returns the names of the deleted Machines.
 func chosen(deletions []Operation) []string {
 	var names []string
 	for _, v := range deletions {
@@ -114,9 +114,9 @@ func chosen(deletions []Operation) []string {
 	return names
 }
 
-// TestUpdatedInPlace: Machines that moved from one set of a deployment to another are exempt from
-// everything until they are counted there, and no other goes instead of them. In other deployments,
-// and in none, they are as any.
+// TestUpdatedInPlace checks that Machines that moved from one set of a deployment to another are not deleted
+// until their new set counts them, and that no other Machines are deleted instead. With another strategy or
+// without a deployment, they are treated like any other Machine.
 func TestUpdatedInPlace(t *testing.T) {
 	t.Parallel()
 	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
@@ -147,9 +147,9 @@ func TestUpdatedInPlace(t *testing.T) {
 	}
 }
 
-// TestUpdatedBeforeItMoves: a Machine whose node was just updated is still one of the old set until its
-// deployment moves it. It is the last that this set deletes. In the newest set all were updated, so it
-// does not count there.
+// TestUpdatedBeforeItMoves checks that a Machine whose node was just updated belongs to the old set until the
+// deployment moves it, and is the last one that this set deletes. In the newest set, all Machines were updated,
+// so this has no effect.
 func TestUpdatedBeforeItMoves(t *testing.T) {
 	t.Parallel()
 	updated := func(m *v1alpha1.Machine) {
@@ -172,10 +172,10 @@ func TestUpdatedBeforeItMoves(t *testing.T) {
 		parent *v1alpha1.MachineDeployment
 		want   []string
 	}{
-		"in the old set":                          {newSet(2, revision("1")), inPlace, []string{"b"}},
-		"in the newest set":                       {newSet(2, revision("2")), inPlace, []string{"a"}},
-		"in an old set of a rolling update":       {newSet(2, revision("1")), rolling, []string{"a"}},
-		"in an old set, but two go, oldest first": {newSet(1, revision("1")), inPlace, []string{"b", "a"}},
+		"in the old set":                                   {newSet(2, revision("1")), inPlace, []string{"b"}},
+		"in the newest set":                                {newSet(2, revision("2")), inPlace, []string{"a"}},
+		"in an old set of a rolling update":                {newSet(2, revision("1")), rolling, []string{"a"}},
+		"in an old set, but two are deleted, oldest first": {newSet(1, revision("1")), inPlace, []string{"b", "a"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +214,8 @@ func TestScaleDownSaysWhy(t *testing.T) {
 	}
 }
 
-// TestNobodyIsPutInOrderWithoutASurplus: a set at rest is looked at often, and may be large.
+// TestNobodyIsPutInOrderWithoutASurplus checks that Machines are not sorted without a surplus, because idle
+// sets are reconciled often and may be large.
 func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
 	f, kept := Facts{Set: newSet(5000), Now: noon}, machines(4999)
 	kept = append(kept, machine("failed", phase(v1alpha1.MachineFailed)))
@@ -223,12 +224,12 @@ func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
 	}
 	cost := testing.AllocsPerRun(5, func() { scaleDown(f, kept[:4999], 0) })
 	if cost > 0 {
-		t.Errorf("a look at %d machines, of which none goes, makes %.0f allocations", len(kept)-1, cost)
+		t.Errorf("a pass over %d machines without deletions makes %.0f allocations", len(kept)-1, cost)
 	}
 }
 
-// TestOneThatCameInPlaceTakesNobodysTurn: it may not be picked, so that it was named does not spare
-// another one than itself.
+// TestOneThatCameInPlaceTakesNobodysTurn checks that a named Machine that was moved by an in-place update, and
+// must not be deleted, does not prevent the deletion of another one.
 func TestOneThatCameInPlaceTakesNobodysTurn(t *testing.T) {
 	t.Parallel()
 	came := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)

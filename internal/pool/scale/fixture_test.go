@@ -12,7 +12,7 @@ import (
 
 var noon = fixture.Noon
 
-// newSet is a valid set with that number of replicas.
+// newSet returns a valid set with the given number of replicas.
 func newSet(replicas int32, changes ...func(*v1alpha1.MachineSet)) *v1alpha1.MachineSet {
 	set := fixture.MachineSet(changes...)
 	set.Spec.Replicas = replicas
@@ -26,7 +26,7 @@ func machine(name string, changes ...change) *v1alpha1.Machine {
 	return fixture.Running(newSet(0), name, changes...)
 }
 
-// machines are n Running Machines m0, m1, …
+// machines returns n Running Machines m0, m1, …
 func machines(n int, changes ...change) []*v1alpha1.Machine {
 	var all []*v1alpha1.Machine
 	for i := range n {
@@ -55,7 +55,7 @@ func deleting(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: no
 
 var preservedUntil = fixture.PreservedUntil
 
-// marked is what is done to a Machine that an autoscaler names for deletion.
+// marked returns a change that names a Machine for deletion.
 func marked(at time.Time) change { return fixture.MarkedAt(at.Format(time.RFC3339)) }
 
 func age(d time.Duration) change {

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestLimits finds out at how many Machines a set is frozen, and at how many it is unfrozen.
+// TestLimits checks how many Machines freeze and unfreeze a set.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	const rolling, recreate, inPlace = v1alpha1.RollingUpdateMachineDeploymentStrategyType,
@@ -20,15 +20,15 @@ func TestLimits(t *testing.T) {
 		parent    *v1alpha1.MachineDeployment
 		high, low int
 	}{
-		"no deployment: twice what is wanted":        {10, nil, 22, 21},
-		"no deployment, nothing wanted":              {0, nil, 2, 1},
-		"rolling, in numbers":                        {3, newParent(10, rolling, "3"), 15, 14},
-		"rolling, in percent, rounded up":            {3, newParent(11, rolling, "10%"), 15, 14},
-		"the default strategy with its default":      {3, newParent(10, "", ""), 13, 12},
-		"in place":                                   {3, newParent(10, inPlace, "2"), 14, 13},
-		"Recreate has no surge, and aborts nothing":  {0, newParent(10, recreate, ""), 12, 11},
-		"a surge that cannot be read is none":        {3, newParent(10, rolling, "many"), 12, 11},
-		"the set knows already that more are wanted": {20, newParent(10, rolling, "1"), 23, 22},
+		"no deployment: twice the replicas":                    {10, nil, 22, 21},
+		"no deployment, no replicas":                           {0, nil, 2, 1},
+		"rolling, in numbers":                                  {3, newParent(10, rolling, "3"), 15, 14},
+		"rolling, in percent, rounded up":                      {3, newParent(11, rolling, "10%"), 15, 14},
+		"the default strategy with its default":                {3, newParent(10, "", ""), 13, 12},
+		"in place":                                             {3, newParent(10, inPlace, "2"), 14, 13},
+		"Recreate has no surge, and aborts nothing":            {0, newParent(10, recreate, ""), 12, 11},
+		"an invalid surge is ignored":                          {3, newParent(10, rolling, "many"), 12, 11},
+		"the set has more replicas than the cached deployment": {20, newParent(10, rolling, "1"), 23, 22},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -49,8 +49,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestWhatFreezesASetNeverUnfreezesIt: whatever the two numbers are, it is frozen for some number of
-// machines, and unfrozen for fewer, none at the latest.
+// TestWhatFreezesASetNeverUnfreezesIt checks that, for any configuration, a set is frozen at some number of
+// Machines and unfrozen at a lower number, at the latest without Machines.
 func TestWhatFreezesASetNeverUnfreezesIt(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
@@ -97,12 +97,12 @@ func TestGuard(t *testing.T) {
 		"too many":                               {newSet(3), 8, on, []string{"freeze"}},
 		"too many, frozen already":               {newSet(3, frozenSet), 8, on, nil},
 		"few again":                              {newSet(3, frozenSet), 7, on, []string{"unfreeze"}},
-		"a condition that was left":              {newSet(3, onlyCondition), 3, on, []string{"unfreeze"}},
-		"somebody asks, though there are many":   {newSet(3, frozenSet, asked), 8, on, []string{"unfreeze"}},
-		"somebody asks, though it is not frozen": {newSet(3, asked), 3, on, []string{"unfreeze"}},
+		"an outdated condition":                  {newSet(3, onlyCondition), 3, on, []string{"unfreeze"}},
+		"requested with too many machines":       {newSet(3, frozenSet, asked), 8, on, []string{"unfreeze"}},
+		"requested for a set that is not frozen": {newSet(3, asked), 3, on, []string{"unfreeze"}},
 		"switched off: never frozen":             {newSet(3), 100, nil, nil},
 		"switched off: a label stays":            {newSet(3, frozenSet), 0, nil, nil},
-		"switched off: somebody asks":            {newSet(3, frozenSet, asked), 0, nil, []string{"unfreeze"}},
+		"switched off: requested":                {newSet(3, frozenSet, asked), 0, nil, []string{"unfreeze"}},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +117,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestAnEmptySetIsNeverFrozen, also with --safety-up=0.
+// TestAnEmptySetIsNeverFrozen checks that a set without Machines is never frozen, even with --safety-up=0.
 func TestAnEmptySetIsNeverFrozen(t *testing.T) {
 	t.Parallel()
 	if got := freezeOrUnfreeze(Facts{Set: newSet(0), Overshoot: &Overshoot{}}, 0); len(got) > 0 {
@@ -125,7 +125,8 @@ func TestAnEmptySetIsNeverFrozen(t *testing.T) {
 	}
 }
 
-// TestPreservedMachinesDoNotFreeze: they are kept because somebody asked for that.
+// TestPreservedMachinesDoNotFreeze checks that preserved Machines do not count, because they are kept on
+// request.
 func TestPreservedMachinesDoNotFreeze(t *testing.T) {
 	t.Parallel()
 	owned := machines(9, annotated(v1alpha1.AnnotationKeyPreserve, "now"))

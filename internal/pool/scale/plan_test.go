@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// brief writes operations without their reasons: one line each, or a count if they are
-// many of a kind.
+// brief formats operations without their reasons, with one line each, or with a count if there are many of the
+// same kind.
 func brief(t *testing.T, operations []Operation) []string {
 	t.Helper()
 	var lines []string
@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	frozenNot := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{v1alpha1.LabelKeyFreeze: "False"} }
 	noScaleUp := func(set *v1alpha1.MachineSet) {
-		set.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "false"} // its presence counts
+		set.Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "false"} // only its presence matters
 	}
 	orphaning := func(set *v1alpha1.MachineSet) {
 		set.DeletionTimestamp, set.Finalizers = &metav1.Time{Time: noon}, []string{v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents}
@@ -70,31 +70,31 @@ func TestPlan(t *testing.T) {
 		parent    *v1alpha1.MachineDeployment
 		want      []string
 	}{
-		"nothing wanted, nothing there":                 {set: newSet(0)},
-		"as many as wanted":                             {set: newSet(3), owned: machines(3)},
-		"too few":                                       {set: newSet(3), owned: machines(1), want: []string{"create 2"}},
-		"a Burst at a time":                             {set: newSet(250), owned: machines(50), want: []string{"create 100"}},
-		"the last of a Burst":                           {set: newSet(150), owned: machines(50), want: []string{"create 100"}},
-		"a hundred thousand":                            {set: newSet(100_000), want: []string{"create 100"}},
-		"too many":                                      {set: newSet(1), owned: machines(3), want: []string{"delete m0", "delete m1"}},
-		"far too many: a Burst at a time":               {set: newSet(0), owned: machines(250), want: []string{"delete 100"}},
-		"machines that are leaving don't count":         {set: newSet(2), owned: machines(2, deleting), want: []string{"create 2"}},
-		"Terminating ones that nobody deletes do":       {set: newSet(1), owned: machines(2, phase(v1alpha1.MachineTerminating)), want: []string{"delete m0"}},
-		"failed machines count until they go":           {set: newSet(2), owned: machines(2, failed), want: []string{"delete m0", "delete m1"}},
-		"failed ones stay as long as there are too few": {set: newSet(3), owned: machines(2, failed), want: []string{"create 1"}},
-		"many failed: a Burst at a time":                {set: newSet(200), owned: machines(200, failed), want: []string{"delete 100"}},
+		"no replicas, no machines":              {set: newSet(0)},
+		"as many as desired":                    {set: newSet(3), owned: machines(3)},
+		"too few":                               {set: newSet(3), owned: machines(1), want: []string{"create 2"}},
+		"a Burst at a time":                     {set: newSet(250), owned: machines(50), want: []string{"create 100"}},
+		"the last of a Burst":                   {set: newSet(150), owned: machines(50), want: []string{"create 100"}},
+		"a hundred thousand":                    {set: newSet(100_000), want: []string{"create 100"}},
+		"too many":                              {set: newSet(1), owned: machines(3), want: []string{"delete m0", "delete m1"}},
+		"far too many: a Burst at a time":       {set: newSet(0), owned: machines(250), want: []string{"delete 100"}},
+		"machines that are leaving don't count": {set: newSet(2), owned: machines(2, deleting), want: []string{"create 2"}},
+		"Terminating machines that are not being deleted count": {set: newSet(1), owned: machines(2, phase(v1alpha1.MachineTerminating)), want: []string{"delete m0"}},
+		"failed machines count until they are deleted":          {set: newSet(2), owned: machines(2, failed), want: []string{"delete m0", "delete m1"}},
+		"failed machines stay while there are too few":          {set: newSet(3), owned: machines(2, failed), want: []string{"create 1"}},
+		"many failed: a Burst at a time":                        {set: newSet(200), owned: machines(200, failed), want: []string{"delete 100"}},
 		"preserved ones count, and stay": {
 			set: newSet(2), owned: machines(2, failed, preservedUntil(noon.Add(1))),
 		},
-		"updated in place: no others go instead of those that moved here": {
+		"updated in place: no others are deleted instead of moved machines": {
 			set: newSet(1), owned: append(machines(2, updated), machine("x")),
 			parent: newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""),
 		},
-		"updated in place: others go if there are too many": {
+		"updated in place: others are deleted if there are too many": {
 			set: newSet(1), owned: append(machines(2, updated), machine("x"), machine("y")), want: []string{"delete x"},
 			parent: newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""),
 		},
-		"updated in place: those that moved here count": {
+		"updated in place: moved machines count": {
 			set: newSet(2), owned: append(machines(1, updated), machine("x")),
 			parent: newParent(2, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType, ""),
 		},
@@ -105,48 +105,48 @@ func TestPlan(t *testing.T) {
 		"scale-up disabled":                {set: newSet(3, noScaleUp), owned: machines(1)},
 		"scale-up disabled: still shrinks": {set: newSet(1, noScaleUp), owned: machines(2), want: []string{"delete m0"}},
 
-		"backing off: creates nothing":  {set: newSet(3), owned: machines(1), backsOff: true},
-		"backing off: what failed goes": {set: newSet(3), owned: append(machines(1), machine("f", failed)), backsOff: true, want: []string{"delete f"}},
-		"backing off: what was named goes": {
+		"backing off: creates nothing":             {set: newSet(3), owned: machines(1), backsOff: true},
+		"backing off: failed machines are deleted": {set: newSet(3), owned: append(machines(1), machine("f", failed)), backsOff: true, want: []string{"delete f"}},
+		"backing off: named machines are deleted": {
 			set: newSet(3, func(set *v1alpha1.MachineSet) {
 				set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
 			}),
 			owned: append(machines(1), machine("n", marked(noon))), backsOff: true, want: []string{"delete n"},
 		},
-		"backing off: what is too many goes": {set: newSet(1), owned: machines(2), backsOff: true, want: []string{"delete m0"}},
-		"uncertain: nothing is created":      {set: newSet(3), uncertain: true},
-		"uncertain: nothing is deleted":      {set: newSet(0), owned: machines(3), uncertain: true},
-		"uncertain: not even what failed":    {set: newSet(1), owned: machines(1, failed), uncertain: true},
-		"uncertain: owners can be changed all the same": {
+		"backing off: surplus machines are deleted":       {set: newSet(1), owned: machines(2), backsOff: true, want: []string{"delete m0"}},
+		"uncertain: nothing is created":                   {set: newSet(3), uncertain: true},
+		"uncertain: nothing is deleted":                   {set: newSet(0), owned: machines(3), uncertain: true},
+		"uncertain: not even failed machines are deleted": {set: newSet(1), owned: machines(1, failed), uncertain: true},
+		"uncertain: owners are changed anyway": {
 			set: newSet(2), owned: []*v1alpha1.Machine{machine("a", other)}, orphans: []*v1alpha1.Machine{machine("b", ownerless)}, uncertain: true,
 			want: []string{"release a", "adopt b"},
 		},
 
-		"one without an owner is adopted instead of a new one being made": {
+		"an orphan is adopted instead of creating a machine": {
 			set: newSet(2), owned: machines(1), orphans: []*v1alpha1.Machine{machine("s", ownerless)}, want: []string{"adopt s"},
 		},
-		"orphans beyond what is wanted are adopted and deleted": {
+		"surplus orphans are adopted and deleted": {
 			set: newSet(1), orphans: machines(2, ownerless), want: []string{"adopt m0", "adopt m1", "delete m0"},
 		},
-		"one without an owner that is being deleted is not adopted": {
+		"an orphan that is being deleted is not adopted": {
 			set: newSet(1), orphans: machines(1, ownerless, deleting), want: []string{"create 1"},
 		},
-		"what does not match any more is released and replaced": {
+		"a machine that no longer matches is released and replaced": {
 			set: newSet(2), owned: append(machines(1), machine("x", other)), want: []string{"release x", "create 1"},
 		},
 
-		"deleting: all go, whatever their labels": {
+		"deleting: all are deleted, whatever their labels": {
 			set: newSet(3, gone), owned: append(machines(2), machine("x", other)), want: []string{"delete m0", "delete m1", "delete x"},
 		},
-		"deleting: those that are leaving are left alone": {
+		"deleting: machines being deleted are skipped": {
 			set: newSet(3, gone), owned: append(machines(2, deleting), machine("x")), want: []string{"delete x"},
 		},
-		"deleting: nothing is adopted, nothing made": {set: newSet(3, gone), orphans: machines(2, ownerless)},
-		"deleting: also when uncertain":              {set: newSet(3, gone), owned: machines(1), uncertain: true, want: []string{"delete m0"}},
+		"deleting: nothing is adopted or created": {set: newSet(3, gone), orphans: machines(2, ownerless)},
+		"deleting: also when uncertain":           {set: newSet(3, gone), owned: machines(1), uncertain: true, want: []string{"delete m0"}},
 		"deleting: preserved ones too": {
 			set: newSet(3, gone), owned: machines(1, failed, preservedUntil(noon.Add(1))), want: []string{"delete m0"},
 		},
-		"deleting in the foreground: as any": {set: newSet(3, foreground), owned: machines(1), want: []string{"delete m0"}},
+		"deleting in the foreground: no difference": {set: newSet(3, foreground), owned: machines(1), want: []string{"delete m0"}},
 		"deleting with orphans: nothing is done": {
 			set: newSet(3, orphaning), owned: append(machines(2), machine("f", failed), machine("x", other)), orphans: machines(2, ownerless),
 		},
@@ -162,8 +162,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestTheOrderOfTheCacheDoesNotMatter: what is tried first, and what is left for the next Burst, is
-// the same in each pass, and so is the failure that a status tells.
+// TestTheOrderOfTheCacheDoesNotMatter checks that the order of operations and the contents of a burst do not
+// depend on the order of the cache, and neither does the failure that a status reports.
 func TestTheOrderOfTheCacheDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	const many = Burst + 20
@@ -178,7 +178,7 @@ func TestTheOrderOfTheCacheDoesNotMatter(t *testing.T) {
 		"what is released":       {Set: newSet(0), Owned: machines(many, unlabelled)},
 		"what goes with its set": {Set: going, Owned: machines(many)},
 		"what stays without it":  {Set: going, Owned: machines(many), Orphaned: true},
-		"what is too many":       {Set: newSet(0), Owned: machines(many)},
+		"surplus":                {Set: newSet(0), Owned: machines(many)},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()

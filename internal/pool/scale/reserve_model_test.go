@@ -14,28 +14,30 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// member is a Machine of the model, older than those after it.
+// member is a Machine of the model. It is older than the following ones.
 type member struct {
 	phase v1alpha1.MachinePhase
-	// marked is in excess by its spec. Named was named for deletion; held is preserved.
+	// marked reports that its spec makes it an excess Machine. Named reports that it was named for deletion, and
+	// held that it is preserved.
 	marked, named, held bool
 }
 
-// room is how many Machines the model has room for; most is how many of a kind a set asks for.
+// size is the maximum number of Machines in the model, and most the maximum of replicas of each kind.
 const (
-	room = 5
+	size = 5
 	most = 2
 )
 
-// pool is a state of the model: what the set asks for, and its Machines, of which those without a phase do not exist.
+// pool is a state of the model: the replicas of the set and its Machines. Machines without a phase do not
+// exist.
 type pool struct {
 	forPods, excess int
-	machines        [room]member
-	// users is how often something else may happen yet.
+	machines        [size]member
+	// users is how many more events of users may happen.
 	users int
 }
 
-// facts are what the plan of the set is made of.
+// facts returns the facts for the plan of the set.
 func (p pool) facts() Facts {
 	set := newSet(int32(p.forPods + p.excess))
 	set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
@@ -47,7 +49,7 @@ func (p pool) facts() Facts {
 		if m.phase == "" {
 			continue
 		}
-		object := machine(strconv.Itoa(i), phase(m.phase), age(time.Duration(room-i)*time.Minute))
+		object := machine(strconv.Itoa(i), phase(m.phase), age(time.Duration(size-i)*time.Minute))
 		object.UID, object.Spec = types.UID(strconv.Itoa(i)), *reserve.Marked(&object.Spec, map[bool]reserve.Mark{true: reserve.NoSchedule}[m.marked])
 		if m.named {
 			marked(noon.Add(-time.Hour))(object)
@@ -69,12 +71,13 @@ func (p pool) facts() Facts {
 // tidy closes the gaps between Machines.
 func (p pool) tidy() pool {
 	all := slices.DeleteFunc(slices.Clone(p.machines[:]), func(m member) bool { return m.phase == "" })
-	p.machines = [room]member{}
+	p.machines = [size]member{}
 	copy(p.machines[:], all)
 	return p
 }
 
-// pass carries out a plan: a deleted Machine is gone at once. It returns how much was done, and what is wrong with it.
+// pass carries out a plan. A deleted Machine is gone immediately. It returns the number of changes, and an
+// error in the plan.
 func (p pool) pass() (after pool, did int, wrong string) {
 	f, before, born, lost := p.facts(), p, []member{}, 0
 	for _, op := range Plan(f) {
@@ -87,24 +90,24 @@ func (p pool) pass() (after pool, did int, wrong string) {
 				wrong = "a preserved machine joins the reserve"
 			}
 		case Delete:
-			lost += pool{machines: [room]member{before.machines[at(op.Machine)]}}.usable()
+			lost += pool{machines: [size]member{before.machines[at(op.Machine)]}}.usable()
 			p.machines[at(op.Machine)] = member{}
 		case Create:
 			for n := range op.Count {
 				born = append(born, member{phase: v1alpha1.MachinePending, marked: n >= op.Count-op.Excess})
 			}
 		default:
-			wrong = fmt.Sprintf("%v is nothing to do", op.Action)
+			wrong = fmt.Sprintf("unexpected operation %v", op.Action)
 		}
 	}
 	p = p.tidy()
 	exist, had := p.count(false)+p.count(true), before.usable()
 	switch free := p.count(false); {
 	case had-lost < min(p.forPods, had) && !slices.ContainsFunc(p.machines[:], func(m member) bool { return m.held }): // those are never deleted
-		wrong = fmt.Sprintf("%d of %d machines with pods are deleted, and %d are wanted", lost, had, p.forPods)
-	case exist < before.count(false)+before.count(true): // those for pods may have been useless
+		wrong = fmt.Sprintf("%d of %d machines with pods are deleted, and %d are desired", lost, had, p.forPods)
+	case exist < before.count(false)+before.count(true): // machines for pods may have been unusable
 	case free < min(p.forPods, exist):
-		wrong = fmt.Sprintf("%d machines of %d are for pods, want %d: those in excess come first", free, exist, p.forPods)
+		wrong = fmt.Sprintf("%d of %d machines are for pods, want %d: excess machines must be used first", free, exist, p.forPods)
 	case p.count(true) > max(p.excess, before.count(true)):
 		wrong = fmt.Sprintf("%d machines are in excess, want %d", p.count(true), p.excess)
 	}
@@ -112,7 +115,7 @@ func (p pool) pass() (after pool, did int, wrong string) {
 	return p, did, wrong
 }
 
-// count is how many Machines that have not failed are in excess, or are not.
+// count returns how many Machines that have not failed are in excess or not.
 func (p pool) count(marked bool) (n int) {
 	for _, m := range p.machines {
 		if m.phase != "" && m.phase != v1alpha1.MachineFailed && m.marked == marked {
@@ -122,7 +125,7 @@ func (p pool) count(marked bool) (n int) {
 	return n
 }
 
-// usable is how many Machines can be used for pods, and were not named for deletion.
+// usable returns how many Machines can be used for Pods and were not named for deletion.
 func (p pool) usable() (n int) {
 	for _, m := range p.machines {
 		if m.phase == v1alpha1.MachineRunning && !m.marked && !m.named {
@@ -146,8 +149,8 @@ func at(machine *v1alpha1.Machine) int {
 	return i
 }
 
-// next are the states after something has happened: a Machine joins, fails, is preserved or is named for deletion as the
-// replicas shrink, or the set asks for something else.
+// next returns the states after an event: a Machine joins, fails, is preserved, or is named for deletion while
+// the replicas shrink, or the replicas of the set change.
 func (p pool) next() (after []pool) {
 	for i, m := range p.machines {
 		if next := p; m.phase == v1alpha1.MachinePending {
@@ -181,7 +184,7 @@ func (p pool) next() (after []pool) {
 	return after
 }
 
-// end is what the set comes to when nobody keeps a Machine or changes anything more.
+// end returns the final state of the set if no Machine is preserved and nothing else changes.
 func (p pool) end() (pool, string) {
 	for i := range p.machines {
 		p.machines[i].held = false
@@ -201,13 +204,14 @@ func (p pool) end() (pool, string) {
 			}
 		}
 	}
-	return p, "it is written without an end"
+	return p, "the set is written forever"
 }
 
-// TestModelOfTheReserve visits all states of a set with a few Machines, whose replicas and reserve change at any
+// TestModelOfTheReserve visits all states of a set with a few Machines whose replicas and reserve change at any
 // time, and whose Machines fail, are preserved and are named for deletion. Machines are taken from the reserve
-// before those for pods are deleted or others are made, no preserved one joins it, and it is never too large. In
-// the end the set has what it asks for, exactly those in excess are marked, and nothing is written.
+// before Machines for Pods are deleted or others are created, no preserved Machine joins it, and it is never
+// too large. In the end, the set has its replicas, exactly the excess Machines are marked, and nothing is
+// written.
 func TestModelOfTheReserve(t *testing.T) {
 	t.Parallel()
 	first := pool{forPods: 1, excess: 1, users: 4}

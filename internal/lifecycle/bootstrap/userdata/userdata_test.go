@@ -20,16 +20,16 @@ func TestRender(t *testing.T) {
 		data, name, token string
 		want              string
 	}{
-		"none":             {"other text is left alone", "echo <<TOKEN>>", "m", token, "echo <<TOKEN>>"},
-		"empty":            {"there may be no user data at all", "", "m", token, ""},
+		"none":             {"other text is not changed", "echo <<TOKEN>>", "m", token, "echo <<TOKEN>>"},
+		"empty":            {"user data may be empty", "", "m", token, ""},
 		"token":            {"", "--token=<<BOOTSTRAP_TOKEN>>;", "m", token, "--token=" + token + ";"},
 		"name":             {"", "hostname <<MACHINE_NAME>>", "m", token, "hostname m"},
 		"both, repeatedly": {"", "<<MACHINE_NAME>><<BOOTSTRAP_TOKEN>><<MACHINE_NAME>>", "m", token, "m" + token + "m"},
-		"escaped":          {"user data may be a URL, as Ignition has it", "data:," + escapedName + "%20" + escapedToken, "m", token, "data:,m%20" + token},
+		"escaped":          {"user data may contain a URL, as in Ignition", "data:," + escapedName + "%20" + escapedToken, "m", token, "data:,m%20" + token},
 		"escaped value":    {"the value is escaped like the placeholder", escapedName, "a b", token, "a+b"},
 		"plain wins":       {"as in MCM, only one form is filled", "<<BOOTSTRAP_TOKEN>> " + escapedToken, "m", token, token + " " + escapedToken},
-		"each by itself":   {"the plain form of one says nothing of the other", "<<BOOTSTRAP_TOKEN>> " + escapedName, "m", token, token + " m"},
-		"no token":         {"without a target there is none", "<<BOOTSTRAP_TOKEN>> <<MACHINE_NAME>>", "m", "", "<<BOOTSTRAP_TOKEN>> m"},
+		"each by itself":   {"each placeholder has its own form", "<<BOOTSTRAP_TOKEN>> " + escapedName, "m", token, token + " m"},
+		"no token":         {"without a target, there is no token", "<<BOOTSTRAP_TOKEN>> <<MACHINE_NAME>>", "m", "", "<<BOOTSTRAP_TOKEN>> m"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -38,14 +38,13 @@ func TestRender(t *testing.T) {
 				t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
 			}
 			if string(given) != tc.data {
-				t.Error("the class's Secret, which is the cache's, was changed")
+				t.Error("the class's Secret in the cache was changed")
 			}
 		})
 	}
 }
 
-// The parts of names and tokens that matter to the property below: they can form no
-// placeholder.
+// dnsName matches the names for which the property below holds, because they cannot form a placeholder.
 var dnsName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 
 func FuzzRender(f *testing.F) {
@@ -65,10 +64,10 @@ func FuzzRender(f *testing.F) {
 		} {
 			had := bytes.Contains(data, []byte(form.plain))
 			if bytes.Contains(got, []byte(form.plain)) {
-				t.Errorf("%q is left in %q", form.plain, got)
+				t.Errorf("%q remains in %q", form.plain, got)
 			}
 			if !had && bytes.Contains(got, []byte(form.escaped)) {
-				t.Errorf("%q is left in %q", form.escaped, got)
+				t.Errorf("%q remains in %q", form.escaped, got)
 			}
 			if (had || bytes.Contains(data, []byte(form.escaped))) && !bytes.Contains(got, []byte(form.value)) {
 				t.Errorf("%q is not in %q", form.value, got)

@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// BenchmarkManyOldSets is a pass over a deployment that keeps all its history.
+// BenchmarkManyOldSets measures a pass over a deployment that keeps its whole history.
 func BenchmarkManyOldSets(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -22,7 +22,7 @@ func BenchmarkManyOldSets(b *testing.B) {
 	}
 }
 
-// TestOldSetsCostLittle: a pass looks at each of them, and copies none.
+// TestOldSetsCostLittle checks that a pass reads all old sets but copies none.
 func TestOldSetsCostLittle(t *testing.T) {
 	few, many := testing.AllocsPerRun(3, overOldSets(10)), testing.AllocsPerRun(3, overOldSets(1010))
 	if many > few+1000 {
@@ -30,7 +30,7 @@ func TestOldSetsCostLittle(t *testing.T) {
 	}
 }
 
-// overOldSets is a pass over a deployment with many old sets, each of a class of its own.
+// overOldSets returns a pass over a deployment with many old sets, each with its own class.
 func overOldSets(n int) func() {
 	all := sets{fixture.Set("b", 3)}
 	for i := range n {

@@ -12,18 +12,18 @@ type (
 	sets   = []*v1alpha1.MachineSet
 )
 
-// nextStatus is the status after a plan that did nothing, or failed.
+// nextStatus returns the status after a plan that did nothing or failed.
 func nextStatus(f rollout.Facts, failure error) v1alpha1.MachineDeploymentStatus {
 	return Next(rollout.New(f), rollout.Outcome{Failure: failure})
 }
 
-// says reports whether a condition has a text in its message.
-func says(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
+// contains reports whether the message of a condition contains a text.
+func contains(status v1alpha1.MachineDeploymentStatus, kind v1alpha1.MachineDeploymentConditionType, text string) bool {
 	at := indexOf(status, kind)
 	return at >= 0 && strings.Contains(status.Conditions[at].Message, text)
 }
 
-// recorded is a deployment that has recorded the revision of its current set.
+// recorded returns a change that records the revision of a deployment's current set.
 func recorded(revision string) change {
 	return func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: revision}

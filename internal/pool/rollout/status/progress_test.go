@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestProgressDeadline plays a rollout minute by minute. The deadline is three minutes after
-// the last progress.
+// TestProgressDeadline follows a rollout minute by minute. The deadline is three minutes after the last
+// progress.
 func TestProgressDeadline(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), recorded("1"), func(d *v1alpha1.MachineDeployment) {
@@ -49,14 +49,14 @@ func TestProgressDeadline(t *testing.T) {
 			t.Errorf("minute %d: %s, want %s", step.minute, got, step.reason)
 		}
 		if got := DeadlineIn(f.Deployment, next, f.Now); got != step.again {
-			t.Errorf("minute %d: it looks again in %s, want %s", step.minute, got, step.again)
+			t.Errorf("minute %d: the next check is in %s, want %s", step.minute, got, step.again)
 		}
 		deployment.Status = next
 	}
 }
 
-// TestANewTemplateIsNotLateFromTheStart: what fixes a rollout that was late has a deadline of
-// its own, also before there is a set for it, and whatever else the deployment wants changed.
+// TestANewTemplateIsNotLateFromTheStart checks that a change that fixes a timed-out rollout has its own
+// deadline, even before a set for it exists, and whatever else changes in the deployment.
 func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
 	t.Parallel()
 	for strategy, given := range map[string]struct {
@@ -89,7 +89,7 @@ func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
 			}
 			deployment.Generation++
 			look(10)
-			deployment.Generation++ // while the last one still has time: the same words, and three minutes again
+			deployment.Generation++ // before the last deadline: the same message with a new deadline
 			if got := look(12); got.Reason != v1alpha1.DeploymentReasonUpdated || !got.LastUpdateTime.Time.Equal(fixture.Noon.Add(12*time.Minute)) {
 				t.Errorf("the next: %s since %s", got.Reason, got.LastUpdateTime)
 			}
@@ -109,8 +109,8 @@ func TestWithoutADeadlineNothingIsLate(t *testing.T) {
 	}
 }
 
-// TestAFailureIsNoProgress: a write that fails, once or for long, does not give a rollout more
-// time, and one that is late stays so. What failed is said all the same.
+// TestAFailureIsNoProgress checks that failed writes do not extend the deadline of a rollout, and that a
+// timed-out rollout stays timed out. The failure is reported anyway.
 func TestAFailureIsNoProgress(t *testing.T) {
 	t.Parallel()
 	leader := errors.New("Internal error occurred: etcdserver: leader changed")
@@ -126,15 +126,15 @@ func TestAFailureIsNoProgress(t *testing.T) {
 		},
 		"late afterwards": {{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {1, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {2, nil, nil, v1alpha1.DeploymentReasonUpdated}, {3, nil, nil, v1alpha1.DeploymentReasonTimedOut}},
 		"late meanwhile":  {{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {2, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {3, leader, nil, v1alpha1.DeploymentReasonTimedOut}, {4, nil, nil, v1alpha1.DeploymentReasonTimedOut}},
-		"other words": {
+		"another message": {
 			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {1, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {2, errors.New("the same"), nil, v1alpha1.DeploymentReasonSetUpdateError}, {3, nil, nil, v1alpha1.DeploymentReasonTimedOut},
 		},
 		"failing from the start": {{0, leader, nil, v1alpha1.DeploymentReasonSetUpdateError}, {2, nil, nil, v1alpha1.DeploymentReasonUpdated}, {3, nil, nil, v1alpha1.DeploymentReasonTimedOut}},
-		"progress all the same": {
+		"progress in spite of failures": {
 			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {2, leader, func(_ *v1alpha1.MachineDeployment, s sets) { fixture.Reports(1, 1)(s[1]) }, v1alpha1.DeploymentReasonSetUpdateError},
 			{4, nil, nil, v1alpha1.DeploymentReasonUpdated}, {5, nil, nil, v1alpha1.DeploymentReasonTimedOut},
 		},
-		"a pause is no delay": {
+		"a pause does not count": {
 			{0, nil, nil, v1alpha1.DeploymentReasonUpdated}, {1, leader, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = true }, v1alpha1.DeploymentReasonPaused},
 			{60, nil, func(d *v1alpha1.MachineDeployment, _ sets) { d.Spec.Paused = false }, v1alpha1.DeploymentReasonResumed}, {62, nil, nil, v1alpha1.DeploymentReasonUpdated},
 		},
@@ -152,17 +152,18 @@ func TestAFailureIsNoProgress(t *testing.T) {
 					t.Errorf("minute %d: %s, want %s", step.minute, got.Reason, step.reason)
 				}
 				failed := step.failure != nil
-				said := failed && (says(deployment.Status, v1alpha1.MachineDeploymentProgressing, step.failure.Error()) ||
-					says(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure, step.failure.Error()))
+				said := failed && (contains(deployment.Status, v1alpha1.MachineDeploymentProgressing, step.failure.Error()) ||
+					contains(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure, step.failure.Error()))
 				if failed != said {
-					t.Errorf("minute %d: the failure is not said: %+v", step.minute, deployment.Status.Conditions)
+					t.Errorf("minute %d: the failure is not reported: %+v", step.minute, deployment.Status.Conditions)
 				}
 			}
 		})
 	}
 }
 
-// TestARolloutThatBeginsWithAFailureHasItsWholeTime, though the one before was nearly late.
+// TestARolloutThatBeginsWithAFailureHasItsWholeTime checks that a rollout that begins with a failure has its
+// full deadline, even if the previous rollout had nearly timed out.
 func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })

@@ -83,10 +83,10 @@ func TestConditions(t *testing.T) {
 		"not scaled yet":              {fixture.Deployment(3), sets{fixture.Set("a", 2)}, nil, []string{available, "Progressing=True MachineSetUpdated"}},
 		"no set yet":                  {fixture.Deployment(3, fixture.Recreate, fixture.OfClass("b")), sets{fixture.Set("a", 0, fixture.Reports(2, 0))}, nil, []string{too, "Progressing=True MachineSetUpdated"}},
 
-		"complete before: scaling is no rollout":        {fixture.Deployment(5, wasComplete), sets{fixture.Set("a", 3)}, nil, []string{"Progressing=True NewMachineSetAvailable", too}},
-		"complete before: nor is a machine that failed": {fixture.Deployment(5, wasComplete), sets{fixture.Set("a", 5, fixture.Reports(5, 4))}, nil, []string{"Progressing=True NewMachineSetAvailable", available}},
-		"complete before, with another template":        {fixture.Deployment(5, wasComplete, fixture.OfClass("b")), sets{fixture.Set("a", 0), fixture.Set("b", 5, fixture.Reports(5, 4), fixture.OfRevision("2"))}, nil, []string{"Progressing=True MachineSetUpdated", available}},
-		"complete before, and a rollout has begun":      {fixture.Deployment(5, wasComplete), sets{fixture.Set("b", 5), fixture.Set("a", 1, fixture.Reports(1, 0))}, nil, []string{"Progressing=True MachineSetUpdated", available}},
+		"complete before: scaling does not start a rollout":          {fixture.Deployment(5, wasComplete), sets{fixture.Set("a", 3)}, nil, []string{"Progressing=True NewMachineSetAvailable", too}},
+		"complete before: a failed machine does not start a rollout": {fixture.Deployment(5, wasComplete), sets{fixture.Set("a", 5, fixture.Reports(5, 4))}, nil, []string{"Progressing=True NewMachineSetAvailable", available}},
+		"complete before, with another template":                     {fixture.Deployment(5, wasComplete, fixture.OfClass("b")), sets{fixture.Set("a", 0), fixture.Set("b", 5, fixture.Reports(5, 4), fixture.OfRevision("2"))}, nil, []string{"Progressing=True MachineSetUpdated", available}},
+		"complete before, and a rollout has begun":                   {fixture.Deployment(5, wasComplete), sets{fixture.Set("b", 5), fixture.Set("a", 1, fixture.Reports(1, 0))}, nil, []string{"Progressing=True MachineSetUpdated", available}},
 
 		"preserved machines need not be available": {fixture.Deployment(3, fixture.Rolling("1", "0")), sets{fixture.Set("a", 3, fixture.Reports(3, 2), fixture.PreservedFailed(1))}, nil, []string{available, "Progressing=True MachineSetUpdated"}},
 		"recreate allows none to be missing":       {fixture.Deployment(3, fixture.Recreate), sets{fixture.Set("a", 3, fixture.Reports(3, 2))}, nil, []string{too, "Progressing=True MachineSetUpdated"}},
@@ -109,7 +109,7 @@ func TestConditions(t *testing.T) {
 			for _, c := range nextStatus(rollout.NewFacts(test.deployment, test.sets, fixture.Noon), test.failure).Conditions {
 				got = append(got, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
 				if c.Message == "" && c.Type != v1alpha1.MachineDeploymentReplicaFailure {
-					t.Errorf("%s says nothing", c.Type)
+					t.Errorf("%s has no message", c.Type)
 				}
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
@@ -129,8 +129,8 @@ func TestACreatedSetIsSaidToBeCreated(t *testing.T) {
 	}
 }
 
-// TestConditionsKeepTheirTimes: the transition is that of the status; a condition that
-// says the same is left alone.
+// TestConditionsKeepTheirTimes checks that the transition time belongs to the status, and that an unchanged
+// condition keeps its times.
 func TestConditionsKeepTheirTimes(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), recorded("1"))
@@ -183,7 +183,7 @@ func TestFailedMachines(t *testing.T) {
 		return nextStatus(rollout.NewFacts(fixture.Deployment(3, fixture.OfClass("b")), sets, fixture.Noon), nil).FailedMachines
 	}
 	if got := list(fixture.Set("a", 1), fixture.Set("b", 2)); got != nil {
-		t.Errorf("none failed, but %v", got)
+		t.Errorf("none failed, got %v", got)
 	}
 	got := list(fixture.Set("b", 2, named("y")), fixture.Set("a", 1, named("x", "z")))
 	var names []string
@@ -196,7 +196,7 @@ func TestFailedMachines(t *testing.T) {
 	current := fixture.Set("b", 2, named("y", "z"))
 	got = list(fixture.Set("a", 1, named(many...)), current)
 	if len(got) != 100 || got[99].LastOperation.Description != "no (and at least 2 more failed machines)" {
-		t.Errorf("%d are listed, the last says %q", len(got), got[len(got)-1].LastOperation.Description)
+		t.Errorf("%d are listed, the last description is %q", len(got), got[len(got)-1].LastOperation.Description)
 	}
 }
 
@@ -217,18 +217,20 @@ func TestStatusAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestAStatusIsOfNoGenerationUntilAllIsMarked: a set was not scaled as it was asked for.
+// TestAStatusIsOfNoGenerationUntilAllIsMarked checks that the observed generation does not advance while a
+// Machine cannot be marked, because a set was not scaled as requested.
 func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
 	t.Parallel()
 	f := rollout.NewFacts(fixture.Deployment(3), sets{fixture.Set("a", 3)}, fixture.Noon)
 	var o rollout.Outcome
 	o.Unmarked = append(o.Unmarked, rollout.ErrMark)
 	if got := Next(rollout.New(f), o).ObservedGeneration; got != 0 {
-		t.Errorf("it is that of generation %d", got)
+		t.Errorf("the observed generation is %d", got)
 	}
 }
 
-// TestNothingIsUnavailableBelowZero: machines that are too many are there for a while.
+// TestNothingIsUnavailableBelowZero checks that surplus machines, which exist for a while, do not make the
+// number of unavailable replicas negative.
 func TestNothingIsUnavailableBelowZero(t *testing.T) {
 	t.Parallel()
 	for reason, test := range map[string]struct {
