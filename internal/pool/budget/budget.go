@@ -219,14 +219,9 @@ func (p Pool) Lost(zone string) bool {
 // Share returns the number of Machines that a limit allows in a group of the given size. A percentage is
 // rounded down, but to at least 1 unless it is 0%. An invalid limit allows none.
 func Share(limit intstr.IntOrString, size int) int {
-	number, err := intstr.GetScaledValueFromIntOrPercent(&limit, size, false)
-	if err != nil {
-		return 0
-	}
-	if number == 0 && limit.Type == intstr.String {
-		if most, _ := intstr.GetScaledValueFromIntOrPercent(&limit, 100, false); most > 0 {
-			return 1
-		}
+	number, _ := intstr.GetScaledValueFromIntOrPercent(&limit, size, false) // 0 if invalid
+	if most, _ := intstr.GetScaledValueFromIntOrPercent(&limit, 100, false); most > 0 {
+		number = max(1, number)
 	}
 	return max(0, number)
 }

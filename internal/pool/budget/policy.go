@@ -90,9 +90,8 @@ func Parse(text string) (*v1alpha1.ReplacementPolicy, error) {
 func Assign(set *v1alpha1.MachineSet, deployment *v1alpha1.MachineDeployment) {
 	text := deployment.Annotations[v1alpha1.AnnotationKeyReplacement]
 	if policy := deployment.Spec.Replacement; policy != nil {
-		if made, err := json.Marshal(policy); err == nil {
-			text = string(made)
-		}
+		made, _ := json.Marshal(policy) // cannot fail: decoded from JSON
+		text = string(made)
 	}
 	if text == "" {
 		delete(set.Annotations, v1alpha1.AnnotationKeyReplacement)
