@@ -119,7 +119,7 @@ func Read(annotations map[string]string) State {
 
 func decode[T any](text string) *T {
 	value := new(T)
-	if text == "" || json.Unmarshal([]byte(text), value) != nil {
+	if json.Unmarshal([]byte(text), value) != nil {
 		return nil
 	}
 	return value

@@ -285,9 +285,9 @@ func (p *Pool) Describe(machine *v1alpha1.Machine) string {
 		return "unknown: waiting for the driver"
 	case at == replaceable && preservation.Active(machine, p.now):
 		return "nothing (preserved)"
-	case at == replaceable && excepted(machine):
+	case excepted(machine):
 		return fmt.Sprintf("replaces (its own update strategy is %q)", machine.Annotations[v1alpha1.AnnotationKeyUpdateStrategy])
-	case at == replaceable && !counts.Usable(machine):
+	case !counts.Usable(machine):
 		return "replaces (no VM)"
 	}
 	return Read(machine.Annotations).Plan.Summary()
