@@ -99,7 +99,7 @@ func TestPool_ZoneOfMachineWithoutLabel(t *testing.T) {
 		"label":                    {func(*v1alpha1.Machine) string { return "c" }, located, "a"},
 		"unknown":                  {nil, unlabeled, ""},
 		"found by another package": {func(*v1alpha1.Machine) string { return "c" }, unlabeled, "c"},
-		"driver":                   {func(*v1alpha1.Machine) string { return "c" }, toldBy("d", unknown), "d"},
+		"driver":                   {func(*v1alpha1.Machine) string { return "c" }, inDriverZone("d", unknown), "d"},
 	} {
 		p := pool(test.of)
 		p.Zone = test.zone

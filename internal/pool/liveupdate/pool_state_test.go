@@ -38,10 +38,10 @@ func one(strategy Strategy, changes ...func(*v1alpha1.Machine)) (*Pool, *v1alpha
 }
 
 func TestPool_UpdateIsNotDryRun(t *testing.T) {
-	if p, _ := one(Update, answered()); p.DryRun() {
+	if p, _ := one(Update, responded()); p.DryRun() {
 		t.Error("an update is a dry run")
 	}
-	if p, _ := one(DryRun, answered()); !p.DryRun() {
+	if p, _ := one(DryRun, responded()); !p.DryRun() {
 		t.Error("a dry run is an update")
 	}
 }
@@ -60,22 +60,22 @@ func TestPool_MachineWithoutProviderIDWaits(t *testing.T) {
 }
 
 func TestPool_PreservedMachineIsUpdated(t *testing.T) {
-	p, m := one(Update, answered(), fixture.PreservedUntil(fixture.Noon.Add(time.Hour)))
+	p, m := one(Update, responded(), fixture.PreservedUntil(fixture.Noon.Add(time.Hour)))
 	if got, want := p.Describe(m), "updates (tags)"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
 func TestPool_SummaryCountsStages(t *testing.T) {
-	p, _ := one(Update, answered())
+	p, _ := one(Update, responded())
 	if got, want := p.Summary(), `1 machine for class "b": 1 to be updated`; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	preserved := fixture.PreservedUntil(fixture.Noon.Add(time.Hour))
 	for name, change := range map[string]func(*v1alpha1.Machine){
 		"queried": annotated(v1alpha1.AnnotationKeyUpdateClass, "b"), "unqueried": ofClass("a"), "over": ofClass("b"),
-		"replaceable": answered("zone"), "preserved": func(m *v1alpha1.Machine) { answered("zone")(m); preserved(m) },
-		"idle": inPhase(v1alpha1.MachineUnknown, "vm-1"), "updating": func(m *v1alpha1.Machine) { ofClass("b")(m); answered()(m) },
+		"replaceable": responded("zone"), "preserved": func(m *v1alpha1.Machine) { responded("zone")(m); preserved(m) },
+		"idle": inPhase(v1alpha1.MachineUnknown, "vm-1"), "updating": func(m *v1alpha1.Machine) { ofClass("b")(m); responded()(m) },
 	} {
 		p.Machines = append(p.Machines, fixture.Running(p.Set, name, ofClass("a"), change))
 	}
@@ -86,7 +86,7 @@ func TestPool_SummaryCountsStages(t *testing.T) {
 }
 
 func TestPool_FollowTakesOverFallbackClasses(t *testing.T) {
-	p, m := one(Update, answered())
+	p, m := one(Update, responded())
 	p.Set.Spec.Template.Spec.Class.Name = "b"
 	p.Set.Annotations[v1alpha1.AnnotationKeyFallbackClasses] = "c"
 	p.Follow(m)

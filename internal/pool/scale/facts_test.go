@@ -124,6 +124,23 @@ func TestMatches_ParsesExpressions(t *testing.T) {
 	}
 }
 
+func TestSelectsAll_RequiresSelector(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		selector *metav1.LabelSelector
+		want     bool
+	}{
+		"no selector":    {nil, false},
+		"empty selector": {&metav1.LabelSelector{}, true},
+		"label":          {byLabels(fixture.Labels()), false},
+		"expression":     {byExpression("name", metav1.LabelSelectorOpExists), false},
+	} {
+		if got := SelectsAll(test.selector); got != test.want {
+			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+	}
+}
+
 // Each set is compared with all others of its namespace.
 func TestMatches_DoesNotAllocateWithoutExpressions(t *testing.T) {
 	selector, created := byLabels(fixture.Labels()), fixture.Labels()
