@@ -550,7 +550,7 @@ func TestAbsurdGracePeriods(t *testing.T) {
 func TestIdentity_OfAnEvictedPodIsNotAwaited(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.facts.volumes["v1"] = volume{} // the provider does not know it
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	s.facts.volumes["v1"] = volume{pending: true}
 	s.pass(nil, "b")
 }
@@ -570,10 +570,10 @@ func TestIdentity_OfVolumesThatAreNotAwaited(t *testing.T) {
 // TestEviction_RefusedByAnUnknownBudget checks that an eviction is retried soon if the cache does not show the budget.
 func TestEviction_RefusedByAnUnknownBudget(t *testing.T) {
 	s := newStory(t).pod("a", 0)
-	s.pass(answers{"a": "refused"}, "a")
+	s.pass(responses{"a": "refused"}, "a")
 	r := s.later(budgetInterval - 1).pass(nil)
 	s.waits(r, "budget a")
-	s.later(1).pass(answers{"a": "refused"}, "a")
+	s.later(1).pass(responses{"a": "refused"}, "a")
 	s.budget("a", refusing)
 	if r := s.pass(nil); r.Problem() != "" {
 		t.Errorf("a budget that refuses is a problem: %q", r.Problem())
@@ -584,7 +584,7 @@ func TestEviction_RefusedByAnUnknownBudget(t *testing.T) {
 func TestForce_CacheDoesNotShowTheDeletion(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.force = ForceDeadline
-	s.pass(answers{"a": "ok"}, "force:a")
+	s.pass(responses{"a": "ok"}, "force:a")
 	s.change("a", func(p *pod) { p.leaving, p.killed = false, false })
 	s.later(time.Second).pass(nil)
 }
@@ -593,7 +593,7 @@ func TestForce_CacheDoesNotShowTheDeletion(t *testing.T) {
 func TestForce_PodThatAppearsLate(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.force = ForceDeadline
-	s.pass(answers{"a": "error"}, "force:a")
+	s.pass(responses{"a": "error"}, "force:a")
 	s.later(forcedFor).pod("late", 0).pass(nil, "force:late")
 }
 
@@ -601,7 +601,7 @@ func TestForce_PodThatAppearsLate(t *testing.T) {
 // started twice.
 func TestForce_RequestUnderWayIsNotRepeated(t *testing.T) {
 	s := newStory(t).pod("a", 0)
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	s.change("a", func(p *pod) { p.leaving = false })
 	s.rules.force = ForceRequested
 	s.later(evictionInterval-1).pass(nil, "force:a")
@@ -611,9 +611,9 @@ func TestForce_RequestUnderWayIsNotRepeated(t *testing.T) {
 // TestForce_Withdrawn checks that a deletion that is under way is awaited when the drain is no longer forced.
 func TestForce_Withdrawn(t *testing.T) {
 	s := newStory(t).pod("a", 0)
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	s.rules.force = ForceRequested
-	s.pass(answers{"a": "error"}, "force:a")
+	s.pass(responses{"a": "error"}, "force:a")
 	s.later(failureInterval).pass(nil, "force:a")
 	s.rules.force = NotForced
 	s.waits(s.pass(nil), "answer a")
@@ -623,7 +623,7 @@ func TestForce_Withdrawn(t *testing.T) {
 func TestKnown_Volumes(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1", "v2")
 	s.facts.volumes["v2"] = volume{} // the provider does not know it
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	if diff := cmp.Diff([]string{"v1"}, s.l.known().volumes); diff != "" {
 		t.Errorf("awaited (-want +got):\n%s", diff)
 	}
@@ -652,7 +652,7 @@ func TestVanishedPod_RequestUnderWay(t *testing.T) {
 // TestVolumes_WaitThatExpiredIsNotResumed checks that a volume that is detached too late is not awaited again.
 func TestVolumes_WaitThatExpiredIsNotResumed(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
-	s.pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "ok"}, "a")
 	s.later(30*time.Second+s.rules.detach).pass(nil, "b")
 	s.waits(s.pass(nil), "pod a", "answer b")
 	s.detach("v1")
@@ -664,9 +664,9 @@ func TestVolumes_WaitThatExpiredIsNotResumed(t *testing.T) {
 func TestVolumes_RefusedPodIsAwaitedLater(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1")
 	s.rules.retries = 1000
-	s.pass(answers{"a": "refused"}, "a")
-	s.budget("a", refusing).later(evictionInterval).pass(answers{"a": "refused"}, "a")
-	s.later(10*time.Minute).budget("a", allowing).pass(answers{"a": "ok"}, "a")
+	s.pass(responses{"a": "refused"}, "a")
+	s.budget("a", refusing).later(evictionInterval).pass(responses{"a": "refused"}, "a")
+	s.later(10*time.Minute).budget("a", allowing).pass(responses{"a": "ok"}, "a")
 	s.pod("b", 1, "v2").waits(s.pass(nil), "detach a v1", "pod a", "turn b")
 }
 
