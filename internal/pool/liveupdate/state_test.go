@@ -15,7 +15,7 @@ func TestMadeFrom_StoresCompactSpec(t *testing.T) {
 	for given, want := range map[string]string{
 		`{ "a": 1 }`: `{"a":1}`, `no JSON`: "", longest: longest, longest + " ": longest, longest[:len(longest)-2] + `x"}`: "",
 	} {
-		if made := MadeFrom(class(given)); string(made.Spec) != want || made.Digest != Digest(class(given)) {
+		if made := MadeFrom(class(given)); string(made.Spec) != want || want == "" && made.Spec != nil || made.Digest != Digest(class(given)) {
 			t.Errorf("%.20s: %d bytes stored, want %d", given, len(made.Spec), len(want))
 		}
 	}
@@ -32,6 +32,41 @@ func TestRead_IgnoresInvalidAnnotations(t *testing.T) {
 		state := Read(map[string]string{v1alpha1.AnnotationKeyMadeFrom: text, v1alpha1.AnnotationKeyUpdatePlan: text})
 		if state.Made != nil || state.Plan != nil {
 			t.Errorf("%q: %+v", text, state)
+		}
+	}
+}
+
+func TestState_WriteRemovesWhatIsUnknown(t *testing.T) {
+	machine := &v1alpha1.Machine{}
+	made := MadeFrom(class("{}"))
+	for _, state := range []State{{Made: &made, Plan: &Plan{Digest: "old"}}, {Plan: &Plan{Digest: "old"}}, {Made: &made}, {}} {
+		state.Write(machine)
+		if diff := cmp.Diff(state, Read(machine.Annotations)); diff != "" {
+			t.Errorf("want - got +\n%s", diff)
+		}
+	}
+	if len(machine.Annotations) > 0 {
+		t.Errorf("left: %v", machine.Annotations)
+	}
+	machine.Annotations = map[string]string{"own": "yes"}
+	if (State{Made: &made}).Write(machine); machine.Annotations["own"] != "yes" || len(machine.Annotations) != 2 {
+		t.Errorf("written to: %v", machine.Annotations)
+	}
+}
+
+func TestState_SpecIsUnknownDuringUpdate(t *testing.T) {
+	made := MadeFrom(class(`{"tags":"a"}`))
+	for name, test := range map[string]struct {
+		state State
+		want  string
+	}{
+		"nothing is known": {State{}, ""},
+		"no update":        {State{Made: &made}, `{"tags":"a"}`},
+		"update planned":   {State{Made: &made, Plan: &Plan{}}, `{"tags":"a"}`},
+		"update begun":     {State{Made: &made, Plan: &Plan{Begun: true}}, ""},
+	} {
+		if got := test.state.Spec(); string(got.Raw) != test.want {
+			t.Errorf("%s: %q, want %q", name, got.Raw, test.want)
 		}
 	}
 }
