@@ -1,4 +1,4 @@
-// Package follow shows the objects of a cluster whenever they have changed.
+// Package follow watches the objects of a cluster and calls a function whenever they change.
 package follow
 
 import (
@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Follower caches objects. What it reads must not be changed.
+// Follower caches objects. Callers must not modify the objects it returns.
 type Follower struct {
 	client.Reader
 
@@ -21,11 +21,12 @@ type Follower struct {
 	link    *link
 }
 
-// Problem returns why changes are not seen now; empty if they are.
+// Problem returns why changes are currently not received, or "" if they are.
 func (f *Follower) Problem() string { return f.link.problem() }
 
-// Start follows the objects of some kinds, within the options, until the context ends. It returns when
-// the cache is filled. It retries what it may not read for ever, without a log line.
+// Start watches objects of the given kinds, restricted by the options, until ctx is done. It
+// returns when the cache is filled. Objects that the user has no permission to read are retried
+// forever, without a log line.
 func Start(ctx context.Context, config *rest.Config, options cache.Options, kinds ...client.Object) (*Follower, error) {
 	f := &Follower{changed: make(chan struct{}, 1)}
 	f.link = newLink(f.notify)
@@ -42,7 +43,7 @@ func Start(ctx context.Context, config *rest.Config, options cache.Options, kind
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { f.notify() }, UpdateFunc: func(_, _ any) { f.notify() }, DeleteFunc: func(any) { f.notify() },
 	}
-	go copies.Start(ctx) // ends with the context; errors are those of informers
+	go copies.Start(ctx) // returns when ctx is done; informers report errors
 	for _, kind := range kinds {
 		informer, err := copies.GetInformer(ctx, kind)
 		if err == nil {
@@ -52,7 +53,7 @@ func Start(ctx context.Context, config *rest.Config, options cache.Options, kind
 			return nil, fmt.Errorf("following %T: %w", kind, err)
 		}
 	}
-	// GetInformer does not wait for a cache that has not started.
+	// GetInformer does not wait for a cache that is not started yet.
 	if !copies.WaitForCacheSync(ctx) {
 		return nil, ctx.Err()
 	}
@@ -67,9 +68,9 @@ func (f *Follower) notify() {
 	}
 }
 
-// Until calls a function at once and whenever something has changed, until it returns true or an
-// error. At least pace passes between two calls. Without a change it is called again after beat, never
-// if that is 0.
+// Until calls see immediately and after every change, until it returns true or an error. Two calls
+// are at least pace apart. Without a change, see is called again after beat; if beat is 0, only
+// changes cause calls.
 func (f *Follower) Until(ctx context.Context, pace, beat time.Duration, see func() (enough bool, err error)) error {
 	var again <-chan time.Time
 	if beat > 0 {

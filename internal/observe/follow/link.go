@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// link knows for which paths an API server sends no changes: their last list or watch failed. Each is
-// retried by itself.
+// link records for which paths the API server sends no changes because the last list or watch
+// failed. Each path is retried independently.
 type link struct {
 	mu       sync.Mutex
 	problems map[string]string
@@ -20,12 +20,12 @@ type link struct {
 
 func newLink(changed func()) *link { return &link{problems: map[string]string{}, changed: changed} }
 
-// wrap is for rest.Config.Wrap.
+// wrap is passed to rest.Config.Wrap.
 func (l *link) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(request)
 		switch host := request.URL.Host; {
-		case request.Context().Err() != nil: // we ended it
+		case request.Context().Err() != nil: // canceled by us
 		case err != nil:
 			l.set(request.URL.Path, fmt.Sprintf("%s: %v", host, inner(err)))
 		case refusal(response.StatusCode):
@@ -37,12 +37,12 @@ func (l *link) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// refusal reports whether an answer means that no changes will come.
+// refusal reports whether a response code means that no changes will arrive.
 func refusal(code int) bool {
 	return code >= http.StatusInternalServerError || code == http.StatusUnauthorized || code == http.StatusForbidden
 }
 
-// inner is an error without the connection that it is about.
+// inner removes the connection details from a network error.
 func inner(err error) error {
 	if of, ok := errors.AsType[*net.OpError](err); ok {
 		return fmt.Errorf("%s: %w", of.Op, of.Err)
@@ -55,7 +55,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// set records the result of a request. The first problem of a path is kept until it is over.
+// set records the result of a request. The first problem of a path is kept until a request
+// succeeds.
 func (l *link) set(path, problem string) {
 	was := l.problem()
 	l.mu.Lock()
@@ -70,7 +71,7 @@ func (l *link) set(path, problem string) {
 	}
 }
 
-// problem returns why changes do not come; empty if all come.
+// problem returns why changes do not arrive, or "" if all do.
 func (l *link) problem() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package metrics exports the metrics of Machines, MachineSets and MachineDeployments, under MCM's
-// names and labels, and one of VirtualMachines.
+// Package metrics exports the metrics of Machines, MachineSets and MachineDeployments under MCM's
+// names and labels, and metrics of VirtualMachines.
 //
-// What objects show is read from the caches at each scrape, so that deleted objects have no series.
-// What happens once is counted when the caches show it.
+// The state of objects is read from the caches at each scrape, so deleted objects have no series.
+// Occurrences, such as joins, are counted when the caches report the change.
 package metrics
 
 import (
@@ -24,45 +24,49 @@ import (
 type Options struct {
 	// Reader reads objects from a cache.
 	Reader client.Reader
-	// NoMachines and NoSets leave out Machines, or sets and deployments: another process exports them.
+	// NoMachines leaves out the metrics of Machines, and NoSets those of MachineSets and
+	// MachineDeployments, because another process exports them.
 	NoMachines, NoSets bool
-	// Informers watch Machines; nil if nothing that happens once is counted. Joins are those of
-	// Machines, and deletions of stale ones are those of sets.
+	// Informers watch Machines to count joins, which belong to the metrics of Machines, and deletions
+	// of stale Machines, which belong to those of MachineSets. If nil, neither is counted.
 	Informers cache.Informers
 	Clock     clock.PassiveClock
-	// Registerer has the metrics while the Collector runs.
+	// Registerer is where the metrics are registered while the Collector runs.
 	Registerer prometheus.Registerer
-	// Frozen reports whether timeouts stand still since an API server is away; nil for never.
+	// Frozen reports whether timeouts are suspended because an API server is unreachable. If nil, they
+	// never are.
 	Frozen func() bool
-	// Work has metrics of pools, which end with the pools; nil if there is none.
+	// Work holds the metrics of operations on Machines. The Collector deletes their series when a pool
+	// is deleted. It may be nil.
 	Work *Work
 }
 
-// Collector exports the objects of a cache. Make one with New, and add it to a manager.
+// Collector exports metrics of the objects in a cache. Create one with New and add it to a manager.
 type Collector struct {
 	Options
 	once *once
-	// failures counts them by the binary of MCM that exports the kind.
+	// failures counts failed reads. The key is the MCM binary that exports the kind.
 	failures map[string]*prometheus.CounterVec
 }
 
-// New makes a Collector.
+// New returns a Collector.
 func New(options Options) *Collector {
 	c := &Collector{Options: options, once: newOnce(), failures: map[string]*prometheus.CounterVec{}}
 	for _, binary := range []string{forMachines, forSets} {
 		c.failures[binary] = prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mcm_misc_scrape_failure_total", ConstLabels: prometheus.Labels{"binary": binary},
-			Help: "Number of times that the objects of a kind could not be read for a scrape.",
+			Help: "Number of failed attempts to read the objects of a kind for a scrape.",
 		}, []string{"kind"})
 	}
 	return c
 }
 
-// NeedLeaderElection is true: only the leader's caches are filled.
+// NeedLeaderElection returns true because only the leader fills its caches.
 func (c *Collector) NeedLeaderElection() bool { return true }
 
-// Start registers the metrics until ctx ends: those of Machines, and those of sets and deployments. Of
-// several managers in one process, the first of each exports them.
+// Start registers the metrics of Machines and those of MachineSets and MachineDeployments, and
+// unregisters them when ctx is done. If several managers run in one process, the first one to
+// register either part exports it.
 func (c *Collector) Start(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -77,8 +81,8 @@ func (c *Collector) Start(ctx context.Context) error {
 	return nil
 }
 
-// export registers collectors until ctx ends, but for those that are registered already. It returns at
-// once if all are.
+// export registers collectors until ctx is done. It skips those that are already registered, and
+// returns immediately if all are.
 func export(ctx context.Context, registerer prometheus.Registerer, collectors ...prometheus.Collector) error {
 	ours := 0
 	for _, collector := range collectors {
@@ -98,26 +102,26 @@ func export(ctx context.Context, registerer prometheus.Registerer, collectors ..
 	return nil
 }
 
-// within is how long a scrape may wait for a cache that is not filled yet.
+// within limits how long a scrape waits for a cache that is not filled yet.
 const within = 5 * time.Second
 
-// The binaries of MCM that export Machines, and sets and deployments.
+// The MCM binaries that export Machines, and MachineSets and MachineDeployments, respectively.
 const (
 	forMachines = "machine-controller-manager-provider"
 	forSets     = "machine-controller-manager"
 )
 
-// scraping begins an answer.
+// scraping starts the scrape of one part.
 func scraping(ch chan<- prometheus.Metric) (context.Context, *scrape, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	return ctx, &scrape{ch: ch, seen: map[string]bool{}}, cancel
 }
 
-// drop removes what is told of pools that are gone.
-func (c *Collector) drop(there map[pool]bool) {
-	c.once.pools.drop(there)
+// drop deletes the series of pools that no longer exist.
+func (c *Collector) drop(existing map[pool]bool) {
+	c.once.pools.drop(existing)
 	if c.Work != nil {
-		c.Work.pools.drop(there)
+		c.Work.pools.drop(existing)
 	}
 }
 
@@ -136,18 +140,19 @@ func addAll[T any, P interface {
 	}
 }
 
-// read reads all objects of a kind. Failures are counted.
+// read lists all objects of a kind and reports whether that succeeded. Failures are counted.
 func (c *Collector) read(ctx context.Context, list client.ObjectList, binary, kind string) bool {
 	failures := c.failures[binary].WithLabelValues(kind)
 	if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		failures.Inc()
-		ctrl.Log.WithName("metrics").V(1).Info("A scrape lacks a kind", "kind", kind, "err", err.Error())
+		ctrl.Log.WithName("metrics").V(1).Info("Cannot read objects for a scrape", "kind", kind, "err", err.Error())
 		return false
 	}
 	return true
 }
 
-// scrape is the answer of one part. A sample that is added twice would make the whole answer fail.
+// scrape collects the samples of one part. It ignores duplicates because a duplicate sample would
+// make the whole scrape fail.
 type scrape struct {
 	ch   chan<- prometheus.Metric
 	seen map[string]bool
@@ -159,7 +164,7 @@ func (s *scrape) add(metric *prometheus.Desc, value float64, labels ...string) {
 		return
 	}
 	s.seen[key] = true
-	if made, err := prometheus.NewConstMetric(metric, prometheus.GaugeValue, value, labels...); err == nil { // else a label is no text
+	if made, err := prometheus.NewConstMetric(metric, prometheus.GaugeValue, value, labels...); err == nil { // skip labels that are not valid UTF-8
 		s.ch <- made
 	}
 }

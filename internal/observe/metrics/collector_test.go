@@ -27,18 +27,18 @@ import (
 	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
-// noon is when tests happen.
+// noon is the time at which tests run.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// waitTimeout bounds what takes milliseconds.
+// waitTimeout limits waits that normally take milliseconds.
 const waitTimeout = 5 * time.Minute
 
-// fleet is one object of each kind, each with all that there can be.
+// fleet returns one object of each kind, with all fields set.
 func fleet() (*v1alpha1.MachineClass, *v1alpha1.Machine, *v1alpha1.MachineSet, *v1alpha1.MachineDeployment) {
 	return fixture.Fleet(noon.Add(-time.Minute))
 }
 
-// collect makes a Collector of objects that is registered and was asked nothing yet.
+// collect returns a Collector of the objects, registered but not yet scraped.
 func collect(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*Collector, *prometheus.Registry) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -56,7 +56,7 @@ func collect(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*
 	return c, registry
 }
 
-// series writes what is gathered, a line for each.
+// series returns the gathered series, one per line.
 func series(t *testing.T, registry *prometheus.Registry) []string {
 	t.Helper()
 	families, err := registry.Gather()
@@ -81,7 +81,7 @@ func series(t *testing.T, registry *prometheus.Registry) []string {
 	return lines
 }
 
-// inPhase is the Machine in a phase.
+// inPhase returns the Machine in a phase.
 func inPhase(machine *v1alpha1.Machine, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
 	machine = machine.DeepCopy()
 	machine.Status.CurrentStatus.Phase = phase
@@ -92,14 +92,15 @@ func pending(machine *v1alpha1.Machine) *v1alpha1.Machine {
 	return inPhase(machine, v1alpha1.MachinePending)
 }
 
-// joined is the Machine when it runs for the first time.
+// joined returns the Machine when it is Running for the first time.
 func joined(machine *v1alpha1.Machine) *v1alpha1.Machine {
 	machine = inPhase(machine, v1alpha1.MachineRunning)
 	machine.Status.LastOperation.Type = v1alpha1.MachineOperationCreate
 	return machine
 }
 
-// stale is the Machine when it was unhealthy for too long, and replaced when it is then deleted.
+// stale returns the Machine after it was unhealthy for too long. replaced returns it when it is
+// then deleted.
 func stale(machine *v1alpha1.Machine) *v1alpha1.Machine {
 	machine = inPhase(machine, v1alpha1.MachineFailed)
 	machine.Status.LastOperation.Type = v1alpha1.MachineOperationHealthCheck
@@ -112,7 +113,7 @@ func replaced(machine *v1alpha1.Machine) *v1alpha1.Machine {
 	return machine
 }
 
-// TestGolden has every metric once. Names and labels are what others rely on.
+// TestGolden checks every metric. Users rely on the names and labels.
 func TestGolden(t *testing.T) {
 	class, machine, set, deployment := fleet()
 	c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
@@ -136,7 +137,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestBareObjects: nothing of an object has to be set, and nothing is told of what is not.
+// TestBareObjects checks that objects without optional fields work, and that unset fields have no
+// series.
 func TestBareObjects(t *testing.T) {
 	c, registry := collect(t, interceptor.Funcs{},
 		&v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Name: "s"}},
@@ -157,7 +159,7 @@ func TestBareObjects(t *testing.T) {
 	lines := series(t, registry)
 	for _, part := range []string{"max_surge", "history", "deadline", "rollback", "collision", "condition", "failed_machines", "machine_delete"} {
 		if at := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, part) }); at >= 0 {
-			t.Errorf("told: %s", lines[at])
+			t.Errorf("unexpected series: %s", lines[at])
 		}
 	}
 	if !slices.ContainsFunc(lines, func(line string) bool {
@@ -167,7 +169,7 @@ func TestBareObjects(t *testing.T) {
 	}
 }
 
-// TestWhatIsGoneHasNoSeries: as soon as the cache does not show it.
+// TestWhatIsGoneHasNoSeries checks that series disappear as soon as the cache lacks the object.
 func TestWhatIsGoneHasNoSeries(t *testing.T) {
 	_, machine, _, _ := fleet()
 	c, registry := collect(t, interceptor.Funcs{}, machine)
@@ -182,7 +184,7 @@ func TestWhatIsGoneHasNoSeries(t *testing.T) {
 	}
 }
 
-// TestSeriesOfAPoolEndWithIt: its last values are there for one more scrape.
+// TestSeriesOfAPoolEndWithIt checks that one more scrape has the last values of a deleted pool.
 func TestSeriesOfAPoolEndWithIt(t *testing.T) {
 	class, machine, _, deployment := fleet()
 	unlisted := false
@@ -234,7 +236,7 @@ func TestSeriesOfAPoolEndWithIt(t *testing.T) {
 	}
 }
 
-// TestAKindThatCannotBeRead is counted, and the others are told.
+// TestAKindThatCannotBeRead checks that the failure is counted and that other kinds are exported.
 func TestAKindThatCannotBeRead(t *testing.T) {
 	_, machine, set, deployment := fleet()
 	_, registry := collect(t, interceptor.Funcs{
@@ -252,16 +254,16 @@ func TestAKindThatCannotBeRead(t *testing.T) {
 		"counter mcm_misc_scrape_failure_total{binary=machine-controller-manager-provider,kind=Machine} 0",
 	} {
 		if !strings.Contains(lines, want) {
-			t.Errorf("not told: %s; told is\n%s", want, lines)
+			t.Errorf("missing series: %s; got\n%s", want, lines)
 		}
 	}
 	if strings.Contains(lines, "mcm_machine_set_") {
-		t.Errorf("told of sets: %s", lines)
+		t.Errorf("unexpected series of sets: %s", lines)
 	}
 }
 
-// TestStart: the metrics are there as long as it runs, which is while this process leads. A second
-// one stands back.
+// TestStart checks that the metrics are registered while the Collector runs, which is while this
+// process leads. A second Collector exports nothing.
 func TestStart(t *testing.T) {
 	g := gomega.NewWithT(t)
 	registry := prometheus.NewRegistry()
@@ -269,14 +271,14 @@ func TestStart(t *testing.T) {
 	informers := &informertest.FakeInformers{Scheme: c.Reader.(client.Client).Scheme()}
 	c.Registerer, c.Informers = registry, informers
 	if !c.NeedLeaderElection() {
-		t.Error("a stand-by counts")
+		t.Error("a standby instance counts")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Start(ctx) }()
 	g.Eventually(func() []string { return series(t, registry) }).WithTimeout(waitTimeout).ShouldNot(gomega.BeEmpty())
 	if err := New(c.Options).Start(t.Context()); err != nil {
-		t.Errorf("the second one ends with %v", err)
+		t.Errorf("the second one returned %v", err)
 	}
 
 	informer, err := informers.FakeInformerFor(ctx, &v1alpha1.Machine{})
@@ -291,7 +293,7 @@ func TestStart(t *testing.T) {
 	const late = "mcm_machine_num_failed_join{instance_type=,machine_deployment=pool,namespace=shop,zone=} 1"
 	informer.Update(pending, failed)
 	if got := told(); !strings.Contains(got, late) {
-		t.Errorf("told: %s", got)
+		t.Errorf("unexpected series: %s", got)
 	}
 
 	cancel()

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
 
-// Work times what is done for Machines and does not show in their objects, as a decorator. Make one
-// with NewWork.
+// Work measures operations on Machines whose durations their objects do not show. It decorates
+// drivers and drainers. Create one with NewWork.
 type Work struct {
 	reader client.Reader
 	clock  clock.PassiveClock
@@ -28,8 +28,8 @@ type Work struct {
 	create, initialize, drain, remove *prometheus.GaugeVec
 }
 
-// NewWork makes a Work from the Reader, the Clock and the Registerer of the options. Several managers
-// in one process share the metrics.
+// NewWork returns a Work with the Reader, the Clock and the Registerer of the options. Several
+// managers in one process share the metrics.
 func NewWork(options Options) *Work {
 	vector := func(name, help string, labels []string) *prometheus.GaugeVec {
 		return shared(options.Registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
@@ -37,19 +37,19 @@ func NewWork(options Options) *Work {
 	w := &Work{
 		reader: options.Reader, clock: options.Clock,
 		create: vector("mcm_machine_create_duration_seconds",
-			"Seconds from a machine's creation until the driver had created its instance, of the last one.", perPool),
+			"Seconds from creation of the machine until the driver had created its instance, for the last one created.", perPool),
 		initialize: vector("mcm_machine_initialize_duration_seconds",
-			"Seconds that the initialization of an instance took, of the last one.", perPool),
+			"Duration of the last initialization of an instance, in seconds.", perPool),
 		drain: vector("mcm_machine_drain_duration_seconds",
-			"Seconds that it took to empty a node, of the last one.", perPool[:2]),
+			"Duration of the last drain of a node, in seconds.", perPool[:2]),
 		remove: vector("mcm_machine_delete_duration_seconds",
-			"Seconds from a machine's deletion until the driver had deleted its instance, of the last one.", perPool),
+			"Seconds from deletion of the machine until the driver had deleted its instance, for the last one deleted.", perPool),
 	}
 	w.pools = newPools(w.create, w.initialize, w.drain, w.remove)
 	return w
 }
 
-// record exports a duration of a Machine, unless it names no deployment.
+// record exports a duration of a Machine. Machines that do not name their deployment are ignored.
 func (w *Work) record(vector *prometheus.GaugeVec, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, took time.Duration) {
 	if machine == nil {
 		return
@@ -64,7 +64,7 @@ func (w *Work) record(vector *prometheus.GaugeVec, machine *v1alpha1.Machine, cl
 	w.pools.record(values, func() { vector.WithLabelValues(values...).Set(took.Seconds()) })
 }
 
-// shared registers a metric, or returns the one that is registered.
+// shared registers a metric. If it is already registered, shared returns the existing one.
 func shared(registerer prometheus.Registerer, metric *prometheus.GaugeVec) *prometheus.GaugeVec {
 	err := registerer.Register(metric)
 	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
@@ -73,7 +73,7 @@ func shared(registerer prometheus.Registerer, metric *prometheus.GaugeVec) *prom
 		}
 	}
 	if err != nil {
-		panic(err) // another metric has the name
+		panic(err) // the name belongs to a different metric
 	}
 	return metric
 }
@@ -86,7 +86,7 @@ type timedDriver struct {
 	work *Work
 }
 
-// Unwrap returns the driver that is measured, for driver.As.
+// Unwrap returns the measured driver, for driver.As.
 func (d *timedDriver) Unwrap() driver.Driver { return d.Driver }
 
 // CreateMachine implements driver.Driver.
@@ -121,7 +121,7 @@ func (d *timedDriver) InitializeMachine(ctx context.Context, req *driver.Initial
 	return resp, err
 }
 
-// Drainer times the drains of a Drainer.
+// Drainer returns a drainer that measures the drains of d.
 func (w *Work) Drainer(d drain.Interface) drain.Interface {
 	return &timedDrainer{Interface: d, work: w, drains: map[types.NamespacedName]timedDrain{}}
 }
@@ -133,7 +133,8 @@ type timedDrainer struct {
 	drains map[types.NamespacedName]timedDrain
 }
 
-// timedDrain is a drain, which takes many passes, and is passed through when it is done.
+// timedDrain is a drain in progress. A drain takes many passes, and passes continue after it is
+// complete.
 type timedDrain struct {
 	since    time.Time
 	reported bool
@@ -143,16 +144,17 @@ type timedDrain struct {
 func (d *timedDrainer) Drain(ctx context.Context, req drain.Request) (drain.Report, error) {
 	report, err := d.Interface.Drain(ctx, req)
 	if err == nil && !report.NodeGone {
-		if took, ends := d.observe(req, report.Done); ends {
+		if took, completed := d.observe(req, report.Done); completed {
 			d.work.drained(ctx, req.Machine, took)
 		}
 	}
 	return report, err
 }
 
-// observe reports whether a drain ends with a pass, and how long it took: no time if it is done at the
-// first pass, since the node was empty then, or drained by an earlier process.
-func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration, ends bool) {
+// observe reports whether this pass completes the drain, and how long the drain took. The duration
+// is zero if the first pass completes it: the node was already empty, or an earlier process drained
+// it.
+func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration, completed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.work.clock.Now()
@@ -163,10 +165,10 @@ func (d *timedDrainer) observe(req drain.Request, done bool) (took time.Duration
 			known.since = now
 		}
 	}
-	ends = done && !known.reported
+	completed = done && !known.reported
 	known.reported = known.reported || done
 	d.drains[req.Machine] = known
-	return now.Sub(known.since), ends
+	return now.Sub(known.since), completed
 }
 
 // Forget implements drain.Interface.
@@ -177,7 +179,7 @@ func (d *timedDrainer) Forget(machine types.NamespacedName) {
 	d.Interface.Forget(machine)
 }
 
-// drained exports how long a drain took, unless the Machine is gone.
+// drained exports the duration of a drain. It does nothing if the Machine no longer exists.
 func (w *Work) drained(ctx context.Context, key types.NamespacedName, took time.Duration) {
 	machine := &v1alpha1.Machine{}
 	if err := w.reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 )
 
-// works makes a Work on objects, with its clock and what it has told.
+// works returns a Work on objects, its clock, and a function that returns the exported series.
 func works(t *testing.T, objects ...client.Object) (*Work, *clocktesting.FakePassiveClock, func() []string) {
 	t.Helper()
 	c, _ := collect(t, interceptor.Funcs{}, objects...)
@@ -47,7 +47,8 @@ func callAll(t *testing.T, w *Work, machine *v1alpha1.Machine, class *v1alpha1.M
 	}
 }
 
-// TestCreateAndDeleteDuration: from the object's time until the driver answers.
+// TestCreateAndDeleteDuration checks that durations last from the timestamp of the object until the
+// driver returns.
 func TestCreateAndDeleteDuration(t *testing.T) {
 	class, machine, _, _ := fleet()
 	machine.CreationTimestamp, machine.DeletionTimestamp = metav1.NewTime(noon), &metav1.Time{Time: noon.Add(time.Hour)}
@@ -69,7 +70,7 @@ func TestCreateAndDeleteDuration(t *testing.T) {
 		"of no Machine": {nil, nil, nil},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			w, clock, told := works(t)
+			w, clock, exported := works(t)
 			slow := fake.New(fake.Config{})
 			slow.OnCreate(func(context.Context, *driver.CreateMachineRequest, func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 				clock.SetTime(noon.Add(20 * time.Second))
@@ -82,13 +83,13 @@ func TestCreateAndDeleteDuration(t *testing.T) {
 			d := w.Driver(slow)
 			created, err := d.CreateMachine(t.Context(), &driver.CreateMachineRequest{Machine: test.machine, MachineClass: class})
 			if created == nil || !errors.Is(err, test.err) {
-				t.Errorf("the creation answers %v, %v", created, err)
+				t.Errorf("creation returned %v, %v", created, err)
 			}
 			deleted, err := d.DeleteMachine(t.Context(), &driver.DeleteMachineRequest{Machine: test.machine, MachineClass: class})
 			if deleted == nil || !errors.Is(err, test.err) {
-				t.Errorf("the deletion answers %v, %v", deleted, err)
+				t.Errorf("deletion returned %v, %v", deleted, err)
 			}
-			if diff := cmp.Diff(test.want, told()); diff != "" {
+			if diff := cmp.Diff(test.want, exported()); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
 		})
@@ -111,7 +112,7 @@ func TestInitializeDuration(t *testing.T) {
 		"there is nothing of its": {driver.InitializeMachineRequest{}, nil, nil},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			w, clock, told := works(t)
+			w, clock, exported := works(t)
 			slow := fake.New(fake.Config{})
 			slow.OnInitialize(func(context.Context, *driver.InitializeMachineRequest, func() (*driver.InitializeMachineResponse, error)) (*driver.InitializeMachineResponse, error) {
 				clock.SetTime(noon.Add(7 * time.Second))
@@ -120,16 +121,16 @@ func TestInitializeDuration(t *testing.T) {
 			d := w.Driver(slow)
 			resp, err := d.(driver.Initializer).InitializeMachine(t.Context(), &test.req)
 			if resp == nil || !errors.Is(err, test.err) {
-				t.Errorf("answers %v, %v", resp, err)
+				t.Errorf("returned %v, %v", resp, err)
 			}
-			if diff := cmp.Diff(test.want, told()); diff != "" {
+			if diff := cmp.Diff(test.want, exported()); diff != "" {
 				t.Errorf("want - got +\n%s", diff)
 			}
 		})
 	}
 }
 
-// able is a driver with each optional ability.
+// able is a driver with every optional interface.
 type able interface {
 	driver.Driver
 	driver.Initializer
@@ -142,7 +143,7 @@ type able interface {
 	driver.Updater
 }
 
-// TestATimedDriverKeepsItsAbilities: a decorator must not hide what the driver can do.
+// TestATimedDriverKeepsItsAbilities checks that the decorator does not hide optional interfaces.
 func TestATimedDriverKeepsItsAbilities(t *testing.T) {
 	w, _, _ := works(t)
 	timed := w.Driver(struct{ able }{})
@@ -166,17 +167,17 @@ func has[Ability any](d driver.Driver) bool {
 	return found
 }
 
-// TestADriverThatInitializesNothing: for its caller nothing changes.
+// TestADriverThatInitializesNothing checks that callers still get Unimplemented.
 func TestADriverThatInitializesNothing(t *testing.T) {
-	w, _, told := works(t)
+	w, _, exported := works(t)
 	var bare struct{ driver.Driver }
 	_, err := w.Driver(bare).(driver.Initializer).InitializeMachine(t.Context(), &driver.InitializeMachineRequest{})
-	if status.Code(err) != codes.Unimplemented || len(told()) > 0 {
-		t.Errorf("answers %v and tells %q", err, told())
+	if status.Code(err) != codes.Unimplemented || len(exported()) > 0 {
+		t.Errorf("returned %v, exported %q", err, exported())
 	}
 }
 
-// script is a Drainer that reports what it is told to.
+// script is a Drainer that returns predefined reports.
 type script struct {
 	drain.Interface
 	report drain.Report
@@ -195,7 +196,7 @@ func TestDrainDuration(t *testing.T) {
 		at     time.Duration
 		report drain.Report
 		err    error
-		want   string // the duration that is told so far
+		want   string // the duration exported so far
 	}
 	waits, done := drain.Report{}, drain.Report{Done: true}
 	for reason, passes := range map[string][]pass{
@@ -206,7 +207,7 @@ func TestDrainDuration(t *testing.T) {
 		"the node is gone":                              {{0, drain.Report{Done: true, NodeGone: true}, nil, ""}},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			w, clock, told := works(t, machine)
+			w, clock, exported := works(t, machine)
 			s := &script{}
 			d := w.Drainer(s)
 			for _, p := range passes {
@@ -214,14 +215,14 @@ func TestDrainDuration(t *testing.T) {
 				s.report, s.err = p.report, p.err
 				report, err := d.Drain(t.Context(), drain.Request{Machine: key, Since: noon})
 				if !cmp.Equal(report, p.report) || !errors.Is(err, p.err) {
-					t.Errorf("%s: answers %+v, %v", p.at, report, err)
+					t.Errorf("%s: returned %+v, %v", p.at, report, err)
 				}
 				want := ""
 				if p.want != "" {
 					want = "gauge mcm_machine_drain_duration_seconds{machine_deployment=pool,namespace=shop} " + p.want
 				}
-				if got := strings.Join(told(), "\n"); got != want {
-					t.Errorf("%s: tells %q, want %q", p.at, got, want)
+				if got := strings.Join(exported(), "\n"); got != want {
+					t.Errorf("%s: exported %q, want %q", p.at, got, want)
 				}
 			}
 			d.Forget(key)
@@ -232,28 +233,28 @@ func TestDrainDuration(t *testing.T) {
 	}
 }
 
-// TestDrainOfAMachineThatIsUnknown: it has no deployment to tell of.
+// TestDrainOfAMachineThatIsUnknown checks that nothing is exported without a deployment.
 func TestDrainOfAMachineThatIsUnknown(t *testing.T) {
 	_, machine, _, _ := fleet()
 	machine.Labels = nil
-	w, _, told := works(t, machine)
+	w, _, exported := works(t, machine)
 	d := w.Drainer(&script{report: drain.Report{Done: true}})
 	for _, name := range []string{machine.Name, "gone"} {
 		if _, err := d.Drain(t.Context(), drain.Request{Machine: types.NamespacedName{Namespace: machine.Namespace, Name: name}}); err != nil {
 			t.Error(err)
 		}
 	}
-	if len(told()) > 0 {
-		t.Errorf("tells %q", told())
+	if len(exported()) > 0 {
+		t.Errorf("exported %q", exported())
 	}
 }
 
-// TestManagersShareTheirMetrics: several may live in one process.
+// TestManagersShareTheirMetrics checks that several managers can run in one process.
 func TestManagersShareTheirMetrics(t *testing.T) {
 	_, clock, _ := works(t)
 	registry := prometheus.NewPedanticRegistry()
 	first, second := NewWork(Options{Clock: clock, Registerer: registry}), NewWork(Options{Clock: clock, Registerer: registry})
 	if first.drain != second.drain || first.initialize != second.initialize {
-		t.Error("the second manager tells nothing")
+		t.Error("the second manager does not share the metrics")
 	}
 }

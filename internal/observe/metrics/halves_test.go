@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestTwoProcessesExportEachOnce: what one leaves out the other has.
+// TestTwoProcessesExportEachOnce checks that two processes with one part each export every series
+// exactly once.
 func TestTwoProcessesExportEachOnce(t *testing.T) {
 	class, machine, set, deployment := fleet()
 	gathered := func(noMachines, noSets bool) []string {
@@ -36,8 +37,8 @@ func TestTwoProcessesExportEachOnce(t *testing.T) {
 	}
 }
 
-// TestManagersInOneProcess run whatever their halves are. What one has begun to export ends with it, and
-// with no other.
+// TestManagersInOneProcess checks all combinations of parts. Metrics are unregistered when the
+// manager that registered them stops, and only then.
 func TestManagersInOneProcess(t *testing.T) {
 	halves := map[string]Options{"machines": {NoSets: true}, "sets": {NoMachines: true}, "both": {}}
 	for first, of := range halves {
@@ -57,7 +58,7 @@ func TestManagersInOneProcess(t *testing.T) {
 	}
 }
 
-// starts starts a Collector with what it leaves out, and returns what ends it.
+// starts starts a Collector with the options, and returns a function that stops it.
 func starts(t *testing.T, registry *prometheus.Registry, of Options) (end func()) {
 	t.Helper()
 	c, _ := collect(t, interceptor.Funcs{})
@@ -69,12 +70,12 @@ func starts(t *testing.T, registry *prometheus.Registry, of Options) (end func()
 	return func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("it ends with %v", err)
+			t.Errorf("Start returned %v", err)
 		}
 	}
 }
 
-// exports checks whether Machines are exported, and sets and deployments.
+// exports checks whether Machines, and MachineSets and MachineDeployments, are exported.
 func exports(t *testing.T, registry *prometheus.Registry, machines, sets bool) {
 	t.Helper()
 	lines := strings.Join(series(t, registry), "\n")

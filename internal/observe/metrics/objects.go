@@ -13,7 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// described are all metrics that are read from objects, by name: MCM's without its prefix, ours with it.
+// described contains all metrics that are read from objects, by name. MCM's names have no prefix
+// here; our own have theirs.
 var described = map[string]*prometheus.Desc{}
 
 // own is the prefix of metrics that MCM does not have.
@@ -29,7 +30,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	frozen          = describe("machine_controller_frozen", "Whether timeouts stand still since the control or the target API server is away: 1 is yes.")
+	frozen          = describe("machine_controller_frozen", "Whether timeouts are suspended because the control or target API server is unreachable: 1 yes, 0 no.")
 	machineItems    = describe("machine_items_total", "Number of machines.")
 	setItems        = describe("machine_set_items_total", "Number of machine sets.")
 	deploymentItems = describe("machine_deployment_items_total", "Number of machine deployments.")
@@ -48,8 +49,8 @@ func ofSetsOrDeployments(name string) bool {
 	return strings.HasPrefix(name, "machine_set_") || strings.HasPrefix(name, "machine_deployment_")
 }
 
-// row is a metric with its values for one object. Its labels come after the object's name and
-// namespace.
+// row is a metric with its values for one object. Its labels follow the name and namespace of the
+// object.
 type row struct {
 	name, help string
 	labels     []string
@@ -70,7 +71,7 @@ func optional(value *int32) []sample {
 	return number(*value)
 }
 
-// info is the sample of a metric that is always 1.
+// info returns the sample of a metric that is always 1.
 func info(labels ...string) []sample { return []sample{{1, labels}} }
 
 var ofCondition = []string{"condition"}
@@ -97,7 +98,7 @@ func failed(m *v1alpha1.MachineSummary) sample {
 	return sample{1, []string{m.Name, m.ProviderID, m.OwnerRef, string(m.LastOperation.State), string(m.LastOperation.Type)}}
 }
 
-// phases are those with a number of their own.
+// phases maps phases to metric values. All other phases are 0.
 var phases = map[v1alpha1.MachinePhase]int32{
 	v1alpha1.MachineTerminating: -4, v1alpha1.MachineFailed: -3, v1alpha1.MachineCrashLoopBackOff: -2,
 	v1alpha1.MachineUnknown: -1, v1alpha1.MachineRunning: 1,
@@ -132,7 +133,7 @@ func setRows(set *v1alpha1.MachineSet) []row {
 			[]string{"createdAt", "spec_machine_class_api_group", "spec_machine_class_kind", "spec_machine_class_name"},
 			info(created(set), class.APIGroup, class.Kind, class.Name),
 		},
-		{"machine_set_info_spec_replicas", "Number of machines that a set wants.", nil, number(set.Spec.Replicas)},
+		{"machine_set_info_spec_replicas", "Desired number of machines of a set.", nil, number(set.Spec.Replicas)},
 		{"machine_set_info_spec_min_ready_seconds", "Seconds for which a machine of a set must be ready to count as available.", nil, number(set.Spec.MinReadySeconds)},
 		{"machine_set_status_condition", "Condition of a machine set: 1 True, 0 False, 2 Unknown.", ofCondition, conditions(set.Status.Conditions,
 			func(c v1alpha1.MachineSetCondition) (kind, status string) { return string(c.Type), string(c.Status) })},
@@ -162,31 +163,32 @@ func deploymentRows(d *v1alpha1.MachineDeployment) []row {
 	}
 	return []row{
 		{"machine_deployment_info", "A machine deployment, always 1.", []string{"createdAt", "spec_strategy_type"}, info(created(d), string(d.Spec.Strategy.Type))},
-		{"machine_deployment_info_spec_paused", "Whether a deployment is paused: 1 is yes.", nil, []sample{{value: one(d.Spec.Paused)}}},
-		{"machine_deployment_info_spec_replicas", "Number of machines that a deployment wants.", nil, number(d.Spec.Replicas)},
+		{"machine_deployment_info_spec_paused", "Whether a deployment is paused: 1 yes, 0 no.", nil, []sample{{value: one(d.Spec.Paused)}}},
+		{"machine_deployment_info_spec_replicas", "Desired number of machines of a deployment.", nil, number(d.Spec.Replicas)},
 		{"machine_deployment_info_spec_min_ready_seconds", "Seconds for which a machine of a deployment must be ready to count as available.", nil, number(d.Spec.MinReadySeconds)},
-		{"machine_deployment_info_spec_rolling_update_max_surge", "Number of machines beyond those wanted that a rolling update may have.", nil, surge},
-		{"machine_deployment_info_spec_rolling_update_max_unavailable", "Number of machines of those wanted that may be unavailable in a rolling update.", nil, unavailable},
+		{"machine_deployment_info_spec_rolling_update_max_surge", "Maximum number of machines above the desired number during a rolling update.", nil, surge},
+		{"machine_deployment_info_spec_rolling_update_max_unavailable", "Maximum number of desired machines that may be unavailable during a rolling update.", nil, unavailable},
 		{"machine_deployment_info_spec_revision_history_limit", "Number of old machine sets that are kept.", nil, optional(d.Spec.RevisionHistoryLimit)},
-		{"machine_deployment_info_spec_progress_deadline_seconds", "Seconds without progress after which a rollout is late.", nil, optional(d.Spec.ProgressDeadlineSeconds)},
-		{"machine_deployment_info_spec_rollback_to_revision", "Revision that a deployment is to be rolled back to.", nil, rollback},
+		{"machine_deployment_info_spec_progress_deadline_seconds", "Seconds without progress after which a rollout has exceeded its deadline.", nil, optional(d.Spec.ProgressDeadlineSeconds)},
+		{"machine_deployment_info_spec_rollback_to_revision", "Revision to roll a deployment back to.", nil, rollback},
 		{"machine_deployment_status_condition", "Condition of a machine deployment: 1 True, 0 False, 2 Unknown.", ofCondition, conditions(d.Status.Conditions,
 			func(c v1alpha1.MachineDeploymentCondition) (kind, status string) {
 				return string(c.Type), string(c.Status)
 			})},
 		{"machine_deployment_failed_machines", "A machine of a deployment whose last operation failed, always 1.", ofFailed, broken},
 		{"machine_deployment_status_available_replicas", "Number of available machines of a deployment.", nil, number(d.Status.AvailableReplicas)},
-		{"machine_deployment_status_unavailable_replicas", "Number of machines of a deployment that are wanted and not available.", nil, number(d.Status.UnavailableReplicas)},
+		{"machine_deployment_status_unavailable_replicas", "Number of desired machines of a deployment that are not available.", nil, number(d.Status.UnavailableReplicas)},
 		{"machine_deployment_status_ready_replicas", "Number of ready machines of a deployment.", nil, number(d.Status.ReadyReplicas)},
 		{"machine_deployment_status_updated_replicas", "Number of machines of a deployment that have its current template.", nil, number(d.Status.UpdatedReplicas)},
-		{"machine_deployment_status_collision_count", "Number of times that the name of a new machine set was taken.", nil, optional(d.Status.CollisionCount)},
+		{"machine_deployment_status_collision_count", "Number of name collisions of new machine sets.", nil, optional(d.Status.CollisionCount)},
 		{"machine_deployment_status_replicas", "Number of machines of a deployment.", nil, number(d.Status.Replicas)},
-		{own + "machine_deployment_spec_excess_replicas", "Number of machines in excess of the replicas that a deployment asks for.", nil, asked},
-		{own + "machine_deployment_status_excess_replicas", "Number of machines of a deployment in excess of the replicas.", nil, excess},
+		{own + "machine_deployment_spec_excess_replicas", "Number of machines in excess of its replicas that a deployment requests.", nil, asked},
+		{own + "machine_deployment_status_excess_replicas", "Number of machines of a deployment in excess of its replicas.", nil, excess},
 	}
 }
 
-// bound is a bound of a rolling update in machines. One that is not valid has no sample.
+// bound returns a limit of a rolling update as a number of machines, or no sample if the limit is
+// invalid.
 func bound(d *v1alpha1.MachineDeployment, bound *intstr.IntOrString, up bool) []sample {
 	if bound == nil {
 		return nil

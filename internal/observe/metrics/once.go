@@ -12,11 +12,11 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// deploymentLabel is the label of Machines that by convention names their deployment.
-// Without it, as in MCM, nothing of the kind is counted.
+// deploymentLabel is the label that by convention names the deployment of a Machine. As in MCM,
+// Machines without it are not counted.
 const deploymentLabel = "name"
 
-// once are the metrics of what the objects of Machines show only when it happens.
+// once holds the metrics of occurrences that can be detected only when a Machine object changes.
 type once struct {
 	join       *prometheus.GaugeVec
 	failedJoin *prometheus.CounterVec
@@ -24,26 +24,26 @@ type once struct {
 	pools      *pools
 }
 
-// perPool are the labels of metrics of the Machines of a deployment. See labels.
+// perPool lists the labels of metrics of the Machines of a deployment. See labels.
 var perPool = []string{"namespace", "machine_deployment", "instance_type", "zone"}
 
 func newOnce() *once {
 	o := &once{
 		join: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mcm_machine_join_duration_seconds", Help: "Seconds from a machine's creation until it was Running, of the last one.",
+			Name: "mcm_machine_join_duration_seconds", Help: "Seconds from creation until the machine was Running, for the last machine that joined.",
 		}, perPool),
 		failedJoin: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mcm_machine_num_failed_join", Help: "Number of machines that did not join in time.",
 		}, perPool),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mcm_machine_stale_machines_total", Help: "Number of machines that were unhealthy for too long and were deleted.",
+			Name: "mcm_machine_stale_machines_total", Help: "Number of machines that were deleted because they were unhealthy for too long.",
 		}),
 	}
 	o.pools = newPools(o.join, o.failedJoin)
 	return o
 }
 
-// watch counts what happens to Machines.
+// watch counts joins, failed joins and deletions of stale Machines.
 func (c *Collector) watch(ctx context.Context) error {
 	informer, err := c.Informers.GetInformer(ctx, &v1alpha1.Machine{})
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *Collector) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watching machines for their metrics: %w", err)
 	}
-	context.AfterFunc(ctx, func() { _ = informer.RemoveEventHandler(registration) }) // the informer ends too
+	context.AfterFunc(ctx, func() { _ = informer.RemoveEventHandler(registration) }) // the informer stops too
 	return nil
 }
 
@@ -99,7 +99,8 @@ func (c *Collector) labels(ctx context.Context, machine *v1alpha1.Machine) ([]st
 	return labels(machine, class)
 }
 
-// labels are the values of perPool for a Machine that names its deployment. Unknown values are empty.
+// labels returns the values of perPool for a Machine, with unknown values empty. It returns false
+// if the Machine does not name its deployment.
 func labels(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) ([]string, bool) {
 	deployment := machine.Labels[deploymentLabel]
 	if deployment == "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// parts are what is not left out. Each is registered by itself, so that a manager of one half can run
-// beside one of both.
+// parts returns the parts that the options do not leave out. Each is registered separately, so that
+// a manager that runs only one part can share a process with one that runs both.
 func (c *Collector) parts() (parts []prometheus.Collector) {
 	if !c.NoMachines {
 		parts = append(parts, machinesPart{c})
@@ -22,10 +22,10 @@ func (c *Collector) parts() (parts []prometheus.Collector) {
 // machinesPart exports Machines.
 type machinesPart struct{ *Collector }
 
-// Describe names the metrics.
+// Describe implements prometheus.Collector.
 func (p machinesPart) Describe(ch chan<- *prometheus.Desc) { describePart(ch, false, p.counted()) }
 
-// Collect reads the cache.
+// Collect implements prometheus.Collector. It reads the cache.
 func (p machinesPart) Collect(ch chan<- prometheus.Metric) {
 	ctx, s, done := scraping(ch)
 	defer done()
@@ -33,7 +33,7 @@ func (p machinesPart) Collect(ch chan<- prometheus.Metric) {
 	machines, deployments := &v1alpha1.MachineList{}, &v1alpha1.MachineDeploymentList{}
 	if p.read(ctx, machines, forMachines, "Machine") {
 		addAll(s, machineItems, machines.Items, machineRows)
-		// What exports deployments counts its failures.
+		// setsPart counts the failures of reading deployments.
 		if p.Reader.List(ctx, deployments, client.UnsafeDisableDeepCopy) == nil {
 			p.drop(poolsOf(machines.Items, deployments.Items))
 		}
@@ -41,18 +41,18 @@ func (p machinesPart) Collect(ch chan<- prometheus.Metric) {
 	collectAll(ch, p.counted())
 }
 
-// counted are the metrics that do not show objects.
+// counted returns the metrics that are not read from objects.
 func (p machinesPart) counted() []prometheus.Collector {
 	return []prometheus.Collector{p.once.join, p.once.failedJoin, p.failures[forMachines]}
 }
 
-// setsPart exports sets and deployments.
+// setsPart exports MachineSets and MachineDeployments.
 type setsPart struct{ *Collector }
 
-// Describe names the metrics.
+// Describe implements prometheus.Collector.
 func (p setsPart) Describe(ch chan<- *prometheus.Desc) { describePart(ch, true, p.counted()) }
 
-// Collect reads the cache.
+// Collect implements prometheus.Collector. It reads the cache.
 func (p setsPart) Collect(ch chan<- prometheus.Metric) {
 	ctx, s, done := scraping(ch)
 	defer done()
@@ -66,12 +66,13 @@ func (p setsPart) Collect(ch chan<- prometheus.Metric) {
 	collectAll(ch, p.counted())
 }
 
-// counted are the metrics that do not show objects. The deletion of a stale Machine is one of sets.
+// counted returns the metrics that are not read from objects. The deletion of a stale Machine
+// belongs to its MachineSet.
 func (p setsPart) counted() []prometheus.Collector {
 	return []prometheus.Collector{p.once.stale, p.failures[forSets]}
 }
 
-// describePart names the metrics of objects of one part, and those that are counted.
+// describePart describes the metrics of one part: those read from objects and those counted.
 func describePart(ch chan<- *prometheus.Desc, sets bool, counted []prometheus.Collector) {
 	for name, d := range described {
 		if ofSetsOrDeployments(name) == sets {

@@ -8,26 +8,27 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// pool names the Machines of a deployment, by the first labels of perPool.
+// pool identifies the Machines of a deployment by the first two labels of perPool.
 type pool struct{ namespace, deployment string }
 
-// vector has the labels of pool, perhaps among others.
+// vector is a metric vector whose labels include those of pool.
 type vector interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
-// pools drops the series of pools that are gone.
+// pools deletes the series of pools that no longer exist.
 type pools struct {
 	vectors []vector
 
 	mu sync.Mutex
-	// missing has all pools that have series, and whether the last scrape did not find them.
+	// missing contains all pools that have series. The value reports whether the last scrape did not
+	// find the pool.
 	missing map[pool]bool
 }
 
 func newPools(vectors ...vector) *pools { return &pools{vectors: vectors, missing: map[pool]bool{}} }
 
-// record has a function write a series with the labels.
+// record calls write, which sets a series with the labels, and remembers its pool.
 func (p *pools) record(labels []string, write func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,14 +36,14 @@ func (p *pools) record(labels []string, write func()) {
 	write()
 }
 
-// drop removes the series of pools that are not there for a second scrape: the first one has
-// their last values.
-func (p *pools) drop(there map[pool]bool) {
+// drop deletes the series of pools that two consecutive scrapes did not find. The first of them
+// still exports their last values.
+func (p *pools) drop(existing map[pool]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for known, missing := range p.missing {
 		switch {
-		case there[known]:
+		case existing[known]:
 			p.missing[known] = false
 		case !missing:
 			p.missing[known] = true
@@ -55,14 +56,14 @@ func (p *pools) drop(there map[pool]bool) {
 	}
 }
 
-// poolsOf are the pools that have a Machine or a deployment.
+// poolsOf returns the pools that have a Machine or a deployment.
 func poolsOf(machines []v1alpha1.Machine, deployments []v1alpha1.MachineDeployment) map[pool]bool {
-	there := map[pool]bool{}
+	existing := map[pool]bool{}
 	for i := range machines {
-		there[pool{machines[i].Namespace, machines[i].Labels[deploymentLabel]}] = true
+		existing[pool{machines[i].Namespace, machines[i].Labels[deploymentLabel]}] = true
 	}
 	for i := range deployments {
-		there[pool{deployments[i].Namespace, deployments[i].Name}] = true
+		existing[pool{deployments[i].Namespace, deployments[i].Name}] = true
 	}
-	return there
+	return existing
 }

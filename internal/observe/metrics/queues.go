@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// queues begins the names of controller-runtime's metrics of work queues, and prefix comes
-	// before that in MCM's.
+	// queues is the prefix of controller-runtime's work queue metrics. MCM's metrics have prefix
+	// before it.
 	queues, prefix = "workqueue_", "mcm_"
-	// queueLabel is the label that has the queue's name.
+	// queueLabel is the label that contains the name of the queue.
 	queueLabel = "name"
 )
 
-// Handler serves what a gatherer gathers, with the metrics of work queues as MCM has them.
+// Handler serves the metrics of a gatherer, with work queue metrics as MCM exports them.
 func Handler(from prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(Gatherer(from), promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
 }
 
-// Gatherer gathers what another does, with the metrics of work queues as MCM has them, whose only
-// label is the name of the queue. controller-runtime does not let their names be chosen.
+// Gatherer wraps a gatherer and converts work queue metrics to those of MCM, whose only label is
+// the name of the queue. controller-runtime does not allow other names.
 func Gatherer(from prometheus.Gatherer) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := from.Gather()
@@ -34,15 +34,15 @@ func Gatherer(from prometheus.Gatherer) prometheus.Gatherer {
 				families[i] = ofQueues(family)
 			}
 		}
-		// A metric without series would make the whole answer fail.
+		// A metric without series would make the whole scrape fail.
 		families = slices.DeleteFunc(families, func(family *dto.MetricFamily) bool { return len(family.Metric) == 0 })
 		slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
 		return families, err
 	})
 }
 
-// ofQueues is a metric of controller-runtime's work queues as MCM has it: the priorities of a queue
-// are added up.
+// ofQueues converts a work queue metric of controller-runtime to MCM's: it sums the priorities of
+// each queue.
 func ofQueues(family *dto.MetricFamily) *dto.MetricFamily {
 	name := prefix + family.GetName()
 	ours := &dto.MetricFamily{Name: &name, Help: family.Help, Type: family.Type, Unit: family.Unit}
@@ -63,7 +63,7 @@ func ofQueues(family *dto.MetricFamily) *dto.MetricFamily {
 		}
 		if metric.Gauge != nil {
 			value := metric.Gauge.GetValue()
-			one.Gauge = &dto.Gauge{Value: &value} // it may be added to
+			one.Gauge = &dto.Gauge{Value: &value} // a copy, because add may change it
 		}
 		seen[queue.GetValue()] = one
 		ours.Metric = append(ours.Metric, one)
@@ -71,7 +71,7 @@ func ofQueues(family *dto.MetricFamily) *dto.MetricFamily {
 	return ours
 }
 
-// add adds up gauges. No other metric of a queue is split by priority.
+// add sums gauges. No other metric of a queue is split by priority.
 func add(to, more *dto.Metric) {
 	if to.Gauge != nil && more.Gauge != nil {
 		*to.Gauge.Value += more.Gauge.GetValue()

@@ -17,8 +17,8 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// TestQueues has a real queue of controller-runtime, whose metrics have MCM's names and its only
-// label when they are served.
+// TestQueues checks with a real controller-runtime queue that its metrics are served with MCM's
+// names and only label.
 func TestQueues(t *testing.T) {
 	name := fmt.Sprintf("of-the-test-%d", time.Now().UnixNano()) // the process goes on to count those of former runs
 	queue := priorityqueue.New[string](name)
@@ -31,12 +31,12 @@ func TestQueues(t *testing.T) {
 
 	var served string
 	gomega.NewWithT(t).Eventually(func() string { // the queue takes in what is added when it likes
-		answer := httptest.NewRecorder()
-		Handler(ctrlmetrics.Registry).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		if answer.Code != http.StatusOK {
-			t.Fatalf("%d: %s", answer.Code, answer.Body)
+		response := httptest.NewRecorder()
+		Handler(ctrlmetrics.Registry).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		if response.Code != http.StatusOK {
+			t.Fatalf("%d: %s", response.Code, response.Body)
 		}
-		served = answer.Body.String()
+		served = response.Body.String()
 		return served
 	}).WithTimeout(waitTimeout).Should(gomega.And(
 		gomega.ContainSubstring("\nmcm_workqueue_depth{name=%q} 2\n", name),
@@ -45,7 +45,7 @@ func TestQueues(t *testing.T) {
 	var got []string
 	for line := range strings.Lines(served) {
 		if strings.HasPrefix(line, "workqueue_") {
-			t.Errorf("served under its first name: %s", line)
+			t.Errorf("served under its original name: %s", line)
 		}
 		series, _, _ := strings.Cut(line, " ")
 		if strings.HasPrefix(series, "mcm_workqueue_") && strings.Contains(series, name) && !strings.Contains(series, "_bucket{") {
@@ -69,8 +69,8 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// TestOthersAreUntouched: what is no work queue's is handed through, and what was gathered is not
-// changed, for it may be somebody else's.
+// TestOthersAreUntouched checks that other metrics are passed through, and that the gathered
+// metrics, which may be shared, are not modified.
 func TestOthersAreUntouched(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	depth := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth"}, []string{"name", "priority"})

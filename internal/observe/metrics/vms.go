@@ -14,36 +14,36 @@ import (
 )
 
 var vmReady = prometheus.NewDesc("millwright_virtual_machine_ready",
-	"Whether a virtual machine runs as its spec wants it: 1 True, 0 False, 2 Unknown. The reason is that of its condition Ready.",
+	"Status of the Ready condition of a virtual machine, by reason: 1 True, 0 False, 2 Unknown.",
 	[]string{"name", "namespace", "reason"}, nil)
 
 var vmMigration = prometheus.NewDesc("millwright_virtual_machine_migration",
-	"The live migration of a virtual machine under way, or its last one: always 1. The reason is why it failed.",
+	"The current or last live migration of a virtual machine, always 1. If it failed, the reason label says why.",
 	[]string{"name", "namespace", "phase", "reason"}, nil)
 
 var vmDowntime = prometheus.NewDesc("millwright_virtual_machine_migration_downtime_seconds",
-	"How long the guest of a virtual machine stood still in its last live migration. Absent if that was not measured.",
+	"Downtime of the guest during the last live migration of a virtual machine, in seconds. Absent if it was not measured.",
 	[]string{"name", "namespace"}, nil)
 
 var vmOtherController = prometheus.NewDesc("millwright_virtual_machine_other_controller",
-	"A virtual machine that this VM controller leaves alone, as its annotation names another one: always 1.",
+	"A virtual machine that this VM controller ignores because an annotation assigns it to another controller, always 1.",
 	[]string{"name", "namespace", "controller"}, nil)
 
 // VMs exports the VirtualMachines of a cache. Add it to a manager.
 type VMs struct {
 	// Reader reads objects from a cache.
 	Reader client.Reader
-	// Registerer has the metrics while VMs runs.
+	// Registerer is where the metrics are registered while VMs runs.
 	Registerer prometheus.Registerer
-	// Controller is how the VM controller calls itself in vmv1alpha1.AnnotationController.
+	// Controller is the name of this VM controller in vmv1alpha1.AnnotationController.
 	Controller string
 }
 
-// NeedLeaderElection is true: only the leader's cache is filled.
+// NeedLeaderElection returns true because only the leader fills its cache.
 func (v *VMs) NeedLeaderElection() bool { return true }
 
-// Start registers the metrics until ctx ends. Of several managers in one process, the first exports
-// them.
+// Start registers the metrics and unregisters them when ctx is done. If several managers run in one
+// process, the first one exports them.
 func (v *VMs) Start(ctx context.Context) error {
 	if err := export(ctx, v.Registerer, v); err != nil {
 		return fmt.Errorf("registering the metrics of virtual machines: %w", err)
@@ -51,7 +51,7 @@ func (v *VMs) Start(ctx context.Context) error {
 	return nil
 }
 
-// Describe names the metrics.
+// Describe implements prometheus.Collector.
 func (v *VMs) Describe(ch chan<- *prometheus.Desc) {
 	ch <- vmReady
 	ch <- vmMigration
@@ -59,13 +59,13 @@ func (v *VMs) Describe(ch chan<- *prometheus.Desc) {
 	ch <- vmOtherController
 }
 
-// Collect reads the cache.
+// Collect implements prometheus.Collector. It reads the cache.
 func (v *VMs) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	vms := &vmv1alpha1.VirtualMachineList{}
 	if err := v.Reader.List(ctx, vms, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.Log.WithName("metrics").V(1).Info("A scrape lacks a kind", "kind", vmv1alpha1.VirtualMachineKind, "err", err.Error())
+		ctrl.Log.WithName("metrics").V(1).Info("Cannot read objects for a scrape", "kind", vmv1alpha1.VirtualMachineKind, "err", err.Error())
 		return
 	}
 	s := &scrape{ch: ch, seen: map[string]bool{}}

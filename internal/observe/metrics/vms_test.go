@@ -23,7 +23,8 @@ func vmNamed(name string, ready ...metav1.Condition) *vmv1alpha1.VirtualMachine 
 	return vm
 }
 
-// TestVMs: each VM has its readiness with the reason, its last migration, and its controller if that is another one, and an API that does not answer no series.
+// TestVMs checks that each VM has its readiness with the reason, its last migration, and its
+// controller if that is another one. If the API server does not respond, there are no series.
 func TestVMs(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := vmv1alpha1.AddToScheme(scheme); err != nil {
@@ -83,6 +84,6 @@ func TestVMs(t *testing.T) {
 	}
 	away = true
 	if found := series(); len(found) > 0 {
-		t.Errorf("series %v of an API that is away", found)
+		t.Errorf("series %v while the API server is unreachable", found)
 	}
 }

@@ -16,8 +16,8 @@ func isPreserved(m *v1alpha1.Machine) {
 	m.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(noon.Add(time.Hour)))
 }
 
-// TestPreservedBesidesThoseWanted: more of the current template than are wanted do not keep a rollout
-// from being complete if all are preserved. One that is not goes in place of the others.
+// TestPreservedBesidesThoseWanted checks that more machines of the current template than desired do
+// not keep a rollout from being complete if all of the extra ones are preserved.
 func TestPreservedBesidesThoseWanted(t *testing.T) {
 	beside := func(g *given) { g.set("a").Status.Replicas = 4 }
 	others := func(g *given) {
@@ -33,8 +33,8 @@ func TestPreservedBesidesThoseWanted(t *testing.T) {
 	}
 }
 
-// TestCountsAreOfTheTemplateOfNow: the deployment's status is about an earlier one before a manager
-// has worked on this one.
+// TestCountsAreOfTheTemplateOfNow checks that machines are not counted as updated while the status
+// still describes an earlier template.
 func TestCountsAreOfTheTemplateOfNow(t *testing.T) {
 	other := declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "b" })
 	for reason, so := range map[string]change{
@@ -50,8 +50,8 @@ func TestCountsAreOfTheTemplateOfNow(t *testing.T) {
 	}
 }
 
-// TestWhichSetsAreShown: the current one first whatever its number is, and one that is to get
-// machines before it has any.
+// TestWhichSetsAreShown checks that the current set is first, whatever its revision, and that a set
+// is shown if machines are desired but do not exist yet.
 func TestWhichSetsAreShown(t *testing.T) {
 	var names []string
 	for _, set := range StatusOf(give(hasSet("old", 2, 2, 0), hasSet("idle", 3, 0, 0)).facts(), noon).Sets {
@@ -62,7 +62,8 @@ func TestWhichSetsAreShown(t *testing.T) {
 	}
 }
 
-// TestNoDeadlineRunsWhenARolloutIsComplete, whatever comes after it.
+// TestNoDeadlineRunsWhenARolloutIsComplete checks that later changes of the number of machines have
+// no deadline.
 func TestNoDeadlineRunsWhenARolloutIsComplete(t *testing.T) {
 	s := StatusOf(give(due(600), progress(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, "done")).facts(), noon)
 	if s.Limit != 10*time.Minute || !s.Deadline.IsZero() {
@@ -70,7 +71,8 @@ func TestNoDeadlineRunsWhenARolloutIsComplete(t *testing.T) {
 	}
 }
 
-// TestThatEnoughAreAvailableIsNoComplaint: nearly every deployment says so during a rollout.
+// TestThatEnoughAreAvailableIsNoComplaint checks that the Available condition, which most
+// deployments have during a rollout, is not reported as a problem.
 func TestThatEnoughAreAvailableIsNoComplaint(t *testing.T) {
 	enough := hasCondition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	for _, wait := range StatusOf(give(rolls, enough).facts(), noon).Waits {
@@ -80,7 +82,8 @@ func TestThatEnoughAreAvailableIsNoComplaint(t *testing.T) {
 	}
 }
 
-// TestOnlyItsOwnIsSortedOut: a namespace has other deployments, whose machines count for nothing here.
+// TestOnlyItsOwnIsSortedOut checks that sets and machines of other deployments in the namespace are
+// ignored.
 func TestOnlyItsOwnIsSortedOut(t *testing.T) {
 	g, other := give(hasSet("old", 0, 0, 0)), give()
 	other.deployment.UID, other.sets = "other", nil

@@ -1,7 +1,7 @@
 // Package rollout shows the rollout of a MachineDeployment.
 //
-// It needs no manager, only API access, and writes nothing. Read and Follower make Facts of objects,
-// StatusOf a Status of Facts, and View, Line and Brief text of a Status.
+// It only reads from the API server and works without a running manager. Read and Follower gather
+// Facts, StatusOf computes a Status from Facts, and View, Line and Brief format a Status.
 package rollout
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 )
 
-// Facts are what is known of a deployment at one moment. Nothing of them is changed.
+// Facts are the state of a deployment at one moment. They are not modified.
 type Facts struct {
 	pool.Facts
-	// Problem is why changes are not seen now; empty if they are.
+	// Problem is why changes are currently not received, or "" if they are.
 	Problem string
 }
 
-// Read reads the deployment, its sets and their machines once. Options are those of the lists.
+// Read reads the deployment, its sets and their machines once. The options apply to the lists.
 func Read(ctx context.Context, from client.Reader, key types.NamespacedName, options ...client.ListOption) (Facts, error) {
 	deployment, err := Get(ctx, from, key)
 	if err != nil {
@@ -46,7 +46,7 @@ func Read(ctx context.Context, from client.Reader, key types.NamespacedName, opt
 	return FactsOf(deployment, sets.Items, machines.Items), nil
 }
 
-// FactsOf selects what is the deployment's from the sets and machines of its namespace.
+// FactsOf selects the sets and machines that belong to the deployment from those of its namespace.
 func FactsOf(deployment *v1alpha1.MachineDeployment, sets []v1alpha1.MachineSet, machines []v1alpha1.Machine) Facts {
 	f := Facts{Facts: pool.Facts{Kind: explain.KindDeployment, Key: client.ObjectKeyFromObject(deployment), Deployment: deployment}}
 	f.Own(sets)
@@ -54,14 +54,14 @@ func FactsOf(deployment *v1alpha1.MachineDeployment, sets []v1alpha1.MachineSet,
 	return f
 }
 
-var errNotFound = errors.New("there is no machine deployment")
+var errNotFound = errors.New("not found")
 
-// Get reads a deployment. It is an error if there is none.
+// Get reads a deployment. It returns an error if the deployment does not exist.
 func Get(ctx context.Context, from client.Reader, key types.NamespacedName) (*v1alpha1.MachineDeployment, error) {
 	deployment := &v1alpha1.MachineDeployment{}
 	err := from.Get(ctx, key, deployment)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("%w %q in namespace %q", errNotFound, key.Name, key.Namespace)
+		return nil, fmt.Errorf("machine deployment %q %w in namespace %q", key.Name, errNotFound, key.Namespace)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading machine deployment %s: %w", key, err)
@@ -69,12 +69,13 @@ func Get(ctx context.Context, from client.Reader, key types.NamespacedName) (*v1
 	return deployment, nil
 }
 
-// Find returns the set of a revision, or says why there is none. 0 is the last one of another
-// template than the deployment's, which may have no set yet, or an old one that has no new number
-// yet. By the controllers' rule, the last but one, machines would go that are in use.
-func Find(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
-	d, set := f.Deployment, revision.Pick(f.Sets, wanted)
-	if wanted == 0 {
+// Find returns the set of a revision, or an error that lists the existing revisions. Revision 0
+// means the last one whose template differs from the deployment's. The controllers' rule, the last
+// but one, is not used: if the current template has no set yet, or an old set that is not
+// renumbered yet, it would remove machines that are in use.
+func Find(f Facts, number int64) (*v1alpha1.MachineSet, error) {
+	d, set := f.Deployment, revision.Pick(f.Sets, number)
+	if number == 0 {
 		set = nil
 		for _, numbered := range revision.Sorted(f.Sets) {
 			if !revision.Same(&numbered.Spec.Template, &d.Spec.Template) {
@@ -85,12 +86,12 @@ func Find(f Facts, wanted int64) (*v1alpha1.MachineSet, error) {
 	switch {
 	case set != nil:
 		return set, nil
-	case wanted == 0:
+	case number == 0:
 		return nil, fmt.Errorf("machine deployment %s/%s has no revision before the current one", d.Namespace, d.Name)
 	}
 	var known []string
 	for _, set := range revision.Sorted(f.Sets) {
 		known = append(known, strconv.FormatInt(revision.Number(set), 10))
 	}
-	return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, wanted, cmp.Or(strings.Join(known, ", "), "none"))
+	return nil, fmt.Errorf("machine deployment %s/%s has no revision %d; it has %s", d.Namespace, d.Name, number, cmp.Or(strings.Join(known, ", "), "none"))
 }

@@ -18,30 +18,30 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
 
-// firstAnswer limits the requests that are made before anything is followed.
-const firstAnswer = 10 * time.Second
+// firstReadTimeout limits the requests that are made before the watches start.
+const firstReadTimeout = 10 * time.Second
 
 // Follower follows one deployment.
 type Follower struct {
-	// Config leads to the cluster.
+	// Config is the client configuration of the cluster.
 	Config *rest.Config
-	// Client reads what is not followed.
+	// Client reads the objects that are not watched.
 	Client client.Client
-	// Pace is the least time between two states. Beat is after what time a state is shown again though
-	// nothing has changed; 0 is never.
+	// Pace is the minimum time between two states. Beat is the time after which a state is shown again
+	// without a change; if 0, it is not.
 	Pace, Beat time.Duration
-	// Surroundings is how old leases and events may be; 0 leaves them out.
+	// Surroundings is the maximum age of leases and events; if 0, they are not read.
 	Surroundings time.Duration
 }
 
-// Follow calls a function with the facts of a deployment, at once and whenever they have changed, until
-// it returns true or an error. It survives outages of the API server. It is an error if the deployment
-// does not exist, or is deleted.
+// Follow calls see with the facts of a deployment, immediately and after every change, until see
+// returns true or an error. It continues after outages of the API server. It returns an error if
+// the deployment does not exist or is deleted.
 func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see func(Facts) (enough bool, err error)) error {
-	short, answered := context.WithTimeout(ctx, firstAnswer)
-	// Read also tries to list what is followed: a follower would retry for ever.
+	short, stop := context.WithTimeout(ctx, firstReadTimeout)
+	// Read also tries the lists, because a follower would retry a forbidden list forever.
 	first, err := Read(short, f.Client, key, client.Limit(1))
-	answered()
+	stop()
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,8 @@ func (f *Follower) Follow(ctx context.Context, key types.NamespacedName, see fun
 
 const surroundingsTimeout = 3 * time.Second
 
-// around reads leases and events. What the user may not read, or is not answered, is missing.
+// around reads leases and events. Those that the user has no permission to read, or that the server
+// does not return in time, are missing.
 func (f *Follower) around(ctx context.Context, facts Facts) pool.Facts {
 	ctx, cancel := context.WithTimeout(ctx, surroundingsTimeout)
 	defer cancel()

@@ -15,13 +15,13 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/pool"
 )
 
-// noon is when tests look.
+// noon is the time of the tests.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func before(ago time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-ago)) }
 
-// given is what a deployment of three machines has at noon. At first that is one set of
-// class a, revision 1, whose machines run.
+// given is the state of a deployment of three machines at noon. Initially it has one set of class
+// a, revision 1, whose machines are Running.
 type given struct {
 	deployment *v1alpha1.MachineDeployment
 	sets       []*v1alpha1.MachineSet
@@ -68,7 +68,7 @@ func values[T any](pointers []*T) []T {
 	return all
 }
 
-// hasSet adds the set of a class. Its age is that of its revision.
+// hasSet adds the set of a class. Its age depends on its revision.
 func hasSet(class string, revision int64, asked, available int32) change {
 	return func(g *given) {
 		template := *g.deployment.Spec.Template.DeepCopy()
@@ -132,8 +132,8 @@ func leaves(ago time.Duration) func(*v1alpha1.Machine) {
 	}
 }
 
-// rolls makes class b the wanted one, in the middle of a rollout: one new machine is made,
-// and one old one goes.
+// rolls changes the class to b and stops in the middle of the rollout: one new machine is being
+// created and one old machine is being deleted.
 func rolls(g *given) {
 	g.deployment.Spec.Template.Spec.Class.Name = "b"
 	g.set("a").Spec.Replicas, g.set("a").Status = 2, v1alpha1.MachineSetStatus{Replicas: 3, AvailableReplicas: 2}
@@ -144,7 +144,7 @@ func rolls(g *given) {
 	progress(v1alpha1.ConditionTrue, "MachineSetUpdated", `MachineSet "pool-b" is progressing.`)(g)
 }
 
-// inPlace has the nodes be updated in place.
+// inPlace selects the strategy that updates nodes in place.
 func inPlace(g *given) {
 	none := intstr.FromInt32(0)
 	g.deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
@@ -156,7 +156,7 @@ func inPlace(g *given) {
 	g.set("a").Labels = map[string]string{v1alpha1.LabelKeyMachineSetScaleUpDisabled: "true"}
 }
 
-// updates has the update of a machine's node be so far.
+// updates sets the progress of the update of a machine's node.
 func updates(reason string) func(*v1alpha1.Machine) {
 	return func(m *v1alpha1.Machine) {
 		m.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: before(time.Minute)}}
@@ -191,10 +191,10 @@ func declared(do func(*v1alpha1.MachineDeployment)) change {
 	return func(g *given) { do(g.deployment) }
 }
 
-// named gives a machine the ID of its VM.
+// named sets the provider ID of a machine.
 func named(m *v1alpha1.Machine) { m.Spec.ProviderID = "cloud:///" + m.Name }
 
-// backOff is the event of a set that waits since its machines fail.
+// backOff is the event of a set that waits because its machines fail.
 func backOff(set string, times int, ago time.Duration, last string) corev1.Event {
 	event := corev1.Event{
 		InvolvedObject: corev1.ObjectReference{Kind: "MachineSet", Name: set}, Reason: "BackOff", LastTimestamp: before(ago),
@@ -208,10 +208,10 @@ func backOff(set string, times int, ago time.Duration, last string) corev1.Event
 	return event
 }
 
-// drained has the nodes of machines be empty.
+// drained makes the nodes of machines empty.
 func drained(machines ...string) change { return at(v1alpha1.StepDeleteInstance, "", machines...) }
 
-// at has the deletions of machines have come to a step, with a cause.
+// at sets the step that the deletion of machines has reached, with a cause.
 func at(step, cause string, machines ...string) change {
 	return func(g *given) {
 		for _, name := range machines {

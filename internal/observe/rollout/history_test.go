@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
-// past is a deployment with three revisions, and two sets that nobody can go back to.
+// past returns a deployment with three revisions, and two sets that it cannot be rolled back to.
 func past(g *given) {
 	rolls(g)
 	hasSet("c", 4, 0, 0)(g)
@@ -57,7 +57,7 @@ func TestPick(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			set, err := Find(give(tc.given).facts(), tc.wanted)
 			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Fatalf("answers %v, want %q", err, tc.says)
+				t.Fatalf("got error %v, want %q", err, tc.says)
 			}
 			if err == nil && set.Name != tc.set {
 				t.Errorf("%s, want %s", set.Name, tc.set)

@@ -11,7 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestARefusedDeploymentIsNotRolledOut: all its machines run, and nothing is done for it.
+// TestARefusedDeploymentIsNotRolledOut checks that a rejected deployment is not complete, even
+// though all its machines run.
 func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
 	for reason, message := range map[string]string{
 		v1alpha1.DeploymentReasonSelectsAll: "spec.selector: the empty selector selects all machines; add labels to it",
@@ -23,14 +24,14 @@ func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
 				t.Errorf("outcome %s", status.Outcome)
 			}
 			if line := Line(status); strings.Count(line, message) != 1 {
-				t.Errorf("it should say once why: %s", line)
+				t.Errorf("the reason is not reported exactly once: %s", line)
 			}
 		})
 	}
 }
 
-// TestTerminatingThoughNobodyDeletesIt: as after a restore from a backup. Its set counts it, so it
-// is a machine of the template.
+// TestTerminatingThoughNobodyDeletesIt checks a machine in phase Terminating that is not being
+// deleted, as after a restore from a backup. Its set counts it as updated.
 func TestTerminatingThoughNobodyDeletesIt(t *testing.T) {
 	stays := func(g *given) { g.machines[0].Status.CurrentStatus.Phase = leaving }
 	if status := StatusOf(give(stays, counts(3, 2, 3)).facts(), noon); status.Updated != 3 {
@@ -38,7 +39,8 @@ func TestTerminatingThoughNobodyDeletesIt(t *testing.T) {
 	}
 }
 
-// TestWhyADeletionDoesNotBegin: what the sets say of it is said of the rollout.
+// TestWhyADeletionDoesNotBegin checks that the reasons reported by the sets are shown for the
+// rollout.
 func TestWhyADeletionDoesNotBegin(t *testing.T) {
 	const denied = `deleting machine pool-a-0: admission webhook "policy" denied the request`
 	fails := func(g *given) {
@@ -64,7 +66,8 @@ func TestWhyADeletionDoesNotBegin(t *testing.T) {
 	}
 }
 
-// TestAFrozenSetIsSaidOnce: its deployment has a condition with other words.
+// TestAFrozenSetIsSaidOnce checks that a freeze is shown once, although the deployment has a
+// condition with a different message.
 func TestAFrozenSetIsSaidOnce(t *testing.T) {
 	isFrozen := hasCondition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFrozen, `MachineSet "pool-b" is frozen`)
 	why := v1alpha1.MachineSetCondition{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue, Message: "9 machines exist"}
@@ -83,7 +86,7 @@ func TestAFrozenSetIsSaidOnce(t *testing.T) {
 				}
 			}
 			if len(said) != 1 || !strings.Contains(said[0], tc.want) {
-				t.Errorf("said %q, want %q", said, tc.want)
+				t.Errorf("got %q, want %q", said, tc.want)
 			}
 		})
 	}

@@ -23,10 +23,10 @@ import (
 
 func TestMain(m *testing.M) { env.Main(m) }
 
-// eventually is how long something may take to be seen.
+// eventually limits how long a change may take to be observed.
 const eventually = env.WaitTimeout
 
-// cable connects to an API server, and can be cut.
+// cable is a connection to an API server that can be interrupted.
 type cable struct {
 	mu     sync.Mutex
 	cut    error
@@ -51,7 +51,7 @@ func (c *cable) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// set ends what is watched, and has later requests fail with an error, unless that is nil.
+// set closes the watches, and makes later requests fail with err unless it is nil.
 func (c *cable) set(cut error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *cable) set(cut error) {
 	c.bodies, c.cut = nil, cut
 }
 
-// server is an API server with a deployment in it, and no manager.
+// server is an API server with a deployment and no manager.
 type server struct {
 	*env.Env
 	t     *testing.T
@@ -98,7 +98,7 @@ func (s *server) reports(available int32) {
 	s.do(s.Client.Status().Update(s.t.Context(), deployment))
 }
 
-// follow follows the deployment, and sends what is seen.
+// follow follows the deployment and sends the facts it receives.
 func (s *server) follow(ctx context.Context) (seen <-chan Facts, ended <-chan error) {
 	s.t.Helper()
 	config := rest.CopyConfig(s.Admin)
@@ -121,7 +121,7 @@ func (s *server) follow(ctx context.Context) (seen <-chan Facts, ended <-chan er
 	return facts, done
 }
 
-// until waits for what a check wants to see.
+// until waits until a check returns true.
 func (s *server) until(seen <-chan Facts, ended <-chan error, what string, check func(Facts) bool) {
 	s.t.Helper()
 	timeout := time.After(eventually)
@@ -143,8 +143,8 @@ func available(n int32) func(Facts) bool {
 	return func(f Facts) bool { return f.Deployment.Status.AvailableReplicas == n && f.Problem == "" }
 }
 
-// TestServerFollowsThroughAnOutage: a watch that ends, and a server that does not answer for
-// a while, cost nothing but time, and the latter is said.
+// TestServerFollowsThroughAnOutage checks that Follow continues after a closed watch and after an
+// outage, and reports the outage.
 func TestServerFollowsThroughAnOutage(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,8 +186,8 @@ func TestServerSaysThatItIsGone(t *testing.T) {
 	}
 }
 
-// TestServerTellsWhatIsAround: also when nothing that is followed changes, as where no manager
-// runs any more.
+// TestServerTellsWhatIsAround checks that leases and events are read even if no watched object
+// changes, for example because no manager runs.
 func TestServerTellsWhatIsAround(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
@@ -209,7 +209,8 @@ func TestServerTellsWhatIsAround(t *testing.T) {
 	}))
 }
 
-// TestServerTakesNoOtherForIt: one of the same name that was made meanwhile is another.
+// TestServerTakesNoOtherForIt checks that a new deployment of the same name is not mistaken for the
+// deleted one.
 func TestServerTakesNoOtherForIt(t *testing.T) {
 	s := newServer(t)
 	seen, ended := s.follow(t.Context())
@@ -239,7 +240,7 @@ func (s *server) watching() client.WithWatch {
 	return c
 }
 
-// TestServerRefusesWhatCannotBeRead: instead of waiting for it for ever.
+// TestServerRefusesWhatCannotBeRead checks that Follow returns an error instead of waiting forever.
 func TestServerRefusesWhatCannotBeRead(t *testing.T) {
 	s := newServer(t)
 	refused := errors.New("no")

@@ -14,20 +14,21 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 )
 
-// Outcome is how a rollout has ended, if it has.
+// Outcome is the result of a rollout so far.
 type Outcome string
 
 // The outcomes.
 const (
-	// Progressing: the rollout has not ended, or no manager has worked on it yet.
+	// Progressing means that the rollout is not complete, or that no manager has worked on it yet.
 	Progressing Outcome = "Progressing"
-	// Complete: all machines are of the current template and available, and no others are left.
+	// Complete means that all machines have the current template and are available, and that no old
+	// machines are left.
 	Complete Outcome = "Complete"
-	// Late: there was no progress within the deadline. The rollout may still go on.
+	// Late means that the rollout made no progress within its deadline. It may still continue.
 	Late Outcome = "Late"
 )
 
-// Status is how the rollout of a deployment goes. Its numbers are those of an explanation.
+// Status is the state of a deployment's rollout. Its numbers are the same as in an explanation.
 type Status struct {
 	report.Pool
 
@@ -35,19 +36,20 @@ type Status struct {
 	Outcome Outcome
 	// Observed reports whether the manager has seen the last change of the deployment.
 	Observed bool
-	// Revision is that of the set of the current template; 0 if there is no such set yet.
+	// Revision is the revision of the set that has the current template, or 0 if no set has it yet.
 	Revision int64
-	// Limit is the progress deadline, and Deadline when it is reached without progress; zero if there
-	// is none, Deadline also while it does not run.
+	// Limit is the progress deadline as a duration, and Deadline is when it expires unless there is
+	// progress. Both are zero if there is no deadline. Deadline is also zero while it is suspended.
 	Limit    time.Duration
 	Deadline time.Time
-	// Waits are what the rollout waits for, the most important first. Texts are complete clauses.
+	// Waits are the reasons why the rollout is waiting, the most important first. Their texts are
+	// complete clauses.
 	Waits []report.Finding
-	// Classes say which machines have another class than their first choice, and why.
+	// Classes describe which machines have a class other than their first choice, and why.
 	Classes []string
 }
 
-// StatusOf returns how a rollout goes at a moment.
+// StatusOf returns the state of a rollout at the given time.
 func StatusOf(f Facts, now time.Time) Status {
 	d, explained := f.Deployment, pool.Explain(f.Facts, now)
 	s := Status{Pool: *explained.Pool, Key: f.Key, Observed: d.Status.ObservedGeneration >= d.Generation}
@@ -68,7 +70,7 @@ func StatusOf(f Facts, now time.Time) Status {
 	return s
 }
 
-// Old counts the machines of earlier templates, also those that are being deleted.
+// Old returns the number of machines of earlier templates, including those being deleted.
 func (s Status) Old() (old int32) {
 	for _, set := range s.Sets {
 		if !set.Current {
@@ -78,7 +80,8 @@ func (s Status) Old() (old int32) {
 	return old
 }
 
-// Refusal returns why the manager does nothing about the deployment as it is; empty if it does.
+// Refusal returns why the manager does not act on the deployment in its current form, or "" if it
+// does.
 func Refusal(f Facts) string {
 	is := status.Progress(f.Deployment.Status)
 	if is.Reason == v1alpha1.DeploymentReasonInvalid || is.Reason == v1alpha1.DeploymentReasonSelectsAll {
@@ -87,12 +90,12 @@ func Refusal(f Facts) string {
 	return ""
 }
 
-// outcome follows the controllers: complete is what they have counted as complete, late is what they
-// report.
+// outcome uses the counts and conditions that the controllers report: a rollout is complete or late
+// only if they say so.
 func outcome(f Facts, s Status, explained report.Report) Outcome {
 	d := f.Deployment
-	wanted := d.Spec.Replicas // the status counts what is in excess apart
-	counted := d.Status.Replicas-s.Preserved == wanted && min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas) >= wanted
+	desired := d.Spec.Replicas // the status counts excess machines separately
+	counted := d.Status.Replicas-s.Preserved == desired && min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas) >= desired
 	switch {
 	case f.Problem != "" || !s.Observed || Refusal(f) != "" || d.Spec.RollbackTo != nil || !d.DeletionTimestamp.IsZero():
 		return Progressing
@@ -104,18 +107,19 @@ func outcome(f Facts, s Status, explained report.Report) Outcome {
 	return Progressing
 }
 
-// ofClasses reports whether a finding is about the classes of the deployment's machines, for which nothing
-// waits.
+// ofClasses reports whether a finding is about the classes of the deployment's machines. The
+// rollout does not wait for such a finding.
 func ofClasses(finding report.Finding) bool {
 	return finding.Cause == v1alpha1.CauseNoCapacity && finding.Object == ""
 }
 
-// waits returns what a rollout waits for: what package explain finds wrong with the deployment, its
-// sets and its machines, without what the numbers of a status show.
+// waits returns what a rollout waits for: the problems that package explain finds with the
+// deployment, its sets and its machines, except for those that the numbers of a status already
+// show.
 func waits(f Facts, explained report.Report, late bool) []report.Finding {
 	var found []report.Finding
 	if f.Problem != "" {
-		found = append(found, report.Finding{Text: report.Clause("the API server does not answer, so this may be old: " + f.Problem)})
+		found = append(found, report.Finding{Text: report.Clause("the API server does not respond, so this status may be out of date: " + f.Problem)})
 	}
 	deleted := ""
 	if explained.Verdict == report.Deleting {
@@ -129,13 +133,13 @@ func waits(f Facts, explained report.Report, late bool) []report.Finding {
 			if ofClasses(finding) {
 				continue
 			}
-		case report.Draining: // to be forced only by those who have read the whole explanation
+		case report.Draining: // only the full explanation suggests forcing a drain
 			finding.Remedy = ""
-		case report.NodeNotJoined, v1alpha1.CauseNodeUnhealthy, report.CriticalComponentsNotReady: // take their time
+		case report.NodeNotJoined, v1alpha1.CauseNodeUnhealthy, report.CriticalComponentsNotReady: // normal until the deadline has passed
 			if !late {
 				finding.Remedy = ""
 			}
-		case report.InPlaceUpdate: // so does that of a machine, until the deployment says that it is blocked
+		case report.InPlaceUpdate: // normal for a machine until the deployment reports that the update is blocked
 			if !late && finding.Object != "" {
 				finding.Remedy = ""
 			}

@@ -35,7 +35,7 @@ func isPaused(d *v1alpha1.MachineDeployment) { d.Spec.Paused = true }
 
 const noRoom = "Cloud provider message - machine codes error: code = [ResourceExhausted] message = [zone-1 has no m5.large left]"
 
-// situations are those that a user may look at.
+// situations are states that a user may see.
 var situations = map[string]struct {
 	given change
 	want  Outcome
@@ -136,14 +136,14 @@ var situations = map[string]struct {
 	"letters-only": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "", "\x1b[2Jred\nalert\a"))), Progressing},
 }
 
-// onNode has a machine name its node, and copies conditions of that.
+// onNode assigns a node to a machine and copies its conditions.
 func onNode(conditions ...corev1.NodeCondition) func(*v1alpha1.Machine) {
 	return func(m *v1alpha1.Machine) {
 		m.Labels, m.Spec.ProviderID, m.Status.Conditions = map[string]string{v1alpha1.NodeLabelKey: "node-of-" + m.Name}, "cloud:///"+m.Name, conditions
 	}
 }
 
-// lease is one that a manager has renewed so long ago.
+// lease returns a lease that a manager renewed the given time ago.
 func lease(ago time.Duration) *coordinationv1.Lease {
 	renewed := metav1.NewMicroTime(noon.Add(-ago))
 	made := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("manager"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: &renewed}}
@@ -167,13 +167,13 @@ func TestSituations(t *testing.T) {
 				}
 			}
 			if later := Line(StatusOf(facts, noon.Add(time.Second))); later != Line(status) {
-				t.Errorf("the line changes with time alone:\n%s\n%s", Line(status), later)
+				t.Errorf("the line changes although only time has passed:\n%s\n%s", Line(status), later)
 			}
 		})
 	}
 }
 
-// TestNoGoldenFileIsLeftOver: one for each situation, and for the history.
+// TestNoGoldenFileIsLeftOver checks that every golden file belongs to a situation or the history.
 func TestNoGoldenFileIsLeftOver(t *testing.T) {
 	golden.Only(t, "testdata/*", func(name string) bool {
 		name = strings.TrimSuffix(name, ".txt")

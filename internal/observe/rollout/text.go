@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// View returns a status as lines for a terminal, which has been shown for a time.
+// View returns a status as lines for a terminal. since is how long it has been shown.
 func View(s Status, now time.Time, since time.Duration) []string {
 	lines := []string{
 		fmt.Sprintf("machine deployment %s, %s, %s", s.Key, title(s), duration.HumanDuration(since)),
@@ -68,13 +68,13 @@ func title(s Status) string {
 func numbers(s Status) string {
 	text := fmt.Sprintf("%d of %d updated, %d available", s.Updated, s.Wanted, s.Available)
 	if s.Updated > s.Wanted {
-		text = fmt.Sprintf("%d wanted, %d updated, %d available", s.Wanted, s.Updated, s.Available)
+		text = fmt.Sprintf("%d desired, %d updated, %d available", s.Wanted, s.Updated, s.Available)
 	}
 	if old := s.Old(); old > 0 {
 		text += fmt.Sprintf(", %d old", old)
 	}
 	if s.Excess > 0 {
-		text += fmt.Sprintf(", %d of the wanted in excess", s.Excess)
+		text += fmt.Sprintf(", %d in excess", s.Excess)
 	}
 	if s.Preserved > 0 {
 		text += fmt.Sprintf(", %d preserved", s.Preserved)
@@ -85,27 +85,28 @@ func numbers(s Status) string {
 func deadline(s Status, now time.Time) string {
 	switch left := s.Deadline.Sub(now); {
 	case s.Outcome == Late:
-		return fmt.Sprintf("; no progress for more than %s, which is its deadline", duration.HumanDuration(s.Limit))
+		return fmt.Sprintf("; no progress for more than %s (progress deadline exceeded)", duration.HumanDuration(s.Limit))
 	case s.Deadline.IsZero() || s.Outcome == Complete:
 		return ""
 	case left > 0:
-		return fmt.Sprintf("; has to progress within %s", duration.HumanDuration(left))
+		return fmt.Sprintf("; must progress within %s", duration.HumanDuration(left))
 	}
-	return "; its progress deadline is over"
+	return "; progress deadline exceeded"
 }
 
 func table(s Status) []string {
 	var text strings.Builder
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(columns, "\tSET\tREVISION\tWANTED\tEXIST\tAVAILABLE\tMACHINES")
+	fmt.Fprintln(columns, "\tSET\tREVISION\tDESIRED\tEXIST\tAVAILABLE\tMACHINES")
 	for _, set := range newestFirst(s.Sets) {
 		fmt.Fprintf(columns, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist+set.Leaving, set.Available, phases(set))
 	}
-	_ = columns.Flush() // to memory
+	_ = columns.Flush() // writing to memory cannot fail
 	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 }
 
-// newestFirst returns the set of the current template, and then the others from new to old.
+// newestFirst returns the set of the current template, followed by the others from newest to
+// oldest.
 func newestFirst(sets []report.Part) []report.Part {
 	number := func(set report.Part) int64 {
 		n, _ := strconv.ParseInt(set.Revision, 10, 64) // 0 if it has none
@@ -126,7 +127,7 @@ func age(set report.Part) string {
 	return "old"
 }
 
-// phaseOrder is the order in which phases are counted. Others come before them.
+// phaseOrder is the order in which phases are printed. Unlisted phases come first.
 var phaseOrder = []string{
 	report.NoPhase, string(v1alpha1.MachinePending), string(v1alpha1.MachineAvailable), string(v1alpha1.MachineRunning),
 	string(v1alpha1.MachineInPlaceUpdating), string(v1alpha1.MachineInPlaceUpdateSuccessful), string(v1alpha1.MachineInPlaceUpdateFailed),
@@ -134,7 +135,7 @@ var phaseOrder = []string{
 	string(v1alpha1.MachineTerminating),
 }
 
-// phases says how many machines of a set are in which phase.
+// phases describes how many machines of a set are in each phase.
 func phases(set report.Part) string {
 	var parts []string
 	for phase, n := range set.Phases {
@@ -147,7 +148,7 @@ func phases(set report.Part) string {
 	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
-// Line returns a status in one line. It changes only when something does.
+// Line returns a status in one line. The line does not depend on the time.
 func Line(s Status) string {
 	parts := []string{numbers(s)}
 	for _, set := range newestFirst(s.Sets) {
@@ -160,11 +161,11 @@ func Line(s Status) string {
 	return messages.Line(strings.Join(parts, "; ") + waiting(s, more))
 }
 
-// Brief returns in a clause how far a rollout is, and what it waits for first.
+// Brief returns the progress of a rollout, and the first thing it waits for, as a clause.
 func Brief(s Status) string { return messages.Line(numbers(s) + waiting(s, "")) }
 
-// waiting says what a rollout waits for first, and what helps. Long texts are cut in the middle: at
-// their end providers say what went wrong.
+// waiting describes the first thing a rollout waits for, and the remedy. Long texts are cut in the
+// middle because provider errors have the cause at the end.
 func waiting(s Status, more string) string {
 	const most = 240
 	if len(s.Waits) == 0 {
@@ -177,10 +178,10 @@ func waiting(s Status, more string) string {
 	return text
 }
 
-// annotationCause is where users and kubectl note why they changed something.
+// annotationCause is the annotation in which users and kubectl record why they changed an object.
 const annotationCause = "kubernetes.io/change-cause"
 
-// PrintHistory prints the revisions of a deployment, one a line, from old to new.
+// PrintHistory prints the revisions of a deployment, one per line, from oldest to newest.
 func PrintHistory(out io.Writer, f Facts, now time.Time) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "REVISION\tSET\tCLASS\tAGE\tMACHINES\tCHANGE-CAUSE")

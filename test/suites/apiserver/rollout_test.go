@@ -93,7 +93,7 @@ func TestNobody(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
 	for _, command := range []string{"status", "history", "undo", "pause", "resume", "restart"} {
-		c.rollout(1, command+" other", `there is no machine deployment "other" in namespace "`+c.Namespace+`"`)
+		c.rollout(1, command+" other", `machine deployment "other" not found in namespace "`+c.Namespace+`"`)
 	}
 	c.rollout(1, "status pool --timeout 20s", "the manager has not acted yet on what was changed last")
 	c.rollout(1, "status pool --context other", `context "other" does not exist`)

@@ -11,13 +11,14 @@ import (
 
 // Change is a field that differs.
 type Change struct {
-	// Path of the field, from the object on.
+	// Path is the path of the field within the object.
 	Path string
-	// From and To are its values as JSON; empty if the field is absent.
+	// From and To are the values as JSON, or "" if the field is absent.
 	From, To string
 }
 
-// changesOf returns the fields below a path that differ, sorted by path. Lists are compared as a whole.
+// changesOf returns the fields below a path that differ, sorted by path. Lists are compared as a
+// whole.
 func changesOf(path string, from, to any) []Change {
 	if reflect.DeepEqual(from, to) {
 		return nil
@@ -40,10 +41,10 @@ func changesOf(path string, from, to any) []Change {
 	return []Change{{Path: path, From: value(from), To: value(to)}}
 }
 
-// plain are keys that need no quotes in a path.
+// plain matches keys that need no quotes in a path.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// below returns the path of a field of an object, as kubectl's JSONPath takes it.
+// below returns the path of a key of an object, in the syntax of kubectl's JSONPath.
 func below(path, key string) string {
 	if plain.MatchString(key) {
 		return strings.TrimPrefix(path+"."+key, ".")

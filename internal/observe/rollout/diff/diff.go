@@ -1,4 +1,4 @@
-// Package diff says beforehand what a change of a MachineDeployment or a MachineClass does to Machines.
+// Package diff predicts what a change of a MachineDeployment or a MachineClass does to Machines.
 package diff
 
 import (
@@ -27,13 +27,14 @@ type Effect int
 
 // The effects.
 const (
-	// Replaces Machines, or updates their nodes in place: the template is another one.
+	// Replaces means that the template changes: Machines are replaced, or their nodes are updated in
+	// place.
 	Replaces Effect = iota
-	// Updates Machines and their nodes, which stay.
+	// Updates means that existing Machines and their nodes are kept and changed.
 	Updates
-	// Scales the pool.
+	// Scales means that the number of Machines changes.
 	Scales
-	// Keeps all Machines as they are.
+	// Keeps means that Machines are not affected.
 	Keeps
 
 	effects
@@ -41,26 +42,27 @@ const (
 
 // Diff is what a change does to the Machines of a deployment.
 type Diff struct {
-	// Changes are the fields that differ, by what a change of them does.
+	// Changes are the fields that differ, by effect.
 	Changes [effects][]Change
-	// Verdict are sentences on what happens to the Machines.
+	// Verdict contains sentences about what happens to the Machines.
 	Verdict []string
 }
 
-// OfDeployment returns what happens to the Machines if the deployment becomes the wanted one. The facts are
-// those of the deployment as it is. If both are the same, it returns what of a rollout is left to do.
-func OfDeployment(f rollout.Facts, wanted *v1alpha1.MachineDeployment, now time.Time) (Diff, error) {
+// OfDeployment returns what happens to the Machines if the deployment is changed to desired. The
+// facts describe the deployment as it is. If both are equal, the result is the remaining work of
+// the current rollout.
+func OfDeployment(f rollout.Facts, desired *v1alpha1.MachineDeployment, now time.Time) (Diff, error) {
 	is, err := content(f.Deployment)
 	if err != nil {
 		return Diff{}, err
 	}
-	becomes, err := content(wanted)
+	becomes, err := content(desired)
 	if err != nil {
 		return Diff{}, err
 	}
 	changes := changesOf("", is, becomes)
 	then := f
-	then.Deployment = wanted
+	then.Deployment = desired
 	if len(changes) == 0 {
 		if changes, err = unreleased(f); err != nil {
 			return Diff{}, err
@@ -75,8 +77,8 @@ func OfDeployment(f rollout.Facts, wanted *v1alpha1.MachineDeployment, now time.
 	return d, nil
 }
 
-// unreleased returns in what the template of a deployment differs from the set that was its newest, if
-// the deployment has no set for it yet.
+// unreleased returns how the template of a deployment differs from that of its newest set, if no
+// set has the template yet.
 func unreleased(f rollout.Facts) ([]Change, error) {
 	sets := revision.Sorted(f.Sets)
 	if len(sets) == 0 || f.Current() != nil {
@@ -93,13 +95,13 @@ func unreleased(f rollout.Facts) ([]Change, error) {
 	return changesOf("", is, becomes), err
 }
 
-// OfClass returns what happens to the Machines of a namespace if a class becomes the wanted one.
-func OfClass(is, wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Diff, error) {
+// OfClass returns what happens to the Machines of a namespace if a class is changed to desired.
+func OfClass(is, desired *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Diff, error) {
 	before, err := content(is)
 	if err != nil {
 		return Diff{}, err
 	}
-	after, err := content(wanted)
+	after, err := content(desired)
 	if err != nil {
 		return Diff{}, err
 	}
@@ -121,26 +123,26 @@ func OfClass(is, wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) (Di
 	case d.Same():
 		d.Verdict = []string{"Nothing changes."}
 	case used == 0:
-		d.Verdict = []string{"No machine is of this class."}
-	case updates(wanted, machines):
+		d.Verdict = []string{"No machine uses this class."}
+	case updates(desired, machines):
 		d.Verdict = []string{
-			fmt.Sprintf("VMs that exist are changed as far as their driver can (%s), by the annotation %s. Those created later are as changed.", messages.Machines(used), v1alpha1.AnnotationKeyUpdateStrategy),
-			fmt.Sprintf(`To see beforehand what that is, apply it with the annotation at %q, and run "millwright rollout diff NAME".`, liveupdate.DryRun),
+			fmt.Sprintf("Existing VMs (%s) are updated as far as their driver supports it, because of the annotation %s. New VMs use the changed class.", messages.Machines(used), v1alpha1.AnnotationKeyUpdateStrategy),
+			fmt.Sprintf(`To preview the updates, apply the class with the annotation set to %q, and run "millwright rollout diff NAME".`, liveupdate.DryRun),
 		}
 	default:
 		d.Verdict = []string{
-			fmt.Sprintf("VMs that exist stay (%s). Those created later are as changed.", messages.Machines(used)),
-			`To replace those that exist, run "millwright rollout restart NAME" for their deployments.`,
+			fmt.Sprintf("Existing VMs (%s) are not changed. New VMs use the changed class.", messages.Machines(used)),
+			`To replace existing VMs, run "millwright rollout restart NAME" for their deployments.`,
 		}
 	}
 	return d, nil
 }
 
-// updates reports whether VMs are changed once the class is as wanted.
-func updates(wanted *v1alpha1.MachineClass, machines []v1alpha1.Machine) bool {
+// updates reports whether existing VMs are updated to the desired class.
+func updates(desired *v1alpha1.MachineClass, machines []v1alpha1.Machine) bool {
 	return slices.ContainsFunc(machines, func(machine v1alpha1.Machine) bool {
-		strategy, _ := liveupdate.Of(&machine, wanted)
-		return machine.Spec.Class.Name == wanted.Name && strategy == liveupdate.Update
+		strategy, _ := liveupdate.Of(&machine, desired)
+		return machine.Spec.Class.Name == desired.Name && strategy == liveupdate.Update
 	})
 }
 
@@ -149,12 +151,12 @@ func (d Diff) Same() bool {
 	return !slices.ContainsFunc(d.Changes[:], func(changes []Change) bool { return len(changes) > 0 })
 }
 
-// headings of the changes, by their effect.
+// headings are printed above the changes of each effect.
 var headings = [effects]string{
 	Replaces: "Machines are replaced, or updated in place, for:",
-	Updates:  "Machines and their nodes stay, and are changed, for:",
+	Updates:  "Machines and their nodes are updated without replacement for:",
 	Scales:   "The number of machines changes for:",
-	Keeps:    "Machines stay as they are for:",
+	Keeps:    "Machines are not changed for:",
 }
 
 // Lines returns the diff as text.
@@ -179,8 +181,8 @@ func (d Diff) Lines() []string {
 	return lines
 }
 
-// content returns what users declare of an object: all but what the API server, the controllers and kubectl
-// note in it.
+// content returns what users declare in an object, without what the API server, the controllers and
+// kubectl add.
 func content(object any) (map[string]any, error) {
 	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -205,11 +207,11 @@ func content(object any) (map[string]any, error) {
 	return all, nil
 }
 
-// replacing are the parts of the template of which the Essence of a revision consists. The others are
-// carried to existing Machines.
+// replacing lists the parts of the template that make up the Essence of a revision. All other parts
+// are copied to existing Machines.
 var replacing = []string{"metadata", "spec.class.name", "spec.class.apiGroup", "spec.providerID"}
 
-// effectOf returns what the change of a field of a deployment does to Machines.
+// effectOf returns what changing a field of a deployment does to Machines.
 func effectOf(path string) Effect {
 	inTemplate, isTemplate := strings.CutPrefix(path, "spec.template.")
 	within := func(of string) bool {
@@ -230,16 +232,16 @@ func effectOf(path string) Effect {
 func verdict(f, then rollout.Facts, now time.Time) []string {
 	d := then.Deployment
 	if problem := rules.Invalid(d, then.Sets); problem != "" {
-		return []string{"The manager does nothing until the spec is corrected: " + problem + "."}
+		return []string{"The manager does not act until the spec is corrected: " + problem + "."}
 	}
 	sentences := append(replaced(f, then, now), scaled(f.Deployment, d)...)
 	if d.Spec.Paused {
-		sentences = append(sentences, "The deployment is paused: nothing is replaced or updated until it is resumed.")
+		sentences = append(sentences, "The deployment is paused: no machine is replaced or updated until it is resumed.")
 	}
 	return sentences
 }
 
-// replaced says which Machines are replaced, by which revision, and in which steps.
+// replaced describes which Machines are replaced, by which revision, and in which steps.
 func replaced(f, then rollout.Facts, now time.Time) []string {
 	d, current := then.Deployment, then.Current()
 	old := rollout.StatusOf(then, now)
@@ -247,48 +249,48 @@ func replaced(f, then rollout.Facts, now time.Time) []string {
 	change := then.ClassChange(now)
 	switch {
 	case change.DryRun():
-		return []string{"No machine is replaced, and no VM updated (dry run): " + change.Summary() + "."}
+		return []string{"No machine is replaced and no VM is updated (dry run): " + change.Summary() + "."}
 	case change.Holds():
-		return []string{fmt.Sprintf("Machines whose VMs can be updated stay, with the class from then on. The others are replaced, %s. By now it is known: %s.", steps(d), change.Summary())}
+		return []string{fmt.Sprintf("Machines whose VMs can be updated stay and get the new class. The others are replaced, %s. Known so far: %s.", steps(d), change.Summary())}
 	case change.Left() > 0:
 		return []string{fmt.Sprintf("Machine set %s has the class: %s, %s.", change.Set.Name, change.Summary(), steps(d))}
 	case count <= 0 && current == f.Current():
 		return []string{"No machine is replaced."}
 	case count <= 0:
-		return []string{"There is no machine to replace. " + arrival(current)}
+		return []string{"No machine needs to be replaced. " + arrival(current)}
 	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType:
 		return []string{fmt.Sprintf("The nodes of %s are updated in place, %s. %s", messages.Machines(count), steps(d), arrival(current))}
 	}
 	return []string{fmt.Sprintf("%s %s replaced, %s. %s", messages.Machines(count), messages.Are(count), steps(d), arrival(current))}
 }
 
-// arrival names the revision that is then the current one.
+// arrival describes which revision becomes the current one.
 func arrival(current *v1alpha1.MachineSet) string {
 	if current == nil {
 		return "A new revision is created."
 	}
-	return fmt.Sprintf("Revision %d, machine set %s, is then the current one.", revision.Number(current), current.Name)
+	return fmt.Sprintf("Revision %d (machine set %s) then becomes current.", revision.Number(current), current.Name)
 }
 
-// steps says how many Machines are replaced or updated at once.
+// steps describes how many Machines are replaced or updated at the same time.
 func steps(d *v1alpha1.MachineDeployment) string {
 	switch {
 	case d.Spec.Strategy.Type == v1alpha1.RecreateMachineDeploymentStrategyType:
-		return "all at once, the old ones first (Recreate)"
+		return "all at the same time, after the old ones are deleted (Recreate)"
 	case d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && inplaceupdate.Manual(d):
-		return "those that are selected by the label " + v1alpha1.LabelKeyNodeSelectedForUpdate
+		return "if selected by the label " + v1alpha1.LabelKeyNodeSelectedForUpdate
 	}
 	surge, unavailable := rules.Bounds(d)
-	return fmt.Sprintf("with at most %d more (maxSurge) and %d fewer (maxUnavailable) than the %d wanted", surge, unavailable, reserve.Desired(d))
+	return fmt.Sprintf("with at most %d more (maxSurge) and %d fewer (maxUnavailable) than the %d desired", surge, unavailable, reserve.Desired(d))
 }
 
-// scaled says how many Machines come or go by a new number of them.
+// scaled describes how many Machines are created or deleted because the number of replicas changes.
 func scaled(from, to *v1alpha1.MachineDeployment) []string {
 	switch before, after := reserve.Desired(from), reserve.Desired(to); {
 	case after > before:
 		return []string{fmt.Sprintf("%s %s created: %d instead of %d.", messages.Machines(after-before), messages.Are(after-before), after, before)}
 	case after < before:
-		return []string{fmt.Sprintf("%s %s deleted: %d stay of %d.", messages.Machines(before-after), messages.Are(before-after), after, before)}
+		return []string{fmt.Sprintf("%s %s deleted: %d of %d stay.", messages.Machines(before-after), messages.Are(before-after), after, before)}
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 )
 
-// given is a deployment of three machines of class a, revision 2, beside revision 1 of class b
-// without machines.
+// given returns a deployment of three machines of class a, revision 2. Revision 1 has class b and
+// no machines.
 func given() rollout.Facts {
 	labels := map[string]string{"name": "pool"}
 	d := &v1alpha1.MachineDeployment{
@@ -65,7 +65,7 @@ func given() rollout.Facts {
 }
 
 func TestOfDeployment(t *testing.T) {
-	const rolls = ", with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 wanted. "
+	const rolls = ", with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 desired. "
 	for name, tt := range map[string]struct {
 		change func(*v1alpha1.MachineDeployment)
 		want   string
@@ -95,7 +95,7 @@ func TestOfDeployment(t *testing.T) {
   spec.template.spec.nodeTemplate.metadata.labels['example.com/tier']: (none) -> "gold"
 The number of machines changes for:
   spec.replicas: 3 -> 5
-Machines stay as they are for:
+Machines are not changed for:
   spec.minReadySeconds: (none) -> 10
 
 No machine is replaced.
@@ -117,7 +117,7 @@ No machine is replaced.
 			},
 			`Machines are replaced, or updated in place, for:
   spec.template.spec.class.name: "a" -> "c"
-Machines stay as they are for:
+Machines are not changed for:
   spec.paused: (none) -> true
   spec.strategy.rollingUpdate.maxSurge: 1 -> (none)
   spec.strategy.rollingUpdate.maxUnavailable: 0 -> (none)
@@ -143,24 +143,25 @@ The deployment is paused: nothing is replaced or updated until it is resumed.`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := given()
-			wanted := f.Deployment.DeepCopy()
-			tt.change(wanted)
-			found, err := OfDeployment(f, wanted, time.Now())
+			desired := f.Deployment.DeepCopy()
+			tt.change(desired)
+			found, err := OfDeployment(f, desired, time.Now())
 			if got := strings.Join(found.Lines(), "\n"); err != nil || !strings.Contains(got, tt.want) {
-				t.Errorf("says\n%s\n(%v), want\n%s", got, err, tt.want)
+				t.Errorf("got\n%s\n(%v), want\n%s", got, err, tt.want)
 			}
 		})
 	}
 }
 
-// TestOfAClassThatMachinesFollow: with an update strategy, machines whose VMs can be updated stay.
+// TestOfAClassThatMachinesFollow checks that, with an update strategy, machines whose VMs can be
+// updated stay.
 func TestOfAClassThatMachinesFollow(t *testing.T) {
 	for name, test := range map[string]struct {
 		strategy liveupdate.Strategy
 		answered int
 		want     string
 	}{
-		"nobody was asked": {liveupdate.Update, 0, "Machines whose VMs can be updated stay, with the class from then on. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 wanted. " +
+		"nobody was asked": {liveupdate.Update, 0, "Machines whose VMs can be updated stay, with the class from then on. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 desired. " +
 			`By now it is known: 3 machines for class "c": 3 waiting for the driver.`},
 		"a dry run": {liveupdate.DryRun, 2, "No machine is replaced, and no VM updated (dry run): " +
 			`3 machines for class "c": 1 to be updated, 1 to be replaced, 1 waiting for the driver.`},
@@ -174,18 +175,18 @@ func TestOfAClassThatMachinesFollow(t *testing.T) {
 					answer(machine, "c", i == 1)
 				}
 			}
-			wanted := f.Deployment.DeepCopy()
-			wanted.Spec.Template.Spec.Class.Name = "c"
-			wanted.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: string(test.strategy)}
-			found, err := OfDeployment(f, wanted, time.Now())
+			desired := f.Deployment.DeepCopy()
+			desired.Spec.Template.Spec.Class.Name = "c"
+			desired.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: string(test.strategy)}
+			found, err := OfDeployment(f, desired, time.Now())
 			if got := strings.Join(found.Verdict, "\n"); err != nil || !strings.Contains(got, test.want) {
-				t.Errorf("says\n%s\n(%v), want\n%s", got, err, test.want)
+				t.Errorf("got\n%s\n(%v), want\n%s", got, err, test.want)
 			}
 		})
 	}
 }
 
-// answer has the driver of a machine say what an update to a class would change.
+// answer sets the driver's report on what updating a machine to a class would change.
 func answer(machine *v1alpha1.Machine, class string, replaces bool) {
 	machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: class}
 	replacements := map[bool][]string{true: {"zone"}}[replaces]
@@ -193,7 +194,8 @@ func answer(machine *v1alpha1.Machine, class string, replaces bool) {
 	liveupdate.State{}.Queried(of, []string{"tags"}, nil, replacements).Write(machine)
 }
 
-// TestUnreleased: without a change, what the template changes that no set has yet.
+// TestUnreleased checks that, without a change, the diff shows template changes that no set has
+// yet.
 func TestUnreleased(t *testing.T) {
 	f := given()
 	f.Deployment.Spec.Template.Spec.Class.Name = "c"
@@ -202,12 +204,13 @@ func TestUnreleased(t *testing.T) {
 	got := strings.Join(found.Lines(), "\n")
 	for _, want := range []string{`spec.template.spec.class.name: "a" -> "c"`, "3 machines are replaced", "is paused"} {
 		if err != nil || !strings.Contains(got, want) {
-			t.Errorf("says\n%s\n(%v), want %q", got, err, want)
+			t.Errorf("got\n%s\n(%v), want %q", got, err, want)
 		}
 	}
 }
 
-// TestEveryFieldIsTold: a field of the template replaces machines here if it does so in a rollout.
+// TestEveryFieldIsTold checks that the diff reports a replacement for exactly the template fields
+// that cause one in a rollout.
 func TestEveryFieldIsTold(t *testing.T) {
 	for field, template := range map[string]string{
 		"metadata.labels":              `{"metadata":{"labels":{"tier":"gold"}}}`,
@@ -228,13 +231,13 @@ func TestEveryFieldIsTold(t *testing.T) {
 		"metadata.labels of two names": `{"metadata":{"labels":{"tier":"gold","name.of/it":"x"}}}`,
 	} {
 		f := given()
-		wanted := f.Deployment.DeepCopy()
-		if err := json.Unmarshal([]byte(template), &wanted.Spec.Template); err != nil {
+		desired := f.Deployment.DeepCopy()
+		if err := json.Unmarshal([]byte(template), &desired.Spec.Template); err != nil {
 			t.Fatal(err)
 		}
-		found, err := OfDeployment(f, wanted, time.Now())
+		found, err := OfDeployment(f, desired, time.Now())
 		replaces := len(found.Changes[Replaces]) > 0
-		if want := !revision.Same(&f.Deployment.Spec.Template, &wanted.Spec.Template); err != nil || replaces != want || found.Same() {
+		if want := !revision.Same(&f.Deployment.Spec.Template, &desired.Spec.Template); err != nil || replaces != want || found.Same() {
 			t.Errorf("%s replaces: %t, want %t; %+v, %v", field, replaces, want, found.Changes, err)
 		}
 	}
@@ -254,15 +257,15 @@ func TestOfClass(t *testing.T) {
 		want     string
 	}{
 		"nothing": {`{"cpus":2}`, machines, "Nothing changes."},
-		"unused":  {`{"cpus":4}`, nil, "No machine is of this class."},
-		"in use": {`{"cpus":4}`, machines, `Machines stay as they are for:
+		"unused":  {`{"cpus":4}`, nil, "No machine uses this class."},
+		"in use": {`{"cpus":4}`, machines, `Machines are not changed for:
   providerSpec.cpus: 2 -> 4
 
-VMs that exist stay (2 machines). Those created later are as changed.`},
+Existing VMs (2 machines) are not changed. New VMs use the changed class.`},
 	} {
 		found, err := OfClass(class(`{"cpus":2}`), class(tt.becomes), tt.machines)
 		if got := strings.Join(found.Lines(), "\n"); err != nil || !strings.Contains(got, tt.want) {
-			t.Errorf("%s: says\n%s\n(%v), want\n%s", name, got, err, tt.want)
+			t.Errorf("%s: got\n%s\n(%v), want\n%s", name, got, err, tt.want)
 		}
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Noted reports whether a Machine says anything about the update of its VM.
+// Noted reports whether a Machine has annotations about the update of its VM.
 func Noted(machine *v1alpha1.Machine) bool {
 	state := liveupdate.Read(machine.Annotations)
 	return state.Made != nil || state.Plan != nil
 }
 
-// OfVMs says for each Machine of a class what its VM would need to be as the class says, as far as the drivers have
-// said so. There are no lines if nobody asked for that.
+// OfVMs describes, for each Machine of a class, what is needed to make its VM match the class, as
+// far as the drivers have reported it. It returns no lines if no Machine has an update strategy.
 func OfVMs(class *v1alpha1.MachineClass, machines []*v1alpha1.Machine) []string {
 	var lines, problems []string
 	asked, dry, replaces := false, false, false
@@ -39,15 +39,15 @@ func OfVMs(class *v1alpha1.MachineClass, machines []*v1alpha1.Machine) []string 
 	}
 	switch {
 	case len(problems) > 0:
-		lines = append(lines, "", "VMs stay as they are: "+strings.Join(problems, "; "))
+		lines = append(lines, "", "VMs are not updated: "+strings.Join(problems, "; "))
 	case !asked:
 		return nil
 	}
 	if dry {
-		lines = append(lines, "", fmt.Sprintf("This is a dry run: nothing is changed until the annotation %s of the class is %q.", v1alpha1.AnnotationKeyUpdateStrategy, liveupdate.Update))
+		lines = append(lines, "", fmt.Sprintf("This is a dry run. To make the changes, set the annotation %s of the class to %q.", v1alpha1.AnnotationKeyUpdateStrategy, liveupdate.Update))
 	}
 	if replaces {
-		lines = append(lines, "", `VMs that need a replacement stay until you replace them: "millwright rollout restart NAME", for one with --machine.`)
+		lines = append(lines, "", `VMs that need a replacement stay until you replace them with "millwright rollout restart NAME" (add --machine to replace only one).`)
 	}
 	for i := range lines {
 		lines[i] = messages.Line(lines[i])
@@ -69,8 +69,8 @@ func of(machine *v1alpha1.Machine, strategy liveupdate.Strategy, effect liveupda
 	return "unknown: waiting for the driver"
 }
 
-// OfClassChange says for each Machine what becomes of it while it gets another class. There are no lines if there is no
-// such change.
+// OfClassChange describes what happens to each Machine during a change of class. It returns no
+// lines if no change is in progress.
 func OfClassChange(change *liveupdate.Pool) []string {
 	if !change.Holds() && change.Left() == 0 {
 		return nil

@@ -1,5 +1,5 @@
-// Package replacements says which unhealthy Machines of a MachineDeployment would be replaced, and which would
-// wait, and for what. It changes nothing.
+// Package replacements reports which unhealthy Machines of a MachineDeployment would be replaced,
+// and which would wait and why. It only reads.
 package replacements
 
 import (
@@ -18,28 +18,29 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
-// Settings are by what it is decided.
+// Settings are the inputs of the decision.
 type Settings struct {
-	// Policy of the deployment; nil if it has none.
+	// Policy is the replacement policy of the deployment, or nil if it has none.
 	Policy *v1alpha1.ReplacementPolicy
-	// HealthTimeout and MaxReplacements are flags of the manager.
+	// HealthTimeout and MaxReplacements are the values of the manager's flags.
 	HealthTimeout   time.Duration
 	MaxReplacements intstr.IntOrString
-	// Zone returns the zone of a Machine's class; empty if it is not known.
+	// Zone returns the zone of a Machine's class, or "" if it is unknown.
 	Zone func(machine *v1alpha1.Machine) string
 }
 
 // Unhealthy is an unhealthy Machine.
 type Unhealthy struct {
 	Machine *v1alpha1.Machine
-	// Due is when its health timeout is over; zero if it has none.
+	// Due is when the health timeout expires; zero if it is disabled.
 	Due time.Time
-	// Verdict is whether it may be replaced when it is due, as things are now.
+	// Verdict is whether the Machine may be replaced when it is due, in the current state of the pool.
 	Verdict budget.Verdict
 }
 
-// Of returns the unhealthy Machines of a pool, those first whose timeouts are over first. Each verdict takes into
-// account that those before are replaced. How many were replaced before is guessed from the Machines.
+// Of returns the unhealthy Machines of a pool, sorted by when their timeouts expire. Each verdict
+// assumes that the Machines before it are replaced. Past replacements are estimated from the
+// Machines.
 func Of(machines []*v1alpha1.Machine, of Settings, now time.Time) []Unhealthy {
 	pool := budget.Pool{Zone: of.Zone, Limit: of.MaxReplacements, Now: now}
 	var all []Unhealthy
@@ -75,14 +76,14 @@ func due(machine *v1alpha1.Machine, flag time.Duration) time.Time {
 	return timeouts.Health(machine, flag).Deadline(machine.Status.CurrentStatus.LastUpdateTime.Time)
 }
 
-// Print writes a table.
+// Print writes the Machines as a table.
 func Print(out io.Writer, all []Unhealthy, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(out, "No machine is unhealthy: none would be replaced.")
+		_, err := fmt.Fprintln(out, "No unhealthy machines; none would be replaced.")
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(table, "MACHINE\tPHASE\tAGE OF PHASE\tREPLACED") // Flush has the error
+	_, _ = fmt.Fprintln(table, "MACHINE\tPHASE\tAGE OF PHASE\tREPLACED") // Flush returns the error
 	for _, it := range all {
 		status := it.Machine.Status.CurrentStatus
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", it.Machine.Name, status.Phase, duration.HumanDuration(now.Sub(status.LastUpdateTime.Time)), it.fate(now))
@@ -90,7 +91,7 @@ func Print(out io.Writer, all []Unhealthy, now time.Time) error {
 	return table.Flush()
 }
 
-// fate says what becomes of a Machine.
+// fate describes whether and when the Machine is replaced.
 func (u Unhealthy) fate(now time.Time) string {
 	switch left := u.Due.Sub(now); {
 	case u.Machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && u.Machine.Status.CurrentStatus.PreserveExpiryTime != nil:
@@ -100,7 +101,7 @@ func (u Unhealthy) fate(now time.Time) string {
 	case u.Due.IsZero():
 		return "no, its health timeout is disabled"
 	case !u.Verdict.Allowed():
-		return "waits: " + cmp.Or(u.Verdict.Reason, "others are being replaced")
+		return "waits: " + cmp.Or(u.Verdict.Reason, "other machines are being replaced")
 	case left > 0:
 		return "yes, in " + duration.HumanDuration(left) + " unless it recovers"
 	default:

@@ -17,7 +17,7 @@ import (
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// in is a Machine of a zone that is in a phase for so long.
+// in returns a Machine of a zone that has been in a phase for the given time.
 func in(zone string, number int, phase v1alpha1.MachinePhase, since time.Duration) *v1alpha1.Machine {
 	m := &v1alpha1.Machine{}
 	m.Name = fmt.Sprintf("%s-%d", zone, number)
@@ -28,7 +28,7 @@ func in(zone string, number int, phase v1alpha1.MachinePhase, since time.Duratio
 	return m
 }
 
-// TestReplacements: what the table says of the Machines of a pool, by policy.
+// TestReplacements checks the table for each policy.
 func TestReplacements(t *testing.T) {
 	const unknown, running = v1alpha1.MachineUnknown, v1alpha1.MachineRunning
 	disabled, preserved := in("b", 8, unknown, time.Hour), in("b", 9, v1alpha1.MachineFailed, time.Hour)
@@ -46,8 +46,8 @@ func TestReplacements(t *testing.T) {
 		want   string
 	}{
 		"none": {nil, `a-1: yes, now
-a-2: waits: others are being replaced
-b-1: waits: others are being replaced`},
+a-2: waits: other machines are being replaced
+b-1: waits: other machines are being replaced`},
 		"per zone": {&v1alpha1.ReplacementPolicy{Budgets: []v1alpha1.ReplacementBudget{inZone}}, `a-1: yes, now
 a-2: waits: no more than 1 may be replaced at the same time with topology.kubernetes.io/zone a
 b-1: yes, in 6m unless it recovers`},
@@ -75,10 +75,10 @@ b-1: yes, in 6m unless it recovers`},
 	}
 }
 
-// TestPrint: a table, or that there is nothing to say.
+// TestPrint checks the table, and the message if no machine is unhealthy.
 func TestPrint(t *testing.T) {
 	for want, all := range map[string][]Unhealthy{
-		"No machine is unhealthy: none would be replaced.\n":                                                nil,
+		"No unhealthy machines; none would be replaced.\n":                                                  nil,
 		"MACHINE   PHASE    AGE OF PHASE   REPLACED\na-1       Failed   5m             yes, it is Failed\n": {{Machine: in("a", 1, v1alpha1.MachineFailed, 5*time.Minute)}},
 	} {
 		out := &strings.Builder{}
