@@ -168,10 +168,10 @@ metadata: {name: other}
 	message, err := w.rollout(t.Context(), "diff", "pool", "-f", file)
 	w.must(err)
 	for _, want := range []string{
-		"machine class " + w.Namespace + "/now:", "providerSpec.capacity: 3 -> 5", "VMs that exist stay (1 machine).",
+		"machine class " + w.Namespace + "/now:", "providerSpec.capacity: 3 -> 5", "Existing VMs (1 machine) are not changed.",
 		"machine class " + w.Namespace + "/later:\n\nThe class is new: no machine uses it.",
 		"machine deployment " + w.Namespace + "/pool:", `spec.template.spec.class.name: "now" -> "before"`, "spec.minReadySeconds: 5 -> (none)",
-		"1 machine is replaced, with ", "Revision 1, machine set pool-before, is then the current one.",
+		"1 machine is replaced, with ", "Revision 1 (machine set pool-before) then becomes current.",
 	} {
 		if !strings.Contains(message, want) {
 			t.Errorf("got\n%s\nwant %q", message, want)

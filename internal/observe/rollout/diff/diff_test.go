@@ -83,7 +83,7 @@ func TestOfDeployment(t *testing.T) {
 			`Machines are replaced, or updated in place, for:
   spec.template.spec.class.name: "a" -> "b"
 
-3 machines are replaced` + rolls + "Revision 1, machine set pool-b, is then the current one.",
+3 machines are replaced` + rolls + "Revision 1 (machine set pool-b) then becomes current.",
 		},
 		"labels of nodes, and more of them": {
 			func(d *v1alpha1.MachineDeployment) {
@@ -91,7 +91,7 @@ func TestOfDeployment(t *testing.T) {
 				d.Spec.Replicas = 5
 				d.Spec.MinReadySeconds = 10
 			},
-			`Machines and their nodes stay, and are changed, for:
+			`Machines and their nodes are updated without replacement for:
   spec.template.spec.nodeTemplate.metadata.labels['example.com/tier']: (none) -> "gold"
 The number of machines changes for:
   spec.replicas: 3 -> 5
@@ -107,9 +107,9 @@ No machine is replaced.
   spec.replicas: 3 -> 2
 
 No machine is replaced.
-1 machine is deleted: 2 stay of 3.`,
+1 machine is deleted: 2 of 3 stay.`,
 		},
-		"paused, all at once": {
+		"paused, Recreate": {
 			func(d *v1alpha1.MachineDeployment) {
 				d.Spec.Template.Spec.Class.Name = "c"
 				d.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{Type: v1alpha1.RecreateMachineDeploymentStrategyType}
@@ -123,8 +123,8 @@ Machines are not changed for:
   spec.strategy.rollingUpdate.maxUnavailable: 0 -> (none)
   spec.strategy.type: "RollingUpdate" -> "Recreate"
 
-3 machines are replaced, all at once, the old ones first (Recreate). A new revision is created.
-The deployment is paused: nothing is replaced or updated until it is resumed.`,
+3 machines are replaced, all at the same time, after the old ones are deleted (Recreate). A new revision is created.
+The deployment is paused: no machine is replaced or updated until it is resumed.`,
 		},
 		"in place, by hand": {
 			func(d *v1alpha1.MachineDeployment) {
@@ -134,11 +134,11 @@ The deployment is paused: nothing is replaced or updated until it is resumed.`,
 					InPlaceUpdate: &v1alpha1.InPlaceUpdateMachineDeployment{OrchestrationType: v1alpha1.OrchestrationTypeManual},
 				}
 			},
-			"The nodes of 3 machines are updated in place, those that are selected by the label node.machine.sapcloud.io/selected-for-update. A new revision is created.",
+			"The nodes of 3 machines are updated in place, if selected by the label node.machine.sapcloud.io/selected-for-update. A new revision is created.",
 		},
-		"what no manager accepts": {
+		"invalid spec": {
 			func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = -1 },
-			"The manager does nothing until the spec is corrected: spec.replicas",
+			"The manager does not act until the spec is corrected: spec.replicas",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,21 +158,21 @@ The deployment is paused: nothing is replaced or updated until it is resumed.`,
 func TestOfAClassThatMachinesFollow(t *testing.T) {
 	for name, test := range map[string]struct {
 		strategy liveupdate.Strategy
-		answered int
+		reported int
 		want     string
 	}{
-		"nobody was asked": {liveupdate.Update, 0, "Machines whose VMs can be updated stay, with the class from then on. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 desired. " +
-			`By now it is known: 3 machines for class "c": 3 waiting for the driver.`},
-		"a dry run": {liveupdate.DryRun, 2, "No machine is replaced, and no VM updated (dry run): " +
+		"no driver has reported": {liveupdate.Update, 0, "Machines whose VMs can be updated stay and get the new class. The others are replaced, with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 desired. " +
+			`Known so far: 3 machines for class "c": 3 waiting for the driver.`},
+		"a dry run": {liveupdate.DryRun, 2, "No machine is replaced and no VM is updated (dry run): " +
 			`3 machines for class "c": 1 to be updated, 1 to be replaced, 1 waiting for the driver.`},
-		"a dry run with all answers": {liveupdate.DryRun, 3, `3 machines for class "c": 2 to be updated, 1 to be replaced.`},
+		"a dry run, all reported": {liveupdate.DryRun, 3, `3 machines for class "c": 2 to be updated, 1 to be replaced.`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := given()
 			for i, machine := range f.Machines {
 				machine.Status.CurrentStatus.Phase = v1alpha1.MachineRunning
-				if i < test.answered {
-					answer(machine, "c", i == 1)
+				if i < test.reported {
+					report(machine, "c", i == 1)
 				}
 			}
 			desired := f.Deployment.DeepCopy()
@@ -186,8 +186,8 @@ func TestOfAClassThatMachinesFollow(t *testing.T) {
 	}
 }
 
-// answer sets the driver's report on what updating a machine to a class would change.
-func answer(machine *v1alpha1.Machine, class string, replaces bool) {
+// report sets the driver's report on what updating a machine to a class would change.
+func report(machine *v1alpha1.Machine, class string, replaces bool) {
 	machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: class}
 	replacements := map[bool][]string{true: {"zone"}}[replaces]
 	of := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: class}}

@@ -44,26 +44,27 @@ func TestOfVMs(t *testing.T) {
   m4: unknown: waiting for the driver
   m6: nothing (it has no update strategy)
 
-This is a dry run: nothing is changed until the annotation machine.millwright.dev/update-strategy of the class is "Update".
+This is a dry run. To make the changes, set the annotation machine.millwright.dev/update-strategy of the class to "Update".
 
-VMs that need a replacement stay until you replace them: "millwright rollout restart NAME", for one with --machine.`
+VMs that need a replacement stay until you replace them with "millwright rollout restart NAME" (add --machine to replace only one).`
 	if diff := cmp.Diff(want, strings.Join(OfVMs(class, machines), "\n")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	class.Annotations = nil
 	if lines := OfVMs(class, machines); lines != nil {
-		t.Errorf("nobody asked for updates, and it says %q", lines)
+		t.Errorf("without an update strategy: got %q", lines)
 	}
 	class.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: "Now"}
-	if lines := strings.Join(OfVMs(class, machines), "\n"); !strings.Contains(lines, `VMs stay as they are: "Now" is not an update strategy`) {
-		t.Errorf("of nonsense it says\n%s", lines)
+	if lines := strings.Join(OfVMs(class, machines), "\n"); !strings.Contains(lines, `VMs are not updated: "Now" is not an update strategy`) {
+		t.Errorf("invalid strategy: got\n%s", lines)
 	}
 }
 
-// TestOfClassChange: machines are listed while they get another class, and what they say is printable.
+// TestOfClassChange checks that machines are listed during a change of class, and that the text is
+// printable.
 func TestOfClassChange(t *testing.T) {
 	if lines := OfClassChange(nil); lines != nil {
-		t.Errorf("without a change it says %q", lines)
+		t.Errorf("without a change: got %q", lines)
 	}
 	d := fixture.Deployment(2, fixture.OfClass("b"))
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyUpdateStrategy, "Update")
@@ -78,7 +79,7 @@ func TestOfClassChange(t *testing.T) {
 		}))
 	}
 	if lines := OfClassChange(change); lines != nil {
-		t.Errorf("of a template that is rolled out as ever it says %q", lines)
+		t.Errorf("without a live update: got %q", lines)
 	}
 	change.Machines[0].Annotations = nil
 	want := []string{"  m1: replaces (zone [2J)", "  m2: unknown: waiting for the driver"}
