@@ -81,14 +81,14 @@ func TestCreatedFor_ComparesNameWithHash(t *testing.T) {
 
 // A deployment may have hundreds of old sets, whose templates are compared in each pass.
 func TestCurrent_DoesNotAllocateForSetsThatDiffer(t *testing.T) {
-	wanted := set("a1").Spec.Template.DeepCopy()
-	wanted.Annotations = map[string]string{"restartedAt": "noon"}
+	desired := set("a1").Spec.Template.DeepCopy()
+	desired.Annotations = map[string]string{"restartedAt": "noon"}
 	annotated := func(of *v1alpha1.MachineSet) { of.Spec.Template.Annotations = map[string]string{"restartedAt": "dawn"} }
 	for name, old := range map[string]*v1alpha1.MachineSet{
-		"class": set("b1", func(of *v1alpha1.MachineSet) { of.Spec.Template.Annotations = wanted.Annotations }), "annotations": set("a2", annotated),
+		"class": set("b1", func(of *v1alpha1.MachineSet) { of.Spec.Template.Annotations = desired.Annotations }), "annotations": set("a2", annotated),
 	} {
 		cost := func(sets ...*v1alpha1.MachineSet) float64 {
-			return testing.AllocsPerRun(10, func() { Current(sets, wanted) })
+			return testing.AllocsPerRun(10, func() { Current(sets, desired) })
 		}
 		if one, three := cost(old), cost(old, old, old); three > one {
 			t.Errorf("different %s: %.0f allocations for one set and %.0f for three", name, one, three)
