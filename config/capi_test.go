@@ -16,7 +16,7 @@ import (
 
 const infrastructureGroup = "infrastructure.millwright.dev"
 
-// crdsOfClusterAPI reads those CRDs, by kind, that Cluster API gets machines with.
+// crdsOfClusterAPI returns the CRDs, by kind, through which Cluster API gets machines.
 func crdsOfClusterAPI(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crds := readCRDs(t)
@@ -24,13 +24,13 @@ func crdsOfClusterAPI(t *testing.T) map[string]*apiextensionsv1.CustomResourceDe
 		return crd.Spec.Group != infrastructureGroup
 	})
 	if len(crds) != 4 {
-		t.Fatalf("%d CRDs of %s", len(crds), infrastructureGroup)
+		t.Fatalf("got %d CRDs of %s", len(crds), infrastructureGroup)
 	}
 	return crds
 }
 
-// TestCRDsFitBothContracts: each is labelled for both, and has the fields that the label
-// promises, with the types that are read.
+// TestCRDsFitBothContracts: each CRD is labeled for both contracts, and has the fields that they require, with the
+// expected types.
 func TestCRDsFitBothContracts(t *testing.T) {
 	fields := map[string]map[string]string{
 		"MillwrightMachine": {
@@ -58,7 +58,7 @@ func TestCRDsFitBothContracts(t *testing.T) {
 	for kind, crd := range crdsOfClusterAPI(t) {
 		for _, contract := range []string{"v1beta1", "v1beta2"} {
 			if got := crd.Labels["cluster.x-k8s.io/"+contract]; got != "v1alpha1" {
-				t.Errorf("%s: the label for contract %s is %q", kind, contract, got)
+				t.Errorf("%s: got label %[3]q for contract %[2]s", kind, contract, got)
 			}
 		}
 		got := map[string]string{}
@@ -76,12 +76,12 @@ func TestCRDsFitBothContracts(t *testing.T) {
 	}
 }
 
-// TestNamesAndVersions: autoscalers guess the plural without a dictionary.
+// TestNamesAndVersions: autoscalers derive the plural of a kind without a dictionary.
 func TestNamesAndVersions(t *testing.T) {
 	for kind, crd := range crdsOfClusterAPI(t) {
 		names := crd.Spec.Names
 		if want := strings.ToLower(kind) + "s"; names.Plural != want || crd.Name != want+"."+infrastructureGroup {
-			t.Errorf("%s is called %s in %s", kind, names.Plural, crd.Name)
+			t.Errorf("%s has plural %s in CRD %s", kind, names.Plural, crd.Name)
 		}
 		if v := crd.Spec.Versions; len(v) != 1 || !v[0].Served || !v[0].Storage || v[0].Name != "v1alpha1" {
 			t.Errorf("%s: want v1alpha1 as the only version, served and stored", kind)
@@ -95,19 +95,18 @@ func TestNamesAndVersions(t *testing.T) {
 	}
 }
 
-// TestWhatMustBeSaid: what a machine cannot be made without, and what is there from the
-// beginning to be read (S12).
+// TestWhatMustBeSaid checks the fields that a machine requires, and the status that exists from the start (S12).
 func TestWhatMustBeSaid(t *testing.T) {
 	schema := schemaOf(crdsOfClusterAPI(t)["MillwrightMachine"])
 	if diff := cmp.Diff([]string{"driver"}, schema.Properties["spec"].Required); diff != "" {
 		t.Errorf("required in the spec (-want +got):\n%s", diff)
 	}
-	// The controllers rely on it.
+	// The controllers rely on this rule.
 	exactlyOne := func(rule apiextensionsv1.ValidationRule) bool {
 		return rule.Rule == "has(self.providerSpec) != has(self.machineClassRef)"
 	}
 	if rules := schema.Properties["spec"].XValidations; !slices.ContainsFunc(rules, exactlyOne) {
-		t.Errorf("neither providerSpec nor machineClassRef may be given; the rules are %v", rules)
+		t.Errorf("no rule requires exactly one of providerSpec and machineClassRef; got rules %v", rules)
 	}
 	status := schema.Properties["status"]
 	if ready := status.Properties["ready"]; !slices.Contains(status.Required, "ready") || string(ready.Default.Raw) != "false" {
@@ -115,20 +114,19 @@ func TestWhatMustBeSaid(t *testing.T) {
 	}
 }
 
-// TestTemplatesAreOfTheSameSpec (S19): what fits into a template fits into what is made
-// from it.
+// TestTemplatesAreOfTheSameSpec (S19): the spec in a template is the same as that of the objects created from it.
 func TestTemplatesAreOfTheSameSpec(t *testing.T) {
 	crds := crdsOfClusterAPI(t)
 	for _, kind := range []string{"MillwrightMachine", "MillwrightCluster"} {
 		of, in := schemaOf(crds[kind]).Properties["spec"], schemaOf(crds[kind+"Template"]).Properties["spec"].Properties["template"].Properties["spec"]
 		of.Description, in.Description = "", ""
 		if diff := cmp.Diff(of, in); diff != "" {
-			t.Errorf("spec of %s (-itself +template):\n%s", kind, diff)
+			t.Errorf("spec of %s (-kind +template):\n%s", kind, diff)
 		}
 	}
 }
 
-// TestOlderContractHasNoFailureDomains: there the field has another form.
+// TestOlderContractHasNoFailureDomains: in that contract, the field has another form.
 func TestOlderContractHasNoFailureDomains(t *testing.T) {
 	var overlay struct {
 		Patches []struct {
@@ -138,7 +136,7 @@ func TestOlderContractHasNoFailureDomains(t *testing.T) {
 	}
 	readYAML(t, "capi/v1beta1/kustomization.yaml", &overlay)
 	if len(overlay.Patches) != 1 {
-		t.Fatalf("%d patches", len(overlay.Patches))
+		t.Fatalf("got %d patches", len(overlay.Patches))
 	}
 	var operations []struct{ Op, Path string }
 	if err := yaml.Unmarshal([]byte(overlay.Patches[0].Patch), &operations); err != nil {
@@ -146,16 +144,16 @@ func TestOlderContractHasNoFailureDomains(t *testing.T) {
 	}
 	crd := crdsOfClusterAPI(t)["MillwrightCluster"]
 	if target := overlay.Patches[0].Target; target.Kind != "CustomResourceDefinition" || target.Name != crd.Name {
-		t.Errorf("the patch is for %+v", target)
+		t.Errorf("got patch for %+v", target)
 	}
 	const schema = "/spec/versions/0/schema/openAPIV3Schema"
 	field, ok := strings.CutPrefix(operations[0].Path, schema+"/properties/status/properties/")
 	if _, there := schemaOf(crd).Properties["status"].Properties[field]; !ok || !there || field != "failureDomains" || operations[0].Op != "remove" {
-		t.Errorf("the patch is %+v", operations)
+		t.Errorf("got patch %+v", operations)
 	}
 }
 
-// TestComponentsListWhatIsNeeded: every CRD of the provider, the one that its machines may
+// TestComponentsListWhatIsNeeded: the components contain every CRD of the provider, the CRD that its machines may
 // refer to, and both roles.
 func TestComponentsListWhatIsNeeded(t *testing.T) {
 	var base struct{ Resources []string }
@@ -179,11 +177,11 @@ func TestCoreMayUseOurKinds(t *testing.T) {
 	// Cluster API's own manager, and that of KubeadmControlPlanes.
 	for _, label := range []string{"cluster.x-k8s.io/aggregate-to-manager", "kubeadm.controlplane.cluster.x-k8s.io/aggregate-to-manager"} {
 		if role.Labels[label] != "true" {
-			t.Errorf("labels %v", role.Labels)
+			t.Errorf("got labels %v", role.Labels)
 		}
 	}
 	if len(role.Rules) != 1 {
-		t.Fatalf("%d rules", len(role.Rules))
+		t.Fatalf("got %d rules", len(role.Rules))
 	}
 	var resources []string
 	for _, crd := range crdsOfClusterAPI(t) {
@@ -195,13 +193,13 @@ func TestCoreMayUseOurKinds(t *testing.T) {
 	}
 	want := []string{"create", "delete", "get", "list", "patch", "update", "watch"}
 	if !slices.Equal(rule.Resources, resources) || !slices.Equal(rule.Verbs, want) || !slices.Equal(rule.APIGroups, []string{infrastructureGroup}) {
-		t.Errorf("rule %+v", rule)
+		t.Errorf("got rule %+v", rule)
 	}
 }
 
-// TestManagerMayDoNoMore (M17, R7): this and nothing else. It deletes no object, so that what
-// Cluster API knows of stays until Cluster API deletes it; it reads Secrets by their names, so
-// that no process that takes it over can list them.
+// TestManagerMayDoNoMore (M17, R7): the manager has exactly these permissions. It deletes no objects, so that
+// objects of Cluster API stay until Cluster API deletes them. It reads Secrets only by name, so that an attacker
+// who takes over the process cannot list them.
 func TestManagerMayDoNoMore(t *testing.T) {
 	read := []string{"list", "watch"}
 	changed := []string{"list", "watch", "patch"}

@@ -11,13 +11,13 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// shape is what kubectl, autoscalers and people rely on in a CRD beside its fields.
+// shape is the part of a CRD, in addition to its fields, that kubectl, autoscalers and users rely on.
 type shape struct {
 	Names    []string // plural, singular, short
 	Columns  []string // name, type, path, and the priority if it is not 0
 	Status   bool
-	Scale    []string // paths of replicas wanted, replicas had, selector
-	Required []string // fields that must be there, but for those of Kubernetes' own types
+	Scale    []string // paths of desired replicas, current replicas and selector
+	Required []string // required fields, except those of Kubernetes' own types
 }
 
 func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
@@ -51,7 +51,7 @@ func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
 			Status: true,
 			Scale:  scale,
 			Required: []string{
-				".spec.replacement.budgets[].max", // not a field of MCM's
+				".spec.replacement.budgets[].max", // not a field of MCM
 				".spec.template", ".status.conditions[].status", ".status.conditions[].type",
 			},
 		},
@@ -78,7 +78,7 @@ func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
 	}
 }
 
-// What kubectl shows of a VirtualMachine, and what must be said to have one.
+// TestCRDOfVirtualMachines checks the columns that kubectl shows, and the required fields.
 func TestCRDOfVirtualMachines(t *testing.T) {
 	want := shape{
 		Names: []string{"virtualmachines", "virtualmachine", "vm"},
@@ -92,19 +92,19 @@ func TestCRDOfVirtualMachines(t *testing.T) {
 	}
 	crd := readCRDs(t)["VirtualMachine"]
 	if crd == nil {
-		t.Fatal("no CRD of VirtualMachines")
+		t.Fatal("found no CRD of VirtualMachines")
 	}
 	got := shapeOf(crd)
 	if !slices.Contains(got.Required, ".spec") || slices.Contains(got.Required, ".status") {
-		t.Errorf("required are %v; want .spec, and not .status", got.Required)
+		t.Errorf("got required fields %v; want .spec, but not .status", got.Required)
 	}
-	got.Required = nil // below that, the tests of the API server show what is required
+	got.Required = nil // tests with the API server cover the required fields below spec
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("shape (-want +got):\n%s", diff)
 	}
 }
 
-// Roles in a namespace are enough for everything that we serve.
+// Roles in a namespace are sufficient for all kinds that we serve.
 func TestCRDsAreNamespaced(t *testing.T) {
 	for kind, crd := range readCRDs(t) {
 		if crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
@@ -135,8 +135,7 @@ func shapeOf(crd *apiextensionsv1.CustomResourceDefinition) shape {
 	return s
 }
 
-// fromKubernetes are the paths' ends at which a type of Kubernetes begins that has
-// required fields of its own.
+// fromKubernetes are the last parts of paths at which a type of Kubernetes starts that has its own required fields.
 var fromKubernetes = map[string]bool{
 	"matchExpressions[]": true, // LabelSelectorRequirement
 	"taints[]":           true, // Taint
@@ -159,8 +158,7 @@ func requiredFields(root *apiextensionsv1.JSONSchemaProps) []string {
 	return slices.Sorted(maps.Keys(fields))
 }
 
-// isNodeCondition recognises a corev1.NodeCondition, which stands under the same name as
-// conditions of our own.
+// isNodeCondition recognizes a corev1.NodeCondition, which has the same field name as our own conditions.
 func isNodeCondition(schema *apiextensionsv1.JSONSchemaProps) bool {
 	_, ok := schema.Properties["lastHeartbeatTime"]
 	return ok

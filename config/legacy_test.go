@@ -11,13 +11,13 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// legacyCRDs are those of the kinds of classes before MachineClass, by kind. The program does not
-// contain them: only clusters that have such objects need them.
+// legacyCRDs returns the CRDs of the kinds of classes from before MachineClass, by kind. The program does not
+// contain them, because only clusters with such objects need them.
 func legacyCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	names, err := filepath.Glob("crd/legacy/*.yaml")
 	if err != nil || len(names) != 6 {
-		t.Fatalf("%q, %v", names, err)
+		t.Fatalf("got CRDs %q, error %v", names, err)
 	}
 	crds := map[string]*apiextensionsv1.CustomResourceDefinition{}
 	for _, name := range names {
@@ -32,7 +32,7 @@ func legacyCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefiniti
 	return crds
 }
 
-// TestLegacyFields: the schemas have exactly the fields of MCM's documentation, and keep others.
+// TestLegacyFields: the schemas have exactly the fields in MCM's documentation, and preserve unknown fields.
 func TestLegacyFields(t *testing.T) {
 	data, err := os.ReadFile("testdata/legacy-class-fields.tsv")
 	if err != nil {
@@ -64,7 +64,7 @@ func TestLegacyFields(t *testing.T) {
 	}
 }
 
-// TestLegacyColumns: kubectl shows what it showed with MCM's CRDs.
+// TestLegacyColumns: kubectl shows the same columns as with MCM's CRDs.
 func TestLegacyColumns(t *testing.T) {
 	const age = "Age date .metadata.creationTimestamp"
 	want := map[string][]string{
@@ -80,7 +80,7 @@ func TestLegacyColumns(t *testing.T) {
 		shape := shapeOf(crd)
 		got[kind] = shape.Columns
 		if names := []string{strings.ToLower(kind) + "es", strings.ToLower(kind)}; !slices.Equal(shape.Names, names) || shape.Status || len(crd.Spec.Versions) != 1 {
-			t.Errorf("%s: %+v", kind, shape)
+			t.Errorf("%s: got %+v", kind, shape)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

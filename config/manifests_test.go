@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/config"
 )
 
-// readCRDs reads all CustomResourceDefinitions, by kind.
+// readCRDs returns all CustomResourceDefinitions, by kind.
 func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crds := map[string]*apiextensionsv1.CustomResourceDefinition{}
@@ -30,7 +30,7 @@ func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition
 	return crds
 }
 
-// crdsLikeMCM reads those CRDs, by kind, of which MCM has its own.
+// crdsLikeMCM returns the CRDs of kinds that MCM also has, by kind.
 func crdsLikeMCM(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crds := readCRDs(t)
@@ -40,18 +40,18 @@ func crdsLikeMCM(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinit
 	return crds
 }
 
-// readRules reads the rules of the role of that kind and name in a file.
+// readRules returns the rules of a role in a file.
 func readRules(t *testing.T, file, kind, name string) []rbacv1.PolicyRule {
 	t.Helper()
 	for _, document := range bytes.Split(read(t, file), []byte("\n---\n")) {
-		// A Role and a ClusterRole have the same shape but for a field not used here.
+		// A Role and a ClusterRole have the same form, except for a field that is not used here.
 		role := &rbacv1.Role{}
 		parse(t, document, role)
 		if role.Kind == kind && role.Name == name {
 			return role.Rules
 		}
 	}
-	t.Fatalf("%s has no %s %s", file, kind, name)
+	t.Fatalf("%s contains no %s %s", file, kind, name)
 	return nil
 }
 
@@ -67,7 +67,7 @@ func TestKustomizationListsEveryManifestOfTheControlCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := append(glob(t, "crd/*.yaml"), "rbac/control-role.yaml")
-	want = slices.DeleteFunc(want, func(name string) bool { // those of Cluster API are in capi/
+	want = slices.DeleteFunc(want, func(name string) bool { // the CRDs of Cluster API are in capi/
 		return strings.HasPrefix(name, "crd/"+infrastructureGroup)
 	})
 	slices.Sort(kustomization.Resources)
@@ -80,7 +80,7 @@ func glob(t *testing.T, pattern string) []string {
 	t.Helper()
 	names, err := fs.Glob(config.Files, pattern)
 	if err != nil || len(names) == 0 {
-		t.Fatalf("no files %s: %v", path.Clean(pattern), err)
+		t.Fatalf("found no files %s: %v", path.Clean(pattern), err)
 	}
 	return names
 }

@@ -8,14 +8,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// grant is what MCM's own roles allow on some resources of a group. "*" stands for all.
+// grant is a permission of MCM's own roles for some resources of a group. "*" means all.
 type grant struct {
 	group            string
 	resources, verbs []string
-	names            []string // nil is any name
+	names            []string // nil means any name
 }
 
-// inControl is what they allow in the control cluster, where leases have these names.
+// inControl returns their permissions in the control cluster, where leases have these names.
 func inControl(leases ...string) []grant {
 	return []grant{
 		{group: "machine.sapcloud.io", resources: []string{"*"}, verbs: []string{"*"}},
@@ -25,7 +25,7 @@ func inControl(leases ...string) []grant {
 	}
 }
 
-// What MCM's installations grant, per role of ours. We must get by with that.
+// mcmGrants are the permissions in MCM's installations, by our roles, which must not need more.
 var mcmGrants = map[[3]string][]grant{
 	{"rbac/control-role.yaml", "Role", "millwright"}: inControl("machine-controller", "machine-controller-manager"),
 	{"rbac/target-role.yaml", "ClusterRole", "millwright-target"}: {
@@ -100,8 +100,8 @@ func TestRolesNameWhatTheyGrant(t *testing.T) {
 	}
 }
 
-// TestNoClusterRoleReadsSecretsUnnamed: bound in all namespaces, such a role would read every
-// Secret of the cluster. With get alone, somebody has to have named a Secret.
+// TestNoClusterRoleReadsSecretsUnnamed: bound in all namespaces, a role with list or watch would read every Secret
+// of the cluster. With get alone, a Secret must be known by name.
 func TestNoClusterRoleReadsSecretsUnnamed(t *testing.T) {
 	roles := map[[2]string]int{
 		{"rbac/target-role.yaml", "millwright-target"}: 0, {"rbac/target-role.yaml", "millwright-target-events"}: 0,
@@ -116,17 +116,17 @@ func TestNoClusterRoleReadsSecretsUnnamed(t *testing.T) {
 				}
 				found++
 				if p.verb != "get" && p.verb != "patch" {
-					t.Errorf("%s allows to %s secrets", role[1], p.verb)
+					t.Errorf("%s allows %s on Secrets", role[1], p.verb)
 				}
 			})
 		}
 		if found != want {
-			t.Errorf("%s has %d permissions for secrets, want %d", role[1], found, want)
+			t.Errorf("got %[2]d permissions for Secrets in %[1]s, want %[3]d", role[1], found, want)
 		}
 	}
 }
 
-// permission is one thing that a rule allows. An empty name means any.
+// permission is a single permission of a rule. An empty name means any name.
 type permission struct{ group, resource, verb, name string }
 
 func forEachPermission(rule rbacv1.PolicyRule, visit func(permission)) {

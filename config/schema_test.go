@@ -10,7 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// Fields that our CRDs have and MCM's do not. A cluster with MCM's CRDs prunes them.
+// ownFields are fields that our CRDs have and MCM's do not. A cluster with MCM's CRDs prunes them.
 var ownFields = []string{
 	"MachineDeployment .spec.excessReplicas",
 	"MachineDeployment .spec.fallbackClasses",
@@ -27,7 +27,7 @@ var ownFields = []string{
 	"MachineSet .status.selector",
 }
 
-// Every field of MCM's CRDs is in ours with the same type, and little else.
+// Our CRDs have every field of MCM's CRDs with the same type, and only a few others.
 func TestSchemasHaveTheFieldsOfMCM(t *testing.T) {
 	want := readFieldTable(t)
 	got := map[string]string{}
@@ -43,19 +43,19 @@ func TestSchemasHaveTheFieldsOfMCM(t *testing.T) {
 	}
 	for field := range got {
 		if _, known := want[field]; !known && !slices.Contains(ownFields, field) {
-			t.Errorf("%s is not a field of MCM's", field)
+			t.Errorf("%s is not a field of MCM", field)
 		}
 	}
 	for _, field := range ownFields {
 		if _, exists := got[field]; !exists {
-			t.Errorf("%s is allowed, but does not exist", field)
+			t.Errorf("%s is listed but does not exist", field)
 		}
 	}
 }
 
-// MCM's schemas only give types. Anything stricter would refuse objects that exist; what may
-// be refused is what the types of Go cannot hold, since one such object would keep MCM, and us,
-// from reading any of its kind. Fields that MCM does not have are in no object that exists.
+// MCM's schemas only define types. Stricter schemas would reject existing objects. The schemas may reject only
+// values that Go types cannot hold, because one such object would prevent MCM and us from reading any object of its
+// kind. Existing objects do not have fields that MCM lacks.
 func TestSchemasOnlyGiveTypes(t *testing.T) {
 	for kind, crd := range crdsLikeMCM(t) {
 		walk(schemaOf(crd), "", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
@@ -63,13 +63,13 @@ func TestSchemasOnlyGiveTypes(t *testing.T) {
 				return
 			}
 			if diff := cmp.Diff(typesOnly(schema), schema); diff != "" {
-				t.Errorf("%s %s says more than its type (-allowed +got):\n%s", kind, path, diff)
+				t.Errorf("%s %s defines more than its type (-allowed +got):\n%s", kind, path, diff)
 			}
 		})
 	}
 }
 
-// typesOnly copies what MCM's schemas use of JSON schema.
+// typesOnly copies the parts of JSON schema that MCM's schemas use.
 func typesOnly(schema *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
 	kept := &apiextensionsv1.JSONSchemaProps{
 		Description:            schema.Description,
@@ -83,7 +83,7 @@ func typesOnly(schema *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSch
 		XListType:              schema.XListType,
 		XMapType:               schema.XMapType,
 	}
-	if schema.XIntOrString { // the only type that needs more; quantities are of it too
+	if schema.XIntOrString { // the only type that needs more; it includes quantities
 		kept.XIntOrString, kept.AnyOf, kept.Pattern = true, schema.AnyOf, schema.Pattern
 		kept.XValidations = slices.DeleteFunc(slices.Clone(schema.XValidations), func(rule apiextensionsv1.ValidationRule) bool {
 			return rule.Message != "must fit into 32 bits"
@@ -110,12 +110,12 @@ func readFieldTable(t *testing.T) map[string]string {
 		}
 		columns := strings.Split(line, "\t")
 		if len(columns) != 4 {
-			t.Fatalf("not four columns: %q", line)
+			t.Fatalf("want four columns, got %q", line)
 		}
 		fields[columns[0]+" "+columns[2]] = columns[3]
 	}
 	if len(fields) < 200 {
-		t.Fatalf("only %d fields in the table", len(fields))
+		t.Fatalf("got only %d fields in the table", len(fields))
 	}
 	return fields
 }
@@ -143,14 +143,14 @@ func walk(schema *apiextensionsv1.JSONSchemaProps, path string, visit func(strin
 	}
 }
 
-// embedded recognises the metadata of a template: MCM's schema takes anything there, ours the same
-// but for labels and the like, which have to be strings.
+// embedded recognizes the metadata of a template. MCM's schema accepts anything there; ours does too, except that
+// labels and similar values have to be strings.
 func embedded(schema *apiextensionsv1.JSONSchemaProps) bool {
 	_, ok := schema.Properties["finalizers"]
 	return ok && schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields
 }
 
-// typeOf writes a type as the table does.
+// typeOf formats a type as the table does.
 func typeOf(schema *apiextensionsv1.JSONSchemaProps) string {
 	if schema.XIntOrString {
 		return "int-or-string"

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// duplex is a stream out of two halves.
+// duplex is a stream that consists of a reader and a writer.
 type duplex struct {
 	io.Reader
 	io.Writer
@@ -57,8 +57,8 @@ func TestInfoListsTheCommands(t *testing.T) {
 		Return struct {
 			Version  string
 			Commands []struct {
-				Name    string
-				Answers bool `json:"success-response"`
+				Name        string
+				HasResponse bool `json:"success-response"`
 			} `json:"supported_commands"`
 		}
 	}
@@ -69,8 +69,8 @@ func TestInfoListsTheCommands(t *testing.T) {
 		t.Errorf("guest-info = %+v, want version %s and %d commands", got, Version, len(commands))
 	}
 	for _, command := range got.Return.Commands {
-		if command.Answers == (command.Name == "guest-shutdown") {
-			t.Errorf("guest-info says of %s that it answers: %t", command.Name, command.Answers)
+		if command.HasResponse == (command.Name == "guest-shutdown") {
+			t.Errorf("guest-info: got success-response %[2]t for %[1]s", command.Name, command.HasResponse)
 		}
 	}
 }
@@ -87,9 +87,9 @@ func TestShutdown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			did := ""
 			a := &Agent{PowerOff: func() { did += "off" }, Reboot: func() { did += "reboot" }}
-			answer := serve(t, a, `{"execute":"guest-shutdown"`+test.arguments+"}\n")
-			if did != test.want || (answer == "") != (test.want != "") {
-				t.Errorf("did %q and answered %q, want %q and an answer only to a wrong mode", did, answer, test.want)
+			response := serve(t, a, `{"execute":"guest-shutdown"`+test.arguments+"}\n")
+			if did != test.want || (response == "") != (test.want != "") {
+				t.Errorf("got action %q and response %q, want action %q and a response only to an invalid mode", did, response, test.want)
 			}
 		})
 	}

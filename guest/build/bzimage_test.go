@@ -15,8 +15,7 @@ import (
 
 var kernel = append([]byte("\x7fELF"), bytes.Repeat([]byte("kernel "), 100_000)...)
 
-// image wraps a payload as Linux' build does: two setup sectors, then some code, then
-// the payload, then more code.
+// image wraps a payload as Linux' build does: two setup sectors, code, the payload, and more code.
 func image(payload []byte) []byte {
 	const setup, code = 2, 100
 	content := make([]byte, (setup+1)*sectorSize+code)
@@ -66,7 +65,7 @@ func TestExtract(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got, kernel) {
-				t.Errorf("got %d other bytes, want the kernel's %d", len(got), len(kernel))
+				t.Errorf("got %d different bytes, want the %d bytes of the kernel", len(got), len(kernel))
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDisk: the build fails, and says for which file.
+// TestFullDisk: the build fails with an error that names the file.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the build of the guest writes its initrd and its disk")
 	records := []cpio.Record{cpio.StaticFile("init", strings.Repeat("program\n", 4096), 0o755)}
@@ -23,8 +23,8 @@ func TestFullDisk(t *testing.T) {
 		smallfs.WantNoSpace(t, write(fs.Path(name)), fs.Path(name))
 		fs.MakeRoom()
 		if err := write(fs.Path(name)); err != nil {
-			t.Errorf("%s, with room again: %v", name, err)
+			t.Errorf("%s, with free space: got error %v", name, err)
 		}
 	}
-	t.Attr("outcome", "an error that names the file; hack/guest.sh keeps nothing of a build that fails; the next one succeeds")
+	t.Attr("outcome", "an error that names the file; hack/guest.sh keeps no files of a failed build; the next one succeeds")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 )
 
-// entry is what the kernel takes of a record.
+// entry contains the fields of a record that the kernel uses.
 type entry struct {
 	Name         string
 	Mode         uint64
@@ -36,10 +36,10 @@ func TestWriteArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.HasPrefix(content, []byte("070701")) {
-		t.Errorf("the archive begins with %q", content[:6])
+		t.Errorf("the archive starts with %q", content[:6])
 	}
 	if second, err := os.ReadFile(again); err != nil || !bytes.Equal(content, second) {
-		t.Errorf("the same files gave different archives (%v)", err)
+		t.Errorf("the same files resulted in different archives (%v)", err)
 	}
 	var got []entry
 	err = cpio.ForEachRecord(cpio.Newc.Reader(bytes.NewReader(content)), func(r cpio.Record) error {

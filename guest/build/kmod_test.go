@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// module is an ELF file with a section .modinfo only.
+// module returns an ELF file with only a section .modinfo.
 func module(t *testing.T, info string) []byte {
 	t.Helper()
 	const names = "\x00.modinfo\x00.shstrtab\x00"
@@ -37,7 +37,7 @@ func module(t *testing.T, info string) []byte {
 	return out.Bytes()
 }
 
-func folder(t *testing.T, modules map[string]string) string {
+func moduleDir(t *testing.T, modules map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for path, dependencies := range modules {
@@ -51,7 +51,7 @@ func folder(t *testing.T, modules map[string]string) string {
 }
 
 func TestOrdered(t *testing.T) {
-	dir := folder(t, map[string]string{
+	dir := moduleDir(t, map[string]string{
 		"virtio/virtio.ko": "", "virtio/virtio_ring.ko": "", "virtio/virtio_pci.ko": "virtio,virtio_ring",
 		"hw/virtio-rng.ko": "virtio,rng-core", "hw/rng-core.ko": "", "other.ko": "missing",
 	})
@@ -69,10 +69,10 @@ func TestOrdered(t *testing.T) {
 }
 
 func TestOrderedMissesModules(t *testing.T) {
-	dir := folder(t, map[string]string{"a.ko": "b"})
-	for _, wanted := range []string{"a", "c"} {
-		if got, err := orderedModules(dir, []string{wanted}); err == nil {
-			t.Errorf("orderedModules(%s) = %v, want an error", wanted, got)
+	dir := moduleDir(t, map[string]string{"a.ko": "b"})
+	for _, name := range []string{"a", "c"} {
+		if got, err := orderedModules(dir, []string{name}); err == nil {
+			t.Errorf("orderedModules(%s) = %v, want an error", name, got)
 		}
 	}
 }

@@ -24,7 +24,7 @@ type inputs struct {
 	kernel  string // content of the kernel's package
 	program string // the guest's init
 	mbr     string // syslinux' boot code
-	output  string // where the files go
+	output  string // directory for the files
 }
 
 func main() {

@@ -15,7 +15,7 @@ const secret = "0123456789abcdef"
 
 var instance = Instance{ID: "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21", Name: "vm-1"}
 
-// golden is what a file of testdata is decoded to.
+// golden returns the decoded content of a file in testdata.
 func golden(t *testing.T, name string) Config {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
@@ -29,7 +29,7 @@ func golden(t *testing.T, name string) Config {
 	return config
 }
 
-// described lists files as a transcript: what is where, whose and which mode it has.
+// described returns a transcript of files: their paths, owners and modes.
 func described(files []File) string {
 	var text strings.Builder
 	for _, file := range files {
@@ -43,7 +43,7 @@ func described(files []File) string {
 	return text.String()
 }
 
-// TestClusterAPIInitializesAControlPlane: what kubeadm init needs arrives whole.
+// TestClusterAPIInitializesAControlPlane: all data for kubeadm init is decoded.
 func TestClusterAPIInitializesAControlPlane(t *testing.T) {
 	config := golden(t, "init.yaml")
 	want := `-rw-r----- root:root /etc/kubernetes/pki/ca.crt = -----BEGIN CERTIFICATE-----
@@ -92,7 +92,7 @@ nodeRegistration:
 	checkCommands(t, config, "kubeadm init --config /run/kubeadm/kubeadm.yaml  && echo success > /run/cluster-api/bootstrap-success.complete")
 }
 
-// checkCommands checks what all files of testdata have beside their files.
+// checkCommands checks everything in a file of testdata except its files.
 func checkCommands(t *testing.T, config Config, kubeadm string) {
 	t.Helper()
 	want := Config{
@@ -106,22 +106,22 @@ func checkCommands(t *testing.T, config Config, kubeadm string) {
 	}
 }
 
-// TestClusterAPIJoins: a worker has no keys of the cluster, another control plane has all.
+// TestClusterAPIJoins: a worker has no keys of the cluster; another control plane has all of them.
 func TestClusterAPIJoins(t *testing.T) {
 	for name, files := range map[string]int{"join.yaml": 6, "join-control-plane.yaml": 14} {
 		config := golden(t, name)
 		if len(config.Files) != files {
-			t.Errorf("%s: %d files\n%s", name, len(config.Files), described(config.Files))
+			t.Errorf("%s: got %d files\n%s", name, len(config.Files), described(config.Files))
 		}
 		joining := string(config.Files[files-2].Content)
 		if !strings.Contains(joining, "value: millwright:///default/"+instance.ID+"\n") || !strings.Contains(joining, "name: 'vm-1'\n") {
-			t.Errorf("%s: kubeadm's configuration is\n%s", name, joining)
+			t.Errorf("%s: got kubeadm's configuration\n%s", name, joining)
 		}
 		checkCommands(t, config, "kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success > /run/cluster-api/bootstrap-success.complete")
 	}
 }
 
-// TestClusterAPIsDisksAreRefused: data would be on the wrong disk.
+// TestClusterAPIsDisksAreRefused: the data would be on the wrong disk.
 func TestClusterAPIsDisksAreRefused(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("testdata", "disks.yaml"))
 	if err != nil {
@@ -139,10 +139,10 @@ func TestParse(t *testing.T) {
 		want Config
 	}{
 		"nothing":            {"", Config{}},
-		"nothing said":       {"disk_setup: {}\nmounts: []\npackages:\nswap: null\n", Config{}},
-		"cloud-init's own":   {"growpart: {mode: auto}\npreserve_hostname: true\nfinal_message: x\n", Config{}},
+		"empty fields":       {"disk_setup: {}\nmounts: []\npackages:\nswap: null\n", Config{}},
+		"cloud-init only":    {"growpart: {mode: auto}\npreserve_hostname: true\nfinal_message: x\n", Config{}},
 		"the machine's name": {"hostname: vm-1\n", Config{}},
-		"an unknown field":   {"colour: red\n", Config{Ignored: []string{"colour ignored: not supported by the guest"}}},
+		"an unknown field":   {"color: red\n", Config{Ignored: []string{"color ignored: not supported by the guest"}}},
 		"arguments":          {"runcmd:\n- [echo, \"it's\", $HOME]\n-\n- date\n", Config{Commands: "'echo' 'it'\\''s' '$HOME'\ndate\n"}},
 		"a number as permissions": {
 			"write_files: [{path: /a, permissions: 0600}]\n", Config{Files: []File{{Path: "/a", Mode: 0o600, Content: []byte{}}}},
@@ -152,8 +152,8 @@ func TestParse(t *testing.T) {
 			Config{Files: []File{{Path: "/a/c", Mode: fs.ModeSticky | 0o777, Content: []byte{}}}},
 		},
 		"deferred": {
-			"write_files: [{path: /a, defer: true}, {path: /b, owner: nobody}]\n",
-			Config{Files: []File{{Path: "/b", User: "nobody", Mode: 0o644, Content: []byte{}}, {Path: "/a", Mode: 0o644, Content: []byte{}}}},
+			"write_files: [{path: /a, defer: true}, {path: /b, owner: daemon}]\n",
+			Config{Files: []File{{Path: "/b", User: "daemon", Mode: 0o644, Content: []byte{}}, {Path: "/a", Mode: 0o644, Content: []byte{}}}},
 		},
 	} {
 		got, err := Parse([]byte("#cloud-config\n"+test.text), instance)
@@ -168,15 +168,15 @@ func TestParse(t *testing.T) {
 
 func TestParseNamesWhatIsWrong(t *testing.T) {
 	for name, test := range map[string]struct{ text, where string }{
-		"no mapping":        {"- " + secret + "\n", "document"},
-		"no YAML":           {"a: b\n\tc: " + secret + "\n", "line 3"},
+		"not a mapping":     {"- " + secret + "\n", "document"},
+		"not YAML":          {"a: b\n\tc: " + secret + "\n", "line 3"},
 		"file systems":      {"fs_setup: [{label: a}]\n", "fs_setup"},
 		"packages":          {"packages: [" + secret + "]\n", "packages"},
 		"another name":      {"hostname: vm-2\n", "hostname"},
 		"commands":          {"runcmd: " + secret + "\n", "runcmd"},
 		"a mapping":         {"bootcmd: [date, {a: " + secret + "}]\n", "bootcmd[1]"},
-		"no list of files":  {"write_files: {path: /a}\n", "write_files"},
-		"no file":           {"write_files: [" + secret + "]\n", "write_files[0]"},
+		"not a list":        {"write_files: {path: /a}\n", "write_files"},
+		"not a file":        {"write_files: [" + secret + "]\n", "write_files[0]"},
 		"a type":            {"write_files: [{path: /a, append: " + secret + "}]\n", "write_files[0]"},
 		"a relative path":   {"write_files: [{path: /a}, {path: a}]\n", "write_files[1].path"},
 		"the root":          {"write_files: [{path: /..}]\n", "write_files[0].path"},
@@ -184,16 +184,16 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		"permissions":       {"write_files: [{path: /a, permissions: rw}]\n", "write_files[0].permissions"},
 		"large permissions": {"write_files: [{path: /a, permissions: '10000'}]\n", "write_files[0].permissions"},
 		"an encoding":       {"write_files: [{path: /a, encoding: rot13, content: " + secret + "}]\n", "write_files[0].content"},
-		"no base64":         {"write_files: [{path: /a, encoding: b64, content: '" + secret + "!'}]\n", "write_files[0].content"},
-		"no gzip":           {"write_files: [{path: /a, encoding: gz+b64, content: " + secret + "}]\n", "write_files[0].content"},
-		"half a gzip":       {"write_files: [{path: /a, encoding: gz+b64, content: H4sIAAAAAAAAA8tIzcnJV0gvTS0=}]\n", "write_files[0].content"},
+		"not base64":        {"write_files: [{path: /a, encoding: b64, content: '" + secret + "!'}]\n", "write_files[0].content"},
+		"not gzip":          {"write_files: [{path: /a, encoding: gz+b64, content: " + secret + "}]\n", "write_files[0].content"},
+		"truncated gzip":    {"write_files: [{path: /a, encoding: gz+b64, content: H4sIAAAAAAAAA8tIzcnJV0gvTS0=}]\n", "write_files[0].content"},
 		"a source":          {"write_files: [{path: /a, source: {uri: 'https://" + secret + "'}}]\n", "write_files[0].source"},
 	} {
 		t.Run(name, func(t *testing.T) { wantError(t, "#cloud-config\n"+test.text, test.where) })
 	}
 }
 
-// wantError wants an error about this place, which says nothing of what else is there.
+// wantError expects an error at the given location that contains no secret.
 func wantError(t *testing.T, text, where string) {
 	t.Helper()
 	_, err := Parse([]byte(text), instance)
@@ -202,7 +202,7 @@ func wantError(t *testing.T, text, where string) {
 		t.Fatalf("Parse = %v, want an error about %s", err, where)
 	}
 	if strings.Contains(err.Error(), secret) {
-		t.Errorf("the error holds a secret: %v", err)
+		t.Errorf("the error contains a secret: %v", err)
 	}
 }
 
@@ -230,10 +230,10 @@ func TestTemplates(t *testing.T) {
 	} {
 		wantError(t, begin+text, where)
 	}
-	// Without the line, braces are text.
+	// Without the template line, braces are ordinary text.
 	got, err := Parse([]byte("#cloud-config\nruncmd: ['echo {{ a }}']\n"), instance)
 	if err != nil || got.Commands != "echo {{ a }}\n" {
-		t.Errorf("without a template: %q, %v", got.Commands, err)
+		t.Errorf("without a template: got %q, %v", got.Commands, err)
 	}
 }
 
@@ -271,7 +271,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, file := range config.Files {
 			if !filepath.IsAbs(file.Path) || filepath.Clean(file.Path) != file.Path || file.Mode.Type()&fs.ModeDir != 0 {
-				t.Errorf("a file that cannot be written: %+v", file)
+				t.Errorf("got an invalid file: %+v", file)
 			}
 		}
 	})

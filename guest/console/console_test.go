@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// screen collects what is written.
+// screen collects the output.
 type screen struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -66,8 +66,8 @@ func TestEditor(t *testing.T) {
 	}
 }
 
-// newShell must be called in a bubble that ends with its output blocked: outputs live
-// as long as the guest.
+// newShell must be called in a synctest bubble that completes with its output blocked: outputs live as long as the
+// guest.
 func newShell(calls *[]string) (*Shell, *Output) {
 	output := &Output{queue: make(chan []byte, queued), uptime: func() time.Duration { return 1230 * time.Millisecond }}
 	call := func(name string) func() { return func() { *calls = append(*calls, name) } }
@@ -110,7 +110,7 @@ func TestServeEchoes(t *testing.T) {
 		t.Errorf("Serve = %v, want io.EOF", err)
 	}
 	if got, want := taken(output), "pinx\b \bg\npong\n"; got != want {
-		t.Errorf("console shows %q, want %q", got, want)
+		t.Errorf("got console output %q, want %q", got, want)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestCounterGoesOnWhereItStopped(t *testing.T) {
 			time.Sleep(10 * countInterval)
 		}
 		if got := taken(output); got != want {
-			t.Errorf("console shows %q, want %q", got, want)
+			t.Errorf("got console output %q, want %q", got, want)
 		}
 	})
 }
@@ -140,11 +140,11 @@ func TestSayHasTheTime(t *testing.T) {
 	output.Logf("node %s is Ready", "one")
 	output.Flush(time.Minute)
 	if got, want := out.String(), "[  1.23] node one is Ready\n"; got != want {
-		t.Errorf("console shows %q, want %q", got, want)
+		t.Errorf("got console output %q, want %q", got, want)
 	}
 }
 
-// TestStuckConsoleStopsNobody: writers go on, and the last words do not wait for ever.
+// TestStuckConsoleStopsNobody: writers continue, and the last output does not wait forever.
 func TestStuckConsoleStopsNobody(t *testing.T) {
 	stuck, release := io.Pipe()
 	output := NewOutput(release, func() time.Duration { return 0 })
@@ -154,6 +154,6 @@ func TestStuckConsoleStopsNobody(t *testing.T) {
 	output.Flush(time.Millisecond)
 	first := make([]byte, 64)
 	if length, err := stuck.Read(first); err != nil || string(first[:length]) != "[  0.00] line 0\n" {
-		t.Errorf("the first line is %q, %v", first[:length], err)
+		t.Errorf("got first line %q, %v", first[:length], err)
 	}
 }

@@ -15,7 +15,7 @@ var example = Credential{
 	Server: "https://10.77.0.2:16443", NodeName: "one",
 }
 
-// blank is a disk of 1 MiB that holds the given bytes at the given place.
+// blank returns a disk of 1 MiB with the given bytes at the given offset.
 func blank(t *testing.T, at int, content ...byte) Store {
 	t.Helper()
 	disk := make([]byte, 1<<20)
@@ -58,11 +58,11 @@ func TestSaveWritesNothingElse(t *testing.T) {
 	}
 	clear(content[Offset : Offset+Size])
 	if len(content) != 1<<20 || len(bytes.Trim(content, "\x00")) != 0 {
-		t.Error("something is written outside of the area")
+		t.Error("Save wrote outside the area")
 	}
 }
 
-// TestDamageIsNoticed flips each byte that counts.
+// TestDamageIsNoticed flips each byte that is read.
 func TestDamageIsNoticed(t *testing.T) {
 	disk := blank(t, 0)
 	if err := disk.Save(example); err != nil {

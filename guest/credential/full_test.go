@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDisk: a disk that is a sparse file may have no room for a credential. One that is there can be
-// replaced all the same.
+// TestFullDisk: a disk that is a sparse file may have no space for a credential. An existing credential can still
+// be replaced.
 func TestFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a guest stores its credential on a disk that takes no more")
 	fs := smallfs.New(t)
@@ -25,16 +25,16 @@ func TestFullDisk(t *testing.T) {
 		fs.Fill(pages)
 		smallfs.WantNoSpace(t, disk.Save(large), disk.Path)
 		if _, err := disk.Load(); !errors.Is(err, ErrNone) && !errors.Is(err, ErrDamaged) {
-			t.Errorf("Load after a write that failed = %v, want ErrNone or ErrDamaged", err)
+			t.Errorf("Load after a failed write = %v, want ErrNone or ErrDamaged", err)
 		}
 		fs.MakeRoom()
 	}
 	if err := disk.Save(example); err != nil {
-		t.Fatalf("with room again: %v", err)
+		t.Fatalf("with free space: got error %v", err)
 	}
 	fs.Fill(0)
 	if err := disk.Save(large); err != nil {
-		t.Errorf("in the place of another: %v", err)
+		t.Errorf("replacement: got error %v", err)
 	}
 	if got, err := disk.Load(); !cmp.Equal(got, large) {
 		t.Errorf("Load = %+v (%v)", got, err)

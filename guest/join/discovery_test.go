@@ -11,7 +11,7 @@ import (
 
 const token = "abcdef.0123456789abcdef"
 
-// sign is RFC 7515 by hand.
+// sign creates a signature as in RFC 7515.
 func sign(header, content, secret string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	mac := hmac.New(sha256.New, []byte(secret))

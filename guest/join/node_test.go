@@ -19,15 +19,15 @@ import (
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// server answers from a table of "METHOD PATH", and notes what it was asked.
+// server responds from a table of "METHOD PATH", and records its requests.
 type server struct {
-	mu      sync.Mutex
-	answers map[string]answer
-	asked   []string
-	bodies  map[string]json.RawMessage
+	mu        sync.Mutex
+	responses map[string]response
+	requests  []string
+	bodies    map[string]json.RawMessage
 }
 
-type answer struct {
+type response struct {
 	code int
 	body string
 }
@@ -36,24 +36,24 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := r.Method + " " + r.URL.Path
-	s.asked = append(s.asked, key)
+	s.requests = append(s.requests, key)
 	s.bodies[key], _ = io.ReadAll(r.Body)
-	reply, ok := s.answers[key]
+	reply, ok := s.responses[key]
 	if !ok {
-		reply = answer{http.StatusNotFound, `{"message":"not there"}`}
+		reply = response{http.StatusNotFound, `{"message":"not found"}`}
 	}
 	w.WriteHeader(reply.code)
 	_, _ = io.WriteString(w, reply.body)
 }
 
-// serve returns a node of the server's, named "one".
-func serve(t *testing.T, answers map[string]answer) (*server, *node) {
+// serve returns a node named "one" of a new server.
+func serve(t *testing.T, responses map[string]response) (*server, *node) {
 	t.Helper()
-	s := &server{answers: answers, bodies: map[string]json.RawMessage{}}
+	s := &server{responses: responses, bodies: map[string]json.RawMessage{}}
 	return s, serveBy(t, s)
 }
 
-// serveBy returns a node of another server's, named "one".
+// serveBy returns a node named "one" of a server with the handler.
 func serveBy(t *testing.T, handler http.Handler) *node {
 	t.Helper()
 	listening := httptest.NewTLSServer(handler)
@@ -68,7 +68,7 @@ func serveBy(t *testing.T, handler http.Handler) *node {
 		client: client, uid: "uid-1",
 		data: userdata.UserData{NodeName: "one", ProviderID: "millwright:///default/u"},
 		info: Machine{Addresses: []string{"10.77.0.16", "fd00::16"}, BootID: "this"},
-		logf: t.Logf, restart: func() { t.Error("it restarts") },
+		logf: t.Logf, restart: func() { t.Error("the machine was restarted") },
 	}
 }
 
@@ -78,7 +78,7 @@ const ready = `"conditions":[{"type":"Ready","status":"True","lastTransitionTime
 	`{"type":"DiskPressure","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]`
 
 func TestRegisterTakesOverItsNode(t *testing.T) {
-	s, n := serve(t, map[string]answer{
+	s, n := serve(t, map[string]response{
 		"POST /api/v1/nodes":             {http.StatusConflict, `{}`},
 		"GET /api/v1/nodes/one":          {http.StatusOK, `{"metadata":{"uid":"uid-2"},"status":{` + ready + `}}`},
 		"PATCH /api/v1/nodes/one":        {http.StatusOK, `{}`},
@@ -88,7 +88,7 @@ func TestRegisterTakesOverItsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n.uid != "uid-2" {
-		t.Errorf("UID = %s, want that of the node which is there", n.uid)
+		t.Errorf("UID = %s, want that of the existing node", n.uid)
 	}
 	var patch struct {
 		Status struct {
@@ -106,7 +106,7 @@ func TestRegisterTakesOverItsNode(t *testing.T) {
 	if diff := cmp.Diff(wantAddresses, patch.Status.Addresses); diff != "" {
 		t.Errorf("addresses (-want +got)\n%s", diff)
 	}
-	// What did not change keeps its time.
+	// Conditions that did not change keep their transition time.
 	for _, c := range patch.Status.Conditions {
 		want := "2026-11-21T05:00:00Z"
 		if c.Type == "Ready" {
@@ -119,19 +119,19 @@ func TestRegisterTakesOverItsNode(t *testing.T) {
 }
 
 func TestRegisterLeavesAnotherMachinesNodeAlone(t *testing.T) {
-	s, n := serve(t, map[string]answer{
+	s, n := serve(t, map[string]response{
 		"POST /api/v1/nodes":    {http.StatusConflict, `{}`},
 		"GET /api/v1/nodes/one": {http.StatusOK, `{"spec":{"providerID":"millwright:///default/other"}}`},
 	})
 	if err := n.register(t.Context(), now); err == nil {
 		t.Error("register succeeded")
 	}
-	if diff := cmp.Diff([]string{"POST /api/v1/nodes", "GET /api/v1/nodes/one"}, s.asked); diff != "" {
+	if diff := cmp.Diff([]string{"POST /api/v1/nodes", "GET /api/v1/nodes/one"}, s.requests); diff != "" {
 		t.Errorf("requests (-want +got)\n%s", diff)
 	}
 }
 
-// TestDeletedNodeStaysDeleted: neither status nor lease make a Node or a Lease again.
+// TestDeletedNodeStaysDeleted: neither the status nor the Lease is recreated.
 func TestDeletedNodeStaysDeleted(t *testing.T) {
 	s, n := serve(t, nil)
 	beat := &lease{client: n.client, node: n, version: "1"}
@@ -140,16 +140,16 @@ func TestDeletedNodeStaysDeleted(t *testing.T) {
 			t.Errorf("error = %v, want not found", err)
 		}
 	}
-	for _, request := range s.asked {
+	for _, request := range s.requests {
 		if request[:4] == "POST" {
-			t.Errorf("%s was sent", request)
+			t.Errorf("request %s was sent", request)
 		}
 	}
 }
 
 func TestLeaseTakesOverAndGoesOn(t *testing.T) {
 	const path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/one"
-	s, n := serve(t, map[string]answer{
+	s, n := serve(t, map[string]response{
 		"GET " + path: {http.StatusOK, `{"metadata":{"resourceVersion":"7"}}`},
 		"PUT " + path: {http.StatusOK, `{"metadata":{"resourceVersion":"8"}}`},
 	})
@@ -159,7 +159,7 @@ func TestLeaseTakesOverAndGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"GET " + path, "PUT " + path, "PUT " + path}, s.asked); diff != "" {
+	if diff := cmp.Diff([]string{"GET " + path, "PUT " + path, "PUT " + path}, s.requests); diff != "" {
 		t.Errorf("requests (-want +got)\n%s", diff)
 	}
 	var sent struct {
@@ -174,12 +174,12 @@ func TestLeaseTakesOverAndGoesOn(t *testing.T) {
 	}
 }
 
-// TestRetry: a failure is logged once per change, and retried after growing pauses;
-// only a refusal of the certificate ends it.
+// TestRetry: a failure is logged once per change, and retried after growing pauses. Only a rejection of the
+// certificate stops the retries.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var said []string
-		j := &Joiner{Logf: func(format string, arguments ...any) { said = append(said, arguments[0].(string)) }}
+		var logged []string
+		j := &Joiner{Logf: func(format string, arguments ...any) { logged = append(logged, arguments[0].(string)) }}
 		unavailable := &kube.StatusError{Code: http.StatusServiceUnavailable}
 		refused := &kube.StatusError{Code: http.StatusUnauthorized}
 		tries := 0
@@ -191,14 +191,14 @@ func TestRetry(t *testing.T) {
 			return refused
 		})
 		if !kube.IsStatus(err, http.StatusUnauthorized) {
-			t.Errorf("untilRefused = %v, want the refusal", err)
+			t.Errorf("untilRefused = %v, want the rejection", err)
 		}
-		// 1+2+4+8+15+15+15+15 s, each less up to a quarter.
+		// 1+2+4+8+15+15+15+15 s, each reduced by up to a quarter.
 		if took := time.Since(begin); took < 56*time.Second || took > 75*time.Second {
 			t.Errorf("eight pauses took %s", took)
 		}
-		if diff := cmp.Diff([]string{unavailable.Error()}, said); diff != "" {
-			t.Errorf("said (-want +got)\n%s", diff)
+		if diff := cmp.Diff([]string{unavailable.Error()}, logged); diff != "" {
+			t.Errorf("log (-want +got)\n%s", diff)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestRetryEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestStatusIsToldAgain: when it is old, and when the Node does not say the same.
+// TestStatusIsToldAgain: the status is written when it is outdated, and when that of the Node differs.
 func TestStatusIsToldAgain(t *testing.T) {
 	ours, err := json.Marshal(conditions(now))
 	if err != nil {
@@ -228,7 +228,7 @@ func TestStatusIsToldAgain(t *testing.T) {
 		"Missing": {`[]`, time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, n := serve(t, map[string]answer{
+			s, n := serve(t, map[string]response{
 				"GET /api/v1/nodes/one":          {http.StatusOK, `{"status":{"conditions":` + test.conditions + `}}`},
 				"PATCH /api/v1/nodes/one/status": {http.StatusOK, `{}`},
 			})

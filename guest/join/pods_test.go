@@ -17,16 +17,16 @@ const (
 	abandoned = `,"deletionTimestamp":"2026-11-21T05:00:00Z","deletionGracePeriodSeconds":0`
 )
 
-// seenPod is an event of a watch.
+// seenPod returns an event of a watch.
 func seenPod(kind, metadata, phase, reason string) string {
 	return fmt.Sprintf(`{"type":%q,"object":{"metadata":{"namespace":"default","name":"web","uid":"u1"%s},"status":{"phase":%q,"reason":%q}}}`,
 		kind, metadata, phase, reason)
 }
 
-// follow lets the guest see one event, and returns what it sent.
+// follow lets the guest handle one event, and returns the requests.
 func follow(t *testing.T, event string, code int) (*server, error) {
 	t.Helper()
-	s, n := serve(t, map[string]answer{
+	s, n := serve(t, map[string]response{
 		"GET /api/v1/pods":             {http.StatusOK, event},
 		"PATCH " + podPath + "/status": {code, `{}`},
 		"DELETE " + podPath:            {code, `{}`},
@@ -62,7 +62,7 @@ func TestPodsAreAnswered(t *testing.T) {
 			if test.request != "" {
 				want = append(want, test.request)
 			}
-			if diff := cmp.Diff(want, s.asked); diff != "" {
+			if diff := cmp.Diff(want, s.requests); diff != "" {
 				t.Fatalf("requests (-want +got)\n%s", diff)
 			}
 			if test.request != "" {
@@ -83,33 +83,33 @@ func parsed(t *testing.T, text []byte) any {
 	return value
 }
 
-// TestPodOfOthersIsLeftAlone: one that is gone, or whose name another one has by now, is
-// no failure.
+// TestPodOfOthersIsLeftAlone: a Pod that is gone, or was replaced by another Pod of the same name, is not a
+// failure.
 func TestPodOfOthersIsLeftAlone(t *testing.T) {
 	seen := &pod{Status: podStatus{Phase: "Running"}}
 	seen.Metadata.Namespace, seen.Metadata.Name, seen.Metadata.Deleted = "default", "web", "2026-11-21T05:00:00Z"
 	for code, want := range map[int]bool{http.StatusNotFound: false, http.StatusConflict: false, http.StatusForbidden: true} {
-		_, n := serve(t, map[string]answer{"PATCH " + podPath + "/status": {code, `{}`}})
+		_, n := serve(t, map[string]response{"PATCH " + podPath + "/status": {code, `{}`}})
 		if err := newPods(n.client, "one", t.Logf).respond(t.Context(), seen); (err != nil) != want {
-			t.Errorf("the answer %d is the error %v", code, err)
+			t.Errorf("status %d: got error %v", code, err)
 		}
 	}
 }
 
-// TestFailedAnswerIsTriedAgain: a Pod that cannot be answered ends the watch after a
-// while, and holds up none of the others meanwhile.
+// TestFailedAnswerIsTriedAgain: a failed request for a Pod stops the watch after a pause. Other Pods are handled in
+// the meantime.
 func TestFailedAnswerIsTriedAgain(t *testing.T) {
-	asked, pauses := make(chan string, 10), make(chan func(), 10)
+	requests, pauses := make(chan string, 10), make(chan func(), 10)
 	n := serveBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked <- r.Method + " " + r.URL.Path
+		requests <- r.Method + " " + r.URL.Path
 		switch r.Method {
 		case http.MethodGet:
 			if got := r.URL.Query().Get("fieldSelector"); got != "spec.nodeName=one" {
-				t.Errorf("watches pods by %q", got)
+				t.Errorf("got field selector %q", got)
 			}
 			_, _ = fmt.Fprintln(w, seenPod("ADDED", deleted, "Failed", ""), seenPod("ADDED", "", "Pending", ""))
 			w.(http.Flusher).Flush()
-			<-r.Context().Done() // a watch that goes on
+			<-r.Context().Done() // the watch stays open
 		case http.MethodDelete:
 			w.WriteHeader(http.StatusForbidden)
 		case http.MethodPatch:
@@ -119,11 +119,11 @@ func TestFailedAnswerIsTriedAgain(t *testing.T) {
 	answering := newPods(n.client, "one", t.Logf)
 	answering.later = func(f func()) { pauses <- f }
 	if err := answering.follow(t.Context()); !kube.IsStatus(err, http.StatusForbidden) {
-		t.Errorf("follow = %v, want the failed answer", err)
+		t.Errorf("follow = %v, want the failed response", err)
 	}
 	for _, want := range []string{"GET /api/v1/pods", "DELETE " + podPath, "PATCH " + podPath + "/status"} {
-		if got := <-asked; got != want {
-			t.Errorf("the guest sends %s, want %s", got, want)
+		if got := <-requests; got != want {
+			t.Errorf("got request %s, want %s", got, want)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// fakeNode is a Node that an API server holds, with what an update in place needs of it.
+// fakeNode is a Node of an API server, with the fields that an in-place update uses.
 type fakeNode struct {
 	labels        map[string]string
 	reason, since string
@@ -19,7 +19,7 @@ type fakeNode struct {
 	restarts      int
 }
 
-// ServeHTTP answers and does what a guest asks for.
+// ServeHTTP responds to the requests of a guest.
 func (f *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var patch struct {
 		Metadata struct{ Labels map[string]string }
@@ -46,7 +46,7 @@ func (f *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(there)
 }
 
-// starts has the guest start, and looks after its Node once. Its boot ends when it restarts.
+// starts starts the guest, which checks its Node once. The boot is over when the guest restarts.
 func (f *fakeNode) starts(t *testing.T, id string) {
 	t.Helper()
 	n := serveBy(t, f)
@@ -65,7 +65,7 @@ func (f *fakeNode) starts(t *testing.T, id string) {
 	}
 }
 
-// TestUpdate: a guest restarts once when its Node is ready for an update, and reports that.
+// TestUpdate: a guest restarts once when its Node is ready for an update, and then reports success.
 func TestUpdate(t *testing.T) {
 	type state struct {
 		Result   string
@@ -92,7 +92,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestNextUpdate: a boot is for one update only; the next one restarts the guest again.
+// TestNextUpdate: one boot performs only one update; the next update restarts the guest again.
 func TestNextUpdate(t *testing.T) {
 	f := &fakeNode{boot: "0", reason: readyForUpdate}
 	for update := 1; update <= 3; update++ {
@@ -104,12 +104,12 @@ func TestNextUpdate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.restarts != 1 || f.labels != nil {
-			t.Errorf("update %d: %d restarts, labels %v", update, f.restarts, f.labels)
+			t.Errorf("update %d: got %d restarts, labels %v", update, f.restarts, f.labels)
 		}
 		f.restarts = 0
 		f.starts(t, fmt.Sprint(update))
 		if f.restarts != 0 || f.labels[updateResult] != updateSuccessful {
-			t.Errorf("update %d after its boot: %d restarts, labels %v", update, f.restarts, f.labels)
+			t.Errorf("update %d after its boot: got %d restarts, labels %v", update, f.restarts, f.labels)
 		}
 	}
 }

@@ -12,22 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// card makes an interface in a network namespace of its own, for which the test's
-// process needs the rights of root.
+// card creates an interface in a new network namespace, for which the test's process must be root.
 func card(t *testing.T) net.Interface {
 	t.Helper()
-	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespace too
+	runtime.LockOSThread() // never unlocked: the thread exits after the test, and its namespace is removed
 	if err := unix.Unshare(unix.CLONE_NEWNET); errors.Is(err, unix.EPERM) {
-		t.Skip("making a network namespace needs root; test/suites/guest configures a real card")
+		t.Skip("creating a network namespace requires root; test/suites/guest configures a real card")
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	// With an open queue it has a carrier as soon as it is up, as virtio's interfaces do.
+	// With an open queue, it has a carrier as soon as it is up, like virtio's interfaces.
 	tap := &netlink.Tuntap{
 		LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, Mode: netlink.TUNTAP_MODE_TAP, Queues: 1, NonPersist: true,
 	}
 	if err := netlink.LinkAdd(tap); errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		t.Skip("this machine makes no tap devices; test/suites/guest configures a real card")
+		t.Skip("this machine cannot create tap devices; test/suites/guest configures a real card")
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +50,7 @@ func TestConnect(t *testing.T) {
 		"IPv6": {netip.MustParseAddr("fd00::16"), netip.MustParseAddr("fd00::2")},
 	} {
 		t.Log(name)
-		for range 2 { // it may be repeated
+		for range 2 { // Connect is idempotent
 			if err := Connect(eth0, test.address, test.peer); err != nil {
 				t.Fatal(err)
 			}
@@ -61,14 +60,14 @@ func TestConnect(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !hasAddress(addresses, test.address, test.peer) {
-			t.Errorf("addresses %v, want %s peer %s", addresses, test.address, test.peer)
+			t.Errorf("got addresses %v, want %s peer %s", addresses, test.address, test.peer)
 		}
 		routes, err := netlink.RouteList(link(eth0), family(test.address))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !hasDefault(routes, test.peer) {
-			t.Errorf("routes %v, want a default one via %s", routes, test.peer)
+			t.Errorf("got routes %v, want a default route via %s", routes, test.peer)
 		}
 	}
 	if now, err := net.InterfaceByIndex(eth0.Index); err != nil || now.Flags&net.FlagUp == 0 {
@@ -111,6 +110,6 @@ func hasDefault(routes []netlink.Route, gateway netip.Addr) bool {
 func TestConnectWithoutInterface(t *testing.T) {
 	err := Connect(net.Interface{Index: 1 << 20}, netip.MustParseAddr("10.77.0.16"), netip.MustParseAddr("10.77.0.2"))
 	if err == nil {
-		t.Error("an interface that does not exist was configured")
+		t.Error("Connect configured an interface that does not exist")
 	}
 }

@@ -28,7 +28,7 @@ func links(address string) []metadata.Link {
 	return []metadata.Link{{Address: netip.MustParseAddr(address), Peer: netip.MustParseAddr("10.77.0.2")}}
 }
 
-// accessTo writes a kubeconfig of a node for a server, with the certificate in a file, as the kubelet's.
+// accessTo writes a kubeconfig of a node for a server, with the certificate in a file, like the kubelet's.
 func accessTo(t *testing.T, server *httptest.Server) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -44,17 +44,17 @@ func accessTo(t *testing.T, server *httptest.Server) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := t.TempDir()
+	dir := t.TempDir()
 	both := slices.Concat(
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded}),
 	)
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	path := filepath.Join(folder, "kubelet.conf")
+	path := filepath.Join(dir, "kubelet.conf")
 	err = errors.Join(
-		os.WriteFile(filepath.Join(folder, "current.pem"), both, 0o600),
+		os.WriteFile(filepath.Join(dir, "current.pem"), both, 0o600),
 		os.WriteFile(path, []byte("apiVersion: v1\nkind: Config\nclusters:\n- name: one\n  cluster: {server: '"+server.URL+
 			"', certificate-authority-data: "+base64.StdEncoding.EncodeToString(authority)+"}\nusers:\n- name: node\n  user: {client-certificate: "+
-			folder+"/current.pem, client-key: "+folder+"/current.pem}\n"), 0o600),
+			dir+"/current.pem, client-key: "+dir+"/current.pem}\n"), 0o600),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -62,11 +62,11 @@ func accessTo(t *testing.T, server *httptest.Server) string {
 	return path
 }
 
-// TestFindPodNetwork: the node's own certificate tells its name, and the cluster's configuration the network.
+// TestFindPodNetwork: the node's name is in its certificate, and the network is in the cluster's configuration.
 func TestFindPodNetwork(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet || r.URL.Path != kubeadmConfig {
-			t.Errorf("%s %s", r.Method, r.URL)
+			t.Errorf("got request %s %s", r.Method, r.URL)
 		}
 		_ = json.NewEncoder(w).Encode(object{"data": object{"ClusterConfiguration": "networking:\n  podSubnet: 10.78.0.0/16\n"}})
 	}))
@@ -74,11 +74,11 @@ func TestFindPodNetwork(t *testing.T) {
 	b := &Bootstrap{Node: &Node{}}
 	subnet, err := b.findPodNetwork(t.Context(), accessTo(t, server))
 	if name := b.Node.Data.NodeName; err != nil || subnet != "10.78.0.0/16" || name != "vm-1" {
-		t.Errorf("%s, %v, of node %s", subnet, err, name)
+		t.Errorf("got %s, %v, node %s", subnet, err, name)
 	}
 }
 
-// TestAllowFlannel: both objects are created; that they are there already is no failure, anything else is.
+// TestAllowFlannel: both objects are created. Existing objects are not a failure; any other error is.
 func TestAllowFlannel(t *testing.T) {
 	status, kinds := http.StatusCreated, []string{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -87,7 +87,7 @@ func TestAllowFlannel(t *testing.T) {
 			t.Error(err)
 		}
 		if !strings.HasSuffix(r.URL.Path, "/"+strings.ToLower(created.Kind)+"s") {
-			t.Errorf("a %s was sent to %s", created.Kind, r.URL)
+			t.Errorf("got kind %s in a request to %s", created.Kind, r.URL)
 		}
 		kinds = append(kinds, created.Kind)
 		w.WriteHeader(status)
@@ -98,31 +98,31 @@ func TestAllowFlannel(t *testing.T) {
 	for _, status = range []int{http.StatusCreated, http.StatusConflict} {
 		kinds = nil
 		if err := allowFlannel(t.Context(), path); err != nil || len(kinds) != 2 {
-			t.Errorf("status %d: %v, %v", status, err, kinds)
+			t.Errorf("status %d: got error %v and kinds %v", status, err, kinds)
 		}
 	}
 	status = http.StatusForbidden
 	if err := allowFlannel(t.Context(), path); !kube.IsStatus(err, http.StatusForbidden) {
-		t.Errorf("status %d: %v", status, err)
+		t.Errorf("status %d: got error %v", status, err)
 	}
 }
 
 func TestReadAccessNamesTheFile(t *testing.T) {
 	const secret = "0123456789abcdef"
-	folder := t.TempDir()
+	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"no YAML": "\t" + secret, "no user": "clusters: [{name: a}]\n", "a type": "users: " + secret + "\n",
 	} {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, err := readAccess(path)
 		if err == nil || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), secret) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 	}
-	if _, err := readAccess(filepath.Join(folder, "none")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no file: %v", err)
+	if _, err := readAccess(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: got error %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	for _, text := range b.Config.Ignored {
 		b.Node.Logf("cloud-config: %s", text)
 	}
-	if err := b.want("containerd"); err != nil {
+	if err := b.enable("containerd"); err != nil {
 		return err
 	}
 	go b.Node.Processes.Keep(ctx, b.enabledService("containerd", "/usr/local/bin/containerd"))
@@ -72,7 +72,7 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	}
 	b.Node.importImages(ctx, "*.tar")
 	if _, err := os.Stat(configuredKubelet); err == nil {
-		if err := b.want("kubelet"); err != nil {
+		if err := b.enable("kubelet"); err != nil {
 			return err
 		}
 	}
@@ -85,8 +85,8 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// want makes a service run.
-func (b *Bootstrap) want(name string) error {
+// enable enables a service.
+func (b *Bootstrap) enable(name string) error {
 	return write(filepath.Join(enabledServices, name), "", 0o644)
 }
 

@@ -17,13 +17,13 @@ import (
 	"github.com/millwright-dev/millwright/guest/userdata"
 )
 
-// TestWriteFiles: files get content, permissions and owners; a second one may add to a first.
+// TestWriteFiles: files have the specified content, permissions and owners; an entry may append to an earlier file.
 func TestWriteFiles(t *testing.T) {
 	owners := map[string][2]int{}
 	disk := tree{root: t.TempDir(), chown: func(file *os.File, user, group int) error {
 		owners[filepath.Base(file.Name())] = [2]int{user, group}
 		if info, err := file.Stat(); err != nil || info.Size() > 0 && filepath.Base(file.Name()) == "key" {
-			t.Errorf("%s has content before its owner: %v", file.Name(), err)
+			t.Errorf("%s has content before its owner is set: %v", file.Name(), err)
 		}
 		return nil
 	}}
@@ -52,7 +52,7 @@ func TestWriteFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := info.Mode().String() + " " + string(content); got != want {
-			t.Errorf("%s: %s, want %s", path, got, want)
+			t.Errorf("%s: got %s, want %s", path, got, want)
 		}
 	}
 	if diff := cmp.Diff(map[string][2]int{"key": {65534, 5}, "old": {0, 0}}, owners); diff != "" {
@@ -62,7 +62,7 @@ func TestWriteFiles(t *testing.T) {
 
 func TestWriteFilesNamesTheFile(t *testing.T) {
 	disk := tree{root: t.TempDir(), chown: func(*os.File, int, int) error { return nil }}
-	if err := os.MkdirAll(filepath.Join(disk.root, "etc", "folder"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(disk.root, "etc", "dir"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(disk.root, "etc", "passwd"), nil, 0o600); err != nil {
@@ -70,35 +70,35 @@ func TestWriteFilesNamesTheFile(t *testing.T) {
 	}
 	err := disk.writeAll([]cloudconfig.File{{Path: "/a", User: "somebody"}})
 	if !errors.Is(err, errNoSuchOwner) || !strings.Contains(err.Error(), "/a") {
-		t.Errorf("an unknown owner: %v", err)
+		t.Errorf("unknown owner: got error %v", err)
 	}
-	err = disk.writeAll([]cloudconfig.File{{Path: "/etc/folder"}, {Path: "/etc/other"}})
-	if err == nil || !strings.Contains(err.Error(), "/etc/folder") {
-		t.Errorf("a folder: %v", err)
+	err = disk.writeAll([]cloudconfig.File{{Path: "/etc/dir"}, {Path: "/etc/other"}})
+	if err == nil || !strings.Contains(err.Error(), "/etc/dir") {
+		t.Errorf("directory: got error %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(disk.root, "etc", "other")); err == nil {
-		t.Error("it went on after a failure")
+		t.Error("writeAll continued after a failure")
 	}
 }
 
-// TestUnsuccessful: Cluster API's user data have succeeded if their last file is there.
+// TestUnsuccessful: Cluster API's user data has succeeded if its last file exists.
 func TestUnsuccessful(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "cluster-api")
-	done := filepath.Join(folder, "done")
-	if err := unsuccessful(folder, done); err != nil {
-		t.Errorf("user data of others: %v", err)
+	dir := filepath.Join(t.TempDir(), "cluster-api")
+	done := filepath.Join(dir, "done")
+	if err := unsuccessful(dir, done); err != nil {
+		t.Errorf("other user data: got error %v", err)
 	}
-	if err := os.Mkdir(folder, 0o755); err != nil {
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unsuccessful(folder, done); err == nil {
-		t.Error("without the file it succeeded")
+	if err := unsuccessful(dir, done); err == nil {
+		t.Error("without the file: got no error")
 	}
 	if err := os.WriteFile(done, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := unsuccessful(folder, done); err != nil {
-		t.Errorf("with the file: %v", err)
+	if err := unsuccessful(dir, done); err != nil {
+		t.Errorf("with the file: got error %v", err)
 	}
 }
 
@@ -113,11 +113,11 @@ func TestLastLines(t *testing.T) {
 		}
 	}
 	if got := lastLines(log+".none", 2); len(got) > 0 {
-		t.Errorf("no log: %q", got)
+		t.Errorf("no log: got %q", got)
 	}
 }
 
-// TestHostsKeepWhatOthersAdded: a second boot leaves the file alone, another address does not.
+// TestHostsKeepWhatOthersAdded: a second boot does not change the file, unless the address has changed.
 func TestHostsKeepWhatOthersAdded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	host := &Node{Data: userdata.UserData{NodeName: "vm-1"}, Links: links("10.77.0.16")}
@@ -128,7 +128,7 @@ func TestHostsKeepWhatOthersAdded(t *testing.T) {
 		}
 		got, err := os.ReadFile(path)
 		if err != nil || string(got) != want {
-			t.Errorf("%q, %v, want %q", got, err, want)
+			t.Errorf("got %q, %v, want %q", got, err, want)
 		}
 	}
 	const first = "127.0.0.1 localhost\n::1 localhost\n10.77.0.16 vm-1\n"
@@ -154,18 +154,18 @@ func TestIPv4Subnet(t *testing.T) {
 			got = "error"
 		}
 		if got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 }
 
-// keepsWhatIsWanted: a service without its file does not run, and one that is stopped is not started again
-// until it is wanted.
+// keepsWhatIsWanted: a service without its file does not run, and a stopped service is not started again until it
+// is enabled.
 func keepsWhatIsWanted(t *testing.T, processes *Processes) {
-	folder := t.TempDir()
-	wanted, ran := filepath.Join(folder, "wanted"), filepath.Join(folder, "ran")
+	dir := t.TempDir()
+	enabled, ran := filepath.Join(dir, "enabled"), filepath.Join(dir, "ran")
 	service := Program{
-		Args: []string{"/bin/sh", "-c", "rm " + wanted + "; echo >>" + ran}, Log: filepath.Join(folder, "log"), Enabled: wanted,
+		Args: []string{"/bin/sh", "-c", "rm " + enabled + "; echo >>" + ran}, Log: filepath.Join(dir, "log"), Enabled: enabled,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	kept := make(chan struct{})
@@ -174,13 +174,13 @@ func keepsWhatIsWanted(t *testing.T, processes *Processes) {
 		processes.Keep(ctx, service)
 	}()
 	for runs := 1; runs <= 2; runs++ {
-		if err := os.WriteFile(wanted, nil, 0o600); err != nil {
+		if err := os.WriteFile(enabled, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		gomega.NewWithT(t).Eventually(func() string {
-			content, _ := os.ReadFile(ran) // there is none before the first
+			content, _ := os.ReadFile(ran) // does not exist before the first run
 			return string(content)
-		}).WithTimeout(time.Minute).Should(gomega.Equal(strings.Repeat("\n", runs))) // after a pause, if it still ran
+		}).WithTimeout(time.Minute).Should(gomega.Equal(strings.Repeat("\n", runs))) // another run would follow after a pause
 	}
 	cancel()
 	<-kept

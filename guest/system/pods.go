@@ -20,11 +20,11 @@ import (
 // Files that kubeadm writes.
 const (
 	kubeletAccess = "/etc/kubernetes/kubelet.conf"
-	// adminAccess is there on control planes only.
+	// adminAccess exists only on control planes.
 	adminAccess = "/etc/kubernetes/admin.conf"
 )
 
-// connectPods runs flannel, as kubeadm's Node, once that has its certificate.
+// connectPods runs flannel with the Node's credentials, once kubeadm has created them.
 func (b *Bootstrap) connectPods(ctx context.Context) {
 	if exists(ctx, kubeletAccess) != nil {
 		return
@@ -65,8 +65,9 @@ func (b *Bootstrap) untilDone(ctx context.Context, step func() error) {
 // kubeadmConfig is the ConfigMap of kubeadm, which Nodes may read.
 const kubeadmConfig = "/api/v1/namespaces/kube-system/configmaps/kubeadm-config"
 
-// findPodNetwork reads the cluster's configuration with the access of a Node, whose name it keeps: kubeadm may
-// have another one for it. It returns the network of Pods; empty if the cluster has none.
+// findPodNetwork reads the cluster's configuration with the credentials of the Node, and stores the Node's name,
+// because kubeadm may have chosen another one. It returns the network of Pods, or an empty string if the cluster
+// has none.
 func (b *Bootstrap) findPodNetwork(ctx context.Context, path string) (string, error) {
 	access, err := readAccess(path)
 	if err != nil {
@@ -87,7 +88,8 @@ func (b *Bootstrap) findPodNetwork(ctx context.Context, path string) (string, er
 	return ipv4Subnet(found.Data.ClusterConfiguration)
 }
 
-// ipv4Subnet returns the first IPv4 network of Pods in kubeadm's configuration; empty if it has none.
+// ipv4Subnet returns the first IPv4 network of Pods in kubeadm's configuration, or an empty string if there is
+// none.
 func ipv4Subnet(configuration string) (string, error) {
 	var config struct {
 		Networking struct{ PodSubnet string }
@@ -103,7 +105,7 @@ func ipv4Subnet(configuration string) (string, error) {
 	return "", nil
 }
 
-// allowFlannel lets Nodes read the Nodes of others: how they are reached is on them.
+// allowFlannel lets Nodes read other Nodes, whose annotations contain their addresses.
 func allowFlannel(ctx context.Context, path string) error {
 	access, err := readAccess(path)
 	if err != nil {
@@ -131,7 +133,7 @@ func allowFlannel(ctx context.Context, path string) error {
 	return nil
 }
 
-// kubeconfig is what kubeadm's files of access have in them.
+// kubeconfig contains the fields of kubeadm's kubeconfig files.
 type kubeconfig struct {
 	Clusters []struct {
 		Cluster struct {
@@ -149,7 +151,7 @@ type kubeconfig struct {
 	} `json:"users"`
 }
 
-// readAccess reads a file of one cluster and one user, who has a certificate.
+// readAccess reads a kubeconfig with one cluster and one user, who has a certificate.
 func readAccess(path string) (kube.Access, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -157,10 +159,10 @@ func readAccess(path string) (kube.Access, error) {
 	}
 	var config kubeconfig
 	if err := yaml.Unmarshal(content, &config); err != nil {
-		return kube.Access{}, fmt.Errorf("%s is not a kubeconfig", path) // the error might show a key
+		return kube.Access{}, fmt.Errorf("%s is not a kubeconfig", path) // the error might contain a key
 	}
 	if len(config.Clusters) != 1 || len(config.Users) != 1 {
-		return kube.Access{}, fmt.Errorf("%s has not one cluster and one user", path)
+		return kube.Access{}, fmt.Errorf("%s does not have exactly one cluster and one user", path)
 	}
 	cluster, user := config.Clusters[0].Cluster, config.Users[0].User
 	certificate, err := contentOf(user.CertificateData, user.Certificate)
@@ -175,7 +177,7 @@ func readAccess(path string) (kube.Access, error) {
 	return kube.Access{Server: cluster.Server, Authority: cluster.Authority, Certificate: pair}, nil
 }
 
-// contentOf returns the data, or else the content of the file.
+// contentOf returns the data, or otherwise the content of the file.
 func contentOf(data []byte, path string) ([]byte, error) {
 	if len(data) > 0 {
 		return data, nil

@@ -33,18 +33,18 @@ func TestOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := OnDisk(path); got != test.want {
-			t.Errorf("%s: %t", name, got)
+			t.Errorf("%s: got %t", name, got)
 		}
 	}
 	if OnDisk(filepath.Join(t.TempDir(), "none")) {
-		t.Error("no disk: true")
+		t.Error("no disk: got true")
 	}
 }
 
 func TestLastLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if got := lastLine(path); got != "" {
-		t.Errorf("without a log: %q", got)
+		t.Errorf("without a log: got %q", got)
 	}
 	for content, want := range map[string]string{
 		"": "", "one\ntwo\n\n": "two", "begin" + strings.Repeat("x", longestLine) + "end\n": strings.Repeat("x", longestLine-4) + "end",
@@ -53,34 +53,34 @@ func TestLastLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := lastLine(path); got != want {
-			t.Errorf("%q: %q", content, got)
+			t.Errorf("%q: got %q", content, got)
 		}
 	}
 }
 
-// TestProcesses is the only one that starts any: Processes waits for all children.
+// TestProcesses is the only test that starts processes, because Processes waits for all children.
 func TestProcesses(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
-	said := make(chan string, 10)
-	processes := NewProcesses(func(format string, arguments ...any) { said <- format })
+	logged := make(chan string, 10)
+	processes := NewProcesses(func(format string, arguments ...any) { logged <- format })
 	shell := func(script string) Program { return Program{Args: []string{"/bin/sh", "-c", script}, Log: log} }
 
 	if err := processes.Run(t.Context(), shell("exit 0")); err != nil {
-		t.Errorf("a program that succeeds: %v", err)
+		t.Errorf("successful program: got error %v", err)
 	}
 	err := processes.Run(t.Context(), shell("echo the reason; exit 3"))
 	if err == nil || !strings.Contains(err.Error(), "status 3: the reason") {
-		t.Errorf("a program that fails: %v", err)
+		t.Errorf("failing program: got error %v", err)
 	}
 	if err := processes.Run(t.Context(), Program{Args: []string{"/does/not/exist"}, Log: log}); err == nil {
-		t.Error("a program that does not exist ran")
+		t.Error("missing program: got no error")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- processes.Run(ctx, shell("exec sleep 1000")) }()
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("a program whose context ends: %v", err)
+		t.Errorf("program with a canceled context: got error %v", err)
 	}
 
 	keepsWhatIsWanted(t, processes)
@@ -91,13 +91,14 @@ func TestProcesses(t *testing.T) {
 		defer close(kept)
 		processes.Keep(ctx, shell("exit 1"))
 	}()
-	<-said // it was run, and will be again
-	<-said
+	<-logged // it has run and will be restarted
+	<-logged
 	cancel()
 	<-kept
 }
 
-// TestPodsOfBothVersions: a machine with an IPv6 address has Pods with one, if the cluster has a network for them.
+// TestPodsOfBothVersions: Pods have IPv6 addresses if the machine has one and the cluster has an IPv6 network for
+// them.
 func TestPodsOfBothVersions(t *testing.T) {
 	four, six := metadata.Link{Address: netip.MustParseAddr("10.77.0.16")}, metadata.Link{Address: netip.MustParseAddr("fd77::16")}
 	for name, tc := range map[string]struct {
@@ -106,21 +107,21 @@ func TestPodsOfBothVersions(t *testing.T) {
 		want    []string
 		flannel any
 	}{
-		"only IPv4":      {"10.78.0.0/16,fd78::/56", []metadata.Link{four}, []string{"10.78.0.0/16"}, nil},
-		"both":           {"10.78.0.0/16,fd78::/56", []metadata.Link{four, six}, []string{"10.78.0.0/16", "fd78::/56"}, "fd78::/56"},
-		"a cluster of 4": {"10.78.0.0/16", []metadata.Link{four, six}, []string{"10.78.0.0/16"}, nil},
+		"only IPv4":    {"10.78.0.0/16,fd78::/56", []metadata.Link{four}, []string{"10.78.0.0/16"}, nil},
+		"both":         {"10.78.0.0/16,fd78::/56", []metadata.Link{four, six}, []string{"10.78.0.0/16", "fd78::/56"}, "fd78::/56"},
+		"IPv4 cluster": {"10.78.0.0/16", []metadata.Link{four, six}, []string{"10.78.0.0/16"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &Node{Data: userdata.UserData{PodNetwork: tc.pods}, Links: tc.links}
 			if got := n.podNetworks(); !slices.Equal(got, tc.want) {
-				t.Errorf("the networks are %v, want %v", got, tc.want)
+				t.Errorf("got networks %v, want %v", got, tc.want)
 			}
 			config := n.flannelConfiguration()
 			if config["Network"] != tc.want[0] || config["IPv6Network"] != tc.flannel || (config["EnableIPv6"] == true) != (tc.flannel != nil) {
-				t.Errorf("flannel: %v", config)
+				t.Errorf("got flannel configuration %v", config)
 			}
 			if _, forwards := n.sysctls()["net/ipv6/conf/all/forwarding"]; forwards != (tc.flannel != nil) {
-				t.Errorf("forwards IPv6: %t", forwards)
+				t.Errorf("got IPv6 forwarding %t", forwards)
 			}
 		})
 	}
@@ -140,7 +141,7 @@ func TestConfigureNode(t *testing.T) {
 	flags := n.kubeletFlags()
 	for _, want := range []string{"--hostname-override=one", "--node-ip=10.77.0.16,fd77::16", "--node-labels=a=1,b=2"} {
 		if !slices.Contains(flags, want) {
-			t.Errorf("%s is not in %v", want, flags)
+			t.Errorf("flag %s is not in %v", want, flags)
 		}
 	}
 	text, err := json.Marshal(n.kubeletConfiguration())
@@ -162,15 +163,15 @@ func TestConfigureNode(t *testing.T) {
 		t.Errorf("clusterDNS: %s", diff)
 	}
 	if got := resolvConf(n.Links); got != "nameserver 10.77.0.3\n" {
-		t.Errorf("resolv.conf: %q", got)
+		t.Errorf("got resolv.conf %q", got)
 	}
 	if got := resolvConf(n.Links[1:]); got != "nameserver fd77::3\n" {
-		t.Errorf("resolv.conf without IPv4: %q", got)
+		t.Errorf("got resolv.conf without IPv4 %q", got)
 	}
 }
 
-// TestNetworkOfPods: what containerd makes of the template is JSON with a range for each network of the Node,
-// and packets are as long as flannel's VXLAN allows: 70 bytes less than 1500 over IPv6, and 50 over IPv4.
+// TestNetworkOfPods: containerd turns the template into JSON with a range for each network of the Node. The MTU is
+// the one that flannel's VXLAN allows: 1500 minus 70 bytes over IPv6, or minus 50 bytes over IPv4.
 func TestNetworkOfPods(t *testing.T) {
 	file, err := template.ParseFiles("../full/root/etc/containerd/network.json")
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// TestSystemctl: what is called systemctl in the guest does what kubeadm, and commands in user data, ask of it.
+// TestSystemctl: the guest's systemctl implements what kubeadm and commands in user data use.
 func TestSystemctl(t *testing.T) {
-	folder, tools := t.TempDir(), t.TempDir()
-	// The programs do not run, but for one that ends at the first look after it is killed.
+	dir, tools := t.TempDir(), t.TempDir()
+	// The programs are not running, except for one that exits at the first check after it is killed.
 	const pidof = "#!/bin/sh\n[ \"$1\" = containerd ] && rm \"$0.running\" 2>/dev/null && echo 999999999\n"
 	if err := os.WriteFile(filepath.Join(tools, "pidof"), []byte(pidof), 0o700); err != nil {
 		t.Fatal(err)
@@ -25,7 +25,7 @@ func TestSystemctl(t *testing.T) {
 		args   string
 		status int
 		output string
-		runs   string // the services that are wanted then
+		runs   string // the services that are then enabled
 	}{
 		{args: "daemon-reload"},
 		{args: "is-active kubelet", status: 3, output: "inactive"},
@@ -46,7 +46,7 @@ func TestSystemctl(t *testing.T) {
 			}
 		}
 		command := exec.CommandContext(t.Context(), "/bin/sh", append([]string{"-c", string(script), "systemctl"}, strings.Fields(step.args)...)...)
-		command.Env = []string{"PATH=" + tools + ":" + os.Getenv("PATH"), "MILLWRIGHT_SERVICES=" + folder}
+		command.Env = []string{"PATH=" + tools + ":" + os.Getenv("PATH"), "MILLWRIGHT_SERVICES=" + dir}
 		output, err := command.CombinedOutput()
 		status := 0
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -57,7 +57,7 @@ func TestSystemctl(t *testing.T) {
 		if status != step.status || !strings.Contains(string(output), step.output) {
 			t.Errorf("systemctl %s: status %d, %q, want %d, %q", step.args, status, output, step.status, step.output)
 		}
-		entries, err := os.ReadDir(folder)
+		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestSystemctl(t *testing.T) {
 			running = append(running, entry.Name())
 		}
 		if got := strings.Join(running, " "); got != step.runs {
-			t.Errorf("after systemctl %s: %q is wanted, and %q should be", step.args, got, step.runs)
+			t.Errorf("after systemctl %s: got enabled services %q, want %q", step.args, got, step.runs)
 		}
 	}
 }

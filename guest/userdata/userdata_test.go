@@ -38,7 +38,7 @@ clusterDNS: 10.8.0.10
 	}
 }
 
-// Data that several machines share leave the name to each.
+// Machines that share user data use their own names.
 func TestParseTakesTheMachinesName(t *testing.T) {
 	nameless := strings.Replace(minimal, "nodeName: one\n", "", 1)
 	got, err := Parse([]byte(nameless), Machine{Name: "vm"})
@@ -80,7 +80,7 @@ func TestParseNamesTheWrongField(t *testing.T) {
 				t.Fatalf("Parse = %v, want an error about %s", err, test.field)
 			}
 			if strings.Contains(err.Error(), secret) {
-				t.Errorf("the error holds the token: %v", err)
+				t.Errorf("the error contains the token: %v", err)
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestParseLeavesOtherFormatsAlone(t *testing.T) {
 	}
 }
 
-// The console says what it is instead, and nothing of its content.
+// The error describes the other format without any of its content.
 func TestParseSaysWhatElseItIs(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "it is empty",

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// TestGetAsTheServiceAccount: https asks with the token of the Pod, of a server with the cluster's authority.
+// TestGetAsTheServiceAccount: https requests use the token of the Pod and trust the cluster's certificate
+// authority.
 func TestGetAsTheServiceAccount(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header.Get("Authorization"))
@@ -28,7 +29,7 @@ func TestGetAsTheServiceAccount(t *testing.T) {
 	}
 	var out bytes.Buffer
 	if err := get(t.Context(), server.URL, account, &out); err != nil || out.String() != "Bearer secret" {
-		t.Errorf("answered %q, %v", &out, err)
+		t.Errorf("got %q, %v", &out, err)
 	}
 
 	if err := os.WriteFile(filepath.Join(account, "ca.crt"), nil, 0o600); err != nil {
@@ -36,17 +37,17 @@ func TestGetAsTheServiceAccount(t *testing.T) {
 	}
 	var unknown x509.UnknownAuthorityError
 	if err := get(t.Context(), server.URL, account, &out); !errors.As(err, &unknown) {
-		t.Errorf("a server of nobody: %v", err)
+		t.Errorf("untrusted server: got error %v", err)
 	}
 	if err := get(t.Context(), server.URL, t.TempDir(), &out); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without an account: %v", err)
+		t.Errorf("without an account: got error %v", err)
 	}
 }
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{nil, {"lookup"}, {"lookup", "a", "b"}, {"other"}} {
 		if err := run(t.Context(), args, &bytes.Buffer{}); !errors.Is(err, errUsage) {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("%v: got error %v", args, err)
 		}
 	}
 }
