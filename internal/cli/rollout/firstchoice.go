@@ -82,7 +82,7 @@ func (r replacement) improve(ctx context.Context, cmd *cobra.Command, d deployme
 func fallenBack(f rollout.Facts) []*v1alpha1.Machine {
 	var all []*v1alpha1.Machine
 	for _, machine := range f.Machines {
-		if current := f.Current(); current != nil && metav1.IsControlledBy(machine, current) && scarcity.Rank(machine) > 0 && !report.Leaves(machine) {
+		if current := f.Current(); current != nil && metav1.IsControlledBy(machine, current) && scarcity.Rank(machine) > 0 && !report.IsDeleting(machine) {
 			all = append(all, machine)
 		}
 	}
@@ -107,7 +107,7 @@ func newestOther(plan change.Replacement, before, after rollout.Facts) *v1alpha1
 		return !plan.Started && slices.ContainsFunc(before.Machines, func(old *v1alpha1.Machine) bool { return old.UID == machine.UID })
 	}
 	others := slices.DeleteFunc(slices.Clone(after.Machines), func(machine *v1alpha1.Machine) bool {
-		return machine.UID == plan.Machine.UID || report.Leaves(machine)
+		return machine.UID == plan.Machine.UID || report.IsDeleting(machine)
 	})
 	if len(others) == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-// otherClass says why the Machine has another class than its first choice; empty if it has that.
+// otherClass explains why the class of the Machine is not its first choice. It returns an empty string if it is.
 func (e *explainer) otherClass() string {
 	first, class := scarcity.OfMachine(e.Machine)[0], e.Machine.Spec.Class.Name
 	if first == class {
@@ -19,21 +19,21 @@ func (e *explainer) otherClass() string {
 	}
 	switch e.Machine.Annotations[v1alpha1.AnnotationKeyClassReason] {
 	case v1alpha1.CauseNoCapacity:
-		return fmt.Sprintf(", with class %s: class %s, its first choice, had no capacity left when it was made", class, first)
+		return fmt.Sprintf(", with class %s because its first choice, class %s, had no capacity when it was created", class, first)
 	case v1alpha1.CauseZoneSpread:
-		return fmt.Sprintf(", with class %s: its zone had fewer machines than that of class %s, its first choice", class, first)
+		return fmt.Sprintf(", with class %s because its zone had fewer machines than the zone of its first choice, class %s", class, first)
 	}
 	return ""
 }
 
-// fallingBack reports whether the Machine waits for a class that has no capacity, or has just got another
-// one.
+// fallingBack reports whether the Machine is waiting for capacity in its class, or has just been given another
+// class.
 func (e *explainer) fallingBack() bool {
 	return e.last.Type == v1alpha1.MachineOperationCreate && e.last.State == v1alpha1.MachineStateProcessing &&
-		e.says != "" && len(scarcity.OfMachine(e.Machine)) > 1
+		e.message != "" && len(scarcity.OfMachine(e.Machine)) > 1
 }
 
-// ofClasses reports whether an event is about the classes of a Machine, and not about how far it is.
+// ofClasses reports whether an event is about the selection of a Machine's class rather than about progress.
 func ofClasses(event *corev1.Event) bool {
 	return slices.Contains([]string{v1alpha1.CauseNoCapacity, v1alpha1.CauseCapacityBack, v1alpha1.CauseUnfitClass}, report.CauseOf(event))
 }

@@ -31,7 +31,7 @@ func (e *explainer) deleting() {
 	case e.last.Type != v1alpha1.MachineOperationDelete:
 		e.Why(notBegun, "", e.Since)
 	case e.failedFor(v1alpha1.CauseInstanceShared):
-		e.Why(instanceShared, "", e.reported, "{text}", e.says)
+		e.Why(instanceShared, "", e.reported, "{text}", e.message)
 	default:
 		e.waiting()
 	}
@@ -39,9 +39,9 @@ func (e *explainer) deleting() {
 	e.WhyDeleted()
 }
 
-// failedFor reports whether the last operation failed for a cause.
+// failedFor reports whether the last operation failed with the given cause.
 func (e *explainer) failedFor(cause string) bool {
-	return e.didFail() && report.CauseOf(&e.note) == cause
+	return e.lastFailed() && report.CauseOf(&e.note) == cause
 }
 
 func (e *explainer) waiting() {
@@ -50,10 +50,10 @@ func (e *explainer) waiting() {
 		if e.Target.Problem == "" && e.Target.Node != nil {
 			e.nodeConditions()
 		}
-		e.drain(drained{e.begin, v1alpha1.LabelKeyForceDeletion, ", and the VM with it"})
+		e.drain(drained{e.begin, v1alpha1.LabelKeyForceDeletion, ", and then the VM"})
 	case v1alpha1.StepDeleteAttachments:
 		e.attachments()
-		e.Why(drainQuoted, "", e.reported, "{text}", e.says)
+		e.Why(drainQuoted, "", e.reported, "{text}", e.message)
 		e.Next(time.Time{}, detachesFirst)
 	case v1alpha1.StepDeleteInstance:
 		e.deletingInstance()
@@ -64,28 +64,28 @@ func (e *explainer) waiting() {
 			e.notDeleted(f)
 			return
 		}
-		e.Why(quoted, "", e.reported, "{text}", e.says)
+		e.Why(quoted, "", e.reported, "{text}", e.message)
 	}
 }
 
-// step returns the step that the deletion waits in: that of the manager's event if the step fails,
-// else what follows from what is left.
+// step returns the current step of the deletion. If the step fails, it is in the manager's event; otherwise, it
+// follows from the objects that still exist.
 func (e *explainer) step() string {
 	noted := e.note.Annotations[v1alpha1.EventAnnotationStep]
 	switch {
-	case e.didFail() && noted != "":
+	case e.lastFailed() && noted != "":
 		return noted
-	case e.didFail() && e.Target.Problem != "":
+	case e.lastFailed() && e.Target.Problem != "":
 		return v1alpha1.StepDrain
 	}
 	return e.stepLeft(noted == v1alpha1.StepDeleteInstance || noted == v1alpha1.StepDeleteNode)
 }
 
-// stepLeft returns the step that follows from what is left, in the order of the steps.
+// stepLeft derives the step from the objects that still exist. It checks the steps in their order.
 func (e *explainer) stepLeft(drained bool) string {
 	node := e.Target.Node
 	switch {
-	case e.Target.Problem != "" || e.nodeLeaves():
+	case e.Target.Problem != "" || e.nodeIsDeleting():
 		return v1alpha1.StepDeleteNode
 	case !drained && (e.podsLeft() || len(e.Target.Attachments) > 0):
 		return e.drainStep()
@@ -95,10 +95,10 @@ func (e *explainer) stepLeft(drained bool) string {
 	return v1alpha1.StepDeleteInstance
 }
 
-// nodeLeaves reports whether the manager has given up the node, which is being deleted.
-func (e *explainer) nodeLeaves() bool {
+// nodeIsDeleting reports whether the node is being deleted and no longer has the manager's finalizer.
+func (e *explainer) nodeIsDeleting() bool {
 	n := e.Target.Node
-	return n != nil && report.Leaves(n) && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
+	return n != nil && report.IsDeleting(n) && !slices.Contains(n.Finalizers, v1alpha1.FinalizerNode)
 }
 
 func (e *explainer) podsLeft() bool {
@@ -112,13 +112,13 @@ func (e *explainer) drainStep() string {
 	return v1alpha1.StepDrain
 }
 
-// force returns why a drain is forced that a label of the Machine forces.
+// force returns why the drain is forced. Users force it with the given label on the Machine.
 func (e *explainer) force(label string) drain.Force {
 	requested, _ := strconv.ParseBool(e.Machine.Labels[label])
 	return drain.ForceFor(requested, e.conditions(), e.now)
 }
 
-// conditions are those of the node, or those that the manager copied.
+// conditions returns the node's conditions, or those that the manager copied to the Machine's status.
 func (e *explainer) conditions() []corev1.NodeCondition {
 	if e.Target.Node != nil {
 		return e.Target.Node.Status.Conditions
@@ -127,7 +127,8 @@ func (e *explainer) conditions() []corev1.NodeCondition {
 }
 
 func (e *explainer) deletingInstance() {
-	// Our manager notes that the provider still has the VM. MCM notes nothing, and asks within a minute.
+	// Millwright records in an event that the provider still has the VM. MCM records nothing, and checks again
+	// within a minute.
 	ours := e.note.Annotations[v1alpha1.EventAnnotationStep] != ""
 	remains := report.CauseOf(&e.note) == v1alpha1.CauseInstanceExists || !ours && e.now.Sub(e.reported) > time.Minute
 	f, isFailure := e.failure()
@@ -137,9 +138,9 @@ func (e *explainer) deletingInstance() {
 	case missing != "" && e.Identity.ProviderID != "":
 		e.Why(undeletable, "", e.reported, "{text}", missing)
 	case e.failedFor(v1alpha1.CauseDriverSilent):
-		e.Why(driverSilent, "", e.reported, "{text}", e.says)
-	case e.didFail():
-		e.Say(report.Other, "", e.reported, e.says)
+		e.Why(driverSilent, "", e.reported, "{text}", e.message)
+	case e.lastFailed():
+		e.Quote(report.Other, "", e.reported, e.message)
 	case remains:
 		e.Why(instanceRemains, "", e.reported)
 		e.Next(time.Time{}, askedAgain)
@@ -147,14 +148,14 @@ func (e *explainer) deletingInstance() {
 		e.Why(instanceDeleted, "", e.reported)
 	}
 	e.virtualMachine()
-	if vm := e.VM; vm != nil && report.Leaves(vm) {
+	if vm := e.VM; vm != nil && report.IsDeleting(vm) {
 		object := "VirtualMachine " + vm.Namespace + "/" + vm.Name
 		e.Held(vm.Finalizers, object, object, vm)
 	}
 }
 
-// notDeleted says why the driver does not delete the VM, and how the deletion can end if there may
-// never have been a VM.
+// notDeleted adds why the driver does not delete the VM. If the VM may never have existed, it also advises how to
+// complete the deletion.
 func (e *explainer) notDeleted(f failure) {
 	e.driverFailed(f)
 	if e.Identity.ProviderID != "" || e.Target.Node != nil || e.elsewhere() {
@@ -172,21 +173,22 @@ func (e *explainer) deletingNode() {
 	case e.Target.Problem != "":
 		e.targetAway()
 		e.Next(time.Time{}, nodeGoesLater)
-	case n != nil && report.Leaves(n):
+	case n != nil && report.IsDeleting(n):
 		e.Held(n.Finalizers, "Node "+n.Name, "Node "+n.Name, n)
 	default:
-		e.Say(report.Other, "", e.reported, e.says)
+		e.Quote(report.Other, "", e.reported, e.message)
 	}
 }
 
-// drained is the drain of the Machine's node.
+// drained describes a drain of the Machine's node.
 type drained struct {
 	begun time.Time
-	// label of the Machine forces it; then is what follows when its time is over.
+	// label is the Machine's label that forces the drain. then is appended to the sentence about the drain timeout,
+	// and says what else is deleted.
 	label, then string
 }
 
-// drain says what a drain waits for, when it is forced, and how to force it.
+// drain adds what a drain waits for, when it is forced, and how to force it.
 func (e *explainer) drain(d drained) {
 	switch {
 	case e.Target.Problem != "":
@@ -196,7 +198,7 @@ func (e *explainer) drain(d drained) {
 	}
 	switch e.last.Type {
 	case v1alpha1.MachineOperationDelete, v1alpha1.MachineOperationDrainNode:
-		e.Why(drainQuoted, "", e.reported, "{text}", e.says)
+		e.Why(drainQuoted, "", e.reported, "{text}", e.message)
 	}
 	if force := e.force(d.label); force != drain.NotForced {
 		e.Next(time.Time{}, forced, "{why}", string(force))
@@ -211,10 +213,11 @@ func (e *explainer) drain(d drained) {
 	e.Advise(forceDrain, "{label}", d.label)
 }
 
-// severity orders what pods wait for: first what does not pass by itself, then what lasts longest.
+// severity lists the causes for remaining pods in the order in which they are reported: first those that require an
+// action of the user, and then by expected duration.
 var severity = []report.Cause{report.PodStuck, report.DisruptionBudgetForbids, report.DisruptionBudget, report.PodTerminating, report.EvictionPending}
 
-// pods says of each pod that has to leave what keeps it; false if there is none.
+// pods adds a finding for each pod that must leave the node. It reports whether there is such a pod.
 func (e *explainer) pods() bool {
 	from := len(e.Report.Why)
 	for i := range e.Target.Pods {
@@ -229,8 +232,8 @@ func (e *explainer) pods() bool {
 }
 
 func (e *explainer) pod(pod *corev1.Pod, name string) {
-	if report.Leaves(pod) {
-		e.podLeaves(pod, "Pod "+name)
+	if report.IsDeleting(pod) {
+		e.podIsDeleting(pod, "Pod "+name)
 		return
 	}
 	budgets := slices.DeleteFunc(slices.Clone(e.Target.Budgets), func(b policyv1.PodDisruptionBudget) bool { return b.Namespace != pod.Namespace })
@@ -244,9 +247,8 @@ func (e *explainer) pod(pod *corev1.Pod, name string) {
 	}
 }
 
-// podLeaves explains a pod that was evicted or deleted. Its deletion timestamp is when its grace
-// period ends.
-func (e *explainer) podLeaves(pod *corev1.Pod, object string) {
+// podIsDeleting explains a pod that was evicted or deleted. Its deletion timestamp is the end of its grace period.
+func (e *explainer) podIsDeleting(pod *corev1.Pod, object string) {
 	switch due := pod.DeletionTimestamp.Time; {
 	case !e.now.After(due):
 		grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
@@ -285,7 +287,7 @@ func (e *explainer) attachments() {
 		switch failed := attachment.Status.DetachError; {
 		case failed != nil:
 			statement, since, text = detachFailed, failed.Time.Time, failed.Message
-		case report.Leaves(attachment):
+		case report.IsDeleting(attachment):
 			statement, since = detaching, attachment.DeletionTimestamp.Time
 		}
 		e.Why(statement, "VolumeAttachment "+attachment.Name, since, "{volume}", ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""),

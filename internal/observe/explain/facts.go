@@ -14,41 +14,40 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-// MachineFacts are what the explanation of a Machine is made from. Nothing of them is changed.
+// MachineFacts is the input of an explanation of a Machine. It is not modified.
 type MachineFacts struct {
-	// Key names the Machine.
+	// Key is the name of the Machine.
 	Key types.NamespacedName
-	// Machine is nil if there is none of that name.
+	// Machine is nil if it does not exist.
 	Machine *v1alpha1.Machine
-	// Set and Deployment own the Machine; nil if there are none. Those of a Machine that is gone are
-	// found by their events or its name.
+	// Set and Deployment own the Machine, and are nil if there are none. If the Machine no longer exists, they are
+	// found by their events or by its name.
 	Set        *v1alpha1.MachineSet
 	Deployment *v1alpha1.MachineDeployment
-	// Names are those of the Machines in the namespace, if the explained one does not exist.
+	// Names are the names of the Machines in the namespace if the explained Machine does not exist.
 	Names []string
-	// Class is nil if it does not exist, which ClassMissing reports, or could not be read.
+	// Class is nil if it does not exist, in which case ClassMissing is set, or if it could not be read.
 	Class        *v1alpha1.MachineClass
 	ClassMissing bool
-	// Secrets are those that the class names.
+	// Secrets are the secrets that the class refers to.
 	Secrets []Secret
 	Target  Target
-	// VM is the VirtualMachine with the Machine's provider ID; nil if there is none.
+	// VM is the VirtualMachine with the Machine's provider ID. It is nil if there is none.
 	VM *vmv1alpha1.VirtualMachine
-	// Console is the last output of the console of that VM, if its guest is not known to do its work. The guest
-	// writes what it likes there.
+	// Console is the latest output of that VM's console, unless the node is known to be healthy. The guest controls
+	// the content, so it is not trusted.
 	Console []byte
-	// Events are those on all of these objects, in the order of their times.
+	// Events are the events on all of these objects, sorted by time.
 	Events report.Events
-	// Lease is that of the manager of the Machines; nil if there is none, as without leader
-	// election.
+	// Lease is the lease of the manager of the Machines. It is nil if there is none, for example if leader election
+	// is disabled.
 	Lease *coordinationv1.Lease
 	Flags Flags
-	// Unread says what could not be read, and why.
+	// Unread lists what could not be read, and why.
 	Unread []string
 }
 
-// Secret reports whether a Secret exists, could be read and has user data, and nothing of its
-// content.
+// Secret describes a Secret without its content: whether it exists, could be read, and has user data.
 type Secret struct {
 	Key                          types.NamespacedName
 	Missing, HasUserData, Unread bool
@@ -56,32 +55,34 @@ type Secret struct {
 
 // Target is the cluster that the nodes join.
 type Target struct {
-	// None reports whether there is no such cluster.
+	// None reports whether no target cluster is configured.
 	None bool
-	// Problem says why the cluster does not answer; empty if it does.
+	// Problem says why the cluster does not respond. It is empty if it responds.
 	Problem string
-	// Unread reports whether the user may not read the node.
+	// Unread reports whether the user is not permitted to read the node.
 	Unread bool
-	// Node is nil if it does not exist, or if the Machine names none.
+	// Node is nil if it does not exist, or if the Machine has no node name.
 	Node *corev1.Node
-	// Copied reports whether the node is only known from the conditions in the Machine's status.
+	// Copied reports whether the node is known only from the conditions in the Machine's status.
 	Copied bool
-	// Pods, Budgets and Attachments are those of the node, and are read if it is drained.
+	// Pods, Budgets and Attachments are relevant for the drain of the node. They are read only if it is being
+	// drained.
 	Pods        []corev1.Pod
 	Budgets     []policyv1.PodDisruptionBudget
 	Attachments []storagev1.VolumeAttachment
 }
 
-// Flags are those of the manager, which no API shows. Zero values are the manager's defaults.
+// Flags are the manager's flags, which are not visible in the API. For zero values, the manager's defaults are
+// used.
 type Flags struct {
-	// Creation is --machine-creation-timeout, Health is --machine-health-timeout, Drain is
-	// --machine-drain-timeout, ResourceExhausted is --resource-exhausted-retry.
+	// Creation is --machine-creation-timeout, Health is --machine-health-timeout, Drain is --machine-drain-timeout,
+	// and ResourceExhausted is --resource-exhausted-retry.
 	Creation, Health, Drain, ResourceExhausted time.Duration
 	// NodeConditions is --node-conditions.
 	NodeConditions []string
 }
 
-// Copied returns what a Machine's status says of its node.
+// Copied returns a Target with the node's conditions from the Machine's status.
 func Copied(machine *v1alpha1.Machine) Target {
 	if len(machine.Status.Conditions) == 0 {
 		return Target{}

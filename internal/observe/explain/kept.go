@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 )
 
-// wish returns who asks for a preservation, by the rules of the controller.
-func (e *explainer) wish() preservation.Plan {
+// preservationPlan returns who requested a preservation, by the same rules as the controller.
+func (e *explainer) preservationPlan() preservation.Plan {
 	f := preservation.Facts{Machine: e.Machine, Node: e.Target.Node, Now: e.now, Timeout: timeouts.DefaultPreserve}
 	if f.Hidden = e.Target.Problem != "" || e.Target.Unread || e.Target.Copied; f.Hidden {
 		f.Node = nil
@@ -24,12 +24,12 @@ func (e *explainer) wish() preservation.Plan {
 	return preservation.Decide(f)
 }
 
-// preserved says why the Machine is kept, until when, and how to release it. It reports whether it is
-// kept.
+// preserved adds why the Machine is preserved, until when, and how to release it. It reports whether the Machine is
+// preserved.
 func (e *explainer) preserved() bool {
-	plan := e.wish()
+	plan := e.preservationPlan()
 	if plan.Invalid != "" {
-		e.Say(report.Other, "", time.Time{}, "the "+plan.Invalid)
+		e.Quote(report.Other, "", time.Time{}, "the "+plan.Invalid)
 	}
 	if !preservation.Active(e.Machine, e.now) {
 		return false
@@ -54,17 +54,17 @@ func (e *explainer) preserved() bool {
 	return true
 }
 
-// NamedAndKept reports whether a Machine that exists was named for deletion, and its set does not delete
-// it: it is preserved, or the replicas were not lowered.
+// NamedAndKept reports whether a Machine was named for deletion but its set does not delete it, because the Machine
+// is preserved or the replicas were not reduced.
 func NamedAndKept(machine *v1alpha1.Machine, set *v1alpha1.MachineSet, now time.Time) bool {
-	if deletion.Marked(machine) == "" || set == nil || report.Leaves(machine) || report.Leaves(set) {
+	if deletion.Marked(machine) == "" || set == nil || report.IsDeleting(machine) || report.IsDeleting(set) {
 		return false
 	}
 	return preservation.Active(machine, now) || !deletion.Named(machine, set) && set.Status.Replicas <= set.Spec.Replicas
 }
 
-// named says that the Machine was named for deletion and is kept. Autoscalers cordon the nodes of those
-// that they name.
+// named adds that the Machine was named for deletion but is kept. Autoscalers cordon the nodes of the Machines that
+// they name.
 func (e *explainer) named() {
 	if !NamedAndKept(e.Machine, e.Set, e.now) {
 		return
@@ -88,7 +88,7 @@ func (e *explainer) named() {
 	}
 }
 
-// updating says how far an update of the node in place is, and what it waits for.
+// updating adds the state of an in-place update of the node, and what the update waits for.
 func (e *explainer) updating() {
 	state, phase := noderef.Condition(e.conditions(), v1alpha1.NodeInPlaceUpdate), e.Machine.Status.CurrentStatus.Phase
 	if state == nil {
@@ -108,22 +108,23 @@ func (e *explainer) updating() {
 	}
 	if !known {
 		if is := e.last.Type; is == v1alpha1.MachineOperationInPlaceUpdate || is == v1alpha1.MachineOperationDrainNode {
-			e.Why(updateQuoted, "", e.reported, "{text}", e.says)
+			e.Why(updateQuoted, "", e.reported, "{text}", e.message)
 		}
 		return
 	}
-	e.Why(statement, "", state.LastTransitionTime.Time, "{text}", cmp.Or(why, "its agent gives no reason"), "{label}", v1alpha1.LabelKeyNodeSelectedForUpdate)
+	e.Why(statement, "", state.LastTransitionTime.Time, "{text}", cmp.Or(why, "the agent reported no reason"), "{label}", v1alpha1.LabelKeyNodeSelectedForUpdate)
 	switch {
 	case state.Reason == v1alpha1.SelectedForUpdate && phase != v1alpha1.MachineInPlaceUpdating:
 		e.drainLeft(drained{state.LastTransitionTime.Time, v1alpha1.LabelKeyForceDrain, ""})
 	case phase == v1alpha1.MachineInPlaceUpdating:
 		t := timeouts.InPlaceUpdate(e.Machine, timeouts.DefaultInPlaceUpdate)
-		e.Earliest(t.Deadline(e.Since, report.Led(e.Lease)), updateTimesOut, "{timeout}", describe(t, "inPlaceUpdate"))
+		e.Earliest(t.Deadline(e.Since, report.LeaderSince(e.Lease)), updateTimesOut, "{timeout}", describe(t, "inPlaceUpdate"))
 	}
 }
 
-// updateOf returns what is said of an update in place whose condition has that reason, whether anything is, and
-// whether the update is one of before. The agent may have said why it failed.
+// updateOf returns the statement about an in-place update whose condition has the given reason, and whether there
+// is one. If over is true, the update completed earlier. explained reports whether the agent reported the reason
+// for a failure.
 func updateOf(reason string, phase v1alpha1.MachinePhase, explained bool) (statement report.Statement, known, over bool) {
 	statement, known = updates[reason]
 	switch failed := phase == v1alpha1.MachineInPlaceUpdateFailed; {
@@ -137,7 +138,7 @@ func updateOf(reason string, phase v1alpha1.MachinePhase, explained bool) (state
 	return statement, known, false
 }
 
-// drainLeft says what a drain waits for that precedes no deletion, if pods or volumes are left.
+// drainLeft explains a drain that is not part of a deletion, if pods or volumes are left.
 func (e *explainer) drainLeft(d drained) {
 	if e.podsLeft() || len(e.Target.Attachments) > 0 {
 		e.drain(d)

@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// vmUpdate says in what the VM of a Machine that is in use differs from its class, if somebody asked for that.
+// vmUpdate adds how the VM of a Machine that is in use differs from its class, if an update strategy is set.
 func (e *explainer) vmUpdate() {
 	if e.Class == nil {
 		return
@@ -28,16 +28,16 @@ func (e *explainer) vmUpdate() {
 	case strategy == liveupdate.DryRun && effect == liveupdate.Updates:
 		e.Why(vmUpdatable, "", time.Time{}, append(what, strings.Join(state.Plan.Updates, ", "))...)
 	case step == liveupdate.Ask:
-		e.Why(vmToUpdate, "", time.Time{}, "{what}", ": its driver has not said yet what that changes", "{text}", e.updateFailure())
+		e.Why(vmToUpdate, "", time.Time{}, "{what}", ": its driver has not reported the changes yet", "{text}", e.updateFailure())
 	case step == liveupdate.Change:
 		e.Why(vmToUpdate, "", time.Time{}, "{what}", ": "+strings.Join(state.Plan.Updates, ", "), "{text}", e.updateFailure())
 	}
 }
 
-// updateFailure says why the update fails, if the manager said that last.
+// updateFailure returns why the update fails if that is the manager's last message, and an empty string otherwise.
 func (e *explainer) updateFailure() string {
 	if e.last.Type != v1alpha1.MachineOperationUpdate || e.last.State != v1alpha1.MachineStateProcessing {
 		return ""
 	}
-	return ". The manager says: " + e.last.Description
+	return ". The manager reports: " + e.last.Description
 }

@@ -41,24 +41,24 @@ func (e *explainer) living() {
 		e.unknown()
 	case v1alpha1.MachineFailed:
 		e.failed()
-	default: // updated in place, or in a phase that is not known here
+	default: // updated in place, or in an unknown phase
 		e.updating()
 		e.undecided()
 		e.nodeNow()
 	}
 	e.nodeTemplate()
-	if current.Phase != v1alpha1.MachineFailed { // which has said so
+	if current.Phase != v1alpha1.MachineFailed { // failed has already added it
 		e.preserved()
 	}
 	e.Conclude(report.NotRunning, "is not Running", e.Report.Why)
 }
 
-// running explains a Machine that is as far as it can come.
+// running explains a Machine in its final phase.
 func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	what := "is Running"
-	e.virtualMachine() // first, since the node depends on it
+	e.virtualMachine() // first, because the node depends on it
 	if phase == v1alpha1.MachineAvailable {
-		what = "is Available: there is no target cluster that a node could join"
+		what = "is Available; no target cluster is configured"
 	} else {
 		e.node(func() { e.Why(nodeAbsent, "", time.Time{}) })
 	}
@@ -70,7 +70,7 @@ func (e *explainer) running(phase v1alpha1.MachinePhase) {
 		what += " and preserved"
 	}
 	if reserve.In(&e.Machine.Spec) {
-		what += ", in excess of the replicas: pods find room here when these grow, or when another machine fails"
+		what += " as a reserve in excess of the replicas, for scale-ups and failed machines"
 	}
 	what += e.otherClass()
 	trouble := slices.DeleteFunc(slices.Clone(e.Report.Why), func(f report.Finding) bool { return f.Cause == report.Preserved })
@@ -80,7 +80,7 @@ func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	e.Conclude(report.Healthy, what, trouble)
 }
 
-// creating explains a Machine without a VM, or with one whose creation is not complete.
+// creating explains a Machine whose VM does not exist, or is not completely created.
 func (e *explainer) creating() {
 	missing := e.missing()
 	failed, isFailure := e.failure()
@@ -89,31 +89,31 @@ func (e *explainer) creating() {
 		e.driverFailed(failed)
 		e.virtualMachine()
 	case e.failedFor(v1alpha1.CauseDriverSilent):
-		e.Why(driverSilent, "", e.reported, "{text}", e.says)
-	case e.didFail() && missing == "":
-		e.Why(say(e.blockedBy(), blocked.Text, blocked.Advice), "", e.reported, "{text}", e.says)
-	case e.didFail():
-		e.Say(v1alpha1.CauseInvalidClassInputs, "", e.reported, missing)
-		if e.says != missing {
-			e.Why(lastAttempt, "", e.reported, "{text}", e.says)
+		e.Why(driverSilent, "", e.reported, "{text}", e.message)
+	case e.lastFailed() && missing == "":
+		e.Why(newStatement(e.blockedBy(), blocked.Text, blocked.Advice), "", e.reported, "{text}", e.message)
+	case e.lastFailed():
+		e.Quote(v1alpha1.CauseInvalidClassInputs, "", e.reported, missing)
+		if e.message != missing {
+			e.Why(lastAttempt, "", e.reported, "{text}", e.message)
 		}
 	case missing != "":
-		e.Say(v1alpha1.CauseInvalidClassInputs, "", time.Time{}, missing)
+		e.Quote(v1alpha1.CauseInvalidClassInputs, "", time.Time{}, missing)
 	case e.fallingBack():
-		e.Why(fallsBack, "", e.reported, "{text}", e.says)
+		e.Why(fallsBack, "", e.reported, "{text}", e.message)
 	case e.Identity.Phase == "":
-		e.Why(notAnswered, "", e.begin)
+		e.Why(noResult, "", e.begin)
 	default:
-		e.Say(report.Other, "", e.reported, e.says)
+		e.Quote(report.Other, "", e.reported, e.message)
 	}
 	if refused := e.noted(e.begin, v1alpha1.CauseUnfitClass); refused != nil {
 		e.Why(unfitClass, "", report.Time(refused), "{text}", report.Clause(refused.Message))
 	}
-	e.givenUp(e.begin, e.creationTimeout(), "creation", "it is created and joins before")
+	e.givenUp(e.begin, e.creationTimeout(), "creation", "it is created and joins")
 }
 
-// blockedBy returns what keeps a creation from being tried: the cause that the manager annotated or
-// else, if its event has expired, what the rules of the manager refuse.
+// blockedBy returns the reason why a creation is not tried: the cause in the manager's event or, if the event has
+// expired, what the manager's validation rejects.
 func (e *explainer) blockedBy() report.Cause {
 	switch class := e.Class; {
 	case report.CauseOf(&e.note) != "":
@@ -126,7 +126,8 @@ func (e *explainer) blockedBy() report.Cause {
 	return report.CreationBlocked
 }
 
-// missing returns what a creation or deletion lacks now, and advises; empty if nothing is missing.
+// missing returns which input of a creation or deletion is missing now, and adds advice. It returns an empty string if
+// nothing is missing.
 func (e *explainer) missing() string {
 	lacks := func(advice, text string, values ...string) string {
 		e.Advise(advice)
@@ -172,17 +173,17 @@ func (e *explainer) joining() {
 			return
 		}
 	}
-	e.givenUp(e.begin, e.creationTimeout(), "creation", "its node is ready before")
+	e.givenUp(e.begin, e.creationTimeout(), "creation", "its node is ready")
 }
 
 func (e *explainer) creationTimeout() timeouts.Timeout {
 	return timeouts.Creation(e.Machine, cmp.Or(e.Flags.Creation, timeouts.DefaultCreation))
 }
 
-// givenUp says when the Machine becomes Failed, and what follows. Time in which no manager works, or
-// an API server does not answer, does not count.
+// givenUp adds when the Machine becomes Failed, and what happens then. Time in which no manager is running, or an API
+// server does not respond, does not count.
 func (e *explainer) givenUp(begin time.Time, t timeouts.Timeout, name, unless string) {
-	e.Earliest(t.Deadline(begin, report.Led(e.Lease)), failsUnless, "{unless}", unless, "{timeout}", describe(t, name))
+	e.Earliest(t.Deadline(begin, report.LeaderSince(e.Lease)), failsUnless, "{unless}", unless, "{timeout}", describe(t, name))
 	e.Next(time.Time{}, e.replacement("Then"))
 }
 
@@ -190,17 +191,17 @@ func (e *explainer) replacement(when string) string {
 	owner := metav1.GetControllerOfNoCopy(e.Machine)
 	switch set := e.Set; {
 	case e.keptIfFailed():
-		return when + " it is kept until its preservation ends, and not replaced before"
+		return when + " it is kept until its preservation expires, and is not replaced before then"
 	case owner == nil:
-		return when + " nobody replaces it: no set owns it"
+		return when + " it is not replaced, because no machine set owns it"
 	case set == nil:
-		return fmt.Sprintf("%s nobody replaces it: %s %s, which owns it, is gone", when, owner.Kind, owner.Name)
-	case report.Leaves(set):
-		return fmt.Sprintf("%s nobody replaces it: machine set %s is being deleted", when, owner.Name)
+		return fmt.Sprintf("%s it is not replaced, because its owner %s %s no longer exists", when, owner.Kind, owner.Name)
+	case report.IsDeleting(set):
+		return fmt.Sprintf("%s it is not replaced, because machine set %s is being deleted", when, owner.Name)
 	case SetCondition(set, v1alpha1.MachineSetFrozen) != nil:
-		return fmt.Sprintf("%s machine set %s deletes it. It creates another one when it is frozen no longer", when, owner.Name)
+		return fmt.Sprintf("%s machine set %s deletes it, and creates a replacement when the set is no longer frozen", when, owner.Name)
 	default:
-		return fmt.Sprintf("%s machine set %s deletes it and creates another one", when, set.Name)
+		return fmt.Sprintf("%s machine set %s deletes it and creates a replacement", when, set.Name)
 	}
 }
 
@@ -211,13 +212,13 @@ func (e *explainer) keptIfFailed() bool {
 	return preservation.Active(&failed, e.now)
 }
 
-// targetAway says that the nodes' cluster does not answer here. The manager may reach it.
+// targetAway adds that the target cluster does not respond to this command. The manager may still reach it.
 func (e *explainer) targetAway() {
 	e.Why(targetAway, "", time.Time{}, "{text}", e.Target.Problem)
 	e.Next(time.Time{}, timeoutsPause)
 }
 
-// unknown explains a Machine that was Running and is not healthy.
+// unknown explains a Machine that was Running and is now unhealthy.
 func (e *explainer) unknown() {
 	t := timeouts.Health(e.Machine, cmp.Or(e.Flags.Health, timeouts.DefaultHealth))
 	lost := e.noted(e.Since, v1alpha1.CauseInstanceLost) != nil
@@ -226,27 +227,27 @@ func (e *explainer) unknown() {
 	}
 	e.updating()
 	e.nodeNow()
-	// That its replacement waits for others is in its event, and follows if its health is reported
-	// again when its timeout is over.
+	// The event shows that its replacement waits for others. Otherwise, this follows from a health report after the
+	// timeout.
 	late := e.last.Type == v1alpha1.MachineOperationHealthCheck && e.last.State == v1alpha1.MachineStateProcessing && !e.reported.Before(t.Deadline(e.Since))
 	switch {
 	case e.awaitsZone():
-		e.Why(zoneOut, "", e.reported, "{text}", e.says)
+		e.Why(zoneOut, "", e.reported, "{text}", e.message)
 		e.Next(time.Time{}, zoneReturns)
 	case late && !lost, e.noted(e.Since, v1alpha1.CauseReplacementDelayed) != nil:
-		e.Why(delayed, "", e.reported, "{text}", e.says)
+		e.Why(delayed, "", e.reported, "{text}", e.message)
 		e.Next(time.Time{}, failsAfter)
 	case e.undecided(), e.Target.Problem != "":
 	case timeouts.HealthDisabled(e.Machine):
 		e.Next(time.Time{}, neverFails)
 	case e.Machine.Status.CurrentStatus.Phase == v1alpha1.MachineInPlaceUpdateFailed:
-		e.givenUp(e.Since, t, "health", "the agent of its node reports success before")
+		e.givenUp(e.Since, t, "health", "the agent of its node reports success")
 	default:
-		e.givenUp(e.Since, t, "health", "its node is healthy before")
+		e.givenUp(e.Since, t, "health", "its node is healthy")
 	}
 }
 
-// awaitsZone reports whether the last word on the replacement is that it waits for its zone.
+// awaitsZone reports whether, according to the last event about it, the replacement waits for the zone.
 func (e *explainer) awaitsZone() bool {
 	event := e.noted(e.Since, v1alpha1.CauseReplacementDelayed, v1alpha1.CauseZoneOutage)
 	return event != nil && report.CauseOf(event) == v1alpha1.CauseZoneOutage
@@ -254,21 +255,21 @@ func (e *explainer) awaitsZone() bool {
 
 func (e *explainer) nodeNow() {
 	if e.Target.Problem == "" && !e.Target.None && !e.Target.Unread {
-		e.virtualMachine() // first, since the node depends on it
+		e.virtualMachine() // first, because the node depends on it
 	}
 	e.node(func() {
 		switch {
-		case e.Identity.ProviderID == "": // there never was one
+		case e.Identity.ProviderID == "": // the node never existed
 		case e.last.Type == v1alpha1.MachineOperationCreate:
 			e.Why(notJoined, "", e.begin)
-			e.lookAt(notInTime)
+			e.lookAt(NotYet)
 		default:
 			e.Why(nodeGone, "", e.Since)
 		}
 	})
 }
 
-// node says what is wrong with the node, or calls a function if there is none.
+// node adds the problems of the node, or calls absent if the node does not exist.
 func (e *explainer) node(absent func()) {
 	switch {
 	case e.Target.Problem != "":
@@ -281,7 +282,7 @@ func (e *explainer) node(absent func()) {
 	}
 }
 
-// nodeConditions lists what is wrong with the node, the longest first.
+// nodeConditions adds the bad conditions of the node, oldest first.
 func (e *explainer) nodeConditions() {
 	n := e.Target.Node
 	conditions := slices.Clone(n.Status.Conditions)
@@ -291,7 +292,7 @@ func (e *explainer) nodeConditions() {
 		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
 			statement = kubeletSilent
 		}
-		statement.Text = strings.Replace(statement.Text, "{type}", string(condition.Type), 1) // each type is a problem of its own
+		statement.Text = strings.Replace(statement.Text, "{type}", string(condition.Type), 1) // each type is a separate problem
 		if e.unhealthy(condition) {
 			e.Why(statement, "Node "+n.Name, condition.LastTransitionTime.Time,
 				"{status}", string(condition.Status), "{reason}", condition.Reason, "{text}", condition.Message)
@@ -302,17 +303,17 @@ func (e *explainer) nodeConditions() {
 	}
 }
 
-// undecided falls back to what the manager said last if nothing else is found: the node is well by
-// now, and the manager has not seen it, or sees it otherwise.
+// undecided falls back to the manager's last message if nothing else was found: the node is healthy now, but the manager
+// has not processed that yet, or sees another state.
 func (e *explainer) undecided() bool {
 	if slices.ContainsFunc(e.Report.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }) {
 		return false
 	}
 	if e.Target.Node == nil || e.Target.Copied {
-		e.Why(saidLast, "", e.reported, "{text}", cmp.Or(e.says, "nothing"))
+		e.Why(lastMessage, "", e.reported, "{text}", cmp.Or(e.message, "nothing"))
 		return true
 	}
-	e.Why(recovered, "", e.reported, "{text}", e.says)
+	e.Why(recovered, "", e.reported, "{text}", e.message)
 	e.Next(time.Time{}, becomesRunning)
 	return true
 }
@@ -325,7 +326,7 @@ func (e *explainer) failed() {
 		if e.last.Type == v1alpha1.MachineOperationCreate {
 			cause = v1alpha1.CauseCreationTimeout
 		}
-		e.Say(cause, "", e.reported, e.says)
+		e.Quote(cause, "", e.reported, e.message)
 	}
 	e.nodeNow()
 	if !e.preserved() {
@@ -350,7 +351,7 @@ func (e *explainer) nodeTemplate() {
 		return
 	}
 	if lacking := noderef.Lacks(n, e.Machine); len(lacking) > 0 {
-		e.notApplied("NodeTemplateRefused", strings.Join(lacking, " and ")+" of Node "+n.Name+" are not as spec.nodeTemplate says", "spec.nodeTemplate "+where)
+		e.notApplied("NodeTemplateRefused", strings.Join(lacking, " and ")+" of Node "+n.Name+" do not match spec.nodeTemplate", "spec.nodeTemplate "+where)
 	}
 	class := e.Class
 	if class == nil || class.NodeTemplate == nil {
@@ -358,14 +359,14 @@ func (e *explainer) nodeTemplate() {
 	}
 	for name, want := range class.NodeTemplate.VirtualCapacity {
 		if has, ok := n.Status.Capacity[name]; !ok || has.Cmp(want) != 0 {
-			e.notApplied("VirtualCapacityRefused", "the capacity of Node "+n.Name+" is not as nodeTemplate.virtualCapacity of the class says",
+			e.notApplied("VirtualCapacityRefused", "the capacity of Node "+n.Name+" does not match nodeTemplate.virtualCapacity of the class",
 				"nodeTemplate.virtualCapacity of MachineClass "+class.Name)
 			return
 		}
 	}
 }
 
-// notApplied says what the node lacks, and why if the manager has an event of the reason.
+// notApplied adds what the node lacks, with the cause if there is an event with the given reason.
 func (e *explainer) notApplied(reason, what, source string) {
 	node := "Node " + e.Target.Node.Name
 	if event := e.Events.Newest(KindMachine, e.own, reason); event != nil {
@@ -393,7 +394,7 @@ func (e *explainer) virtualMachine() {
 	case ready.Status != metav1.ConditionTrue:
 		e.Why(vmNotReady, object, ready.LastTransitionTime.Time, "{where}", where, "{reason}", ready.Reason, "{text}", ready.Message)
 		if ready.Reason == vmv1alpha1.ReasonNoSpace {
-			e.Advise(makeRoom, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)
+			e.Advise(freeSpace, "{vm namespace}", vm.Namespace, "{vm}", vm.Name)
 		}
 		if ready.Reason == vmv1alpha1.ReasonHostUnreachable {
 			e.hostAway()
@@ -402,12 +403,12 @@ func (e *explainer) virtualMachine() {
 	if pending := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionRestartNeeded); pending != nil {
 		e.Next(time.Time{}, restartNeeded, "{reason}", pending.Reason, "{text}", pending.Message)
 	}
-	if !report.Leaves(vm) {
+	if !report.IsDeleting(vm) {
 		e.migration()
 	}
 }
 
-// hostAway says when a VM starts elsewhere whose host does not answer, and what a user can do for that.
+// hostAway adds when a VM whose host does not respond starts on another host, and what a user can do.
 func (e *explainer) hostAway() {
 	vm := e.VM
 	values := []string{"{vm namespace}", vm.Namespace, "{vm}", vm.Name, "{host}", cmp.Or(vm.Status.NodeName, "?")}
@@ -422,8 +423,7 @@ func (e *explainer) hostAway() {
 	e.Advise(fenceHost, values...)
 }
 
-// lookAt advises where to look for why a VM has not joined: at its console, or at what keeps it from
-// running.
+// lookAt advises what to check if a VM has not joined: its console, or the reason why it is not running.
 func (e *explainer) lookAt(because string) {
 	vm := e.VM
 	if vm == nil || vm.Status.Phase != vmv1alpha1.PhaseCreating {
@@ -432,7 +432,7 @@ func (e *explainer) lookAt(because string) {
 	}
 	ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
 	switch ptr.Deref(ready, metav1.Condition{}).Reason {
-	case "ImageUnavailable", "ImageRejected": // as the protocol of hypervisors calls them
+	case "ImageUnavailable", "ImageRejected": // names in the protocol of hypervisors
 		e.Advise(fixImage)
 	case vmv1alpha1.ReasonUnschedulable:
 		e.Advise(freeHost)

@@ -1,10 +1,10 @@
-// Package explain says why Machines are as they are: why one is not Running, why it was replaced,
-// what its deletion waits for. Package pool says why sets and deployments do not have the Machines that
-// they want.
+// Package explain explains the state of Machines: why one is not Running, why it was replaced, and
+// what its deletion waits for. Package pool explains why MachineSets and MachineDeployments do not have the desired
+// Machines.
 //
-// Both are pure: gather reads the facts, they make findings of them, whose words are the tables in
-// words.go, and report prints them. They know what objects and events say, and nothing that only a
-// running manager remembers: docs/design/0010-explain.md lists what that leaves out.
+// Both are pure: gather reads the facts, these packages derive findings from them with the texts in words.go, and report
+// prints the findings. They use only objects and events, not the memory of a running manager;
+// docs/design/0010-explain.md lists the resulting limits.
 package explain
 
 import (
@@ -29,20 +29,19 @@ type explainer struct {
 	MachineFacts
 	*report.Builder
 	now time.Time
-	// last is the last operation, which the manager reported at a time, and says is its
-	// description for people.
+	// last is the last operation, reported is the time when the manager reported it, and message is its
+	// description for users.
 	last     v1alpha1.LastOperation
 	reported time.Time
-	says     string
-	// begin is when the creation or deletion began.
+	message  string
+	// begin is the time when the creation or deletion started.
 	begin time.Time
-	// note is the manager's newest annotated event on the Machine since then; empty if there is
+	// note is the manager's latest annotated event on the Machine since then. It is empty if there is
 	// none.
 	note corev1.Event
 }
 
-// Machine explains a Machine: why it is not Running, why it was deleted, and what its deletion waits
-// for.
+// Machine explains a Machine: why it is not Running, why it was deleted, and what its deletion waits for.
 func Machine(facts MachineFacts, now time.Time) report.Report {
 	e := &explainer{MachineFacts: facts, now: now}
 	id, console := identify(facts), ""
@@ -58,14 +57,14 @@ func Machine(facts MachineFacts, now time.Time) report.Report {
 		e.gone()
 	} else {
 		e.last, e.begin = m.Status.LastOperation, m.CreationTimestamp.Time
-		e.reported, e.says = e.last.LastUpdateTime.Time, report.Description(e.last.Description, m.Name)
-		if report.Leaves(m) {
+		e.reported, e.message = e.last.LastUpdateTime.Time, report.Description(e.last.Description, m.Name)
+		if report.IsDeleting(m) {
 			e.begin = m.DeletionTimestamp.Time
 		}
 		if note := e.noted(e.begin); note != nil {
 			e.note = *note
 		}
-		if report.Leaves(m) {
+		if report.IsDeleting(m) {
 			e.deleting()
 		} else {
 			e.living()
@@ -93,7 +92,7 @@ func identify(f MachineFacts) report.Identity {
 	return id
 }
 
-// own reports whether an event is on the explained Machine.
+// own reports whether an event is about the explained Machine itself.
 func (e *explainer) own(event *corev1.Event) bool {
 	var uid types.UID
 	if e.Machine != nil {
@@ -105,8 +104,8 @@ func (e *explainer) own(event *corev1.Event) bool {
 // about reports whether an event of an owner names the Machine.
 func (e *explainer) about(event *corev1.Event) bool { return report.Names(event, e.Key.Name) }
 
-// noted returns the manager's newest event on the Machine since a time with one of the causes, or
-// with any annotation; nil if there is none. Times of events are rounded.
+// noted returns the manager's latest event on the Machine since from with one of the causes, or, without causes, with
+// any annotation. It returns nil if there is none. Times of events are rounded.
 func (e *explainer) noted(from time.Time, causes ...string) *corev1.Event {
 	const slack = 2 * time.Second
 	return e.Events.Newest(KindMachine, func(event *corev1.Event) bool {
@@ -115,7 +114,7 @@ func (e *explainer) noted(from time.Time, causes ...string) *corev1.Event {
 	})
 }
 
-func (e *explainer) didFail() bool { return e.last.State == v1alpha1.MachineStateFailed }
+func (e *explainer) lastFailed() bool { return e.last.State == v1alpha1.MachineStateFailed }
 
 // unhealthy reports whether a condition of the node makes the Machine unhealthy.
 func (e *explainer) unhealthy(condition corev1.NodeCondition) bool {
@@ -131,10 +130,10 @@ type failure struct {
 	method timeouts.Method
 }
 
-// failure returns the driver's error that the Machine waits for, if it does. Its code is in the last
+// failure returns the driver's error because of which the Machine waits, if there is one. The code is in the last
 // operation of a creation, and in the event of a deletion.
 func (e *explainer) failure() (failure, bool) {
-	if !e.didFail() {
+	if !e.lastFailed() {
 		return failure{}, false
 	}
 	code, method := e.last.ErrorCode, timeouts.Create
@@ -149,49 +148,49 @@ func (e *explainer) failure() (failure, bool) {
 }
 
 func (e *explainer) driverFinding(f failure) report.Finding {
-	why := say(v1alpha1.CauseDriverFailed, "{text}", AdviceFor(f.code, f.method == timeouts.Create))
+	why := newStatement(v1alpha1.CauseDriverFailed, "{text}", AdviceFor(f.code, f.method == timeouts.Create))
 	if e.elsewhere() {
 		why = vmElsewhere
 	}
-	found := e.Finding(why, "", e.reported, "{text}", e.says, "{annotation}", driver.AnnotationLocation)
+	found := e.Finding(why, "", e.reported, "{text}", e.message, "{annotation}", driver.AnnotationLocation)
 	found.Code = f.code.String()
 	return found
 }
 
-// elsewhere reports whether the driver looked elsewhere than where the creation began.
+// elsewhere reports whether the driver looked in another location than the one where the creation started.
 func (e *explainer) elsewhere() bool {
 	return report.CauseOf(&e.note) == v1alpha1.CauseInstanceElsewhere
 }
 
-// driverFailed says that the driver failed, and when it is asked again. The time is known after the
-// first failure only: the manager does not record repetitions.
+// driverFailed adds that the driver failed, and when the manager retries. The time is known only after the first
+// failure, because the manager does not record later ones.
 func (e *explainer) driverFailed(f failure) {
 	e.Add(e.driverFinding(f))
 	again := timeouts.Policy{ResourceExhausted: e.Flags.ResourceExhausted, CreationTimeout: e.Flags.Creation}.Backoff(f.method, f.code)
-	due := timeouts.Timeout{Duration: again.Duration}.Deadline(e.reported, report.Led(e.Lease))
+	due := timeouts.Timeout{Duration: again.Duration}.Deadline(e.reported, report.LeaderSince(e.Lease))
 	if !due.After(e.now) {
 		due = time.Time{}
 	}
-	often := fmt.Sprintf("after %s at first, then less and less often, at least every %s", messages.Duration(again.Duration), messages.Duration(again.Cap))
+	often := fmt.Sprintf("after %s, then at increasing intervals of at most %s", messages.Duration(again.Duration), messages.Duration(again.Cap))
 	if again.Duration == again.Cap {
-		often = fmt.Sprintf("every %s (if the manager's --resource-exhausted-retry is that)", messages.Duration(again.Duration))
+		often = fmt.Sprintf("every %s (assuming the manager's --resource-exhausted-retry has this value)", messages.Duration(again.Duration))
 	}
 	e.Earliest(due, askAgain, "{again}", often)
 }
 
 func describe(t timeouts.Timeout, name string) string {
 	flag := map[string]string{"inPlaceUpdate": "inplace-update"}
-	source := "if the manager's --machine-" + cmp.Or(flag[name], name) + "-timeout is that"
+	source := "assuming the manager's --machine-" + cmp.Or(flag[name], name) + "-timeout has this value"
 	switch t.Source {
 	case timeouts.Spec:
 		source = "spec." + name + "Timeout"
 	case timeouts.Annotation:
-		source = "by its annotation"
+		source = "set by its annotation"
 	}
 	return fmt.Sprintf("%s (%s)", messages.Duration(t.Duration), source)
 }
 
-// owners adds what keeps a replacement from coming.
+// owners adds what prevents a replacement.
 func (e *explainer) owners() {
 	set := e.Set
 	if set == nil || e.Verdict == report.Healthy || e.Verdict == report.NotFound {
@@ -203,13 +202,13 @@ func (e *explainer) owners() {
 			cause = report.Frozen
 		}
 		if condition.Status == v1alpha1.ConditionTrue {
-			e.Say(cause, "MachineSet "+set.Name, condition.LastTransitionTime.Time, string(condition.Type)+": "+condition.Message)
+			e.Quote(cause, "MachineSet "+set.Name, condition.LastTransitionTime.Time, string(condition.Type)+": "+condition.Message)
 		}
 	}
 }
 
-// worthShowing reports whether an event is shown. Most of what sets and deployments do is about
-// other Machines, or was before this one.
+// worthShowing reports whether an event is shown. Most events of sets and deployments concern other Machines, or are
+// older than this one.
 func (e *explainer) worthShowing(event *corev1.Event) bool {
 	switch on := event.InvolvedObject; on.Kind {
 	case KindMachine:
@@ -223,8 +222,8 @@ func (e *explainer) worthShowing(event *corev1.Event) bool {
 	}
 }
 
-// concerns reports whether an event on an owner that does not name the Machine may be about it: a
-// warning since it was made, or that a deployment scaled its set down before it was deleted.
+// concerns reports whether an event on an owner that does not name the Machine may concern it: a warning since its
+// creation, or a scale-down of its set by a deployment before its deletion.
 func (e *explainer) concerns(event *corev1.Event) bool {
 	m, at := e.Machine, report.Time(event)
 	switch {
@@ -235,10 +234,10 @@ func (e *explainer) concerns(event *corev1.Event) bool {
 	case event.InvolvedObject.Kind != KindDeployment || !report.ScaledDown(event, e.Identity.Set):
 		return false
 	}
-	return m == nil || report.Leaves(m) && !at.After(m.DeletionTimestamp.Time)
+	return m == nil || report.IsDeleting(m) && !at.After(m.DeletionTimestamp.Time)
 }
 
-// SetCondition returns the condition of a set if it is True; nil otherwise.
+// SetCondition returns the condition of a set if it is True, and nil otherwise.
 func SetCondition(set *v1alpha1.MachineSet, of v1alpha1.MachineSetConditionType) *v1alpha1.MachineSetCondition {
 	for i := range set.Status.Conditions {
 		if is := &set.Status.Conditions[i]; is.Type == of && is.Status == v1alpha1.ConditionTrue {

@@ -15,36 +15,36 @@ import (
 
 // Statements about the live migration of a VM.
 var (
-	vmMoves     = say(report.VirtualMachineMigrating, "its VM moves from host {from} to {to}{progress}; its guest runs meanwhile", "")
-	vmMovesSlow = say(report.VirtualMachineMigrating, "its VM is still moving from host {from} to {to}{progress}; its guest runs meanwhile",
-		"A guest that writes faster than the network carries does not arrive: raise --vm-migration-bandwidth if it is set, or end the migration: millwright vm migrate -n {vm namespace} {vm} --cancel")
-	vmTargetSlow = say(report.VirtualMachineMigrating, "its VM is to leave host {from}, and the hypervisor to which it goes has not reported yet",
-		"Look at the pod to which it goes: kubectl -n {vm namespace} describe pod {pod}")
-	vmMovesNext = say(report.VirtualMachineMigrating, "its VM is to leave host {from}, and waits for its turn or for the VM controller",
-		"Of each host few VMs leave at a time (--vm-migrations-per-host). See what others do: millwright vm list -A -o wide")
-	vmStays = say(report.VirtualMachineMigrating, "its VM stays on host {from}: its last migration failed ({reason}): {text}", "")
+	vmMoves     = newStatement(report.VirtualMachineMigrating, "its VM is migrating from host {from} to {to}{progress}; the guest keeps running", "")
+	vmMovesSlow = newStatement(report.VirtualMachineMigrating, "its VM is still migrating from host {from} to {to}{progress}; the guest keeps running",
+		"The migration cannot complete if the guest writes faster than the network transfers: raise --vm-migration-bandwidth if it is set, or cancel the migration: millwright vm migrate -n {vm namespace} {vm} --cancel")
+	vmTargetSlow = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, but the target hypervisor has not reported yet",
+		"Check the target pod: kubectl -n {vm namespace} describe pod {pod}")
+	vmMovesNext = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, and is waiting for its turn or for the VM controller",
+		"The number of concurrent migrations per host is limited (--vm-migrations-per-host). To see other VMs: millwright vm list -A -o wide")
+	vmStays = newStatement(report.VirtualMachineMigrating, "its VM stays on host {from} because its last migration failed ({reason}): {text}", "")
 )
 
-// adviceOnMigration is by the reason of a failure.
+// adviceOnMigration is the advice for a failed migration, by its reason.
 var adviceOnMigration = map[string]string{
-	vmv1alpha1.ReasonUnschedulable: "Make room on another host, or uncordon one: kubectl get nodes -l " + vmv1alpha1.HostKey,
-	"TargetEnded":                  "Look at the events of the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}",
-	"TargetNotReady":               "Look whether hosts start pods, and whether they reach the VM controller",
-	"CopyFailed":                   "Look whether the hosts reach each other, and whether the target's volume has room",
+	vmv1alpha1.ReasonUnschedulable: "Free capacity on another host, or uncordon one: kubectl get nodes -l " + vmv1alpha1.HostKey,
+	"TargetEnded":                  "Check the events of the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}",
+	"TargetNotReady":               "Check that pods start on other hosts and can reach the VM controller",
+	"CopyFailed":                   "Check that the hosts can reach each other, and that the target's volume has free space",
 }
 
 const (
-	// targetSlow is how long a target needs at most when all is well, and copySlow is how long most copies take.
+	// A target is slow if it takes longer than targetSlow to report. Most copies take less than copySlow.
 	targetSlow = time.Minute
 	copySlow   = 10 * time.Minute
-	// failedLately is how long a failed migration is worth a sentence.
+	// Failed migrations are reported for failedLately.
 	failedLately = time.Hour
 
-	restartNeeded = "What changed in the VirtualMachine waits for its next start ({reason}): {text}"
-	coldLeave     = "When it leaves its host, its guest is shut down and started again, as it cannot be migrated live ({reason}): {text}"
+	restartNeeded = "Changes to the VirtualMachine take effect at its next start ({reason}): {text}"
+	coldLeave     = "When it leaves its host, its guest is shut down and restarted, because it cannot be migrated live ({reason}): {text}"
 )
 
-// migration says what the VM's migration does, or why the last one failed, and whether there could be one.
+// migration adds the state of the VM's migration, why the last one failed, and whether the VM can be migrated live.
 func (e *explainer) migration() {
 	vm := e.VM
 	record := vm.Status.Migration

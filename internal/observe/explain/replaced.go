@@ -19,7 +19,7 @@ func (e *explainer) gone() {
 	})
 	if !traced && len(e.failures()) == 0 {
 		e.Report.Why = nil
-		e.Conclude(report.NotFound, "does not exist, and nothing tells that it ever did", nil)
+		e.Conclude(report.NotFound, "does not exist, and no events mention it", nil)
 		e.Advise(eventsGone)
 		e.Similar(e.Names, e.Key.Name, "machines")
 		return
@@ -31,7 +31,7 @@ func (e *explainer) gone() {
 	e.Conclude(report.Gone, "is gone", e.Replaced)
 }
 
-// replaced says why the Machine was deleted, from the surest source on.
+// replaced adds why the Machine was deleted. It uses the most reliable source that is available.
 func (e *explainer) replaced() {
 	bySet := e.Events.Newest(KindSet, e.about, "SuccessfulDelete")
 	if bySet != nil && report.CauseOf(bySet) != "" {
@@ -50,8 +50,8 @@ func (e *explainer) replaced() {
 	e.Because(unexplained, "", time.Time{})
 }
 
-// fromSet takes the cause from the event of the set that deleted the Machine. Of a surplus, the
-// deployment knows more.
+// fromSet takes the cause from the event of the set that deleted the Machine. If the Machine was surplus, the
+// deployment's events have more details.
 func (e *explainer) fromSet(event *corev1.Event) {
 	set, at := event.InvolvedObject.Name, report.Time(event)
 	_, why, _ := strings.Cut(event.Message, messages.BeforeReason)
@@ -74,8 +74,8 @@ func (e *explainer) fromDeployment(statement report.Statement, event *corev1.Eve
 	}
 }
 
-// fromMachine takes the cause from events on the Machine, which outlive it. That of a creation that
-// fails is none, since it is tried again, nor is one before the Machine joined.
+// fromMachine takes the cause from events on the Machine, which exist longer than it. It ignores failed creations,
+// because they are retried, and failures before the Machine joined.
 func (e *explainer) fromMachine() {
 	if event := e.Events.Newest(KindMachine, e.own, "NodeDeleted"); event != nil {
 		e.Because(nodeDeleted, "", report.Time(event), "{text}", event.Message)
@@ -87,7 +87,7 @@ func (e *explainer) fromMachine() {
 	}
 }
 
-// fromFailures takes the cause from the lists of failed machines of set and deployment.
+// fromFailures takes the cause from the lists of failed machines in the status of the set and the deployment.
 func (e *explainer) fromFailures() {
 	for _, failed := range e.failures() {
 		if last := failed.LastOperation; last.State == v1alpha1.MachineStateFailed && last.Type != v1alpha1.MachineOperationDelete {
@@ -97,7 +97,7 @@ func (e *explainer) fromFailures() {
 	}
 }
 
-// failures are the Machine's entries in the lists of failed machines of set and deployment.
+// failures returns the Machine's entries in the lists of failed machines of the set and the deployment.
 func (e *explainer) failures() []v1alpha1.MachineSummary {
 	var all []v1alpha1.MachineSummary
 	if set := e.Set; set != nil && set.Status.FailedMachines != nil {
@@ -113,14 +113,14 @@ func (e *explainer) failures() []v1alpha1.MachineSummary {
 	return slices.DeleteFunc(all, func(failed v1alpha1.MachineSummary) bool { return failed.Name != e.Key.Name })
 }
 
-// fromTraces infers the cause where no event is left.
+// fromTraces infers the cause from objects if there are no events.
 func (e *explainer) fromTraces() {
 	set, m, n := e.Set, e.Machine, e.Target.Node
 	switch {
-	case set != nil && report.Leaves(set):
+	case set != nil && report.IsDeleting(set):
 		e.Because(setIsDeleted, "MachineSet "+set.Name, set.DeletionTimestamp.Time)
 	case m == nil:
-	case n != nil && report.Leaves(n) && n.DeletionTimestamp.Before(m.DeletionTimestamp):
+	case n != nil && report.IsDeleting(n) && n.DeletionTimestamp.Before(m.DeletionTimestamp):
 		e.Because(nodeIsDeleted, "Node "+n.Name, n.DeletionTimestamp.Time)
 	case deletion.IsFirst(m):
 		marked, _ := time.Parse(time.RFC3339, m.Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime])
@@ -131,8 +131,8 @@ func (e *explainer) fromTraces() {
 	}
 }
 
-// fromNode takes the cause from what the deletion wrote on the node, or from the node's conditions
-// before.
+// fromNode takes the cause from the condition that the deletion set on the node, or from the node's earlier
+// conditions.
 func (e *explainer) fromNode() {
 	for _, condition := range e.conditions() {
 		if condition.Type == v1alpha1.NodeTerminationCondition && condition.Reason == v1alpha1.NodeUnhealthy {

@@ -7,223 +7,222 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-var say = report.NewStatement
+var newStatement = report.NewStatement
 
-// Words that several statements share.
+// Texts that several statements share.
 const (
 	condition    = "{type} is {status} ({reason}): {text}"
-	noEviction   = "it allows no eviction of pod {pod}"
+	noEviction   = "it does not allow the eviction of pod {pod}"
 	deletedIt    = "machine set {set} deleted it: {text}"
-	keptWhy      = "it is preserved {why}: neither a rollout nor scaling nor a failure deletes it"
-	lookAtAgent  = "Look at the agent on node {node}, which in Gardener is gardener-node-agent. A success that it reports later counts"
-	lookAtReason = "Look at the VM's console{console}: {reason}"
+	keptWhy      = "it is preserved {why}, so rollouts, scaling and failures do not delete it"
+	lookAtAgent  = "Check the agent on node {node} (gardener-node-agent in Gardener). If it reports success later, the update still succeeds"
+	lookAtReason = "Check the VM's console{console}. Possible causes: {reason}"
 )
 
 // Statements about a Machine that is not being deleted.
 var (
-	saidLast       = say(report.Other, "the manager said last: {text}", "")
-	lastAttempt    = say(report.Other, "the last attempt said: {text}", "")
-	recovered      = say(report.Other, "its node is well now, which the manager has not seen yet. It said last: {text}", "")
-	notAnswered    = say(report.NotStarted, "the driver has not answered yet about a VM for it", "")
-	driverSilent   = say(v1alpha1.CauseDriverSilent, "{text}", "Look whether the driver works, and whether it reaches its provider")
-	blocked        = say("", "{text}", "Change what the sentence names. It is tried again at once when the machine, its class or its secret changes")
-	vmUntouched    = say(report.VirtualMachineNotReady, "nothing was done for it yet: is its controller running?", "")
-	vmOfController = say(report.VirtualMachineNotReady, "nothing was done for it yet by VM controller {controller}, which its annotation names; others leave it alone",
-		"Look whether that VM controller runs. To have another one take it: kubectl -n {vm namespace} annotate {virtualmachines} {vm} {annotation}-")
-	vmNotFenced     = say(report.VirtualMachineNotReady, "its VM was not taken from its host, as somebody wanted ({reason}): {text}", "")
-	vmNotReady      = say(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
-	instanceLost    = say(v1alpha1.CauseInstanceLost, "VM {provider ID} no longer exists", "Find out at the provider who removed the VM")
-	targetAway      = say(v1alpha1.CauseTargetUnavailable, "the target cluster does not answer: {text}", "Bring the API server of the target cluster back, if it is not only out of reach from here")
-	notJoined       = say(report.NodeNotJoined, `node "{node}" has not joined`, "")
-	nodeGone        = say(v1alpha1.CauseNodeMissing, `node "{node}" does not exist any more`, "Look at the VM's console{console}, and at who deleted the node")
-	nodeAbsent      = say(v1alpha1.CauseNodeMissing, `node "{node}" does not exist now`, "")
-	nodeUnhealthy   = say(v1alpha1.CauseNodeUnhealthy, condition, "")
-	kubeletSilent   = say(v1alpha1.CauseNodeUnhealthy, condition, "The kubelet of node {node} does not report: look at the VM's console{console}, and at its network")
-	kubeletNew      = say(v1alpha1.CauseNodeUnhealthy, "its kubelet has not said anything yet", "")
-	criticalMissing = say(report.CriticalComponentsNotReady, "critical components on the node are not ready: it still has the taint {taint}",
-		"Look at the pods of node {node}, above all at those of its network and storage: kubectl get pods -A --field-selector spec.nodeName={node}")
-	templateInvalid = say(report.NodeTemplateNotApplied, "Node {node} is not as spec.nodeTemplate says: {text}", "Correct spec.nodeTemplate {template}. Nodes that exist get it at once")
-	templateLate    = say(report.NodeTemplateNotApplied, "{what} yet", "")
-	templateRefused = say(report.NodeTemplateNotApplied, "{what}. {text}",
-		"Look at policies and webhooks for nodes in the target cluster, or correct {source}. The manager tries again at least every 10m")
-	fallsBack        = say(v1alpha1.CauseNoCapacity, "{text}", "")
-	unfitClass       = say(v1alpha1.CauseUnfitClass, "{text}", "Correct the class, or the list in spec.fallbackClasses of the deployment or in its annotation "+v1alpha1.AnnotationKeyFallbackClasses)
-	delayed          = say(v1alpha1.CauseReplacementDelayed, "{text}", "Look why so many machines of the pool fail at once: kubectl -n {namespace} get {machines}")
-	zoneOut          = say(v1alpha1.CauseZoneOutage, "{text}", "Bring the zone back, or have its machines replaced in other zones: spec.replacement.zoneOutage: Replace, with spec.fallbackClasses")
-	kept             = say(report.Preserved, keptWhy, "To end its preservation: {release}")
-	keptFailed       = say(report.Preserved, keptWhy, "To have it replaced now: {release}")
-	namedKept        = say(v1alpha1.CauseNamedForDeletion, "it was named for deletion, normally by an autoscaler, and is kept: spec.replicas was not lowered{cordoned}", deleteOrKeep)
-	namedPreserved   = say(v1alpha1.CauseNamedForDeletion, "it was named for deletion, normally by an autoscaler, and is kept: it is preserved{cordoned}", "")
-	keptNoMore       = say(report.Preserved, "it is preserved, which ends when the manager has seen that nobody asks for it any more", "")
-	updateSilent     = say(report.InPlaceUpdate, "the update of its node in place failed: the agent did not report in time", lookAtAgent)
-	updateUnanswered = say(report.InPlaceUpdate, "its node is to be updated in place, and no machine controller has answered that: the node has no condition InPlaceUpdate of this update",
-		"Look whether a machine-controller runs that updates nodes in place. An older version does not")
-	vmToUpdate   = say(v1alpha1.CauseUpdatePending, "its VM waits for an update to MachineClass {class}{what}{text}", "")
-	vmUpdatable  = say(v1alpha1.CauseUpdatePending, "its VM differs from MachineClass {class} in {what}, which its driver can change without a new VM", updateVMs)
-	vmToReplace  = say(v1alpha1.CauseReplacementNeeded, "its VM needs a replacement to be as MachineClass {class} says, because of {what}", replaceVM)
-	strategyBad  = say(v1alpha1.CauseInvalidUpdateStrategy, "VMs stay as they are: {text}", "Correct the annotation")
-	updateQuoted = say(report.InPlaceUpdate, "the manager says: {text}", "")
-	vmElsewhere  = say(v1alpha1.CauseInstanceElsewhere, "nobody knows whether its VM exists: {text}",
-		"Undo what was changed in MachineClass {class} or its secret, or have them lead to where the VM is now. Only if there is no VM any more: kubectl -n {namespace} annotate {machines} {name} {annotation}-")
+	lastMessage    = newStatement(report.Other, "last message of the manager: {text}", "")
+	lastAttempt    = newStatement(report.Other, "result of the last attempt: {text}", "")
+	recovered      = newStatement(report.Other, "its node is healthy now, but the manager has not processed that yet; last message of the manager: {text}", "")
+	noResult       = newStatement(report.NotStarted, "the driver has not returned a result for its VM yet", "")
+	driverSilent   = newStatement(v1alpha1.CauseDriverSilent, "{text}", "Check that the driver is running and can reach its provider")
+	blocked        = newStatement("", "{text}", "Fix the problem above. The manager retries immediately when the machine, its class or its secret changes")
+	vmUntouched    = newStatement(report.VirtualMachineNotReady, "the VM controller has not processed it yet; check that the VM controller is running", "")
+	vmOfController = newStatement(report.VirtualMachineNotReady, "VM controller {controller}, which its annotation selects, has not processed it yet; other VM controllers ignore it",
+		"Check that this VM controller is running. To let another VM controller take over: kubectl -n {vm namespace} annotate {virtualmachines} {vm} {annotation}-")
+	vmNotFenced     = newStatement(report.VirtualMachineNotReady, "its VM was not fenced as requested ({reason}): {text}", "")
+	vmNotReady      = newStatement(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
+	instanceLost    = newStatement(v1alpha1.CauseInstanceLost, "VM {provider ID} no longer exists", "Find out from the provider who deleted the VM")
+	targetAway      = newStatement(v1alpha1.CauseTargetUnavailable, "the target cluster does not respond: {text}", "Restore the API server of the target cluster, or the network connection to it")
+	notJoined       = newStatement(report.NodeNotJoined, `node "{node}" has not joined`, "")
+	nodeGone        = newStatement(v1alpha1.CauseNodeMissing, `node "{node}" no longer exists`, "Check the VM's console{console}, and find out who deleted the node")
+	nodeAbsent      = newStatement(v1alpha1.CauseNodeMissing, `node "{node}" does not exist at the moment`, "")
+	nodeUnhealthy   = newStatement(v1alpha1.CauseNodeUnhealthy, condition, "")
+	kubeletSilent   = newStatement(v1alpha1.CauseNodeUnhealthy, condition, "The kubelet of node {node} does not report its status: check the VM's console{console} and its network")
+	kubeletNew      = newStatement(v1alpha1.CauseNodeUnhealthy, "its kubelet has not reported any status yet", "")
+	criticalMissing = newStatement(report.CriticalComponentsNotReady, "critical components on the node are not ready: the node still has the taint {taint}",
+		"Check the pods on node {node}, especially those for network and storage: kubectl get pods -A --field-selector spec.nodeName={node}")
+	templateInvalid = newStatement(report.NodeTemplateNotApplied, "Node {node} cannot match spec.nodeTemplate: {text}", "Correct spec.nodeTemplate {template}. Existing nodes are updated immediately")
+	templateLate    = newStatement(report.NodeTemplateNotApplied, "{what} yet", "")
+	templateRefused = newStatement(report.NodeTemplateNotApplied, "{what}. {text}",
+		"Check policies and webhooks for nodes in the target cluster, or correct {source}. The manager retries at least every 10m")
+	fallsBack        = newStatement(v1alpha1.CauseNoCapacity, "{text}", "")
+	unfitClass       = newStatement(v1alpha1.CauseUnfitClass, "{text}", "Correct the class, or the list in the deployment's spec.fallbackClasses or in its annotation "+v1alpha1.AnnotationKeyFallbackClasses)
+	delayed          = newStatement(v1alpha1.CauseReplacementDelayed, "{text}", "Find out why so many machines of the pool fail at the same time: kubectl -n {namespace} get {machines}")
+	zoneOut          = newStatement(v1alpha1.CauseZoneOutage, "{text}", "Restore the zone, or replace its machines in other zones: set spec.replacement.zoneOutage to Replace, and spec.fallbackClasses")
+	kept             = newStatement(report.Preserved, keptWhy, "To stop preserving it: {release}")
+	keptFailed       = newStatement(report.Preserved, keptWhy, "To replace it now: {release}")
+	namedKept        = newStatement(v1alpha1.CauseNamedForDeletion, "it was named for deletion, usually by an autoscaler, but is kept because spec.replicas was not reduced{cordoned}", deleteOrKeep)
+	namedPreserved   = newStatement(v1alpha1.CauseNamedForDeletion, "it was named for deletion, usually by an autoscaler, but is kept because it is preserved{cordoned}", "")
+	keptNoMore       = newStatement(report.Preserved, "it is still preserved, but this is no longer requested; the manager will release it", "")
+	updateSilent     = newStatement(report.InPlaceUpdate, "the in-place update of its node failed: the agent did not report a result in time", lookAtAgent)
+	updateUnanswered = newStatement(report.InPlaceUpdate, "its node is to be updated in place, but no machine controller has started this: the node has no condition InPlaceUpdate for this update",
+		"Check that a machine-controller that supports in-place updates is running. Older versions do not support them")
+	vmToUpdate   = newStatement(v1alpha1.CauseUpdatePending, "its VM is waiting for an update to MachineClass {class}{what}{text}", "")
+	vmUpdatable  = newStatement(v1alpha1.CauseUpdatePending, "its VM differs from MachineClass {class} in {what}, which its driver can change without a new VM", updateVMs)
+	vmToReplace  = newStatement(v1alpha1.CauseReplacementNeeded, "its VM must be replaced to match MachineClass {class}, because of {what}", replaceVM)
+	strategyBad  = newStatement(v1alpha1.CauseInvalidUpdateStrategy, "VMs are not updated: {text}", "Correct the annotation")
+	updateQuoted = newStatement(report.InPlaceUpdate, "the manager reports: {text}", "")
+	vmElsewhere  = newStatement(v1alpha1.CauseInstanceElsewhere, "it is unknown whether its VM exists: {text}",
+		"Undo the changes to MachineClass {class} or its secret, or make them refer to the current location of the VM. Only if the VM no longer exists: kubectl -n {namespace} annotate {machines} {name} {annotation}-")
 )
 
 // Advice on VMs that differ from their class.
 const (
-	updateVMs = "To have it done: kubectl -n {namespace} annotate machineclasses.machine.sapcloud.io {class} --overwrite {annotation}=Update"
-	replaceVM = "To replace it: millwright rollout restart -n {namespace} DEPLOYMENT --machine {name}, or without --machine for all"
+	updateVMs = "To apply the changes: kubectl -n {namespace} annotate machineclasses.machine.sapcloud.io {class} --overwrite {annotation}=Update"
+	replaceVM = "To replace it: millwright rollout restart -n {namespace} DEPLOYMENT --machine {name}, or without --machine to replace all machines"
 )
 
-// keptFor says why a Machine is preserved, by the value of the annotation that counts.
+// keptFor are the reasons for a preservation, by the value of the effective annotation.
 var keptFor = map[string]string{
-	preservation.Now:           "as the annotation {annotation} {whose} asks",
-	preservation.WhenFailed:    "as the annotation {annotation} {whose} asks for when it has failed",
-	preservation.AutoPreserved: "by its machine set, since it failed",
+	preservation.Now:           "as requested by annotation {annotation} {whose}",
+	preservation.WhenFailed:    "as requested by annotation {annotation} {whose} for a failed machine",
+	preservation.AutoPreserved: "by its machine set because it failed",
 }
 
-// ofWhom says whose annotation counts: the node's, or the Machine's.
+// ofWhom names the owner of the effective annotation: true is the node, false is the Machine.
 var ofWhom = map[bool]string{true: "of its node", false: "of the machine"}
 
-// updates are the statements about an update of a node in place, by the reason of the node's condition.
+// updates are the statements about an in-place update of a node, by the reason of the node's condition.
 var updates = map[string]report.Statement{
-	v1alpha1.CandidateForUpdate: say(report.InPlaceUpdate, "its node is to be updated in place, and waits to be selected",
-		"The strategy of the deployment selects nodes, or you do: kubectl label node {node} {label}=true"),
-	v1alpha1.SelectedForUpdate: say(report.InPlaceUpdate, "its node is selected for an update in place, and is drained first", ""),
-	v1alpha1.DrainSuccessful:   say(report.InPlaceUpdate, "its node is drained, and is about to be ready for its update in place", ""),
-	v1alpha1.ReadyForUpdate:    say(report.InPlaceUpdate, "its node is ready for its update in place, and waits for the agent to report the result", lookAtAgent),
-	v1alpha1.UpdateSuccessful:  say(report.InPlaceUpdate, "its node was updated in place; the machine is Running when the node is healthy", ""),
-	v1alpha1.UpdateFailed:      say(report.InPlaceUpdate, "the update of its node in place failed: {text}", lookAtAgent),
+	v1alpha1.CandidateForUpdate: newStatement(report.InPlaceUpdate, "its node is to be updated in place, and is waiting to be selected",
+		"The deployment's strategy selects nodes, or you select this node: kubectl label node {node} {label}=true"),
+	v1alpha1.SelectedForUpdate: newStatement(report.InPlaceUpdate, "its node is selected for an in-place update, and is being drained first", ""),
+	v1alpha1.DrainSuccessful:   newStatement(report.InPlaceUpdate, "its node is drained, and will soon be ready for its in-place update", ""),
+	v1alpha1.ReadyForUpdate:    newStatement(report.InPlaceUpdate, "its node is ready for its in-place update, and is waiting for the agent to report the result", lookAtAgent),
+	v1alpha1.UpdateSuccessful:  newStatement(report.InPlaceUpdate, "its node was updated in place; the machine becomes Running when the node is healthy", ""),
+	v1alpha1.UpdateFailed:      newStatement(report.InPlaceUpdate, "the in-place update of its node failed: {text}", lookAtAgent),
 }
 
 // Statements about a deletion.
 var (
-	notBegun        = say(report.NotStarted, "the manager has not begun with it", "")
-	quoted          = say(report.Other, "the manager says: {text}", "")
-	drainQuoted     = say(report.Draining, "the manager says: {text}", "")
-	evictionPending = say(report.EvictionPending, "it is still on the node, and waits for its eviction or for its turn", "")
-	podTerminating  = say(report.PodTerminating, "it is ending, for which it may take until {until}", "")
-	podHeld         = say(report.PodStuck, "it should have ended; finalizer {finalizers} holds it", "Ask whoever owns the finalizers of such pods")
-	podStuck        = say(report.PodStuck, "it should have ended: its grace period is over, and the kubelet has not removed it",
-		"Look at the pods that should have ended: a hanging volume, or a kubelet that does not answer")
-	budgetUnsettled = say(report.DisruptionBudget, noEviction+": the disruption controller has not looked at it since it changed", "")
-	budgetAllows0   = say(report.DisruptionBudget, noEviction+" now: {healthy} of {expected} pods {are} healthy, and it wants {desired}", "Look why pods that {budget} covers are not healthy")
-	budgetForbids   = say(report.DisruptionBudgetForbids, "it never allows an eviction of pod {pod}: {all} healthy, and it wants {desired}", "Have the owner of {budget} allow one pod to be missing, or add a pod")
-	manyBudgets     = say(report.DisruptionBudgetForbids, "{count} pod disruption budgets cover it, {budget} among them: the API server evicts no such pod",
-		"Change the selectors of the budgets, so that one of them covers pod {pod}")
-	detachFailed    = say(report.VolumeAttached, "volume {volume} cannot be detached; {attacher} says: {text}", "Look at the CSI driver {attacher} and at its provider")
-	detaching       = say(report.VolumeAttached, "volume {volume} is being detached by {attacher}", "")
-	attached        = say(report.VolumeAttached, "volume {volume} is attached to the node", "")
-	instanceDeleted = say(v1alpha1.CauseInstanceExists, "the provider is deleting VM {provider ID}", "")
-	instanceRemains = say(v1alpha1.CauseInstanceExists, "the provider was asked to delete VM {provider ID}, and still has it", "")
-	instanceShared  = say(v1alpha1.CauseInstanceShared, "{text}",
-		"Find out at the provider whose VM it is, and clear spec.providerID of the other machine: kubectl -n {namespace} edit {machines} NAME")
-	undeletable = say(v1alpha1.CauseInvalidClassInputs, "VM {provider ID} cannot be deleted: {text}",
-		"If the VM is gone already, clear spec.providerID; do not remove the finalizer by hand, or the VM is left behind")
+	notBegun        = newStatement(report.NotStarted, "the manager has not started the deletion yet", "")
+	quoted          = newStatement(report.Other, "the manager reports: {text}", "")
+	drainQuoted     = newStatement(report.Draining, "the manager reports: {text}", "")
+	evictionPending = newStatement(report.EvictionPending, "it is still on the node, and is waiting to be evicted", "")
+	podTerminating  = newStatement(report.PodTerminating, "it is terminating, and may take until {until}", "")
+	podHeld         = newStatement(report.PodStuck, "its grace period is over, but it is not deleted because of its finalizers: {finalizers}", "Check the controllers that own the finalizers of these pods")
+	podStuck        = newStatement(report.PodStuck, "its grace period is over, but the kubelet has not removed it",
+		"Check why these pods do not terminate. Possible causes: a hanging volume, or a kubelet that does not respond")
+	budgetUnsettled = newStatement(report.DisruptionBudget, noEviction+": the disruption controller has not processed its last change yet", "")
+	budgetAllows0   = newStatement(report.DisruptionBudget, noEviction+" at the moment: {healthy} of {expected} pods {are} healthy, {desired} required", "Check why pods of {budget} are not healthy")
+	budgetForbids   = newStatement(report.DisruptionBudgetForbids, "it never allows the eviction of pod {pod}: {all} healthy, {desired} required", "Ask the owner of {budget} to allow one unavailable pod, or to add a pod")
+	manyBudgets     = newStatement(report.DisruptionBudgetForbids, "{count} pod disruption budgets cover it, including {budget}; the API server does not evict such a pod",
+		"Change the selectors of the budgets so that only one of them covers pod {pod}")
+	detachFailed    = newStatement(report.VolumeAttached, "volume {volume} cannot be detached; {attacher} reports: {text}", "Check the CSI driver {attacher} and its provider")
+	detaching       = newStatement(report.VolumeAttached, "volume {volume} is being detached by {attacher}", "")
+	attached        = newStatement(report.VolumeAttached, "volume {volume} is attached to the node", "")
+	instanceDeleted = newStatement(v1alpha1.CauseInstanceExists, "the provider is deleting VM {provider ID}", "")
+	instanceRemains = newStatement(v1alpha1.CauseInstanceExists, "the provider was asked to delete VM {provider ID}, but the VM still exists", "")
+	instanceShared  = newStatement(v1alpha1.CauseInstanceShared, "{text}",
+		"Find out from the provider which machine the VM belongs to, and clear spec.providerID of the other machine: kubectl -n {namespace} edit {machines} NAME")
+	undeletable = newStatement(v1alpha1.CauseInvalidClassInputs, "VM {provider ID} cannot be deleted: {text}",
+		"If the VM no longer exists, clear spec.providerID. Do not remove the finalizer manually, because that could orphan the VM")
 )
 
 // Statements about why a Machine was deleted.
 var (
-	setDeletedSurplus = say(v1alpha1.CauseSurplus, deletedIt, "")
-	setDeletedIt      = say(report.DeletedBySet, deletedIt, "")
-	chosenByName      = say(v1alpha1.CauseNamedForDeletion, "it was chosen by name, normally by an autoscaler: {text}", "")
-	scaledDown        = say(v1alpha1.CauseSurplus, "{text}", "")
-	nodeDeleted       = say(v1alpha1.CauseNodeDeleted, "{text}", "")
-	failedBefore      = say(v1alpha1.CauseMachineFailed, "it had failed before: {text}", "")
-	failedLast        = say(v1alpha1.CauseMachineFailed, "its last failure was: {text}", "")
-	setIsDeleted      = say(v1alpha1.CauseOwnerDeleted, "its machine set is being deleted", "")
-	nodeIsDeleted     = say(v1alpha1.CauseNodeDeleted, "somebody deleted its node", "")
-	lowestPriority    = say(v1alpha1.CauseNamedForDeletion, "it was chosen for deletion, normally by an autoscaler: its annotation {annotation} is 1", "")
-	nodeWasUnhealthy  = say(v1alpha1.CauseMachineFailed, "its node was not healthy when it was deleted", "")
-	conditionWasBad   = say(v1alpha1.CauseMachineFailed, "its node's condition {type} was {status} ({reason})", "")
-	oldRevision       = say(v1alpha1.CauseSurplus, "it is of revision {was}, and the deployment rolls out revision {is}", "")
-	unexplained       = say(report.Unexplained, "nothing tells why: somebody other than its set deleted it, or the events about it have expired, which an API server keeps for an hour", "")
+	setDeletedSurplus = newStatement(v1alpha1.CauseSurplus, deletedIt, "")
+	setDeletedIt      = newStatement(report.DeletedBySet, deletedIt, "")
+	chosenByName      = newStatement(v1alpha1.CauseNamedForDeletion, "it was selected by name, usually by an autoscaler: {text}", "")
+	scaledDown        = newStatement(v1alpha1.CauseSurplus, "{text}", "")
+	nodeDeleted       = newStatement(v1alpha1.CauseNodeDeleted, "{text}", "")
+	failedBefore      = newStatement(v1alpha1.CauseMachineFailed, "it had failed before: {text}", "")
+	failedLast        = newStatement(v1alpha1.CauseMachineFailed, "its last failure was: {text}", "")
+	setIsDeleted      = newStatement(v1alpha1.CauseOwnerDeleted, "its machine set is being deleted", "")
+	nodeIsDeleted     = newStatement(v1alpha1.CauseNodeDeleted, "its node was deleted", "")
+	lowestPriority    = newStatement(v1alpha1.CauseNamedForDeletion, "it was selected for deletion, usually by an autoscaler: its annotation {annotation} is 1", "")
+	nodeWasUnhealthy  = newStatement(v1alpha1.CauseMachineFailed, "its node was not healthy when the deletion started", "")
+	conditionWasBad   = newStatement(v1alpha1.CauseMachineFailed, "condition {type} of its node was {status} ({reason})", "")
+	oldRevision       = newStatement(v1alpha1.CauseSurplus, "it has revision {was}, and the deployment rolls out revision {is}", "")
+	unexplained       = newStatement(report.Unexplained, "the reason is unknown: either a client other than its machine set deleted it, or the events about it have expired (by default, API servers keep events for an hour)", "")
 )
 
-// byCause are the statements about a Machine that its set deleted, by the cause that the set annotated.
+// byCause are the statements about a Machine that its set deleted, by the cause in the set's event.
 var byCause = map[string]report.Statement{
-	v1alpha1.CauseMachineFailed:    say(v1alpha1.CauseMachineFailed, "machine set {set} deleted it because it failed: {text}", ""),
-	v1alpha1.CauseNamedForDeletion: say(v1alpha1.CauseNamedForDeletion, "machine set {set} deleted it because it was named for deletion, normally by an autoscaler", ""),
-	v1alpha1.CauseOwnerDeleted:     say(v1alpha1.CauseOwnerDeleted, deletedIt, ""),
+	v1alpha1.CauseMachineFailed:    newStatement(v1alpha1.CauseMachineFailed, "machine set {set} deleted it because it failed: {text}", ""),
+	v1alpha1.CauseNamedForDeletion: newStatement(v1alpha1.CauseNamedForDeletion, "machine set {set} deleted it because it was named for deletion, usually by an autoscaler", ""),
+	v1alpha1.CauseOwnerDeleted:     newStatement(v1alpha1.CauseOwnerDeleted, deletedIt, ""),
 }
 
-// What happens next.
+// Texts about what happens next.
 const (
-	timeoutsPause  = "Timeouts stand still as long as the manager gets no answer either, and begin anew then"
-	nodeGoesLater  = "The VM is gone. The node object is deleted when the target cluster answers"
-	detachesFirst  = "The VM is deleted when its volumes are detached"
-	askedAgain     = "The provider is asked at least every minute whether it is gone"
-	forced         = "Pods are deleted without regard to budgets and grace: {why}"
-	forcedUnless   = "Pods are deleted without regard to budgets and grace, unless the node recovers before"
-	drainTimesOut  = "What is left then is deleted without regard to budgets and grace{then}: the drain timeout is {timeout}"
-	failsUnless    = "The machine becomes Failed unless {unless}: its timeout is {timeout}"
-	neverFails     = "It stays as it is until its node is healthy: spec.disableHealthTimeout is set"
-	zoneReturns    = "It stays Unknown until its zone is back, or others of its zone are healthy"
-	failsAfter     = "It becomes Failed once the others are replaced, or Running if its node recovers"
-	becomesRunning = "It becomes Running as soon as the manager has seen that"
-	preservedUntil = "Its preservation ends"
-	updateTimesOut = "The update counts as failed unless the agent reports before: its timeout is {timeout}"
-	askAgain       = "The driver is asked again {again}; at once when the machine, its class or its secret changes"
+	timeoutsPause  = "Timeouts are paused while the manager gets no response either, and start again afterwards"
+	nodeGoesLater  = "The VM is gone. The node object is deleted when the target cluster responds"
+	detachesFirst  = "The VM is deleted after its volumes are detached"
+	askedAgain     = "The manager checks at least every minute whether the VM is gone"
+	forced         = "Pods are deleted, ignoring disruption budgets and grace periods: {why}"
+	forcedUnless   = "Pods are deleted, ignoring disruption budgets and grace periods, unless the node recovers before then"
+	drainTimesOut  = "Remaining pods are deleted, ignoring disruption budgets and grace periods{then}: the drain timeout is {timeout}"
+	failsUnless    = "The machine becomes Failed unless {unless} before then: the timeout is {timeout}"
+	neverFails     = "It stays in this phase until its node is healthy, because spec.disableHealthTimeout is set"
+	zoneReturns    = "It stays Unknown until its zone recovers, or other machines in its zone are healthy"
+	failsAfter     = "It becomes Failed after the other machines are replaced, or Running if its node recovers"
+	becomesRunning = "It becomes Running when the manager processes that"
+	preservedUntil = "Its preservation expires"
+	updateTimesOut = "The update counts as failed unless the agent reports a result before then: the timeout is {timeout}"
+	askAgain       = "The manager retries {again}, and immediately when the machine, its class or its secret changes"
 )
 
-// Further advice.
+// Additional advice.
 const (
 	releaseMachine = "millwright machine release -n {namespace} {name}"
 	releaseNode    = "kubectl annotate node {node} {annotation}-"
 
-	deleteOrKeep = "To delete it, lower spec.replicas of {pool}: it goes first. To keep it, remove its name from the deployment's annotation {trigger}, if it is there, and then: " +
+	deleteOrKeep = "To delete it, reduce spec.replicas of {pool}; it is deleted first. To keep it, remove its name from the deployment's annotation {trigger}, if listed there, and then run: " +
 		"kubectl -n {namespace} annotate {machines} {name} {priority}- {marked}-{uncordon}"
-	uncordon = "Nothing is scheduled to a cordoned node: kubectl uncordon {node}"
+	uncordon = "No pods are scheduled to the cordoned node. To change that: kubectl uncordon {node}"
 
-	forceDrain = "To go on at once, at the price of pods that end without grace: kubectl -n {namespace} label {machines} {name} {label}=True"
-	fixClass   = "MachineClass {class} can be corrected while the machine is being deleted, too: the deletion then goes on at once"
-	noInstance = "If no VM of it can exist, as where every creation was refused: kubectl -n {namespace} patch {machines} {name} --type=merge -p '{\"metadata\":{\"finalizers\":null}}'. A VM that exists nevertheless is removed as an orphan once the driver can read the class"
-	eventsGone = "Events are kept for an hour: look in the log of the manager, or in the API server's audit log, if it went before"
+	forceDrain = "To continue immediately, without waiting for pods to terminate gracefully: kubectl -n {namespace} label {machines} {name} {label}=True"
+	fixClass   = "You can also correct MachineClass {class} while the machine is being deleted; the deletion then continues immediately"
+	noInstance = "If the machine cannot have a VM, for example because every creation was rejected: kubectl -n {namespace} patch {machines} {name} --type=merge -p '{\"metadata\":{\"finalizers\":null}}'. If a VM exists anyway, it is deleted as an orphan once the driver can read the class"
+	eventsGone = "By default, events are kept for an hour. If it was deleted earlier, check the manager's log or the API server's audit log"
 
-	createClass  = "Create MachineClass {class} in namespace {namespace}. It is tried at once then"
-	createSecret = "Create the secret, or correct the reference in MachineClass {class}. It is tried at once then"
+	createClass  = "Create MachineClass {class} in namespace {namespace}. The manager then retries immediately"
+	createSecret = "Create the secret, or correct the reference in MachineClass {class}. The manager then retries immediately"
 	moveSecret   = "Correct the reference in MachineClass {class}"
-	addUserData  = "Add the key to a secret of MachineClass {class}. It is tried at once then"
+	addUserData  = "Add the key to a secret of MachineClass {class}. The manager then retries immediately"
 
-	fixImage    = "Correct the image that MachineClass {class} names, or what its server answers: the VM has never run, so its console tells nothing"
-	freeHost    = "Free room on a host, or add one: the VM has not run yet, so its console tells nothing"
-	stuckOnHost = "Its VM starts on another host when its host {host} answers and has ended it, or when the node {host} is deleted"
-	leaseMoves  = "Its VM starts on another host when its lease has expired"
-	fenceHost   = "Switch off host {host} if it is broken, then say so: millwright vm fence -n {vm namespace} {vm}"
+	fixImage    = "Correct the image in MachineClass {class}, or fix its image server. The VM has never run, so its console is empty"
+	freeHost    = "Free capacity on a host, or add a host. The VM has not run yet, so its console is empty"
+	stuckOnHost = "Its VM starts on another host when host {host} responds and has terminated it, or when node {host} is deleted"
+	leaseMoves  = "Its VM starts on another host when its lease expires"
+	fenceHost   = "If host {host} is broken, power it off, and then confirm this: millwright vm fence -n {vm namespace} {vm}"
 
-	makeRoom = "Make room on the storage of the disk of VirtualMachine {vm namespace}/{vm}: it goes on by itself"
-	lookAtVM = "If it takes too long, look at the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console tells nothing"
-	// NotYet is why a VM that runs may not have joined.
-	NotYet    = "it cannot reach the API server, its user data is wrong, or it is slow"
-	notInTime = "it cannot reach the API server, its user data is wrong, or it was slow"
+	freeSpace = "Free space on the storage of the disk of VirtualMachine {vm namespace}/{vm}; the VM then continues automatically"
+	lookAtVM  = "If it takes too long, check the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console is empty"
+	// NotYet are the possible causes if a running VM has not joined.
+	NotYet = "the VM cannot reach the API server, its user data is wrong, or it is slow"
 )
 
 const (
-	fixSpec        = "Correct the providerSpec of MachineClass {class}: the message names the field"
-	fixCredentials = "Correct the credentials in the secret of MachineClass {class}, or the driver's own if it has none"
-	fixRights      = fixCredentials + ", or what they are allowed to do"
-	seeProvider    = "Look for the message in the provider's own log or console"
+	fixSpec        = "Correct the providerSpec of MachineClass {class}; the message names the field"
+	fixCredentials = "Correct the credentials in the secret of MachineClass {class}, or those of the driver if the secret has none"
+	fixPermissions = fixCredentials + ", or grant them the missing permissions"
+	seeProvider    = "Search for the message in the provider's log or console"
 )
 
-// byCode is the advice against a driver's code. Where there is none, the driver is asked again.
+// byCode is the advice for a driver's error code. Codes without advice only need a retry.
 var byCode = map[codes.Code]string{
 	codes.ResourceExhausted:  "Free capacity or raise the quota at the provider, or use a class of another zone or size",
 	codes.InvalidArgument:    fixSpec,
 	codes.OutOfRange:         fixSpec,
-	codes.PermissionDenied:   fixRights,
+	codes.PermissionDenied:   fixPermissions,
 	codes.Unauthenticated:    fixCredentials,
-	codes.AlreadyExists:      "Remove the other VM at the provider, if it is nobody's; a machine of a set gets a successor with another name",
-	codes.FailedPrecondition: "Repair the VM at the provider: its state does not allow what is asked",
-	codes.Unimplemented:      "The driver does not support this: look at its documentation",
+	codes.AlreadyExists:      "If the other VM is not used, delete it at the provider. A machine of a machine set is replaced by one with another name",
+	codes.FailedPrecondition: "Repair the VM at the provider: its state does not allow the operation",
+	codes.Unimplemented:      "The driver does not support this operation; see its documentation",
 	codes.Internal:           seeProvider,
 	codes.DataLoss:           seeProvider,
 }
 
-// byCodeAtCreation is that in a creation, where it differs.
+// byCodeAtCreation is the advice in a creation, if it differs.
 var byCodeAtCreation = map[codes.Code]string{
-	codes.PermissionDenied:   fixRights + ". If the class names something by mistake, such as a pool or a project, correct that",
-	codes.FailedPrecondition: "Have MachineClass {class} name another one of what the message says, or mend that at the provider: the VM needs something that is not there, or not in a state for it",
+	codes.PermissionDenied:   fixPermissions + ". If the class names a wrong resource, such as a pool or a project, correct the class",
+	codes.FailedPrecondition: "Select another resource in MachineClass {class}, or fix the one that the message names at the provider: the VM requires a resource that does not exist or is not in a suitable state",
 }
 
-// AdviceFor returns the advice against a code of a driver; empty if there is none.
+// AdviceFor returns the advice for a driver's error code, or an empty string if there is none.
 func AdviceFor(code codes.Code, creation bool) string {
 	if advice, differs := byCodeAtCreation[code]; creation && differs {
 		return advice

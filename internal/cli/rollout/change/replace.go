@@ -75,7 +75,7 @@ func refuseMachine(f rollout.Facts, machine *v1alpha1.Machine, name string, now 
 		return fmt.Errorf("%s has a pending rollback; %s", of, Withdrawal(f.Key))
 	case machine == nil:
 		return fmt.Errorf("machine %s does not belong to %s", name, of)
-	case report.Leaves(machine):
+	case report.IsDeleting(machine):
 		return fmt.Errorf("machine %s is already being deleted", name)
 	case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && !preservation.Active(machine, now):
 		return fmt.Errorf("machine %s is Failed: its machine set already replaces it", name)

@@ -210,7 +210,7 @@ func (r *reading) around(ctx context.Context, facts *pool.Facts) {
 	if sets := objects(facts.Sets); len(sets) > 0 {
 		r.eventsOf(ctx, r.Control, r.namespace, explain.KindSet, sets...)
 	}
-	if facts.AnyLeaves() {
+	if facts.IsAnyDeleting() {
 		r.eventsOf(ctx, r.Control, r.namespace, explain.KindMachine)
 	}
 	facts.Events = r.events

@@ -11,15 +11,15 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// otherClasses says how many Machines have another class than their first choice, for want of capacity or as
-// its zone was out.
+// otherClasses adds how many Machines have a class that is not their first choice, because of missing capacity or a
+// zone outage.
 func (e *explainer) otherClasses() {
 	type instead struct{ first, class, why string }
-	says := map[string]report.Statement{v1alpha1.CauseNoCapacity: otherClass, v1alpha1.CauseZoneOutage: otherZone}
+	statements := map[string]report.Statement{v1alpha1.CauseNoCapacity: otherClass, v1alpha1.CauseZoneOutage: otherZone}
 	counts := map[instead]int{}
 	for _, machine := range e.Machines {
 		why := machine.Annotations[v1alpha1.AnnotationKeyClassReason]
-		if _, said := says[why]; said && !report.Leaves(machine) {
+		if _, known := statements[why]; known && !report.IsDeleting(machine) {
 			counts[instead{scarcity.OfMachine(machine)[0], machine.Spec.Class.Name, why}]++
 		}
 	}
@@ -27,10 +27,10 @@ func (e *explainer) otherClasses() {
 		return slices.Compare([]string{a.first, a.class, a.why}, []string{b.first, b.class, b.why})
 	})
 	for _, of := range sorted {
-		are := "are"
+		have, they := "have", "they were"
 		if counts[of] == 1 {
-			are = "is"
+			have, they = "has", "it was"
 		}
-		e.Why(says[of.why], "", time.Time{}, "{count}", messages.Machines(counts[of]), "{are}", are, "{class}", of.class, "{first}", of.first)
+		e.Why(statements[of.why], "", time.Time{}, "{count}", messages.Machines(counts[of]), "{have}", have, "{they}", they, "{class}", of.class, "{first}", of.first)
 	}
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// deployment says what keeps a deployment from having its Machines. What its earlier sets that want
-// none fail to delete counts as well.
+// deployment adds why a deployment does not have its desired Machines. This includes problems with the deletion of
+// Machines of earlier sets without desired replicas.
 func (e *explainer) deployment() {
-	for _, is := range e.complaints() {
+	for _, is := range e.problems() {
 		if statement, known := byReason[is.Reason]; known {
 			e.condition(statement, is)
 		}
@@ -44,9 +44,10 @@ func (e *explainer) deployment() {
 	}
 }
 
-// complaints are the conditions of the explained deployment that say what is wrong. Numbers show
-// whether enough Machines are available, and that a rollout is late is not why.
-func (e *explainer) complaints() []v1alpha1.MachineDeploymentCondition {
+// problems returns the conditions of the explained deployment that report a problem. It omits Available, because
+// the numbers show whether enough Machines are available, and an exceeded progress deadline, because that is not a
+// cause.
+func (e *explainer) problems() []v1alpha1.MachineDeploymentCondition {
 	if e.Kind == explain.KindSet {
 		return nil
 	}
@@ -66,7 +67,7 @@ func (e *explainer) condition(statement report.Statement, is v1alpha1.MachineDep
 	e.Why(statement, "", is.LastTransitionTime.Time, "{text}", cmp.Or(is.Message, is.Reason))
 }
 
-// waiting says what a rollout or a rollback waits for before it begins.
+// waiting adds what a rollout or a rollback waits for before it starts.
 func (e *explainer) waiting() {
 	rolls, back := e.old() > 0 || e.current == nil && !e.SetsUnread, e.Deployment.Spec.RollbackTo
 	if e.Deployment.Spec.Paused && (rolls || back != nil) {
@@ -79,16 +80,16 @@ func (e *explainer) waiting() {
 	switch {
 	case back == nil:
 	case e.Deployment.Spec.Paused:
-		e.Why(pausedWish, "", time.Time{})
+		e.Why(pausedRollback, "", time.Time{})
 	default:
-		e.Why(rollbackWish, "", time.Time{}, "{revision}", RollbackRevision(back))
+		e.Why(pendingRollback, "", time.Time{}, "{revision}", RollbackRevision(back))
 	}
 }
 
-// RollbackRevision names the revision of a rollback.
+// RollbackRevision returns a phrase for the revision of a rollback.
 func RollbackRevision(to *v1alpha1.RollbackConfig) string {
 	if to.Revision == 0 {
-		return "the revision before"
+		return "the previous revision"
 	}
 	return fmt.Sprintf("revision %d", to.Revision)
 }
@@ -97,13 +98,13 @@ func (e *explainer) earlier() []*v1alpha1.MachineSet {
 	return slices.DeleteFunc(slices.Clone(e.Sets), func(set *v1alpha1.MachineSet) bool { return set == e.current })
 }
 
-// old is how many Machines of earlier templates are to be replaced.
+// old returns how many Machines with earlier templates are to be replaced.
 func (e *explainer) old() int32 {
 	return e.Pool.Exist - e.Pool.Updated - (e.Pool.Preserved - e.newest.Preserved)
 }
 
-// late says what does not cause that a rollout does not go on: that earlier sets, which it replaces,
-// wait, and that it is late.
+// late adds facts about a rollout that are not causes of its state: back-offs of earlier sets, which are being
+// replaced, and an exceeded progress deadline.
 func (e *explainer) late() {
 	for _, set := range e.earlier() {
 		if set.Spec.Replicas > 0 {
@@ -116,7 +117,7 @@ func (e *explainer) late() {
 	}
 }
 
-// rollout says how far a rollout is.
+// rollout adds the progress of a rollout.
 func (e *explainer) rollout() {
 	old := e.old()
 	switch {
@@ -151,8 +152,8 @@ func (e *explainer) rollout() {
 	e.Why(rolling, "", time.Time{}, "{count}", strings.Join(sets, ", "), "{are}", messages.Are(old), "{changed}", changed, "{bounds}", e.bounds())
 }
 
-// Deadline returns when a rollout without progress is late, or now if it is over; zero if no deadline
-// runs.
+// Deadline returns when a rollout without progress exceeds its deadline. It returns now if the deadline is over,
+// and zero if there is no deadline.
 func Deadline(f Facts, now time.Time) time.Time {
 	left := status.DeadlineIn(f.Deployment, f.Deployment.Status, now)
 	if left == 0 {
@@ -161,7 +162,7 @@ func Deadline(f Facts, now time.Time) time.Time {
 	return now.Add(left - time.Second)
 }
 
-// updatedInPlace reports whether a deployment updates nodes and keeps their Machines.
+// updatedInPlace reports whether a deployment updates nodes in place and keeps their Machines.
 func updatedInPlace(d *v1alpha1.MachineDeployment) bool {
 	return d.Spec.Strategy.Type == v1alpha1.InPlaceUpdateMachineDeploymentStrategyType && d.Spec.Strategy.InPlaceUpdate != nil
 }
@@ -179,33 +180,33 @@ func (e *explainer) bounds() string {
 	return fmt.Sprintf("maxSurge is %s, maxUnavailable %s%s", surge, unavailable, by)
 }
 
-// remarks repeats what conditions complain of and nothing else says. Of overlapping selectors a
-// deployment speaks for its sets.
-func (e *explainer) remarks() {
+// otherProblems adds problems in conditions that no other finding mentions. If the selectors of a deployment
+// overlap, the overlaps of its sets are omitted.
+func (e *explainer) otherProblems() {
 	e.capped()
 	e.otherClasses()
-	for _, is := range e.complaints() {
+	for _, is := range e.problems() {
 		statement, known := byType[is.Type]
-		if _, said := byReason[is.Reason]; !said && !(known && e.said(statement.Cause)) {
+		if _, handled := byReason[is.Reason]; !handled && !(known && e.hasCause(statement.Cause)) {
 			e.condition(statement, is)
 		}
 	}
-	overlaps := e.said(report.SelectorOverlap)
+	overlaps := e.hasCause(report.SelectorOverlap)
 	for _, set := range e.Sets {
 		if is := explain.SetCondition(set, v1alpha1.MachineSetSelectorOverlap); is != nil && !overlaps {
-			e.Say(report.SelectorOverlap, e.named(set), is.LastTransitionTime.Time, is.Message)
+			e.Quote(report.SelectorOverlap, e.named(set), is.LastTransitionTime.Time, is.Message)
 		}
 	}
 }
 
-// capped says that a deployment has fewer Machines in excess than it asks for, for its autoscaler's sake.
+// capped adds that a deployment has fewer Machines in excess than requested because of its autoscaler's maximum.
 func (e *explainer) capped() {
 	if e.Kind == explain.KindSet {
 		return
 	}
-	wish, has := reserve.Requested(e.Deployment), reserve.Excess(e.Deployment)
-	if most, given := reserve.Most(e.Deployment); given && has < wish {
-		e.Why(fewerInExcess, "", time.Time{}, "{wish}", fmt.Sprint(wish), "{excess}", fmt.Sprint(has), "{most}", fmt.Sprint(most))
+	requested, has := reserve.Requested(e.Deployment), reserve.Excess(e.Deployment)
+	if most, given := reserve.Most(e.Deployment); given && has < requested {
+		e.Why(fewerInExcess, "", time.Time{}, "{requested}", fmt.Sprint(requested), "{excess}", fmt.Sprint(has), "{most}", fmt.Sprint(most))
 	}
 }
 
@@ -217,20 +218,20 @@ func (e *explainer) deleting() {
 	}
 	if orphaning.Pending(e.object) {
 		e.Why(releasing, "", e.Since, "{what}", owned, "{finalizer}", metav1.FinalizerOrphanDependents)
-		e.Conclude(report.Deleting, "is being deleted, and leaves "+owned, e.Report.Why)
+		e.Conclude(report.Deleting, "is being deleted, but keeps "+owned, e.Report.Why)
 		return
 	}
 	failed := e.undeletable()
 	if unlisted := e.unlisted(); unlisted != "" && !failed {
-		e.Conclude(report.Deleting, "is being deleted. It cannot be told what it waits for: "+unlisted+" cannot be read", nil)
+		e.Conclude(report.Deleting, "is being deleted; the remaining work is unknown because "+unlisted+" cannot be read", nil)
 		return
 	}
 	leaves := slices.DeleteFunc(slices.Clone(e.Machines), counts.Active)
-	e.troubled(leaves)
+	e.unhealthy(leaves)
 	if more := len(e.Machines) - len(leaves); more > 0 {
 		others := ""
 		if len(leaves) > 0 && !failed {
-			others = ": many are not deleted all at once"
+			others = "; large numbers are deleted in batches"
 		}
 		e.Why(notDeleted, "", time.Time{}, "{count}", messages.Machines(more), "{others}", others)
 	}
@@ -247,14 +248,15 @@ func (e *explainer) deleting() {
 	e.Conclude(report.Deleting, "is being deleted", e.Report.Why)
 }
 
-// undeletable says what keeps the manager from deleting, and reports whether something does. What a
-// deployment says of its rollout is older than its deletion, and what sets say is said of them.
+// undeletable adds what prevents the manager from deleting objects, and reports whether there is such a problem.
+// Problems of the rollout are omitted because they are older than the deletion, and so are conditions taken over
+// from sets, because these are reported for the sets.
 func (e *explainer) undeletable() bool {
 	known := len(e.Report.Why)
 	for _, set := range e.Sets {
 		e.undeleted(set)
 	}
-	for _, is := range e.complaints() {
+	for _, is := range e.problems() {
 		if is.Type == v1alpha1.MachineDeploymentReplicaFailure && is.Reason == v1alpha1.DeploymentReasonSetUpdateError {
 			e.condition(byReason[is.Reason], is)
 		}
@@ -262,15 +264,15 @@ func (e *explainer) undeletable() bool {
 	return len(e.Report.Why) > known
 }
 
-// undeleted says what keeps the deletion of a set's Machines from beginning. What could not be
-// created does not matter any more.
+// undeleted adds why the deletion of a set's Machines does not start. Failed creations are irrelevant during a
+// deletion.
 func (e *explainer) undeleted(set *v1alpha1.MachineSet) {
 	if e.staying(set) {
 		e.failing(set, v1alpha1.MachineSetReasonFailedCreate)
 	}
 }
 
-// staying reports whether a set has Machines whose deletion has not begun.
+// staying reports whether a set has Machines whose deletion has not started.
 func (e *explainer) staying(set *v1alpha1.MachineSet) bool {
 	if e.MachinesUnread {
 		return set.Status.Replicas > 0
@@ -280,7 +282,7 @@ func (e *explainer) staying(set *v1alpha1.MachineSet) bool {
 
 func (e *explainer) remaining(set *v1alpha1.MachineSet) {
 	holders := foreign(set)
-	if !report.Leaves(set) || len(holders) == 0 {
+	if !report.IsDeleting(set) || len(holders) == 0 {
 		e.Why(setRemains, "", e.Since, "{set}", set.Name)
 		return
 	}

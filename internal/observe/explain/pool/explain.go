@@ -1,6 +1,6 @@
-// Package pool says why sets and deployments do not have the Machines that they want.
+// Package pool explains why MachineSets and MachineDeployments do not have their desired Machines.
 //
-// It is pure, as package explain is: each Machine that is not well is explained there.
+// Like package explain, which explains the individual Machines, it is pure.
 package pool
 
 import (
@@ -27,17 +27,17 @@ type explainer struct {
 	Facts
 	*report.Builder
 	now time.Time
-	// object is the explained one; nil if it does not exist.
+	// object is the explained object. It is nil if it does not exist.
 	object client.Object
-	// current is the set of the newest template, of which newest counts the Machines; nil if there
-	// is none.
+	// current is the set with the latest template, and newest contains the numbers of its Machines. current is nil
+	// if there is no such set.
 	current *v1alpha1.MachineSet
 	newest  report.Part
-	// change is how machines get another class without being replaced; nil if they do not.
+	// change describes how Machines get another class without being replaced. It is nil if they do not.
 	change *liveupdate.Pool
 }
 
-// Explain explains a set or deployment: why it does not have the Machines that it wants.
+// Explain explains why a set or deployment does not have its desired Machines.
 func Explain(facts Facts, now time.Time) report.Report {
 	e := &explainer{Facts: facts, now: now}
 	empty := report.Report{Namespace: e.Key.Namespace, At: now, Unread: facts.Unread}
@@ -57,7 +57,7 @@ func Explain(facts Facts, now time.Time) report.Report {
 		e.object = e.Sets[0]
 		e.existing()
 	}
-	// What only follows, as the annotations of sets those of their deployment, is not shown.
+	// Events about consequences, such as updates of a set's annotations after those of its deployment, are omitted.
 	e.Show(e.Events, func(event *corev1.Event) bool {
 		kind := event.InvolvedObject.Kind
 		return kind != explain.KindMachine && event.Type == corev1.EventTypeWarning || kind == e.Kind && event.Reason != "RefreshedMachineSet"
@@ -71,16 +71,16 @@ func (e *explainer) gone() {
 		e.Conclude(report.Gone, "is gone; its last event is from "+report.Clock(e.Since, e.now), nil)
 		return
 	}
-	e.Conclude(report.NotFound, "does not exist, and nothing tells that it ever did", nil)
+	e.Conclude(report.NotFound, "does not exist, and no events mention it", nil)
 	e.Similar(e.Names, e.Key.Name, strings.ToLower(e.Kind)+"s")
 }
 
 func (e *explainer) existing() {
 	e.current, e.change = e.Facts.Current(), e.ClassChange(e.now)
 	e.count()
-	e.Manager(e.Lease, "sets and deployments")
+	e.Manager(e.Lease, "machine sets and deployments")
 	e.Manager(e.MachineLease, "machines")
-	if report.Leaves(e.object) {
+	if report.IsDeleting(e.object) {
 		e.deleting()
 		return
 	}
@@ -88,24 +88,24 @@ func (e *explainer) existing() {
 		e.deployment()
 	} else {
 		e.set(e.current)
-		e.unseen(e.current.Status.ObservedGeneration)
+		e.notObserved(e.current.Status.ObservedGeneration)
 	}
-	e.troubled(e.Machines)
+	e.unhealthy(e.Machines)
 	if e.Kind == explain.KindDeployment {
 		e.late()
 		e.rollout()
 	}
-	e.remarks()
+	e.otherProblems()
 	e.answer()
 }
 
 func (e *explainer) answer() {
 	p := e.Pool
 	complete := min(p.Available, e.newest.Available) >= p.Wanted && p.Exist-p.Preserved == p.Wanted && p.Updated-e.newest.Preserved == p.Wanted
-	what := e.has(complete)
+	what := e.summary(complete)
 	switch unlisted := e.unlisted(); {
 	case unlisted != "":
-		e.Conclude(report.Unknown, what+" by its status. It cannot be told whether that is so, and why: "+unlisted+" cannot be read", nil)
+		e.Conclude(report.Unknown, what+" according to its status; details are unknown because "+unlisted+" cannot be read", nil)
 	case complete && len(e.Report.Why) > 0:
 		e.Conclude(report.Healthy, what+", but", e.Report.Why)
 	case complete:
@@ -126,32 +126,32 @@ func (e *explainer) unlisted() string {
 	return ""
 }
 
-func (e *explainer) has(complete bool) string {
-	pool, wanted := e.Pool, messages.Machines(e.Pool.Wanted)
+func (e *explainer) summary(complete bool) string {
+	pool, desired := e.Pool, messages.Machines(e.Pool.Wanted)
 	if pool.Excess > 0 {
-		wanted += fmt.Sprintf(" (%d in excess)", pool.Excess)
+		desired += fmt.Sprintf(" (%d in excess)", pool.Excess)
 	}
 	switch {
 	case pool.Wanted == 0 && pool.Exist == 0:
-		return "wants no machines, and has none"
+		return "needs no machines and has none"
 	case complete && pool.Excess > 0:
-		return fmt.Sprintf("has what it wants: %s for pods, and %d in excess", messages.Machines(pool.Wanted-pool.Excess), pool.Excess)
+		return fmt.Sprintf("has all desired machines: %s for pods and %d in excess", messages.Machines(pool.Wanted-pool.Excess), pool.Excess)
 	case complete && pool.Wanted == 1:
-		return "has the machine that it wants"
+		return "has its desired machine"
 	case complete:
-		return fmt.Sprintf("has all %s that it wants", wanted)
+		return fmt.Sprintf("has all %d desired machines", pool.Wanted)
 	}
-	what := fmt.Sprintf("has %d of %s available", pool.Available, wanted)
+	what := fmt.Sprintf("has %d of %s available", pool.Available, desired)
 	if pool.Available > pool.Wanted {
-		what = fmt.Sprintf("wants %s and has %d available", wanted, pool.Available)
+		what = fmt.Sprintf("has %s available, but %s %s desired", messages.Machines(pool.Available), desired, messages.Are(pool.Wanted))
 	}
 	if e.Kind == explain.KindDeployment && pool.Updated < pool.Exist {
-		what += fmt.Sprintf(" (%d of %d %s of its newest template)", pool.Updated, pool.Exist, messages.Are(pool.Updated))
+		what += fmt.Sprintf(" (%d of %d %s the latest template)", pool.Updated, pool.Exist, messages.Have(pool.Updated))
 	}
 	return what
 }
 
-// count counts the Machines, or takes the numbers of the status if the sets cannot be read.
+// count counts the Machines. If the sets cannot be read, it uses the numbers in the status.
 func (e *explainer) count() {
 	pool := &report.Pool{}
 	e.Pool, e.Since = pool, e.object.GetCreationTimestamp().Time
@@ -168,7 +168,7 @@ func (e *explainer) count() {
 	if e.SetsUnread {
 		status := e.Deployment.Status
 		pool.Exist, pool.Updated, pool.Ready, pool.Available = status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas
-		e.apart(&pool.Exist, &pool.Updated, &pool.Ready, &pool.Available)
+		e.addExcess(&pool.Exist, &pool.Updated, &pool.Ready, &pool.Available)
 		e.newest.Available = min(pool.Available, pool.Updated)
 	}
 	if e.Kind == explain.KindDeployment {
@@ -182,9 +182,9 @@ func (e *explainer) count() {
 	}
 }
 
-// apart adds the reserve to numbers of the status, which counts it apart: it does not say how much of it
-// is ready, so that is taken to be so if all others are.
-func (e *explainer) apart(numbers ...*int32) {
+// addExcess adds the reserve to numbers of the status, which counts it separately. The status does not say how much
+// of the reserve is ready, so addExcess assumes that all of it is ready if all other Machines are.
+func (e *explainer) addExcess(numbers ...*int32) {
 	for _, number := range numbers {
 		if *number >= e.Deployment.Spec.Replicas {
 			*number += e.Deployment.Status.ExcessReplicas
@@ -192,7 +192,7 @@ func (e *explainer) apart(numbers ...*int32) {
 	}
 }
 
-// part counts the Machines of a set. Its status, which may be older than the list, says which are
+// part counts the Machines of a set. The set's status, which can be older than the list, says how many are
 // available.
 func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 	part := report.Part{Name: set.Name, Revision: set.Annotations[v1alpha1.AnnotationKeyRevision], Current: set == e.current, Phases: map[string]int32{}}
@@ -204,7 +204,7 @@ func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 	machines := e.Of(set)
 	for _, machine := range machines {
 		phase := machine.Status.CurrentStatus.Phase
-		if report.Leaves(machine) {
+		if report.IsDeleting(machine) {
 			part.Leaving++
 			part.Phases[string(v1alpha1.MachineTerminating)]++
 			continue
@@ -223,7 +223,7 @@ func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 	return part
 }
 
-// numbers explains numbers that nothing else explains.
+// numbers explains a difference in the numbers if there is no other finding.
 func (e *explainer) numbers() {
 	if len(e.Report.Why) > 0 {
 		return
@@ -232,22 +232,22 @@ func (e *explainer) numbers() {
 	case pool.Exist < pool.Wanted:
 		e.Why(growing, "", time.Time{}, "{exist}", fmt.Sprint(pool.Exist), "{count}", messages.Machines(pool.Wanted))
 	case pool.Exist-pool.Preserved > pool.Wanted:
-		e.Why(shrinking, "", time.Time{}, "{count}", messages.Machines(pool.Exist-pool.Preserved), "{wanted}", fmt.Sprint(pool.Wanted))
+		e.Why(shrinking, "", time.Time{}, "{count}", messages.Machines(pool.Exist-pool.Preserved), "{desired}", fmt.Sprint(pool.Wanted))
 	default:
 		e.Why(notCounted, "", time.Time{})
 	}
 }
 
-// unseen says that the manager has not acted on the last change, unless it was said that it failed
-// to, or refuses to: that does not count as seen.
-func (e *explainer) unseen(observed int64) {
-	refused := e.said(report.ReplicaFailure) || e.said(v1alpha1.CauseInvalidSpec)
+// notObserved adds that the manager has not processed the latest change, unless a finding says that this failed or
+// was rejected, because a rejected change is not recorded as observed.
+func (e *explainer) notObserved(observed int64) {
+	refused := e.hasCause(report.ReplicaFailure) || e.hasCause(v1alpha1.CauseInvalidSpec)
 	if generation := e.object.GetGeneration(); observed < generation && !refused {
 		e.Why(notSeen, "", time.Time{}, "{generation}", strconv.FormatInt(generation, 10), "{seen}", strconv.FormatInt(observed, 10))
 	}
 }
 
-// said reports whether there is a finding of a cause.
-func (e *explainer) said(cause report.Cause) bool {
+// hasCause reports whether there is a finding with the given cause.
+func (e *explainer) hasCause(cause report.Cause) bool {
 	return slices.ContainsFunc(e.Report.Why, func(f report.Finding) bool { return f.Cause == cause })
 }

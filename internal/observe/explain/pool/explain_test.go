@@ -319,7 +319,7 @@ func answers(i int, replacements []string) given {
 // TestOnlySomeMachinesAreLookedAt: if more fail, each for something else, the others are counted.
 func TestOnlySomeMachinesAreLookedAt(t *testing.T) {
 	many := Explain(facts(explain.KindDeployment, func(f *Facts) {
-		for i := range 2 * MostExamples {
+		for i := range 2 * MaxExamples {
 			machine := member(f.Sets[0], "pool-a-9"+strconv.Itoa(i))
 			machine.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
 			machine.Status.LastOperation = v1alpha1.LastOperation{State: failed, ErrorCode: codes.Code(i + 1).String()}
@@ -327,7 +327,7 @@ func TestOnlySomeMachinesAreLookedAt(t *testing.T) {
 		}
 	}), now)
 	explained.NamesOurResources(t, many)
-	if last := many.Why[MostExamples]; last.Cause != report.Other || !strings.Contains(last.Text, "4 machines more are not well") {
+	if last := many.Why[MaxExamples]; last.Cause != report.Other || !strings.Contains(last.Text, "4 machines more are not well") {
 		t.Errorf("of the others it says %q", last.Text)
 	}
 }

@@ -15,29 +15,30 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 )
 
-// Facts are what the explanation of a set or deployment is made from. Nothing of them is changed.
+// Facts is the input of an explanation of a set or deployment. It is not modified.
 type Facts struct {
-	// Kind is explain.KindSet or explain.KindDeployment, and Key names the object.
+	// Kind is explain.KindSet or explain.KindDeployment, and Key is the name of the object.
 	Kind string
 	Key  types.NamespacedName
-	// Deployment is the explained one, or that of the explained set; nil if there is none.
+	// Deployment is the explained deployment, or the owner of the explained set. It is nil if there is none.
 	Deployment *v1alpha1.MachineDeployment
-	// Sets are the explained one, or those of the deployment, the oldest first.
+	// Sets contains the explained set, or the sets of the deployment, the oldest first.
 	Sets []*v1alpha1.MachineSet
-	// Machines are those of the sets.
+	// Machines contains the Machines of the sets.
 	Machines []*v1alpha1.Machine
-	// SetsUnread and MachinesUnread report whether they could not be listed.
+	// SetsUnread and MachinesUnread report whether the sets and the Machines could not be listed.
 	SetsUnread, MachinesUnread bool
-	// Examples are the facts of some Machines that are not well, by name.
+	// Examples contains the facts about some of the unhealthy Machines, by name.
 	Examples map[string]explain.MachineFacts
-	// Names are those of the kind in the namespace, if the explained object does not exist.
+	// Names contains the names of the objects of the same kind in the namespace if the explained object does not
+	// exist.
 	Names []string
-	// Events are those on the deployment, its sets and Machines, in the order of their times.
+	// Events are the events on the deployment, its sets and Machines, sorted by time.
 	Events report.Events
-	// Lease is that of the manager of sets and deployments, MachineLease that of the manager of
-	// their Machines; nil if there is none.
+	// Lease is the lease of the manager of sets and deployments, and MachineLease that of the manager of their
+	// Machines. They are nil if there is none.
 	Lease, MachineLease *coordinationv1.Lease
-	// Unread says what could not be read, and why.
+	// Unread lists what could not be read, and why.
 	Unread []string
 }
 
@@ -46,7 +47,7 @@ func (f *Facts) Exists() bool {
 	return f.Kind == explain.KindDeployment && f.Deployment != nil || f.Kind == explain.KindSet && len(f.Sets) > 0
 }
 
-// Own takes over the sets that the deployment controls, the oldest first.
+// Own adds the sets that the deployment controls, and sorts them by age, the oldest first.
 func (f *Facts) Own(sets []v1alpha1.MachineSet) {
 	for i := range sets {
 		if metav1.IsControlledBy(&sets[i], f.Deployment) {
@@ -56,7 +57,7 @@ func (f *Facts) Own(sets []v1alpha1.MachineSet) {
 	slices.SortFunc(f.Sets, revision.Older)
 }
 
-// OwnMachines takes over the machines that the sets control.
+// OwnMachines adds the machines that the sets control.
 func (f *Facts) OwnMachines(machines []v1alpha1.Machine) {
 	for i := range machines {
 		machine := &machines[i]
@@ -66,7 +67,7 @@ func (f *Facts) OwnMachines(machines []v1alpha1.Machine) {
 	}
 }
 
-// Current returns the set of the newest template; nil if there is none.
+// Current returns the set with the latest template. It returns nil if there is none.
 func (f *Facts) Current() *v1alpha1.MachineSet {
 	if f.Kind == explain.KindSet {
 		return f.Sets[0]
@@ -74,8 +75,8 @@ func (f *Facts) Current() *v1alpha1.MachineSet {
 	return revision.Current(f.Sets, &f.Deployment.Spec.Template)
 }
 
-// ClassChange returns how the deployment's machines get another class without being replaced; nil if they do not, or if
-// sets or machines are not known.
+// ClassChange returns how the deployment's machines get another class without being replaced. It returns nil if
+// they do not, or if the sets or machines could not be read.
 func (f *Facts) ClassChange(now time.Time) *liveupdate.Pool {
 	if f.Kind != explain.KindDeployment || f.SetsUnread || f.MachinesUnread {
 		return nil
@@ -94,7 +95,7 @@ func (f *Facts) Of(set *v1alpha1.MachineSet) []*v1alpha1.Machine {
 	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine *v1alpha1.Machine) bool { return !metav1.IsControlledBy(machine, set) })
 }
 
-// AnyLeaves reports whether a machine is being deleted.
-func (f *Facts) AnyLeaves() bool {
-	return slices.ContainsFunc(f.Machines, func(machine *v1alpha1.Machine) bool { return report.Leaves(machine) })
+// IsAnyDeleting reports whether any machine is being deleted.
+func (f *Facts) IsAnyDeleting() bool {
+	return slices.ContainsFunc(f.Machines, func(machine *v1alpha1.Machine) bool { return report.IsDeleting(machine) })
 }

@@ -17,29 +17,29 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// MostExamples is how many Machines of a pool are explained from all their facts, which cost about a
-// dozen requests each.
-const MostExamples = 4
+// MaxExamples is how many Machines of a pool are explained with all of their facts. Reading these takes about a
+// dozen requests per Machine.
+const MaxExamples = 4
 
-// usable reports whether a Machine is as far as it can come.
+// usable reports whether a Machine is in its final phase and is not being deleted.
 func usable(machine *v1alpha1.Machine) bool {
 	phase := machine.Status.CurrentStatus.Phase
-	return !report.Leaves(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)
+	return !report.IsDeleting(machine) && (phase == v1alpha1.MachineRunning || phase == v1alpha1.MachineAvailable)
 }
 
-// underUpdate reports whether a Machine that is still of use is selected for an update in place.
+// underUpdate reports whether a usable Machine is selected for an in-place update.
 func underUpdate(machine *v1alpha1.Machine) bool {
 	return usable(machine) && inplaceupdate.Updating(machine)
 }
 
-// problem is why a Machine is not well, without the values of the sentence.
+// problem identifies why a Machine is unhealthy. It does not contain the values in the sentence.
 type problem struct {
 	verdict report.Verdict
 	report.Statement
 	code string
 }
 
-// listed are the facts of a Machine of which only the object, its owners and some events are known.
+// listed returns the facts about a Machine that are known from lists: the Machine, its owners and some events.
 func (f *Facts) listed(machine *v1alpha1.Machine, events report.Events) explain.MachineFacts {
 	return explain.MachineFacts{
 		Key: client.ObjectKeyFromObject(machine), Machine: machine, Set: f.setOf(machine), Deployment: f.Deployment,
@@ -55,8 +55,8 @@ func (f *Facts) setOf(machine *v1alpha1.Machine) *v1alpha1.MachineSet {
 	return f.Sets[i]
 }
 
-// explainOne explains a Machine of a pool, and returns the finding that says why it is not well. What is
-// wrong with the node of one that is well passes, or makes it unwell soon.
+// explainOne explains a Machine of a pool, and returns the finding that says why it is unhealthy. Findings about
+// the node of a Machine that is Running are omitted, because they are temporary or change its phase soon.
 func explainOne(facts explain.MachineFacts, now time.Time) (report.Report, report.Finding) {
 	explained := explain.Machine(facts, now)
 	named := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause == v1alpha1.CauseNamedForDeletion })
@@ -66,14 +66,14 @@ func explainOne(facts explain.MachineFacts, now time.Time) (report.Report, repor
 	if i := slices.IndexFunc(explained.Why, func(f report.Finding) bool { return f.Cause != report.ManagerNotRunning }); i >= 0 {
 		return explained, explained.Why[i]
 	}
-	return explained, report.Finding{Cause: report.Other, Text: "nothing is known of why"}
+	return explained, report.Finding{Cause: report.Other, Text: "the cause is unknown"}
 }
 
-// group are Machines with the same problem, the one that was reported last first.
+// group contains Machines with the same problem. They are sorted by the time of the last report, the latest first.
 type group []*v1alpha1.Machine
 
-// groups returns the Machines that are not well by their problem: first those of the newest template,
-// which a rollout waits for, and last those that are being deleted; else the largest group first.
+// groups groups the unhealthy Machines by their problem. Groups with Machines of the latest template, for which a
+// rollout waits, come first, and Machines that are being deleted last. Otherwise, larger groups come first.
 func (f *Facts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
 	same, events := map[problem]group{}, f.Events.By(explain.KindMachine)
 	for _, machine := range machines {
@@ -92,7 +92,7 @@ func (f *Facts) groups(machines []*v1alpha1.Machine, now time.Time) []group {
 func ordered(same map[problem]group, current *v1alpha1.MachineSet) []group {
 	rank := func(g group) int {
 		switch {
-		case report.Leaves(g[0]):
+		case report.IsDeleting(g[0]):
 			return 2
 		case current != nil && slices.ContainsFunc(g, func(m *v1alpha1.Machine) bool { return metav1.IsControlledBy(m, current) }):
 			return 0
@@ -110,22 +110,22 @@ func ordered(same map[problem]group, current *v1alpha1.MachineSet) []group {
 	})
 }
 
-// Representatives returns one Machine for each of the first causes, the most important first.
+// Representatives returns one Machine for each of the most important problems, in the order of groups.
 func (f *Facts) Representatives(now time.Time) []*v1alpha1.Machine {
 	var some []*v1alpha1.Machine
 	for _, g := range f.groups(f.Machines, now) {
-		if len(some) < MostExamples {
+		if len(some) < MaxExamples {
 			some = append(some, g[0])
 		}
 	}
 	return some
 }
 
-// troubled adds a finding for each cause for which Machines are not well.
-func (e *explainer) troubled(machines []*v1alpha1.Machine) {
+// unhealthy adds a finding for each problem of the Machines.
+func (e *explainer) unhealthy(machines []*v1alpha1.Machine) {
 	more := 0
 	for i, g := range e.groups(machines, e.now) {
-		if i < MostExamples {
+		if i < MaxExamples {
 			e.group(g)
 		} else {
 			more += len(g)
@@ -148,14 +148,14 @@ func (e *explainer) group(g group) {
 		is = "Running"
 	}
 	if is == "" {
-		return // since its pool was listed
+		return // the Machine has become healthy since the list
 	}
 	clause := finding
-	clause.Code = "" // is kept beside the text
+	clause.Code = "" // the finding has its own field for it
 	finding.Object, finding.Remedy = "Machine "+first.Name, ""
 	finding.Text = fmt.Sprintf("%s is %s: %s", finding.Object, is, clause)
 	if len(g) > 1 {
-		finding.Text = fmt.Sprintf("%s are %s, %s among them: %s", messages.Machines(len(g)), is, finding.Object, clause)
+		finding.Text = fmt.Sprintf("%s are %s, including %s: %s", messages.Machines(len(g)), is, finding.Object, clause)
 	}
 	if len(explained.Advice) > 0 {
 		finding.Remedy = explained.Advice[0]

@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// set says what keeps a set from having its Machines.
+// set adds why a set does not have its desired Machines.
 func (e *explainer) set(set *v1alpha1.MachineSet) {
 	e.refused(set)
 	e.frozen(set)
@@ -26,8 +26,8 @@ func (e *explainer) set(set *v1alpha1.MachineSet) {
 	e.minReady(set)
 }
 
-// createsNone says that a set has a label to create no Machines, and who wants that: earlier sets of a
-// deployment whose nodes are updated in place have it until the update is over.
+// createsNone adds that a set has a label to create no Machines, and what the label is for. If a deployment updates
+// nodes in place, its earlier sets have the label until the update is completed.
 func (e *explainer) createsNone(set *v1alpha1.MachineSet) {
 	_, disabled := set.Labels[v1alpha1.LabelKeyMachineSetScaleUpDisabled]
 	updated := e.Deployment != nil && updatedInPlace(e.Deployment) && !revision.Same(&set.Spec.Template, &e.Deployment.Spec.Template)
@@ -40,7 +40,7 @@ func (e *explainer) createsNone(set *v1alpha1.MachineSet) {
 	}
 }
 
-// named names a set in a finding about its deployment.
+// named returns the name of a set in a finding about its deployment.
 func (e *explainer) named(set *v1alpha1.MachineSet) string {
 	if e.Kind == explain.KindSet {
 		return ""
@@ -48,18 +48,18 @@ func (e *explainer) named(set *v1alpha1.MachineSet) string {
 	return "MachineSet " + set.Name
 }
 
-// refused says that nothing is done for a set before its spec is corrected.
+// refused adds that the set's spec is invalid, so that the manager does nothing for the set.
 func (e *explainer) refused(set *v1alpha1.MachineSet) {
 	if is := explain.SetCondition(set, v1alpha1.MachineSetReplicaFailure); is != nil && is.Reason == v1alpha1.MachineSetReasonInvalidSpec {
 		e.Why(invalid, e.named(set), is.LastTransitionTime.Time, "{text}", is.Message)
 	}
 }
 
-// failing says what a set fails to do, but for one reason.
+// failing adds which operations of a set fail, unless the reason is except.
 func (e *explainer) failing(set *v1alpha1.MachineSet, except string) {
 	is := explain.SetCondition(set, v1alpha1.MachineSetReplicaFailure)
 	if is != nil && is.Reason != v1alpha1.MachineSetReasonInvalidSpec && is.Reason != except {
-		e.Say(report.ReplicaFailure, e.named(set), is.LastTransitionTime.Time, is.Reason+": "+is.Message)
+		e.Quote(report.ReplicaFailure, e.named(set), is.LastTransitionTime.Time, is.Reason+": "+is.Message)
 	}
 }
 
@@ -75,15 +75,15 @@ func (e *explainer) frozen(set *v1alpha1.MachineSet) {
 	if e.Deployment != nil {
 		object = "{machinedeployments} " + e.Deployment.Name
 	}
-	e.Next(time.Time{}, thaws)
+	e.Next(time.Time{}, unfreezes)
 	e.Why(frozen, e.named(set), is.LastTransitionTime.Time, "{text}", is.Message, "{object}", e.Text(object), "{annotation}", v1alpha1.AnnotationKeyUnfreeze)
 }
 
-// backOff says until when a set waits whose Machines keep failing. Only its event tells; a manager
-// that has started since does not wait.
+// backOff adds how long a set waits because its Machines keep failing. This is only in the set's event. A manager
+// that started after the event does not wait.
 func (e *explainer) backOff(set *v1alpha1.MachineSet) {
 	event := e.Events.Newest(explain.KindSet, func(event *corev1.Event) bool { return report.On(event, set.Name, set.UID) }, "BackOff")
-	if event == nil || report.Led(e.Lease).After(report.Time(event)) {
+	if event == nil || report.LeaderSince(e.Lease).After(report.Time(event)) {
 		return
 	}
 	until, err := time.Parse(time.RFC3339, event.Annotations[v1alpha1.EventAnnotationUntil])

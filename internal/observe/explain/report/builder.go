@@ -16,7 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Statement maps a cause to a sentence and to advice against it. Texts hold placeholders as {node}.
+// Statement is a sentence about a cause, and advice on what to do about it. Texts can contain placefinalizerOwners such as
+// {node}.
 type Statement struct {
 	Cause  Cause
 	Text   string
@@ -26,18 +27,18 @@ type Statement struct {
 // NewStatement returns a Statement.
 func NewStatement(cause Cause, text, advice string) Statement { return Statement{cause, text, advice} }
 
-// Leaves reports whether an object is being deleted.
-func Leaves(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }
+// IsDeleting reports whether an object is being deleted.
+func IsDeleting(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }
 
-// Builder fills a report.
+// Builder builds a report.
 type Builder struct {
 	Report
 	subject string
 	values  []string
 }
 
-// New returns a Builder of a report about a subject. Values are placeholders, each with its text;
-// they and those of the API groups' resources are replaced in all texts.
+// New returns a Builder of a report about a subject. Values are pairs of a placeholder and its replacement. They
+// are replaced in all texts, in addition to the resources of the API groups.
 func New(of Report, subject string, values ...string) *Builder {
 	values = append(values, "{namespace}", of.Namespace, "{virtualmachines}", "virtualmachines."+vmv1alpha1.GroupName)
 	for _, resource := range []string{"machines", "machinesets", "machinedeployments"} {
@@ -46,7 +47,7 @@ func New(of Report, subject string, values ...string) *Builder {
 	return &Builder{Report: of, subject: subject, values: values}
 }
 
-// Text returns a template in one line with its values and without its full stop.
+// Text replaces the placefinalizerOwners in a template, and returns it in one line without trailing period.
 func (b *Builder) Text(template string, values ...string) string {
 	if strings.Contains(template, "{") {
 		template = strings.NewReplacer(slices.Concat(values, b.values)...).Replace(template)
@@ -54,7 +55,7 @@ func (b *Builder) Text(template string, values ...string) string {
 	return Clause(template)
 }
 
-// Clause returns a text in one line without its full stop.
+// Clause returns a text in one line without trailing period.
 func Clause(text string) string {
 	return strings.TrimSuffix(strings.Join(strings.Fields(text), " "), ".")
 }
@@ -69,8 +70,8 @@ func (b *Builder) Why(s Statement, object string, since time.Time, values ...str
 	b.Add(b.Finding(s, object, since, values...))
 }
 
-// Say adds a reason for the answer in another's words.
-func (b *Builder) Say(cause Cause, object string, since time.Time, text string) {
+// Quote adds a text of another component as a reason for the answer.
+func (b *Builder) Quote(cause Cause, object string, since time.Time, text string) {
 	b.Why(Statement{cause, "{text}", ""}, object, since, "{text}", text)
 }
 
@@ -85,25 +86,25 @@ func (b *Builder) Because(s Statement, object string, since time.Time, values ..
 	b.Replaced = append(b.Replaced, b.Finding(s, object, since, values...))
 }
 
-// Next adds what happens at a time; zero if an event decides.
+// Next adds what happens at a time. The time is zero if it depends on an event.
 func (b *Builder) Next(at time.Time, text string, values ...string) {
 	b.Report.Next = append(b.Report.Next, Step{At: at, Text: b.Text(text, values...)})
 }
 
-// Earliest adds what happens at a time or later; zero if that is unknown.
+// Earliest adds what happens at a time or later. The time is zero if it is unknown.
 func (b *Builder) Earliest(at time.Time, text string, values ...string) {
 	b.Next(at, text, values...)
 	b.Report.Next[len(b.Report.Next)-1].Earliest = !at.IsZero()
 }
 
-// Advise adds advice, once.
+// Advise adds advice unless the report already contains it.
 func (b *Builder) Advise(text string, values ...string) {
 	if text = b.Text(text, values...); text != "" && !slices.Contains(b.Advice, text) {
 		b.Advice = append(b.Advice, text)
 	}
 }
 
-// Conclude sets the answer. The first finding says why.
+// Conclude sets the verdict and the answer, which quotes the first of the findings.
 func (b *Builder) Conclude(verdict Verdict, what string, findings []Finding) {
 	b.Verdict, b.Answer = verdict, b.subject+" "+what
 	if len(findings) > 0 {
@@ -119,7 +120,7 @@ func (b *Builder) WhyDeleted() {
 	}
 }
 
-// short cuts a finding in its middle: at the end providers say what went wrong.
+// short shortens a finding in the middle, because providers describe errors at the end of a message.
 func short(f Finding) string {
 	const most = 240
 	return messages.Shorten(f.String(), most)
@@ -130,49 +131,49 @@ func (b *Builder) Manager(lease *coordinationv1.Lease, works string) {
 	if lease == nil || lease.Spec.RenewTime == nil {
 		return
 	}
-	const slack = 15 * time.Second // clocks differ, and API servers are slow at times
+	const slack = 15 * time.Second // for clock skew and slow API servers
 	held := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
 	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" || b.At.Sub(lease.Spec.RenewTime.Time) > held+slack {
 		name := lease.Namespace + "/" + lease.Name
 		b.Why(Statement{
-			ManagerNotRunning, "no manager works on the {works} of this namespace: nobody renews Lease {lease}",
-			"Start the manager, or read the log of the one that should run. Until then nothing of what follows happens",
+			ManagerNotRunning, "no manager handles the {works} of this namespace: Lease {lease} is not being renewed",
+			"Start the manager, or check the log of the one that should be running. Until then, none of the following happens",
 		}, "Lease "+name, lease.Spec.RenewTime.Time, "{works}", works, "{lease}", name)
 	}
 }
 
-// Led returns when a manager acquired a lease; zero if that is unknown. Timeouts begin then at the
-// earliest.
-func Led(lease *coordinationv1.Lease) time.Time {
+// LeaderSince returns when the current manager acquired the lease, or zero if that is unknown. Timeouts do not
+// start earlier.
+func LeaderSince(lease *coordinationv1.Lease) time.Time {
 	if lease == nil || lease.Spec.AcquireTime == nil {
 		return time.Time{}
 	}
 	return lease.Spec.AcquireTime.Time
 }
 
-// holders are the owners of well-known finalizers, and what they wait for.
-var holders = map[string]string{
-	metav1.FinalizerDeleteDependents:          "Kubernetes' garbage collector, which waits for what the object owns",
-	metav1.FinalizerOrphanDependents:          "Kubernetes' garbage collector",
+// finalizerOwners describes the owners of well-known finalizers, and what they wait for.
+var finalizerOwners = map[string]string{
+	metav1.FinalizerDeleteDependents:          "the Kubernetes garbage collector, which waits for dependent objects",
+	metav1.FinalizerOrphanDependents:          "the Kubernetes garbage collector",
 	"machine.sapcloud.io/machine-controller":  "an old version of MCM",
-	"vm.metropolis.monogon.dev/vm-controller": "the VM controller, which waits for the hypervisor to end",
-	v1alpha1.FinalizerNode:                    "the manager, which waits for the VM to be gone",
+	"vm.metropolis.monogon.dev/vm-controller": "the VM controller, which waits for the hypervisor to exit",
+	v1alpha1.FinalizerNode:                    "the manager, which waits until the VM no longer exists",
 	v1alpha1.FinalizerMCM:                     "the manager",
 	"machine.cluster.x-k8s.io":                "Cluster API",
-	"kubernetes.io/pv-protection":             "Kubernetes, which waits for the volume to be unused",
-	"kubernetes.io/pvc-protection":            "Kubernetes, which waits for the claim to be unused",
-	"batch.kubernetes.io/job-tracking":        "Kubernetes' job controller, which has to count the pod",
+	"kubernetes.io/pv-protection":             "Kubernetes, which waits until the volume is unused",
+	"kubernetes.io/pvc-protection":            "Kubernetes, which waits until the claim is unused",
+	"batch.kubernetes.io/job-tracking":        "the Kubernetes job controller, which must count the pod",
 }
 
-// Held adds a finding for each finalizer of an object that is being deleted. The object is empty if
-// it is the explained one, and what names it in a sentence.
+// Held adds a finding for each finalizer of an object that is being deleted. The object is empty if it is the
+// explained object. what is its name in a sentence.
 func (b *Builder) Held(finalizers []string, object, what string, by metav1.Object) {
 	for _, finalizer := range finalizers {
-		s := Statement{Finalizer, "finalizer {finalizer} holds {what}. It is that of {of}", ""}
-		of, known := holders[finalizer]
+		s := Statement{Finalizer, "finalizer {finalizer} delays the deletion of {what}; it belongs to {of}", ""}
+		of, known := finalizerOwners[finalizer]
 		if !known {
-			of = "nobody known here"
-			s.Advice = "Ask whoever owns finalizer {finalizer}. Remove it by hand only if that program is gone for good"
+			of = "an unknown owner"
+			s.Advice = "Contact the owner of finalizer {finalizer}. Remove it manually only if that program no longer exists"
 		}
 		for _, entry := range by.GetManagedFields() {
 			if entry.Manager != "" && entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.GetRawBytes()), `"v:\"`+finalizer+`\""`) {
@@ -184,29 +185,29 @@ func (b *Builder) Held(finalizers []string, object, what string, by metav1.Objec
 	}
 }
 
-// Similar advises names that may have been meant: those that contain the name or begin as it does.
+// Similar advises similar names: those that contain the name or have the same prefix.
 func (b *Builder) Similar(names []string, name, kind string) {
 	const most = 5
 	prefix := name
 	if at := strings.LastIndexByte(name, '-'); at > 0 {
 		prefix = name[:at+1]
 	}
-	var near []string
+	var similar []string
 	for _, other := range names {
 		if strings.Contains(other, name) || strings.HasPrefix(other, prefix) {
-			near = append(near, other)
+			similar = append(similar, other)
 		}
 	}
-	slices.Sort(near)
-	if len(near) > 0 {
-		b.Advise("Did you mean {near}?", "{near}", strings.Join(near[:min(most, len(near))], ", "))
+	slices.Sort(similar)
+	if len(similar) > 0 {
+		b.Advise("Did you mean {names}?", "{names}", strings.Join(similar[:min(most, len(similar))], ", "))
 	}
 	if len(names) == 0 {
-		b.Advise(fmt.Sprintf("There are no %s in namespace {namespace} at all: is it the right one (--namespace)?", kind))
+		b.Advise(fmt.Sprintf("Namespace {namespace} has no %s; check --namespace", kind))
 	}
 }
 
-// Show takes over the newest of the events that are worth it.
+// Show adds the latest of the events for which worth returns true.
 func (b *Builder) Show(events Events, worth func(*corev1.Event) bool) {
 	const most = 12
 	for i := range events {

@@ -8,20 +8,21 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Limits of what is taken over from a console, which a guest fills as it likes.
+// Limits for console output, whose content the guest controls.
 const (
-	// consoleBytes is how much of its end is looked at, in bytes.
+	// consoleBytes is the size of the end of the output that is searched, in bytes.
 	consoleBytes = 16 << 10
-	// consoleLines is how many of its lines are shown, and consoleLine how long each may be, in bytes.
+	// consoleLines is the maximum number of lines, and consoleLine is the maximum length of a line in bytes.
 	consoleLines = 8
 	consoleLine  = 400
 )
 
-// escapes are what a guest sends to a terminal beside text: strings such as a title, and commands as for colours.
+// escapes matches terminal control sequences, for example titles and colors.
 var escapes = regexp.MustCompile(`\x1b(?:[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)`)
 
-// LastLines returns the last lines of a console's output in which there is something to read, the newest last. They
-// are printable, bounded in number and length, and the guest's words: they are shown, and nothing is decided on them.
+// LastLines returns the last non-empty lines of a console's output, the latest last. They are printable, and
+// limited in number and length. The guest controls their content, so they are only shown, and no decisions are
+// based on them.
 func LastLines(console []byte) []string {
 	if cut := len(console) - consoleBytes; cut > 0 {
 		console = console[cut:]
@@ -33,7 +34,7 @@ func LastLines(console []byte) []string {
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimRight(line, "\r")
-		line = line[strings.LastIndexByte(line, '\r')+1:] // the last one that was written over the others
+		line = line[strings.LastIndexByte(line, '\r')+1:] // a terminal shows only the text after the last carriage return
 		if line = strings.TrimSpace(messages.Line(line)); line != "" {
 			lines = append(lines, messages.Shorten(line, consoleLine))
 		}

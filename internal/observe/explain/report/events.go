@@ -11,15 +11,15 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Events are events of some objects.
+// Events are events on one or several objects.
 type Events []corev1.Event
 
-// Sort puts events in the order of their times.
+// Sort sorts events by their time.
 func (e Events) Sort() {
 	slices.SortStableFunc(e, func(a, b corev1.Event) int { return Time(&a).Compare(Time(&b)) })
 }
 
-// By returns the events on objects of a kind, by their names.
+// By returns the events on objects of a kind, grouped by the names of the objects.
 func (e Events) By(kind string) map[string]Events {
 	by := map[string]Events{}
 	for i := range e {
@@ -30,8 +30,8 @@ func (e Events) By(kind string) map[string]Events {
 	return by
 }
 
-// Newest returns the newest event on a kind of object that fits and has one of the reasons, or any
-// if none is given; nil if there is none.
+// Newest returns the latest event on a kind of object for which fits returns true and that has one of the reasons.
+// Without reasons, any reason matches. It returns nil if there is none.
 func (e Events) Newest(kind string, fits func(*corev1.Event) bool, reasons ...string) *corev1.Event {
 	var newest *corev1.Event
 	for i := range e {
@@ -44,7 +44,7 @@ func (e Events) Newest(kind string, fits func(*corev1.Event) bool, reasons ...st
 	return newest
 }
 
-// Time returns when an event last happened, from whichever of its fields is set.
+// Time returns when an event last occurred, from the first of its fields that is set.
 func Time(event *corev1.Event) time.Time {
 	if event.Series != nil && !event.Series.LastObservedTime.IsZero() {
 		return event.Series.LastObservedTime.Time
@@ -57,29 +57,29 @@ func Time(event *corev1.Event) time.Time {
 	return event.CreationTimestamp.Time
 }
 
-// CauseOf returns the cause that a controller annotated; empty if there is none.
+// CauseOf returns the cause in the event's annotation, or an empty string if there is none.
 func CauseOf(event *corev1.Event) string { return event.Annotations[v1alpha1.EventAnnotationCause] }
 
-// IsAnnotated reports whether a controller annotated a cause, or a step of a deletion.
+// IsAnnotated reports whether a controller annotated the event with a cause or with a step of a deletion.
 func IsAnnotated(event *corev1.Event) bool {
 	return CauseOf(event) != "" || event.Annotations[v1alpha1.EventAnnotationStep] != ""
 }
 
-// On reports whether an event is on an object, and not on an earlier one of its name. An empty UID
-// stands for any.
+// On reports whether an event is on an object, and not on an earlier object with the same name. An empty UID
+// matches any object.
 func On(event *corev1.Event, name string, uid types.UID) bool {
 	about := event.InvolvedObject
 	return about.Name == name && (uid == "" || about.UID == "" || about.UID == uid)
 }
 
-// Names reports whether an event names an object other than the one that it is on: in its
-// annotation, or at the end of its message, as the events of MCM's sets, which have no annotations.
+// Names reports whether an event on another object mentions the named object, either in its annotation or at the
+// end of its message. The latter is the case for events of MCM's sets, which have no annotations.
 func Names(event *corev1.Event, name string) bool {
 	objects := strings.Split(event.Annotations[v1alpha1.EventAnnotationObjects], ",")
 	return slices.Contains(objects, name) || strings.HasSuffix(event.Message, "Deleted machine: "+name)
 }
 
-// ScaledDown reports whether an event says that a set was scaled down.
+// ScaledDown reports whether an event is about a set that was scaled down.
 func ScaledDown(event *corev1.Event, set string) bool {
 	return set != "" && CauseOf(event) == v1alpha1.CauseScaledDown && Names(event, set)
 }

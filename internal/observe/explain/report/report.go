@@ -1,5 +1,4 @@
-// Package report is what an explanation says: findings with their causes, what happens next, and
-// advice.
+// Package report defines the content of an explanation: findings with their causes, what happens next, and advice.
 package report
 
 import (
@@ -7,30 +6,30 @@ import (
 	"time"
 )
 
-// Verdict is the kind of an answer. Verdicts are API: they are never renamed.
+// Verdict is the kind of an answer. Verdicts are part of the API, and are never renamed.
 type Verdict string
 
 // The verdicts.
 const (
-	// Healthy: a Machine is Running, or Available where no node is expected; a set or deployment
-	// has all Machines that it wants.
+	// Healthy means that a Machine is Running, or Available if no node is expected, or that a set or deployment has
+	// all desired Machines.
 	Healthy Verdict = "Healthy"
-	// NotRunning: a Machine is neither Running nor being deleted.
+	// NotRunning means that a Machine is neither Running nor being deleted.
 	NotRunning Verdict = "NotRunning"
-	// Incomplete: a set or deployment does not have what it wants.
+	// Incomplete means that a set or deployment does not have the desired Machines.
 	Incomplete Verdict = "Incomplete"
-	// Unknown: the sets or Machines cannot be read, so only the status is known.
+	// Unknown means that the sets or Machines cannot be read, so only the status is known.
 	Unknown Verdict = "Unknown"
-	// Deleting: the object is being deleted.
+	// Deleting means that the object is being deleted.
 	Deleting Verdict = "Deleting"
-	// Gone: there was such an object.
+	// Gone means that the object existed, but no longer does.
 	Gone Verdict = "Gone"
-	// NotFound: nothing shows that there ever was one.
+	// NotFound means that there is no evidence that the object ever existed.
 	NotFound Verdict = "NotFound"
 )
 
-// Cause is the kind of a finding. Causes are API: they are never renamed. docs/explain.md says what
-// each means; those that controllers annotate on events have the same names there.
+// Cause is the kind of a finding. Causes are part of the API, and are never renamed. docs/explain.md describes
+// them. Causes that controllers annotate on events have the same names there.
 type Cause string
 
 // The causes.
@@ -75,24 +74,24 @@ const (
 	Unexplained  Cause = "Unexplained"
 )
 
-// Finding is one thing that was found.
+// Finding is a single fact that explains the state of the object.
 type Finding struct {
 	Cause Cause `json:"cause"`
-	// Object is "Kind name" or "Kind namespace/name"; empty for the explained object.
+	// Object is "Kind name" or "Kind namespace/name". It is empty for the explained object.
 	Object string `json:"object,omitempty"`
-	// Code is the name of a driver's error code, if there is one.
+	// Code is the name of a driver's error code. It is empty if there is none.
 	Code string `json:"code,omitempty"`
-	// Text is a sentence without its full stop.
+	// Text is a sentence without trailing period.
 	Text string `json:"text"`
-	// Since is when it began; zero if that is unknown.
+	// Since is when the state began. It is zero if that is unknown.
 	Since time.Time `json:"since,omitzero"`
-	// Remedy is the advice against it, which is also in the report's Advice.
+	// Remedy is advice on what to do. The report's Advice contains it, too.
 	Remedy string `json:"remedy,omitempty"`
-	// Statement is what the text and the remedy were made from.
+	// Statement is the template of the text and the remedy.
 	Statement Statement `json:"-"`
 }
 
-// String returns the finding as a clause that stands by itself.
+// String returns the finding as a clause that is complete without context.
 func (f Finding) String() string {
 	text := f.Text
 	if f.Object != "" && !strings.Contains(text, f.Object) {
@@ -104,26 +103,26 @@ func (f Finding) String() string {
 	return text
 }
 
-// Step is something that will happen.
+// Step is something that happens next.
 type Step struct {
 	Text string `json:"text"`
-	// At is when; zero if an event decides.
+	// At is the time. It is zero if the step depends on an event.
 	At time.Time `json:"at,omitzero"`
-	// Earliest reports whether it may be later than At: time in which no manager works, or an
-	// API server does not answer, does not count.
+	// Earliest reports whether the step can happen later than At, because time in which no manager is running, or
+	// an API server does not respond, does not count.
 	Earliest bool `json:"earliest,omitempty"`
 }
 
-// Event is an event in short.
+// Event is a summary of an event.
 type Event struct {
 	At time.Time `json:"at"`
 	// Type is Normal or Warning.
 	Type string `json:"type"`
-	// Object is as in Finding.
+	// Object has the same format as in Finding.
 	Object string `json:"object"`
 	Reason string `json:"reason"`
 	Text   string `json:"text"`
-	// Count is how often it happened, at least 1.
+	// Count is how often the event occurred. It is at least 1.
 	Count int32 `json:"count"`
 }
 
@@ -133,28 +132,29 @@ type Identity struct {
 	ProviderID string `json:"providerID,omitempty"`
 	Node       string `json:"node,omitempty"`
 	Class      string `json:"class,omitempty"`
-	// ClassReason is why a Machine has another class than its first choice, NoCapacity or ZoneSpread.
+	// ClassReason is the reason why a Machine's class is not its first choice: NoCapacity or ZoneSpread.
 	ClassReason string `json:"classReason,omitempty"`
 	Set         string `json:"set,omitempty"`
-	// SetReady is how many of the set's Machines are ready, as "2 of 3".
+	// SetReady is how many Machines of the set are ready, for example "2 of 3".
 	SetReady   string `json:"setReady,omitempty"`
 	Deployment string `json:"deployment,omitempty"`
 }
 
-// Counts count Machines. Those that are being deleted are Leaving, and count nowhere else.
+// Counts contains numbers of Machines. Machines that are being deleted are counted only in Leaving.
 type Counts struct {
 	Wanted    int32 `json:"wanted"`
 	Exist     int32 `json:"exist"`
 	Ready     int32 `json:"ready"`
 	Available int32 `json:"available"`
 	Leaving   int32 `json:"leaving"`
-	// Preserved are those of Exist that exceed what their sets want, and are preserved.
+	// Preserved is how many Machines exceed the desired number and exist because they are preserved. Exist includes
+	// them.
 	Preserved int32 `json:"preserved,omitempty"`
-	// Excess are those of Wanted that are wanted as a reserve, in excess of the replicas.
+	// Excess is how many Machines are a reserve in excess of the replicas. Wanted includes them.
 	Excess int32 `json:"excess,omitempty"`
 }
 
-// Add adds the numbers of other Machines.
+// Add adds other counts.
 func (c *Counts) Add(of Counts) {
 	c.Wanted += of.Wanted
 	c.Exist += of.Exist
@@ -165,33 +165,33 @@ func (c *Counts) Add(of Counts) {
 	c.Excess += of.Excess
 }
 
-// NoPhase stands for the phase of a Machine that has none yet.
+// NoPhase represents the phase of a Machine that has no phase yet.
 const NoPhase = "New"
 
-// Pool counts the Machines of a set or deployment.
+// Pool contains the numbers of Machines of a set or deployment.
 type Pool struct {
 	Counts
 
-	// Updated are those of the newest template; all of a set are.
+	// Updated is how many Machines have the latest template. For a set, these are all.
 	Updated int32 `json:"updated"`
-	// Sets are those of a deployment that have or want Machines, and that of the newest template, the
-	// oldest first.
+	// Sets are the sets of a deployment, the oldest first: the set with the latest template, and those that have
+	// Machines or desired replicas.
 	Sets []Part `json:"sets,omitempty"`
 }
 
-// Part counts the Machines of one set of a deployment.
+// Part contains the numbers of Machines of one set of a deployment.
 type Part struct {
 	Counts
 
 	Name     string `json:"name"`
 	Revision string `json:"revision"`
-	// Current reports whether it is of the newest template.
+	// Current reports whether the set has the latest template.
 	Current bool `json:"current,omitempty"`
-	// Phases counts all its Machines by phase. One that is being deleted is Terminating.
+	// Phases counts all Machines of the set by phase. Machines that are being deleted are counted as Terminating.
 	Phases map[string]int32 `json:"phases,omitempty"`
 }
 
-// Empty reports whether a set neither has nor wants Machines, but for those that are being deleted.
+// Empty reports whether a set has no desired replicas, and no Machines except those that are being deleted.
 func (p Part) Empty() bool { return p.Wanted == 0 && p.Exist == 0 }
 
 // Report is an explanation.
@@ -201,29 +201,30 @@ type Report struct {
 	Machine           string `json:"machine,omitempty"`
 	MachineSet        string `json:"machineSet,omitempty"`
 	MachineDeployment string `json:"machineDeployment,omitempty"`
-	// At is the time for which the report holds.
+	// At is the time of the report.
 	At      time.Time `json:"at"`
 	Verdict Verdict   `json:"verdict"`
-	// Answer is the most important thing in one sentence.
+	// Answer is a sentence with the most important finding.
 	Answer string `json:"answer"`
-	// Since is when the phase or the deletion began, when the object went, or when a set or
-	// deployment was created; zero if that is unknown.
+	// Since is when the phase or the deletion started, when the object was deleted, or when a set or deployment was
+	// created. It is zero if that is unknown.
 	Since    time.Time `json:"since,omitzero"`
 	Identity Identity  `json:"identity"`
 	// Pool is nil for a Machine.
 	Pool *Pool `json:"pool,omitempty"`
-	// Why explains the answer, the most important first.
+	// Why explains the answer, the most important finding first.
 	Why []Finding `json:"why,omitempty"`
-	// Replaced says why the Machine was deleted.
+	// Replaced explains why the Machine was deleted.
 	Replaced []Finding `json:"replaced,omitempty"`
-	// Next is what happens without the user's help.
+	// Next is what happens without any action of the user.
 	Next []Step `json:"next,omitempty"`
 	// Advice is what the user can do.
 	Advice []string `json:"advice,omitempty"`
-	// Console are the last lines of the VM's console, which are the guest's own words, as LastLines returns them.
+	// Console contains the last lines of the VM's console, as returned by LastLines. The guest controls their
+	// content.
 	Console []string `json:"console,omitempty"`
-	// Events are the newest, in the order of their times.
+	// Events are the latest events, sorted by time.
 	Events []Event `json:"events,omitempty"`
-	// Unread says what could not be read; the explanation does without.
+	// Unread lists what could not be read. The explanation does not use it.
 	Unread []string `json:"unread,omitempty"`
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Description returns the description of a Machine's last operation for people: without the Machine's
-// name, without MCM's words around what happened, and of a driver's error only the message.
+// Description returns the description of a Machine's last operation for users: without the Machine's name, without
+// the phrases that MCM adds, and only with the message of a driver's error.
 func Description(description, machine string) string {
 	text := strings.TrimPrefix(description, "Machine "+machine+" ")
 	text, _, _ = strings.Cut(text, ". "+messages.GivenUp)
@@ -26,14 +26,14 @@ func Description(description, machine string) string {
 	return text
 }
 
-// BackOffText returns the message about a back-off without what is said beside it: when it ends, and the
-// name of the Machine that failed last a second time.
+// BackOffText returns the message about a back-off without its end time, and without the second mention of the
+// Machine that failed last.
 func BackOffText(message string) string {
-	why, rest, _ := strings.Cut(message, ": ")
-	_, failed, found := strings.Cut(rest, messages.LastFailed)
+	why, details, _ := strings.Cut(message, ": ")
+	_, failed, found := strings.Cut(details, messages.LastFailed)
 	if !found {
 		return why
 	}
-	name, said, _ := strings.Cut(failed, ": ")
-	return why + ", at last " + name + ": " + Description(said, name)
+	name, description, _ := strings.Cut(failed, ": ")
+	return why + "; last failure: " + name + ": " + Description(description, name)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Print writes a report as text for people.
+// Print writes a report as text for users.
 func Print(out io.Writer, r Report) error {
 	p := &printer{Report: r}
 	p.line("%s", r.Answer)
@@ -24,9 +24,9 @@ func Print(out io.Writer, r Report) error {
 	section(p, "Why it was deleted", p.Replaced, p.finding)
 	section(p, "What happens next", p.Next, func(step Step) string { return "- " + p.when(step) + step.Text })
 	item := func(text string) string { return "- " + text }
-	section(p, "You can", p.Advice, item)
-	section(p, "Last lines of the VM's console, in the guest's own words", p.Console, func(line string) string { return "| " + line })
-	section(p, "Last events", p.Events, p.event)
+	section(p, "What you can do", p.Advice, item)
+	section(p, "Last lines of the VM's console (written by the guest)", p.Console, func(line string) string { return "| " + line })
+	section(p, "Recent events", p.Events, p.event)
 	section(p, "Could not read", p.Unread, item)
 	if _, err := io.WriteString(out, p.text.String()); err != nil {
 		return fmt.Errorf("writing the explanation: %w", err)
@@ -39,13 +39,13 @@ type printer struct {
 	text strings.Builder
 }
 
-// line writes one line. Texts come from providers, pods and users, so control characters, which
-// could move the cursor of a terminal, are replaced.
+// line writes one line. Texts come from providers, pods and users, so control characters, which could move the
+// cursor of a terminal, are replaced.
 func (p *printer) line(format string, args ...any) {
 	p.text.WriteString(messages.Line(fmt.Sprintf(format, args...)) + "\n")
 }
 
-// section writes a title and a line for each item, if there are any.
+// section writes a title and a line for each item. It writes nothing if there are no items.
 func section[T any](p *printer, title string, items []T, text func(T) string) {
 	if len(items) == 0 {
 		return
@@ -55,14 +55,14 @@ func section[T any](p *printer, title string, items []T, text func(T) string) {
 	for i, item := range items {
 		const most = 8
 		if _, limited := any(item).(Finding); limited && i == most {
-			p.line("  - and %d more: -o json shows all", len(items)-most)
+			p.line("  - and %d more (use -o json to show all)", len(items)-most)
 			return
 		}
 		p.line("  %s", text(item))
 	}
 }
 
-// described joins those of some names and values that have a value.
+// described joins the pairs of a name and a value whose value is not empty.
 func described(first string, pairs ...string) string {
 	var parts []string
 	if first != "" {
@@ -96,9 +96,9 @@ func (p *printer) identity() {
 func (p *printer) pool() {
 	pool, updated := p.Pool, ""
 	if p.MachineDeployment != "" {
-		updated = fmt.Sprintf(" %d of the newest template,", pool.Updated)
+		updated = fmt.Sprintf(" %d of the latest template,", pool.Updated)
 	}
-	counts := fmt.Sprintf("%d wanted; %d exist,%s %d ready, %d available", pool.Wanted, pool.Exist, updated, pool.Ready, pool.Available)
+	counts := fmt.Sprintf("%d desired; %d exist,%s %d ready, %d available", pool.Wanted, pool.Exist, updated, pool.Ready, pool.Available)
 	if pool.Leaving > 0 {
 		counts += fmt.Sprintf("; %d more being deleted", pool.Leaving)
 	}
@@ -110,7 +110,7 @@ func (p *printer) pool() {
 		if set.Empty() {
 			continue
 		}
-		p.line("  set %s (revision %s): %d wanted, %d exist, %d available", set.Name, set.Revision, set.Wanted, set.Exist, set.Available)
+		p.line("  set %s (revision %s): %d desired, %d exist, %d available", set.Name, set.Revision, set.Wanted, set.Exist, set.Available)
 	}
 }
 
@@ -144,7 +144,7 @@ func (p *printer) event(event Event) string {
 	return fmt.Sprintf("%s  %-7s  %s  %s: %s%s", Clock(event.At, p.At), event.Type, event.Object, event.Reason, event.Text, times)
 }
 
-// Clock returns the time of the day in UTC, with the date if it is not that of now.
+// Clock returns the time of day in UTC, with the date if it differs from the date of now.
 func Clock(t, now time.Time) string {
 	t, now = t.UTC(), now.UTC()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
