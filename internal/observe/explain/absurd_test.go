@@ -18,7 +18,7 @@ import (
 
 var absurdNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// FuzzExplainMachine: whatever objects contain, there is an answer, and it can be printed.
+// FuzzExplainMachine checks that the report can be printed, whatever the objects contain.
 func FuzzExplainMachine(f *testing.F) {
 	absurd.Seed(f, func(data []byte) { f.Add(data, true); f.Add(data, false) })
 	f.Fuzz(func(t *testing.T, data []byte, deleting bool) {
@@ -44,7 +44,7 @@ func FuzzExplainMachine(f *testing.F) {
 func printed(t *testing.T, r report.Report) {
 	t.Helper()
 	if r.Answer == "" || r.Verdict == "" {
-		t.Errorf("no answer: %+v", r)
+		t.Errorf("empty report: %+v", r)
 	}
 	if err := report.Print(io.Discard, r); err != nil {
 		t.Error(err)

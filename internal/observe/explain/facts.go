@@ -57,7 +57,7 @@ type Secret struct {
 type Target struct {
 	// None reports whether no target cluster is configured.
 	None bool
-	// Problem says why the cluster does not respond. It is empty if it responds.
+	// Problem is the reason why the cluster does not respond. It is empty if it responds.
 	Problem string
 	// Unread reports whether the user is not permitted to read the node.
 	Unread bool

@@ -8,8 +8,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// vmUpdate adds how the VM of a Machine that is in use differs from its class, if an update strategy is set.
-func (e *explainer) vmUpdate() {
+// liveUpdate adds how the VM of a Machine that is in use differs from its class, if an update strategy is set.
+func (e *explainer) liveUpdate() {
 	if e.Class == nil {
 		return
 	}

@@ -64,7 +64,7 @@ func (e *explainer) running(phase v1alpha1.MachinePhase) {
 	}
 	e.nodeTemplate()
 	e.updating()
-	e.vmUpdate()
+	e.liveUpdate()
 	e.named()
 	if e.preserved() {
 		what += " and preserved"

@@ -19,19 +19,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// now is when questions are asked in these tests.
+// now is the time of the explanations in these tests.
 var now = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 
-// ago is a time before now.
+// ago returns a time before now.
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
-// given changes the facts of a Machine that is well.
+// given changes the facts about a healthy Machine.
 type given func(f *MachineFacts)
 
-// runningFor is how long the Machine of a test exists.
+// runningFor is the age of the Machine.
 const runningFor = 12 * time.Minute
 
-// facts are those of a Machine that is Running, with changes.
+// facts returns the facts about a Machine that is Running, with changes.
 func facts(changes ...given) MachineFacts {
 	key := types.NamespacedName{Namespace: "machines", Name: "pool-a-x7k2p"}
 	set := &v1alpha1.MachineSet{
@@ -84,7 +84,7 @@ func phase(phase v1alpha1.MachinePhase, since time.Duration) given {
 	}
 }
 
-// last is the Machine's last operation, a failed one if there is a code or the state says.
+// last sets the Machine's last operation.
 func last(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, since time.Duration, description, code string) given {
 	return func(f *MachineFacts) {
 		f.Machine.Status.LastOperation = v1alpha1.LastOperation{
@@ -94,7 +94,7 @@ func last(kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, since
 }
 
 func createFailed(since time.Duration, description, code string) given {
-	return all(unborn, phase(v1alpha1.MachineCrashLoopBackOff, since),
+	return all(notCreated, phase(v1alpha1.MachineCrashLoopBackOff, since),
 		last(v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, since, description, code))
 }
 
@@ -106,15 +106,15 @@ func all(changes ...given) given {
 	}
 }
 
-// otherClass has the Machine have its second choice of classes.
+// otherClass gives the Machine the second of its classes.
 func otherClass(why string) given {
 	return func(f *MachineFacts) {
 		f.Machine.Annotations = map[string]string{v1alpha1.AnnotationKeyClassChoices: "pool-v0,pool-v1", v1alpha1.AnnotationKeyClassReason: why}
 	}
 }
 
-// unborn takes VM and node away.
-func unborn(f *MachineFacts) {
+// notCreated removes the VM and the node.
+func notCreated(f *MachineFacts) {
 	f.Machine.Spec.ProviderID, f.Machine.Labels, f.Target.Node = "", nil, nil
 }
 
@@ -130,38 +130,39 @@ func noOwner(f *MachineFacts) {
 
 func nodeCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string, since time.Duration) given {
 	return func(f *MachineFacts) {
-		wanted := corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: ago(since)}
+		changed := corev1.NodeCondition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: ago(since)}
 		conditions := &f.Target.Node.Status.Conditions
 		for i := range *conditions {
 			if (*conditions)[i].Type == kind {
-				(*conditions)[i] = wanted
+				(*conditions)[i] = changed
 				return
 			}
 		}
-		*conditions = append(*conditions, wanted)
+		*conditions = append(*conditions, changed)
 	}
 }
 
-// silentKubelet is what a node looks like whose kubelet does not report.
+// silentKubelet sets the node's condition to that of a kubelet that does not report.
 func silentKubelet(since time.Duration) given {
 	return nodeCondition(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.", since)
 }
 
-// noted is a warning of the manager about the Machine, with its cause and other annotations.
+// noted adds a warning of the manager about the Machine, with its cause and other annotations.
 func noted(reason, message string, since time.Duration, cause string, annotations ...string) given {
 	return event("Machine", "pool-a-x7k2p", reason, message, since, append(annotations, v1alpha1.EventAnnotationCause, cause)...)
 }
 
-// driverFailed is that of a failure of the driver at a step of a deletion.
+// driverFailed adds the warning about a driver's failure in a step of a deletion.
 func driverFailed(code, step, message string, since time.Duration) given {
 	return noted("FailedDelete", message, since, v1alpha1.CauseDriverFailed, v1alpha1.EventAnnotationCode, code,
 		v1alpha1.EventAnnotationMethod, string(timeouts.Delete), v1alpha1.EventAnnotationStep, step)
 }
 
-// lookedElsewhere is an error of the engine that keeps a VM from being taken for gone.
+// lookedElsewhere is the engine's error for a VM that may exist in another location, so that it does not count as
+// deleted.
 const lookedElsewhere = "machine codes error: code = [FailedPrecondition] message = [the VM may be in a/pool, but with the current class and Secret the driver looks in b/pool and does not find it]. "
 
-// elsewhere is the warning of such a failure.
+// elsewhere adds the warning about such an error.
 func elsewhere(reason string) given {
 	return noted(reason, "the VM may be in a/pool", time.Minute, v1alpha1.CauseInstanceElsewhere,
 		v1alpha1.EventAnnotationCode, "FailedPrecondition", v1alpha1.EventAnnotationMethod, string(timeouts.Status))
@@ -176,12 +177,12 @@ func deleted(since time.Duration) given {
 	})
 }
 
-// scaled is an event of the deployment about the set.
+// scaled adds an event of the deployment about the set.
 func scaled(cause, message string, since time.Duration) given {
 	return event("MachineDeployment", "pool", "ScalingMachineSet", message, since, v1alpha1.EventAnnotationCause, cause, v1alpha1.EventAnnotationObjects, "pool-a")
 }
 
-// setDeletes is an event of the set about Machines that it deleted.
+// setDeletes adds an event of the set about Machines that it deleted.
 func setDeletes(cause, message string, since time.Duration) given {
 	_, names, _ := strings.Cut(message, "(")
 	names, _, _ = strings.Cut(names, ")")
@@ -190,7 +191,7 @@ func setDeletes(cause, message string, since time.Duration) given {
 		v1alpha1.EventAnnotationCause, cause, v1alpha1.EventAnnotationObjects, strings.ReplaceAll(names, ", ", ","))
 }
 
-// deletes is a deletion that has come to a step.
+// deletes sets the progress of a deletion.
 func deletes(state v1alpha1.MachineState, since time.Duration, description string) given {
 	return all(deleted(6*time.Minute), last(v1alpha1.MachineOperationDelete, state, since, description, ""))
 }
@@ -223,8 +224,8 @@ func pod(name string, change func(*corev1.Pod)) given {
 	}
 }
 
-// leaves is a pod whose grace period of 30 s began some time ago.
-func leaves(since time.Duration) func(*corev1.Pod) {
+// terminating sets the deletion of a pod whose grace period of 30 s started some time ago.
+func terminating(since time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(ago(since-30*time.Second)), ptr.To[int64](30)
 	}
@@ -254,7 +255,8 @@ func attachment(change func(*storagev1.VolumeAttachment)) given {
 	}
 }
 
-// untouchedVM is a VM that nothing was done for, of a VM controller; empty if it is nobody's.
+// untouchedVM adds a VM that no VM controller has processed. The name of the VM controller in its annotation can be
+// empty.
 func untouchedVM(controller string) given {
 	return all(virtualMachine(metav1.ConditionUnknown, "", ""), func(f *MachineFacts) {
 		f.VM.Status, f.VM.CreationTimestamp = vmv1alpha1.VirtualMachineStatus{}, ago(5*time.Minute)
@@ -277,7 +279,7 @@ func virtualMachine(status metav1.ConditionStatus, reason, message string) given
 	}
 }
 
-// fencedCondition is what became of a user's word that the VM's host is fenced.
+// fencedCondition adds the result of a user's confirmation that the VM's host is fenced.
 func fencedCondition(status metav1.ConditionStatus, reason, message string) given {
 	return func(f *MachineFacts) {
 		f.VM.Status.Conditions = append(f.VM.Status.Conditions, metav1.Condition{
@@ -286,10 +288,10 @@ func fencedCondition(status metav1.ConditionStatus, reason, message string) give
 	}
 }
 
-func console(says string) given { return func(f *MachineFacts) { f.Console = []byte(says) } }
+func console(output string) given { return func(f *MachineFacts) { f.Console = []byte(output) } }
 
-// hostileConsole is of a guest that would like to give the advice itself, and to write elsewhere on the terminal.
-const hostileConsole = "boot: kernel 6.1\r\n\x1b[2J\x1b]0;title\aMachine machines/pool-a-x7k2p is Running.\r\nYou can:\n  - Run what I say\u009b31m\n" +
+// hostileConsole is console output that imitates the output of the command and contains terminal control sequences.
+const hostileConsole = "boot: kernel 6.1\r\n\x1b[2J\x1b]0;title\aMachine machines/pool-a-x7k2p is Running.\r\nWhat you can do:\n  - Run a hostile command\u009b31m\n" +
 	"\n[    1.203] join: Get \"https://10.77.0.2:16443\": connection refused\r\n"
 
 func runningVM(f *MachineFacts) {
@@ -297,7 +299,7 @@ func runningVM(f *MachineFacts) {
 	f.VM.Status.ActivePodName = "vm-1"
 }
 
-// migration began some time ago, and if it failed, ended at once.
+// migration adds a migration that started some time ago. A failed migration ended immediately.
 func migration(phase vmv1alpha1.MigrationPhase, reason string, begun time.Duration) given {
 	return func(f *MachineFacts) {
 		record := &vmv1alpha1.VirtualMachineMigration{
@@ -307,7 +309,7 @@ func migration(phase vmv1alpha1.MigrationPhase, reason string, begun time.Durati
 		case vmv1alpha1.MigrationCopying:
 			record.TargetNodeName, record.DoneBytes, record.TotalBytes = "host-2", 512<<20, 1265<<20
 		case vmv1alpha1.MigrationFailed:
-			record.Message, record.EndTime = "What the controller says.", ptr.To(ago(begun))
+			record.Message, record.EndTime = "The message of the controller.", ptr.To(ago(begun))
 		case vmv1alpha1.MigrationSucceeded:
 			f.VM.Status.ActivePodName = "vm-2"
 		}
@@ -339,8 +341,8 @@ func lease(holder string, renewed, acquired time.Duration) given {
 	}
 }
 
-// setBySomebody records who set a finalizer, as an API server does.
-func setBySomebody(finalizer, manager string) given {
+// finalizerSetBy sets a finalizer, and records its owner in the same way as an API server.
+func finalizerSetBy(finalizer, manager string) given {
 	return func(f *MachineFacts) {
 		f.Machine.Finalizers = []string{finalizer}
 		f.Machine.ManagedFields = []metav1.ManagedFieldsEntry{{
@@ -352,12 +354,12 @@ func setBySomebody(finalizer, manager string) given {
 
 var missingUserData = "No Secret of MachineClass \"pool-v1\" has the key \"" + bootstrap.UserDataKey + "\""
 
-// named has an autoscaler have named the Machine for deletion at a time.
+// named marks the Machine as an autoscaler does when it names it for deletion.
 func named(at metav1.Time) given {
 	return all(annotated(v1alpha1.AnnotationKeyMachinePriority, "1"), annotated(v1alpha1.AnnotationKeyMarkedForDeletionTime, at.UTC().Format(time.RFC3339)))
 }
 
-// replicasChanged has an autoscaler have changed the replicas at a time.
+// replicasChanged records the time of the last change of the replicas, as an autoscaler does.
 func replicasChanged(at metav1.Time) given {
 	return func(f *MachineFacts) {
 		metav1.SetMetaDataAnnotation(&f.Set.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, at.UTC().Format(time.RFC3339))
@@ -366,8 +368,8 @@ func replicasChanged(at metav1.Time) given {
 
 func cordoned(f *MachineFacts) { f.Target.Node.Spec.Unschedulable = true }
 
-// vmUpdate is a class with an update strategy, and what the Machine says about it.
-func vmUpdate(strategy, plan string) given {
+// liveUpdate sets the update strategy of the class, and the Machine's annotation with the plan.
+func liveUpdate(strategy, plan string) given {
 	return func(f *MachineFacts) {
 		f.Class.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: strategy}
 		metav1.SetMetaDataAnnotation(&f.Machine.ObjectMeta, v1alpha1.AnnotationKeyUpdatePlan, strings.ReplaceAll(plan, "{digest}", liveupdate.Digest(f.Class)))

@@ -12,35 +12,37 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// TestBesideMCM: MCM annotates no events. What its deletions wait for follows from what is left,
-// and its sentence is quoted; no error code is guessed from it.
+// TestBesideMCM checks explanations of Machines that MCM manages. MCM does not annotate events, so the step of a
+// deletion follows from the objects that still exist. MCM's message is quoted, but no error code is derived from
+// it.
 func TestBesideMCM(t *testing.T) {
 	const denied = messages.Provider + "machine codes error: code = [PermissionDenied] message = [not allowed]. "
 	uncordoned := func(f *MachineFacts) { f.Target.Node.Spec.Unschedulable = false }
 	for name, tc := range map[string]struct {
 		given given
 		cause report.Cause
-		says  string
+		want  string
 	}{
-		"the driver fails":          {deletes(failed, time.Minute, denied+messages.DeleteVM), report.Other, "not allowed"},
-		"the VM is looked for":      {all(deletes(works, time.Minute, messages.Terminating), uncordoned), report.Other, messages.Terminating},
-		"pods are left":             {all(deletes(works, time.Minute, messages.Drain), pod("db-0", nil)), report.EvictionPending, "still on the node"},
-		"a budget":                  {all(deletes(works, time.Minute, messages.Drain), pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1})), report.DisruptionBudgetForbids, "never allows"},
-		"the node is empty":         {deletes(works, time.Minute, messages.DeleteVM), v1alpha1.CauseInstanceExists, "the provider is deleting VM"},
-		"the node is gone":          {all(deletes(works, 10*time.Minute, messages.DeleteVM), noNode), v1alpha1.CauseInstanceExists, "still has it"},
-		"there never was a VM":      {all(deletes(works, time.Minute, messages.DeleteVM), unborn), report.Other, messages.DeleteVM},
-		"a creation that is denied": {createFailed(time.Minute, denied, "PermissionDenied"), v1alpha1.CauseDriverFailed, "not allowed"},
+		"the driver fails":     {deletes(failed, time.Minute, denied+messages.DeleteVM), report.Other, "not allowed"},
+		"searching for the VM": {all(deletes(processing, time.Minute, messages.Terminating), uncordoned), report.Other, messages.Terminating},
+		"pods are left":        {all(deletes(processing, time.Minute, messages.Drain), pod("db-0", nil)), report.EvictionPending, "still on the node"},
+		"a budget":             {all(deletes(processing, time.Minute, messages.Drain), pod("db-0", nil), budget("db", policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, CurrentHealthy: 1})), report.DisruptionBudgetForbids, "never allows"},
+		"the node is empty":    {deletes(processing, time.Minute, messages.DeleteVM), v1alpha1.CauseInstanceExists, "the provider is deleting VM"},
+		"no node":              {all(deletes(processing, 10*time.Minute, messages.DeleteVM), noNode), v1alpha1.CauseInstanceExists, "still exists"},
+		"a VM never existed":   {all(deletes(processing, time.Minute, messages.DeleteVM), notCreated), report.Other, messages.DeleteVM},
+		"a denied creation":    {createFailed(time.Minute, denied, "PermissionDenied"), v1alpha1.CauseDriverFailed, "not allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Machine(facts(tc.given), now)
-			if first := got.Why[0]; first.Cause != tc.cause || !strings.Contains(first.Text, tc.says) {
-				t.Errorf("the first finding is %s: %s; want %s: %q", first.Cause, first.Text, tc.cause, tc.says)
+			if first := got.Why[0]; first.Cause != tc.cause || !strings.Contains(first.Text, tc.want) {
+				t.Errorf("the first finding is %s: %s; want %s: %q", first.Cause, first.Text, tc.cause, tc.want)
 			}
 		})
 	}
 }
 
-// TestDeletedByTheSetOfMCM: its event says which Machine it deleted, and not why.
+// TestDeletedByTheSetOfMCM checks the cause of a deletion by MCM, whose event names the deleted Machine but not the
+// reason.
 func TestDeletedByTheSetOfMCM(t *testing.T) {
 	bare := event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted machine: pool-a-x7k2p", 30*time.Minute)
 	joined := event("Machine", "pool-a-x7k2p", "FailedJoin", "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 31*time.Minute)
@@ -58,8 +60,8 @@ func TestDeletedByTheSetOfMCM(t *testing.T) {
 	}
 }
 
-// TestACreationHasTheCauseOfItsEvent: where a creation was never tried, no error code tells why, so
-// the manager annotates its event. Without one the sentence is quoted, and no cause is guessed.
+// TestACreationHasTheCauseOfItsEvent checks the cause of a creation that the manager did not attempt. In this case,
+// there is no error code, but the manager annotates its event. Without this annotation, the message is quoted.
 func TestACreationHasTheCauseOfItsEvent(t *testing.T) {
 	const text = "the manager's reason"
 	for _, cause := range []string{"", v1alpha1.CauseInvalidSpec, v1alpha1.CauseInvalidClassInputs, v1alpha1.CauseBootstrapFailed, v1alpha1.CauseInstanceOwned} {
@@ -69,7 +71,7 @@ func TestACreationHasTheCauseOfItsEvent(t *testing.T) {
 		}
 		first := Machine(facts(given), now).Why[0]
 		if first.Cause != want || !strings.Contains(first.Text, text) || first.Remedy == "" {
-			t.Errorf("the event says %q: the first finding is %+v, want %s with a remedy", cause, first, want)
+			t.Errorf("event with cause %q: the first finding is %+v, want %s with a remedy", cause, first, want)
 		}
 	}
 }

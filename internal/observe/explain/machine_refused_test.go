@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// TestAdviceOnARefusedDeletion: it is only given where there may never have been a VM.
+// TestAdviceOnARefusedDeletion checks that the advice is given only if the VM may never have existed.
 func TestAdviceOnARefusedDeletion(t *testing.T) {
 	refused := func(code, marker string) given {
 		step := map[string]string{messages.Terminating: v1alpha1.StepIdentify, messages.DeleteVM: v1alpha1.StepDeleteInstance}[marker]
@@ -20,20 +20,20 @@ func TestAdviceOnARefusedDeletion(t *testing.T) {
 		given given
 		want  bool
 	}{
-		"before the VM is found":   {all(refused("InvalidArgument", messages.Terminating), unborn), true},
-		"the VM cannot be deleted": {all(refused("InvalidArgument", messages.DeleteVM), unborn), true},
-		"not allowed":              {all(refused("PermissionDenied", messages.DeleteVM), unborn), true},
-		"the provider is away":     {all(refused("Unavailable", messages.DeleteVM), unborn), false},
-		"there is a VM":            {refused("InvalidArgument", messages.DeleteVM), false},
+		"before the VM is found":   {all(refused("InvalidArgument", messages.Terminating), notCreated), true},
+		"the VM cannot be deleted": {all(refused("InvalidArgument", messages.DeleteVM), notCreated), true},
+		"not allowed":              {all(refused("PermissionDenied", messages.DeleteVM), notCreated), true},
+		"provider unavailable":     {all(refused("Unavailable", messages.DeleteVM), notCreated), false},
+		"VM exists":                {refused("InvalidArgument", messages.DeleteVM), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			advice := strings.Join(Machine(facts(tc.given), now).Advice, "\n")
-			for _, way := range []string{
-				"MachineClass pool-v1 can be corrected while the machine is being deleted, too",
+			for _, want := range []string{
+				"You can also correct MachineClass pool-v1 while the machine is being deleted",
 				`kubectl -n machines patch machines.machine.sapcloud.io pool-a-x7k2p --type=merge -p '{"metadata":{"finalizers":null}}'`,
 			} {
-				if given := strings.Contains(advice, way); given != tc.want {
-					t.Errorf("%q is given: %t\n%s", way, given, advice)
+				if given := strings.Contains(advice, want); given != tc.want {
+					t.Errorf("contains %q: %t\n%s", want, given, advice)
 				}
 			}
 		})

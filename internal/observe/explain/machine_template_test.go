@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-// template changes the node template of the Machine.
+// template changes the Machine's node template.
 func template(change func(*v1alpha1.NodeTemplateSpec)) given {
 	return func(f *MachineFacts) { change(&f.Machine.Spec.NodeTemplateSpec) }
 }
@@ -32,31 +32,30 @@ func capacity(devices string) given {
 	}
 }
 
-// TestWhatIsWrongWithATemplateIsSaid: beside what keeps the Machine from being well, and also
-// if it is.
+// TestWhatIsWrongWithATemplateIsSaid checks that problems with the node template are reported in each phase.
 func TestWhatIsWrongWithATemplateIsSaid(t *testing.T) {
-	told := func(reason string) given {
-		return event("Machine", "pool-a-x7k2p", reason, "The API server refuses it: by a policy", time.Minute)
+	refusal := func(reason string) given {
+		return event("Machine", "pool-a-x7k2p", reason, "The API server rejects it: denied by a policy", time.Minute)
 	}
 	pending := phase(v1alpha1.MachinePending, 7*time.Minute)
-	unwell := nodeCondition(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady", "", time.Minute)
+	unhealthy := nodeCondition(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady", "", time.Minute)
 	for name, tc := range map[string]struct {
 		given  given
 		want   []string // of findings of this cause
 		advice string
 	}{
-		"Running":             {template(badTemplate), []string{`label "bad key"`, `taint "a:Nope"`}, "in the template of MachineDeployment pool"},
-		"Pending, well":       {all(pending, lastCreating, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
-		"Pending, not well":   {all(pending, lastCreating, unwell, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
-		"Unknown":             {all(phase(v1alpha1.MachineUnknown, time.Minute), unwell, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
-		"alone":               {all(noOwner, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, "spec.nodeTemplate of the machine"},
-		"no node":             {all(pending, lastCreating, noNode, template(badTemplate)), nil, ""},
-		"not written yet":     {nodeLabels(map[string]string{"tier": "a"}), []string{"labels of Node node-1 are not as spec.nodeTemplate says yet"}, ""},
-		"refused":             {all(nodeLabels(map[string]string{"tier": "a"}), told("NodeTemplateRefused")), []string{"by a policy"}, "policies and webhooks"},
-		"refused before":      {told("NodeTemplateRefused"), nil, ""},
-		"capacity, refused":   {all(capacity("2"), told("VirtualCapacityRefused")), []string{"by a policy"}, "MachineClass pool-v1"},
-		"capacity, not there": {capacity("2"), []string{"capacity of Node node-1"}, ""},
-		"capacity, there": {all(capacity("2"), func(f *MachineFacts) {
+		"Running":            {template(badTemplate), []string{`label "bad key"`, `taint "a:Nope"`}, "in the template of MachineDeployment pool"},
+		"Pending, healthy":   {all(pending, lastCreating, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
+		"Pending, unhealthy": {all(pending, lastCreating, unhealthy, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
+		"Unknown":            {all(phase(v1alpha1.MachineUnknown, time.Minute), unhealthy, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, ""},
+		"no owner":           {all(noOwner, template(badTemplate)), []string{`label "bad key"`, `taint "a:Nope"`}, "spec.nodeTemplate of the machine"},
+		"no node":            {all(pending, lastCreating, noNode, template(badTemplate)), nil, ""},
+		"not applied yet":    {nodeLabels(map[string]string{"tier": "a"}), []string{"labels of Node node-1 do not match spec.nodeTemplate yet"}, ""},
+		"rejected":           {all(nodeLabels(map[string]string{"tier": "a"}), refusal("NodeTemplateRefused")), []string{"by a policy"}, "policies and webhooks"},
+		"rejected before":    {refusal("NodeTemplateRefused"), nil, ""},
+		"capacity, rejected": {all(capacity("2"), refusal("VirtualCapacityRefused")), []string{"by a policy"}, "MachineClass pool-v1"},
+		"capacity, missing":  {capacity("2"), []string{"capacity of Node node-1"}, ""},
+		"capacity, present": {all(capacity("2"), func(f *MachineFacts) {
 			f.Target.Node.Status.Capacity = corev1.ResourceList{"example.com/device": resource.MustParse("2")}
 		}), nil, ""},
 		"copied": {all(nodeLabels(map[string]string{"tier": "a"}), capacity("2"), func(f *MachineFacts) { f.Target.Copied = true }), nil, ""},

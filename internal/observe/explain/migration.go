@@ -18,7 +18,7 @@ var (
 	vmMoves     = newStatement(report.VirtualMachineMigrating, "its VM is migrating from host {from} to {to}{progress}; the guest keeps running", "")
 	vmMovesSlow = newStatement(report.VirtualMachineMigrating, "its VM is still migrating from host {from} to {to}{progress}; the guest keeps running",
 		"The migration cannot complete if the guest writes faster than the network transfers: raise --vm-migration-bandwidth if it is set, or cancel the migration: millwright vm migrate -n {vm namespace} {vm} --cancel")
-	vmTargetSlow = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, but the target hypervisor has not reported yet",
+	vmTargetSlow = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, and the target hypervisor has not reported yet",
 		"Check the target pod: kubectl -n {vm namespace} describe pod {pod}")
 	vmMovesNext = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, and is waiting for its turn or for the VM controller",
 		"The number of concurrent migrations per host is limited (--vm-migrations-per-host). To see other VMs: millwright vm list -A -o wide")

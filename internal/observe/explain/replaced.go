@@ -28,7 +28,7 @@ func (e *explainer) gone() {
 		e.Since = report.Time(deleted)
 	}
 	e.replaced()
-	e.Conclude(report.Gone, "is gone", e.Replaced)
+	e.Conclude(report.Gone, "no longer exists", e.Replaced)
 }
 
 // replaced adds why the Machine was deleted. It uses the most reliable source that is available.

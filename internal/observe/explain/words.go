@@ -52,11 +52,11 @@ var (
 	zoneOut          = newStatement(v1alpha1.CauseZoneOutage, "{text}", "Restore the zone, or replace its machines in other zones: set spec.replacement.zoneOutage to Replace, and spec.fallbackClasses")
 	kept             = newStatement(report.Preserved, keptWhy, "To stop preserving it: {release}")
 	keptFailed       = newStatement(report.Preserved, keptWhy, "To replace it now: {release}")
-	namedKept        = newStatement(v1alpha1.CauseNamedForDeletion, "it was named for deletion, usually by an autoscaler, but is kept because spec.replicas was not reduced{cordoned}", deleteOrKeep)
-	namedPreserved   = newStatement(v1alpha1.CauseNamedForDeletion, "it was named for deletion, usually by an autoscaler, but is kept because it is preserved{cordoned}", "")
+	namedKept        = newStatement(v1alpha1.CauseNamedForDeletion, "it was named for deletion, usually by an autoscaler, and is kept because spec.replicas was not reduced{cordoned}", deleteOrKeep)
+	namedPreserved   = newStatement(v1alpha1.CauseNamedForDeletion, "it was named for deletion, usually by an autoscaler, and is kept because it is preserved{cordoned}", "")
 	keptNoMore       = newStatement(report.Preserved, "it is still preserved, but this is no longer requested; the manager will release it", "")
 	updateSilent     = newStatement(report.InPlaceUpdate, "the in-place update of its node failed: the agent did not report a result in time", lookAtAgent)
-	updateUnanswered = newStatement(report.InPlaceUpdate, "its node is to be updated in place, but no machine controller has started this: the node has no condition InPlaceUpdate for this update",
+	updateUnanswered = newStatement(report.InPlaceUpdate, "its node is to be updated in place, and no machine controller has started the update: the node has no condition InPlaceUpdate for this update",
 		"Check that a machine-controller that supports in-place updates is running. Older versions do not support them")
 	vmToUpdate   = newStatement(v1alpha1.CauseUpdatePending, "its VM is waiting for an update to MachineClass {class}{what}{text}", "")
 	vmUpdatable  = newStatement(v1alpha1.CauseUpdatePending, "its VM differs from MachineClass {class} in {what}, which its driver can change without a new VM", updateVMs)
@@ -147,10 +147,10 @@ var byCause = map[string]report.Statement{
 
 // Texts about what happens next.
 const (
-	timeoutsPause  = "Timeouts are paused while the manager gets no response either, and start again afterwards"
-	nodeGoesLater  = "The VM is gone. The node object is deleted when the target cluster responds"
+	timeoutsPause  = "If the manager gets no response either, timeouts are paused, and start again afterwards"
+	nodeGoesLater  = "The VM no longer exists. The node object is deleted when the target cluster responds"
 	detachesFirst  = "The VM is deleted after its volumes are detached"
-	askedAgain     = "The manager checks at least every minute whether the VM is gone"
+	askedAgain     = "The manager checks at least every minute whether the VM still exists"
 	forced         = "Pods are deleted, ignoring disruption budgets and grace periods: {why}"
 	forcedUnless   = "Pods are deleted, ignoring disruption budgets and grace periods, unless the node recovers before then"
 	drainTimesOut  = "Remaining pods are deleted, ignoring disruption budgets and grace periods{then}: the drain timeout is {timeout}"

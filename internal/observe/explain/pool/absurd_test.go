@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// FuzzExplainPool: whatever objects contain, there is an answer, and it can be printed.
+// FuzzExplainPool checks that the report can be printed, whatever the objects contain.
 func FuzzExplainPool(f *testing.F) {
 	absurd.Seed(f, func(data []byte) { f.Add(data, true); f.Add(data, false) })
 	f.Fuzz(func(t *testing.T, data []byte, deployment bool) {
@@ -38,7 +38,7 @@ func FuzzExplainPool(f *testing.F) {
 func printed(t *testing.T, r report.Report) {
 	t.Helper()
 	if r.Answer == "" || r.Verdict == "" {
-		t.Errorf("no answer: %+v", r)
+		t.Errorf("empty report: %+v", r)
 	}
 	if err := report.Print(io.Discard, r); err != nil {
 		t.Error(err)

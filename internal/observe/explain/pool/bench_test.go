@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
-// BenchmarkManyProblems is a pool of 500 machines none of which is well, and all events about them.
+// BenchmarkManyProblems explains a pool of 500 unhealthy machines, with all events about them.
 func BenchmarkManyProblems(b *testing.B) {
 	f := facts(explain.KindDeployment, func(f *Facts) {
 		for i := range 500 {

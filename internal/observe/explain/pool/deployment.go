@@ -30,7 +30,7 @@ func (e *explainer) deployment() {
 		}
 	}
 	e.waiting()
-	e.unseen(e.Deployment.Status.ObservedGeneration)
+	e.notObserved(e.Deployment.Status.ObservedGeneration)
 	if e.current != nil {
 		e.set(e.current)
 	}

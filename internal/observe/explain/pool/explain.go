@@ -68,7 +68,7 @@ func Explain(facts Facts, now time.Time) report.Report {
 func (e *explainer) gone() {
 	if n := len(e.Events); n > 0 {
 		e.Since = report.Time(&e.Events[n-1])
-		e.Conclude(report.Gone, "is gone; its last event is from "+report.Clock(e.Since, e.now), nil)
+		e.Conclude(report.Gone, "no longer exists; its last event is from "+report.Clock(e.Since, e.now), nil)
 		return
 	}
 	e.Conclude(report.NotFound, "does not exist, and no events mention it", nil)
@@ -96,10 +96,10 @@ func (e *explainer) existing() {
 		e.rollout()
 	}
 	e.otherProblems()
-	e.answer()
+	e.conclude()
 }
 
-func (e *explainer) answer() {
+func (e *explainer) conclude() {
 	p := e.Pool
 	complete := min(p.Available, e.newest.Available) >= p.Wanted && p.Exist-p.Preserved == p.Wanted && p.Updated-e.newest.Preserved == p.Wanted
 	what := e.summary(complete)
@@ -141,14 +141,14 @@ func (e *explainer) summary(complete bool) string {
 	case complete:
 		return fmt.Sprintf("has all %d desired machines", pool.Wanted)
 	}
-	what := fmt.Sprintf("has %d of %s available", pool.Available, desired)
-	if pool.Available > pool.Wanted {
-		what = fmt.Sprintf("has %s available, but %s %s desired", messages.Machines(pool.Available), desired, messages.Are(pool.Wanted))
-	}
+	updated := ""
 	if e.Kind == explain.KindDeployment && pool.Updated < pool.Exist {
-		what += fmt.Sprintf(" (%d of %d %s the latest template)", pool.Updated, pool.Exist, messages.Have(pool.Updated))
+		updated = fmt.Sprintf(" (%d of %d %s the latest template)", pool.Updated, pool.Exist, messages.Have(pool.Updated))
 	}
-	return what
+	if pool.Available > pool.Wanted {
+		return fmt.Sprintf("has %s available%s, but only %s %s desired", messages.Machines(pool.Available), updated, desired, messages.Are(pool.Wanted))
+	}
+	return fmt.Sprintf("has %d of %s available%s", pool.Available, desired, updated)
 }
 
 // count counts the Machines. If the sets cannot be read, it uses the numbers in the status.

@@ -12,19 +12,19 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
-// now is when questions are asked in these tests.
+// now is the time of the explanations in these tests.
 var now = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 
-// ago is a time before now.
+// ago returns a time before now.
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
 const (
-	create = v1alpha1.MachineOperationCreate
-	failed = v1alpha1.MachineStateFailed
-	works  = v1alpha1.MachineStateProcessing
+	create     = v1alpha1.MachineOperationCreate
+	failed     = v1alpha1.MachineStateFailed
+	processing = v1alpha1.MachineStateProcessing
 )
 
-// facts are those of a pool of three Machines that run.
+// facts returns the facts about a pool of three Machines that are Running.
 func facts(kind string, change given) Facts {
 	template := v1alpha1.MachineTemplateSpec{Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: "pool-v1"}}}
 	revision := map[string]string{v1alpha1.AnnotationKeyRevision: "1"}
@@ -38,21 +38,21 @@ func facts(kind string, change given) Facts {
 		Spec:       v1alpha1.MachineSetSpec{Replicas: 3, Template: template},
 		Status:     v1alpha1.MachineSetStatus{ObservedGeneration: 3, Replicas: 3, ReadyReplicas: 3, AvailableReplicas: 3},
 	}
-	made := Facts{
+	f := Facts{
 		Kind: kind, Key: types.NamespacedName{Namespace: "machines", Name: deployment.Name}, Deployment: deployment,
 		Sets: []*v1alpha1.MachineSet{set}, Examples: map[string]explain.MachineFacts{},
 	}
 	if kind == explain.KindSet {
-		made.Key.Name = set.Name
+		f.Key.Name = set.Name
 	}
 	for _, suffix := range []string{"1", "2", "3"} {
-		made.Machines = append(made.Machines, member(set, "pool-a-"+suffix))
+		f.Machines = append(f.Machines, member(set, "pool-a-"+suffix))
 	}
-	change(&made)
-	return made
+	change(&f)
+	return f
 }
 
-// member is a Machine of a set that runs.
+// member returns a Machine of a set that is Running.
 func member(set *v1alpha1.MachineSet, name string) *v1alpha1.Machine {
 	return &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
@@ -65,7 +65,7 @@ func member(set *v1alpha1.MachineSet, name string) *v1alpha1.Machine {
 	}
 }
 
-// poolLease has the manager of sets and deployments hold a lease since some time.
+// poolLease sets the lease of the manager of sets and deployments, which was acquired some time ago.
 func poolLease(f *Facts, holder string, acquired time.Duration) {
 	f.Lease = &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "", Name: v1alpha1.LeaseMachineController},

@@ -7,7 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
-// TestExplain: what an operator reads in each situation. Golden files hold it; -update writes them.
+// TestExplain compares the output for each situation with a golden file. To update these files, use -update.
 func TestExplain(t *testing.T) {
 	files := map[string]bool{}
 	for name, s := range pools {

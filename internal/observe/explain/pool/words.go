@@ -69,7 +69,7 @@ var (
 	shrinking     = newStatement(report.Scaling, "{count} exist, and {desired} are desired; the others are being deleted", "")
 	notCounted    = newStatement(report.Scaling, "all machines are running, but the manager has not counted them yet", "")
 	notDeleted    = newStatement(report.Scaling, "the deletion of {count} has not started{others}", "")
-	moreCauses    = newStatement(report.Other, "{count} more have other problems: kubectl -n {namespace} get {machines}", "")
+	moreCauses    = newStatement(report.Other, "{count} have other problems: kubectl -n {namespace} get {machines}", "")
 	setRemains    = newStatement(report.Other, "its machine set {set} still exists", "")
 	otherClass    = newStatement(v1alpha1.CauseNoCapacity, "{count} {have} class {class} because class {first} had no capacity when {they} created", "")
 	otherZone     = newStatement(v1alpha1.CauseZoneOutage, "{count} {have} class {class} because all machines in the zone of class {first} were unhealthy when {they} created", "")

@@ -65,12 +65,12 @@ func (b *Builder) Finding(s Statement, object string, since time.Time, values ..
 	return Finding{Statement: s, Cause: s.Cause, Object: object, Since: since, Text: b.Text(s.Text, values...), Remedy: b.Text(s.Advice, values...)}
 }
 
-// Why adds a reason for the answer.
+// Why adds a reason for the verdict.
 func (b *Builder) Why(s Statement, object string, since time.Time, values ...string) {
 	b.Add(b.Finding(s, object, since, values...))
 }
 
-// Quote adds a text of another component as a reason for the answer.
+// Quote adds a text of another component as a reason for the verdict.
 func (b *Builder) Quote(cause Cause, object string, since time.Time, text string) {
 	b.Why(Statement{cause, "{text}", ""}, object, since, "{text}", text)
 }
@@ -104,7 +104,7 @@ func (b *Builder) Advise(text string, values ...string) {
 	}
 }
 
-// Conclude sets the verdict and the answer, which quotes the first of the findings.
+// Conclude sets the verdict and its sentence, which quotes the first finding.
 func (b *Builder) Conclude(verdict Verdict, what string, findings []Finding) {
 	b.Verdict, b.Answer = verdict, b.subject+" "+what
 	if len(findings) > 0 {
@@ -113,7 +113,7 @@ func (b *Builder) Conclude(verdict Verdict, what string, findings []Finding) {
 	b.Answer = strings.TrimSuffix(b.Answer, ".") + "."
 }
 
-// WhyDeleted adds to the answer why the Machine was deleted.
+// WhyDeleted adds to the first sentence why the Machine was deleted.
 func (b *Builder) WhyDeleted() {
 	if first := b.Replaced[0]; first.Cause != Unexplained {
 		b.Answer += " Why it was deleted: " + short(first) + "."
@@ -153,35 +153,35 @@ func LeaderSince(lease *coordinationv1.Lease) time.Time {
 
 // finalizerOwners describes the owners of well-known finalizers, and what they wait for.
 var finalizerOwners = map[string]string{
-	metav1.FinalizerDeleteDependents:          "the Kubernetes garbage collector, which waits for dependent objects",
-	metav1.FinalizerOrphanDependents:          "the Kubernetes garbage collector",
-	"machine.sapcloud.io/machine-controller":  "an old version of MCM",
-	"vm.metropolis.monogon.dev/vm-controller": "the VM controller, which waits for the hypervisor to exit",
-	v1alpha1.FinalizerNode:                    "the manager, which waits until the VM no longer exists",
-	v1alpha1.FinalizerMCM:                     "the manager",
-	"machine.cluster.x-k8s.io":                "Cluster API",
-	"kubernetes.io/pv-protection":             "Kubernetes, which waits until the volume is unused",
-	"kubernetes.io/pvc-protection":            "Kubernetes, which waits until the claim is unused",
-	"batch.kubernetes.io/job-tracking":        "the Kubernetes job controller, which must count the pod",
+	metav1.FinalizerDeleteDependents:          "it belongs to the Kubernetes garbage collector, which waits for dependent objects",
+	metav1.FinalizerOrphanDependents:          "it belongs to the Kubernetes garbage collector",
+	"machine.sapcloud.io/machine-controller":  "it belongs to an old version of MCM",
+	"vm.metropolis.monogon.dev/vm-controller": "it belongs to the VM controller, which waits for the hypervisor to exit",
+	v1alpha1.FinalizerNode:                    "it belongs to the manager, which waits until the VM no longer exists",
+	v1alpha1.FinalizerMCM:                     "it belongs to the manager",
+	"machine.cluster.x-k8s.io":                "it belongs to Cluster API",
+	"kubernetes.io/pv-protection":             "it belongs to Kubernetes, which waits until the volume is unused",
+	"kubernetes.io/pvc-protection":            "it belongs to Kubernetes, which waits until the claim is unused",
+	"batch.kubernetes.io/job-tracking":        "it belongs to the Kubernetes job controller, which must count the pod",
 }
 
 // Held adds a finding for each finalizer of an object that is being deleted. The object is empty if it is the
 // explained object. what is its name in a sentence.
 func (b *Builder) Held(finalizers []string, object, what string, by metav1.Object) {
 	for _, finalizer := range finalizers {
-		s := Statement{Finalizer, "finalizer {finalizer} delays the deletion of {what}; it belongs to {of}", ""}
-		of, known := finalizerOwners[finalizer]
+		s := Statement{Finalizer, "finalizer {finalizer} delays the deletion of {what}; {owner}", ""}
+		owner, known := finalizerOwners[finalizer]
 		if !known {
-			of = "an unknown owner"
+			owner = "its owner is unknown"
 			s.Advice = "Contact the owner of finalizer {finalizer}. Remove it manually only if that program no longer exists"
 		}
 		for _, entry := range by.GetManagedFields() {
 			if entry.Manager != "" && entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.GetRawBytes()), `"v:\"`+finalizer+`\""`) {
-				of += "; it was set by " + entry.Manager
+				owner += "; it was set by " + entry.Manager
 				break
 			}
 		}
-		b.Why(s, object, by.GetDeletionTimestamp().Time, "{finalizer}", finalizer, "{what}", what, "{of}", of)
+		b.Why(s, object, by.GetDeletionTimestamp().Time, "{finalizer}", finalizer, "{what}", what, "{owner}", owner)
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestNames: names are often prefixes of others. MCM annotates nothing, and names one Machine.
+// TestNames checks which events mention an object. Names are often prefixes of other names. MCM does not annotate
+// events, and mentions one Machine per event.
 func TestNames(t *testing.T) {
 	for name, tc := range map[string]struct {
 		objects, message string

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Verdict is the kind of an answer. Verdicts are part of the API, and are never renamed.
+// Verdict is the result of an explanation. Verdicts are part of the API, and are never renamed.
 type Verdict string
 
 // The verdicts.
@@ -212,7 +212,7 @@ type Report struct {
 	Identity Identity  `json:"identity"`
 	// Pool is nil for a Machine.
 	Pool *Pool `json:"pool,omitempty"`
-	// Why explains the answer, the most important finding first.
+	// Why explains the verdict, the most important finding first.
 	Why []Finding `json:"why,omitempty"`
 	// Replaced explains why the Machine was deleted.
 	Replaced []Finding `json:"replaced,omitempty"`
