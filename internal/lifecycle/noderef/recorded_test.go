@@ -30,7 +30,7 @@ func TestNodesOfMCMAreTakenOverAsTheyAre(t *testing.T) {
 		for _, machine := range machines {
 			n := nodes[machine.Labels[v1alpha1.NodeLabelKey]]
 			if n == nil || !strings.Contains(strings.Join(n.Finalizers, " "), v1alpha1.FinalizerNode) {
-				continue // it has not joined, or MCM has not seen that yet
+				continue // not joined, or not yet seen by MCM
 			}
 			adopted++
 			checkTakeover(t, filepath.Base(file), machine, n)
@@ -48,10 +48,10 @@ func checkTakeover(t *testing.T, file string, machine *v1alpha1.Machine, n *core
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, n); diff != "" {
-		t.Errorf("%s: node %s is written (-MCM +ours):\n%s", file, n.Name, diff)
+		t.Errorf("%s: node %s changes (-MCM +Millwright):\n%s", file, n.Name, diff)
 	}
 
-	// The record is of use: what MCM applied goes when the template no longer names it.
+	// Check that the record can be used: what MCM applied is removed when the template no longer contains it.
 	emptied := machine.DeepCopy()
 	emptied.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{}
 	if err := noderef.Adopt(n, emptied); err != nil {

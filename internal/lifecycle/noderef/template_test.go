@@ -24,7 +24,7 @@ func newMachine(template v1alpha1.NodeTemplateSpec) *v1alpha1.Machine {
 	return m
 }
 
-// fatal is a test, of which there are two kinds.
+// fatal is implemented by *testing.T and *rapid.T.
 type fatal interface {
 	Helper()
 	Fatal(args ...any)
@@ -53,7 +53,7 @@ func TestAdoptMarksTheNode(t *testing.T) {
 		Labels: map[string]string{"user": "x", v1alpha1.LabelKeyMachineName: "machine-1"},
 	}}
 	if diff := cmp.Diff(want, n); diff != "" {
-		t.Errorf("an empty template leaves no record (-want +got):\n%s", diff)
+		t.Errorf("record of an empty template (-want +got):\n%s", diff)
 	}
 	noderef.Release(n)
 	if !slices.Equal(n.Finalizers, []string{"theirs"}) {
@@ -75,18 +75,18 @@ func TestTaints(t *testing.T) {
 		after         []corev1.Taint
 	}{
 		"added": {
-			"new taints go to the end", []corev1.Taint{taint("user", "", "NoSchedule")},
+			"new taints are appended", []corev1.Taint{taint("user", "", "NoSchedule")},
 			nil, []corev1.Taint{taint("a", "1", "NoSchedule")},
 			[]corev1.Taint{taint("user", "", "NoSchedule"), taint("a", "1", "NoSchedule")},
 		},
 		"put right": {
-			"a changed value is the template's again, in its place",
+			"a changed value is reset to the template's, in its place",
 			[]corev1.Taint{taint("a", "2", "NoSchedule"), taint("user", "", "NoSchedule")},
 			[]corev1.Taint{taint("a", "1", "NoSchedule")}, []corev1.Taint{taint("a", "1", "NoSchedule")},
 			[]corev1.Taint{taint("a", "1", "NoSchedule"), taint("user", "", "NoSchedule")},
 		},
 		"removed": {
-			"what the template no longer names goes",
+			"a taint that the template no longer contains is removed",
 			[]corev1.Taint{taint("a", "1", "NoSchedule"), taint("user", "", "NoSchedule")},
 			[]corev1.Taint{taint("a", "1", "NoSchedule")}, nil,
 			[]corev1.Taint{taint("user", "", "NoSchedule")},
@@ -98,7 +98,7 @@ func TestTaints(t *testing.T) {
 			[]corev1.Taint{taint("a", "1", "NoSchedule")},
 		},
 		"time": {
-			"when a taint was added decides when pods are evicted",
+			"the time at which a taint was added determines when Pods are evicted",
 			[]corev1.Taint{evicting}, nil, []corev1.Taint{taint("a", "1", "NoExecute")}, []corev1.Taint{evicting},
 		},
 	}
@@ -128,7 +128,7 @@ func TestSpoiltRecord(t *testing.T) {
 			}
 			adopt(t, n, labelled(nil))
 			if _, left := n.Labels["new"]; left {
-				t.Error("what was applied afterwards is not known")
+				t.Error("the new record does not contain what was applied")
 			}
 		})
 	}
@@ -139,7 +139,7 @@ func TestRecordInAnotherFormIsLeftAlone(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "1"}, Annotations: map[string]string{record: older}}}
 	adopt(t, n, labelled(map[string]string{"a": "1"}))
 	if got := n.Annotations[record]; got != older {
-		t.Errorf("the record was written again although it says the same: %s", got)
+		t.Errorf("an equivalent record was rewritten: %s", got)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestTemplateCannotForgeWhatIsOurs(t *testing.T) {
 	once := n.DeepCopy()
 	adopt(t, n, forged)
 	if diff := cmp.Diff(once, n); diff != "" {
-		t.Errorf("the node is written for ever (-once +twice):\n%s", diff)
+		t.Errorf("the node is rewritten in every pass (-once +twice):\n%s", diff)
 	}
 	adopt(t, n, v1alpha1.NodeTemplateSpec{})
 	if n.Annotations[record] == "forged" || n.Labels[v1alpha1.LabelKeyMachineName] != "machine-1" {
@@ -160,11 +160,11 @@ func TestTemplateCannotForgeWhatIsOurs(t *testing.T) {
 	}
 }
 
-// modelled is a node with its template, and a model of what it must have.
+// modelled is a node, its template, and a model of the metadata and taints that the node must have.
 type modelled struct {
 	node     *corev1.Node
 	template v1alpha1.NodeTemplateSpec
-	// users is what users put on the node, and nobody but they may take away.
+	// users holds what users added to the node. Only users may remove it.
 	users v1alpha1.NodeTemplateSpec
 }
 
@@ -193,9 +193,8 @@ func drawTaints(keys *rapid.Generator[string]) *rapid.Generator[corev1.Taint] {
 
 func identity(taint corev1.Taint) string { return taint.Key + ":" + string(taint.Effect) }
 
-// TestThreeWayMerge: whatever templates follow one another, and whatever users and the
-// template's own keys go through in between, the node carries its template and what
-// its users put on it, nothing else of ours, and is at rest after one Adopt.
+// TestThreeWayMerge checks that, after any sequence of templates and of changes by users, the node has exactly
+// the content of its template and what users added, and that a second Adopt changes nothing.
 func TestThreeWayMerge(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
 		w := &modelled{node: &corev1.Node{}}
@@ -227,7 +226,7 @@ func (w *modelled) userTaints(rt *rapid.T) {
 	}
 }
 
-// interfere changes what is the template's.
+// interfere changes values that the template owns.
 func (w *modelled) interfere(rt *rapid.T) {
 	key := templateKeys.Draw(rt, "key")
 	delete(w.node.Labels, key)
@@ -277,7 +276,7 @@ func (w *modelled) checkTaints(rt *rapid.T, before []corev1.Taint) {
 	if diff := cmp.Diff(describe(want), describe(w.node.Spec.Taints)); diff != "" {
 		rt.Fatalf("taints (-want +got):\n%s", diff)
 	}
-	// Those that stayed come first, in their old order.
+	// The taints that remain come first, in their old order.
 	var stayed []string
 	for _, taint := range before {
 		if slices.ContainsFunc(want, func(other corev1.Taint) bool { return identity(other) == identity(taint) }) {

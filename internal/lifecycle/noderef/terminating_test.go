@@ -24,10 +24,10 @@ func TestSetTerminating(t *testing.T) {
 		unhealthy bool
 		want      []corev1.NodeCondition
 	}{
-		"not wanted":        {[]corev1.NodeCondition{ready}, false, []corev1.NodeCondition{ready, said("True", v1alpha1.NodeScaleDown, now)}},
-		"unhealthy":         {nil, true, []corev1.NodeCondition{said("True", v1alpha1.NodeUnhealthy, now)}},
-		"said already":      {[]corev1.NodeCondition{said("True", v1alpha1.NodeScaleDown, long), ready}, true, []corev1.NodeCondition{said("True", v1alpha1.NodeScaleDown, long), ready}},
-		"said it was false": {[]corev1.NodeCondition{said("False", "", long), ready}, true, []corev1.NodeCondition{said("True", v1alpha1.NodeUnhealthy, now), ready}},
+		"not requested":       {[]corev1.NodeCondition{ready}, false, []corev1.NodeCondition{ready, said("True", v1alpha1.NodeScaleDown, now)}},
+		"unhealthy":           {nil, true, []corev1.NodeCondition{said("True", v1alpha1.NodeUnhealthy, now)}},
+		"already set":         {[]corev1.NodeCondition{said("True", v1alpha1.NodeScaleDown, long), ready}, true, []corev1.NodeCondition{said("True", v1alpha1.NodeScaleDown, long), ready}},
+		"set to false before": {[]corev1.NodeCondition{said("False", "", long), ready}, true, []corev1.NodeCondition{said("True", v1alpha1.NodeUnhealthy, now), ready}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

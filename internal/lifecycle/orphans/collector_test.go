@@ -27,7 +27,7 @@ func TestAnOrphanIsRemovedWhenItWasSeenTwiceLongEnoughApart(t *testing.T) {
 	h.pass(t, 0)
 	h.pass(t, period-time.Second) // it was triggered
 	if !h.has(lost) {
-		t.Fatal("removed before the grace was over")
+		t.Fatal("removed before the grace period ended")
 	}
 	if got := h.value(t, "millwright_orphan_vms"); got != 1 {
 		t.Errorf("%v orphans are reported, want 1", got)
@@ -52,7 +52,7 @@ func TestAnOrphanIsRemovedWhenItWasSeenTwiceLongEnoughApart(t *testing.T) {
 	}
 }
 
-// TestARestartOnlyDelays: sightings are lost with the process.
+// TestARestartOnlyDelays checks that a restart, which loses the recorded sightings, only delays a removal.
 func TestARestartOnlyDelays(t *testing.T) {
 	h := newHarness(t, "a")
 	lost := h.vm("a", "lost")
@@ -60,11 +60,11 @@ func TestARestartOnlyDelays(t *testing.T) {
 	h.restart(Options{})
 	h.pass(t, period)
 	if !h.has(lost) {
-		t.Fatal("removed at its first sighting")
+		t.Fatal("the VM was removed when it was first seen")
 	}
 	h.pass(t, period)
 	if h.has(lost) {
-		t.Error("it stays")
+		t.Error("the VM was not removed")
 	}
 }
 
@@ -80,15 +80,16 @@ func TestAnInterruptedAbsenceStartsAgain(t *testing.T) {
 	}
 	h.pass(t, period/2)
 	if !h.has(lost) {
-		t.Fatal("removed though it was owned since its first sighting")
+		t.Fatal("the VM was removed although it had an owner since it was first seen")
 	}
 	h.pass(t, period)
 	if h.has(lost) {
-		t.Error("it stays")
+		t.Error("the VM was not removed")
 	}
 }
 
-// TestAFailingClassStopsNoOther, and what is known of it stays known.
+// TestAFailingClassStopsNoOther checks that a class whose VMs cannot be listed does not affect other classes,
+// and that earlier sightings of its VMs are kept.
 func TestAFailingClassStopsNoOther(t *testing.T) {
 	h := newHarness(t, "a", "b", "c")
 	for _, class := range []string{"a", "b", "c"} {
@@ -101,16 +102,16 @@ func TestAFailingClassStopsNoOther(t *testing.T) {
 		t.Errorf("VMs: want - got +\n%s", diff)
 	}
 	if got := h.value(t, "millwright_orphan_vms"); got != 1 {
-		t.Errorf("%v orphans are reported, want the one that nobody could look at", got)
+		t.Errorf("%v orphans are reported, want the one of the class whose VMs cannot be listed", got)
 	}
 	h.pass(t, period)
 	if n := h.events.count("b OrphansNotLookedFor: "); n != 1 {
-		t.Errorf("it was said %d times that nobody looked, want once", n)
+		t.Errorf("%d events report that VMs cannot be listed, want 1", n)
 	}
 	delete(h.lists, "b")
 	h.pass(t, time.Second)
 	if left := h.left(); len(left) != 0 {
-		t.Errorf("left: %q, though it is known for long", left)
+		t.Errorf("left: %q, although it was first seen before the failure", left)
 	}
 }
 
@@ -139,10 +140,10 @@ func TestADriverThatCannotListSaysSoOnce(t *testing.T) {
 	}
 }
 
-// TestChangedIDsAreNobodysFault: gardener/machine-controller-manager#657. A driver came to
-// write the IDs of all VMs in another way, and every one of them seemed to be an orphan.
+// TestChangedIDsAreNobodysFault is a regression test for gardener/machine-controller-manager#657: a driver
+// changed the format of the IDs of all VMs, and every VM looked like an orphan.
 func TestChangedIDsAreNobodysFault(t *testing.T) {
-	for name, rename := range map[string]string{"only the IDs": "", "the names of their machines, too": "node-of-"} {
+	for name, rename := range map[string]string{"only the IDs": "", "the names of their machines too": "node-of-"} {
 		for _, size := range []int{1, 3, 50} {
 			h := newHarness(t, "a")
 			h.fleet(t, "a", size)
@@ -166,14 +167,15 @@ func TestChangedIDsAreNobodysFault(t *testing.T) {
 	}
 }
 
-// TestAVMThatWasJustMadeIsNoOrphan: gardener/machine-controller-manager-provider-aws#127.
+// TestAVMThatWasJustMadeIsNoOrphan is a regression test for
+// gardener/machine-controller-manager-provider-aws#127.
 func TestAVMThatWasJustMadeIsNoOrphan(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change func(*v1alpha1.Machine)
 	}{
-		"its ID is not stored yet":          {func(m *v1alpha1.Machine) { m.Spec.ProviderID = "" }},
-		"its machine is new":                {func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = "" }},
-		"its creation is being tried again": {func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff }},
+		"its ID is not stored yet":      {func(m *v1alpha1.Machine) { m.Spec.ProviderID = "" }},
+		"its machine is new":            {func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = "" }},
+		"its creation is being retried": {func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineCrashLoopBackOff }},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			h := newHarness(t, "a")
@@ -189,7 +191,7 @@ func TestAVMThatWasJustMadeIsNoOrphan(t *testing.T) {
 			}
 		})
 	}
-	t.Run("it and its machine are made between the two lists", func(t *testing.T) {
+	t.Run("it and its machine are created between the two lists", func(t *testing.T) {
 		h := newHarness(t, "a")
 		h.pass(t, 0)
 		h.listed = func() { h.fleet(t, "a", 1); h.listed = nil }
@@ -208,11 +210,12 @@ func TestASecondVMOfALivingMachineIsAnOrphan(t *testing.T) {
 	h.pass(t, 0)
 	h.pass(t, period)
 	if h.has(first) || !h.has(second) {
-		t.Errorf("the first exists: %t, the second, which is the machine's: %t", h.has(first), h.has(second))
+		t.Errorf("the first VM exists: %t; the second, which belongs to the machine, exists: %t", h.has(first), h.has(second))
 	}
 }
 
-// TestTheLastVMOfAMachineIsKept: its stored one is gone, so this one may be it.
+// TestTheLastVMOfAMachineIsKept: the VM with the stored ID no longer exists, so the remaining VM may belong to
+// the Machine.
 func TestTheLastVMOfAMachineIsKept(t *testing.T) {
 	h := newHarness(t, "a")
 	only := h.vm("a", "m")
@@ -221,12 +224,12 @@ func TestTheLastVMOfAMachineIsKept(t *testing.T) {
 	h.pass(t, 0)
 	h.pass(t, period)
 	if !h.has(only) {
-		t.Error("it was removed")
+		t.Error("the VM was removed")
 	}
 }
 
-// TestAnEditedIDCostsNoVM: a Machine that was pointed to the VM of another one may still
-// have the VM that was made for it.
+// TestAnEditedIDCostsNoVM: if the ID of a Machine was changed to that of another VM, the VM that was created
+// for the Machine may still be in use.
 func TestAnEditedIDCostsNoVM(t *testing.T) {
 	h := newHarness(t, "a")
 	own, others := h.vm("a", "edited"), h.vm("a", "other")
@@ -239,8 +242,8 @@ func TestAnEditedIDCostsNoVM(t *testing.T) {
 	}
 }
 
-// TestVMsWithoutANameOrAnID: a driver that lists them would delete by the name alone, and so the VM that the
-// Machine has.
+// TestVMsWithoutANameOrAnID: a driver that lists such VMs would delete by name alone, and therefore also the VM
+// that the Machine uses.
 func TestVMsWithoutANameOrAnID(t *testing.T) {
 	h := newHarness(t, "a")
 	h.fleet(t, "a", 3)
@@ -259,11 +262,12 @@ func TestVMsWithoutANameOrAnID(t *testing.T) {
 	want := []string{"a VMsWithoutName: the driver lists VMs without a name or provider ID, which are never removed as orphans: 2 (" +
 		`name "a-0" without provider ID, provider ID "sim:///nobody" without name)`}
 	if diff := cmp.Diff(want, h.events.lines); diff != "" {
-		t.Errorf("it is not said once (-want +got):\n%s", diff)
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
-// TestManyVMsWithoutAName: what is said is short, whatever a driver lists, and again when it has been over.
+// TestManyVMsWithoutAName checks that the event is short however many VMs the driver lists, and that it is sent
+// again when the problem reappears.
 func TestManyVMsWithoutAName(t *testing.T) {
 	h := newHarness(t, "a")
 	lies := map[string]string{}
@@ -328,7 +332,8 @@ func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
 	}
 }
 
-// TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre: many at once are likelier an error.
+// TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre: the limit counts all orphans, because many orphans at
+// once probably indicate an error.
 func TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre(t *testing.T) {
 	h := newHarness(t, "a")
 	h.vm("a", "first")
@@ -368,7 +373,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerHasTheLastWord: the cache is older.
+// TestTheAPIServerHasTheLastWord checks that an owner that only the API server returns, because the cache is
+// behind, prevents a removal.
 func TestTheAPIServerHasTheLastWord(t *testing.T) {
 	for reason, name := range map[string]string{"a machine of that name": "m", "a machine of another name": "other"} {
 		h := newHarness(t, "a")
@@ -385,7 +391,8 @@ func TestTheAPIServerHasTheLastWord(t *testing.T) {
 	}
 }
 
-// TestNothingIsRemovedWithoutTheAPIServer, and it is when that is back.
+// TestNothingIsRemovedWithoutTheAPIServer checks that orphans are removed only once the API server can be
+// reached again.
 func TestNothingIsRemovedWithoutTheAPIServer(t *testing.T) {
 	h := newHarness(t, "a")
 	lost := h.vm("a", "lost")
@@ -394,16 +401,17 @@ func TestNothingIsRemovedWithoutTheAPIServer(t *testing.T) {
 		h.pass(t, period)
 	}
 	if !h.has(lost) {
-		t.Fatal("it was removed")
+		t.Fatal("the VM was removed")
 	}
 	h.away = nil
 	h.pass(t, time.Second)
 	if h.has(lost) {
-		t.Error("it stays")
+		t.Error("the VM was not removed")
 	}
 }
 
-// TestAMachineThatComesWhileOthersAreRemoved: calls take long.
+// TestAMachineThatComesWhileOthersAreRemoved checks that a Machine created during other removals, which may
+// take long, keeps its VM.
 func TestAMachineThatComesWhileOthersAreRemoved(t *testing.T) {
 	h := newHarness(t, "a")
 	h.vm("a", "x")
@@ -447,11 +455,11 @@ func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestStart has passes come by time and by triggers, and none at the start.
+// TestStart checks that passes are started by the period and by triggers, and that none is made at the start.
 func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, "a")
-		h.Collector.Clock = clock.RealClock{} // which the bubble makes go on when nobody has anything to do
+		h.Collector.Clock = clock.RealClock{} // synctest advances it when all goroutines are blocked
 		var lists atomic.Int32
 		h.listed = func() { lists.Add(1) }
 		ctx, cancel := context.WithCancel(t.Context())
@@ -473,7 +481,7 @@ func TestStart(t *testing.T) {
 		expect("after three", 4)
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("Start returned %v", err)
 		}
 	})
 }
@@ -481,17 +489,17 @@ func TestStart(t *testing.T) {
 func TestTriggersAreNotQueued(t *testing.T) {
 	h := newHarness(t, "a")
 	for range 3 {
-		h.Trigger() // blocks never
+		h.Trigger() // never blocks
 	}
 	<-h.trigger
 	select {
 	case <-h.trigger:
-		t.Error("a second pass is asked for")
+		t.Error("a second pass is queued")
 	default:
 	}
 }
 
-// TestOff: nothing is ever looked for.
+// TestOff checks that no VMs are ever listed.
 func TestOff(t *testing.T) {
 	for _, options := range []Options{{Mode: Off, Period: period}, {Period: 0}} {
 		if err := New(options).Start(t.Context()); err != nil {

@@ -26,35 +26,35 @@ import (
 
 const namespace = "default"
 
-// period is the time between passes of the tests, and their grace.
+// period is both the time between passes in the tests and the grace period.
 const period = 15 * time.Minute
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// harness is a Collector with a driver, an API server and a cache.
+// harness contains a Collector with a driver, an API server and a cache.
 type harness struct {
 	*Collector
 	clock *clocktesting.FakeClock
 	// cache and server are independent of each other.
 	cache, server client.WithWatch
 	driver        *fake.Driver
-	// lists are the errors of ListMachines by class.
+	// lists maps class names to the errors of ListMachines.
 	lists map[string]error
 	// listed, if set, is called after each list.
 	listed func()
-	// deletes, if set, is asked before a VM is removed.
+	// deletes, if set, is called before a VM is removed.
 	deletes  func(*driver.DeleteMachineRequest) error
 	events   *recorder
 	registry *prometheus.Registry
 	// away is the error of reads from the API server.
 	away error
-	// others are APIs beside that of Machines.
+	// others are the APIs other than that of Machines.
 	others []API
-	// missing is why the Secret of a class cannot be used.
+	// missing is the reason why the Secret of a class cannot be used.
 	missing string
 }
 
-// newHarness has the classes of these names.
+// newHarness returns a harness with classes of these names.
 func newHarness(t *testing.T, classes ...string) *harness {
 	t.Helper()
 	h := &harness{
@@ -95,7 +95,7 @@ func newClient(t *testing.T) client.WithWatch {
 	return fakeclient.NewBuilder(scheme).Build()
 }
 
-// restart is a new process. Of the options, mode and limit count.
+// restart replaces the Collector, as a new process does. Only the mode and the limit of the options are used.
 func (h *harness) restart(options Options) {
 	options.Driver = h.driver
 	machines := Machines{Cache: h.cache, Namespace: namespace}
@@ -123,7 +123,7 @@ func (h *harness) restart(options Options) {
 	h.Collector = New(options)
 }
 
-// put writes an object to the server, and to the cache.
+// put writes an object to the server and to the cache.
 func (h *harness) put(t *testing.T, object client.Object) {
 	t.Helper()
 	object.SetNamespace(namespace)
@@ -134,7 +134,7 @@ func (h *harness) put(t *testing.T, object client.Object) {
 	}
 }
 
-// machine is a Running Machine of a class that stores an ID.
+// machine returns a Running Machine of a class with a stored provider ID.
 func machine(class, name, providerID string) *v1alpha1.Machine {
 	return fixture.Named(name, fixture.Machine(func(m *v1alpha1.Machine) {
 		m.Namespace, m.Spec.Class.Name, m.Spec.ProviderID = namespace, class, providerID
@@ -142,12 +142,12 @@ func machine(class, name, providerID string) *v1alpha1.Machine {
 	}))
 }
 
-// vm makes a VM of a class for a machine of that name, and returns its ID.
+// vm creates a VM of a class for the Machine of that name and returns its ID.
 func (h *harness) vm(class, name string) string {
 	return h.driver.Add(fake.VM{Namespace: namespace, Machine: name, Class: namespace + "/" + class, Initialized: true}).ProviderID
 }
 
-// fleet makes n Machines of a class with their VMs.
+// fleet creates n Machines of a class with their VMs.
 func (h *harness) fleet(t *testing.T, class string, n int) {
 	t.Helper()
 	for i := range n {
@@ -156,7 +156,7 @@ func (h *harness) fleet(t *testing.T, class string, n int) {
 	}
 }
 
-// pass makes a pass, some time after the last one.
+// pass advances the clock and makes a pass.
 func (h *harness) pass(t *testing.T, after time.Duration) {
 	t.Helper()
 	h.clock.Step(after)
@@ -165,7 +165,7 @@ func (h *harness) pass(t *testing.T, after time.Duration) {
 	}
 }
 
-// left are the machine names of the VMs that exist, in order.
+// left returns the sorted machine names of the existing VMs.
 func (h *harness) left() []string {
 	var names []string
 	for _, vm := range h.driver.VMs() {
@@ -180,7 +180,7 @@ func (h *harness) has(id string) bool {
 	return slices.ContainsFunc(h.driver.VMs(), func(vm fake.VM) bool { return vm.ProviderID == id })
 }
 
-// value of a metric without labels.
+// value returns the value of a metric without labels.
 func (h *harness) value(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := h.registry.Gather()
@@ -197,7 +197,7 @@ func (h *harness) value(t *testing.T, name string) float64 {
 	return 0
 }
 
-// recorder keeps events as "class reason: text".
+// recorder records events as "class reason: text".
 type recorder struct {
 	record.EventRecorder
 	lines []string
@@ -211,7 +211,7 @@ func (r *recorder) Eventf(object runtime.Object, kind, reason, format string, ar
 	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
 }
 
-// count counts the events that begin so.
+// count returns the number of events that begin with the prefix.
 func (r *recorder) count(prefix string) int {
 	n := 0
 	for _, line := range r.lines {

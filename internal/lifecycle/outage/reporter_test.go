@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// joined is a Target that can be not ready.
+// joined is a Target whose readiness tests set.
 type joined struct {
 	Target
 	ready bool
@@ -20,11 +20,11 @@ type joined struct {
 func (j *joined) Client() client.Client { return nil }
 func (j *joined) Ready() bool           { return j.ready }
 
-// TestReporter: what a monitoring system sees that looks every half minute, and how often the API
-// servers are asked for that.
+// TestReporter checks what a monitoring system sees that scrapes every half minute, and how many requests to
+// the API servers this causes.
 func TestReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var control, target atomic.Bool // whether it is away
+		var control, target atomic.Bool // whether the server is unavailable
 		var asked atomic.Int32
 		ask := func(away *atomic.Bool) func(context.Context) error {
 			return func(context.Context) error {
@@ -51,14 +51,14 @@ func TestReporter(t *testing.T) {
 		}
 
 		if look() || asked.Load() > 0 {
-			t.Error("it is frozen before a pass has counted anything, or servers were asked")
+			t.Error("frozen before the first pass and before the servers were probed")
 		}
 		var nobody *Reporter
-		nobody.Use(m) // where nothing is reported
+		nobody.Use(m) // which reports nothing
 		r.Use(m)
 		for range 5 {
 			if look() {
-				t.Error("it is frozen while both answer")
+				t.Error("frozen while both servers respond")
 			}
 		}
 		if n := asked.Load(); n != 2*3 {
@@ -69,17 +69,17 @@ func TestReporter(t *testing.T) {
 			look()
 			look()
 			if !look() {
-				t.Errorf("it is not frozen while %s is away", name)
+				t.Errorf("not frozen while %s is unavailable", name)
 			}
 			away.Store(false)
 			look()
 			if look() {
-				t.Errorf("it is frozen although %s is back", name)
+				t.Errorf("still frozen although %s is back", name)
 			}
 		}
 		nodes.ready = false
 		if !look() {
-			t.Error("it is not frozen while the nodes are not known")
+			t.Error("not frozen while the node cache is not filled")
 		}
 	})
 }

@@ -8,23 +8,23 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 )
 
-// TestClockThatIsSet: which differences of the clocks count, and that each counts once.
+// TestClockThatIsSet checks which changes of the wall clock count, and that each counts once.
 func TestClockThatIsSet(t *testing.T) {
 	const tolerance = 30 * time.Second
-	// step is how much time passes, and how far the wall clock is set in it.
+	// step contains how much time passes, and by how much the wall clock is changed meanwhile.
 	type step struct{ passed, set time.Duration }
 	cases := map[string]struct {
 		steps []step
 		want  []bool
 	}{
-		"time passes":      {[]step{{time.Hour, 0}, {48 * time.Hour, 0}}, []bool{false, false}},
-		"forward, once":    {[]step{{time.Second, 2 * time.Hour}, {time.Hour, 0}}, []bool{true, false}},
-		"back, once":       {[]step{{time.Second, -2 * time.Hour}, {time.Hour, 0}}, []bool{true, false}},
-		"there and back":   {[]step{{0, 2 * time.Hour}, {0, -2 * time.Hour}}, []bool{true, true}},
-		"suspended":        {[]step{{0, 5 * time.Hour}}, []bool{true}},
-		"a little":         {[]step{{0, tolerance - 1}, {0, 1 - tolerance}}, []bool{false, false}},
-		"little by little": {[]step{{0, tolerance / 2}, {0, tolerance / 2}, {0, tolerance / 2}}, []bool{false, true, false}},
-		"by a century":     {[]step{{0, 876_000 * time.Hour}, {time.Hour, 0}}, []bool{true, false}},
+		"time passes":          {[]step{{time.Hour, 0}, {48 * time.Hour, 0}}, []bool{false, false}},
+		"forward, once":        {[]step{{time.Second, 2 * time.Hour}, {time.Hour, 0}}, []bool{true, false}},
+		"back, once":           {[]step{{time.Second, -2 * time.Hour}, {time.Hour, 0}}, []bool{true, false}},
+		"forward and back":     {[]step{{0, 2 * time.Hour}, {0, -2 * time.Hour}}, []bool{true, true}},
+		"suspended":            {[]step{{0, 5 * time.Hour}}, []bool{true}},
+		"within the tolerance": {[]step{{0, tolerance - 1}, {0, 1 - tolerance}}, []bool{false, false}},
+		"in small steps":       {[]step{{0, tolerance / 2}, {0, tolerance / 2}, {0, tolerance / 2}}, []bool{false, true, false}},
+		"by a century":         {[]step{{0, 876_000 * time.Hour}, {time.Hour, 0}}, []bool{true, false}},
 	}
 	begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for name, tc := range cases {
@@ -36,7 +36,7 @@ func TestClockThatIsSet(t *testing.T) {
 				steady.SetTime(steady.Now().Add(step.passed))
 				s.look(t.Context(), wall.Now(), tolerance)
 				if noticed := s.set.Equal(wall.Now()); noticed != tc.want[i] {
-					t.Errorf("look %d: noticed %v, want %v", i, noticed, tc.want[i])
+					t.Errorf("check %d: noticed %v, want %v", i, noticed, tc.want[i])
 				}
 				s.set = time.Time{}
 			}
@@ -44,16 +44,16 @@ func TestClockThatIsSet(t *testing.T) {
 	}
 }
 
-// TestRealClockNeedsNoOther: its times have both readings.
+// TestRealClockNeedsNoOther checks that times of the real clock contain both readings.
 func TestRealClockNeedsNoOther(t *testing.T) {
 	s := newSetting(clocks.RealClock{}, nil)
 	s.look(t.Context(), time.Now(), time.Minute)
 	if !s.set.IsZero() {
-		t.Fatal("set, although only time passed")
+		t.Fatal("a change is reported although only time passed")
 	}
-	s.began.wall = s.began.wall.Add(-2 * time.Hour) // as if it had been two hours behind
+	s.began.wall = s.began.wall.Add(-2 * time.Hour) // as if the clock had been two hours behind
 	s.look(t.Context(), time.Now(), time.Minute)
 	if s.set.IsZero() {
-		t.Error("not noticed")
+		t.Error("the change is not reported")
 	}
 }

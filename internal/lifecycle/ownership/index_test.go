@@ -26,7 +26,7 @@ func finding(owners ...ownership.Owner) ownership.Finder {
 	return func(context.Context, string, string) ([]ownership.Owner, error) { return owners, nil }
 }
 
-// TestIndex: which of two owners of one instance stands in the other's way.
+// TestIndex checks which of two owners of one instance conflicts with the other.
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
@@ -34,18 +34,18 @@ func TestIndex(t *testing.T) {
 	theirs := ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Name: "theirs"}, UID: "theirs", ProviderID: providerID, Since: late}
 	for name, tc := range map[string]struct {
 		ours, theirs func(*ownership.Owner)
-		// conflicting, sharing and certain are what the methods of these names find.
+		// conflicting, sharing and certain tell whether the methods of these names find theirs.
 		conflicting, sharing, certain bool
 	}{
-		"both are named":              {sharing: true},
-		"ours itself":                 {theirs: func(o *ownership.Owner) { o.UID, o.Certain = "ours", true }},
+		"both have the ID":            {sharing: true},
+		"the same object":             {theirs: func(o *ownership.Owner) { o.UID, o.Certain = "ours", true }},
 		"theirs is older":             {ours: func(o *ownership.Owner) { o.Since = late.Add(1) }, conflicting: true, sharing: true},
 		"theirs is certain":           {theirs: func(o *ownership.Owner) { o.Certain = true }, conflicting: true, sharing: true, certain: true},
 		"ours is certain":             {ours: func(o *ownership.Owner) { o.Certain = true }},
 		"both are certain":            {ours: func(o *ownership.Owner) { o.Certain = true }, theirs: func(o *ownership.Owner) { o.Certain = true }, sharing: true},
 		"theirs is being deleted":     {theirs: func(o *ownership.Owner) { o.Deleting, o.Certain = true, true }, conflicting: true, certain: true},
-		"ours names none":             {ours: func(o *ownership.Owner) { o.ProviderID = "" }, sharing: true},
-		"ours names none, other kind": {ours: func(o *ownership.Owner) { o.ProviderID = "" }, theirs: func(o *ownership.Owner) { o.Kind = "Other" }, conflicting: true, sharing: true},
+		"ours has no ID":              {ours: func(o *ownership.Owner) { o.ProviderID = "" }, sharing: true},
+		"ours has no ID, other kind":  {ours: func(o *ownership.Owner) { o.ProviderID = "" }, theirs: func(o *ownership.Owner) { o.Kind = "Other" }, conflicting: true, sharing: true},
 		"other kind":                  {theirs: func(o *ownership.Owner) { o.Kind = "Other" }, sharing: true},
 		"other kind, other namespace": {theirs: func(o *ownership.Owner) { o.Kind, o.Key.Namespace, o.Certain = "Other", "elsewhere", true }},
 		"other namespace":             {theirs: func(o *ownership.Owner) { o.Key.Namespace, o.Certain = "elsewhere", true }, conflicting: true, sharing: true, certain: true},
@@ -78,7 +78,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestIndexCannotBeRead: an API whose owners are not known is not one without owners.
+// TestIndexCannotBeRead checks that an API whose owners cannot be read does not count as having none.
 func TestIndexCannotBeRead(t *testing.T) {
 	t.Parallel()
 	down := errors.New("down")
@@ -113,8 +113,8 @@ func machine(name string, created int64, providerID string) *v1alpha1.Machine {
 	}
 }
 
-// TestFinders: the owners of both APIs are found by the IDs that they name, and certain if they
-// got the instance.
+// TestFinders checks that the owners in both APIs are found by the IDs that they contain, and that they are
+// certain if the instance was created for them.
 func TestFinders(t *testing.T) {
 	t.Parallel()
 	running, named, elsewhere := machine("running", 1, providerID), machine("named", 1, providerID), machine("elsewhere", 1, providerID)
@@ -144,8 +144,8 @@ func TestFinders(t *testing.T) {
 	}
 }
 
-// TestConflictingNode: a node belongs to the Machine whose VM it says it is, else to the one that
-// was there first.
+// TestConflictingNode checks that a node belongs to the Machine whose VM its provider ID names, and otherwise
+// to the oldest Machine.
 func TestConflictingNode(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -156,17 +156,17 @@ func TestConflictingNode(t *testing.T) {
 		"theirs is older":                               {machine("ours", 2, ""), machine("theirs", 1, ""), "", true},
 		"ours is older":                                 {machine("ours", 1, ""), machine("theirs", 2, ""), "", false},
 		"equally old, by name":                          {machine("ours", 1, ""), machine("a", 1, ""), "", true},
-		"the node says it is ours":                      {machine("ours", 2, providerID), machine("theirs", 1, ""), providerID, false},
-		"the node says it is theirs":                    {machine("ours", 1, ""), machine("theirs", 2, providerID), providerID, true},
+		"the node has our provider ID":                  {machine("ours", 2, providerID), machine("theirs", 1, ""), providerID, false},
+		"the node has their provider ID":                {machine("ours", 1, ""), machine("theirs", 2, providerID), providerID, true},
 		"neither the node nor theirs has a provider ID": {machine("ours", 1, providerID), machine("theirs", 2, ""), "", false},
-		"the node says it is neither":                   {machine("ours", 1, providerID), machine("theirs", 2, providerID), "sim:///m2", false},
+		"the node has another provider ID":              {machine("ours", 1, providerID), machine("theirs", 2, providerID), "sim:///m2", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Spec: corev1.NodeSpec{ProviderID: tc.node}}
 			got, err := ownership.ConflictingNode(t.Context(), cache(t, tc.ours, tc.theirs), tc.ours, node)
 			if err != nil || (got != nil) != tc.want {
-				t.Errorf("%v, %v; want one: %t", got, err, tc.want)
+				t.Errorf("got %v, %v; want a conflict: %t", got, err, tc.want)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 
 var errUnreadable = errors.New("unreadable")
 
-// unreadable is a cache in which nothing can be read.
+// unreadable returns a cache whose reads all fail.
 func unreadable(t *testing.T) client.Reader {
 	t.Helper()
 	return interceptor.NewClient(cache(t).(client.WithWatch), interceptor.Funcs{
@@ -71,7 +71,7 @@ func TestStrangeNode(t *testing.T) {
 	}
 }
 
-// TestStrangeNode_UnreadableMachine checks that an error is not taken for a Machine that exists.
+// TestStrangeNode_UnreadableMachine checks that a failed read does not count as an existing Machine.
 func TestStrangeNode_UnreadableMachine(t *testing.T) {
 	t.Parallel()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{v1alpha1.LabelKeyMachineName: "theirs"}, CreationTimestamp: metav1.Unix(9, 0)}}

@@ -28,7 +28,7 @@ func node(annotations map[string]string, taints ...corev1.Taint) *corev1.Node {
 	return n
 }
 
-// TestMarks: what a preservation writes to a node, and takes back. A cordon is the user's.
+// TestMarks checks what a preservation adds to a node, and what it removes. A cordon belongs to the user.
 func TestMarks(t *testing.T) {
 	untimed, tomorrows := taint, taint
 	untimed.TimeAdded, tomorrows.TimeAdded = nil, at(24*time.Hour)
@@ -43,18 +43,18 @@ func TestMarks(t *testing.T) {
 		change func(*corev1.Node)
 		want   *corev1.Node
 	}{
-		"running":                          {node(nil, other), mark(false), node(ours, other)},
-		"failed":                           {node(nil, other), mark(true), node(ours, other, taint)},
-		"failed, again":                    {node(ours, other, taint), mark(true), node(ours, other, taint)},
-		"a user's taint without a time":    {node(ours, untimed), mark(true), node(ours, taint)},
-		"a user's taint of tomorrow":       {node(ours, tomorrows), mark(true), node(ours, taint)},
-		"recovered":                        {node(ours, other, taint), mark(false), node(ours, other)},
-		"autoscaling is the user's":        {node(users), mark(true), node(users, taint)},
-		"stopped":                          {node(ours, other, taint), unmark(false), node(nil, other)},
-		"stopped, autoscaling is a user's": {node(users, taint), unmark(false), node(users)},
-		"stopped, the wish stays":          {node(map[string]string{own: WhenFailed}), unmark(false), node(map[string]string{own: WhenFailed})},
-		"stopped, the wish goes":           {node(map[string]string{own: Now}), unmark(true), node(nil)},
-		"never marked":                     {node(nil), unmark(true), node(nil)},
+		"running":                            {node(nil, other), mark(false), node(ours, other)},
+		"failed":                             {node(nil, other), mark(true), node(ours, other, taint)},
+		"failed again":                       {node(ours, other, taint), mark(true), node(ours, other, taint)},
+		"a user's taint without a time":      {node(ours, untimed), mark(true), node(ours, taint)},
+		"a user's taint with a future time":  {node(ours, tomorrows), mark(true), node(ours, taint)},
+		"recovered":                          {node(ours, other, taint), mark(false), node(ours, other)},
+		"autoscaling is the user's":          {node(users), mark(true), node(users, taint)},
+		"stopped":                            {node(ours, other, taint), unmark(false), node(nil, other)},
+		"stopped, autoscaling is a user's":   {node(users, taint), unmark(false), node(users)},
+		"stopped, the annotation is kept":    {node(map[string]string{own: WhenFailed}), unmark(false), node(map[string]string{own: WhenFailed})},
+		"stopped, the annotation is removed": {node(map[string]string{own: Now}), unmark(true), node(nil)},
+		"never marked":                       {node(nil), unmark(true), node(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, cordoned := range []bool{false, true} {
@@ -72,7 +72,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestCondition: the node says as MCM does who preserves it, how its drain went, and until when.
+// TestCondition checks that the condition of the node states, in the same words as MCM's, who preserves it, how
+// its drain went, and until when it is preserved.
 func TestCondition(t *testing.T) {
 	const until = "Machine preserved until 2026-01-02 13:00:00 +0000 UTC."
 	by := func(value string) Plan { return Plan{Value: value, Expiry: at(time.Hour)} }
@@ -92,8 +93,8 @@ func TestCondition(t *testing.T) {
 		"by a user, drained":       {nil, set(by(WhenFailed), Done), is("True", "Preserved by user.", "Preserved node drained successfully. "+until, 0)},
 		"by a set":                 {nil, set(by(AutoPreserved), Done), is("True", "Preserved by MCM.", "Preserved node drained successfully. "+until, 0)},
 		"drain fails":              {nil, set(by(Now), Failing), is("False", "Preserved by user.", "Preserved node could not be drained. "+until, 0)},
-		"drain succeeds at last":   {is("False", "Preserved by user.", "Preserved node could not be drained. "+until, -time.Minute), set(by(Now), Done), is("True", "Preserved by user.", "Preserved node drained successfully. "+until, 0)},
-		"the same":                 {is("True", "Preserved by user.", until, -time.Minute), set(by(Now), NotNeeded), is("True", "Preserved by user.", until, -time.Minute)},
+		"drain succeeds later":     {is("False", "Preserved by user.", "Preserved node could not be drained. "+until, -time.Minute), set(by(Now), Done), is("True", "Preserved by user.", "Preserved node drained successfully. "+until, 0)},
+		"unchanged":                {is("True", "Preserved by user.", until, -time.Minute), set(by(Now), NotNeeded), is("True", "Preserved by user.", until, -time.Minute)},
 		"another expiry":           {is("True", "Preserved by user.", "Machine preserved until tomorrow.", -time.Minute), set(by(Now), NotNeeded), is("True", "Preserved by user.", until, -time.Minute)},
 		"failed later":             {is("True", "Preserved by user.", until, -time.Minute), set(by(Now), Done), is("True", "Preserved by user.", "Preserved node drained successfully. "+until, 0)},
 		"drained before":           {is("True", "Preserved by user.", "Preserved node drained successfully. "+until, -time.Minute), set(by(Now), Earlier), is("True", "Preserved by user.", "Preserved node drained successfully. "+until, -time.Minute)},
@@ -115,7 +116,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// TestDrained: a node is drained once for each time that its Machine failed, whoever preserved it before.
+// TestDrained checks that a node is drained once for each failure of its Machine, whoever preserved it before.
 func TestDrained(t *testing.T) {
 	is := func(status corev1.ConditionStatus, since time.Duration) *corev1.NodeCondition {
 		return &corev1.NodeCondition{Type: v1alpha1.NodePreserved, Status: status, LastTransitionTime: *at(since)}

@@ -25,15 +25,15 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func at(after time.Duration) *metav1.Time { return &metav1.Time{Time: noon.Add(after)} }
 
-// given is a Machine and its node.
+// given describes a Machine and its node.
 type given struct {
 	own, last, node string
-	// noNode and hidden are those of Facts.
+	// noNode and hidden set the fields of Facts with these names.
 	noNode, hidden bool
 	phase          v1alpha1.MachinePhase
 	expiry         *metav1.Time
-	// owned gives the Machine to a set, stopped the node a condition that says so, and template the
-	// annotation to the node template.
+	// owned makes a MachineSet the owner of the Machine. stopped adds a condition to the node that reports the
+	// preservation as stopped. template adds the annotation to the node template.
 	owned, stopped, template bool
 }
 
@@ -66,16 +66,16 @@ func (g given) facts() Facts {
 	return f
 }
 
-// TestDecide: each value in each state, on the Machine and on its node.
+// TestDecide checks each value in each state, on the Machine and on its node.
 func TestDecide(t *testing.T) {
 	ahead, past, begun := at(time.Minute), at(0), at(time.Hour)
 	for name, test := range map[string]struct {
 		given given
 		want  Plan
 	}{
-		"nothing":                               {given{phase: broken}, Plan{}},
-		"an expiry that nobody asked for":       {given{phase: running, expiry: ahead}, Plan{Action: Stop}},
-		"an expiry that nobody asked for, past": {given{phase: running, expiry: past}, Plan{Action: Stop}},
+		"nothing":                             {given{phase: broken}, Plan{}},
+		"an expiry without an annotation":     {given{phase: running, expiry: ahead}, Plan{Action: Stop}},
+		"a past expiry without an annotation": {given{phase: running, expiry: past}, Plan{Action: Stop}},
 
 		"false":                  {given{own: Never, phase: broken}, Plan{Value: Never, Own: Never}},
 		"false, preserved":       {given{own: Never, phase: broken, expiry: ahead}, Plan{Action: Stop, Value: Never, Own: Never}},
@@ -94,7 +94,7 @@ func TestDecide(t *testing.T) {
 		"when failed on the node, recovered": {given{node: WhenFailed, last: WhenFailed, phase: running, expiry: ahead}, Plan{Action: Stop, Value: WhenFailed, LastApplied: WhenFailed}},
 
 		"now, running":             {given{own: Now, phase: running}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
-		"now, in its creation":     {given{own: Now, noNode: true}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
+		"now, being created":       {given{own: Now, noNode: true}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
 		"now, failed":              {given{own: Now, phase: broken}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
 		"now, far in the future":   {given{own: Now, phase: running, expiry: at(24 * 365 * time.Hour)}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: at(24 * 365 * time.Hour)}},
 		"now, expired":             {given{own: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now}},
@@ -105,31 +105,31 @@ func TestDecide(t *testing.T) {
 		"auto, recovered": {given{own: AutoPreserved, phase: running, expiry: ahead}, Plan{Action: Stop, Value: AutoPreserved}},
 		"auto, recovered before its expiry is set": {given{own: AutoPreserved, phase: running}, Plan{Value: AutoPreserved}},
 
-		"the node's value replaces the machine's": {given{own: WhenFailed, node: Now, phase: running}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: begun}},
-		"the node's value changes":                {given{node: WhenFailed, last: Now, phase: running, expiry: ahead}, Plan{Action: Stop, Value: WhenFailed, LastApplied: WhenFailed}},
-		"the node's value was removed":            {given{last: Now, phase: running, expiry: ahead}, Plan{Action: Stop}},
-		"the node's value was removed, own left":  {given{own: Now, last: Now, phase: running, expiry: ahead}, Plan{Action: Stop}},
-		"the machine's value was removed":         {given{phase: running, expiry: ahead}, Plan{Action: Stop}},
-		"the machine's value changes":             {given{own: WhenFailed, phase: running, expiry: ahead}, Plan{Action: Stop, Value: WhenFailed, Own: WhenFailed}},
-		"the node is gone, own value":             {given{own: WhenFailed, noNode: true, phase: broken, expiry: ahead}, Plan{Action: Preserve, Value: WhenFailed, Own: WhenFailed, Expiry: ahead}},
-		"the node is gone, its value counted":     {given{last: Now, noNode: true, phase: broken, expiry: ahead}, Plan{Action: Stop}},
+		"the node's value replaces the machine's":       {given{own: WhenFailed, node: Now, phase: running}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: begun}},
+		"the node's value changes":                      {given{node: WhenFailed, last: Now, phase: running, expiry: ahead}, Plan{Action: Stop, Value: WhenFailed, LastApplied: WhenFailed}},
+		"the node's value was removed":                  {given{last: Now, phase: running, expiry: ahead}, Plan{Action: Stop}},
+		"the node's value was removed, its own is left": {given{own: Now, last: Now, phase: running, expiry: ahead}, Plan{Action: Stop}},
+		"the machine's value was removed":               {given{phase: running, expiry: ahead}, Plan{Action: Stop}},
+		"the machine's value changes":                   {given{own: WhenFailed, phase: running, expiry: ahead}, Plan{Action: Stop, Value: WhenFailed, Own: WhenFailed}},
+		"the node is gone, own value":                   {given{own: WhenFailed, noNode: true, phase: broken, expiry: ahead}, Plan{Action: Preserve, Value: WhenFailed, Own: WhenFailed, Expiry: ahead}},
+		"the node is gone, its value was used":          {given{last: Now, noNode: true, phase: broken, expiry: ahead}, Plan{Action: Stop}},
 
-		"nonsense":                            {given{own: "please", phase: broken}, Plan{Own: "please", Invalid: "of the machine"}},
-		"nonsense ends":                       {given{own: "NOW", phase: running, expiry: ahead}, Plan{Action: Stop, Own: "NOW", Invalid: "of the machine"}},
-		"nonsense on the node":                {given{node: "True", phase: broken}, Plan{Invalid: "of node n"}},
-		"nonsense on the node, own value":     {given{own: WhenFailed, node: "True", phase: broken}, Plan{Action: Preserve, Value: WhenFailed, Own: WhenFailed, Expiry: begun, Invalid: "of node n"}},
-		"nonsense on the node changes nought": {given{node: "nwo", last: Now, phase: running, expiry: ahead}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: ahead, Invalid: "of node n"}},
-		"nonsense on the node, expired":       {given{node: "nwo", last: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now, RemoveAnnotation: true, Invalid: "of node n"}},
+		"invalid":                        {given{own: "please", phase: broken}, Plan{Own: "please", Invalid: "of the machine"}},
+		"invalid, preserved":             {given{own: "NOW", phase: running, expiry: ahead}, Plan{Action: Stop, Own: "NOW", Invalid: "of the machine"}},
+		"invalid on the node":            {given{node: "True", phase: broken}, Plan{Invalid: "of node n"}},
+		"invalid on the node, own value": {given{own: WhenFailed, node: "True", phase: broken}, Plan{Action: Preserve, Value: WhenFailed, Own: WhenFailed, Expiry: begun, Invalid: "of node n"}},
+		"invalid on the node, preserved": {given{node: "nwo", last: Now, phase: running, expiry: ahead}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: ahead, Invalid: "of node n"}},
+		"invalid on the node, expired":   {given{node: "nwo", last: Now, phase: running, expiry: past}, Plan{Action: Stop, Value: Now, RemoveAnnotation: true, Invalid: "of node n"}},
 
-		"hidden, own value":         {given{own: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
-		"hidden, the node's value":  {given{last: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: begun}},
-		"hidden, nothing ends":      {given{own: Never, hidden: true, phase: running, expiry: ahead}, Plan{Value: Never, Own: Never, Expiry: ahead}},
-		"hidden, expired":           {given{last: Now, hidden: true, phase: running, expiry: past}, Plan{Value: Now, LastApplied: Now, Expiry: past}},
-		"a set's, expired":          {given{own: AutoPreserved, owned: true, phase: broken, expiry: past}, Plan{Action: Stop, Value: AutoPreserved, Expiry: past}},
-		"a set's, expired, done":    {given{owned: true, stopped: true, phase: broken, expiry: past}, Plan{Expiry: past}},
-		"a set's, recovered":        {given{owned: true, stopped: true, phase: running, expiry: past}, Plan{Action: Stop}},
-		"a set's, expired, no node": {given{own: WhenFailed, owned: true, noNode: true, phase: broken, expiry: past}, Plan{Value: WhenFailed, Expiry: past}},
-		"a template's value stays":  {given{node: WhenFailed, last: WhenFailed, template: true, owned: true, phase: broken, expiry: past}, Plan{Action: Stop, Value: WhenFailed, Expiry: past}},
+		"hidden, own value":            {given{own: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
+		"hidden, the node's value":     {given{last: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: begun}},
+		"hidden, nothing ends":         {given{own: Never, hidden: true, phase: running, expiry: ahead}, Plan{Value: Never, Own: Never, Expiry: ahead}},
+		"hidden, expired":              {given{last: Now, hidden: true, phase: running, expiry: past}, Plan{Value: Now, LastApplied: Now, Expiry: past}},
+		"in a set, expired":            {given{own: AutoPreserved, owned: true, phase: broken, expiry: past}, Plan{Action: Stop, Value: AutoPreserved, Expiry: past}},
+		"in a set, expired, stopped":   {given{owned: true, stopped: true, phase: broken, expiry: past}, Plan{Expiry: past}},
+		"in a set, recovered":          {given{owned: true, stopped: true, phase: running, expiry: past}, Plan{Action: Stop}},
+		"in a set, expired, no node":   {given{own: WhenFailed, owned: true, noNode: true, phase: broken, expiry: past}, Plan{Value: WhenFailed, Expiry: past}},
+		"the template's value is kept": {given{node: WhenFailed, last: WhenFailed, template: true, owned: true, phase: broken, expiry: past}, Plan{Action: Stop, Value: WhenFailed, Expiry: past}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := test.given.facts()
@@ -145,13 +145,13 @@ func TestDecide(t *testing.T) {
 				t.Errorf("the facts changed:\n%s", diff)
 			}
 			if got.Action != None && !Concerns(f) {
-				t.Error("it concerns no preservation")
+				t.Error("Concerns is false")
 			}
 		})
 	}
 }
 
-// TestConcerns: only a trace of a preservation costs more than a look.
+// TestConcerns checks that only Machines with a trace of a preservation need further work.
 func TestConcerns(t *testing.T) {
 	for name, test := range map[string]struct {
 		given given
@@ -160,7 +160,7 @@ func TestConcerns(t *testing.T) {
 		"nothing":            {given{phase: broken}, false},
 		"nothing, no node":   {given{phase: broken, noNode: true}, false},
 		"own":                {given{own: Now}, true},
-		"own, nonsense":      {given{own: "please"}, true},
+		"own, invalid":       {given{own: "please"}, true},
 		"last applied":       {given{last: Now}, true},
 		"of the node":        {given{node: Now}, true},
 		"of the node, false": {given{node: Never}, true},
@@ -174,7 +174,8 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// TestThePlanSettles: whatever is asked for, a second look at what the first one left changes nothing.
+// TestThePlanSettles checks that deciding again on the result of a plan changes nothing, whatever was
+// requested.
 func TestThePlanSettles(t *testing.T) {
 	values := append([]string{"", "nonsense"}, Values...)
 	for _, ownValue := range values {
@@ -211,5 +212,5 @@ func settles(t *testing.T, g given) {
 		}
 		g = next
 	}
-	t.Errorf("no rest: %+v", g)
+	t.Errorf("not settled: %+v", g)
 }

@@ -17,21 +17,21 @@ func TestActive(t *testing.T) {
 		expiry      *metav1.Time
 		want        bool
 	}{
-		"nobody asked":                             {phase: v1alpha1.MachineFailed},
-		"now, running":                             {annotations: map[string]string{own: Now}, phase: v1alpha1.MachineRunning, want: true},
-		"now, of the node":                         {annotations: map[string]string{ofNode: Now}, phase: v1alpha1.MachineRunning, want: true},
-		"when failed, running":                     {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineRunning},
-		"when failed, unknown":                     {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineUnknown},
-		"when failed, failed":                      {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineFailed, want: true},
-		"by itself, failed":                        {annotations: map[string]string{own: AutoPreserved}, phase: v1alpha1.MachineFailed, want: true},
-		"by itself, recovered":                     {annotations: map[string]string{own: AutoPreserved}, phase: v1alpha1.MachineRunning},
-		"refused":                                  {annotations: map[string]string{own: "false"}, phase: v1alpha1.MachineFailed},
-		"nonsense":                                 {annotations: map[string]string{own: "please"}, phase: v1alpha1.MachineFailed},
-		"the node's word outranks the machine's":   {annotations: map[string]string{ofNode: "false", own: Now}, phase: v1alpha1.MachineFailed},
-		"an expiry ahead":                          {phase: v1alpha1.MachineFailed, expiry: at(time.Second), want: true},
-		"an expiry ahead, running":                 {phase: v1alpha1.MachineRunning, expiry: at(time.Second), want: true},
-		"it ends at its expiry":                    {phase: v1alpha1.MachineFailed, expiry: at(0)},
-		"after its expiry the wish counts no more": {annotations: map[string]string{own: Now}, phase: v1alpha1.MachineFailed, expiry: at(-time.Hour)},
+		"not requested":            {phase: v1alpha1.MachineFailed},
+		"now, running":             {annotations: map[string]string{own: Now}, phase: v1alpha1.MachineRunning, want: true},
+		"now on the node, running": {annotations: map[string]string{ofNode: Now}, phase: v1alpha1.MachineRunning, want: true},
+		"when failed, running":     {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineRunning},
+		"when failed, unknown":     {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineUnknown},
+		"when failed, failed":      {annotations: map[string]string{own: WhenFailed}, phase: v1alpha1.MachineFailed, want: true},
+		"auto, failed":             {annotations: map[string]string{own: AutoPreserved}, phase: v1alpha1.MachineFailed, want: true},
+		"auto, recovered":          {annotations: map[string]string{own: AutoPreserved}, phase: v1alpha1.MachineRunning},
+		"refused":                  {annotations: map[string]string{own: "false"}, phase: v1alpha1.MachineFailed},
+		"nonsense":                 {annotations: map[string]string{own: "please"}, phase: v1alpha1.MachineFailed},
+		"the node's value precedes the machine's": {annotations: map[string]string{ofNode: "false", own: Now}, phase: v1alpha1.MachineFailed},
+		"a future expiry, failed":                 {phase: v1alpha1.MachineFailed, expiry: at(time.Second), want: true},
+		"a future expiry, running":                {phase: v1alpha1.MachineRunning, expiry: at(time.Second), want: true},
+		"at its expiry":                           {phase: v1alpha1.MachineFailed, expiry: at(0)},
+		"now, after its expiry":                   {annotations: map[string]string{own: Now}, phase: v1alpha1.MachineFailed, expiry: at(-time.Hour)},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Annotations: test.annotations}}

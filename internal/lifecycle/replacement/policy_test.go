@@ -15,14 +15,14 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// hourly is a policy of so many replacements in an hour.
+// hourly returns a policy that allows this many replacements per hour.
 func hourly(most int32) *v1alpha1.ReplacementPolicy {
 	return &v1alpha1.ReplacementPolicy{Budgets: []v1alpha1.ReplacementBudget{
 		{Max: intstr.FromInt32(most), Within: &metav1.Duration{Duration: time.Hour}},
 	}}
 }
 
-// granted has the first Machines of a cache ask, and returns how many may become Failed.
+// granted requests a replacement for the first Machines of a cache and returns how many are allowed.
 func granted(t *testing.T, l *Limiter, s *shelf, asking int, req Request) int {
 	t.Helper()
 	count := 0
@@ -39,7 +39,8 @@ func granted(t *testing.T, l *Limiter, s *shelf, asking int, req Request) int {
 	return count
 }
 
-// replace has the Machines that were granted go, and others come that are well, and then fail.
+// replace removes the Machines whose replacement was allowed and adds others, which are healthy at first and
+// then fail.
 func (s *shelf) replace(l *Limiter, from, to int, made time.Time) {
 	for i := from; i < to; i++ {
 		l.Forget(client.ObjectKeyFromObject(&s.machines[i]))
@@ -49,7 +50,8 @@ func (s *shelf) replace(l *Limiter, from, to int, made time.Time) {
 	}
 }
 
-// TestRate: so many within an hour, also when those that were replaced are gone, and more when it is over.
+// TestRate checks that the limit per hour includes Machines that are already gone, and that it applies anew in
+// the next hour.
 func TestRate(t *testing.T) {
 	s, l := unknowns(6), &Limiter{}
 	l.Begin(noon)
@@ -68,20 +70,20 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestRateAfterARestart: what another process replaced is not known, and is guessed from the Machines, rather
-// too much than too little.
+// TestRateAfterARestart checks that earlier replacements, which a new process does not know, are estimated from
+// the Machines, rather too high than too low.
 func TestRateAfterARestart(t *testing.T) {
 	old, lately := noon.Add(-48*time.Hour), noon.Add(-30*time.Minute)
 	for name, test := range map[string]struct {
 		change func(machine *v1alpha1.Machine)
 		want   int
 	}{
-		"nothing happened": {func(*v1alpha1.Machine) {}, 2},
-		"one was made":     {func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(lately) }, 1},
-		"one failed": {func(m *v1alpha1.Machine) {
+		"no replacement":          {func(*v1alpha1.Machine) {}, 2},
+		"one Machine was created": {func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(lately) }, 1},
+		"one Machine failed": {func(m *v1alpha1.Machine) {
 			m.Status.CurrentStatus.Phase, m.Status.CurrentStatus.LastUpdateTime = v1alpha1.MachineFailed, metav1.NewTime(lately)
 		}, 1},
-		"one failed long ago": {func(m *v1alpha1.Machine) {
+		"one Machine failed long ago": {func(m *v1alpha1.Machine) {
 			m.Status.CurrentStatus.Phase, m.Status.CurrentStatus.LastUpdateTime = v1alpha1.MachineFailed, metav1.NewTime(old)
 		}, 2},
 	} {
@@ -99,7 +101,7 @@ func TestRateAfterARestart(t *testing.T) {
 	}
 }
 
-// TestReleasedIsNotCounted: a Machine that recovered in the last moment leaves its place to another one.
+// TestReleasedIsNotCounted checks that another Machine may be replaced if one recovers at the last moment.
 func TestReleasedIsNotCounted(t *testing.T) {
 	s, l := unknowns(2), &Limiter{}
 	l.Begin(noon.Add(time.Hour))
@@ -111,11 +113,11 @@ func TestReleasedIsNotCounted(t *testing.T) {
 	second := first
 	second.Machine = &s.machines[1]
 	if verdict, err := l.Allow(t.Context(), s, second); err != nil || !verdict.Allowed() {
-		t.Errorf("%+v, %v, although the other one was released", verdict, err)
+		t.Errorf("%+v, %v, although the other Machine was released", verdict, err)
 	}
 }
 
-// TestTotal: the limit of all pools together, which may be none at all, and what is released by it.
+// TestTotal checks the limit for all pools together, which may be unlimited, and that releases count for it.
 func TestTotal(t *testing.T) {
 	for _, most := range []int32{0, 1, 3} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
@@ -133,7 +135,7 @@ func TestTotal(t *testing.T) {
 			l.Release(types.NamespacedName{Namespace: "shoot", Name: "0"})
 			req.Machine = &s.machines[3]
 			if verdict, err := l.Allow(t.Context(), s, req); err != nil || !verdict.Allowed() {
-				t.Errorf("%+v, %v, although one was released", verdict, err)
+				t.Errorf("%+v, %v, although one Machine was released", verdict, err)
 			}
 		})
 	}

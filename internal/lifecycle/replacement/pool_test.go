@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/budget"
 )
 
-// shelf is a cache of one pool, which counts the Machines that are read.
+// shelf is a cache of one pool that counts the Machines read from it.
 type shelf struct {
 	client.Reader
 	machines []v1alpha1.Machine
@@ -28,7 +28,7 @@ func (s *shelf) List(_ context.Context, list client.ObjectList, _ ...client.List
 	return nil
 }
 
-// unknowns is a cache of a pool whose nodes have all failed.
+// unknowns returns a cache of a pool whose nodes have all failed.
 func unknowns(size int) *shelf {
 	s := &shelf{}
 	for i := range size {
@@ -37,7 +37,8 @@ func unknowns(size int) *shelf {
 	return s
 }
 
-// massFailure has all Machines of a pool ask some times, and returns how many Machines were read.
+// massFailure requests a replacement several times for every Machine of a pool and returns how many Machines
+// were read.
 func massFailure(tb testing.TB, size int, limit intstr.IntOrString) int {
 	s, l := unknowns(size), &Limiter{}
 	for range 5 {
@@ -50,7 +51,7 @@ func massFailure(tb testing.TB, size int, limit intstr.IntOrString) int {
 	return s.read
 }
 
-// TestMassFailureIsLinear: twice as many Machines that fail together cost no more than twice as much.
+// TestMassFailureIsLinear checks that twice as many failed Machines cost at most twice as many reads.
 func TestMassFailureIsLinear(t *testing.T) {
 	for name, limit := range map[string]intstr.IntOrString{"one": intstr.FromInt32(1), "some": intstr.FromString("20%"), "all": intstr.FromString("100%")} {
 		t.Run(name, func(t *testing.T) {
@@ -73,8 +74,8 @@ func BenchmarkMassFailure(b *testing.B) {
 	}
 }
 
-// TestCountsAreThoseOfThePool: whatever happens to the Machines of a pool, in any order, the counts
-// are those of the Machines as they were last seen.
+// TestCountsAreThoseOfThePool checks that, whatever happens to the Machines of a pool in whatever order, the
+// counts match the Machines as last seen.
 func TestCountsAreThoseOfThePool(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{
 		"", v1alpha1.MachinePending, v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineFailed,
@@ -87,7 +88,7 @@ func TestCountsAreThoseOfThePool(t *testing.T) {
 		i := random.IntN(len(s.machines))
 		machine := &s.machines[i]
 		switch random.IntN(6) {
-		case 0: // it is gone, and another one of that name comes
+		case 0: // it is replaced by another Machine with that name
 			l.Forget(client.ObjectKeyFromObject(machine))
 			was := machine.UID
 			*machine = mate(machine.Name, "a", "")
@@ -113,11 +114,11 @@ func TestCountsAreThoseOfThePool(t *testing.T) {
 		}
 	}
 	if s.read != len(s.machines) {
-		t.Errorf("%d Machines were read, want %d: a pool is listed once", s.read, len(s.machines))
+		t.Errorf("%d Machines were read, want %d: a pool must be listed once", s.read, len(s.machines))
 	}
 }
 
-// busyNow counts the replacements of other Machines in a pool, one by one.
+// busyNow counts the replacements of the other Machines in a pool one by one.
 func busyNow(l *Limiter, machines []v1alpha1.Machine, asking *v1alpha1.Machine) int {
 	counts := map[budget.Role]int{}
 	for i := range machines {

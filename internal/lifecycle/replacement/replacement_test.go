@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// mate is a Machine of a pool that is in a phase.
+// mate returns a Machine of a pool in a phase.
 func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
 	m := v1alpha1.Machine{}
 	m.Namespace, m.Name, m.UID = "shoot", name, types.UID(name)
@@ -21,7 +21,7 @@ func mate(name, pool string, phase v1alpha1.MachinePhase) v1alpha1.Machine {
 	return m
 }
 
-// counted returns how many replacements beside that of one Machine a Limiter counts in a pool.
+// counted returns how many replacements a Limiter counts in a pool in addition to that of one Machine.
 func counted(t *testing.T, pool []v1alpha1.Machine, asking *v1alpha1.Machine) int {
 	t.Helper()
 	m, err := (&Limiter{}).memberOf(t.Context(), &shelf{machines: pool}, asking)
@@ -31,7 +31,7 @@ func counted(t *testing.T, pool []v1alpha1.Machine, asking *v1alpha1.Machine) in
 	return m.pool.busyExcept(m)
 }
 
-// TestBusy: which Machines count as being replaced.
+// TestBusy checks which Machines count as being replaced.
 func TestBusy(t *testing.T) {
 	const (
 		running = v1alpha1.MachineRunning
@@ -45,19 +45,19 @@ func TestBusy(t *testing.T) {
 		phases []v1alpha1.MachinePhase
 		want   int
 	}{
-		"alone":                         {nil, 0},
-		"all well":                      {[]v1alpha1.MachinePhase{running, running}, 0},
-		"all unwell":                    {[]v1alpha1.MachinePhase{unknown, unknown}, 0},
-		"one Failed":                    {[]v1alpha1.MachinePhase{failed, running}, 1},
-		"one Terminating":               {[]v1alpha1.MachinePhase{ending}, 1},
-		"one Pending":                   {[]v1alpha1.MachinePhase{pending}, 1},
-		"one new":                       {[]v1alpha1.MachinePhase{""}, 1},
-		"one that cannot be created":    {[]v1alpha1.MachinePhase{looping, looping}, 0},
-		"one Available":                 {[]v1alpha1.MachinePhase{v1alpha1.MachineAvailable}, 0},
-		"one updated in place":          {[]v1alpha1.MachinePhase{v1alpha1.MachineInPlaceUpdating}, 1},
-		"one goes, its successor comes": {[]v1alpha1.MachinePhase{ending, pending}, 1},
-		"two go, one successor comes":   {[]v1alpha1.MachinePhase{ending, failed, pending}, 2},
-		"one goes, two come":            {[]v1alpha1.MachinePhase{ending, pending, ""}, 2},
+		"alone":                              {nil, 0},
+		"all Running":                        {[]v1alpha1.MachinePhase{running, running}, 0},
+		"all Unknown":                        {[]v1alpha1.MachinePhase{unknown, unknown}, 0},
+		"one Failed":                         {[]v1alpha1.MachinePhase{failed, running}, 1},
+		"one Terminating":                    {[]v1alpha1.MachinePhase{ending}, 1},
+		"one Pending":                        {[]v1alpha1.MachinePhase{pending}, 1},
+		"one new":                            {[]v1alpha1.MachinePhase{""}, 1},
+		"one that cannot be created":         {[]v1alpha1.MachinePhase{looping, looping}, 0},
+		"one Available":                      {[]v1alpha1.MachinePhase{v1alpha1.MachineAvailable}, 0},
+		"one being updated in place":         {[]v1alpha1.MachinePhase{v1alpha1.MachineInPlaceUpdating}, 1},
+		"one Terminating, one Pending":       {[]v1alpha1.MachinePhase{ending, pending}, 1},
+		"two leaving, one Pending":           {[]v1alpha1.MachinePhase{ending, failed, pending}, 2},
+		"one Terminating, two being created": {[]v1alpha1.MachinePhase{ending, pending, ""}, 2},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -75,9 +75,9 @@ func TestBusy(t *testing.T) {
 	now := metav1.Now()
 	kept.Status.CurrentStatus.PreserveExpiryTime, doomed.DeletionTimestamp = &now, &now
 	if got := counted(t, []v1alpha1.Machine{kept, asking}, &asking); got != 0 {
-		t.Error("a Machine counts that is preserved")
+		t.Error("a preserved Machine counts")
 	}
 	if got := counted(t, []v1alpha1.Machine{doomed, asking}, &asking); got != 1 {
-		t.Error("a Machine does not count that is being deleted")
+		t.Error("a Machine that is being deleted does not count")
 	}
 }

@@ -30,7 +30,8 @@ func set(class string, kind string) *v1alpha1.MachineSet {
 	return s
 }
 
-// TestChoices: of a set, from the deployment's field or annotation, and without a class twice.
+// TestChoices checks the choices of a set, from the field or the annotation of its deployment, without
+// duplicates.
 func TestChoices(t *testing.T) {
 	const machineClass = v1alpha1.MachineClassKind
 	for name, test := range map[string]struct {
@@ -41,7 +42,7 @@ func TestChoices(t *testing.T) {
 		"none":                         {deployment(""), set("a", machineClass), []string{"a"}},
 		"a field":                      {deployment("", "b", "c"), set("a", machineClass), []string{"a", "b", "c"}},
 		"an annotation":                {deployment("b, c,"), set("a", machineClass), []string{"a", "b", "c"}},
-		"the field outranks":           {deployment("c", "b"), set("a", machineClass), []string{"a", "b"}},
+		"the field precedes":           {deployment("c", "b"), set("a", machineClass), []string{"a", "b"}},
 		"an old set of a listed class": {deployment("b,c"), set("b", machineClass), []string{"b", "c"}},
 		"a legacy kind":                {deployment("b"), set("a", "AWSMachineClass"), []string{"a"}},
 	} {
@@ -58,7 +59,8 @@ func TestChoices(t *testing.T) {
 	}
 }
 
-// TestAMachineLearnsItsChoices, until it has a VM, and remembers why it has its class.
+// TestAMachineLearnsItsChoices checks that a Machine gets its choices until it has a VM, and that it records
+// why it has its class.
 func TestAMachineLearnsItsChoices(t *testing.T) {
 	s, m := set("a", v1alpha1.MachineClassKind), &v1alpha1.Machine{}
 	m.Spec.Class = s.Spec.Template.Spec.Class
@@ -67,7 +69,7 @@ func TestAMachineLearnsItsChoices(t *testing.T) {
 	}
 	Assign(s, deployment("b"))
 	if !Outdated(s, m) {
-		t.Error("the machine does not hear of the list")
+		t.Error("the machine does not get the list")
 	}
 	TakeOver(s, m)
 	Give(m, "b", v1alpha1.CauseNoCapacity)
@@ -81,7 +83,7 @@ func TestAMachineLearnsItsChoices(t *testing.T) {
 	m.Spec.ProviderID = "sim:///m"
 	Assign(s, deployment("c"))
 	if Outdated(s, m) {
-		t.Error("a machine with a VM is written to")
+		t.Error("a machine with a VM is changed")
 	}
 }
 
@@ -89,8 +91,8 @@ func inZone(name, zone string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: name}, NodeTemplate: &v1alpha1.NodeTemplate{Zone: zone}}
 }
 
-// TestSpread: machines that follow the order never make a zone larger than the skew allows, unless a zone
-// is out; once it is back, those that are made next fill it first.
+// TestSpread checks that Machines never exceed the allowed skew between zones unless a zone has an outage, and
+// that new Machines go to that zone first after it has recovered.
 func TestSpread(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		skew := rapid.IntRange(1, 3).Draw(t, "skew")
@@ -107,7 +109,7 @@ func TestSpread(t *testing.T) {
 					continue
 				}
 				if choice.Machines+1-fewest > skew && len(open(choices, out, fewest, skew)) > 0 {
-					t.Fatalf("a zone with %d machines gets another, and one with %d is open", choice.Machines, fewest)
+					t.Fatalf("a zone with %d machines gets another one although one with %d is available", choice.Machines, fewest)
 				}
 				Placed(choices, choice.Class)
 				break
@@ -115,11 +117,11 @@ func TestSpread(t *testing.T) {
 		}
 	})
 	if got := Order([]Choice{{Class: inZone("a", "za"), Machines: 5}, {Class: inZone("b", "zb")}}, 1, false); got[0].Class.Name != "a" {
-		t.Error("without a limit, the order of the list does not count")
+		t.Error("the order of the list is ignored without a limit")
 	}
 }
 
-// open are the zones that are not out, and may have one more machine.
+// open returns the zones without an outage that may get one more machine.
 func open(choices []Choice, out map[string]bool, fewest, skew int) []string {
 	var zones []string
 	for _, choice := range choices {
@@ -130,7 +132,7 @@ func open(choices []Choice, out map[string]bool, fewest, skew int) []string {
 	return zones
 }
 
-// TestUnfit says what cannot be fallen back to.
+// TestUnfit checks which classes cannot be used as a fallback.
 func TestUnfit(t *testing.T) {
 	class, other := inZone("a", "za"), inZone("b", "zb")
 	class.Provider, other.Provider = "sim", "sim"
@@ -139,16 +141,17 @@ func TestUnfit(t *testing.T) {
 	}
 	other.Provider = "vm"
 	if why := Unfit(class, other); why == "" {
-		t.Error("a class of another provider is fit")
+		t.Error("a class of another provider is accepted")
 	}
 	now := metav1.Now()
 	other.Provider, other.DeletionTimestamp = "sim", &now
 	if why := Unfit(class, other); why == "" {
-		t.Error("a class that is being deleted is fit")
+		t.Error("a class that is being deleted is accepted")
 	}
 }
 
-// TestListsWithoutEnd: an annotation may have as many names as fit, and each costs reads in each pass.
+// TestListsWithoutEnd checks that long lists are cut: an annotation can contain thousands of names, and each of
+// them costs reads in every pass.
 func TestListsWithoutEnd(t *testing.T) {
 	for name, text := range map[string]string{
 		"one name": strings.Repeat("b,", 100_000),

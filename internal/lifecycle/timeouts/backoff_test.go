@@ -20,9 +20,9 @@ func TestPolicyFollowsTheFlags(t *testing.T) {
 		want   wait.Backoff
 	}{
 		"exhausted, default": {"MCM's default", Policy{}, Create, codes.ResourceExhausted, Doubling(10*time.Minute, 10*time.Minute)},
-		"exhausted, flag":    {"the flag counts", Policy{ResourceExhausted: time.Minute}, Create, codes.ResourceExhausted, Doubling(time.Minute, time.Minute)},
+		"exhausted, flag":    {"the flag applies", Policy{ResourceExhausted: time.Minute}, Create, codes.ResourceExhausted, Doubling(time.Minute, time.Minute)},
 		"medium, default":    {"a sixth of 20m is more than 3m", Policy{}, Create, codes.Internal, Doubling(5*time.Second, 3*time.Minute)},
-		"medium, short":      {"several tries fit into the creation timeout", Policy{CreationTimeout: time.Minute}, Create, codes.Internal, Doubling(5*time.Second, 10*time.Second)},
+		"medium, short":      {"several attempts fit into the creation timeout", Policy{CreationTimeout: time.Minute}, Create, codes.Internal, Doubling(5*time.Second, 10*time.Second)},
 		"medium, very short": {"never below the base", Policy{CreationTimeout: time.Second}, Create, codes.Internal, Doubling(5*time.Second, 5*time.Second)},
 		"medium, deletion":   {"deletions have no creation timeout", Policy{CreationTimeout: time.Minute}, Delete, codes.Internal, Doubling(5*time.Second, 10*time.Minute)},
 		"several VMs":        {"the driver may find the right one soon", Policy{}, Status, codes.OutOfRange, Doubling(time.Second, time.Minute)},
@@ -38,8 +38,8 @@ func TestPolicyFollowsTheFlags(t *testing.T) {
 	}
 }
 
-// TestBackoffGrows: waiting times begin at the base, never shrink, never more than
-// double, and stay below the maximum, however often a call fails.
+// TestBackoffGrows checks that the waiting times start at the base, never decrease, at most double, and stay
+// within the maximum, however often a call fails.
 func TestBackoffGrows(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		base := time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "base"))

@@ -27,9 +27,9 @@ func TestTimeouts(t *testing.T) {
 		"empty configuration": {"no field is set", &v1alpha1.MachineConfiguration{}, "", Timeout{flag, Flag}, Timeout{flag, Flag}},
 		"spec":                {"the spec comes before the flag", with(time.Hour), "", Timeout{time.Hour, Spec}, Timeout{time.Hour, Spec}},
 		"zero":                {"zero is a value", with(0), "", Timeout{0, Spec}, Timeout{0, Spec}},
-		"negative":            {"no time to wait for", with(-time.Hour), "", Timeout{flag, Flag}, Timeout{flag, Flag}},
-		"annotation":          {"it comes before the spec, of creations only", with(time.Hour), "30m", Timeout{30 * time.Minute, Annotation}, Timeout{time.Hour, Spec}},
-		"annotation, no time": {"it is ignored", with(time.Hour), "soon", Timeout{time.Hour, Spec}, Timeout{time.Hour, Spec}},
+		"negative":            {"not a valid time", with(-time.Hour), "", Timeout{flag, Flag}, Timeout{flag, Flag}},
+		"annotation":          {"it precedes the spec, for creations only", with(time.Hour), "30m", Timeout{30 * time.Minute, Annotation}, Timeout{time.Hour, Spec}},
+		"invalid annotation":  {"it is ignored", with(time.Hour), "soon", Timeout{time.Hour, Spec}, Timeout{time.Hour, Spec}},
 		"zero annotation":     {"zero is a value", with(time.Hour), "0s", Timeout{0, Annotation}, Timeout{time.Hour, Spec}},
 		"negative annotation": {"it is ignored", nil, "-1m", Timeout{flag, Flag}, Timeout{flag, Flag}},
 	} {
@@ -50,7 +50,7 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestEnds: the clock begins anew after a time in which nothing was known.
+// TestEnds checks that the timeout starts anew after a time in which the state was unknown.
 func TestEnds(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	hour := Timeout{Duration: time.Hour}
@@ -58,8 +58,8 @@ func TestEnds(t *testing.T) {
 		resumed []time.Time
 		want    time.Time
 	}{
-		"never away":        {nil, begin.Add(time.Hour)},
-		"before, and never": {[]time.Time{begin.Add(-time.Minute), {}}, begin.Add(time.Hour)},
+		"no outage":         {nil, begin.Add(time.Hour)},
+		"an earlier outage": {[]time.Time{begin.Add(-time.Minute), {}}, begin.Add(time.Hour)},
 		"twice":             {[]time.Time{begin.Add(2 * time.Minute), begin.Add(time.Minute)}, begin.Add(62 * time.Minute)},
 	} {
 		if got := hour.Deadline(begin, tc.resumed...); !got.Equal(tc.want) {
@@ -116,6 +116,6 @@ func TestDrainAnew(t *testing.T) {
 		}
 	}
 	if since, anew := DrainRestarted(&v1alpha1.Machine{}, time.Time{}, now); !since.IsZero() || anew {
-		t.Errorf("nothing noted, and an unknown beginning: %s, %t", since, anew)
+		t.Errorf("without an annotation and a start: %s, %t", since, anew)
 	}
 }

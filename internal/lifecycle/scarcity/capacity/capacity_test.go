@@ -31,7 +31,7 @@ func newMachine(name string) *v1alpha1.Machine {
 	return &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name)}}
 }
 
-// ask asks for a Machine and checks what follows.
+// ask requests a Machine and checks the outcome.
 func ask(t *testing.T, of instance.Capacity, code codes.Code, want instance.Fallback, wantAgain time.Duration) {
 	t.Helper()
 	of.Asking()
@@ -40,7 +40,7 @@ func ask(t *testing.T, of instance.Capacity, code codes.Code, want instance.Fall
 	}
 }
 
-// TestAnotherClassFollows: after a short time, as long as one is left.
+// TestAnotherClassFollows checks that another class is tried after a short time, as long as there is one.
 func TestAnotherClassFollows(t *testing.T) {
 	m, clock := newMemory()
 	a, b := newClass("a"), newClass("b")
@@ -55,41 +55,42 @@ func TestAnotherClassFollows(t *testing.T) {
 	ask(t, withB, codes.ResourceExhausted, instance.FallsBack, 0)
 }
 
-// TestOneAsksForAll: a class that had no capacity is asked for by one Machine, and by the others if that
-// gets its VM.
+// TestOneAsksForAll checks that only one Machine tries a class that had no capacity, and that the others try it
+// if that Machine gets its VM.
 func TestOneAsksForAll(t *testing.T) {
 	m, clock := newMemory()
 	a, b := newClass("a"), newClass("b")
 	for range 2 {
 		if !m.Claim(a) {
-			t.Fatal("a class of which nothing is known is not asked")
+			t.Fatal("a class without a recorded failure is not tried")
 		}
 	}
 	asks := m.For(newMachine("m"), a, []*v1alpha1.MachineClass{b})
 	ask(t, asks, codes.ResourceExhausted, instance.FallsBackLater, after)
 	if m.Claim(a) || !m.Out(a) || m.Next([]*v1alpha1.MachineClass{a}) != memory {
-		t.Error("a class without capacity is asked again")
+		t.Error("a class without capacity is tried again")
 	}
 	clock.Step(memory)
 	if !m.Claim(a) || m.Claim(a) {
-		t.Error("not just one machine asks whether the class has capacity again")
+		t.Error("the class is not tried by exactly one machine")
 	}
 	clock.Step(probe)
 	if !m.Claim(a) {
-		t.Error("nobody asks after the first that wanted to did not")
+		t.Error("no other machine tries the class if the first one does not")
 	}
 	ask(t, asks, codes.OK, instance.NoFallback, 0)
 	for range 2 {
 		if !m.Claim(a) || m.Out(a) {
-			t.Error("a class with capacity is not asked by all")
+			t.Error("a class with capacity is not tried by all machines")
 		}
 	}
 	if !m.Returned(a) || m.Returned(a) || m.Returned(b) {
-		t.Error("that a class has capacity again is not said once")
+		t.Error("the end of the shortage is not reported exactly once")
 	}
 }
 
-// TestNobodyWaitsForAnAnswerThatHasCome, also if less is remembered than the others would wait.
+// TestNobodyWaitsForAnAnswerThatHasCome checks that no Machine waits for a result that is already known, even
+// if the memory is shorter than that wait.
 func TestNobodyWaitsForAnAnswerThatHasCome(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	m := New(Options{Memory: time.Second, Clock: clock})
@@ -98,19 +99,19 @@ func TestNobodyWaitsForAnAnswerThatHasCome(t *testing.T) {
 	ask(t, asks, codes.ResourceExhausted, instance.NoFallback, 0)
 	clock.Step(time.Second)
 	if !m.Claim(a) || m.Claim(a) {
-		t.Error("not just one machine asks whether the class has capacity again")
+		t.Error("the class is not tried by exactly one machine")
 	}
 	ask(t, asks, codes.ResourceExhausted, instance.NoFallback, 0)
 	if m.Claim(a) {
-		t.Error("the class is asked again at once")
+		t.Error("the class is tried again immediately")
 	}
 	clock.Step(time.Second)
 	if !m.Claim(a) {
-		t.Error("the others wait for one that has asked")
+		t.Error("the others wait although the result is known")
 	}
 }
 
-// TestAnEditedClassIsAsked at once.
+// TestAnEditedClassIsAsked checks that an edited class is tried immediately.
 func TestAnEditedClassIsAsked(t *testing.T) {
 	m, _ := newMemory()
 	a := newClass("a")
@@ -118,30 +119,31 @@ func TestAnEditedClassIsAsked(t *testing.T) {
 	edited := a.DeepCopy()
 	edited.Generation++
 	if !m.Out(a) || m.Out(edited) {
-		t.Error("the next version of a class is taken for exhausted, or this one is not")
+		t.Error("the next version of a class counts as exhausted, or this one does not")
 	}
 }
 
-// TestWhatNeedNotBeAsked: a class without capacity, for a Machine of which nothing can be there.
+// TestWhatNeedNotBeAsked checks when a class without capacity is skipped, and when no VM can exist for the
+// Machine.
 func TestWhatNeedNotBeAsked(t *testing.T) {
 	a, b := newClass("a"), newClass("b")
 	for name, test := range map[string]struct {
 		before           func(m *Memory, of instance.Capacity)
 		spent, untouched bool
 	}{
-		"it was just created":      {func(m *Memory, _ instance.Capacity) { m.Untouched(newMachine("m"), a) }, true, true},
-		"nothing is known of it":   {func(*Memory, instance.Capacity) {}, false, false},
-		"the answer was lost":      {func(_ *Memory, of instance.Capacity) { of.Asking(); of.Asked(codes.DeadlineExceeded) }, false, false},
-		"it was asked for in vain": {func(_ *Memory, of instance.Capacity) { of.Asking(); of.Asked(codes.ResourceExhausted) }, true, false},
-		"asked before it was heard of": {func(m *Memory, of instance.Capacity) {
+		"the machine was just created": {func(m *Memory, _ instance.Capacity) { m.Untouched(newMachine("m"), a) }, true, true},
+		"nothing is known":             {func(*Memory, instance.Capacity) {}, false, false},
+		"the response was lost":        {func(_ *Memory, of instance.Capacity) { of.Asking(); of.Asked(codes.DeadlineExceeded) }, false, false},
+		"the creation failed":          {func(_ *Memory, of instance.Capacity) { of.Asking(); of.Asked(codes.ResourceExhausted) }, true, false},
+		"tried before the machine was seen": {func(m *Memory, of instance.Capacity) {
 			of.Asking()
 			m.Untouched(newMachine("m"), a)
 		}, false, false},
-		"it is forgotten": {func(m *Memory, of instance.Capacity) {
+		"the machine is forgotten": {func(m *Memory, of instance.Capacity) {
 			m.Untouched(newMachine("m"), a)
 			m.Forget(types.NamespacedName{Namespace: "n", Name: "m"})
 		}, false, false},
-		"another of its name": {func(m *Memory, _ instance.Capacity) {
+		"another machine of that name": {func(m *Memory, _ instance.Capacity) {
 			was := newMachine("m")
 			was.UID = "before"
 			m.Untouched(was, a)
@@ -153,14 +155,14 @@ func TestWhatNeedNotBeAsked(t *testing.T) {
 			of := m.For(newMachine("m"), a, []*v1alpha1.MachineClass{b})
 			test.before(m, of)
 			if spent, _ := of.Spent(); spent {
-				t.Error("another class is taken before its time")
+				t.Error("another class is chosen too early")
 			}
 			clock.Step(after)
 			if spent, untouched := of.Spent(); spent != test.spent || untouched != test.untouched {
 				t.Errorf("spent %v, untouched %v, want %v and %v", spent, untouched, test.spent, test.untouched)
 			}
 			if spent, _ := m.For(newMachine("m"), a, nil).Spent(); spent {
-				t.Error("a class is not asked, and there is no other")
+				t.Error("the only class is not tried")
 			}
 		})
 	}

@@ -13,16 +13,16 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// engineRetry is when the engine asks again by itself after a creation that failed for want of capacity.
+// engineRetry is the time after which the engine retries a creation that failed for lack of capacity.
 const engineRetry = time.Minute
 
-// pool is a pool of Machines that get their VMs from classes whose capacity comes and goes.
+// pool is a pool of Machines that get their VMs from classes whose capacity changes.
 type pool struct {
 	*testing.T
 	memory   *Memory
 	clock    *testingclock.FakeClock
 	classes  []*v1alpha1.MachineClass
-	room     []int // of each class
+	room     []int // by class
 	machines []*waiting
 }
 
@@ -32,7 +32,7 @@ type waiting struct {
 	class   int
 	made    bool
 	due     time.Time
-	// asks are when the provider was asked for it.
+	// asks holds the times at which the provider was asked for the VM.
 	asks []time.Time
 }
 
@@ -56,7 +56,7 @@ func (p *pool) add() *waiting {
 	return w
 }
 
-// restart forgets what the process knew: all Machines are asked about at once.
+// restart clears the memory, as a new process does. All Machines are then handled at once.
 func (p *pool) restart() {
 	p.memory = New(p.memory.opts)
 	for _, w := range p.machines {
@@ -64,7 +64,7 @@ func (p *pool) restart() {
 	}
 }
 
-// others are the classes that a Machine may have instead, in their order.
+// others returns the classes that a Machine may use instead, in order.
 func (p *pool) others(w *waiting) []*v1alpha1.MachineClass {
 	var others []*v1alpha1.MachineClass
 	for i, class := range p.classes {
@@ -110,7 +110,7 @@ func (p *pool) pass(w *waiting) {
 	}
 }
 
-// second is one second of all Machines. A Machine that falls back goes on at once.
+// second advances all Machines by one second. A Machine that falls back continues immediately.
 func (p *pool) second() {
 	for range len(p.classes) {
 		for _, w := range p.machines {
@@ -130,11 +130,12 @@ func (p *pool) left() int {
 	return left
 }
 
-// TestModel: capacity comes and goes, and processes restart. Nobody is asked without end; as soon as any class has
-// capacity for good, every Machine gets a VM; and a new one gets the first choice once that has capacity.
+// TestModel lets capacity come and go and restarts processes. It checks that requests stay bounded, that every
+// Machine gets a VM once some class keeps its capacity, and that a new Machine gets the first class once that
+// has capacity.
 func TestModel(t *testing.T) {
 	const machines, classes = 6, 3
-	// A class is asked after it was forgotten, and while another Machine's answer is awaited.
+	// A class is tried after it was forgotten, and again while the result for another Machine is pending.
 	const soon = memory + probe + after + engineRetry
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -154,7 +155,7 @@ func TestModel(t *testing.T) {
 		}
 		p.restart()
 		clear(p.room)
-		for range 300 { // none has capacity, and nothing disturbs them
+		for range 300 { // no class has capacity, and nothing else changes
 			p.second()
 		}
 		for _, w := range p.machines {
@@ -176,13 +177,13 @@ func TestModel(t *testing.T) {
 			p.second()
 		}
 		if !last.made || last.class != 0 {
-			t.Fatalf("seed %d: a new Machine has the class %d (made: %t), and the first has capacity", seed, last.class, last.made)
+			t.Fatalf("seed %d: a new Machine has the class %d (created: %t) although the first has capacity", seed, last.class, last.made)
 		}
 	}
 }
 
-// patient checks that the provider was asked for a Machine no more than once for each class in the time that a
-// class is remembered, but for the first time.
+// patient checks that the provider was asked for a Machine at most once per class within the time that a
+// failure is remembered, not counting the first request.
 func (p *pool) patient(seed uint64, w *waiting) {
 	p.Helper()
 	since := p.clock.Now().Add(-300*time.Second + after + time.Second)
