@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestTheFirstListIsConsistent: no version will do that the API server happens to have in memory.
-// Later lists go on from the version that is known.
+// TestTheFirstListIsConsistent checks that the first list does not accept any version that the API server
+// happens to have cached. Later lists continue from the known version.
 func TestTheFirstListIsConsistent(t *testing.T) {
 	t.Parallel()
 	for asked, want := range map[string]string{"0": "", "": "", "17": "17"} {
@@ -42,7 +42,7 @@ func TestTheFirstListIsConsistent(t *testing.T) {
 	}
 }
 
-// startingCache is a cache that notes when it is started, and has one object.
+// startingCache is a cache that records when it is started and contains one object.
 type startingCache struct {
 	cache.Cache
 	started chan struct{}
@@ -80,8 +80,8 @@ func (c *startingCache) List(context.Context, client.ObjectList, ...client.ListO
 	return c.read()
 }
 
-// TestACacheStartsWithTheLeadership: a manager that stands by does not wait for it, and who reads
-// too early waits until it has started.
+// TestACacheStartsWithTheLeadership checks that a standby manager does not wait for its cache, and that early
+// reads block until the cache has started.
 func TestACacheStartsWithTheLeadership(t *testing.T) {
 	t.Parallel()
 	leads, inner := make(chan struct{}), &startingCache{started: make(chan struct{})}
@@ -90,19 +90,19 @@ func TestACacheStartsWithTheLeadership(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
 	if !c.WaitForCacheSync(ctx) {
-		t.Error("a stand-by never takes part in the election")
+		t.Error("a standby manager never takes part in the election")
 	}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	var early *cache.ErrCacheNotStarted
 	if err := c.Get(gone, client.ObjectKey{}, &v1alpha1.Machine{}); !errors.As(err, &early) {
-		t.Errorf("a stand-by reads: %v", err)
+		t.Errorf("a standby manager reads: %v", err)
 	}
 	reads := make(chan error, 2)
 	go func() { reads <- c.Get(ctx, client.ObjectKey{}, &v1alpha1.Machine{}) }()
 	go func() { reads <- c.List(ctx, &v1alpha1.MachineList{}) }()
 	if err := inner.read(); err == nil {
-		t.Error("it starts before the process leads")
+		t.Error("the cache starts before the process leads")
 	}
 	close(leads)
 	for range 2 {
@@ -111,33 +111,33 @@ func TestACacheStartsWithTheLeadership(t *testing.T) {
 		}
 	}
 	if !c.WaitForCacheSync(ctx) {
-		t.Error("it does not sync")
+		t.Error("the cache does not sync")
 	}
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("Start returned %v", err)
 	}
 }
 
-// TestAStandByThatNeverLeads ends without having started its cache.
+// TestAStandByThatNeverLeads checks that such a process ends without having started its cache.
 func TestAStandByThatNeverLeads(t *testing.T) {
 	t.Parallel()
 	inner := &startingCache{started: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	if err := (&leaderCache{run: t.Context(), Cache: inner, leads: make(chan struct{})}).Start(ctx); err != nil || inner.read() == nil {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("Start returned %v", err)
 	}
 }
 
-// watchLog notes how a manager begins to read the objects of a resource.
+// watchLog records how a manager begins to read the objects of a resource.
 type watchLog struct {
 	mu     sync.Mutex
 	seen   []string
 	plural string
 }
 
-// on has a configuration note what is asked with it.
+// on returns a configuration whose requests are recorded.
 func (l *watchLog) on(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &loggingTransport{log: l, next: next} })
@@ -171,7 +171,7 @@ func (l *watchLog) note(r *http.Request) {
 	l.seen = append(l.seen, how)
 }
 
-// all is what was noted so far.
+// all returns what was recorded so far.
 func (l *watchLog) all() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,11 +182,11 @@ func (l *watchLog) all() []string {
 func (l *watchLog) wantNone(t *testing.T) {
 	t.Helper()
 	if seen := l.all(); len(seen) > 0 {
-		t.Errorf("a stand-by reads: %q", seen)
+		t.Errorf("a standby manager reads: %q", seen)
 	}
 }
 
-// wantConsistent checks that the first list asked for what is stored, not for any version.
+// wantConsistent checks that the first list asked for the stored state, not for any version.
 func (l *watchLog) wantConsistent(t *testing.T) {
 	t.Helper()
 	if seen := l.all(); len(seen) == 0 || seen[0] != "stream from " && seen[0] != "list from " {

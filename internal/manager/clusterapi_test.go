@@ -25,15 +25,15 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestLeases: which leases a manager holds, and where.
+// TestLeases checks which leases a manager holds, and in which namespace.
 func TestLeases(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config Config
 		leases int
 	}{
-		"MCM, unless said otherwise": {Config{}, 2},
-		"Cluster API":                {Config{Settings: Settings{APIs: []API{APICAPI}}}, 1},
-		"both":                       {Config{Settings: Settings{APIs: []API{APIMCM, APICAPI}}}, 3},
+		"MCM by default": {Config{}, 2},
+		"Cluster API":    {Config{Settings: Settings{APIs: []API{APICAPI}}}, 1},
+		"both":           {Config{Settings: Settings{APIs: []API{APIMCM, APICAPI}}}, 3},
 	} {
 		if got := tc.config.leases(); len(got) != tc.leases {
 			t.Errorf("%s: leases %v", name, got)
@@ -52,10 +52,11 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestWithoutClusterAPI: what is missing, and what to do about it, is said at once.
+// TestWithoutClusterAPI checks that the error names what is missing and how to install it, and that the manager
+// fails immediately.
 func TestWithoutClusterAPI(t *testing.T) {
 	tier.All(t)
-	e := env.New(t, env.WithOwn()) // the others of this package have it
+	e := env.New(t, env.WithOwn()) // the environment shared by this package has the CRDs
 	err := Run(t.Context(), Config{
 		Control: e.Admin,
 		Drivers: registry.Only("sim", sim.New(sim.Config{})),
@@ -67,13 +68,13 @@ func TestWithoutClusterAPI(t *testing.T) {
 	})
 	for _, words := range []string{"does not serve", "cluster.x-k8s.io", "clusterctl init"} {
 		if err == nil || !strings.Contains(err.Error(), words) {
-			t.Errorf("%v does not say %q", err, words)
+			t.Errorf("%v does not contain %q", err, words)
 		}
 	}
 }
 
-// TestBothAPIs: one manager, one driver, one name, one class, and yet two VMs that have
-// nothing to do with each other. All that with the roles that are shipped.
+// TestBothAPIs runs both APIs in one manager with one driver, one name and one class. They must get two
+// independent VMs. The manager has only the roles that are shipped.
 func TestBothAPIs(t *testing.T) {
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
@@ -131,11 +132,11 @@ func TestBothAPIs(t *testing.T) {
 	}
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("the manager ended with %v", err)
+		t.Errorf("the manager returned %v", err)
 	}
 }
 
-// ofBothAPIs is a machine of each API, from one class, with the objects that they need.
+// ofBothAPIs returns a machine of each API, from one class, with the objects that they need.
 func ofBothAPIs(namespace string) []client.Object {
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	class := &v1alpha1.MachineClass{

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestADriverThatComesLater: a Machine of a class that no driver serves is left alone, and says why. It
-// gets its VM as soon as its driver is registered, and its deletion waits while the driver is away again.
+// TestADriverThatComesLater checks that a Machine whose class no driver serves is left alone and reports the
+// reason. It gets its VM when its driver registers, and its deletion waits while that driver is disconnected.
 func TestADriverThatComesLater(t *testing.T) {
 	e, ctx := env.New(t), t.Context()
 	drivers := registry.New(registry.Options{})
@@ -88,10 +88,10 @@ func TestADriverThatComesLater(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	if entries, err := bystander.Journal(); err != nil || len(entries) != 0 {
-		t.Errorf("the other driver was asked: %v, %v", entries, err)
+		t.Errorf("the other driver was called: %v, %v", entries, err)
 	}
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("the manager ended with %v", err)
+		t.Errorf("the manager returned %v", err)
 	}
 }

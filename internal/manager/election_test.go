@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-// stored is a lease as the API server has it.
+// stored is a lease as stored by the API server.
 type stored struct {
 	record        *resourcelock.LeaderElectionRecord
 	reads, writes int
@@ -51,7 +51,8 @@ func (v *view) RecordEvent(string) {}
 func (v *view) Identity() string   { return v.identity }
 func (v *view) Describe() string   { return "lease" }
 
-// TestReleasedLeasesAreTakenSoon: a stand-by looks more often than the leader renews.
+// TestReleasedLeasesAreTakenSoon checks that a standby process reads the lease more often than the leader
+// renews it.
 func TestReleasedLeasesAreTakenSoon(t *testing.T) {
 	election := Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 	synctest.Test(t, func(t *testing.T) {
@@ -75,10 +76,10 @@ func TestReleasedLeasesAreTakenSoon(t *testing.T) {
 		defer stopSecond()
 		time.Sleep(time.Minute)
 		if lease.writes < 25 || lease.writes > 32 {
-			t.Errorf("in a minute the leader wrote its lease %d times, which it does every 2 s", lease.writes)
+			t.Errorf("the leader wrote its lease %d times in a minute, want every 2 s", lease.writes)
 		}
 		if lease.reads > 125 {
-			t.Errorf("in a minute the stand-by read the lease %d times", lease.reads)
+			t.Errorf("the standby process read the lease %d times in a minute", lease.reads)
 		}
 		stopFirst()
 		released := time.Now()
@@ -86,12 +87,12 @@ func TestReleasedLeasesAreTakenSoon(t *testing.T) {
 			t.Fatalf("%s leads", leader)
 		}
 		if took := time.Since(released); took > 1200*time.Millisecond {
-			t.Errorf("the stand-by took the released lease after %v", took)
+			t.Errorf("the standby process took the released lease after %v", took)
 		}
 	})
 }
 
-// electorOf returns an elector as controller-runtime makes it.
+// electorOf returns an elector configured like that of controller-runtime.
 func electorOf(t *testing.T, election Election, one resourcelock.Interface, leads chan<- string) *leaderelection.LeaderElector {
 	t.Helper()
 	options := &ctrl.Options{}

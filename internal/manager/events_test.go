@@ -13,8 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestEventsKeepTheirAnnotations: client-go combines events on an object that come often and have
-// the same reason, and drops their annotations. Those without any are combined as it does.
+// TestEventsKeepTheirAnnotations checks that events with annotations are not combined. client-go combines
+// frequent events on an object with the same reason and drops their annotations. Events without annotations are
+// combined as by client-go.
 func TestEventsKeepTheirAnnotations(t *testing.T) {
 	for name, annotations := range map[string]map[string]string{
 		"annotated": {v1alpha1.EventAnnotationCause: v1alpha1.CauseMachineFailed},
@@ -44,7 +45,7 @@ func TestEventsKeepTheirAnnotations(t *testing.T) {
 	}
 }
 
-// TestRepetitionsOfAnEventAreCounted, also with annotations.
+// TestRepetitionsOfAnEventAreCounted checks that repetitions are counted, also for events with annotations.
 func TestRepetitionsOfAnEventAreCounted(t *testing.T) {
 	correlator := record.NewEventCorrelatorWithOptions(correlation)
 	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EventAnnotationCause: v1alpha1.CauseSurplus}}, Message: "the same", Count: 1}

@@ -55,7 +55,7 @@ func (r *refusals) want(t *testing.T) {
 	}
 }
 
-// onePool is a deployment of two machines with all that belongs to it.
+// onePool returns a deployment of two machines with everything that it needs.
 func onePool(namespace string) []client.Object {
 	labels := map[string]string{"name": "one"}
 	objects := oneMachine(namespace)
@@ -67,7 +67,7 @@ func onePool(namespace string) []client.Object {
 	return append(objects, deployment)
 }
 
-// half is a manager of one half that runs with the rights that this needs.
+// half is a manager of one half that runs with only the rights that it needs.
 type half struct {
 	*election
 	cfg       Config
@@ -75,13 +75,13 @@ type half struct {
 	stop      func()
 }
 
-// startHalf starts it beside a pool, with a target.
+// startHalf starts a manager of one half next to a pool, with a target cluster.
 func startHalf(t *testing.T, which Half, cfg Config, roles ...string) *half {
 	t.Helper()
 	return startHalfIn(t, newElection(t), which, cfg, roles...)
 }
 
-// startHalfIn starts it there.
+// startHalfIn does the same in the namespace of an election.
 func startHalfIn(t *testing.T, e *election, which Half, cfg Config, roles ...string) *half {
 	t.Helper()
 	h := &half{election: e, cfg: cfg}
@@ -95,7 +95,7 @@ func startHalfIn(t *testing.T, e *election, which Half, cfg Config, roles ...str
 	h.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	})
 	t.Cleanup(h.stop)
@@ -114,8 +114,8 @@ func (h *half) machines(g gomega.Gomega) []v1alpha1.Machine {
 	return list.Items
 }
 
-// TestHalfOfSets: it makes the machines of a deployment without the rights and the driver of the other
-// half, and does nothing with them.
+// TestHalfOfSets checks that this half creates the machines of a deployment without the rights and the driver
+// of the other half, and does nothing else with them.
 func TestHalfOfSets(t *testing.T) {
 	h := startHalf(t, HalfSets, Config{}, "config/rbac/machine-controller-manager-role.yaml", "config/rbac/machine-controller-manager-target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
@@ -136,8 +136,8 @@ func TestHalfOfSets(t *testing.T) {
 	h.forbidden.want(t)
 }
 
-// TestHalfOfMachines: it makes the VM of a machine without the rights of the other half, and does
-// nothing with a deployment.
+// TestHalfOfMachines checks that this half creates the VM of a machine without the rights of the other half,
+// and does nothing with a deployment.
 func TestHalfOfMachines(t *testing.T) {
 	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), Settings: Settings{MachineSettings: MachineSettings{CreationTimeout: time.Minute}}}
 	h := startHalf(t, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")

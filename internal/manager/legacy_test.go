@@ -36,8 +36,8 @@ func legacyPool(namespace string) (class *unstructured.Unstructured, pool []clie
 	return class, []client.Object{objects[0], deployment}
 }
 
-// TestLegacyClass: the machines of a class of a legacy kind get their VMs once it is migrated, none is
-// replaced, and what refers to the old kind later is brought over as well.
+// TestLegacyClass checks that the machines of a class of a legacy kind get their VMs once the class is
+// migrated, that no machine is replaced, and that later references to the old kind are converted too.
 func TestLegacyClass(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -63,7 +63,7 @@ func TestLegacyClass(t *testing.T) {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	})
 	available := func(replicas int) (names []string) {
@@ -89,7 +89,7 @@ func TestLegacyClass(t *testing.T) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 
 	deployment := pool[1].(*v1alpha1.MachineDeployment)
-	old := `{"spec":{"replicas":3,"template":{"spec":{"class":{"kind":"AWSMachineClass"}}}}}` // as whoever applies it again
+	old := `{"spec":{"replicas":3,"template":{"spec":{"class":{"kind":"AWSMachineClass"}}}}}` // as if an old manifest were applied again
 	g.Expect(e.Client.Patch(t.Context(), deployment, client.RawPatch("application/merge-patch+json", []byte(old)))).To(gomega.Succeed())
 	second := available(3)
 	for _, name := range first {
@@ -104,7 +104,7 @@ func TestLegacyClass(t *testing.T) {
 	forbidden.want(t)
 }
 
-// inTheWay has a class migrated when a MachineClass of its name, which said something else, was edited.
+// inTheWay checks that a class is migrated once a conflicting MachineClass with its name was corrected.
 func inTheWay(t *testing.T, e *env.Env, migrated *unstructured.Unstructured) {
 	t.Helper()
 	g, ctx := gomega.NewWithT(t), t.Context()

@@ -24,7 +24,7 @@ import (
 
 var both = []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager}
 
-// election is a namespace with two leases that several processes want.
+// election is a namespace with two leases for which several processes compete.
 type election struct {
 	*testing.T
 	env     *env.Env
@@ -40,7 +40,7 @@ func newElection(t *testing.T) *election {
 	return &election{T: t, env: e, clients: kubernetes.NewForConfigOrDie(e.Admin)}
 }
 
-// candidate is the lock of a process of ours.
+// candidate returns the lock of one of our processes.
 func (e *election) candidate(runner *tasks.Runner) *lock {
 	e.Helper()
 	log := funcr.New(func(_, args string) {
@@ -55,7 +55,7 @@ func (e *election) candidate(runner *tasks.Runner) *lock {
 	return made
 }
 
-// mcm is the lock of one of MCM's processes.
+// mcm returns the lock of one of MCM's processes.
 func (e *election) mcm(lease, identity string) resourcelock.Interface {
 	e.Helper()
 	made, err := resourcelock.New(resourcelock.LeasesResourceLock, e.env.Namespace, lease,
@@ -66,21 +66,20 @@ func (e *election) mcm(lease, identity string) resourcelock.Interface {
 	return made
 }
 
-// pace is how an elector goes about it.
+// pace contains the times of an elector.
 type pace struct{ duration, deadline, retry time.Duration }
 
 var (
-	// fast lets go soon, and loses its leases where a request takes long. It is for those
-	// who need not keep them.
+	// fast gives up early and loses its leases when requests are slow. Use it where the leases need not be kept.
 	fast = pace{time.Second, 700 * time.Millisecond, 100 * time.Millisecond}
-	// steady keeps its leases also where everything is slow.
+	// steady keeps its leases even if requests are slow.
 	steady = pace{time.Hour, 50 * time.Minute, 100 * time.Millisecond}
-	// slow does so with more than a second between two renewals, as the default has.
+	// slow does the same with more than a second between two renewals, like the default.
 	slow = pace{time.Hour, 50 * time.Minute, 1200 * time.Millisecond}
 )
 
-// compete has a lock compete for leadership until the returned function is called. The
-// channel is closed once it leads.
+// compete lets a lock compete for leadership until the returned function is called. The channel is closed once
+// the lock leads.
 func (e *election) compete(lock resourcelock.Interface, p pace) (leads <-chan struct{}, stop func()) {
 	e.Helper()
 	began := make(chan struct{})
@@ -106,7 +105,7 @@ func (e *election) compete(lock resourcelock.Interface, p pace) (leads <-chan st
 	return began, stop
 }
 
-// write makes a lease as another process left it.
+// write writes a lease as another process would have left it.
 func (e *election) write(name, holder string, seconds int32) {
 	e.Helper()
 	if err := e.take(name, holder, seconds); err != nil {
@@ -114,7 +113,7 @@ func (e *election) write(name, holder string, seconds int32) {
 	}
 }
 
-// take writes a lease. The error is a conflict if its holder was faster.
+// take writes a lease. It returns a conflict if the holder was faster.
 func (e *election) take(name, holder string, seconds int32) error {
 	now := metav1.NowMicro()
 	lease := &coordinationv1.Lease{
@@ -133,14 +132,14 @@ func (e *election) take(name, holder string, seconds int32) error {
 	return err
 }
 
-// expire does what time would: a lease whose holder has died ends in a second.
+// expire makes the lease of a dead holder expire after one second.
 func (e *election) expire(name, holder string) {
 	e.Helper()
-	// The last renewal may come between reading and writing.
+	// The last renewal may happen between the read and the write.
 	gomega.NewWithT(e.T).Eventually(func() error { return e.take(name, holder, 1) }).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 }
 
-// holder reads who holds a lease; "none" if it does not exist.
+// holder returns the holder of a lease, or "none" if the lease does not exist.
 func (e *election) holder(name string) string {
 	e.Helper()
 	lease, err := e.clients.CoordinationV1().Leases(e.env.Namespace).Get(e.Context(), name, metav1.GetOptions{})
@@ -158,26 +157,25 @@ func (e *election) await(leads <-chan struct{}) {
 	select {
 	case <-leads:
 	case <-time.After(env.WaitTimeout):
-		e.Fatal("nobody leads")
+		e.Fatal("no process leads")
 	}
 }
 
-// heldBy is what an elector writes.
+// heldBy returns the record that an elector writes.
 func heldBy(identity string) resourcelock.LeaderElectionRecord {
 	now := metav1.Now()
 	return resourcelock.LeaderElectionRecord{HolderIdentity: identity, LeaseDurationSeconds: 15, AcquireTime: now, RenewTime: now}
 }
 
-// TestOneOfMCMsProcessesKeepsUsOut: whoever does half of our work must have ended before
-// we begin, whatever the other lease says. It matters in clusters where only one of MCM's
-// processes was replaced.
+// TestOneOfMCMsProcessesKeepsUsOut checks that Millwright starts only after each of MCM's processes has ended,
+// whatever the other lease says. This matters in clusters where only one of MCM's processes was replaced.
 func TestOneOfMCMsProcessesKeepsUsOut(t *testing.T) {
 	others := map[string]func(e *election, other string){
 		"missing": func(*election, string) {},
-		// Its validity of a second is shorter than the time between two renewals of the
-		// other one, as it is with everybody's default times.
-		"given away": func(e *election, other string) { e.write(other, "", 1) },
-		"of a dead":  func(e *election, other string) { e.write(other, "dead", 1) },
+		// The lease is valid for one second, which is shorter than the time between two renewals of the other
+		// lease, as with the default times.
+		"released": func(e *election, other string) { e.write(other, "", 1) },
+		"expired":  func(e *election, other string) { e.write(other, "dead", 1) },
 	}
 	type contest struct {
 		*election
@@ -185,7 +183,7 @@ func TestOneOfMCMsProcessesKeepsUsOut(t *testing.T) {
 		leads      <-chan struct{}
 		mcmDies    func()
 	}
-	var contests []contest // all at once, since each takes its time
+	var contests []contest // run in parallel, because each takes long
 	for i, held := range both {
 		for name, prepare := range others {
 			e := newElection(t)
@@ -205,7 +203,7 @@ func TestOneOfMCMsProcessesKeepsUsOut(t *testing.T) {
 		}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed(), c.name+": MCM does not renew its lease")
 		select {
 		case <-c.leads:
-			t.Errorf("%s: we lead beside MCM", c.name)
+			t.Errorf("%s: Millwright leads together with MCM", c.name)
 		default:
 		}
 		if got := c.holder(c.held); got != "mcm" {
@@ -219,13 +217,13 @@ func TestOneOfMCMsProcessesKeepsUsOut(t *testing.T) {
 	for _, c := range contests {
 		c.await(c.leads)
 		if a, b := c.holder(both[0]), c.holder(both[1]); a != b || a == "mcm" {
-			t.Errorf("%s: in the end the leases are held by %q and %q", c.name, a, b)
+			t.Errorf("%s: finally, the leases are held by %q and %q", c.name, a, b)
 		}
 	}
 }
 
-// TestWeKeepMCMOut: either of its processes waits while we lead, and goes on when we end
-// in order.
+// TestWeKeepMCMOut checks that each of MCM's processes waits while Millwright leads, and continues after a
+// clean shutdown.
 func TestWeKeepMCMOut(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
@@ -243,8 +241,8 @@ func TestWeKeepMCMOut(t *testing.T) {
 	e.await(second)
 }
 
-// TestLeasesAreTakenTogether: a lease that somebody takes between our reading and our
-// writing is not taken from them.
+// TestLeasesAreTakenTogether checks that a lease that another process takes between our read and our write is
+// not taken from it.
 func TestLeasesAreTakenTogether(t *testing.T) {
 	for _, taken := range both {
 		t.Run(taken, func(t *testing.T) {
@@ -257,34 +255,34 @@ func TestLeasesAreTakenTogether(t *testing.T) {
 			}
 			e.write(taken, "mcm", 15)
 			if err := ours.Update(t.Context(), heldBy(ours.Identity())); !apierrors.IsConflict(err) {
-				t.Errorf("taking the leases answers %v, want a conflict", err)
+				t.Errorf("taking the leases returns %v, want a conflict", err)
 			}
 			if got := e.holder(taken); got != "mcm" {
 				t.Errorf("the lease was taken from MCM by %q", got)
 			}
 			shown, _, err := ours.Get(t.Context())
 			if err != nil || shown.HolderIdentity != "mcm" {
-				t.Errorf("shown: %+v, %v; want that MCM holds it", shown, err)
+				t.Errorf("got %+v, %v; want MCM as the holder", shown, err)
 			}
 		})
 	}
 }
 
-// TestMissingLeaseIsNotTakenFirst: while one lease is held, the other is not even made.
+// TestMissingLeaseIsNotTakenFirst checks that the second lease is not created while the first is held.
 func TestMissingLeaseIsNotTakenFirst(t *testing.T) {
 	e := newElection(t)
 	e.write(both[1], "mcm", 15)
 	ours := e.candidate(tasks.New(1))
 	shown, _, err := ours.Get(t.Context())
 	if err != nil || shown.HolderIdentity != "mcm" {
-		t.Fatalf("shown: %+v, %v; want that MCM holds it", shown, err)
+		t.Fatalf("got %+v, %v; want MCM as the holder", shown, err)
 	}
 	if got := e.holder(both[0]); got != "none" {
 		t.Errorf("%s is held by %q", both[0], got)
 	}
 }
 
-// TestDeletedLeaseIsMadeAgain: a leader survives that somebody deletes a lease.
+// TestDeletedLeaseIsMadeAgain checks that a leader continues after one of its leases was deleted.
 func TestDeletedLeaseIsMadeAgain(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
@@ -298,8 +296,8 @@ func TestDeletedLeaseIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestLeasesAreKeptWhileATaskRuns: the next leader must not begin before our last call to
-// a driver has ended.
+// TestLeasesAreKeptWhileATaskRuns checks that no other leader can start before our last call to a driver has
+// ended.
 func TestLeasesAreKeptWhileATaskRuns(t *testing.T) {
 	e := newElection(t)
 	runner := tasks.New(1)
@@ -317,10 +315,10 @@ func TestLeasesAreKeptWhileATaskRuns(t *testing.T) {
 	})
 	<-running
 	if err := ours.Update(t.Context(), heldBy("")); !errors.Is(err, errBusy) {
-		t.Errorf("giving the leases away answers %v, want that we are busy", err)
+		t.Errorf("releasing the leases returns %v, want an error about running tasks", err)
 	}
 	if err := ours.Update(t.Context(), heldBy(ours.Identity())); err != nil {
-		t.Errorf("they cannot even be renewed: %v", err)
+		t.Errorf("the leases cannot be renewed: %v", err)
 	}
 	for _, name := range both {
 		if got := e.holder(name); got != ours.Identity() {
@@ -342,8 +340,8 @@ func TestLeasesAreKeptWhileATaskRuns(t *testing.T) {
 	}
 }
 
-// TestOnlyOursIsGivenAway: at the end of a process that lost a lease without noticing,
-// the lease stays with whom it belongs to now.
+// TestOnlyOursIsGivenAway checks that a process that lost a lease without noticing does not release the lease
+// of the new holder when it ends.
 func TestOnlyOursIsGivenAway(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
@@ -358,11 +356,11 @@ func TestOnlyOursIsGivenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, b := e.holder(both[0]), e.holder(both[1]); a != "" || b != "mcm" {
-		t.Errorf("the leases are held by %q and %q, want nobody and mcm", a, b)
+		t.Errorf("the leases are held by %q and %q, want no holder and mcm", a, b)
 	}
 }
 
-// TestStandByIsSaidOnce: for whom we wait is said once for each holder, with the lease.
+// TestStandByIsSaidOnce checks that a standby process logs once per holder for whom it waits, with the lease.
 func TestStandByIsSaidOnce(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
@@ -379,11 +377,11 @@ func TestStandByIsSaidOnce(t *testing.T) {
 		}
 	}
 	if len(e.said) != 2 || !strings.Contains(e.said[0], "mcm-0") || !strings.Contains(e.said[1], "mcm-1") || !strings.Contains(e.said[0], both[1]) {
-		t.Errorf("said %q, want one line for each of two holders", e.said)
+		t.Errorf("logged %q, want one line for each of two holders", e.said)
 	}
 }
 
-// TestLossIsReported: a process that finds leases of its own with another holder has lost them.
+// TestLossIsReported checks that a process has lost its leadership when one of its leases has another holder.
 func TestLossIsReported(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
@@ -401,22 +399,22 @@ func TestLossIsReported(t *testing.T) {
 	}
 	e.write(both[0], "other", 15)
 	if lost() {
-		t.Error("leases are lost that this process never had")
+		t.Error("reports the loss of leases that this process never held")
 	}
 	e.write(both[0], "", 1)
 	if lost() {
-		t.Error("leases are lost that nobody else holds")
+		t.Error("reports the loss of leases without a holder")
 	}
 	if err := ours.Update(t.Context(), heldBy(ours.Identity())); err != nil {
 		t.Fatal(err)
 	}
 	if lost() {
-		t.Error("leases are lost that this process holds")
+		t.Error("reports the loss of leases that this process holds")
 	}
 	e.write(both[1], "other", 15)
 	for range 2 {
 		if !lost() {
-			t.Error("the loss of a lease goes unnoticed")
+			t.Error("does not report the loss of a lease")
 		}
 	}
 }

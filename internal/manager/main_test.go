@@ -7,7 +7,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestMain runs the tests, or is the plug-in of one.
+// TestMain runs the tests, or serves as the driver plug-in of a test.
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(pluginSocket); socket != "" {
 		bePlugin(socket)

@@ -29,7 +29,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// get asks for a page; an error counts as no page.
+// get requests a page. After an error it returns no status.
 func get(url string) (int, string) {
 	resp, err := http.Get(url)
 	if err != nil {
@@ -40,10 +40,9 @@ func get(url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// TestManagerFromStandByToEnd: a manager serves its pages while it stands by, works when
-// the leases are free, and gives them away when it ends. All that with the roles that are
-// shipped. It reads nothing while it stands by, so that it acts on nothing older than its
-// leadership.
+// TestManagerFromStandByToEnd checks that a manager serves its pages on standby, works once the leases are
+// free, and releases them when it ends, with only the roles that are shipped. It must not read anything on
+// standby, so that it never acts on state that is older than its leadership.
 func TestManagerFromStandByToEnd(t *testing.T) {
 	e := newElection(t)
 	mcmLeads, mcmDies := e.compete(e.mcm(both[0], "mcm"), steady)
@@ -75,7 +74,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	base := fmt.Sprintf("http://127.0.0.1:%d", port)
 	g.Eventually(func() string { _, body := get(base + "/healthz"); return body }).WithTimeout(env.WaitTimeout).Should(gomega.Equal("OK"))
 	if status, body := get(base + "/metrics"); status != http.StatusOK || !strings.Contains(body, "process_start_time_seconds") {
-		t.Errorf("a stand-by serves no metrics: %d", status)
+		t.Errorf("a standby manager serves no metrics: %d", status)
 	}
 	g.Eventually(func() int { status, _ := get(base + "/readyz"); return status }).WithTimeout(env.WaitTimeout).Should(gomega.Equal(http.StatusOK))
 	if got := e.holder(both[0]); got != "mcm" {
@@ -101,13 +100,13 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 
 	sets.wantConsistent(t)
 	if _, body := get(base + "/metrics"); !strings.Contains(body, "\nmcm_workqueue_adds_total{name=\"machine\"}") || strings.Contains(body, "\nworkqueue_") {
-		t.Error("the work queues are not told of under MCM's names, and only under those")
+		t.Error("the metrics of the work queues do not have exactly MCM's names")
 	}
 	stop()
 	select {
 	case err := <-ended:
 		if err != nil {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	case <-time.After(shutdown):
 		t.Fatal("the manager does not end")
@@ -118,12 +117,12 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 		}
 	}
 	if status, _ := get(base + "/healthz"); status != 0 {
-		t.Error("something is still served")
+		t.Error("a page is still served")
 	}
 }
 
-// TestManagerEndsWithItsLeadership: a manager whose lease another one took, as after it was suspended,
-// ends when it sees that. client-go would have it work on for the renew deadline.
+// TestManagerEndsWithItsLeadership checks that a manager ends when it sees that another process took its lease,
+// for example after it was suspended. With client-go alone, it would continue until the renew deadline.
 func TestManagerEndsWithItsLeadership(t *testing.T) {
 	t.Parallel()
 	e := newElection(t)
@@ -143,12 +142,12 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 	}()
 	g := gomega.NewWithT(t)
 	g.Eventually(func() string { return e.holder(both[1]) }).WithTimeout(env.WaitTimeout).ShouldNot(gomega.Equal("none"))
-	// A renewal may come between reading and writing.
+	// A renewal may happen between the read and the write.
 	g.Eventually(func() error { return e.take(both[1], "other", 3600) }).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	select {
 	case err := <-ended:
 		if !errors.Is(err, errLeasesLost) {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	case <-time.After(env.WaitTimeout):
 		t.Fatal("the manager does not end")
@@ -158,7 +157,7 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 	}
 }
 
-// TestManagerEndsWithoutRights: a manager whose caches are never filled can be stopped.
+// TestManagerEndsWithoutRights checks that a manager can be stopped although its caches never sync.
 func TestManagerEndsWithoutRights(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
@@ -186,14 +185,15 @@ func TestManagerEndsWithoutRights(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err != nil {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	case <-time.After(shutdown):
 		t.Fatal("the manager does not end")
 	}
 }
 
-// TestEventsAreOfTheCoreGroup: the role that is needed grants nothing in events.k8s.io.
+// TestEventsAreOfTheCoreGroup checks that events need no rights in events.k8s.io, which the role does not
+// grant.
 func TestEventsAreOfTheCoreGroup(t *testing.T) {
 	var mu sync.Mutex
 	var posted []string
@@ -203,7 +203,7 @@ func TestEventsAreOfTheCoreGroup(t *testing.T) {
 		posted = append(posted, r.Method+" "+r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
-		_, _ = io.Copy(w, r.Body) // the client's loss
+		_, _ = io.Copy(w, r.Body) // the client sees the failure
 	}))
 	defer server.Close()
 	events, err := newEvents(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, env.NewScheme())
@@ -220,7 +220,7 @@ func TestEventsAreOfTheCoreGroup(t *testing.T) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Equal([]string{"POST /api/v1/namespaces/shoot/events"}))
 }
 
-// TestEachStepOfARolloutHasItsEvent: none is dropped or merged with others.
+// TestEachStepOfARolloutHasItsEvent checks that no event is dropped or merged with others.
 func TestEachStepOfARolloutHasItsEvent(t *testing.T) {
 	const steps = 60
 	var posted, merged atomic.Int32
@@ -232,7 +232,7 @@ func TestEachStepOfARolloutHasItsEvent(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write(body) // the client's loss
+		_, _ = w.Write(body) // the client sees the failure
 	}))
 	defer server.Close()
 	events, err := newEvents(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, env.NewScheme())
@@ -250,11 +250,11 @@ func TestEachStepOfARolloutHasItsEvent(t *testing.T) {
 	}
 }
 
-// TestLeasesHaveAConnectionOfTheirOwn: neither the limit nor the connection of the other
-// requests is that of leases and events.
+// TestLeasesHaveAConnectionOfTheirOwn checks that leases and events share neither the rate limit nor the
+// connection of other requests.
 func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, r.RemoteAddr) // the client's loss
+		_, _ = io.WriteString(w, r.RemoteAddr) // the client sees the failure
 	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -276,18 +276,18 @@ func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
 		return string(from)
 	}
 	if first, again, leases := connection(work), connection(rest.CopyConfig(work)), connection(own); first != again || first == leases {
-		t.Errorf("the work comes from %s and %s, leases from %s", first, again, leases)
+		t.Errorf("other requests come from %s and %s, leases from %s", first, again, leases)
 	}
 	if own == work || own.Host != work.Host || own.QPS == work.QPS || own.QPS <= 0 {
 		t.Errorf("leases use %+v", own)
 	}
 	if work.QPS != 100 || work.Burst != 200 {
-		t.Errorf("the work's limits became %v and %v", work.QPS, work.Burst)
+		t.Errorf("the limits of other requests became %v and %v", work.QPS, work.Burst)
 	}
 }
 
-// TestBusyPortEndsTheManager: that a port is taken ends the manager with an error by which the
-// command line knows it.
+// TestBusyPortEndsTheManager checks that a used port ends the manager with an error that the command line
+// recognizes.
 func TestBusyPortEndsTheManager(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -306,6 +306,6 @@ func TestBusyPortEndsTheManager(t *testing.T) {
 		},
 	})
 	if !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("the manager ends with %v, want that the address is in use", err)
+		t.Errorf("the manager returned %v, want an error about an address in use", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// countingMapper counts how often it is asked.
+// countingMapper counts how often it is called.
 type countingMapper struct {
 	meta.DefaultRESTMapper
 	asked int
@@ -18,8 +18,8 @@ func (m *countingMapper) RESTMapping(kind schema.GroupKind, versions ...string) 
 	return m.DefaultRESTMapper.RESTMapping(kind, versions...)
 }
 
-// TestMapperAsksOnceForWhatExists: what does not exist yet may do so later, as a kind does
-// whose CRD is installed after the start.
+// TestMapperAsksOnceForWhatExists checks that only existing kinds are cached, because the CRD of a missing kind
+// may be installed later.
 func TestMapperAsksOnceForWhatExists(t *testing.T) {
 	nodes, later := schema.GroupVersionKind{Version: "v1", Kind: "Node"}, schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "Later"}
 	original := &countingMapper{DefaultRESTMapper: *meta.NewDefaultRESTMapper(nil)}
@@ -36,7 +36,7 @@ func TestMapperAsksOnceForWhatExists(t *testing.T) {
 			t.Errorf("%s: got %v, %v", kind.Kind, found, err)
 		}
 		if original.asked != asked {
-			t.Errorf("%s: the API was asked %d times, want %d", kind.Kind, original.asked, asked)
+			t.Errorf("%s: %d requests to the API, want %d", kind.Kind, original.asked, asked)
 		}
 	}
 	ask(nodes, meta.RESTScopeNameRoot, 1)

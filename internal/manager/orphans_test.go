@@ -21,8 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestOutOfRangeBringsALookForOrphans: a driver that has found several VMs of a machine is
-// asked for all of them at once, not after the period.
+// TestOutOfRangeBringsALookForOrphans checks that, when a driver reports several VMs of a machine, the orphan
+// collector lists all VMs immediately rather than after its period.
 func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
 	e := env.New(t)
 	cloud := sim.NewCloud(sim.CloudOptions{})
@@ -52,11 +52,11 @@ func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("the manager ended with %v", err)
+		t.Errorf("the manager returned %v", err)
 	}
 }
 
-// oneMachine is a machine with all that belongs to it.
+// oneMachine returns a machine with everything that it needs.
 func oneMachine(namespace string) []client.Object {
 	named := metav1.ObjectMeta{Namespace: namespace, Name: "one"}
 	machine := &v1alpha1.Machine{ObjectMeta: named}

@@ -23,18 +23,18 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// pair is a Machine and a MillwrightMachine of one name, whose driver does not keep API groups apart.
+// pair is a Machine and a MillwrightMachine with the same name whose driver does not separate API groups.
 type pair struct {
 	*testing.T
 	admin  client.Client
 	driver *fake.Driver
-	// made are the provider IDs of all VMs that were made.
+	// made contains the provider IDs of all VMs that were created.
 	made    []string
 	infra   *infrav1.MillwrightMachine
 	machine *v1alpha1.Machine
 }
 
-// newPair starts a manager and creates what the two need, but neither of them.
+// newPair starts a manager and creates the objects that the two machines need, but neither machine.
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	e := env.New(t)
@@ -79,7 +79,7 @@ func newPair(t *testing.T) *pair {
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("the manager ended with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	})
 	return p
@@ -101,7 +101,7 @@ func (p *pair) await(object client.Object, holds func() bool) {
 	}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// end deletes an object, and waits for that.
+// end deletes an object and waits until it is gone.
 func (p *pair) end(object client.Object) {
 	p.Helper()
 	if err := p.admin.Delete(p.Context(), object); err != nil {
@@ -112,18 +112,18 @@ func (p *pair) end(object client.Object) {
 	}).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 }
 
-// wantVM checks that this VM exists, and that no other was ever made.
+// wantVM checks that this VM exists and that no other VM was ever created.
 func (p *pair) wantVM(providerID string) {
 	p.Helper()
 	vms := p.driver.VMs() // before made is read
 	if !slices.Equal(p.made, []string{providerID}) || len(vms) != 1 {
-		p.Errorf("VMs %v were made, and %d are left; want %s only", p.made, len(vms), providerID)
+		p.Errorf("VMs %v were created, %d are left; want %s only", p.made, len(vms), providerID)
 	}
 }
 
-// TestOneNameInBothAPIs: a driver that does not keep API groups apart answers for the second of
-// two machines of one name with the VM of the first. The second reports that, gets no other VM,
-// and its deletion leaves the VM alone; then the first is deleted as usual.
+// TestOneNameInBothAPIs checks two machines with the same name and a driver that does not separate API groups
+// and therefore returns the VM of the first machine for the second. The second reports this and gets no VM, and
+// its deletion leaves the VM alone. Then the first is deleted as usual.
 func TestOneNameInBothAPIs(t *testing.T) {
 	t.Run("Machine is second", func(t *testing.T) {
 		t.Parallel()
@@ -162,7 +162,7 @@ func TestOneNameInBothAPIs(t *testing.T) {
 		p.end(p.machine)
 		p.wantNoVM()
 	})
-	t.Run("the ID is written by hand", func(t *testing.T) {
+	t.Run("the ID is edited", func(t *testing.T) {
 		t.Parallel()
 		p := newPair(t)
 		p.create(p.infra)

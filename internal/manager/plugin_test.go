@@ -27,7 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// pluginSocket is the variable by which this program is the process of a driver.
+// pluginSocket is the environment variable that makes this program serve a driver.
 const pluginSocket = "MILLWRIGHT_TEST_PLUGIN"
 
 // bePlugin serves the simulated driver as that of AWSMachineClasses.
@@ -43,7 +43,7 @@ func bePlugin(socket string) {
 	}
 }
 
-// startPlugin starts the process, and ends it with the test.
+// startPlugin starts the process and stops it at the end of the test.
 func startPlugin(t *testing.T, socket string) {
 	t.Helper()
 	process := exec.Command(os.Args[0])
@@ -58,9 +58,9 @@ func startPlugin(t *testing.T, socket string) {
 	})
 }
 
-// TestALatePlugIn: a class of an older kind is migrated when the driver registers whose own the kind is,
-// although a driver that is there already would take any. The Machines of the class, and a Machine whose
-// class names that driver, get their VMs then.
+// TestALatePlugIn checks that a class of a legacy kind is migrated when the driver for that kind registers,
+// although another driver that would accept it is already present. The Machines of the class, and a Machine
+// whose class names that driver, get their VMs then.
 func TestALatePlugIn(t *testing.T) {
 	e, ctx := env.New(t), t.Context()
 	g := gomega.NewWithT(t)
@@ -97,7 +97,7 @@ func TestALatePlugIn(t *testing.T) {
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("the manager ended with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	})
 	class, pool := legacyPool(e.Namespace)
@@ -140,6 +140,6 @@ func TestALatePlugIn(t *testing.T) {
 		return old.GetAnnotations(), err
 	}).WithTimeout(env.WaitTimeout).Should(gomega.HaveKey(legacy.AnnotationMigrated))
 	if entries, err := bystander.Journal(); err != nil || len(entries) != 0 {
-		t.Errorf("the other driver was asked: %v, %v", entries, err)
+		t.Errorf("the other driver was called: %v, %v", entries, err)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// answer is what an API server says to the question for our kinds.
+// answer is an API server's response to the request for our kinds.
 type answer struct {
 	status int
 	kinds  []string
@@ -39,7 +39,7 @@ func (a answer) write(w http.ResponseWriter) {
 		body = list
 	}
 	w.WriteHeader(a.status)
-	_ = json.NewEncoder(w).Encode(body) // the client's loss
+	_ = json.NewEncoder(w).Encode(body) // the client sees the failure
 }
 
 func reasonFor(status int) metav1.StatusReason {
@@ -55,22 +55,22 @@ func reasonFor(status int) metav1.StatusReason {
 	}
 }
 
-// TestControlClusterIsChecked: what a manager needs to see before it begins, and what it
-// says, and how soon, if that is not there.
+// TestControlClusterIsChecked checks what a manager requires before it starts, and the error, and how soon it
+// is returned, if something is missing.
 func TestControlClusterIsChecked(t *testing.T) {
 	cases := map[string]struct {
 		answers  []answer // the last one is repeated
-		says     []string // nothing if all is well
+		says     []string // empty without an error
 		is       func(error) bool
-		requests int32 // at least
+		requests int32 // exact
 	}{
-		"all there":     {answers: []answer{{200, kinds}}, requests: 1},
-		"more there":    {answers: []answer{{200, append([]string{"machines/status"}, kinds...)}}, requests: 1},
-		"one missing":   {answers: []answer{{200, kinds[1:]}}, says: []string{kinds[0], "install the CRDs"}, requests: 1},
-		"none":          {answers: []answer{{404, nil}}, says: append([]string{"install the CRDs"}, kinds...), requests: 1},
-		"unauthorized":  {answers: []answer{{401, nil}}, says: []string{"refuses"}, is: apierrors.IsUnauthorized, requests: 1},
-		"forbidden":     {answers: []answer{{403, nil}}, says: []string{"refuses"}, is: apierrors.IsForbidden, requests: 1},
-		"not there yet": {answers: []answer{{503, nil}, {503, nil}, {200, kinds}}, requests: 3},
+		"all kinds":            {answers: []answer{{200, kinds}}, requests: 1},
+		"more kinds":           {answers: []answer{{200, append([]string{"machines/status"}, kinds...)}}, requests: 1},
+		"one kind missing":     {answers: []answer{{200, kinds[1:]}}, says: []string{kinds[0], "install the CRDs"}, requests: 1},
+		"no kinds":             {answers: []answer{{404, nil}}, says: append([]string{"install the CRDs"}, kinds...), requests: 1},
+		"unauthorized":         {answers: []answer{{401, nil}}, says: []string{"refuses"}, is: apierrors.IsUnauthorized, requests: 1},
+		"forbidden":            {answers: []answer{{403, nil}}, says: []string{"refuses"}, is: apierrors.IsForbidden, requests: 1},
+		"unavailable at first": {answers: []answer{{503, nil}, {503, nil}, {200, kinds}}, requests: 3},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestControlClusterIsChecked(t *testing.T) {
 			var asked atomic.Int32
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path != "/apis/machine.sapcloud.io/v1alpha1" {
-					t.Errorf("asked for %s", r.URL.Path)
+					t.Errorf("unexpected request for %s", r.URL.Path)
 				}
 				n := int(asked.Add(1))
 				tc.answers[min(n, len(tc.answers))-1].write(w)
@@ -86,15 +86,15 @@ func TestControlClusterIsChecked(t *testing.T) {
 			defer server.Close()
 			err := awaitControl(t.Context(), testr.New(t), &rest.Config{Host: server.URL}, kinds...)
 			if (err == nil) != (len(tc.says) == 0) {
-				t.Fatalf("answers %v", err)
+				t.Fatalf("returned %v", err)
 			}
 			for _, words := range append(tc.says, server.URL) {
 				if err != nil && !strings.Contains(err.Error(), words) {
-					t.Errorf("%q does not say %q", err, words)
+					t.Errorf("%q does not contain %q", err, words)
 				}
 			}
 			if tc.is != nil && !tc.is(err) {
-				t.Errorf("%v is of another kind", err)
+				t.Errorf("%v is another kind of error", err)
 			}
 			if asked.Load() != tc.requests {
 				t.Errorf("%d requests, want %d", asked.Load(), tc.requests)
@@ -103,21 +103,21 @@ func TestControlClusterIsChecked(t *testing.T) {
 	}
 }
 
-// TestWaitForControlClusterEnds: Ctrl-C ends the wait, which is no failure of the manager.
+// TestWaitForControlClusterEnds checks that Ctrl-C ends the wait, and that this is not an error of the manager.
 func TestWaitForControlClusterEnds(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	if err := awaitControl(ctx, testr.New(t), &rest.Config{Host: server.URL}); !errors.Is(err, context.Canceled) {
-		t.Errorf("answers %v, want that it was cancelled", err)
+		t.Errorf("returned %v, want context.Canceled", err)
 	}
 	if err := Run(ctx, Config{Control: &rest.Config{Host: server.URL}}); err != nil {
-		t.Errorf("the manager ends with %v", err)
+		t.Errorf("the manager returned %v", err)
 	}
 }
 
-// TestWaitForASilentControlClusterEnds: also while a question has no answer yet.
+// TestWaitForASilentControlClusterEnds checks the same during a request without a response.
 func TestWaitForASilentControlClusterEnds(t *testing.T) {
 	asked, answer := make(chan struct{}, 100), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -134,15 +134,15 @@ func TestWaitForASilentControlClusterEnds(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err != nil {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	case <-time.After(controlTimeout - time.Second):
-		t.Error("the manager waits for the answer")
+		t.Error("the manager waits for the response")
 	}
 }
 
-// TestWaitIsLogged: at once and every few seconds, with the server and the error; and it has no end of
-// its own.
+// TestWaitIsLogged checks that the wait is logged immediately and then every few seconds, with the server and
+// the error, and that it has no time limit.
 func TestWaitIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
@@ -156,7 +156,7 @@ func TestWaitIsLogged(t *testing.T) {
 			return nil
 		})
 		if err != nil {
-			t.Errorf("answers %v", err)
+			t.Errorf("returned %v", err)
 		}
 		if took := time.Since(begin); took < 10*time.Minute || took > 10*time.Minute+pollInterval {
 			t.Errorf("took %v", took)
@@ -172,7 +172,7 @@ func TestWaitIsLogged(t *testing.T) {
 	})
 }
 
-// TestRealControlCluster: the check fits the CRDs that are shipped.
+// TestRealControlCluster checks that the shipped CRDs pass the check.
 func TestRealControlCluster(t *testing.T) {
 	if err := awaitControl(t.Context(), testr.New(t), env.New(t).Admin, kinds...); err != nil {
 		t.Error(err)

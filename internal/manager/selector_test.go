@@ -31,7 +31,8 @@ func (h *heard) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text
 	h.all = append(h.all, text)
 }
 
-// TestNothingIsSentThatMCMsCRDsLack: each status would be answered with a warning, which is logged.
+// TestNothingIsSentThatMCMsCRDsLack checks that no field is sent that MCM's CRDs lack. The API server would
+// return a warning for each status update, and the warnings are logged.
 func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	tier.All(t)
 	e := env.New(t, env.WithOwn())
@@ -53,7 +54,7 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	g.Eventually(func() bool { return lacksSelector(t.Context(), cfg) }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 
 	var said heard
-	cfg.Control = rest.CopyConfig(e.Admin) // the test's own writes bring warnings, too
+	cfg.Control = rest.CopyConfig(e.Admin) // the test's own writes cause warnings too
 	cfg.Control.WarningHandlerWithContext = &said
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -70,14 +71,14 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("the manager ends with %v", err)
+		t.Errorf("the manager returned %v", err)
 	}
 	if len(said.all) > 0 {
 		t.Errorf("warnings: %q", said.all)
 	}
 }
 
-// TestSchemaOfMachineSets: what is found in OpenAPI documents.
+// TestSchemaOfMachineSets checks how the field is found in OpenAPI documents.
 func TestSchemaOfMachineSets(t *testing.T) {
 	const kind = `"x-kubernetes-group-version-kind":[{"group":"machine.sapcloud.io","version":"v1alpha1","kind":"MachineSet"}]`
 	cases := map[string]struct {
@@ -87,7 +88,7 @@ func TestSchemaOfMachineSets(t *testing.T) {
 	}{
 		"ours":      {`{"components":{"schemas":{"s":{` + kind + `,"properties":{"status":{"properties":{"selector":{}}}}}}}}`, false, nil},
 		"MCM's":     {`{"components":{"schemas":{"s":{` + kind + `,"properties":{"status":{"properties":{"replicas":{}}}}}}}}`, true, nil},
-		"not there": {`{"components":{"schemas":{"s":{}}}}`, false, errNoSchema},
+		"not found": {`{"components":{"schemas":{"s":{}}}}`, false, errNoSchema},
 	}
 	for name, tc := range cases {
 		if lacks, err := schemaLacksSelector([]byte(tc.raw)); lacks != tc.lacks || !errors.Is(err, tc.err) {
@@ -95,6 +96,6 @@ func TestSchemaOfMachineSets(t *testing.T) {
 		}
 	}
 	if _, err := schemaLacksSelector([]byte("[")); err == nil {
-		t.Error("nonsense is read")
+		t.Error("an invalid document is accepted")
 	}
 }

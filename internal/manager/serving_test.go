@@ -26,7 +26,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
-// TestProfilesAreServedOnDemandOnly: on the port of the metrics anybody may ask.
+// TestProfilesAreServedOnDemandOnly checks that profiles are off by default, because anyone can reach the
+// metrics port.
 func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 	pages := map[string]string{
 		"/debug/pprof/":                  "full goroutine stack dump",
@@ -42,18 +43,19 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 			return answer
 		}
 		if got := ask("/healthz").Body.String(); got != "OK" {
-			t.Errorf("%s: /healthz says %q", name, got)
+			t.Errorf("%s: /healthz returns %q", name, got)
 		}
 		for page, says := range pages {
 			answer := ask(page)
 			if served := answer.Code == http.StatusOK && strings.Contains(answer.Body.String(), says); served != profiling.Enabled {
-				t.Errorf("%s: %s answers %d %q", name, page, answer.Code, answer.Body)
+				t.Errorf("%s: %s returns %d %q", name, page, answer.Code, answer.Body)
 			}
 		}
 	}
 }
 
-// TestPagesForMany: who opens connections without end does not take the files of the process.
+// TestPagesForMany checks that a client that keeps opening connections does not exhaust the file descriptors of
+// the process.
 func TestPagesForMany(t *testing.T) {
 	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -76,7 +78,8 @@ func TestPagesForMany(t *testing.T) {
 	}
 }
 
-// TestMetricsForMany: who asks for metrics without end, and does not read them, takes memory for a few only.
+// TestMetricsForMany checks that a client that keeps requesting metrics without reading them uses memory for a
+// few responses only.
 func TestMetricsForMany(t *testing.T) {
 	came, free := make(chan struct{}), make(chan struct{})
 	pages := scrapes(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -94,19 +97,19 @@ func TestMetricsForMany(t *testing.T) {
 		<-came
 	}
 	if got := ask("192.0.2.1:2"); got != http.StatusTooManyRequests {
-		t.Errorf("one more is answered with %d", got)
+		t.Errorf("one more request returns %d", got)
 	}
 	other := make(chan int, 1)
 	go func() { other <- ask("192.0.2.2:1") }()
 	<-came
 	close(free)
 	if got := <-other; got != http.StatusOK {
-		t.Errorf("another address is answered with %d", got)
+		t.Errorf("a request from another address returns %d", got)
 	}
 }
 
-// TestPagesOfAManager: what is served while the control cluster does not answer, while a manager works, and
-// while it ends.
+// TestPagesOfAManager checks what is served while the control cluster does not respond, while a manager works,
+// and while it ends.
 func TestPagesOfAManager(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	pages := &serving{run: ctx, cfg: Pages{Flags: map[string]string{"safety-up": "2"}}}
@@ -117,7 +120,7 @@ func TestPagesOfAManager(t *testing.T) {
 		answer := httptest.NewRecorder()
 		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, page, nil))
 		if answer.Code != status || strings.TrimSpace(answer.Body.String()) != body {
-			t.Errorf("%s answers %d %q, want %d %q", page, answer.Code, answer.Body, status, body)
+			t.Errorf("%s returns %d %q, want %d %q", page, answer.Code, answer.Body, status, body)
 		}
 	}
 	want("/healthz", http.StatusOK, "OK")
@@ -132,7 +135,7 @@ func TestPagesOfAManager(t *testing.T) {
 	want("/readyz", http.StatusInternalServerError, "Unhealthy")
 }
 
-// TestAManagerThatIsFirst waits for its API server, and is alive meanwhile.
+// TestAManagerThatIsFirst checks that a manager that starts before its API server waits and stays alive.
 func TestAManagerThatIsFirst(t *testing.T) {
 	e := env.New(t)
 	var there atomic.Bool
@@ -157,7 +160,7 @@ func TestAManagerThatIsFirst(t *testing.T) {
 	stop()
 }
 
-// runWith runs a manager of sets until stop is called. A page is what it serves under a name.
+// runWith runs a manager of sets until stop is called. A page returns what the manager serves under a name.
 func runWith(t *testing.T, e *env.Env, cfg Config) (page func(name string) func() string, stop func()) {
 	t.Helper()
 	port, err := e.ControlPlane.PortFor(t.Name(), 0)
@@ -178,12 +181,12 @@ func runWith(t *testing.T, e *env.Env, cfg Config) (page func(name string) func(
 	return page, func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	}
 }
 
-// TestAManagerThatMayNotReadTheLeases could never become the leader: it is not ready.
+// TestAManagerThatMayNotReadTheLeases checks that a manager that could never become the leader is not ready.
 func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
 	e := env.New(t)
 	var may atomic.Bool
@@ -211,7 +214,7 @@ func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
 	})
 	g := gomega.NewWithT(t)
 	for range 3 {
-		<-asked // which is refused
+		<-asked // which is rejected
 		g.Eventually(page("readyz")).WithTimeout(env.WaitTimeout).Should(gomega.Equal(missingLeases))
 	}
 	may.Store(true)
@@ -219,13 +222,14 @@ func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
 	stop()
 }
 
-// TestLatencyHasNoNames: every object would have series of its own.
+// TestLatencyHasNoNames checks that object names are not part of the URL label, which would create a series per
+// object.
 func TestLatencyHasNoNames(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
 	defer server.Close()
 	clients := kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL})
 	for _, name := range []string{"one", "two"} {
-		_, _ = clients.CoreV1().Secrets("shoot").Get(t.Context(), name, metav1.GetOptions{}) // there is none
+		_, _ = clients.CoreV1().Secrets("shoot").Get(t.Context(), name, metav1.GetOptions{}) // it does not exist
 	}
 	labels := prometheus.Labels{"verb": "GET", "url": server.URL + "/api/v1/namespaces/%7Bnamespace%7D/secrets/%7Bname%7D"}
 	metric := &dto.Metric{}

@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestWhatCannotBeReadIsNamed: one object that cannot be read holds up all of its kind, so its
-// owner is told; and once it is corrected, the others are looked at.
+// TestWhatCannotBeReadIsNamed checks that an object that cannot be decoded, which blocks all objects of its
+// kind, gets an event, and that the others are processed once it is corrected.
 func TestWhatCannotBeReadIsNamed(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -53,7 +53,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 	defer func() {
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("the manager ends with %v", err)
+			t.Errorf("the manager returned %v", err)
 		}
 	}()
 	g.Eventually(func(g gomega.Gomega) {

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestSliceThatIsDeletedAtOnce: the Service leads here again, however soon after the write somebody deletes where it
-// leads.
+// TestSliceThatIsDeletedAtOnce checks that the EndpointSlice is restored however soon after the write it is
+// deleted.
 func TestSliceThatIsDeletedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := &corev1.Service{
@@ -39,7 +39,7 @@ func TestSliceThatIsDeletedAtOnce(t *testing.T) {
 			Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
 				watcher, err := c.Watch(ctx, list, options...)
 				if err == nil {
-					context.AfterFunc(ctx, watcher.Stop) // as the real one does
+					context.AfterFunc(ctx, watcher.Stop) // like the real client
 				}
 				return watcher, err
 			},
@@ -50,7 +50,7 @@ func TestSliceThatIsDeletedAtOnce(t *testing.T) {
 		go ports.lead(ctx, endpoint{netip.MustParseAddr("192.0.2.7"), map[string]int32{portHypervisors: 1}})
 		time.Sleep(time.Minute)
 		if err := c.Get(ctx, client.ObjectKeyFromObject(slice), slice); err != nil {
-			t.Errorf("deleted %d times, the slice does not come back: %v", deleted, err)
+			t.Errorf("the slice is not restored after %d deletions: %v", deleted, err)
 		}
 	})
 }

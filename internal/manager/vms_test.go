@@ -22,7 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// vmTest is a VM controller under the shipped roles.
+// vmTest is a VM controller with the shipped roles.
 type vmTest struct {
 	*env.Env
 	t     *testing.T
@@ -54,7 +54,7 @@ func newVMTest(t *testing.T) *vmTest {
 	return v
 }
 
-// createService creates the Service that leads to the leader.
+// createService creates the Service that routes to the leader.
 func (v *vmTest) createService(selector map[string]string) *corev1.Service {
 	v.t.Helper()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: VMLease}}
@@ -74,7 +74,7 @@ func (v *vmTest) start() {
 	v.t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			v.t.Errorf("the VM controller ended with %v", err)
+			v.t.Errorf("the VM controller returned %v", err)
 		}
 	})
 }
@@ -84,7 +84,7 @@ func (v *vmTest) eventually(check func(gomega.Gomega)) {
 	gomega.NewWithT(v.t).Eventually(check).WithTimeout(env.WaitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// readiness is the answer to a kubelet's probe.
+// readiness checks the response to a kubelet's probe.
 func (v *vmTest) readiness(g gomega.Gomega, want int) {
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, v.pages+"/readyz", nil)
 	g.Expect(err).NotTo(gomega.HaveOccurred())
@@ -94,8 +94,8 @@ func (v *vmTest) readiness(g gomega.Gomega, want int) {
 	g.Expect(response.StatusCode).To(gomega.Equal(want))
 }
 
-// TestServiceLeadsToTheLeader: also after somebody changed or deleted where it leads. All of that needs each right
-// of the role.
+// TestServiceLeadsToTheLeader checks that the Service routes to the leader, also after its EndpointSlice was
+// changed or deleted. The test uses every permission of the role.
 func TestServiceLeadsToTheLeader(t *testing.T) {
 	v := newVMTest(t)
 	service := v.createService(nil)
@@ -125,14 +125,15 @@ func TestServiceLeadsToTheLeader(t *testing.T) {
 	}
 	v.eventually(leadsHere)
 	v.used.Check(t, map[string]string{
-		"create endpointslices.discovery.k8s.io": "asked for by the patch that creates it",
+		"create endpointslices.discovery.k8s.io": "required by the patch that creates it",
 	}, "config/rbac/vm-leader-role.yaml")
 }
 
-// TestNotReadyWithoutItsService: a leader that hypervisors cannot find is not ready, and says why in its log.
+// TestNotReadyWithoutItsService checks that a leader that hypervisors cannot reach is not ready and logs the
+// reason.
 func TestNotReadyWithoutItsService(t *testing.T) {
 	v := newVMTest(t)
-	v.createService(map[string]string{"role": "vm-controller"}) // Kubernetes itself leads it to all replicas
+	v.createService(map[string]string{"role": "vm-controller"}) // Kubernetes routes it to all replicas
 	said := make(chan struct{})
 	var once sync.Once
 	v.cfg.Log = funcr.New(func(_, line string) {

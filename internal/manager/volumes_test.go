@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fakeclient"
 )
 
-// TestClassOfADrainedMachine: it is the one that the Machine refers to, if that is a MachineClass.
+// TestClassOfADrainedMachine checks that a Machine's class is found if it is a MachineClass.
 func TestClassOfADrainedMachine(t *testing.T) {
 	t.Parallel()
 	kinds := runtime.NewScheme()

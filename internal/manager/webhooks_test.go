@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// take returns what was said since it was called last.
+// take returns the warnings received since the last call.
 func (h *heard) take() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,7 +45,7 @@ func register(t *testing.T, e *env.Env, port int, authority []byte) {
 		hook := &config.Webhooks[i]
 		url := fmt.Sprintf("https://127.0.0.1:%d%s", port, *hook.ClientConfig.Service.Path)
 		hook.ClientConfig = admissionv1.WebhookClientConfig{URL: &url, CABundle: authority}
-		hook.TimeoutSeconds = ptr.To[int32](30) // a call that takes longer is not heard of
+		hook.TimeoutSeconds = ptr.To[int32](30) // the warnings of a call that takes longer are lost
 		hook.NamespaceSelector.MatchLabels = map[string]string{corev1.LabelMetadataName: e.Namespace}
 	}
 	if err := e.Client.Create(t.Context(), config); err != nil {
@@ -54,8 +54,8 @@ func register(t *testing.T, e *env.Env, port int, authority []byte) {
 	t.Cleanup(func() { _ = e.Client.Delete(t.Context(), config.DeepCopy()) })
 }
 
-// TestUsersAreWarned: by the shipped webhooks, with the rights that are shipped. What the controllers write
-// themselves brings no warnings, and nothing is refused when the manager is away.
+// TestUsersAreWarned checks that the shipped webhooks, with the shipped permissions, return warnings to users.
+// Writes by the controllers cause no warnings, and nothing is rejected while the manager is unavailable.
 func TestUsersAreWarned(t *testing.T) {
 	e := newElection(t)
 	dir, certificate := webhookCertificate(t)
@@ -87,7 +87,7 @@ func TestUsersAreWarned(t *testing.T) {
 		`spec.template.spec.class.name: MachineClass "later" not found; no machines are created until it exists`,
 		`spec.selector: this object and machine deployment "one" select each other's machines`,
 	}
-	g.Eventually(func(g gomega.Gomega) { // until the manager serves, the API server says nothing
+	g.Eventually(func(g gomega.Gomega) { // the API server returns no warnings until the manager serves
 		g.Expect(user.Create(t.Context(), second.DeepCopy(), client.DryRunAll)).To(gomega.Succeed())
 		g.Expect(ears.take()).To(gomega.Equal(want))
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
@@ -95,13 +95,13 @@ func TestUsersAreWarned(t *testing.T) {
 	second.Spec.Selector.MatchLabels, second.Spec.Template.Labels = map[string]string{"name": "two"}, map[string]string{"name": "two"}
 	second.Spec.Template.Spec.Class.Name = "one"
 	g.Expect(user.Create(t.Context(), second)).To(gomega.Succeed())
-	g.Expect(ears.take()).To(gomega.BeEmpty(), "of what is right")
+	g.Expect(ears.take()).To(gomega.BeEmpty(), "warnings for a valid object")
 	second.Spec.MinReadySeconds = -1
 	g.Expect(user.Update(t.Context(), second)).To(gomega.Succeed())
 	g.Expect(ears.take()).To(gomega.ConsistOf("spec.minReadySeconds: Invalid value: -1: must not be negative"))
 	second.Labels = map[string]string{"a": "b"}
 	g.Expect(user.Update(t.Context(), second)).To(gomega.Succeed())
-	g.Expect(ears.take()).To(gomega.BeEmpty(), "of a change of labels")
+	g.Expect(ears.take()).To(gomega.BeEmpty(), "warnings for a change of labels")
 
 	h.stop()
 	h.forbidden.want(t)

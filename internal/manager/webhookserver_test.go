@@ -23,7 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
-// webhookCertificate returns a folder with the certificate of a webhook server at 127.0.0.1, and the certificate.
+// webhookCertificate returns a directory with the certificate of a webhook server at 127.0.0.1, and the
+// certificate.
 func webhookCertificate(t *testing.T) (dir string, certificate []byte) {
 	t.Helper()
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
@@ -39,8 +40,8 @@ func webhookCertificate(t *testing.T) (dir string, certificate []byte) {
 	return dir, certificate
 }
 
-// TestWebhooksForMany: who opens connections without end, or sends long requests without end, takes neither the
-// files nor the memory of the process, and others are answered meanwhile.
+// TestWebhooksForMany checks that clients that keep opening connections or sending long requests exhaust
+// neither the file descriptors nor the memory of the process, and that other clients are still served.
 func TestWebhooksForMany(t *testing.T) {
 	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -98,14 +99,14 @@ func TestWebhooksForMany(t *testing.T) {
 	close(free)
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("the server returned %v", err)
 	}
 }
 
-// protocol fails if an answer did not come over HTTP/2, which API servers speak.
+// protocol fails if a response was not sent over HTTP/2, which API servers use.
 func protocol(response *http.Response) error {
 	if response.ProtoMajor != 2 {
-		return fmt.Errorf("answered over %s", response.Proto)
+		return fmt.Errorf("response over %s", response.Proto)
 	}
 	return nil
 }
@@ -127,7 +128,8 @@ func (p onePipe) Accept() (net.Conn, error) {
 func (p onePipe) Close() error   { close(p.end); return nil }
 func (p onePipe) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestSlowClientsOfWebhooks: who sends a request, or reads its answer, a byte a second is hung up on.
+// TestSlowClientsOfWebhooks checks that clients that send a request, or read its response, at a byte per second
+// are disconnected.
 func TestSlowClientsOfWebhooks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent string
@@ -158,7 +160,7 @@ func TestSlowClientsOfWebhooks(t *testing.T) {
 				})
 				_, _ = io.Copy(io.Discard, ours)
 				if took := time.Since(begin); took > tc.ends+2*time.Second {
-					t.Errorf("it is hung up on after %s, want %s", took, tc.ends)
+					t.Errorf("the connection is closed after %s, want %s", took, tc.ends)
 				}
 				_ = ours.Close()
 				stop()

@@ -54,7 +54,7 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 			r.register(registration(tt.change))
 			wantEnd(t, r.ended(), tt.want)
 			if len(m.added) != 0 {
-				t.Error("it became a driver nevertheless")
+				t.Error("the plug-in was registered anyway")
 			}
 		})
 	}
@@ -62,8 +62,8 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 
 func TestMessagesOutOfOrderEndTheStream(t *testing.T) {
 	for name, first := range map[string]*driverpb.DriverSide{
-		"nothing in it": {},
-		"a result":      {Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "x"}}},
+		"no content": {},
+		"a result":   {Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "x"}}},
 	} {
 		t.Run(name+" first", func(t *testing.T) {
 			r := newManager(t).raw()
@@ -72,7 +72,7 @@ func TestMessagesOutOfOrderEndTheStream(t *testing.T) {
 		})
 	}
 	for name, later := range map[string]*driverpb.DriverSide{
-		"nothing in it":    {},
+		"no content":       {},
 		"one registration": {Content: &driverpb.DriverSide_Registration{Registration: registration()}},
 	} {
 		t.Run(name+" later", func(t *testing.T) {
@@ -87,14 +87,14 @@ func TestMessagesOutOfOrderEndTheStream(t *testing.T) {
 	}
 }
 
-// bytesCodec sends bytes as they are.
+// bytesCodec sends bytes unchanged.
 type bytesCodec struct{}
 
 func (bytesCodec) Marshal(v any) ([]byte, error) {
 	if raw, ok := v.(*[]byte); ok {
 		return *raw, nil
 	}
-	return nil, errors.New("no bytes")
+	return nil, errors.New("not a byte slice")
 }
 func (bytesCodec) Unmarshal([]byte, any) error { return nil }
 func (bytesCodec) Name() string                { return "proto" }
@@ -115,7 +115,7 @@ func TestGarbageEndsTheStreamOnly(t *testing.T) {
 			}
 			var answer []byte
 			if err := bad.stream.RecvMsg(&answer); err == nil {
-				t.Error("the stream goes on")
+				t.Error("the stream continues")
 			}
 		})
 	}
@@ -145,7 +145,7 @@ func TestStrangeResults(t *testing.T) {
 		"for another machine":    {func(r *driverpb.OperationResult) { r.MachineName = "two" }, codes.Internal},
 		"for no machine":         {func(r *driverpb.OperationResult) { r.MachineName = "" }, codes.Internal},
 		"of another operation":   {func(r *driverpb.OperationResult) { r.OperationType = driverpb.OperationType_OT_DELETE_MACHINE }, codes.Internal},
-		"of an unknown one":      {func(r *driverpb.OperationResult) { r.OperationType = 77 }, codes.Internal},
+		"of an unknown type":     {func(r *driverpb.OperationResult) { r.OperationType = 77 }, codes.Internal},
 		"with an unknown code":   {func(r *driverpb.OperationResult) { r.Code = 1 << 31 }, codes.Unknown},
 		"with NotFound":          {func(r *driverpb.OperationResult) { r.Code = 5 }, codes.NotFound},
 		"with a message, but OK": {func(r *driverpb.OperationResult) { r.Message = "failed" }, codes.OK},
@@ -159,7 +159,7 @@ func TestStrangeResults(t *testing.T) {
 			r.answer(r.receive().GetOperation(), tt.change)
 			wantCode(t, (<-done).err, tt.want)
 
-			// The next operation is not disturbed.
+			// The next operation is not affected.
 			done = ask(soon(t), d, "one")
 			r.answer(r.receive().GetOperation())
 			wantCode(t, (<-done).err, codes.OK)
@@ -178,13 +178,13 @@ func TestPlacementsThatAreNoSpecification(t *testing.T) {
 		object []byte
 		want   codes.Code
 	}{
-		"nothing":  {nil, codes.Internal},
-		"garbage":  {[]byte("\xff{"), codes.Internal},
-		"null":     {[]byte("null"), codes.Internal},
-		"a list":   {[]byte(`["zone"]`), codes.Internal},
-		"a text":   {[]byte(`"zone"`), codes.Internal},
-		"huge":     {fmt.Appendf(nil, `{"zone":%q}`, strings.Repeat("a", 1<<20)), codes.Internal},
-		"a nested": {[]byte(`{"zone":{"name":"a"}}`), codes.OK},
+		"nothing": {nil, codes.Internal},
+		"garbage": {[]byte("\xff{"), codes.Internal},
+		"null":    {[]byte("null"), codes.Internal},
+		"a list":  {[]byte(`["zone"]`), codes.Internal},
+		"a text":  {[]byte(`"zone"`), codes.Internal},
+		"huge":    {fmt.Appendf(nil, `{"zone":%q}`, strings.Repeat("a", 1<<20)), codes.Internal},
+		"nested":  {[]byte(`{"zone":{"name":"a"}}`), codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			done := make(chan error, 1)
@@ -207,7 +207,7 @@ func TestResultsThatNobodyAskedForAreIgnored(t *testing.T) {
 	done := ask(soon(t), d, "one")
 	op := r.receive().GetOperation()
 	r.answer(op)
-	r.answer(op, func(result *driverpb.OperationResult) { result.ProviderId = "raw:///2" }) // twice
+	r.answer(op, func(result *driverpb.OperationResult) { result.ProviderId = "raw:///2" }) // a duplicate
 	if got := <-done; got.err != nil || got.resp.ProviderID != "raw:///1" {
 		t.Errorf("got %+v", got)
 	}
@@ -228,10 +228,10 @@ func TestAFloodOfResultsIsCut(t *testing.T) {
 }
 
 func TestADriverThatNeverAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // so that no deadline passes before the driver has the operation
+	synctest.Test(t, func(t *testing.T) { // with fake time, no deadline passes before the driver has the operation
 		m := newManager(t)
 		r := m.raw()
-		r.registered(registration()) // for two operations at once
+		r.registered(registration()) // for two concurrent operations
 		d := <-m.added
 		short := func() context.Context {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -242,12 +242,13 @@ func TestADriverThatNeverAnswers(t *testing.T) {
 		wantCode(t, err, codes.Unavailable)
 		op := r.receive().GetOperation()
 		if cancel := r.receive().GetCancel(); cancel.GetOperationId() != op.GetOperationId() {
-			t.Errorf("the operation %s was not cancelled, but %v", op.GetOperationId(), cancel)
+			t.Errorf("cancel of operation %s expected, got %v", op.GetOperationId(), cancel)
 		}
 		if op.GetTimeout().AsDuration() > 10*time.Millisecond {
 			t.Errorf("the driver was given %v", op.GetTimeout().AsDuration())
 		}
-		// What is not answered counts as running; when that is all, the driver is cut.
+		// Operations without a result count as running. The driver is disconnected when it has no other
+		// operations.
 		_, err = d.GetMachineStatus(short(), statusRequest("two"))
 		wantCode(t, err, codes.Unavailable)
 		wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
@@ -263,7 +264,7 @@ func TestADriverThatReadsNothing(t *testing.T) {
 	d := <-m.added
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []<-chan outcome
-	for range 20 { // each far above the window of a stream
+	for range 20 { // each much larger than the window of a stream
 		request := statusRequest("one")
 		request.Machine.Annotations = map[string]string{"long": strings.Repeat("x", 1<<20)}
 		done := make(chan outcome, 1)
@@ -274,16 +275,16 @@ func TestADriverThatReadsNothing(t *testing.T) {
 		all = append(all, done)
 	}
 	other := m.raw()
-	other.register(registration()) // the same instance, which replaces what hangs
+	other.register(registration()) // the same instance, which replaces the blocked stream
 	if other.receive().GetRegistered() == nil {
-		t.Error("it could not register again")
+		t.Error("the driver could not register again")
 	}
 	cancel()
 	for _, done := range all {
 		select {
-		case got := <-done: // those that were not sent yet may have begun with the new stream
+		case got := <-done: // operations that were not sent yet may run on the new stream
 			if got.err == nil {
-				t.Errorf("it has the answer %+v", got.resp)
+				t.Errorf("a call succeeded with %+v", got.resp)
 			}
 		case <-soon(t).Done():
 			t.Fatal("a call hangs")
@@ -300,7 +301,7 @@ func TestTheSecondDriverOfAKindIsRefused(t *testing.T) {
 	second.register(registration(func(r *driverpb.Registration) { r.Kind, r.Instance = "FAKE", "fedcba9876543210" }))
 	wantEnd(t, second.ended(), grpccodes.AlreadyExists)
 
-	// The first one is not disturbed, and when it goes, another may come.
+	// The first driver is not affected, and another may register when it is gone.
 	done := ask(soon(t), d, "one")
 	first.answer(first.receive().GetOperation())
 	wantCode(t, (<-done).err, codes.OK)
@@ -335,6 +336,6 @@ func TestAManagerThatRefusesForGood(t *testing.T) {
 	m := newManager(t)
 	err := plugin.Serve(soon(t), fake.New(fake.Config{}), m.options("not a kind"))
 	if err == nil || !strings.Contains(err.Error(), "the name must have") {
-		t.Errorf("the plug-in ended with %v", err)
+		t.Errorf("the plug-in returned %v", err)
 	}
 }

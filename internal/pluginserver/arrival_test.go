@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 )
 
-// unfinished is a message that is announced with its length, and sent but for its end.
+// unfinished is a message that is announced with its length but sent without its end.
 type unfinished struct {
 	rest   int
 	sent   *atomic.Int64
@@ -34,7 +34,8 @@ func (u *unfinished) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestUnfinishedMessagesTakeLittleMemory: a plug-in begins many long messages, and ends none.
+// TestUnfinishedMessagesTakeLittleMemory checks the memory used by a plug-in that begins many long messages and
+// completes none.
 func TestUnfinishedMessagesTakeLittleMemory(t *testing.T) {
 	const streams, length = 64, 15 << 20
 	for _, method := range []string{"Register", "GetMachineClass", "GetSecret"} {
@@ -73,17 +74,17 @@ func TestUnfinishedMessagesTakeLittleMemory(t *testing.T) {
 				}
 				synctest.Wait()
 				if got := sent.Load() >> 20; got < length>>20 || got > 72 {
-					t.Errorf("the manager has taken %d MiB, want those of 4 messages and a window for each other one", got)
+					t.Errorf("the manager used %d MiB, want at most 4 messages and a window for each other stream", got)
 				}
 				time.Sleep(time.Minute)
 				for range streams {
 					if got := <-statuses; got != "4" { // DEADLINE_EXCEEDED
-						t.Errorf("a stream ends with %s", got)
+						t.Errorf("a stream ended with %s", got)
 					}
 				}
 				close(closed)
 
-				// Others go on.
+				// Other drivers are not affected.
 				r := m.raw()
 				r.registered(registration())
 				done := ask(t.Context(), <-m.added, "one")

@@ -21,8 +21,8 @@ import (
 
 func codeOf(err error) codes.Code { return status.Code(err) }
 
-// TestAfterACutTheDriverRegistersAgain: whatever happens to the network, the driver is back soon
-// after its end, and an operation that was running ends.
+// TestAfterACutTheDriverRegistersAgain checks that, whatever happens to the network, the driver registers again
+// soon afterwards, and that a running operation ends.
 func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
 	for name, cut := range map[string]memnet.Cut{
 		"connections lost": {Lost: true},
@@ -49,7 +49,7 @@ func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if len(m.returned) != 1 || <-m.returned != "fake" {
-					t.Error("nobody was told that it has returned")
+					t.Error("the return of the driver was not reported")
 				}
 
 				_, err := d.GetMachineStatus(t.Context(), statusRequest("one"))
@@ -59,8 +59,7 @@ func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
 	}
 }
 
-// TestALostResultMakesNoSecondVM: the connection is cut when the VM exists, and before the manager
-// learns of it.
+// TestALostResultMakesNoSecondVM cuts the connection when the VM exists, before the manager learns of it.
 func TestALostResultMakesNoSecondVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t)
@@ -85,16 +84,17 @@ func TestALostResultMakesNoSecondVM(t *testing.T) {
 		for range 2 {
 			resp, err := d.CreateMachine(t.Context(), request)
 			if err != nil || resp.ProviderID != inner.VMs()[0].ProviderID {
-				t.Errorf("the repeated creation answers %+v, %v", resp, err)
+				t.Errorf("the repeated creation returns %+v, %v", resp, err)
 			}
 		}
 		if len(inner.VMs()) != 1 {
-			t.Errorf("there are VMs %v", inner.VMs())
+			t.Errorf("VMs: %v", inner.VMs())
 		}
 	})
 }
 
-// TestTheManagerRestarts: the driver waits for the next manager, and cancels what the last one wanted.
+// TestTheManagerRestarts checks that the driver waits for the next manager and cancels the operations of the
+// previous one.
 func TestTheManagerRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var network atomic.Pointer[memnet.Network]
@@ -147,12 +147,12 @@ func TestAPlugInEndsWithItsContext(t *testing.T) {
 	<-ended
 	cancel()
 	if err := <-done; err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("the plug-in returned %v", err)
 	}
 	select {
 	case <-ended:
 	default:
-		t.Error("it ended before its operation")
+		t.Error("the plug-in ended before its operation")
 	}
 	wantCode(t, (<-running).err, codes.Unavailable)
 }

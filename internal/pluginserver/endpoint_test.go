@@ -37,7 +37,7 @@ func TestSocket(t *testing.T) {
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket has mode %v: %v", info.Mode(), err)
+		t.Errorf("the mode of the socket is %v: %v", info.Mode(), err)
 	}
 	if _, err := pluginserver.Socket(path); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second server took the socket over: %v", err)
@@ -72,7 +72,7 @@ func TestSocketReplacesNoOtherFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := pluginserver.Socket(path); err == nil {
-		t.Error("it listens in place of a file")
+		t.Error("the socket replaced a file")
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
@@ -206,23 +206,23 @@ func TestCertificates(t *testing.T) {
 		with credentials.TransportCredentials
 		want grpccodes.Code
 	}{
-		"none":                      {none, grpccodes.Unavailable},
-		"of another authority":      {mixed, grpccodes.Unavailable},
-		"expired":                   {a.credentials("expired"), grpccodes.Unavailable},
-		"not for clients":           {a.credentials("server-only"), grpccodes.Unavailable},
-		"without TLS":               {insecure.NewCredentials(), grpccodes.Unavailable},
-		"for another kind":          {a.credentials("other"), grpccodes.PermissionDenied},
-		"manager's not from our CA": {foreign.credentials("fake"), grpccodes.Unavailable},
+		"none":                         {none, grpccodes.Unavailable},
+		"of another authority":         {mixed, grpccodes.Unavailable},
+		"expired":                      {a.credentials("expired"), grpccodes.Unavailable},
+		"not for clients":              {a.credentials("server-only"), grpccodes.Unavailable},
+		"without TLS":                  {insecure.NewCredentials(), grpccodes.Unavailable},
+		"for another kind":             {a.credentials("other"), grpccodes.PermissionDenied},
+		"manager of another authority": {foreign.credentials("fake"), grpccodes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := dialed(t, target, tt.with)
 			if r.stream == nil {
-				return // refused before it began
+				return // rejected during the handshake
 			}
 			_ = r.stream.Send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Registration{Registration: registration()}})
 			wantEnd(t, r.ended(), tt.want)
 			if len(added) != 0 {
-				t.Error("it became a driver nevertheless")
+				t.Error("the plug-in was registered anyway")
 			}
 		})
 	}
@@ -234,7 +234,8 @@ func poolOf(a *authority) *x509.CertPool {
 	return pool
 }
 
-// TestAPlugInReadsNoSecretOfAnotherKind: even if it knew the ID of another one's operation.
+// TestAPlugInReadsNoSecretOfAnotherKind checks this even for a plug-in that knows the ID of another plug-in's
+// operation.
 func TestAPlugInReadsNoSecretOfAnotherKind(t *testing.T) {
 	a := newAuthority(t)
 	target, added := secured(t, a)
@@ -257,7 +258,7 @@ func TestAPlugInReadsNoSecretOfAnotherKind(t *testing.T) {
 	wantCode(t, (<-done).err, codes.OK)
 }
 
-// TestARefusedConnectionIsLogged: the manager says why it refuses a certificate of another authority.
+// TestARefusedConnectionIsLogged checks that the log states why a certificate of another authority is rejected.
 func TestARefusedConnectionIsLogged(t *testing.T) {
 	a, foreign := newAuthority(t), newAuthority(t)
 	a.sign("manager", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
@@ -282,12 +283,13 @@ func TestARefusedConnectionIsLogged(t *testing.T) {
 				return
 			}
 		case <-ctx.Done():
-			t.Fatal("nothing is logged")
+			t.Fatal("the rejection is not logged")
 		}
 	}
 }
 
-// TestARenewedAuthorityIsReadAgain: a driver that runs accepts the manager of a new authority.
+// TestARenewedAuthorityIsReadAgain checks that a running driver accepts a manager with a certificate of a new
+// authority.
 func TestARenewedAuthorityIsReadAgain(t *testing.T) {
 	former, a := newAuthority(t), newAuthority(t)
 	target, added := secured(t, a)

@@ -15,7 +15,7 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// FuzzRegistration: whatever a driver sends first, it is refused with a reason, or within the limits.
+// FuzzRegistration checks that any registration is either rejected with a reason or within the limits.
 func FuzzRegistration(f *testing.F) {
 	good := &driverpb.Registration{Kind: "fake", ApiVersion: v1alpha1.SchemeGroupVersion.String(), Instance: "0123456789abcdef", Operations: required}
 	for _, message := range []*driverpb.DriverSide{
@@ -38,7 +38,7 @@ func FuzzRegistration(f *testing.F) {
 		r := message.GetRegistration()
 		if err := s.check(ctx, r); err != nil {
 			if code := status.Code(err); code != codes.InvalidArgument && code != codes.FailedPrecondition {
-				t.Errorf("refused with %v", err)
+				t.Errorf("rejected with %v", err)
 			}
 			return
 		}
@@ -51,14 +51,14 @@ func FuzzRegistration(f *testing.F) {
 	})
 }
 
-// script feeds a session: each byte of it chooses what happens next.
+// script feeds a session. Each byte of the script selects the next action.
 type script struct {
 	*testing.T
 	*session
 	server *Server
 	rest   []byte
 	begun  []*operation
-	// answered operations have ended.
+	// answered contains operations that have ended.
 	answered map[*operation]bool
 }
 
@@ -71,7 +71,7 @@ func (s *script) next() int {
 	return int(first)
 }
 
-// call begins an operation about one of four machines, if there is room.
+// call begins an operation for one of four machines if a slot is free.
 func (s *script) call() {
 	select {
 	case s.slots <- struct{}{}:
@@ -86,7 +86,7 @@ func (s *script) call() {
 	s.begin(op)
 }
 
-// frame receives bytes as the driver has sent them.
+// frame receives bytes as if sent by the driver.
 func (s *script) frame() {
 	length := min(s.next(), len(s.rest))
 	content := &driverpb.DriverSide{}
@@ -96,7 +96,7 @@ func (s *script) frame() {
 	s.rest = s.rest[length:]
 }
 
-// answer receives a result of an operation, which may have ended, or be about another machine.
+// response receives the result of an operation, which may have ended, or names another machine.
 func (s *script) response() {
 	if len(s.begun) == 0 {
 		return
@@ -114,8 +114,8 @@ func (s *script) response() {
 	_ = s.server.take(s.session, &driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: result}})
 }
 
-// check checks that each operation has one answer at most, that one for another machine is an error, and
-// that none loses its slot.
+// check checks that each operation gets at most one result, that a result for another machine is an error, and
+// that no operation loses its slot.
 func (s *script) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,12 +129,12 @@ func (s *script) check() {
 		select {
 		case result := <-op.response:
 			if s.answered[op] {
-				s.Fatalf("%v has two answers", op.message)
+				s.Fatalf("%v has two results", op.message)
 			}
 			s.answered[op] = true
 			fits := result.GetMachineName() == op.message.GetMachineName() && result.GetOperationType() == op.message.GetOperationType()
 			if (mismatch(op.message, result) == nil) != fits {
-				s.Fatalf("%v is taken for an answer to %v", result, op.message)
+				s.Fatalf("wrong match of result %v with operation %v", result, op.message)
 			}
 			if err := failureOf(result); (err == nil) != (result.GetCode() == 0) {
 				s.Fatalf("%v became %v", result, err)
@@ -144,17 +144,17 @@ func (s *script) check() {
 	}
 }
 
-// FuzzResults: garbage, answers that come twice, for another machine, and for operations that do not
-// exist or were cancelled.
+// FuzzResults sends garbage, duplicate results, results for other machines, and results for operations that do
+// not exist or were canceled.
 func FuzzResults(f *testing.F) {
 	unknown, err := proto.Marshal(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "z"}}})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add([]byte{0, 0, 1, 2, 0, 3})                          // a call, and its answer
-	f.Add([]byte{0, 0, 1, 2, 0, 3, 2, 0, 3})                 // twice
+	f.Add([]byte{0, 0, 1, 2, 0, 3})                          // a call and its result
+	f.Add([]byte{0, 0, 1, 2, 0, 3, 2, 0, 3})                 // a duplicate
 	f.Add([]byte{0, 0, 1, 2, 0, 0, 2})                       // for another machine
-	f.Add([]byte{0, 0, 1, 3, 0, 2, 0, 3, 0, 0, 1})           // cancelled, and answered late
+	f.Add([]byte{0, 0, 1, 3, 0, 2, 0, 3, 0, 0, 1})           // canceled, with a late result
 	f.Add(append([]byte{1, byte(len(unknown))}, unknown...)) // unknown
 	f.Add([]byte{1, 4, 0xff, 0xff, 0xff, 0xff})              // garbage
 	server := New(Options{})

@@ -20,14 +20,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
-// manager is a server with the drivers that have registered at it.
+// manager is a server and the drivers that have registered with it.
 type manager struct {
 	*testing.T
 	server  *pluginserver.Server
 	network *memnet.Network
 	added   chan *pluginserver.Driver
 	refuse  error
-	// returned are the kinds that have registered again.
+	// returned contains the kinds that have registered again.
 	returned chan string
 }
 
@@ -51,7 +51,7 @@ func (m *manager) start(serve func(context.Context, *pluginserver.Endpoint) erro
 	m.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			m.Errorf("the server ended with: %v", err)
+			m.Errorf("the server returned: %v", err)
 		}
 	})
 }
@@ -71,14 +71,14 @@ func (m *manager) serve(d driver.Driver, options plugin.Options) (stop func()) {
 	once := func() {
 		cancel()
 		if err, first := <-done; first && err != nil {
-			m.Errorf("the plug-in ended with: %v", err)
+			m.Errorf("the plug-in returned: %v", err)
 		}
 	}
 	m.Cleanup(cancel)
 	return once
 }
 
-// connect runs a driver as a plug-in, and returns it as the manager sees it.
+// connect runs a driver as a plug-in and returns it as the manager sees it.
 func connect(t *testing.T, d driver.Driver, change ...func(*plugin.Options)) *pluginserver.Driver {
 	m := newManager(t)
 	options := m.options("fake")
@@ -89,7 +89,7 @@ func connect(t *testing.T, d driver.Driver, change ...func(*plugin.Options)) *pl
 	return <-m.added
 }
 
-// raw is a plug-in that sends what a test wants.
+// raw is a plug-in that sends whatever a test needs.
 type raw struct {
 	*testing.T
 	client driverpb.InfraClient
@@ -115,7 +115,7 @@ func (m *manager) raw(options ...grpc.DialOption) *raw {
 	return &raw{m.T, client, stream}
 }
 
-// registration is one that is accepted.
+// registration returns a registration that is accepted, after changes.
 func registration(change ...func(*driverpb.Registration)) *driverpb.Registration {
 	r := &driverpb.Registration{
 		Kind: "fake", ApiVersion: "machine.sapcloud.io/v1alpha1", Instance: "0123456789abcdef", MaxOperations: 2,
@@ -142,12 +142,12 @@ func (r *raw) register(registration *driverpb.Registration) {
 	r.send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Registration{Registration: registration}})
 }
 
-// registered registers, and waits for the answer.
+// registered registers and waits for the confirmation.
 func (r *raw) registered(registration *driverpb.Registration) {
 	r.Helper()
 	r.register(registration)
 	if r.receive().GetRegistered() == nil {
-		r.Fatal("the answer to the registration is something else")
+		r.Fatal("the response to the registration is not a confirmation")
 	}
 }
 
@@ -160,7 +160,7 @@ func (r *raw) receive() *driverpb.MCMside {
 	return message
 }
 
-// ended waits for the end of the stream, and returns its error.
+// ended waits for the end of the stream and returns its error.
 func (r *raw) ended() error {
 	for {
 		if _, err := r.stream.Recv(); err != nil {
@@ -169,7 +169,7 @@ func (r *raw) ended() error {
 	}
 }
 
-// answer answers an operation with success.
+// answer sends a successful result of an operation.
 func (r *raw) answer(op *driverpb.Operation, change ...func(*driverpb.OperationResult)) {
 	r.Helper()
 	result := &driverpb.OperationResult{
@@ -182,13 +182,13 @@ func (r *raw) answer(op *driverpb.Operation, change ...func(*driverpb.OperationR
 	r.send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: result}})
 }
 
-// outcome is how a call ended.
+// outcome is the result of a call.
 type outcome struct {
 	resp *driver.GetMachineStatusResponse
 	err  error
 }
 
-// ask asks for the VM of a machine, and returns how that ends.
+// ask requests the status of a machine's VM and returns the outcome.
 func ask(ctx context.Context, d driver.Driver, machine string) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
@@ -214,9 +214,9 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-// soon ends before a test is given up.
+// soon returns a context that ends before the test times out.
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the test waits in vain"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the test waited too long"))
 	t.Cleanup(cancel)
 	return ctx
 }

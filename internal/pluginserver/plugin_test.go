@@ -27,7 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// A driver that keeps all rules keeps them in another process.
+// TestConformance checks that a driver that follows the contract also does so in another process.
 func TestConformance(t *testing.T) {
 	class := func(name, spec string) *v1alpha1.MachineClass {
 		made := fixture.MachineClass()
@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// full answers every method with all fields, and keeps the request.
+// full implements every method with all fields and records the request.
 type full struct {
 	driver.Driver
 	mu   sync.Mutex
@@ -109,14 +109,14 @@ func (f *full) SeparatesAPIGroups() bool { return true }
 
 func (f *full) MigratedKinds() []string { return []string{"AWSMachineClass"} }
 
-// same compares an answer with that of the driver itself, and what the driver was asked with what the
-// manager has asked.
+// same checks that the remote response equals that of the driver itself, and that the driver received the
+// request of the manager.
 func same[Request, Response any](t *testing.T, f *full, request *Request, remote, local func(context.Context, *Request) (*Response, error)) {
 	t.Helper()
 	want, wantErr := local(t.Context(), request)
 	got, err := remote(t.Context(), request)
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the answer to %T (-want +got):\n%s", request, diff)
+		t.Errorf("the response to %T (-want +got):\n%s", request, diff)
 	}
 	if status.Code(err) != status.Code(wantErr) {
 		t.Errorf("%T: error is %v, want %v", request, err, wantErr)
@@ -148,13 +148,13 @@ func TestRequestsAndAnswersArriveWhole(t *testing.T) {
 	same(t, f, &driver.ListFailureDomainsRequest{MachineClass: class, Secret: secret}, d.ListFailureDomains, f.ListFailureDomains)
 	same(t, f, &driver.PlaceMachineRequest{MachineClass: class, FailureDomain: "a"}, d.PlaceMachine, f.PlaceMachine)
 	if got := d.MigratedKinds(); len(got) != 1 || got[0] != "AWSMachineClass" {
-		t.Errorf("it migrates %q", got)
+		t.Errorf("the driver migrates %q", got)
 	}
 	if !d.SeparatesAPIGroups() {
-		t.Error("that the driver separates API groups was lost")
+		t.Error("the driver is not known to separate API groups")
 	}
 
-	// An error does not hide the answer beside it.
+	// An error does not hide the response that comes with it.
 	f.err = status.Error(codes.Uninitialized, "not yet")
 	same(t, f, &driver.GetMachineStatusRequest{Machine: machine, MachineClass: class, Secret: secret}, d.GetMachineStatus, f.GetMachineStatus)
 	same(t, f, &driver.DeleteMachineRequest{Machine: machine, MachineClass: class, Secret: secret}, d.DeleteMachine, f.DeleteMachine)
@@ -191,7 +191,7 @@ func TestWhatADriverLacksIsUnimplemented(t *testing.T) {
 	_, err = d.PlaceMachine(t.Context(), &driver.PlaceMachineRequest{MachineClass: fixture.MachineClass()})
 	wantCode(t, err, codes.Unimplemented)
 	if d.SeparatesAPIGroups() {
-		t.Error("it separates API groups")
+		t.Error("the driver separates API groups")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestClassesAndSecretsAreCachedByVersion(t *testing.T) {
 			wantCode(t, err, codes.NotFound)
 		}
 		if classes.Load() != wantClasses || secrets.Load() != wantSecrets {
-			t.Errorf("%d classes and %d Secrets were fetched, want %d and %d", classes.Load(), secrets.Load(), wantClasses, wantSecrets)
+			t.Errorf("fetched %d classes and %d Secrets, want %d and %d", classes.Load(), secrets.Load(), wantClasses, wantSecrets)
 		}
 	}
 	asked(func(*driver.GetMachineStatusRequest) {}, 1, 1)
@@ -305,10 +305,10 @@ func TestManyOperationsAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	if len(inner.VMs()) != 100 {
-		t.Errorf("there are %d VMs", len(inner.VMs()))
+		t.Errorf("%d VMs exist", len(inner.VMs()))
 	}
 	if most.Load() > 3 {
-		t.Errorf("the driver had %d operations at once, and registered for 3", most.Load())
+		t.Errorf("the driver had %d concurrent operations, but registered for 3", most.Load())
 	}
 }
 
@@ -332,7 +332,7 @@ func TestACancelledOperationIsCancelledAtTheDriver(t *testing.T) {
 	}
 }
 
-// slowPlacer takes as long to place a machine as it may.
+// slowPlacer takes as long to place a machine as its context allows.
 type slowPlacer struct {
 	full
 	began, ended chan struct{}
@@ -345,7 +345,7 @@ func (p *slowPlacer) PlaceMachine(ctx context.Context, _ *driver.PlaceMachineReq
 	return nil, ctx.Err()
 }
 
-// TestAPlacementEndsWithItsContext: at both ends.
+// TestAPlacementEndsWithItsContext checks both the manager and the driver.
 func TestAPlacementEndsWithItsContext(t *testing.T) {
 	inner := &slowPlacer{began: make(chan struct{}), ended: make(chan struct{})}
 	d := connect(t, inner)

@@ -27,7 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// inAProcess is the example, which can be killed and started again.
+// inAProcess is the example driver, whose process can be killed and restarted.
 type inAProcess struct {
 	*testing.T
 	example     pydriver.Driver
@@ -38,7 +38,7 @@ type inAProcess struct {
 	output      bytes.Buffer
 }
 
-// inPython starts the example, with no VMs.
+// inPython starts the example driver without any VMs.
 func inPython(t *testing.T, example pydriver.Driver) *inAProcess {
 	p := &inAProcess{T: t, example: example, socket: filepath.Join(t.TempDir(), "s"), vms: t.TempDir(), registered: make(chan struct{}, 8)}
 	endpoint, err := pluginserver.Socket(p.socket)
@@ -64,7 +64,7 @@ func inPython(t *testing.T, example pydriver.Driver) *inAProcess {
 	return p
 }
 
-// run starts the process, and waits until it has registered.
+// run starts the process and waits until it has registered.
 func (p *inAProcess) run() {
 	p.process = p.example.Command(context.Background(), p.socket, p.vms)
 	p.process.Stdout, p.process.Stderr = &p.output, &p.output
@@ -78,13 +78,13 @@ func (p *inAProcess) run() {
 	}
 }
 
-// kill ends the process, if it runs.
+// kill kills the process if it runs.
 func (p *inAProcess) kill() {
 	_ = p.process.Process.Kill()
 	_ = p.process.Wait()
 }
 
-// instances are the IDs of all VMs, which are files.
+// instances returns the IDs of all VMs, which are files.
 func (p *inAProcess) instances(context.Context) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(p.vms, "*.json"))
 	var ids []string
@@ -102,8 +102,8 @@ func (p *inAProcess) instances(context.Context) ([]string, error) {
 	return ids, err
 }
 
-// TestADriverInPython: the protocol suffices for a driver that has nothing of this repository but
-// driver.proto to keep the whole contract.
+// TestADriverInPython checks that a driver can fulfill the whole contract with nothing from this repository but
+// driver.proto.
 func TestADriverInPython(t *testing.T) {
 	tier.All(t)
 	example := pydriver.New(t)
@@ -140,7 +140,7 @@ func TestADriverInPython(t *testing.T) {
 		process := example.Command(soon(t), socket, t.TempDir())
 		out, err := process.CombinedOutput()
 		if process.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "UNIMPLEMENTED") {
-			t.Errorf("it ends with %v:\n%s", err, out)
+			t.Errorf("the process ended with %v:\n%s", err, out)
 		}
 	})
 }

@@ -73,6 +73,6 @@ func TestAVersionSaysNothingOfTheSecret(t *testing.T) {
 		wantCode(t, (<-done).err, codes.OK)
 	}
 	if len(versions) != 2 {
-		t.Error("two managers give equal Secrets equal versions, so that guesses could be checked")
+		t.Error("two managers give equal Secrets equal versions, which would allow guesses to be verified")
 	}
 }

@@ -14,8 +14,8 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// TestCancelsThatNobodyReads: a driver that answers what is cancelled, and never reads that it is, is cut;
-// nobody waits for it.
+// TestCancelsThatNobodyReads checks that a driver that returns results but never reads cancellations is
+// disconnected, and that no caller waits for it.
 func TestCancelsThatNobodyReads(t *testing.T) {
 	s := newSession(&driverpb.Registration{Kind: "deaf", MaxOperations: 2})
 	for range 2 * cap(s.cancels) {
@@ -24,17 +24,18 @@ func TestCancelsThatNobodyReads(t *testing.T) {
 		s.begin(op)
 		s.abandon("one")
 		if !s.finish(&driverpb.OperationResult{OperationId: "one"}) {
-			t.Fatal("the operation is not known")
+			t.Fatal("the operation is unknown")
 		}
 	}
 	select {
 	case <-s.ended:
 	default:
-		t.Error("the session goes on")
+		t.Error("the session continues")
 	}
 }
 
-// TestCallersAreToldApart: by the names in their certificates, which stay when a certificate is renewed.
+// TestCallersAreToldApart checks that callers are distinguished by the names in their certificates, which stay
+// the same when a certificate is renewed.
 func TestCallersAreToldApart(t *testing.T) {
 	s := New(Options{})
 	with := func(serial int64, name string, dns ...string) context.Context {

@@ -26,7 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
-// late is a cache that has a change of a deployment after some reads.
+// late is a cache that shows a change of a deployment only after some reads.
 type late struct {
 	client.Reader
 	before *v1alpha1.MachineDeployment
@@ -41,8 +41,8 @@ func (l *late) Get(ctx context.Context, key client.ObjectKey, object client.Obje
 	return l.Reader.Get(ctx, key, object, opts...)
 }
 
-// group is a service with a deployment of up to five Machines, whose patches fail with errors, one each. A
-// patch makes another generation, as at an API server.
+// group returns a service with a deployment of at most five Machines. Each of the errors makes one patch of the
+// deployment fail. A successful patch creates a new generation, as on an API server.
 func group(t *testing.T, failures ...error) (*Service, *late) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -67,7 +67,8 @@ func group(t *testing.T, failures ...error) (*Service, *late) {
 	return &Service{Namespace: deployment.Namespace, Cache: cache, Live: live}, cache
 }
 
-// TestSizeOfAGroupThatWasChanged: the answer after a change is not that of before, although the cache is late.
+// TestSizeOfAGroupThatWasChanged checks that the size after a change is the new one although the cache is
+// behind.
 func TestSizeOfAGroupThatWasChanged(t *testing.T) {
 	s, cache := group(t)
 	cache.reads = 3
@@ -81,8 +82,8 @@ func TestSizeOfAGroupThatWasChanged(t *testing.T) {
 	}
 }
 
-// TestAnswersToFailures: a change under a version that is not the newest is tried again, and other failures
-// have the code that says what they are.
+// TestAnswersToFailures checks that a change is retried after a conflict, and that other failures have the
+// matching code.
 func TestAnswersToFailures(t *testing.T) {
 	denied := &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
@@ -95,14 +96,14 @@ func TestAnswersToFailures(t *testing.T) {
 		failure []error
 		want    codes.Code
 	}{
-		"somebody else was first": {"", 1, []error{apierrors.NewConflict(deployments, "pool", nil)}, codes.OK},
-		"somebody else always is": {"", 1, slices.Repeat([]error{apierrors.NewConflict(deployments, "pool", nil)}, tries), codes.Aborted},
-		"a webhook denies it":     {"", 1, []error{denied}, codes.FailedPrecondition},
-		"no rights":               {"", 1, []error{apierrors.NewForbidden(deployments, "pool", nil)}, codes.PermissionDenied},
-		"the API server is away":  {"", 1, []error{context.DeadlineExceeded}, codes.DeadlineExceeded},
-		"it is busy":              {"", 1, []error{apierrors.NewTooManyRequests("busy", 1)}, codes.Unavailable},
-		"above the maximum":       {"", 5, nil, codes.FailedPrecondition},
-		"no such group":           {"other", 1, nil, codes.NotFound},
+		"one conflict":                    {"", 1, []error{apierrors.NewConflict(deployments, "pool", nil)}, codes.OK},
+		"repeated conflicts":              {"", 1, slices.Repeat([]error{apierrors.NewConflict(deployments, "pool", nil)}, tries), codes.Aborted},
+		"a webhook denies it":             {"", 1, []error{denied}, codes.FailedPrecondition},
+		"forbidden":                       {"", 1, []error{apierrors.NewForbidden(deployments, "pool", nil)}, codes.PermissionDenied},
+		"the API server does not respond": {"", 1, []error{context.DeadlineExceeded}, codes.DeadlineExceeded},
+		"the API server is busy":          {"", 1, []error{apierrors.NewTooManyRequests("busy", 1)}, codes.Unavailable},
+		"above the maximum":               {"", 5, nil, codes.FailedPrecondition},
+		"unknown group":                   {"other", 1, nil, codes.NotFound},
 	} {
 		service, cache := group(t, s.failure...)
 		if s.id == "" {
@@ -115,7 +116,7 @@ func TestAnswersToFailures(t *testing.T) {
 	}
 }
 
-// TestStrangers: who connects and says nothing leaves the port to the autoscaler.
+// TestStrangers checks that clients that connect and send nothing do not block the port for the autoscaler.
 func TestStrangers(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

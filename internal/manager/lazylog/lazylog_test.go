@@ -29,7 +29,7 @@ func TestNew(t *testing.T) {
 	one, other := parent.WithValues("b", 2), parent.WithValues("c", 3)
 	one.V(1).Info("too much")
 	if formatted != 0 || out.Len() != 0 {
-		t.Errorf("values were formatted %d times for nothing: %s", formatted, &out)
+		t.Errorf("values were formatted %d times for dropped lines: %s", formatted, &out)
 	}
 	one.Info("said", "d", 4)
 	other.WithName("child").Error(errors.New("broken"), "said")

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestAWebhookSaysNothingOfTheObject: whatever code it answers with.
+// TestAWebhookSaysNothingOfTheObject checks that the code of a webhook's denial says nothing about the object.
 func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
 	kind := schema.GroupResource{Resource: "machines"}
 	denied := func(code int32, reason metav1.StatusReason) error {
@@ -32,6 +32,6 @@ func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
 		})
 	}
 	if webhook := denied(http.StatusNotFound, metav1.StatusReasonNotFound); IgnoreGone(apierrors.NewNotFound(kind, "a")) != nil || !errors.Is(IgnoreGone(webhook), webhook) {
-		t.Error("what is gone is not told from what was denied")
+		t.Error("IgnoreGone does not distinguish deleted objects from denied requests")
 	}
 }

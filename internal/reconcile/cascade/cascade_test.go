@@ -10,7 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 )
 
-// TestOrphanedUntilTheOwnerIsGone: the garbage collector's finalizer is gone before that.
+// TestOrphanedUntilTheOwnerIsGone checks the time between the removal of the garbage collector's finalizer and
+// the deletion of the owner.
 func TestOrphanedUntilTheOwnerIsGone(t *testing.T) {
 	t.Parallel()
 	owner := func(deleted bool, finalizers ...string) *corev1.Node {
@@ -40,16 +41,16 @@ func TestOrphanedUntilTheOwnerIsGone(t *testing.T) {
 		var orphaned Orphaned
 		orphaned.Handler().Create(ctx, event.CreateEvent{Object: alive}, nil)
 		if orphaned.Has(alive) {
-			t.Errorf("%s: orphaned before it is deleted", name)
+			t.Errorf("%s: counts as orphaning before it is deleted", name)
 		}
 		seen(&orphaned)
 		orphaned.Handler().Update(ctx, event.UpdateEvent{ObjectOld: released, ObjectNew: after}, nil)
 		if !orphaned.Has(after) {
-			t.Errorf("%s: forgotten with the finalizer", name)
+			t.Errorf("%s: forgotten when the finalizer was removed", name)
 		}
 		orphaned.Handler().Delete(ctx, event.DeleteEvent{Object: after}, nil)
 		if orphaned.Has(after) {
-			t.Errorf("%s: kept beyond its end", name)
+			t.Errorf("%s: remembered after the deletion", name)
 		}
 	}
 }

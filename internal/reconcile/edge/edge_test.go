@@ -89,7 +89,7 @@ func TestReconciler_ErrorsAreClassified(t *testing.T) {
 		"failure during shutdown":       {ctx: ended, err: errDisk},
 		"canceled request":              {ctx: ended, err: context.Canceled},
 		"denied during shutdown":        {ctx: ended, err: denial},
-		"request that took too long":    {err: context.DeadlineExceeded, fails: true},
+		"request that timed out":        {err: context.DeadlineExceeded, fails: true},
 		"success just before shutdown":  {ctx: ended, after: time.Minute},
 		"conflict of another API group": {err: &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusConflict}}, fails: true},
 	} {

@@ -2,7 +2,7 @@ package events
 
 import "testing"
 
-// TestNothingIsSaidTwice until it changes, or has been over in between.
+// TestNothingIsSaidTwice checks that a text is reported again only after it changed or the topic was over.
 func TestNothingIsSaidTwice(t *testing.T) {
 	t.Parallel()
 	var said Last
@@ -30,17 +30,18 @@ func TestNothingIsSaidTwice(t *testing.T) {
 	}
 }
 
-// TestWhatWasNotNotedIsNews: a caller whose event was not sent does not note it.
+// TestWhatWasNotNotedIsNews checks that a text counts as sent only once Note was called, so that a failed event
+// is retried.
 func TestWhatWasNotNotedIsNews(t *testing.T) {
 	t.Parallel()
 	var said Last
 	for range 2 {
 		if said.Is("node", "taken") {
-			t.Error("asking is taken for saying")
+			t.Error("Is marked the text as sent")
 		}
 	}
 	said.Note("node", "taken")
 	if !said.Is("node", "taken") {
-		t.Error("what was noted is news")
+		t.Error("a noted text counts as new")
 	}
 }

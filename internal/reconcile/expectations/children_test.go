@@ -56,7 +56,7 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 		"a deletion not seen for too long":       {wrote: remove, cached: []*v1alpha1.Machine{child("a")}, after: late, want: expectations.Unknown},
 		"a deletion that has begun":              {wrote: remove, cached: []*v1alpha1.Machine{child("a", deleting)}, want: expectations.Current},
 		"a deletion that is over":                {wrote: remove, want: expectations.Current},
-		"deleted and created again by others":    {wrote: remove, cached: []*v1alpha1.Machine{child("a", another)}, want: expectations.Current},
+		"deleted and recreated by others":        {wrote: remove, cached: []*v1alpha1.Machine{child("a", another)}, want: expectations.Current},
 		"a write of unknown outcome":             {wrote: doubt, want: expectations.Unknown},
 		"a write of unknown outcome, and others": {wrote: func(c *children) { remove(c); doubt(c) }, want: expectations.Unknown},
 	} {
@@ -66,7 +66,7 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 			if test.wrote != nil {
 				test.wrote(&known)
 			}
-			for range 2 { // asking changes nothing
+			for range 2 { // checking changes nothing
 				if got := known.Check(test.cached, noon.Add(test.after)); got != test.want {
 					t.Errorf("got %d, want %d", got, test.want)
 				}
@@ -83,8 +83,8 @@ func TestChildrenAgainstTheAPIServer(t *testing.T) {
 		want         bool
 	}{
 		"none":                              {want: true},
-		"the same":                          {[]*v1alpha1.Machine{a, b}, []*v1alpha1.Machine{b, a}, true},
-		"the same, one being deleted":       {[]*v1alpha1.Machine{leaving}, []*v1alpha1.Machine{leaving}, true},
+		"equal":                             {[]*v1alpha1.Machine{a, b}, []*v1alpha1.Machine{b, a}, true},
+		"equal, one being deleted":          {[]*v1alpha1.Machine{leaving}, []*v1alpha1.Machine{leaving}, true},
 		"one is missing in the cache":       {[]*v1alpha1.Machine{a}, []*v1alpha1.Machine{a, b}, false},
 		"one is gone, the cache has it":     {[]*v1alpha1.Machine{a, b}, []*v1alpha1.Machine{a}, false},
 		"one is being deleted":              {[]*v1alpha1.Machine{a}, []*v1alpha1.Machine{leaving}, false},
@@ -104,7 +104,7 @@ func TestChildrenAgainstTheAPIServer(t *testing.T) {
 				t.Errorf("got %t", got)
 			}
 			if after := known.Check(test.cached, noon); (after == expectations.Current) != test.want {
-				t.Errorf("afterwards the cache is %d", after)
+				t.Errorf("the state afterwards is %d", after)
 			}
 		})
 	}

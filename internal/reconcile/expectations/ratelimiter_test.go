@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// TestTheWaitGrowsToAMinute: for each object on its own, and from the start when it went well.
+// TestTheWaitGrowsToAMinute checks that the wait grows per object and starts over after a success.
 func TestTheWaitGrowsToAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := expectations.RateLimiter()
@@ -21,22 +21,23 @@ func TestTheWaitGrowsToAMinute(t *testing.T) {
 		for failure := range 30 {
 			wait := limiter.When(failing)
 			if wait != want {
-				t.Fatalf("after %d failures it waits %s, want %s", failure+1, wait, want)
+				t.Fatalf("after %d failures, the wait is %s, want %s", failure+1, wait, want)
 			}
 			time.Sleep(wait)
 			want = min(first<<failure, time.Minute)
 		}
 		if got := limiter.When(other); got != first {
-			t.Errorf("another one waits %s, want %s", got, first)
+			t.Errorf("the wait of another object is %s, want %s", got, first)
 		}
 		limiter.Forget(failing)
 		if got := limiter.When(failing); got != first {
-			t.Errorf("after a good pass it waits %s, want %s", got, first)
+			t.Errorf("after a success, the wait is %s, want %s", got, first)
 		}
 	})
 }
 
-// TestEventsDoNotLengthenTheWait: an object that fails at each of many events waits no longer than it has failed.
+// TestEventsDoNotLengthenTheWait checks that an object that fails on each of many events waits no longer than
+// it has been failing.
 func TestEventsDoNotLengthenTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := expectations.RateLimiter()
@@ -47,13 +48,13 @@ func TestEventsDoNotLengthenTheWait(t *testing.T) {
 			time.Sleep(outage / events)
 		}
 		if wait := limiter.When(object); wait > outage {
-			t.Errorf("after an outage of %s it waits for %s", outage, wait)
+			t.Errorf("after an outage of %s, the wait is %s", outage, wait)
 		}
 		limiter.Forget(object)
 		time.Sleep(time.Hour)
 		limiter.When(object)
 		if wait := limiter.When(object); wait > time.Second {
-			t.Errorf("an hour after a good pass, the second failure waits for %s", wait)
+			t.Errorf("an hour after a success, the wait after the second failure is %s", wait)
 		}
 	})
 }

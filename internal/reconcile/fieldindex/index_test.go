@@ -50,7 +50,7 @@ func newMachine(m metav1.ObjectMeta, kind, class, node string) *v1alpha1.Machine
 	return made
 }
 
-// newSet is a set of which selector and template have those labels.
+// newSet returns a set whose selector and template have these labels.
 func newSet(m metav1.ObjectMeta, labels map[string]string) *v1alpha1.MachineSet {
 	made := &v1alpha1.MachineSet{ObjectMeta: m}
 	made.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
@@ -86,24 +86,24 @@ func TestIndexes(t *testing.T) {
 		field, value string
 		want         []string
 	}{
-		"node":                {"", machines, fieldindex.MachineByNode, "node-1", []string{"m1"}},
-		"no node":             {"machines without a node are not in the way", machines, fieldindex.MachineByNode, "", nil},
-		"VM":                  {"", machines, fieldindex.MachineByProviderID, "vm:///m3", []string{"m3"}},
-		"no VM":               {"machines without a VM are not in the way", machines, fieldindex.MachineByProviderID, "", nil},
-		"class":               {"a class of another kind is another class", machines, fieldindex.MachineByClass, "small", []string{"m1", "m4"}},
-		"controller":          {"", machines, fieldindex.ByController, "set-1", []string{"m1", "m2"}},
-		"bystander":           {"other owners do not count", machines, fieldindex.ByController, "bystander", nil},
-		"orphans":             {"", machines, fieldindex.ByController, fieldindex.Orphan, []string{"m4"}},
-		"sets":                {"", sets, fieldindex.ByController, "deployment-1", []string{"set-1"}},
-		"orphan sets":         {"", sets, fieldindex.ByController, fieldindex.Orphan, []string{"set-2", "set-3"}},
-		"hash":                {"the hash says more than the other labels", sets, fieldindex.MachineSetBySelector, "machine-template-hash=x", []string{"set-1"}},
-		"longest value":       {"without a hash, the longest value says most", sets, fieldindex.MachineSetBySelector, "a=zone-1", []string{"set-2"}},
-		"other label":         {"a selector is found by one label", sets, fieldindex.MachineSetBySelector, "name=pool", nil},
-		"no label":            {"", sets, fieldindex.MachineSetBySelector, fieldindex.NoLabel, []string{"set-3"}},
-		"template":            {"a template is found by each label", sets, fieldindex.MachineSetByTemplate, "name=pool", []string{"set-1", "set-2"}},
-		"secret":              {"no namespace means the class's own", classes, fieldindex.ClassBySecret, "ns/both", []string{"large", "small"}},
-		"credentials":         {"", classes, fieldindex.ClassBySecret, "other/cloud", []string{"large"}},
-		"secret of elsewhere": {"", classes, fieldindex.ClassBySecret, "other/both", nil},
+		"node":                        {"", machines, fieldindex.MachineByNode, "node-1", []string{"m1"}},
+		"no node":                     {"machines without a node are not indexed", machines, fieldindex.MachineByNode, "", nil},
+		"VM":                          {"", machines, fieldindex.MachineByProviderID, "vm:///m3", []string{"m3"}},
+		"no VM":                       {"machines without a VM are not indexed", machines, fieldindex.MachineByProviderID, "", nil},
+		"class":                       {"a class of another kind is another class", machines, fieldindex.MachineByClass, "small", []string{"m1", "m4"}},
+		"controller":                  {"", machines, fieldindex.ByController, "set-1", []string{"m1", "m2"}},
+		"other owner":                 {"owners that are not controllers do not count", machines, fieldindex.ByController, "bystander", nil},
+		"orphans":                     {"", machines, fieldindex.ByController, fieldindex.Orphan, []string{"m4"}},
+		"sets":                        {"", sets, fieldindex.ByController, "deployment-1", []string{"set-1"}},
+		"orphan sets":                 {"", sets, fieldindex.ByController, fieldindex.Orphan, []string{"set-2", "set-3"}},
+		"hash":                        {"the hash is more specific than other labels", sets, fieldindex.MachineSetBySelector, "machine-template-hash=x", []string{"set-1"}},
+		"longest value":               {"without a hash, the longest value is the most specific", sets, fieldindex.MachineSetBySelector, "a=zone-1", []string{"set-2"}},
+		"other label":                 {"a selector is found by one label", sets, fieldindex.MachineSetBySelector, "name=pool", nil},
+		"no label":                    {"", sets, fieldindex.MachineSetBySelector, fieldindex.NoLabel, []string{"set-3"}},
+		"template":                    {"a template is found by each label", sets, fieldindex.MachineSetByTemplate, "name=pool", []string{"set-1", "set-2"}},
+		"secret":                      {"no namespace means the class's own", classes, fieldindex.ClassBySecret, "ns/both", []string{"large", "small"}},
+		"credentials":                 {"", classes, fieldindex.ClassBySecret, "other/cloud", []string{"large"}},
+		"secret of another namespace": {"", classes, fieldindex.ClassBySecret, "other/both", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list := tc.list()
@@ -134,7 +134,7 @@ func names(t *testing.T, list client.ObjectList) []string {
 			found = append(found, l.Items[i].Name)
 		}
 	default:
-		t.Fatalf("a list of %T", list)
+		t.Fatalf("unexpected list %T", list)
 	}
 	slices.Sort(found)
 	return found
@@ -148,7 +148,7 @@ func TestSecretsOf(t *testing.T) {
 	}
 	want := []types.NamespacedName{{Namespace: "ns", Name: "user-data"}, {Namespace: "other", Name: "cloud"}}
 	if got := fieldindex.SecretsOf(class); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v: what comes later wins", got, want)
+		t.Errorf("%v, want %v: later references take precedence", got, want)
 	}
 	class.SecretRef, class.CredentialsSecretRef = &corev1.SecretReference{Namespace: "ns"}, nil
 	if got := fieldindex.SecretsOf(class); len(got) != 0 {
@@ -163,7 +163,7 @@ func TestAddSaysWhatWentWrong(t *testing.T) {
 	}
 }
 
-// TestSelectorLabel: it is the same each time, whatever the order of a map.
+// TestSelectorLabel checks that the result does not depend on the iteration order of maps.
 func TestSelectorLabel(t *testing.T) {
 	for want, selector := range map[string]*metav1.LabelSelector{
 		"a=long":                  {MatchLabels: map[string]string{"a": "long", "b": "long", "c": "no"}},

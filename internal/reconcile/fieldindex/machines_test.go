@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// someMachines are a few of two owners, and one that nobody owns.
+// someMachines returns Machines of two owners and one Machine without an owner.
 func someMachines() []*v1alpha1.Machine {
 	var machines []*v1alpha1.Machine
 	for name, uid := range map[string]types.UID{"a": "one", "b": "one", "c": "two"} {
@@ -29,7 +29,7 @@ func someMachines() []*v1alpha1.Machine {
 	return append(machines, elsewhere, &v1alpha1.Machine{ObjectMeta: meta("orphan")})
 }
 
-// find gives the names of the Machines found, sorted.
+// find returns the sorted names of the Machines found.
 func find(t *testing.T, machines fieldindex.Machines, namespace, controller string) []string {
 	t.Helper()
 	found, err := machines.ControlledBy(t.Context(), namespace, controller)
@@ -77,8 +77,8 @@ func TestListedMachines(t *testing.T) {
 	expectMachines(t, fieldindex.Listed(build.Build()))
 }
 
-// indexers has the index as controller-runtime's cache adds it, whose own names the tests of
-// the manager prove.
+// indexers returns the index as controller-runtime's cache adds it. Tests of the manager verify the names that
+// the cache itself gives to indexes.
 func indexers() toolscache.Indexers {
 	return toolscache.Indexers{"field:" + fieldindex.ByController: func(object any) ([]string, error) {
 		machine := object.(*v1alpha1.Machine)
@@ -98,7 +98,7 @@ func TestInformersFindMachinesWithoutACopy(t *testing.T) {
 	machines.NewInformer(source, &corev1.Secret{}, 0, nil)
 	informer := machines.NewInformer(source, &v1alpha1.Machine{}, 0, indexers())
 	if _, err := machines.ControlledBy(t.Context(), "ns", "one"); err == nil {
-		t.Error("found Machines before the informer had them all")
+		t.Error("found Machines before the informer had synced")
 	}
 
 	for _, machine := range someMachines() {
@@ -123,7 +123,7 @@ func TestInformersWithoutTheIndex(t *testing.T) {
 	}
 }
 
-// run runs an informer until the test ends, and waits until it has everything.
+// run runs an informer until the test ends and waits until it has synced.
 func run(t *testing.T, informer toolscache.SharedIndexInformer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 			want:    flow.Outcome{},
 		},
 		"wait": {
-			reason:  "a step that waits ends the pass and says for what",
+			reason:  "a step that waits ends the pass and states what it waits for",
 			results: []flow.Result{flow.Continue(), flow.Wait(time.Minute, "the node"), flow.Continue()},
 			ran:     2,
 			want:    flow.Outcome{Step: "1", After: time.Minute, Reason: "the node"},

@@ -21,7 +21,7 @@ func TestDuration(t *testing.T) {
 		-time.Minute:                          "-1m",
 	} {
 		if got := Duration(d); got != want {
-			t.Errorf("%v is written %q, want %q", d, got, want)
+			t.Errorf("%v is formatted as %q, want %q", d, got, want)
 		}
 	}
 }

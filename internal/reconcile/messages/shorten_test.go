@@ -25,7 +25,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestShortenKeepsBothEnds: whatever the text is, the result is valid and short enough.
+// TestShortenKeepsBothEnds checks that the result is valid UTF-8 and short enough for any text.
 func TestShortenKeepsBothEnds(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		text, longest := rapid.String().Draw(t, "text"), rapid.IntRange(20, 60).Draw(t, "longest")

@@ -25,11 +25,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
-// waitTimeout is how long a test waits for what normally takes a second or two.
+// waitTimeout is how long a test waits for something that normally takes one or two seconds.
 const waitTimeout = 2 * time.Minute
 
-// server is as much of an API server as a cache of nodes needs, with one node. Until it
-// is opened, it is away.
+// server implements as much of an API server as a cache of nodes needs, with one node. It is unavailable until
+// it is opened.
 type server struct {
 	*httptest.Server
 	open     atomic.Bool
@@ -72,12 +72,12 @@ func newServer(t *testing.T) *server {
 func reply(object any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(object) // the client's loss
+		_ = json.NewEncoder(w).Encode(object) // the client sees the failure
 	}
 }
 
-// serveNodes answers lists and plain watches; watches that begin with a list are
-// refused, as by servers that do not know them.
+// serveNodes responds to lists and plain watches. It rejects watches that begin with a list, as servers without
+// that feature do.
 func serveNodes(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	switch {
@@ -109,7 +109,7 @@ func newCluster(t *testing.T, s *server) *target.Cluster {
 	return c
 }
 
-// run starts the cluster; what it returns ends it and gives what Start returned.
+// run starts the cluster and returns a function that stops it and returns the result of Start.
 func run(t *testing.T, c *target.Cluster) func() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -123,7 +123,7 @@ func run(t *testing.T, c *target.Cluster) func() error {
 			return fmt.Errorf("Start does not end with its context")
 		}
 	})
-	t.Cleanup(func() { _ = stop() }) // tests that care ask for the error
+	t.Cleanup(func() { _ = stop() }) // tests that need the error call stop themselves
 	return stop
 }
 
@@ -131,13 +131,13 @@ func TestNewTalksToNobody(t *testing.T) {
 	s := newServer(t)
 	c := newCluster(t, s)
 	if n := s.requests.Load(); n != 0 {
-		t.Errorf("%d requests", n)
+		t.Errorf("New sent %d requests", n)
 	}
 	if c.Ready() || !c.ReadySince().IsZero() {
-		t.Error("ready before anything was asked")
+		t.Error("ready before the first request")
 	}
 	if c.NeedLeaderElection() {
-		t.Error("the caches of a stand-by would be cold")
+		t.Error("the caches of a standby process would be empty")
 	}
 }
 
@@ -151,7 +151,7 @@ func TestTargetThatIsAwayIsWaitedFor(t *testing.T) {
 	if err := c.Watch(&corev1.Node{}, &handler.EnqueueRequestForObject{}).Start(t.Context(), queue); err != nil {
 		t.Fatalf("a controller does not start while the target is away: %v", err)
 	}
-	g.Eventually(s.requests.Load).WithTimeout(waitTimeout).Should(gomega.BeNumerically(">=", 2), "it is tried again")
+	g.Eventually(s.requests.Load).WithTimeout(waitTimeout).Should(gomega.BeNumerically(">=", 2), "retries")
 	if c.Ready() {
 		t.Fatal("ready while the target is away")
 	}
@@ -160,11 +160,11 @@ func TestTargetThatIsAwayIsWaitedFor(t *testing.T) {
 	s.open.Store(true)
 	g.Eventually(c.Ready).WithTimeout(waitTimeout).Should(gomega.BeTrue())
 	if since := c.ReadySince(); since.Before(opened) {
-		t.Errorf("ready since %v, opened at %v: clocks would run ahead", since, opened)
+		t.Errorf("ready since %v, opened at %v: timeouts would start too early", since, opened)
 	}
 	node := &corev1.Node{}
 	if err := c.Client().Get(t.Context(), client.ObjectKey{Name: "node-1"}, node); err != nil {
-		t.Fatalf("ready, and yet: %v", err)
+		t.Fatalf("ready, but reading fails: %v", err)
 	}
 	if len(node.ManagedFields) > 0 {
 		t.Error("managed fields are kept in memory")
@@ -194,7 +194,7 @@ func TestStopWhileTheTargetIsAway(t *testing.T) {
 		t.Errorf("Start: %v", err)
 	}
 	if c.Ready() {
-		t.Error("ready although the target never answered")
+		t.Error("ready although the target never responded")
 	}
 }
 

@@ -20,7 +20,7 @@ func TestWaker(t *testing.T) {
 		for queue.Len() > 0 {
 			request, _ := queue.Get()
 			if request.Namespace != "ns" {
-				t.Errorf("woken for %v", request)
+				t.Errorf("unexpected request %v", request)
 			}
 			names = append(names, request.Name)
 			queue.Done(request)
@@ -33,16 +33,16 @@ func TestWaker(t *testing.T) {
 	waker.Wake(named("too"))
 	waker.Wake(named("early"))
 	if queue.Len() != 0 {
-		t.Fatal("somebody was woken before the controller started")
+		t.Fatal("a request was queued before the controller started")
 	}
 	if err := waker.Start(t.Context(), queue); err != nil {
 		t.Fatal(err)
 	}
 	if got := woken(); !slices.Equal(got, []string{"early", "too"}) {
-		t.Errorf("woken at the start: %v", got)
+		t.Errorf("requests at the start: %v", got)
 	}
 	waker.Wake(named("late"))
 	if got := woken(); !slices.Equal(got, []string{"late"}) {
-		t.Errorf("woken afterwards: %v", got)
+		t.Errorf("requests afterwards: %v", got)
 	}
 }

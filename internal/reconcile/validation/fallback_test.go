@@ -21,20 +21,20 @@ func TestFallbackClasses(t *testing.T) {
 		annotation, skew string
 		want             []string
 	}{
-		"none":                  {},
-		"some":                  {field: []string{"b", "c"}},
-		"annotated":             {annotation: "b, c"},
-		"itself":                {field: []string{"b", own}, want: []string{field}},
-		"in a circle":           {field: []string{"b", "c", "b"}, want: []string{field}},
-		"no name":               {field: []string{"B!"}, want: []string{field}},
-		"too many":              {field: strings.Split(strings.Repeat("b,", 17), ","), want: []string{field}},
-		"annotated itself":      {annotation: own, want: []string{annotated}},
-		"an empty annotation":   {annotation: ",", want: []string{annotated}},
-		"annotated in a circle": {annotation: "b,b", want: []string{annotated}},
-		"the field counts":      {reason: "the annotation is only for CRDs without it", field: []string{"b"}, annotation: own},
-		"a skew":                {annotation: "b", skew: "1"},
-		"no skew":               {annotation: "b", skew: "0", want: []string{skewed}},
-		"skewed":                {annotation: "b", skew: "much", want: []string{skewed}},
+		"none":                         {},
+		"some":                         {field: []string{"b", "c"}},
+		"annotated":                    {annotation: "b, c"},
+		"itself":                       {field: []string{"b", own}, want: []string{field}},
+		"duplicates":                   {field: []string{"b", "c", "b"}, want: []string{field}},
+		"no name":                      {field: []string{"B!"}, want: []string{field}},
+		"too many":                     {field: strings.Split(strings.Repeat("b,", 17), ","), want: []string{field}},
+		"annotated with its own class": {annotation: own, want: []string{annotated}},
+		"an empty annotation":          {annotation: ",", want: []string{annotated}},
+		"annotated duplicates":         {annotation: "b,b", want: []string{annotated}},
+		"the field counts":             {reason: "the annotation applies only with CRDs that lack the field", field: []string{"b"}, annotation: own},
+		"a skew":                       {annotation: "b", skew: "1"},
+		"a skew of zero":               {annotation: "b", skew: "0", want: []string{skewed}},
+		"skewed":                       {annotation: "b", skew: "much", want: []string{skewed}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deployment := &v1alpha1.MachineDeployment{}

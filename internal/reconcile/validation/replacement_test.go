@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// budgeted is a policy with one budget.
+// budgeted returns a policy with one budget.
 func budgeted(max, per string, within time.Duration) *v1alpha1.ReplacementPolicy {
 	budget := v1alpha1.ReplacementBudget{Max: intstr.Parse(max), Per: per}
 	if within != 0 {
@@ -36,29 +36,29 @@ func TestReplacement(t *testing.T) {
 		fallback   []string
 		want       []string
 	}{
-		"none":                   {},
-		"empty":                  {field: &v1alpha1.ReplacementPolicy{}},
-		"a number":               {field: budgeted("3", "", 0)},
-		"a percentage":           {field: budgeted("10%", "topology.kubernetes.io/zone", time.Hour)},
-		"none is replaced":       {field: budgeted("0%", "", 0)},
-		"below zero":             {field: budgeted("-1", "", 0), want: []string{limit}},
-		"1000 %":                 {field: budgeted("1000%", "", 0), want: []string{limit}},
-		"nonsense":               {field: budgeted("some", "", 0), want: []string{limit}},
-		"per nonsense":           {field: budgeted("1", "a zone", 0), want: []string{invalid + of + "budgets[0].per"}},
-		"within no time":         {field: budgeted("1", "", -time.Second), want: []string{invalid + of + "budgets[0].within"}},
-		"within two days":        {field: budgeted("1", "", 48*time.Hour), want: []string{invalid + of + "budgets[0].within"}},
-		"too many budgets":       {field: &v1alpha1.ReplacementPolicy{Budgets: make([]v1alpha1.ReplacementBudget, 9)}, want: []string{"FieldValueTooMany " + of + "budgets"}},
-		"wait":                   {field: outage(v1alpha1.ZoneOutageWait)},
-		"replace":                {field: outage(v1alpha1.ZoneOutageReplace), fallback: []string{"b"}},
-		"replace, and nowhere":   {field: outage(v1alpha1.ZoneOutageReplace), want: []string{invalid + of + "zoneOutage"}},
-		"panic":                  {field: outage("Panic"), want: []string{"FieldValueNotSupported " + of + "zoneOutage"}},
-		"annotated":              {annotation: `{"budgets":[{"max":2,"within":"1h"}]}`},
-		"annotated nonsense":     {annotation: "two", want: []string{annotated}},
-		"annotated, and unknown": {annotation: `{"budget":[]}`, want: []string{annotated}},
-		"annotated, and too much": {
+		"none":                         {},
+		"empty":                        {field: &v1alpha1.ReplacementPolicy{}},
+		"a number":                     {field: budgeted("3", "", 0)},
+		"a percentage":                 {field: budgeted("10%", "topology.kubernetes.io/zone", time.Hour)},
+		"none is replaced":             {field: budgeted("0%", "", 0)},
+		"below zero":                   {field: budgeted("-1", "", 0), want: []string{limit}},
+		"1000 %":                       {field: budgeted("1000%", "", 0), want: []string{limit}},
+		"nonsense":                     {field: budgeted("some", "", 0), want: []string{limit}},
+		"per invalid label":            {field: budgeted("1", "a zone", 0), want: []string{invalid + of + "budgets[0].per"}},
+		"within no time":               {field: budgeted("1", "", -time.Second), want: []string{invalid + of + "budgets[0].within"}},
+		"within two days":              {field: budgeted("1", "", 48*time.Hour), want: []string{invalid + of + "budgets[0].within"}},
+		"too many budgets":             {field: &v1alpha1.ReplacementPolicy{Budgets: make([]v1alpha1.ReplacementBudget, 9)}, want: []string{"FieldValueTooMany " + of + "budgets"}},
+		"wait":                         {field: outage(v1alpha1.ZoneOutageWait)},
+		"replace":                      {field: outage(v1alpha1.ZoneOutageReplace), fallback: []string{"b"}},
+		"replace without a zone label": {field: outage(v1alpha1.ZoneOutageReplace), want: []string{invalid + of + "zoneOutage"}},
+		"unknown zone outage policy":   {field: outage("Panic"), want: []string{"FieldValueNotSupported " + of + "zoneOutage"}},
+		"annotated":                    {annotation: `{"budgets":[{"max":2,"within":"1h"}]}`},
+		"annotated invalid value":      {annotation: "two", want: []string{annotated}},
+		"annotated unknown field":      {annotation: `{"budget":[]}`, want: []string{annotated}},
+		"annotated out of range": {
 			annotation: `{"budgets":[{"max":"1000%"}]}`, want: []string{annotated + ".budgets[0].max"},
 		},
-		"the field counts": {reason: "the annotation is only for CRDs without it", field: budgeted("1", "", 0), annotation: "two"},
+		"the field counts": {reason: "the annotation applies only with CRDs that lack the field", field: budgeted("1", "", 0), annotation: "two"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deployment := &v1alpha1.MachineDeployment{}

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/validation"
 )
 
-// problems gives each error as its type and field. An accepted object has none.
+// problems formats each error as its type and field. It returns nil for an accepted object.
 func problems(errs field.ErrorList) []string {
 	var list []string
 	for _, err := range errs {
@@ -50,11 +50,11 @@ func TestMachine(t *testing.T) {
 		want   []string
 	}{
 		"valid":      {"", class, nil},
-		"other kind": {"whether a kind is known is for the controller to say", v1alpha1.ClassSpec{Kind: "AWSMachineClass", Name: "small"}, nil},
-		"other API":  {"the group is not looked at", v1alpha1.ClassSpec{APIGroup: "example.org", Kind: "MachineClass", Name: "small"}, nil},
+		"other kind": {"the controller checks whether the kind is known", v1alpha1.ClassSpec{Kind: "AWSMachineClass", Name: "small"}, nil},
+		"other API":  {"the group is not checked", v1alpha1.ClassSpec{APIGroup: "example.org", Kind: "MachineClass", Name: "small"}, nil},
 		"no kind":    {"", v1alpha1.ClassSpec{Name: "small"}, []string{required + "spec.class.kind"}},
 		"no name":    {"", v1alpha1.ClassSpec{Kind: "MachineClass"}, []string{required + "spec.class.name"}},
-		"no class":   {"all that is missing is said at once", v1alpha1.ClassSpec{}, []string{required + "spec.class.kind", required + "spec.class.name"}},
+		"no class":   {"all missing fields are reported at once", v1alpha1.ClassSpec{}, []string{required + "spec.class.kind", required + "spec.class.name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine := &v1alpha1.Machine{}
@@ -74,7 +74,7 @@ func selecting(requirement ...metav1.LabelSelectorRequirement) *metav1.LabelSele
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"name": "pool"}, MatchExpressions: requirement}
 }
 
-// TestReplicated holds what MachineSets and MachineDeployments have in common.
+// TestReplicated checks what MachineSets and MachineDeployments have in common.
 func TestReplicated(t *testing.T) {
 	type requirement = metav1.LabelSelectorRequirement
 	for name, tc := range map[string]struct {
@@ -88,14 +88,14 @@ func TestReplicated(t *testing.T) {
 		"no replicas":       {"", 0, selecting(), nil, nil},
 		"negative":          {"", -1, selecting(), nil, []string{invalid + "spec.replicas"}},
 		"no selector":       {"MCM panics", 3, nil, nil, []string{required + "spec.selector"}},
-		"empty selector":    {"it selects everything, which MCM lets pass", 3, &metav1.LabelSelector{}, nil, nil},
+		"empty selector":    {"it selects everything, which MCM accepts", 3, &metav1.LabelSelector{}, nil, nil},
 		"other labels":      {"the set would never find its machines", 3, &metav1.LabelSelector{MatchLabels: map[string]string{"name": "other"}}, nil, []string{invalid + "spec.template.metadata.labels"}},
 		"no labels":         {"", 3, selecting(), func(m *v1alpha1.MachineTemplateSpec) { m.Labels = nil }, []string{invalid + "spec.template.metadata.labels"}},
 		"expression":        {"", 3, selecting(requirement{Key: "zone", Operator: metav1.LabelSelectorOpExists}), nil, nil},
-		"other expression":  {"MCM does not look at expressions, and makes machines without end", 3, selecting(requirement{Key: "zone", Operator: metav1.LabelSelectorOpDoesNotExist}), nil, []string{invalid + "spec.template.metadata.labels"}},
-		"broken expression": {"nothing can be found by it", 3, selecting(requirement{Key: "zone", Operator: "Near"}), nil, []string{invalid + "spec.selector"}},
+		"other expression":  {"MCM ignores expressions and creates machines endlessly", 3, selecting(requirement{Key: "zone", Operator: metav1.LabelSelectorOpDoesNotExist}), nil, []string{invalid + "spec.template.metadata.labels"}},
+		"broken expression": {"it cannot select anything", 3, selecting(requirement{Key: "zone", Operator: "Near"}), nil, []string{invalid + "spec.selector"}},
 		"no class":          {"", 3, selecting(), func(m *v1alpha1.MachineTemplateSpec) { m.Spec.Class = v1alpha1.ClassSpec{} }, []string{required + "spec.template.spec.class.kind", required + "spec.template.spec.class.name"}},
-		"all wrong":         {"all is said at once", -1, nil, func(m *v1alpha1.MachineTemplateSpec) { m.Spec.Class.Name = "" }, []string{invalid + "spec.replicas", required + "spec.selector", required + "spec.template.spec.class.name"}},
+		"all wrong":         {"all errors are reported at once", -1, nil, func(m *v1alpha1.MachineTemplateSpec) { m.Spec.Class.Name = "" }, []string{invalid + "spec.replicas", required + "spec.selector", required + "spec.template.spec.class.name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set, deployment := &v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}
@@ -134,25 +134,25 @@ func TestStrategy(t *testing.T) {
 		strategy v1alpha1.MachineDeploymentStrategy
 		want     []string
 	}{
-		"rolling":             {"", rolling(number(1), number(0)), nil},
-		"rolling by percent":  {"", rolling(text("20%"), text("150%")), nil},
-		"both zero":           {"MCM takes it as one unavailable", rolling(number(0), text("0%")), nil},
-		"recreate":            {"", v1alpha1.MachineDeploymentStrategy{Type: "Recreate"}, nil},
-		"in place":            {"", inPlace("Auto", number(1), number(0)), nil},
-		"in place by hand":    {"", inPlace("Manual", text("10%"), number(0)), nil},
-		"another's part":      {"what belongs to another type is not looked at", v1alpha1.MachineDeploymentStrategy{Type: "Recreate", RollingUpdate: rolling(text("x"), nil).RollingUpdate}, nil},
-		"default":             {"milder than MCM: no strategy is RollingUpdate, as users know it", v1alpha1.MachineDeploymentStrategy{}, nil},
-		"default bounds":      {"milder than MCM: bounds have defaults", rolling(nil, nil), nil},
-		"no bounds":           {"milder than MCM: bounds have defaults", v1alpha1.MachineDeploymentStrategy{Type: "RollingUpdate"}, nil},
-		"other type":          {"", v1alpha1.MachineDeploymentStrategy{Type: "BlueGreen"}, []string{unsupported + "spec.strategy.type"}},
-		"type in small":       {"types are exact", v1alpha1.MachineDeploymentStrategy{Type: "recreate"}, []string{unsupported + "spec.strategy.type"}},
-		"text without %":      {"", rolling(text("5"), text("many")), []string{invalid + rollingUnavailable, invalid + rollingSurge}},
-		"not a percentage":    {"", rolling(number(1), text("x%")), []string{invalid + rollingSurge}},
-		"negative":            {"it could never work", rolling(number(-1), text("-5%")), []string{invalid + rollingUnavailable, invalid + rollingSurge}},
-		"default, bad bounds": {"", v1alpha1.MachineDeploymentStrategy{RollingUpdate: rolling(number(1), text("x")).RollingUpdate}, []string{invalid + rollingSurge}},
-		"in place, no part":   {"", v1alpha1.MachineDeploymentStrategy{Type: "InPlaceUpdate"}, []string{required + "spec.strategy.inPlaceUpdate"}},
-		"in place, no kind":   {"", inPlace("", number(1), number(0)), []string{unsupported + "spec.strategy.inPlaceUpdate.orchestrationType"}},
-		"in place, bounds":    {"", inPlace("Auto", text("x"), number(-1)), []string{invalid + "spec.strategy.inPlaceUpdate.maxUnavailable", invalid + "spec.strategy.inPlaceUpdate.maxSurge"}},
+		"rolling":              {"", rolling(number(1), number(0)), nil},
+		"rolling by percent":   {"", rolling(text("20%"), text("150%")), nil},
+		"both zero":            {"MCM treats it as one unavailable", rolling(number(0), text("0%")), nil},
+		"recreate":             {"", v1alpha1.MachineDeploymentStrategy{Type: "Recreate"}, nil},
+		"in place":             {"", inPlace("Auto", number(1), number(0)), nil},
+		"in place, manual":     {"", inPlace("Manual", text("10%"), number(0)), nil},
+		"part of another type": {"settings of another type are not checked", v1alpha1.MachineDeploymentStrategy{Type: "Recreate", RollingUpdate: rolling(text("x"), nil).RollingUpdate}, nil},
+		"default":              {"more lenient than MCM: the default is RollingUpdate", v1alpha1.MachineDeploymentStrategy{}, nil},
+		"default bounds":       {"more lenient than MCM: bounds have defaults", rolling(nil, nil), nil},
+		"no bounds":            {"more lenient than MCM: bounds have defaults", v1alpha1.MachineDeploymentStrategy{Type: "RollingUpdate"}, nil},
+		"other type":           {"", v1alpha1.MachineDeploymentStrategy{Type: "BlueGreen"}, []string{unsupported + "spec.strategy.type"}},
+		"lower-case type":      {"types are case-sensitive", v1alpha1.MachineDeploymentStrategy{Type: "recreate"}, []string{unsupported + "spec.strategy.type"}},
+		"text without %":       {"", rolling(text("5"), text("many")), []string{invalid + rollingUnavailable, invalid + rollingSurge}},
+		"not a percentage":     {"", rolling(number(1), text("x%")), []string{invalid + rollingSurge}},
+		"negative":             {"it could never work", rolling(number(-1), text("-5%")), []string{invalid + rollingUnavailable, invalid + rollingSurge}},
+		"default, bad bounds":  {"", v1alpha1.MachineDeploymentStrategy{RollingUpdate: rolling(number(1), text("x")).RollingUpdate}, []string{invalid + rollingSurge}},
+		"in place, no part":    {"", v1alpha1.MachineDeploymentStrategy{Type: "InPlaceUpdate"}, []string{required + "spec.strategy.inPlaceUpdate"}},
+		"in place, no kind":    {"", inPlace("", number(1), number(0)), []string{unsupported + "spec.strategy.inPlaceUpdate.orchestrationType"}},
+		"in place, bounds":     {"", inPlace("Auto", text("x"), number(-1)), []string{invalid + "spec.strategy.inPlaceUpdate.maxUnavailable", invalid + "spec.strategy.inPlaceUpdate.maxSurge"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deployment := &v1alpha1.MachineDeployment{}
@@ -171,18 +171,18 @@ func TestExcess(t *testing.T) {
 		annotation string
 		want       []string
 	}{
-		"none":             {"", nil, "", nil},
-		"a number":         {"", number(2), "", nil},
-		"a percentage":     {"", text("100%"), "", nil},
-		"by annotation":    {"", nil, "2", nil},
-		"below zero":       {"", number(-1), "", []string{invalid + "spec.excessReplicas"}},
-		"above all":        {"", text("101%"), "", []string{invalid + "spec.excessReplicas"}},
-		"no number":        {"", text("two"), "", []string{invalid + "spec.excessReplicas"}},
-		"annotated below":  {"", nil, "-1", []string{invalid + annotated}},
-		"annotated above":  {"", nil, "150%", []string{invalid + annotated}},
-		"annotated words":  {"", nil, "two", []string{invalid + annotated}},
-		"annotated far":    {"no field could hold it", nil, "9999999999", []string{invalid + annotated}},
-		"the field counts": {"the annotation is only for CRDs without it", number(1), "two", nil},
+		"none":               {"", nil, "", nil},
+		"a number":           {"", number(2), "", nil},
+		"a percentage":       {"", text("100%"), "", nil},
+		"by annotation":      {"", nil, "2", nil},
+		"below zero":         {"", number(-1), "", []string{invalid + "spec.excessReplicas"}},
+		"above 100%":         {"", text("101%"), "", []string{invalid + "spec.excessReplicas"}},
+		"no number":          {"", text("two"), "", []string{invalid + "spec.excessReplicas"}},
+		"annotated below":    {"", nil, "-1", []string{invalid + annotated}},
+		"annotated above":    {"", nil, "150%", []string{invalid + annotated}},
+		"annotated words":    {"", nil, "two", []string{invalid + annotated}},
+		"annotated overflow": {"the field cannot hold it", nil, "9999999999", []string{invalid + annotated}},
+		"the field counts":   {"the annotation applies only with CRDs that lack the field", number(1), "two", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deployment := &v1alpha1.MachineDeployment{}
@@ -201,10 +201,10 @@ func TestLimits(t *testing.T) {
 	deployment.Spec.Selector, deployment.Spec.Template = selecting(), template()
 	deployment.Spec.Strategy.RollingUpdate = &v1alpha1.RollingUpdateMachineDeployment{UpdateConfiguration: v1alpha1.UpdateConfiguration{MaxSurge: most}}
 	deployment.Spec.RevisionHistoryLimit, deployment.Spec.ProgressDeadlineSeconds = new(int32), new(int32)
-	expect(t, "zero, and the most", nil, validation.MachineDeployment(deployment))
+	expect(t, "the smallest and largest values", nil, validation.MachineDeployment(deployment))
 	deployment.Spec.MinReadySeconds, deployment.Spec.RevisionHistoryLimit, deployment.Spec.ProgressDeadlineSeconds = below, &below, &below
 	deployment.Spec.Strategy.RollingUpdate.MaxSurge = text("2147483648%")
-	expect(t, "below and beyond", []string{
+	expect(t, "out of range", []string{
 		invalid + "spec.strategy.rollingUpdate.maxSurge", invalid + "spec.minReadySeconds",
 		invalid + "spec.revisionHistoryLimit", invalid + "spec.progressDeadlineSeconds",
 	}, validation.MachineDeployment(deployment))
@@ -221,7 +221,7 @@ func TestMachineClass(t *testing.T) {
 		change func(*v1alpha1.NodeTemplate)
 		want   []string
 	}{
-		"full":            {"a capacity of zero is one", func(*v1alpha1.NodeTemplate) {}, nil},
+		"full":            {"a capacity of zero is valid", func(*v1alpha1.NodeTemplate) {}, nil},
 		"more resources":  {"", func(n *v1alpha1.NodeTemplate) { n.Capacity["pods"] = some }, nil},
 		"no cpu":          {"", func(n *v1alpha1.NodeTemplate) { delete(n.Capacity, "cpu") }, []string{required + "nodeTemplate.capacity[cpu]"}},
 		"no gpu":          {"", func(n *v1alpha1.NodeTemplate) { delete(n.Capacity, "gpu") }, []string{required + "nodeTemplate.capacity[gpu]"}},
@@ -242,7 +242,7 @@ func TestMachineClass(t *testing.T) {
 	})
 }
 
-// TestRecordedObjectsAreAccepted: what a real MCM worked with is valid.
+// TestRecordedObjectsAreAccepted checks that objects used by a real MCM are valid.
 func TestRecordedObjectsAreAccepted(t *testing.T) {
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
 	if err != nil || len(files) == 0 {
@@ -296,8 +296,8 @@ func decode[T any](t *testing.T, data []byte, into *T) *T {
 	return into
 }
 
-// TestTimesBelowZero: each of a Machine's own settings is refused below zero, and nothing
-// else about them.
+// TestTimesBelowZero checks that each of a Machine's own settings is rejected if it is negative, and accepted
+// otherwise.
 func TestTimesBelowZero(t *testing.T) {
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	fields := map[string]func(config *v1alpha1.MachineConfiguration, d time.Duration){
@@ -317,10 +317,10 @@ func TestTimesBelowZero(t *testing.T) {
 			set(machine.Spec.MachineConfiguration, value)
 			errs := validation.Machine(machine)
 			if !refused && len(errs) != 0 {
-				t.Errorf("%s = %v is refused: %v", name, value, errs)
+				t.Errorf("%s = %v is rejected: %v", name, value, errs)
 			}
 			if refused && (len(errs) != 1 || errs[0].Field != name) {
-				t.Errorf("%s = %v: %v, want one error about it", name, value, errs)
+				t.Errorf("%s = %v: %v, want one error for it", name, value, errs)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func TestEventsControlNoTerminal(t *testing.T) {
 	}
 }
 
-// TestAllRecordersArePrintable: there is no way around this package.
+// TestAllRecordersArePrintable checks that every event recorder of the repository is wrapped by this package.
 func TestAllRecordersArePrintable(t *testing.T) {
 	made, seen := regexp.MustCompile(`\.NewRecorder\(|GetEventRecorder(For)?\(`), 0
 	printable := regexp.MustCompile(`recorder\.New\([a-z.]+\.NewRecorder\(`)
@@ -47,12 +47,12 @@ func TestAllRecordersArePrintable(t *testing.T) {
 			case printable.MatchString(at):
 				seen++
 			default:
-				t.Errorf("%s makes a recorder whose texts are not made printable: %s", path, at)
+				t.Errorf("%s creates a recorder without making its texts printable: %s", path, at)
 			}
 		}
 		return nil
 	})
 	if err != nil || seen == 0 {
-		t.Errorf("%d recorders are looked at, %v", seen, err)
+		t.Errorf("%d recorders were checked: %v", seen, err)
 	}
 }
