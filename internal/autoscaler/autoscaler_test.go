@@ -182,7 +182,7 @@ func TestSizes(t *testing.T) {
 }
 
 // TestTemplate checks the template of a new node (rule G10 of Gardener's autoscaler), without which a
-// deployment is no group.
+// deployment is not a group.
 func TestTemplate(t *testing.T) {
 	class := &v1alpha1.MachineClass{NodeTemplate: &v1alpha1.NodeTemplate{
 		InstanceType: "large", Region: "here", Zone: "here-1",

@@ -119,7 +119,7 @@ func TestACacheStartsWithTheLeadership(t *testing.T) {
 	}
 }
 
-// TestAStandByThatNeverLeads checks that such a process ends without having started its cache.
+// TestAStandByThatNeverLeads checks that such a process terminates without having started its cache.
 func TestAStandByThatNeverLeads(t *testing.T) {
 	t.Parallel()
 	inner := &startingCache{started: make(chan struct{})}

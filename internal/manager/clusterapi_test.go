@@ -66,9 +66,9 @@ func TestWithoutClusterAPI(t *testing.T) {
 			ConcurrentSyncs: 1,
 		},
 	})
-	for _, words := range []string{"does not serve", "cluster.x-k8s.io", "clusterctl init"} {
-		if err == nil || !strings.Contains(err.Error(), words) {
-			t.Errorf("%v does not contain %q", err, words)
+	for _, text := range []string{"does not serve", "cluster.x-k8s.io", "clusterctl init"} {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v does not contain %q", err, text)
 		}
 	}
 }

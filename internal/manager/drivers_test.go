@@ -53,11 +53,11 @@ func TestADriverThatComesLater(t *testing.T) {
 		found := &v1alpha1.Machine{}
 		return found, e.Client.Get(ctx, client.ObjectKeyFromObject(machine), found)
 	}
-	says := func(sentence string) func(*v1alpha1.Machine) bool {
+	describes := func(sentence string) func(*v1alpha1.Machine) bool {
 		return func(m *v1alpha1.Machine) bool { return strings.Contains(m.Status.LastOperation.Description, sentence) }
 	}
 	const refusal = `MachineClass "one" is for the driver "sim", and this manager has the driver "other"`
-	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(says(refusal)))
+	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(describes(refusal)))
 	g.Eventually(func() (bool, error) {
 		events := &corev1.EventList{}
 		err := e.Client.List(ctx, events, client.InNamespace(e.Namespace))
@@ -79,7 +79,7 @@ func TestADriverThatComesLater(t *testing.T) {
 	if err := e.Client.Delete(ctx, machine); err != nil {
 		t.Fatal(err)
 	}
-	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(says(refusal)))
+	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(describes(refusal)))
 	if _, err := drivers.Register("sim", sim.New(sim.Config{Cloud: cloud})); err != nil {
 		t.Fatal(err)
 	}

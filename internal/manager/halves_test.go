@@ -34,13 +34,13 @@ func (r *refusals) on(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
-			answer, err := next.RoundTrip(request)
-			if err == nil && answer.StatusCode == http.StatusForbidden {
+			response, err := next.RoundTrip(request)
+			if err == nil && response.StatusCode == http.StatusForbidden {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				r.paths = append(r.paths, request.Method+" "+request.URL.Path)
 			}
-			return answer, err
+			return response, err
 		})
 	})
 	return config
@@ -67,7 +67,7 @@ func onePool(namespace string) []client.Object {
 	return append(objects, deployment)
 }
 
-// half is a manager of one half that runs with only the rights that it needs.
+// half is a manager of one half that runs with only the permissions that it needs.
 type half struct {
 	*election
 	cfg       Config
@@ -114,7 +114,7 @@ func (h *half) machines(g gomega.Gomega) []v1alpha1.Machine {
 	return list.Items
 }
 
-// TestHalfOfSets checks that this half creates the machines of a deployment without the rights and the driver
+// TestHalfOfSets checks that this half creates the machines of a deployment without the permissions and the driver
 // of the other half, and does nothing else with them.
 func TestHalfOfSets(t *testing.T) {
 	h := startHalf(t, HalfSets, Config{}, "config/rbac/machine-controller-manager-role.yaml", "config/rbac/machine-controller-manager-target-role.yaml")
@@ -136,7 +136,7 @@ func TestHalfOfSets(t *testing.T) {
 	h.forbidden.want(t)
 }
 
-// TestHalfOfMachines checks that this half creates the VM of a machine without the rights of the other half,
+// TestHalfOfMachines checks that this half creates the VM of a machine without the permissions of the other half,
 // and does nothing with a deployment.
 func TestHalfOfMachines(t *testing.T) {
 	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), Settings: Settings{MachineSettings: MachineSettings{CreationTimeout: time.Minute}}}

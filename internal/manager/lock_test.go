@@ -30,8 +30,8 @@ type election struct {
 	env     *env.Env
 	clients *kubernetes.Clientset
 
-	mu   sync.Mutex
-	said []string
+	mu     sync.Mutex
+	logged []string
 }
 
 func newElection(t *testing.T) *election {
@@ -46,7 +46,7 @@ func (e *election) candidate(runner *tasks.Runner) *lock {
 	log := funcr.New(func(_, args string) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.said = append(e.said, args)
+		e.logged = append(e.logged, args)
 	}, funcr.Options{})
 	made, err := newLock(Config{Control: e.env.Admin, Log: log, Settings: Settings{Namespace: e.env.Namespace}}, runner)
 	if err != nil {
@@ -168,7 +168,7 @@ func heldBy(identity string) resourcelock.LeaderElectionRecord {
 }
 
 // TestOneOfMCMsProcessesKeepsUsOut checks that Millwright starts only after each of MCM's processes has ended,
-// whatever the other lease says. This matters in clusters where only one of MCM's processes was replaced.
+// whatever the other lease contains. This matters in clusters where only one of MCM's processes was replaced.
 func TestOneOfMCMsProcessesKeepsUsOut(t *testing.T) {
 	others := map[string]func(e *election, other string){
 		"missing": func(*election, string) {},
@@ -341,7 +341,7 @@ func TestLeasesAreKeptWhileATaskRuns(t *testing.T) {
 }
 
 // TestOnlyOursIsGivenAway checks that a process that lost a lease without noticing does not release the lease
-// of the new holder when it ends.
+// of the new holder when it exits.
 func TestOnlyOursIsGivenAway(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
@@ -376,8 +376,8 @@ func TestStandByIsSaidOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(e.said) != 2 || !strings.Contains(e.said[0], "mcm-0") || !strings.Contains(e.said[1], "mcm-1") || !strings.Contains(e.said[0], both[1]) {
-		t.Errorf("logged %q, want one line for each of two holders", e.said)
+	if len(e.logged) != 2 || !strings.Contains(e.logged[0], "mcm-0") || !strings.Contains(e.logged[1], "mcm-1") || !strings.Contains(e.logged[0], both[1]) {
+		t.Errorf("logged %q, want one line for each of two holders", e.logged)
 	}
 }
 

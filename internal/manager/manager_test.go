@@ -41,7 +41,7 @@ func get(url string) (int, string) {
 }
 
 // TestManagerFromStandByToEnd checks that a manager serves its pages on standby, works once the leases are
-// free, and releases them when it ends, with only the roles that are shipped. It must not read anything on
+// free, and releases them when it exits, with only the roles that are shipped. It must not read anything on
 // standby, so that it never acts on state that is older than its leadership.
 func TestManagerFromStandByToEnd(t *testing.T) {
 	e := newElection(t)
@@ -121,7 +121,7 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	}
 }
 
-// TestManagerEndsWithItsLeadership checks that a manager ends when it sees that another process took its lease,
+// TestManagerEndsWithItsLeadership checks that a manager exits when it sees that another process took its lease,
 // for example after it was suspended. With client-go alone, it would continue until the renew deadline.
 func TestManagerEndsWithItsLeadership(t *testing.T) {
 	t.Parallel()
@@ -192,7 +192,7 @@ func TestManagerEndsWithoutRights(t *testing.T) {
 	}
 }
 
-// TestEventsAreOfTheCoreGroup checks that events need no rights in events.k8s.io, which the role does not
+// TestEventsAreOfTheCoreGroup checks that events need no permissions in events.k8s.io, which the role does not
 // grant.
 func TestEventsAreOfTheCoreGroup(t *testing.T) {
 	var mu sync.Mutex
@@ -267,12 +267,12 @@ func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := client.Get(server.URL)
+		response, err := client.Get(server.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer answer.Body.Close()
-		from, _ := io.ReadAll(answer.Body)
+		defer response.Body.Close()
+		from, _ := io.ReadAll(response.Body)
 		return string(from)
 	}
 	if first, again, leases := connection(work), connection(rest.CopyConfig(work)), connection(own); first != again || first == leases {
@@ -286,7 +286,7 @@ func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestBusyPortEndsTheManager checks that a used port ends the manager with an error that the command line
+// TestBusyPortEndsTheManager checks that a used port stops the manager with an error that the command line
 // recognizes.
 func TestBusyPortEndsTheManager(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

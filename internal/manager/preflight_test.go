@@ -22,13 +22,13 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// answer is an API server's response to the request for our kinds.
-type answer struct {
+// reply is an API server's response to the request for our kinds.
+type reply struct {
 	status int
 	kinds  []string
 }
 
-func (a answer) write(w http.ResponseWriter) {
+func (a reply) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	var body any = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(a.status), Reason: reasonFor(a.status)}
 	if a.status == http.StatusOK {
@@ -59,18 +59,18 @@ func reasonFor(status int) metav1.StatusReason {
 // is returned, if something is missing.
 func TestControlClusterIsChecked(t *testing.T) {
 	cases := map[string]struct {
-		answers  []answer // the last one is repeated
-		says     []string // empty without an error
+		replies  []reply  // the last one is repeated
+		contains []string // empty without an error
 		is       func(error) bool
 		requests int32 // exact
 	}{
-		"all kinds":            {answers: []answer{{200, kinds}}, requests: 1},
-		"more kinds":           {answers: []answer{{200, append([]string{"machines/status"}, kinds...)}}, requests: 1},
-		"one kind missing":     {answers: []answer{{200, kinds[1:]}}, says: []string{kinds[0], "install the CRDs"}, requests: 1},
-		"no kinds":             {answers: []answer{{404, nil}}, says: append([]string{"install the CRDs"}, kinds...), requests: 1},
-		"unauthorized":         {answers: []answer{{401, nil}}, says: []string{"refuses"}, is: apierrors.IsUnauthorized, requests: 1},
-		"forbidden":            {answers: []answer{{403, nil}}, says: []string{"refuses"}, is: apierrors.IsForbidden, requests: 1},
-		"unavailable at first": {answers: []answer{{503, nil}, {503, nil}, {200, kinds}}, requests: 3},
+		"all kinds":            {replies: []reply{{200, kinds}}, requests: 1},
+		"more kinds":           {replies: []reply{{200, append([]string{"machines/status"}, kinds...)}}, requests: 1},
+		"one kind missing":     {replies: []reply{{200, kinds[1:]}}, contains: []string{kinds[0], "install the CRDs"}, requests: 1},
+		"no kinds":             {replies: []reply{{404, nil}}, contains: append([]string{"install the CRDs"}, kinds...), requests: 1},
+		"unauthorized":         {replies: []reply{{401, nil}}, contains: []string{"refuses"}, is: apierrors.IsUnauthorized, requests: 1},
+		"forbidden":            {replies: []reply{{403, nil}}, contains: []string{"refuses"}, is: apierrors.IsForbidden, requests: 1},
+		"unavailable at first": {replies: []reply{{503, nil}, {503, nil}, {200, kinds}}, requests: 3},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -81,16 +81,16 @@ func TestControlClusterIsChecked(t *testing.T) {
 					t.Errorf("unexpected request for %s", r.URL.Path)
 				}
 				n := int(asked.Add(1))
-				tc.answers[min(n, len(tc.answers))-1].write(w)
+				tc.replies[min(n, len(tc.replies))-1].write(w)
 			}))
 			defer server.Close()
 			err := awaitControl(t.Context(), testr.New(t), &rest.Config{Host: server.URL}, kinds...)
-			if (err == nil) != (len(tc.says) == 0) {
+			if (err == nil) != (len(tc.contains) == 0) {
 				t.Fatalf("returned %v", err)
 			}
-			for _, words := range append(tc.says, server.URL) {
-				if err != nil && !strings.Contains(err.Error(), words) {
-					t.Errorf("%q does not contain %q", err, words)
+			for _, text := range append(tc.contains, server.URL) {
+				if err != nil && !strings.Contains(err.Error(), text) {
+					t.Errorf("%q does not contain %q", err, text)
 				}
 			}
 			if tc.is != nil && !tc.is(err) {
@@ -103,7 +103,7 @@ func TestControlClusterIsChecked(t *testing.T) {
 	}
 }
 
-// TestWaitForControlClusterEnds checks that Ctrl-C ends the wait, and that this is not an error of the manager.
+// TestWaitForControlClusterEnds checks that Ctrl-C stops the wait, and that this is not an error of the manager.
 func TestWaitForControlClusterEnds(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
@@ -119,13 +119,13 @@ func TestWaitForControlClusterEnds(t *testing.T) {
 
 // TestWaitForASilentControlClusterEnds checks the same during a request without a response.
 func TestWaitForASilentControlClusterEnds(t *testing.T) {
-	asked, answer := make(chan struct{}, 100), make(chan struct{})
+	asked, reply := make(chan struct{}, 100), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		asked <- struct{}{}
-		<-answer
+		<-reply
 	}))
 	defer server.Close()
-	defer close(answer)
+	defer close(reply)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, Config{Control: &rest.Config{Host: server.URL}, Log: testr.New(t)}) }()

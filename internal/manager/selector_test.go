@@ -53,9 +53,9 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	g := gomega.NewWithT(t)
 	g.Eventually(func() bool { return lacksSelector(t.Context(), cfg) }).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue())
 
-	var said heard
+	var warnings heard
 	cfg.Control = rest.CopyConfig(e.Admin) // the test's own writes cause warnings too
-	cfg.Control.WarningHandlerWithContext = &said
+	cfg.Control.WarningHandlerWithContext = &warnings
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, cfg) }()
@@ -73,8 +73,8 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the manager returned %v", err)
 	}
-	if len(said.all) > 0 {
-		t.Errorf("warnings: %q", said.all)
+	if len(warnings.all) > 0 {
+		t.Errorf("warnings: %q", warnings.all)
 	}
 }
 

@@ -38,17 +38,17 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 	for name, profiling := range map[string]Profiling{"off": {}, "on": {Enabled: true}} {
 		mux := (&serving{run: t.Context(), cfg: Pages{Profiling: profiling}}).mux()
 		ask := func(page string) *httptest.ResponseRecorder {
-			answer := httptest.NewRecorder()
-			mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, page, nil))
-			return answer
+			response := httptest.NewRecorder()
+			mux.ServeHTTP(response, httptest.NewRequest(http.MethodGet, page, nil))
+			return response
 		}
 		if got := ask("/healthz").Body.String(); got != "OK" {
 			t.Errorf("%s: /healthz returns %q", name, got)
 		}
-		for page, says := range pages {
-			answer := ask(page)
-			if served := answer.Code == http.StatusOK && strings.Contains(answer.Body.String(), says); served != profiling.Enabled {
-				t.Errorf("%s: %s returns %d %q", name, page, answer.Code, answer.Body)
+		for page, content := range pages {
+			response := ask(page)
+			if served := response.Code == http.StatusOK && strings.Contains(response.Body.String(), content); served != profiling.Enabled {
+				t.Errorf("%s: %s returns %d %q", name, page, response.Code, response.Body)
 			}
 		}
 	}
@@ -69,12 +69,12 @@ func TestPagesForMany(t *testing.T) {
 	}
 	defer stop()
 	flood.Past(t, reserved.Addr().String(), maxClientsPerAddress)
-	answer, err := http.Get("http://" + reserved.Addr().String() + "/healthz")
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Errorf("for another address: %v, %v", answer, err)
+	response, err := http.Get("http://" + reserved.Addr().String() + "/healthz")
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("for another address: %v, %v", response, err)
 	}
 	if err == nil {
-		_ = answer.Body.Close()
+		_ = response.Body.Close()
 	}
 }
 
@@ -87,10 +87,10 @@ func TestMetricsForMany(t *testing.T) {
 		<-free
 	}))
 	ask := func(from string) int {
-		request, answer := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
+		request, response := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
 		request.RemoteAddr = from
-		pages.ServeHTTP(answer, request)
-		return answer.Code
+		pages.ServeHTTP(response, request)
+		return response.Code
 	}
 	for range maxScrapesPerAddress {
 		go ask("192.0.2.1:1")
@@ -109,7 +109,7 @@ func TestMetricsForMany(t *testing.T) {
 }
 
 // TestPagesOfAManager checks what is served while the control cluster does not respond, while a manager works,
-// and while it ends.
+// and while it shuts down.
 func TestPagesOfAManager(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	pages := &serving{run: ctx, cfg: Pages{Flags: map[string]string{"safety-up": "2"}}}
@@ -117,10 +117,10 @@ func TestPagesOfAManager(t *testing.T) {
 	mux := pages.mux()
 	want := func(page string, status int, body string) {
 		t.Helper()
-		answer := httptest.NewRecorder()
-		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, page, nil))
-		if answer.Code != status || strings.TrimSpace(answer.Body.String()) != body {
-			t.Errorf("%s returns %d %q, want %d %q", page, answer.Code, answer.Body, status, body)
+		response := httptest.NewRecorder()
+		mux.ServeHTTP(response, httptest.NewRequest(http.MethodGet, page, nil))
+		if response.Code != status || strings.TrimSpace(response.Body.String()) != body {
+			t.Errorf("%s returns %d %q, want %d %q", page, response.Code, response.Body, status, body)
 		}
 	}
 	want("/healthz", http.StatusOK, "OK")

@@ -59,14 +59,14 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 	g.Eventually(func(g gomega.Gomega) {
 		events := &corev1.EventList{}
 		g.Expect(e.Client.List(t.Context(), events, client.InNamespace(e.Namespace))).To(gomega.Succeed())
-		var told []string
+		var reported []string
 		for i := range events.Items {
 			if event := &events.Items[i]; event.Reason == "Unreadable" {
-				told = append(told, event.InvolvedObject.Kind+" "+event.InvolvedObject.Name)
+				reported = append(reported, event.InvolvedObject.Kind+" "+event.InvolvedObject.Name)
 				g.Expect(strings.Contains(event.Message, `"yesterday"`)).To(gomega.BeTrue(), event.Message)
 			}
 		}
-		g.Expect(told).To(gomega.Equal([]string{"Machine bad"}))
+		g.Expect(reported).To(gomega.Equal([]string{"Machine bad"}))
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	g.Expect(e.Client.Get(t.Context(), client.ObjectKeyFromObject(good), good)).To(gomega.Succeed())
 	g.Expect(good.Status.CurrentStatus.Phase).To(gomega.BeEmpty())

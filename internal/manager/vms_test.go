@@ -65,7 +65,7 @@ func (v *vmTest) createService(selector map[string]string) *corev1.Service {
 	return service
 }
 
-// start runs the controller until the test ends.
+// start runs the controller until the test is over.
 func (v *vmTest) start() {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -134,14 +134,14 @@ func TestServiceLeadsToTheLeader(t *testing.T) {
 func TestNotReadyWithoutItsService(t *testing.T) {
 	v := newVMTest(t)
 	v.createService(map[string]string{"role": "vm-controller"}) // Kubernetes routes it to all replicas
-	said := make(chan struct{})
+	logged := make(chan struct{})
 	var once sync.Once
 	v.cfg.Log = funcr.New(func(_, line string) {
 		if strings.Contains(line, "and no selector") {
-			once.Do(func() { close(said) })
+			once.Do(func() { close(logged) })
 		}
 	}, funcr.Options{})
 	v.start()
-	v.eventually(func(g gomega.Gomega) { g.Expect(said).To(gomega.BeClosed()) })
+	v.eventually(func(g gomega.Gomega) { g.Expect(logged).To(gomega.BeClosed()) })
 	v.readiness(gomega.NewWithT(t), http.StatusServiceUnavailable)
 }

@@ -132,8 +132,8 @@ func (p onePipe) Addr() net.Addr { return &net.TCPAddr{} }
 // are disconnected.
 func TestSlowClientsOfWebhooks(t *testing.T) {
 	for name, tc := range map[string]struct {
-		sent string
-		ends time.Duration
+		sent    string
+		timeout time.Duration
 	}{
 		"headers": {"POST /echo HTTP/1.1\r\nHost: a\r\n", webhookHeaderTime},
 		"a body":  {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n", webhookReadTime},
@@ -159,8 +159,8 @@ func TestSlowClientsOfWebhooks(t *testing.T) {
 					}
 				})
 				_, _ = io.Copy(io.Discard, ours)
-				if took := time.Since(begin); took > tc.ends+2*time.Second {
-					t.Errorf("the connection is closed after %s, want %s", took, tc.ends)
+				if took := time.Since(begin); took > tc.timeout+2*time.Second {
+					t.Errorf("the connection is closed after %s, want %s", took, tc.timeout)
 				}
 				_ = ours.Close()
 				stop()

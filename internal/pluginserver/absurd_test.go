@@ -113,14 +113,14 @@ func TestGarbageEndsTheStreamOnly(t *testing.T) {
 			if err := bad.stream.SendMsg(&garbage); err != nil && len(garbage) < 1<<20 {
 				t.Fatal(err)
 			}
-			var answer []byte
-			if err := bad.stream.RecvMsg(&answer); err == nil {
+			var response []byte
+			if err := bad.stream.RecvMsg(&response); err == nil {
 				t.Error("the stream continues")
 			}
 		})
 	}
 	done := ask(soon(t), d, "one")
-	good.answer(good.receive().GetOperation())
+	good.respond(good.receive().GetOperation())
 	wantCode(t, (<-done).err, codes.OK)
 }
 
@@ -156,12 +156,12 @@ func TestStrangeResults(t *testing.T) {
 			r.registered(registration())
 			d := <-m.added
 			done := ask(soon(t), d, "one")
-			r.answer(r.receive().GetOperation(), tt.change)
+			r.respond(r.receive().GetOperation(), tt.change)
 			wantCode(t, (<-done).err, tt.want)
 
 			// The next operation is not affected.
 			done = ask(soon(t), d, "one")
-			r.answer(r.receive().GetOperation())
+			r.respond(r.receive().GetOperation())
 			wantCode(t, (<-done).err, codes.OK)
 		})
 	}
@@ -192,7 +192,7 @@ func TestPlacementsThatAreNoSpecification(t *testing.T) {
 				_, err := d.PlaceMachine(soon(t), &driver.PlaceMachineRequest{MachineClass: fixture.MachineClass(), FailureDomain: name})
 				done <- err
 			}()
-			r.answer(r.receive().GetOperation(), func(result *driverpb.OperationResult) { result.Object = tt.object })
+			r.respond(r.receive().GetOperation(), func(result *driverpb.OperationResult) { result.Object = tt.object })
 			wantCode(t, <-done, tt.want)
 		})
 	}
@@ -203,16 +203,16 @@ func TestResultsThatNobodyAskedForAreIgnored(t *testing.T) {
 	r := m.raw()
 	r.registered(registration())
 	d := <-m.added
-	r.answer(&driverpb.Operation{OperationId: "unknown"})
+	r.respond(&driverpb.Operation{OperationId: "unknown"})
 	done := ask(soon(t), d, "one")
 	op := r.receive().GetOperation()
-	r.answer(op)
-	r.answer(op, func(result *driverpb.OperationResult) { result.ProviderId = "raw:///2" }) // a duplicate
+	r.respond(op)
+	r.respond(op, func(result *driverpb.OperationResult) { result.ProviderId = "raw:///2" }) // a duplicate
 	if got := <-done; got.err != nil || got.resp.ProviderID != "raw:///1" {
 		t.Errorf("got %+v", got)
 	}
 	done = ask(soon(t), d, "two")
-	r.answer(r.receive().GetOperation())
+	r.respond(r.receive().GetOperation())
 	wantCode(t, (<-done).err, codes.OK)
 }
 
@@ -303,7 +303,7 @@ func TestTheSecondDriverOfAKindIsRefused(t *testing.T) {
 
 	// The first driver is not affected, and another may register when it is gone.
 	done := ask(soon(t), d, "one")
-	first.answer(first.receive().GetOperation())
+	first.respond(first.receive().GetOperation())
 	wantCode(t, (<-done).err, codes.OK)
 	if err := first.stream.CloseSend(); err != nil {
 		t.Fatal(err)

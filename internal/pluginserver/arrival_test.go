@@ -92,7 +92,7 @@ func TestUnfinishedMessagesTakeLittleMemory(t *testing.T) {
 				if _, err := r.client.GetSecret(t.Context(), op.GetSecret()); err != nil {
 					t.Error(err)
 				}
-				r.answer(op)
+				r.respond(op)
 				wantCode(t, (<-done).err, codes.OK)
 			})
 		})

@@ -22,7 +22,7 @@ import (
 func codeOf(err error) codes.Code { return status.Code(err) }
 
 // TestAfterACutTheDriverRegistersAgain checks that, whatever happens to the network, the driver registers again
-// soon afterwards, and that a running operation ends.
+// soon afterwards, and that a running operation completes.
 func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
 	for name, cut := range map[string]memnet.Cut{
 		"connections lost": {Lost: true},

@@ -65,7 +65,7 @@ func (d *Driver) enter(next *session) error {
 	return nil
 }
 
-// leave ends a session.
+// leave closes a session.
 func (d *Driver) leave(gone *session, cause error) {
 	gone.cut(cause)
 	d.mu.Lock()

@@ -254,7 +254,7 @@ func TestAPlugInReadsNoSecretOfAnotherKind(t *testing.T) {
 	wantEnd(t, err, grpccodes.PermissionDenied)
 	_, err = owner.client.GetSecret(t.Context(), op.GetSecret())
 	wantEnd(t, err, grpccodes.OK)
-	owner.answer(op)
+	owner.respond(op)
 	wantCode(t, (<-done).err, codes.OK)
 }
 
@@ -278,7 +278,7 @@ func TestARefusedConnectionIsLogged(t *testing.T) {
 		case line := <-lines:
 			if strings.Contains(line, "Refused the connection") {
 				if !strings.Contains(line, "unknown authority") {
-					t.Errorf("the log does not say why: %s", line)
+					t.Errorf("the log does not contain the reason: %s", line)
 				}
 				return
 			}

@@ -33,7 +33,7 @@ func FuzzRegistration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		message := &driverpb.DriverSide{}
 		if proto.Unmarshal(frame, message) != nil {
-			return // gRPC ends the stream
+			return // gRPC closes the stream
 		}
 		r := message.GetRegistration()
 		if err := s.check(ctx, r); err != nil {
@@ -58,8 +58,8 @@ type script struct {
 	server *Server
 	rest   []byte
 	begun  []*operation
-	// answered contains operations that have ended.
-	answered map[*operation]bool
+	// finished contains operations that have ended.
+	finished map[*operation]bool
 }
 
 func (s *script) next() int {
@@ -128,10 +128,10 @@ func (s *script) check() {
 	for _, op := range s.begun {
 		select {
 		case result := <-op.response:
-			if s.answered[op] {
+			if s.finished[op] {
 				s.Fatalf("%v has two results", op.message)
 			}
-			s.answered[op] = true
+			s.finished[op] = true
 			fits := result.GetMachineName() == op.message.GetMachineName() && result.GetOperationType() == op.message.GetOperationType()
 			if (mismatch(op.message, result) == nil) != fits {
 				s.Fatalf("wrong match of result %v with operation %v", result, op.message)
@@ -159,7 +159,7 @@ func FuzzResults(f *testing.F) {
 	f.Add([]byte{1, 4, 0xff, 0xff, 0xff, 0xff})              // garbage
 	server := New(Options{})
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		s := &script{T: t, session: newSession(&driverpb.Registration{Kind: "fake", MaxOperations: 3}), server: server, rest: steps, answered: map[*operation]bool{}}
+		s := &script{T: t, session: newSession(&driverpb.Registration{Kind: "fake", MaxOperations: 3}), server: server, rest: steps, finished: map[*operation]bool{}}
 		for len(s.rest) > 0 {
 			switch s.next() % 4 {
 			case 0:

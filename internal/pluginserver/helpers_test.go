@@ -43,7 +43,7 @@ func newManager(t *testing.T) *manager {
 	return m
 }
 
-// start runs a server until the test ends.
+// start runs a server until the test is over.
 func (m *manager) start(serve func(context.Context, *pluginserver.Endpoint) error, endpoint *pluginserver.Endpoint) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -63,7 +63,7 @@ func (m *manager) options(kind string) plugin.Options {
 	}
 }
 
-// serve runs a driver until stop is called or the test ends.
+// serve runs a driver until stop is called or the test is over.
 func (m *manager) serve(d driver.Driver, options plugin.Options) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -169,8 +169,8 @@ func (r *raw) ended() error {
 	}
 }
 
-// answer sends a successful result of an operation.
-func (r *raw) answer(op *driverpb.Operation, change ...func(*driverpb.OperationResult)) {
+// respond sends a successful result of an operation.
+func (r *raw) respond(op *driverpb.Operation, change ...func(*driverpb.OperationResult)) {
 	r.Helper()
 	result := &driverpb.OperationResult{
 		OperationId: op.GetOperationId(), OperationType: op.GetOperationType(), MachineName: op.GetMachineName(),
@@ -214,7 +214,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-// soon returns a context that ends before the test times out.
+// soon returns a context that expires before the test times out.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the test waited too long"))
 	t.Cleanup(cancel)

@@ -69,7 +69,7 @@ func TestAVersionSaysNothingOfTheSecret(t *testing.T) {
 		done := ask(soon(t), <-m.added, "one")
 		op := r.receive().GetOperation()
 		versions[op.GetSecret().GetVersion()] = true
-		r.answer(op)
+		r.respond(op)
 		wantCode(t, (<-done).err, codes.OK)
 	}
 	if len(versions) != 2 {

@@ -18,17 +18,17 @@ func TestDecided(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"forbidden":        {apierrors.NewForbidden(pods, "a", errors.New("no")), true},
-		"internal":         {apierrors.NewInternalError(errors.New("more than one budget")), true},
-		"invalid":          {apierrors.NewBadRequest("no"), true},
-		"conflict":         {apierrors.NewConflict(pods, "a", errors.New("changed")), true},
-		"no error":         {nil, false},
-		"no response":      {&net.OpError{Op: "dial", Err: errors.New("connection refused")}, false},
-		"given up":         {context.DeadlineExceeded, false},
-		"timeout":          {apierrors.NewTimeoutError("etcd", 1), false},
-		"server timeout":   {apierrors.NewServerTimeout(pods, "create", 1), false},
-		"unavailable":      {apierrors.NewServiceUnavailable("starting"), false},
-		"too many at once": {apierrors.NewTooManyRequestsError("later"), false},
+		"forbidden":         {apierrors.NewForbidden(pods, "a", errors.New("no")), true},
+		"internal":          {apierrors.NewInternalError(errors.New("more than one budget")), true},
+		"invalid":           {apierrors.NewBadRequest("no"), true},
+		"conflict":          {apierrors.NewConflict(pods, "a", errors.New("changed")), true},
+		"no error":          {nil, false},
+		"no response":       {&net.OpError{Op: "dial", Err: errors.New("connection refused")}, false},
+		"given up":          {context.DeadlineExceeded, false},
+		"timeout":           {apierrors.NewTimeoutError("etcd", 1), false},
+		"server timeout":    {apierrors.NewServerTimeout(pods, "create", 1), false},
+		"unavailable":       {apierrors.NewServiceUnavailable("starting"), false},
+		"too many requests": {apierrors.NewTooManyRequestsError("later"), false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -320,19 +320,19 @@ func (h *harness) request() drain.Request {
 }
 
 // drive runs a pass whenever one is due, until a report meets the condition.
-func (h *harness) drive(d *drain.Drainer, req *drain.Request, wanted func(drain.Report) bool) drain.Report {
+func (h *harness) drive(d *drain.Drainer, req *drain.Request, done func(drain.Report) bool) drain.Report {
 	h.t.Helper()
 	limit := time.NewTimer(waitTimeout)
 	defer limit.Stop()
-	said := ""
+	logged := ""
 	for {
 		report, err := d.Drain(h.t.Context(), *req)
 		must(h.t, err)
-		if summary := report.Summary(); summary != said {
-			said = summary
+		if summary := report.Summary(); summary != logged {
+			logged = summary
 			h.t.Log("waiting for", summary)
 		}
-		if wanted(report) {
+		if done(report) {
 			return report
 		}
 		var due <-chan time.Time

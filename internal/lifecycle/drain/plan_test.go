@@ -616,7 +616,7 @@ func TestForce_Withdrawn(t *testing.T) {
 	s.pass(responses{"a": "error"}, "force:a")
 	s.later(failureInterval).pass(nil, "force:a")
 	s.rules.force = NotForced
-	s.waits(s.pass(nil), "answer a")
+	s.waits(s.pass(nil), "response a")
 }
 
 // TestKnown_Volumes checks that only the attachments of awaited volumes are read.
@@ -654,9 +654,9 @@ func TestVolumes_WaitThatExpiredIsNotResumed(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(responses{"a": "ok"}, "a")
 	s.later(30*time.Second+s.rules.detach).pass(nil, "b")
-	s.waits(s.pass(nil), "pod a", "answer b")
+	s.waits(s.pass(nil), "pod a", "response b")
 	s.detach("v1")
-	s.waits(s.pass(nil), "pod a", "answer b")
+	s.waits(s.pass(nil), "pod a", "response b")
 }
 
 // TestVolumes_RefusedPodIsAwaitedLater checks that the wait for volumes begins with the eviction, however long it was

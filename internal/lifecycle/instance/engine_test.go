@@ -36,7 +36,9 @@ func TestCallsInOrder(t *testing.T) {
 	remove := func(p *process, req instance.Request) any { return ask(p.remove, req) }
 	empty := func(*fake.Driver) {}
 	exists := func(d *fake.Driver) { d.OnStatus(found) }
-	cannotLook := func(d *fake.Driver) { d.OnStatus(answering(status.Error(codes.Unimplemented, "cannot tell"))) }
+	cannotLook := func(d *fake.Driver) {
+		d.OnStatus(answering(status.Error(codes.Unimplemented, "the status is not available")))
+	}
 	initializes := func(d *fake.Driver) {
 		d.OnInitialize(fake.Always[driver.InitializeMachineRequest](&driver.InitializeMachineResponse{}, nil))
 	}
@@ -58,8 +60,8 @@ func TestCallsInOrder(t *testing.T) {
 		"known":                 {"a known instance is not created", exists, ensure, known("m"), "Exists", calls{fake.GetMachineStatus}},
 		"known, gone":           {"a lost instance is never created again", empty, ensure, known("m"), "Lost", calls{fake.GetMachineStatus}},
 		"known, cannot look":    {"a stored ID is trusted", cannotLook, ensure, known("m"), "Exists", calls{fake.GetMachineStatus}},
-		"new, to initialise":    {"initialisation follows creation", initializes, ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}},
-		"found, to initialise":  {"a missing initialization is done later", uninitializedVM, ensure, known("m"), "Exists", calls{fake.GetMachineStatus, fake.InitializeMachine}},
+		"new, to initialize":    {"initialization follows creation", initializes, ensure, request("m"), "Exists", calls{fake.GetMachineStatus, fake.CreateMachine, fake.InitializeMachine}},
+		"found, to initialize":  {"a missing initialization is done later", uninitializedVM, ensure, known("m"), "Exists", calls{fake.GetMachineStatus, fake.InitializeMachine}},
 		"deleted":               {"the driver must confirm that it is gone", empty, remove, known("m"), "Gone", calls{fake.DeleteMachine, fake.GetMachineStatus}},
 		"deleted, still there":  {"an accepted deletion may not be complete", exists, remove, known("m"), "Remains", calls{fake.DeleteMachine, fake.GetMachineStatus}},
 		"deleted without an ID": {"its ID may never have been stored", empty, remove, request("m"), "Gone", calls{fake.DeleteMachine, fake.GetMachineStatus}},
@@ -84,7 +86,7 @@ func TestCallsInOrder(t *testing.T) {
 
 func TestStoredInstanceIsTakenFromTheMachine(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
-		d.OnStatus(answering(status.Error(codes.Unimplemented, "cannot tell")))
+		d.OnStatus(answering(status.Error(codes.Unimplemented, "the status is not available")))
 		req := known("m")
 		req.Machine.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
 		want := instance.Instance{ProviderID: "sim://1", NodeName: "node-1", Addresses: req.Machine.Status.Addresses}

@@ -14,7 +14,7 @@ import (
 
 func TestSetTerminating(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	said := func(status corev1.ConditionStatus, reason string, at time.Time) corev1.NodeCondition {
+	condition := func(status corev1.ConditionStatus, reason string, at time.Time) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: v1alpha1.NodeTerminationCondition, Status: status, Reason: reason, LastHeartbeatTime: metav1.NewTime(at), LastTransitionTime: metav1.NewTime(at)}
 	}
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
@@ -24,10 +24,10 @@ func TestSetTerminating(t *testing.T) {
 		unhealthy bool
 		want      []corev1.NodeCondition
 	}{
-		"not requested":       {[]corev1.NodeCondition{ready}, false, []corev1.NodeCondition{ready, said("True", v1alpha1.NodeScaleDown, now)}},
-		"unhealthy":           {nil, true, []corev1.NodeCondition{said("True", v1alpha1.NodeUnhealthy, now)}},
-		"already set":         {[]corev1.NodeCondition{said("True", v1alpha1.NodeScaleDown, long), ready}, true, []corev1.NodeCondition{said("True", v1alpha1.NodeScaleDown, long), ready}},
-		"set to false before": {[]corev1.NodeCondition{said("False", "", long), ready}, true, []corev1.NodeCondition{said("True", v1alpha1.NodeUnhealthy, now), ready}},
+		"not requested":       {[]corev1.NodeCondition{ready}, false, []corev1.NodeCondition{ready, condition("True", v1alpha1.NodeScaleDown, now)}},
+		"unhealthy":           {nil, true, []corev1.NodeCondition{condition("True", v1alpha1.NodeUnhealthy, now)}},
+		"already set":         {[]corev1.NodeCondition{condition("True", v1alpha1.NodeScaleDown, long), ready}, true, []corev1.NodeCondition{condition("True", v1alpha1.NodeScaleDown, long), ready}},
+		"set to false before": {[]corev1.NodeCondition{condition("False", "", long), ready}, true, []corev1.NodeCondition{condition("True", v1alpha1.NodeUnhealthy, now), ready}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -248,9 +248,9 @@ func TestVMsWithoutANameOrAnID(t *testing.T) {
 	h := newHarness(t, "a")
 	h.fleet(t, "a", 3)
 	h.driver.OnList(func(_ context.Context, _ *driver.ListMachinesRequest, do func() (*driver.ListMachinesResponse, error)) (*driver.ListMachinesResponse, error) {
-		answer, err := do()
-		answer.MachineList[""], answer.MachineList["sim:///nobody"] = "a-0", ""
-		return answer, err
+		response, err := do()
+		response.MachineList[""], response.MachineList["sim:///unnamed"] = "a-0", ""
+		return response, err
 	})
 	deleted := 0
 	h.deletes = func(*driver.DeleteMachineRequest) error { deleted++; return nil }
@@ -260,7 +260,7 @@ func TestVMsWithoutANameOrAnID(t *testing.T) {
 		t.Errorf("%d calls to delete, left: %q", deleted, h.left())
 	}
 	want := []string{"a VMsWithoutName: the driver lists VMs without a name or provider ID, which are never removed as orphans: 2 (" +
-		`name "a-0" without provider ID, provider ID "sim:///nobody" without name)`}
+		`name "a-0" without provider ID, provider ID "sim:///unnamed" without name)`}
 	if diff := cmp.Diff(want, h.events.lines); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
@@ -282,10 +282,10 @@ func TestManyVMsWithoutAName(t *testing.T) {
 	if len(h.events.lines) != 1 || len(h.events.lines[0]) > 1024 || strings.Contains(h.events.lines[0], "\x1b") || !strings.Contains(h.events.lines[0], "1000 (") {
 		t.Errorf("%d events: %.2000q", len(h.events.lines), h.events.lines)
 	}
-	truth := lies
+	kept := lies
 	lies = map[string]string{}
 	h.pass(t, period)
-	lies = truth
+	lies = kept
 	h.pass(t, period)
 	if h.events.count("a VMsWithoutName") != 2 {
 		t.Errorf("%d events", len(h.events.lines))

@@ -65,11 +65,11 @@ func newHarness(t *testing.T, classes ...string) *harness {
 		if err := h.lists[req.MachineClass.Name]; err != nil {
 			return nil, err
 		}
-		answer, err := do()
+		response, err := do()
 		if h.listed != nil {
 			h.listed()
 		}
-		return answer, err
+		return response, err
 	})
 	h.driver.OnDelete(func(_ context.Context, req *driver.DeleteMachineRequest, do func() (*driver.DeleteMachineResponse, error)) (*driver.DeleteMachineResponse, error) {
 		if h.deletes != nil {

@@ -202,7 +202,7 @@ type Countdown struct {
 func (d Countdown) Over() bool { return d.Left <= 0 }
 
 // Countdown counts a timeout from its beginning, or from the latest time when no manager was running, an API
-// server was unavailable, or this host's clock was set. An expired timeout is confirmed by a check that is no
+// server was unavailable, or this host's clock was set. An expired timeout is confirmed by a check that is not
 // older than ResponseTimeout.
 func (m *Monitor) Countdown(ctx context.Context, begin time.Time, timeout timeouts.Timeout) Countdown {
 	counted := m.count(m.observe(ctx, m.opts.Period), begin, timeout)

@@ -56,7 +56,7 @@ func TestMonitor(t *testing.T) {
 			clock := testingclock.NewFakeClock(begin)
 			var now step
 			asked := 0
-			answer := func(well *bool) func(context.Context) error {
+			respond := func(well *bool) func(context.Context) error {
 				return func(context.Context) error {
 					asked++
 					if *well {
@@ -65,7 +65,7 @@ func TestMonitor(t *testing.T) {
 					return errAway
 				}
 			}
-			l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: period, Timeout: timeout}, servers: []server{{ask: answer(&now.control)}, {ask: answer(&now.target)}}}
+			l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: period, Timeout: timeout}, servers: []server{{ask: respond(&now.control)}, {ask: respond(&now.target)}}}
 			var last state
 			for _, now = range tc.steps {
 				clock.Step(now.after)
@@ -92,10 +92,10 @@ func TestMonitor(t *testing.T) {
 // about the server.
 func TestAskingHoldsNobodyUp(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
-	asked, answer := make(chan struct{}), make(chan struct{})
+	asked, respond := make(chan struct{}), make(chan struct{})
 	l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(context.Context) error {
 		close(asked)
-		<-answer
+		<-respond
 		return nil
 	}}}}
 	done := make(chan state)
@@ -104,7 +104,7 @@ func TestAskingHoldsNobodyUp(t *testing.T) {
 	if l.observe(t.Context(), l.opts.Period).responding {
 		t.Error("a server that has not responded yet counts as responding")
 	}
-	close(answer)
+	close(respond)
 	if got := <-done; !got.responding {
 		t.Error("the response is ignored")
 	}
@@ -114,7 +114,7 @@ func TestAskingHoldsNobodyUp(t *testing.T) {
 // last result was.
 func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
-	asked, answer := make(chan struct{}), make(chan struct{})
+	asked, respond := make(chan struct{}), make(chan struct{})
 	first := true
 	l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(context.Context) error {
 		if first {
@@ -122,7 +122,7 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 			return nil
 		}
 		close(asked)
-		<-answer
+		<-respond
 		return errAway
 	}}}}
 	if !l.observe(t.Context(), l.opts.Period).responding {
@@ -135,7 +135,7 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 	if got := l.observe(t.Context(), ResponseTimeout); got.responding || got.again != retryDelay {
 		t.Errorf("responding: %v, from a response a minute ago; next probe after %v", got.responding, got.again)
 	}
-	close(answer)
+	close(respond)
 	if got := <-done; got.responding {
 		t.Error("a server that does not respond counts as responding")
 	}

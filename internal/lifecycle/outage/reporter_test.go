@@ -53,8 +53,8 @@ func TestReporter(t *testing.T) {
 		if look() || asked.Load() > 0 {
 			t.Error("frozen before the first pass and before the servers were probed")
 		}
-		var nobody *Reporter
-		nobody.Use(m) // which reports nothing
+		var none *Reporter
+		none.Use(m) // which reports nothing
 		r.Use(m)
 		for range 5 {
 			if look() {

@@ -34,7 +34,7 @@ func TestIndex(t *testing.T) {
 	theirs := ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Name: "theirs"}, UID: "theirs", ProviderID: providerID, Since: late}
 	for name, tc := range map[string]struct {
 		ours, theirs func(*ownership.Owner)
-		// conflicting, sharing and certain tell whether the methods of these names find theirs.
+		// conflicting, sharing and certain are true if the methods of these names find theirs.
 		conflicting, sharing, certain bool
 	}{
 		"both have the ID":            {sharing: true},

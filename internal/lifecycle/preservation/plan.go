@@ -32,7 +32,7 @@ const (
 	None Action = ""
 	// Preserve begins or continues a preservation.
 	Preserve Action = "preserve"
-	// Stop ends a preservation.
+	// Stop removes a preservation.
 	Stop Action = "stop"
 )
 

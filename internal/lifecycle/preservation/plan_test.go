@@ -77,10 +77,10 @@ func TestDecide(t *testing.T) {
 		"an expiry without an annotation":     {given{phase: running, expiry: ahead}, Plan{Action: Stop}},
 		"a past expiry without an annotation": {given{phase: running, expiry: past}, Plan{Action: Stop}},
 
-		"false":                  {given{own: Never, phase: broken}, Plan{Value: Never, Own: Never}},
-		"false, preserved":       {given{own: Never, phase: broken, expiry: ahead}, Plan{Action: Stop, Value: Never, Own: Never}},
-		"false on the node":      {given{node: Never, phase: running}, Plan{Value: Never, LastApplied: Never}},
-		"false on the node ends": {given{node: Never, last: Now, phase: running, expiry: ahead}, Plan{Action: Stop, Value: Never, LastApplied: Never}},
+		"false":                        {given{own: Never, phase: broken}, Plan{Value: Never, Own: Never}},
+		"false, preserved":             {given{own: Never, phase: broken, expiry: ahead}, Plan{Action: Stop, Value: Never, Own: Never}},
+		"false on the node":            {given{node: Never, phase: running}, Plan{Value: Never, LastApplied: Never}},
+		"false on the node, preserved": {given{node: Never, last: Now, phase: running, expiry: ahead}, Plan{Action: Stop, Value: Never, LastApplied: Never}},
 
 		"when failed, running":               {given{own: WhenFailed, phase: running}, Plan{Value: WhenFailed, Own: WhenFailed}},
 		"when failed, unknown":               {given{own: WhenFailed, phase: v1alpha1.MachineUnknown}, Plan{Value: WhenFailed, Own: WhenFailed}},
@@ -123,7 +123,7 @@ func TestDecide(t *testing.T) {
 
 		"hidden, own value":            {given{own: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, Own: Now, Expiry: begun}},
 		"hidden, the node's value":     {given{last: Now, hidden: true, phase: running}, Plan{Action: Preserve, Value: Now, LastApplied: Now, Expiry: begun}},
-		"hidden, nothing ends":         {given{own: Never, hidden: true, phase: running, expiry: ahead}, Plan{Value: Never, Own: Never, Expiry: ahead}},
+		"hidden, nothing stops":        {given{own: Never, hidden: true, phase: running, expiry: ahead}, Plan{Value: Never, Own: Never, Expiry: ahead}},
 		"hidden, expired":              {given{last: Now, hidden: true, phase: running, expiry: past}, Plan{Value: Now, LastApplied: Now, Expiry: past}},
 		"in a set, expired":            {given{own: AutoPreserved, owned: true, phase: broken, expiry: past}, Plan{Action: Stop, Value: AutoPreserved, Expiry: past}},
 		"in a set, expired, stopped":   {given{owned: true, stopped: true, phase: broken, expiry: past}, Plan{Expiry: past}},

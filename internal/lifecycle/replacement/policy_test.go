@@ -59,7 +59,7 @@ func TestRate(t *testing.T) {
 		s.machines[i].CreationTimestamp = metav1.NewTime(noon.Add(-48 * time.Hour))
 	}
 	if got := granted(t, l, s, 6, Request{Policy: hourly(2), Now: noon}); got != 2 {
-		t.Fatalf("%d may be replaced at once, want 2", got)
+		t.Fatalf("%d may be replaced immediately, want 2", got)
 	}
 	s.replace(l, 0, 2, noon.Add(time.Minute))
 	if got := granted(t, l, s, 6, Request{Policy: hourly(2), Now: noon.Add(59 * time.Minute)}); got != 0 {

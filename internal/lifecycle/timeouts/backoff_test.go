@@ -60,7 +60,7 @@ func TestBackoffGrows(t *testing.T) {
 			t.Fatalf("%v after %d failures, %v after the next", now, n, next)
 		}
 		if after(10_000) != most {
-			t.Fatalf("ends at %v, want %v", after(10_000), most)
+			t.Fatalf("the limit is %v, want %v", after(10_000), most)
 		}
 	})
 }

@@ -63,7 +63,7 @@ func TestEnds(t *testing.T) {
 		"twice":             {[]time.Time{begin.Add(2 * time.Minute), begin.Add(time.Minute)}, begin.Add(62 * time.Minute)},
 	} {
 		if got := hour.Deadline(begin, tc.resumed...); !got.Equal(tc.want) {
-			t.Errorf("%s: ends %s, want %s", name, got, tc.want)
+			t.Errorf("%s: deadline %s, want %s", name, got, tc.want)
 		}
 	}
 }

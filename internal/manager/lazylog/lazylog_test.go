@@ -31,10 +31,10 @@ func TestNew(t *testing.T) {
 	if formatted != 0 || out.Len() != 0 {
 		t.Errorf("values were formatted %d times for dropped lines: %s", formatted, &out)
 	}
-	one.Info("said", "d", 4)
-	other.WithName("child").Error(errors.New("broken"), "said")
+	one.Info("done", "d", 4)
+	other.WithName("child").Error(errors.New("broken"), "failed")
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	for i, want := range []string{"msg=said a=1 b=2 logger=parent d=4", "msg=said a=1 c=3 logger=parent/child err=broken"} {
+	for i, want := range []string{"msg=done a=1 b=2 logger=parent d=4", "msg=failed a=1 c=3 logger=parent/child err=broken"} {
 		if i >= len(lines) || !strings.HasSuffix(lines[i], want) {
 			t.Errorf("line %d of %q, want %q", i, lines, want)
 		}

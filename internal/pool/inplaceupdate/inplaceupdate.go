@@ -1,8 +1,8 @@
 // Package inplaceupdate determines the progress of in-place updates from Machines and their Nodes.
 //
 // The deployment makes nodes candidates and selects some of them. The machine controller drains a selected
-// node, the agent on the node updates it and labels it with the result, and the deployment moves the Machine to
-// its new set. The labels and conditions, and their meaning, are those of MCM.
+// node. Then the agent of the node installs the update and labels the node with the result, and the deployment
+// moves the Machine to its new set. The labels and conditions, and their meaning, are those of MCM.
 package inplaceupdate
 
 import (

@@ -124,8 +124,8 @@ func TestAVMBecomesAsItsClassSays(t *testing.T) {
 			}
 		}
 		desired := class(fmt.Sprintf(`{"tags":%q,"size":%q}`, want.tags, want.size))
-		said := Read(stored.Annotations).Effect(desired) == Replaces
-		if is.tags != want.tags || said != (is.size != want.size) {
+		replaces := Read(stored.Annotations).Effect(desired) == Replaces
+		if is.tags != want.tags || replaces != (is.size != want.size) {
 			t.Fatalf("the VM is %v, the class %v, and the annotations are %v", is, want, stored.Annotations)
 		}
 	})

@@ -105,12 +105,12 @@ func (w world) wrong() string {
 	if w.lies {
 		return "" // the driver is the only source of information about a VM
 	}
-	said := w.state()
+	reported := w.state()
 	was := fmt.Sprintf(`{"tags":%q,"size":%q}`, w.is.tags, w.is.size)
-	if raw := string(said.Spec().Raw); raw != "" && (raw != was || w.tagsHalf) {
+	if raw := string(reported.Spec().Raw); raw != "" && (raw != was || w.tagsHalf) {
 		return "the annotations claim that the VM was made from " + raw
 	}
-	if w.strategy != Keep && said.Effect(w.class()) == None && (said.Plan == nil || !said.Plan.Begun) {
+	if w.strategy != Keep && reported.Effect(w.class()) == None && (reported.Plan == nil || !reported.Plan.Begun) {
 		if updates, replacements := w.differences(); len(updates)+len(replacements) > 0 {
 			return "the annotations claim that there is nothing to update"
 		}

@@ -94,7 +94,7 @@ func TestOneMachine(t *testing.T) {
 	}{
 		"not asked":             {ofClass("a"), asks, asks, true, false, true},
 		"asked about another":   {annotated(v1alpha1.AnnotationKeyUpdateClass, "c"), asks, asks, true, false, true},
-		"not answered":          {annotated(v1alpha1.AnnotationKeyUpdateClass, "b"), nothing, nothing, true, false, true},
+		"no response":           {annotated(v1alpha1.AnnotationKeyUpdateClass, "b"), nothing, nothing, true, false, true},
 		"updatable":             {responded(), nothing, follows, true, true, true},
 		"not updatable":         {responded("zone"), nothing, replaces, false, false, true},
 		"excepted":              {annotated(v1alpha1.AnnotationKeyUpdateStrategy, ""), nothing, replaces, false, false, true},
@@ -150,7 +150,7 @@ func TestOneMachine(t *testing.T) {
 	}
 }
 
-// TestDescribe tests the texts that tell users what happens to each Machine.
+// TestDescribe tests the texts that describe what happens to each Machine.
 func TestDescribe(t *testing.T) {
 	set := fixture.Set("a", 3)
 	change := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)

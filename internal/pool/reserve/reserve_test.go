@@ -48,7 +48,7 @@ func TestExcess(t *testing.T) {
 		"the autoscaler's maximum":           {replicas: 3, field: "2", max: "4", want: 1, setting: 2},
 		"the maximum is reached":             {replicas: 3, field: "2", max: "3", setting: 2},
 		"the replicas are above it":          {replicas: 5, field: "2", max: "3", setting: 2},
-		"a maximum that is no number":        {replicas: 3, field: "2", max: "x", want: 2, setting: 2},
+		"a maximum that is not a number":     {replicas: 3, field: "2", max: "x", want: 2, setting: 2},
 		"a sum beyond what a field can hold": {replicas: 1<<31 - 2, field: "5", want: 1, setting: 1},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -240,9 +240,9 @@ func TestMarked(t *testing.T) {
 		if kept != (mark != reserve.None) {
 			t.Errorf("%s: protected from autoscalers: %t", mark, kept)
 		}
-		wanted := map[reserve.Mark]int{reserve.None: 1, reserve.NoSchedule: 2, reserve.NoExecute: 3}[mark]
-		if is := len(once.NodeTemplateSpec.Spec.Taints); is != wanted {
-			t.Errorf("%s: %d taints, want %d", mark, is, wanted)
+		desired := map[reserve.Mark]int{reserve.None: 1, reserve.NoSchedule: 2, reserve.NoExecute: 3}[mark]
+		if is := len(once.NodeTemplateSpec.Spec.Taints); is != desired {
+			t.Errorf("%s: %d taints, want %d", mark, is, desired)
 		}
 	}
 	if diff := cmp.Diff(before, template); diff != "" {

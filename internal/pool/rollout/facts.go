@@ -60,7 +60,7 @@ type Nodes struct {
 	Protect bool
 	// Stale reports whether nodes are missing because the cache does not show the last write to them.
 	Stale bool
-	// Behind reports whether a Machine's status shows a completed node update that the cached node does not show
+	// Behind reports whether a Machine's status shows a completed in-place update that the cached node does not show
 	// yet.
 	Behind bool
 	// AwaitingSince is the time since when a node has been a candidate for an in-place update without a response

@@ -58,7 +58,7 @@ func story(w *model, script script, rounds int) string {
 	var text strings.Builder
 	w.strict = true
 	w.settle(nil)
-	w.say = func(format string, args ...any) { fmt.Fprintf(&text, "  "+format+"\n", args...) }
+	w.logf = func(format string, args ...any) { fmt.Fprintf(&text, "  "+format+"\n", args...) }
 	fmt.Fprintf(&text, "before: %s\n", w)
 	for round := 1; round <= rounds; round++ {
 		if happens := script[round]; happens != nil {

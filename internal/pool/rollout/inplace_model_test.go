@@ -59,7 +59,7 @@ func newUpdates(deployment *v1alpha1.MachineDeployment) *updates {
 	return w
 }
 
-func (w *updates) say(format string, args ...any) {
+func (w *updates) logf(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
@@ -192,7 +192,7 @@ func (w *updates) reconcile() {
 			break
 		}
 		if !w.apply(*f, op, &o) {
-			return // a conflict ends the pass
+			return // a conflict stops the pass
 		}
 		o.Ended = o.Ended || op.StopsPass()
 	}
@@ -204,7 +204,7 @@ func (w *updates) reconcile() {
 }
 
 func (w *updates) apply(f rollout.Facts, op rollout.Operation, o *rollout.Outcome) bool {
-	w.say("  %s %s: %s", op.Action, subject(op), op.Reason)
+	w.logf("  %s %s: %s", op.Action, subject(op), op.Reason)
 	w.writes++
 	switch op.Action {
 	case rollout.Create:
@@ -322,7 +322,7 @@ func (w *updates) patchNode(f rollout.Facts, change rollout.NodeChange) {
 	w.next(node)
 	w.nodes[node.Name], w.wrote["node "+node.Name] = node, w.version
 	if selects {
-		w.say("    selected %s", node.Name)
+		w.logf("    selected %s", node.Name)
 	}
 }
 
@@ -374,7 +374,7 @@ func (w *updates) markMachine(f scale.Facts, op scale.Operation) {
 	scale.TakeOver(reserve.Marked(&f.Set.Spec.Template.Spec, f.Reserve.MarkFor(f.Set, op.Machine)), &machine.Spec)
 	w.next(machine)
 	w.machines[machine.Name] = machine
-	w.say("  %s: %s", machine.Name, op.Reason)
+	w.logf("  %s: %s", machine.Name, op.Reason)
 }
 
 // finishSet carries out the plan of a pass. Like the controller, it writes no counts if the cache does not show
@@ -438,7 +438,7 @@ func (w *updates) createMachine(set *v1alpha1.MachineSet, excess bool) {
 	machine.Status.CurrentStatus.Phase = v1alpha1.MachinePending
 	w.machines[machine.Name] = machine
 	w.remember(set.Name, machine.Name, false)
-	w.say("  created %s", machine.Name)
+	w.logf("  created %s", machine.Name)
 }
 
 // deleteMachine reports whether the Machine was deleted or is gone. Otherwise it changed since it was read.
@@ -460,7 +460,7 @@ func (w *updates) deleteMachine(f scale.Facts, op scale.Operation, plan []scale.
 	w.next(machine)
 	w.machines[machine.Name] = machine
 	w.remember(f.Set.Name, machine.Name, true)
-	w.say("  deleted %s: %s", machine.Name, op.Reason)
+	w.logf("  deleted %s: %s", machine.Name, op.Reason)
 	return true
 }
 

@@ -33,18 +33,18 @@ func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "30%", "100%"})
 		w := begunUpdates(t, fixture.InPlace(bound.Draw(t, "surge"), bound.Draw(t, "unavailable")))
 		surge, unavailable := rollout.Bounds(w.deployment)
-		wanted := int(reserve.Desired(w.deployment))
+		desired := int(reserve.Desired(w.deployment))
 		events := append(slices.Clone(updateEvents), strings.Fields("fail repair giveup template pause resume")...)
 		for _, event := range rapid.SliceOfN(rapid.SampledFrom(events), 120, 120).Draw(t, "events") {
 			happens(t, w, event)
 			undergoing, usable := w.undergoing()
 			switch {
-			case w.active() > wanted+int(surge):
-				t.Fatalf("%d machines exist, at most %d allowed: %s", w.active(), wanted+int(surge), w)
+			case w.active() > desired+int(surge):
+				t.Fatalf("%d machines exist, at most %d allowed: %s", w.active(), desired+int(surge), w)
 			case undergoing > int(unavailable+surge):
 				t.Fatalf("%d machines are being updated, at most %d allowed: %s", undergoing, unavailable+surge, w)
-			case usable < wanted-int(unavailable):
-				t.Fatalf("%d machines are available, at least %d required: %s", usable, wanted-int(unavailable), w)
+			case usable < desired-int(unavailable):
+				t.Fatalf("%d machines are available, at least %d required: %s", usable, desired-int(unavailable), w)
 			case w.broken != "":
 				t.Fatalf("%s: %s", w.broken, w)
 			}
@@ -87,7 +87,7 @@ func begunUpdates(t *rapid.T, strategy change) *updates {
 func completes(t *rapid.T, w *updates) {
 	w.deployment.Spec.Paused = false
 	w.deployment.Spec.Strategy.InPlaceUpdate.OrchestrationType = v1alpha1.OrchestrationTypeAuto
-	w.say("from now on nothing fails")
+	w.logf("from now on nothing fails")
 	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
 		w.repair(name)
 	}
@@ -133,7 +133,7 @@ func (w *updates) repair(name string) {
 
 // happens applies an event to a randomly chosen set and Machine.
 func happens(t *rapid.T, w *updates, event string) {
-	w.say("%s", event)
+	w.logf("%s", event)
 	sets, names := slices.Sorted(maps.Keys(w.sets)), slices.Sorted(maps.Keys(w.machines))
 	var set, name string
 	if len(sets) > 0 {
@@ -191,7 +191,7 @@ func userChanges(t *rapid.T, w *updates, event string) {
 	update := w.deployment.Spec.Strategy.InPlaceUpdate
 	switch event {
 	case "scale":
-		w.deployment.Spec.Replicas = rapid.Int32Range(0, 7).Draw(t, "wanted")
+		w.deployment.Spec.Replicas = rapid.Int32Range(0, 7).Draw(t, "desired")
 	case "excess":
 		w.deployment.Spec.ExcessReplicas = ptr.To(intstr.Parse(rapid.SampledFrom([]string{"0", "1", "2", "100%"}).Draw(t, "excess")))
 	case "bounds":

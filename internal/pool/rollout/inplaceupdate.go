@@ -127,14 +127,14 @@ func (r *Rollout) Blocked() string {
 	if len(why) == 0 && silent == "" {
 		return ""
 	}
-	said := slices.Clone(why[:min(len(why), maxBlockedNames)])
+	listed := slices.Clone(why[:min(len(why), maxBlockedNames)])
 	if more := len(why) - maxBlockedNames; more > 0 {
-		said = append(said, fmt.Sprintf("and %d more", more))
+		listed = append(listed, fmt.Sprintf("and %d more", more))
 	}
 	if silent != "" {
-		said = append([]string{silent}, said...)
+		listed = append([]string{silent}, listed...)
 	}
-	text := strings.Join(said, "; ")
+	text := strings.Join(listed, "; ")
 	if manual {
 		text += ". Label the nodes to update with " + v1alpha1.LabelKeyNodeSelectedForUpdate + "=true"
 	}

@@ -180,13 +180,13 @@ func (r *Rollout) blocked(manual bool) []string {
 // whyBlocked returns why the update of a Machine does not continue without intervention, or an empty string if
 // it does.
 func whyBlocked(machine *v1alpha1.Machine, node *corev1.Node, manual bool) string {
-	says := inplaceupdate.Read(node)
-	problem := says.Check(machine)
+	labels := inplaceupdate.Read(node)
+	problem := labels.Check(machine)
 	switch {
 	case machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed: // it is replaced
 		return ""
 	case inplaceupdate.Failed(machine, node):
-		return "the update of its node failed: " + cmp.Or(says.FailureReason, machine.Status.LastOperation.Description)
+		return "the update of its node failed: " + cmp.Or(labels.FailureReason, machine.Status.LastOperation.Description)
 	case problem.Blocks:
 		return "its node has invalid labels: " + problem.Message
 	case manual && node != nil && inplaceupdate.Selectable(machine, node):

@@ -35,7 +35,7 @@ func TestBlocked(t *testing.T) {
 		phase     v1alpha1.MachinePhase
 		condition string
 		labels    map[string]string
-		says      string
+		failure   string
 		manual    bool
 		want      string
 	}{
@@ -53,8 +53,8 @@ func TestBlocked(t *testing.T) {
 			t.Parallel()
 			machine, node := updated(test.phase, test.condition, test.labels)
 			machine.Status.LastOperation.Description = "took too long"
-			if test.says != "" {
-				node.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineUpdateFailedReason: test.says}
+			if test.failure != "" {
+				node.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineUpdateFailedReason: test.failure}
 			}
 			set := fixture.Set("a", 1)
 			r := New(Facts{

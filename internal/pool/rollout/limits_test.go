@@ -18,7 +18,7 @@ import (
 
 // checkBounds fails the test if an operation gives a set more replicas than allowed.
 func checkBounds(t *rapid.T, f rollout.Facts, op rollout.Operation) {
-	sum, was, wanted := int64(0), int32(0), reserve.Desired(f.Deployment)
+	sum, was, desired := int64(0), int32(0), reserve.Desired(f.Deployment)
 	for _, set := range f.All() {
 		sum += int64(set.Spec.Replicas)
 	}
@@ -27,12 +27,12 @@ func checkBounds(t *rapid.T, f rollout.Facts, op rollout.Operation) {
 	}
 	current := op.Action == rollout.Create || op.Set == f.Current
 	surge, _ := rollout.Bounds(f.Deployment)
-	most := int64(wanted) + int64(surge)
+	most := int64(desired) + int64(surge)
 	switch after := sum - int64(was) + int64(op.Replicas); {
 	case op.Replicas < 0:
 		t.Fatalf("%s to %d: %s", op.Action, op.Replicas, op.Reason)
-	case current && op.Replicas > wanted:
-		t.Fatalf("the current set gets %d of %d replicas: %s", op.Replicas, wanted, op.Reason)
+	case current && op.Replicas > desired:
+		t.Fatalf("the current set gets %d of %d replicas: %s", op.Replicas, desired, op.Reason)
 	case current && op.Replicas > was && !rollout.Replaced(rollout.New(f)) && after > most:
 		t.Fatalf("%d replicas requested, at most %d allowed: %s", after, most, op.Reason)
 	}

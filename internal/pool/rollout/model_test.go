@@ -31,8 +31,8 @@ type model struct {
 	gone int
 	// strict enables a check that nothing modifies the facts of a pass.
 	strict bool
-	// say logs an event.
-	say func(format string, args ...any)
+	// logf logs an event.
+	logf func(format string, args ...any)
 }
 
 // modelSet is a MachineSet with the state of its controller.
@@ -49,8 +49,8 @@ type modelSet struct {
 	minAvailable int32
 	known        int
 	pending      bool
-	// wanted is the number of desired machines when the set was last scaled.
-	wanted int32
+	// desired is the number of desired machines when the set was last scaled.
+	desired int32
 	// scaled reports that machines are deleted because a user scaled the deployment.
 	scaled bool
 }
@@ -75,7 +75,7 @@ type modelMachine struct {
 func (m *modelMachine) available() bool { return m.phase == v1alpha1.MachineRunning && !m.deleting }
 
 func newModel(deployment *v1alpha1.MachineDeployment) *model {
-	return &model{deployment: deployment, now: fixture.Noon, say: func(string, ...any) {}}
+	return &model{deployment: deployment, now: fixture.Noon, logf: func(string, ...any) {}}
 }
 
 // store writes a version of a set.
@@ -112,7 +112,7 @@ func (w *model) reconcile() {
 		}
 		s := w.find(op.Set.Name)
 		if len(s.history) > 1 {
-			return // a conflict ends the pass
+			return // a conflict stops the pass
 		}
 		was := s.stored
 		s.stored = op.Next.DeepCopy()
@@ -190,15 +190,15 @@ func (w *model) create(f rollout.Facts, op rollout.Operation) (*v1alpha1.Machine
 	}
 	set.Generation, set.CreationTimestamp = 1, metav1.NewTime(w.now)
 	set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
-	s := &modelSet{stored: set, wanted: reserve.Desired(f.Deployment)}
+	s := &modelSet{stored: set, desired: reserve.Desired(f.Deployment)}
 	w.store(s, 0)
 	w.sets = append(w.sets, s)
-	w.say("create %s with %d: %s", w.name(s), op.Replicas, op.Reason)
+	w.logf("create %s with %d: %s", w.name(s), op.Replicas, op.Reason)
 	return set.DeepCopy(), nil
 }
 
 func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op rollout.Operation, f rollout.Facts, known int) {
-	w.say("scale %s from %d to %d: %s", w.name(s), was.Spec.Replicas, op.Replicas, op.Reason)
+	w.logf("scale %s from %d to %d: %s", w.name(s), was.Spec.Replicas, op.Replicas, op.Reason)
 	if op.Replicas < was.Spec.Replicas {
 		s.scaled = f.Current == op.Set // a rollout never takes from that one
 		// If too few machines are available as far as the plan knows, it must not take any of them. But a machine
@@ -217,10 +217,10 @@ func (w *model) scale(s *modelSet, was *v1alpha1.MachineSet, op rollout.Operatio
 		}
 		s.minAvailable, s.known, s.pending = min(s.minAvailable, minAvailable), min(s.known, known), true
 	}
-	if s.wanted != reserve.Desired(f.Deployment) {
+	if s.desired != reserve.Desired(f.Deployment) {
 		s.excuse()
 	}
-	s.wanted = reserve.Desired(f.Deployment)
+	s.desired = reserve.Desired(f.Deployment)
 	s.stored.Generation++
 	last := s.history[len(s.history)-1].failed
 	s.history = nil // the controller knows its own writes
@@ -260,13 +260,13 @@ func (w *model) empty(s *modelSet) {
 // fill creates and deletes machines until the set has its replicas.
 func (w *model) fill(s *modelSet) {
 	active := slices.DeleteFunc(slices.Clone(s.machines), func(m *modelMachine) bool { return m.deleting })
-	wanted := int(s.stored.Spec.Replicas)
-	if len(active) < wanted {
-		for range wanted - len(active) {
+	desired := int(s.stored.Spec.Replicas)
+	if len(active) < desired {
+		for range desired - len(active) {
 			s.machines = append(s.machines, &modelMachine{phase: v1alpha1.MachinePending})
 		}
 	} else {
-		surpluses := len(active) - wanted - int(s.named())
+		surpluses := len(active) - desired - int(s.named())
 		active = slices.DeleteFunc(active, func(m *modelMachine) bool { return m.preserved })
 		slices.SortStableFunc(active, func(a, b *modelMachine) int { return usefulness(a) - usefulness(b) })
 		for i, m := range active {
@@ -523,7 +523,7 @@ func (w *model) round(seed *rand.Rand) {
 
 // done reports whether the rollout is complete and all statuses show it.
 func (w *model) done() bool {
-	wanted, current := int(reserve.Desired(w.deployment)), 0
+	desired, current := int(reserve.Desired(w.deployment)), 0
 	for _, s := range w.sets {
 		if s.leaves() {
 			return false
@@ -536,7 +536,7 @@ func (w *model) done() bool {
 			return false
 		}
 	}
-	return current == 1 && w.total()-int(w.preserved()) == w.available() && w.available() == wanted
+	return current == 1 && w.total()-int(w.preserved()) == w.available() && w.available() == desired
 }
 
 // preserved returns how many machines are never deleted.

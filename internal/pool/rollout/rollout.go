@@ -140,7 +140,7 @@ func (r *Rollout) currentIsComplete() bool {
 		counts.Desired(r.Current) == r.Desired && r.Counted(r.Current) == r.Desired && counts.Available(r.Current) == r.Desired
 }
 
-// wasComplete reports whether the deployment's status says that the rollout of the current set is complete. The
+// wasComplete reports whether the deployment's status reports the rollout of the current set as complete. The
 // deployment's revision identifies the set that the status was about, because it is written after a status that
 // begins another rollout. If users deleted sets, the current one may have a lower revision.
 func (r *Rollout) wasComplete() bool {

@@ -107,15 +107,15 @@ func TestAPausedDeploymentIsScaled(t *testing.T) {
 		}
 		rounds(rapid.SampledFrom([]int{5, 30}).Draw(t, "rounds")) // 5 rounds leave no time for everything
 		was, before := w.desired(), w.deployment.Spec.Replicas
-		wanted := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "wanted")
+		desired := rapid.Int32Range(0, 20).Filter(func(n int32) bool { return n != before }).Draw(t, "desired")
 		begun := slices.ContainsFunc(w.sets, func(s *modelSet) bool { return w.current(s) && counts.Desired(s.stored) > 0 })
-		w.scaleTo(wanted)
+		w.scaleTo(desired)
 		rounds(30)
-		minAvailable, most := wanted, wanted
-		if wanted < before {
-			minAvailable = min(was, wanted)
+		minAvailable, most := desired, desired
+		if desired < before {
+			minAvailable = min(was, desired)
 		}
-		if surge, _ := rollout.Bounds(w.deployment); begun && wanted > 0 {
+		if surge, _ := rollout.Bounds(w.deployment); begun && desired > 0 {
 			most += surge
 		}
 		if is := w.desired(); is < minAvailable || is > most {
@@ -181,9 +181,9 @@ func userDoes(t *rapid.T, w *model, event string, s *modelSet, m *modelMachine) 
 	case "hold":
 		s.hold(m)
 	case "name":
-		if wanted := w.deployment.Spec.Replicas; m != nil && m.preserved && !m.named && wanted > 0 {
+		if desired := w.deployment.Spec.Replicas; m != nil && m.preserved && !m.named && desired > 0 {
 			m.named = true
-			w.scaleTo(wanted - 1)
+			w.scaleTo(desired - 1)
 		}
 	case "delete":
 		w.deleteSet(s)

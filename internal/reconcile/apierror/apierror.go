@@ -1,6 +1,6 @@
 // Package apierror classifies the errors of an API server.
 //
-// A webhook may deny a request with any status code, so the code alone says nothing about the object. An error
+// A webhook may deny a request with any status code, so the code alone does not describe the object. An error
 // of the API server itself about an object contains the object's name.
 package apierror
 

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestAWebhookSaysNothingOfTheObject checks that the code of a webhook's denial says nothing about the object.
+// TestAWebhookSaysNothingOfTheObject checks that the code of a webhook's denial does not describe the object.
 func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
 	kind := schema.GroupResource{Resource: "machines"}
 	denied := func(code int32, reason metav1.StatusReason) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Reason: reason, Message: "admission webhook denied the request"}}
 	}
 	for name, c := range map[string]struct {
-		tells           func(error) bool
+		check           func(error) bool
 		object, webhook error
 	}{
 		"conflict": {Conflict, apierrors.NewConflict(kind, "a", errors.New("changed")), denied(http.StatusConflict, metav1.StatusReasonConflict)},
@@ -26,8 +26,8 @@ func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
 		"taken":    {Taken, apierrors.NewAlreadyExists(kind, "a"), denied(http.StatusConflict, metav1.StatusReasonAlreadyExists)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !c.tells(fmt.Errorf("writing: %w", c.object)) || c.tells(c.webhook) || c.tells(errors.New("no answer")) || c.tells(nil) {
-				t.Errorf("object: %t, webhook: %t", c.tells(c.object), c.tells(c.webhook))
+			if !c.check(fmt.Errorf("writing: %w", c.object)) || c.check(c.webhook) || c.check(errors.New("no response")) || c.check(nil) {
+				t.Errorf("object: %t, webhook: %t", c.check(c.object), c.check(c.webhook))
 			}
 		})
 	}

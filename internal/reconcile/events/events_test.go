@@ -5,7 +5,7 @@ import "testing"
 // TestNothingIsSaidTwice checks that a text is reported again only after it changed or the topic was over.
 func TestNothingIsSaidTwice(t *testing.T) {
 	t.Parallel()
-	var said Last
+	var last Last
 	steps := []struct {
 		topic, text string
 		over, news  bool
@@ -22,9 +22,9 @@ func TestNothingIsSaidTwice(t *testing.T) {
 	}
 	for i, step := range steps {
 		if step.over {
-			said.Over(step.topic)
+			last.Over(step.topic)
 		}
-		if got := said.News(step.topic, step.text); got != step.news {
+		if got := last.News(step.topic, step.text); got != step.news {
 			t.Errorf("step %d: News(%q, %q) = %t", i, step.topic, step.text, got)
 		}
 	}
@@ -34,14 +34,14 @@ func TestNothingIsSaidTwice(t *testing.T) {
 // is retried.
 func TestWhatWasNotNotedIsNews(t *testing.T) {
 	t.Parallel()
-	var said Last
+	var last Last
 	for range 2 {
-		if said.Is("node", "taken") {
+		if last.Is("node", "taken") {
 			t.Error("Is marked the text as sent")
 		}
 	}
-	said.Note("node", "taken")
-	if !said.Is("node", "taken") {
+	last.Note("node", "taken")
+	if !last.Is("node", "taken") {
 		t.Error("a noted text counts as new")
 	}
 }

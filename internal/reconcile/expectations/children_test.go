@@ -38,7 +38,7 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 		}
 	}
 	remove := func(c *children) { c.Deleted(child("a"), noon) }
-	doubt := func(c *children) { c.Uncertain() }
+	uncertain := func(c *children) { c.Uncertain() }
 	for reason, test := range map[string]struct {
 		wrote  func(*children)
 		cached []*v1alpha1.Machine
@@ -57,8 +57,8 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 		"a deletion that has begun":              {wrote: remove, cached: []*v1alpha1.Machine{child("a", deleting)}, want: expectations.Current},
 		"a deletion that is over":                {wrote: remove, want: expectations.Current},
 		"deleted and recreated by others":        {wrote: remove, cached: []*v1alpha1.Machine{child("a", another)}, want: expectations.Current},
-		"a write of unknown outcome":             {wrote: doubt, want: expectations.Unknown},
-		"a write of unknown outcome, and others": {wrote: func(c *children) { remove(c); doubt(c) }, want: expectations.Unknown},
+		"a write of unknown outcome":             {wrote: uncertain, want: expectations.Unknown},
+		"a write of unknown outcome, and others": {wrote: func(c *children) { remove(c); uncertain(c) }, want: expectations.Unknown},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()

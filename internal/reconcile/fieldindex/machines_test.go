@@ -123,7 +123,7 @@ func TestInformersWithoutTheIndex(t *testing.T) {
 	}
 }
 
-// run runs an informer until the test ends and waits until it has synced.
+// run runs an informer until the test is over and waits until it has synced.
 func run(t *testing.T, informer toolscache.SharedIndexInformer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -1,7 +1,7 @@
 // Package flow runs a reconcile as a list of named steps.
 //
 // Each step finds out for itself whether its work is done, so that a pass may begin at any step after a crash.
-// A step whose work is already done continues immediately. The first step that does not continue ends the pass.
+// A step whose work is already done continues immediately. The first step that does not continue stops the pass.
 package flow
 
 import (
@@ -20,20 +20,20 @@ type Result struct {
 // Continue continues with the next step.
 func Continue() Result { return Result{} }
 
-// Wait ends the pass. The next pass is triggered by an event or, at the latest, after the given time. Zero
+// Wait stops the pass. The next pass is triggered by an event or, at the latest, after the given time. Zero
 // means that only an event triggers it. The reason describes what the step waits for.
 func Wait(after time.Duration, reason string) Result {
 	return Result{true, Outcome{After: after, Reason: reason}}
 }
 
-// Stop ends the pass because there is nothing to do until something changes.
+// Stop stops the pass because there is nothing to do until something changes.
 func Stop(reason string) Result { return Result{true, Outcome{Reason: reason}} }
 
-// Gone ends the pass because the object is gone, or will be gone because its finalizer was just removed. Its
+// Gone stops the pass because the object is gone, or will be gone because its finalizer was just removed. Its
 // status is not written.
 func Gone(reason string) Result { return Result{true, Outcome{Reason: reason, Gone: true}} }
 
-// Fail ends the pass with an error, and the pass is retried with back-off. For a nil error it returns Continue,
+// Fail stops the pass with an error, and the pass is retried with back-off. For a nil error it returns Continue,
 // so that a step can return Fail(doIt()).
 func Fail(err error) Result {
 	if err == nil {
@@ -42,7 +42,7 @@ func Fail(err error) Result {
 	return Result{true, Outcome{Reason: err.Error(), Err: err}}
 }
 
-// StopsPass reports whether the result ends the pass. It is for steps that consist of other steps.
+// StopsPass reports whether the result stops the pass. It is for steps that consist of other steps.
 func (r Result) StopsPass() bool { return r.stops }
 
 // Step is one named part of a reconcile. S is the type of the state that the steps of a pass share.
@@ -70,7 +70,7 @@ type Outcome struct {
 // Done reports whether every step continued.
 func (o Outcome) Done() bool { return o.Step == "" }
 
-// Run runs the steps in order until one of them ends the pass.
+// Run runs the steps in order until one of them stops the pass.
 func Run[S any](ctx context.Context, scope S, steps []Step[S]) Outcome {
 	for _, step := range steps {
 		if result := step.Run(ctx, scope); result.stops {

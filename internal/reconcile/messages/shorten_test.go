@@ -15,9 +15,9 @@ func TestShorten(t *testing.T) {
 		"":                                "",
 		"exactly as long as it may be 30": "exactly as long as it may be 30",
 		"not as long":                     "not as long",
-		"the beginning, much that is left out, and the end": "the beginning, muc [...] he end",
-		"\xff is no letter":   "\uFFFD is no letter",
-		"a\x1b[2J\u009b\n\tb": "a [2J \n\tb",
+		"the beginning, much that is left out, and the finish": "the beginning, muc [...] finish",
+		"\xff is not a letter":                                 "\uFFFD is not a letter",
+		"a\x1b[2J\u009b\n\tb":                                  "a [2J \n\tb",
 	} {
 		if got := Shorten(text, 31); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)

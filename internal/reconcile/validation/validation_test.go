@@ -54,7 +54,7 @@ func TestMachine(t *testing.T) {
 		"other API":  {"the group is not checked", v1alpha1.ClassSpec{APIGroup: "example.org", Kind: "MachineClass", Name: "small"}, nil},
 		"no kind":    {"", v1alpha1.ClassSpec{Name: "small"}, []string{required + "spec.class.kind"}},
 		"no name":    {"", v1alpha1.ClassSpec{Kind: "MachineClass"}, []string{required + "spec.class.name"}},
-		"no class":   {"all missing fields are reported at once", v1alpha1.ClassSpec{}, []string{required + "spec.class.kind", required + "spec.class.name"}},
+		"no class":   {"all missing fields are reported together", v1alpha1.ClassSpec{}, []string{required + "spec.class.kind", required + "spec.class.name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine := &v1alpha1.Machine{}
@@ -95,7 +95,7 @@ func TestReplicated(t *testing.T) {
 		"other expression":  {"MCM ignores expressions and creates machines endlessly", 3, selecting(requirement{Key: "zone", Operator: metav1.LabelSelectorOpDoesNotExist}), nil, []string{invalid + "spec.template.metadata.labels"}},
 		"broken expression": {"it cannot select anything", 3, selecting(requirement{Key: "zone", Operator: "Near"}), nil, []string{invalid + "spec.selector"}},
 		"no class":          {"", 3, selecting(), func(m *v1alpha1.MachineTemplateSpec) { m.Spec.Class = v1alpha1.ClassSpec{} }, []string{required + "spec.template.spec.class.kind", required + "spec.template.spec.class.name"}},
-		"all wrong":         {"all errors are reported at once", -1, nil, func(m *v1alpha1.MachineTemplateSpec) { m.Spec.Class.Name = "" }, []string{invalid + "spec.replicas", required + "spec.selector", required + "spec.template.spec.class.name"}},
+		"all wrong":         {"all errors are reported together", -1, nil, func(m *v1alpha1.MachineTemplateSpec) { m.Spec.Class.Name = "" }, []string{invalid + "spec.replicas", required + "spec.selector", required + "spec.template.spec.class.name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set, deployment := &v1alpha1.MachineSet{}, &v1alpha1.MachineDeployment{}

@@ -68,7 +68,7 @@ func TestOneAsksForAll(t *testing.T) {
 	asks := m.For(newMachine("m"), a, []*v1alpha1.MachineClass{b})
 	ask(t, asks, codes.ResourceExhausted, instance.FallsBackLater, after)
 	if m.Claim(a) || !m.Out(a) || m.Next([]*v1alpha1.MachineClass{a}) != memory {
-		t.Error("a class without capacity is tried again")
+		t.Error("a class without capacity is retried")
 	}
 	clock.Step(memory)
 	if !m.Claim(a) || m.Claim(a) {
@@ -103,7 +103,7 @@ func TestNobodyWaitsForAnAnswerThatHasCome(t *testing.T) {
 	}
 	ask(t, asks, codes.ResourceExhausted, instance.NoFallback, 0)
 	if m.Claim(a) {
-		t.Error("the class is tried again immediately")
+		t.Error("the class is retried immediately")
 	}
 	clock.Step(time.Second)
 	if !m.Claim(a) {

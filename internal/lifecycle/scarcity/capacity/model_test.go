@@ -22,7 +22,7 @@ type pool struct {
 	memory   *Memory
 	clock    *testingclock.FakeClock
 	classes  []*v1alpha1.MachineClass
-	room     []int // by class
+	free     []int // by class
 	machines []*waiting
 }
 
@@ -38,7 +38,7 @@ type waiting struct {
 
 func newPool(t *testing.T, machines, classes int) *pool {
 	t.Helper()
-	p := &pool{T: t, room: make([]int, classes)}
+	p := &pool{T: t, free: make([]int, classes)}
 	p.memory, p.clock = newMemory()
 	for i := range classes {
 		p.classes = append(p.classes, newClass(fmt.Sprint(i)))
@@ -56,7 +56,7 @@ func (p *pool) add() *waiting {
 	return w
 }
 
-// restart clears the memory, as a new process does. All Machines are then handled at once.
+// restart clears the memory, as a new process does. All Machines are then handled immediately.
 func (p *pool) restart() {
 	p.memory = New(p.memory.opts)
 	for _, w := range p.machines {
@@ -87,8 +87,8 @@ func (p *pool) pass(w *waiting) {
 	if spent, _ := of.Spent(); !spent {
 		of.Asking()
 		w.asks = append(w.asks, now)
-		if p.room[w.class] > 0 {
-			p.room[w.class]--
+		if p.free[w.class] > 0 {
+			p.free[w.class]--
 			of.Asked(codes.OK)
 			w.made = true
 			return
@@ -143,9 +143,9 @@ func TestModel(t *testing.T) {
 		for range 400 {
 			switch random.IntN(40) {
 			case 0:
-				p.room[random.IntN(classes)] = random.IntN(3)
+				p.free[random.IntN(classes)] = random.IntN(3)
 			case 1:
-				p.room[random.IntN(classes)] = 0
+				p.free[random.IntN(classes)] = 0
 			case 2:
 				if random.IntN(10) == 0 {
 					p.restart()
@@ -154,21 +154,21 @@ func TestModel(t *testing.T) {
 			p.second()
 		}
 		p.restart()
-		clear(p.room)
+		clear(p.free)
 		for range 300 { // no class has capacity, and nothing else changes
 			p.second()
 		}
 		for _, w := range p.machines {
 			p.patient(seed, w)
 		}
-		p.room[random.IntN(classes)] = machines
+		p.free[random.IntN(classes)] = machines
 		for range int(soon / time.Second) {
 			p.second()
 		}
 		if left := p.left(); left > 0 {
 			t.Fatalf("seed %d: %d Machines have no VM after %v", seed, left, soon)
 		}
-		p.room[0] = 1
+		p.free[0] = 1
 		for range int((memory + probe) / time.Second) {
 			p.second()
 		}

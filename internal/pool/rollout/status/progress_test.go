@@ -152,9 +152,9 @@ func TestAFailureIsNoProgress(t *testing.T) {
 					t.Errorf("minute %d: %s, want %s", step.minute, got.Reason, step.reason)
 				}
 				failed := step.failure != nil
-				said := failed && (contains(deployment.Status, v1alpha1.MachineDeploymentProgressing, step.failure.Error()) ||
+				reported := failed && (contains(deployment.Status, v1alpha1.MachineDeploymentProgressing, step.failure.Error()) ||
 					contains(deployment.Status, v1alpha1.MachineDeploymentReplicaFailure, step.failure.Error()))
-				if failed != said {
+				if failed != reported {
 					t.Errorf("minute %d: the failure is not reported: %+v", step.minute, deployment.Status.Conditions)
 				}
 			}
