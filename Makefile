@@ -243,7 +243,7 @@ ROUNDS ?= 5
 .PHONY: bench-network
 bench-network: qemu guest ## Compare the network between two guests with QEMU's user-mode network and tap devices, alternating (as root; ROUNDS=5)
 	@uname -srm; grep -m1 'model name' /proc/cpuinfo || true; nproc; $(or $(QEMU),qemu-system-x86_64) --version | head -1; cat /proc/loadavg
-	MILLWRIGHT_TIER=all MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestNetworks$$' -v ./test/suites/guest
+	MILLWRIGHT_TIER=all MILLWRIGHT_ROUNDS=$(ROUNDS) go test -count=1 -timeout 60m -run 'TestGuest_NetworkThroughput$$' -v ./test/suites/guest
 	@cat /proc/loadavg
 
 # The full guest is compared with QEMU alone.

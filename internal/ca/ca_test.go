@@ -17,7 +17,7 @@ func authority(t *testing.T, now time.Time) Pair {
 	return made
 }
 
-func TestSignedCertificateIsValid(t *testing.T) {
+func TestAuthority_SignedCertificateIsValid(t *testing.T) {
 	now := time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
 	made := authority(t, now)
 	if life := made.Cert.NotAfter.Sub(now); life != Lifetime || !made.Cert.IsCA || made.Cert.Subject.CommonName != "test" {

@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestExplainCreations checks the explanations of Machines that cannot be created, for each driver error code.
-func TestExplainCreations(t *testing.T) {
+// TestExplain_MachineCreation checks the explanations of Machines that cannot be created, for each driver error code.
+func TestExplain_MachineCreation(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage()
@@ -103,8 +103,8 @@ func TestExplainCreations(t *testing.T) {
 	}
 }
 
-// TestExplainNodes checks the explanations of Machines that have a VM but are not Running.
-func TestExplainNodes(t *testing.T) {
+// TestExplain_MachineWithoutReadyNode checks the explanations of Machines that have a VM but are not Running.
+func TestExplain_MachineWithoutReadyNode(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage()
@@ -171,8 +171,8 @@ func (w *clusters) turns(machine string, ready corev1.ConditionStatus) {
 	}
 }
 
-// TestExplainDeletions checks the explanations of delayed deletions.
-func TestExplainDeletions(t *testing.T) {
+// TestExplain_MachineDeletion checks the explanations of delayed deletions.
+func TestExplain_MachineDeletion(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage()
@@ -305,8 +305,8 @@ func (w *clusters) disk(node string) {
 	}
 }
 
-// TestExplainReplacements checks the reasons for the deletion of Machines that are gone.
-func TestExplainReplacements(t *testing.T) {
+// TestExplain_DeletedMachine checks the reasons for the deletion of Machines that are gone.
+func TestExplain_DeletedMachine(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage()
@@ -404,9 +404,9 @@ func TestExplainReplacements(t *testing.T) {
 	})
 }
 
-// TestExplainAcrossRestart checks that the command works without a running manager, and reports that none is
+// TestExplain_WorksWithoutManager checks that the command works without a running manager, and reports that none is
 // running.
-func TestExplainAcrossRestart(t *testing.T) {
+func TestExplain_WorksWithoutManager(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	stop := w.manage(elected)
@@ -438,8 +438,8 @@ func TestExplainAcrossRestart(t *testing.T) {
 	both(joining, deleting)
 }
 
-// TestExplainWithoutTarget checks that no node is expected without a target cluster.
-func TestExplainWithoutTarget(t *testing.T) {
+// TestExplain_NoNodeExpectedWithoutTarget checks that no node is expected without a target cluster.
+func TestExplain_NoNodeExpectedWithoutTarget(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage(func(config *manager.Config) { config.Target = nil })

@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestExplainSets checks why a MachineSet does not have its desired replicas, for states that the real
+// TestExplain_MachineSet checks why a MachineSet does not have its desired replicas, for states that the real
 // controllers produce.
-func TestExplainSets(t *testing.T) {
+func TestExplain_MachineSet(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage()
@@ -94,9 +94,9 @@ func TestExplainSets(t *testing.T) {
 	})
 }
 
-// TestExplainFrozen checks that a MachineSet frozen because of too many Machines creates none, and that all
+// TestExplain_FrozenMachineSet checks that a MachineSet frozen because of too many Machines creates none, and that all
 // explanations mention it.
-func TestExplainFrozen(t *testing.T) {
+func TestExplain_FrozenMachineSet(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.classes(map[string]string{"never": `{"join":"never"}`})
@@ -137,9 +137,9 @@ func (w *clusters) setOf(t *testing.T, deployment string) *v1alpha1.MachineSet {
 	return &sets.Items[0]
 }
 
-// TestExplainDeployments checks why a MachineDeployment does not have its desired replicas, for states that the
+// TestExplain_MachineDeployment checks why a MachineDeployment does not have its desired replicas, for states that the
 // real controllers produce.
-func TestExplainDeployments(t *testing.T) {
+func TestExplain_MachineDeployment(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.manage()

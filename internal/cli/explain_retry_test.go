@@ -23,9 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestExplainRetriesAreTheEngines checks that the retry intervals that the command prints for each code are those
+// TestExplain_RetriesMatchController checks that the retry intervals that the command prints for each code are those
 // of the controller.
-func TestExplainRetriesAreTheEngines(t *testing.T) {
+func TestExplain_RetriesMatchController(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		failure := status.Error(code, "words")
 		if code != codes.NotFound {

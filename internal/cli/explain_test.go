@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestExplainAnswers checks the output of the command without a cluster.
-func TestExplainAnswers(t *testing.T) {
+// TestExplain_OutputWithoutCluster checks the output of the command without a cluster.
+func TestExplain_OutputWithoutCluster(t *testing.T) {
 	unreachable := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
@@ -58,9 +58,9 @@ func TestExplainAnswers(t *testing.T) {
 	}
 }
 
-// TestExplainAssumesTheManagersDefaults checks that the command and the manager have the same default timeouts.
+// TestExplain_DefaultsMatchManager checks that the command and the manager have the same default timeouts.
 // The kubeconfig selects the cluster and namespace, as for other user commands.
-func TestExplainAssumesTheManagersDefaults(t *testing.T) {
+func TestExplain_DefaultsMatchManager(t *testing.T) {
 	manager, explain := flagsOf(t, "manager"), flagsOf(t, "explain", "machine")
 	compared := 0
 	for name, value := range explain {

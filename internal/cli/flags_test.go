@@ -115,8 +115,8 @@ func flagsOf(t *testing.T, command ...string) map[string]string {
 	return found
 }
 
-// TestFlagsAreMCMs checks that each process of MCM accepts its flags with the same defaults.
-func TestFlagsAreMCMs(t *testing.T) {
+// TestFlags_MatchMCM checks that each process of MCM accepts its flags with the same defaults.
+func TestFlags_MatchMCM(t *testing.T) {
 	cases := map[string][]map[string]string{
 		"machine-controller":         {mcmFlags, mcmMachineFlags, ownMachineFlags},
 		"machine-controller-manager": {mcmFlags, mcmSetFlags, ownSetFlags},
@@ -133,9 +133,9 @@ func TestFlagsAreMCMs(t *testing.T) {
 	}
 }
 
-// TestValuesOfMCMsFlags checks that values from MCM's manifests are accepted with the same meaning, and that
+// TestFlags_AcceptMCMValues checks that values from MCM's manifests are accepted with the same meaning, and that
 // invalid values are rejected with the name of the flag.
-func TestValuesOfMCMsFlags(t *testing.T) {
+func TestFlags_AcceptMCMValues(t *testing.T) {
 	cases := map[string]struct {
 		command, given string
 		flag, want     string // empty if the value is rejected
@@ -185,9 +185,9 @@ var freeText = []string{
 	"installation", "cloud-provider",
 }
 
-// TestNonsenseInEachFlag checks that every process rejects an invalid value of every flag, naming the flag,
+// TestFlags_RejectInvalidValues checks that every process rejects an invalid value of every flag, naming the flag,
 // before anything starts.
-func TestNonsenseInEachFlag(t *testing.T) {
+func TestFlags_RejectInvalidValues(t *testing.T) {
 	for _, command := range []string{"machine-controller", "machine-controller-manager", "manager"} {
 		for name := range flagsOf(t, command) {
 			if name == "help" || slices.Contains(freeText, name) {
@@ -216,8 +216,8 @@ var upFlagsOfItsOwn = map[string]string{
 	"vm-migration-bandwidth": "0", "vm-migration-timeout": "15m0s", "vm-migrations-per-host": "1",
 }
 
-// TestFlagsOfUp checks that "up" has the manager's tuning flags with the same defaults, and its own flags.
-func TestFlagsOfUp(t *testing.T) {
+// TestUp_FlagsMatchManager checks that "up" has the manager's tuning flags with the same defaults, and its own flags.
+func TestUp_FlagsMatchManager(t *testing.T) {
 	manager, want := flagsOf(t, "manager"), maps.Clone(upFlagsOfItsOwn)
 	up := flagsOf(t, "up")
 	for name := range up {
@@ -235,8 +235,8 @@ func TestFlagsOfUp(t *testing.T) {
 	}
 }
 
-// TestEveryFlagIsExplained checks that every flag has a one-line usage without a trailing period.
-func TestEveryFlagIsExplained(t *testing.T) {
+// TestFlags_HaveOneLineHelp checks that every flag has a one-line usage without a trailing period.
+func TestFlags_HaveOneLineHelp(t *testing.T) {
 	for _, cmd := range newRoot("test").Commands() {
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if flag.Usage == "" || strings.HasSuffix(flag.Usage, ".") || strings.Contains(flag.Usage, "\n") {

@@ -40,8 +40,8 @@ var ofOthers = map[string]string{
 	"log-file":                        "klog",
 }
 
-// TestPagesNameFlagsThatExist checks that every flag on a page is a flag of some command.
-func TestPagesNameFlagsThatExist(t *testing.T) {
+// TestDocs_FlagsExist checks that every flag on a page is a flag of some command.
+func TestDocs_FlagsExist(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)

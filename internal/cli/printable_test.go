@@ -20,8 +20,8 @@ import (
 // the title, contains 8-bit sequences, returns to the start of the line, and reverses the text direction.
 const hostile = "evil\x1b[2J\x1b]0;title\a\u009b31m\rback\u202eturned"
 
-// TestNothingControlsTheTerminal checks that commands print plain text, whatever the objects contain.
-func TestNothingControlsTheTerminal(t *testing.T) {
+// TestOutput_HasNoControlCharacters checks that commands print plain text, whatever the objects contain.
+func TestOutput_HasNoControlCharacters(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	deployment := w.revisions(t, "pool")

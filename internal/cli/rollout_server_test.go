@@ -69,8 +69,8 @@ func (do onWrite) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestInterruptedStatus checks that an interrupted watch reports what the rollout waits for.
-func TestInterruptedStatus(t *testing.T) {
+// TestRolloutStatus_Interrupted checks that an interrupted watch reports what the rollout waits for.
+func TestRolloutStatus_Interrupted(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	deployment := w.deployment("pool", "now", 1)
@@ -84,9 +84,9 @@ func TestInterruptedStatus(t *testing.T) {
 	}
 }
 
-// TestUndoUnanswered checks that a rollback request remains if no manager runs, that the error describes how to
+// TestRolloutUndo_WithoutManager checks that a rollback request remains if no manager runs, that the error describes how to
 // cancel it, and that a restart is rejected until then.
-func TestUndoUnanswered(t *testing.T) {
+func TestRolloutUndo_WithoutManager(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	deployment := w.revisions(t, "pool")
@@ -127,8 +127,8 @@ func TestUndoUnanswered(t *testing.T) {
 	}
 }
 
-// TestDiff checks that the command shows what "kubectl apply" of a file would change, and that it writes nothing.
-func TestDiff(t *testing.T) {
+// TestRolloutDiff checks that the command shows what "kubectl apply" of a file would change, and that it writes nothing.
+func TestRolloutDiff(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	class := w.class("now", `{"capacity":3}`)
@@ -223,9 +223,9 @@ func (w *clusters) tells(t *testing.T, want []string, args ...string) {
 	}
 }
 
-// TestRestartOfOneMachine checks that the new machine is available before the old one is deleted, and that
+// TestRolloutRestart_OneMachine checks that the new machine is available before the old one is deleted, and that
 // running the command again continues an interrupted replacement.
-func TestRestartOfOneMachine(t *testing.T) {
+func TestRolloutRestart_OneMachine(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.classes(map[string]string{"now": `{}`})
@@ -277,9 +277,9 @@ func TestRestartOfOneMachine(t *testing.T) {
 	}
 }
 
-// TestReturnToTheFirstChoice checks that machines of a fallback class are replaced while the preferred class has
+// TestRolloutFirstChoice_ReplacesFallbackMachines checks that machines of a fallback class are replaced while the preferred class has
 // capacity. A new machine without a preferred class is deleted again.
-func TestReturnToTheFirstChoice(t *testing.T) {
+func TestRolloutFirstChoice_ReplacesFallbackMachines(t *testing.T) {
 	tier.All(t)
 	w := newClusters(t)
 	w.classes(map[string]string{"now": `{"capacity":1}`, "second": `{}`})

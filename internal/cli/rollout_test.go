@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestRolloutAnswers checks the output of the commands without a cluster.
-func TestRolloutAnswers(t *testing.T) {
+// TestRollout_OutputWithoutCluster checks the output of the commands without a cluster.
+func TestRollout_OutputWithoutCluster(t *testing.T) {
 	unreachable := env.Kubeconfig(t, "https://127.0.0.1:1")
 	for name, tc := range map[string]struct {
 		args   []string
@@ -52,8 +52,8 @@ func TestRolloutAnswers(t *testing.T) {
 	}
 }
 
-// TestNamesAreNoFiles checks that shell completion does not offer files for a name.
-func TestNamesAreNoFiles(t *testing.T) {
+// TestCompletion_OffersNoFiles checks that shell completion does not offer files for a name.
+func TestCompletion_OffersNoFiles(t *testing.T) {
 	for _, command := range [][]string{{"rollout", "status"}, {"rollout", "undo"}, {"rollout", "pause"}, {"explain", "machine"}, {"explain", "machinedeployment"}} {
 		var stdout, stderr bytes.Buffer
 		args := append(append([]string{cobra.ShellCompRequestCmd}, command...), "")
@@ -76,8 +76,8 @@ func TestVersionFlag(t *testing.T) {
 	}
 }
 
-// TestRolloutFlagsAreKubectls checks that the flags have the names and shorthands of "kubectl rollout".
-func TestRolloutFlagsAreKubectls(t *testing.T) {
+// TestRollout_FlagsMatchKubectl checks that the flags have the names and shorthands of "kubectl rollout".
+func TestRollout_FlagsMatchKubectl(t *testing.T) {
 	want := map[string]map[string]string{
 		"status":  {"watch": "true", "timeout": "0s", "revision": "0"},
 		"history": {"revision": "0"},

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestNamesOfMCM checks that a program called by the name of an MCM process runs as that process, and accepts no
+// TestRun_AcceptsMCMProcessNames checks that a program called by the name of an MCM process runs as that process, and accepts no
 // command.
-func TestNamesOfMCM(t *testing.T) {
+func TestRun_AcceptsMCMProcessNames(t *testing.T) {
 	cases := map[string]struct {
 		name     string
 		args     []string
@@ -38,8 +38,8 @@ func TestNamesOfMCM(t *testing.T) {
 	}
 }
 
-// TestMainAnswers checks the output and exit status of commands that exit on their own.
-func TestMainAnswers(t *testing.T) {
+// TestRun_OutputAndExitStatus checks the output and exit status of commands that exit on their own.
+func TestRun_OutputAndExitStatus(t *testing.T) {
 	cases := map[string]struct {
 		args   []string
 		status int

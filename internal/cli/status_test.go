@@ -33,9 +33,9 @@ func folderOf(t *testing.T) string {
 	return dir
 }
 
-// TestStatusOfWhatAKilledUpLeft checks that "status" reports the processes that a killed "up" left running and
+// TestStatus_AfterUpWasKilled checks that "status" reports the processes that a killed "up" left running and
 // how to stop them, and that "down" stops them.
-func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
+func TestStatus_AfterUpWasKilled(t *testing.T) {
 	dir := folderOf(t)
 	for _, uid := range []string{"first", "second"} {
 		pod := filepath.Join(dir, "hosts", "host-1", "pods", uid)
@@ -62,9 +62,9 @@ func TestStatusOfWhatAKilledUpLeft(t *testing.T) {
 	}
 }
 
-// TestListOfNothing checks that if the kubeconfig belongs to a stopped local cluster, the error says so instead
+// TestList_LocalClusterIsStopped checks that if the kubeconfig belongs to a stopped local cluster, the error says so instead
 // of reporting the failed connection.
-func TestListOfNothing(t *testing.T) {
+func TestList_LocalClusterIsStopped(t *testing.T) {
 	dir := folderOf(t)
 	path := env.Kubeconfig(t, "https://127.0.0.1:1")
 	if err := os.Rename(path, filepath.Join(dir, "kubeconfig")); err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
-// TestAFolderIsOfOneDriver checks that a directory cannot be used with another driver, which would not know its
+// TestUp_DirectoryBelongsToOneDriver checks that a directory cannot be used with another driver, which would not know its
 // machines.
-func TestAFolderIsOfOneDriver(t *testing.T) {
+func TestUp_DirectoryBelongsToOneDriver(t *testing.T) {
 	dir := t.TempDir()
 	up := func(driver string) string {
 		var stdout, stderr bytes.Buffer

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestNames(t *testing.T) {
+func TestRoot_Names(t *testing.T) {
 	tests := map[string]struct {
 		name, element, below string // rejected if empty
 	}{
@@ -51,7 +51,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestRemove(t *testing.T) {
+func TestRoot_Remove(t *testing.T) {
 	dir := t.TempDir()
 	outside := filepath.Join(dir, "outside")
 	folder := filepath.Join(dir, "folder")

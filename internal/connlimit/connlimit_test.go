@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-func TestCounter(t *testing.T) {
+func TestCounter_Limits(t *testing.T) {
 	c := NewCounter(3, 2)
 	first, _ := c.Take("a")
 	c.Take("a")
@@ -56,8 +56,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error { close(p); return nil }
 func (pipes) Addr() net.Addr { return nil }
 
-// TestListen checks that known and closed connections leave capacity to others.
-func TestListen(t *testing.T) {
+// TestListener_ReservesCapacityForUnknownPeers checks that known and closed connections leave capacity to others.
+func TestListener_ReservesCapacityForUnknownPeers(t *testing.T) {
 	for name, leave := range map[string]func(*testing.T, net.Conn){
 		"closed": func(t *testing.T, conn net.Conn) { conn.Close() },
 		"known":  func(_ *testing.T, conn net.Conn) { Known(conn) },
@@ -110,8 +110,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestStrangersStayStrangers checks that a failed handshake does not make a peer known.
-func TestStrangersStayStrangers(t *testing.T) {
+// TestListener_FailedHandshakeIsNotKnown checks that a failed handshake does not make a peer known.
+func TestListener_FailedHandshakeIsNotKnown(t *testing.T) {
 	count := NewCounter(1, 1)
 	release, _ := count.Take(nil)
 	conn := &Counted{nil, release}

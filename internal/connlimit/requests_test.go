@@ -57,8 +57,8 @@ func TestRequests(t *testing.T) {
 	h.free <- struct{}{}
 }
 
-// TestBodies checks that pending requests use capacity, in total and per address.
-func TestBodies(t *testing.T) {
+// TestRequests_LimitBodies checks that pending requests use capacity, in total and per address.
+func TestRequests_LimitBodies(t *testing.T) {
 	const longest = 1 << 20
 	for name, tc := range map[string]struct {
 		// waiting contains the lengths of the pending requests of one address.

@@ -38,9 +38,9 @@ func TestControllers_UseTheEdge(t *testing.T) {
 // notOfObjects matches calls that would mistake the error of a webhook for a conflict of an object.
 var notOfObjects = regexp.MustCompile(`apierrors\.(IsConflict|IsAlreadyExists)\(`)
 
-// TestControllers_TellWebhooksFromConflicts checks that conflicts are recognized only by package apierror, because a
+// TestControllers_DistinguishWebhooksFromConflicts checks that conflicts are recognized only by package apierror, because a
 // webhook may also deny a write with the status code of a conflict.
-func TestControllers_TellWebhooksFromConflicts(t *testing.T) {
+func TestControllers_DistinguishWebhooksFromConflicts(t *testing.T) {
 	for _, directory := range []string{"internal/autoscaler", "internal/controllers", "internal/lifecycle", "internal/local", "internal/reconcile"} {
 		for path, text := range sources(t, directory) {
 			if found := notOfObjects.FindString(text); found != "" && filepath.Base(filepath.Dir(path)) != "apierror" {

@@ -14,7 +14,7 @@ import (
 // root is the path of the repository, relative to this package.
 const root = "../.."
 
-func TestEveryPackageKeepsToItsLayer(t *testing.T) {
+func TestLayers_ImportsFollowRules(t *testing.T) {
 	packages := scan(t)
 	if !slices.ContainsFunc(packages, func(p goPackage) bool { return p.directory == "api/machine/v1alpha1" }) {
 		t.Fatal("the scan did not find api/machine/v1alpha1; it must have looked at the wrong directory")
@@ -25,7 +25,7 @@ func TestEveryPackageKeepsToItsLayer(t *testing.T) {
 }
 
 // A package that must not import Kubernetes must not depend on it through a library either.
-func TestNothingBringsKubernetesInByABackDoor(t *testing.T) {
+func TestLayers_KubernetesIsNotImportedIndirectly(t *testing.T) {
 	checked := 0
 	for _, r := range rules {
 		if !slices.Contains(r.never, kubernetes[0]) {
@@ -60,7 +60,7 @@ func dependencies(t *testing.T, directory string) []string {
 	return strings.Fields(string(out))
 }
 
-func TestNoFolderHasTwoRules(t *testing.T) {
+func TestRules_DirectoryHasOneRule(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range rules {
 		for _, directory := range r.from {

@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/repository"
 )
 
-// TestPropertiesAreTheSameInEachRun checks that tests use tier.Check. A test that calls rapid directly would use a
+// TestProperties_UseTierCheck checks that tests use tier.Check. A test that calls rapid directly would use a
 // different seed in each run.
-func TestPropertiesAreTheSameInEachRun(t *testing.T) {
+func TestProperties_UseTierCheck(t *testing.T) {
 	const call, may = "rapid." + "Check(", "test/support/tier/tier.go"
 	found := map[string]bool{}
 	for _, path := range repository.GoFiles(t, root) {

@@ -21,9 +21,9 @@ var mayCompareText = []string{
 // deciders are the functions of package strings whose result is a decision.
 var deciders = []string{"Contains", "ContainsAny", "HasPrefix", "HasSuffix", "Index", "EqualFold"}
 
-// TestNothingIsDecidedOnASentence checks that programs do not make decisions based on messages, which are outputs. They
+// TestMessages_AreNotUsedForDecisions checks that programs do not make decisions based on messages, which are outputs. They
 // must use reasons, generations and typed causes instead.
-func TestNothingIsDecidedOnASentence(t *testing.T) {
+func TestMessages_AreNotUsedForDecisions(t *testing.T) {
 	used := map[string]bool{}
 	for _, directory := range []string{"api", "bench", "cmd", "driver", "drivers", "guest", "internal"} {
 		err := filepath.WalkDir(filepath.Join("../..", directory), func(path string, entry fs.DirEntry, err error) error {

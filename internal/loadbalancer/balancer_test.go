@@ -141,7 +141,7 @@ func (c *client) isOpen(want bool) {
 	_ = c.SetReadDeadline(time.Time{})
 }
 
-func TestConnectionsAreSpread(t *testing.T) {
+func TestBalancer_SpreadsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a", "b")
 		first := b.connects()
@@ -154,7 +154,7 @@ func TestConnectionsAreSpread(t *testing.T) {
 	})
 }
 
-func TestNewConnectionsGoToReadyServers(t *testing.T) {
+func TestBalancer_SelectsReadyServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := atomic.Int64{}
 		b := newBalanced(t, Options{Changed: func() { changes.Add(1) }}, "a", "b")
@@ -176,7 +176,7 @@ func TestNewConnectionsGoToReadyServers(t *testing.T) {
 	})
 }
 
-func TestServersComeAndGo(t *testing.T) {
+func TestBalancer_ServersChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a", "b", "c")
 		b.SetServers(nil)
@@ -202,9 +202,9 @@ func TestServersComeAndGo(t *testing.T) {
 	})
 }
 
-// TestAServerThatVanishesLosesItsConnections checks that the connections of a vanished host are closed. Otherwise
+// TestBalancer_ClosesConnectionsOfVanishedServer checks that the connections of a vanished host are closed. Otherwise
 // they would stay open indefinitely.
-func TestAServerThatVanishesLosesItsConnections(t *testing.T) {
+func TestBalancer_ClosesConnectionsOfVanishedServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a", "b")
 		client := b.connects()
@@ -222,7 +222,7 @@ func TestAServerThatVanishesLosesItsConnections(t *testing.T) {
 	})
 }
 
-func TestAServerThatRefusesIsNotTheLast(t *testing.T) {
+func TestBalancer_TriesNextServerWhenRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a", "b")
 		b.servers["a"].Set(memnet.Cut{Refused: true}) // not detected yet
@@ -230,7 +230,7 @@ func TestAServerThatRefusesIsNotTheLast(t *testing.T) {
 	})
 }
 
-func TestASilentClientCostsNoServer(t *testing.T) {
+func TestBalancer_SilentClientOpensNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a")
 		client := b.connects()
@@ -248,7 +248,7 @@ func TestASilentClientCostsNoServer(t *testing.T) {
 	})
 }
 
-func TestConnectionsAreLimited(t *testing.T) {
+func TestBalancer_LimitsConnections(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"in total": {MaxConnections: 2, MaxPerClient: 9}, "of a client": {MaxConnections: 9, MaxPerClient: 2},
 	} {
@@ -267,7 +267,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-func TestAllEndsWithServe(t *testing.T) {
+func TestBalancer_ServeClosesConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a")
 		ctx, cancel := context.WithCancel(t.Context())

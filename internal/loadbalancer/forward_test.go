@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestHalfOfAConnectionEnds checks that a client can close its sending side and still receive the response.
-func TestHalfOfAConnectionEnds(t *testing.T) {
+// TestForward_HalfClose checks that a client can close its sending side and still receive the response.
+func TestForward_HalfClose(t *testing.T) {
 	servers, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -82,9 +82,9 @@ func (c *halfConn) SetReadDeadline(until time.Time) error {
 	return nil
 }
 
-// TestHalfAConnectionDoesNotStayForEver checks that a half-closed connection does not stay open if the peer
+// TestForward_HalfClosedConnectionTimesOut checks that a half-closed connection does not stay open if the peer
 // vanishes.
-func TestHalfAConnectionDoesNotStayForEver(t *testing.T) {
+func TestForward_HalfClosedConnectionTimesOut(t *testing.T) {
 	ended, end := net.Pipe()
 	_ = end.Close()
 	other := &halfConn{}

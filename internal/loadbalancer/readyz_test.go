@@ -38,9 +38,9 @@ func TestReadyz(t *testing.T) {
 	}
 }
 
-// TestReadyzOfSomethingElse checks that a server that does not speak TLS, does not speak HTTP over it, or does
+// TestReadyz_InvalidServerIsNotReady checks that a server that does not speak TLS, does not speak HTTP over it, or does
 // not respond is not ready.
-func TestReadyzOfSomethingElse(t *testing.T) {
+func TestReadyz_InvalidServerIsNotReady(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
 		"another protocol": func(conn net.Conn) { _, _ = io.WriteString(conn, "SSH-2.0-x\r\n") },
 		"an end":           func(net.Conn) {},

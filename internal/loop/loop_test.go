@@ -40,8 +40,8 @@ func size(t *testing.T, device string) int64 {
 	return end
 }
 
-// TestOneDeviceOfAFile checks that concurrent attachments of a file result in one device.
-func TestOneDeviceOfAFile(t *testing.T) {
+// TestAttach_OneDevicePerFile checks that concurrent attachments of a file result in one device.
+func TestAttach_OneDevicePerFile(t *testing.T) {
 	file := newFile(t, 1<<20)
 	devices := make([]string, 8)
 	var all sync.WaitGroup
@@ -69,9 +69,9 @@ func TestOneDeviceOfAFile(t *testing.T) {
 	}
 }
 
-// TestPartitionsOfAGuest checks that the host's kernel does not parse the partition table that a guest writes to
+// TestAttach_IgnoresPartitionTable checks that the host's kernel does not parse the partition table that a guest writes to
 // its disk.
-func TestPartitionsOfAGuest(t *testing.T) {
+func TestAttach_IgnoresPartitionTable(t *testing.T) {
 	file := newFile(t, 4<<20)
 	table := make([]byte, 512)
 	copy(table[446:], []byte{0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0}) // 1 MiB, starting at the second MiB
@@ -91,7 +91,7 @@ func TestPartitionsOfAGuest(t *testing.T) {
 	}
 }
 
-func TestResizeAndDetach(t *testing.T) {
+func TestDevice_ResizeAndDetach(t *testing.T) {
 	file := newFile(t, 1<<20)
 	must(t, errors.Join(Resize(file), Detach(file))) // the file has no device
 	device, err := Attach(file)

@@ -40,9 +40,9 @@ NodeGroupAutoscalingOptionsRequest 1 string, 2 NodeGroupAutoscalingOptions
 NodeGroupAutoscalingOptionsResponse 1 NodeGroupAutoscalingOptions
 `
 
-// TestTheWireIsThatOfTheAutoscaler checks field numbers and types. Other tests do not detect a changed number, because both
+// TestMessages_WireFormatOfAutoscaler checks field numbers and types. Other tests do not detect a changed number, because both
 // sides use the same generated code.
-func TestTheWireIsThatOfTheAutoscaler(t *testing.T) {
+func TestMessages_WireFormatOfAutoscaler(t *testing.T) {
 	got := "\n"
 	messages := File_autoscaler_externalgrpc_proto.Messages()
 	for i := range messages.Len() {

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestBareSeconds checks that a bare number means seconds, and that other values are parsed as before.
-func TestBareSeconds(t *testing.T) {
+// TestSeconds_AcceptBareNumbers checks that a bare number means seconds, and that other values are parsed as before.
+func TestSeconds_AcceptBareNumbers(t *testing.T) {
 	cases := map[string]time.Duration{
 		"1": time.Second, "0": 0, "-3": -3 * time.Second, "1.5": 1500 * time.Millisecond, "1m": time.Minute, "300ms": 300 * time.Millisecond,
 		"5n": -1, "": -1, "soon": -1, "inf": -1, "0x10": -1, "1e3": -1, "1 ": -1,

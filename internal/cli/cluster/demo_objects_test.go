@@ -49,8 +49,8 @@ func theService() *corev1.Service {
 	}
 }
 
-// TestWhenPodsServe checks that the demo waits until all replicas, at least one, run the latest specification.
-func TestWhenPodsServe(t *testing.T) {
+// TestDemo_WaitsForReplicas checks that the demo waits until all replicas, at least one, run the latest specification.
+func TestDemo_WaitsForReplicas(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*appsv1.Deployment)
 		want   bool
@@ -73,9 +73,9 @@ func TestWhenPodsServe(t *testing.T) {
 	}
 }
 
-// TestWhereRequestsGo checks that requests use the node port of the Service, and that examples without a node
+// TestDemo_NodePortOfService checks that requests use the node port of the Service, and that examples without a node
 // port are an error.
-func TestWhereRequestsGo(t *testing.T) {
+func TestDemo_NodePortOfService(t *testing.T) {
 	if port, err := demoWith(theService()).nodePort(t.Context()); port != 30080 || err != nil {
 		t.Errorf("%d, %v", port, err)
 	}
@@ -86,8 +86,8 @@ func TestWhereRequestsGo(t *testing.T) {
 	}
 }
 
-// TestHostsAreNoNodesOfMachines checks that no requests are sent to hosts.
-func TestHostsAreNoNodesOfMachines(t *testing.T) {
+// TestDemo_IgnoresHosts checks that no requests are sent to hosts.
+func TestDemo_IgnoresHosts(t *testing.T) {
 	d := demoWith(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "host-1", Labels: map[string]string{vmv1alpha1.HostKey: "true"}}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pool-1"}},
@@ -98,8 +98,8 @@ func TestHostsAreNoNodesOfMachines(t *testing.T) {
 	}
 }
 
-// TestPodsThatAreLeft checks that a pending system Pod is not reported as orphaned.
-func TestPodsThatAreLeft(t *testing.T) {
+// TestDemo_OrphanedPods checks that a pending system Pod is not reported as orphaned.
+func TestDemo_OrphanedPods(t *testing.T) {
 	pod := func(namespace, name, node string) client.Object {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: node}}
 	}
@@ -110,8 +110,8 @@ func TestPodsThatAreLeft(t *testing.T) {
 	}
 }
 
-// TestTheNextClass checks that the next class is a copy of the current one with another name.
-func TestTheNextClass(t *testing.T) {
+// TestDemo_NextClass checks that the next class is a copy of the current one with another name.
+func TestDemo_NextClass(t *testing.T) {
 	class := &v1alpha1.MachineClass{
 		ObjectMeta: named("pool-v1"), Provider: "vm", ProviderSpec: runtime.RawExtension{Raw: []byte(`{"vmPool":"default"}`)},
 		SecretRef: &corev1.SecretReference{Namespace: localNamespace, Name: "pool"},
@@ -137,9 +137,9 @@ func TestTheNextClass(t *testing.T) {
 	}
 }
 
-// TestPodsAreDeletedFirst checks that Pods are deleted with their controllers and Services, except the cluster's
+// TestDemo_DeletesPodsFirst checks that Pods are deleted with their controllers and Services, except the cluster's
 // own Service.
-func TestPodsAreDeletedFirst(t *testing.T) {
+func TestDemo_DeletesPodsFirst(t *testing.T) {
 	d := demoWith(web(), theService(), &corev1.Service{ObjectMeta: named("kubernetes")}, &policyv1.PodDisruptionBudget{ObjectMeta: named("web")})
 	if err := d.deletePods(t.Context()); err != nil {
 		t.Fatal(err)

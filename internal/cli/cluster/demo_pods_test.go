@@ -40,9 +40,9 @@ func halfway() rollout.Status {
 	}
 }
 
-// TestViewOfPods checks that a terminal shows all Pods in place, and that other output has a line for each
+// TestDemo_PodView checks that a terminal shows all Pods in place, and that other output has a line for each
 // change.
-func TestViewOfPods(t *testing.T) {
+func TestDemo_PodView(t *testing.T) {
 	requests := load.Count{Succeeded: 41, Slowest: 1500 * time.Millisecond}
 	var screen bytes.Buffer
 	onTerminal := &podsView{display: display{
@@ -78,9 +78,9 @@ func TestViewOfPods(t *testing.T) {
 	}
 }
 
-// TestDefaultsOfTheDemo checks that full guests have their own examples and longer timeouts, and that flags take
+// TestDemo_Defaults checks that full guests have their own examples and longer timeouts, and that flags take
 // precedence.
-func TestDefaultsOfTheDemo(t *testing.T) {
+func TestDemo_Defaults(t *testing.T) {
 	for name, tc := range map[string]struct {
 		flags    []string
 		examples string

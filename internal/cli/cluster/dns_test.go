@@ -35,9 +35,9 @@ func tainted(key string, effect corev1.TaintEffect) corev1.NodeSpec {
 	return corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: effect}}}
 }
 
-// TestDNSReplicas checks that there are two replicas if two nodes are schedulable. Otherwise there is one, and
+// TestDNS_Replicas checks that there are two replicas if two nodes are schedulable. Otherwise there is one, and
 // the disruption budget permits its eviction.
-func TestDNSReplicas(t *testing.T) {
+func TestDNS_Replicas(t *testing.T) {
 	free := corev1.NodeSpec{}
 	for name, tc := range map[string]struct {
 		nodes []corev1.NodeSpec
@@ -66,8 +66,8 @@ func TestDNSReplicas(t *testing.T) {
 	}
 }
 
-// TestScaleDNS checks that nothing is written without a change, or after a user has removed the DNS.
-func TestScaleDNS(t *testing.T) {
+// TestDNS_IsScaledOnce checks that nothing is written without a change, or after a user has removed the DNS.
+func TestDNS_IsScaledOnce(t *testing.T) {
 	one, two := node("one", corev1.NodeSpec{}), node("two", corev1.NodeSpec{})
 	writes := 0
 	cluster := fake.NewClientBuilder().WithScheme(manager.Scheme()).WithObjects(&one, &two).WithInterceptorFuncs(interceptor.Funcs{
@@ -93,9 +93,9 @@ func TestScaleDNS(t *testing.T) {
 	}
 }
 
-// TestDNSManifest checks that the address of the Service is the one that guests pass to their Pods, and that only
+// TestDNS_Manifest checks that the address of the Service is the one that guests pass to their Pods, and that only
 // scaleDNS sets the replicas. Otherwise "up" would reset them on each start.
-func TestDNSManifest(t *testing.T) {
+func TestDNS_Manifest(t *testing.T) {
 	objects := manifest(t, "full/dns.yaml")
 	address, _, _ := unstructured.NestedString(objects["Service"].Object, "spec", "clusterIP")
 	if parsed, err := netip.ParseAddr(address); err != nil || address != userdata.DefaultClusterDNS || !controlplane.ServiceNetwork.Contains(parsed) {

@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
-// TestHintsFitTheDriver checks that the suggested manifests match the driver.
-func TestHintsFitTheDriver(t *testing.T) {
+// TestUp_HintsMatchDriver checks that the suggested manifests match the driver.
+func TestUp_HintsMatchDriver(t *testing.T) {
 	for driver, want := range map[string]string{localdir.DriverVM: "apply -f examples/\n", localdir.DriverSim: "apply -f examples/sim/\n"} {
 		t.Run(driver, func(t *testing.T) {
 			mode := &local{upFlags: &upFlags{}}
@@ -28,9 +28,9 @@ func TestHintsFitTheDriver(t *testing.T) {
 	}
 }
 
-// TestFullGuest checks that the hints name the examples for the full guest, and that its networks must not
+// TestUp_HintsForFullGuest checks that the hints name the examples for the full guest, and that its networks must not
 // overlap.
-func TestFullGuest(t *testing.T) {
+func TestUp_HintsForFullGuest(t *testing.T) {
 	mode := &local{upFlags: &upFlags{guest: guestFull}}
 	var out bytes.Buffer
 	mode.printCommands(&out, "kubectl", "kubeconfig")
@@ -50,9 +50,9 @@ func TestFullGuest(t *testing.T) {
 	}
 }
 
-// TestNetworksThatGuestsHide checks that there is one warning for each host network that guests cannot reach, and
+// TestUp_WarnsAboutHiddenNetworks checks that there is one warning for each host network that guests cannot reach, and
 // none without guests or if guests must not reach these networks.
-func TestNetworksThatGuestsHide(t *testing.T) {
+func TestUp_WarnsAboutHiddenNetworks(t *testing.T) {
 	hidden := func(guests netip.Prefix) (string, error) {
 		switch guests.String() {
 		case "10.77.0.0/16":
@@ -89,9 +89,9 @@ func TestNetworksThatGuestsHide(t *testing.T) {
 	}
 }
 
-// TestANetworkThatIsTaken checks that networks of this host are rejected with one sentence each, unless guests
+// TestUp_RejectsOverlappingNetworks checks that networks of this host are rejected with one sentence each, unless guests
 // cannot reach them anyway.
-func TestANetworkThatIsTaken(t *testing.T) {
+func TestUp_RejectsOverlappingNetworks(t *testing.T) {
 	taken := func(guests netip.Prefix) (string, error) {
 		if guests.Bits() == 24 {
 			return guests.String() + " overlaps 192.0.2.0/24, a network of this host (eth0): guests cannot reach hosts whose addresses are in both", nil
@@ -137,8 +137,8 @@ func TestANetworkThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestNamesOfHosts checks that the names of future hosts are reserved as well.
-func TestNamesOfHosts(t *testing.T) {
+// TestUp_ReservesHostNames checks that the names of future hosts are reserved as well.
+func TestUp_ReservesHostNames(t *testing.T) {
 	for name, want := range map[string]bool{
 		"host-1": true, "host-100": true, "host-": false, "host-a": false, "host-1a": false, "ghost-1": false, "host": false, "": false,
 	} {
@@ -148,9 +148,9 @@ func TestNamesOfHosts(t *testing.T) {
 	}
 }
 
-// TestAPartThatDoesNotStart checks that the command stops the other components and returns the error of one that
+// TestUp_ReportsComponentThatFailsToStart checks that the command stops the other components and returns the error of one that
 // fails to start. After the user has interrupted the command, there is no error.
-func TestAPartThatDoesNotStart(t *testing.T) {
+func TestUp_ReportsComponentThatFailsToStart(t *testing.T) {
 	broken, ended := errors.New("the port is taken"), make(chan struct{})
 	first := func(ctx context.Context, group *errgroup.Group) error {
 		group.Go(func() error {

@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestLogOnAFullDisk checks that log lines are dropped on a full disk, and that the terminal reports the
+// TestLogFile_DiskFull checks that log lines are dropped on a full disk, and that the terminal reports the
 // beginning and the end of this once each.
-func TestLogOnAFullDisk(t *testing.T) {
+func TestLogFile_DiskFull(t *testing.T) {
 	t.Attr("fault", "disk full: \"millwright up\" writes its log")
 	fs := smallfs.New(t)
 	var terminal bytes.Buffer

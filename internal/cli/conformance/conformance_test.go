@@ -54,7 +54,7 @@ func run(t *testing.T, dir string, arguments ...string) (stdout, stderr string, 
 	return out.String(), problems.String(), err
 }
 
-func TestSim(t *testing.T) {
+func TestConformance_SimulatedDriver(t *testing.T) {
 	dir := written(t, map[string]string{
 		"class.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: machines}\n---\n" + classFile, "secret.yaml": secretFile,
 		"changed.yaml": strings.Replace(classFile, "pool: a", "pool: b", 1),
@@ -75,7 +75,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-func TestLimit(t *testing.T) {
+func TestConformance_Timeout(t *testing.T) {
 	dir := written(t, map[string]string{"class.yaml": classFile, "secret.yaml": secretFile})
 	stdout, _, err := run(t, dir, "--driver=sim", "--class=class.yaml", "--secret=secret.yaml", "--cost-limit=2", "--run=R01|R02|R22", "--skip=R02")
 	if err != nil || !strings.Contains(stdout, "reached the limit of 2 machines") || !strings.Contains(stdout, "2 rules: 1 passed, 0 failed, 1 skipped") {
@@ -83,7 +83,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-func TestBadInput(t *testing.T) {
+func TestConformance_RejectsInvalidInput(t *testing.T) {
 	dir := written(t, map[string]string{
 		"class.yaml": classFile, "secret.yaml": secretFile, "two.yaml": classFile + "---\n" + classFile, "text.yaml": "\tno YAML",
 		"none.yaml": strings.Replace(classFile, "provider: sim\n", "", 1), "empty.yaml": "", "provider.yaml": strings.Replace(classFile, "provider: sim", "provider: nobody", 1),

@@ -56,8 +56,8 @@ func about(arguments ...string) []string {
 
 func unimplemented() error { return status.Error(codes.Unimplemented, "it is not there") }
 
-// TestNoResponse checks that a driver that returns no response is reported as faulty.
-func TestNoResponse(t *testing.T) {
+// TestInstance_DriverReturnsNoResponse checks that a driver that returns no response is reported as faulty.
+func TestInstance_DriverReturnsNoResponse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.behave(func(o *odd) {
@@ -94,8 +94,8 @@ func TestNoResponse(t *testing.T) {
 	}
 }
 
-// TestInitializedByID checks that InitializeMachine receives the provider ID, as from the controllers.
-func TestInitializedByID(t *testing.T) {
+// TestInstance_InitializeReceivesProviderID checks that InitializeMachine receives the provider ID, as from the controllers.
+func TestInstance_InitializeReceivesProviderID(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.config.RequireInitialize = true
@@ -120,8 +120,8 @@ func TestInitializedByID(t *testing.T) {
 	}
 }
 
-// TestDeletionWhileTheProviderIsAway checks that the command waits until the provider responds.
-func TestDeletionWhileTheProviderIsAway(t *testing.T) {
+// TestInstance_DeletionWaitsForProvider checks that the command waits until the provider responds.
+func TestInstance_DeletionWaitsForProvider(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.must(about("create", "test")...)
@@ -155,8 +155,8 @@ func TestDeletionWhileTheProviderIsAway(t *testing.T) {
 	}
 }
 
-// TestDeletionWithoutStatus checks that the command does not claim what no driver method reports.
-func TestDeletionWithoutStatus(t *testing.T) {
+// TestInstance_DeletionWithoutGetMachineStatus checks that the command does not claim what no driver method reports.
+func TestInstance_DeletionWithoutGetMachineStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	blind := func(o *odd) {

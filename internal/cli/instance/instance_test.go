@@ -151,7 +151,7 @@ func (w *world) want(names ...string) {
 	}
 }
 
-func TestOneVM(t *testing.T) {
+func TestInstance_Lifecycle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	files := []string{"--class", "@class", "--secret", "@secret"}
@@ -184,8 +184,8 @@ func TestOneVM(t *testing.T) {
 	}
 }
 
-// TestInitialization checks that a VM is initialized if required, including in a later run.
-func TestInitialization(t *testing.T) {
+// TestInstance_InitializationIsCompletedLater checks that a VM is initialized if required, including in a later run.
+func TestInstance_InitializationIsCompletedLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.config.RequireInitialize = true
@@ -217,8 +217,8 @@ func TestManageVM(t *testing.T) {
 	w.want()
 }
 
-// TestDryRun checks that a dry run prints what would happen, and changes nothing.
-func TestDryRun(t *testing.T) {
+// TestInstance_DryRunChangesNothing checks that a dry run prints what would happen, and changes nothing.
+func TestInstance_DryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	files := []string{"--class", "@class", "--secret", "@secret"}
@@ -234,9 +234,9 @@ func TestDryRun(t *testing.T) {
 	w.want("test")
 }
 
-// TestMistakes checks that mistakes are rejected before the driver is called, and that wrong arguments are usage
+// TestInstance_RejectsInvalidArguments checks that mistakes are rejected before the driver is called, and that wrong arguments are usage
 // errors.
-func TestMistakes(t *testing.T) {
+func TestInstance_RejectsInvalidArguments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("typo", strings.Replace(classFile, "providerSpec", "providerSpecs", 1))
@@ -279,8 +279,8 @@ func TestMistakes(t *testing.T) {
 	w.want()
 }
 
-// TestSecretsAreNotPrinted checks that values of the Secret are removed from driver errors, as in a manager.
-func TestSecretsAreNotPrinted(t *testing.T) {
+// TestInstance_OutputHidesSecrets checks that values of the Secret are removed from driver errors, as in a manager.
+func TestInstance_OutputHidesSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const token = "t0ken-of-the-provider"
@@ -298,8 +298,8 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	}
 }
 
-// TestFailures checks that the driver's error code is kept.
-func TestFailures(t *testing.T) {
+// TestInstance_KeepsDriverErrorCode checks that the driver's error code is kept.
+func TestInstance_KeepsDriverErrorCode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	files := []string{"--class", "@class", "--secret", "@secret"}
@@ -318,8 +318,8 @@ func TestFailures(t *testing.T) {
 	w.want()
 }
 
-// TestSlowDeletion checks that a deletion that does not complete in time is reported.
-func TestSlowDeletion(t *testing.T) {
+// TestInstance_DeletionTimesOut checks that a deletion that does not complete in time is reported.
+func TestInstance_DeletionTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // otherwise the time could expire before the deletion is accepted
 		w := newWorld(t)

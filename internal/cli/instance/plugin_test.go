@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-// TestDriverOfAnotherProcess checks that a driver in another process can register with the command.
-func TestDriverOfAnotherProcess(t *testing.T) {
+// TestInstance_PluginDriverRegisters checks that a driver in another process can register with the command.
+func TestInstance_PluginDriverRegisters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	socket := filepath.Join(w.dir, "s")

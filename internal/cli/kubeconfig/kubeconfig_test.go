@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
-// TestWhichCluster checks the precedence: flags, environment, local mode in this directory, the user's
+// TestKubeconfig_Precedence checks the precedence: flags, environment, local mode in this directory, the user's
 // kubeconfig.
-func TestWhichCluster(t *testing.T) {
+func TestKubeconfig_Precedence(t *testing.T) {
 	for name, tc := range map[string]struct {
 		// Sources that exist in addition to the flags.
 		environment, local, home bool
@@ -63,8 +63,8 @@ func TestWhichCluster(t *testing.T) {
 	}
 }
 
-// TestNoCluster checks the advice if nothing was started, and the error if a given path does not exist.
-func TestNoCluster(t *testing.T) {
+// TestKubeconfig_NotFound checks the advice if nothing was started, and the error if a given path does not exist.
+func TestKubeconfig_NotFound(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	before := clientcmd.RecommendedHomeFile

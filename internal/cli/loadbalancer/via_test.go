@@ -77,8 +77,8 @@ func TestVia(t *testing.T) {
 	}
 }
 
-// TestViaSomethingElse checks that a peer that sends an invalid response, or none, blocks nothing.
-func TestViaSomethingElse(t *testing.T) {
+// TestVia_ToleratesInvalidServer checks that a peer that sends an invalid response, or none, blocks nothing.
+func TestVia_ToleratesInvalidServer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer string
 		limit  time.Duration

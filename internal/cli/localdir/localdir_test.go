@@ -6,8 +6,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDiskKeepsTheDriver checks that the record of the driver survives a full disk.
-func TestFullDiskKeepsTheDriver(t *testing.T) {
+// TestDirectory_KeepsDriverWhenDiskIsFull checks that the record of the driver survives a full disk.
+func TestDirectory_KeepsDriverWhenDiskIsFull(t *testing.T) {
 	t.Attr("fault", "disk full: \"millwright up\" notes the driver of its folder")
 	fs := smallfs.New(t)
 	if err := SetDriver(fs.Dir, DriverSim); err != nil {

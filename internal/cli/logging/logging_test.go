@@ -22,8 +22,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestLogLines checks that all loggers use the format that the flag selects.
-func TestLogLines(t *testing.T) {
+// TestLogging_Format checks that all loggers use the format that the flag selects.
+func TestLogging_Format(t *testing.T) {
 	for format, check := range map[string]func(line string) bool{
 		"json": func(line string) bool { return json.Valid([]byte(line)) },
 		"text": func(line string) bool { return strings.Contains(line, "level=") && strings.Contains(line, "msg=") },
@@ -59,8 +59,8 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// TestNoBodiesOfRequests checks that Secrets sent and received by client-go are not logged at any verbosity.
-func TestNoBodiesOfRequests(t *testing.T) {
+// TestLogging_OmitsRequestBodies checks that Secrets sent and received by client-go are not logged at any verbosity.
+func TestLogging_OmitsRequestBodies(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"received-secret"}}`)
@@ -85,9 +85,9 @@ func TestNoBodiesOfRequests(t *testing.T) {
 	}
 }
 
-// TestEndIsQuiet checks that losing the lease is not logged as an error during a requested shutdown, but is
+// TestLogging_LostLeaseIsNotErrorOnShutdown checks that losing the lease is not logged as an error during a requested shutdown, but is
 // otherwise.
-func TestEndIsQuiet(t *testing.T) {
+func TestLogging_LostLeaseIsNotErrorOnShutdown(t *testing.T) {
 	var out bytes.Buffer
 	log, err := (&Flags{Format: "text"}).SetUp(&out)
 	if err != nil {
@@ -109,9 +109,9 @@ func TestEndIsQuiet(t *testing.T) {
 	}
 }
 
-// TestCancelledIsNoError checks that operations canceled at shutdown are not logged as errors, however deeply the
+// TestLogging_CanceledIsNotErrorOnShutdown checks that operations canceled at shutdown are not logged as errors, however deeply the
 // cause is wrapped.
-func TestCancelledIsNoError(t *testing.T) {
+func TestLogging_CanceledIsNotErrorOnShutdown(t *testing.T) {
 	var out bytes.Buffer
 	log, err := (&Flags{Format: "text"}).SetUp(&out)
 	if err != nil {
@@ -130,8 +130,8 @@ func TestCancelledIsNoError(t *testing.T) {
 	}
 }
 
-// TestVerbosity checks every common way to specify the verbosity.
-func TestVerbosity(t *testing.T) {
+// TestLogging_VerbosityForms checks every common way to specify the verbosity.
+func TestLogging_VerbosityForms(t *testing.T) {
 	for _, args := range [][]string{{"--v=2"}, {"--v", "2"}, {"-v=2"}, {"-v", "2"}, {"-v2"}} {
 		flags, set := &Flags{}, pflag.NewFlagSet("program", pflag.ContinueOnError)
 		flags.Add(set)
@@ -141,8 +141,8 @@ func TestVerbosity(t *testing.T) {
 	}
 }
 
-// TestVerbosityHasNoLimit checks that high values such as 99 are accepted, as by klog.
-func TestVerbosityHasNoLimit(t *testing.T) {
+// TestLogging_VerbosityHasNoUpperLimit checks that high values such as 99 are accepted, as by klog.
+func TestLogging_VerbosityHasNoUpperLimit(t *testing.T) {
 	for verbosity, want := range map[int]bool{99: true, -1: false} {
 		t.Cleanup(klog.ClearLogger)
 		_, err := (&Flags{Format: "text", Verbosity: verbosity}).SetUp(io.Discard)

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestExplainWhichClusters checks that a single given cluster is used as both control and target cluster.
-func TestExplainWhichClusters(t *testing.T) {
+// TestExplain_Clusters checks that a single given cluster is used as both control and target cluster.
+func TestExplain_Clusters(t *testing.T) {
 	dir := t.TempDir()
 	content, err := os.ReadFile(env.Kubeconfig(t, "https://local"))
 	if err != nil {
@@ -71,9 +71,9 @@ func hostOf(config *rest.Config) string {
 	return config.Host
 }
 
-// TestExplainWhichNamespace checks that the default namespace is that of the context, as for the rollout
+// TestExplain_Namespace checks that the default namespace is that of the context, as for the rollout
 // commands.
-func TestExplainWhichNamespace(t *testing.T) {
+func TestExplain_Namespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	content := `{"current-context": "one", "clusters": [{"name": "c", "cluster": {"server": "https://host"}}], "contexts": [
 		{"name": "one", "context": {"cluster": "c"}}, {"name": "two", "context": {"cluster": "c", "namespace": "of-two"}}]}`

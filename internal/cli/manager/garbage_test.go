@@ -17,8 +17,8 @@ func currentGCPercent() int {
 	return int(sample[0].Value.Uint64())
 }
 
-// TestALargeHeapIsCollectedLessOften also checks that a heap that has shrunk is collected as often as before.
-func TestALargeHeapIsCollectedLessOften(t *testing.T) {
+// TestGarbageCollector_RunsLessOftenOnLargeHeap also checks that a heap that has shrunk is collected as often as before.
+func TestGarbageCollector_RunsLessOftenOnLargeHeap(t *testing.T) {
 	t.Setenv("GOGC", "") // restores the value after the test
 	if err := os.Unsetenv("GOGC"); err != nil {
 		t.Fatal(err)
@@ -40,8 +40,8 @@ func TestALargeHeapIsCollectedLessOften(t *testing.T) {
 	becomes(gcPercentSmall)
 }
 
-// TestGOGCGoesFirst checks that GOGC in the environment takes precedence.
-func TestGOGCGoesFirst(t *testing.T) {
+// TestGarbageCollector_RespectsGOGC checks that GOGC in the environment takes precedence.
+func TestGarbageCollector_RespectsGOGC(t *testing.T) {
 	t.Setenv("GOGC", "77")
 	was := debug.SetGCPercent(77)
 	t.Cleanup(func() { debug.SetGCPercent(was) })

@@ -33,9 +33,9 @@ func parse(t *testing.T, arguments ...string) *Flags {
 	return flags
 }
 
-// TestValidation checks that values that MCM rejects are rejected with the name of the flag, and that values that MCM
+// TestManager_ValidatesFlags checks that values that MCM rejects are rejected with the name of the flag, and that values that MCM
 // accepts are accepted.
-func TestValidation(t *testing.T) {
+func TestManager_ValidatesFlags(t *testing.T) {
 	cases := map[string]struct {
 		args  []string
 		flags []string // the flags that the error names; none if the value is accepted
@@ -96,8 +96,8 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// TestWhichClusters checks which kubeconfig is used for which cluster. The rules are MCM's.
-func TestWhichClusters(t *testing.T) {
+// TestManager_Kubeconfigs checks which kubeconfig is used for which cluster. The rules are MCM's.
+func TestManager_Kubeconfigs(t *testing.T) {
 	control, target := env.Kubeconfig(t, "https://control"), env.Kubeconfig(t, "https://target")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // outside of any cluster
 	cases := map[string]struct {
@@ -148,8 +148,8 @@ func hostOf(config *rest.Config) string {
 	return config.Host
 }
 
-// TestExplanations checks the advice for the most common errors.
-func TestExplanations(t *testing.T) {
+// TestManager_ExplainsCommonErrors checks the advice for the most common errors.
+func TestManager_ExplainsCommonErrors(t *testing.T) {
 	config := manager.Config{Settings: manager.Settings{Pages: manager.Pages{Address: "127.0.0.1", Port: 10259}}}
 	taken := fmt.Errorf("running: %w", os.NewSyscallError("bind", syscall.EADDRINUSE))
 	if err := explain(taken, config); err == nil || !strings.Contains(err.Error(), "10259") || !strings.Contains(err.Error(), "--port") {
@@ -164,8 +164,8 @@ func TestExplanations(t *testing.T) {
 	}
 }
 
-// TestDrivers checks that --driver is required and must name a known driver.
-func TestDrivers(t *testing.T) {
+// TestManager_RequiresKnownDriver checks that --driver is required and must name a known driver.
+func TestManager_RequiresKnownDriver(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -196,9 +196,9 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// TestZeroIsNoDefault checks that a flag of zero means no time and no retry, as in MCM and in the spec of a Machine.
+// TestManager_ZeroFlagIsNotDefault checks that a flag of zero means no time and no retry, as in MCM and in the spec of a Machine.
 // The only exception is --resource-exhausted-retry, for which zero means the default.
-func TestZeroIsNoDefault(t *testing.T) {
+func TestManager_ZeroFlagIsNotDefault(t *testing.T) {
 	zero := []string{
 		"--machine-creation-timeout=0", "--machine-health-timeout=0", "--machine-drain-timeout=0", "--machine-preserve-timeout=0",
 		"--machine-inplace-update-timeout=0", "--machine-max-evict-retries=0", "--machine-pv-detach-timeout=0", "--machine-pv-reattach-timeout=0",

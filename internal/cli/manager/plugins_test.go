@@ -15,8 +15,8 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// TestADriverLearnsTheVersionOfTheManager checks that a driver receives the manager's version, which it logs.
-func TestADriverLearnsTheVersionOfTheManager(t *testing.T) {
+// TestPlugins_ReceiveManagerVersion checks that a driver receives the manager's version, which it logs.
+func TestPlugins_ReceiveManagerVersion(t *testing.T) {
 	flags := plugins.Flags{Socket: filepath.Join(t.TempDir(), "s"), Version: "millwright v1.2.3"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

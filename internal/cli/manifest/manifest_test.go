@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestNodeTemplates checks that nothing in the MachineClass of a file is silently ignored.
-func TestNodeTemplates(t *testing.T) {
+// TestManifest_NodeTemplateIsStrict checks that nothing in the MachineClass of a file is silently ignored.
+func TestManifest_NodeTemplateIsStrict(t *testing.T) {
 	if want, got := reflect.TypeFor[v1alpha1.NodeTemplate]().NumField(), reflect.TypeFor[nodeTemplate]().NumField(); want != got {
 		t.Errorf("%d fields of a node template are known here, of %d", got, want)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
-// TestTheNewMachineIsFound checks that the new machine is found among machines created in the same second, in any
+// TestFirstChoice_FindsNewMachine checks that the new machine is found among machines created in the same second, in any
 // list order.
-func TestTheNewMachineIsFound(t *testing.T) {
+func TestFirstChoice_FindsNewMachine(t *testing.T) {
 	start := time.Unix(1000, 0)
 	machine := func(name string, second int, leaves bool) *v1alpha1.Machine {
 		m := &v1alpha1.Machine{}

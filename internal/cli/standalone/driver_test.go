@@ -22,8 +22,8 @@ func (c closing) Close() error {
 	return errors.New("the door is stuck")
 }
 
-// TestClose checks that each opened driver is closed, and that errors are reported.
-func TestClose(t *testing.T) {
+// TestDrivers_AreClosed checks that each opened driver is closed, and that errors are reported.
+func TestDrivers_AreClosed(t *testing.T) {
 	var closed int
 	flags := &Flags{Name: "mine", Kinds: registry.Kinds{{Name: "mine", Open: func(context.Context, registry.Environment) (driver.Driver, error) {
 		return closing{closed: &closed}, nil

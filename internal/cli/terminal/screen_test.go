@@ -110,7 +110,7 @@ func draw(t interface{ Fatal(...any) }, screen *Screen, lines ...string) {
 	}
 }
 
-func TestScreenDrawsOver(t *testing.T) {
+func TestScreen_Redraws(t *testing.T) {
 	term := newEmulator(20, 6)
 	fmt.Fprintln(term, "$ millwright rollout")
 	screen := &Screen{Out: term, Size: term.size}
@@ -125,7 +125,7 @@ func TestScreenDrawsOver(t *testing.T) {
 	}
 }
 
-func TestScreenCuts(t *testing.T) {
+func TestScreen_TruncatesLines(t *testing.T) {
 	for name, tc := range map[string]struct {
 		columns, rows int
 		lines, want   []string
@@ -163,8 +163,8 @@ func TestScreenCuts(t *testing.T) {
 	}
 }
 
-// TestScreenBecomesNarrow checks that Screen redraws all rows after earlier output wraps on a narrower terminal.
-func TestScreenBecomesNarrow(t *testing.T) {
+// TestScreen_BecomesNarrower checks that Screen redraws all rows after earlier output wraps on a narrower terminal.
+func TestScreen_BecomesNarrower(t *testing.T) {
 	var out strings.Builder
 	columns := 40
 	screen := &Screen{Out: &out, Size: func() (int, int) { return columns, 24 }}
@@ -177,7 +177,7 @@ func TestScreenBecomesNarrow(t *testing.T) {
 	}
 }
 
-func TestScreenSaysThatNobodyReads(t *testing.T) {
+func TestScreen_ReportsWriteError(t *testing.T) {
 	gone := errors.New("gone")
 	screen := &Screen{Out: writerFunc(func([]byte) (int, error) { return 0, gone }), Size: func() (int, int) { return 80, 24 }}
 	if err := screen.Draw([]string{"x"}); !errors.Is(err, gone) {
@@ -189,9 +189,9 @@ type writerFunc func([]byte) (int, error)
 
 func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 
-// TestScreenLeavesNothingBehind checks that a terminal shows only the last drawing, and everything that was
+// TestScreen_RedrawLeavesNoRemnants checks that a terminal shows only the last drawing, and everything that was
 // printed before the first one.
-func TestScreenLeavesNothingBehind(t *testing.T) {
+func TestScreen_RedrawLeavesNoRemnants(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		term := newEmulator(rapid.IntRange(2, 30).Draw(t, "columns"), rapid.IntRange(2, 8).Draw(t, "rows"))
 		earlier := rapid.IntRange(0, 10).Draw(t, "earlier")
@@ -212,9 +212,9 @@ func TestScreenLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// TestAScreenOfUnknownHeight checks that everything is shown if the height is unknown, and that an empty line
+// TestScreen_UnknownHeight checks that everything is shown if the height is unknown, and that an empty line
 // occupies a row.
-func TestAScreenOfUnknownHeight(t *testing.T) {
+func TestScreen_UnknownHeight(t *testing.T) {
 	var out strings.Builder
 	s := &Screen{Out: &out, Size: func() (int, int) { return 80, 0 }}
 	for range 2 {

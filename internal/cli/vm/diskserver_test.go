@@ -10,9 +10,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestDiskServerRefusesNonsense checks that an invalid environment of a disk server is reported in the status of
+// TestDiskServer_RejectsInvalidEnvironment checks that an invalid environment of a disk server is reported in the status of
 // its Pod before any disk is changed.
-func TestDiskServerRefusesNonsense(t *testing.T) {
+func TestDiskServer_RejectsInvalidEnvironment(t *testing.T) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -40,8 +40,8 @@ func TestDiskServerRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestDiskServerListens checks that the well-known ports are used if no addresses are given.
-func TestDiskServerListens(t *testing.T) {
+// TestDiskServer_DefaultAddresses checks that the well-known ports are used if no addresses are given.
+func TestDiskServer_DefaultAddresses(t *testing.T) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -20,9 +20,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// TestHypervisorRefusesNonsense checks that an invalid environment of a hypervisor is reported in the status of
+// TestHypervisor_RejectsInvalidEnvironment checks that an invalid environment of a hypervisor is reported in the status of
 // its Pod, with the name of the variable and the field, before any disk is changed.
-func TestHypervisorRefusesNonsense(t *testing.T) {
+func TestHypervisor_RejectsInvalidEnvironment(t *testing.T) {
 	authority, err := identity.NewAuthority(time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +83,9 @@ func wantRefused(t *testing.T, run func(context.Context, func(string) string, io
 	}
 }
 
-// TestNetworksThatTheGuestHides checks that these networks are logged, unless the guest cannot reach external
+// TestHypervisor_LogsHiddenNetworks checks that these networks are logged, unless the guest cannot reach external
 // networks anyway.
-func TestNetworksThatTheGuestHides(t *testing.T) {
+func TestHypervisor_LogsHiddenNetworks(t *testing.T) {
 	const sentence = "10.77.0.0/16 overlaps 10.0.0.0/8"
 	hidden := func(guests netip.Prefix) (string, error) {
 		if guests.Addr().Is6() {

@@ -41,9 +41,9 @@ func dataLimit(pid int) string {
 	return regexp.MustCompile(`Max data size +([^ ]+)`).FindStringSubmatch(string(limits))[1]
 }
 
-// TestMemoryIsLimitedWhileADiskIsWritten checks that a faulty decoder terminates the process rather than
+// TestHypervisor_MemoryIsLimitedDuringImageConversion checks that a faulty decoder terminates the process rather than
 // exhausting the host's memory. QEMU, which starts afterwards, is not limited.
-func TestMemoryIsLimitedWhileADiskIsWritten(t *testing.T) {
+func TestHypervisor_MemoryIsLimitedDuringImageConversion(t *testing.T) {
 	var command *exec.Cmd
 	during := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -64,9 +64,9 @@ func TestMemoryIsLimitedWhileADiskIsWritten(t *testing.T) {
 	}
 }
 
-// TestImagesOfTheEnvironment checks that the operator of a host determines which of its files images may refer
+// TestHypervisor_ImagePolicyFromEnvironment checks that the operator of a host determines which of its files images may refer
 // to.
-func TestImagesOfTheEnvironment(t *testing.T) {
+func TestHypervisor_ImagePolicyFromEnvironment(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "kernel"), []byte("kernel"), 0o600); err != nil {
 		t.Fatal(err)

@@ -65,8 +65,8 @@ func (a annotating) write(ctx context.Context, key client.ObjectKey, change func
 	return a.Update(ctx, vm)
 }
 
-// TestMigrateOrders checks what the command writes, and which requests it rejects.
-func TestMigrateOrders(t *testing.T) {
+// TestMigrate_Request checks what the command writes, and which requests it rejects.
+func TestMigrate_Request(t *testing.T) {
 	cases := map[string]struct {
 		given   func(*vmv1alpha1.VirtualMachine)
 		command migrate
@@ -107,8 +107,8 @@ func TestMigrateOrders(t *testing.T) {
 	}
 }
 
-// TestMigrateSees checks the output of the command, and when it exits.
-func TestMigrateSees(t *testing.T) {
+// TestMigrate_Progress checks the output of the command, and when it exits.
+func TestMigrate_Progress(t *testing.T) {
 	with := func(phase vmv1alpha1.MigrationPhase, reason, order string) func(*vmv1alpha1.VirtualMachine) {
 		return func(vm *vmv1alpha1.VirtualMachine) {
 			vm.Status.Migration = recorded(phase, reason)
@@ -153,8 +153,8 @@ func TestMigrateSees(t *testing.T) {
 	}
 }
 
-// TestMigrateWaits checks the JSON output, and the timeout.
-func TestMigrateWaits(t *testing.T) {
+// TestMigrate_JSONAndTimeout checks the JSON output, and the timeout.
+func TestMigrate_JSONAndTimeout(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := vmv1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestMigrateWaits(t *testing.T) {
 	}
 }
 
-func TestStateOfMigration(t *testing.T) {
+func TestMigrate_State(t *testing.T) {
 	vm := running(func(vm *vmv1alpha1.VirtualMachine) {
 		vm.Status.Migration = recorded(vmv1alpha1.MigrationCopying, "")
 		vm.Status.Conditions = append(vm.Status.Conditions, metav1.Condition{Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Running"})
@@ -198,7 +198,7 @@ func TestStateOfMigration(t *testing.T) {
 	}
 }
 
-func TestStateOfAVMThatNeedsARestart(t *testing.T) {
+func TestVM_StateRestartRequired(t *testing.T) {
 	vm := running(func(vm *vmv1alpha1.VirtualMachine) {
 		vm.Status.Conditions = append(vm.Status.Conditions,
 			metav1.Condition{Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Running"},

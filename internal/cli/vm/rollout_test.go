@@ -143,9 +143,9 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// TestRolloutPauses checks that no migration starts after Ctrl-C, and that the next run continues with the
+// TestRollout_ContinuesAfterInterrupt checks that no migration starts after Ctrl-C, and that the next run continues with the
 // remaining VMs.
-func TestRolloutPauses(t *testing.T) {
+func TestRollout_ContinuesAfterInterrupt(t *testing.T) {
 	var out strings.Builder
 	c := vmController(t, nil, old("a", nil), old("b", nil))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -172,8 +172,8 @@ func (s stopper) Write(line []byte) (int, error) {
 	return s.Builder.Write(line)
 }
 
-// TestWideList checks the migration columns of the wide list.
-func TestWideList(t *testing.T) {
+// TestRollout_WideList checks the migration columns of the wide list.
+func TestRollout_WideList(t *testing.T) {
 	moved := old("b", cannot)
 	moved.Status.Conditions[0].Reason = "Cold"
 	moved.Status.Migration = recorded(vmv1alpha1.MigrationSucceeded, "")

@@ -9,9 +9,9 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// TestCertificatesOfOthers checks that inconsistent flags and unusable files stop the controller with an error
+// TestVMController_RejectsInvalidCertificateFlags checks that inconsistent flags and unusable files stop the controller with an error
 // that names them, before it contacts a cluster.
-func TestCertificatesOfOthers(t *testing.T) {
+func TestVMController_RejectsInvalidCertificateFlags(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.crt")
 	for name, test := range map[string]struct {
 		args     []string

@@ -21,7 +21,7 @@ func podFlags(t *testing.T, line ...string) *pods {
 	return p
 }
 
-func TestFlagsOfPods(t *testing.T) {
+func TestPodFlags(t *testing.T) {
 	if diff := cmp.Diff(manager.VMPods{User: 65532}, podFlags(t).options()); diff != "" {
 		t.Errorf("without flags (-want +got):\n%s", diff)
 	}
@@ -35,7 +35,7 @@ func TestFlagsOfPods(t *testing.T) {
 	}
 }
 
-func TestNonsenseInFlagsOfPods(t *testing.T) {
+func TestPodFlags_RejectInvalidValues(t *testing.T) {
 	for flag, accelerator := range map[string]string{
 		"--hypervisor-user=-1": "auto", "--hypervisor-groups=-5": "auto", "--kvm-resource=a/b/c": "auto", "--kvm-host-path=kvm": "auto",
 		"--kvm-host-path=/dev/../etc": "auto", "--hypervisor-priority-class=No Class": "auto", "--hypervisor-pull-secrets=a,_": "auto",

@@ -68,9 +68,9 @@ func (h *harness) wantLost() {
 	}
 }
 
-// TestLostAfterReady checks that the controller notices the loss of a VM without any event (M9, S32, S33). The object
+// TestCheck_LostVMIsReported checks that the controller notices the loss of a VM without any event (M9, S32, S33). The object
 // stays provisioned, and no second VM is created. It becomes ready again when the VM is found.
-func TestLostAfterReady(t *testing.T) {
+func TestCheck_LostVMIsReported(t *testing.T) {
 	h := newJoinedHarness(t)
 	h.removeVMs()
 	if result := h.SettleAfter(checkInterval / 2); result.RequeueAfter <= 0 || result.RequeueAfter > checkDelay {
@@ -97,8 +97,8 @@ func TestLostAfterReady(t *testing.T) {
 	h.wantCondition(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined)
 }
 
-// TestAllIsWell checks that the driver is called regularly for an existing VM, and that nothing is written.
-func TestAllIsWell(t *testing.T) {
+// TestCheck_HealthyVMCausesNoWrites checks that the driver is called regularly for an existing VM, and that nothing is written.
+func TestCheck_HealthyVMCausesNoWrites(t *testing.T) {
 	h := newJoinedHarness(t)
 	for range 24 * 60 {
 		h.SettleAfter(time.Minute)
@@ -111,9 +111,9 @@ func TestAllIsWell(t *testing.T) {
 	}
 }
 
-// TestAddressesFollow checks that a first address is reported soon, and a changed address with the next check. A
+// TestCheck_AddressesAreUpdated checks that a first address is reported soon, and a changed address with the next check. A
 // response without addresses does not remove the reported ones.
-func TestAddressesFollow(t *testing.T) {
+func TestCheck_AddressesAreUpdated(t *testing.T) {
 	h := newHarness(t)
 	setAddresses := func(addresses ...corev1.NodeAddress) {
 		h.Driver.Configure(func(c *fake.Config) { c.Addresses = addresses })
@@ -141,9 +141,9 @@ func TestAddressesFollow(t *testing.T) {
 	wantStatus(infrav1.MachineAddress(ip("10.0.0.2")))
 }
 
-// TestTheDriverChoosesAFailureDomain checks that the status reports the failure domain that the driver returns, and
+// TestFailureDomain_OfDriverIsReported checks that the status reports the failure domain that the driver returns, and
 // follows its changes.
-func TestTheDriverChoosesAFailureDomain(t *testing.T) {
+func TestFailureDomain_OfDriverIsReported(t *testing.T) {
 	h := newHarness(t)
 	chosen := "zone-a"
 	h.Driver.OnCreate(func(_ context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
@@ -177,9 +177,9 @@ func TestTheDriverChoosesAFailureDomain(t *testing.T) {
 	}
 }
 
-// TestADriverWithoutAddresses checks that the controller stops calling a driver frequently if it never returns an
+// TestCheck_DriverWithoutAddresses checks that the controller stops calling a driver frequently if it never returns an
 // address.
-func TestADriverWithoutAddresses(t *testing.T) {
+func TestCheck_DriverWithoutAddresses(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Configure(func(c *fake.Config) { c.Addresses = nil })
 	h.Settle()
@@ -192,9 +192,9 @@ func TestADriverWithoutAddresses(t *testing.T) {
 	}
 }
 
-// TestLostWithItsNode checks that the driver is called immediately when the node becomes unhealthy, but at most once a
+// TestCheck_UnhealthyNodeTriggersCall checks that the driver is called immediately when the node becomes unhealthy, but at most once a
 // minute when the node's state flaps.
-func TestLostWithItsNode(t *testing.T) {
+func TestCheck_UnhealthyNodeTriggersCall(t *testing.T) {
 	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown} {
 		t.Run(string(status), func(t *testing.T) {
 			h := newJoinedHarness(t)
@@ -232,9 +232,9 @@ func TestLostWithItsNode(t *testing.T) {
 	}
 }
 
-// TestLostWhileTheDriverAnswers checks that a response of the driver is not used for changes that came after its
+// TestCheck_LostDuringCall checks that a response of the driver is not used for changes that came after its
 // call.
-func TestLostWhileTheDriverAnswers(t *testing.T) {
+func TestCheck_LostDuringCall(t *testing.T) {
 	h := newJoinedHarness(t)
 	h.Clock.Step(checkDelay)
 	if h.Pass(); !h.Call() {
@@ -248,9 +248,9 @@ func TestLostWhileTheDriverAnswers(t *testing.T) {
 	h.wantLost()
 }
 
-// TestDriverCannotTell checks that only NotFound means that there is no VM. After other errors, the last known state
+// TestCheck_OnlyNotFoundMeansLost checks that only NotFound means that there is no VM. After other errors, the last known state
 // is kept.
-func TestDriverCannotTell(t *testing.T) {
+func TestCheck_OnlyNotFoundMeansLost(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
 		if code == codes.NotFound {
 			continue
@@ -277,9 +277,9 @@ func TestDriverCannotTell(t *testing.T) {
 	}
 }
 
-// TestDriverAwayWhenTheNodeGoes checks that a driver that was unavailable when the node became unhealthy is soon
+// TestCheck_UnavailableDriverIsRetriedSoon checks that a driver that was unavailable when the node became unhealthy is soon
 // called again, before the next regular check.
-func TestDriverAwayWhenTheNodeGoes(t *testing.T) {
+func TestCheck_UnavailableDriverIsRetriedSoon(t *testing.T) {
 	h := newJoinedHarness(t)
 	h.Driver.Fail(fake.GetMachineStatus, codes.Unavailable, codes.Unavailable)
 	h.removeVMs()
@@ -294,8 +294,8 @@ func TestDriverAwayWhenTheNodeGoes(t *testing.T) {
 	h.wantLost()
 }
 
-// TestNotAskedAbout lists the objects for whose VMs the driver is not called.
-func TestNotAskedAbout(t *testing.T) {
+// TestCheck_SkippedObjects lists the objects for whose VMs the driver is not called.
+func TestCheck_SkippedObjects(t *testing.T) {
 	for name, change := range map[string]func(*harness){
 		"paused":         func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
 		"another driver": func(h *harness) { h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.Driver = "other" }) },
@@ -320,9 +320,9 @@ func TestNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestLookedForElsewhere checks that a NotFound is ignored if the driver was called with a class that has changed
+// TestCheck_ChangedClassDoesNotMeanLost checks that a NotFound is ignored if the driver was called with a class that has changed
 // since the creation. After the driver has found the VM with the changed class, its NotFound counts again.
-func TestLookedForElsewhere(t *testing.T) {
+func TestCheck_ChangedClassDoesNotMeanLost(t *testing.T) {
 	h := newJoinedHarness(t, func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 		g.more = append(g.more, newClass(g.infra.Namespace))
@@ -347,9 +347,9 @@ func TestLookedForElsewhere(t *testing.T) {
 	}
 }
 
-// TestAfterARestart checks that a new process, which does not know the times of earlier calls, soon calls the driver
+// TestCheck_AfterRestart checks that a new process, which does not know the times of earlier calls, soon calls the driver
 // for lost VMs, and for other VMs within the check interval.
-func TestAfterARestart(t *testing.T) {
+func TestCheck_AfterRestart(t *testing.T) {
 	h := newJoinedHarness(t)
 	h.removeVMs()
 	h.restart()
@@ -363,8 +363,8 @@ func TestAfterARestart(t *testing.T) {
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
-// TestLostIsDeleted checks that a lost VM does not block the deletion of its object.
-func TestLostIsDeleted(t *testing.T) {
+// TestDeletion_OfLostVM checks that a lost VM does not block the deletion of its object.
+func TestDeletion_OfLostVM(t *testing.T) {
 	h := newJoinedHarness(t)
 	h.removeVMs()
 	h.SettleAfter(checkDelay)
@@ -382,9 +382,9 @@ func TestLostIsDeleted(t *testing.T) {
 	}
 }
 
-// TestFoundAgain checks that an object that was created with the provider ID of a VM waits for that VM for any length
+// TestCheck_WaitsForVMOfProviderID checks that an object that was created with the provider ID of a VM waits for that VM for any length
 // of time.
-func TestFoundAgain(t *testing.T) {
+func TestCheck_WaitsForVMOfProviderID(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///late" })
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost)
@@ -396,8 +396,8 @@ func TestFoundAgain(t *testing.T) {
 	}
 }
 
-// TestControlPlane checks that the object gets the control plane label of its Machine.
-func TestControlPlane(t *testing.T) {
+// TestMachine_GetsControlPlaneLabel checks that the object gets the control plane label of its Machine.
+func TestMachine_GetsControlPlaneLabel(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.machine.Labels[core.LabelControlPlane] = "" })
 	h.Settle()
 	if _, marked := h.infra().Labels[core.LabelControlPlane]; !marked || len(h.Writes) != 5 {
@@ -443,9 +443,9 @@ func TestMachineChanges(t *testing.T) {
 	}
 }
 
-// TestARestartSpreadsWhatFailed checks that after a restart only a few of the objects whose last call failed are
+// TestRestart_SpreadsRetriesOfFailedCalls checks that after a restart only a few of the objects whose last call failed are
 // retried immediately, but all of those whose call had not failed.
-func TestARestartSpreadsWhatFailed(t *testing.T) {
+func TestRestart_SpreadsRetriesOfFailedCalls(t *testing.T) {
 	const many, atOnce = 50, 10
 	for reason, tc := range map[string]struct {
 		deleting bool

@@ -25,9 +25,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestCreation checks that a VM is created and the status of both contract versions is set, after the provider ID is
+// TestCreation_SetsStatusOfBothContracts checks that a VM is created and the status of both contract versions is set, after the provider ID is
 // stored.
-func TestCreation(t *testing.T) {
+func TestCreation_SetsStatusOfBothContracts(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	got := h.infra()
@@ -63,9 +63,9 @@ func TestCreation(t *testing.T) {
 	}
 }
 
-// TestGates checks that nothing happens before a precondition is met, and that the condition names the missing
+// TestCreation_WaitsForPreconditions checks that nothing happens before a precondition is met, and that the condition names the missing
 // precondition.
-func TestGates(t *testing.T) {
+func TestCreation_WaitsForPreconditions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule, reason string
 		given        func(*given)
@@ -152,16 +152,16 @@ func TestGates(t *testing.T) {
 
 const otherGroupVersion = "machine.sapcloud.io/v1alpha1"
 
-// TestNothingIsWrittenBeforeThereIsAnOwner checks that an object without an owner is not changed (S24).
-func TestNothingIsWrittenBeforeThereIsAnOwner(t *testing.T) {
+// TestMachine_WithoutOwnerIsUnchanged checks that an object without an owner is not changed (S24).
+func TestMachine_WithoutOwnerIsUnchanged(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.OwnerReferences = nil })
 	before := h.infra()
 	h.Settle()
 	h.wantUnchanged(before)
 }
 
-// TestFailedForGood checks that an object with a terminal failure is not reconciled until it is deleted (S25).
-func TestFailedForGood(t *testing.T) {
+// TestMachine_TerminalFailureIsKept checks that an object with a terminal failure is not reconciled until it is deleted (S25).
+func TestMachine_TerminalFailureIsKept(t *testing.T) {
 	for name, change := range map[string]func(*infrav1.MillwrightMachine){
 		"reason":  func(m *infrav1.MillwrightMachine) { m.Status.FailureReason = new("CreateError") },
 		"message": func(m *infrav1.MillwrightMachine) { m.Status.FailureMessage = new("broken") },
@@ -190,8 +190,8 @@ func TestFailedForGood(t *testing.T) {
 	}
 }
 
-// TestReadyIsALatch checks that an object stays ready whatever happens later (S47).
-func TestReadyIsALatch(t *testing.T) {
+// TestMachine_StaysReady checks that an object stays ready whatever happens later (S47).
+func TestMachine_StaysReady(t *testing.T) {
 	for name, change := range map[string]func(*harness){
 		"cluster infrastructure not ready": func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Status = core.ClusterStatus{} }) },
 		"cluster deleted":                  func(h *harness) { h.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) },
@@ -216,9 +216,9 @@ func TestReadyIsALatch(t *testing.T) {
 	}
 }
 
-// TestBootstrapDataArePassedUnchanged checks that the driver gets the bootstrap data byte by byte, with their format,
+// TestBootstrapData_PassedUnchanged checks that the driver gets the bootstrap data byte by byte, with their format,
 // and only in CreateMachine (B1).
-func TestBootstrapDataArePassedUnchanged(t *testing.T) {
+func TestBootstrapData_PassedUnchanged(t *testing.T) {
 	for _, format := range []string{"", "cloud-config", "ignition"} {
 		t.Run("format "+format, func(t *testing.T) {
 			h := newHarness(t, func(g *given) {
@@ -253,8 +253,8 @@ func secret(namespace, name string, data map[string]string) *corev1.Secret {
 	return created
 }
 
-// TestBootstrapSecretComesLate checks that the controller waits for the bootstrap Secret for any length of time.
-func TestBootstrapSecretComesLate(t *testing.T) {
+// TestBootstrapData_SecretCreatedLater checks that the controller waits for the bootstrap Secret for any length of time.
+func TestBootstrapData_SecretCreatedLater(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.bootstrap.Data = nil })
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonWaitingForBootstrapData, `no data under key "value"`)
@@ -269,9 +269,9 @@ func TestBootstrapSecretComesLate(t *testing.T) {
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
-// TestFailures checks which failures are terminal (S33, §3a 5), and that the others are retried until the creation
+// TestCreation_FailureReasons checks which failures are terminal (S33, §3a 5), and that the others are retried until the creation
 // succeeds.
-func TestFailures(t *testing.T) {
+func TestCreation_FailureReasons(t *testing.T) {
 	withClass := func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 		g.more = append(g.more, newClass(g.infra.Namespace))
@@ -332,18 +332,18 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestADriverMaySayAnything checks that invalid UTF-8 in a driver's message is replaced. The API server replaces it
+// TestMachine_InvalidUTF8OfDriverIsReplaced checks that invalid UTF-8 in a driver's message is replaced. The API server replaces it
 // when it stores the message, so that otherwise each reconcile would see a difference and write again.
-func TestADriverMaySayAnything(t *testing.T) {
+func TestMachine_InvalidUTF8OfDriverIsReplaced(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.FailWith(fake.CreateMachine, status.Error(codes.Internal, "no \xff disk"))
 	h.Settle()
 	h.wantCondition(infrav1.ConditionReady, metav1.ConditionFalse, readyOf(h).Reason, "no \uFFFD disk")
 }
 
-// TestOneEventPerKindOfFailure checks that repeated failures with the same code send one event, even if the message
+// TestEvents_OnePerFailureCode checks that repeated failures with the same code send one event, even if the message
 // differs.
-func TestOneEventPerKindOfFailure(t *testing.T) {
+func TestEvents_OnePerFailureCode(t *testing.T) {
 	const long = 5000
 	for name, method := range map[string]fake.Method{"creation": fake.CreateMachine, "deletion": fake.DeleteMachine} {
 		t.Run(name, func(t *testing.T) {
@@ -374,8 +374,8 @@ func TestOneEventPerKindOfFailure(t *testing.T) {
 	}
 }
 
-// TestDriverThatNeverAnswers checks that a call without a response is reported, and that its late response is used.
-func TestDriverThatNeverAnswers(t *testing.T) {
+// TestMachine_UnresponsiveDriverIsReported checks that a call without a response is reported, and that its late response is used.
+func TestMachine_UnresponsiveDriverIsReported(t *testing.T) {
 	h := newHarness(t)
 	startCall := func() {
 		for len(h.Tasks) == 0 {
@@ -411,9 +411,9 @@ func TestDriverThatNeverAnswers(t *testing.T) {
 	}
 }
 
-// TestNoVMForAMachineThatGoes checks that no VM is created for a Machine that is being deleted, which a hook may
+// TestCreation_NotForDeletedMachine checks that no VM is created for a Machine that is being deleted, which a hook may
 // delay for long. A VM that may already exist is deleted with the object.
-func TestNoVMForAMachineThatGoes(t *testing.T) {
+func TestCreation_NotForDeletedMachine(t *testing.T) {
 	deleting := func(g *given) {
 		g.machine.DeletionTimestamp, g.machine.Finalizers = new(metav1.NewTime(g.infra.CreationTimestamp.Time)), []string{"machine.cluster.x-k8s.io"}
 	}
@@ -445,8 +445,8 @@ func TestNoVMForAMachineThatGoes(t *testing.T) {
 	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
 }
 
-// TestFailureDomainIsTakenBack checks that the Machine's failure domain can change until the creation begins.
-func TestFailureDomainIsTakenBack(t *testing.T) {
+// TestFailureDomain_CanChangeBeforeCreation checks that the Machine's failure domain can change until the creation begins.
+func TestFailureDomain_CanChangeBeforeCreation(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.machine.Spec.FailureDomain = "nowhere" })
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonUnknownFailureDomain)
@@ -458,9 +458,9 @@ func TestFailureDomainIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestAnswerIsLost checks that the VM is found and no second one is created when the response to its creation is
+// TestCreation_LostResponseCreatesNoSecondVM checks that the VM is found and no second one is created when the response to its creation is
 // lost.
-func TestAnswerIsLost(t *testing.T) {
+func TestCreation_LostResponseCreatesNoSecondVM(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		h := newHarness(t)
 		h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
@@ -476,8 +476,8 @@ func TestAnswerIsLost(t *testing.T) {
 	}
 }
 
-// TestWritesFail checks for each write that its failure followed by a restart does not lead to a second VM.
-func TestWritesFail(t *testing.T) {
+// TestCreation_FailedWriteCreatesNoSecondVM checks for each write that its failure followed by a restart does not lead to a second VM.
+func TestCreation_FailedWriteCreatesNoSecondVM(t *testing.T) {
 	for at := range 5 {
 		h := newHarness(t)
 		n := 0
@@ -501,8 +501,8 @@ func TestWritesFail(t *testing.T) {
 	}
 }
 
-// TestMoved checks that an object that was moved here without its status finds and keeps its VM (K7).
-func TestMoved(t *testing.T) {
+// TestMachine_MovedKeepsVM checks that an object that was moved here without its status finds and keeps its VM (K7).
+func TestMachine_MovedKeepsVM(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	before := h.infra()
@@ -524,8 +524,8 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestLost checks that a lost VM is not created again under the same name.
-func TestLost(t *testing.T) {
+// TestCreation_LostVMIsNotRecreated checks that a lost VM is not created again under the same name.
+func TestCreation_LostVMIsNotRecreated(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///gone" })
 	h.Settle()
 	h.wantReady(metav1.ConditionFalse, infrav1.ReasonInstanceLost, "test:///gone")
@@ -534,8 +534,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestJoin checks that the condition reports the join of the node and its timeout. The timeout is not a failure.
-func TestJoin(t *testing.T) {
+// TestMachine_NodeJoin checks that the condition reports the join of the node and its timeout. The timeout is not a failure.
+func TestMachine_NodeJoin(t *testing.T) {
 	h := newHarness(t)
 	if result := h.Settle(); result.RequeueAfter <= 0 || result.RequeueAfter > joinTimeout {
 		t.Errorf("requeued after %v", result.RequeueAfter)
@@ -554,9 +554,9 @@ func TestJoin(t *testing.T) {
 	h.wantCondition(infrav1.ConditionNodeJoined, metav1.ConditionTrue, infrav1.ReasonJoined)
 }
 
-// TestFailureDomain checks that the VM is created in the Machine's failure domain, and deleted with the same one (S9,
+// TestFailureDomain_OfMachineIsKept checks that the VM is created in the Machine's failure domain, and deleted with the same one (S9,
 // S38, M6).
-func TestFailureDomain(t *testing.T) {
+func TestFailureDomain_OfMachineIsKept(t *testing.T) {
 	place := func(g *given) {
 		g.machine.Spec.FailureDomain = "b"
 		g.infra.Spec.FailureDomains = []infrav1.Placement{{Name: "a"}, {Name: "b", ProviderSpec: raw(`{"zone":"zone-b"}`)}}
@@ -586,9 +586,9 @@ func TestFailureDomain(t *testing.T) {
 	}
 }
 
-// TestMissing checks that the controller waits for missing objects, and that a missing object is not a terminal
+// TestCreation_WaitsForMissingObjects checks that the controller waits for missing objects, and that a missing object is not a terminal
 // failure.
-func TestMissing(t *testing.T) {
+func TestCreation_WaitsForMissingObjects(t *testing.T) {
 	for name, tc := range map[string]struct {
 		given  func(*given)
 		reason string
@@ -640,8 +640,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestMissingIsNoHindrance checks that missing objects do not block a deletion before a creation has begun.
-func TestMissingIsNoHindrance(t *testing.T) {
+// TestDeletion_IgnoresMissingObjectsBeforeCreation checks that missing objects do not block a deletion before a creation has begun.
+func TestDeletion_IgnoresMissingObjectsBeforeCreation(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"} })
 	h.Settle()
 	h.delete()
@@ -651,9 +651,9 @@ func TestMissingIsNoHindrance(t *testing.T) {
 	}
 }
 
-// TestClassIsHeldFirst checks that the creation waits for the finalizer of the class. Otherwise the class could be
+// TestCreation_WaitsForClassFinalizer checks that the creation waits for the finalizer of the class. Otherwise the class could be
 // deleted during the creation.
-func TestClassIsHeldFirst(t *testing.T) {
+func TestCreation_WaitsForClassFinalizer(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
 		class := newClass(g.infra.Namespace)
@@ -680,9 +680,9 @@ func (placer) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest) (
 	return &driver.PlaceMachineResponse{ProviderSpec: spec}, err
 }
 
-// TestDriverPlaces checks that the driver's placement is used in creation and deletion if the object does not
+// TestFailureDomain_PlacedByDriver checks that the driver's placement is used in creation and deletion if the object does not
 // configure the failure domain itself (S9, S38, M6).
-func TestDriverPlaces(t *testing.T) {
+func TestFailureDomain_PlacedByDriver(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.machine.Spec.FailureDomain = "c" })
 	h.controller.inputs.Placer = placer{}
 	h.Settle()
@@ -709,8 +709,8 @@ func TestDriverPlaces(t *testing.T) {
 	}
 }
 
-// TestADriverThatHasReturned checks that the objects of a driver are reconciled immediately when it is registered again.
-func TestADriverThatHasReturned(t *testing.T) {
+// TestController_ReconcilesWhenDriverRegisters checks that the objects of a driver are reconciled immediately when it is registered again.
+func TestController_ReconcilesWhenDriverRegisters(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(codes.Unavailable, "not connected")))
 	for range 5 {

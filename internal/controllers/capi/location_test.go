@@ -34,8 +34,8 @@ func (h *harness) setAccount(account string) {
 	h.Clock.Step(time.Hour)
 }
 
-// TestNotGoneElsewhere checks that a NotFound from another account does not end the deletion of a VM.
-func TestNotGoneElsewhere(t *testing.T) {
+// TestDeletion_NotFoundInOtherAccount checks that a NotFound from another account does not end the deletion of a VM.
+func TestDeletion_NotFoundInOtherAccount(t *testing.T) {
 	for name, test := range map[string]struct {
 		act func(*harness)
 		vms int // that remain
@@ -70,9 +70,9 @@ func TestNotGoneElsewhere(t *testing.T) {
 	}
 }
 
-// TestOneVMForOneMachine checks that no second VM is created when the response to a creation is lost and the
+// TestCreation_OtherAccountCreatesNoSecondVM checks that no second VM is created when the response to a creation is lost and the
 // credentials then select another account.
-func TestOneVMForOneMachine(t *testing.T) {
+func TestCreation_OtherAccountCreatesNoSecondVM(t *testing.T) {
 	h := newAccountsHarness(t)
 	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
 	h.UntilCalled(fake.CreateMachine)

@@ -38,9 +38,9 @@ func (h *harness) deleteNow() {
 	h.Clock.SetTime(h.infra().DeletionTimestamp.Time)
 }
 
-// TestTwoManagers checks that two managers never overwrite each other's status, in any state of the object. Otherwise
+// TestManagers_DoNotOverwriteEachOther checks that two managers never overwrite each other's status, in any state of the object. Otherwise
 // each write of one would trigger a reconcile of both.
-func TestTwoManagers(t *testing.T) {
+func TestManagers_DoNotOverwriteEachOther(t *testing.T) {
 	credentials := func(g *given) {
 		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 		g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
@@ -91,9 +91,9 @@ func readyOf(h *harness) *metav1.Condition {
 	return newScope(h.infra(), &memory{}, h.Clock.Now()).ready()
 }
 
-// TestUnknownDriver checks that only the first manager reports a driver that no manager has, and that the object gets
+// TestMachine_UnknownDriverIsReportedOnce checks that only the first manager reports a driver that no manager has, and that the object gets
 // no finalizer.
-func TestUnknownDriver(t *testing.T) {
+func TestMachine_UnknownDriverIsReportedOnce(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.Driver = "unknown" })
 	other := h.otherManager()
 	for range 3 {
@@ -106,8 +106,8 @@ func TestUnknownDriver(t *testing.T) {
 	}
 }
 
-// TestOthersAreLeftAloneWhilePaused checks that an unknown driver is not reported for a paused object (G2).
-func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
+// TestMachine_PausedWithUnknownDriverIsUnchanged checks that an unknown driver is not reported for a paused object (G2).
+func TestMachine_PausedWithUnknownDriverIsUnchanged(t *testing.T) {
 	for name, change := range map[string]func(*given){
 		"cluster":   func(g *given) { g.cluster.Spec.Paused = true },
 		"object":    func(g *given) { g.infra.Annotations = map[string]string{core.AnnotationPaused: ""} },
@@ -136,9 +136,9 @@ func TestOthersAreLeftAloneWhilePaused(t *testing.T) {
 	}
 }
 
-// TestDeletionOfAnothersVM checks that a VM is left to the manager that has its driver. If there is none, the
+// TestDeletion_OfUnknownDriverIsReported checks that a VM is left to the manager that has its driver. If there is none, the
 // condition reports this after some time, and keeps reporting it.
-func TestDeletionOfAnothersVM(t *testing.T) {
+func TestDeletion_OfUnknownDriverIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	calls := len(h.calls())
@@ -166,9 +166,9 @@ func TestDeletionOfAnothersVM(t *testing.T) {
 	}
 }
 
-// TestDeletionOfAnothersThatNeverHadAVM checks that the finalizer does not block an object that no manager
+// TestDeletion_OfUnknownDriverWithoutVM checks that the finalizer does not block an object that no manager
 // reconciles.
-func TestDeletionOfAnothersThatNeverHadAVM(t *testing.T) {
+func TestDeletion_OfUnknownDriverWithoutVM(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.Driver, g.infra.Finalizers = "unknown", []string{infrav1.Finalizer} })
 	h.Settle()
 	h.delete()
@@ -178,9 +178,9 @@ func TestDeletionOfAnothersThatNeverHadAVM(t *testing.T) {
 	}
 }
 
-// TestOtherInstallation checks that a VM of another installation is not touched, whether or not its object is being
+// TestMachine_OfOtherInstallationIsIgnored checks that a VM of another installation is not touched, whether or not its object is being
 // deleted, and that this is reported once.
-func TestOtherInstallation(t *testing.T) {
+func TestMachine_OfOtherInstallationIsIgnored(t *testing.T) {
 	for name, before := range map[string]func(*harness){
 		"VM exists": func(h *harness) { h.Settle() },
 		"creation begun": func(h *harness) {

@@ -134,7 +134,7 @@ func (h *secretsHarness) release() {
 	}
 }
 
-func TestReferenceOfAMachine(t *testing.T) {
+func TestSecret_FinalizerFollowsReferenceOfMachine(t *testing.T) {
 	t.Parallel()
 	h := newSecretsHarness(t, func(namespace string) []client.Object {
 		m := newBegunMachine(namespace)
@@ -149,7 +149,7 @@ func TestReferenceOfAMachine(t *testing.T) {
 	h.wantProtected(false, false)
 }
 
-func TestReferenceOfAClass(t *testing.T) {
+func TestSecret_FinalizerFollowsReferenceOfClass(t *testing.T) {
 	t.Parallel()
 	class := func(namespace, secret string) *v1alpha1.MachineClass {
 		return &v1alpha1.MachineClass{

@@ -70,9 +70,9 @@ func (h *harness) loseSecret() {
 	h.remove(secret)
 }
 
-// TestSecretsAreHeld checks that the Secret has the finalizer from before the first call until the VM is gone, for
+// TestSecret_FinalizerUntilVMIsGone checks that the Secret has the finalizer from before the first call until the VM is gone, for
 // both kinds of reference.
-func TestSecretsAreHeld(t *testing.T) {
+func TestSecret_FinalizerUntilVMIsGone(t *testing.T) {
 	for name, with := range map[string]func(*given){"credentials": withCredentials, "class": withClass} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, with)
@@ -98,9 +98,9 @@ func TestSecretsAreHeld(t *testing.T) {
 	}
 }
 
-// TestSecretsGoWithTheLast checks that the finalizer stays until the last object that needs the Secret is gone, even
+// TestSecret_FinalizerUntilLastUserIsGone checks that the finalizer stays until the last object that needs the Secret is gone, even
 // if that one never had a VM.
-func TestSecretsGoWithTheLast(t *testing.T) {
+func TestSecret_FinalizerUntilLastUserIsGone(t *testing.T) {
 	h := newHarness(t, withCredentials)
 	h.Settle()
 	other := newGiven(h.Key.Namespace, h.Clock.Now()).infra
@@ -121,9 +121,9 @@ func TestSecretsGoWithTheLast(t *testing.T) {
 	h.wantProtected(false)
 }
 
-// TestSecretsAreLetGoAfterEachCrash checks for each write that neither the object nor the Secret remains after a
+// TestSecret_FinalizerRemovedAfterCrash checks for each write that neither the object nor the Secret remains after a
 // crash at that write.
-func TestSecretsAreLetGoAfterEachCrash(t *testing.T) {
+func TestSecret_FinalizerRemovedAfterCrash(t *testing.T) {
 	for crashAt := 1; ; crashAt++ {
 		h := newHarness(t, withCredentials)
 		h.Settle()
@@ -158,9 +158,9 @@ func TestSecretsAreLetGoAfterEachCrash(t *testing.T) {
 	}
 }
 
-// TestStaleCacheHoldsNoSecret checks that the finalizer is removed when two objects are deleted at the same time,
+// TestSecret_FinalizerRemovedWithStaleCache checks that the finalizer is removed when two objects are deleted at the same time,
 // even if the cache still shows the other one. An object that has just begun to need the Secret keeps the finalizer.
-func TestStaleCacheHoldsNoSecret(t *testing.T) {
+func TestSecret_FinalizerRemovedWithStaleCache(t *testing.T) {
 	h := newHarness(t, withCredentials)
 	h.Settle()
 	cached := h.infra()
@@ -201,8 +201,8 @@ func settle(t *testing.T, secrets *finalizers.Secrets, key types.NamespacedName)
 	return err
 }
 
-// TestSecretsOfOthersAreNotHeld checks that the Secrets of objects of another manager are not changed.
-func TestSecretsOfOthersAreNotHeld(t *testing.T) {
+// TestSecret_OfOtherManagerIsUnchanged checks that the Secrets of objects of another manager are not changed.
+func TestSecret_OfOtherManagerIsUnchanged(t *testing.T) {
 	h := newHarness(t, withCredentials, func(g *given) {
 		g.infra.Spec.Driver, g.infra.Finalizers = "other", []string{infrav1.Finalizer}
 		g.infra.Annotations = map[string]string{infrav1.AnnotationCreationBegun: ""}
@@ -222,9 +222,9 @@ func TestSecretsOfOthersAreNotHeld(t *testing.T) {
 	h.wantProtected(true)
 }
 
-// TestRepairedSecretIsTriedSoon checks that the controller reads the Secret regularly, but calls the driver before
+// TestSecret_ChangeTriggersRetry checks that the controller reads the Secret regularly, but calls the driver before
 // the next retry only if the Secret has changed.
-func TestRepairedSecretIsTriedSoon(t *testing.T) {
+func TestSecret_ChangeTriggersRetry(t *testing.T) {
 	for name, tc := range map[string]struct {
 		with   func(*given)
 		method fake.Method

@@ -60,8 +60,8 @@ func newServerGiven(namespace string) *given {
 	return g
 }
 
-// TestLifeOnAServer checks the life of a VM from creation to deletion with both versions of Cluster API's kinds.
-func TestLifeOnAServer(t *testing.T) {
+// TestMachine_LifecycleOnServer checks the life of a VM from creation to deletion with both versions of Cluster API's kinds.
+func TestMachine_LifecycleOnServer(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version.Version, func(t *testing.T) {
 			h := newServerHarness(t, version)
@@ -88,10 +88,10 @@ func TestLifeOnAServer(t *testing.T) {
 	}
 }
 
-// TestWhatAVMIsMadeFromStays checks that the fields that identify the VM at its provider cannot be changed after the
+// TestMachine_FieldsOfVMAreImmutable checks that the fields that identify the VM at its provider cannot be changed after the
 // creation. Other fields can, and clusterctl can move the object. The webhook checks the fields that can only be
 // updated in place.
-func TestWhatAVMIsMadeFromStays(t *testing.T) {
+func TestMachine_FieldsOfVMAreImmutable(t *testing.T) {
 	h := newServerHarness(t, core.V1Beta2)
 	h.changeInfra(func(m *infrav1.MillwrightMachine) {
 		m.Spec.ProviderSpec = raw(`{"size":"small","disk":{"gib":[1,2]},"tags":{"a":"b"}}`)
@@ -135,9 +135,9 @@ func TestWhatAVMIsMadeFromStays(t *testing.T) {
 	}
 }
 
-// TestWhatTheServerDoesNotNotice checks that a deletion is blocked when the VM is not found after a change of the
+// TestDeletion_SpecChangedWithoutWebhook checks that a deletion is blocked when the VM is not found after a change of the
 // provider specification, which the API server accepts without the webhook.
-func TestWhatTheServerDoesNotNotice(t *testing.T) {
+func TestDeletion_SpecChangedWithoutWebhook(t *testing.T) {
 	h := newServerHarness(t, core.V1Beta2)
 	h.matchSpec(true)
 	h.Settle()
@@ -153,8 +153,8 @@ func TestWhatTheServerDoesNotNotice(t *testing.T) {
 	}
 }
 
-// TestMetadataOfOthersStay checks that metadata that others write at the same time are not lost (O2).
-func TestMetadataOfOthersStay(t *testing.T) {
+// TestMachine_KeepsMetadataOfOthers checks that metadata that others write at the same time are not lost (O2).
+func TestMachine_KeepsMetadataOfOthers(t *testing.T) {
 	h := newServerHarness(t, core.V1Beta2)
 	interfered := 0
 	h.Refuse = func(lockstep.Write) error {
@@ -174,8 +174,8 @@ func TestMetadataOfOthersStay(t *testing.T) {
 	}
 }
 
-// TestUnderItsRole runs the controller with watches, caches, and only the permissions of its role.
-func TestUnderItsRole(t *testing.T) {
+// TestRole_GrantsRequiredPermissions runs the controller with watches, caches, and only the permissions of its role.
+func TestRole_GrantsRequiredPermissions(t *testing.T) {
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
 	scheme := newScheme(core.V1Beta2)
@@ -269,8 +269,8 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 	})
 }
 
-// TestTheNewestVersionIsRead checks that the newest version of Cluster API that the server serves is used.
-func TestTheNewestVersionIsRead(t *testing.T) {
+// TestDiscover_UsesNewestVersion checks that the newest version of Cluster API that the server serves is used.
+func TestDiscover_UsesNewestVersion(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	coretest.Install(t, e.Admin)

@@ -30,8 +30,8 @@ func ctrlRequestOf(object client.Object) ctrl.Request {
 	return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
 }
 
-// TestDeletionWithoutOwners checks that the VM is deleted in whichever order the objects are deleted (R3, S29, S40).
-func TestDeletionWithoutOwners(t *testing.T) {
+// TestDeletion_InAnyOrder checks that the VM is deleted in whichever order the objects are deleted (R3, S29, S40).
+func TestDeletion_InAnyOrder(t *testing.T) {
 	machine := func(h *harness) { h.remove(&core.Machine{ObjectMeta: metav1.ObjectMeta{Name: machineName}}) }
 	cluster := func(h *harness) { h.remove(&core.Cluster{ObjectMeta: metav1.ObjectMeta{Name: clusterName}}) }
 	for name, before := range map[string][]func(*harness){
@@ -61,8 +61,8 @@ func TestDeletionWithoutOwners(t *testing.T) {
 	}
 }
 
-// TestDeletionIsPaused checks that a paused object neither deletes its VM nor loses its finalizer (G2, K8).
-func TestDeletionIsPaused(t *testing.T) {
+// TestDeletion_Paused checks that a paused object neither deletes its VM nor loses its finalizer (G2, K8).
+func TestDeletion_Paused(t *testing.T) {
 	for name, tc := range map[string]struct{ pause, resume func(*harness) }{
 		"cluster": {
 			func(h *harness) { h.changeCluster(func(c *core.Cluster) { c.Spec.Paused = true }) },
@@ -97,9 +97,9 @@ func TestDeletionIsPaused(t *testing.T) {
 	}
 }
 
-// TestDeletionBeforeCreation checks that an object that never had a VM is deleted immediately without a call of the
+// TestDeletion_BeforeCreation checks that an object that never had a VM is deleted immediately without a call of the
 // driver (S41).
-func TestDeletionBeforeCreation(t *testing.T) {
+func TestDeletion_BeforeCreation(t *testing.T) {
 	for name, change := range map[string]func(*given){
 		"no owner":          func(g *given) { g.infra.OwnerReferences, g.infra.Finalizers = nil, []string{infrav1.Finalizer} },
 		"no bootstrap data": func(g *given) { g.machine.Spec.Bootstrap.DataSecretName = nil },
@@ -116,9 +116,9 @@ func TestDeletionBeforeCreation(t *testing.T) {
 	}
 }
 
-// TestDeletionOfWhatWasRefused checks that a spec that the driver refuses does not block the deletion, unless an
+// TestDeletion_OfRefusedSpec checks that a spec that the driver refuses does not block the deletion, unless an
 // earlier spec may have led to a VM.
-func TestDeletionOfWhatWasRefused(t *testing.T) {
+func TestDeletion_OfRefusedSpec(t *testing.T) {
 	refusals := []codes.Code{codes.InvalidArgument, codes.InvalidArgument, codes.InvalidArgument}
 	for name, tc := range map[string]struct {
 		before func(*harness)
@@ -155,8 +155,8 @@ func TestDeletionOfWhatWasRefused(t *testing.T) {
 	}
 }
 
-// TestDeletionInMidCreation checks that a VM is deleted by its provider ID even if the ID has not been stored.
-func TestDeletionInMidCreation(t *testing.T) {
+// TestDeletion_DuringCreation checks that a VM is deleted by its provider ID even if the ID has not been stored.
+func TestDeletion_DuringCreation(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
 	h.Settle()
@@ -170,8 +170,8 @@ func TestDeletionInMidCreation(t *testing.T) {
 	}
 }
 
-// TestDeletionFails checks that the finalizer stays until the VM is gone, and that the condition reports the error.
-func TestDeletionFails(t *testing.T) {
+// TestDeletion_FinalizerStaysAfterFailure checks that the finalizer stays until the VM is gone, and that the condition reports the error.
+func TestDeletion_FinalizerStaysAfterFailure(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	h.Driver.Fail(fake.DeleteMachine, codes.Unavailable)
@@ -192,8 +192,8 @@ func TestDeletionFails(t *testing.T) {
 	}
 }
 
-// TestDeletionIsReported checks that Ready reports a running deletion, without further writes (M9).
-func TestDeletionIsReported(t *testing.T) {
+// TestDeletion_IsReported checks that Ready reports a running deletion, without further writes (M9).
+func TestDeletion_IsReported(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	h.ignoreDeletes(true)
@@ -208,9 +208,9 @@ func TestDeletionIsReported(t *testing.T) {
 	}
 }
 
-// TestMarksByHand checks that the annotation that the VM is gone has no effect if it was set before the deletion, by
+// TestDeletion_ManualAnnotationIsIgnored checks that the annotation that the VM is gone has no effect if it was set before the deletion, by
 // a template or a user. The VM is deleted first, and then the object and the finalizer of its Secret.
-func TestMarksByHand(t *testing.T) {
+func TestDeletion_ManualAnnotationIsIgnored(t *testing.T) {
 	for name, value := range map[string]string{"empty": "", "time": "2026-01-01T00:00:00Z", "huge": strings.Repeat("x", 1<<17)} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, withCredentials, func(g *given) {
@@ -233,8 +233,8 @@ func TestMarksByHand(t *testing.T) {
 	}
 }
 
-// TestDeletionHoldsWhatItNeeds checks that the object stays while its VM may exist but cannot be looked up.
-func TestDeletionHoldsWhatItNeeds(t *testing.T) {
+// TestDeletion_WaitsForMissingCredentials checks that the object stays while its VM may exist but cannot be looked up.
+func TestDeletion_WaitsForMissingCredentials(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "cloud"}
 		g.more = append(g.more, secret(g.infra.Namespace, "cloud", nil))
@@ -251,9 +251,9 @@ func TestDeletionHoldsWhatItNeeds(t *testing.T) {
 	}
 }
 
-// TestProviderIDChangedByHand checks that a changed provider ID is reported, no VM is created, and the original VM is
+// TestMachine_ManualProviderIDChangeIsReported checks that a changed provider ID is reported, no VM is created, and the original VM is
 // deleted with the object.
-func TestProviderIDChangedByHand(t *testing.T) {
+func TestMachine_ManualProviderIDChangeIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	calls := len(h.calls())
@@ -277,9 +277,9 @@ func TestProviderIDChangedByHand(t *testing.T) {
 	}
 }
 
-// TestTwoWithOneProviderID checks that the second object with a provider ID does not get the VM, and does not delete
+// TestOwnership_SecondObjectWithProviderID checks that the second object with a provider ID does not get the VM, and does not delete
 // it.
-func TestTwoWithOneProviderID(t *testing.T) {
+func TestOwnership_SecondObjectWithProviderID(t *testing.T) {
 	owner := func(g *given) *infrav1.MillwrightMachine {
 		other := g.infra.DeepCopy()
 		other.Name, other.UID, other.Spec.ProviderID = "m0", "m0-uid", "test:///vm-0"
@@ -300,9 +300,9 @@ func TestTwoWithOneProviderID(t *testing.T) {
 	}
 }
 
-// TestVMOfTheOtherAPI checks that a VM that a driver finds for a Machine with the same name stays with that Machine,
+// TestOwnership_VMOfOtherAPI checks that a VM that a driver finds for a Machine with the same name stays with that Machine,
 // also when this object is deleted. Such a driver does not distinguish the two APIs.
-func TestVMOfTheOtherAPI(t *testing.T) {
+func TestOwnership_VMOfOtherAPI(t *testing.T) {
 	h := newHarness(t)
 	h.addVM(machineName, "test:///vm-0")
 	h.controller.instances.Owners[1] = ownedBy(ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "m1"}, UID: "other", Since: h.Clock.Now().Add(time.Hour)}) // later, but it owns the VM
@@ -322,9 +322,9 @@ func ownedBy(others ...ownership.Owner) ownership.Finder {
 	return func(context.Context, string, string) ([]ownership.Owner, error) { return others, nil }
 }
 
-// TestOwnersOfTheOtherAPI checks which of a MillwrightMachine and a Machine with the same provider ID owns the VM,
+// TestOwnership_BetweenAPIs checks which of a MillwrightMachine and a Machine with the same provider ID owns the VM,
 // and whether the MillwrightMachine may delete it.
-func TestOwnersOfTheOtherAPI(t *testing.T) {
+func TestOwnership_BetweenAPIs(t *testing.T) {
 	machine := func(change func(*ownership.Owner)) ownership.Owner {
 		claim := ownership.Owner{Kind: ownership.KindMachine, Key: types.NamespacedName{Namespace: "ns", Name: "other"}, UID: "other", Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Hour)}
 		change(&claim)
@@ -370,9 +370,9 @@ func TestOwnersOfTheOtherAPI(t *testing.T) {
 	}
 }
 
-// TestOwnerThatIsRefused checks that an object that only names the VM does not block the deletion of the VM's owner,
+// TestDeletion_RefusedOwnerDoesNotBlock checks that an object that only names the VM does not block the deletion of the VM's owner,
 // in any namespace.
-func TestOwnerThatIsRefused(t *testing.T) {
+func TestDeletion_RefusedOwnerDoesNotBlock(t *testing.T) {
 	h := newHarness(t)
 	h.Settle()
 	foreign := newGiven("elsewhere", h.Clock.Now().Add(time.Hour)).infra
@@ -385,9 +385,9 @@ func TestOwnerThatIsRefused(t *testing.T) {
 	}
 }
 
-// TestHeldDeletionIsReportedOnce checks that a blocked deletion is reported once, not in each reconcile and not after
+// TestDeletion_BlockedIsReportedOnce checks that a blocked deletion is reported once, not in each reconcile and not after
 // each failed call.
-func TestHeldDeletionIsReportedOnce(t *testing.T) {
+func TestDeletion_BlockedIsReportedOnce(t *testing.T) {
 	for name, block := range map[string]func(*harness){
 		"credentials": func(h *harness) { h.loseSecret() },
 		"owner": func(h *harness) {
@@ -438,9 +438,9 @@ func (h *harness) forgetID() {
 	}
 }
 
-// TestVMIsLookedForElsewhere checks that a NotFound is ignored if the driver was called with another specification
+// TestDeletion_ChangedSpecBlocks checks that a NotFound is ignored if the driver was called with another specification
 // than the VM was created with, as it may have looked in another place.
-func TestVMIsLookedForElsewhere(t *testing.T) {
+func TestDeletion_ChangedSpecBlocks(t *testing.T) {
 	const before, after = `{"size":"small"}`, `{"size":"big"}`
 	own := func(h *harness, spec string) {
 		h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(spec); m.Generation++ })
@@ -488,10 +488,10 @@ func TestVMIsLookedForElsewhere(t *testing.T) {
 	}
 }
 
-// TestVMIsFoundAllTheSame checks that a changed class does not block the deletion if the driver finds the VM by its
+// TestDeletion_ChangedClassDoesNotBlock checks that a changed class does not block the deletion if the driver finds the VM by its
 // provider ID, as most drivers do. This also holds if the process exits after the VM is gone but before that is
 // recorded.
-func TestVMIsFoundAllTheSame(t *testing.T) {
+func TestDeletion_ChangedClassDoesNotBlock(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		h := newHarness(t, func(g *given) {
 			g.infra.Spec.ProviderSpec, g.infra.Spec.MachineClassRef = nil, &infrav1.LocalReference{Name: "small"}
@@ -523,9 +523,9 @@ func TestVMIsFoundAllTheSame(t *testing.T) {
 	}
 }
 
-// TestStricterDriver checks that a refused lookup does not end the deletion if the driver did not refuse the
+// TestDeletion_RefusedLookupDoesNotEndIt checks that a refused lookup does not end the deletion if the driver did not refuse the
 // creation.
-func TestStricterDriver(t *testing.T) {
+func TestDeletion_RefusedLookupDoesNotEndIt(t *testing.T) {
 	for name, before := range map[string]func(*harness){
 		"found": func(h *harness) {
 			h.Settle()
@@ -557,9 +557,9 @@ func TestStricterDriver(t *testing.T) {
 	}
 }
 
-// TestAdoptedVMGoesToo checks that a VM whose provider ID a user has set is deleted with the object, even if no
+// TestDeletion_DeletesAdoptedVM checks that a VM whose provider ID a user has set is deleted with the object, even if no
 // reconcile has looked it up yet.
-func TestAdoptedVMGoesToo(t *testing.T) {
+func TestDeletion_DeletesAdoptedVM(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.ProviderID = "test:///vm-0"
 		g.machine.Spec.Bootstrap.DataSecretName = nil

@@ -55,9 +55,9 @@ func (h *harness) updates() int {
 	return count
 }
 
-// TestUpdateInPlace checks that the VM is updated once to the specification that Cluster API has written, and stays
+// TestUpdate_InPlace checks that the VM is updated once to the specification that Cluster API has written, and stays
 // the same VM.
-func TestUpdateInPlace(t *testing.T) {
+func TestUpdate_InPlace(t *testing.T) {
 	h := newTaggedHarness(t)
 	before := h.Driver.VMs()[0]
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
@@ -87,8 +87,8 @@ func TestUpdateInPlace(t *testing.T) {
 	}
 }
 
-// TestNothingToUpdate checks that a change that does not affect the VM is complete immediately, also when it is repeated.
-func TestNothingToUpdate(t *testing.T) {
+// TestUpdate_NothingToChange checks that a change that does not affect the VM is complete immediately, also when it is repeated.
+func TestUpdate_NothingToChange(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.updateTo(`{"tags":{"a":"1"},"size":"small"}`)
 	h.Settle()
@@ -104,8 +104,8 @@ func TestNothingToUpdate(t *testing.T) {
 	}
 }
 
-// TestNoUpdateUnasked checks that a change of the spec without the annotation does not update the VM.
-func TestNoUpdateUnasked(t *testing.T) {
+// TestUpdate_RequiresAnnotation checks that a change of the spec without the annotation does not update the VM.
+func TestUpdate_RequiresAnnotation(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Spec.ProviderSpec = raw(`{"size":"small","tags":{"a":"2"}}`) })
 	h.Settle()
@@ -114,9 +114,9 @@ func TestNoUpdateUnasked(t *testing.T) {
 	}
 }
 
-// TestUpdateNeedsAReplacement checks that the possible changes are made, and that the condition reports the others,
+// TestUpdate_NeedsReplacement checks that the possible changes are made, and that the condition reports the others,
 // which wait for a replacement.
-func TestUpdateNeedsAReplacement(t *testing.T) {
+func TestUpdate_NeedsReplacement(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.updateTo(`{"size":"big","tags":{"a":"2"}}`)
 	h.Settle()
@@ -138,8 +138,8 @@ func TestUpdateNeedsAReplacement(t *testing.T) {
 	}
 }
 
-// TestUpdateFails checks that an error of the driver is reported, and that the call is retried.
-func TestUpdateFails(t *testing.T) {
+// TestUpdate_FailureIsRetried checks that an error of the driver is reported, and that the call is retried.
+func TestUpdate_FailureIsRetried(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.Driver.FailWith(fake.UpdateMachine, status.Error(codes.ResourceExhausted, "no quota"))
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
@@ -153,8 +153,8 @@ func TestUpdateFails(t *testing.T) {
 	}
 }
 
-// TestUpdateWithoutInputs checks that a missing class is reported and the VM stays as it is.
-func TestUpdateWithoutInputs(t *testing.T) {
+// TestUpdate_MissingClassIsReported checks that a missing class is reported and the VM stays as it is.
+func TestUpdate_MissingClassIsReported(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.changeInfra(func(m *infrav1.MillwrightMachine) {
 		m.Generation++
@@ -169,8 +169,8 @@ func TestUpdateWithoutInputs(t *testing.T) {
 	}
 }
 
-// TestUpdateIsAwaited checks a driver that responds late.
-func TestUpdateIsAwaited(t *testing.T) {
+// TestUpdate_LateResponse checks a driver that responds late.
+func TestUpdate_LateResponse(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
 	for len(h.Tasks) == 0 {
@@ -184,8 +184,8 @@ func TestUpdateIsAwaited(t *testing.T) {
 	h.wantUpToDate(metav1.ConditionTrue, infrav1.ReasonUpdated)
 }
 
-// TestUpdateIsCutShort checks that another process completes or reverts an update that was interrupted.
-func TestUpdateIsCutShort(t *testing.T) {
+// TestUpdate_InterruptedIsCompleted checks that another process completes or reverts an update that was interrupted.
+func TestUpdate_InterruptedIsCompleted(t *testing.T) {
 	for name, spec := range map[string]string{"completed": `{"size":"small","tags":{"a":"2"}}`, "reverted": `{"size":"small","tags":{"a":"1"}}`} {
 		t.Run(name, func(t *testing.T) {
 			h := newTaggedHarness(t)
@@ -207,8 +207,8 @@ func TestUpdateIsCutShort(t *testing.T) {
 	}
 }
 
-// TestUpdateOfADeletedMachine checks that a deletion does not wait for an update.
-func TestUpdateOfADeletedMachine(t *testing.T) {
+// TestUpdate_OfDeletedMachine checks that a deletion does not wait for an update.
+func TestUpdate_OfDeletedMachine(t *testing.T) {
 	h := newTaggedHarness(t)
 	h.Driver.Fail(fake.UpdateMachine, slices.Repeat([]codes.Code{codes.Internal}, 20)...)
 	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)

@@ -218,7 +218,7 @@ func get[T client.Object](w *world, name string, object T) T {
 	return object
 }
 
-func TestMigration(t *testing.T) {
+func TestMigration_SwitchesReferences(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	before := get(w, "pool", &v1alpha1.MachineDeployment{})
@@ -249,8 +249,8 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// TestFinalizersMove checks that the finalizers of legacy objects are replaced, and that other finalizers remain.
-func TestFinalizersMove(t *testing.T) {
+// TestMigration_MovesFinalizers checks that the finalizers of legacy objects are replaced, and that other finalizers remain.
+func TestMigration_MovesFinalizers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	w.mustPass()
@@ -274,8 +274,8 @@ func TestFinalizersMove(t *testing.T) {
 	}
 }
 
-// TestMigratedOnce checks that a migration causes one event, and that later passes write nothing.
-func TestMigratedOnce(t *testing.T) {
+// TestMigration_HappensOnce checks that a migration causes one event, and that later passes write nothing.
+func TestMigration_HappensOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	w.mustPass()
@@ -289,8 +289,8 @@ func TestMigratedOnce(t *testing.T) {
 	}
 }
 
-// TestKilledAtAnyWrite checks that the result is the same if the process is killed at any write.
-func TestKilledAtAnyWrite(t *testing.T) {
+// TestMigration_SurvivesTerminationAtAnyWrite checks that the result is the same if the process is killed at any write.
+func TestMigration_SurvivesTerminationAtAnyWrite(t *testing.T) {
 	t.Parallel()
 	whole := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	whole.mustPass()
@@ -310,9 +310,9 @@ func TestKilledAtAnyWrite(t *testing.T) {
 	}
 }
 
-// TestLaterUsersAreSwitched checks references that a set or a user creates after the migration. The MachineClass
+// TestMigration_SwitchesLaterReferences checks references that a set or a user creates after the migration. The MachineClass
 // takes precedence by then.
-func TestLaterUsersAreSwitched(t *testing.T) {
+func TestMigration_SwitchesLaterReferences(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	w.mustPass()
@@ -335,9 +335,9 @@ func TestLaterUsersAreSwitched(t *testing.T) {
 	}
 }
 
-// TestMarkTakenAway checks that a user who removes the mark from the legacy class does not change a MachineClass
+// TestMigration_RemovedMarkChangesNothing checks that a user who removes the mark from the legacy class does not change a MachineClass
 // that is in use.
-func TestMarkTakenAway(t *testing.T) {
+func TestMigration_RemovedMarkChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	w.mustPass()
@@ -362,8 +362,8 @@ func TestMarkTakenAway(t *testing.T) {
 	}
 }
 
-// TestEditedAmid checks that the MachineClass follows edits of the legacy object until it is in use.
-func TestEditedAmid(t *testing.T) {
+// TestMigration_FollowsEdits checks that the MachineClass follows edits of the legacy object until it is in use.
+func TestMigration_FollowsEdits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	w.last = 1 // creates the class
@@ -382,8 +382,8 @@ func TestEditedAmid(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotNeededStays checks that an unused object keeps its finalizers unless it is being deleted.
-func TestWhatIsNotNeededStays(t *testing.T) {
+// TestMigration_SkipsUnusedClass checks that an unused object keeps its finalizers unless it is being deleted.
+func TestMigration_SkipsUnusedClass(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), oldClass())
 	before := w.dump()
@@ -400,8 +400,8 @@ func TestWhatIsNotNeededStays(t *testing.T) {
 	}
 }
 
-// TestRefused checks that nothing changes, and that the reason is reported once.
-func TestRefused(t *testing.T) {
+// TestMigration_RefusalIsReportedOnce checks that nothing changes, and that the reason is reported once.
+func TestMigration_RefusalIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	set := func(value any, field ...string) func(*unstructured.Unstructured) {
 		return func(object *unstructured.Unstructured) {
@@ -484,9 +484,9 @@ func (s shows) Get(ctx context.Context, key client.ObjectKey, into client.Object
 	return s.Client.Get(ctx, key, into, options...)
 }
 
-// TestBackOff checks that an Internal error is retried after 5 s, then after twice that, and that an Unimplemented
+// TestMigration_BacksOff checks that an Internal error is retried after 5 s, then after twice that, and that an Unimplemented
 // error is retried only after the object was edited.
-func TestBackOff(t *testing.T) {
+func TestMigration_BacksOff(t *testing.T) {
 	t.Parallel()
 	d := &broken{err: status.Error(codes.Internal, "oh")}
 	w := newWorld(t, d, fleet()...)
@@ -520,8 +520,8 @@ func TestBackOff(t *testing.T) {
 	get(w, key.Name, &v1alpha1.MachineClass{})
 }
 
-// TestMigrationOfMachines checks what the machine controller learns about a migration.
-func TestMigrationOfMachines(t *testing.T) {
+// TestMigration_ProgressForMachines checks what the machine controller learns about a migration.
+func TestMigration_ProgressForMachines(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	w.controller.Kinds = []string{legacy.AWS}

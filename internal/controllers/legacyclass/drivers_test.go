@@ -61,8 +61,8 @@ func (w *world) annotate(provider string) {
 	}
 }
 
-// TestWhoMigrates checks that the driver that declares the kind as its own migrates the class.
-func TestWhoMigrates(t *testing.T) {
+// TestMigration_ChoosesDriver checks that the driver that declares the kind as its own migrates the class.
+func TestMigration_ChoosesDriver(t *testing.T) {
 	t.Parallel()
 	own := []string{legacy.AWS}
 	for name, tc := range map[string]struct {
@@ -106,9 +106,9 @@ func TestWhoMigrates(t *testing.T) {
 	}
 }
 
-// TestALateDriver checks that Machines wait until the driver registers, even if another driver would accept any
+// TestMigration_WaitsForDriver checks that Machines wait until the driver registers, even if another driver would accept any
 // class. That is not a failure with a back-off.
-func TestALateDriver(t *testing.T) {
+func TestMigration_WaitsForDriver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sim.New(sim.Config{}), fleet()...)
 	r := w.with(true, map[string]driver.Driver{"sim": sim.New(sim.Config{})})
@@ -137,9 +137,9 @@ func TestALateDriver(t *testing.T) {
 	}
 }
 
-// TestTheDriverIsAskedOnce checks that the driver is called once while a different class has the name and neither
+// TestMigration_CallsDriverOnce checks that the driver is called once while a different class has the name and neither
 // is edited.
-func TestTheDriverIsAskedOnce(t *testing.T) {
+func TestMigration_CallsDriverOnce(t *testing.T) {
 	t.Parallel()
 	d := &migrator{provider: "sim"}
 	taken := &v1alpha1.MachineClass{ObjectMeta: named(key.Name), Provider: "sim", ProviderSpec: runtime.RawExtension{Raw: []byte(`{}`)}}
@@ -161,8 +161,8 @@ func TestTheDriverIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestOneEventPerCode checks that different messages with the same code cause one event.
-func TestOneEventPerCode(t *testing.T) {
+// TestMigration_OneEventPerCode checks that different messages with the same code cause one event.
+func TestMigration_OneEventPerCode(t *testing.T) {
 	t.Parallel()
 	d := &migrator{provider: "sim"}
 	w := newWorld(t, d, fleet()...)
@@ -176,8 +176,8 @@ func TestOneEventPerCode(t *testing.T) {
 	}
 }
 
-// TestTheIndexOfUsers checks that sets and deployments are indexed by their classes.
-func TestTheIndexOfUsers(t *testing.T) {
+// TestIndex_ClassesOfUsers checks that sets and deployments are indexed by their classes.
+func TestIndex_ClassesOfUsers(t *testing.T) {
 	t.Parallel()
 	set := &v1alpha1.MachineSet{}
 	set.Spec.Template.Spec.Class = ref()
@@ -203,9 +203,9 @@ func TestTheIndexOfUsers(t *testing.T) {
 	}
 }
 
-// TestADriverThatHasReturned checks that a driver that was unavailable is called immediately after it registers,
+// TestDriver_RegistrationTriggersRetry checks that a driver that was unavailable is called immediately after it registers,
 // but one that refused is not.
-func TestADriverThatHasReturned(t *testing.T) {
+func TestDriver_RegistrationTriggersRetry(t *testing.T) {
 	t.Parallel()
 	for code, calls := range map[codes.Code]int{codes.Unavailable: 3, codes.Internal: 2} {
 		d := &migrator{provider: "sim"}

@@ -40,9 +40,9 @@ func (h *harness) timeOut(names ...string) {
 	h.passOver(names...)
 }
 
-// TestBudgetOfTheSet checks that the policy of the MachineSet limits how many Machines become Failed, and that the
+// TestReplacement_FollowsPolicyOfMachineSet checks that the policy of the MachineSet limits how many Machines become Failed, and that the
 // other Machines report once what they wait for.
-func TestBudgetOfTheSet(t *testing.T) {
+func TestReplacement_FollowsPolicyOfMachineSet(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  string
 		want    int
@@ -75,8 +75,8 @@ func TestBudgetOfTheSet(t *testing.T) {
 	}
 }
 
-// TestTotalLimit checks that the total limit applies to all pools together, and that zero disables replacements.
-func TestTotalLimit(t *testing.T) {
+// TestReplacement_TotalLimit checks that the total limit applies to all pools together, and that zero disables replacements.
+func TestReplacement_TotalLimit(t *testing.T) {
 	for most, want := range map[int32]int{0: 0, 1: 1} {
 		h := newHarness(t)
 		opts := h.controller.Options

@@ -37,9 +37,9 @@ func (h *harness) devices() int64 {
 	return quantity.Value()
 }
 
-// TestVirtualCapacity checks that the node keeps the virtual capacity of the class when the class or the node
+// TestMachine_VirtualCapacityFollowsClass checks that the node keeps the virtual capacity of the class when the class or the node
 // changes, and that no write is repeated.
-func TestVirtualCapacity(t *testing.T) {
+func TestMachine_VirtualCapacityFollowsClass(t *testing.T) {
 	h := newHarness(t)
 	class := func(edit func(*v1alpha1.MachineClass)) { change(h, newClass(h.Key.Namespace), edit) }
 	class(func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
@@ -77,8 +77,8 @@ func TestVirtualCapacity(t *testing.T) {
 	}
 }
 
-// TestClassIsGone checks that the node's capacity does not change if the class does not exist.
-func TestClassIsGone(t *testing.T) {
+// TestMachine_VirtualCapacityIsKeptWithoutClass checks that the node's capacity does not change if the class does not exist.
+func TestMachine_VirtualCapacityIsKeptWithoutClass(t *testing.T) {
 	h := newHarness(t)
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(2) })
 	h.running()
@@ -90,9 +90,9 @@ func TestClassIsGone(t *testing.T) {
 	}
 }
 
-// TestDriftIsReverted checks that the next pass reverts changes to the parts of the node that the template sets,
+// TestMachine_NodeDriftIsReverted checks that the next pass reverts changes to the parts of the node that the template sets,
 // in one write. The change of the node itself triggers the pass.
-func TestDriftIsReverted(t *testing.T) {
+func TestMachine_NodeDriftIsReverted(t *testing.T) {
 	template := func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": "a"}, Annotations: map[string]string{"note": "b"}},
@@ -154,9 +154,9 @@ func (d *awaitingDrainer) Refused(namespace string) []client.ObjectKey {
 	return nil
 }
 
-// TestWhoIsWokenForADrain checks that events of Pods and volumes trigger passes only over Machines that are being
+// TestWatches_DrainEventsTriggerDeletedMachines checks that events of Pods and volumes trigger passes only over Machines that are being
 // deleted.
-func TestWhoIsWokenForADrain(t *testing.T) {
+func TestWatches_DrainEventsTriggerDeletedMachines(t *testing.T) {
 	running, dying := mate("running", "a", v1alpha1.MachineRunning), mate("dying", "a", v1alpha1.MachineTerminating)
 	now := metav1.Now()
 	running.Labels[v1alpha1.NodeLabelKey], dying.Labels[v1alpha1.NodeLabelKey] = "node-r", "node-d"
@@ -197,8 +197,8 @@ func TestWhoIsWokenForADrain(t *testing.T) {
 	}
 }
 
-// TestWhichCapacityAndVolumeChangesMatter checks that only relevant changes pass the predicates.
-func TestWhichCapacityAndVolumeChangesMatter(t *testing.T) {
+// TestPredicates_CapacityAndVolumes checks that only relevant changes pass the predicates.
+func TestPredicates_CapacityAndVolumes(t *testing.T) {
 	two, three := newClass("n"), newClass("n")
 	two.NodeTemplate, three.NodeTemplate = virtual(2), virtual(3)
 	labelled := two.DeepCopy()

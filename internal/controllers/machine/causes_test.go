@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// TestCausesOfEvents checks that the annotations of an event contain its cause and the step.
-func TestCausesOfEvents(t *testing.T) {
+// TestEvents_HaveCauses checks that the annotations of an event contain its cause and the step.
+func TestEvents_HaveCauses(t *testing.T) {
 	cases := map[string]struct {
 		given func(h *harness)
 		want  []string

@@ -46,9 +46,9 @@ var jumps = map[string]struct {
 	forced   int
 }{"forward": {by: 2 * time.Hour, forced: 1}, "back": {by: -2 * time.Hour, late: 2 * time.Hour, forced: 3}}
 
-// TestNobodyFailsForAClockThatJumps checks that a step of the manager's clock does not shorten the timeouts of a
+// TestMachine_ClockStepDoesNotShortenTimeouts checks that a step of the manager's clock does not shorten the timeouts of a
 // Machine.
-func TestNobodyFailsForAClockThatJumps(t *testing.T) {
+func TestMachine_ClockStepDoesNotShortenTimeouts(t *testing.T) {
 	phases := map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout}
 	for phase, timeout := range phases {
 		for name, jump := range jumps {
@@ -74,10 +74,10 @@ func TestNobodyFailsForAClockThatJumps(t *testing.T) {
 	}
 }
 
-// TestNoDrainIsForcedForAClockThatJumps checks that a step of the manager's clock does not shorten the drain
+// TestMachine_ClockStepDoesNotForceDrain checks that a step of the manager's clock does not shorten the drain
 // timeout. If the timeouts of several drains restart together, the number of drains that are forced at the same
 // time is limited.
-func TestNoDrainIsForcedForAClockThatJumps(t *testing.T) {
+func TestMachine_ClockStepDoesNotForceDrain(t *testing.T) {
 	for name, jump := range jumps {
 		t.Run(name, func(t *testing.T) {
 			t.Attr("fault", "the clock of the manager's host steps "+name+" by two hours during a drain")
@@ -109,9 +109,9 @@ func TestNoDrainIsForcedForAClockThatJumps(t *testing.T) {
 	}
 }
 
-// TestTimesToCome checks that a phase with a begin in the future begins when a pass sees it, so that the timeout
+// TestMachine_FutureTransitionTimeIsCorrected checks that a phase with a begin in the future begins when a pass sees it, so that the timeout
 // is neither shorter nor longer. A user or the clock of another host may have set such a time.
-func TestTimesToCome(t *testing.T) {
+func TestMachine_FutureTransitionTimeIsCorrected(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"two hours": 2 * time.Hour, "a century": 100 * 365 * 24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestAMachineBecomesANode checks that a Machine becomes Running with the expected writes only.
-func TestAMachineBecomesANode(t *testing.T) {
+// TestMachine_CreationWrites checks that a Machine becomes Running with the expected writes only.
+func TestMachine_CreationWrites(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 
@@ -91,8 +91,8 @@ func wantStatus(t *testing.T, machine *v1alpha1.Machine, want statusFields) {
 	}
 }
 
-// TestWhichVMIsTheMachines checks whether a VM is created, adopted or reported as lost.
-func TestWhichVMIsTheMachines(t *testing.T) {
+// TestMachine_CreatesAdoptsOrLosesVM checks whether a VM is created, adopted or reported as lost.
+func TestMachine_CreatesAdoptsOrLosesVM(t *testing.T) {
 	pending := statusFields{v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider"}
 	cases := map[string]struct {
 		reason  string
@@ -182,9 +182,9 @@ func TestWhichVMIsTheMachines(t *testing.T) {
 	}
 }
 
-// TestIdentityIsOneWrite checks that label, provider ID and priority are set in one write, and that no write
+// TestMachine_IdentityIsStoredInOneWrite checks that label, provider ID and priority are set in one write, and that no write
 // happens if they are correct already.
-func TestIdentityIsOneWrite(t *testing.T) {
+func TestMachine_IdentityIsStoredInOneWrite(t *testing.T) {
 	cases := map[string]struct {
 		machine      func(*v1alpha1.Machine)
 		wantPriority string
@@ -217,8 +217,8 @@ func TestIdentityIsOneWrite(t *testing.T) {
 	}
 }
 
-// TestUserData checks that the driver gets rendered user data, and that the Secret of the class does not change.
-func TestUserData(t *testing.T) {
+// TestMachine_UserDataIsRendered checks that the driver gets rendered user data, and that the Secret of the class does not change.
+func TestMachine_UserDataIsRendered(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Settle()
@@ -242,9 +242,9 @@ func TestUserData(t *testing.T) {
 	}
 }
 
-// TestBothSecretsCount checks that the data of secretRef and credentialsSecretRef are merged, and that the latter
+// TestMachine_SecretsAreMerged checks that the data of secretRef and credentialsSecretRef are merged, and that the latter
 // takes precedence.
-func TestBothSecretsCount(t *testing.T) {
+func TestMachine_SecretsAreMerged(t *testing.T) {
 	h := newHarness(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shoot", Name: "credentials"},
 		Data:       map[string][]byte{"apiKey": []byte("better")},
@@ -262,9 +262,9 @@ func TestBothSecretsCount(t *testing.T) {
 	}
 }
 
-// TestWithoutTarget checks that a Machine without a target cluster becomes Available as soon as it has a VM, with
+// TestMachine_AvailableWithoutTarget checks that a Machine without a target cluster becomes Available as soon as it has a VM, with
 // the addresses of the VM.
-func TestWithoutTarget(t *testing.T) {
+func TestMachine_AvailableWithoutTarget(t *testing.T) {
 	h := newHarness(t).withoutTarget()
 	h.unnamed()
 	h.declare()
@@ -287,9 +287,9 @@ func TestWithoutTarget(t *testing.T) {
 	}
 }
 
-// TestTokenNotIssued checks that the status reports a target cluster that refuses bootstrap tokens. It has no
+// TestMachine_TokenFailureIsReported checks that the status reports a target cluster that refuses bootstrap tokens. It has no
 // error code, since that would mean that the driver failed.
-func TestTokenNotIssued(t *testing.T) {
+func TestMachine_TokenFailureIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.Refuse = func(made lockstep.Write) error {
 		if made.What == "create Secret" {
@@ -313,9 +313,9 @@ func TestTokenNotIssued(t *testing.T) {
 	}
 }
 
-// TestAvailableStays checks that an Available Machine causes no driver calls or writes, also after a restart, and
+// TestMachine_AvailableNeedsNoFurtherCalls checks that an Available Machine causes no driver calls or writes, also after a restart, and
 // that it is deleted without a drain even if the driver fails.
-func TestAvailableStays(t *testing.T) {
+func TestMachine_AvailableNeedsNoFurtherCalls(t *testing.T) {
 	h := newHarness(t).withoutTarget()
 	h.unnamed()
 	h.declare()

@@ -31,9 +31,9 @@ func (h *harness) running(changes ...func(*v1alpha1.Machine)) {
 	h.Driver.ForgetCalls()
 }
 
-// TestAMachineIsDeleted checks that the VM, the node and the Machine are deleted in this order, with the expected
+// TestMachine_DeletionWrites checks that the VM, the node and the Machine are deleted in this order, with the expected
 // writes only.
-func TestAMachineIsDeleted(t *testing.T) {
+func TestMachine_DeletionWrites(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.delete()
@@ -59,8 +59,8 @@ func TestAMachineIsDeleted(t *testing.T) {
 	}
 }
 
-// TestDeletionThatWaits checks that the Machine remains and reports why while its VM exists or may exist.
-func TestDeletionThatWaits(t *testing.T) {
+// TestMachine_DeletionWaitsForVM checks that the Machine remains and reports why while its VM exists or may exist.
+func TestMachine_DeletionWaitsForVM(t *testing.T) {
 	deleting := func(state v1alpha1.MachineState, sentence string) statusFields {
 		return statusFields{v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, state, sentence}
 	}
@@ -149,9 +149,9 @@ func TestDeletionThatWaits(t *testing.T) {
 	}
 }
 
-// TestDeletionOfWhatNeverCame checks that a Machine that has no node yet is deleted completely, in whatever state
+// TestMachine_DeletionWithoutNode checks that a Machine that has no node yet is deleted completely, in whatever state
 // it is.
-func TestDeletionOfWhatNeverCame(t *testing.T) {
+func TestMachine_DeletionWithoutNode(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		before  func(h *harness)
@@ -252,8 +252,8 @@ func TestDeletionOfWhatNeverCame(t *testing.T) {
 	}
 }
 
-// TestDeletionNeedsLessThanACreation checks that problems that prevent a creation do not prevent a deletion.
-func TestDeletionNeedsLessThanACreation(t *testing.T) {
+// TestMachine_DeletionIgnoresCreationProblems checks that problems that prevent a creation do not prevent a deletion.
+func TestMachine_DeletionIgnoresCreationProblems(t *testing.T) {
 	for name, spoil := range map[string]func(h *harness){
 		"invalid class": func(h *harness) {
 			change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{Region: "moon"} })
@@ -285,8 +285,8 @@ func TestDeletionNeedsLessThanACreation(t *testing.T) {
 	}
 }
 
-// TestTokenOfJoinedIsNotLookedFor checks that the deletion of a Machine that has joined does not read its token.
-func TestTokenOfJoinedIsNotLookedFor(t *testing.T) {
+// TestMachine_DeletionDoesNotReadTokenOfJoinedNode checks that the deletion of a Machine that has joined does not read its token.
+func TestMachine_DeletionDoesNotReadTokenOfJoinedNode(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.restart()
@@ -302,8 +302,8 @@ func TestTokenOfJoinedIsNotLookedFor(t *testing.T) {
 	}
 }
 
-// TestDeletionInMidCreation checks that a deletion waits for a running creation and then deletes the new VM.
-func TestDeletionInMidCreation(t *testing.T) {
+// TestMachine_DeletionWaitsForCreation checks that a deletion waits for a running creation and then deletes the new VM.
+func TestMachine_DeletionWaitsForCreation(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Pass()
@@ -321,9 +321,9 @@ func TestDeletionInMidCreation(t *testing.T) {
 	}
 }
 
-// TestFinalizersOfOthers checks that our finalizers are removed, including that of old versions, and that other
+// TestMachine_KeepsOtherFinalizers checks that our finalizers are removed, including that of old versions, and that other
 // finalizers remain. After that, the Machine is ignored.
-func TestFinalizersOfOthers(t *testing.T) {
+func TestMachine_KeepsOtherFinalizers(t *testing.T) {
 	h := newHarness(t)
 	const foreign = "example.com/backup"
 	h.running(func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerLegacy, foreign} })
@@ -342,8 +342,8 @@ func TestFinalizersOfOthers(t *testing.T) {
 	}
 }
 
-// TestOnlyTheOldFinalizer checks that a Machine that has only the finalizer of old versions can be deleted.
-func TestOnlyTheOldFinalizer(t *testing.T) {
+// TestMachine_LegacyFinalizerIsRemoved checks that a Machine that has only the finalizer of old versions can be deleted.
+func TestMachine_LegacyFinalizerIsRemoved(t *testing.T) {
 	h := newHarness(t)
 	h.addVM(machineName, "sim:///m1")
 	h.declare(inPhase(v1alpha1.MachineRunning), func(m *v1alpha1.Machine) { m.Finalizers = []string{v1alpha1.FinalizerLegacy} })
@@ -354,9 +354,9 @@ func TestOnlyTheOldFinalizer(t *testing.T) {
 	}
 }
 
-// TestDeletionGoesOnAnywhere checks that a deletion completes from any step that MCM or a previous process had
+// TestMachine_DeletionContinuesFromAnyStep checks that a deletion completes from any step that MCM or a previous process had
 // reached.
-func TestDeletionGoesOnAnywhere(t *testing.T) {
+func TestMachine_DeletionContinuesFromAnyStep(t *testing.T) {
 	for _, description := range []string{
 		messages.Terminating, "Initiate node drain", "Delete Volume Attachments", messages.DeleteVM,
 		"Initiate node object deletion", "Initiate machine object finalizer removal",
@@ -389,9 +389,9 @@ func TestDeletionGoesOnAnywhere(t *testing.T) {
 	}
 }
 
-// TestDeletionWaitsForTheTarget checks that the VM is deleted while the target cluster is unavailable, and that
+// TestMachine_DeletionWaitsForTargetCluster checks that the VM is deleted while the target cluster is unavailable, and that
 // the Machine remains until its node can be deleted.
-func TestDeletionWaitsForTheTarget(t *testing.T) {
+func TestMachine_DeletionWaitsForTargetCluster(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	since := h.target.since
@@ -414,8 +414,8 @@ func TestDeletionWaitsForTheTarget(t *testing.T) {
 	}
 }
 
-// TestNoteOfADeletion checks that the driver gets back the LastKnownState that it returned with a failed deletion.
-func TestNoteOfADeletion(t *testing.T) {
+// TestMachine_LastKnownStateOfDeletion checks that the driver gets back the LastKnownState that it returned with a failed deletion.
+func TestMachine_LastKnownStateOfDeletion(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.Driver.Configure(func(config *fake.Config) { config.LastKnownState, config.IgnoreDeletes = "snapshot pending", true })

@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// TestMachine_DeniedStatusWriteIsNoConflict checks that a write that a webhook denies with the code of a conflict
+// TestMachine_DeniedStatusWriteIsNotConflict checks that a write that a webhook denies with the code of a conflict
 // is treated as an error, and causes one event.
-func TestMachine_DeniedStatusWriteIsNoConflict(t *testing.T) {
+func TestMachine_DeniedStatusWriteIsNotConflict(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	denial := &apierrors.StatusError{ErrStatus: metav1.Status{

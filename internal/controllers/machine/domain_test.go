@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// TestFailureDomainIsNoted checks that the failure domain that the driver returns is stored in the same write as
+// TestMachine_FailureDomainIsRecorded checks that the failure domain that the driver returns is stored in the same write as
 // the provider ID, and that an invalid name is ignored.
-func TestFailureDomainIsNoted(t *testing.T) {
+func TestMachine_FailureDomainIsRecorded(t *testing.T) {
 	for domain, want := range map[string]string{"": "", "rack-7": "rack-7", "a\x1b[2Jb": "", strings.Repeat("z", 300): ""} {
 		h := newHarness(t)
 		h.Driver.OnCreate(func(_ context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {

@@ -40,8 +40,8 @@ func (h *harness) wantForcedAfter(d *fakeDrainer, left time.Duration) {
 	}
 }
 
-// TestDrainClockStandsStillWhileNobodyCanDrain checks that the drain timeout restarts after an outage.
-func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
+// TestMachine_DrainTimeoutRestartsAfterOutage checks that the drain timeout restarts after an outage.
+func TestMachine_DrainTimeoutRestartsAfterOutage(t *testing.T) {
 	t.Attr("fault", "the manager or an API server is unavailable for three times the drain timeout")
 	t.Attr("outcome", "the drain timeout restarts after the outage")
 	const away = 3 * DefaultDrainTimeout
@@ -98,9 +98,9 @@ func TestDrainClockStandsStillWhileNobodyCanDrain(t *testing.T) {
 	}
 }
 
-// TestOnlyTimeForcesWithoutAnOutage checks that without an outage, the drain timeout is neither extended nor
+// TestMachine_DrainIsForcedOnTimeWithoutOutage checks that without an outage, the drain timeout is neither extended nor
 // subject to the limit on forced drains.
-func TestOnlyTimeForcesWithoutAnOutage(t *testing.T) {
+func TestMachine_DrainIsForcedOnTimeWithoutOutage(t *testing.T) {
 	h := newHarness(t)
 	names := h.drained(3)
 	d := h.draining(forPod("web"))
@@ -136,9 +136,9 @@ func (h *harness) drained(count int) []string {
 	return names
 }
 
-// TestManagerThatRestartsForcesInTheEnd checks that restarts do not postpone the drain timeout forever, and that a
+// TestMachine_DrainIsForcedDespiteRestarts checks that restarts do not postpone the drain timeout forever, and that a
 // process takes the postponement by a previous one into account.
-func TestManagerThatRestartsForcesInTheEnd(t *testing.T) {
+func TestMachine_DrainIsForcedDespiteRestarts(t *testing.T) {
 	for name, every := range map[string]time.Duration{"often": 5 * time.Minute, "seldom": DefaultDrainTimeout - time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -161,9 +161,9 @@ func TestManagerThatRestartsForcesInTheEnd(t *testing.T) {
 	}
 }
 
-// TestDeadlineIsPutOffByOneWrite checks that a postponed deadline is stored once, only when necessary, and that
+// TestMachine_DrainRestartIsStoredOnce checks that a postponed deadline is stored once, only when necessary, and that
 // invalid values are ignored.
-func TestDeadlineIsPutOffByOneWrite(t *testing.T) {
+func TestMachine_DrainRestartIsStoredOnce(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.draining(forPod("web"))
@@ -198,9 +198,9 @@ func TestDeadlineIsPutOffByOneWrite(t *testing.T) {
 	h.wantForcedAfter(d, DefaultDrainTimeout)
 }
 
-// TestForcedDrainsAfterAnOutageAreFew checks that after an outage, the number of drains that are forced at the
+// TestMachine_ForcedDrainsAreLimitedAfterOutage checks that after an outage, the number of drains that are forced at the
 // same time is limited like replacements, and that drains that a user forces are not delayed.
-func TestForcedDrainsAfterAnOutageAreFew(t *testing.T) {
+func TestMachine_ForcedDrainsAreLimitedAfterOutage(t *testing.T) {
 	t.Attr("fault", "the manager is unavailable until all drain timeouts have expired")
 	t.Attr("outcome", "the number of forced drains is limited like that of replacements")
 	h := newHarness(t)
@@ -255,9 +255,9 @@ func TestForcedDrainsAfterAnOutageAreFew(t *testing.T) {
 	}
 }
 
-// TestOldConditionsForceNoDrain checks that a drain is not forced because of node conditions from before an
+// TestMachine_OldConditionsDoNotForceDrain checks that a drain is not forced because of node conditions from before an
 // outage, or while the node cannot be read.
-func TestOldConditionsForceNoDrain(t *testing.T) {
+func TestMachine_OldConditionsDoNotForceDrain(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	c := notReady

@@ -95,10 +95,10 @@ func live(t *testing.T) (*env.Env, *Controller) {
 	return e, machines
 }
 
-// TestDrainFollowsEvents checks that Pods are evicted when a Machine is deleted, that the status reports what
+// TestMachine_DrainFollowsEventsOnServer checks that Pods are evicted when a Machine is deleted, that the status reports what
 // delays the drain, and that forcing the drain takes effect immediately. Events must cause all of this, since the
 // timers of a drain are too long for this test.
-func TestDrainFollowsEvents(t *testing.T) {
+func TestMachine_DrainFollowsEventsOnServer(t *testing.T) {
 	e, controller := live(t)
 	g := gomega.NewWithT(t)
 	must := func(err error) {

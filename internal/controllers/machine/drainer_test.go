@@ -94,9 +94,9 @@ func terminationCondition(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// TestNodeIsEmptiedFirst checks that the node is marked, cordoned and drained before its VM is deleted. Without
+// TestMachine_NodeIsDrainedBeforeVMIsDeleted checks that the node is marked, cordoned and drained before its VM is deleted. Without
 // Pods, this takes one pass and seven requests.
-func TestNodeIsEmptiedFirst(t *testing.T) {
+func TestMachine_NodeIsDrainedBeforeVMIsDeleted(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	d := h.draining(forPod("web"), emptied)
@@ -131,8 +131,8 @@ func TestNodeIsEmptiedFirst(t *testing.T) {
 	}
 }
 
-// TestDrainRequest checks which setting takes precedence, and that a change takes effect in the next pass.
-func TestDrainRequest(t *testing.T) {
+// TestMachine_DrainRequestPrecedence checks which setting takes precedence, and that a change takes effect in the next pass.
+func TestMachine_DrainRequestPrecedence(t *testing.T) {
 	retries := int32(7)
 	own := func(timeout time.Duration) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) {
@@ -203,9 +203,9 @@ func TestDrainRequest(t *testing.T) {
 	}
 }
 
-// TestForceIsDueInTime checks that a pass is scheduled for when a condition forces the drain, since no event
+// TestMachine_ForcedDrainIsScheduled checks that a pass is scheduled for when a condition forces the drain, since no event
 // occurs then.
-func TestForceIsDueInTime(t *testing.T) {
+func TestMachine_ForcedDrainIsScheduled(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.draining(forPod("web"))
@@ -218,9 +218,9 @@ func TestForceIsDueInTime(t *testing.T) {
 	}
 }
 
-// TestForcedDrain checks that a forced drain reports the remaining Pods, and that the volumes are detached before
+// TestMachine_ForcedDrainDeletesAttachments checks that a forced drain reports the remaining Pods, and that the volumes are detached before
 // the VM is deleted.
-func TestForcedDrain(t *testing.T) {
+func TestMachine_ForcedDrainDeletesAttachments(t *testing.T) {
 	left := forcedFor(drain.ForceDeadline)
 	left.Left = []types.NamespacedName{{Namespace: "shop", Name: "db"}}
 	failed := forcedFor(drain.ForceRequested)
@@ -258,9 +258,9 @@ func TestForcedDrain(t *testing.T) {
 	}
 }
 
-// TestDrainThatFails checks that the status has the sentence that Gardener searches for, that one event is sent,
+// TestMachine_DrainFailureIsReported checks that the status has the sentence that Gardener searches for, that one event is sent,
 // and that a failure does not force the drain.
-func TestDrainThatFails(t *testing.T) {
+func TestMachine_DrainFailureIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	d := h.draining(misconfigured())
@@ -287,9 +287,9 @@ func TestDrainThatFails(t *testing.T) {
 	}
 }
 
-// TestEvictionsThatAreGivenUpAreTold checks that an event names the Pods that were deleted after too many refused
+// TestMachine_ForcedPodsAreReported checks that an event names the Pods that were deleted after too many refused
 // evictions, although the drain itself is not forced.
-func TestEvictionsThatAreGivenUpAreTold(t *testing.T) {
+func TestMachine_ForcedPodsAreReported(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	forced := forPod("db")
@@ -310,8 +310,8 @@ func TestEvictionsThatAreGivenUpAreTold(t *testing.T) {
 	}
 }
 
-// TestDrainProgressIsWrittenSeldom checks that the progress of a drain is not written for each Pod.
-func TestDrainProgressIsWrittenSeldom(t *testing.T) {
+// TestMachine_DrainProgressIsRateLimited checks that the progress of a drain is not written for each Pod.
+func TestMachine_DrainProgressIsRateLimited(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	d := h.draining(forPod("a"))
@@ -333,8 +333,8 @@ func TestDrainProgressIsWrittenSeldom(t *testing.T) {
 	}
 }
 
-// TestNodeThatCannotBeMarked checks that a node is drained only after it was cordoned, unless the drain is forced.
-func TestNodeThatCannotBeMarked(t *testing.T) {
+// TestMachine_DrainRequiresCordon checks that a node is drained only after it was cordoned, unless the drain is forced.
+func TestMachine_DrainRequiresCordon(t *testing.T) {
 	for _, what := range []string{"patch status of Node", "patch Node"} {
 		for name, forced := range map[string]bool{"normal": false, "forced": true} {
 			t.Run(what+", "+name, func(t *testing.T) {
@@ -373,9 +373,9 @@ func TestNodeThatCannotBeMarked(t *testing.T) {
 	}
 }
 
-// TestReasonOnTheNode checks that the node's condition shows whether its Machine is deleted because it is
+// TestMachine_TerminatingConditionHasReason checks that the node's condition shows whether its Machine is deleted because it is
 // unhealthy or because of a scale-down.
-func TestReasonOnTheNode(t *testing.T) {
+func TestMachine_TerminatingConditionHasReason(t *testing.T) {
 	for name, tc := range map[string]struct {
 		conditions []corev1.NodeCondition
 		want       string
@@ -399,9 +399,9 @@ func TestReasonOnTheNode(t *testing.T) {
 	}
 }
 
-// TestDrainNeedsTheTarget checks that a node that cannot be read is not considered empty, until the target cluster
+// TestMachine_DrainWaitsForTargetCluster checks that a node that cannot be read is not considered empty, until the target cluster
 // responds again or a user forces the drain.
-func TestDrainNeedsTheTarget(t *testing.T) {
+func TestMachine_DrainWaitsForTargetCluster(t *testing.T) {
 	for name, release := range map[string]func(h *harness){
 		"return": func(h *harness) { h.target.since = h.Clock.Now() },
 		"force": func(h *harness) {
@@ -432,8 +432,8 @@ func TestDrainNeedsTheTarget(t *testing.T) {
 	}
 }
 
-// TestDrainAfterARestart checks that a new process detects what a previous process had done.
-func TestDrainAfterARestart(t *testing.T) {
+// TestMachine_DrainContinuesAfterRestart checks that a new process detects what a previous process had done.
+func TestMachine_DrainContinuesAfterRestart(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.draining(forPod("web"))
@@ -455,9 +455,9 @@ func TestDrainAfterARestart(t *testing.T) {
 	}
 }
 
-// TestNodeOfALostAnswer checks a Machine whose VM joined although the response to its creation was lost. The node
+// TestMachine_NodeIsFoundAfterLostResponse checks a Machine whose VM joined although the response to its creation was lost. The node
 // is found by its label or through the driver, and is deleted with the Machine.
-func TestNodeOfALostAnswer(t *testing.T) {
+func TestMachine_NodeIsFoundAfterLostResponse(t *testing.T) {
 	lost := func(h *harness) {
 		h.Driver.Fail(fake.CreateMachine, codes.DeadlineExceeded)
 		h.declare()
@@ -497,9 +497,9 @@ func TestNodeOfALostAnswer(t *testing.T) {
 	}
 }
 
-// TestDriverCannotSayWhichNode checks the errors that the driver may return while the VM of a deleted Machine is
+// TestMachine_DeletionWaitsForIdentification checks the errors that the driver may return while the VM of a deleted Machine is
 // identified.
-func TestDriverCannotSayWhichNode(t *testing.T) {
+func TestMachine_DeletionWaitsForIdentification(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Uninitialized; code++ {
 		t.Run(code.String(), func(t *testing.T) {
 			h := newHarness(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestDurationsAreForPeople checks that whole minutes are formatted as in MCM, and other durations in a short
+// TestMachineStatus_FormatsDurations checks that whole minutes are formatted as in MCM, and other durations in a short
 // form.
-func TestDurationsAreForPeople(t *testing.T) {
+func TestMachineStatus_FormatsDurations(t *testing.T) {
 	for timeout, want := range map[time.Duration]string{
 		4 * time.Second:  "Machine m1 failed to join the cluster in 4s.",
 		90 * time.Second: "Machine m1 failed to join the cluster in 1m30s.",
@@ -39,9 +39,9 @@ func TestDurationsAreForPeople(t *testing.T) {
 	}
 }
 
-// TestJoinDuration checks that the join duration is written once, for all Machines or only for those whose timeout
+// TestMachine_JoinDurationIsRecordedOnce checks that the join duration is written once, for all Machines or only for those whose timeout
 // a program chose, and that it causes no other writes.
-func TestJoinDuration(t *testing.T) {
+func TestMachine_JoinDurationIsRecordedOnce(t *testing.T) {
 	chosen := func(m *v1alpha1.Machine) {
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "30m")
 	}

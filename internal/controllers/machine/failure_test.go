@@ -20,9 +20,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestFailedCreationKeepsWhatAutoscalersRead checks that each error code is in the status, and that the driver's
+// TestMachine_FailedCreationSetsErrorCode checks that each error code is in the status, and that the driver's
 // LastKnownState is kept for codes after which the creation may still be in progress.
-func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
+func TestMachine_FailedCreationSetsErrorCode(t *testing.T) {
 	kept := map[codes.Code]bool{
 		codes.ResourceExhausted: true, codes.Unknown: true, codes.DeadlineExceeded: true, codes.Aborted: true, codes.Unavailable: true,
 	}
@@ -56,9 +56,9 @@ func TestFailedCreationKeepsWhatAutoscalersRead(t *testing.T) {
 	}
 }
 
-// TestNoteOfAFailedCreation checks that the LastKnownState that a driver returns with any error is kept until the
+// TestMachine_LastKnownStateOfCreation checks that the LastKnownState that a driver returns with any error is kept until the
 // next call.
-func TestNoteOfAFailedCreation(t *testing.T) {
+func TestMachine_LastKnownStateOfCreation(t *testing.T) {
 	for _, code := range []codes.Code{codes.Internal, codes.ResourceExhausted} {
 		t.Run(code.String(), func(t *testing.T) {
 			h := newHarness(t)
@@ -76,8 +76,8 @@ func TestNoteOfAFailedCreation(t *testing.T) {
 	}
 }
 
-// TestOneEventPerChangeOfCode checks that a repeated error causes only one event.
-func TestOneEventPerChangeOfCode(t *testing.T) {
+// TestMachine_OneEventPerErrorCode checks that a repeated error causes only one event.
+func TestMachine_OneEventPerErrorCode(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Fail(fake.CreateMachine, codes.Internal, codes.Internal, codes.Unavailable, codes.Unavailable, codes.Internal)
 	h.declare()
@@ -101,9 +101,9 @@ func TestOneEventPerChangeOfCode(t *testing.T) {
 	}
 }
 
-// TestNewestMessage checks that the status has the latest message of the provider, even if the code is the same
+// TestMachine_StatusHasLatestMessage checks that the status has the latest message of the provider, even if the code is the same
 // and no event is sent.
-func TestNewestMessage(t *testing.T) {
+func TestMachine_StatusHasLatestMessage(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Driver.FailWith(fake.CreateMachine, errors.New("first"), errors.New("second"))
@@ -117,9 +117,9 @@ func TestNewestMessage(t *testing.T) {
 	}
 }
 
-// TestNameTaken checks that a Machine of a MachineSet whose name is taken becomes Failed, so that the set replaces
+// TestMachine_FailsIfNameIsTaken checks that a Machine of a MachineSet whose name is taken becomes Failed, so that the set replaces
 // it, and that a Machine without a set retries.
-func TestNameTaken(t *testing.T) {
+func TestMachine_FailsIfNameIsTaken(t *testing.T) {
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
 		method  fake.Method
@@ -144,9 +144,9 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// TestInitialisingFails checks that the VM is recorded before it is initialized, and that only the initialization
+// TestMachine_InitializationIsRetried checks that the VM is recorded before it is initialized, and that only the initialization
 // is retried.
-func TestInitialisingFails(t *testing.T) {
+func TestMachine_InitializationIsRetried(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Fail(fake.InitializeMachine, codes.ResourceExhausted)
 	h.declare()
@@ -169,9 +169,9 @@ func TestInitialisingFails(t *testing.T) {
 	}
 }
 
-// TestFailureEndsInFailed checks that a Machine that cannot be created becomes Failed after the creation timeout,
+// TestMachine_FailsAfterCreationTimeout checks that a Machine that cannot be created becomes Failed after the creation timeout,
 // that the driver is still called, and that the Machine recovers if a call succeeds.
-func TestFailureEndsInFailed(t *testing.T) {
+func TestMachine_FailsAfterCreationTimeout(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Driver.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted)
@@ -198,9 +198,9 @@ func TestFailureEndsInFailed(t *testing.T) {
 	}
 }
 
-// TestRestartForgivesTheGap checks that the time in which no manager ran does not count toward the creation
+// TestMachine_CreationTimeoutRestartsAfterDowntime checks that the time in which no manager ran does not count toward the creation
 // timeout.
-func TestRestartForgivesTheGap(t *testing.T) {
+func TestMachine_CreationTimeoutRestartsAfterDowntime(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Driver.Fail(fake.CreateMachine, codes.Unavailable)
@@ -216,9 +216,9 @@ func TestRestartForgivesTheGap(t *testing.T) {
 	}
 }
 
-// TestFailedCreationStaysFailed checks that neither a restart nor an outage extends the creation timeout of a
+// TestMachine_FailedCreationStaysFailed checks that neither a restart nor an outage extends the creation timeout of a
 // Failed Machine, but a longer timeout does.
-func TestFailedCreationStaysFailed(t *testing.T) {
+func TestMachine_FailedCreationStaysFailed(t *testing.T) {
 	for _, name := range []string{"restart", "outage"} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -253,9 +253,9 @@ func TestFailedCreationStaysFailed(t *testing.T) {
 	}
 }
 
-// TestADriverMaySayAnything checks that messages of any length and encoding are shortened and stored once, and
+// TestMachine_DriverMessagesAreShortened checks that messages of any length and encoding are shortened and stored once, and
 // that the marker of the next deletion step is kept.
-func TestADriverMaySayAnything(t *testing.T) {
+func TestMachine_DriverMessagesAreShortened(t *testing.T) {
 	words := errors.New("begin \xff" + strings.Repeat("é", 1<<20) + " end")
 	for method, end := range map[fake.Method]string{
 		fake.CreateMachine: " end", fake.DeleteMachine: " end. Initiate VM deletion",

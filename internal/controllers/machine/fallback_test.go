@@ -93,9 +93,9 @@ func (s *scarce) wantVM(class string) {
 	}
 }
 
-// TestTheNextClassIsTaken checks that the next class is used after a short time, and that there is no error code
+// TestFallback_UsesNextClass checks that the next class is used after a short time, and that there is no error code
 // for autoscalers until then.
-func TestTheNextClassIsTaken(t *testing.T) {
+func TestFallback_UsesNextClass(t *testing.T) {
 	s := newScarce(t, className)
 	s.declare(choosing(className, "medium", "large"))
 	s.Settle()
@@ -117,9 +117,9 @@ func TestTheNextClassIsTaken(t *testing.T) {
 	}
 }
 
-// TestWhatACreationLeaves checks a VM that a failed creation leaves behind. The Machine adopts it if there is
+// TestFallback_DeletesOrAdoptsLateVM checks a VM that a failed creation leaves behind. The Machine adopts it if there is
 // time; otherwise it is deleted before the next class is used.
-func TestWhatACreationLeaves(t *testing.T) {
+func TestFallback_DeletesOrAdoptsLateVM(t *testing.T) {
 	for name, test := range map[string]struct {
 		after time.Duration
 		want  string
@@ -136,9 +136,9 @@ func TestWhatACreationLeaves(t *testing.T) {
 	}
 }
 
-// TestAllAreExhausted checks that autoscalers see the error code as soon as no class has capacity, and that the
+// TestFallback_ReportsExhaustionOfAllClasses checks that autoscalers see the error code as soon as no class has capacity, and that the
 // first class that has capacity again is used.
-func TestAllAreExhausted(t *testing.T) {
+func TestFallback_ReportsExhaustionOfAllClasses(t *testing.T) {
 	s := newScarce(t, className, "medium", "large")
 	s.declare(choosing(className, "medium", "large"))
 	s.Settle()
@@ -166,8 +166,8 @@ func TestAllAreExhausted(t *testing.T) {
 	}
 }
 
-// TestManyDoNotAllAsk checks that a new Machine uses what is known about the capacity of classes.
-func TestManyDoNotAllAsk(t *testing.T) {
+// TestFallback_SkipsExhaustedClass checks that a new Machine uses what is known about the capacity of classes.
+func TestFallback_SkipsExhaustedClass(t *testing.T) {
 	s := newScarce(t, className)
 	s.declare(choosing(className, "medium"))
 	s.Settle()
@@ -188,9 +188,9 @@ func TestManyDoNotAllAsk(t *testing.T) {
 	}
 }
 
-// TestALostAnswerIsNotForgotten checks that a VM that may have been created is not left behind when the response
+// TestFallback_KeepsVMOfLostResponse checks that a VM that may have been created is not left behind when the response
 // is lost.
-func TestALostAnswerIsNotForgotten(t *testing.T) {
+func TestFallback_KeepsVMOfLostResponse(t *testing.T) {
 	s := newScarce(t)
 	s.declare(choosing(className, "medium"))
 	s.Driver.FailAfter(fake.CreateMachine, codes.DeadlineExceeded)
@@ -203,9 +203,9 @@ func TestALostAnswerIsNotForgotten(t *testing.T) {
 	s.wantVM(className)
 }
 
-// TestDiesWhileItFallsBack checks that a process may terminate after any call or write: there is one VM after the
+// TestFallback_SurvivesRestartAtAnyStep checks that a process may terminate after any call or write: there is one VM after the
 // creation, and none after the deletion.
-func TestDiesWhileItFallsBack(t *testing.T) {
+func TestFallback_SurvivesRestartAtAnyStep(t *testing.T) {
 	for steps := range 14 {
 		s := newScarce(t, className)
 		s.declare(choosing(className, "medium"))
@@ -230,9 +230,9 @@ func TestDiesWhileItFallsBack(t *testing.T) {
 	}
 }
 
-// TestClassesThatDoNotFit checks that an unfit class causes one event and no repeated writes, and that the next
+// TestFallback_SkipsUnfitClasses checks that an unfit class causes one event and no repeated writes, and that the next
 // class is used.
-func TestClassesThatDoNotFit(t *testing.T) {
+func TestFallback_SkipsUnfitClasses(t *testing.T) {
 	for name, test := range map[string]struct {
 		other   client.Object
 		message string
@@ -269,9 +269,9 @@ func TestClassesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestAClassThatComesLater checks that a new class is used immediately, and triggers passes over the Machines that
+// TestFallback_UsesNewClass checks that a new class is used immediately, and triggers passes over the Machines that
 // may fall back to it.
-func TestAClassThatComesLater(t *testing.T) {
+func TestFallback_UsesNewClass(t *testing.T) {
 	s := newScarce(t, className)
 	s.declare(choosing(className, "late"))
 	s.Settle()
@@ -286,9 +286,9 @@ func TestAClassThatComesLater(t *testing.T) {
 	s.wantVM("late")
 }
 
-// TestAMachineWithoutChoiceAsksAsBefore checks that a Machine without fallback classes causes the same calls and
+// TestFallback_NoExtraCallsWithoutChoices checks that a Machine without fallback classes causes the same calls and
 // writes with and without a capacity memory.
-func TestAMachineWithoutChoiceAsksAsBefore(t *testing.T) {
+func TestFallback_NoExtraCallsWithoutChoices(t *testing.T) {
 	var calls [2][]fake.Method
 	var writes [2][]string
 	for i := range 2 {
@@ -307,9 +307,9 @@ func TestAMachineWithoutChoiceAsksAsBefore(t *testing.T) {
 	}
 }
 
-// TestAnotherAccount checks that the location of the first class is removed when the Machine falls back, so that
+// TestFallback_ChangesLocation checks that the location of the first class is removed when the Machine falls back, so that
 // the driver may use the location of the next class.
-func TestAnotherAccount(t *testing.T) {
+func TestFallback_ChangesLocation(t *testing.T) {
 	s := newScarce(t, className)
 	s.accounts()
 	s.lead("first")

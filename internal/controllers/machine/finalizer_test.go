@@ -35,8 +35,8 @@ func refusedClass(t *testing.T) *harness {
 	return h
 }
 
-// TestAClassMayBeCorrectedDuringADeletion checks that the deletion continues immediately.
-func TestAClassMayBeCorrectedDuringADeletion(t *testing.T) {
+// TestMachine_DeletionContinuesAfterClassIsCorrected checks that the deletion continues immediately.
+func TestMachine_DeletionContinuesAfterClassIsCorrected(t *testing.T) {
 	h := refusedClass(t)
 	h.Driver.ForgetFailures()
 	h.Settle()
@@ -53,9 +53,9 @@ func TestAClassMayBeCorrectedDuringADeletion(t *testing.T) {
 	}
 }
 
-// TestTheFinalizerMayBeRemoved checks that after a user removed the finalizer, nothing is done for the Machine any
+// TestMachine_FinalizerCanBeRemovedByUser checks that after a user removed the finalizer, nothing is done for the Machine any
 // longer, and that a new Machine with the same name works.
-func TestTheFinalizerMayBeRemoved(t *testing.T) {
+func TestMachine_FinalizerCanBeRemovedByUser(t *testing.T) {
 	h := refusedClass(t)
 	drop := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	if err := h.control.Patch(t.Context(), h.machine(), drop); err != nil {

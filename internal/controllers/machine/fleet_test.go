@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// TestFleetOfMCM checks that a manager that takes over objects from MCM creates no second VM, writes nothing to
+// TestMachine_TakesOverMachinesOfMCM checks that a manager that takes over objects from MCM creates no second VM, writes nothing to
 // Machines that need no change, and completes deletions that MCM began.
-func TestFleetOfMCM(t *testing.T) {
+func TestMachine_TakesOverMachinesOfMCM(t *testing.T) {
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("reading recorded objects: %v, %d files", err, len(files))

@@ -26,8 +26,8 @@ func unchanged(phase v1alpha1.MachinePhase) statusFields {
 	return statusFields{phase, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, descriptionCreating}
 }
 
-// TestPhaseFollowsNode checks which states of a node change the phase, and which do not.
-func TestPhaseFollowsNode(t *testing.T) {
+// TestMachine_PhaseFollowsNode checks which states of a node change the phase, and which do not.
+func TestMachine_PhaseFollowsNode(t *testing.T) {
 	const (
 		pending = v1alpha1.MachinePending
 		running = v1alpha1.MachineRunning
@@ -117,9 +117,9 @@ func TestPhaseFollowsNode(t *testing.T) {
 	}
 }
 
-// TestPreservationOutlastsFailure checks that a Machine keeps its PreserveExpiryTime when its node fails, until it
+// TestMachine_KeepsPreserveExpiryAfterFailure checks that a Machine keeps its PreserveExpiryTime when its node fails, until it
 // is deleted.
-func TestPreservationOutlastsFailure(t *testing.T) {
+func TestMachine_KeepsPreserveExpiryAfterFailure(t *testing.T) {
 	h := newHarness(t)
 	until := metav1.NewTime(h.Clock.Now().Add(time.Hour).Truncate(time.Second))
 	h.declare(inPhase(v1alpha1.MachineRunning), annotated("now"), func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = &until })
@@ -137,8 +137,8 @@ func TestPreservationOutlastsFailure(t *testing.T) {
 	}
 }
 
-// TestCreationTimeout checks which setting takes precedence, and when the timeout begins.
-func TestCreationTimeout(t *testing.T) {
+// TestMachine_CreationTimeoutPrecedence checks which setting takes precedence, and when the timeout begins.
+func TestMachine_CreationTimeoutPrecedence(t *testing.T) {
 	spec := func(d time.Duration) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) {
 			m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: d}}
@@ -182,9 +182,9 @@ func TestCreationTimeout(t *testing.T) {
 	}
 }
 
-// TestCreationTimeoutNeedsTheTarget checks that the creation timeout does not expire while the target cluster is
+// TestMachine_CreationTimeoutWaitsForTarget checks that the creation timeout does not expire while the target cluster is
 // unavailable, and that it restarts afterwards.
-func TestCreationTimeoutNeedsTheTarget(t *testing.T) {
+func TestMachine_CreationTimeoutWaitsForTarget(t *testing.T) {
 	h := newHarness(t)
 	h.target.since = time.Time{}
 	h.declare(inPhase(v1alpha1.MachinePending))
@@ -207,9 +207,9 @@ func TestCreationTimeoutNeedsTheTarget(t *testing.T) {
 	}
 }
 
-// TestTargetAwayDeclaresNothing checks that a Running Machine keeps its phase while the target cluster is
+// TestMachine_KeepsPhaseWithoutTarget checks that a Running Machine keeps its phase while the target cluster is
 // unavailable.
-func TestTargetAwayDeclaresNothing(t *testing.T) {
+func TestMachine_KeepsPhaseWithoutTarget(t *testing.T) {
 	h := newHarness(t)
 	h.target.since = time.Time{}
 	h.declare(inPhase(v1alpha1.MachineRunning))

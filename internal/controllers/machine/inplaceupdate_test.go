@@ -139,9 +139,9 @@ func (tr *trace) machine(status v1alpha1.MachineStatus, name string) {
 	}
 }
 
-// TestUpdateAsRecorded repeats the recorded writes of MCM's deployment controller and of an agent. It checks that
+// TestInPlaceUpdate_MatchesRecordingsOfMCM repeats the recorded writes of MCM's deployment controller and of an agent. It checks that
 // the node and the Machine go through the same states as with MCM's machine controller, without more writes.
-func TestUpdateAsRecorded(t *testing.T) {
+func TestInPlaceUpdate_MatchesRecordingsOfMCM(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	var want, got trace
@@ -222,9 +222,9 @@ func (h *harness) playBack(write recordedWrite, got *trace) {
 	h.Fatalf("the update does not settle:\n%s", h.LastWrites())
 }
 
-// TestUpdateOnAServer runs an update with a real API server, since a fake client lacks resource versions and
+// TestInPlaceUpdate_LifecycleOnServer runs an update with a real API server, since a fake client lacks resource versions and
 // patches of lists. The manager restarts after each pass.
-func TestUpdateOnAServer(t *testing.T) {
+func TestInPlaceUpdate_LifecycleOnServer(t *testing.T) {
 	h := newServerHarness(t)
 	h.running()
 	h.draining(emptied)
@@ -277,9 +277,9 @@ func updateCondition(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// TestPhaseBeforeTheAgent checks that the Machine is InPlaceUpdating before its node becomes ready for the update,
+// TestInPlaceUpdate_PhasePrecedesReadyForUpdate checks that the Machine is InPlaceUpdating before its node becomes ready for the update,
 // even if a write fails.
-func TestPhaseBeforeTheAgent(t *testing.T) {
+func TestInPlaceUpdate_PhasePrecedesReadyForUpdate(t *testing.T) {
 	for failing := range 7 {
 		h := newHarness(t)
 		h.running()
@@ -304,9 +304,9 @@ func TestPhaseBeforeTheAgent(t *testing.T) {
 	}
 }
 
-// TestUpdateFails checks that the condition and the last operation contain the agent's message, that a corrected
+// TestInPlaceUpdate_FailureIsReported checks that the condition and the last operation contain the agent's message, that a corrected
 // label takes effect, and that the Machine is replaced if the failure persists.
-func TestUpdateFails(t *testing.T) {
+func TestInPlaceUpdate_FailureIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.updating()
 	change(h, h.node(), func(n *corev1.Node) {
@@ -342,9 +342,9 @@ func TestUpdateFails(t *testing.T) {
 	h.wantUpdate(v1alpha1.UpdateSuccessful, v1alpha1.MachineRunning)
 }
 
-// TestUpdateTakesTooLong checks that an update fails after its own timeout if the agent never reports or the node
+// TestInPlaceUpdate_TimesOut checks that an update fails after its own timeout if the agent never reports or the node
 // is missing, and that a late success is accepted.
-func TestUpdateTakesTooLong(t *testing.T) {
+func TestInPlaceUpdate_TimesOut(t *testing.T) {
 	own := 7 * time.Minute
 	cases := map[string]struct {
 		timeout time.Duration
@@ -393,9 +393,9 @@ func TestUpdateTakesTooLong(t *testing.T) {
 	}
 }
 
-// TestUpdateTimeoutBeginsAnewAfterAnOutage checks that the timeout of an update restarts after an outage, since
+// TestInPlaceUpdate_TimeoutRestartsAfterOutage checks that the timeout of an update restarts after an outage, since
 // the result of the agent cannot be read during it.
-func TestUpdateTimeoutBeginsAnewAfterAnOutage(t *testing.T) {
+func TestInPlaceUpdate_TimeoutRestartsAfterOutage(t *testing.T) {
 	t.Attr("fault", "the target API server is unavailable for an hour during an in-place update")
 	t.Attr("outcome", "the update timeout restarts after the outage")
 	h := newHarness(t)
@@ -420,9 +420,9 @@ func TestUpdateTimeoutBeginsAnewAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestRestartingNodeIsNotReplaced checks that the health of a node does not matter while the node is updated; only
+// TestInPlaceUpdate_UnhealthyNodeIsNotReplaced checks that the health of a node does not matter while the node is updated; only
 // the update timeout applies.
-func TestRestartingNodeIsNotReplaced(t *testing.T) {
+func TestInPlaceUpdate_UnhealthyNodeIsNotReplaced(t *testing.T) {
 	h := newHarness(t)
 	h.updating()
 	for _, status := range []string{"False", "Unknown"} {
@@ -442,9 +442,9 @@ func TestRestartingNodeIsNotReplaced(t *testing.T) {
 	h.wantUpdate(v1alpha1.UpdateSuccessful, v1alpha1.MachineRunning)
 }
 
-// TestDrainForAnUpdate checks that the drain has its own start and its own label that forces it, that the status
+// TestInPlaceUpdate_DrainsNode checks that the drain has its own start and its own label that forces it, that the status
 // reports what delays it, and that the health of the node still matters.
-func TestDrainForAnUpdate(t *testing.T) {
+func TestInPlaceUpdate_DrainsNode(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	d := h.draining(forPod("web"))
@@ -488,7 +488,7 @@ func TestDrainForAnUpdate(t *testing.T) {
 	}
 }
 
-func TestForcedDrainForAnUpdate(t *testing.T) {
+func TestInPlaceUpdate_DrainIsForced(t *testing.T) {
 	cases := map[string]struct {
 		key, value string
 		want       drain.Force
@@ -513,8 +513,8 @@ func TestForcedDrainForAnUpdate(t *testing.T) {
 	}
 }
 
-// TestForcedDrainThatFails checks that a failed forced drain restarts, and that the node is not considered empty.
-func TestForcedDrainThatFails(t *testing.T) {
+// TestInPlaceUpdate_FailedForcedDrainIsRetried checks that a failed forced drain restarts, and that the node is not considered empty.
+func TestInPlaceUpdate_FailedForcedDrainIsRetried(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	failing := forcedFor(drain.ForceRequested)
@@ -528,9 +528,9 @@ func TestForcedDrainThatFails(t *testing.T) {
 	}
 }
 
-// TestDeletionInMidUpdate checks that the drain of a deletion has its own start, and that the deletion stops the
+// TestInPlaceUpdate_StopsAtDeletion checks that the drain of a deletion has its own start, and that the deletion stops the
 // update.
-func TestDeletionInMidUpdate(t *testing.T) {
+func TestInPlaceUpdate_StopsAtDeletion(t *testing.T) {
 	cases := map[string]func(h *harness, d *fakeDrainer){
 		"candidate": func(h *harness, _ *fakeDrainer) { h.label(asCandidate); h.Settle() },
 		"draining": func(h *harness, d *fakeDrainer) {
@@ -560,8 +560,8 @@ func TestDeletionInMidUpdate(t *testing.T) {
 	}
 }
 
-// TestNodeDeletedInMidUpdate checks that the deletion of a node deletes its Machine also during an update.
-func TestNodeDeletedInMidUpdate(t *testing.T) {
+// TestInPlaceUpdate_DeletedNodeDeletesMachine checks that the deletion of a node deletes its Machine also during an update.
+func TestInPlaceUpdate_DeletedNodeDeletesMachine(t *testing.T) {
 	h := newHarness(t)
 	h.updating()
 	if err := h.target.client.Delete(t.Context(), h.node()); err != nil {
@@ -573,9 +573,9 @@ func TestNodeDeletedInMidUpdate(t *testing.T) {
 	}
 }
 
-// TestLabelsInAnyOrder checks that the Machine settles in whatever order users and agents set and remove the
+// TestInPlaceUpdate_AcceptsLabelsInAnyOrder checks that the Machine settles in whatever order users and agents set and remove the
 // labels, and that the update completes when all labels are set.
-func TestLabelsInAnyOrder(t *testing.T) {
+func TestInPlaceUpdate_AcceptsLabelsInAnyOrder(t *testing.T) {
 	keys := []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
 	all := map[string]string{}
 	for _, labels := range []map[string]string{asSelected, asSuccessful} {
@@ -612,8 +612,8 @@ func TestLabelsInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestMisplacedLabelsAreSaid checks that misplaced labels cause one event on the Machine.
-func TestMisplacedLabelsAreSaid(t *testing.T) {
+// TestInPlaceUpdate_MisplacedLabelsAreReported checks that misplaced labels cause one event on the Machine.
+func TestInPlaceUpdate_MisplacedLabelsAreReported(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.label(map[string]string{v1alpha1.LabelKeyNodeSelectedForUpdate: "true"})
@@ -627,8 +627,8 @@ func TestMisplacedLabelsAreSaid(t *testing.T) {
 	}
 }
 
-// TestEventsOfAnUpdate checks that each transition of an update causes one event.
-func TestEventsOfAnUpdate(t *testing.T) {
+// TestInPlaceUpdate_Events checks that each transition of an update causes one event.
+func TestInPlaceUpdate_Events(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	h.label(asCandidate)
@@ -646,8 +646,8 @@ func TestEventsOfAnUpdate(t *testing.T) {
 	}
 }
 
-// TestNoUpdateCostsNothing checks that there are no requests for updates without labels for them.
-func TestNoUpdateCostsNothing(t *testing.T) {
+// TestInPlaceUpdate_NoRequestsWithoutLabels checks that there are no requests for updates without labels for them.
+func TestInPlaceUpdate_NoRequestsWithoutLabels(t *testing.T) {
 	h := newHarness(t)
 	d := h.draining()
 	h.running()
@@ -659,8 +659,8 @@ func TestNoUpdateCostsNothing(t *testing.T) {
 	}
 }
 
-// TestUpdateOfAMachineThatIsNotRunning checks that the update waits until the Machine is Running.
-func TestUpdateOfAMachineThatIsNotRunning(t *testing.T) {
+// TestInPlaceUpdate_WaitsForRunningMachine checks that the update waits until the Machine is Running.
+func TestInPlaceUpdate_WaitsForRunningMachine(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Settle()
@@ -677,9 +677,9 @@ func TestUpdateOfAMachineThatIsNotRunning(t *testing.T) {
 	h.wantUpdate(v1alpha1.ReadyForUpdate, v1alpha1.MachineInPlaceUpdating)
 }
 
-// TestRestoredInMidUpdate checks that the update of a node continues if the status of its Machine is lost, as in a
+// TestInPlaceUpdate_ContinuesAfterRestore checks that the update of a node continues if the status of its Machine is lost, as in a
 // migration of the control plane.
-func TestRestoredInMidUpdate(t *testing.T) {
+func TestInPlaceUpdate_ContinuesAfterRestore(t *testing.T) {
 	h := newHarness(t)
 	h.updating()
 	change(h, h.machine(), func(m *v1alpha1.Machine) { m.Annotations = nil })

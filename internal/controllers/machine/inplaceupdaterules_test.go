@@ -32,7 +32,7 @@ func labelled(reason string, labels ...string) *corev1.Node {
 	return node
 }
 
-func TestNextCondition(t *testing.T) {
+func TestInPlaceUpdate_NextCondition(t *testing.T) {
 	const running, updating = v1alpha1.MachineRunning, v1alpha1.MachineInPlaceUpdating
 	cases := map[string]struct {
 		reason string
@@ -76,9 +76,9 @@ func TestNextCondition(t *testing.T) {
 	}
 }
 
-// TestConditionsEnd checks that the sequence of conditions terminates for any labels, phase and condition, and
+// TestInPlaceUpdate_ConditionsTerminate checks that the sequence of conditions terminates for any labels, phase and condition, and
 // that a selected node is always drained.
-func TestConditionsEnd(t *testing.T) {
+func TestInPlaceUpdate_ConditionsTerminate(t *testing.T) {
 	reasons := []string{"", "Other"}
 	for reason := range updateMessages {
 		reasons = append(reasons, reason)
@@ -124,7 +124,7 @@ func follow(t *testing.T, name string, node *corev1.Node, phase v1alpha1.Machine
 	t.Errorf("%s: the sequence does not terminate", name)
 }
 
-func TestConditionFieldByField(t *testing.T) {
+func TestInPlaceUpdate_ConditionFields(t *testing.T) {
 	now := time.Unix(100, 0)
 	n := readUpdate(labelled(v1alpha1.ReadyForUpdate, candidate, selected, result+"="+failed))
 	n.FailureReason = "no space left"
@@ -146,7 +146,7 @@ func TestConditionFieldByField(t *testing.T) {
 	}
 }
 
-func TestWhoIsDrained(t *testing.T) {
+func TestInPlaceUpdate_DrainedPhases(t *testing.T) {
 	for phase, want := range map[v1alpha1.MachinePhase]bool{
 		"": false, v1alpha1.MachinePending: false, v1alpha1.MachineCrashLoopBackOff: false, v1alpha1.MachineFailed: false,
 		v1alpha1.MachineRunning: true, v1alpha1.MachineUnknown: true, v1alpha1.MachineInPlaceUpdating: false,
@@ -161,7 +161,7 @@ func TestWhoIsDrained(t *testing.T) {
 	}
 }
 
-func TestFailed(t *testing.T) {
+func TestInPlaceUpdate_Failed(t *testing.T) {
 	for reason, want := range map[string]bool{
 		"": false, v1alpha1.CandidateForUpdate: false, v1alpha1.SelectedForUpdate: false, v1alpha1.UpdateSuccessful: false,
 		v1alpha1.DrainSuccessful: true, v1alpha1.ReadyForUpdate: true, v1alpha1.UpdateFailed: true,

@@ -38,10 +38,10 @@ func (h *harness) life() {
 	}
 }
 
-// TestEveryWriteMayFail checks that if the API server refuses any one write, the Machine nevertheless gets exactly
+// TestMachine_AnyWriteMayFail checks that if the API server refuses any one write, the Machine nevertheless gets exactly
 // one VM, joins, and is deleted completely. The tests in test/suites/crash cover processes that terminate and
 // responses that are lost.
-func TestEveryWriteMayFail(t *testing.T) {
+func TestMachine_AnyWriteMayFail(t *testing.T) {
 	whole := newHarness(t)
 	whole.draining()
 	whole.life()
@@ -70,9 +70,9 @@ func TestEveryWriteMayFail(t *testing.T) {
 	}
 }
 
-// TestAbsurdConfigurations checks that no timeouts of a Machine cause a crash or a busy loop, and that the Machine
+// TestMachine_InvalidTimeouts checks that no timeouts of a Machine cause a crash or a busy loop, and that the Machine
 // can be deleted.
-func TestAbsurdConfigurations(t *testing.T) {
+func TestMachine_InvalidTimeouts(t *testing.T) {
 	const (
 		longest  = time.Duration(1<<63 - 1)
 		shortest = time.Duration(-1 << 63)

@@ -72,8 +72,8 @@ func (h *harness) wantRunning() {
 	}
 }
 
-// TestAnEditedClassChangesNothing checks the default, which is MCM's behavior.
-func TestAnEditedClassChangesNothing(t *testing.T) {
+// TestLiveUpdate_IsOffByDefault checks the default, which is MCM's behavior.
+func TestLiveUpdate_IsOffByDefault(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Keep, specTags)
 	h.Settle()
@@ -82,8 +82,8 @@ func TestAnEditedClassChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAVMIsUpdated checks that a VM is updated with the expected writes only.
-func TestAVMIsUpdated(t *testing.T) {
+// TestLiveUpdate_UpdatesVM checks that a VM is updated with the expected writes only.
+func TestLiveUpdate_UpdatesVM(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specTags)
 	h.Settle()
@@ -115,7 +115,7 @@ func (h *harness) class() *v1alpha1.MachineClass {
 	return class
 }
 
-func TestADryRunChangesNothing(t *testing.T) {
+func TestLiveUpdate_DryRunChangesNothing(t *testing.T) {
 	for spec, want := range map[string]liveupdate.Effect{specMade: liveupdate.None, specTags: liveupdate.Updates, specSize: liveupdate.Replaces, specTagsSize: liveupdate.Replaces} {
 		h := runningOf(t, specMade)
 		h.editClass(liveupdate.DryRun, spec)
@@ -133,9 +133,9 @@ func TestADryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatNeedsAReplacement checks that the driver makes the changes that it can, that one event reports the
+// TestLiveUpdate_ReplacementIsReported checks that the driver makes the changes that it can, that one event reports the
 // others, and that the Machine is not deleted.
-func TestWhatNeedsAReplacement(t *testing.T) {
+func TestLiveUpdate_ReplacementIsReported(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specTagsSize)
 	h.Settle()
@@ -161,9 +161,9 @@ func TestWhatNeedsAReplacement(t *testing.T) {
 	}
 }
 
-// TestAnUpdateThatIsTakenBack checks that an edit can be reverted if the update took effect but its response was
+// TestLiveUpdate_CanBeRevertedAfterLostResponse checks that an edit can be reverted if the update took effect but its response was
 // lost.
-func TestAnUpdateThatIsTakenBack(t *testing.T) {
+func TestLiveUpdate_CanBeRevertedAfterLostResponse(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specMade)
 	h.Settle() // records the specification of the VM
@@ -186,9 +186,9 @@ func TestAnUpdateThatIsTakenBack(t *testing.T) {
 
 type updateHook = fake.Hook[driver.UpdateMachineRequest, driver.UpdateMachineResponse]
 
-// TestDriversThatUpdateBadly checks that a failing update does not affect the Machine, that one event reports the
+// TestLiveUpdate_FailureIsReportedAndRetried checks that a failing update does not affect the Machine, that one event reports the
 // error, and that the calls are delayed by the back-off.
-func TestDriversThatUpdateBadly(t *testing.T) {
+func TestLiveUpdate_FailureIsReportedAndRetried(t *testing.T) {
 	for name, tc := range map[string]struct {
 		update  updateHook
 		message string
@@ -230,8 +230,8 @@ func TestDriversThatUpdateBadly(t *testing.T) {
 	}
 }
 
-// TestADriverThatHangs checks that the Machine is still reconciled and can be deleted.
-func TestADriverThatHangs(t *testing.T) {
+// TestLiveUpdate_HangingDriverBlocksNothing checks that the Machine is still reconciled and can be deleted.
+func TestLiveUpdate_HangingDriverBlocksNothing(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass(liveupdate.Update, specTags)
 	h.Pass() // the call does not return
@@ -248,7 +248,7 @@ func TestADriverThatHangs(t *testing.T) {
 	}
 }
 
-func TestADriverThatCannotUpdate(t *testing.T) {
+func TestLiveUpdate_DriverWithoutSupport(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.restartWith(struct{ driver.Driver }{h.Driver})
 	h.editClass(liveupdate.Update, specTags)
@@ -259,7 +259,7 @@ func TestADriverThatCannotUpdate(t *testing.T) {
 	h.wantRunning()
 }
 
-func TestAnUnknownStrategy(t *testing.T) {
+func TestLiveUpdate_UnknownStrategyIsReported(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.editClass("Now", specTags)
 	h.Settle()

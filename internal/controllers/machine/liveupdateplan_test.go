@@ -39,9 +39,9 @@ func (h *harness) effectOnOther() liveupdate.Effect {
 	return liveupdate.Read(h.machine().Annotations).EffectOn(otherClassName)
 }
 
-// TestAskedAboutAClass checks that an update to another class is planned with one call and one write, without
+// TestLiveUpdate_IsPlannedForAnotherClass checks that an update to another class is planned with one call and one write, without
 // changing the VM.
-func TestAskedAboutAClass(t *testing.T) {
+func TestLiveUpdate_IsPlannedForAnotherClass(t *testing.T) {
 	for spec, want := range map[string]liveupdate.Effect{specMade: liveupdate.None, specTags: liveupdate.Updates, specSize: liveupdate.Replaces} {
 		h := runningOf(t, specMade)
 		h.planUpdateTo(spec)
@@ -58,8 +58,8 @@ func TestAskedAboutAClass(t *testing.T) {
 	}
 }
 
-// TestClassesThatAreForOtherVMs checks that the driver is not called if the classes always require a replacement.
-func TestClassesThatAreForOtherVMs(t *testing.T) {
+// TestLiveUpdate_IncompatibleClassesNeedReplacement checks that the driver is not called if the classes always require a replacement.
+func TestLiveUpdate_IncompatibleClassesNeedReplacement(t *testing.T) {
 	for name, differs := range map[string]func(*v1alpha1.MachineClass){
 		"provider": func(class *v1alpha1.MachineClass) { class.Provider = "elsewhere" },
 		"user data": func(class *v1alpha1.MachineClass) {
@@ -80,8 +80,8 @@ func TestClassesThatAreForOtherVMs(t *testing.T) {
 	}
 }
 
-// TestAClassThatLeadsElsewhere checks a class with whose credentials the driver does not find the VM.
-func TestAClassThatLeadsElsewhere(t *testing.T) {
+// TestLiveUpdate_ClassOfAnotherLocationNeedsReplacement checks a class with whose credentials the driver does not find the VM.
+func TestLiveUpdate_ClassOfAnotherLocationNeedsReplacement(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.Driver.OnUpdate(fake.Always[driver.UpdateMachineRequest, driver.UpdateMachineResponse](nil, failingWith(codes.NotFound)))
 	h.planUpdateTo(specTags)
@@ -91,9 +91,9 @@ func TestAClassThatLeadsElsewhere(t *testing.T) {
 	h.wantRunning()
 }
 
-// TestAClassThatIsMissing checks that a missing class is reported, and that the update is planned as soon as the
+// TestLiveUpdate_WaitsForMissingClass checks that a missing class is reported, and that the update is planned as soon as the
 // class exists.
-func TestAClassThatIsMissing(t *testing.T) {
+func TestLiveUpdate_WaitsForMissingClass(t *testing.T) {
 	h := runningOf(t, specMade)
 	change(h, h.machine(), func(machine *v1alpha1.Machine) {
 		machine.Annotations = map[string]string{v1alpha1.AnnotationKeyUpdateClass: otherClassName}
@@ -109,9 +109,9 @@ func TestAClassThatIsMissing(t *testing.T) {
 	}
 }
 
-// TestAMachineThatFollows checks that a Machine that got the class is updated to it even if the class has no
+// TestLiveUpdate_AppliesClassOfDeployment checks that a Machine that got the class is updated to it even if the class has no
 // update strategy.
-func TestAMachineThatFollows(t *testing.T) {
+func TestLiveUpdate_AppliesClassOfDeployment(t *testing.T) {
 	h := runningOf(t, specMade)
 	h.planUpdateTo(specTags)
 	h.TakeWrites()

@@ -31,10 +31,10 @@ func (h *harness) giveUp() {
 	change(h, h.machine(), func(m *v1alpha1.Machine) { delete(m.Annotations, driver.AnnotationLocation) })
 }
 
-// TestNotGoneElsewhere checks that a deletion with the credentials of another account does not consider the VM
+// TestMachine_VMInAnotherLocationIsNotGone checks that a deletion with the credentials of another account does not consider the VM
 // deleted, also after a restart. It continues after the Secret is corrected, the VM is found in the other account,
 // or a user removes the location.
-func TestNotGoneElsewhere(t *testing.T) {
+func TestMachine_VMInAnotherLocationIsNotGone(t *testing.T) {
 	for name, test := range map[string]struct {
 		act  func(*harness)
 		left int // remaining VMs
@@ -72,9 +72,9 @@ func TestNotGoneElsewhere(t *testing.T) {
 	}
 }
 
-// TestDeletionAfterAMoveDies checks a process that terminates after it began to delete a VM in another location.
+// TestMachine_DeletionContinuesAfterRestartAndMove checks a process that terminates after it began to delete a VM in another location.
 // The next process does not find the VM and considers it deleted.
-func TestDeletionAfterAMoveDies(t *testing.T) {
+func TestMachine_DeletionContinuesAfterRestartAndMove(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()
 	h.declare()
@@ -93,9 +93,9 @@ func TestDeletionAfterAMoveDies(t *testing.T) {
 	}
 }
 
-// TestOneVMForOneMachine checks that no second VM is created if the response to a creation is lost and the Secret
+// TestMachine_NoSecondVMAfterLostResponse checks that no second VM is created if the response to a creation is lost and the Secret
 // then has another account. The VM is found after the Secret is corrected.
-func TestOneVMForOneMachine(t *testing.T) {
+func TestMachine_NoSecondVMAfterLostResponse(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()
 	h.declare()
@@ -116,9 +116,9 @@ func TestOneVMForOneMachine(t *testing.T) {
 	}
 }
 
-// TestLocationNeedsNoWrite checks that after the first creation with a class, the location is part of another
+// TestMachine_LocationNeedsNoExtraWrite checks that after the first creation with a class, the location is part of another
 // write.
-func TestLocationNeedsNoWrite(t *testing.T) {
+func TestMachine_LocationNeedsNoExtraWrite(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()
 	h.declare()
@@ -135,8 +135,8 @@ func TestLocationNeedsNoWrite(t *testing.T) {
 	}
 }
 
-// TestRestoredElsewhere checks that a Machine is not replaced if its Secret has another account than its VM.
-func TestRestoredElsewhere(t *testing.T) {
+// TestMachine_RestoredVMInAnotherLocationIsKept checks that a Machine is not replaced if its Secret has another account than its VM.
+func TestMachine_RestoredVMInAnotherLocationIsKept(t *testing.T) {
 	h := newHarness(t)
 	h.accounts()
 	h.addVM(machineName, "sim:///m1")

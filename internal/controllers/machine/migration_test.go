@@ -7,9 +7,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestClassOfAnOlderKind checks that a Machine waits silently for the migration of its class, reports a problem
+// TestMachine_WaitsForMigrationOfClass checks that a Machine waits silently for the migration of its class, reports a problem
 // with the migration, and continues afterwards.
-func TestClassOfAnOlderKind(t *testing.T) {
+func TestMachine_WaitsForMigrationOfClass(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	now := Migration{Pending: true}
@@ -37,10 +37,10 @@ func TestClassOfAnOlderKind(t *testing.T) {
 	}
 }
 
-// TestDeletionAwaitsTheMigration checks that a deletion waits for the migration of the class, since the VM may
+// TestMachine_DeletionWaitsForMigrationOfClass checks that a deletion waits for the migration of the class, since the VM may
 // exist even if the Machine has no provider ID, and only a class lets the driver find it. If the class is not
 // migrated, the deletion continues.
-func TestDeletionAwaitsTheMigration(t *testing.T) {
+func TestMachine_DeletionWaitsForMigrationOfClass(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		migration Migration

@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/registry"
 )
 
-// TestWhatIsMissing checks that the status and one event report whatever prevents a creation, that the driver is
+// TestMachine_MissingInputsAreReported checks that the status and one event report whatever prevents a creation, that the driver is
 // not called, and that the Machine continues after the problem is fixed.
-func TestWhatIsMissing(t *testing.T) {
+func TestMachine_MissingInputsAreReported(t *testing.T) {
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
 		spoil   func(h *harness)
@@ -172,9 +172,9 @@ func TestWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestClassIsHeldFirst checks that the creation waits until the class has our finalizer, since the class must not
+// TestMachine_CreationWaitsForClassFinalizer checks that the creation waits until the class has our finalizer, since the class must not
 // be removed while a VM exists. Nothing is reported, since the finalizer is added soon.
-func TestClassIsHeldFirst(t *testing.T) {
+func TestMachine_CreationWaitsForClassFinalizer(t *testing.T) {
 	h := newHarness(t)
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 	h.declare()
@@ -189,9 +189,9 @@ func TestClassIsHeldFirst(t *testing.T) {
 	}
 }
 
-// TestMissingUntilTheEnd checks that a Machine becomes Failed after the creation timeout even if the driver was
+// TestMachine_FailsWithoutInputsAfterTimeout checks that a Machine becomes Failed after the creation timeout even if the driver was
 // never called, so that its MachineSet replaces it.
-func TestMissingUntilTheEnd(t *testing.T) {
+func TestMachine_FailsWithoutInputsAfterTimeout(t *testing.T) {
 	h := newHarness(t)
 	h.remove(newSecret(h.Key.Namespace))
 	h.declare()
@@ -206,9 +206,9 @@ func TestMissingUntilTheEnd(t *testing.T) {
 	}
 }
 
-// TestClassGoesInMidCreation checks that a deletion waits for a running creation if the class no longer exists,
+// TestMachine_DeletionWaitsForCreationWithoutClass checks that a deletion waits for a running creation if the class no longer exists,
 // and that the Machine then remains because of the new VM.
-func TestClassGoesInMidCreation(t *testing.T) {
+func TestMachine_DeletionWaitsForCreationWithoutClass(t *testing.T) {
 	vanish := func(h *harness, c *v1alpha1.MachineClass) {
 		change(h, c, func(c *v1alpha1.MachineClass) { c.Finalizers = nil })
 		h.remove(c)

@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestEventsOnTheNode checks that a node gets one event for each thing that happens to it.
-func TestEventsOnTheNode(t *testing.T) {
+// TestMachine_EventsOnNode checks that a node gets one event for each thing that happens to it.
+func TestMachine_EventsOnNode(t *testing.T) {
 	cases := map[string]struct {
 		happens func(h *harness)
 		want    []string // reasons and parts of messages, in order
@@ -74,8 +74,8 @@ func TestEventsOnTheNode(t *testing.T) {
 	}
 }
 
-// TestNobodyTellsNodes checks that Machines are reconciled without a recorder for nodes.
-func TestNobodyTellsNodes(t *testing.T) {
+// TestMachine_WorksWithoutNodeRecorder checks that Machines are reconciled without a recorder for nodes.
+func TestMachine_WorksWithoutNodeRecorder(t *testing.T) {
 	h := newHarness(t)
 	h.controller.NodeEvents = nil
 	h.running()

@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestNodeIsMarked checks that one write marks the node as the Machine's, and that it keeps what others set on the
+// TestMachine_NodeIsMarkedInOneWrite checks that one write marks the node as the Machine's, and that it keeps what others set on the
 // node.
-func TestNodeIsMarked(t *testing.T) {
+func TestMachine_NodeIsMarkedInOneWrite(t *testing.T) {
 	h := newHarness(t)
 	h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec = v1alpha1.NodeTemplateSpec{
@@ -50,9 +50,9 @@ func TestNodeIsMarked(t *testing.T) {
 	}
 }
 
-// TestOnlyTaintsAreLocked checks that only a write that replaces a list, such as the taints, has an optimistic
+// TestNodePatch_LocksOnlyTaints checks that only a write that replaces a list, such as the taints, has an optimistic
 // lock. Other writes must not fail because of a kubelet's writes.
-func TestOnlyTaintsAreLocked(t *testing.T) {
+func TestNodePatch_LocksOnlyTaints(t *testing.T) {
 	for name, taints := range map[string][]corev1.Taint{
 		"labels only": nil,
 		"with taints": {{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}},
@@ -92,9 +92,9 @@ func count(list []string, what string) int {
 	return n
 }
 
-// TestRegistrationIsNotDisturbed checks that a new node is not written to for a moment. The controller does not
+// TestMachine_WaitsForRegistrationOfNode checks that a new node is not written to for a moment. The controller does not
 // wait until the node is ready, since its taints must keep other Pods off it before that.
-func TestRegistrationIsNotDisturbed(t *testing.T) {
+func TestMachine_WaitsForRegistrationOfNode(t *testing.T) {
 	cases := map[string]struct {
 		conditions []corev1.NodeCondition
 		phase      v1alpha1.MachinePhase
@@ -129,8 +129,8 @@ func TestRegistrationIsNotDisturbed(t *testing.T) {
 	}
 }
 
-// TestKubeletWasFaster checks that a concurrent change of a node causes another pass but no error.
-func TestKubeletWasFaster(t *testing.T) {
+// TestMachine_NodeConflictCausesAnotherPass checks that a concurrent change of a node causes another pass but no error.
+func TestMachine_NodeConflictCausesAnotherPass(t *testing.T) {
 	h := newHarness(t)
 	h.declare(inPhase(v1alpha1.MachinePending), func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
@@ -157,9 +157,9 @@ func TestKubeletWasFaster(t *testing.T) {
 	wantStatus(t, h.machine(), joinedNow)
 }
 
-// TestNodeDeleted checks that the deletion of a node deletes its Machine, and that the node remains until the VM
+// TestMachine_DeletedNodeDeletesMachine checks that the deletion of a node deletes its Machine, and that the node remains until the VM
 // is gone.
-func TestNodeDeleted(t *testing.T) {
+func TestMachine_DeletedNodeDeletesMachine(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Settle()
@@ -181,9 +181,9 @@ func TestNodeDeleted(t *testing.T) {
 	}
 }
 
-// TestTokenIsRevokedBeforeStatusSaysSo checks that the token is revoked before the status shows that the node has
+// TestMachine_TokenIsRevokedBeforeStatus checks that the token is revoked before the status shows that the node has
 // joined, since the status keeps later passes from revoking it.
-func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
+func TestMachine_TokenIsRevokedBeforeStatus(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Settle()
@@ -213,9 +213,9 @@ func TestTokenIsRevokedBeforeStatusSaysSo(t *testing.T) {
 	}
 }
 
-// TestTokenWaitsForTheKubelet checks that the token remains while the node has no conditions, since its kubelet
+// TestMachine_TokenIsKeptWithoutConditions checks that the token remains while the node has no conditions, since its kubelet
 // may still be registering.
-func TestTokenWaitsForTheKubelet(t *testing.T) {
+func TestMachine_TokenIsKeptWithoutConditions(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Settle()
@@ -226,8 +226,8 @@ func TestTokenWaitsForTheKubelet(t *testing.T) {
 	}
 }
 
-// TestStaleCacheIsNotActedUpon checks that a pass does nothing until the cache contains our last write.
-func TestStaleCacheIsNotActedUpon(t *testing.T) {
+// TestMachine_WaitsForCurrentCache checks that a pass does nothing until the cache contains our last write.
+func TestMachine_WaitsForCurrentCache(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	stale := h.machine()
@@ -256,8 +256,8 @@ func (r staleReader) Get(ctx context.Context, key client.ObjectKey, object clien
 	return r.Client.Get(ctx, key, object, options...)
 }
 
-// TestLabelIsPutBack checks that a Machine gets back its node label, so that a healthy VM is not replaced.
-func TestLabelIsPutBack(t *testing.T) {
+// TestMachine_NodeLabelIsRestored checks that a Machine gets back its node label, so that a healthy VM is not replaced.
+func TestMachine_NodeLabelIsRestored(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	change(h, h.machine(), func(m *v1alpha1.Machine) { delete(m.Labels, v1alpha1.NodeLabelKey) })

@@ -25,9 +25,9 @@ func (h *harness) conflicting(phase v1alpha1.MachinePhase) {
 	h.addVM("elder", "sim:///elder")
 }
 
-// TestTwoMachinesOneNode checks that only one of two Machines that name the same node writes to it, and that the
+// TestMachine_SharedNodeHasOneOwner checks that only one of two Machines that name the same node writes to it, and that the
 // other one reports the owner once.
-func TestTwoMachinesOneNode(t *testing.T) {
+func TestMachine_SharedNodeHasOneOwner(t *testing.T) {
 	const elder = "elder"
 	cases := map[string]struct {
 		reason     string
@@ -71,9 +71,9 @@ func TestTwoMachinesOneNode(t *testing.T) {
 	}
 }
 
-// TestNodeOfRivalIsNoJoin checks that a Machine does not join with the node of another Machine, and is replaced
+// TestMachine_DoesNotJoinWithForeignNode checks that a Machine does not join with the node of another Machine, and is replaced
 // after the creation timeout. Its deletion removes its VM but not the other Machine's node.
-func TestNodeOfRivalIsNoJoin(t *testing.T) {
+func TestMachine_DoesNotJoinWithForeignNode(t *testing.T) {
 	h := newHarness(t)
 	h.conflicting(v1alpha1.MachineRunning)
 	h.addVM(machineName, "sim:///m1")
@@ -102,8 +102,8 @@ func TestNodeOfRivalIsNoJoin(t *testing.T) {
 	}
 }
 
-// TestConflictEnds checks that the last Machine that names the node gets it, and deletes it with itself.
-func TestConflictEnds(t *testing.T) {
+// TestMachine_LastOwnerGetsSharedNode checks that the last Machine that names the node gets it, and deletes it with itself.
+func TestMachine_LastOwnerGetsSharedNode(t *testing.T) {
 	h := newHarness(t)
 	h.conflicting(v1alpha1.MachineRunning)
 	h.addVM(machineName, "sim:///m1")
@@ -128,8 +128,8 @@ func TestConflictEnds(t *testing.T) {
 	}
 }
 
-// TestDeletedNodeOfAnother checks that the deletion of a node deletes only the Machine that owns it.
-func TestDeletedNodeOfAnother(t *testing.T) {
+// TestMachine_DeletedNodeDeletesOnlyItsOwner checks that the deletion of a node deletes only the Machine that owns it.
+func TestMachine_DeletedNodeDeletesOnlyItsOwner(t *testing.T) {
 	h := newHarness(t)
 	h.conflicting(v1alpha1.MachineRunning)
 	h.declare(inPhase(v1alpha1.MachineRunning))
@@ -148,9 +148,9 @@ func TestDeletedNodeOfAnother(t *testing.T) {
 	}
 }
 
-// TestTwoNodesOneVM checks that a second node with the Machine's provider ID causes one event each time that it
+// TestMachine_DuplicateNodeIsReported checks that a second node with the Machine's provider ID causes one event each time that it
 // appears, and no other change.
-func TestTwoNodesOneVM(t *testing.T) {
+func TestMachine_DuplicateNodeIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	change(h, h.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///m1" })

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestNew_NegativeLimitsAreNone checks that negative values mean zero. Flags of zero are passed as negative
+// TestNew_NegativeLimitsMeanZero checks that negative values mean zero. Flags of zero are passed as negative
 // values, since zero selects the default.
-func TestNew_NegativeLimitsAreNone(t *testing.T) {
+func TestNew_NegativeLimitsMeanZero(t *testing.T) {
 	for name, tc := range map[string]struct {
 		given time.Duration
 		none  bool

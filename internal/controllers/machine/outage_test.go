@@ -30,9 +30,9 @@ func (o awayClient) Get(ctx context.Context, key client.ObjectKey, object client
 	return o.Client.Get(ctx, key, object, options...)
 }
 
-// TestNobodyFailsForAnOutage checks that no Machine becomes Failed during or right after an outage of either API
+// TestMachine_DoesNotFailDuringOutage checks that no Machine becomes Failed during or right after an outage of either API
 // server. It becomes Failed after both have been available for the timeout.
-func TestNobodyFailsForAnOutage(t *testing.T) {
+func TestMachine_DoesNotFailDuringOutage(t *testing.T) {
 	t.Attr("fault", "one or both API servers are unavailable for three times the creation timeout")
 	t.Attr("outcome", "no Machine is Failed before its timeout has passed after the outage")
 	const away = 3 * creationTimeout // the longer one of the two timeouts
@@ -103,8 +103,8 @@ func (h *harness) wait(d time.Duration) {
 	h.Fatal("the passes do not settle")
 }
 
-// TestHealthTimeout checks which setting takes precedence, and when the Machine becomes Failed.
-func TestHealthTimeout(t *testing.T) {
+// TestMachine_HealthTimeoutPrecedence checks which setting takes precedence, and when the Machine becomes Failed.
+func TestMachine_HealthTimeoutPrecedence(t *testing.T) {
 	own := func(d time.Duration) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) {
 			m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineHealthTimeout: &metav1.Duration{Duration: d}}
@@ -167,9 +167,9 @@ func disabled(off bool) func(*v1alpha1.Machine) {
 	}
 }
 
-// TestHealthClockDoesNotRunAhead checks that the health timeout restarts after a restart, and after the target
+// TestMachine_HealthTimeoutRestartsAfterInterruption checks that the health timeout restarts after a restart, and after the target
 // cluster was unavailable.
-func TestHealthClockDoesNotRunAhead(t *testing.T) {
+func TestMachine_HealthTimeoutRestartsAfterInterruption(t *testing.T) {
 	for name, interrupt := range map[string]func(h *harness){
 		"restart": func(h *harness) { h.restart() },
 		"target":  func(h *harness) { h.target.since = h.Clock.Now() },
@@ -194,9 +194,9 @@ func TestHealthClockDoesNotRunAhead(t *testing.T) {
 	}
 }
 
-// TestOutageBehindAStaleCache checks that an outage is detected even if it begins before the cache contains our
+// TestMachine_OutageIsDetectedDespiteStaleCache checks that an outage is detected even if it begins before the cache contains our
 // last write.
-func TestOutageBehindAStaleCache(t *testing.T) {
+func TestMachine_OutageIsDetectedDespiteStaleCache(t *testing.T) {
 	h := newHarness(t)
 	var down bool
 	h.controller.Health.OutagePeriod = time.Minute
@@ -224,8 +224,8 @@ func TestOutageBehindAStaleCache(t *testing.T) {
 	}
 }
 
-// TestCacheLagsBehindTheNode checks that the node is read from the API server before a Machine becomes Failed.
-func TestCacheLagsBehindTheNode(t *testing.T) {
+// TestMachine_LiveNodePreventsFailure checks that the node is read from the API server before a Machine becomes Failed.
+func TestMachine_LiveNodePreventsFailure(t *testing.T) {
 	for phase, timeout := range map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout} {
 		t.Run(string(phase), func(t *testing.T) {
 			h := newHarness(t)

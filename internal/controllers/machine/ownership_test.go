@@ -32,9 +32,9 @@ func (h *harness) elder(changes ...func(*v1alpha1.Machine)) {
 	}}, changes...)...)
 }
 
-// TestTwoMachinesOneVM checks that a VM belongs to the Machine that had it first, and that the other Machine
+// TestMachine_SharedVMBelongsToOlderMachine checks that a VM belongs to the Machine that had it first, and that the other Machine
 // reports this.
-func TestTwoMachinesOneVM(t *testing.T) {
+func TestMachine_SharedVMBelongsToOlderMachine(t *testing.T) {
 	cases := map[string]struct {
 		machine func(*v1alpha1.Machine)
 		want    v1alpha1.MachinePhase
@@ -61,9 +61,9 @@ func TestTwoMachinesOneVM(t *testing.T) {
 	}
 }
 
-// TestDeletionTakesNoOthersVM checks that the deletion of a Machine that shares its VM waits until a user resolves
+// TestMachine_DeletionWaitsForSoleOwner checks that the deletion of a Machine that shares its VM waits until a user resolves
 // the conflict.
-func TestDeletionTakesNoOthersVM(t *testing.T) {
+func TestMachine_DeletionWaitsForSoleOwner(t *testing.T) {
 	h := newHarness(t)
 	h.elder()
 	h.addVM(machineName, "sim:///m1")
@@ -87,8 +87,8 @@ func TestDeletionTakesNoOthersVM(t *testing.T) {
 	}
 }
 
-// TestBothOfTwoMachinesAreDeleted checks that a shared VM is deleted if both Machines are deleted.
-func TestBothOfTwoMachinesAreDeleted(t *testing.T) {
+// TestMachine_SharedVMIsDeletedWithBothMachines checks that a shared VM is deleted if both Machines are deleted.
+func TestMachine_SharedVMIsDeletedWithBothMachines(t *testing.T) {
 	h := newHarness(t)
 	h.elder()
 	h.addVM(machineName, "sim:///m1")
@@ -123,10 +123,10 @@ func certain(c *ownership.Owner)  { c.Certain = true }
 func elder(c *ownership.Owner)    { c.Since = c.Since.Add(-2 * time.Hour) }
 func deleting(c *ownership.Owner) { c.Deleting = true }
 
-// TestVMOfTheOtherAPI checks two cases: a driver that does not distinguish APIs finds the VM of an object with the
+// TestMachine_VMOfAnotherAPIIsNotAdopted checks two cases: a driver that does not distinguish APIs finds the VM of an object with the
 // same name, or a user copies the ID from one object to another. The VM stays with the object that has the
 // stronger claim, and no other VM is created.
-func TestVMOfTheOtherAPI(t *testing.T) {
+func TestMachine_VMOfAnotherAPIIsNotAdopted(t *testing.T) {
 	named := func(*v1alpha1.Machine) {}
 	cases := map[string]struct {
 		reason  string
@@ -166,9 +166,9 @@ func TestVMOfTheOtherAPI(t *testing.T) {
 	}
 }
 
-// TestDeletionLeavesTheVMOfTheOtherAPI checks that a Machine without a provider ID is deleted without the VM that
+// TestMachine_DeletionKeepsVMOfAnotherAPI checks that a Machine without a provider ID is deleted without the VM that
 // the driver finds by its name, with or without a target cluster.
-func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
+func TestMachine_DeletionKeepsVMOfAnotherAPI(t *testing.T) {
 	for name, given := range map[string]func(h *harness){
 		"with a target":    func(*harness) {},
 		"without a target": func(h *harness) { h.withoutTarget() },
@@ -200,9 +200,9 @@ func TestDeletionLeavesTheVMOfTheOtherAPI(t *testing.T) {
 	}
 }
 
-// TestDeletionTakesNoVMOfTheOtherAPI checks that the deletion of a Machine whose VM another object also names
+// TestMachine_DeletionWaitsForSoleOwnerOfAnotherAPI checks that the deletion of a Machine whose VM another object also names
 // waits until a user resolves the conflict, or until both are deleted.
-func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
+func TestMachine_DeletionWaitsForSoleOwnerOfAnotherAPI(t *testing.T) {
 	begin := func(t *testing.T) *harness {
 		t.Helper()
 		h := newHarness(t)
@@ -240,8 +240,8 @@ func TestDeletionTakesNoVMOfTheOtherAPI(t *testing.T) {
 	})
 }
 
-// TestOwnersCannotBeRead checks that no VM is adopted or deleted if the owners cannot be read.
-func TestOwnersCannotBeRead(t *testing.T) {
+// TestMachine_UnreadableOwnersBlockVM checks that no VM is adopted or deleted if the owners cannot be read.
+func TestMachine_UnreadableOwnersBlockVM(t *testing.T) {
 	h := newHarness(t)
 	h.controller.OtherOwners = func(context.Context, string, string) ([]ownership.Owner, error) { return nil, errDown }
 	h.addVM(machineName, "sim:///m1")
@@ -266,9 +266,9 @@ func TestOwnersCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestNodeOfAnotherVM checks that a node with another provider ID causes one event and no other change. A user may
+// TestMachine_NodeOfAnotherVMIsReported checks that a node with another provider ID causes one event and no other change. A user may
 // have edited the Machine's provider ID, or a second VM may have joined with the name.
-func TestNodeOfAnotherVM(t *testing.T) {
+func TestMachine_NodeOfAnotherVMIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	change(h, h.node(), func(n *corev1.Node) { n.Spec.ProviderID = "sim:///m1" })
@@ -288,8 +288,8 @@ func TestNodeOfAnotherVM(t *testing.T) {
 	}
 }
 
-// TestStaleNode checks a new VM that has the name of a previous VM whose node still exists.
-func TestStaleNode(t *testing.T) {
+// TestMachine_StaleNodeIsNotAdopted checks a new VM that has the name of a previous VM whose node still exists.
+func TestMachine_StaleNodeIsNotAdopted(t *testing.T) {
 	older := func(h *harness) { // the node is an hour older than the Machine
 		h.Clock.Step(-time.Hour)
 		h.join(ready)
@@ -342,9 +342,9 @@ func TestStaleNode(t *testing.T) {
 	}
 }
 
-// TestDriverBreaksTheContract checks that a response that violates the contract is reported, and that calls are
+// TestMachine_InvalidDriverResponseIsReported checks that a response that violates the contract is reported, and that calls are
 // delayed by the back-off.
-func TestDriverBreaksTheContract(t *testing.T) {
+func TestMachine_InvalidDriverResponseIsReported(t *testing.T) {
 	cases := map[string]struct {
 		create   func() (*driver.CreateMachineResponse, error)
 		sentence string
@@ -384,9 +384,9 @@ func TestDriverBreaksTheContract(t *testing.T) {
 	}
 }
 
-// TestDriverThatHangs checks that a Machine whose driver never returns becomes Failed after the creation timeout,
+// TestMachine_FailsIfDriverHangs checks that a Machine whose driver never returns becomes Failed after the creation timeout,
 // so that its MachineSet replaces it.
-func TestDriverThatHangs(t *testing.T) {
+func TestMachine_FailsIfDriverHangs(t *testing.T) {
 	h := newHarness(t)
 	h.declare()
 	h.Pass()
@@ -405,9 +405,9 @@ func TestDriverThatHangs(t *testing.T) {
 	}
 }
 
-// TestDriverThatHangsLater checks a driver that returned from previous calls. Its last error remains in the status
+// TestMachine_FailsIfDriverHangsLater checks a driver that returned from previous calls. Its last error remains in the status
 // until the new call takes too long.
-func TestDriverThatHangsLater(t *testing.T) {
+func TestMachine_FailsIfDriverHangsLater(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.Fail(fake.CreateMachine, codes.Unavailable)
 	h.declare()
@@ -438,9 +438,9 @@ func TestDriverThatHangsLater(t *testing.T) {
 	wantStatus(t, h.machine(), rejoined)
 }
 
-// TestDriverThatHangsAtADeletion checks that one event reports any call that does not return, and that the
+// TestMachine_DeletionReportsHangingDriver checks that one event reports any call that does not return, and that the
 // deletion continues when the driver returns.
-func TestDriverThatHangsAtADeletion(t *testing.T) {
+func TestMachine_DeletionReportsHangingDriver(t *testing.T) {
 	cases := map[string]struct {
 		given  func(h *harness)
 		marker string
@@ -490,9 +490,9 @@ func TestDriverThatHangsAtADeletion(t *testing.T) {
 	}
 }
 
-// TestSecretChangesInMidCreation checks that a running creation completes if the Secret changes, that the next
+// TestMachine_SecretChangeDuringCreation checks that a running creation completes if the Secret changes, that the next
 // passes use the new Secret, and that one VM is created.
-func TestSecretChangesInMidCreation(t *testing.T) {
+func TestMachine_SecretChangeDuringCreation(t *testing.T) {
 	for name, spoil := range map[string]func(h *harness){
 		"changes": func(h *harness) {
 			change(h, newSecret(h.Key.Namespace), func(s *corev1.Secret) { s.Data["apiKey"] = []byte("other") })
@@ -520,8 +520,8 @@ func TestSecretChangesInMidCreation(t *testing.T) {
 	}
 }
 
-// TestLostWithoutTarget checks that a lost VM is replaced even if there are no nodes.
-func TestLostWithoutTarget(t *testing.T) {
+// TestMachine_LostVMIsReplacedWithoutTarget checks that a lost VM is replaced even if there are no nodes.
+func TestMachine_LostVMIsReplacedWithoutTarget(t *testing.T) {
 	h := newHarness(t).withoutTarget()
 	h.declare(restored)
 	h.Settle()
@@ -532,8 +532,8 @@ func TestLostWithoutTarget(t *testing.T) {
 	}
 }
 
-// TestTokenOutlivesASlowVM checks that the token remains valid and unchanged as long as the VM may join.
-func TestTokenOutlivesASlowVM(t *testing.T) {
+// TestMachine_TokenStaysValidForSlowVM checks that the token remains valid and unchanged as long as the VM may join.
+func TestMachine_TokenStaysValidForSlowVM(t *testing.T) {
 	h := newHarness(t)
 	h.declare(func(m *v1alpha1.Machine) {
 		m.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: 2 * time.Hour}}
@@ -560,8 +560,8 @@ func TestTokenOutlivesASlowVM(t *testing.T) {
 	}
 }
 
-// TestNodeWithoutIDs checks that a Machine does not adopt an older node if neither has a provider ID.
-func TestNodeWithoutIDs(t *testing.T) {
+// TestMachine_OlderNodeWithoutIDIsNotAdopted checks that a Machine does not adopt an older node if neither has a provider ID.
+func TestMachine_OlderNodeWithoutIDIsNotAdopted(t *testing.T) {
 	h := newHarness(t)
 	h.Clock.Step(-time.Hour)
 	h.join(ready)

@@ -69,9 +69,9 @@ func (r recorded) facts() map[string]any {
 	return of
 }
 
-// TestRecordedPreservation checks that from the recorded states of MCM, Millwright reaches the states that
+// TestPreservation_MatchesRecordingsOfMCM checks that from the recorded states of MCM, Millwright reaches the states that
 // followed, field by field.
-func TestRecordedPreservation(t *testing.T) {
+func TestPreservation_MatchesRecordingsOfMCM(t *testing.T) {
 	const one, two = "scaled-7d4c5-2mmbx", "scaled-7d4c5-6g5jw"
 	const annotated, unknown, preserved, stopping = "27-preserve-when-failed-annotated", "28-preserve-when-failed", "29-preserve-now", "30-preserve-stopped"
 	at := func(clock string) time.Time {
@@ -118,9 +118,9 @@ func TestRecordedPreservation(t *testing.T) {
 	}
 }
 
-// TestPreservationOnAServer checks a whole preservation with a real API server, which has resource versions and
+// TestPreservation_LifecycleOnServer checks a whole preservation with a real API server, which has resource versions and
 // validation.
-func TestPreservationOnAServer(t *testing.T) {
+func TestPreservation_LifecycleOnServer(t *testing.T) {
 	h := newServerHarness(t)
 	h.controller.PreserveTimeout = preserveTimeout
 	h.running()

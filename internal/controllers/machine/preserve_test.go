@@ -111,9 +111,9 @@ const (
 	notEmpty = "Preserved node could not be drained."
 )
 
-// TestPreservation checks each value of the annotation on the Machine and the node, through failure, recovery and
+// TestPreservation_AnnotationValues checks each value of the annotation on the Machine and the node, through failure, recovery and
 // expiry.
-func TestPreservation(t *testing.T) {
+func TestPreservation_AnnotationValues(t *testing.T) {
 	const full = "72h0m0s"
 	cases := map[string]struct {
 		do   func(h *harness)
@@ -191,9 +191,9 @@ func preservedAnd(h *harness, conditions ...corev1.NodeCondition) []corev1.NodeC
 	return append(conditions, *noderef.Condition(h.node().Status.Conditions, v1alpha1.NodePreserved))
 }
 
-// TestPreservationCosts checks that a preservation needs no more writes than with MCM, and that other Machines
+// TestPreservation_Writes checks that a preservation needs no more writes than with MCM, and that other Machines
 // cause none.
-func TestPreservationCosts(t *testing.T) {
+func TestPreservation_Writes(t *testing.T) {
 	cases := map[string]struct {
 		before, do func(h *harness)
 		want       []string
@@ -230,9 +230,9 @@ func TestPreservationCosts(t *testing.T) {
 	}
 }
 
-// TestPreservedDrain checks that the node of a preserved Machine is drained without a cordon once for each failure
+// TestPreservation_DrainsFailedNode checks that the node of a preserved Machine is drained without a cordon once for each failure
 // of the Machine.
-func TestPreservedDrain(t *testing.T) {
+func TestPreservation_DrainsFailedNode(t *testing.T) {
 	h := newPreserving(t)
 	d := h.draining(forPod("web"))
 	h.preserve("when-failed")
@@ -268,9 +268,9 @@ func TestPreservedDrain(t *testing.T) {
 	}
 }
 
-// TestPreservedDrainIsForced checks that a drain is forced by MCM's label or by the drain timeout, which begins
+// TestPreservation_DrainIsForced checks that a drain is forced by MCM's label or by the drain timeout, which begins
 // with the preservation.
-func TestPreservedDrainIsForced(t *testing.T) {
+func TestPreservation_DrainIsForced(t *testing.T) {
 	lost := notReady
 	cases := map[string]struct {
 		given func(h *harness)
@@ -306,9 +306,9 @@ func TestPreservedDrainIsForced(t *testing.T) {
 	}
 }
 
-// TestPreservationSurvivesRefusals checks that a Machine is preserved even if the API server refuses writes to its
+// TestPreservation_SurvivesRefusedNodeWrites checks that a Machine is preserved even if the API server refuses writes to its
 // node, and that a preservation stops only after its marks were removed.
-func TestPreservationSurvivesRefusals(t *testing.T) {
+func TestPreservation_SurvivesRefusedNodeWrites(t *testing.T) {
 	h := newPreserving(t)
 	refused := func(made lockstep.Write) error {
 		if strings.Contains(made.What, "Node") {
@@ -336,8 +336,8 @@ func TestPreservationSurvivesRefusals(t *testing.T) {
 	h.wantKept(kept{Condition: stopped})
 }
 
-// TestAnInvalidWishIsSaidOnce checks that an invalid value of the annotation causes one event and no other passes.
-func TestAnInvalidWishIsSaidOnce(t *testing.T) {
+// TestPreservation_InvalidValueIsReportedOnce checks that an invalid value of the annotation causes one event and no other passes.
+func TestPreservation_InvalidValueIsReportedOnce(t *testing.T) {
 	h := newPreserving(t)
 	for _, value := range []string{"true", "NOW", " now", strings.Repeat("x", 10_000)} {
 		h.preserve(value)
@@ -354,9 +354,9 @@ func TestAnInvalidWishIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestATargetThatIsAwayEndsNothing checks that a preservation continues while the target cluster is unavailable,
+// TestPreservation_ContinuesWithoutTarget checks that a preservation continues while the target cluster is unavailable,
 // since the node's annotation cannot be read.
-func TestATargetThatIsAwayEndsNothing(t *testing.T) {
+func TestPreservation_ContinuesWithoutTarget(t *testing.T) {
 	h := newPreserving(t)
 	h.preserveNode("now")
 	h.Settle()
@@ -370,8 +370,8 @@ func TestATargetThatIsAwayEndsNothing(t *testing.T) {
 	}
 }
 
-// TestADeletedMachineIsNotPreserved checks that the deletion of a Machine stops its preservation.
-func TestADeletedMachineIsNotPreserved(t *testing.T) {
+// TestPreservation_StopsAtDeletion checks that the deletion of a Machine stops its preservation.
+func TestPreservation_StopsAtDeletion(t *testing.T) {
 	h := newPreserving(t)
 	h.preserve("now")
 	h.Settle()

@@ -17,9 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestNothingIsWrittenWhenNothingChanged checks that in every state in which a Machine can remain, further passes
+// TestController_NoWritesWithoutChange checks that in every state in which a Machine can remain, further passes
 // cause no writes or calls, also after a restart.
-func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
+func TestController_NoWritesWithoutChange(t *testing.T) {
 	cases := map[string]func(h *harness){
 		"Running":               func(h *harness) { h.running() },
 		"Pending":               func(h *harness) { h.declare(); h.Settle() },
@@ -108,8 +108,8 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 // pooled adds a Machine to a pool.
 func pooled(m *v1alpha1.Machine) { metav1.SetMetaDataLabel(&m.ObjectMeta, v1alpha1.LabelKeyName, "a") }
 
-// TestHeartbeatsAreNotCopied checks that heartbeats cause no writes.
-func TestHeartbeatsAreNotCopied(t *testing.T) {
+// TestMachine_HeartbeatsCauseNoWrites checks that heartbeats cause no writes.
+func TestMachine_HeartbeatsCauseNoWrites(t *testing.T) {
 	h := newHarness(t)
 	h.running()
 	beat := ready
@@ -130,9 +130,9 @@ func quote(secret *corev1.Secret) error {
 	return status.Error(codes.Internal, "cannot use "+strings.Join(all, " and "))
 }
 
-// TestNoSecretIsWritten checks that no value of a Secret and no token gets into a Machine, a node or an event,
+// TestMachine_SecretsAreNotDisclosed checks that no value of a Secret and no token gets into a Machine, a node or an event,
 // whatever error a driver returns.
-func TestNoSecretIsWritten(t *testing.T) {
+func TestMachine_SecretsAreNotDisclosed(t *testing.T) {
 	h := newHarness(t)
 	h.Driver.OnCreate(func(_ context.Context, req *driver.CreateMachineRequest, _ func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 		return nil, quote(req.Secret)

@@ -44,9 +44,9 @@ var badTemplates = map[string]struct {
 	"refused by a policy":  {func(t *v1alpha1.NodeTemplateSpec) { t.Labels["forbidden"] = "v" }, "forbidden", "is invalid", false},
 }
 
-// TestABadTemplateStopsNothing checks that an invalid template delays neither the revocation of the token, nor
+// TestMachine_InvalidNodeTemplateBlocksNothing checks that an invalid template delays neither the revocation of the token, nor
 // health checks or timeouts. It causes one event, and the template is written after it is corrected.
-func TestABadTemplateStopsNothing(t *testing.T) {
+func TestMachine_InvalidNodeTemplateBlocksNothing(t *testing.T) {
 	for name, tc := range badTemplates {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -104,9 +104,9 @@ func warnings(events []string, reasons ...string) []string {
 	return found
 }
 
-// TestABadTemplateDoesNotStopTheCreationTimeout checks that a Machine whose node never becomes ready becomes
+// TestMachine_InvalidNodeTemplateKeepsCreationTimeout checks that a Machine whose node never becomes ready becomes
 // Failed.
-func TestABadTemplateDoesNotStopTheCreationTimeout(t *testing.T) {
+func TestMachine_InvalidNodeTemplateKeepsCreationTimeout(t *testing.T) {
 	for name, tc := range badTemplates {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -123,9 +123,9 @@ func TestABadTemplateDoesNotStopTheCreationTimeout(t *testing.T) {
 	}
 }
 
-// TestWhatAPolicyRefusesIsTriedLessAndLess checks that a refused write is retried with back-off, and that it
+// TestMachine_RefusedNodeWriteBacksOff checks that a refused write is retried with back-off, and that it
 // succeeds soon after the policy was removed, or immediately after the template changed.
-func TestWhatAPolicyRefusesIsTriedLessAndLess(t *testing.T) {
+func TestMachine_RefusedNodeWriteBacksOff(t *testing.T) {
 	label := func(value string) func(m *v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"forbidden": value} }
 	}
@@ -162,9 +162,9 @@ func TestWhatAPolicyRefusesIsTriedLessAndLess(t *testing.T) {
 	}
 }
 
-// TestRefusedCapacityStopsNothing checks that a refused virtual capacity delays nothing and is not recorded as
+// TestMachine_RefusedCapacityBlocksNothing checks that a refused virtual capacity delays nothing and is not recorded as
 // applied.
-func TestRefusedCapacityStopsNothing(t *testing.T) {
+func TestMachine_RefusedCapacityBlocksNothing(t *testing.T) {
 	h := newHarness(t)
 	h.refuseNode(`"` + device + `":"-1"`)
 	change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.NodeTemplate = virtual(1) })
@@ -189,9 +189,9 @@ func TestRefusedCapacityStopsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatIsWrongIsToldAlthoughAStatusIsNot checks that a pass that cannot write the status sends no events, and
+// TestMachine_EventsAreSentAfterStatusConflict checks that a pass that cannot write the status sends no events, and
 // that the next pass sends them.
-func TestWhatIsWrongIsToldAlthoughAStatusIsNot(t *testing.T) {
+func TestMachine_EventsAreSentAfterStatusConflict(t *testing.T) {
 	h := newHarness(t)
 	h.declare(func(m *v1alpha1.Machine) {
 		m.Spec.NodeTemplateSpec.Labels = map[string]string{"bad key": "v", "forbidden": "v"}
@@ -214,8 +214,8 @@ func TestWhatIsWrongIsToldAlthoughAStatusIsNot(t *testing.T) {
 	}
 }
 
-// TestOutagesAreNoRefusals checks that a pass stops at a write that fails for another reason.
-func TestOutagesAreNoRefusals(t *testing.T) {
+// TestMachine_ServerErrorIsNotRefusal checks that a pass stops at a write that fails for another reason.
+func TestMachine_ServerErrorIsNotRefusal(t *testing.T) {
 	h := newHarness(t)
 	h.declare(func(m *v1alpha1.Machine) { m.Spec.NodeTemplateSpec.Labels = map[string]string{"pool": "a"} })
 	h.Settle()
@@ -235,9 +235,9 @@ func TestOutagesAreNoRefusals(t *testing.T) {
 	wantStatus(t, h.machine(), joinedNow)
 }
 
-// TestServerTakesWhatFits checks that exactly those parts of the template are left out that an API server would
+// TestMachine_OmitsOnlyInvalidTemplateParts checks that exactly those parts of the template are left out that an API server would
 // refuse.
-func TestServerTakesWhatFits(t *testing.T) {
+func TestMachine_OmitsOnlyInvalidTemplateParts(t *testing.T) {
 	h := newServerHarness(t)
 	h.declare(func(m *v1alpha1.Machine) {
 		template := &m.Spec.NodeTemplateSpec

@@ -65,9 +65,9 @@ func (h *harness) passOver(names ...string) {
 	}
 }
 
-// TestOneAfterTheOther checks that if all nodes of a pool fail, one Machine is replaced at a time, that other
+// TestReplacement_OneMachineAtATime checks that if all nodes of a pool fail, one Machine is replaced at a time, that other
 // pools are independent of it, and that the delayed Machines report this once.
-func TestOneAfterTheOther(t *testing.T) {
+func TestReplacement_OneMachineAtATime(t *testing.T) {
 	h := newHarness(t)
 	a, b := h.pool("a", 4), h.pool("b", 2)
 	h.passOver(a...)
@@ -131,8 +131,8 @@ func TestOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// TestManyAtATime checks that the limit may be a number or a percentage.
-func TestManyAtATime(t *testing.T) {
+// TestReplacement_LimitIsNumberOrPercentage checks that the limit may be a number or a percentage.
+func TestReplacement_LimitIsNumberOrPercentage(t *testing.T) {
 	for name, limit := range map[string]intstr.IntOrString{"number": intstr.FromInt32(3), "percentage": intstr.FromString("30%")} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -149,9 +149,9 @@ func TestManyAtATime(t *testing.T) {
 	}
 }
 
-// TestLimitHoldsForManyWorkers checks the limit with many concurrent workers and a cache that does not contain
+// TestReplacement_LimitHoldsForConcurrentWorkers checks the limit with many concurrent workers and a cache that does not contain
 // their writes.
-func TestLimitHoldsForManyWorkers(t *testing.T) {
+func TestReplacement_LimitHoldsForConcurrentWorkers(t *testing.T) {
 	h := newHarness(t)
 	h.controller.Health.MaxReplacements = intstr.FromInt32(2)
 	names := h.pool("a", 20)
@@ -205,9 +205,9 @@ func (r liveReads) Get(ctx context.Context, key client.ObjectKey, object client.
 	return r.Client.Get(ctx, key, object, options...)
 }
 
-// TestWaitingForReplacementCostsNoRequests checks that Machines whose replacement is delayed cause no requests to
+// TestReplacement_DelayCausesNoRequests checks that Machines whose replacement is delayed cause no requests to
 // the API server.
-func TestWaitingForReplacementCostsNoRequests(t *testing.T) {
+func TestReplacement_DelayCausesNoRequests(t *testing.T) {
 	h := newHarness(t)
 	reads := 0
 	h.controller.Target = targetView{h.target, liveReads{h.controller.Target.Client(), &reads}}
@@ -227,9 +227,9 @@ func TestWaitingForReplacementCostsNoRequests(t *testing.T) {
 	}
 }
 
-// TestPlaceIsGivenBack checks that a Machine whose node turns out to be healthy or cannot be read does not count
+// TestReplacement_SlotIsReleased checks that a Machine whose node turns out to be healthy or cannot be read does not count
 // toward the limit.
-func TestPlaceIsGivenBack(t *testing.T) {
+func TestReplacement_SlotIsReleased(t *testing.T) {
 	for name, client := range map[string]func(h *harness) client.Client{
 		"well": func(h *harness) client.Client {
 			well := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}}

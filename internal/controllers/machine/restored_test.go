@@ -7,9 +7,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/fake"
 )
 
-// TestRestoredWithoutItsDeletion checks a Machine that was restored from a backup with the phase Terminating but
+// TestMachine_RestoredTerminatingMachineIsReconciled checks a Machine that was restored from a backup with the phase Terminating but
 // is not being deleted. It is reconciled like a new Machine.
-func TestRestoredWithoutItsDeletion(t *testing.T) {
+func TestMachine_RestoredTerminatingMachineIsReconciled(t *testing.T) {
 	for name, test := range map[string]struct {
 		noTarget bool
 		act      func(*harness)

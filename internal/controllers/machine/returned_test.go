@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestADriverThatHasReturned checks that the registration of a driver triggers passes over the Machines that wait
+// TestDriver_RegistrationTriggersRetry checks that the registration of a driver triggers passes over the Machines that wait
 // for it, without the rest of their back-off.
-func TestADriverThatHasReturned(t *testing.T) {
+func TestDriver_RegistrationTriggersRetry(t *testing.T) {
 	h := newHarness(t)
 	away := func() {
 		h.Driver.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(codes.Unavailable, "not connected")))

@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestLifeOnAServer covers a Machine from its creation to its deletion with a real API server, which has resource
+// TestMachine_LifecycleOnServer covers a Machine from its creation to its deletion with a real API server, which has resource
 // versions, generations and subresources.
-func TestLifeOnAServer(t *testing.T) {
+func TestMachine_LifecycleOnServer(t *testing.T) {
 	h := newServerHarness(t)
 	h.Driver.Fail(fake.CreateMachine, codes.ResourceExhausted)
 	h.declare(func(m *v1alpha1.Machine) {
@@ -63,8 +63,8 @@ func TestLifeOnAServer(t *testing.T) {
 	}
 }
 
-// TestSomebodyElseWasFirst checks that a concurrent write by another client is not undone and causes another pass.
-func TestSomebodyElseWasFirst(t *testing.T) {
+// TestMachine_ConcurrentWritesArePreserved checks that a concurrent write by another client is not undone and causes another pass.
+func TestMachine_ConcurrentWritesArePreserved(t *testing.T) {
 	for _, ours := range []string{"patch Machine", "patch status of Machine"} {
 		t.Run(ours, func(t *testing.T) {
 			h := newServerHarness(t)
@@ -103,9 +103,9 @@ func TestSomebodyElseWasFirst(t *testing.T) {
 	}
 }
 
-// TestNameIsUsedAgain checks that a new Machine is not confused with a deleted Machine of the same name whose
+// TestMachine_NameCanBeReused checks that a new Machine is not confused with a deleted Machine of the same name whose
 // deletion no pass has seen.
-func TestNameIsUsedAgain(t *testing.T) {
+func TestMachine_NameCanBeReused(t *testing.T) {
 	h := newServerHarness(t)
 	h.declare()
 	h.Settle()

@@ -49,9 +49,9 @@ func (h *harness) strangerUntouched(name string) {
 	}
 }
 
-// TestStrangeNode checks that a Machine does not adopt or drain an older node that has its name or that its label
+// TestMachine_DoesNotAdoptOlderNode checks that a Machine does not adopt or drain an older node that has its name or that its label
 // names.
-func TestStrangeNode(t *testing.T) {
+func TestMachine_DoesNotAdoptOlderNode(t *testing.T) {
 	for name, declared := range map[string]func(*v1alpha1.Machine){
 		"the Machine has its name":           func(*v1alpha1.Machine) {},
 		"a user wrote its name on a Machine": func(m *v1alpha1.Machine) { m.Labels = map[string]string{v1alpha1.NodeLabelKey: machineName} },
@@ -76,9 +76,9 @@ func TestStrangeNode(t *testing.T) {
 	}
 }
 
-// TestNodesThatJoin checks that a node without a provider ID, or with an ID in another format, joins if it is
+// TestMachine_AdoptsNode checks that a node without a provider ID, or with an ID in another format, joins if it is
 // younger than the Machine. An older node joins if it is the Machine's own, as after a restore.
-func TestNodesThatJoin(t *testing.T) {
+func TestMachine_AdoptsNode(t *testing.T) {
 	hour := func(n *corev1.Node) *metav1.Time { return &n.CreationTimestamp }
 	for name, test := range map[string]struct {
 		node func(*corev1.Node)
@@ -135,8 +135,8 @@ func (l lagging) Get(ctx context.Context, key client.ObjectKey, object client.Ob
 	return nil
 }
 
-// TestNodeDeletedByItsUID checks that only the Machine's own node is deleted, even if the cache lags behind.
-func TestNodeDeletedByItsUID(t *testing.T) {
+// TestMachine_DeletesOnlyOwnNode checks that only the Machine's own node is deleted, even if the cache lags behind.
+func TestMachine_DeletesOnlyOwnNode(t *testing.T) {
 	for name, test := range map[string]struct {
 		shown, strange, stays bool
 	}{

@@ -19,8 +19,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
-// TestWhichNodeChangesMatter checks that heartbeats of kubelets trigger no passes.
-func TestWhichNodeChangesMatter(t *testing.T) {
+// TestPredicates_NodeChanges checks that heartbeats of kubelets trigger no passes.
+func TestPredicates_NodeChanges(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	cases := map[string]struct {
 		change func(*corev1.Node)
@@ -68,9 +68,9 @@ func TestWhichNodeChangesMatter(t *testing.T) {
 	}
 }
 
-// TestWhichClassAndSecretChangesMatter checks that changes to the content of a class or Secret, and to the
+// TestPredicates_ClassAndSecretChanges checks that changes to the content of a class or Secret, and to the
 // finalizer of a class, trigger passes.
-func TestWhichClassAndSecretChangesMatter(t *testing.T) {
+func TestPredicates_ClassAndSecretChanges(t *testing.T) {
 	class, secret := newClass("n"), newSecret("n")
 	updates := map[string]struct {
 		passes bool
@@ -109,9 +109,9 @@ func edited[O interface {
 	return object
 }
 
-// TestWhoIsWoken checks that an event about a node, class or Secret triggers passes only over the Machines that
+// TestWatches_EventsTriggerMachines checks that an event about a node, class or Secret triggers passes only over the Machines that
 // need it.
-func TestWhoIsWoken(t *testing.T) {
+func TestWatches_EventsTriggerMachines(t *testing.T) {
 	machine := func(name string, changes ...func(*v1alpha1.Machine)) *v1alpha1.Machine {
 		m := newMachine("shoot", time.Now())
 		m.Name = name

@@ -90,8 +90,8 @@ func (h *harness) gone(object client.Object) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.BeTrue(), object.GetName()+" stays")
 }
 
-// TestClassIsHeldWhileMachinesReferToIt checks the finalizer from the first Machine to the last.
-func TestClassIsHeldWhileMachinesReferToIt(t *testing.T) {
+// TestMachineClass_FinalizerWhileInUse checks the finalizer from the first Machine to the last.
+func TestMachineClass_FinalizerWhileInUse(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	class, unused := h.class("used", ""), h.class("unused", "")
@@ -116,8 +116,8 @@ func TestClassIsHeldWhileMachinesReferToIt(t *testing.T) {
 	h.gone(class)
 }
 
-// TestClassFollowsTheReference checks that a Machine may change its class, as in an in-place update.
-func TestClassFollowsTheReference(t *testing.T) {
+// TestMachineClass_FollowsReference checks that a Machine may change its class, as in an in-place update.
+func TestMachineClass_FollowsReference(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	first, second := h.class("first", ""), h.class("second", "")
@@ -132,8 +132,8 @@ func TestClassFollowsTheReference(t *testing.T) {
 	h.finalizers(first)
 }
 
-// TestClassThatComesLater checks that a Machine may exist before its class.
-func TestClassThatComesLater(t *testing.T) {
+// TestMachineClass_CreatedAfterMachine checks that a Machine may exist before its class.
+func TestMachineClass_CreatedAfterMachine(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.create(h.machine("a", "late"))
@@ -142,9 +142,9 @@ func TestClassThatComesLater(t *testing.T) {
 	h.finalizers(class, v1alpha1.FinalizerMCM)
 }
 
-// TestSecretIsHeldWhileClassesReferToIt checks both references, which are effective only in the class's namespace,
+// TestSecret_FinalizerWhileInUse checks both references, which are effective only in the class's namespace,
 // and that other finalizers remain.
-func TestSecretIsHeldWhileClassesReferToIt(t *testing.T) {
+func TestSecret_FinalizerWhileInUse(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	const foreign = "example.com/backup"
@@ -168,8 +168,8 @@ func TestSecretIsHeldWhileClassesReferToIt(t *testing.T) {
 	h.finalizers(userData, foreign)
 }
 
-// TestSecretFollowsTheReference checks that the first Secret is released if a class refers to another one.
-func TestSecretFollowsTheReference(t *testing.T) {
+// TestSecret_FollowsReference checks that the first Secret is released if a class refers to another one.
+func TestSecret_FollowsReference(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	first, second, class := h.secret(h.Namespace, "first"), h.secret(h.Namespace, "second"), h.class("c", "first")
@@ -183,8 +183,8 @@ func TestSecretFollowsTheReference(t *testing.T) {
 	h.finalizers(first)
 }
 
-// TestSecretFinalizerIsPutBack checks that a removed finalizer is restored while the Secret is in use.
-func TestSecretFinalizerIsPutBack(t *testing.T) {
+// TestSecret_FinalizerIsRestored checks that a removed finalizer is restored while the Secret is in use.
+func TestSecret_FinalizerIsRestored(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	secret := h.secret(h.Namespace, "s")
@@ -197,9 +197,9 @@ func TestSecretFinalizerIsPutBack(t *testing.T) {
 	h.finalizers(secret, v1alpha1.FinalizerSecret)
 }
 
-// TestFinalizersOfASecretAreExchanged checks that the finalizer is restored even if another one is added in the
+// TestSecret_ReplacedFinalizerIsCorrected checks that the finalizer is restored even if another one is added in the
 // same write, and that it is removed from an unused Secret even if it replaced another one.
-func TestFinalizersOfASecretAreExchanged(t *testing.T) {
+func TestSecret_ReplacedFinalizerIsCorrected(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	const foreign = "example.com/backup"
@@ -216,8 +216,8 @@ func TestFinalizersOfASecretAreExchanged(t *testing.T) {
 	h.finalizers(unused)
 }
 
-// TestClassFinalizerIsPutBack checks that a removed finalizer is restored while a Machine refers to the class.
-func TestClassFinalizerIsPutBack(t *testing.T) {
+// TestMachineClass_FinalizerIsRestored checks that a removed finalizer is restored while a Machine refers to the class.
+func TestMachineClass_FinalizerIsRestored(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	class := h.class("c", "")
@@ -230,9 +230,9 @@ func TestClassFinalizerIsPutBack(t *testing.T) {
 	h.finalizers(class, v1alpha1.FinalizerMCM)
 }
 
-// TestNamespaceOfTheSecretCounts checks that a reference to another namespace does not keep the Secret of that
+// TestSecret_OtherNamespaceIsIgnored checks that a reference to another namespace does not keep the Secret of that
 // name in the class's namespace.
-func TestNamespaceOfTheSecretCounts(t *testing.T) {
+func TestSecret_OtherNamespaceIsIgnored(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	alike, here := h.secret(h.Namespace, "alike"), h.secret(h.Namespace, "here")
@@ -244,8 +244,8 @@ func TestNamespaceOfTheSecretCounts(t *testing.T) {
 	h.finalizers(alike)
 }
 
-// TestNoMoreWritesThanNeeded checks that one patch adds the finalizer and one removes it.
-func TestNoMoreWritesThanNeeded(t *testing.T) {
+// TestFinalizers_WritesOnce checks that one patch adds the finalizer and one removes it.
+func TestFinalizers_WritesOnce(t *testing.T) {
 	h := newHarness(t)
 	class, secret := h.class("c", "s"), h.secret(h.Namespace, "s")
 	h.create(secret, class, h.machine("a", "c"))
@@ -286,8 +286,8 @@ func (h *harness) template(class string) v1alpha1.MachineTemplateSpec {
 	return v1alpha1.MachineTemplateSpec{Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: class}}}
 }
 
-// TestClassIsHeldForMachinesToCome checks that pools without replicas keep their class, and that old sets do not.
-func TestClassIsHeldForMachinesToCome(t *testing.T) {
+// TestMachineClass_FinalizerForEmptyPools checks that pools without replicas keep their class, and that old sets do not.
+func TestMachineClass_FinalizerForEmptyPools(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	ofDeployment, ofSet, former, shrinking := h.class("of-deployment", ""), h.class("of-set", ""), h.class("former", ""), h.class("shrinking", "")

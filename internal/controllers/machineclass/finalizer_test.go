@@ -62,9 +62,9 @@ func (b *behind) Get(_ context.Context, _ client.ObjectKey, object client.Object
 
 var secretKey = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "n", Name: "s"}}
 
-// TestOnePatchPerFinalizer checks a Secret that is created together with its class. The second event arrives
+// TestFinalizers_OnePatchWithStaleCache checks a Secret that is created together with its class. The second event arrives
 // before the cache shows the result of the first one.
-func TestOnePatchPerFinalizer(t *testing.T) {
+func TestFinalizers_OnePatchWithStaleCache(t *testing.T) {
 	b := newBehind(t)
 	c := NewForSecrets(b, nil)
 	pass := func() ctrl.Result {
@@ -88,9 +88,9 @@ func TestOnePatchPerFinalizer(t *testing.T) {
 	}
 }
 
-// TestPatchOfAFinalizerFails checks that a conflict causes another pass but no error, and that a missing object
+// TestFinalizers_FailedPatch checks that a conflict causes another pass but no error, and that a missing object
 // causes neither.
-func TestPatchOfAFinalizerFails(t *testing.T) {
+func TestFinalizers_FailedPatch(t *testing.T) {
 	down := errors.New("down")
 	secrets := schema.GroupResource{Resource: "secrets"}
 	for name, tc := range map[string]struct {
@@ -113,8 +113,8 @@ func TestPatchOfAFinalizerFails(t *testing.T) {
 	}
 }
 
-// TestWhichClassChangesConcernSecrets checks that our finalizer on a class is not relevant for Secrets.
-func TestWhichClassChangesConcernSecrets(t *testing.T) {
+// TestPredicates_SecretChanges checks that our finalizer on a class is not relevant for Secrets.
+func TestPredicates_SecretChanges(t *testing.T) {
 	was := &v1alpha1.MachineClass{SecretRef: &corev1.SecretReference{Namespace: "n", Name: "s"}}
 	held, other := was.DeepCopy(), was.DeepCopy()
 	held.Finalizers = []string{v1alpha1.FinalizerMCM}

@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-func TestANewDeploymentGetsASet(t *testing.T) {
+func TestMachineDeployment_CreatesSet(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{
 			v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "30m",
@@ -70,9 +70,9 @@ func TestANewDeploymentGetsASet(t *testing.T) {
 	}
 }
 
-// TestTheCacheDoesNotShowTheNewSet checks that nothing is created twice, and that the status does not report a
+// TestMachineDeployment_StaleCacheCausesNoDuplicates checks that nothing is created twice, and that the status does not report a
 // missing set.
-func TestTheCacheDoesNotShowTheNewSet(t *testing.T) {
+func TestMachineDeployment_StaleCacheCausesNoDuplicates(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.hidden = []string{s.only(t).Name}
@@ -91,7 +91,7 @@ func TestTheCacheDoesNotShowTheNewSet(t *testing.T) {
 	}
 }
 
-func TestTheNameIsTaken(t *testing.T) {
+func TestMachineDeployment_SetNameIsTaken(t *testing.T) {
 	foreign := fixture.Set("b", 1, func(set *v1alpha1.MachineSet) {
 		hash := revision.Hash(&fixture.Deployment(3).Spec.Template, 0)
 		set.Name, set.OwnerReferences, set.Labels = revision.SetName(fixture.Pool, hash), nil, nil
@@ -114,9 +114,9 @@ func TestTheNameIsTaken(t *testing.T) {
 	}
 }
 
-// TestTheCurrentSetIsDeletedByHand checks that another set with the same template replaces a deleted set at the
+// TestMachineDeployment_DeletedSetIsReplaced checks that another set with the same template replaces a deleted set at the
 // speed of a rollout, and that the status counts the remaining machines.
-func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
+func TestMachineDeployment_DeletedSetIsReplaced(t *testing.T) {
 	s := newServer(fixture.Deployment(5, fixture.Rolling("1", "2")))
 	s.Target = nil
 	s.pass(t)
@@ -174,9 +174,9 @@ func TestTheCurrentSetIsDeletedByHand(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotSelectedIsNeverMade checks that a set that the selector does not match is not created. The
+// TestMachineDeployment_UnselectedSetIsReported checks that a set that the selector does not match is not created. The
 // deployment would release it immediately and create more and more sets.
-func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
+func TestMachineDeployment_UnselectedSetIsReported(t *testing.T) {
 	const hash = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
 	expression := func(operator metav1.LabelSelectorOperator, values ...string) change {
 		return func(d *v1alpha1.MachineDeployment) {
@@ -234,9 +234,9 @@ func TestASetThatIsNotSelectedIsNeverMade(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotSelectedIsNotCreated checks that a set that the selector does not match is not created, even if
+// TestMachineDeployment_UnselectedSetIsNotCreated checks that a set that the selector does not match is not created, even if
 // the plan requests it.
-func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
+func TestMachineDeployment_UnselectedSetIsNotCreated(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 		d.Spec.Selector.MatchLabels = map[string]string{v1alpha1.DefaultMachineDeploymentUniqueLabelKey: "123"}
 	}))
@@ -249,7 +249,7 @@ func TestASetThatIsNotSelectedIsNotCreated(t *testing.T) {
 	}
 }
 
-func TestScalingCarriesTheAnnotations(t *testing.T) {
+func TestMachineDeployment_ScalingCopiesAnnotations(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.change(func(d *v1alpha1.MachineDeployment) {
@@ -264,9 +264,9 @@ func TestScalingCarriesTheAnnotations(t *testing.T) {
 	}
 }
 
-// TestAnOldSetKeepsWhyItWasMade checks that annotations that explain a change are set only on the set of that
+// TestMachineDeployment_OldSetKeepsAnnotations checks that annotations that explain a change are set only on the set of that
 // change, and that annotations that affect all machines are set on all sets.
-func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
+func TestMachineDeployment_OldSetKeepsAnnotations(t *testing.T) {
 	const why = "kubernetes.io/change-cause"
 	timeout := v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout
 	first := fixture.Set("a", 3, fixture.WithUID, fixture.OfRevision("1"))
@@ -290,7 +290,7 @@ func TestAnOldSetKeepsWhyItWasMade(t *testing.T) {
 	}
 }
 
-func TestRevisionsCountUp(t *testing.T) {
+func TestMachineDeployment_RevisionsIncrease(t *testing.T) {
 	s := newServer(fixture.Deployment(0))
 	s.pass(t)
 	s.change(fixture.OfClass("b"))
@@ -307,8 +307,8 @@ func TestRevisionsCountUp(t *testing.T) {
 	}
 }
 
-// TestAConflictIsNotSaid checks that a conflict is retried and not reported.
-func TestAConflictIsNotSaid(t *testing.T) {
+// TestMachineDeployment_ConflictIsNotReported checks that a conflict is retried and not reported.
+func TestMachineDeployment_ConflictIsNotReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.pass(t)
@@ -328,7 +328,7 @@ func TestAConflictIsNotSaid(t *testing.T) {
 	}
 }
 
-func TestARefusalIsSaid(t *testing.T) {
+func TestMachineDeployment_RefusalIsReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.refuse = func(verb string, object client.Object) error {
 		if verb == "create" {
@@ -355,7 +355,7 @@ func TestARefusalIsSaid(t *testing.T) {
 	}
 }
 
-func TestAdoptionAndRelease(t *testing.T) {
+func TestController_AdoptsAndReleases(t *testing.T) {
 	lost := fixture.Set("a", 3, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil })
 	changed := fixture.Set("b", 2, func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} })
 	s := newServer(fixture.Deployment(3), lost, changed)
@@ -375,7 +375,7 @@ func TestAdoptionAndRelease(t *testing.T) {
 	}
 }
 
-func TestNothingIsAdopted(t *testing.T) {
+func TestMachineDeployment_AdoptsNothing(t *testing.T) {
 	for reason, prepare := range map[string]func(*server){
 		"by a deployment that is being deleted": func(s *server) {
 			s.Client = interceptor.NewClient(s.live, interceptor.Funcs{
@@ -403,7 +403,7 @@ func TestNothingIsAdopted(t *testing.T) {
 	}
 }
 
-func TestDeletingADeploymentDeletesItsSetsFirst(t *testing.T) {
+func TestMachineDeployment_DeletionDeletesSetsFirst(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	must(s.live.Delete(t.Context(), s.deployment()))
@@ -422,9 +422,9 @@ func TestDeletingADeploymentDeletesItsSetsFirst(t *testing.T) {
 	s.pass(t)
 }
 
-// TestRefusedDeployments checks that an invalid deployment is reported in the status and in one event, and that no
+// TestMachineDeployment_InvalidSpecsAreReported checks that an invalid deployment is reported in the status and in one event, and that no
 // set is created.
-func TestRefusedDeployments(t *testing.T) {
+func TestMachineDeployment_InvalidSpecsAreReported(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change change
 		reason string
@@ -478,7 +478,7 @@ func TestRefusedDeployments(t *testing.T) {
 	}
 }
 
-func TestInPlaceIsSaidNotToBeSupported(t *testing.T) {
+func TestMachineDeployment_UnsupportedInPlaceUpdateIsReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.InPlace("0", "1"), fixture.OfClass("b")), fixture.Set("a", 3))
 	s.Target = nil
 	for range 3 {
@@ -502,7 +502,7 @@ func TestInPlaceIsSaidNotToBeSupported(t *testing.T) {
 	}
 }
 
-func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
+func TestStatus_SelectorAloneCausesNoWrite(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.pass(t)
 	s.pass(t)
@@ -519,8 +519,8 @@ func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 	}
 }
 
-// TestEachRefusalIsSaid checks that a reported problem does not hide a new one.
-func TestEachRefusalIsSaid(t *testing.T) {
+// TestMachineDeployment_EachProblemIsReported checks that a reported problem does not hide a new one.
+func TestMachineDeployment_EachProblemIsReported(t *testing.T) {
 	s := newServer(fixture.Deployment(1), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
 	s.pass(t)
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "Slow" })
@@ -536,9 +536,9 @@ func TestEachRefusalIsSaid(t *testing.T) {
 	}
 }
 
-// TestOneThatSelectsAllOverlapsWithNobody checks that a deployment with an empty selector, which does nothing,
+// TestMachineDeployment_EmptySelectorOverlapsWithNothing checks that a deployment with an empty selector, which does nothing,
 // overlaps with no other deployment.
-func TestOneThatSelectsAllOverlapsWithNobody(t *testing.T) {
+func TestMachineDeployment_EmptySelectorOverlapsWithNothing(t *testing.T) {
 	for reason, test := range map[string]struct {
 		selector *metav1.LabelSelector
 		name     string
@@ -560,9 +560,9 @@ func TestOneThatSelectsAllOverlapsWithNobody(t *testing.T) {
 	}
 }
 
-// TestMalformedAnnotations checks that a rollout continues if users wrote invalid or huge numbers into
+// TestMachineDeployment_MalformedAnnotations checks that a rollout continues if users wrote invalid or huge numbers into
 // annotations.
-func TestMalformedAnnotations(t *testing.T) {
+func TestMachineDeployment_MalformedAnnotations(t *testing.T) {
 	garbage := []string{"", "many", "-3", "99999999999999999999", "1.5", "0x10", "\x00"}
 	for _, value := range garbage {
 		t.Run(value, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestDefaultsAreNotWrittenBack checks that defaults are never written to the spec.
-func TestDefaultsAreNotWrittenBack(t *testing.T) {
+// TestMachineDeployment_DefaultsAreNotWritten checks that defaults are never written to the spec.
+func TestMachineDeployment_DefaultsAreNotWritten(t *testing.T) {
 	for given, strategy := range map[string]change{
 		"no strategy": func(*v1alpha1.MachineDeployment) {},
 		"only its type": func(d *v1alpha1.MachineDeployment) {

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestEachOperationIsSaid checks that each operation causes one event and one log line, both with the reason.
-func TestEachOperationIsSaid(t *testing.T) {
+// TestEvents_EachOperationIsReported checks that each operation causes one event and one log line, both with the reason.
+func TestEvents_EachOperationIsReported(t *testing.T) {
 	const named, orphan = "the autoscaler named it for deletion", "it has no owner and its labels match the selector"
 	free := func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }
 	other := func(set *v1alpha1.MachineSet) { set.Labels = map[string]string{"name": "other"} }
@@ -111,9 +111,9 @@ func TestEachOperationIsSaid(t *testing.T) {
 	}
 }
 
-// TestNodesThatAreMarkedAreSaid checks that every marking is logged, and that only the first and the last cause
+// TestEvents_MarkedNodesAreReported checks that every marking is logged, and that only the first and the last cause
 // events. The marking of new nodes during the rollout is not interesting for users.
-func TestNodesThatAreMarkedAreSaid(t *testing.T) {
+func TestEvents_MarkedNodesAreReported(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	s.setSet(t, "pool-b", fixture.Reports(1, 0)) // no other operations are needed
 	s.pass(t)
@@ -142,8 +142,8 @@ func TestNodesThatAreMarkedAreSaid(t *testing.T) {
 	step("it is over", []string{"NodesUnmarked: Unmarked 1 node: the rollout is complete"}, []string{"Patched nodes: Unmarked 1 node: the rollout is complete"})
 }
 
-// TestASetThatIsRefusedIsSaid checks that a refused creation causes an event. The error of the pass is logged.
-func TestASetThatIsRefusedIsSaid(t *testing.T) {
+// TestEvents_RefusedSetIsReported checks that a refused creation causes an event. The error of the pass is logged.
+func TestEvents_RefusedSetIsReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.refuse = func(verb string, _ client.Object) error {
 		if verb == "create" {

@@ -21,9 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestAFailureToScaleIsNoRollout checks that a failure to scale does not change a completed rollout or start its
+// TestMachineDeployment_ScaleFailureStartsNoRollout checks that a failure to scale does not change a completed rollout or start its
 // deadline.
-func TestAFailureToScaleIsNoRollout(t *testing.T) {
+func TestMachineDeployment_ScaleFailureStartsNoRollout(t *testing.T) {
 	s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To(int32(600)) }), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
 	s.pass(t)
@@ -58,8 +58,8 @@ func TestAFailureToScaleIsNoRollout(t *testing.T) {
 	}
 }
 
-// TestAFailureOfARollout checks that a failure during a rollout is reported in the condition Progressing.
-func TestAFailureOfARollout(t *testing.T) {
+// TestRollout_FailureIsReported checks that a failure during a rollout is reported in the condition Progressing.
+func TestRollout_FailureIsReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), fixture.Rolling("1", "1")), fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 0, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
 	s.refuse = refusedSets(apierrors.NewInternalError(errors.New("etcd leader changed")))
@@ -83,9 +83,9 @@ func (s *server) deniedDeletions(code int32) {
 	}})
 }
 
-// TestAWebhookThatAnswersAsTheServerDoes checks that a denial by a webhook is reported with any code, and that
+// TestMachineDeployment_DenialIsReportedWithAnyCode checks that a denial by a webhook is reported with any code, and that
 // retries are delayed by the back-off.
-func TestAWebhookThatAnswersAsTheServerDoes(t *testing.T) {
+func TestMachineDeployment_DenialIsReportedWithAnyCode(t *testing.T) {
 	for _, code := range []int32{http.StatusForbidden, http.StatusConflict, http.StatusNotFound} {
 		t.Run(fmt.Sprintf("a set is not scaled, %d", code), func(t *testing.T) {
 			s := newServer(fixture.Deployment(4), fixture.Set("a", 3, fixture.WithUID))
@@ -141,8 +141,8 @@ func (s *server) fails(t *testing.T) {
 	}
 }
 
-// TestTheDeletionOfSetsIsDenied checks that the denial is reported during and after a rollout.
-func TestTheDeletionOfSetsIsDenied(t *testing.T) {
+// TestMachineDeployment_DeniedDeletionIsReported checks that the denial is reported during and after a rollout.
+func TestMachineDeployment_DeniedDeletionIsReported(t *testing.T) {
 	for name, sets := range map[string]sets{
 		"after a rollout":  {fixture.Set("b", 3, fixture.WithUID, mcm)},
 		"during a rollout": {fixture.Set("a", 2, fixture.WithUID, mcm), fixture.Set("b", 2, fixture.WithUID, mcm)},
@@ -171,9 +171,9 @@ func TestTheDeletionOfSetsIsDenied(t *testing.T) {
 	}
 }
 
-// TestAMarkThatDoesNotStay checks that the removal of a mark by a webhook is reported, and that it delays only the
+// TestMark_RemovedByWebhookIsReported checks that the removal of a mark by a webhook is reported, and that it delays only the
 // scaling of that set.
-func TestAMarkThatDoesNotStay(t *testing.T) {
+func TestMark_RemovedByWebhookIsReported(t *testing.T) {
 	for name, takeOff := range map[string]func(*v1alpha1.Machine){
 		"the priority": func(m *v1alpha1.Machine) { m.Annotations[v1alpha1.AnnotationKeyMachinePriority] = "3" },
 		"the time":     func(m *v1alpha1.Machine) { delete(m.Annotations, v1alpha1.AnnotationKeyMarkedForDeletionTime) },
@@ -203,9 +203,9 @@ func TestAMarkThatDoesNotStay(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotScaledDownGetsTheRest checks that a set that cannot be scaled down still gets the annotation to
+// TestMark_UnscaledSetIsUpdated checks that a set that cannot be scaled down still gets the annotation to
 // unfreeze it and changes for existing machines, but not the annotation with the new size.
-func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
+func TestMark_UnscaledSetIsUpdated(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = isTrue })
@@ -228,8 +228,8 @@ func TestASetThatIsNotScaledDownGetsTheRest(t *testing.T) {
 	}
 }
 
-// TestManyMachinesThatCannotBeMarked checks that the message names only some of many machines.
-func TestManyMachinesThatCannotBeMarked(t *testing.T) {
+// TestMark_ManyFailuresAreShortened checks that the message names only some of many machines.
+func TestMark_ManyFailuresAreShortened(t *testing.T) {
 	const n = 200
 	set := fixture.Set("a", n, fixture.WithUID)
 	objects, names := []client.Object{fixture.Deployment(n), set}, []string{}
@@ -267,8 +267,8 @@ func TestManyMachinesThatCannotBeMarked(t *testing.T) {
 	}
 }
 
-// TestALongRefusalIsCut checks that a long message is shortened and reported once.
-func TestALongRefusalIsCut(t *testing.T) {
+// TestMachineDeployment_LongErrorIsShortened checks that a long message is shortened and reported once.
+func TestMachineDeployment_LongErrorIsShortened(t *testing.T) {
 	s := newServer(fixture.Deployment(4), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
 	s.refuse = func(_ string, object client.Object) error {

@@ -14,9 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestNothingWritesIntoFacts checks that neither planning nor applying changes the facts. The plan creates a set,
+// TestPlanAndApply_DoNotChangeFacts checks that neither planning nor applying changes the facts. The plan creates a set,
 // scales another one and marks nodes.
-func TestNothingWritesIntoFacts(t *testing.T) {
+func TestPlanAndApply_DoNotChangeFacts(t *testing.T) {
 	s := duringRollout(t, 2, 0, fixture.OfClass("c"))
 	p := s.current()
 	sets, err := s.sets(t.Context(), fixture.Namespace, "uid-of-pool")
@@ -45,9 +45,9 @@ func TestNothingWritesIntoFacts(t *testing.T) {
 	}
 }
 
-// TestSetsComeInOneOrder checks that sets are sorted, since the order of the cache is random and messages must not
+// TestGather_SortsSets checks that sets are sorted, since the order of the cache is random and messages must not
 // change.
-func TestSetsComeInOneOrder(t *testing.T) {
+func TestGather_SortsSets(t *testing.T) {
 	objects := []client.Object{fixture.Deployment(0)}
 	var want []string
 	for _, name := range []string{"a", "b", "c", "d"} {

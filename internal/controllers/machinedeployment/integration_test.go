@@ -35,7 +35,7 @@ func run(t *testing.T, e *env.Env) (cached client.Reader) {
 	return cached
 }
 
-func TestServerAdoptsARestoredSet(t *testing.T) {
+func TestMachineDeployment_AdoptsRestoredSetOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -93,9 +93,9 @@ func setsDo(t *testing.T, g gomega.Gomega, e *env.Env) map[string]*v1alpha1.Mach
 	return byClass
 }
 
-// TestServerRolloutsHistoryAndRollback rolls out three classes with a history limit of one, and rolls back to the
+// TestMachineDeployment_RolloutAndRollbackOnServer rolls out three classes with a history limit of one, and rolls back to the
 // second.
-func TestServerRolloutsHistoryAndRollback(t *testing.T) {
+func TestMachineDeployment_RolloutAndRollbackOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -131,9 +131,9 @@ func TestServerRolloutsHistoryAndRollback(t *testing.T) {
 	}
 }
 
-// TestServerMarksNamedMachines checks marking with the permissions of the shipped role. The marked Machine must
+// TestMachineDeployment_MarksNamedMachinesOnServer checks marking with the permissions of the shipped role. The marked Machine must
 // trigger the next pass.
-func TestServerMarksNamedMachines(t *testing.T) {
+func TestMachineDeployment_MarksNamedMachinesOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -174,9 +174,9 @@ func TestServerMarksNamedMachines(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerOverlappingSelectors checks that both deployments report an overlap while it lasts, and continue to
+// TestMachineDeployment_OverlapOnServer checks that both deployments report an overlap while it lasts, and continue to
 // work.
-func TestServerOverlappingSelectors(t *testing.T) {
+func TestMachineDeployment_OverlapOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -212,9 +212,9 @@ func TestServerOverlappingSelectors(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerSetDeletedByHand checks that another set replaces a deleted set while its machines still exist, within
+// TestMachineDeployment_DeletedSetIsReplacedOnServer checks that another set replaces a deleted set while its machines still exist, within
 // the limits of the rollout.
-func TestServerSetDeletedByHand(t *testing.T) {
+func TestMachineDeployment_DeletedSetIsReplacedOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -255,8 +255,8 @@ func TestServerSetDeletedByHand(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerDeletedInMidRollout checks that a deletion during a rollout deletes both sets and creates no other.
-func TestServerDeletedInMidRollout(t *testing.T) {
+// TestMachineDeployment_DeletionDuringRolloutOnServer checks that a deletion during a rollout deletes both sets and creates no other.
+func TestMachineDeployment_DeletionDuringRolloutOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)

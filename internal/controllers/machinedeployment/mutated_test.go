@@ -23,10 +23,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestASetThatWouldBeAnother checks that a set that the API server mutates is deleted immediately, and that no
+// TestMutatedSet_IsDeleted checks that a set that the API server mutates is deleted immediately, and that no
 // other set is created while that continues. The deployment would not recognize its own sets and would create more
 // and more. Fields outside of the template may be changed.
-func TestASetThatWouldBeAnother(t *testing.T) {
+func TestMutatedSet_IsDeleted(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.MachineSet)
 		fields string
@@ -125,8 +125,8 @@ func mutating(t *testing.T, patch string) admissionregistrationv1.WebhookClientC
 	return admissionregistrationv1.WebhookClientConfig{URL: &server.URL, CABundle: authority}
 }
 
-// TestServerMutatedSets checks that a dry run with a real API server detects a mutating webhook.
-func TestServerMutatedSets(t *testing.T) {
+// TestMutatedSet_IsDetectedOnServer checks that a dry run with a real API server detects a mutating webhook.
+func TestMutatedSet_IsDetectedOnServer(t *testing.T) {
 	e := env.New(t)
 	hook := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "mutated-sets-" + e.Namespace},

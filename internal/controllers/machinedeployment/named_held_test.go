@@ -18,10 +18,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestANamedMachineThatFailedAndIsPreserved checks a named Machine that its set does not delete because it is
+// TestNamedMachine_PreservedIsNotReplacedByOther checks a named Machine that its set does not delete because it is
 // preserved. The set must not delete another Machine in its place. Without preservation, the named Machine is
 // deleted.
-func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
+func TestNamedMachine_PreservedIsNotReplacedByOther(t *testing.T) {
 	for name, test := range map[string]struct {
 		expiry          time.Duration
 		priority, entry string
@@ -51,8 +51,8 @@ func TestANamedMachineThatFailedAndIsPreserved(t *testing.T) {
 	}
 }
 
-// TestAMachineThatIsNamedTwice checks that a Machine that is named twice is marked once, with the latest time.
-func TestAMachineThatIsNamedTwice(t *testing.T) {
+// TestNamedMachine_DuplicateEntries checks that a Machine that is named twice is marked once, with the latest time.
+func TestNamedMachine_DuplicateEntries(t *testing.T) {
 	for name, trigger := range map[string]string{
 		"the later first":          "m-1~" + fixture.Later + ",m-1~" + fixture.Early,
 		"the later last":           "m-1~" + fixture.Early + ",m-1~" + fixture.Later,
@@ -80,9 +80,9 @@ func TestAMachineThatIsNamedTwice(t *testing.T) {
 	}
 }
 
-// TestARolloutDoesNotWaitForANamedMachineThatIsPreserved checks that a set keeps a named Machine that is preserved
+// TestRollout_IgnoresNamedPreservedMachine checks that a set keeps a named Machine that is preserved
 // in addition to its replicas, and that no other Machine is deleted in its place.
-func TestARolloutDoesNotWaitForANamedMachineThatIsPreserved(t *testing.T) {
+func TestRollout_IgnoresNamedPreservedMachine(t *testing.T) {
 	old := fixture.Set("a", 3, fixture.WithUID, fixture.Reports(4, 4))
 	old.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Later
 	objects := []client.Object{fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b")), old}
@@ -125,8 +125,8 @@ func (s *server) unmarked(t *testing.T) {
 	}
 }
 
-// TestAMachineThatCannotBeMarked checks that a Machine that cannot be marked does not prevent a scale-up.
-func TestAMachineThatCannotBeMarked(t *testing.T) {
+// TestNamedMachine_FailedMarkAllowsScaleUp checks that a Machine that cannot be marked does not prevent a scale-up.
+func TestNamedMachine_FailedMarkAllowsScaleUp(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 30 })
@@ -136,10 +136,10 @@ func TestAMachineThatCannotBeMarked(t *testing.T) {
 	}
 }
 
-// TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown checks that a set with a Machine that cannot be marked is
+// TestNamedMachine_FailedMarkPreventsScaleDown checks that a set with a Machine that cannot be marked is
 // not scaled down, since it would delete another Machine. This is reported, but does not affect the condition of
 // the completed rollout.
-func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
+func TestNamedMachine_FailedMarkPreventsScaleDown(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later+",m-2~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.lines = nil
@@ -174,9 +174,9 @@ func TestASetWithAMachineThatCannotBeMarkedIsNotScaledDown(t *testing.T) {
 	}
 }
 
-// TestAPreservedMachineThatLeavesIsNotHeld checks that a rollout waits for a preserved Machine that a user
+// TestRollout_WaitsForDeletedPreservedMachine checks that a rollout waits for a preserved Machine that a user
 // deleted.
-func TestAPreservedMachineThatLeavesIsNotHeld(t *testing.T) {
+func TestRollout_WaitsForDeletedPreservedMachine(t *testing.T) {
 	set := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(2, 0), fixture.PreservedFailed(2))
 	s := newServer(fixture.Deployment(2, fixture.OfClass("b")), set)
 	for _, name := range []string{"stays", "leaves"} {

@@ -14,9 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestANamedMachineGoesBeforeItIsMarked checks a named Machine that disappears before it is marked. Its event
+// TestNamedMachine_DisappearsBeforeMark checks a named Machine that disappears before it is marked. Its event
 // triggers no pass.
-func TestANamedMachineGoesBeforeItIsMarked(t *testing.T) {
+func TestNamedMachine_DisappearsBeforeMark(t *testing.T) {
 	s := scaledByName(t, "m-1~"+fixture.Later)
 	s.refuse = func(verb string, object client.Object) error {
 		if verb != "patch" || object.GetName() != "m-1" {
@@ -37,8 +37,8 @@ func TestANamedMachineGoesBeforeItIsMarked(t *testing.T) {
 	}
 }
 
-// TestTheOldFormWithoutATime checks that a Machine keeps its mark, which is the only record of when it was named.
-func TestTheOldFormWithoutATime(t *testing.T) {
+// TestNamedMachine_KeepsMarkWithoutTime checks that a Machine keeps its mark, which is the only record of when it was named.
+func TestNamedMachine_KeepsMarkWithoutTime(t *testing.T) {
 	s := scaledByName(t, "m-1")
 	s.change(func(d *v1alpha1.MachineDeployment) { delete(d.Annotations, v1alpha1.AnnotationKeyLastReplicaChange) })
 	now := clocktesting.NewFakePassiveClock(fixture.Noon)
@@ -58,9 +58,9 @@ func TestTheOldFormWithoutATime(t *testing.T) {
 	}
 }
 
-// TestAMachineIsNamedAgain checks that the latest time is used. The set compares it with the time when the
+// TestNamedMachine_LatestTimeIsUsed checks that the latest time is used. The set compares it with the time when the
 // deployment was scaled.
-func TestAMachineIsNamedAgain(t *testing.T) {
+func TestNamedMachine_LatestTimeIsUsed(t *testing.T) {
 	s := scaledByName(t, "m-1~"+fixture.Early)
 	s.pass(t)
 	s.change(func(d *v1alpha1.MachineDeployment) {
@@ -78,9 +78,9 @@ func TestAMachineIsNamedAgain(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotScaledLearnsOfTheChange checks that a set gets the time of the change even if it is not scaled.
+// TestNamedMachine_UnscaledSetGetsTimeOfChange checks that a set gets the time of the change even if it is not scaled.
 // Otherwise it would not delete its named Machine. In this test, the rollout may keep all of its Machines.
-func TestASetThatIsNotScaledLearnsOfTheChange(t *testing.T) {
+func TestNamedMachine_UnscaledSetGetsTimeOfChange(t *testing.T) {
 	of4 := fixture.ScaledFor(4, 5)
 	old, current := fixture.Set("a", 3, fixture.WithUID, of4), fixture.Set("b", 1, fixture.WithUID, of4, fixture.Reports(1, 0))
 	s := newServer(fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
@@ -104,9 +104,9 @@ func TestASetThatIsNotScaledLearnsOfTheChange(t *testing.T) {
 	}
 }
 
-// TestAnEntryEndsWithItsMachine checks that the deployment is scaled and nothing else is marked if the Machine
+// TestNamedMachine_EntryIsRemovedWithMachine checks that the deployment is scaled and nothing else is marked if the Machine
 // fails or is deleted between the mark and the scaling.
-func TestAnEntryEndsWithItsMachine(t *testing.T) {
+func TestNamedMachine_EntryIsRemovedWithMachine(t *testing.T) {
 	for reason, happens := range map[string]func(*server, *v1alpha1.Machine){
 		"it fails": func(s *server, m *v1alpha1.Machine) {
 			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed

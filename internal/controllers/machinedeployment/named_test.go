@@ -51,9 +51,9 @@ func (s *server) machine(t *testing.T, name string) *v1alpha1.Machine {
 	return machine
 }
 
-// TestANamedMachineIsMarkedFirst checks that the set is scaled down only after the cache shows the mark on the
+// TestNamedMachine_IsMarkedBeforeScaling checks that the set is scaled down only after the cache shows the mark on the
 // named Machine. Otherwise the set would delete another Machine.
-func TestANamedMachineIsMarkedFirst(t *testing.T) {
+func TestNamedMachine_IsMarkedBeforeScaling(t *testing.T) {
 	for form, trigger := range map[string]string{"new": "m-1~" + fixture.Later, "old": "m-1"} {
 		t.Run(form, func(t *testing.T) {
 			s := scaledByName(t, trigger)
@@ -85,9 +85,9 @@ func TestANamedMachineIsMarkedFirst(t *testing.T) {
 	}
 }
 
-// TestABareNameIsDeletedAtOnce checks a Machine that an old autoscaler names without a time and without changing
+// TestNamedMachine_WithoutTimeIsDeleted checks a Machine that an old autoscaler names without a time and without changing
 // the replicas. Its set gets the current time, which it compares with the mark.
-func TestABareNameIsDeletedAtOnce(t *testing.T) {
+func TestNamedMachine_WithoutTimeIsDeleted(t *testing.T) {
 	for form, test := range map[string]struct {
 		trigger string
 		want    bool
@@ -113,8 +113,8 @@ func TestABareNameIsDeletedAtOnce(t *testing.T) {
 	}
 }
 
-// TestEntriesThatAreDropped checks that invalid entries in the annotation mark no Machine and delay nothing.
-func TestEntriesThatAreDropped(t *testing.T) {
+// TestNamedMachine_InvalidEntriesAreDropped checks that invalid entries in the annotation mark no Machine and delay nothing.
+func TestNamedMachine_InvalidEntriesAreDropped(t *testing.T) {
 	phase := func(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {
 		return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = phase }
 	}
@@ -144,7 +144,7 @@ func TestEntriesThatAreDropped(t *testing.T) {
 	}
 }
 
-func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
+func TestPredicates_MachineChanges(t *testing.T) {
 	set := fixture.Set("a", 1, fixture.WithUID)
 	s := newServer(fixture.Deployment(1), set)
 	plain := fixture.Member(set, "m")
@@ -199,8 +199,8 @@ func TestWhichMachinesWakeTheirDeployment(t *testing.T) {
 	}
 }
 
-// TestOnesThatWereMarkedAreNotMarkedTwice checks a pass in which only some Machines could be marked.
-func TestOnesThatWereMarkedAreNotMarkedTwice(t *testing.T) {
+// TestNamedMachine_IsMarkedOnce checks a pass in which only some Machines could be marked.
+func TestNamedMachine_IsMarkedOnce(t *testing.T) {
 	s, refused := scaledByName(t, "m-1~"+fixture.Later+",m-2~"+fixture.Later), "m-1"
 	s.refusedMachine(&refused)
 	s.pass(t)
@@ -209,8 +209,8 @@ func TestOnesThatWereMarkedAreNotMarkedTwice(t *testing.T) {
 	}
 }
 
-// TestAMachineThatChangesWhileItIsMarkedIsNoRefusal checks that a conflict is retried and not reported.
-func TestAMachineThatChangesWhileItIsMarkedIsNoRefusal(t *testing.T) {
+// TestNamedMachine_ConflictIsRetried checks that a conflict is retried and not reported.
+func TestNamedMachine_ConflictIsRetried(t *testing.T) {
 	s := scaledByName(t, "m-1~"+fixture.Later)
 	s.refuse = func(verb string, object client.Object) error {
 		if verb == "patch" && object.GetName() == "m-1" {

@@ -49,9 +49,9 @@ func runInPlace(t *testing.T, e *env.Env) {
 	})
 }
 
-// TestServerHearsOfLabels checks that a deployment reports a wrong label of a node as soon as a user sets it,
+// TestInPlaceUpdate_LabelsTriggerPassOnServer checks that a deployment reports a wrong label of a node as soon as a user sets it,
 // until it is removed.
-func TestServerHearsOfLabels(t *testing.T) {
+func TestInPlaceUpdate_LabelsTriggerPassOnServer(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	deployment := env.Fresh(e, fixture.Deployment(2, fixture.InPlace("0", "1")))
@@ -88,9 +88,9 @@ func TestServerHearsOfLabels(t *testing.T) {
 	}
 }
 
-// TestMachinesThatAreNotShownAreWaitedFor checks that a pass is scheduled while the cache lacks Machines, since
+// TestInPlaceUpdate_WaitsForCurrentCache checks that a pass is scheduled while the cache lacks Machines, since
 // their events trigger no pass.
-func TestMachinesThatAreNotShownAreWaitedFor(t *testing.T) {
+func TestInPlaceUpdate_WaitsForCurrentCache(t *testing.T) {
 	s := inPlaceServer(t)
 	machine := &v1alpha1.Machine{}
 	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: fixture.Namespace, Name: "pool-a-0"}, machine))

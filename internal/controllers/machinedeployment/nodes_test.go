@@ -108,8 +108,8 @@ func finish(t *testing.T, s *server) {
 	}
 }
 
-// TestNodesAreMarkedOnceAndUnmarkedOnce also checks the number of writes: one for an old node, two for a new node.
-func TestNodesAreMarkedOnceAndUnmarkedOnce(t *testing.T) {
+// TestNodes_AreMarkedAndUnmarkedOnce also checks the number of writes: one for an old node, two for a new node.
+func TestNodes_AreMarkedAndUnmarkedOnce(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	for range 3 {
 		s.pass(t)
@@ -149,7 +149,7 @@ func TestNodesAreMarkedOnceAndUnmarkedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatAUserSaidOfANodeStays(t *testing.T) {
+func TestNodes_UserAnnotationsAreKept(t *testing.T) {
 	users := func(node *corev1.Node) {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationKeyScaleDownDisabled, "true")
 	}
@@ -166,7 +166,7 @@ func TestWhatAUserSaidOfANodeStays(t *testing.T) {
 	}
 }
 
-func TestNodesWithoutProtection(t *testing.T) {
+func TestNodes_WithoutProtection(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	s.ProtectNodes = false
 	s.pass(t)
@@ -175,9 +175,9 @@ func TestNodesWithoutProtection(t *testing.T) {
 	}
 }
 
-// TestATaintedSetIsCurrentAgain checks that after a rollback, the nodes of the current set lose the taint
+// TestNodes_RollbackMovesTaint checks that after a rollback, the nodes of the current set lose the taint
 // immediately, and those of the other set get it.
-func TestATaintedSetIsCurrentAgain(t *testing.T) {
+func TestNodes_RollbackMovesTaint(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	s.pass(t)
 	s.change(fixture.OfClass("a"))
@@ -197,9 +197,9 @@ func TestATaintedSetIsCurrentAgain(t *testing.T) {
 	}
 }
 
-// TestARolloutDoesNotWaitForItsMarks checks that a rollout continues if the target cluster is unavailable or
+// TestNodes_FailedMarksDoNotBlockRollout checks that a rollout continues if the target cluster is unavailable or
 // refuses writes.
-func TestARolloutDoesNotWaitForItsMarks(t *testing.T) {
+func TestNodes_FailedMarksDoNotBlockRollout(t *testing.T) {
 	for reason, prepare := range map[string]func(*server){
 		"away": func(s *server) { s.away = true },
 		"refuses": func(s *server) {
@@ -229,7 +229,7 @@ func TestARolloutDoesNotWaitForItsMarks(t *testing.T) {
 	}
 }
 
-func TestNoMarks(t *testing.T) {
+func TestNodes_NoMarks(t *testing.T) {
 	for reason, change := range map[string]change{"paused": fixture.Paused, "recreate": fixture.Recreate} {
 		t.Run(reason, func(t *testing.T) {
 			s := duringRollout(t, 2, 1, change)
@@ -247,9 +247,9 @@ func TestNoMarks(t *testing.T) {
 	}
 }
 
-// TestANodeThatJoinsIsLeftToItsMachine checks that a joining node is not changed, since the machine controller
+// TestNodes_JoiningNodeIsNotMarked checks that a joining node is not changed, since the machine controller
 // writes its taints and would meet a conflict.
-func TestANodeThatJoinsIsLeftToItsMachine(t *testing.T) {
+func TestNodes_JoiningNodeIsNotMarked(t *testing.T) {
 	s := duringRollout(t, 1, 1)
 	machine := &v1alpha1.Machine{}
 	must(s.live.Get(t.Context(), client.ObjectKey{Namespace: fixture.Namespace, Name: "pool-b-0"}, machine))
@@ -271,9 +271,9 @@ const (
 	protected = "scale-down-disabled=true scale-down-disabled-by-mcm=true"
 )
 
-// TestANodeIsReleasedWhenThePreservationOfItsMachineEnds checks that a pass is scheduled for that time, since no
+// TestNodes_AreReleasedAfterPreservation checks that a pass is scheduled for that time, since no
 // event occurs.
-func TestANodeIsReleasedWhenThePreservationOfItsMachineEnds(t *testing.T) {
+func TestNodes_AreReleasedAfterPreservation(t *testing.T) {
 	set := fixture.Set("a", 1, fixture.WithUID)
 	machine := fixture.Member(set, "m-0")
 	fixture.PreservedUntil(fixture.Noon.Add(time.Hour))(machine)
@@ -300,9 +300,9 @@ func TestANodeIsReleasedWhenThePreservationOfItsMachineEnds(t *testing.T) {
 	}
 }
 
-// TestATargetThatHangsCostsItsTimeOnce checks that a pass waits only once for a target cluster that does not
+// TestNodes_HangingTargetDelaysPassOnce checks that a pass waits only once for a target cluster that does not
 // respond.
-func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
+func TestNodes_HangingTargetDelaysPassOnce(t *testing.T) {
 	s := newServer()
 	tried := 0
 	s.refuse = func(verb string, _ client.Object) error {
@@ -324,9 +324,9 @@ func TestATargetThatHangsCostsItsTimeOnce(t *testing.T) {
 	}
 }
 
-// TestNothingIsRememberedOfWhatIsGone checks that the state of released sets, and of nodes of sets without
+// TestMemory_DiscardsRemovedObjects checks that the state of released sets, and of nodes of sets without
 // replicas, is discarded.
-func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
+func TestMemory_DiscardsRemovedObjects(t *testing.T) {
 	t.Run("set", func(t *testing.T) {
 		s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
 		s.Target = nil
@@ -376,9 +376,9 @@ func refusedSets(failure error) func(string, client.Object) error {
 	}
 }
 
-// TestOnlyTaintsAreLocked checks that only writes of taints have an optimistic lock, since they replace the list
+// TestNodePatch_LocksOnlyTaints checks that only writes of taints have an optimistic lock, since they replace the list
 // and would remove concurrent changes. Other writes must succeed despite the frequent writes of the kubelet.
-func TestOnlyTaintsAreLocked(t *testing.T) {
+func TestNodePatch_LocksOnlyTaints(t *testing.T) {
 	theirs := corev1.Taint{Key: "theirs", Effect: corev1.TaintEffectNoExecute}
 	for change, test := range map[string]struct {
 		change   func(*corev1.Node)
@@ -411,8 +411,8 @@ func TestOnlyTaintsAreLocked(t *testing.T) {
 	}
 }
 
-// TestATaintOfAnotherEffectIsNotOurs checks that a taint with our key but another effect is kept.
-func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
+// TestNodes_TaintWithOtherEffectIsKept checks that a taint with our key but another effect is kept.
+func TestNodes_TaintWithOtherEffectIsKept(t *testing.T) {
 	users := corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Effect: corev1.TaintEffectNoSchedule}
 	s := duringRollout(t, 1, 1)
 	for _, name := range []string{"pool-a-0", "pool-b-0"} {
@@ -426,8 +426,8 @@ func TestATaintOfAnotherEffectIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestNodesArePatchedSomeAtATime checks that all nodes are patched with a limited number of concurrent requests.
-func TestNodesArePatchedSomeAtATime(t *testing.T) {
+// TestNodes_ConcurrentPatchesAreLimited checks that all nodes are patched with a limited number of concurrent requests.
+func TestNodes_ConcurrentPatchesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const all = 5*maxNodePatches + 3
 		s := newServer(fixture.Deployment(1))
@@ -473,9 +473,9 @@ func tainting(node *corev1.Node) {
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintKeyPreferNoSchedule, Value: isTrue, Effect: corev1.TaintEffectPreferNoSchedule})
 }
 
-// TestTheTaintsOfASetThatIsCurrentAgainDoNotWait checks a rollback of a rollout that has not created a machine
+// TestNodes_EarlyRollbackRemovesTaints checks a rollback of a rollout that has not created a machine
 // yet, while one machine is not available.
-func TestTheTaintsOfASetThatIsCurrentAgainDoNotWait(t *testing.T) {
+func TestNodes_EarlyRollbackRemovesTaints(t *testing.T) {
 	s := duringRollout(t, 2, 0)
 	s.setSet(t, "pool-a", fixture.Reports(2, 1))
 	s.pass(t)
@@ -496,9 +496,9 @@ func TestTheTaintsOfASetThatIsCurrentAgainDoNotWait(t *testing.T) {
 	}
 }
 
-// TestNodesAreProtectedUntilAllMachinesAreAvailable checks that nodes stay protected after the last old machine is
+// TestNodes_AreProtectedUntilAllMachinesAreAvailable checks that nodes stay protected after the last old machine is
 // gone, until all new machines are available.
-func TestNodesAreProtectedUntilAllMachinesAreAvailable(t *testing.T) {
+func TestNodes_AreProtectedUntilAllMachinesAreAvailable(t *testing.T) {
 	s := duringRollout(t, 2, 1)
 	s.pass(t)
 	finish(t, s)

@@ -39,9 +39,9 @@ func (s *server) isGone() bool {
 	return apierrors.IsNotFound(s.live.Get(context.Background(), request.NamespacedName, &v1alpha1.MachineDeployment{}))
 }
 
-// TestAnOrphaningDeploymentLeavesItsSets checks that an orphaning deletion keeps the sets, also during a rollout
+// TestMachineDeployment_OrphaningKeepsSets checks that an orphaning deletion keeps the sets, also during a rollout
 // and at any progress of the garbage collector. The next deployment with that name adopts them.
-func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
+func TestMachineDeployment_OrphaningKeepsSets(t *testing.T) {
 	old, current := fixture.Set("a", 2, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 2, fixture.WithUID, fixture.OfRevision("2"))
 	s := newServer(fixture.Deployment(4, orphaned, fixture.OfClass("b"), fixture.Rolling("1", "1")), old, current)
 	must(s.live.Delete(t.Context(), s.deployment()))
@@ -76,9 +76,9 @@ func TestAnOrphaningDeploymentLeavesItsSets(t *testing.T) {
 	}
 }
 
-// TestASetThatTheGarbageCollectorDidNotKnow checks a set that was created during an orphaning deletion. It remains
+// TestMachineDeployment_OrphaningReleasesLateSet checks a set that was created during an orphaning deletion. It remains
 // with its Machines, although no pass saw the finalizer.
-func TestASetThatTheGarbageCollectorDidNotKnow(t *testing.T) {
+func TestMachineDeployment_OrphaningReleasesLateSet(t *testing.T) {
 	s := newServer(fixture.Deployment(3, orphaned), fixture.Set("a", 3, fixture.WithUID, mcm), fixture.Set("b", 0, fixture.WithUID, mcm))
 	must(s.live.Delete(t.Context(), s.deployment()))
 	s.orphaned.Handler().Update(t.Context(), event.UpdateEvent{ObjectOld: fixture.Deployment(3, orphaned), ObjectNew: s.deployment()}, nil)
@@ -113,9 +113,9 @@ func (s *server) showing(sets map[string]*v1alpha1.MachineSet) {
 	})
 }
 
-// TestAnOrphanThatTheCacheShowsAsOwned checks a cache of deployments that is ahead of the cache of sets. A set
+// TestOrphaning_WithStaleCache checks a cache of deployments that is ahead of the cache of sets. A set
 // that still belongs to the deployment is deleted.
-func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
+func TestOrphaning_WithStaleCache(t *testing.T) {
 	for _, free := range []string{"pool-a", "pool-b"} {
 		s := newServer(fixture.Deployment(3, orphaned), fixture.Set("a", 3, fixture.WithUID, mcm), fixture.Set("b", 3, fixture.WithUID, mcm))
 		must(s.live.Delete(t.Context(), s.deployment()))
@@ -136,10 +136,10 @@ func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 	}
 }
 
-// TestServerOrphansSets checks with the real garbage collector that sets outlive an orphaning deletion, that the
+// TestMachineDeployment_OrphaningOnServer checks with the real garbage collector that sets outlive an orphaning deletion, that the
 // next deployment with that name adopts them, and that they are deleted with it in the foreground. Whether the
 // garbage collector or the controller is faster varies.
-func TestServerOrphansSets(t *testing.T) {
+func TestMachineDeployment_OrphaningOnServer(t *testing.T) {
 	tier.All(t)
 	e := env.New(t, env.WithControllerManager())
 	g := gomega.NewWithT(t)
@@ -219,9 +219,9 @@ func orphaned(d *v1alpha1.MachineDeployment) {
 // mcm adds the finalizer of the MachineSet controller to a set.
 func mcm(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }
 
-// TestASetThatIsGoneIsNotSaid checks that a set that no longer exists is not reported if the cache still contains
+// TestMachineDeployment_MissingSetIsNotReported checks that a set that no longer exists is not reported if the cache still contains
 // it.
-func TestASetThatIsGoneIsNotSaid(t *testing.T) {
+func TestMachineDeployment_MissingSetIsNotReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID))
 	s.Target = nil
 	s.pass(t)
@@ -237,8 +237,8 @@ func TestASetThatIsGoneIsNotSaid(t *testing.T) {
 	}
 }
 
-// TestASetThatIsBeingDeletedIsNotAdopted checks that a deployment does not adopt a set that is being deleted.
-func TestASetThatIsBeingDeletedIsNotAdopted(t *testing.T) {
+// TestMachineDeployment_DeletedSetIsNotAdopted checks that a deployment does not adopt a set that is being deleted.
+func TestMachineDeployment_DeletedSetIsNotAdopted(t *testing.T) {
 	s := newServer(fixture.Deployment(1, fixture.OfClass("b")), fixture.Set("a", 1, fixture.WithUID, mcm, fixture.Leaving, func(set *v1alpha1.MachineSet) { set.OwnerReferences = nil }))
 	s.pass(t)
 	s.pass(t)

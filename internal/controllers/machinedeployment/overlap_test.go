@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestSelectorsThatOverlapOneWay checks that both deployments report the overlap.
-func TestSelectorsThatOverlapOneWay(t *testing.T) {
+// TestMachineDeployment_OneWayOverlapIsReported checks that both deployments report the overlap.
+func TestMachineDeployment_OneWayOverlapIsReported(t *testing.T) {
 	s := newServer(fixture.Deployment(1), fixture.Deployment(1, narrow), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))
 	for name, want := range map[string]string{fixture.Pool: "narrow", "narrow": fixture.Pool, "far": ""} {
 		key := client.ObjectKey{Namespace: fixture.Namespace, Name: name}
@@ -40,9 +40,9 @@ func TestSelectorsThatOverlapOneWay(t *testing.T) {
 
 func (q *queue) Add(item reconcile.Request) { q.names = append(q.names, item.Name) }
 
-// TestWhoIsWokenByAnOverlap checks that a change enqueues the deployments that overlap with the old or the new
+// TestWatches_OverlapTriggersDeployments checks that a change enqueues the deployments that overlap with the old or the new
 // version.
-func TestWhoIsWokenByAnOverlap(t *testing.T) {
+func TestWatches_OverlapTriggersDeployments(t *testing.T) {
 	is, was := fixture.Deployment(1, narrow), fixture.Deployment(1, narrow)
 	apart(is)
 	s := newServer(fixture.Deployment(1), is, fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "far", "uid-of-far" }, apart))

@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestARolloutDoesNotWaitForPreservedMachines checks that a rollout completes although its old set retains a
+// TestRollout_IgnoresPreservedMachines checks that a rollout completes although its old set retains a
 // preserved machine, and remains complete when that machine is deleted.
-func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
+func TestRollout_IgnoresPreservedMachines(t *testing.T) {
 	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(1, 0), fixture.PreservedFailed(1)), fixture.Set("b", 2, fixture.WithUID)
 	held := fixture.Member(old, "held")
 	held.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
@@ -38,9 +38,9 @@ func TestARolloutDoesNotWaitForPreservedMachines(t *testing.T) {
 	over("gone")
 }
 
-// TestARolloutDoesNotWaitForAHealthyPreservedMachine checks a preserved machine that is healthy and does not
+// TestRollout_IgnoresHealthyPreservedMachine checks a preserved machine that is healthy and does not
 // count.
-func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
+func TestRollout_IgnoresHealthyPreservedMachine(t *testing.T) {
 	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(1, 1), fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2"))
 	held := fixture.Member(old, "held")
 	held.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
@@ -65,9 +65,9 @@ func TestARolloutDoesNotWaitForAHealthyPreservedMachine(t *testing.T) {
 	}
 }
 
-// TestARolloutWaitsForOthers checks that a rollout waits for machines that are not preserved, also next to a
+// TestRollout_WaitsForOtherMachines checks that a rollout waits for machines that are not preserved, also next to a
 // preserved machine.
-func TestARolloutWaitsForOthers(t *testing.T) {
+func TestRollout_WaitsForOtherMachines(t *testing.T) {
 	old, current := fixture.Set("a", 0, fixture.WithUID, fixture.Reports(2, 0), fixture.PreservedFailed(1)), fixture.Set("b", 2, fixture.WithUID)
 	held := fixture.Member(old, "held")
 	held.Annotations = map[string]string{v1alpha1.AnnotationKeyPreserve: "now"}
@@ -78,8 +78,8 @@ func TestARolloutWaitsForOthers(t *testing.T) {
 	}
 }
 
-// TestFreeze checks that the deployment reports frozen sets, and passes on the annotation to unfreeze them.
-func TestFreeze(t *testing.T) {
+// TestMachineDeployment_Freeze checks that the deployment reports frozen sets, and passes on the annotation to unfreeze them.
+func TestMachineDeployment_Freeze(t *testing.T) {
 	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = "True" }
 	s := newServer(fixture.Deployment(3), fixture.Set("a", 3, fixture.WithUID, freeze))
 	s.Target = nil
@@ -113,8 +113,8 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// TestARolloutIsLookedAtWhenItsDeadlineIsOver checks that a pass is scheduled for the deadline.
-func TestARolloutIsLookedAtWhenItsDeadlineIsOver(t *testing.T) {
+// TestRollout_DeadlineIsScheduled checks that a pass is scheduled for the deadline.
+func TestRollout_DeadlineIsScheduled(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](600) }), fixture.Set("a", 3))
 	s.Target = nil
 	if after := s.pass(t).RequeueAfter; after < 600*time.Second || after > 602*time.Second {
@@ -122,9 +122,9 @@ func TestARolloutIsLookedAtWhenItsDeadlineIsOver(t *testing.T) {
 	}
 }
 
-// TestEveryFrozenSetIsToldToUnfreeze checks that old sets without replicas are also unfrozen, and that the
+// TestMachineDeployment_UnfreezesAllSets checks that old sets without replicas are also unfrozen, and that the
 // deployment is reported as frozen until then.
-func TestEveryFrozenSetIsToldToUnfreeze(t *testing.T) {
+func TestMachineDeployment_UnfreezesAllSets(t *testing.T) {
 	freeze := func(set *v1alpha1.MachineSet) { set.Labels[v1alpha1.LabelKeyFreeze] = isTrue }
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: isTrue}

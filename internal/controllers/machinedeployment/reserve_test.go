@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestTheNumberInExcessIsWritten checks clusters with and without the fields for the reserve. With MCM's CRDs, the
+// TestMachineDeployment_ReserveIsInStatus checks clusters with and without the fields for the reserve. With MCM's CRDs, the
 // API server prunes both fields, and the missing number in the status must not cause a write in each pass.
-func TestTheNumberInExcessIsWritten(t *testing.T) {
+func TestMachineDeployment_ReserveIsInStatus(t *testing.T) {
 	for name, test := range map[string]struct {
 		change change
 		writes int

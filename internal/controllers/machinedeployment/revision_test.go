@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestARollbackTakesTheAnnotationsOfTheRevision checks that a rollback restores the annotations that explain the
+// TestRollback_RestoresAnnotations checks that a rollback restores the annotations that explain the
 // revision, removes those of the abandoned template, and keeps others.
-func TestARollbackTakesTheAnnotationsOfTheRevision(t *testing.T) {
+func TestRollback_RestoresAnnotations(t *testing.T) {
 	const applied = "kubectl.kubernetes.io/last-applied-configuration"
 	first := fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1"))
 	first.Annotations["cause"], first.Annotations["only of the first"] = "the first", "x"
@@ -38,8 +38,8 @@ func TestARollbackTakesTheAnnotationsOfTheRevision(t *testing.T) {
 	}
 }
 
-// TestARevisionIsGivenOnce checks that a revision number is not reused, even if its set no longer exists.
-func TestARevisionIsGivenOnce(t *testing.T) {
+// TestRevision_IsNotReused checks that a revision number is not reused, even if its set no longer exists.
+func TestRevision_IsNotReused(t *testing.T) {
 	s := newServer(fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
 	}))
@@ -54,9 +54,9 @@ func TestARevisionIsGivenOnce(t *testing.T) {
 	}
 }
 
-// TestASetThatIsUsedAgainIsNotPruned checks that a set that a user scaled up is not pruned, even if the cache does
+// TestMachineDeployment_UsedSetIsNotPruned checks that a set that a user scaled up is not pruned, even if the cache does
 // not show that.
-func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
+func TestMachineDeployment_UsedSetIsNotPruned(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
 		fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	shown := s.all()["pool-a"]
@@ -70,8 +70,8 @@ func TestASetThatIsUsedAgainIsNotPruned(t *testing.T) {
 	}
 }
 
-// TestTheLastOfAllRevisions checks that the maximum number is ignored, since no revision can follow it.
-func TestTheLastOfAllRevisions(t *testing.T) {
+// TestRevision_MaximumIsIgnored checks that the maximum number is ignored, since no revision can follow it.
+func TestRevision_MaximumIsIgnored(t *testing.T) {
 	const last = "9223372036854775807"
 	numbered := func(number string) func(*v1alpha1.MachineDeployment) {
 		return func(d *v1alpha1.MachineDeployment) {

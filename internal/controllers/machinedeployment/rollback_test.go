@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestRollback checks rollbacks with three revisions, of which the third is current.
-func TestRollback(t *testing.T) {
+// TestRollback_ToRevision checks rollbacks with three revisions, of which the third is current.
+func TestRollback_ToRevision(t *testing.T) {
 	for reason, test := range map[string]struct {
 		to    int64
 		class string
@@ -64,8 +64,8 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// TestARollbackThatCannotBeIsSaid checks that a refused rollback is reported until the template changes.
-func TestARollbackThatCannotBeIsSaid(t *testing.T) {
+// TestRollback_RefusalIsReported checks that a refused rollback is reported until the template changes.
+func TestRollback_RefusalIsReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(99)), fixture.Set("a", 0, fixture.WithUID, fixture.OfRevision("1")), fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
 	refusal := func() v1alpha1.MachineDeploymentCondition {
@@ -113,8 +113,8 @@ func TestARollbackThatCannotBeIsSaid(t *testing.T) {
 	}
 }
 
-// TestARollbackOfOneThatIsNew checks a rollback without a previous revision, before the first set exists.
-func TestARollbackOfOneThatIsNew(t *testing.T) {
+// TestRollback_WithoutPreviousRevision checks a rollback without a previous revision, before the first set exists.
+func TestRollback_WithoutPreviousRevision(t *testing.T) {
 	s := newServer(fixture.Deployment(1, rollbackTo(0)))
 	for range 4 {
 		s.pass(t)
@@ -130,7 +130,7 @@ func TestARollbackOfOneThatIsNew(t *testing.T) {
 	}
 }
 
-func TestRollbackWaitsWhilePaused(t *testing.T) {
+func TestRollback_WaitsWhilePaused(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), rollbackTo(0), fixture.Paused), fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	s.pass(t)
 	if s.deployment().Spec.RollbackTo == nil {
@@ -138,7 +138,7 @@ func TestRollbackWaitsWhilePaused(t *testing.T) {
 	}
 }
 
-func TestOldSetsAreDeleted(t *testing.T) {
+func TestMachineDeployment_OldSetsAreDeleted(t *testing.T) {
 	s := newServer(fixture.Deployment(3, fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
 		fixture.Set("a", 0, fixture.WithUID), fixture.Set("b", 3, fixture.WithUID))
 	s.Target = nil

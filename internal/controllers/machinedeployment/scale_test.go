@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestAPausedDeploymentRecordsItsSize checks the size for which sets are scaled. It is smaller than the desired
+// TestMachineDeployment_PausedRecordsSize checks the size for which sets are scaled. It is smaller than the desired
 // size while machines have to wait for the deletion of others.
-func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
+func TestMachineDeployment_PausedRecordsSize(t *testing.T) {
 	for reason, test := range map[string]struct {
 		sets sets
 		want map[string][]string
@@ -47,7 +47,7 @@ func TestAPausedDeploymentRecordsItsSize(t *testing.T) {
 	}
 }
 
-func TestMoreThatTheCurrentSetTakesOver(t *testing.T) {
+func TestMachineDeployment_PropagatesToCurrentSet(t *testing.T) {
 	for _, paused := range []bool{false, true} {
 		s := newServer(fixture.Deployment(3, func(d *v1alpha1.MachineDeployment) {
 			d.Spec.Paused, d.Spec.MinReadySeconds, d.Spec.AutoPreserveFailedMachineMax = paused, 9, 2

@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestReleasedSetsAreSaid checks that released sets are reported with their machines, until the machines are gone
+// TestMachineDeployment_ReleasedSetsAreReported checks that released sets are reported with their machines, until the machines are gone
 // or another object owns them.
-func TestReleasedSetsAreSaid(t *testing.T) {
+func TestMachineDeployment_ReleasedSetsAreReported(t *testing.T) {
 	s := newServer(fixture.Deployment(3))
 	s.Target = nil
 	s.pass(t)
@@ -67,8 +67,8 @@ func TestReleasedSetsAreSaid(t *testing.T) {
 	}
 }
 
-// TestOtherSetsAreNotSaidToBeReleased checks sets without machines, and sets of other deployments.
-func TestOtherSetsAreNotSaidToBeReleased(t *testing.T) {
+// TestMachineDeployment_UnrelatedSetsAreNotReported checks sets without machines, and sets of other deployments.
+func TestMachineDeployment_UnrelatedSetsAreNotReported(t *testing.T) {
 	orphan := func(set *v1alpha1.MachineSet) {
 		set.OwnerReferences, set.Labels["name"] = nil, "other"
 		set.Name = revision.SetName(fixture.Pool, set.Spec.Template.Labels["machine-template-hash"])

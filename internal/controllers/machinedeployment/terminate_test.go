@@ -34,9 +34,9 @@ func (s *server) counters() string {
 		status.Replicas, status.UpdatedReplicas, status.ReadyReplicas, status.AvailableReplicas, status.UnavailableReplicas, status.ObservedGeneration)
 }
 
-// TestADeploymentThatIsDeletedCountsDown checks that the status counts down to zero during a rollout, and stays
+// TestMachineDeployment_DeletionCountsDown checks that the status counts down to zero during a rollout, and stays
 // there while another finalizer keeps the deployment.
-func TestADeploymentThatIsDeletedCountsDown(t *testing.T) {
+func TestMachineDeployment_DeletionCountsDown(t *testing.T) {
 	for name, finalizers := range map[string][]string{
 		"background": {v1alpha1.FinalizerMCM},
 		"foreground": {v1alpha1.FinalizerMCM, metav1.FinalizerDeleteDependents},
@@ -99,9 +99,9 @@ func (s *server) remove(name string) {
 	must(s.live.Update(context.Background(), set))
 }
 
-// TestADeploymentThatIsDeletedIsCountedSeldom checks the rate of status writes when the sets change three hundred
+// TestMachineDeployment_DeletionStatusIsRateLimited checks the rate of status writes when the sets change three hundred
 // times in 300 ms.
-func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
+func TestMachineDeployment_DeletionStatusIsRateLimited(t *testing.T) {
 	s := newServer(fixture.Deployment(300), fixture.Set("a", 300, fixture.WithUID, mcm))
 	now := clocktesting.NewFakePassiveClock(fixture.Noon)
 	s.Clock = now
@@ -128,9 +128,9 @@ func TestADeploymentThatIsDeletedIsCountedSeldom(t *testing.T) {
 	}
 }
 
-// TestWhatIsSaidOfADeploymentThatIsDeleted checks the status during a deletion: the condition about released sets
+// TestMachineDeployment_DeletionConditions checks the status during a deletion: the condition about released sets
 // remains, the condition about overlaps is removed, and machines of an invalid deployment are counted, too.
-func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
+func TestMachineDeployment_DeletionConditions(t *testing.T) {
 	s := newServer(fixture.Deployment(2), fixture.Set("a", 2, fixture.WithUID, mcm), fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) { d.Name, d.UID = "other", "uid-of-other" }))
 	s.change(func(d *v1alpha1.MachineDeployment) {
 		d.Finalizers = []string{v1alpha1.FinalizerMCM}
@@ -155,9 +155,9 @@ func TestWhatIsSaidOfADeploymentThatIsDeleted(t *testing.T) {
 	}
 }
 
-// TestTheFinalizerOfOldVersionsGoes checks that the finalizer of old versions of MCM is replaced while the
+// TestFinalizer_LegacyIsReplaced checks that the finalizer of old versions of MCM is replaced while the
 // deployment exists, and removed when it is deleted.
-func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
+func TestFinalizer_LegacyIsReplaced(t *testing.T) {
 	for name, finalizers := range map[string][]string{
 		"alone":  {v1alpha1.FinalizerLegacy},
 		"beside": {v1alpha1.FinalizerLegacy, v1alpha1.FinalizerMCM},

@@ -67,9 +67,9 @@ func (s *server) nothingLost(t *testing.T) {
 	}
 }
 
-// TestWrongLabelsOfAnUpdate checks that in whatever order a user sets labels on a node, even with invalid values,
+// TestInPlaceUpdate_WrongLabels checks that in whatever order a user sets labels on a node, even with invalid values,
 // the deployment settles, loses no Machine, and reports the wrong label.
-func TestWrongLabelsOfAnUpdate(t *testing.T) {
+func TestInPlaceUpdate_WrongLabels(t *testing.T) {
 	keys := []string{v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult}
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		for _, value := range []string{"true", "successful", "failed", "yes"} {
@@ -87,9 +87,9 @@ func TestWrongLabelsOfAnUpdate(t *testing.T) {
 	}
 }
 
-// TestAResultOnAMachine checks that a label that only the deployment may set during a move is removed without
+// TestInPlaceUpdate_ResultOnMachineIsRemoved checks that a label that only the deployment may set during a move is removed without
 // effect if a user sets it before.
-func TestAResultOnAMachine(t *testing.T) {
+func TestInPlaceUpdate_ResultOnMachineIsRemoved(t *testing.T) {
 	s := inPlaceServer(t)
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "pool-a-0"}}
 	s.label(t, s.live, machine, v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
@@ -101,9 +101,9 @@ func TestAResultOnAMachine(t *testing.T) {
 	}
 }
 
-// TestTheCurrentSetMayGrow checks that an in-place update removes a label with which a user prevents the current
+// TestInPlaceUpdate_CurrentSetMayGrow checks that an in-place update removes a label with which a user prevents the current
 // set from creating Machines, since the update needs the surge.
-func TestTheCurrentSetMayGrow(t *testing.T) {
+func TestInPlaceUpdate_CurrentSetMayGrow(t *testing.T) {
 	s := inPlaceServer(t)
 	set := &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: "pool-b"}}
 	s.label(t, s.live, set, v1alpha1.LabelKeyMachineSetScaleUpDisabled, "true")
@@ -114,10 +114,10 @@ func TestTheCurrentSetMayGrow(t *testing.T) {
 	}
 }
 
-// TestNoMachineControllerAnswers checks that an update is reported as blocked after a while if no machine
+// TestInPlaceUpdate_BlockedWithoutMachineController checks that an update is reported as blocked after a while if no machine
 // controller runs that can update nodes in place. The deployment settles, loses nothing, and continues when
 // another controller starts.
-func TestNoMachineControllerAnswers(t *testing.T) {
+func TestInPlaceUpdate_BlockedWithoutMachineController(t *testing.T) {
 	s := inPlaceServer(t)
 	if is := s.progress(); is.Reason != v1alpha1.DeploymentReasonUpdated {
 		t.Errorf("condition before the timeout: %+v", is)
@@ -149,9 +149,9 @@ func TestNoMachineControllerAnswers(t *testing.T) {
 	}
 }
 
-// TestANodeOfTheCurrentSetIsTakenBackIntoUse checks a selected node whose set became the current one. The state of
+// TestInPlaceUpdate_NodeOfCurrentSetIsUncordoned checks a selected node whose set became the current one. The state of
 // the update on its Machine may change between two passes.
-func TestANodeOfTheCurrentSetIsTakenBackIntoUse(t *testing.T) {
+func TestInPlaceUpdate_NodeOfCurrentSetIsUncordoned(t *testing.T) {
 	s := duringRollout(t, 0, 2, fixture.InPlace("0", "1"))
 	s.InPlace = true
 	s.rests(t)

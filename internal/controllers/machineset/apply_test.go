@@ -32,7 +32,7 @@ func (s *server) count(prefix string) int {
 	return n
 }
 
-func TestSlowStartStopsAtTheFirstFailingBatch(t *testing.T) {
+func TestMachineSet_SlowStartStopsAtFailingBatch(t *testing.T) {
 	for name, test := range map[string]struct{ good, tried int }{
 		"the first is refused":        {good: 0, tried: 1},
 		"the second batch is refused": {good: 1, tried: 3},
@@ -67,9 +67,9 @@ func TestSlowStartStopsAtTheFirstFailingBatch(t *testing.T) {
 	}
 }
 
-// TestAFailureIsSaidOnce checks that repeated failures do not change the status. Since the set's own events
+// TestMachineSet_FailureIsReportedOnce checks that repeated failures do not change the status. Since the set's own events
 // trigger passes, a change would cause the next attempt without a delay.
-func TestAFailureIsSaidOnce(t *testing.T) {
+func TestMachineSet_FailureIsReportedOnce(t *testing.T) {
 	s := newServer(newSet(2))
 	attempt := 0
 	s.respond = func(verb string, _ client.Object) (error, bool) {
@@ -107,9 +107,9 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestACreationThatArrivesTwice checks that a creation that arrives twice creates one Machine. A proxy may repeat
+// TestMachineSet_DuplicateCreationRequest checks that a creation that arrives twice creates one Machine. A proxy may repeat
 // a request.
-func TestACreationThatArrivesTwice(t *testing.T) {
+func TestMachineSet_DuplicateCreationRequest(t *testing.T) {
 	s := newServer(newSet(3))
 	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb != "create" {
@@ -127,9 +127,9 @@ func TestACreationThatArrivesTwice(t *testing.T) {
 	}
 }
 
-// TestACreationThatArrivesTwiceAndCannotBeRead checks that a creation counts as one with an unknown outcome if the
+// TestMachineSet_DuplicateCreationRequestUnreadable checks that a creation counts as one with an unknown outcome if the
 // Machine exists already and cannot be read, whatever the code of the read error is.
-func TestACreationThatArrivesTwiceAndCannotBeRead(t *testing.T) {
+func TestMachineSet_DuplicateCreationRequestUnreadable(t *testing.T) {
 	for _, unread := range []error{apierrors.NewInternalError(errors.New("etcd is away")), apierrors.NewTooManyRequests("later", 1)} {
 		s := newServer(newSet(3))
 		s.unread = unread
@@ -158,9 +158,9 @@ func TestACreationThatArrivesTwiceAndCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestANameThatIsTaken checks that a creation fails if another object's Machine has the name, and that the next
+// TestMachineSet_NameIsTaken checks that a creation fails if another object's Machine has the name, and that the next
 // attempt uses another name.
-func TestANameThatIsTaken(t *testing.T) {
+func TestMachineSet_NameIsTaken(t *testing.T) {
 	s := newServer(newSet(1))
 	foreign := fixture.Machine(func(m *v1alpha1.Machine) { m.Name, m.Labels = "taken", nil })
 	s.respond = func(verb string, object client.Object) (error, bool) {
@@ -222,7 +222,7 @@ func TestNewMachine(t *testing.T) {
 	}
 }
 
-func TestADeletionNeverHitsAMachineOfTheSameName(t *testing.T) {
+func TestMachineSet_DeletionChecksUID(t *testing.T) {
 	s := newServer(newSet(0), machine("a"))
 	again := s.shown["a"].DeepCopy()
 	again.UID = "another"
@@ -247,7 +247,7 @@ func (s *server) vanishNow(name string) {
 	must(s.live.Delete(testContext, s.all()[name]))
 }
 
-func TestEventsSayHowManyAndWhy(t *testing.T) {
+func TestMachineSet_EventsHaveCountAndReason(t *testing.T) {
 	s := newServer(newSet(7))
 	c := s.newController()
 	pass(t, c)
@@ -268,9 +268,9 @@ func TestEventsSayHowManyAndWhy(t *testing.T) {
 	}
 }
 
-// TestTheCauseOutlivesTheMachine checks that events of the set name the failures of its Machines, in one event per
+// TestMachineSet_EventsNameFailures checks that events of the set name the failures of its Machines, in one event per
 // failure.
-func TestTheCauseOutlivesTheMachine(t *testing.T) {
+func TestMachineSet_EventsNameFailures(t *testing.T) {
 	broken := func(why string) change {
 		return func(m *v1alpha1.Machine) {
 			m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
@@ -291,9 +291,9 @@ func TestTheCauseOutlivesTheMachine(t *testing.T) {
 	}
 }
 
-// TestEveryFailureIsTold checks that all Machines with the same failure are named, in a few events. For other
+// TestMachineSet_EventsNameAllFailedMachines checks that all Machines with the same failure are named, in a few events. For other
 // reasons, an event names only a few Machines.
-func TestEveryFailureIsTold(t *testing.T) {
+func TestMachineSet_EventsNameAllFailedMachines(t *testing.T) {
 	const many = 60
 	why := "no such image " + strings.Repeat("x", 2000)
 	objects := []client.Object{newSet(many)}
@@ -330,7 +330,7 @@ func TestEveryFailureIsTold(t *testing.T) {
 	}
 }
 
-func TestAdoptionAndRelease(t *testing.T) {
+func TestController_AdoptsAndReleases(t *testing.T) {
 	s := newServer(newSet(2), machine("lost", ownerless), machine("changed", unlabelled), machine("mine"))
 	c := s.newController()
 	pass(t, c)
@@ -353,9 +353,9 @@ func TestAdoptionAndRelease(t *testing.T) {
 	}
 }
 
-// TestNothingIsAdoptedForASetThatIsGone checks that a set that no longer exists adopts no Machines, since the
+// TestMachineSet_MissingSetAdoptsNothing checks that a set that no longer exists adopts no Machines, since the
 // garbage collector would delete them.
-func TestNothingIsAdoptedForASetThatIsGone(t *testing.T) {
+func TestMachineSet_MissingSetAdoptsNothing(t *testing.T) {
 	for name, kill := range map[string]func(*server){
 		"being deleted": func(s *server) { must(s.live.Delete(testContext, s.set())) },
 		"another of the same name": func(s *server) {
@@ -381,9 +381,9 @@ func TestNothingIsAdoptedForASetThatIsGone(t *testing.T) {
 	}
 }
 
-// TestAFailedAdoptionStopsThePass checks that a pass stops if a Machine cannot be adopted, since the plan counts
+// TestMachineSet_FailedAdoptionStopsPass checks that a pass stops if a Machine cannot be adopted, since the plan counts
 // it as the set's own.
-func TestAFailedAdoptionStopsThePass(t *testing.T) {
+func TestMachineSet_FailedAdoptionStopsPass(t *testing.T) {
 	for name, test := range map[string]struct {
 		err    error
 		reason string
@@ -417,7 +417,7 @@ func TestAFailedAdoptionStopsThePass(t *testing.T) {
 	}
 }
 
-func TestDeletingASetDeletesItsMachinesFirst(t *testing.T) {
+func TestMachineSet_DeletionDeletesMachinesFirst(t *testing.T) {
 	s := newServer(newSet(1), machine("a"), machine("b", unlabelled), machine("other", ownerless, unlabelled))
 	c := s.newController()
 	pass(t, c)
@@ -449,9 +449,9 @@ func TestDeletingASetDeletesItsMachinesFirst(t *testing.T) {
 	pass(t, c) // a missing set is not an error
 }
 
-// TestADeletedSetIsNotLetGoByAStaleCache checks that the finalizer remains while the cache lacks Machines of the
+// TestMachineSet_StaleCacheKeepsFinalizer checks that the finalizer remains while the cache lacks Machines of the
 // set.
-func TestADeletedSetIsNotLetGoByAStaleCache(t *testing.T) {
+func TestMachineSet_StaleCacheKeepsFinalizer(t *testing.T) {
 	s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)))
 	c := s.newController()
 	pass(t, c) // the cache does not contain the new machine
@@ -462,8 +462,8 @@ func TestADeletedSetIsNotLetGoByAStaleCache(t *testing.T) {
 	}
 }
 
-// TestAReleasedMachineKeepsItsOtherOwners checks that a release keeps other owner references.
-func TestAReleasedMachineKeepsItsOtherOwners(t *testing.T) {
+// TestMachineSet_ReleaseKeepsOtherOwners checks that a release keeps other owner references.
+func TestMachineSet_ReleaseKeepsOtherOwners(t *testing.T) {
 	theirs := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Rack", Name: "r1", UID: "uid-of-r1"}
 	s := newServer(newSet(0), machine("a", unlabelled, func(m *v1alpha1.Machine) { m.OwnerReferences = append(m.OwnerReferences, theirs) }))
 	pass(t, s.newController())

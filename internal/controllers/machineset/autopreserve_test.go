@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestServerAutoPreserves checks that a set preserves as many failed Machines as its spec allows and replaces the
+// TestMachineSet_AutoPreservesOnServer checks that a set preserves as many failed Machines as its spec allows and replaces the
 // others, and that it stops preserving Machines when the spec changes.
-func TestServerAutoPreserves(t *testing.T) {
+func TestMachineSet_AutoPreservesOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -63,9 +63,9 @@ func TestServerAutoPreserves(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestAutoPreservationInAnOldCache checks that while the cache lacks a preservation, a set preserves no more
+// TestMachineSet_AutoPreservationWithStaleCache checks that while the cache lacks a preservation, a set preserves no more
 // Machines, and deletes none that it might preserve.
-func TestAutoPreservationInAnOldCache(t *testing.T) {
+func TestMachineSet_AutoPreservationWithStaleCache(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
 	s := newServer(newSet(2, func(set *v1alpha1.MachineSet) { set.Spec.AutoPreserveFailedMachineMax = 1 }), machine("a", failed), machine("b", phase(v1alpha1.MachineRunning)))
 	s.catchUp()

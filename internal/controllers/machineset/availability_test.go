@@ -21,7 +21,7 @@ func phaseSince(at time.Time) change {
 	return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.LastUpdateTime = metav1.NewTime(at) }
 }
 
-func TestMinReadySeconds(t *testing.T) {
+func TestMachineSet_MinReadySeconds(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return noon.Add(-d) }
 	for reason, test := range map[string]struct {
 		machine   *v1alpha1.Machine
@@ -55,9 +55,9 @@ func TestMinReadySeconds(t *testing.T) {
 	}
 }
 
-// TestTheClockGoesBack checks clocks that are behind: of this process after a step, or compared with a previous
+// TestMachineSet_MinReadySecondsWithClockStep checks clocks that are behind: of this process after a step, or compared with a previous
 // process. A Machine that became ready in the future waits no longer than one that became ready just now.
-func TestTheClockGoesBack(t *testing.T) {
+func TestMachineSet_MinReadySecondsWithClockStep(t *testing.T) {
 	for seconds, want := range map[int32]time.Duration{0: 0, 60: time.Minute} {
 		set := newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = seconds })
 		later := machine("a", readySince(noon.Add(time.Hour)), phaseSince(noon.Add(time.Hour)))
@@ -68,7 +68,7 @@ func TestTheClockGoesBack(t *testing.T) {
 	}
 }
 
-func TestNextLookIsTheSoonest(t *testing.T) {
+func TestRequeueAfter_IsEarliestDeadline(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
 	f := scale.Facts{
 		Set: newSet(3, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = 60 }), Now: noon, EnforceMinReady: true,
@@ -86,7 +86,7 @@ func TestNextLookIsTheSoonest(t *testing.T) {
 	}
 }
 
-func TestASetThatSelectsEverythingAdoptsNothing(t *testing.T) {
+func TestMachineSet_EmptySelectorAdoptsNothing(t *testing.T) {
 	s := newServer(newSet(0, func(set *v1alpha1.MachineSet) { set.Spec.Selector = &metav1.LabelSelector{} }), machine("theirs", ownerless))
 	c := s.newController()
 	pass(t, c)

@@ -97,7 +97,7 @@ func (f *fleet) allNew(since time.Time) bool {
 	return true
 }
 
-func TestMachinesThatKeepFailingAreReplacedEverMoreSlowly(t *testing.T) {
+func TestBackOff_GrowsWithFailures(t *testing.T) {
 	f := newFleet(newSet(3))
 	f.step(t)
 	var got []time.Duration
@@ -117,9 +117,9 @@ func TestMachinesThatKeepFailingAreReplacedEverMoreSlowly(t *testing.T) {
 	}
 }
 
-// TestABackOffSaysWhy checks that the event about the back-off contains the last failure, since no Machine shows
+// TestBackOff_EventHasLastFailure checks that the event about the back-off contains the last failure, since no Machine shows
 // it during the back-off.
-func TestABackOffSaysWhy(t *testing.T) {
+func TestBackOff_EventHasLastFailure(t *testing.T) {
 	f := newFleet(newSet(1))
 	f.step(t)
 	for range 2 {
@@ -141,7 +141,7 @@ func TestABackOffSaysWhy(t *testing.T) {
 	}
 }
 
-func TestWhatEndsAStreak(t *testing.T) {
+func TestBackOff_IsReset(t *testing.T) {
 	class := func(generation int64) *v1alpha1.MachineClass {
 		return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: fixture.Namespace, Name: fixture.Class, UID: "class", Generation: generation}}
 	}
@@ -176,9 +176,9 @@ func TestWhatEndsAStreak(t *testing.T) {
 	}
 }
 
-// TestMachinesThatWereOfUseAreReplacedAtOnce checks that Machines that joined are replaced immediately when they
+// TestBackOff_IgnoresJoinedMachines checks that Machines that joined are replaced immediately when they
 // fail, since their class is not the cause.
-func TestMachinesThatWereOfUseAreReplacedAtOnce(t *testing.T) {
+func TestBackOff_IgnoresJoinedMachines(t *testing.T) {
 	f := newFleet(newSet(2))
 	f.step(t)
 	for range 5 {
@@ -188,7 +188,7 @@ func TestMachinesThatWereOfUseAreReplacedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAChangedClassWakesTheSetsThatWaitForIt(t *testing.T) {
+func TestBackOff_ChangedClassTriggersPass(t *testing.T) {
 	f := newFleet(newSet(1))
 	f.step(t)
 	wakes := func(namespace, name string) int {
@@ -203,9 +203,9 @@ func TestAChangedClassWakesTheSetsThatWaitForIt(t *testing.T) {
 	}
 }
 
-// TestWhatFailsInABackOffGoesAtOnce checks that a Machine that fails during the back-off is deleted immediately,
+// TestBackOff_DeletesFailedMachinesImmediately checks that a Machine that fails during the back-off is deleted immediately,
 // since it may occupy capacity that others need.
-func TestWhatFailsInABackOffGoesAtOnce(t *testing.T) {
+func TestBackOff_DeletesFailedMachinesImmediately(t *testing.T) {
 	f := newFleet(newSet(2))
 	f.step(t)
 	for range 4 {
@@ -235,9 +235,9 @@ func TestWhatFailsInABackOffGoesAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneBatchIsOneFailure checks rounds with different clocks, since the API server's clock, which sets creation
+// TestBackOff_CountsBatchOnce checks rounds with different clocks, since the API server's clock, which sets creation
 // times, may differ from that of this process.
-func TestOneBatchIsOneFailure(t *testing.T) {
+func TestBackOff_CountsBatchOnce(t *testing.T) {
 	for reason, skew := range map[string]time.Duration{"equal clocks": 0, "API server ahead": 2 * time.Minute, "API server behind": -2 * time.Minute} {
 		t.Run(reason, func(t *testing.T) {
 			var known failures
@@ -271,9 +271,9 @@ func TestOneBatchIsOneFailure(t *testing.T) {
 	}
 }
 
-// TestMachinesOfOneRoundFailOneByOne checks that Machines of one round count once, even if they were created in
+// TestBackOff_CountsRoundOnce checks that Machines of one round count once, even if they were created in
 // different seconds.
-func TestMachinesOfOneRoundFailOneByOne(t *testing.T) {
+func TestBackOff_CountsRoundOnce(t *testing.T) {
 	failed := func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus.Phase, m.Status.LastOperation.Type = v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate
 	}

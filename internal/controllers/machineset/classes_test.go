@@ -32,9 +32,9 @@ func fallingBackTo(list string, skew string) func(*v1alpha1.MachineSet) {
 	}
 }
 
-// TestClassesOfNewMachines checks that classes without capacity are skipped, and that zones are filled evenly if
+// TestClasses_OfNewMachines checks that classes without capacity are skipped, and that zones are filled evenly if
 // the set requests it.
-func TestClassesOfNewMachines(t *testing.T) {
+func TestClasses_OfNewMachines(t *testing.T) {
 	for name, test := range map[string]struct {
 		skew, out string
 		want      map[string]int
@@ -75,9 +75,9 @@ func TestClassesOfNewMachines(t *testing.T) {
 	}
 }
 
-// TestMachinesHearOfTheList checks that changes to the list of classes are applied to Machines that have no VM, in
+// TestClasses_ListIsPropagated checks that changes to the list of classes are applied to Machines that have no VM, in
 // one write each.
-func TestMachinesHearOfTheList(t *testing.T) {
+func TestClasses_ListIsPropagated(t *testing.T) {
 	made := func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///a" }
 	unmade := func(m *v1alpha1.Machine) { m.Spec.ProviderID = "" }
 	s := newServer(newSet(2, fallingBackTo("b", "")), machine("a", made), machine("b", unmade))
@@ -93,8 +93,8 @@ func TestMachinesHearOfTheList(t *testing.T) {
 	}
 }
 
-// TestOneMachineTriesTheFirstChoice checks that one Machine uses the first choice when it may have capacity again.
-func TestOneMachineTriesTheFirstChoice(t *testing.T) {
+// TestClasses_OneMachineProbesFirstChoice checks that one Machine uses the first choice when it may have capacity again.
+func TestClasses_OneMachineProbesFirstChoice(t *testing.T) {
 	s := newServer(newSet(3, fallingBackTo("b", "")), classIn(fixture.Class, "a"), classIn("b", "b"))
 	c := s.newController()
 	memory := capacity.New(capacity.Options{Clock: s.clock})
@@ -115,9 +115,9 @@ func TestOneMachineTriesTheFirstChoice(t *testing.T) {
 	}
 }
 
-// TestNoNewMachinesInAZoneThatIsOut checks that if all Machines of a zone are unhealthy, they are replaced in
+// TestClasses_AvoidZoneWithOutage checks that if all Machines of a zone are unhealthy, they are replaced in
 // another zone if the policy requests that.
-func TestNoNewMachinesInAZoneThatIsOut(t *testing.T) {
+func TestClasses_AvoidZoneWithOutage(t *testing.T) {
 	failed := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineFailed }
 	unknown := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown }
 	for policy, want := range map[v1alpha1.ZoneOutagePolicy]string{"": fixture.Class, v1alpha1.ZoneOutageWait: fixture.Class, v1alpha1.ZoneOutageReplace: "b"} {
@@ -155,8 +155,8 @@ func TestNoNewMachinesInAZoneThatIsOut(t *testing.T) {
 	}
 }
 
-// TestAZoneThatIsOutIsRemembered checks that an outage of a zone is remembered after its Machines are gone.
-func TestAZoneThatIsOutIsRemembered(t *testing.T) {
+// TestClasses_RememberZoneOutage checks that an outage of a zone is remembered after its Machines are gone.
+func TestClasses_RememberZoneOutage(t *testing.T) {
 	unknown := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = v1alpha1.MachineUnknown }
 	for name, test := range map[string]struct {
 		later time.Duration

@@ -55,9 +55,9 @@ func lookAgain(t *testing.T, s *server, c *Controller) {
 	}
 }
 
-// TestAMachineThatIsPreservedJustBefore checks that a Machine that was just preserved is not deleted even if the
+// TestMachineSet_KeepsJustPreservedMachine checks that a Machine that was just preserved is not deleted even if the
 // cache does not show that. Other Machines are deleted.
-func TestAMachineThatIsPreservedJustBefore(t *testing.T) {
+func TestMachineSet_KeepsJustPreservedMachine(t *testing.T) {
 	for reason, test := range map[string]struct {
 		replicas int32
 		is       change
@@ -90,9 +90,9 @@ func TestAMachineThatIsPreservedJustBefore(t *testing.T) {
 	}
 }
 
-// TestAConflictHidesNoFailure checks that a refused deletion is reported even if an earlier one met a conflict,
+// TestMachineSet_ConflictDoesNotHideFailure checks that a refused deletion is reported even if an earlier one met a conflict,
 // and that the conflict is not reported.
-func TestAConflictHidesNoFailure(t *testing.T) {
+func TestMachineSet_ConflictDoesNotHideFailure(t *testing.T) {
 	s := newServer(newSet(0), machine("a"), machine("b"))
 	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb == "delete" && object.GetName() == "b" {
@@ -115,9 +115,9 @@ func TestAConflictHidesNoFailure(t *testing.T) {
 	}
 }
 
-// TestOwnChangesAreNoReasonToLookAgain checks that a Machine can be changed and deleted in one pass, with two
+// TestMachineSet_OwnChangesCauseNoConflict checks that a Machine can be changed and deleted in one pass, with two
 // requests.
-func TestOwnChangesAreNoReasonToLookAgain(t *testing.T) {
+func TestMachineSet_OwnChangesCauseNoConflict(t *testing.T) {
 	for reason, test := range map[string]struct {
 		is   change
 		want []string
@@ -152,9 +152,9 @@ func (u *hastyUser) Delete(ctx context.Context, object client.Object, opts ...cl
 	return u.Client.Delete(ctx, object, opts...)
 }
 
-// TestServerKeepsWhatIsPreservedJustBefore checks with a real API server that a Machine with a change that the
+// TestMachineSet_KeepsJustPreservedMachineOnServer checks with a real API server that a Machine with a change that the
 // cache does not show is not deleted, and that the next pass deletes the others.
-func TestServerKeepsWhatIsPreservedJustBefore(t *testing.T) {
+func TestMachineSet_KeepsJustPreservedMachineOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)

@@ -22,9 +22,9 @@ func heldBy(finalizers ...string) setChange {
 	return func(set *v1alpha1.MachineSet) { set.Finalizers = append(set.Finalizers, finalizers...) }
 }
 
-// TestASetThatIsDeletedCountsDown checks that the status counts down to zero during a deletion, and stays there
+// TestMachineSet_DeletionCountsDown checks that the status counts down to zero during a deletion, and stays there
 // while another finalizer keeps the set.
-func TestASetThatIsDeletedCountsDown(t *testing.T) {
+func TestMachineSet_DeletionCountsDown(t *testing.T) {
 	for name, finalizer := range map[string]string{
 		"foreground": metav1.FinalizerDeleteDependents,
 		"held":       "example.com/backup",
@@ -59,9 +59,9 @@ func TestASetThatIsDeletedCountsDown(t *testing.T) {
 	}
 }
 
-// TestASetIsCountedWhileItsMachinesChange checks that the status counts down even if Machines change just before
+// TestMachineSet_DeletionCountsDespiteConflicts checks that the status counts down even if Machines change just before
 // they are deleted, and that these conflicts are not reported.
-func TestASetIsCountedWhileItsMachinesChange(t *testing.T) {
+func TestMachineSet_DeletionCountsDespiteConflicts(t *testing.T) {
 	set := newSet(3, heldBy(v1alpha1.FinalizerMCM))
 	s := newServer(set, machine("a"), machine("b"), machine("c"))
 	c := s.newController()
@@ -92,9 +92,9 @@ func TestASetIsCountedWhileItsMachinesChange(t *testing.T) {
 	}
 }
 
-// TestTheFinalizerOfOldVersionsGoes checks that the finalizer of old versions of MCM, alone or next to the current
+// TestFinalizer_LegacyIsReplaced checks that the finalizer of old versions of MCM, alone or next to the current
 // one, is replaced while the set exists and removed when it is deleted.
-func TestTheFinalizerOfOldVersionsGoes(t *testing.T) {
+func TestFinalizer_LegacyIsReplaced(t *testing.T) {
 	for name, finalizers := range map[string][]string{
 		"alone":  {v1alpha1.FinalizerLegacy},
 		"beside": {v1alpha1.FinalizerLegacy, v1alpha1.FinalizerMCM},

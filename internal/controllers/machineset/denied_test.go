@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestAWebhookMayDenyWithAnyCode checks that the denial of a webhook is reported and retried, even if it has the
+// TestMachineSet_DenialIsReportedWithAnyCode checks that the denial of a webhook is reported and retried, even if it has the
 // code of a conflict or of a missing object.
-func TestAWebhookMayDenyWithAnyCode(t *testing.T) {
+func TestMachineSet_DenialIsReportedWithAnyCode(t *testing.T) {
 	for name, test := range map[string]struct {
 		verb, reason string
 		set          *v1alpha1.MachineSet

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/lockstep"
 )
 
-// TestEachOperationIsSaid checks that each operation causes one event and one log line, both with the reason.
-func TestEachOperationIsSaid(t *testing.T) {
+// TestEvents_EachOperationIsReported checks that each operation causes one event and one log line, both with the reason.
+func TestEvents_EachOperationIsReported(t *testing.T) {
 	const orphan, changed = "it has no owner and its labels match the selector", "its labels no longer match the selector"
 	scaled := func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
@@ -112,8 +112,8 @@ func TestEachOperationIsSaid(t *testing.T) {
 	}
 }
 
-// TestWhatIsRefusedIsSaid checks that a refused write causes an event. The error of the pass is logged.
-func TestWhatIsRefusedIsSaid(t *testing.T) {
+// TestEvents_RefusalIsReported checks that a refused write causes an event. The error of the pass is logged.
+func TestEvents_RefusalIsReported(t *testing.T) {
 	for verb, test := range map[string]struct {
 		replicas int32
 		want     string
@@ -139,9 +139,9 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 	}
 }
 
-// TestWhatIsGoneCountsAsDeleted checks that a Machine that another client deleted counts as deleted, even if the
+// TestMachineSet_MissingMachineCountsAsDeleted checks that a Machine that another client deleted counts as deleted, even if the
 // cache still contains it.
-func TestWhatIsGoneCountsAsDeleted(t *testing.T) {
+func TestMachineSet_MissingMachineCountsAsDeleted(t *testing.T) {
 	s := newServer(newSet(0), machine("a"))
 	c := s.newController()
 	s.vanishNow("a")

@@ -122,9 +122,9 @@ func (r *rolling) pass(t *rapid.T) {
 	}
 }
 
-// TestRolloutsNeverFreeze checks that no change of a deployment that keeps its replicas freezes a set, in whatever
+// TestMachineSet_RolloutDoesNotFreeze checks that no change of a deployment that keeps its replicas freezes a set, in whatever
 // order the caches show it.
-func TestRolloutsNeverFreeze(t *testing.T) {
+func TestMachineSet_RolloutDoesNotFreeze(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		r := newRolling(t)

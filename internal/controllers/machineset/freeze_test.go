@@ -22,9 +22,9 @@ func newParent(replicas int32, kind v1alpha1.MachineDeploymentStrategyType, surg
 	return fixture.Deployment(replicas, fixture.Strategy(kind, surge, ""))
 }
 
-// TestUnfreezingWhatIsNotFrozen checks that the annotation is removed, and that nothing is reported if the set is
+// TestFreeze_UnfreezeWithoutFreeze checks that the annotation is removed, and that nothing is reported if the set is
 // not frozen.
-func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
+func TestFreeze_UnfreezeWithoutFreeze(t *testing.T) {
 	asked := func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}
 	}
@@ -56,8 +56,8 @@ func TestUnfreezingWhatIsNotFrozen(t *testing.T) {
 	}
 }
 
-// TestFreezeAndUnfreeze checks a set for which another client creates Machines.
-func TestFreezeAndUnfreeze(t *testing.T) {
+// TestFreeze_FreezesAndUnfreezes checks a set for which another client creates Machines.
+func TestFreeze_FreezesAndUnfreezes(t *testing.T) {
 	objects := []client.Object{newSet(2)}
 	for _, m := range machines(9) {
 		objects = append(objects, m)
@@ -95,9 +95,9 @@ func TestFreezeAndUnfreeze(t *testing.T) {
 	}
 }
 
-// TestWhyASetIsFrozenIsSaidAlsoAfterAConflict checks that the reason is stored even if Machines that are deleted
+// TestFreeze_ReasonIsStoredAfterConflict checks that the reason is stored even if Machines that are deleted
 // in the same pass changed.
-func TestWhyASetIsFrozenIsSaidAlsoAfterAConflict(t *testing.T) {
+func TestFreeze_ReasonIsStoredAfterConflict(t *testing.T) {
 	objects := []client.Object{newSet(2)}
 	for _, m := range machines(9) {
 		objects = append(objects, m)
@@ -122,9 +122,9 @@ func TestWhyASetIsFrozenIsSaidAlsoAfterAConflict(t *testing.T) {
 	}
 }
 
-// TestAFrozenSetCreatesNothingUntilItIsAskedTo checks that the annotation unfreezes a set and is removed with the
+// TestFreeze_CreatesNothingUntilUnfrozen checks that the annotation unfreezes a set and is removed with the
 // freeze.
-func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
+func TestFreeze_CreatesNothingUntilUnfrozen(t *testing.T) {
 	s := newServer(newSet(2, frozenSet))
 	c := s.newController() // without overshoot, nothing else unfreezes the set
 	for range 3 {
@@ -143,9 +143,9 @@ func TestAFrozenSetCreatesNothingUntilItIsAskedTo(t *testing.T) {
 	}
 }
 
-// TestOwnWorkNeverFreezes checks that a set is not frozen when its Machines fail and are replaced, its cache is
+// TestFreeze_IgnoresOwnReplacements checks that a set is not frozen when its Machines fail and are replaced, its cache is
 // stale, and it is scaled up, although many more Machine objects exist than desired.
-func TestOwnWorkNeverFreezes(t *testing.T) {
+func TestFreeze_IgnoresOwnReplacements(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		s := newServer(newSet(rapid.Int32Range(0, 4).Draw(t, "replicas")))
@@ -171,9 +171,9 @@ func TestOwnWorkNeverFreezes(t *testing.T) {
 	})
 }
 
-// TestNoSetIsFrozenOverAnOldDeployment checks a set that a rollout scaled from eight to zero while the cache shows
+// TestFreeze_ReadsCurrentDeployment checks a set that a rollout scaled from eight to zero while the cache shows
 // only the change of the set. A scale-down of the deployment by a user freezes the set.
-func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
+func TestFreeze_ReadsCurrentDeployment(t *testing.T) {
 	for reason, test := range map[string]struct {
 		shown, is int32
 		want      bool
@@ -205,9 +205,9 @@ func TestNoSetIsFrozenOverAnOldDeployment(t *testing.T) {
 	}
 }
 
-// TestAUserWhoTakesManyAway checks that a set that is scaled down by many replicas is frozen and unfrozen once, as
+// TestFreeze_LargeScaleDown checks that a set that is scaled down by many replicas is frozen and unfrozen once, as
 // MCM's integration tests require. This does not delay a user who scales up again.
-func TestAUserWhoTakesManyAway(t *testing.T) {
+func TestFreeze_LargeScaleDown(t *testing.T) {
 	for reason, test := range map[string]struct{ from, to, then int32 }{
 		"a few":                   {6, 2, 2},
 		"more than a burst":       {104, 2, 2},
@@ -249,9 +249,9 @@ func TestAUserWhoTakesManyAway(t *testing.T) {
 	}
 }
 
-// TestTheDeploymentOfThatNameIsAnother checks that a deployment that replaced the set's owner under the same name
+// TestFreeze_IgnoresForeignDeployment checks that a deployment that replaced the set's owner under the same name
 // is ignored.
-func TestTheDeploymentOfThatNameIsAnother(t *testing.T) {
+func TestFreeze_IgnoresForeignDeployment(t *testing.T) {
 	deployment := newParent(100, v1alpha1.RollingUpdateMachineDeploymentStrategyType, "")
 	deployment.Namespace, deployment.Name = fixture.Namespace, "owner"
 	for uid, want := range map[string]bool{"its own": false, "another": true} {

@@ -32,7 +32,7 @@ func run(t *testing.T, e *env.Env) {
 	})
 }
 
-func TestServerInvalidSet(t *testing.T) {
+func TestMachineSet_InvalidSpecOnServer(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	set := env.Fresh(e, newSet(2, func(set *v1alpha1.MachineSet) { set.Spec.Selector = nil }))
@@ -63,7 +63,7 @@ func TestServerInvalidSet(t *testing.T) {
 	}, eventually).Should(gomega.BeTrue(), "the invalid set was not removed")
 }
 
-func TestServerAdoptsAndReleases(t *testing.T) {
+func TestMachineSet_AdoptsAndReleasesOnServer(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	lost := env.Fresh(e, machine("lost", ownerless))
@@ -104,9 +104,9 @@ func TestServerAdoptsAndReleases(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerWakesForOthersMachines checks that an idle set is enqueued for a Machine that it may adopt, and for a
+// TestMachineSet_UnownedMachinesTriggerPassOnServer checks that an idle set is enqueued for a Machine that it may adopt, and for a
 // Machine that was taken from it, although neither names the set as its owner.
-func TestServerWakesForOthersMachines(t *testing.T) {
+func TestMachineSet_UnownedMachinesTriggerPassOnServer(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	set := env.Fresh(e, newSet(2))
@@ -142,9 +142,9 @@ func TestServerWakesForOthersMachines(t *testing.T) {
 	}, eventually).Should(gomega.Succeed())
 }
 
-// TestServerDeletedWhileItCreates deletes a set of 100,000 replicas after the first hundreds exist. At most the
+// TestMachineSet_DeletionDuringCreationOnServer deletes a set of 100,000 replicas after the first hundreds exist. At most the
 // current batch is still created, and all Machines and the set are deleted.
-func TestServerDeletedWhileItCreates(t *testing.T) {
+func TestMachineSet_DeletionDuringCreationOnServer(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	g := gomega.NewWithT(t)

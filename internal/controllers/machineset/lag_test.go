@@ -239,12 +239,12 @@ func (tr *trial) end(t *rapid.T) {
 	}
 }
 
-// TestNeverMoreNorFewerThanWanted runs a set with a stale cache that shows changes in any order, while Machines
+// TestMachineSet_ReplicasUnderFaults runs a set with a stale cache that shows changes in any order, while Machines
 // fail and are preserved, the set is frozen, responses are lost, requests are refused, and processes restart. No
 // Machine may be created if there are enough or the set is frozen. No preserved Machine may be deleted, and a pass
 // may delete no more healthy Machines than there are too many. After settling, the number of Machines is the
 // desired number, or that of the preserved Machines.
-func TestNeverMoreNorFewerThanWanted(t *testing.T) {
+func TestMachineSet_ReplicasUnderFaults(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		tr := newTrial(t)
@@ -281,7 +281,7 @@ func pass(t fataler, c *Controller) {
 	}
 }
 
-func TestManyPassesBeforeTheCacheShowsTheCreations(t *testing.T) {
+func TestMachineSet_StaleCacheCausesNoDuplicates(t *testing.T) {
 	s := newServer(newSet(10))
 	c := s.newController()
 	for range 5 {
@@ -305,9 +305,9 @@ func TestManyPassesBeforeTheCacheShowsTheCreations(t *testing.T) {
 	}
 }
 
-// TestStatusSaysNothingWhileTheCacheLags checks that a pass with a stale cache does not update the numbers of the
+// TestMachineSetStatus_WaitsForCurrentCache checks that a pass with a stale cache does not update the numbers of the
 // status. They would count as current because of the observed generation.
-func TestStatusSaysNothingWhileTheCacheLags(t *testing.T) {
+func TestMachineSetStatus_WaitsForCurrentCache(t *testing.T) {
 	s := newServer(newSet(3), machine("a"), machine("b"), machine("c"))
 	c := s.newController()
 	pass(t, c)
@@ -333,9 +333,9 @@ func TestStatusSaysNothingWhileTheCacheLags(t *testing.T) {
 	}
 }
 
-// TestARestartCostsNoList checks that a new process needs no list from the API server, since its cache contains
+// TestMachineSet_RestartNeedsNoList checks that a new process needs no list from the API server, since its cache contains
 // all previous writes.
-func TestARestartCostsNoList(t *testing.T) {
+func TestMachineSet_RestartNeedsNoList(t *testing.T) {
 	s := newServer(newSet(3), machine("a"), machine("b"), machine("c"))
 	for range 2 {
 		c := s.newController()
@@ -348,9 +348,9 @@ func TestARestartCostsNoList(t *testing.T) {
 	}
 }
 
-// TestLostAnswer checks that the API server is read before the next write if the outcome of a write is unknown,
+// TestMachineSet_LostResponseCausesRead checks that the API server is read before the next write if the outcome of a write is unknown,
 // but not if the write was refused.
-func TestLostAnswer(t *testing.T) {
+func TestMachineSet_LostResponseCausesRead(t *testing.T) {
 	forbidden := apierrors.NewForbidden(resource, "", errLost)
 	for _, test := range []struct {
 		err   error
@@ -390,10 +390,10 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestMachinesOfOthersAreNotCompared checks that after a write with an unknown outcome, the cached Machines of a
+// TestMachineSet_ComparesOnlyOwnMachines checks that after a write with an unknown outcome, the cached Machines of a
 // set are compared with the set's Machines in the API server only, not with all Machines that its selector
 // matches.
-func TestMachinesOfOthersAreNotCompared(t *testing.T) {
+func TestMachineSet_ComparesOnlyOwnMachines(t *testing.T) {
 	other := machine("others", func(m *v1alpha1.Machine) { m.OwnerReferences[0].UID = "uid-of-other" })
 	s := newServer(newSet(1), machine("a"), other, machine("relabelled", unlabelled))
 	c := s.newController()
@@ -404,9 +404,9 @@ func TestMachinesOfOthersAreNotCompared(t *testing.T) {
 	}
 }
 
-// TestADeletedSetIsNotLetGoAfterALostAnswer checks that the finalizer remains while the API server has a Machine
+// TestMachineSet_LostResponseKeepsFinalizer checks that the finalizer remains while the API server has a Machine
 // of the set that the cache lacks, whatever its labels are.
-func TestADeletedSetIsNotLetGoAfterALostAnswer(t *testing.T) {
+func TestMachineSet_LostResponseKeepsFinalizer(t *testing.T) {
 	s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)), machine("relabelled", unlabelled))
 	c := s.newController()
 	c.memory.Of(request.NamespacedName).machines.Uncertain()

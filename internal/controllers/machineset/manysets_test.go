@@ -32,9 +32,9 @@ func (c counting) List(ctx context.Context, list client.ObjectList, opts ...clie
 	return c.Reader.List(ctx, list, opts...)
 }
 
-// TestServerManySetsAtAStart checks that a new process counts the Machines of many sets correctly, without other
+// TestMachineSet_StartWithManySetsOnServer checks that a new process counts the Machines of many sets correctly, without other
 // requests than those of the cache.
-func TestServerManySetsAtAStart(t *testing.T) {
+func TestMachineSet_StartWithManySetsOnServer(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
 	g := gomega.NewWithT(t)
@@ -76,9 +76,9 @@ func TestServerManySetsAtAStart(t *testing.T) {
 	}
 }
 
-// TestServerFreeze checks that two sets for which another client creates Machines are frozen, each in its own
+// TestMachineSet_FreezeOnServer checks that two sets for which another client creates Machines are frozen, each in its own
 // pass, and are unfrozen when the Machines are gone.
-func TestServerFreeze(t *testing.T) {
+func TestMachineSet_FreezeOnServer(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	for _, name := range []string{"one", "two"} {

@@ -8,9 +8,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestMachinesAreComparedOnce checks that a Machine is compared with the template once, and again after the set or
+// TestMachineSet_ComparesMachinesOnce checks that a Machine is compared with the template once, and again after the set or
 // the Machine changed.
-func TestMachinesAreComparedOnce(t *testing.T) {
+func TestMachineSet_ComparesMachinesOnce(t *testing.T) {
 	t.Parallel()
 	var known upToDate
 	set := newSet(1)

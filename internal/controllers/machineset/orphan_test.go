@@ -49,9 +49,9 @@ func (s *server) setIsGone() bool {
 	return apierrors.IsNotFound(err)
 }
 
-// TestAnOrphaningSetLeavesItsMachines checks that an orphaning deletion keeps all Machines in any state, at any
+// TestMachineSet_OrphaningKeepsMachines checks that an orphaning deletion keeps all Machines in any state, at any
 // progress of the garbage collector.
-func TestAnOrphaningSetLeavesItsMachines(t *testing.T) {
+func TestMachineSet_OrphaningKeepsMachines(t *testing.T) {
 	s := newServer(newSet(3, orphaned), machine("a"), machine("b", phase(v1alpha1.MachineFailed)))
 	c := s.newController()
 	pass := func() {
@@ -97,9 +97,9 @@ func (s *server) untouched(t *testing.T) {
 	}
 }
 
-// TestAMachineThatIsMadeWhileItsSetIsOrphaned checks a Machine that is created after the garbage collector has
+// TestMachineSet_OrphaningReleasesLateMachine checks a Machine that is created after the garbage collector has
 // finished with its set.
-func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
+func TestMachineSet_OrphaningReleasesLateMachine(t *testing.T) {
 	s := newServer(newSet(2), machine("a"))
 	c := s.newController()
 	watch := c.orphaned.Handler()
@@ -143,8 +143,8 @@ func TestAMachineThatIsMadeWhileItsSetIsOrphaned(t *testing.T) {
 	}
 }
 
-// TestAnOrphanThatTheCacheShowsAsOwned checks a cache of sets that is ahead of the cache of Machines.
-func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
+// TestOrphaning_WithStaleCache checks a cache of sets that is ahead of the cache of Machines.
+func TestOrphaning_WithStaleCache(t *testing.T) {
 	s := newServer(newSet(1, orphaned), machine("a"))
 	c := s.newController()
 	must(s.live.Delete(testContext, s.set()))
@@ -172,9 +172,9 @@ func TestAnOrphanThatTheCacheShowsAsOwned(t *testing.T) {
 	}
 }
 
-// TestADeletedSetTriesAgainWithAMachineThatChanged checks that a conflict during a deletion is retried and not
+// TestMachineSet_DeletionRetriesConflict checks that a conflict during a deletion is retried and not
 // reported.
-func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
+func TestMachineSet_DeletionRetriesConflict(t *testing.T) {
 	set := newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} })
 	s := newServer(set, machine("a"), machine("b"))
 	c := s.newController()
@@ -209,9 +209,9 @@ func TestADeletedSetTriesAgainWithAMachineThatChanged(t *testing.T) {
 	}
 }
 
-// TestServerOrphansMachines checks with the real garbage collector that Machines outlive an orphaning deletion,
+// TestMachineSet_OrphaningOnServer checks with the real garbage collector that Machines outlive an orphaning deletion,
 // that the next set of that name adopts them, and that they are deleted with that set in the foreground.
-func TestServerOrphansMachines(t *testing.T) {
+func TestMachineSet_OrphaningOnServer(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
@@ -293,9 +293,9 @@ func (c *lateClient) Create(ctx context.Context, object client.Object, opts ...c
 	return c.Client.Create(ctx, object, opts...)
 }
 
-// TestServerOrphansAMachineThatIsBeingMade checks with the real garbage collector a Machine that is created after
+// TestMachineSet_OrphaningDuringCreationOnServer checks with the real garbage collector a Machine that is created after
 // the garbage collector has finished with its set.
-func TestServerOrphansAMachineThatIsBeingMade(t *testing.T) {
+func TestMachineSet_OrphaningDuringCreationOnServer(t *testing.T) {
 	tier.All(t)
 	e := env.New(t, env.WithControllerManager())
 	g := gomega.NewWithT(t)
@@ -326,9 +326,9 @@ func TestServerOrphansAMachineThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// TestANewProcessKnowsThatASetIsOrphaned checks that a new process detects an orphaning deletion from the initial
+// TestMachineSet_OrphaningIsDetectedAfterRestart checks that a new process detects an orphaning deletion from the initial
 // list of its cache, even if the finalizer is gone before its first pass.
-func TestANewProcessKnowsThatASetIsOrphaned(t *testing.T) {
+func TestMachineSet_OrphaningIsDetectedAfterRestart(t *testing.T) {
 	s := newServer(newSet(1, orphaned), machine("a"))
 	must(s.live.Delete(testContext, s.set()))
 	c := s.newController()

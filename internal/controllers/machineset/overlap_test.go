@@ -45,8 +45,8 @@ func selecting(by *metav1.LabelSelector, template map[string]string) setChange {
 	return func(set *v1alpha1.MachineSet) { set.Spec.Selector, set.Spec.Template.Labels = by, template }
 }
 
-// TestWhichSetsOverlap checks overlaps with the set "pool", whose selector is name=pool.
-func TestWhichSetsOverlap(t *testing.T) {
+// TestMachineSet_Overlap checks overlaps with the set "pool", whose selector is name=pool.
+func TestMachineSet_Overlap(t *testing.T) {
 	byLabel := func(labels map[string]string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: labels}
 	}
@@ -109,9 +109,9 @@ func overlapOf(set *v1alpha1.MachineSet) string {
 	return ""
 }
 
-// TestOverlapIsSaidOnceAndWorkGoesOn checks that an overlap is reported once in the status and in an event, that
+// TestMachineSet_OverlapIsReportedOnce checks that an overlap is reported once in the status and in an event, that
 // Machines are still created, and that the condition is removed with the overlap.
-func TestOverlapIsSaidOnceAndWorkGoesOn(t *testing.T) {
+func TestMachineSet_OverlapIsReportedOnce(t *testing.T) {
 	s := newServer(newSet(2), namedSet("other"))
 	c := s.newController()
 	for range 3 {
@@ -140,9 +140,9 @@ func TestOverlapIsSaidOnceAndWorkGoesOn(t *testing.T) {
 	}
 }
 
-// TestManyOverlaps checks that each of many new sets enqueues only a few others, and that the messages of the
+// TestMachineSet_ManyOverlaps checks that each of many new sets enqueues only a few others, and that the messages of the
 // others do not change.
-func TestManyOverlaps(t *testing.T) {
+func TestMachineSet_ManyOverlaps(t *testing.T) {
 	s := newServer(newSet(0))
 	c := s.newController()
 	var message string
@@ -184,8 +184,8 @@ func TestManyOverlaps(t *testing.T) {
 	}
 }
 
-// TestWhatMayChangeOverlaps checks which changes may affect overlaps. Changes to the status do not.
-func TestWhatMayChangeOverlaps(t *testing.T) {
+// TestPredicates_SelectionChange checks which changes may affect overlaps. Changes to the status do not.
+func TestPredicates_SelectionChange(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change setChange
 		want   bool
@@ -203,9 +203,9 @@ func TestWhatMayChangeOverlaps(t *testing.T) {
 	}
 }
 
-// TestServerOverlappingSets checks that overlapping sets report each other while the overlap lasts, also when one
+// TestMachineSet_OverlapOnServer checks that overlapping sets report each other while the overlap lasts, also when one
 // of them changes. The sets of a deployment never overlap.
-func TestServerOverlappingSets(t *testing.T) {
+func TestMachineSet_OverlapOnServer(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	run(t, e)
@@ -253,9 +253,9 @@ func TestServerOverlappingSets(t *testing.T) {
 	wantOverlaps(map[string]string{})
 }
 
-// TestServerOverlapsAreFoundCheaply checks that the cost of finding overlaps does not grow with the number of
+// TestMachineSet_OverlapCostOnServer checks that the cost of finding overlaps does not grow with the number of
 // sets.
-func TestServerOverlapsAreFoundCheaply(t *testing.T) {
+func TestMachineSet_OverlapCostOnServer(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	cached := New(Options{})
@@ -301,8 +301,8 @@ func TestServerOverlapsAreFoundCheaply(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNamedIsHeardOf checks that sets that name a removed set are enqueued, even if there are many.
-func TestASetThatIsNamedIsHeardOf(t *testing.T) {
+// TestMachineSet_NamedOverlapTriggersPass checks that sets that name a removed set are enqueued, even if there are many.
+func TestMachineSet_NamedOverlapTriggersPass(t *testing.T) {
 	s := newServer(newSet(0))
 	c := s.newController()
 	for i := range 8 {
@@ -316,9 +316,9 @@ func TestASetThatIsNamedIsHeardOf(t *testing.T) {
 	}
 }
 
-// TestAComplaintIsMadeOnceThoughNumbersChange checks that changes of the status numbers do not repeat an event.
+// TestMachineSet_OverlapEventIsNotRepeated checks that changes of the status numbers do not repeat an event.
 // Otherwise each new Machine would cause one.
-func TestAComplaintIsMadeOnceThoughNumbersChange(t *testing.T) {
+func TestMachineSet_OverlapEventIsNotRepeated(t *testing.T) {
 	s := newServer(newSet(0), namedSet("other"), machine("a"))
 	c := s.newController()
 	for range 3 {

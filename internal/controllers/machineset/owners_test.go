@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// TestAReleaseKeepsAnOwnerThatCameJustBefore checks that a release fails if the cache lacks an owner, since it
+// TestMachineSet_ReleaseKeepsConcurrentOwner checks that a release fails if the cache lacks an owner, since it
 // replaces the list of owners.
-func TestAReleaseKeepsAnOwnerThatCameJustBefore(t *testing.T) {
+func TestMachineSet_ReleaseKeepsConcurrentOwner(t *testing.T) {
 	theirs := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Rack", Name: "r1", UID: "uid-of-r1"}
 	s := newServer(newSet(0), machine("a", unlabelled))
 	m := s.all()["a"]
@@ -30,9 +30,9 @@ func TestAReleaseKeepsAnOwnerThatCameJustBefore(t *testing.T) {
 	}
 }
 
-// TestNothingIsReportedAfterAnAdoptionThatMetAnother checks that a conflicting adoption stops the pass without an
+// TestMachineSet_ConflictingAdoptionStopsPass checks that a conflicting adoption stops the pass without an
 // event, even if the set would be frozen because of the Machine.
-func TestNothingIsReportedAfterAnAdoptionThatMetAnother(t *testing.T) {
+func TestMachineSet_ConflictingAdoptionStopsPass(t *testing.T) {
 	s := newServer(newSet(0), machine("lost", ownerless), machine("mine"))
 	s.overshoot = &Overshoot{Up: 1, Down: 1}
 	s.respond = func(verb string, object client.Object) (error, bool) {

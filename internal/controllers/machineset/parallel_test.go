@@ -51,8 +51,8 @@ func (c *slowWrites) Patch(ctx context.Context, object client.Object, patch clie
 	return c.Client.Patch(ctx, object, patch, opts...)
 }
 
-// TestWritesInParallel checks that the number of concurrent writes reaches the limit and does not exceed it.
-func TestWritesInParallel(t *testing.T) {
+// TestMachineSet_ConcurrentWritesAreLimited checks that the number of concurrent writes reaches the limit and does not exceed it.
+func TestMachineSet_ConcurrentWritesAreLimited(t *testing.T) {
 	const many = 3 * parallel
 	configured := func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }
 	for verb, test := range map[string]struct {
@@ -85,8 +85,8 @@ func TestWritesInParallel(t *testing.T) {
 	}
 }
 
-// TestABurstIsUpdatedAtATime checks that a pass updates at most a burst of Machines.
-func TestABurstIsUpdatedAtATime(t *testing.T) {
+// TestMachineSet_UpdatesBurstPerPass checks that a pass updates at most a burst of Machines.
+func TestMachineSet_UpdatesBurstPerPass(t *testing.T) {
 	set := newSet(250)
 	for reason, test := range map[string]struct{ old, want int }{
 		"more than a burst": {250, scale.Burst},

@@ -7,8 +7,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestAbsurdPolicy checks that an invalid replacement policy of a set is reported once and otherwise ignored.
-func TestAbsurdPolicy(t *testing.T) {
+// TestReplacementPolicy_InvalidIsReportedOnce checks that an invalid replacement policy of a set is reported once and otherwise ignored.
+func TestReplacementPolicy_InvalidIsReportedOnce(t *testing.T) {
 	s := newServer(newSet(1))
 	c := s.newController()
 	annotate := func(text string) {

@@ -49,7 +49,7 @@ func excess(n int) func(*v1alpha1.MachineSet) {
 // inExcess marks a Machine as part of the reserve.
 func inExcess(m *v1alpha1.Machine) { m.Spec = *reserve.Marked(&m.Spec, reserve.NoSchedule) }
 
-func TestPropagate(t *testing.T) {
+func TestMachineSet_PropagatesTemplate(t *testing.T) {
 	configured := func(m *v1alpha1.Machine) { m.Spec.MachineConfiguration = drainFor(time.Hour) }
 	tainted := withTemplate(func(spec *v1alpha1.MachineSpec) {
 		spec.NodeTemplateSpec.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
@@ -132,7 +132,7 @@ func TestPropagate(t *testing.T) {
 	}
 }
 
-func TestPropagationIsWrittenOnceAndLeavesTheRest(t *testing.T) {
+func TestMachineSet_PropagationWritesOnce(t *testing.T) {
 	s := newServer(newSet(2), machine("a", func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///a" }), machine("b"))
 	c := s.newController()
 	pass(t, c)
@@ -170,9 +170,9 @@ func TestPropagationIsWrittenOnceAndLeavesTheRest(t *testing.T) {
 	}
 }
 
-// TestAFailedPropagationDoesNotStopThePass checks that a pass continues after a failed update, which does not
+// TestMachineSet_FailedPropagationDoesNotStopPass checks that a pass continues after a failed update, which does not
 // affect the number of machines.
-func TestAFailedPropagationDoesNotStopThePass(t *testing.T) {
+func TestMachineSet_FailedPropagationDoesNotStopPass(t *testing.T) {
 	s := newServer(newSet(3, withTemplate(func(spec *v1alpha1.MachineSpec) { spec.MachineConfiguration = drainFor(1) })), machine("a"), machine("b"))
 	s.respond = func(verb string, object client.Object) (error, bool) {
 		if verb == "patch" && object.GetName() == "a" {

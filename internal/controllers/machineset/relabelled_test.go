@@ -34,9 +34,9 @@ func (s *server) againTooEarly(t *testing.T, c *Controller) {
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
 }
 
-// TestMachinesThatAreRelabelledAreNotMadeWithoutEnd checks that a set whose new Machines get other labels does not
+// TestMachineSet_RelabeledMachinesBackOff checks that a set whose new Machines get other labels does not
 // create more and more Machines. Each attempt creates one, deletes it and reports why, with growing delays.
-func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
+func TestMachineSet_RelabeledMachinesBackOff(t *testing.T) {
 	s := newServer(newSet(4))
 	s.overshoot = &Overshoot{Up: 2, Down: 1}
 	s.happens = relabels(map[string]string{"name": "other"})
@@ -71,8 +71,8 @@ func TestMachinesThatAreRelabelledAreNotMadeWithoutEnd(t *testing.T) {
 	}
 }
 
-// TestOtherLabelsMayBeChanged checks that other labels than those of the selector may change.
-func TestOtherLabelsMayBeChanged(t *testing.T) {
+// TestMachineSet_OtherLabelsMayChange checks that other labels than those of the selector may change.
+func TestMachineSet_OtherLabelsMayChange(t *testing.T) {
 	s := newServer(newSet(4))
 	s.happens = relabels(map[string]string{"name": pool, "team": "storage"})
 	c := s.newController()
@@ -84,8 +84,8 @@ func TestOtherLabelsMayBeChanged(t *testing.T) {
 	}
 }
 
-// TestARelabelledMachineThatStays checks that the error contains the failure to delete the Machine.
-func TestARelabelledMachineThatStays(t *testing.T) {
+// TestMachineSet_RelabeledMachineCannotBeDeleted checks that the error contains the failure to delete the Machine.
+func TestMachineSet_RelabeledMachineCannotBeDeleted(t *testing.T) {
 	s := newServer(newSet(1))
 	s.happens = relabels(nil)
 	s.respond = func(verb string, _ client.Object) (error, bool) {
@@ -103,9 +103,9 @@ func TestARelabelledMachineThatStays(t *testing.T) {
 	}
 }
 
-// TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd checks a webhook that sets another controller on each new
+// TestMachineSet_ForeignOwnerBacksOff checks a webhook that sets another controller on each new
 // Machine.
-func TestMachinesThatGetAnotherOwnerAreNotMadeWithoutEnd(t *testing.T) {
+func TestMachineSet_ForeignOwnerBacksOff(t *testing.T) {
 	s := newServer(newSet(4))
 	s.overshoot = &Overshoot{Up: 2, Down: 1}
 	s.happens = func(verb string, object client.Object) {

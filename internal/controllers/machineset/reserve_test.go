@@ -12,10 +12,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
 )
 
-// TestMachinesInExcessAreFreedFirst checks that when a set grows, Machines of the reserve are released for Pods
+// TestMachineSet_ReleasesReserveBeforeCreation checks that when a set grows, Machines of the reserve are released for Pods
 // before others are created, and that none is created while a release fails. New Machines then replace the
 // reserve.
-func TestMachinesInExcessAreFreedFirst(t *testing.T) {
+func TestMachineSet_ReleasesReserveBeforeCreation(t *testing.T) {
 	for name, failure := range map[string]error{
 		"nothing fails": nil,
 		"conflict":      apierrors.NewConflict(resource, "b", errors.New("it was modified")),

@@ -27,7 +27,7 @@ func statusAfter(f scale.Facts, failure error) v1alpha1.MachineSetStatus {
 	return nextStatus(f, &outcome{set: f.Set, failure: failure})
 }
 
-func TestStatusCounts(t *testing.T) {
+func TestMachineSetStatus_Counts(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
 	full := map[string]string{"name": pool, "zone": "a"}
 	set := newSet(9, func(set *v1alpha1.MachineSet) {
@@ -80,7 +80,7 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
-func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
+func TestMachineSetStatus_ExcludesDeletionsOfPass(t *testing.T) {
 	f := scale.Facts{Set: newSet(1), Owned: machines(3), Current: true, Now: noon}
 	done := &outcome{set: f.Set, leaving: map[types.UID]bool{}}
 	for _, op := range scale.Plan(f) {
@@ -94,7 +94,7 @@ func TestStatusDoesNotCountWhatIsDeletedInThisPass(t *testing.T) {
 	}
 }
 
-func TestStatusAfterAFailureIsOfNoGeneration(t *testing.T) {
+func TestMachineSetStatus_FailureKeepsObservedGeneration(t *testing.T) {
 	set := newSet(1)
 	set.Generation, set.Status.ObservedGeneration = 5, 4
 	if got := statusAfter(scale.Facts{Set: set, Now: noon}, errors.New("no")); got.ObservedGeneration != 4 {
@@ -113,7 +113,7 @@ func failedOperation(m *v1alpha1.Machine) {
 	}
 }
 
-func TestFailedMachines(t *testing.T) {
+func TestMachineSetStatus_FailedMachines(t *testing.T) {
 	failed := phase(v1alpha1.MachineFailed)
 	owned := []*v1alpha1.Machine{
 		machine("z", failedOperation, phase(v1alpha1.MachineCrashLoopBackOff)),
@@ -134,7 +134,7 @@ func TestFailedMachines(t *testing.T) {
 	}
 }
 
-func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
+func TestMachineSetStatus_FailedMachinesAreLimited(t *testing.T) {
 	for n, note := range map[int]string{100: "", 101: " (and 1 more failed machines)", 5000: " (and 4900 more failed machines)"} {
 		var owned []*v1alpha1.Machine
 		for i := range n {
@@ -153,9 +153,9 @@ func TestFailedMachinesAreNotListedWithoutEnd(t *testing.T) {
 	}
 }
 
-// TestFailedMachinesFitIntoAStatus checks that long descriptions are shortened, since some providers return HTML
+// TestMachineSetStatus_DescriptionsAreShortened checks that long descriptions are shortened, since some providers return HTML
 // pages.
-func TestFailedMachinesFitIntoAStatus(t *testing.T) {
+func TestMachineSetStatus_DescriptionsAreShortened(t *testing.T) {
 	page := "no capacity " + strings.Repeat("<é>", 10_000)
 	var owned []*v1alpha1.Machine
 	for i := range 101 {
@@ -176,7 +176,7 @@ func TestFailedMachinesFitIntoAStatus(t *testing.T) {
 	}
 }
 
-func TestReplicaFailureComesAndGoes(t *testing.T) {
+func TestMachineSetStatus_ReplicaFailure(t *testing.T) {
 	frozen := v1alpha1.MachineSetCondition{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon)}
 	set := newSet(1, frozenSet)
 	set.Status.Conditions = []v1alpha1.MachineSetCondition{frozen}
@@ -211,9 +211,9 @@ func TestReplicaFailureComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestStatusIsNotWrittenForTheSelectorOnly checks that a missing selector in the status causes no write, since the
+// TestStatus_SelectorAloneCausesNoWrite checks that a missing selector in the status causes no write, since the
 // API server drops it under MCM's CRDs.
-func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
+func TestStatus_SelectorAloneCausesNoWrite(t *testing.T) {
 	s := newServer(newSet(1), machine("a"))
 	c := s.newController()
 	pass(t, c)
@@ -236,7 +236,7 @@ func TestStatusIsNotWrittenForTheSelectorOnly(t *testing.T) {
 	}
 }
 
-func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
+func TestController_NoWritesWithoutChange(t *testing.T) {
 	s := newServer(newSet(2), machine("a"), machine("b"))
 	c := s.newController()
 	pass(t, c)
@@ -250,7 +250,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	}
 }
 
-func TestInvalidSet(t *testing.T) {
+func TestMachineSet_InvalidSpec(t *testing.T) {
 	set := newSet(1, func(set *v1alpha1.MachineSet) {
 		set.Spec.Selector = nil
 		set.Status = v1alpha1.MachineSetStatus{Replicas: 3, ObservedGeneration: 1}
@@ -292,9 +292,9 @@ func TestInvalidSet(t *testing.T) {
 	}
 }
 
-// TestRefusedSets checks that an invalid set is reported in a condition and in one event, both with the field, and
+// TestMachineSet_InvalidSpecsAreReported checks that an invalid set is reported in a condition and in one event, both with the field, and
 // that no Machine is created or deleted.
-func TestRefusedSets(t *testing.T) {
+func TestMachineSet_InvalidSpecsAreReported(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change func(*v1alpha1.MachineSet)
 		field  string
@@ -331,7 +331,7 @@ func TestRefusedSets(t *testing.T) {
 	}
 }
 
-func TestAnInvalidSetCanBeDeleted(t *testing.T) {
+func TestMachineSet_InvalidSetCanBeDeleted(t *testing.T) {
 	s := newServer(newSet(1), machine("a"))
 	c := s.newController()
 	pass(t, c)
@@ -345,8 +345,8 @@ func TestAnInvalidSetCanBeDeleted(t *testing.T) {
 	}
 }
 
-// TestNegativeMinReadySeconds checks that a negative minReadySeconds is reported, and that nothing is done.
-func TestNegativeMinReadySeconds(t *testing.T) {
+// TestMachineSet_NegativeMinReadySeconds checks that a negative minReadySeconds is reported, and that nothing is done.
+func TestMachineSet_NegativeMinReadySeconds(t *testing.T) {
 	s := newServer(newSet(1, func(set *v1alpha1.MachineSet) { set.Spec.MinReadySeconds = -5 }))
 	c := s.newController()
 	pass(t, c)
@@ -359,8 +359,8 @@ func TestNegativeMinReadySeconds(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfTheLastOperation checks that the time of the last operation is that of the last status update.
-func TestTheTimeOfTheLastOperation(t *testing.T) {
+// TestMachineSetStatus_LastOperationTime checks that the time of the last operation is that of the last status update.
+func TestMachineSetStatus_LastOperationTime(t *testing.T) {
 	s := newServer(newSet(1), machine("a"))
 	c := s.newController()
 	at := func(want time.Time) {
@@ -378,9 +378,9 @@ func TestTheTimeOfTheLastOperation(t *testing.T) {
 	at(noon.Add(time.Minute))
 }
 
-// TestAFailedPassCountsOnTheSafeSide checks that after a failed pass, the status counts each Machine that may
+// TestMachineSetStatus_CountsAfterFailure checks that after a failed pass, the status counts each Machine that may
 // exist, and counts as usable no Machine that may be deleted. The deployment relies on it.
-func TestAFailedPassCountsOnTheSafeSide(t *testing.T) {
+func TestMachineSetStatus_CountsAfterFailure(t *testing.T) {
 	forbidden := apierrors.NewForbidden(resource, "", errors.New("no"))
 	for reason, test := range map[string]struct {
 		replicas int32

@@ -15,8 +15,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestGoldenTranscripts records the events and the status of a set in several scenarios.
-func TestGoldenTranscripts(t *testing.T) {
+// TestMachineSet_Transcripts records the events and the status of a set in several scenarios.
+func TestMachineSet_Transcripts(t *testing.T) {
 	running := func(f *fleet) { f.fate(v1alpha1.MachineRunning, v1alpha1.MachineOperationCreate) }
 	fail := func(f *fleet) { f.wait(time.Minute); f.fate(v1alpha1.MachineFailed, v1alpha1.MachineOperationCreate) }
 	type act struct {

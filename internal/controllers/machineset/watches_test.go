@@ -22,9 +22,9 @@ type delays struct {
 
 func (d *delays) AddAfter(_ reconcile.Request, after time.Duration) { d.seen = append(d.seen, after) }
 
-// TestLargeSetsAreLookedAtMoreSeldom checks that the delay grows with the size of a set, so that the cost per
+// TestWatches_DelayGrowsWithMachines checks that the delay grows with the size of a set, so that the cost per
 // Machine does not.
-func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
+func TestWatches_DelayGrowsWithMachines(t *testing.T) {
 	for _, test := range []struct {
 		machines int
 		want     time.Duration
@@ -62,8 +62,8 @@ func TestLargeSetsAreLookedAtMoreSeldom(t *testing.T) {
 	}
 }
 
-// TestAMachineThatIsListedAgainWakesNobody checks that an unchanged Machine enqueues no set.
-func TestAMachineThatIsListedAgainWakesNobody(t *testing.T) {
+// TestWatches_ResyncTriggersNoPass checks that an unchanged Machine enqueues no set.
+func TestWatches_ResyncTriggersNoPass(t *testing.T) {
 	version := func(v string) *v1alpha1.Machine {
 		return machine("a", func(m *v1alpha1.Machine) { m.ResourceVersion = v })
 	}
@@ -77,9 +77,9 @@ func TestAMachineThatIsListedAgainWakesNobody(t *testing.T) {
 	}
 }
 
-// TestOtherWordsDoNotWakeASet checks that a new message of an existing condition causes no pass. The controller
+// TestPredicates_MessageChangeIsIgnored checks that a new message of an existing condition causes no pass. The controller
 // writes such messages after each failure, and would retry immediately and endlessly.
-func TestOtherWordsDoNotWakeASet(t *testing.T) {
+func TestPredicates_MessageChangeIsIgnored(t *testing.T) {
 	failing := func(set *v1alpha1.MachineSet) {
 		set.ResourceVersion = "7"
 		set.Status.LastOperation.LastUpdateTime = metav1.NewTime(noon)

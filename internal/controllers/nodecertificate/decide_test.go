@@ -103,8 +103,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestMessagesAreBounded checks that messages are shortened, since they quote text that guests choose.
-func TestMessagesAreBounded(t *testing.T) {
+// TestDecide_MessagesAreShortened checks that messages are shortened, since they quote text that guests choose.
+func TestDecide_MessagesAreShortened(t *testing.T) {
 	f := facts{request: spec(t, subject(strings.Repeat("\x1b[2J", 10000))), machine: &v1alpha1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{v1alpha1.NodeLabelKey: "n"}},
 	}}

@@ -215,9 +215,9 @@ func (h *harness) wantDenied(request, reason string) {
 	}
 }
 
-// TestGuestGetsOnlyItsOwnNode checks that the token of a Machine is accepted only for the certificate of its node.
+// TestRequest_OnlyOwnNodeIsApproved checks that the token of a Machine is accepted only for the certificate of its node.
 // The controller manager approves no requests in this test.
-func TestGuestGetsOnlyItsOwnNode(t *testing.T) {
+func TestRequest_OnlyOwnNodeIsApproved(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	own, other := "node-a-"+h.Namespace, "node-b-"+h.Namespace
@@ -255,9 +255,9 @@ func TestGuestGetsOnlyItsOwnNode(t *testing.T) {
 	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
 }
 
-// TestGuestJoins checks that a guest that requests its own node is approved and can act as that node. It can renew
+// TestRequest_GuestJoins checks that a guest that requests its own node is approved and can act as that node. It can renew
 // its certificate, but cannot use it to become another node.
-func TestGuestJoins(t *testing.T) {
+func TestRequest_GuestJoins(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	name := "node-" + h.Namespace
@@ -316,8 +316,8 @@ func (h *harness) wantUndecided(request string) {
 	}
 }
 
-// TestRequestWaitsForTheNodesName checks a request that arrives before the node's name is recorded.
-func TestRequestWaitsForTheNodesName(t *testing.T) {
+// TestRequest_WaitsForNodeName checks a request that arrives before the node's name is recorded.
+func TestRequest_WaitsForNodeName(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	machine := h.machine("a", "")
@@ -333,8 +333,8 @@ func TestRequestWaitsForTheNodesName(t *testing.T) {
 	}
 }
 
-// TestTokensOfOthersAreLeftAlone checks the token of another user, and one with the ID of a Machine's token.
-func TestTokensOfOthersAreLeftAlone(t *testing.T) {
+// TestRequest_OtherTokensAreIgnored checks the token of another user, and one with the ID of a Machine's token.
+func TestRequest_OtherTokensAreIgnored(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.machine("a", "a-"+h.Namespace)
@@ -349,9 +349,9 @@ func TestTokensOfOthersAreLeftAlone(t *testing.T) {
 	h.wantUndecided(h.as(id + ".0123456789abcdef").submit(ask{name: "system:node:a-" + h.Namespace}))
 }
 
-// TestNodesOfOthers checks that a Machine cannot get a node name that belongs to another object, whatever its
+// TestRequest_NodesOfOthersAreDenied checks that a Machine cannot get a node name that belongs to another object, whatever its
 // label is.
-func TestNodesOfOthers(t *testing.T) {
+func TestRequest_NodesOfOthersAreDenied(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	later := func(name string, change func(*corev1.Node)) func() {
@@ -406,8 +406,8 @@ func (h *harness) awaitKnown(g guest, node string) {
 	}).WithTimeout(waitTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Equal(certificatesv1.CertificateDenied))
 }
 
-// TestDeletedMachine checks that a Machine that is being deleted gets no certificate.
-func TestDeletedMachine(t *testing.T) {
+// TestRequest_DeletedMachineIsDenied checks that a Machine that is being deleted gets no certificate.
+func TestRequest_DeletedMachineIsDenied(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	machine := h.machine("a", "a-"+h.Namespace)

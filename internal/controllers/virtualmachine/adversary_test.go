@@ -66,9 +66,9 @@ func (w *testEnv) stateOf(name string) (*v1alpha1.VirtualMachine, types.UID, typ
 	return vm, pod.UID, claim.UID
 }
 
-// TestHypervisorThatWasTaken checks that a compromised hypervisor cannot change another VM, whatever it calls and
+// TestHypervisor_CompromisedCannotChangeOtherVMs checks that a compromised hypervisor cannot change another VM, whatever it calls and
 // reports, that condition messages stay printable and short, and that its own VM can be deleted.
-func TestHypervisorThatWasTaken(t *testing.T) {
+func TestHypervisor_CompromisedCannotChangeOtherVMs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -135,9 +135,9 @@ func (h *hypervisor) sendMalformedReports() {
 	}
 }
 
-// TestTargetThatWasTaken checks that a compromised migration target cannot make the VM controller connect to anything
+// TestMigration_CompromisedTargetAddressIsRefused checks that a compromised migration target cannot make the VM controller connect to anything
 // but an IP address, such as a socket on its host or the address of a host name.
-func TestTargetThatWasTaken(t *testing.T) {
+func TestMigration_CompromisedTargetAddressIsRefused(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -207,9 +207,9 @@ var falseStatuses = map[string]struct {
 // longText is longer than any message may be, and would clear a terminal.
 var longText = strings.Repeat("\x1b[2Jä", 2000)
 
-// TestHostThatWasTaken checks that a compromised host cannot change other VMs, whatever it reports about the Pod of
+// TestHost_CompromisedCannotChangeOtherVMs checks that a compromised host cannot change other VMs, whatever it reports about the Pod of
 // its VM. Messages stay printable and short, and no disk is deleted.
-func TestHostThatWasTaken(t *testing.T) {
+func TestHost_CompromisedCannotChangeOtherVMs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)

@@ -19,9 +19,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestDamagedAuthorityIsKept checks that a controller that cannot parse its certificate authority does not replace
+// TestAuthority_DamagedIsKept checks that a controller that cannot parse its certificate authority does not replace
 // it, because running hypervisors trust it, and that the error names the Secret.
-func TestDamagedAuthorityIsKept(t *testing.T) {
+func TestAuthority_DamagedIsKept(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
@@ -61,9 +61,9 @@ func TestDamagedAuthorityIsKept(t *testing.T) {
 	}
 }
 
-// TestNoCertificateWithoutVM checks that a hypervisor whose VM is gone gets no new certificate, even if another VM of
+// TestCertificate_NotIssuedWithoutVM checks that a hypervisor whose VM is gone gets no new certificate, even if another VM of
 // the same name is created.
-func TestNoCertificateWithoutVM(t *testing.T) {
+func TestCertificate_NotIssuedWithoutVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)

@@ -61,8 +61,8 @@ func devicesAt(root, logs, db string) string {
 	return fmt.Sprintf("/dev/millwright/root is %s (Block)\n/dev/millwright/data-logs is %s (Block)\n/var/lib/millwright-data/db/disk.img is on %s (Filesystem)", root, logs, db)
 }
 
-// TestBlockDisks checks that a disk with volumeMode Block uses the volume as a device, also in a migration target.
-func TestBlockDisks(t *testing.T) {
+// TestDisk_BlockVolumeIsUsedAsDevice checks that a disk with volumeMode Block uses the volume as a device, also in a migration target.
+func TestDisk_BlockVolumeIsUsedAsDevice(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	class := w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer)
@@ -84,8 +84,8 @@ func TestBlockDisks(t *testing.T) {
 	w.wantMigrate(responses, target)
 }
 
-// TestVolumeModeStays checks that the volumeMode of an existing disk cannot be changed.
-func TestVolumeModeStays(t *testing.T) {
+// TestVolume_ModeIsKept checks that the volumeMode of an existing disk cannot be changed.
+func TestVolume_ModeIsKept(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	class := w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer)
@@ -124,9 +124,9 @@ func TestVolumeModeStays(t *testing.T) {
 	w.awaitPod("a", pod.Name)
 }
 
-// TestUnlockedDevices checks that a VM does not start if nothing prevents two hosts from using a disk at the same
+// TestStorageLocking_MissingPreventsStart checks that a VM does not start if nothing prevents two hosts from using a disk at the same
 // time.
-func TestUnlockedDevices(t *testing.T) {
+func TestStorageLocking_MissingPreventsStart(t *testing.T) {
 	many := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachineSpec)

@@ -84,9 +84,9 @@ func (w *testEnv) loseClaim(name string) {
 	w.must(w.client.Delete(w.Context(), claim))
 }
 
-// TestDataDisks checks that data disks have their own claims, are never created a second time, and are deleted with
+// TestDataDisk_Lifecycle checks that data disks have their own claims, are never created a second time, and are deleted with
 // the VM.
-func TestDataDisks(t *testing.T) {
+func TestDataDisk_Lifecycle(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	class := w.storageClass(storagev1.VolumeBindingWaitForFirstConsumer)
@@ -135,9 +135,9 @@ db on a-db, 2147483648 bytes, exists false, image "http://images.example/db.raw"
 	}
 }
 
-// TestDataDiskChangedByHand checks that no data disk is deleted, and none is created instead, whatever claim a user
+// TestDataDisk_ManualStatusChangeIsIgnored checks that no data disk is deleted, and none is created instead, whatever claim a user
 // writes into the status.
-func TestDataDiskChangedByHand(t *testing.T) {
+func TestDataDisk_ManualStatusChangeIsIgnored(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, prepared := range map[string]bool{"prepared": true, "not prepared": false} {
@@ -193,9 +193,9 @@ func (w *testEnv) bind(name, size string) {
 	w.must(w.client.Status().Patch(w.Context(), claim, client.MergeFrom(before)))
 }
 
-// TestGrowth checks that the condition RestartNeeded lists the pending changes, that disks grow while the guest is
+// TestDisk_GrowsWhileGuestRuns checks that the condition RestartNeeded lists the pending changes, that disks grow while the guest is
 // running once their volumes have grown, and that the other changes take effect with the next hypervisor.
-func TestGrowth(t *testing.T) {
+func TestDisk_GrowsWhileGuestRuns(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	growing := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "growing"}, Provisioner: "example.org/none", AllowVolumeExpansion: ptr.To(true), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)}
@@ -261,8 +261,8 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// TestDisksRefused checks invalid data disks that the API server or the controller refuses.
-func TestDisksRefused(t *testing.T) {
+// TestDisk_InvalidIsRefused checks invalid data disks that the API server or the controller refuses.
+func TestDisk_InvalidIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop() // the test needs no controller

@@ -16,8 +16,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestVolumeLost checks that a guest never gets an empty disk in place of a lost one.
-func TestVolumeLost(t *testing.T) {
+// TestVolume_Lost checks that a guest never gets an empty disk in place of a lost one.
+func TestVolume_Lost(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
@@ -33,8 +33,8 @@ func TestVolumeLost(t *testing.T) {
 	}
 }
 
-// TestForeignClaim checks that the claim of another owner is neither used nor deleted.
-func TestForeignClaim(t *testing.T) {
+// TestClaim_OfOtherOwnerIsNotUsed checks that the claim of another owner is neither used nor deleted.
+func TestClaim_OfOtherOwnerIsNotUsed(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	claim := podspec.Claim(fixture.Named("a", fixture.VirtualMachine()), "", fixture.VirtualMachine().Spec.VolumeClaimTemplate, "a")
@@ -49,8 +49,8 @@ func TestForeignClaim(t *testing.T) {
 	}
 }
 
-// TestImageRejected checks that a retry is delayed, and that a changed spec is tried immediately.
-func TestImageRejected(t *testing.T) {
+// TestImage_Rejected checks that a retry is delayed, and that a changed spec is tried immediately.
+func TestImage_Rejected(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -70,8 +70,8 @@ func TestImageRejected(t *testing.T) {
 	}
 }
 
-// TestAuthorityIsCreatedOnce checks that concurrent processes get the same certificate authority.
-func TestAuthorityIsCreatedOnce(t *testing.T) {
+// TestAuthority_CreatedOnce checks that concurrent processes get the same certificate authority.
+func TestAuthority_CreatedOnce(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()

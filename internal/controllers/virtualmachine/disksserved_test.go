@@ -14,9 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 )
 
-// TestRevocationIsNoNews checks that a revocation in progress is shown in the condition but causes no event, and that
+// TestServedDisks_RevocationSendsNoEvent checks that a revocation in progress is shown in the condition but causes no event, and that
 // a failed one does cause an event.
-func TestRevocationIsNoNews(t *testing.T) {
+func TestServedDisks_RevocationSendsNoEvent(t *testing.T) {
 	vm := &v1alpha1.VirtualMachine{}
 	for name, c := range map[string]struct {
 		state  disks.State
@@ -38,9 +38,9 @@ func TestRevocationIsNoNews(t *testing.T) {
 	}
 }
 
-// TestServerThatIsAway checks that a disk server on an unreachable host is not reported as serving, and that one that
+// TestDiskServer_UnreachableIsReported checks that a disk server on an unreachable host is not reported as serving, and that one that
 // is being deleted is not reported as starting. The condition contains what users must do.
-func TestServerThatIsAway(t *testing.T) {
+func TestDiskServer_UnreachableIsReported(t *testing.T) {
 	unreachable := func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: podspec.ServerContainerName, Ready: true}}
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}

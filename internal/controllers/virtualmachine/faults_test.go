@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestFaults checks that a controller whose API server injects faults starts a VM, starts it again after its
+// TestController_SurvivesInjectedFaults checks that a controller whose API server injects faults starts a VM, starts it again after its
 // hypervisor has terminated, with the same disk and in one Pod at a time, and deletes everything.
-func TestFaults(t *testing.T) {
+func TestController_SurvivesInjectedFaults(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for _, fault := range serverfault.All(1) {

@@ -33,9 +33,9 @@ func newUnreachable(t *testing.T, fence string) (vm *v1alpha1.VirtualMachine, po
 	return vm, pod, all
 }
 
-// TestJudgeFence checks that only an unreachable host is accepted as fenced, and only if the annotation names it and
+// TestEvaluateFence checks that only an unreachable host is accepted as fenced, and only if the annotation names it and
 // the current hypervisor.
-func TestJudgeFence(t *testing.T) {
+func TestEvaluateFence(t *testing.T) {
 	for name, test := range map[string]struct {
 		value  string
 		change func(*fenceFacts)
@@ -122,9 +122,9 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceIsRefused checks that a wrong or outdated annotation is removed and has no effect, even if it becomes true
+// TestFence_Refused checks that a wrong or outdated annotation is removed and has no effect, even if it becomes true
 // later.
-func TestFenceIsRefused(t *testing.T) {
+func TestFence_Refused(t *testing.T) {
 	for name, test := range map[string]struct {
 		value, want string
 		change      func(vm *v1alpha1.VirtualMachine, pod *corev1.Pod)
@@ -164,9 +164,9 @@ func TestFenceIsRefused(t *testing.T) {
 	}
 }
 
-// TestFenceBelievesNoCache checks that a host that is reachable again is not fenced, even if the cache does not show
+// TestFence_DoesNotTrustCache checks that a host that is reachable again is not fenced, even if the cache does not show
 // that yet.
-func TestFenceBelievesNoCache(t *testing.T) {
+func TestFence_DoesNotTrustCache(t *testing.T) {
 	_, pod, all := newUnreachable(t, "pod/host-1")
 	w := newFakeEnv(t, newAuthority(t), all...)
 	w.cluster.live = interceptor.NewClient(w.live, interceptor.Funcs{

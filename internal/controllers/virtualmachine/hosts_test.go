@@ -25,9 +25,9 @@ func containerTerminates(reason string) func(*corev1.PodStatus) {
 	}
 }
 
-// TestKubeletEndsHypervisors checks that the kubelet's reason is shown, for whatever reason it terminates a
+// TestHypervisor_TerminatedByKubelet checks that the kubelet's reason is shown, for whatever reason it terminates a
 // hypervisor, and that the next hypervisor has the same disk.
-func TestKubeletEndsHypervisors(t *testing.T) {
+func TestHypervisor_TerminatedByKubelet(t *testing.T) {
 	tier.All(t)
 	w := newTestEnv(t)
 	fails := func(reason string) func(*corev1.PodStatus) {
@@ -62,9 +62,9 @@ func TestKubeletEndsHypervisors(t *testing.T) {
 	}
 }
 
-// TestHostIsUnreachable checks that the VM of an unreachable host is not started elsewhere, and that its condition
+// TestHost_UnreachableIsReported checks that the VM of an unreachable host is not started elsewhere, and that its condition
 // shows the state until the host is reachable again.
-func TestHostIsUnreachable(t *testing.T) {
+func TestHost_UnreachableIsReported(t *testing.T) {
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
 	ready := func(is corev1.ConditionStatus) {

@@ -48,9 +48,9 @@ func (w *testEnv) handOver(vm string) {
 	w.change(vm, func(vm *v1alpha1.VirtualMachine) { delete(vm.Annotations, v1alpha1.AnnotationController) })
 }
 
-// TestTwoInstallations checks that a controller ignores the VMs of another installation, including their deletion,
+// TestInstallation_TwoShareCluster checks that a controller ignores the VMs of another installation, including their deletion,
 // until they are handed over. It sends one event and writes nothing.
-func TestTwoInstallations(t *testing.T) {
+func TestInstallation_TwoShareCluster(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
@@ -88,8 +88,8 @@ func TestTwoInstallations(t *testing.T) {
 	w.awaitEnd("a", pod)
 }
 
-// TestDeletionIsLeftToTheController checks that a controller does not delete a VM of another one.
-func TestDeletionIsLeftToTheController(t *testing.T) {
+// TestInstallation_DoesNotDeleteVMOfOther checks that a controller does not delete a VM of another one.
+func TestInstallation_DoesNotDeleteVMOfOther(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
@@ -119,9 +119,9 @@ func (w *testEnv) awaitEnd(vm string, pod *corev1.Pod) {
 	w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, vm) })
 }
 
-// TestAddressesOfAnotherInstallation checks that a VM can have the same address as a VM of another installation, even
+// TestAddress_OfOtherInstallationIsNotUsed checks that a VM can have the same address as a VM of another installation, even
 // if that one comes first by name.
-func TestAddressesOfAnotherInstallation(t *testing.T) {
+func TestAddress_OfOtherInstallationIsNotUsed(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -137,9 +137,9 @@ func TestAddressesOfAnotherInstallation(t *testing.T) {
 	}
 }
 
-// TestTwoInstallationsAtOnce checks that each new VM is taken by exactly one of two controllers that see it at the
+// TestInstallation_TwoStartConcurrently checks that each new VM is taken by exactly one of two controllers that see it at the
 // same time, and gets one Pod.
-func TestTwoInstallationsAtOnce(t *testing.T) {
+func TestInstallation_TwoStartConcurrently(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)

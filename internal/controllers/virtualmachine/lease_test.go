@@ -56,8 +56,8 @@ func (w *testEnv) suspect(name string) {
 	})
 }
 
-// TestSilentHolder checks that a host that stops responding loses its VM, but not before its lease has expired.
-func TestSilentHolder(t *testing.T) {
+// TestRunLease_SilentHolderLosesVMAfterExpiry checks that a host that stops responding loses its VM, but not before its lease has expired.
+func TestRunLease_SilentHolderLosesVMAfterExpiry(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -82,8 +82,8 @@ func TestSilentHolder(t *testing.T) {
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestHolderIsHeardAgain checks that a holder with a suspected lease gets it back when it requests it.
-func TestHolderIsHeardAgain(t *testing.T) {
+// TestRunLease_SuspectedHolderGetsItBack checks that a holder with a suspected lease gets it back when it requests it.
+func TestRunLease_SuspectedHolderGetsItBack(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -98,9 +98,9 @@ func TestHolderIsHeardAgain(t *testing.T) {
 	}
 }
 
-// TestEndOfAHolder checks that another hypervisor starts when the lease has expired or was released. It is not
+// TestRunLease_NextHypervisorWaitsForExpiryOrRelease checks that another hypervisor starts when the lease has expired or was released. It is not
 // sufficient that the Pod is gone or has terminated.
-func TestEndOfAHolder(t *testing.T) {
+func TestRunLease_NextHypervisorWaitsForExpiryOrRelease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -141,9 +141,9 @@ func TestEndOfAHolder(t *testing.T) {
 	}
 }
 
-// TestLeaseThroughAFailOver checks that a failover of the controller does not affect a holder that renews its lease,
+// TestRunLease_SurvivesFailover checks that a failover of the controller does not affect a holder that renews its lease,
 // and causes no write for it.
-func TestLeaseThroughAFailOver(t *testing.T) {
+func TestRunLease_SurvivesFailover(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	const duration = 15 * time.Second // a busy machine may take seconds for a renewal
@@ -166,9 +166,9 @@ func TestLeaseThroughAFailOver(t *testing.T) {
 	}
 }
 
-// TestLeaseHasOneHolder checks that no other process gets the lease: neither a later process in the same Pod, nor
+// TestRunLease_HasOneHolder checks that no other process gets the lease: neither a later process in the same Pod, nor
 // another process by a switchover.
-func TestLeaseHasOneHolder(t *testing.T) {
+func TestRunLease_HasOneHolder(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.leasedFor("a", lease.MaxDuration)
@@ -183,9 +183,9 @@ func TestLeaseHasOneHolder(t *testing.T) {
 	w.wantLeaseFor(h.lease()(), lease.MaxDuration)
 }
 
-// TestLeaseIsLost checks that a VM waits after its status was lost, because it is unknown which hypervisors have
+// TestRunLease_Lost checks that a VM waits after its status was lost, because it is unknown which hypervisors have
 // leases.
-func TestLeaseIsLost(t *testing.T) {
+func TestRunLease_Lost(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.leasedFor("a", lease.MaxDuration)

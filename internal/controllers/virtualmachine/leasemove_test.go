@@ -66,9 +66,9 @@ func (m *move) wantPassed(to *hypervisor, duration time.Duration) {
 	}
 }
 
-// TestLeaseMoves checks that the switchover also moves the lease to the target, in any state, because the source has
+// TestRunLease_MovesWithSwitchover checks that the switchover also moves the lease to the target, in any state, because the source has
 // stopped its guest.
-func TestLeaseMoves(t *testing.T) {
+func TestRunLease_MovesWithSwitchover(t *testing.T) {
 	t.Parallel()
 	const duration = lease.MaxDuration
 	for name, test := range map[string]struct {
@@ -107,9 +107,9 @@ func TestLeaseMoves(t *testing.T) {
 	}
 }
 
-// TestLeaseIsTakenBack checks that a source can take its VM back under another run ID, with a new lease, and that
+// TestRunLease_SourceTakesItBack checks that a source can take its VM back under another run ID, with a new lease, and that
 // other processes in its Pod cannot.
-func TestLeaseIsTakenBack(t *testing.T) {
+func TestRunLease_SourceTakesItBack(t *testing.T) {
 	t.Parallel()
 	m := newTestEnv(t).moves(lease.MaxDuration)
 	again := m.hypervisor("a", m.from, 9)
@@ -120,9 +120,9 @@ func TestLeaseIsTakenBack(t *testing.T) {
 	m.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestLeaseIsHandedOnInAMigration checks that a target cannot switch over after another hypervisor got the expired
+// TestRunLease_StaleTargetCannotSwitchOver checks that a target cannot switch over after another hypervisor got the expired
 // lease.
-func TestLeaseIsHandedOnInAMigration(t *testing.T) {
+func TestRunLease_StaleTargetCannotSwitchOver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := newTestEnv(t).moves(expiring)

@@ -39,8 +39,8 @@ func (w *testEnv) specOf(pod *corev1.Pod) *vmpb.VMSpec {
 
 var left = fixture.TerminationMessage
 
-// TestLife checks the lifecycle of a VM from its creation, through the termination of a hypervisor, to its deletion.
-func TestLife(t *testing.T) {
+// TestVirtualMachine_Lifecycle checks the lifecycle of a VM from its creation, through the termination of a hypervisor, to its deletion.
+func TestVirtualMachine_Lifecycle(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -88,9 +88,9 @@ func TestLife(t *testing.T) {
 	w.wantEvents("Normal Created ", "Normal Running Running on host-1", "Warning QEMUFailed ", "Normal Created ")
 }
 
-// TestSidecarThatGoesOn checks that a VM is restarted, and its old Pod deleted, even if a container that a webhook
+// TestPod_RunningSidecarDoesNotBlockRestart checks that a VM is restarted, and its old Pod deleted, even if a container that a webhook
 // added keeps running after the hypervisor has terminated.
-func TestSidecarThatGoesOn(t *testing.T) {
+func TestPod_RunningSidecarDoesNotBlockRestart(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -144,9 +144,9 @@ func (w *testEnv) wantEvents(want ...string) {
 	}
 }
 
-// TestRestartAtEachStep checks that a new controller process continues the work of the last one, and creates nothing
+// TestController_RestartAtEachStep checks that a new controller process continues the work of the last one, and creates nothing
 // twice.
-func TestRestartAtEachStep(t *testing.T) {
+func TestController_RestartAtEachStep(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -170,7 +170,7 @@ func TestRestartAtEachStep(t *testing.T) {
 	}
 }
 
-func TestNextProcessCreatesReservedPod(t *testing.T) {
+func TestPod_ReservedIsCreatedAfterRestart(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
@@ -184,7 +184,7 @@ func TestNextProcessCreatesReservedPod(t *testing.T) {
 	}
 }
 
-func TestUnschedulable(t *testing.T) {
+func TestPod_UnschedulableIsReported(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -201,9 +201,9 @@ func TestUnschedulable(t *testing.T) {
 	}
 }
 
-// TestAnotherImageReplacesPodThatCannotStart checks that a Pod whose image cannot be pulled is replaced when the VM
+// TestPod_ReplacedWithNewImageIfItCannotStart checks that a Pod whose image cannot be pulled is replaced when the VM
 // gets another image, and not before.
-func TestAnotherImageReplacesPodThatCannotStart(t *testing.T) {
+func TestPod_ReplacedWithNewImageIfItCannotStart(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = "none:1" })
@@ -227,9 +227,9 @@ func TestAnotherImageReplacesPodThatCannotStart(t *testing.T) {
 	}
 }
 
-// TestChangedSpecReplacesUnschedulablePod checks that an unschedulable Pod is replaced when the spec changes, and
+// TestPod_UnschedulableIsReplacedAfterSpecChange checks that an unschedulable Pod is replaced when the spec changes, and
 // that a Pod with a host is not.
-func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
+func TestPod_UnschedulableIsReplacedAfterSpecChange(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -257,9 +257,9 @@ func TestChangedSpecReplacesUnschedulablePod(t *testing.T) {
 	}
 }
 
-// TestAddressIsReleased checks that a VM gets the address that it waits for when the other VM is deleted or changes
+// TestAddress_IsReleasedWithVM checks that a VM gets the address that it waits for when the other VM is deleted or changes
 // its address.
-func TestAddressIsReleased(t *testing.T) {
+func TestAddress_IsReleasedWithVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	const address = "10.77.5.5"
@@ -280,9 +280,9 @@ func TestAddressIsReleased(t *testing.T) {
 	w.awaitPod("c", "")
 }
 
-// TestCheckedAddressesOnly checks that a VM gets no Pod if its addresses or spec change after they were validated and
+// TestStatus_HasOnlyValidAddresses checks that a VM gets no Pod if its addresses or spec change after they were validated and
 // before the Pod is created.
-func TestCheckedAddressesOnly(t *testing.T) {
+func TestStatus_HasOnlyValidAddresses(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachine)
 		reason string
@@ -334,7 +334,7 @@ func TestCheckedAddressesOnly(t *testing.T) {
 	}
 }
 
-func TestUserDataAppears(t *testing.T) {
+func TestUserData_CreatedLater(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -356,9 +356,9 @@ func TestUserDataAppears(t *testing.T) {
 	w.awaitPod("a", "")
 }
 
-// TestKeyOfTheAuthorityIsNoUserData checks that a guest cannot read the key of the certificate authority, with which
+// TestAuthority_KeyIsNotReadableByGuest checks that a guest cannot read the key of the certificate authority, with which
 // it could impersonate any hypervisor and the VM controller.
-func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
+func TestAuthority_KeyIsNotReadableByGuest(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	if _, err := service.LoadAuthority(t.Context(), w.client, w.namespace); err != nil {
@@ -373,7 +373,7 @@ func TestKeyOfTheAuthorityIsNoUserData(t *testing.T) {
 	}
 }
 
-func TestPodDeletedByHand(t *testing.T) {
+func TestPod_ManualDeletionRestartsVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
@@ -383,9 +383,9 @@ func TestPodDeletedByHand(t *testing.T) {
 	}
 }
 
-// TestAuthorityLost checks that the existing Pod is elected after a restore without status, and that its guest keeps
+// TestAuthority_LossTerminatesPod checks that the existing Pod is elected after a restore without status, and that its guest keeps
 // running.
-func TestAuthorityLost(t *testing.T) {
+func TestAuthority_LossTerminatesPod(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
@@ -419,8 +419,8 @@ func (w *testEnv) secondPod(vm string, name string) *corev1.Pod {
 	return pod
 }
 
-// TestTwoPodsWithoutAuthority checks that the Pod with an open run lease is kept.
-func TestTwoPodsWithoutAuthority(t *testing.T) {
+// TestAuthority_LossKeepsPodWithRunLease checks that the Pod with an open run lease is kept.
+func TestAuthority_LossKeepsPodWithRunLease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -445,8 +445,8 @@ func TestTwoPodsWithoutAuthority(t *testing.T) {
 	w.eventually("the pod is elected", func() bool { return w.vm("a").Status.ActivePodUID == pod.UID })
 }
 
-// TestPodWithoutAuthorityGoes checks that a second Pod in addition to the authoritative one is deleted.
-func TestPodWithoutAuthorityGoes(t *testing.T) {
+// TestPod_WithoutAuthorityIsDeleted checks that a second Pod in addition to the authoritative one is deleted.
+func TestPod_WithoutAuthorityIsDeleted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -458,9 +458,9 @@ func TestPodWithoutAuthorityGoes(t *testing.T) {
 	}
 }
 
-// TestPodsFitBaseline checks that hypervisor Pods are admitted by Pod Security level "baseline". For "restricted",
+// TestPod_MeetsBaselineStandard checks that hypervisor Pods are admitted by Pod Security level "baseline". For "restricted",
 // they lack only a user, which is that of their image.
-func TestPodsFitBaseline(t *testing.T) {
+func TestPod_MeetsBaselineStandard(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}

@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestStorageLockingIsShown checks that a VM shows what the lock of its disk protects, which is nothing if each of
+// TestStorageLocking_IsReported checks that a VM shows what the lock of its disk protects, which is nothing if each of
 // its hypervisors has its own disk.
-func TestStorageLockingIsShown(t *testing.T) {
+func TestStorageLocking_IsReported(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	ephemeral := func(vm *v1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate = nil }
@@ -40,9 +40,9 @@ func TestStorageLockingIsShown(t *testing.T) {
 	want("volume", metav1.ConditionUnknown, reasonDependsOnVolume)
 }
 
-// TestStorageLockingOnOneMachine checks that hosts on one machine share the locks of volumes but not those of
+// TestStorageLocking_OnOneMachine checks that hosts on one machine share the locks of volumes but not those of
 // ephemeral disks.
-func TestStorageLockingOnOneMachine(t *testing.T) {
+func TestStorageLocking_OnOneMachine(t *testing.T) {
 	with := &v1alpha1.VirtualMachine{}
 	with.Status.VolumeClaimName = "a"
 	if is := storageLocking(observation{scope: &scope{vm: with}, oneMachine: true}); is.Status != metav1.ConditionTrue {

@@ -200,9 +200,9 @@ func (w *testEnv) wantKept(name string) {
 	}
 }
 
-// TestMigration checks a migration from the eviction of a Pod until only the new Pod and its disk are left, with and
+// TestMigration_MovesVM checks a migration from the eviction of a Pod until only the new Pod and its disk are left, with and
 // without a restart of the controller in each step.
-func TestMigration(t *testing.T) {
+func TestMigration_MovesVM(t *testing.T) {
 	t.Parallel()
 	for _, restarts := range []bool{false, true} {
 		t.Run(map[bool]string{false: "plain", true: "with restarts"}[restarts], func(t *testing.T) {
@@ -340,8 +340,8 @@ func logsOn(claim string, exists bool, image string) string {
 	return fmt.Sprintf("logs on %s-logs, 1073741824 bytes, exists %v, image %q", claim, exists, image)
 }
 
-// TestOneTarget checks that concurrent calls all get the same target.
-func TestOneTarget(t *testing.T) {
+// TestMigration_ConcurrentCallsGetSameTarget checks that concurrent calls all get the same target.
+func TestMigration_ConcurrentCallsGetSameTarget(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", nil)
@@ -361,8 +361,8 @@ func TestOneTarget(t *testing.T) {
 	}
 }
 
-// TestNotMigrated checks that the VM is shut down if it must not be migrated, or if no migration was requested.
-func TestNotMigrated(t *testing.T) {
+// TestMigration_ShutsDownVMIfNotRequested checks that the VM is shut down if it must not be migrated, or if no migration was requested.
+func TestMigration_ShutsDownVMIfNotRequested(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	cold := func(vm *v1alpha1.VirtualMachine) { vm.Spec.MigrateStrategy = v1alpha1.MigrateCold }
@@ -402,9 +402,9 @@ func TestNotMigrated(t *testing.T) {
 	}
 }
 
-// TestTargetDies checks that the guest keeps running at its source if the target fails, and that the source gets
+// TestMigration_TargetFails checks that the guest keeps running at its source if the target fails, and that the source gets
 // another target.
-func TestTargetDies(t *testing.T) {
+func TestMigration_TargetFails(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, fail := range map[string]func(w *testEnv, source *hypervisor, target *corev1.Pod){
@@ -447,9 +447,9 @@ func TestTargetDies(t *testing.T) {
 	}
 }
 
-// TestSourceDies checks that a VM whose source fails before the switchover starts again from its old disk, and that
+// TestMigration_SourceFails checks that a VM whose source fails before the switchover starts again from its old disk, and that
 // the target is deleted.
-func TestSourceDies(t *testing.T) {
+func TestMigration_SourceFails(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -473,8 +473,8 @@ func TestSourceDies(t *testing.T) {
 	w.wantDisks("a")
 }
 
-// TestDeletedAmidMigration checks that both Pods and then both disks are deleted.
-func TestDeletedAmidMigration(t *testing.T) {
+// TestMigration_VMDeletedDuringMigration checks that both Pods and then both disks are deleted.
+func TestMigration_VMDeletedDuringMigration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -497,8 +497,8 @@ func TestDeletedAmidMigration(t *testing.T) {
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 }
 
-// TestNeitherSourceNorTarget checks that hypervisors that are not part of a migration cannot affect it.
-func TestNeitherSourceNorTarget(t *testing.T) {
+// TestMigration_IgnoresOtherHypervisors checks that hypervisors that are not part of a migration cannot affect it.
+func TestMigration_IgnoresOtherHypervisors(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -522,8 +522,8 @@ func TestNeitherSourceNorTarget(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-// TestNoRoom checks that the guest is shut down if no host has capacity, and only then.
-func TestNoRoom(t *testing.T) {
+// TestMigration_NoCapacityShutsDownGuest checks that the guest is shut down if no host has capacity, and only then.
+func TestMigration_NoCapacityShutsDownGuest(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -565,9 +565,9 @@ func (w *testEnv) order(name, value string) {
 	})
 }
 
-// TestOrder checks that a user can request a migration to a host and cancel it, and that an impossible request is
+// TestMigration_RequestAndCancel checks that a user can request a migration to a host and cancel it, and that an impossible request is
 // refused.
-func TestOrder(t *testing.T) {
+func TestMigration_RequestAndCancel(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -602,8 +602,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestWritesOfMigration checks that a migration takes the controller only a few writes, two of them for a data disk.
-func TestWritesOfMigration(t *testing.T) {
+// TestMigration_MakesFewWrites checks that a migration takes the controller only a few writes, two of them for a data disk.
+func TestMigration_MakesFewWrites(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, source, _ := w.migratable("a", w.withLogs)
@@ -633,9 +633,9 @@ func TestWritesOfMigration(t *testing.T) {
 	}
 }
 
-// TestStatusLostAmidMigration checks that a user must delete a disk if the status was lost during a migration,
+// TestMigration_StatusLostDuringMigration checks that a user must delete a disk if the status was lost during a migration,
 // because only the status recorded which disk has the data.
-func TestStatusLostAmidMigration(t *testing.T) {
+func TestMigration_StatusLostDuringMigration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)

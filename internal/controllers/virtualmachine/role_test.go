@@ -11,9 +11,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestRoleGrantsWhatIsUsed checks that the lifecycle of a VM uses every permission of the shipped role. The role
+// TestRole_GrantsUsedPermissionsOnly checks that the lifecycle of a VM uses every permission of the shipped role. The role
 // grants all permissions that are needed, because the controller runs with it.
-func TestRoleGrantsWhatIsUsed(t *testing.T) {
+func TestRole_GrantsUsedPermissionsOnly(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"x": []byte("1")}}

@@ -224,8 +224,8 @@ func (w *testEnv) wantServing(name, reason string) {
 	})
 }
 
-// TestServedDisks checks the lifecycle of a VM with served disks.
-func TestServedDisks(t *testing.T) {
+// TestServedDisks_Lifecycle checks the lifecycle of a VM with served disks.
+func TestServedDisks_Lifecycle(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", withServedDisks)
@@ -295,9 +295,9 @@ func (d *diskServer) Revoke(ctx context.Context, _ *storagepb.RevokeRequest) (*s
 	return &storagepb.RevokeResponse{}, nil
 }
 
-// TestServerOnTheNetwork checks that the VM controller connects to the address that the disk server has reported,
+// TestDiskServer_IsCalledAtReportedAddress checks that the VM controller connects to the address that the disk server has reported,
 // proves its identity, and does not call a server with the certificate of another Pod.
-func TestServerOnTheNetwork(t *testing.T) {
+func TestDiskServer_IsCalledAtReportedAddress(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -331,9 +331,9 @@ func TestServerOnTheNetwork(t *testing.T) {
 	}
 }
 
-// TestNobodyBeforeTheRevocation checks that no hypervisor gets the VM before the server has revoked the last one's
+// TestServedDisks_NoHolderBeforeRevocation checks that no hypervisor gets the VM before the server has revoked the last one's
 // token, and that another leader repeats the request.
-func TestNobodyBeforeTheRevocation(t *testing.T) {
+func TestServedDisks_NoHolderBeforeRevocation(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, how := range map[string]func(ctx context.Context) error{
@@ -375,9 +375,9 @@ func TestNobodyBeforeTheRevocation(t *testing.T) {
 	}
 }
 
-// TestServerOfDisksEnds checks that another disk server opens the disks for the same token, and that the hypervisor
+// TestDiskServer_Terminates checks that another disk server opens the disks for the same token, and that the hypervisor
 // keeps running.
-func TestServerOfDisksEnds(t *testing.T) {
+func TestDiskServer_Terminates(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -400,9 +400,9 @@ func TestServerOfDisksEnds(t *testing.T) {
 	w.eventually("the last server is removed", func() bool { return w.gone(server, server.Name) || server.DeletionTimestamp != nil })
 }
 
-// TestServersHostCrashes checks that the guest is restarted after the host of its disk server crashed. Writes that
+// TestDiskServer_HostCrashRestartsGuest checks that the guest is restarted after the host of its disk server crashed. Writes that
 // were confirmed to the guest may be lost, so the next server refuses its token.
-func TestServersHostCrashes(t *testing.T) {
+func TestDiskServer_HostCrashRestartsGuest(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -454,8 +454,8 @@ func (w *testEnv) servedMove() (m *move, server *corev1.Pod) {
 	return m, server
 }
 
-// TestServedDisksMove checks that the target gets no lease before the source has lost access to the disks.
-func TestServedDisksMove(t *testing.T) {
+// TestServedDisks_MigrationRevokesSourceFirst checks that the target gets no lease before the source has lost access to the disks.
+func TestServedDisks_MigrationRevokesSourceFirst(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	m, server := w.servedMove()
@@ -482,9 +482,9 @@ func TestServedDisksMove(t *testing.T) {
 	w.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestServedDisksAreTakenBack checks that a source that takes its VM back gets another token, and that the target
+// TestServedDisks_SourceTakesVMBack checks that a source that takes its VM back gets another token, and that the target
 // loses access to the disks.
-func TestServedDisksAreTakenBack(t *testing.T) {
+func TestServedDisks_SourceTakesVMBack(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -507,9 +507,9 @@ func TestServedDisksAreTakenBack(t *testing.T) {
 	w.wantStatus(m.source.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestServedDisksOfALostStatus checks that after the status was lost, with all tokens, the hypervisor is terminated
+// TestServedDisks_LostStatusRevokesAllTokens checks that after the status was lost, with all tokens, the hypervisor is terminated
 // and all earlier tokens are revoked.
-func TestServedDisksOfALostStatus(t *testing.T) {
+func TestServedDisks_LostStatusRevokesAllTokens(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -530,9 +530,9 @@ func TestServedDisksOfALostStatus(t *testing.T) {
 	}
 }
 
-// TestServedDisksChange checks that the next hypervisor and its disk server have the disks of a changed spec, and
+// TestServedDisks_SpecChangeAppliesToNextHypervisor checks that the next hypervisor and its disk server have the disks of a changed spec, and
 // that the current ones keep theirs.
-func TestServedDisksChange(t *testing.T) {
+func TestServedDisks_SpecChangeAppliesToNextHypervisor(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -559,9 +559,9 @@ func TestServedDisksChange(t *testing.T) {
 	}
 }
 
-// TestServerThatWasTaken checks that a compromised disk server cannot run the VM, and that the VM controller connects
+// TestDiskServer_CompromisedCannotRunVM checks that a compromised disk server cannot run the VM, and that the VM controller connects
 // only to IP addresses.
-func TestServerThatWasTaken(t *testing.T) {
+func TestDiskServer_CompromisedCannotRunVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -578,8 +578,8 @@ func TestServerThatWasTaken(t *testing.T) {
 	}
 }
 
-// TestServedSpecs checks which specs with served disks the API server refuses.
-func TestServedSpecs(t *testing.T) {
+// TestServedDisks_InvalidSpecIsRefused checks which specs with served disks the API server refuses.
+func TestServedDisks_InvalidSpecIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()

@@ -31,8 +31,8 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-// TestIdentities checks that processes can act only for their own VM and Pod.
-func TestIdentities(t *testing.T) {
+// TestIdentity_IsLimitedToOwnVMAndPod checks that processes can act only for their own VM and Pod.
+func TestIdentity_IsLimitedToOwnVMAndPod(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, next := w.running("a")
@@ -65,8 +65,8 @@ func TestIdentities(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-// TestTokens checks that only the token of a VM's Pod is accepted for a certificate.
-func TestTokens(t *testing.T) {
+// TestCertificate_RequiresTokenOfPod checks that only the token of a VM's Pod is accepted for a certificate.
+func TestCertificate_RequiresTokenOfPod(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)
@@ -97,7 +97,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-func TestPause(t *testing.T) {
+func TestVirtualMachine_Pause(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	_, h, next := w.running("a")
@@ -113,8 +113,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestReportsAreFewWrites checks that frequent reports do not cause as many writes.
-func TestReportsAreFewWrites(t *testing.T) {
+// TestReports_AreBatched checks that frequent reports do not cause as many writes.
+func TestReports_AreBatched(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	_, h, _ := w.running("a")
@@ -147,8 +147,8 @@ func TestReportsAreFewWrites(t *testing.T) {
 	}
 }
 
-// TestLeaseOfDeletedVM checks that a hypervisor whose VM is gone is ordered to terminate.
-func TestLeaseOfDeletedVM(t *testing.T) {
+// TestRunLease_OfDeletedVM checks that a hypervisor whose VM is gone is ordered to terminate.
+func TestRunLease_OfDeletedVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
@@ -163,9 +163,9 @@ func TestLeaseOfDeletedVM(t *testing.T) {
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
 }
 
-// TestSwitchoverRace checks that exactly one of several concurrent calls succeeds in each round, and that its caller
+// TestMigration_SwitchoverRace checks that exactly one of several concurrent calls succeeds in each round, and that its caller
 // may repeat the call.
-func TestSwitchoverRace(t *testing.T) {
+func TestMigration_SwitchoverRace(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -216,9 +216,9 @@ func TestSwitchoverRace(t *testing.T) {
 	}
 }
 
-// TestSwitchoverToAnEarlierRun checks that the authority is not given to a process if a process with a higher run ID
+// TestMigration_SwitchoverToEarlierRunIsRefused checks that the authority is not given to a process if a process with a higher run ID
 // in the same Pod has it, because that one would take it back with its next request for a lease.
-func TestSwitchoverToAnEarlierRun(t *testing.T) {
+func TestMigration_SwitchoverToEarlierRunIsRefused(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)
@@ -239,9 +239,9 @@ func TestSwitchoverToAnEarlierRun(t *testing.T) {
 	wantCode(t, err, codes.OK)
 }
 
-// TestAddressesAreUnique checks the addresses of twenty concurrent VMs, of a VM that requests an address, and of VMs
+// TestAddress_IsUnique checks the addresses of twenty concurrent VMs, of a VM that requests an address, and of VMs
 // that request an unavailable one.
-func TestAddressesAreUnique(t *testing.T) {
+func TestAddress_IsUnique(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("own", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{"10.77.0.17/32"} })

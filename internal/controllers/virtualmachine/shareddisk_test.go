@@ -24,9 +24,9 @@ func (w *testEnv) onMany(vm *v1alpha1.VirtualMachine) {
 	vm.Spec.DataDisks[0].VolumeClaimTemplate.Spec.AccessModes = many
 }
 
-// TestSharedDisks checks that a VM whose disks have access mode ReadWriteMany moves to Pods with the same claims, and
+// TestDisk_SharedByMigration checks that a VM whose disks have access mode ReadWriteMany moves to Pods with the same claims, and
 // that the claims are kept, also if a target fails and if the controller is restarted.
-func TestSharedDisks(t *testing.T) {
+func TestDisk_SharedByMigration(t *testing.T) {
 	t.Parallel()
 	for name, leased := range map[string]bool{"one machine": false, "devices with leases": true} {
 		t.Run(name, func(t *testing.T) {
@@ -129,9 +129,9 @@ func (w *testEnv) wantMigratable(name string, status metav1.ConditionStatus, rea
 	})
 }
 
-// TestNotShared checks that a VM does not migrate if only some of its disks could be shared, or if nothing is known
+// TestMigration_RefusedIfDisksAreNotShared checks that a VM does not migrate if only some of its disks could be shared, or if nothing is known
 // to exclude two hypervisors from each other. If no disk could be shared, the disks are copied.
-func TestNotShared(t *testing.T) {
+func TestMigration_RefusedIfDisksAreNotShared(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachine)
@@ -176,8 +176,8 @@ func TestNotShared(t *testing.T) {
 	}
 }
 
-// TestSharedClaims checks that the access modes of the claims count, not those of the spec.
-func TestSharedClaims(t *testing.T) {
+// TestClaim_AccessModesDecideSharing checks that the access modes of the claims count, not those of the spec.
+func TestClaim_AccessModesDecideSharing(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.oneMachine = true

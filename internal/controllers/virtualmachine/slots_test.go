@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestTurns checks that the second of two VMs that must leave a host at the same time gets its target when the first
+// TestMigration_WaitsForSlot checks that the second of two VMs that must leave a host at the same time gets its target when the first
 // one has left. The downtime of the first is measured from the reports of its two hypervisors.
-func TestTurns(t *testing.T) {
+func TestMigration_WaitsForSlot(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	w := newTestEnv(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestStaleCacheRepeatsNoEvent checks that a pass whose cache does not have the last write repeats no event, and that
+// TestEvents_StaleCacheSendsNoDuplicate checks that a pass whose cache does not have the last write repeats no event, and that
 // the next Pod, and another VM of the same name, do cause events.
-func TestStaleCacheRepeatsNoEvent(t *testing.T) {
+func TestEvents_StaleCacheSendsNoDuplicate(t *testing.T) {
 	is := func(reason, message string) *v1alpha1.VirtualMachine {
 		vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}}
 		vm.Status.NodeName = "host-1"

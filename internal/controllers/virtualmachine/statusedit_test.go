@@ -49,9 +49,9 @@ func (w *testEnv) moved(name string) (disk string) {
 	return next.Name
 }
 
-// TestStatusChangedByHand checks that a VM keeps its disk and gets no other one, whatever a user writes into its
+// TestStatus_ManualChangeKeepsDisk checks that a VM keeps its disk and gets no other one, whatever a user writes into its
 // status.
-func TestStatusChangedByHand(t *testing.T) {
+func TestStatus_ManualChangeKeepsDisk(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {

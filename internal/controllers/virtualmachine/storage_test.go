@@ -21,9 +21,9 @@ func (w *testEnv) replaceDisk(vm, pod string) {
 	})
 }
 
-// TestDiskLost checks that a VM that has run never gets another disk unless the user requests that for the Pod that
+// TestDisk_Lost checks that a VM that has run never gets another disk unless the user requests that for the Pod that
 // has lost it.
-func TestDiskLost(t *testing.T) {
+func TestDisk_Lost(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*v1alpha1.VirtualMachine){
 		"with an image":    nil,
@@ -85,8 +85,8 @@ func (w *testEnv) warned(reason string) bool {
 	}
 }
 
-// TestVolumeIsReplaced checks that a user can also request a new disk for a claim that is gone.
-func TestVolumeIsReplaced(t *testing.T) {
+// TestVolume_Replaced checks that a user can also request a new disk for a claim that is gone.
+func TestVolume_Replaced(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, _, _ := w.running("a")
@@ -105,9 +105,9 @@ func TestVolumeIsReplaced(t *testing.T) {
 	}
 }
 
-// TestStorageOfRunningVM checks that a guest that its storage has stopped is not Ready, and that there is a warning
+// TestVolume_OfRunningVM checks that a guest that its storage has stopped is not Ready, and that there is a warning
 // event.
-func TestStorageOfRunningVM(t *testing.T) {
+func TestVolume_OfRunningVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	_, h, _ := w.running("a")
@@ -132,9 +132,9 @@ func TestStorageOfRunningVM(t *testing.T) {
 	w.awaitReady("a", reasonRunning)
 }
 
-// TestLockedDiskIsShown checks that a process that waits for the lock of the disk requests no run lease, and that the
+// TestDisk_LockedIsReported checks that a process that waits for the lock of the disk requests no run lease, and that the
 // VM shows what it waits for.
-func TestLockedDiskIsShown(t *testing.T) {
+func TestDisk_LockedIsReported(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.declare("a", nil)

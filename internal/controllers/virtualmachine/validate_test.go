@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-func TestInvalid(t *testing.T) {
+func TestVirtualMachine_InvalidSpecIsReported(t *testing.T) {
 	limited := func(memory string) func(*v1alpha1.VirtualMachine) {
 		return func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}

@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestVolumeIsAwaited checks that a Pod is not created before its volume is bound, unless the storage class binds
+// TestVolume_StartWaitsForIt checks that a Pod is not created before its volume is bound, unless the storage class binds
 // volumes with the Pod. A slow volume must not look like a lack of hosts.
-func TestVolumeIsAwaited(t *testing.T) {
+func TestVolume_StartWaitsForIt(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	for what, class := range map[string]*string{"early": ptr.To(w.storageClass(storagev1.VolumeBindingImmediate)), "none": ptr.To("")} {

@@ -41,9 +41,9 @@ func pool(name, labels string, change func(*v1alpha1.MachineDeployment)) *v1alph
 	}))
 }
 
-// TestWarnings checks the warnings for each kind of object. The webhooks read with the permissions of the machine
+// TestWebhooks_Warnings checks the warnings for each kind of object. The webhooks read with the permissions of the machine
 // controller, which serves them.
-func TestWarnings(t *testing.T) {
+func TestWebhooks_Warnings(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
 	for _, object := range []client.Object{
@@ -134,8 +134,8 @@ func (w webhooks) of(ctx context.Context, object client.Object) ([]string, error
 	}
 }
 
-// TestWhoIsWarned checks that users are warned about a creation and a change to the spec, and that nothing is denied.
-func TestWhoIsWarned(t *testing.T) {
+// TestWebhooks_WarnUsersOnly checks that users are warned about a creation and a change to the spec, and that nothing is denied.
+func TestWebhooks_WarnUsersOnly(t *testing.T) {
 	warn := warns[*v1alpha1.Machine](func(context.Context, *v1alpha1.Machine) ([]string, error) { return []string{"hm"}, nil })
 	fails := warns[*v1alpha1.Machine](func(context.Context, *v1alpha1.Machine) ([]string, error) {
 		return nil, context.DeadlineExceeded

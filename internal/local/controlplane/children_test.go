@@ -39,9 +39,9 @@ func awaitFile(t *testing.T, path string) {
 	})
 }
 
-// TestChildrenAreSupervised checks that a child that crashes is restarted, and that a stopped child may exit
+// TestChild_IsSupervised checks that a child that crashes is restarted, and that a stopped child may exit
 // gracefully and is not restarted.
-func TestChildrenAreSupervised(t *testing.T) {
+func TestChild_IsSupervised(t *testing.T) {
 	cp := bare(t, t.TempDir())
 	begun, ended := filepath.Join(t.TempDir(), "begun"), filepath.Join(t.TempDir(), "ended")
 	path := script(t, `trap 'echo yes >`+ended+`; exit 0' TERM; echo yes >`+begun+`; while :; do sleep 0.01; done`)
@@ -62,8 +62,8 @@ func TestChildrenAreSupervised(t *testing.T) {
 	}
 }
 
-// TestPortForIsKept checks that a name keeps its port across restarts.
-func TestPortForIsKept(t *testing.T) {
+// TestChild_PortIsKeptAcrossRestarts checks that a name keeps its port across restarts.
+func TestChild_PortIsKeptAcrossRestarts(t *testing.T) {
 	dir := t.TempDir()
 	cp := bare(t, dir)
 	first := value[int](t)(cp.PortFor("images", 0))
@@ -79,8 +79,8 @@ func TestPortForIsKept(t *testing.T) {
 	}
 }
 
-// TestOrphans checks that only running processes are counted.
-func TestOrphans(t *testing.T) {
+// TestOrphans_OnlyRunningProcesses checks that only running processes are counted.
+func TestOrphans_OnlyRunningProcesses(t *testing.T) {
 	cp := bare(t, t.TempDir())
 	if names := value[[]string](t)(Orphans(cp.Dir())); len(names) != 0 {
 		t.Errorf("an empty directory has %v", names)

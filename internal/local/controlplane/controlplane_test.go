@@ -317,8 +317,8 @@ func testScheduling(t *testing.T, admin kubernetes.Interface) {
 	})
 }
 
-// TestComponentsComeBack kills each component and starts the control plane again.
-func TestComponentsComeBack(t *testing.T) {
+// TestControlPlane_StartsAfterComponentsWereKilled kills each component and starts the control plane again.
+func TestControlPlane_StartsAfterComponentsWereKilled(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	var log journal
@@ -368,7 +368,7 @@ func TestComponentsComeBack(t *testing.T) {
 	must(t, err)
 }
 
-func TestTwoSideBySide(t *testing.T) {
+func TestControlPlane_TwoRunConcurrently(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	var log journal

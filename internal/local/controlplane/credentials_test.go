@@ -33,9 +33,9 @@ func testKeptKubeconfig(t *testing.T, cp *ControlPlane) {
 	}
 }
 
-// TestKeptCertificateIsRenewed checks that over a year, the certificate in the file is always valid for at least
+// TestCertificate_IsRenewedBeforeExpiry checks that over a year, the certificate in the file is always valid for at least
 // another week, although it is issued for a month.
-func TestKeptCertificateIsRenewed(t *testing.T) {
+func TestCertificate_IsRenewedBeforeExpiry(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept.pem")
 	synctest.Test(t, func(t *testing.T) {
 		authority := value[ca.Pair](t)(ca.New(x509.Certificate{Subject: pkix.Name{CommonName: "test"}, KeyUsage: x509.KeyUsageCertSign}, time.Now()))

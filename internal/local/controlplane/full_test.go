@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDiskCostsNoKey checks that no CA or key is replaced however little disk space is free, and that the
+// TestControlPlane_KeysSurviveFullDisk checks that no CA or key is replaced however little disk space is free, and that the
 // same ones are used when there is more.
-func TestFullDiskCostsNoKey(t *testing.T) {
+func TestControlPlane_KeysSurviveFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a control plane makes its authorities, certificates and keys")
 	fs := smallfs.New(t)
 	dir := layout(fs.Path("cp"))

@@ -90,7 +90,7 @@ func processes(t *testing.T, dir layout) map[string]*os.Process {
 	return found
 }
 
-func TestKilledParent(t *testing.T) {
+func TestControlPlane_StartsAfterParentWasKilled(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, orphanable := range map[string]bool{"ChildrenEnd": false, "ChildrenStay": true} {

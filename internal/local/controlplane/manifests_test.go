@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestAwaitServed checks that requests to an API server that does not respond at first are retried.
-func TestAwaitServed(t *testing.T) {
+// TestAwaitServed_RetriesUntilAPIServerResponds checks that requests to an API server that does not respond at first are retried.
+func TestAwaitServed_RetriesUntilAPIServerResponds(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestNodesThatRunPods checks the component flags for nodes that run Pods, which are set only on request.
-func TestNodesThatRunPods(t *testing.T) {
+// TestControlPlane_FlagsForNodesThatRunPods checks the component flags for nodes that run Pods, which are set only on request.
+func TestControlPlane_FlagsForNodesThatRunPods(t *testing.T) {
 	cp := &ControlPlane{dir: layout(t.TempDir())}
 	want := []string{"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
 	if args := cp.advertiseArguments(); !slices.Equal(args, want) {

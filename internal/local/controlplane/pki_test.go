@@ -37,7 +37,7 @@ func newLayout(t *testing.T) layout {
 	return dir
 }
 
-func TestCertificatesServeTheirPurpose(t *testing.T) {
+func TestPKI_CertificatesAreUsable(t *testing.T) {
 	all := value[pki](t)(ensurePKI(newLayout(t), []string{"host.example", "192.0.2.7"}, now))
 	tests := map[string]struct {
 		reason, authority, cert, host string
@@ -70,7 +70,7 @@ func TestCertificatesServeTheirPurpose(t *testing.T) {
 	}
 }
 
-func TestKeysArePrivate(t *testing.T) {
+func TestPKI_KeyFilesArePrivate(t *testing.T) {
 	dir := newLayout(t)
 	value[pki](t)(ensurePKI(dir, nil, now))
 	files := value[[]string](t)(filepath.Glob(dir.pki("*")))
@@ -87,9 +87,9 @@ func TestKeysArePrivate(t *testing.T) {
 	}
 }
 
-// TestRestartKeepsAuthorities checks that the key of a CA is never replaced, and that each start renews all other
+// TestPKI_RestartKeepsAuthorities checks that the key of a CA is never replaced, and that each start renews all other
 // certificates for a year.
-func TestRestartKeepsAuthorities(t *testing.T) {
+func TestPKI_RestartKeepsAuthorities(t *testing.T) {
 	tests := map[string]struct {
 		reason  string
 		between func(t *testing.T, dir layout)
@@ -148,7 +148,7 @@ func stored(t *testing.T, base string) ca.Pair {
 	return value[ca.Pair](t)(ca.Parse(certificate, key))
 }
 
-func TestServiceAccountKeyStays(t *testing.T) {
+func TestPKI_RestartKeepsServiceAccountKey(t *testing.T) {
 	dir := newLayout(t)
 	value[pki](t)(ensurePKI(dir, nil, now))
 	before := value[[]byte](t)(os.ReadFile(dir.pki(serviceAccountKey + ".key")))
@@ -159,8 +159,8 @@ func TestServiceAccountKeyStays(t *testing.T) {
 	}
 }
 
-// TestLostCertificateOfAuthority checks that certificates signed by the CA remain valid.
-func TestLostCertificateOfAuthority(t *testing.T) {
+// TestPKI_AuthorityCertificateIsRecreated checks that certificates signed by the CA remain valid.
+func TestPKI_AuthorityCertificateIsRecreated(t *testing.T) {
 	dir := newLayout(t)
 	before := value[pki](t)(ensurePKI(dir, nil, now))
 	must(t, os.Remove(dir.pki(clusterCA+".crt")))
@@ -171,9 +171,9 @@ func TestLostCertificateOfAuthority(t *testing.T) {
 	must(t, err)
 }
 
-// TestUnusableKeysAreRefused checks that an existing but unusable CA or service account key is not replaced, and
+// TestPKI_UnusableKeysAreNotReplaced checks that an existing but unusable CA or service account key is not replaced, and
 // that nothing in the directory changes.
-func TestUnusableKeysAreRefused(t *testing.T) {
+func TestPKI_UnusableKeysAreNotReplaced(t *testing.T) {
 	garbage := []byte("no PEM")
 	for name, spoil := range map[string]func(dir layout) error{
 		"the authority's certificate is garbage": func(dir layout) error { return os.WriteFile(dir.pki(clusterCA+".crt"), garbage, 0o600) },
@@ -224,8 +224,8 @@ func roots(t *testing.T, dir layout) map[string]string {
 	return found
 }
 
-// TestLostPublicKey checks that the public key is derived from the private key, which is kept.
-func TestLostPublicKey(t *testing.T) {
+// TestPKI_PublicKeyIsRecreated checks that the public key is derived from the private key, which is kept.
+func TestPKI_PublicKeyIsRecreated(t *testing.T) {
 	dir := newLayout(t)
 	value[pki](t)(ensurePKI(dir, nil, now))
 	before := roots(t, dir)

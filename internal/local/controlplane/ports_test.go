@@ -27,9 +27,9 @@ func held(t *testing.T) *reservations {
 	return r
 }
 
-// TestReservedPorts checks that a reserved port is not assigned to others, and that its owner can listen on it,
+// TestPorts_AreReserved checks that a reserved port is not assigned to others, and that its owner can listen on it,
 // also again later.
-func TestReservedPorts(t *testing.T) {
+func TestPorts_AreReserved(t *testing.T) {
 	ours := held(t)
 	port := value[int](t)(ours.freePort())
 	if _, err := reserve(port, false); !errors.Is(err, syscall.EADDRINUSE) {
@@ -51,9 +51,9 @@ func TestReservedPorts(t *testing.T) {
 	}
 }
 
-// TestPortsOfLastTimeAreReserved checks that ports of the last run can be reserved while their connections are in
+// TestPorts_InTimeWaitAreReserved checks that ports of the last run can be reserved while their connections are in
 // TIME_WAIT.
-func TestPortsOfLastTimeAreReserved(t *testing.T) {
+func TestPorts_InTimeWaitAreReserved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	before := &reservations{}
 	first := value[ports](t)(choosePorts(path, 0, before))
@@ -73,7 +73,7 @@ func TestPortsOfLastTimeAreReserved(t *testing.T) {
 	}
 }
 
-func TestPortsAreKeptWhileTheyAreFree(t *testing.T) {
+func TestPorts_AreReusedWhileFree(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	first := value[ports](t)(choosePorts(path, 0, held(t)))
 	second := value[ports](t)(choosePorts(path, 0, held(t)))
@@ -89,7 +89,7 @@ func TestPortsAreKeptWhileTheyAreFree(t *testing.T) {
 	}
 }
 
-func TestPortsDiffer(t *testing.T) {
+func TestPorts_AreDistinct(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	must(t, os.WriteFile(path, []byte(`{"apiserver":20001,"etcd":20001,"scheduler":20001}`), 0o600))
 	chosen := value[ports](t)(choosePorts(path, 0, held(t)))
@@ -102,7 +102,7 @@ func TestPortsDiffer(t *testing.T) {
 	}
 }
 
-func TestExplicitPort(t *testing.T) {
+func TestPorts_Explicit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	free := value[int](t)(held(t).freePort())
 	if chosen := value[ports](t)(choosePorts(path, free, held(t))); chosen.APIServer != free {
@@ -116,7 +116,7 @@ func TestExplicitPort(t *testing.T) {
 	}
 }
 
-func TestUnreadablePortsAreNone(t *testing.T) {
+func TestPorts_InvalidFileIsIgnored(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ports.json")
 	must(t, os.WriteFile(path, []byte("{"), 0o600))
 	value[ports](t)(choosePorts(path, 0, held(t)))

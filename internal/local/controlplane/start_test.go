@@ -21,7 +21,7 @@ func scripts(t *testing.T, script string) string {
 	return dir
 }
 
-func TestStartErrors(t *testing.T) {
+func TestStart_Errors(t *testing.T) {
 	failing := scripts(t, "echo the disk is on fire; exit 3")
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o600))
@@ -80,7 +80,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-func TestFailedStartLeavesNothingRunning(t *testing.T) {
+func TestStart_FailureLeavesNoProcess(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -96,7 +96,7 @@ func TestFailedStartLeavesNothingRunning(t *testing.T) {
 	must(t, lock.Close())
 }
 
-func TestDirIsForOne(t *testing.T) {
+func TestStart_LocksDirectory(t *testing.T) {
 	dir := newLayout(t)
 	lock := value[*os.File](t)(lockDir(dir))
 	_, err := Start(t.Context(), Config{Dir: string(dir), Binaries: scripts(t, "exit 1")})

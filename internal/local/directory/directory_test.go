@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestWriteFileLeavesOneFile(t *testing.T) {
+func TestWriteFile_LeavesNoTemporaryFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	path := filepath.Join(dir, "x")
 	for _, content := range []string{"one", "two"} {
@@ -31,9 +31,9 @@ func TestWriteFileLeavesOneFile(t *testing.T) {
 	}
 }
 
-// TestWriteFileIsDurable checks that the content is synced before the file is renamed, and that the rename is
+// TestWriteFile_IsDurable checks that the content is synced before the file is renamed, and that the rename is
 // synced after that. Otherwise the file could be empty after a power failure.
-func TestWriteFileIsDurable(t *testing.T) {
+func TestWriteFile_IsDurable(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")
 	if err := WriteFile(path, []byte("old")); err != nil {
@@ -59,7 +59,7 @@ func TestWriteFileIsDurable(t *testing.T) {
 	}
 }
 
-func TestLockIsForOne(t *testing.T) {
+func TestLock_IsExclusive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	for range 2 { // it can be locked again after its release
 		first, err := Lock(path)
@@ -78,9 +78,9 @@ func TestLockIsForOne(t *testing.T) {
 	}
 }
 
-// TestLockWithRetry checks that a short-lived lock, held by a process between fork and exec or by IsLocked, does
+// TestLock_RetriesShortConflicts checks that a short-lived lock, held by a process between fork and exec or by IsLocked, does
 // not cause a failure.
-func TestLockWithRetry(t *testing.T) {
+func TestLock_RetriesShortConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "lock")
 		first, err := LockWithRetry(path)

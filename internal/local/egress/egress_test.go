@@ -68,7 +68,7 @@ func echo(t *testing.T) net.Conn {
 	return conn
 }
 
-func TestConnect(t *testing.T) {
+func TestEgress_Connects(t *testing.T) {
 	asked := make(chan string, 1)
 	connect := serve(t, func(_ context.Context, address string) (net.Conn, error) {
 		asked <- address
@@ -88,8 +88,8 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestEnd checks that stopping the server closes open connections.
-func TestEnd(t *testing.T) {
+// TestEgress_CloseTerminatesConnections checks that stopping the server closes open connections.
+func TestEgress_CloseTerminatesConnections(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -118,7 +118,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-func TestRefuse(t *testing.T) {
+func TestEgress_RejectsInvalidRequests(t *testing.T) {
 	connect := serve(t, func(context.Context, string) (net.Conn, error) { return nil, errors.New("no such node") })
 	for request, want := range map[string]int{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n":                    http.StatusMethodNotAllowed,

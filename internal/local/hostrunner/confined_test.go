@@ -13,9 +13,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// TestMountsStayInThePodsFolder checks that mount paths with "..", which the API server admits, change no file
+// TestPod_MountsStayInItsDirectory checks that mount paths with "..", which the API server admits, change no file
 // outside the Pod's directory, neither when the Pod starts nor when it is removed.
-func TestMountsStayInThePodsFolder(t *testing.T) {
+func TestPod_MountsStayInItsDirectory(t *testing.T) {
 	b := newTestHost(t)
 	paths := map[string]string{"above": "/../../../above", "dots": "/x/../../../../dots", "made": "/../../../new/x"}
 	for name, path := range paths {
@@ -41,9 +41,9 @@ func TestMountsStayInThePodsFolder(t *testing.T) {
 	}
 }
 
-// TestMessagesOfATakenProcess checks that a compromised hypervisor cannot make the host runner publish a file of
+// TestPod_MessageOfCompromisedProcess checks that a compromised hypervisor cannot make the host runner publish a file of
 // the host, or wait indefinitely.
-func TestMessagesOfATakenProcess(t *testing.T) {
+func TestPod_MessageOfCompromisedProcess(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -59,8 +59,8 @@ func TestMessagesOfATakenProcess(t *testing.T) {
 	}
 }
 
-// TestLayoutIgnoresLinks checks that symlinks that a process left in its Pod's directory are not followed.
-func TestLayoutIgnoresLinks(t *testing.T) {
+// TestPod_LayoutIgnoresSymlinks checks that symlinks that a process left in its Pod's directory are not followed.
+func TestPod_LayoutIgnoresSymlinks(t *testing.T) {
 	outside := t.TempDir()
 	for _, planted := range []string{"root", "root/etc", "volumes", "volumes/data"} {
 		t.Run(planted, func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestLayoutIgnoresLinks(t *testing.T) {
 	}
 }
 
-// TestRotationIgnoresLinks checks that a symlink with the name of the old log is not followed.
-func TestRotationIgnoresLinks(t *testing.T) {
+// TestPod_LogRotationIgnoresSymlinks checks that a symlink with the name of the old log is not followed.
+func TestPod_LogRotationIgnoresSymlinks(t *testing.T) {
 	dir := t.TempDir()
 	secret, path := filepath.Join(dir, "secret"), filepath.Join(dir, "pod", "log")
 	for _, file := range []string{secret, path} {
@@ -130,9 +130,9 @@ func TestRotationIgnoresLinks(t *testing.T) {
 	require(secret, "0123456789")
 }
 
-// TestImagesOfTheHost checks that the host, not the author of the Pod, determines which files images may refer
+// TestHost_SetsImagePolicy checks that the host, not the author of the Pod, determines which files images may refer
 // to.
-func TestImagesOfTheHost(t *testing.T) {
+func TestHost_SetsImagePolicy(t *testing.T) {
 	pod := supported()
 	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
 		corev1.EnvVar{Name: vmpb.EnvImages, Value: "/"}, corev1.EnvVar{Name: vmpb.EnvImageServers, Value: "127.0.0.1"})
@@ -153,8 +153,8 @@ func TestImagesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestNetworkOfTheHost checks that the host, not the author of the Pod, determines which networks guests reach.
-func TestNetworkOfTheHost(t *testing.T) {
+// TestHost_SetsNetworkPolicy checks that the host, not the author of the Pod, determines which networks guests reach.
+func TestHost_SetsNetworkPolicy(t *testing.T) {
 	pod := supported()
 	pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
 		corev1.EnvVar{Name: vmpb.EnvSwitch, Value: "/other"}, corev1.EnvVar{Name: vmpb.EnvOutside, Value: "allowed"})
@@ -178,9 +178,9 @@ func TestNetworkOfTheHost(t *testing.T) {
 	}
 }
 
-// TestPathsInContainers checks that neither a Pod's UID nor a path in its container, which an object's status may
+// TestPod_PathsStayInItsDirectory checks that neither a Pod's UID nor a path in its container, which an object's status may
 // contain, leads outside the directories of Pods.
-func TestPathsInContainers(t *testing.T) {
+func TestPod_PathsStayInItsDirectory(t *testing.T) {
 	for _, uid := range []types.UID{"..", "../..", "a/b", "", ".", "/", "8a6e0804-2bd0-4672-b79d-d97027f9071a"} {
 		for _, path := range []string{"/run/vm.sock", "../../x", "/../../../x", ""} {
 			got := ContainerPath("/host", uid, path)

@@ -21,9 +21,9 @@ func deviceNumber(t *testing.T, path string) uint64 {
 	return info.Rdev
 }
 
-// TestDevicesOfVolumes checks that a volume is a device, or a file attached to one, in the directory of volumes.
+// TestVolume_Devices checks that a volume is a device, or a file attached to one, in the directory of volumes.
 // The container gets its own device node.
-func TestDevicesOfVolumes(t *testing.T) {
+func TestVolume_Devices(t *testing.T) {
 	file, node := blockdev.New(t, 1<<20)
 	volumes, outside := filepath.Dir(file), t.TempDir()
 	inside := filepath.Join(volumes, "device")
@@ -79,9 +79,9 @@ func TestDevicesOfVolumes(t *testing.T) {
 	}
 }
 
-// TestDeviceOfAFileIsOne checks that two hosts that run Pods with the same volume share one device, and so its
+// TestVolume_FileHasOneDevice checks that two hosts that run Pods with the same volume share one device, and so its
 // lock.
-func TestDeviceOfAFileIsOne(t *testing.T) {
+func TestVolume_FileHasOneDevice(t *testing.T) {
 	if err := loop.Available(); err != nil {
 		t.Skip(err)
 	}

@@ -113,9 +113,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// TestAPIFaults checks that, despite a faulty API server, a host registers itself, runs each Pod in one process,
+// TestHost_ToleratesAPIFaults checks that, despite a faulty API server, a host registers itself, runs each Pod in one process,
 // reports its status, and removes it after deletion.
-func TestAPIFaults(t *testing.T) {
+func TestHost_ToleratesAPIFaults(t *testing.T) {
 	tier.All(t)
 	for _, fault := range apiFaults {
 		t.Run(fault.name, func(t *testing.T) {

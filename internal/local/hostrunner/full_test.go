@@ -55,9 +55,9 @@ func TestFullDisk(t *testing.T) {
 	t.Attr("outcome", "the Pod waits, and its status and an event name the file; its process starts when there is room; room for the termination message is reserved")
 }
 
-// TestRotationOnAFullDisk checks that a log that cannot be rotated is not copied partially, which would use the
+// TestPod_LogRotationOnFullDisk checks that a log that cannot be rotated is not copied partially, which would use the
 // space of others.
-func TestRotationOnAFullDisk(t *testing.T) {
+func TestPod_LogRotationOnFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a host rotates the log of a hypervisor")
 	g := gomega.NewWithT(t)
 	fs := smallfs.New(t)
@@ -73,9 +73,9 @@ func TestRotationOnAFullDisk(t *testing.T) {
 	t.Attr("outcome", "an error that names the file, once in 15 s; no part of a copy stays; the log is rotated when there is room")
 }
 
-// TestTokensOnAFullDisk checks that a token that cannot be written is kept, and is renewed when there is free
+// TestPod_TokenRenewalOnFullDisk checks that a token that cannot be written is kept, and is renewed when there is free
 // space.
-func TestTokensOnAFullDisk(t *testing.T) {
+func TestPod_TokenRenewalOnFullDisk(t *testing.T) {
 	fs := smallfs.New(t)
 	b := newTestHost(t)
 	t.Attr("fault", "disk full: a host renews the token of a Pod")

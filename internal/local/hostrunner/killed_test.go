@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-func TestProcessOutlivesHostRunner(t *testing.T) {
+func TestPod_ProcessOutlivesHostRunner(t *testing.T) {
 	b := newTestHost(t)
 	kill := b.startKillable()
 	pod := b.pod("vm", "run")
@@ -44,7 +44,7 @@ func TestProcessOutlivesHostRunner(t *testing.T) {
 	requireDead(t, pid)
 }
 
-func TestProcessEndsMeanwhile(t *testing.T) {
+func TestPod_ProcessExitsWhileHostRunnerIsDown(t *testing.T) {
 	cases := map[string]struct {
 		reason   string
 		behave   string
@@ -113,7 +113,7 @@ func signalAndWait(t *testing.T, b *testHost, pod *corev1.Pod, pid int, signal s
 	})
 }
 
-func TestPodDeletedMeanwhile(t *testing.T) {
+func TestPod_IsDeletedWhileHostRunnerIsDown(t *testing.T) {
 	b := newTestHost(t)
 	kill := b.startKillable()
 	pod := b.pod("vm", "family", withGrace(1))
@@ -126,9 +126,9 @@ func TestPodDeletedMeanwhile(t *testing.T) {
 	requireDead(t, pid)
 }
 
-// TestKilledDuringStart begins with the directory of a host runner that was killed while it started a Pod. The
+// TestPod_HostRunnerIsKilledDuringStart begins with the directory of a host runner that was killed while it started a Pod. The
 // tests of package process cover the other states.
-func TestKilledDuringStart(t *testing.T) {
+func TestPod_HostRunnerIsKilledDuringStart(t *testing.T) {
 	t.Run("before the start", func(t *testing.T) {
 		b := newTestHost(t)
 		pod := b.pod("vm", "run")
@@ -179,7 +179,7 @@ func tokenVolume() corev1.VolumeSource {
 	}}}}
 }
 
-func TestStopWithoutAPIServer(t *testing.T) {
+func TestHost_StopsWithoutAPIServer(t *testing.T) {
 	b := newTestHost(t, env.WithOwn())
 	stop := b.start()
 	b.pod("vm", "run")

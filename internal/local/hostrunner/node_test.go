@@ -54,7 +54,7 @@ func requireHost(t *testing.T, node *corev1.Node) {
 	}
 }
 
-func TestNode(t *testing.T) {
+func TestHost_Node(t *testing.T) {
 	b := newTestHost(t)
 	b.config.Capacity = corev1.ResourceList{corev1.ResourceCPU: *quantity("7"), corev1.ResourceMemory: *quantity("5Gi")}
 	b.start()

@@ -24,9 +24,9 @@ func (b *testHost) wantRefused(pod *corev1.Pod) {
 	}
 }
 
-// TestPodsOfOthersAreNotRun checks that a Pod runs only if an existing VirtualMachine controls it. Mirror Pods
+// TestPod_WithoutVirtualMachineIsNotRun checks that a Pod runs only if an existing VirtualMachine controls it. Mirror Pods
 // are rejected as well, even those of the host itself, which API servers accept from nodes.
-func TestPodsOfOthersAreNotRun(t *testing.T) {
+func TestPod_WithoutVirtualMachineIsNotRun(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	vm := b.vm("real")
@@ -114,9 +114,9 @@ func (b *testHost) author() kubernetes.Interface {
 	return client
 }
 
-// TestOwnersCannotBeForged checks that a user who can create, bind and change Pods cannot make a Pod belong to a
+// TestPod_OwnerCannotBeForged checks that a user who can create, bind and change Pods cannot make a Pod belong to a
 // VirtualMachine, neither at creation nor later.
-func TestOwnersCannotBeForged(t *testing.T) {
+func TestPod_OwnerCannotBeForged(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	vm, author := b.vm("real"), b.author()
@@ -155,9 +155,9 @@ func TestOwnersCannotBeForged(t *testing.T) {
 	}
 }
 
-// TestNodesCannotBecomeHosts checks that a node, which every guest is, cannot get the label that attracts
+// TestNode_CannotBecomeHost checks that a node, which every guest is, cannot get the label that attracts
 // hypervisors.
-func TestNodesCannotBecomeHosts(t *testing.T) {
+func TestNode_CannotBecomeHost(t *testing.T) {
 	b := newTestHost(t)
 	name := "guest-of-" + b.Namespace
 	access, err := b.ControlPlane.UserConfig("system:node:"+name, "system:nodes")
@@ -187,9 +187,9 @@ func TestNodesCannotBecomeHosts(t *testing.T) {
 	b.eventually("the host, which may", b.nodeReady)
 }
 
-// TestHostsRenewNoCertificates checks that a host cannot renew its certificate. Kubernetes renews those of any
+// TestHost_CannotRenewCertificates checks that a host cannot renew its certificate. Kubernetes renews those of any
 // node, so a compromised host would otherwise stay in the cluster indefinitely.
-func TestHostsRenewNoCertificates(t *testing.T) {
+func TestHost_CannotRenewCertificates(t *testing.T) {
 	b := newTestHost(t)
 	name := "host-of-" + b.Namespace
 	request := func(groups ...string) error {

@@ -20,7 +20,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func TestPodsRunToTheirEnd(t *testing.T) {
+func TestPod_RunsToCompletion(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	type end struct {
@@ -57,7 +57,7 @@ func TestPodsRunToTheirEnd(t *testing.T) {
 	}
 }
 
-func TestEnvironmentOfAProcess(t *testing.T) {
+func TestPod_Environment(t *testing.T) {
 	b := newTestHost(t)
 	b.config.VolumesDir = t.TempDir()
 	b.config.Path, b.config.Images = "/somewhere", "/images"
@@ -165,7 +165,7 @@ func (b *testHost) claim(name, dir string) string {
 	return name
 }
 
-func TestDeletion(t *testing.T) {
+func TestPod_IsDeleted(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	t.Run("SIGTERM", func(t *testing.T) {
@@ -223,7 +223,7 @@ func withSecret(name string) func(*corev1.Pod) {
 	return withVolume("secret", "/etc/secret", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}})
 }
 
-func TestSecretCreatedLate(t *testing.T) {
+func TestPod_WaitsForSecret(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	pod := b.pod("vm", "run", withSecret("late"))
@@ -246,7 +246,7 @@ func TestSecretCreatedLate(t *testing.T) {
 	}
 }
 
-func TestUnsupportedPodsFail(t *testing.T) {
+func TestPod_UnsupportedFails(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	pod := b.pod("web", "run", func(pod *corev1.Pod) { pod.Spec.Containers[0].Command = []string{"nginx"} })
@@ -259,9 +259,9 @@ func TestUnsupportedPodsFail(t *testing.T) {
 	b.awaitGone(pod)
 }
 
-// TestVolumesOfOthers checks that no process starts for a claim that pretends to be bound to the volume of
+// TestPod_VolumeOfAnotherClaimIsRejected checks that no process starts for a claim that pretends to be bound to the volume of
 // another claim, or that refers to a directory outside that of volumes.
-func TestVolumesOfOthers(t *testing.T) {
+func TestPod_VolumeOfAnotherClaimIsRejected(t *testing.T) {
 	b := newTestHost(t)
 	b.config.VolumesDir = t.TempDir()
 	b.start()
@@ -296,7 +296,7 @@ func TestVolumesOfOthers(t *testing.T) {
 	b.awaitReady("honest")
 }
 
-func TestStopEndsAllProcesses(t *testing.T) {
+func TestHost_StopTerminatesProcesses(t *testing.T) {
 	b := newTestHost(t)
 	stop := b.start()
 	b.pod("vm-1", "run")
@@ -320,8 +320,8 @@ func TestStopEndsAllProcesses(t *testing.T) {
 	}
 }
 
-// TestStopUrges checks that a slow process is signaled again when the host stops.
-func TestStopUrges(t *testing.T) {
+// TestHost_StopRepeatsTermination checks that a slow process is signaled again when the host stops.
+func TestHost_StopRepeatsTermination(t *testing.T) {
 	b := newTestHost(t)
 	stop := b.start()
 	pod := b.pod("patient", "patient", withGrace(600))
@@ -336,7 +336,7 @@ func TestStopUrges(t *testing.T) {
 	}
 }
 
-func TestOneRunnerPerFolder(t *testing.T) {
+func TestHost_LocksDirectory(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	b.eventually("the Node", b.nodeReady)
@@ -345,7 +345,7 @@ func TestOneRunnerPerFolder(t *testing.T) {
 	}
 }
 
-func TestNodesAreIsolated(t *testing.T) {
+func TestNode_IsIsolatedFromHosts(t *testing.T) {
 	b := newTestHost(t)
 	b.start()
 	b.pod("vm", "run")

@@ -19,7 +19,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func TestExpand(t *testing.T) {
+func TestPod_ExpandsVariables(t *testing.T) {
 	known := map[string]string{"A": "1", "EMPTY": "", "CHAIN": "$(A)"}
 	cases := map[string]string{
 		"":                "",
@@ -64,7 +64,7 @@ func supported() *corev1.Pod {
 	}}
 }
 
-func TestAdmission(t *testing.T) {
+func TestPod_Admission(t *testing.T) {
 	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) { change(&pod.Spec.Containers[0]) }
 	}
@@ -148,7 +148,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-func TestConclude(t *testing.T) {
+func TestPodStatus_Final(t *testing.T) {
 	type end struct {
 		Phase  corev1.PodPhase
 		Reason string
@@ -187,7 +187,7 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-func TestStatusWithoutChange(t *testing.T) {
+func TestPodStatus_IsNotWrittenWithoutChange(t *testing.T) {
 	pod := supported()
 	began := time.Now().Truncate(time.Second)
 	pod.Status = statusOf(pod, facts{now: began, began: began})
@@ -197,7 +197,7 @@ func TestStatusWithoutChange(t *testing.T) {
 	}
 }
 
-func TestFinalStatusStays(t *testing.T) {
+func TestPodStatus_FinalIsKept(t *testing.T) {
 	pod := supported()
 	pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}
 	now := time.Now()
@@ -211,7 +211,7 @@ func TestFinalStatusStays(t *testing.T) {
 	}
 }
 
-func TestDeadline(t *testing.T) {
+func TestPod_ActiveDeadline(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	deleted := func(in time.Duration) func(*worker) {
 		return func(w *worker) { w.pod.DeletionTimestamp = &metav1.Time{Time: now.Add(in)} }
@@ -247,7 +247,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-func TestReadMessage(t *testing.T) {
+func TestPod_TerminationMessage(t *testing.T) {
 	cases := map[string]struct{ content, want string }{
 		"text":   {"as it is", "as it is"},
 		"binary": {"\xff!", "?!"},
@@ -268,7 +268,7 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
-func TestLogRotation(t *testing.T) {
+func TestPod_LogRotation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := rotate(path, 10); err != nil {
 		t.Errorf("without a log: %v", err)

@@ -65,7 +65,7 @@ func (b *testHost) awaitStirred(name string, phase corev1.PodPhase) {
 	})
 }
 
-func TestTokensAreRenewed(t *testing.T) {
+func TestPod_TokensAreRenewed(t *testing.T) {
 	b := newTestHost(t)
 	clock := clocktesting.NewFakeClock(time.Now())
 	b.config.Clock = clock

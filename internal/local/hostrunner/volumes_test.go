@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestFoldersOfVolumes(t *testing.T) {
+func TestVolume_Directories(t *testing.T) {
 	dir := t.TempDir()
 	volumesDir := filepath.Join(dir, "volumes")
 	if err := os.MkdirAll(filepath.Join(volumesDir, "disk"), 0o700); err != nil {

@@ -44,7 +44,7 @@ func TestStat(t *testing.T) {
 	}
 }
 
-func TestStatOfNoProcess(t *testing.T) {
+func TestStat_ProcessNotFound(t *testing.T) {
 	zombie := start(t, "true") // its parent has not waited for it yet
 	process, err := os.FindProcess(zombie.Process.Pid)
 	if err != nil {

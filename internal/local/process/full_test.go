@@ -33,9 +33,9 @@ func TestFullDisk(t *testing.T) {
 	t.Attr("outcome", "an error that names the record, and no process; the next start succeeds")
 }
 
-// TestFullDiskAfterTheStart checks that a process runs if there is space for its record only, and that a later
+// TestProcess_DiskFullAfterStart checks that a process runs if there is space for its record only, and that a later
 // parent finds it.
-func TestFullDiskAfterTheStart(t *testing.T) {
+func TestProcess_DiskFullAfterStart(t *testing.T) {
 	t.Attr("fault", "disk full: the process ID of a component or a hypervisor is recorded")
 	fs := smallfs.New(t)
 	record := fs.Path("child.json")

@@ -187,7 +187,7 @@ func requireNobody(t *testing.T, dir string) {
 	}
 }
 
-func TestExit(t *testing.T) {
+func TestProcess_ExitStatus(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		what   string
@@ -226,7 +226,7 @@ func TestExit(t *testing.T) {
 	}
 }
 
-func TestStartInANewSession(t *testing.T) {
+func TestStart_NewSession(t *testing.T) {
 	p, dir := start(t, "wait")
 	awaitReady(t, dir)
 	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.PID())); err != nil || cwd != dir {
@@ -238,7 +238,7 @@ func TestStartInANewSession(t *testing.T) {
 	}
 }
 
-func TestASecondStartIsRefused(t *testing.T) {
+func TestStart_RejectsSecondStart(t *testing.T) {
 	p, dir := start(t, "wait")
 	if _, err := Start(recordIn(dir), of(dir, "wait"), time.Now()); !errors.Is(err, directory.ErrLocked) {
 		t.Fatalf("a second start gives %v, want %v", err, directory.ErrLocked)
@@ -247,7 +247,7 @@ func TestASecondStartIsRefused(t *testing.T) {
 	awaitExit(t, p)
 }
 
-func TestOpenFindsASurvivor(t *testing.T) {
+func TestOpen_FindsRunningProcess(t *testing.T) {
 	for _, how := range []string{"killed later", "killed after fork"} {
 		t.Run(how, func(t *testing.T) {
 			dir := startAndDie(t, how, "parent")
@@ -278,7 +278,7 @@ func TestOpenFindsASurvivor(t *testing.T) {
 	}
 }
 
-func TestOpenWithoutASurvivor(t *testing.T) {
+func TestOpen_ProcessHasExited(t *testing.T) {
 	cases := map[string]struct{ reason, how, what string }{
 		"ended":      {"the process has ended meanwhile", "killed later", "exit"},
 		"unrecorded": {"so it has, and its PID was not recorded", "killed after fork", "exit"},
@@ -303,7 +303,7 @@ func TestOpenWithoutASurvivor(t *testing.T) {
 	}
 }
 
-func TestNeverStarted(t *testing.T) {
+func TestOpen_NeverStarted(t *testing.T) {
 	dir := t.TempDir()
 	if running, err := Running(recordIn(dir)); running || err != nil {
 		t.Errorf("running = %t, %v", running, err)
@@ -323,7 +323,7 @@ func TestNeverStarted(t *testing.T) {
 	}
 }
 
-func TestABrokenRecordCountsAsAStart(t *testing.T) {
+func TestOpen_InvalidRecordCountsAsStart(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(recordIn(dir), nil, 0o600); err != nil {
 		t.Fatal(err)

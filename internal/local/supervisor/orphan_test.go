@@ -41,7 +41,7 @@ const (
 	stubborn = `trap "" TERM; echo up; while :; do sleep 0.1; done`
 )
 
-func TestLeftOverIsEnded(t *testing.T) {
+func TestOrphan_IsTerminated(t *testing.T) {
 	for name, script := range map[string]string{"Obedient": obedient, "Stubborn": stubborn} {
 		t.Run(name, func(t *testing.T) {
 			left, record := spawn(t, script)
@@ -56,8 +56,8 @@ func TestLeftOverIsEnded(t *testing.T) {
 	}
 }
 
-// TestOtherProcessWithTheSameNumberIsLeftAlone checks that a record without its lock identifies no process.
-func TestOtherProcessWithTheSameNumberIsLeftAlone(t *testing.T) {
+// TestOrphan_ReusedPIDIsIgnored checks that a record without its lock identifies no process.
+func TestOrphan_ReusedPIDIsIgnored(t *testing.T) {
 	other, record := spawn(t, obedient)
 	content := value[[]byte](t)(os.ReadFile(record))
 	copied := filepath.Join(t.TempDir(), "x.json")
@@ -75,7 +75,7 @@ func TestOtherProcessWithTheSameNumberIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestNoOrphan(t *testing.T) {
+func TestOrphan_NotFound(t *testing.T) {
 	ended, record := spawn(t, "echo up")
 	<-ended.Ended()
 	recorded := value[[]byte](t)(os.ReadFile(record))
@@ -90,7 +90,7 @@ func TestNoOrphan(t *testing.T) {
 	}
 }
 
-func TestEndingALeftOverCanBeGivenUp(t *testing.T) {
+func TestOrphan_TerminationCanBeCanceled(t *testing.T) {
 	_, record := spawn(t, stubborn)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -99,7 +99,7 @@ func TestEndingALeftOverCanBeGivenUp(t *testing.T) {
 	}
 }
 
-func TestLastLines(t *testing.T) {
+func TestChild_LastLogLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.log")
 	p := &Program{LogFile: path}
 	if got := p.lastLines(); got != "" {
@@ -116,9 +116,9 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// TestLastLinesOfAPanic checks that only the cause of a panic is shown, without the stacks, and that an earlier
+// TestChild_LastLogLinesOfPanic checks that only the cause of a panic is shown, without the stacks, and that an earlier
 // panic is ignored.
-func TestLastLinesOfAPanic(t *testing.T) {
+func TestChild_LastLogLinesOfPanic(t *testing.T) {
 	const panicked = "1\n2\nno space left on device\npanic: cannot write\n\ngoroutine 1 [running]:\nmain.main()\n\tmain.go:5 +0x1\nmain.x()\n\tmain.go:6 +0x1\n\tmain.go:7 +0x1\n"
 	for content, want := range map[string]string{
 		panicked:           "1\n2\nno space left on device\npanic: cannot write",

@@ -78,7 +78,7 @@ func (s *stage) startTimes() []time.Duration {
 	return append([]time.Duration(nil), s.starts...)
 }
 
-func TestChildIsStartedAgain(t *testing.T) {
+func TestChild_IsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(10*time.Second, false)
 		s.Start()
@@ -97,9 +97,9 @@ func TestChildIsStartedAgain(t *testing.T) {
 	})
 }
 
-// TestRestartDelays checks that the delays grow while a child keeps failing, up to 30 seconds, and that they are
+// TestChild_RestartDelays checks that the delays grow while a child keeps failing, up to 30 seconds, and that they are
 // reset after the child has run for a minute.
-func TestRestartDelays(t *testing.T) {
+func TestChild_RestartDelays(t *testing.T) {
 	for name, test := range map[string]struct {
 		lifetimes []time.Duration
 		want      []time.Duration
@@ -139,7 +139,7 @@ func TestRestartDelays(t *testing.T) {
 	}
 }
 
-func TestChildThatCannotBeStarted(t *testing.T) {
+func TestChild_CannotBeStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		problem := errors.New("no such file")
 		s := newStage(0, false)
@@ -152,7 +152,7 @@ func TestChildThatCannotBeStarted(t *testing.T) {
 	})
 }
 
-func TestStopIsOrderlyAtFirst(t *testing.T) {
+func TestChild_StopIsGracefulFirst(t *testing.T) {
 	tests := map[string]struct {
 		reason      string
 		stubborn    bool
@@ -190,7 +190,7 @@ func TestStopIsOrderlyAtFirst(t *testing.T) {
 	}
 }
 
-func TestStopDuringTheWaitForARestart(t *testing.T) {
+func TestChild_StopDuringRestartDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(time.Second, false)
 		s.Start()
@@ -212,7 +212,7 @@ func TestStopDuringTheWaitForARestart(t *testing.T) {
 	})
 }
 
-func TestKilledChildIsReplaced(t *testing.T) {
+func TestChild_IsRestartedAfterKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(0, true)
 		s.Start()

@@ -270,9 +270,9 @@ var deletedMachines = map[string]situation{
 	"gone-mistyped":          {all(noMachine, func(f *MachineFacts) { f.Names = []string{"pool-a-x7k2q", "other-12345"} }), report.NotFound, ""},
 }
 
-// TestTextIsForTerminals checks that a provider's message cannot move the cursor, and that the first sentence is a single
+// TestReport_RemovesControlCharacters checks that a provider's message cannot move the cursor, and that the first sentence is a single
 // line.
-func TestTextIsForTerminals(t *testing.T) {
+func TestReport_RemovesControlCharacters(t *testing.T) {
 	var text bytes.Buffer
 	if err := report.Print(&text, Machine(facts(existingMachines["provider-writes-to-term"].given), now)); err != nil {
 		t.Fatal(err)
@@ -285,8 +285,8 @@ func TestTextIsForTerminals(t *testing.T) {
 	}
 }
 
-// TestFactsAreNotChanged checks that a second explanation of the same facts is the same.
-func TestFactsAreNotChanged(t *testing.T) {
+// TestMachine_DoesNotModifyFacts checks that a second explanation of the same facts is the same.
+func TestMachine_DoesNotModifyFacts(t *testing.T) {
 	for _, table := range []map[string]situation{existingMachines, deletingMachines, deletedMachines} {
 		for _, name := range slices.Sorted(maps.Keys(table)) {
 			f := facts(table[name].given)
@@ -428,9 +428,9 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestAnOldFinalizerIsTheManagers checks that the finalizer of an old version of MCM is not reported as one of
+// TestMachine_LegacyFinalizerBelongsToManager checks that the finalizer of an old version of MCM is not reported as one of
 // another program.
-func TestAnOldFinalizerIsTheManagers(t *testing.T) {
+func TestMachine_LegacyFinalizerBelongsToManager(t *testing.T) {
 	old := func(f *MachineFacts) { f.Machine.Finalizers = []string{v1alpha1.FinalizerLegacy} }
 	for _, f := range Machine(facts(deleted(time.Minute), old), now).Why {
 		if f.Cause == report.Finalizer {
@@ -439,8 +439,8 @@ func TestAnOldFinalizerIsTheManagers(t *testing.T) {
 	}
 }
 
-// TestNobodyReplacesForASetThatGoes checks that no replacement is announced if the set is being deleted.
-func TestNobodyReplacesForASetThatGoes(t *testing.T) {
+// TestMachine_IsNotReplacedByMachineSetBeingDeleted checks that no replacement is announced if the set is being deleted.
+func TestMachine_IsNotReplacedByMachineSetBeingDeleted(t *testing.T) {
 	setDeleted := func(f *MachineFacts) { f.Set.DeletionTimestamp = &metav1.Time{Time: now} }
 	got := Machine(facts(phase(v1alpha1.MachinePending, time.Minute), noNode, setDeleted), now)
 	var next []string

@@ -12,10 +12,10 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// TestBesideMCM checks explanations of Machines that MCM manages. MCM does not annotate events, so the step of a
+// TestMachine_ExplainsDeletionByMCM checks explanations of Machines that MCM manages. MCM does not annotate events, so the step of a
 // deletion follows from the objects that still exist. MCM's message is quoted, but no error code is derived from
 // it.
-func TestBesideMCM(t *testing.T) {
+func TestMachine_ExplainsDeletionByMCM(t *testing.T) {
 	const denied = messages.Provider + "machine codes error: code = [PermissionDenied] message = [not allowed]. "
 	uncordoned := func(f *MachineFacts) { f.Target.Node.Spec.Unschedulable = false }
 	for name, tc := range map[string]struct {
@@ -41,9 +41,9 @@ func TestBesideMCM(t *testing.T) {
 	}
 }
 
-// TestDeletedByTheSetOfMCM checks the cause of a deletion by MCM, whose event names the deleted Machine but not the
+// TestMachine_DeletedByMachineSetOfMCM checks the cause of a deletion by MCM, whose event names the deleted Machine but not the
 // reason.
-func TestDeletedByTheSetOfMCM(t *testing.T) {
+func TestMachine_DeletedByMachineSetOfMCM(t *testing.T) {
 	bare := event("MachineSet", "pool-a", "SuccessfulDelete", "Deleted machine: pool-a-x7k2p", 30*time.Minute)
 	joined := event("Machine", "pool-a-x7k2p", "FailedJoin", "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", 31*time.Minute)
 	for name, tc := range map[string]struct {
@@ -60,9 +60,9 @@ func TestDeletedByTheSetOfMCM(t *testing.T) {
 	}
 }
 
-// TestACreationHasTheCauseOfItsEvent checks the cause of a creation that the manager did not attempt. In this case,
+// TestMachine_CreationFailureHasCauseOfEvent checks the cause of a creation that the manager did not attempt. In this case,
 // there is no error code, but the manager annotates its event. Without this annotation, the message is quoted.
-func TestACreationHasTheCauseOfItsEvent(t *testing.T) {
+func TestMachine_CreationFailureHasCauseOfEvent(t *testing.T) {
 	const text = "the manager's reason"
 	for _, cause := range []string{"", v1alpha1.CauseInvalidSpec, v1alpha1.CauseInvalidClassInputs, v1alpha1.CauseBootstrapFailed, v1alpha1.CauseInstanceOwned} {
 		given, want := createFailed(time.Minute, text, ""), report.CreationBlocked

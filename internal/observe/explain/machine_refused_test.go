@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// TestAdviceOnARefusedDeletion checks that the advice is given only if the VM may never have existed.
-func TestAdviceOnARefusedDeletion(t *testing.T) {
+// TestMachine_AdviceOnRejectedDeletion checks that the advice is given only if the VM may never have existed.
+func TestMachine_AdviceOnRejectedDeletion(t *testing.T) {
 	refused := func(code, marker string) given {
 		step := map[string]string{messages.Terminating: v1alpha1.StepIdentify, messages.DeleteVM: v1alpha1.StepDeleteInstance}[marker]
 		return all(driverFailed(code, step, "no such size", time.Minute),

@@ -32,8 +32,8 @@ func capacity(devices string) given {
 	}
 }
 
-// TestWhatIsWrongWithATemplateIsSaid checks that problems with the node template are reported in each phase.
-func TestWhatIsWrongWithATemplateIsSaid(t *testing.T) {
+// TestMachine_ReportsInvalidTemplate checks that problems with the node template are reported in each phase.
+func TestMachine_ReportsInvalidTemplate(t *testing.T) {
 	refusal := func(reason string) given {
 		return event("Machine", "pool-a-x7k2p", reason, "The API server rejects it: denied by a policy", time.Minute)
 	}

@@ -113,8 +113,8 @@ func replaced(machine *v1alpha1.Machine) *v1alpha1.Machine {
 	return machine
 }
 
-// TestGolden checks every metric. Users rely on the names and labels.
-func TestGolden(t *testing.T) {
+// TestCollector_MatchesGoldenSeries checks every metric. Users rely on the names and labels.
+func TestCollector_MatchesGoldenSeries(t *testing.T) {
 	class, machine, set, deployment := fleet()
 	c, registry := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
 	c.Work = NewWork(Options{Reader: c.Reader, Clock: c.Clock, Registerer: registry})
@@ -137,9 +137,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestBareObjects checks that objects without optional fields work, and that unset fields have no
+// TestCollector_HandlesEmptyObjects checks that objects without optional fields work, and that unset fields have no
 // series.
-func TestBareObjects(t *testing.T) {
+func TestCollector_HandlesEmptyObjects(t *testing.T) {
 	c, registry := collect(t, interceptor.Funcs{},
 		&v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, &v1alpha1.MachineSet{ObjectMeta: metav1.ObjectMeta{Name: "s"}},
 		&v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: v1alpha1.MachineDeploymentSpec{
@@ -169,8 +169,8 @@ func TestBareObjects(t *testing.T) {
 	}
 }
 
-// TestWhatIsGoneHasNoSeries checks that series disappear as soon as the cache lacks the object.
-func TestWhatIsGoneHasNoSeries(t *testing.T) {
+// TestCollector_DropsSeriesOfDeletedObjects checks that series disappear as soon as the cache lacks the object.
+func TestCollector_DropsSeriesOfDeletedObjects(t *testing.T) {
 	_, machine, _, _ := fleet()
 	c, registry := collect(t, interceptor.Funcs{}, machine)
 	before := len(series(t, registry))
@@ -184,8 +184,8 @@ func TestWhatIsGoneHasNoSeries(t *testing.T) {
 	}
 }
 
-// TestSeriesOfAPoolEndWithIt checks that one more scrape has the last values of a deleted pool.
-func TestSeriesOfAPoolEndWithIt(t *testing.T) {
+// TestPool_SeriesAreDeletedWithPool checks that one more scrape has the last values of a deleted pool.
+func TestPool_SeriesAreDeletedWithPool(t *testing.T) {
 	class, machine, _, deployment := fleet()
 	unlisted := false
 	c, registry := collect(t, interceptor.Funcs{
@@ -236,8 +236,8 @@ func TestSeriesOfAPoolEndWithIt(t *testing.T) {
 	}
 }
 
-// TestAKindThatCannotBeRead checks that the failure is counted and that other kinds are exported.
-func TestAKindThatCannotBeRead(t *testing.T) {
+// TestCollector_ReportsUnreadableKind checks that the failure is counted and that other kinds are exported.
+func TestCollector_ReportsUnreadableKind(t *testing.T) {
 	_, machine, set, deployment := fleet()
 	_, registry := collect(t, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
@@ -262,9 +262,9 @@ func TestAKindThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestStart checks that the metrics are registered while the Collector runs, which is while this
+// TestCollector_Start checks that the metrics are registered while the Collector runs, which is while this
 // process leads. A second Collector exports nothing.
-func TestStart(t *testing.T) {
+func TestCollector_Start(t *testing.T) {
 	g := gomega.NewWithT(t)
 	registry := prometheus.NewRegistry()
 	c, _ := collect(t, interceptor.Funcs{})

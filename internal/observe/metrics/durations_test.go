@@ -143,8 +143,8 @@ type able interface {
 	driver.Updater
 }
 
-// TestATimedDriverKeepsItsAbilities checks that the decorator does not hide optional interfaces.
-func TestATimedDriverKeepsItsAbilities(t *testing.T) {
+// TestDriver_KeepsOptionalInterfacesWhenTimed checks that the decorator does not hide optional interfaces.
+func TestDriver_KeepsOptionalInterfacesWhenTimed(t *testing.T) {
 	w, _, _ := works(t)
 	timed := w.Driver(struct{ able }{})
 	for name, kept := range map[string]bool{
@@ -167,8 +167,8 @@ func has[Ability any](d driver.Driver) bool {
 	return found
 }
 
-// TestADriverThatInitializesNothing checks that callers still get Unimplemented.
-func TestADriverThatInitializesNothing(t *testing.T) {
+// TestDriver_WithoutInitializeIsNotTimed checks that callers still get Unimplemented.
+func TestDriver_WithoutInitializeIsNotTimed(t *testing.T) {
 	w, _, exported := works(t)
 	var bare struct{ driver.Driver }
 	_, err := w.Driver(bare).(driver.Initializer).InitializeMachine(t.Context(), &driver.InitializeMachineRequest{})
@@ -233,8 +233,8 @@ func TestDrainDuration(t *testing.T) {
 	}
 }
 
-// TestDrainOfAMachineThatIsUnknown checks that nothing is exported without a deployment.
-func TestDrainOfAMachineThatIsUnknown(t *testing.T) {
+// TestDrainDuration_OfUnknownMachine checks that nothing is exported without a deployment.
+func TestDrainDuration_OfUnknownMachine(t *testing.T) {
 	_, machine, _, _ := fleet()
 	machine.Labels = nil
 	w, _, exported := works(t, machine)
@@ -249,8 +249,8 @@ func TestDrainOfAMachineThatIsUnknown(t *testing.T) {
 	}
 }
 
-// TestManagersShareTheirMetrics checks that several managers can run in one process.
-func TestManagersShareTheirMetrics(t *testing.T) {
+// TestManager_SharesMetricsWithinProcess checks that several managers can run in one process.
+func TestManager_SharesMetricsWithinProcess(t *testing.T) {
 	_, clock, _ := works(t)
 	registry := prometheus.NewPedanticRegistry()
 	first, second := NewWork(Options{Clock: clock, Registerer: registry}), NewWork(Options{Clock: clock, Registerer: registry})

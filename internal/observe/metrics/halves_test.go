@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestTwoProcessesExportEachOnce checks that two processes with one part each export every series
+// TestCollector_TwoProcessesExportEachSeriesOnce checks that two processes with one part each export every series
 // exactly once.
-func TestTwoProcessesExportEachOnce(t *testing.T) {
+func TestCollector_TwoProcessesExportEachSeriesOnce(t *testing.T) {
 	class, machine, set, deployment := fleet()
 	gathered := func(noMachines, noSets bool) []string {
 		c, _ := collect(t, interceptor.Funcs{}, class, machine, set, deployment)
@@ -37,9 +37,9 @@ func TestTwoProcessesExportEachOnce(t *testing.T) {
 	}
 }
 
-// TestManagersInOneProcess checks all combinations of parts. Metrics are unregistered when the
+// TestCollector_SeveralManagersInOneProcess checks all combinations of parts. Metrics are unregistered when the
 // manager that registered them stops, and only then.
-func TestManagersInOneProcess(t *testing.T) {
+func TestCollector_SeveralManagersInOneProcess(t *testing.T) {
 	halves := map[string]Options{"machines": {NoSets: true}, "sets": {NoMachines: true}, "both": {}}
 	for first, of := range halves {
 		for second, as := range halves {

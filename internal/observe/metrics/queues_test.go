@@ -17,9 +17,9 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// TestQueues checks with a real controller-runtime queue that its metrics are served with MCM's
+// TestQueue_Metrics checks with a real controller-runtime queue that its metrics are served with MCM's
 // names and only label.
-func TestQueues(t *testing.T) {
+func TestQueue_Metrics(t *testing.T) {
 	name := fmt.Sprintf("of-the-test-%d", time.Now().UnixNano()) // the process goes on to count those of former runs
 	queue := priorityqueue.New[string](name)
 	defer queue.ShutDown()
@@ -69,9 +69,9 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// TestOthersAreUntouched checks that other metrics are passed through, and that the gathered
+// TestQueue_LeavesOtherMetricsUnchanged checks that other metrics are passed through, and that the gathered
 // metrics, which may be shared, are not modified.
-func TestOthersAreUntouched(t *testing.T) {
+func TestQueue_LeavesOtherMetricsUnchanged(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	depth := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth"}, []string{"name", "priority"})
 	other := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueues"}, []string{"name", "priority"})

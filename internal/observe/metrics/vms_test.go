@@ -23,9 +23,9 @@ func vmNamed(name string, ready ...metav1.Condition) *vmv1alpha1.VirtualMachine 
 	return vm
 }
 
-// TestVMs checks that each VM has its readiness with the reason, its last migration, and its
+// TestVM_Metrics checks that each VM has its readiness with the reason, its last migration, and its
 // controller if that is another one. If the API server does not respond, there are no series.
-func TestVMs(t *testing.T) {
+func TestVM_Metrics(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := vmv1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

@@ -16,9 +16,9 @@ func isPreserved(m *v1alpha1.Machine) {
 	m.Status.CurrentStatus.PreserveExpiryTime = ptr.To(metav1.NewTime(noon.Add(time.Hour)))
 }
 
-// TestPreservedBesidesThoseWanted checks that more machines of the current template than desired do
+// TestStatus_PreservedMachinesAreExtra checks that more machines of the current template than desired do
 // not keep a rollout from being complete if all of the extra ones are preserved.
-func TestPreservedBesidesThoseWanted(t *testing.T) {
+func TestStatus_PreservedMachinesAreExtra(t *testing.T) {
 	beside := func(g *given) { g.set("a").Status.Replicas = 4 }
 	others := func(g *given) {
 		for _, machine := range g.machines {
@@ -33,9 +33,9 @@ func TestPreservedBesidesThoseWanted(t *testing.T) {
 	}
 }
 
-// TestCountsAreOfTheTemplateOfNow checks that machines are not counted as updated while the status
+// TestStatus_CountsMachinesOfCurrentTemplate checks that machines are not counted as updated while the status
 // still describes an earlier template.
-func TestCountsAreOfTheTemplateOfNow(t *testing.T) {
+func TestStatus_CountsMachinesOfCurrentTemplate(t *testing.T) {
 	other := declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "b" })
 	for reason, so := range map[string]change{
 		"not looked at": declared(func(d *v1alpha1.MachineDeployment) { d.Generation = 3 }),
@@ -50,9 +50,9 @@ func TestCountsAreOfTheTemplateOfNow(t *testing.T) {
 	}
 }
 
-// TestWhichSetsAreShown checks that the current set is first, whatever its revision, and that a set
+// TestStatus_ShownMachineSets checks that the current set is first, whatever its revision, and that a set
 // is shown if machines are desired but do not exist yet.
-func TestWhichSetsAreShown(t *testing.T) {
+func TestStatus_ShownMachineSets(t *testing.T) {
 	var names []string
 	for _, set := range StatusOf(give(hasSet("old", 2, 2, 0), hasSet("idle", 3, 0, 0)).facts(), noon).Sets {
 		names = append(names, set.Name)
@@ -62,18 +62,18 @@ func TestWhichSetsAreShown(t *testing.T) {
 	}
 }
 
-// TestNoDeadlineRunsWhenARolloutIsComplete checks that later changes of the number of machines have
+// TestStatus_DeadlineStopsWhenRolloutIsComplete checks that later changes of the number of machines have
 // no deadline.
-func TestNoDeadlineRunsWhenARolloutIsComplete(t *testing.T) {
+func TestStatus_DeadlineStopsWhenRolloutIsComplete(t *testing.T) {
 	s := StatusOf(give(due(600), progress(v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonComplete, "done")).facts(), noon)
 	if s.Limit != 10*time.Minute || !s.Deadline.IsZero() {
 		t.Errorf("limit %s, deadline %s", s.Limit, s.Deadline)
 	}
 }
 
-// TestThatEnoughAreAvailableIsNoComplaint checks that the Available condition, which most
+// TestStatus_EnoughAvailableIsNotAProblem checks that the Available condition, which most
 // deployments have during a rollout, is not reported as a problem.
-func TestThatEnoughAreAvailableIsNoComplaint(t *testing.T) {
+func TestStatus_EnoughAvailableIsNotAProblem(t *testing.T) {
 	enough := hasCondition(v1alpha1.MachineDeploymentAvailable, v1alpha1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	for _, wait := range StatusOf(give(rolls, enough).facts(), noon).Waits {
 		if strings.Contains(wait.Text, "minimum availability") {
@@ -82,9 +82,9 @@ func TestThatEnoughAreAvailableIsNoComplaint(t *testing.T) {
 	}
 }
 
-// TestOnlyItsOwnIsSortedOut checks that sets and machines of other deployments in the namespace are
+// TestFacts_KeepOnlyOwnedObjects checks that sets and machines of other deployments in the namespace are
 // ignored.
-func TestOnlyItsOwnIsSortedOut(t *testing.T) {
+func TestFacts_KeepOnlyOwnedObjects(t *testing.T) {
 	g, other := give(hasSet("old", 0, 0, 0)), give()
 	other.deployment.UID, other.sets = "other", nil
 	hasSet("theirs", 1, 3, 3)(other)

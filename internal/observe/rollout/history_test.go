@@ -20,7 +20,7 @@ func past(g *given) {
 	hasSet("none", 0, 0, 0)(g)
 }
 
-func TestHistory(t *testing.T) {
+func TestRollout_History(t *testing.T) {
 	var text bytes.Buffer
 	if err := PrintHistory(&text, give(past).facts(), noon); err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func TestHistory(t *testing.T) {
 	golden.Compare(t, "testdata/history.txt", text.String())
 }
 
-func TestRevision(t *testing.T) {
+func TestRollout_Revision(t *testing.T) {
 	var text bytes.Buffer
 	if err := PrintRevision(&text, give(past).facts(), 4); err != nil {
 		t.Fatal(err)

@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestARefusedDeploymentIsNotRolledOut checks that a rejected deployment is not complete, even
+// TestRollout_InvalidDeploymentIsNotComplete checks that a rejected deployment is not complete, even
 // though all its machines run.
-func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
+func TestRollout_InvalidDeploymentIsNotComplete(t *testing.T) {
 	for reason, message := range map[string]string{
 		v1alpha1.DeploymentReasonSelectsAll: "spec.selector: the empty selector selects all machines; add labels to it",
 		v1alpha1.DeploymentReasonInvalid:    "spec.selector: it does not match a new machine set",
@@ -30,18 +30,18 @@ func TestARefusedDeploymentIsNotRolledOut(t *testing.T) {
 	}
 }
 
-// TestTerminatingThoughNobodyDeletesIt checks a machine in phase Terminating that is not being
+// TestMachineSet_TerminatingWithoutDeletion checks a machine in phase Terminating that is not being
 // deleted, as after a restore from a backup. Its set counts it as updated.
-func TestTerminatingThoughNobodyDeletesIt(t *testing.T) {
+func TestMachineSet_TerminatingWithoutDeletion(t *testing.T) {
 	stays := func(g *given) { g.machines[0].Status.CurrentStatus.Phase = leaving }
 	if status := StatusOf(give(stays, counts(3, 2, 3)).facts(), noon); status.Updated != 3 {
 		t.Errorf("%d updated", status.Updated)
 	}
 }
 
-// TestWhyADeletionDoesNotBegin checks that the reasons reported by the sets are shown for the
+// TestMachineDeployment_DeletionDoesNotStart checks that the reasons reported by the sets are shown for the
 // rollout.
-func TestWhyADeletionDoesNotBegin(t *testing.T) {
+func TestMachineDeployment_DeletionDoesNotStart(t *testing.T) {
 	const denied = `deleting machine pool-a-0: admission webhook "policy" denied the request`
 	fails := func(g *given) {
 		g.set("a").Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: "FailedDelete", Message: denied, LastTransitionTime: before(time.Minute)}}
@@ -66,9 +66,9 @@ func TestWhyADeletionDoesNotBegin(t *testing.T) {
 	}
 }
 
-// TestAFrozenSetIsSaidOnce checks that a freeze is shown once, although the deployment has a
+// TestMachineSet_FreezeIsReportedOnce checks that a freeze is shown once, although the deployment has a
 // condition with a different message.
-func TestAFrozenSetIsSaidOnce(t *testing.T) {
+func TestMachineSet_FreezeIsReportedOnce(t *testing.T) {
 	isFrozen := hasCondition(v1alpha1.MachineDeploymentFrozen, v1alpha1.ConditionTrue, v1alpha1.DeploymentReasonFrozen, `MachineSet "pool-b" is frozen`)
 	why := v1alpha1.MachineSetCondition{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue, Message: "9 machines exist"}
 	for name, tc := range map[string]struct {

@@ -143,9 +143,9 @@ func available(n int32) func(Facts) bool {
 	return func(f Facts) bool { return f.Deployment.Status.AvailableReplicas == n && f.Problem == "" }
 }
 
-// TestServerFollowsThroughAnOutage checks that Follow continues after a closed watch and after an
+// TestRollout_FollowContinuesAfterOutage checks that Follow continues after a closed watch and after an
 // outage, and reports the outage.
-func TestServerFollowsThroughAnOutage(t *testing.T) {
+func TestRollout_FollowContinuesAfterOutage(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	seen, ended := s.follow(ctx)
@@ -169,7 +169,7 @@ func TestServerFollowsThroughAnOutage(t *testing.T) {
 	}
 }
 
-func TestServerSaysThatItIsGone(t *testing.T) {
+func TestRollout_FollowReportsDeletedDeployment(t *testing.T) {
 	s := newServer(t)
 	seen, ended := s.follow(t.Context())
 	s.until(seen, ended, "the first state", available(3))
@@ -186,9 +186,9 @@ func TestServerSaysThatItIsGone(t *testing.T) {
 	}
 }
 
-// TestServerTellsWhatIsAround checks that leases and events are read even if no watched object
+// TestRollout_FollowReadsLeasesAndEvents checks that leases and events are read even if no watched object
 // changes, for example because no manager runs.
-func TestServerTellsWhatIsAround(t *testing.T) {
+func TestRollout_FollowReadsLeasesAndEvents(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
 	defer cancel()
@@ -209,9 +209,9 @@ func TestServerTellsWhatIsAround(t *testing.T) {
 	}))
 }
 
-// TestServerTakesNoOtherForIt checks that a new deployment of the same name is not mistaken for the
+// TestRollout_FollowDetectsRecreatedDeployment checks that a new deployment of the same name is not mistaken for the
 // deleted one.
-func TestServerTakesNoOtherForIt(t *testing.T) {
+func TestRollout_FollowDetectsRecreatedDeployment(t *testing.T) {
 	s := newServer(t)
 	seen, ended := s.follow(t.Context())
 	s.until(seen, ended, "the first state", available(3))
@@ -240,8 +240,8 @@ func (s *server) watching() client.WithWatch {
 	return c
 }
 
-// TestServerRefusesWhatCannotBeRead checks that Follow returns an error instead of waiting forever.
-func TestServerRefusesWhatCannotBeRead(t *testing.T) {
+// TestRollout_FollowReturnsReadErrors checks that Follow returns an error instead of waiting forever.
+func TestRollout_FollowReturnsReadErrors(t *testing.T) {
 	s := newServer(t)
 	refused := errors.New("no")
 	c := interceptor.NewClient(s.watching(), interceptor.Funcs{

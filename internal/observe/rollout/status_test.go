@@ -151,7 +151,7 @@ func lease(ago time.Duration) *coordinationv1.Lease {
 	return made
 }
 
-func TestSituations(t *testing.T) {
+func TestStatus_MatchesGoldenFiles(t *testing.T) {
 	for name, tc := range situations {
 		t.Run(name, func(t *testing.T) {
 			facts := give(tc.given).facts()
@@ -173,8 +173,8 @@ func TestSituations(t *testing.T) {
 	}
 }
 
-// TestNoGoldenFileIsLeftOver checks that every golden file belongs to a situation or the history.
-func TestNoGoldenFileIsLeftOver(t *testing.T) {
+// TestStatus_EveryGoldenFileIsUsed checks that every golden file belongs to a situation or the history.
+func TestStatus_EveryGoldenFileIsUsed(t *testing.T) {
 	golden.Only(t, "testdata/*", func(name string) bool {
 		name = strings.TrimSuffix(name, ".txt")
 		_, used := situations[name]

@@ -52,10 +52,10 @@ const (
 	gapMore     = 50 * time.Millisecond
 )
 
-// TestAgainstBareQEMU moves guests alternately between hypervisors and between two bare QEMUs, and compares the
+// TestMigration_AgainstBareQEMU moves guests alternately between hypervisors and between two bare QEMUs, and compares the
 // medians. Both durations start with the request and include the start of the receiving QEMU. The guest writes to
 // its disk all the time, and a quarter of the disk contains data.
-func TestAgainstBareQEMU(t *testing.T) {
+func TestMigration_AgainstBareQEMU(t *testing.T) {
 	tier.All(t)
 	const MiB = 1 << 20
 	count, measured := pairs(t)

@@ -78,7 +78,7 @@ func (m *member) awaitHeld() {
 
 // The source is killed while its guest is stopped, before the commit. The target does not run the guest. The guest
 // starts again from disks that contain everything that it wrote, from the same moment.
-func TestRealSourceDiesBetween(t *testing.T) {
+func TestMigration_SourceKilledWhileGuestIsStopped(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, shared := range map[string]bool{"disks that are copied": false, "shared disks": true} {
@@ -106,7 +106,7 @@ func TestRealSourceDiesBetween(t *testing.T) {
 }
 
 // The rest of the copy takes too long. The guest continues on the source, whose QEMU has its disks again.
-func TestRealRestTakesTooLong(t *testing.T) {
+func TestMigration_RestOfCopyTakesTooLong(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -29,7 +29,7 @@ const found = time.Minute
 
 // A running guest continues during a cut, and its hypervisor follows the controller as soon as the network allows.
 // The hypervisor does not retry too often.
-func TestNetworkCutsWhileTheGuestRuns(t *testing.T) {
+func TestNetwork_CutWhileGuestRuns(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
 			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", for an hour")
@@ -71,7 +71,7 @@ func TestNetworkCutsWhileTheGuestRuns(t *testing.T) {
 }
 
 // A stopped guest stays stopped, and continues once the controller can request it.
-func TestNetworkCutsWhileTheGuestIsHeld(t *testing.T) {
+func TestNetwork_CutWhileGuestIsPaused(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
 			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", for an hour, while the guest is paused")
@@ -98,7 +98,7 @@ func TestNetworkCutsWhileTheGuestIsHeld(t *testing.T) {
 
 // The network is cut after each part of what a hypervisor sends during its start: in the handshake, before and
 // after the response to its lease, and in each report.
-func TestNetworkCutsInTheMiddleOfCalls(t *testing.T) {
+func TestNetwork_CutDuringStart(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
 			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", in the middle of each call of the start")

@@ -38,7 +38,7 @@ func guestConfig(t *testing.T) Config {
 	return config
 }
 
-func TestGuestLearnsOfItself(t *testing.T) {
+func TestDescribeGuest_ProvidesMetadata(t *testing.T) {
 	config := guestConfig(t)
 	machine, err := describeGuest(config)
 	must(t, err)
@@ -71,7 +71,7 @@ func TestGuestLearnsOfItself(t *testing.T) {
 	}
 }
 
-func TestSameSpecificationSameMachine(t *testing.T) {
+func TestDescribeGuest_IsDeterministic(t *testing.T) {
 	first, second := guestConfig(t), guestConfig(t)
 	one, err := describeGuest(first)
 	must(t, err)
@@ -97,7 +97,7 @@ func TestSameSpecificationSameMachine(t *testing.T) {
 	}
 }
 
-func TestGuestWithoutAnything(t *testing.T) {
+func TestDescribeGuest_MinimalSpec(t *testing.T) {
 	config := guestConfig(t)
 	config.Spec.Address, config.Spec.Uuid, config.Network, config.Paths.UserData = nil, "", nil, ""
 	config.Spec.Resources = &vmpb.Resources{Cpus: 3, MemoryBytes: 64<<20 + 5}
@@ -118,7 +118,7 @@ func TestGuestWithoutAnything(t *testing.T) {
 	}
 }
 
-func TestAddressesMustFitTheNetwork(t *testing.T) {
+func TestDescribeGuest_AddressesMustFitNetwork(t *testing.T) {
 	v4, v6 := netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")
 	for name, test := range map[string]struct {
 		addresses []string

@@ -36,7 +36,7 @@ func withDevice(t *testing.T, bytes int64, run func(*fixture)) {
 
 // The guest runs only once the controller has stored that the device has its disk, because the guest could make
 // the disk look like a new one. The controller may take its time.
-func TestDeviceWaitsForTheController(t *testing.T) {
+func TestDevice_GuestWaitsForController(t *testing.T) {
 	withDevice(t, 4<<20, func(w *fixture) {
 		w.preparing()
 		w.controller.RefuseReports(errAway)
@@ -61,7 +61,7 @@ func TestDeviceWaitsForTheController(t *testing.T) {
 	})
 }
 
-func TestDeviceIsTooSmall(t *testing.T) {
+func TestDevice_IsTooSmall(t *testing.T) {
 	withDevice(t, 1<<20, func(w *fixture) {
 		w.preparing()
 		w.config.Spec.RootDiskBytes = 2 << 20
@@ -73,7 +73,7 @@ func TestDeviceIsTooSmall(t *testing.T) {
 }
 
 // A path below /dev must be a device. No file is created there.
-func TestDeviceIsNotThere(t *testing.T) {
+func TestDevice_MissingIsNotCreated(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.config.Spec.RootDiskPath = vmpb.RootDevicePath
 		w.start().wantEnd(vmpb.EndInvalidSpec)
@@ -93,9 +93,9 @@ func device(t *testing.T, path *string, bytes int64, content []byte) {
 	must(t, errors.Join(err, file.Close()))
 }
 
-// TestRealMigrationOfDevices moves a guest with a root disk and a data disk on devices to larger devices with
+// TestMigration_CopiesDevices moves a guest with a root disk and a data disk on devices to larger devices with
 // other content. The third disk is a file.
-func TestRealMigrationOfDevices(t *testing.T) {
+func TestMigration_CopiesDevices(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newTestCluster(t)
@@ -137,7 +137,7 @@ func TestRealMigrationOfDevices(t *testing.T) {
 }
 
 // A target whose device is smaller than the disk does not get the guest, which continues on the source.
-func TestRealDeviceIsTooSmall(t *testing.T) {
+func TestMigration_TargetDeviceTooSmall(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newTestCluster(t)

@@ -51,7 +51,7 @@ func (w *fixture) reading(dir string) {
 
 // An image that is certainly for other processors is rejected before QEMU starts, with a message that names both
 // architectures. Any other image is started.
-func TestImagesForOtherProcessors(t *testing.T) {
+func TestImage_OtherArchitectureIsRejected(t *testing.T) {
 	arm64, x86 := kernelOf(0x38, "ARM\x64"), kernelOf(0x202, "HdrS")
 	foreignDisk, ownDisk := diskOf(t, gpt.LinuxRootArm64), diskOf(t, gpt.LinuxRootX86_64)
 	for name, test := range map[string]struct {

@@ -15,7 +15,7 @@ import (
 )
 
 // A hypervisor writes files completely or not at all, and terminates with the reason NoSpace.
-func TestFullDisk(t *testing.T) {
+func TestGuest_FullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a hypervisor writes its run ID, the seed, the metadata, or its termination message")
 	now := time.Unix(1_700_000_000, 5)
 	fs := smallfs.New(t)

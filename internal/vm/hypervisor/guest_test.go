@@ -29,7 +29,7 @@ func (w *fixture) wantLast(want string) {
 }
 
 // A guest whose disk is full is reported as stopped until it really runs again, however often it is continued.
-func TestFullDisk(t *testing.T) {
+func TestGuest_FullDisk(t *testing.T) {
 	for name, c := range map[string]struct {
 		failure qemu.StorageFailure
 		want    string
@@ -61,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 // A guest that the user wants stopped is not continued.
-func TestFullDiskOfPausedGuest(t *testing.T) {
+func TestGuest_FullDiskWhilePaused(t *testing.T) {
 	t.Attr("fault", "disk full: the disk of a guest that its user pauses in the meantime")
 	t.Attr("outcome", "the guest stays paused, even once there is free space, and runs when its user continues it")
 	withFixture(t, func(w *fixture) {
@@ -81,7 +81,7 @@ func TestFullDiskOfPausedGuest(t *testing.T) {
 }
 
 // A reset boots a guest that a full disk has stopped.
-func TestResetOfStoppedGuest(t *testing.T) {
+func TestGuest_ResetAfterFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the disk of a guest that is reset once there is free space")
 	t.Attr("outcome", "the guest boots")
 	withFixture(t, func(w *fixture) {
@@ -99,7 +99,7 @@ func TestResetOfStoppedGuest(t *testing.T) {
 }
 
 // A command of another client of QEMU is reported and not reverted.
-func TestGuest_StateIsQEMUs(t *testing.T) {
+func TestGuest_StateOfQEMUIsReported(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
 		for _, step := range []struct {

@@ -56,7 +56,7 @@ func withExpiringLease(t *testing.T, run func(w *fixture, d *fakeWatchdog)) {
 
 // A lease is renewed after a third of its duration by a stream that replaces the previous one, and the watchdog
 // knows when the lease expires.
-func TestLeaseIsRenewed(t *testing.T) {
+func TestLease_IsRenewed(t *testing.T) {
 	withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		reports := len(w.controller.Reports())
@@ -78,7 +78,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 }
 
 // A hypervisor that cannot reach its controller stops the guest before its lease expires, and reports that.
-func TestLeaseExpires(t *testing.T) {
+func TestLease_ExpiryStopsGuest(t *testing.T) {
 	withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		w.controller.SetAway(true)
@@ -98,7 +98,7 @@ func TestLeaseExpires(t *testing.T) {
 
 // A controller that is unavailable for a part of the lease causes no disruption. It receives the state when it is
 // available again.
-func TestLeaseOutlivesAFailOver(t *testing.T) {
+func TestLease_OutlastsControllerFailOver(t *testing.T) {
 	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		p := w.start()
 		before := len(w.controller.Reports())
@@ -116,7 +116,7 @@ func TestLeaseOutlivesAFailOver(t *testing.T) {
 }
 
 // Further updates of a stream do not extend the lease.
-func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
+func TestLease_StreamUpdatesDoNotExtend(t *testing.T) {
 	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		p := w.start()
 		begin := time.Now()
@@ -137,7 +137,7 @@ func TestUpdatesOfAStreamProlongNothing(t *testing.T) {
 }
 
 // The guest does not start without a lease, however long that takes. A response without a duration is not a lease.
-func TestNoGuestWithoutALease(t *testing.T) {
+func TestLease_GuestDoesNotStartWithout(t *testing.T) {
 	for name, response := range map[string]*vmpb.RunLeaseUpdate{"no response": nil, "no duration": leaseOK()} {
 		t.Run(name, func(t *testing.T) {
 			withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
@@ -159,7 +159,7 @@ func TestNoGuestWithoutALease(t *testing.T) {
 }
 
 // A hypervisor that terminates releases the lease after the guest has terminated.
-func TestLeaseIsReleased(t *testing.T) {
+func TestLease_IsReleasedAfterGuest(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(w *fixture, p *process)
 		want string
@@ -185,7 +185,7 @@ func TestLeaseIsReleased(t *testing.T) {
 
 // Without a watchdog, nothing protects against a process that hangs. The guest therefore terminates with the
 // watchdog.
-func TestWatchdogIsLost(t *testing.T) {
+func TestWatchdog_LossTerminatesGuest(t *testing.T) {
 	withExpiringLease(t, func(w *fixture, d *fakeWatchdog) {
 		p := w.start()
 		close(d.lost)

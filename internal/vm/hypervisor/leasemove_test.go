@@ -37,8 +37,8 @@ func (h *testCluster) wantReleased(pod string) {
 	}
 }
 
-// TestRealMigrationWithLeases moves a guest twice and lets it run on the target for longer than a lease.
-func TestRealMigrationWithLeases(t *testing.T) {
+// TestMigration_WithLeases moves a guest twice and lets it run on the target for longer than a lease.
+func TestMigration_WithLeases(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newLeasedCluster(t)
@@ -58,7 +58,7 @@ func TestRealMigrationWithLeases(t *testing.T) {
 
 // The authority alone does not let a guest run. The controller first withholds the target's lease, and then grants
 // it.
-func TestRealTargetWaitsForItsLease(t *testing.T) {
+func TestMigration_TargetWaitsForLease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newLeasedCluster(t)
@@ -91,8 +91,8 @@ func TestRealTargetWaitsForItsLease(t *testing.T) {
 }
 
 // The target is killed after the commit. The guest keeps running on the source, with a new lease that expires
-// later than the previous one. In TestRealServedDeath, the source is killed.
-func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
+// later than the previous one. In TestServedDisks_ProcessKilled, the source is killed.
+func TestMigration_TargetKilledAfterCommitWithLease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newLeasedCluster(t)
@@ -115,7 +115,7 @@ func TestRealLeasedDeathAfterTheCommit(t *testing.T) {
 
 // The controller is unavailable for longer than a lease during the migration. As usual, the source terminates its
 // guest.
-func TestRealLeaseExpiresInAMigration(t *testing.T) {
+func TestMigration_LeaseExpires(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	t.Run("during the copy", func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestRealLeaseExpiresInAMigration(t *testing.T) {
 }
 
 // A source that hangs during the copy is killed by its watchdog, together with its guest.
-func TestRealSourceHangsInTheCopy(t *testing.T) {
+func TestMigration_HangingSourceIsKilled(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newLeasedCluster(t)
@@ -197,7 +197,7 @@ func TestRealSourceHangsInTheCopy(t *testing.T) {
 
 // A target that has the authority but no lease terminates when the controller requests it, or when it is asked to
 // terminate and a lease would have expired.
-func TestRealTargetIsTerminatedWithoutALease(t *testing.T) {
+func TestMigration_TargetWithoutLeaseIsTerminated(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -15,7 +15,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func TestGuestRunsOnceAuthorized(t *testing.T) {
+func TestGuest_RunsOnceAuthorized(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.Respond(nil)
 		p := w.start()
@@ -36,7 +36,7 @@ func TestGuestRunsOnceAuthorized(t *testing.T) {
 	})
 }
 
-func TestTerminateBeforeTheStart(t *testing.T) {
+func TestHypervisor_TerminatedBeforeStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.Respond(leaseTerminated())
 		w.start().wantEnd(vmpb.EndTerminated)
@@ -46,7 +46,7 @@ func TestTerminateBeforeTheStart(t *testing.T) {
 	})
 }
 
-func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
+func TestHypervisor_TerminationKillsGuest(t *testing.T) {
 	for name, before := range map[string]func(*fixture, *process){
 		"running":  func(*fixture, *process) {},
 		"held":     func(w *fixture, _ *process) { w.controller.Respond(leasePaused()); pass(0) },
@@ -76,7 +76,7 @@ func TestTerminateKillsTheGuestAtOnce(t *testing.T) {
 	}
 }
 
-func TestControllerAwayAtTheStart(t *testing.T) {
+func TestHypervisor_ControllerUnavailableAtStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()
 		w.controller.SetAway(true)
@@ -105,7 +105,7 @@ func TestControllerAwayAtTheStart(t *testing.T) {
 
 // A hypervisor that cannot authenticate does not start its guest, reports that, and retries. If it still fails,
 // its Pod reports the reason. An unreachable controller is a different case, which follows.
-func TestNobodyIssuesACertificate(t *testing.T) {
+func TestHypervisor_NoCertificateIssued(t *testing.T) {
 	for name, test := range map[string]struct {
 		until  time.Duration
 		starts bool
@@ -145,7 +145,7 @@ func TestNobodyIssuesACertificate(t *testing.T) {
 	}
 }
 
-func TestControllerAwayForLong(t *testing.T) {
+func TestHypervisor_ControllerUnavailableForLong(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
 		w.controller.SetAway(true)
@@ -165,7 +165,7 @@ func TestControllerAwayForLong(t *testing.T) {
 	})
 }
 
-func TestErrorsOfTheStreamStopNothing(t *testing.T) {
+func TestLease_StreamErrorsDoNotStopGuest(t *testing.T) {
 	for _, code := range []codes.Code{
 		codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.FailedPrecondition,
 		codes.Unauthenticated, codes.Unimplemented, codes.Internal, codes.Unavailable,
@@ -184,7 +184,7 @@ func TestErrorsOfTheStreamStopNothing(t *testing.T) {
 	}
 }
 
-func TestExactlyOneStreamIsOpen(t *testing.T) {
+func TestLease_ExactlyOneStreamIsOpen(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
 		for range 50 {
@@ -209,7 +209,7 @@ func TestExactlyOneStreamIsOpen(t *testing.T) {
 }
 
 // A controller that responds and closes each stream immediately does not get too many requests.
-func TestStreamsThatEndAtOnceAreSpaced(t *testing.T) {
+func TestLease_ClosedStreamsAreRetriedWithBackoff(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.RefuseStreams(status.Error(codes.Unavailable, "starting"))
 		p := w.start()
@@ -223,7 +223,7 @@ func TestStreamsThatEndAtOnceAreSpaced(t *testing.T) {
 	})
 }
 
-func TestUnknownStatusChangesNothing(t *testing.T) {
+func TestLease_UnknownStatusIsIgnored(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		p := w.start()
 		for _, response := range []*vmpb.RunLeaseUpdate{{}, {Status: 77, Paused: true}} {
@@ -237,7 +237,7 @@ func TestUnknownStatusChangesNothing(t *testing.T) {
 	})
 }
 
-func TestPausedHoldsTheGuest(t *testing.T) {
+func TestGuest_PausedIsStopped(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.controller.Respond(leasePaused())
 		p := w.start()
@@ -370,7 +370,7 @@ func TestGuest_SlowQEMUExitIsAwaited(t *testing.T) {
 	}
 }
 
-func TestAskedToEndBeforeTheGuestRuns(t *testing.T) {
+func TestHypervisor_SIGTERMBeforeGuestRuns(t *testing.T) {
 	for name, given := range map[string]func(*fixture){
 		"waiting for the controller": func(w *fixture) { w.controller.Respond(nil) },
 		"waiting for the disk": func(w *fixture) {
@@ -404,7 +404,7 @@ func TestAskedToEndBeforeTheGuestRuns(t *testing.T) {
 	}
 }
 
-func TestLockedDisk(t *testing.T) {
+func TestDisk_LockedDiskIsAwaited(t *testing.T) {
 	t.Run("is released", func(t *testing.T) {
 		withFixture(t, func(w *fixture) {
 			lock, err := disk.Acquire(w.config.Paths.RootDisk)
@@ -489,7 +489,7 @@ func TestReport_StopsIfUnimplemented(t *testing.T) {
 	})
 }
 
-func TestRunIDsGrow(t *testing.T) {
+func TestHypervisor_RunIDsIncrease(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		for range 3 {
 			p := w.start()

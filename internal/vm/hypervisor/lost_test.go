@@ -9,7 +9,7 @@ import (
 
 // A disk that has been complete is never created again, whether the file is missing or empty, or the whole volume
 // is a different one.
-func TestVanishedDisk(t *testing.T) {
+func TestDisk_MissingIsNotCreatedAgain(t *testing.T) {
 	again := func(w *fixture) {} // the next process in the Pod, with the same specification
 	later := func(w *fixture) {  // the next Pod
 		w.config.Paths.Run += "-later"

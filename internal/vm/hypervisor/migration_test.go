@@ -202,8 +202,8 @@ func (m *member) wantAll(last uint64) {
 	}
 }
 
-// TestRealMigration moves a guest by a signal, and back by a request.
-func TestRealMigration(t *testing.T) {
+// TestMigration_BySignalAndBack moves a guest by a signal, and back by a request.
+func TestMigration_BySignalAndBack(t *testing.T) {
 	t.Parallel()
 	h := newTestCluster(t)
 	source := h.source()
@@ -281,9 +281,9 @@ func (h *testCluster) growBy(response *vmpb.RunLeaseUpdate) []*vmpb.DiskSize {
 	return sizes
 }
 
-// TestRealMigrationByOrder moves a guest whose disks have grown without a signal, and moves it again by the next
+// TestMigration_ByControllerRequest moves a guest whose disks have grown without a signal, and moves it again by the next
 // request. In an exhaustive run, it moves the guest twenty times.
-func TestRealMigrationByOrder(t *testing.T) {
+func TestMigration_ByControllerRequest(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newTestCluster(t)
@@ -341,8 +341,8 @@ func (h *testCluster) wantPhases(pod string, want ...vmpb.ReportStateRequest_Mig
 	}
 }
 
-// TestRealShutdownInstead shuts the guest down if it cannot migrate.
-func TestRealShutdownInstead(t *testing.T) {
+// TestMigration_ShutdownInstead shuts the guest down if it cannot migrate.
+func TestMigration_ShutdownInstead(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, spoil := range map[string]func(*testCluster){
@@ -374,7 +374,7 @@ func TestRealShutdownInstead(t *testing.T) {
 
 // While a guest waits for a target, its controller is unavailable for a long time. The guest keeps running, or is
 // shut down when the process gets a second SIGTERM.
-func TestRealControllerIsAway(t *testing.T) {
+func TestMigration_ControllerUnavailable(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, secondSignal := range map[string]bool{"temporarily": false, "during a shutdown of the installation": true} {
@@ -504,7 +504,7 @@ func (s *slow) Send(ctx context.Context, to qemu.Destination, progress func(qemu
 
 // The target, or the connection to it, fails while the guest runs. The guest keeps running and moves to the next
 // target.
-func TestRealTargetFails(t *testing.T) {
+func TestMigration_TargetFails(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, fail := range map[string]func(h *testCluster, target *member){
@@ -551,7 +551,7 @@ func TestRealTargetFails(t *testing.T) {
 }
 
 // One of the target's disks is full.
-func TestRealTargetIsFull(t *testing.T) {
+func TestMigration_TargetDiskFull(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, put := range map[string]func(m *member, path string){
@@ -588,7 +588,7 @@ func TestRealTargetIsFull(t *testing.T) {
 
 // Another process holds one of the target's disks. The migration does not start, and the guest moves to the next
 // target.
-func TestRealTargetIsLocked(t *testing.T) {
+func TestMigration_TargetDiskLocked(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newTestCluster(t)
@@ -606,7 +606,7 @@ func TestRealTargetIsLocked(t *testing.T) {
 }
 
 // The request to move is canceled.
-func TestRealMigrationIsCancelled(t *testing.T) {
+func TestMigration_IsCancelled(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, second := range whichDisk {
@@ -634,7 +634,7 @@ func TestRealMigrationIsCancelled(t *testing.T) {
 
 // The source is killed while the guest runs. The target has never run the guest, and the source has everything
 // that the guest wrote.
-func TestRealSourceDiesBeforeTheCommit(t *testing.T) {
+func TestMigration_SourceKilledBeforeCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, second := range whichDisk {
@@ -683,7 +683,7 @@ func (h *testCluster) letsGo(source *member) {
 }
 
 // After the commit, the guest runs where the controller decides, no matter which process is killed.
-func TestRealDeathAfterTheCommit(t *testing.T) {
+func TestMigration_ProcessKilledAfterCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -736,7 +736,7 @@ func TestRealDeathAfterTheCommit(t *testing.T) {
 }
 
 // The switchover was performed, but its response is lost. The target asks again.
-func TestRealAnswerIsLost(t *testing.T) {
+func TestMigration_SwitchoverResponseLost(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newTestCluster(t)

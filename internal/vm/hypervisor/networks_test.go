@@ -87,7 +87,7 @@ func (c *cable) narrow(is bool) {
 
 // The network to the target is cut during the negotiation or during the copy. The guest keeps running, and moves
 // when the network works again.
-func TestRealCutsBeforeTheCommit(t *testing.T) {
+func TestMigration_NetworkCutBeforeCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, copies := range map[string]bool{"during the negotiation": false, "during the copy": true} {
@@ -147,7 +147,7 @@ func TestRealCutsBeforeTheCommit(t *testing.T) {
 
 // The network to the target is cut before the target can ask for the VM, or before it learns that it has it. The
 // guest continues where it was, or not at all, and everything that it wrote is where the VM is.
-func TestRealCutsAfterTheCommit(t *testing.T) {
+func TestMigration_NetworkCutAfterCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct{ done, shared bool }{

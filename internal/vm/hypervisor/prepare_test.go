@@ -16,7 +16,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
+func TestDisk_IsPreparedBeforeFirstStart(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()
 		p := w.start()
@@ -42,7 +42,7 @@ func TestPreparesTheDiskBeforeTheFirstStart(t *testing.T) {
 
 // Wherever the preparation is interrupted, the next process either starts over or keeps a complete disk. A disk
 // that a guest has used is kept forever.
-func TestInterruptedPreparation(t *testing.T) {
+func TestDisk_InterruptedPreparation(t *testing.T) {
 	for _, last := range append(writeSteps, "started") {
 		t.Run(last, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
@@ -148,7 +148,7 @@ func TestDisk_PreparationFailureIsClassified(t *testing.T) {
 	}
 }
 
-func TestFailuresOfTheStart(t *testing.T) {
+func TestHypervisor_StartFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		err  error
 		want string
@@ -259,7 +259,7 @@ func TestBootFiles_AreFetchedAtEveryStart(t *testing.T) {
 	})
 }
 
-func TestWrongSpecificationTouchesNothing(t *testing.T) {
+func TestHypervisor_InvalidSpecChangesNothing(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.config.Spec.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES
 		w.start().wantEnd(vmpb.EndInvalidSpec)

@@ -176,7 +176,7 @@ func (c *terminal) send(text string) {
 	must(c.t, c.stream.Send(&vmpb.ConsoleIO{Data: []byte(text)}))
 }
 
-func TestRealGuestOverTheSocket(t *testing.T) {
+func TestService_GuestOverSocket(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "echo").start()
@@ -214,7 +214,7 @@ func TestRealGuestOverTheSocket(t *testing.T) {
 	}
 }
 
-func TestRealGuestIsAskedToEnd(t *testing.T) {
+func TestGuest_IsShutDownOnSIGTERM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -242,7 +242,7 @@ func TestRealGuestIsAskedToEnd(t *testing.T) {
 	}
 }
 
-func TestRealMachineIsHeldAndKilled(t *testing.T) {
+func TestGuest_IsPausedAndKilled(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter")
@@ -258,7 +258,7 @@ func TestRealMachineIsHeldAndKilled(t *testing.T) {
 	}
 }
 
-func TestRealMachineDies(t *testing.T) {
+func TestGuest_QEMUCrashIsReported(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter").start()
@@ -271,7 +271,7 @@ func TestRealMachineDies(t *testing.T) {
 	}
 }
 
-func TestTwoHypervisorsOnOneDisk(t *testing.T) {
+func TestDisk_SecondHypervisorIsRejected(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	first := newReal(t, "counter").start()
@@ -296,7 +296,7 @@ func TestTwoHypervisorsOnOneDisk(t *testing.T) {
 	}
 }
 
-func TestSpecificationThatQEMURefuses(t *testing.T) {
+func TestHypervisor_SpecRejectedByQEMU(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter")
@@ -309,7 +309,7 @@ func TestSpecificationThatQEMURefuses(t *testing.T) {
 }
 
 // The services are available at the reported endpoint, but only to authorized callers.
-func TestServicesOverTheNetwork(t *testing.T) {
+func TestService_OverNetwork(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "echo")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestRunIDs(t *testing.T) {
+func TestNextRun_IDsIncrease(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	now := time.Unix(1_700_000_000, 5)
 	for _, step := range []struct {

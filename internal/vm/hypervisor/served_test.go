@@ -207,7 +207,7 @@ func of(state vmpb.ReportStateRequest_State, message string) func(*vmpb.ReportSt
 
 // A guest starts from an image that the server has prepared. It continues after the server has been restarted at
 // another address, and stops forever when its token is revoked.
-func TestRealGuestOfAServer(t *testing.T) {
+func TestServedDisks_GuestStartsAndContinues(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	s := newDiskFixture(t)
@@ -259,7 +259,7 @@ func TestRealGuestOfAServer(t *testing.T) {
 }
 
 // The hypervisor reports what prevents it from attaching its disks, and waits until the problem is solved.
-func TestDisksThatCannotBeAttached(t *testing.T) {
+func TestServedDisks_AttachProblemsAreReported(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	if testing.Short() {
@@ -309,7 +309,7 @@ func TestDisksThatCannotBeAttached(t *testing.T) {
 }
 
 // Without a server, the guest does not start, however long that takes. The hypervisor terminates on request.
-func TestNoGuestWithoutItsDisks(t *testing.T) {
+func TestServedDisks_GuestDoesNotStartWithout(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(*process)
 		want string
@@ -337,7 +337,7 @@ func TestNoGuestWithoutItsDisks(t *testing.T) {
 
 // An earlier process in the same Pod may have left its QEMU running, which has attached the disks with the same
 // token. The hypervisor asks for a lease only after that QEMU has terminated.
-func TestDisksOfAnEarlierProcess(t *testing.T) {
+func TestServedDisks_WaitForEarlierProcess(t *testing.T) {
 	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Spec.DisksServed = true
 		w.config.DiskServer = (identity.Siblings{}).Connect
@@ -356,7 +356,7 @@ func TestDisksOfAnEarlierProcess(t *testing.T) {
 }
 
 // Without a connection to a disk server, the specification does not match the configuration.
-func TestNoConnectionToAServer(t *testing.T) {
+func TestServedDisks_RequireConnection(t *testing.T) {
 	withExpiringLease(t, func(w *fixture, _ *fakeWatchdog) {
 		w.config.Spec.DisksServed = true
 		w.start().wantEnd(vmpb.EndInvalidSpec)
@@ -365,7 +365,7 @@ func TestNoConnectionToAServer(t *testing.T) {
 
 // A server enlarges the disks. A client that attaches them with a later token sees the new sizes; an earlier guest
 // keeps the old ones.
-func TestServedDisksGrow(t *testing.T) {
+func TestServedDisks_Grow(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	if testing.Short() {

@@ -174,8 +174,8 @@ func (f *fences) wantAll(m *member, console *counting) {
 	m.wantAll(console.last)
 }
 
-// TestRealServedMigration moves a guest with served disks twice. Only the hypervisor that runs it can write.
-func TestRealServedMigration(t *testing.T) {
+// TestServedDisks_Migration moves a guest with served disks twice. Only the hypervisor that runs it can write.
+func TestServedDisks_Migration(t *testing.T) {
 	tier.All(t)
 	h := newServedCluster(t)
 	here := h.servedSource()
@@ -203,7 +203,7 @@ func (h *testCluster) neverFailed() {
 // Whichever process is killed, the guest continues where the controller decides, with everything that it has
 // written. A source that takes the guest back has new sessions with a token above the target's, and the guest does
 // not notice.
-func TestRealServedDeath(t *testing.T) {
+func TestServedDisks_ProcessKilled(t *testing.T) {
 	tier.All(t)
 	t.Run("target during the copy", func(t *testing.T) {
 		h := newServedCluster(t)
@@ -270,7 +270,7 @@ func attaching(token uint64, at string) *vmpb.RunLeaseUpdate {
 }
 
 // A response without a duration locates the disks, but does not let the guest run.
-func TestAnswerThatGrantsNothing(t *testing.T) {
+func TestLease_ResponseWithoutDurationLocatesDisks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, begin, d := newFakeController(), time.Now(), &fakeWatchdog{lost: make(chan struct{})}
 		t.Cleanup(c.Close)
@@ -323,7 +323,7 @@ func TestAnswerThatGrantsNothing(t *testing.T) {
 
 // The target of a migration reports that it waits for its guest only once it has found the disks. It terminates on
 // request.
-func TestTargetWithoutItsDisks(t *testing.T) {
+func TestServedDisks_TargetWaitsForDisks(t *testing.T) {
 	for name, update := range map[string]*vmpb.RunLeaseUpdate{
 		"no server": attaching(7, ""), "no token": attaching(0, "127.0.0.1:1"),
 	} {

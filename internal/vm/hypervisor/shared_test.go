@@ -34,9 +34,9 @@ func (m *member) wantLocked() {
 	}
 }
 
-// TestRealSharedMigration moves a guest to hypervisors with the same disks. A hypervisor that asks for the
+// TestSharedDisks_Migration moves a guest to hypervisors with the same disks. A hypervisor that asks for the
 // authority or runs the guest holds the locks of the disks.
-func TestRealSharedMigration(t *testing.T) {
+func TestSharedDisks_Migration(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newSharedCluster(t)
@@ -65,9 +65,9 @@ func TestRealSharedMigration(t *testing.T) {
 	h.restartsOn(here)
 }
 
-// TestRealSharedDevices is like TestRealSharedMigration, with block devices. It requires leases, because the lock
+// TestSharedDisks_MigrationOfDevices is like TestSharedDisks_Migration, with block devices. It requires leases, because the lock
 // of a device is valid on only one host.
-func TestRealSharedDevices(t *testing.T) {
+func TestSharedDisks_MigrationOfDevices(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newSharedCluster(t)
@@ -102,7 +102,7 @@ func TestRealSharedDevices(t *testing.T) {
 
 // Whichever of the two processes is killed while the guest runs, the guest continues on the source, or starts
 // again from the same disks.
-func TestRealSharedDeathInTheCopy(t *testing.T) {
+func TestSharedDisks_ProcessKilledDuringCopy(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, killed := range map[string]string{"source": "web-1", "target": "web-2"} {
@@ -137,7 +137,7 @@ func TestRealSharedDeathInTheCopy(t *testing.T) {
 }
 
 // After the commit, the guest continues where the controller decides, no matter which process is killed.
-func TestRealSharedDeathAfterTheCommit(t *testing.T) {
+func TestSharedDisks_ProcessKilledAfterCommit(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, killed := range map[string]string{"source": "web-1", "target": "web-2", "both": "both"} {
@@ -185,7 +185,7 @@ func TestRealSharedDeathAfterTheCommit(t *testing.T) {
 
 // The authority alone does not let a source run its guest again, if another process holds one of the disks. The
 // guest runs when that process releases the disk.
-func TestRealSourceWaitsForItsDisks(t *testing.T) {
+func TestSharedDisks_SourceWaitsForLocks(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newSharedCluster(t)
@@ -220,7 +220,7 @@ func (h *testCluster) awaitCause(want vmpb.ReportStateRequest_Cause) {
 }
 
 // A source and a target reject each other if only one of them shares its disk. The guest keeps running.
-func TestRealSharedAndOwnDisks(t *testing.T) {
+func TestSharedDisks_OnOneSideOnlyAreRejected(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, shared := range map[string]bool{"shared on the source": true, "shared on the target": false} {
@@ -254,7 +254,7 @@ func TestRealSharedAndOwnDisks(t *testing.T) {
 }
 
 // A target whose disk is missing does not create another one.
-func TestRealSharedDiskIsNotThere(t *testing.T) {
+func TestSharedDisks_MissingDiskIsNotCreated(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newSharedCluster(t)
@@ -284,7 +284,7 @@ func TestRealSharedDiskIsNotThere(t *testing.T) {
 
 // Another hypervisor has used the disks after the commit. The guest's memory no longer matches them, and neither
 // side runs the guest, whatever the controller decides.
-func TestRealSharedDisksWereUsed(t *testing.T) {
+func TestSharedDisks_UsedByAnotherHypervisor(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, killed := range map[string]bool{"before the target took them": false, "before the source took them back": true} {
@@ -323,7 +323,7 @@ func TestRealSharedDisksWereUsed(t *testing.T) {
 }
 
 // A stopped guest moves in both directions, is taken back, and grows. Finally it continues and moves again.
-func TestRealHeldGuestMoves(t *testing.T) {
+func TestMigration_StoppedGuest(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newSharedCluster(t)

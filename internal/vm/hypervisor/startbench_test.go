@@ -27,9 +27,9 @@ const (
 	memoryBudget = 40 << 20
 )
 
-// TestStartAgainstBareQEMU starts guests alternately in hypervisors and in bare QEMUs, from a downloaded image and
+// TestStart_AgainstBareQEMU starts guests alternately in hypervisors and in bare QEMUs, from a downloaded image and
 // from an existing disk, and compares the medians.
-func TestStartAgainstBareQEMU(t *testing.T) {
+func TestStart_AgainstBareQEMU(t *testing.T) {
 	tier.All(t)
 	const MiB = 1 << 20
 	count, measured := pairs(t)

@@ -30,7 +30,7 @@ func (r *real) awaitReport(before int, want string) {
 }
 
 // A guest that fills its storage is stopped, which is reported, and continues when there is free space.
-func TestRealGuestWaitsForRoom(t *testing.T) {
+func TestGuest_WaitsForFreeSpace(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	disks := smallfs.NewSize(t, 4<<20)
@@ -66,7 +66,7 @@ func TestRealGuestWaitsForRoom(t *testing.T) {
 }
 
 // A command of another client of QEMU is reported.
-func TestRealGuestIsStoppedByAnother(t *testing.T) {
+func TestGuest_StopByOtherClientIsReported(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReal(t, "counter").start()
@@ -98,7 +98,7 @@ exec sleep 1000
 `
 
 // A QEMU that can no longer be controlled is killed.
-func TestMachineLosesItsMonitor(t *testing.T) {
+func TestGuest_IsKilledWithoutMonitor(t *testing.T) {
 	tier.All(t)
 	for name, last := range map[string]string{
 		"closed":                `exec 3>&-`,
@@ -122,7 +122,7 @@ func TestMachineLosesItsMonitor(t *testing.T) {
 }
 
 // AwaitLaterReport must not accept an earlier report, even if something else is reported in the meantime.
-func TestOldReportsAreNotAwaited(t *testing.T) {
+func TestFakeController_AwaitLaterReportIgnoresOldReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &real{t: t, controller: newFakeController()}
 		t.Cleanup(r.controller.Close)

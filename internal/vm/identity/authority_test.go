@@ -51,7 +51,7 @@ func TestAuthority_PEMRoundTrip(t *testing.T) {
 	}
 }
 
-func TestCertificatesSayWhoAndNothingElse(t *testing.T) {
+func TestAuthority_SignContainsOnlyIdentity(t *testing.T) {
 	now := newClock().Now()
 	authority := value[*Authority](t)(NewAuthority(now))
 	der := value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey())), pod, Lifetime, now))
@@ -70,7 +70,7 @@ func TestCertificatesSayWhoAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestRequestsAreChecked(t *testing.T) {
+func TestAuthority_SignRejectsBadRequests(t *testing.T) {
 	now := newClock().Now()
 	authority := value[*Authority](t)(NewAuthority(now))
 	good := request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey()))

@@ -34,7 +34,7 @@ func channel(t *testing.T, server, client *Credentials, expected [2]Peer, protoc
 	return string(got), err
 }
 
-func TestChannelIsForOnePeer(t *testing.T) {
+func TestCredentials_ChannelIsForOnePeer(t *testing.T) {
 	clock := newClock()
 	authority := value[*Authority](t)(NewAuthority(clock.Now()))
 	foreign := value[*Authority](t)(NewAuthority(clock.Now()))

@@ -19,7 +19,7 @@ import (
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
-func TestHypervisorIsKnownByItsPod(t *testing.T) {
+func TestCredentials_IdentifyHypervisorByPod(t *testing.T) {
 	s := newSite(t)
 	must(t, check(t, s.hypervisor(t, writeToken(t, "token-1")), s.address, Controller()))
 	if s.whoami.last != pod {
@@ -35,7 +35,7 @@ func TestHypervisorIsKnownByItsPod(t *testing.T) {
 	}
 }
 
-func TestWhoIsRefused(t *testing.T) {
+func TestCredentials_RejectWrongPeers(t *testing.T) {
 	s := newSite(t)
 	foreign := value[*Authority](t)(NewAuthority(s.clock.Now()))
 	other := Peer{Namespace: pod.Namespace, VM: pod.VM, Pod: "vm-1-def"}
@@ -78,7 +78,7 @@ func anonymous(t *testing.T, s *site, address string, expected Peer) *grpc.Clien
 	return conn
 }
 
-func TestWithoutCertificateOneMayOnlyAskForOne(t *testing.T) {
+func TestServerOptions_ClientWithoutCertificateMayOnlyIssue(t *testing.T) {
 	s := newSite(t)
 	conn := anonymous(t, s, s.address, Controller())
 	wantCode(t, checkOver(t, conn), codes.Unauthenticated)
@@ -116,7 +116,7 @@ func TestOnly(t *testing.T) {
 	wantCode(t, checkOver(t, anonymous(t, s, hypervisor, pod)), codes.Unavailable)
 }
 
-func TestOldTLSIsRefused(t *testing.T) {
+func TestServerOptions_RejectOldTLS(t *testing.T) {
 	s := newSite(t)
 	for version, want := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {
 		conn, err := tls.Dial("tcp", s.address, &tls.Config{
@@ -226,7 +226,7 @@ func TestCertificate_ConcurrentCallersShareRequest(t *testing.T) {
 	}
 }
 
-func TestTokenGoesToTheControllerOnly(t *testing.T) {
+func TestForHypervisor_SendsTokenOnlyToController(t *testing.T) {
 	s := newSite(t)
 	impostor := &Issuer{Authority: s.authority, Now: s.clock.Now, Resolve: func(_ context.Context, token string) (Peer, error) {
 		t.Errorf("another server received the token %q", token)

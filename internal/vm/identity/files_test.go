@@ -77,7 +77,7 @@ func both(t *testing.T, controller, hypervisor *testFiles, realm string) {
 
 // A certificate, key and authority that another system has renewed apply to the next connection on both sides, and
 // the replaced ones no longer apply. An open connection stays open.
-func TestFilesAreReadAgain(t *testing.T) {
+func TestFromFiles_ReadsRenewedFiles(t *testing.T) {
 	clock := newClock()
 	controller, hypervisor, old := newTestFiles(t, clock), newTestFiles(t, clock), newTestFiles(t, clock)
 	both(t, controller, hypervisor, uriOwn)
@@ -116,7 +116,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 
 // Identities of a SPIFFE trust domain are accepted, also if an intermediate authority has issued them. Identities
 // of another trust domain, or of Millwright's own authority, are rejected.
-func TestSPIFFENames(t *testing.T) {
+func TestFromFiles_AcceptsSPIFFENames(t *testing.T) {
 	const realm = "spiffe://example.org/millwright/"
 	clock := newClock()
 	root, err := ca.New(x509.Certificate{KeyUsage: x509.KeyUsageCertSign}, clock.Now())
@@ -161,7 +161,7 @@ func intermediate(t *testing.T, root ca.Pair, clock *clock) ca.Pair {
 }
 
 // Each problem is detected before a connection is made, and no connection is made.
-func TestBadFiles(t *testing.T) {
+func TestFromFiles_RejectsBadFiles(t *testing.T) {
 	clock := newClock()
 	root := authorityAt(t, clock)
 	const name = uriOwn + "vm/pool/vm-1/vm-1-abc"
@@ -204,7 +204,7 @@ func TestBadFiles(t *testing.T) {
 }
 
 // A hypervisor distinguishes a controller that does not issue certificates from an unreachable one.
-func TestNobodyIssues(t *testing.T) {
+func TestForHypervisor_ControllerWithoutIssuer(t *testing.T) {
 	clock := newClock()
 	authority := value[*Authority](t)(NewAuthority(clock.Now()))
 	controller := ForController(authority, clock.Now)

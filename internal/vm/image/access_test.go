@@ -11,7 +11,7 @@ import (
 )
 
 // File URLs may name only files below the directory of images.
-func TestFilesOfTheHost(t *testing.T) {
+func TestAccess_FileURLs(t *testing.T) {
 	dir := t.TempDir()
 	images := filepath.Join(dir, "images")
 	must(t, os.MkdirAll(filepath.Join(images, "new"), 0o700))
@@ -66,7 +66,7 @@ func TestFilesOfTheHost(t *testing.T) {
 }
 
 // Servers on the loopback interface are not used, not even after a redirect, unless they are explicitly allowed.
-func TestServersOfTheHost(t *testing.T) {
+func TestAccess_LoopbackServers(t *testing.T) {
 	asked := false
 	private := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { asked = true })
 	at := netip.MustParseAddrPort(strings.Split(private, "/")[2])
@@ -98,7 +98,7 @@ func TestServersOfTheHost(t *testing.T) {
 	}
 }
 
-func TestAddressesOfServers(t *testing.T) {
+func TestAccess_ServerAddresses(t *testing.T) {
 	tests := map[string]bool{
 		"192.0.2.1:80": true, "10.0.0.1:80": true, "[2001:db8::1]:443": true,
 		"127.0.0.1:80": false, "127.1.2.3:80": false, "[::1]:80": false, "0.0.0.0:80": false, "[::]:80": false,

@@ -51,7 +51,7 @@ func TestDevice_HoldsImage(t *testing.T) {
 }
 
 // An incomplete or wrong image never turns a device into a disk. The next attempt does.
-func TestDeviceIsADiskOnlyWhenComplete(t *testing.T) {
+func TestDevice_IsDiskOnlyWhenComplete(t *testing.T) {
 	content := diskContent()
 	for name, test := range map[string]struct {
 		served  []byte
@@ -110,7 +110,7 @@ func TestDevice_IsNeverOverwritten(t *testing.T) {
 	wantContent(t, device, padded([]byte("a disk"), 5*mib))
 }
 
-func TestDeviceTooSmall(t *testing.T) {
+func TestDevice_TooSmallIsRejected(t *testing.T) {
 	_, device := blockdev.New(t, 5*mib)
 	target := Target{Path: device, Scratch: t.TempDir(), Bytes: 6 * mib}
 	if err := WriteDisk(t.Context(), Source{URL: serve(t, diskContent())}, target, noRetries); !errors.Is(err, disk.ErrTooSmall) {

@@ -111,7 +111,7 @@ func TestDisk_IsNeverReplaced(t *testing.T) {
 	wantContent(t, path, []byte("a disk that ran"))
 }
 
-func TestDisk_WritingObeysContext(t *testing.T) {
+func TestDisk_WritingRespectsContext(t *testing.T) {
 	dir := t.TempDir()
 	reason := errors.New("the Pod is deleted")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -61,7 +61,7 @@ func TestFetch_ReplacesFileAtomically(t *testing.T) {
 	}
 }
 
-func TestFetchOfAFileToFullStorage(t *testing.T) {
+func TestFetch_FullStorage(t *testing.T) {
 	t.Attr("fault", "storage full (file size limit): a kernel is copied")
 	t.Attr("outcome", "an error of the kind NoSpace; no file remains")
 	local, dir := filepath.Join(t.TempDir(), "kernel"), t.TempDir()

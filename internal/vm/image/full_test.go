@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullFileSystem requires the permission to mount a file system. TestFullStorage works without it.
-func TestFullFileSystem(t *testing.T) {
+// TestImage_FullFileSystem requires the permission to mount a file system. TestWriteDisk_FullStorage works without it.
+func TestImage_FullFileSystem(t *testing.T) {
 	t.Attr("fault", "disk full: writing an image to a disk in each format, and downloading a kernel")
 	text := bytes.Repeat([]byte("an image that can be compressed\n"), mib/32)
 	for name, test := range map[string]struct {

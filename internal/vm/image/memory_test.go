@@ -103,7 +103,7 @@ func withWindow(t *testing.T, file []byte, code byte) []byte {
 
 // No image makes a decoder use much more memory than the largest accepted window, and images with common windows
 // are accepted.
-func TestMemoryOfDecoders(t *testing.T) {
+func TestDecoder_LimitsMemory(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("compresses large files for several seconds")

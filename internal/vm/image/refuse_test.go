@@ -44,7 +44,7 @@ func withDataFile(t *testing.T) []byte {
 	return content
 }
 
-func TestBadImagesAreRejected(t *testing.T) {
+func TestImage_BadImagesAreRejected(t *testing.T) {
 	content := diskContent()
 	image := qcow2(t, content)
 	gzipped := compressed(t, toGzip, content)
@@ -219,7 +219,7 @@ func limitFiles(t *testing.T, bytes uint64) {
 	})
 }
 
-func TestFullStorage(t *testing.T) {
+func TestWriteDisk_FullStorage(t *testing.T) {
 	t.Attr("fault", "storage full (file size limit): an image is written to a disk")
 	t.Attr("outcome", "an error of the kind NoSpace; no file remains")
 	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
@@ -236,7 +236,7 @@ func TestFullStorage(t *testing.T) {
 }
 
 // There is enough space for the image, but not for its content.
-func TestFullInQemuImg(t *testing.T) {
+func TestWriteDisk_FullStorageInQemuImg(t *testing.T) {
 	t.Attr("fault", "storage full: qemu-img writes the content of an image")
 	t.Attr("outcome", "an error of the kind NoSpace")
 	source := Source{URL: serve(t, qcow2(t, diskContent()))}

@@ -29,7 +29,7 @@ func (r rules) explore() (int, error) {
 
 // Two and three hypervisors: messages are lost, duplicated, delayed and reordered at every point, processes are
 // paused, crash and restart, Pods appear to be gone, and two controllers believe that they are the leader.
-func TestExploration(t *testing.T) {
+func TestModel_AtMostOneGuestRuns(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules rules
 		least int
@@ -60,7 +60,7 @@ func TestExploration(t *testing.T) {
 }
 
 // Each guard is necessary: without it, the exploration finds the situation that it prevents.
-func TestGuards(t *testing.T) {
+func TestModel_EachGuardIsNecessary(t *testing.T) {
 	slow := func(change func(*rules)) rules {
 		r := rules{processes: 2, granters: 1, crashes: 1, holderRate: -1, granterRate: 1}
 		change(&r)

@@ -185,7 +185,7 @@ func TestSwitch_GuestMoves(t *testing.T) {
 }
 
 // A guest that does not accept frames does not affect the others, and the log about it is limited.
-func TestAFlood(t *testing.T) {
+func TestSwitch_FloodDoesNotAffectOtherGuests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := NewSwitch(slog.New(slog.NewTextHandler(&log, nil)))
@@ -285,7 +285,7 @@ func TestLink_Join(t *testing.T) {
 }
 
 // The link terminates with its guest.
-func TestLink_EndsWithGuest(t *testing.T) {
+func TestLink_StopsWithGuest(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "switch.sock")
 	defer startSwitch(t, socket)()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestExpiryTimes checks that any valid time can be stored, and that an invalid one is rejected with the path of
+// TestMachine_ExpiryTimeIsValidated checks that any valid time can be stored, and that an invalid one is rejected with the path of
 // the field. It would keep a manager from reading any Machine.
-func TestExpiryTimes(t *testing.T) {
+func TestMachine_ExpiryTimeIsValidated(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	machine := fixture.In(e.Namespace, fixture.Machine())

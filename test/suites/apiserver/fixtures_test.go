@@ -24,7 +24,7 @@ func strict(e *env.Env) client.Client {
 
 // Objects that MCM wrote are stored unchanged, and stay unchanged when a program that uses our types reads and
 // writes them.
-func TestMCMObjectsAreStoredWithoutLoss(t *testing.T) {
+func TestMCMObjects_AreStoredWithoutLoss(t *testing.T) {
 	t.Parallel()
 	fleets := readFleets(t)
 	for name, objects := range fleets {

@@ -91,9 +91,9 @@ func inExcess(text string) func(*v1alpha1.MachineDeployment) {
 	}
 }
 
-// TestExcessAboveTheMaximum checks that only the policy rejects more excess machines than the autoscaler maximum
+// TestPolicy_RejectsExcessAboveMaximum checks that only the policy rejects more excess machines than the autoscaler maximum
 // of a MachineDeployment. The controllers enforce the maximum at run time, since it may be lowered later.
-func TestExcessAboveTheMaximum(t *testing.T) {
+func TestPolicy_RejectsExcessAboveMaximum(t *testing.T) {
 	e := guarded(t)
 	asks := func(name, text string) error {
 		return e.Client.Create(t.Context(), fixture.In(e.Namespace, fixture.Named(name, fixture.MachineDeployment(func(d *v1alpha1.MachineDeployment) {
@@ -198,9 +198,9 @@ func validate(object client.Object) []string {
 	return problems
 }
 
-// TestRefusals checks that new objects with a mistake, and changes that introduce a mistake, are rejected with
+// TestInvalidChange_IsRejected checks that new objects with a mistake, and changes that introduce a mistake, are rejected with
 // the controllers' message. An object that already has the mistake can be used, corrected and deleted.
-func TestRefusals(t *testing.T) {
+func TestInvalidChange_IsRejected(t *testing.T) {
 	e := guarded(t)
 	number := 0
 	for name, tc := range refusals {
@@ -282,9 +282,9 @@ func update(t *testing.T, e *env.Env, existing, with client.Object) error {
 	return e.Client.Update(t.Context(), with)
 }
 
-// TestRulesOfOneFieldEach checks that a mistake in one field does not hide another one, and that a mistake counts
+// TestPolicy_ChecksFieldsIndependently checks that a mistake in one field does not hide another one, and that a mistake counts
 // once its strategy is selected.
-func TestRulesOfOneFieldEach(t *testing.T) {
+func TestPolicy_ChecksFieldsIndependently(t *testing.T) {
 	e := guarded(t)
 	with := func(text string, annotations map[string]string) client.Object {
 		made := fixture.In(e.Namespace, fixture.MachineDeployment(strategy(text)))
@@ -306,9 +306,9 @@ func TestRulesOfOneFieldEach(t *testing.T) {
 		update(t, e, first, with(`{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"y"}}`, map[string]string{v1alpha1.AnnotationKeySkipValidation: "yes"})))
 }
 
-// TestWhatPasses checks that the documented defaults, which stay absent, and objects that MCM accepts are
+// TestPolicy_AdmitsValidObjects checks that the documented defaults, which stay absent, and objects that MCM accepts are
 // admitted.
-func TestWhatPasses(t *testing.T) {
+func TestPolicy_AdmitsValidObjects(t *testing.T) {
 	e := guarded(t)
 	below := intstr.FromString("-5%")
 	for name, object := range map[string]client.Object{

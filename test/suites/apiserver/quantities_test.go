@@ -29,8 +29,8 @@ var absurd = []string{
 
 var sensible = []string{"0", "1", "4Gi", "1.5Gi", "100m", "-1", "+1", ".5", "1.", "1e3", "1E-3", "12E", "9223372036854775807", "1n", "1Ei"}
 
-// TestQuantities checks each quantity field of each CRD.
-func TestQuantities(t *testing.T) {
+// TestCRD_ValidatesQuantities checks each quantity field of each CRD.
+func TestCRD_ValidatesQuantities(t *testing.T) {
 	fields := 0
 	policy, err := config.Files.ReadFile("policy/machines.yaml")
 	must(t, err)
@@ -104,8 +104,8 @@ func quantities(t *testing.T, policy, path string, schema apiextensionsv1.JSONSc
 	return fields
 }
 
-// TestAbsurdQuantities checks that the API server stores no such quantity, regardless of the client.
-func TestAbsurdQuantities(t *testing.T) {
+// TestCRD_RejectsExtremeQuantities checks that the API server stores no such quantity, regardless of the client.
+func TestCRD_RejectsExtremeQuantities(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	for _, text := range absurd {

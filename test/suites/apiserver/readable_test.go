@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestWhatIsStoredCanBeRead checks that the API server rejects every object that our types cannot represent, and
+// TestCRD_StoredObjectsAreReadable checks that the API server rejects every object that our types cannot represent, and
 // names the field. One such object would keep a manager from reading any object of its kind.
-func TestWhatIsStoredCanBeRead(t *testing.T) {
+func TestCRD_StoredObjectsAreReadable(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	dry := client.NewDryRunClient(e.Client)

@@ -21,9 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestRecordedObjectsPass checks that everything that a real MCM worked with can be created with either CRDs.
+// TestCRD_AcceptsRecordedObjects checks that everything that a real MCM worked with can be created with either CRDs.
 // With MCM's own CRDs, each object can be updated to its next recorded state, because MCM replaces whole objects.
-func TestRecordedObjectsPass(t *testing.T) {
+func TestCRD_AcceptsRecordedObjects(t *testing.T) {
 	e := guarded(t)
 	moments := recordings(t)
 	t.Run("our CRDs", func(t *testing.T) {

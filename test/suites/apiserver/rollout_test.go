@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestThereAndBack replaces all machines without a change of class, and rolls back.
-func TestThereAndBack(t *testing.T) {
+// TestRollout_RestartAndUndo replaces all machines without a change of class, and rolls back.
+func TestRollout_RestartAndUndo(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t, oneOld)
 	manager := c.manager()
@@ -52,8 +52,8 @@ func TestThereAndBack(t *testing.T) {
 	c.rollout(1, "status pool --revision 2", "is rolling out revision 3, not 2")
 }
 
-// TestPaused checks what a paused MachineDeployment rejects, and how a rollout waits for it.
-func TestPaused(t *testing.T) {
+// TestRollout_Paused checks what a paused MachineDeployment rejects, and how a rollout waits for it.
+func TestRollout_Paused(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
 	c.manager()
@@ -79,8 +79,8 @@ func TestPaused(t *testing.T) {
 	c.await(watched, "successfully rolled out: revision 2")
 }
 
-// TestLate checks that a rollout without progress stops the watch, and reports why.
-func TestLate(t *testing.T) {
+// TestRollout_ProgressDeadlineExceeded checks that a rollout without progress stops the watch, and reports why.
+func TestRollout_ProgressDeadlineExceeded(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t, func(d *v1alpha1.MachineDeployment) { d.Spec.Template.Spec.Class.Name = "missing" })
 	c.manager()
@@ -88,8 +88,8 @@ func TestLate(t *testing.T) {
 	c.rollout(1, "status pool --timeout 5m", "exceeded its progress deadline of 3s", `MachineClass "missing" not found`)
 }
 
-// TestNobody checks the output without a MachineDeployment, manager or API server.
-func TestNobody(t *testing.T) {
+// TestRollout_NothingToAsk checks the output without a MachineDeployment, manager or API server.
+func TestRollout_NothingToAsk(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
 	for _, command := range []string{"status", "history", "undo", "pause", "resume", "restart"} {
@@ -109,8 +109,8 @@ func TestNobody(t *testing.T) {
 	c.await(watched, "was deleted")
 }
 
-// TestUndoWithoutManager checks that the request is written, and that the missing manager is reported.
-func TestUndoWithoutManager(t *testing.T) {
+// TestRollout_UndoWithoutManager checks that the request is written, and that the missing manager is reported.
+func TestRollout_UndoWithoutManager(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
 	for class, revision := range map[string]string{"pool": "2", "before": "1"} {
@@ -130,8 +130,8 @@ func TestUndoWithoutManager(t *testing.T) {
 	c.rollout(0, "undo pool --timeout 0", "rollback to revision 1 requested")
 }
 
-// TestInterrupted checks that Ctrl-C stops the watch, and not the rollout.
-func TestInterrupted(t *testing.T) {
+// TestRollout_InterruptStopsWatchOnly checks that Ctrl-C stops the watch, and not the rollout.
+func TestRollout_InterruptStopsWatchOnly(t *testing.T) {
 	tier.All(t)
 	c := newCluster(t)
 	watched := program.Start(t, c.arguments("status pool")...)

@@ -14,9 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestUnknownFieldsAreRefused checks that strict validation is enabled, on which
-// TestMCMObjectsAreStoredWithoutLoss relies.
-func TestUnknownFieldsAreRefused(t *testing.T) {
+// TestAPIServer_RejectsUnknownFields checks that strict validation is enabled, on which
+// TestMCMObjects_AreStoredWithoutLoss relies.
+func TestAPIServer_RejectsUnknownFields(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	machine := &unstructured.Unstructured{Object: map[string]any{
@@ -32,7 +32,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 
 // Objects that only the controllers reject must be storable: such objects may exist, and one that cannot be
 // edited cannot lose its finalizer.
-func TestSenselessObjectsAreStored(t *testing.T) {
+func TestCRD_StoresObjectsOnlyControllersReject(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	meta := metav1.ObjectMeta{Name: "bad", Namespace: e.Namespace}
@@ -93,8 +93,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestSenselessReplacementPoliciesAreRefused checks policies that controllers could not read or follow.
-func TestSenselessReplacementPoliciesAreRefused(t *testing.T) {
+// TestCRD_RejectsInvalidReplacementPolicies checks policies that controllers could not read or follow.
+func TestCRD_RejectsInvalidReplacementPolicies(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	for name, test := range map[string]struct {

@@ -85,8 +85,8 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 	}
 }
 
-// TestVirtualMachinesAreStoredWithoutLoss checks that the API server keeps every field of spec and status.
-func TestVirtualMachinesAreStoredWithoutLoss(t *testing.T) {
+// TestVirtualMachine_IsStoredWithoutLoss checks that the API server keeps every field of spec and status.
+func TestVirtualMachine_IsStoredWithoutLoss(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	c := vmClient(t, e)
@@ -122,7 +122,7 @@ func TestVirtualMachinesAreStoredWithoutLoss(t *testing.T) {
 	}
 }
 
-func TestVirtualMachineDefaults(t *testing.T) {
+func TestVirtualMachine_Defaults(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	vm := newVM(e.Namespace, func(spec *vmv1alpha1.VirtualMachineSpec) {
@@ -138,9 +138,9 @@ func TestVirtualMachineDefaults(t *testing.T) {
 	}
 }
 
-// TestSenselessVirtualMachinesAreRefused checks that invalid objects are rejected, and that the response names
+// TestVirtualMachine_InvalidIsRejected checks that invalid objects are rejected, and that the response names
 // the field.
-func TestSenselessVirtualMachinesAreRefused(t *testing.T) {
+func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 	t.Parallel()
 	type spec = vmv1alpha1.VirtualMachineSpec
 	ips := func(ips ...string) func(*spec) { return func(s *spec) { s.VMIPs = ips } }
@@ -205,7 +205,7 @@ func refusedFor(err error, field string) bool {
 	return false
 }
 
-func TestUUIDStaysOnceItIsSet(t *testing.T) {
+func TestVirtualMachine_UUIDIsImmutable(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	c := vmClient(t, e)
@@ -224,9 +224,9 @@ func TestUUIDStaysOnceItIsSet(t *testing.T) {
 	must(t, c.Update(t.Context(), vm))
 }
 
-// TestOldVirtualMachinesCanBeEdited checks that an object that was created under other rules can still be edited,
+// TestVirtualMachine_OldObjectsCanBeEdited checks that an object that was created under other rules can still be edited,
 // so that it can lose its finalizers, but that no new mistakes can be added.
-func TestOldVirtualMachinesCanBeEdited(t *testing.T) {
+func TestVirtualMachine_OldObjectsCanBeEdited(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithOwn())
@@ -278,9 +278,9 @@ func withoutRules(schema apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSc
 	}
 }
 
-// TestAuthorityIsSwappedOnce checks that of two writers that have read the same authority, only one can change
+// TestVirtualMachine_AuthorityIsSwappedOnce checks that of two writers that have read the same authority, only one can change
 // it.
-func TestAuthorityIsSwappedOnce(t *testing.T) {
+func TestVirtualMachine_AuthorityIsSwappedOnce(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	c := vmClient(t, e)

@@ -177,10 +177,10 @@ func (s *story) catchUp(without ...string) {
 	}
 }
 
-// TestTheNamedGoAndNoOthers checks that only marked Machines are deleted, for any events in between, any order of
+// TestMachineSet_DeletesOnlyNamedMachines checks that only marked Machines are deleted, for any events in between, any order of
 // reconciles, and any staleness of the cache. New Machines do not join before the end, because a joined Machine
 // is equivalent to any other, and may be deleted instead of one that is already gone.
-func TestTheNamedGoAndNoOthers(t *testing.T) {
+func TestMachineSet_DeletesOnlyNamedMachines(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		s := newStory(rapid.Int32Range(2, 5).Draw(t, "replicas"))
 		pick := func(t *rapid.T, names []string) string {

@@ -14,10 +14,10 @@ import (
 
 const data = `{"dataSecretName":"workers"}`
 
-// TestWhatCannotWorkIsSaidAndMakesNoVM checks that an invalid configuration is reported with a reason and a
+// TestMillwrightMachine_InvalidCreatesNoVM checks that an invalid configuration is reported with a reason and a
 // message, to the core too, that no VM is created, and that the machine can be deleted. Only a specification that
 // can never work fails permanently (S33, S49).
-func TestWhatCannotWorkIsSaidAndMakesNoVM(t *testing.T) {
+func TestMillwrightMachine_InvalidCreatesNoVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -77,8 +77,8 @@ func (h *harness) neverReady() string {
 	return reference[contract]
 }
 
-// TestWhatIsRepairedGoesOn checks that a machine continues when a missing object is created.
-func TestWhatIsRepairedGoesOn(t *testing.T) {
+// TestMillwrightMachine_ContinuesWhenRepaired checks that a machine continues when a missing object is created.
+func TestMillwrightMachine_ContinuesWhenRepaired(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -96,7 +96,7 @@ func TestWhatIsRepairedGoesOn(t *testing.T) {
 }
 
 // D3: missing capacity is not a permanent failure. The waiting machine gets the capacity of one that is deleted.
-func TestAMachineWithoutRoomWaitsForIt(t *testing.T) {
+func TestMillwrightMachine_WaitsForCapacity(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -118,9 +118,9 @@ func TestAMachineWithoutRoomWaitsForIt(t *testing.T) {
 	})
 }
 
-// TestAProviderIDChangedByHandIsNotFollowed checks that a provider ID that was changed manually is reported, and
+// TestMillwrightMachine_ManualProviderIDIsReported checks that a provider ID that was changed manually is reported, and
 // that neither VM is touched, not even when one of the machines is deleted.
-func TestAProviderIDChangedByHandIsNotFollowed(t *testing.T) {
+func TestMillwrightMachine_ManualProviderIDIsReported(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -155,9 +155,9 @@ func TestAProviderIDChangedByHandIsNotFollowed(t *testing.T) {
 	})
 }
 
-// TestTwoMachinesDoNotShareAVM checks that the second object that refers to a VM neither gets nor deletes it, and
+// TestMillwrightMachine_VMIsNotShared checks that the second object that refers to a VM neither gets nor deletes it, and
 // creates no other VM.
-func TestTwoMachinesDoNotShareAVM(t *testing.T) {
+func TestMillwrightMachine_VMIsNotShared(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

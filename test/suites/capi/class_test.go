@@ -19,7 +19,7 @@ import (
 
 // T5, T6: the topology controller creates our templates from those of the class, tries every change in a dry run
 // first, and writes nothing once everything is as desired.
-func TestAClusterOfAClassIsMadeAndChangedOnce(t *testing.T) {
+func TestClusterClass_ChangeIsAppliedOnce(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
@@ -69,7 +69,7 @@ func (h *harness) playStubs(g gomega.Gomega) {
 }
 
 // T3, C8: the webhooks reject changes, and permit dry runs.
-func TestTemplatesDoNotChange(t *testing.T) {
+func TestTemplate_IsImmutable(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

@@ -8,6 +8,6 @@
 // and webhooks. Each test has a namespace with a Cluster whose nodes join the same control plane, and a
 // Millwright manager with the simulated driver.
 //
-// TestMachinesAreVirtualMachines starts its own "millwright up", and follows the instructions of
+// TestMillwrightMachine_BecomesVirtualMachine starts its own "millwright up", and follows the instructions of
 // docs/cluster-api.md for one host: its nodes are guests of QEMU.
 package capi

@@ -15,7 +15,7 @@ import (
 )
 
 // C4, M6: the driver reports its zones, the core reads them, and machines without a zone are created there.
-func TestFailureDomainsComeFromTheDriver(t *testing.T) {
+func TestFailureDomains_ComeFromDriver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -64,7 +64,7 @@ func TestFailureDomainsComeFromTheDriver(t *testing.T) {
 
 // C4: a changed request is sent immediately. As long as the driver cannot respond, the previous zones are kept,
 // and machines are created.
-func TestFailureDomainsAreAskedForAnew(t *testing.T) {
+func TestFailureDomains_AreRefreshedOnChange(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	if contract != "v1beta2" {

@@ -27,7 +27,7 @@ var idleControllers = map[string]string{
 	"millwrightmachine": "MillwrightMachine", "millwrightcluster": "MillwrightCluster", "millwrightmachinetemplate": "MillwrightMachineTemplate",
 }
 
-func TestNobodyWritesWhenThereIsNothingToDo(t *testing.T) {
+func TestMillwrightMachine_IdleWritesNothing(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

@@ -23,7 +23,7 @@ const updating = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 
 // I1 to I4: a new template that differs only in what the driver can change keeps the VMs, and one that differs in
 // more replaces them, as without the extension.
-func TestMachinesAreUpdatedInPlace(t *testing.T) {
+func TestMillwrightMachine_IsUpdatedInPlace(t *testing.T) {
 	tier.All(t)
 	if contract != "v1beta2" {
 		t.Skipf("Cluster API %s has no updates in place", version)

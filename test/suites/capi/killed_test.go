@@ -16,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAManagerKilledAfterEachOfItsWritesMakesOneVM kills the manager after each of its writes for a machine, from
+// TestMillwrightMachine_OneVMAfterManagerIsKilled kills the manager after each of its writes for a machine, from
 // the first finalizer to the last. Each time, another manager continues.
-func TestAManagerKilledAfterEachOfItsWritesMakesOneVM(t *testing.T) {
+func TestMillwrightMachine_OneVMAfterManagerIsKilled(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

@@ -19,9 +19,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAControlPlaneOfKubeadm checks that a KubeadmControlPlane gets its endpoint from the load balancer before
+// TestKubeadmControlPlane_UsesLoadBalancer checks that a KubeadmControlPlane gets its endpoint from the load balancer before
 // its first machine, and keeps it when machines change.
-func TestAControlPlaneOfKubeadm(t *testing.T) {
+func TestKubeadmControlPlane_UsesLoadBalancer(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newKubeadmHarness(t)
@@ -190,9 +190,9 @@ func (h *kubeadmHarness) workload() kubernetes.Interface {
 	return made
 }
 
-// TestAVirtualMachineGetsItsBootstrapData checks that the bootstrap data of the first machine of the released
+// TestKubeadmControlPlane_BootstrapDataReachesVM checks that the bootstrap data of the first machine of the released
 // template reach its virtual machine unchanged.
-func TestAVirtualMachineGetsItsBootstrapData(t *testing.T) {
+func TestKubeadmControlPlane_BootstrapDataReachesVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newKubeadmHarness(t)

@@ -16,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAMachineGoesThroughItsPhasesInOrder checks that a Machine has each phase at most once, in order, and is
+// TestMachine_PhasesAreInOrder checks that a Machine has each phase at most once, in order, and is
 // never Failed.
-func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
+func TestMachine_PhasesAreInOrder(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	changes := h.changes("Machine")
@@ -47,7 +47,7 @@ func TestAMachineGoesThroughItsPhasesInOrder(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
-func TestMachinesOfADeploymentBecomeNodesAndGo(t *testing.T) {
+func TestMachineDeployment_Lifecycle(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -59,9 +59,9 @@ func TestMachinesOfADeploymentBecomeNodesAndGo(t *testing.T) {
 	}
 }
 
-// TestTheCoreCopiesWhatWeTell checks what the core reads from our objects, and what it derives from that (S7,
+// TestMachine_CoreCopiesInfrastructureStatus checks what the core reads from our objects, and what it derives from that (S7,
 // S15, S46, M5, M7, M8, O1).
-func TestTheCoreCopiesWhatWeTell(t *testing.T) {
+func TestMachine_CoreCopiesInfrastructureStatus(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -91,7 +91,7 @@ func addresses(object *unstructured.Unstructured) []any {
 	return list
 }
 
-func TestANewTemplateReplacesAllMachines(t *testing.T) {
+func TestMachineDeployment_NewTemplateReplacesMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -113,7 +113,7 @@ func TestANewTemplateReplacesAllMachines(t *testing.T) {
 }
 
 // A4: how the cluster autoscaler selects a specific machine for deletion.
-func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
+func TestMachineDeployment_MarkedMachineIsDeleted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -131,7 +131,7 @@ func TestTheMachineMarkedForDeletionGoes(t *testing.T) {
 	})
 }
 
-func TestMachinesGoWhereTheirFailureDomainSays(t *testing.T) {
+func TestMachine_FailureDomainIsRespected(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -154,7 +154,7 @@ func TestMachinesGoWhereTheirFailureDomainSays(t *testing.T) {
 	})
 }
 
-func TestNothingIsMadeBeforeTheBootstrapDataIsThere(t *testing.T) {
+func TestMachine_WaitsForBootstrapData(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -178,7 +178,7 @@ func TestNothingIsMadeBeforeTheBootstrapDataIsThere(t *testing.T) {
 }
 
 // G1, G2: either the Machine or the Cluster is paused.
-func TestAPausedMachineIsNotRemoved(t *testing.T) {
+func TestMachine_PausedIsNotDeleted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -233,7 +233,7 @@ func (h *harness) keepsItsVM(ours string) {
 	h.patch("MillwrightMachine", ours, `{"metadata":{"labels":{"touched":null}}}`)
 }
 
-func TestAClusterTakesItsMachinesAlong(t *testing.T) {
+func TestCluster_DeletionDeletesMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)
@@ -251,7 +251,7 @@ func TestAClusterTakesItsMachinesAlong(t *testing.T) {
 }
 
 // R3: a user removed finalizers manually, and with them an owner, before our turn.
-func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
+func TestMillwrightMachine_DeletionWithoutOwner(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for _, gone := range []string{"Machine", "Cluster", "MillwrightCluster"} {
@@ -285,7 +285,7 @@ func TestDeletionSurvivesAnOwnerThatIsGone(t *testing.T) {
 	}
 }
 
-func TestTheExampleWorks(t *testing.T) {
+func TestExample_Works(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	if contract != "v1beta2" {

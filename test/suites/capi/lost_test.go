@@ -16,7 +16,7 @@ import (
 // M9, S32, S33: the provider deletes the VM of a machine that was ready. When its node becomes silent, the driver
 // is queried. The loss is reported, to the core too, and no other VM is created. The status stays ready. When the
 // VM is found again, the machine recovers.
-func TestAVMThatVanishesIsMissedAndFoundAgain(t *testing.T) {
+func TestMillwrightMachine_LostVMIsReportedAndFoundAgain(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

@@ -17,7 +17,7 @@ import (
 )
 
 // K7: the objects get new UIDs and lose their status, and the VMs are found again from what remains.
-func TestClusterctlMovesAClusterAndEveryVMStays(t *testing.T) {
+func TestClusterctlMove_KeepsVMs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.NewPair(t, env.WithControllerManager())

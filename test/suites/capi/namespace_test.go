@@ -15,7 +15,7 @@ import (
 // R3: deleting a namespace deletes the credentials together with the machines, and new ones cannot be created.
 // The deletion of the VMs takes a while, so the driver would be called without credentials. The lease would be
 // deleted with the namespace, so leader election is disabled.
-func TestANamespaceIsDeletedWithItsMachines(t *testing.T) {
+func TestNamespace_DeletionDeletesMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

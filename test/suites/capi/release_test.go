@@ -14,9 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestTheReleasedTemplateWorks checks that the released template for simulated machines, as rendered by
+// TestRelease_TemplateWorks checks that the released template for simulated machines, as rendered by
 // clusterctl, results in machines.
-func TestTheReleasedTemplateWorks(t *testing.T) {
+func TestRelease_TemplateWorks(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

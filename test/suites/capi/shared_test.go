@@ -16,7 +16,7 @@ import (
 
 // C2: without an endpoint and a provider of control planes, the first address of a control plane machine is the
 // endpoint of the API servers. Only the Machine shows whether it belongs to the control plane.
-func TestTheFirstControlPlaneAddressIsTheEndpoint(t *testing.T) {
+func TestMillwrightCluster_EndpointIsFirstControlPlaneAddress(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
@@ -99,7 +99,7 @@ func addressOf(object *unstructured.Unstructured, kind string) string {
 }
 
 // C8: an externally managed cluster is ignored, and its status is respected.
-func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
+func TestMillwrightCluster_ExternallyManagedIsIgnored(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newEmptyHarness(t, env.New(t, env.WithControllerManager()).Cluster)
@@ -140,7 +140,7 @@ func TestAClusterThatOthersManageIsLeftAlone(t *testing.T) {
 }
 
 // M14, R1: a manager with a filter manages the objects with its label, as long as they have it.
-func TestAManagerWithAFilterLeavesTheRestAlone(t *testing.T) {
+func TestManager_WatchFilter(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHarness(t)

@@ -28,10 +28,10 @@ import (
 // vmPool is the MachineDeployment of the example with virtual machines.
 const vmPool = "demo-vms"
 
-// TestMachinesAreVirtualMachines checks that the machines of Cluster API are virtual machines run by QEMU, from
+// TestMillwrightMachine_BecomesVirtualMachine checks that the machines of Cluster API are virtual machines run by QEMU, from
 // their creation until they are nodes and until their deletion, and that each has exactly one VM, whatever
 // happens to our manager.
-func TestMachinesAreVirtualMachines(t *testing.T) {
+func TestMillwrightMachine_BecomesVirtualMachine(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newVMHarness(t)

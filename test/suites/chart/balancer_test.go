@@ -25,9 +25,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAPIServerTakesTheLoadBalancer checks that an API server accepts every object of its manifests, and its Pods
+// TestChart_LoadBalancerIsAdmitted checks that an API server accepts every object of its manifests, and its Pods
 // with the Pod Security level "restricted".
-func TestAPIServerTakesTheLoadBalancer(t *testing.T) {
+func TestChart_LoadBalancerIsAdmitted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
@@ -48,9 +48,9 @@ func TestAPIServerTakesTheLoadBalancer(t *testing.T) {
 	}
 }
 
-// TestLoadBalancersShareTheWork runs two replicas as the chart's Deployment specifies, with the installed
+// TestChart_LoadBalancersShareWork runs two replicas as the chart's Deployment specifies, with the installed
 // permissions. Both forward connections. When one stops, the other one assigns ports.
-func TestLoadBalancersShareTheWork(t *testing.T) {
+func TestChart_LoadBalancersShareWork(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	i := &installation{Env: env.New(t), t: t}

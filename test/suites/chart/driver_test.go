@@ -23,10 +23,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestDriversOfOtherProcesses checks that a driver in a separate process, as the chart's Deployments specify,
+// TestChart_PluginDriverCreatesVM checks that a driver in a separate process, as the chart's Deployments specify,
 // creates the VM of a Machine. The driver is a container that shares a socket with the manager's, or connects
 // over the network.
-func TestDriversOfOtherProcesses(t *testing.T) {
+func TestChart_PluginDriverCreatesVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for name, of := range plugins() {

@@ -51,9 +51,9 @@ func apply(t *testing.T, c *env.Cluster, all []*unstructured.Unstructured) []*ap
 	return deployments
 }
 
-// TestAPIServerTakesThem checks that an API server accepts every object of the manifests, and the Pods with the
+// TestChart_ObjectsAreAdmitted checks that an API server accepts every object of the manifests, and the Pods with the
 // Pod Security level "restricted".
-func TestAPIServerTakesThem(t *testing.T) {
+func TestChart_ObjectsAreAdmitted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
@@ -87,9 +87,9 @@ func TestAPIServerTakesThem(t *testing.T) {
 	apply(t, e.Cluster, charted(t, e.Namespace, with("one-pod", nil)))
 }
 
-// TestInstalledProgramsMakeMachines runs the programs as the chart's Deployments specify, with the token of the
+// TestChart_InstalledManagerCreatesMachines runs the programs as the chart's Deployments specify, with the token of the
 // ServiceAccount and thus the installed permissions. A MachineDeployment is scaled and deleted.
-func TestInstalledProgramsMakeMachines(t *testing.T) {
+func TestChart_InstalledManagerCreatesMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for _, mode := range []string{"one-pod", "two-deployments", "whole"} {

@@ -71,8 +71,8 @@ func plugins() map[string]values {
 	}
 }
 
-// TestChartIsWhatKustomizeMakes checks that the chart and the manifests for kustomize contain the same objects.
-func TestChartIsWhatKustomizeMakes(t *testing.T) {
+// TestChart_MatchesKustomize checks that the chart and the manifests for kustomize contain the same objects.
+func TestChart_MatchesKustomize(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"one-pod", "two-deployments", "whole"} {
 		target := map[string]string{"one-pod": "target", "two-deployments": "target-two-deployments", "whole": "target"}[mode]
@@ -109,8 +109,8 @@ func TestChartIsWhatKustomizeMakes(t *testing.T) {
 	}
 }
 
-// TestChartIsWhatKustomizeMakesOfTheVMController checks the same for config/vm.
-func TestChartIsWhatKustomizeMakesOfTheVMController(t *testing.T) {
+// TestChart_VMControllerMatchesKustomize checks the same for config/vm.
+func TestChart_VMControllerMatchesKustomize(t *testing.T) {
 	t.Parallel()
 	of := func(more values) values {
 		of := values{"hypervisorImage": values{"repository": "millwright-hypervisor", "tag": "latest"}}
@@ -123,8 +123,8 @@ func TestChartIsWhatKustomizeMakesOfTheVMController(t *testing.T) {
 		charted(t, namespace, of(values{"namespaces": []any{"virtual-machines"}})))
 }
 
-// TestChartIsWhatKustomizeMakesOfTheLoadBalancer checks the same for config/load-balancer.
-func TestChartIsWhatKustomizeMakesOfTheLoadBalancer(t *testing.T) {
+// TestChart_LoadBalancerMatchesKustomize checks the same for config/load-balancer.
+func TestChart_LoadBalancerMatchesKustomize(t *testing.T) {
 	t.Parallel()
 	of := func(more values) values {
 		of := values{"host": "lb.example.com"}
@@ -161,8 +161,8 @@ func hosted(t *testing.T, all []*unstructured.Unstructured) []*unstructured.Unst
 	return all
 }
 
-// TestChartHasTheCRDs checks that the chart contains the generated CRDs.
-func TestChartHasTheCRDs(t *testing.T) {
+// TestChart_HasGeneratedCRDs checks that the chart contains the generated CRDs.
+func TestChart_HasGeneratedCRDs(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	for _, crd := range load(t).CRDObjects() {

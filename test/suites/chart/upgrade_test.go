@@ -29,10 +29,10 @@ import (
 // releaseName is the name of a test's release.
 const releaseName = "millwright"
 
-// TestUpgradeAndRollback upgrades a release with one MCM process, next to another machine-controller, to both in
+// TestChart_UpgradeAndRollback upgrades a release with one MCM process, next to another machine-controller, to both in
 // one process, with another image and more replicas, rolls it back, and uninstalls it. The programs run as its
 // Deployments specify. The Machines are kept, and more Machines can be created each time.
-func TestUpgradeAndRollback(t *testing.T) {
+func TestChart_UpgradeAndRollback(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	h := newHelm(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestLint runs "helm lint --strict", ignoring the recommendation of an icon.
-func TestLint(t *testing.T) {
+// TestChart_Lint runs "helm lint --strict", ignoring the recommendation of an icon.
+func TestChart_Lint(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller", "load-balancer"} {
 		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, values{
@@ -25,8 +25,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestNonsenseIsRefused checks that invalid values are rejected with a message that names the value.
-func TestNonsenseIsRefused(t *testing.T) {
+// TestChart_RejectsInvalidValues checks that invalid values are rejected with a message that names the value.
+func TestChart_RejectsInvalidValues(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		of       values
@@ -72,8 +72,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 	}
 }
 
-// TestEveryValueIsInTheSchema checks that the defaults are valid, and that unknown values are not.
-func TestEveryValueIsInTheSchema(t *testing.T) {
+// TestChart_EveryValueIsInSchema checks that the defaults are valid, and that unknown values are not.
+func TestChart_EveryValueIsInSchema(t *testing.T) {
 	t.Parallel()
 	loaded := load(t)
 	var schema struct{ Properties map[string]any }
@@ -92,8 +92,8 @@ func TestEveryValueIsInTheSchema(t *testing.T) {
 	}
 }
 
-// TestEveryValueCounts checks that each of these values appears in the rendered manifests.
-func TestEveryValueCounts(t *testing.T) {
+// TestChart_EveryValueHasAnEffect checks that each of these values appears in the rendered manifests.
+func TestChart_EveryValueHasAnEffect(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		of   values

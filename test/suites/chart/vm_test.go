@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAPIServerTakesTheVMController checks that an API server accepts every object of its manifests, and its Pods
+// TestChart_VMControllerIsAdmitted checks that an API server accepts every object of its manifests, and its Pods
 // with the Pod Security level "restricted".
-func TestAPIServerTakesTheVMController(t *testing.T) {
+func TestChart_VMControllerIsAdmitted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)

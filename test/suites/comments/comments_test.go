@@ -21,7 +21,7 @@ import (
 // what it does.
 var whenItChanges = regexp.MustCompile(`^(Package|Command) \S+ changes (when|with)\b`)
 
-func TestEveryExportedNameHasADocComment(t *testing.T) {
+func TestComments_ExportedNamesAreDocumented(t *testing.T) {
 	set := token.NewFileSet()
 	files := parseTree(t, set, "../../..")
 	if len(files) < 10 {
@@ -124,7 +124,7 @@ func exportedReceiver(decl *ast.FuncDecl) bool {
 	}
 }
 
-func TestUndocumented(t *testing.T) {
+func TestComments_UndocumentedNamesAreFound(t *testing.T) {
 	source := `package p
 
 func Bare()    {}

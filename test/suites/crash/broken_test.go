@@ -25,9 +25,9 @@ type brokenBuild struct {
 	want           error
 }
 
-// TestBrokenBuildsAreFound checks, for every invariant, that a build is found that violates it only when its
+// TestCrash_BrokenBuildsAreFound checks, for every invariant, that a build is found that violates it only when its
 // manager crashes at the wrong moment.
-func TestBrokenBuildsAreFound(t *testing.T) {
+func TestCrash_BrokenBuildsAreFound(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
 	for _, tc := range []brokenBuild{

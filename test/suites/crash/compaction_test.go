@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestEtcdIsCompacted compacts etcd after the manager's watches have terminated and missed changes. The watches
+// TestFaults_EtcdIsCompacted compacts etcd after the manager's watches have terminated and missed changes. The watches
 // cannot resume, so the manager must list again.
-func TestEtcdIsCompacted(t *testing.T) {
+func TestFaults_EtcdIsCompacted(t *testing.T) {
 	tier.All(t)
 	t.Attr("fault", "etcd is compacted while the manager misses the begin of a rolling update, and amid it")
 	own := env.New(t, env.WithOwn(), env.WithoutWatchCache())

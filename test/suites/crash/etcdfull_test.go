@@ -17,9 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestEtcdOnAFullDisk fills the disk of etcd during a rolling update. etcd crashes, and crashes again on each
+// TestFaults_EtcdDiskIsFull fills the disk of etcd during a rolling update. etcd crashes, and crashes again on each
 // restart. When there is free space, everything continues.
-func TestEtcdOnAFullDisk(t *testing.T) {
+func TestFaults_EtcdDiskIsFull(t *testing.T) {
 	tier.All(t)
 	disk := smallfs.NewSize(t, 384<<20) // twice the space reserved for etcd's log, plus its data
 	t.Attr("fault", "disk full: etcd stores what is written, amid a rolling update")

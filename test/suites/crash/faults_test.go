@@ -17,9 +17,9 @@ var troubled = []string{
 	"rolling update", "create, apart", "delete with drain, apart", "scale down by name", "capi create", "capi delete amid creation",
 }
 
-// TestFaults runs scenarios with faulty API servers of both clusters, and checks the same rules as without
+// TestFaults_InAPIServers runs scenarios with faulty API servers of both clusters, and checks the same rules as without
 // faults: each fault with one scenario, and with all of them in an exhaustive run.
-func TestFaults(t *testing.T) {
+func TestFaults_InAPIServers(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
 	for i, fault := range serverfault.All(1) {
@@ -44,9 +44,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestTwoManagersThatBothLead runs two managers that both act as leader. No Machine ever has two VMs, and the
+// TestFaults_TwoLeaders runs two managers that both act as leader. No Machine ever has two VMs, and the
 // desired state is reached. There may temporarily be more Machines than desired.
-func TestTwoManagersThatBothLead(t *testing.T) {
+func TestFaults_TwoLeaders(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
 	names := partOf(append([]string{"create", "scale up", "adopt"}, troubled...), 2)
@@ -74,8 +74,8 @@ func TestTwoManagersThatBothLead(t *testing.T) {
 	})
 }
 
-// TestTheControlPlaneDies kills etcd, the API server, or both during operations, and restarts them.
-func TestTheControlPlaneDies(t *testing.T) {
+// TestFaults_ControlPlaneIsKilled kills etcd, the API server, or both during operations, and restarts them.
+func TestFaults_ControlPlaneIsKilled(t *testing.T) {
 	tier.All(t)
 	for _, killed := range [][]string{{"etcd"}, {"kube-apiserver"}, {"etcd", "kube-apiserver"}} {
 		t.Run(strings.Join(killed, ", "), func(t *testing.T) {

@@ -273,9 +273,9 @@ var (
 	errNotForced      = errors.New("no drain was forced")
 )
 
-// TestDrainsThatAreForcedWronglyAreFound checks that a build that misses an outage, and one that forces drains
+// TestForces_WronglyForcedDrainsAreFound checks that a build that misses an outage, and one that forces drains
 // concurrently, are found without a crash.
-func TestDrainsThatAreForcedWronglyAreFound(t *testing.T) {
+func TestForces_WronglyForcedDrainsAreFound(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
 	for broken, want := range map[fault]error{sightless: errForcedSoon, hasty: errForcedTogether} {

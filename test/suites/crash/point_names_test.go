@@ -2,9 +2,9 @@ package crash
 
 import "testing"
 
-// TestNamesAreTheSameInEveryRun checks that random names are replaced by numbers in order of appearance,
+// TestPointName_IsDeterministic checks that random names are replaced by numbers in order of appearance,
 // consistently.
-func TestNamesAreTheSameInEveryRun(t *testing.T) {
+func TestPointName_IsDeterministic(t *testing.T) {
 	tell := func(first, second string) []string {
 		a := newAliases()
 		a.keep("pool")
@@ -28,8 +28,8 @@ func TestNamesAreTheSameInEveryRun(t *testing.T) {
 	}
 }
 
-// TestLeaksAreSeen checks that a token's secret is known from the moment it is written.
-func TestLeaksAreSeen(t *testing.T) {
+// TestRules_SecretLeaksAreFound checks that a token's secret is known from the moment it is written.
+func TestRules_SecretLeaksAreFound(t *testing.T) {
 	l := &leaks{}
 	l.token([]byte(`{"type":"bootstrap.kubernetes.io/token","data":{"token-secret":"czNjcjN0","token-id":"aWQ="}}`))
 	l.search("a line", []byte("all is well, id"))

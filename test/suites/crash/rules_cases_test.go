@@ -169,9 +169,9 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestHistoryWithAGapIsNoHistory checks that a history with a broken watch, which may have missed changes, is not
+// TestRules_GapInHistoryIsFound checks that a history with a broken watch, which may have missed changes, is not
 // accepted.
-func TestHistoryWithAGapIsNoHistory(t *testing.T) {
+func TestRules_GapInHistoryIsFound(t *testing.T) {
 	h := story(at(1, runningMachine("old", "old")))
 	gap := errors.New("the watch broke")
 	h.fail(gap)

@@ -36,9 +36,9 @@ func partOf(names []string, first int) []string {
 	return names[:first]
 }
 
-// TestSample_IsSpread checks that the sampled crash points are spread over a scenario, and are the same in each
+// TestSample_IsSpreadAndDeterministic checks that the sampled crash points are spread over a scenario, and are the same in each
 // run.
-func TestSample_IsSpread(t *testing.T) {
+func TestSample_IsSpreadAndDeterministic(t *testing.T) {
 	var points []point
 	for i := range 100 {
 		points = append(points, point{operation{"api", "patch", "machines"}, i + 1})

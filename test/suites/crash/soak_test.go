@@ -368,8 +368,8 @@ func smallest(used []usage) usage {
 	return least
 }
 
-// TestGrowthIsFound checks that TestSoak would detect a leak.
-func TestGrowthIsFound(t *testing.T) {
+// TestSoak_GrowthIsFound checks that TestSoak would detect a leak.
+func TestSoak_GrowthIsFound(t *testing.T) {
 	level, growing := []usage{}, map[string][]usage{}
 	for i := range 20 {
 		n := float64(i)

@@ -179,9 +179,9 @@ func (w *scriptedWorld) noPoint() {
 	w.succession.end(point{}, false)
 }
 
-// TestNothingBeginsAtThePoint checks that the manager's operations wait while the planned operation is executed,
+// TestSuccession_NothingStartsAtPoint checks that the manager's operations wait while the planned operation is executed,
 // and that they are not executed after the crash, even if they result from it.
-func TestNothingBeginsAtThePoint(t *testing.T) {
+func TestSuccession_NothingStartsAtPoint(t *testing.T) {
 	planned, next := verbOnly("planned"), verbOnly("next")
 	for _, w := range []way{after, lost} {
 		synctest.Test(t, func(t *testing.T) {
@@ -205,10 +205,10 @@ func TestNothingBeginsAtThePoint(t *testing.T) {
 	}
 }
 
-// TestDeathsThatDiffer checks which crashes are tried: before a point, unless the world is as after the previous
+// TestSuccession_DistinctCrashPoints checks which crashes are tried: before a point, unless the world is as after the previous
 // one; and with a lost response, unless the operation has changed nothing. If more than one process acts, all
 // crashes are tried.
-func TestDeathsThatDiffer(t *testing.T) {
+func TestSuccession_DistinctCrashPoints(t *testing.T) {
 	question := point{operation{"driver", string(sim.ListMachines), ""}, 1}
 	first, second, refused, last := verbOnly("first"), verbOnly("second"), verbOnly("refused"), verbOnly("last")
 	points := []point{first, second, question, refused, last}
@@ -231,8 +231,8 @@ func TestDeathsThatDiffer(t *testing.T) {
 	}
 }
 
-// TestUnanswered checks that the first response to each query of the driver is lost, without a crash.
-func TestUnanswered(t *testing.T) {
+// TestSuccession_LostResponses checks that the first response to each query of the driver is lost, without a crash.
+func TestSuccession_LostResponses(t *testing.T) {
 	g := newGate(&crash{way: unanswered})
 	p := &process{cmd: &exec.Cmd{Process: &os.Process{}}, done: make(chan struct{})} // there is no such process
 	close(p.done)

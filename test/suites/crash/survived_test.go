@@ -114,8 +114,8 @@ func (s *survived) note(t *testing.T, of scenario, c crash) {
 	}
 }
 
-// TestSurvivedAreKept checks that complete lines of the same build are kept.
-func TestSurvivedAreKept(t *testing.T) {
+// TestSurvived_IsKeptPerBuild checks that complete lines of the same build are kept.
+func TestSurvived_IsKeptPerBuild(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "survived")
 	of, c := scenario{name: "create"}, func(n int) crash {
 		return crash{point: point{operation{"api", "patch", "machines"}, n}, way: before}

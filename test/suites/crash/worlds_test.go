@@ -32,9 +32,9 @@ type remains struct {
 	world []string
 }
 
-// TestDeathsThatAreLeftOut checks that a crash point that is skipped because it is equivalent to another one
+// TestWorlds_EquivalentCrashPointsAreSkipped checks that a crash point that is skipped because it is equivalent to another one
 // leaves the same world as that one.
-func TestDeathsThatAreLeftOut(t *testing.T) {
+func TestWorlds_EquivalentCrashPointsAreSkipped(t *testing.T) {
 	tier.All(t)
 	fleet, enough := newFleet(t), 2
 	if tier.Exhaustive() {
@@ -217,9 +217,9 @@ func anonymous(object any) string {
 	return randomNames.ReplaceAllString(string(text), "?")
 }
 
-// TestWhatWasRefused checks that a rejected write, as after a conflicting one, differs from the same write that
+// TestWorlds_RejectedWritesDiffer checks that a rejected write, as after a conflicting one, differs from the same write that
 // succeeded.
-func TestWhatWasRefused(t *testing.T) {
+func TestWorlds_RejectedWritesDiffer(t *testing.T) {
 	var done []string
 	for _, idle := range []bool{false, true} {
 		g := newGate(nil)
@@ -233,8 +233,8 @@ func TestWhatWasRefused(t *testing.T) {
 	}
 }
 
-// TestAnonymous checks that only random values are removed.
-func TestAnonymous(t *testing.T) {
+// TestWorlds_OnlyRandomValuesAreMasked checks that only random values are removed.
+func TestWorlds_OnlyRandomValuesAreMasked(t *testing.T) {
 	got := anonymous(map[string]string{
 		"uid": "6f1b3c1e-5b0d-4c1c-9a51-2f6f0a4c7d10", "at": "2026-01-02T03:04:05Z", "name": "pool-z7k4b-x9x2c", "phase": "Running", "node": "worker-1",
 		"address": "fd00::72f7:8855:ca9f:d31d", "resourceVersion": "544",

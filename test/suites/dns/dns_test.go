@@ -127,9 +127,9 @@ func (c *cluster) evict(pod *corev1.Pod) error {
 	return c.client.SubResource("eviction").Create(c.t.Context(), pod, &policyv1.Eviction{})
 }
 
-// TestAllNodesLeave checks that each of two nodes has a replica and the budget permits one eviction, and that
+// TestDNS_AllNodesAreReplaced checks that each of two nodes has a replica and the budget permits one eviction, and that
 // without nodes, the budget permits both evictions, and one replica waits for the next node.
-func TestAllNodesLeave(t *testing.T) {
+func TestDNS_AllNodesAreReplaced(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	c.eventually(func(g gomega.Gomega) { g.Expect(c.pods(g)).To(gomega.HaveLen(1)) })
@@ -160,9 +160,9 @@ func TestAllNodesLeave(t *testing.T) {
 	})
 }
 
-// TestAddresses checks that Pods reach the API server through the Service kubernetes, at the address of the
+// TestDNS_Addresses checks that Pods reach the API server through the Service kubernetes, at the address of the
 // guests' gateway. With --ipv6, nodes and Services have addresses of both IP versions.
-func TestAddresses(t *testing.T) {
+func TestDNS_Addresses(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--ipv6")
 	c.eventually(func(g gomega.Gomega) {

@@ -14,9 +14,9 @@ import (
 // reason is a row of the table of dependencies: a module, and its purpose.
 var reason = regexp.MustCompile("(?m)^\\| `([^` ]+)` \\| ([^|]+) \\|$")
 
-// TestEveryDependencyHasAReason checks that docs/contributing/development.md lists exactly the modules that a
+// TestDocs_DependenciesHaveReasons checks that docs/contributing/development.md lists exactly the modules that a
 // go.mod requires for our code.
-func TestEveryDependencyHasAReason(t *testing.T) {
+func TestDocs_DependenciesHaveReasons(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestWhatThePagesSayWorks(t *testing.T) {
+func TestDocs_CommandsWork(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("starts a control plane")

@@ -91,8 +91,8 @@ func ownKinds(t *testing.T) map[schema.GroupKind]bool {
 	return kinds
 }
 
-// TestThereIsAnExampleOfEveryStrategy also checks that each directory of examples is in their list.
-func TestThereIsAnExampleOfEveryStrategy(t *testing.T) {
+// TestExamples_CoverEveryStrategy also checks that each directory of examples is in their list.
+func TestExamples_CoverEveryStrategy(t *testing.T) {
 	missing := map[v1alpha1.MachineDeploymentStrategyType]bool{
 		v1alpha1.RollingUpdateMachineDeploymentStrategyType: true,
 		v1alpha1.RecreateMachineDeploymentStrategyType:      true,
@@ -136,7 +136,7 @@ func fileOf(t *testing.T, d document) []byte {
 	return text
 }
 
-func TestThereIsAnExampleOfEveryKind(t *testing.T) {
+func TestExamples_CoverEveryKind(t *testing.T) {
 	missing := ownKinds(t)
 	for _, document := range documents(t) {
 		delete(missing, document.kind)
@@ -146,9 +146,9 @@ func TestThereIsAnExampleOfEveryKind(t *testing.T) {
 	}
 }
 
-// TestEveryExampleCanBeScaledFromZero checks that the class or template specifies the resources of a node, and
+// TestExamples_CanBeScaledFromZero checks that the class or template specifies the resources of a node, and
 // that the label by which Gardener's autoscaler finds Machines is set.
-func TestEveryExampleCanBeScaledFromZero(t *testing.T) {
+func TestExamples_CanBeScaledFromZero(t *testing.T) {
 	all, deployments := documents(t), 0
 	for _, d := range all {
 		if d.kind.Kind != "MachineDeployment" {

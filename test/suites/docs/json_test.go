@@ -11,9 +11,9 @@ import (
 
 var jsonByLine = regexp.MustCompile(`-o json \| (sed|grep)[^\n]*`)
 
-// TestNoPageEditsJSONByLine checks that pages do not edit JSON by line. Removing a line can leave a trailing
+// TestDocs_JSONIsNotEditedByLine checks that pages do not edit JSON by line. Removing a line can leave a trailing
 // comma, which not every kubectl accepts. YAML has none.
-func TestNoPageEditsJSONByLine(t *testing.T) {
+func TestDocs_JSONIsNotEditedByLine(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -55,8 +55,8 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// TestThePagesLinkToWhatExists checks links to files, directories, and headings of pages.
-func TestThePagesLinkToWhatExists(t *testing.T) {
+// TestDocs_LinksExist checks links to files, directories, and headings of pages.
+func TestDocs_LinksExist(t *testing.T) {
 	pages := written(t)
 	for file, text := range pages {
 		for _, match := range link.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
@@ -77,8 +77,8 @@ func TestThePagesLinkToWhatExists(t *testing.T) {
 	}
 }
 
-// TestEveryDesignNoteIsListed checks that every design note is listed, and has a unique number.
-func TestEveryDesignNoteIsListed(t *testing.T) {
+// TestDocs_DesignNotesAreListed checks that every design note is listed, and has a unique number.
+func TestDocs_DesignNotesAreListed(t *testing.T) {
 	pages, named := written(t), map[string]string{}
 	list := ""
 	for file, text := range pages {

@@ -27,7 +27,7 @@ var coverage = []string{
 	"contributing/mcm-coverage.md", "contributing/vm-protocol-tests.md",
 }
 
-func TestThePagesNameTestsThatExist(t *testing.T) {
+func TestDocs_NamedTestsExist(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -56,8 +56,8 @@ func TestThePagesNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// TestEachRuleOfTheProtocolHasATest checks that each row of the tables of rules names a test.
-func TestEachRuleOfTheProtocolHasATest(t *testing.T) {
+// TestDocs_ProtocolRulesHaveTests checks that each row of the tables of rules names a test.
+func TestDocs_ProtocolRulesHaveTests(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -93,9 +93,9 @@ var faultRow = regexp.MustCompile("\\| `([^`]+)` (Test\\w+) \\|$")
 // fault matches where a test reports a fault.
 var fault = regexp.MustCompile(`(?m)^func (Test\w+)\(|t\.Attr\("fault"`)
 
-// TestTheTableOfFaultsIsComplete checks that each row names a test of that package that injects faults, and that
+// TestDocs_FaultTableIsComplete checks that each row names a test of that package that injects faults, and that
 // each such test has a row.
-func TestTheTableOfFaultsIsComplete(t *testing.T) {
+func TestDocs_FaultTableIsComplete(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -20,9 +20,9 @@ const (
 	fixed = "Fixed vulnerabilities"
 )
 
-// TestThePagesOfThreatsNameTests checks that each row of the threat model has a row in the page of its tests and the
+// TestDocs_ThreatsHaveTests checks that each row of the threat model has a row in the page of its tests and the
 // reverse, and that each of these names existing tests, or the reason why there are none.
-func TestThePagesOfThreatsNameTests(t *testing.T) {
+func TestDocs_ThreatsHaveTests(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -27,9 +27,9 @@ import (
 // readyFactor is the permitted ratio of the time until a node is Ready to that with QEMU alone.
 const readyFactor = 1.3
 
-// TestFullGuestAgainstBareQEMU creates nodes alternately from Machines, and from a QEMU that a user could have
+// TestFullGuest_JoinTimeAgainstBareQEMU creates nodes alternately from Machines, and from a QEMU that a user could have
 // started for the same guest, and compares the median times until they are Ready.
-func TestFullGuestAgainstBareQEMU(t *testing.T) {
+func TestFullGuest_JoinTimeAgainstBareQEMU(t *testing.T) {
 	tier.All(t)
 	builtGuest(t, "guest-full")
 	pairs, err := strconv.Atoi(os.Getenv("MILLWRIGHT_PAIRS"))

@@ -25,9 +25,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestKubeadm checks that user data of Cluster API's bootstrap provider turn one guest into a control plane and
+// TestKubeadm_ControlPlaneAndWorker checks that user data of Cluster API's bootstrap provider turn one guest into a control plane and
 // another one into its worker. Pods run on both, and reach each other.
-func TestKubeadm(t *testing.T) {
+func TestKubeadm_ControlPlaneAndWorker(t *testing.T) {
 	tier.All(t)
 	machines := newMachines(t, "guest-kubeadm")
 	cluster := newKubeadmCluster(t, machines)

@@ -21,10 +21,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestClusterAPIQuickstart runs the commands of docs/cluster-api-quickstart.md: a control plane by kubeadm and a
+// TestClusterAPI_Quickstart runs the commands of docs/cluster-api-quickstart.md: a control plane by kubeadm and a
 // worker, both virtual machines, become Ready behind the load balancer. A Pod runs and is reachable. A worker
 // that fails is replaced. In the end, everything is deleted.
-func TestClusterAPIQuickstart(t *testing.T) {
+func TestClusterAPI_Quickstart(t *testing.T) {
 	tier.All(t)
 	builtGuest(t, "guest-kubeadm")
 	q := newQuickstart(t)
@@ -45,10 +45,10 @@ func TestClusterAPIQuickstart(t *testing.T) {
 	q.delete()
 }
 
-// TestClusterAPIControlPlanes replaces the machine of the page's control plane after a change of the template, so
+// TestClusterAPI_ControlPlaneIsReplaced replaces the machine of the page's control plane after a change of the template, so
 // that etcd temporarily has two members. If there are enough CPUs, the control plane is scaled to three machines
 // before, and then back to one.
-func TestClusterAPIControlPlanes(t *testing.T) {
+func TestClusterAPI_ControlPlaneIsReplaced(t *testing.T) {
 	tier.All(t)
 	builtGuest(t, "guest-kubeadm")
 	q := newQuickstart(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestConsole checks that a guest without user data responds on its console, and restarts and shuts down on
+// TestGuest_Console checks that a guest without user data responds on its console, and restarts and shuts down on
 // request.
-func TestConsole(t *testing.T) {
+func TestGuest_Console(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))
@@ -38,8 +38,8 @@ func TestConsole(t *testing.T) {
 	guest.awaitEnd()
 }
 
-// TestPowerButton checks that the guest shuts down immediately when the button is pressed.
-func TestPowerButton(t *testing.T) {
+// TestGuest_PowerButton checks that the guest shuts down immediately when the button is pressed.
+func TestGuest_PowerButton(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))
@@ -51,8 +51,8 @@ func TestPowerButton(t *testing.T) {
 	t.Logf("powered off after %s", time.Since(pressed))
 }
 
-// TestAgent checks that the guest's agent reports the guest's addresses and can shut it down.
-func TestAgent(t *testing.T) {
+// TestGuest_Agent checks that the guest's agent reports the guest's addresses and can shut it down.
+func TestGuest_Agent(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))

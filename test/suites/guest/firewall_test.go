@@ -20,9 +20,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestGuestOnTheLoopback checks that a guest whose root user is an attacker reaches only the permitted ports of
+// TestGuest_LoopbackIsProtected checks that a guest whose root user is an attacker reaches only the permitted ports of
 // the host's loopback, over both IP versions and many concurrent connections, whatever name it uses for the host.
-func TestGuestOnTheLoopback(t *testing.T) {
+func TestGuest_LoopbackIsProtected(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	config := direct(t)

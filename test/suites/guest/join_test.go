@@ -109,9 +109,9 @@ func isReady(node *corev1.Node) bool {
 	return false
 }
 
-// TestJoinByToken checks that a guest that discovers the CA by itself becomes a Ready Node with everything in its
+// TestGuest_JoinsByToken checks that a guest that discovers the CA by itself becomes a Ready Node with everything in its
 // user data, and renews a Lease.
-func TestJoinByToken(t *testing.T) {
+func TestGuest_JoinsByToken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	c := newCluster(t, "aaaaaa")
@@ -177,9 +177,9 @@ func renewal(t *testing.T, c *cluster, lease *coordinationv1.Lease, before *time
 	return lease.Spec.RenewTime.Time
 }
 
-// TestJoinAgainWithoutToken checks that a guest that booted from its disk rejoins after a reset with the
+// TestGuest_RejoinsWithoutToken checks that a guest that booted from its disk rejoins after a reset with the
 // certificate on the disk, although its token is gone.
-func TestJoinAgainWithoutToken(t *testing.T) {
+func TestGuest_RejoinsWithoutToken(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	c := newCluster(t, "bbbbbb")
@@ -198,9 +198,9 @@ func TestJoinAgainWithoutToken(t *testing.T) {
 	checkNode(t, c.awaitReady(t))
 }
 
-// TestUpdateInPlace checks that when the node is drained for an in-place update, the guest restarts once and
+// TestInPlaceUpdate_NodeIsUpdated checks that when the node is drained for an in-place update, the guest restarts once and
 // reports that.
-func TestUpdateInPlace(t *testing.T) {
+func TestInPlaceUpdate_NodeIsUpdated(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	c := newCluster(t, "cccccc")

@@ -37,13 +37,13 @@ type way struct {
 	turns []time.Duration
 }
 
-// TestNetworks measures the paths between two guests: through the switch, through the user-mode networks of two
+// TestGuest_NetworkThroughput measures the paths between two guests: through the switch, through the user-mode networks of two
 // bare QEMUs, and through two tap devices with the kernel routing between them. It alternates between them.
-func TestNetworks(t *testing.T) {
+func TestGuest_NetworkThroughput(t *testing.T) {
 	tier.All(t)
 	text := os.Getenv("MILLWRIGHT_ROUNDS")
 	if text == "" {
-		t.Skip("only measures; TestGuestsOnASwitch tests the switch. Run make bench-network")
+		t.Skip("only measures; TestGuest_SwitchIsolatesGuests tests the switch. Run make bench-network")
 	}
 	rounds, err := strconv.Atoi(text)
 	must(t, err)

@@ -14,9 +14,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestGuestsOnASwitch checks that guests reach each other over both IP versions, and only the permitted port of
+// TestGuest_SwitchIsolatesGuests checks that guests reach each other over both IP versions, and only the permitted port of
 // the host. Packets with another guest's source address are dropped.
-func TestGuestsOnASwitch(t *testing.T) {
+func TestGuest_SwitchIsolatesGuests(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	server, client := direct(t), direct(t)

@@ -138,8 +138,8 @@ func (p *provider) crds() bool {
 	return crd.UID != "" && crd.DeletionTimestamp.IsZero()
 }
 
-// TestEnvironmentOfTheSuite checks the effect of the documented variables with a real API server.
-func TestEnvironmentOfTheSuite(t *testing.T) {
+// TestMCMSuite_Environment checks the effect of the documented variables with a real API server.
+func TestMCMSuite_Environment(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("starts a control plane")

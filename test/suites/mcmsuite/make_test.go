@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMakeTestIntegration checks that the suite that MCM's providers import passes with our drivers in local
+// TestMCMSuite_MakeTestIntegration checks that the suite that MCM's providers import passes with our drivers in local
 // mode.
-func TestMakeTestIntegration(t *testing.T) {
+func TestMCMSuite_MakeTestIntegration(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("starts a control plane, and virtual machines")

@@ -46,17 +46,17 @@ type specification struct {
 	run  func(*suite)
 }
 
-// TestSpecificationsOfMCM_OfAMachine runs the first two of MCM's ten specifications.
-func TestSpecificationsOfMCM_OfAMachine(t *testing.T) {
+// TestMCMSuite_MachineSpecifications runs the first two of MCM's ten specifications.
+func TestMCMSuite_MachineSpecifications(t *testing.T) {
 	newSuite(t).inOrder([]specification{
 		{"1_a_Machine_adds_a_node", (*suite).addsANode},
 		{"2_a_deletion_removes_it", (*suite).removesTheNode},
 	})
 }
 
-// TestSpecificationsOfMCM runs the ten specifications in MCM's order: each continues from the state of the
+// TestMCMSuite_Specifications runs the ten specifications in MCM's order: each continues from the state of the
 // previous one. In between, it runs user scenarios that the suite does not contain.
-func TestSpecificationsOfMCM(t *testing.T) {
+func TestMCMSuite_Specifications(t *testing.T) {
 	tier.All(t)
 	newSuite(t).inOrder([]specification{
 		{"1_a_Machine_adds_a_node", (*suite).addsANode},

@@ -29,9 +29,9 @@ func listed(t *testing.T) []*dto.MetricFamily {
 	return slices.DeleteFunc(everything(t), func(family *dto.MetricFamily) bool { return grouped(family.GetName()) })
 }
 
-// TestList checks all metrics against the list: dashboards, alerts and users rely on names, types, labels and
+// TestMetrics_MatchList checks all metrics against the list: dashboards, alerts and users rely on names, types, labels and
 // help texts.
-func TestList(t *testing.T) {
+func TestMetrics_MatchList(t *testing.T) {
 	families := listed(t)
 	var list strings.Builder
 	for _, family := range families {
@@ -75,9 +75,9 @@ var exceptions = []struct{ problem, reason string }{
 	{"mcm_machine_set_items_total" + total, byMCM},
 }
 
-// TestListHasThatOfMCM checks that the list contains MCM's metrics with the same names, types and labels. The
+// TestMetrics_IncludeMCMMetrics checks that the list contains MCM's metrics with the same names, types and labels. The
 // expected values come from MCM's source code.
-func TestListHasThatOfMCM(t *testing.T) {
+func TestMetrics_IncludeMCMMetrics(t *testing.T) {
 	there := map[string]row{}
 	for _, family := range listed(t) {
 		there[family.GetName()] = rowOf(family)
@@ -111,8 +111,8 @@ func table(t *testing.T, file string) (rows [][]string) {
 	return rows
 }
 
-// TestPage checks that the page about metrics matches the list.
-func TestPage(t *testing.T) {
+// TestMetrics_PageMatchesList checks that the page about metrics matches the list.
+func TestMetrics_PageMatchesList(t *testing.T) {
 	root, err := env.Root()
 	if err != nil {
 		t.Fatal(err)

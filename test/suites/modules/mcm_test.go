@@ -24,10 +24,10 @@ import (
 // mcm is the module that compat/mcm replaces.
 const mcm = "github.com/gardener/machine-controller-manager"
 
-// TestAProviderOfMCM checks that a provider written for MCM can be built with one line in its go.mod, as if
+// TestMCMProvider_BuildsAndPassesSuite checks that a provider written for MCM can be built with one line in its go.mod, as if
 // Millwright were published. With our machine-controller-manager, it passes MCM's integration suite, which it
 // imports through the same line. In that suite, a MachineDeployment is scaled, frozen and rolled out.
-func TestAProviderOfMCM(t *testing.T) {
+func TestMCMProvider_BuildsAndPassesSuite(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("unpacks modules of Kubernetes, and starts a control plane")

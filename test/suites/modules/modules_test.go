@@ -27,8 +27,8 @@ const (
 // published are the directories of the modules that a release tags.
 var published = []string{".", "api", "client", "compat/mcm"}
 
-// TestClientsCanBeImported checks that the packages that users of the clients import are available.
-func TestClientsCanBeImported(t *testing.T) {
+// TestClients_CanBeImported checks that the packages that users of the clients import are available.
+func TestClients_CanBeImported(t *testing.T) {
 	tier.All(t)
 	found := dependencies(t, "client/clientset/versioned/fake", "client/informers/externalversions", "client/applyconfiguration/machine/v1alpha1")
 	for _, want := range []string{ours + "api/machine/v1alpha1", ours + "client/listers/machine/v1alpha1", "k8s.io/client-go/rest"} {
@@ -38,9 +38,9 @@ func TestClientsCanBeImported(t *testing.T) {
 	}
 }
 
-// TestTypesAreLight checks that a module that imports only the types, such as a driver, does not depend on a
+// TestAPI_HasNoClientDependencies checks that a module that imports only the types, such as a driver, does not depend on a
 // client.
-func TestTypesAreLight(t *testing.T) {
+func TestAPI_HasNoClientDependencies(t *testing.T) {
 	tier.All(t)
 	found := dependencies(t, "api/machine/v1alpha1", "api/infrastructure/v1alpha1", "api/vm/v1alpha1")
 	if !slices.Contains(found, "k8s.io/apimachinery/pkg/apis/meta/v1") {
@@ -176,9 +176,9 @@ func (c copied) mod() string {
 	return read(c.T, filepath.Join(c.directory, "go.mod"))
 }
 
-// TestARelease checks that the modules require each other at the released version, that nothing else changes, and
+// TestRelease_ModulesRequireSameVersion checks that the modules require each other at the released version, that nothing else changes, and
 // that a version that Go would not accept is rejected.
-func TestARelease(t *testing.T) {
+func TestRelease_ModulesRequireSameVersion(t *testing.T) {
 	tier.All(t)
 	root, err := env.Sources()
 	if err != nil {

@@ -30,10 +30,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestDriversOfOthers checks an out-of-tree driver that is built without a replace directive, as if Millwright
+// TestDriver_OutOfTree checks an out-of-tree driver that is built without a replace directive, as if Millwright
 // were published. A MachineDeployment is rolled out with the driver as a machine controller of its own, with the
 // driver as a plug-in, and with the driver in Python. The machine controller also serves Cluster API.
-func TestDriversOfOthers(t *testing.T) {
+func TestDriver_OutOfTree(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("unpacks modules of Kubernetes, and starts a control plane")

@@ -62,9 +62,9 @@ func alerts(t *testing.T) map[string]rulefmt.Rule {
 	return byName
 }
 
-// TestAlertsNameMetrics checks that the expressions refer to existing metrics and labels, and that the page lists
+// TestAlerts_MetricsExist checks that the expressions refer to existing metrics and labels, and that the page lists
 // the alerts.
-func TestAlertsNameMetrics(t *testing.T) {
+func TestAlerts_MetricsExist(t *testing.T) {
 	known, page := list(t), string(read(t, "docs", "metrics.md"))
 	for name, rule := range alerts(t) {
 		if _, err := parse(known, rule.Expr); err != nil {
@@ -104,8 +104,8 @@ func firing(t *testing.T, rule rulefmt.Rule, series string, end time.Duration) (
 	return summaries
 }
 
-// TestAlertsFire evaluates series of four hours, minute by minute, and checks which alerts fire at the end.
-func TestAlertsFire(t *testing.T) {
+// TestAlerts_Fire evaluates series of four hours, minute by minute, and checks which alerts fire at the end.
+func TestAlerts_Fire(t *testing.T) {
 	// a+bxn means n more samples, each greater than the last one by b; _xn means no sample for n minutes.
 	type story struct {
 		fires, quiet string // series

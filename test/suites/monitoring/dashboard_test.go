@@ -30,8 +30,8 @@ var (
 	values   = regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
 )
 
-// TestDashboard checks that each expression can be parsed, and refers to existing metrics, labels and variables.
-func TestDashboard(t *testing.T) {
+// TestDashboard_ExpressionsAreValid checks that each expression can be parsed, and refers to existing metrics, labels and variables.
+func TestDashboard_ExpressionsAreValid(t *testing.T) {
 	var board dashboard
 	text := read(t, "config", "monitoring", "dashboard.json")
 	if err := json.Unmarshal(text, &board); err != nil {

@@ -73,8 +73,8 @@ func (p *place) describe() {
 	}
 }
 
-// TestPod_MakesMachines installs the manifests of config/machine in a cluster that runs their Pods.
-func TestPod_MakesMachines(t *testing.T) {
+// TestManagerPod_CreatesMachines installs the manifests of config/machine in a cluster that runs their Pods.
+func TestManagerPod_CreatesMachines(t *testing.T) {
 	newPlace(t).runs()
 }
 
@@ -92,8 +92,8 @@ func (p *place) runs() {
 	p.makesMachine("first")
 }
 
-// TestPod_HandsOver continues where TestPod_MakesMachines ends.
-func TestPod_HandsOver(t *testing.T) {
+// TestManagerPod_HandsOverToMCM continues where TestManagerPod_CreatesMachines ends.
+func TestManagerPod_HandsOverToMCM(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t, (*place).driverLayout)
 	p.runs()

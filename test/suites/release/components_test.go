@@ -20,9 +20,9 @@ import (
 
 const infrastructureGroup = "infrastructure.millwright.dev"
 
-// TestComponentsAreWhatClusterctlWants (K3, L1) checks the components as published, and as clusterctl renders
+// TestComponents_AreAcceptedByClusterctl (K3, L1) checks the components as published, and as clusterctl renders
 // them for a namespace of the user's choice.
-func TestComponentsAreWhatClusterctlWants(t *testing.T) {
+func TestComponents_AreAcceptedByClusterctl(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	for _, contract := range contracts {
@@ -117,8 +117,8 @@ func lookAtContracts(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition
 	}
 }
 
-// TestImageCanBeOverridden overrides the image like an operator with a private registry.
-func TestImageCanBeOverridden(t *testing.T) {
+// TestComponents_ImageCanBeOverridden overrides the image like an operator with a private registry.
+func TestComponents_ImageCanBeOverridden(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	written, err := os.ReadFile(filepath.Join(p.dir, contract(), "clusterctl.yaml"))
@@ -140,9 +140,9 @@ func TestImageCanBeOverridden(t *testing.T) {
 	}
 }
 
-// TestWhatIsGivenToTheScript checks that a version must be a semantic version of a series with a contract, and
+// TestRelease_VersionsAreValidated checks that a version must be a semantic version of a series with a contract, and
 // that existing releases are kept.
-func TestWhatIsGivenToTheScript(t *testing.T) {
+func TestRelease_VersionsAreValidated(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	for name, tc := range map[string]struct {

@@ -32,9 +32,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestImage checks that the Deployment of the release refers to the image that "make image" builds, and that the
+// TestImage_RunsAsDeployed checks that the Deployment of the release refers to the image that "make image" builds, and that the
 // image runs as the Deployment specifies.
-func TestImage(t *testing.T) {
+func TestImage_RunsAsDeployed(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	layouts := p.images("image", "again")
@@ -62,9 +62,9 @@ func TestImage(t *testing.T) {
 	})
 }
 
-// TestMakeReleaseWritesBills checks that there are software bills of materials for the platforms for which "make
+// TestRelease_WritesSBOMs checks that there are software bills of materials for the platforms for which "make
 // image" builds images.
-func TestMakeReleaseWritesBills(t *testing.T) {
+func TestRelease_WritesSBOMs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for platforms, want := range map[string]string{"": "linux/" + runtime.GOARCH, "linux/amd64 linux/arm64": "linux/amd64 linux/arm64"} {

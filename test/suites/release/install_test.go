@@ -19,9 +19,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestClusterctlInstallsTheProvider runs clusterctl init, which checks the contract and the names of the CRDs. It
+// TestClusterctl_InstallsProvider runs clusterctl init, which checks the contract and the names of the CRDs. It
 // then runs the installed manager as the Deployment specifies, with exactly the installed permissions.
-func TestClusterctlInstallsTheProvider(t *testing.T) {
+func TestClusterctl_InstallsProvider(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	e := env.New(t, env.WithOwn())
@@ -40,9 +40,9 @@ func TestClusterctlInstallsTheProvider(t *testing.T) {
 	m.process.Stop()
 }
 
-// TestUpgradeFromTheOlderContract upgrades the core first, which is the only supported order, and then the
+// TestClusterctl_UpgradesFromOlderContract upgrades the core first, which is the only supported order, and then the
 // provider, from the other repository.
-func TestUpgradeFromTheOlderContract(t *testing.T) {
+func TestClusterctl_UpgradesFromOlderContract(t *testing.T) {
 	tier.All(t)
 	if len(contracts) == 1 {
 		t.Skipf("Cluster API %s reads one contract only", version)

@@ -16,10 +16,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestManagerIsRestricted checks that the API server admits the Pod of the Deployment where the Pod Security
+// TestComponents_PodIsRestricted checks that the API server admits the Pod of the Deployment where the Pod Security
 // level "restricted" is enforced, as in the namespace of the components. Each of its settings is required for
 // that, except the read-only file system, which Pod Security does not cover.
-func TestManagerIsRestricted(t *testing.T) {
+func TestComponents_PodIsRestricted(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	e := env.New(t, env.WithOwn())

@@ -36,9 +36,9 @@ var flavors = map[string][]string{
 	"sim":         nil,
 }
 
-// TestTemplatesAreValid (K4) checks that an API server with the kinds of Cluster API and its kubeadm providers
+// TestTemplates_AreValid (K4) checks that an API server with the kinds of Cluster API and its kubeadm providers
 // accepts the rendered templates with strict validation.
-func TestTemplatesAreValid(t *testing.T) {
+func TestTemplates_AreValid(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	e := env.New(t)
@@ -94,8 +94,8 @@ func refers(t *testing.T, value any, rendered map[string]bool) {
 	}
 }
 
-// TestDriverTakesTheTemplates checks that the driver accepts the VMs of the templates.
-func TestDriverTakesTheTemplates(t *testing.T) {
+// TestTemplates_AreAcceptedByDriver checks that the driver accepts the VMs of the templates.
+func TestTemplates_AreAcceptedByDriver(t *testing.T) {
 	tier.All(t)
 	for _, flavor := range []string{"", "development"} {
 		t.Run("flavor "+flavor, func(t *testing.T) { driverTakes(t, flavor) })
@@ -131,9 +131,9 @@ func driverTakes(t *testing.T, flavor string) {
 	}
 }
 
-// TestDocumentListsTheVariables checks that the table in the documentation contains the variables that clusterctl
+// TestTemplates_VariablesAreDocumented checks that the table in the documentation contains the variables that clusterctl
 // finds in the files, with the same defaults.
-func TestDocumentListsTheVariables(t *testing.T) {
+func TestTemplates_VariablesAreDocumented(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	text, err := os.ReadFile(filepath.Join(root(t), "docs", "release.md"))

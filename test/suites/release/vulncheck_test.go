@@ -16,9 +16,9 @@ const vulnerability = `{"schema_version": "1.3.1", "id": "GO-2026-0001", "modifi
 	"ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}],
 	"ecosystem_specific": {"imports": [{"path": "strings", "symbols": ["ToUpper"]}]}}]}`
 
-// TestVulncheck checks that a call of a vulnerable function fails the check, and that an unreachable database is
+// TestVulncheck_FailsOnVulnerableCall checks that a call of a vulnerable function fails the check, and that an unreachable database is
 // reported but not a failure.
-func TestVulncheck(t *testing.T) {
+func TestVulncheck_FailsOnVulnerableCall(t *testing.T) {
 	tier.All(t)
 	module := t.TempDir()
 	write(t, filepath.Join(module, "go.mod"), "module example.org/program\n\ngo 1.26.0\n")

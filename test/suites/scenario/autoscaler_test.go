@@ -182,9 +182,9 @@ func (a *autoscaling) nodes(group string, want int) []*autoscalerpb.ExternalGrpc
 	return nodes
 }
 
-// TestAutoscalerFromZero is the lifecycle of a group whose provider has capacity for two, as the autoscaler
+// TestAutoscaler_ScalesFromZero is the lifecycle of a group whose provider has capacity for two, as the autoscaler
 // observes it.
-func TestAutoscalerFromZero(t *testing.T) {
+func TestAutoscaler_ScalesFromZero(t *testing.T) {
 	tier.All(t)
 	a := newAutoscaling(t)
 	pool := a.Namespace // other tests have nodes in the same cluster
@@ -262,9 +262,9 @@ func (a *autoscaling) isLikeItsTemplate(group string) {
 	}
 }
 
-// TestAutoscalerNeedsACertificate checks that clients without a certificate are rejected. A pending call gets its
+// TestAutoscaler_RequiresCertificate checks that clients without a certificate are rejected. A pending call gets its
 // response before the provider exits, which it does without an error.
-func TestAutoscalerNeedsACertificate(t *testing.T) {
+func TestAutoscaler_RequiresCertificate(t *testing.T) {
 	tier.All(t)
 	a := newAutoscaling(t)
 	if _, err := a.Refresh(t.Context(), &autoscalerpb.RefreshRequest{}); err != nil {

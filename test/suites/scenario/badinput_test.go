@@ -23,9 +23,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestWhatIsMissingIsSaid checks that a Machine that cannot be created reports why, in its status and in one
+// TestMachine_ReportsMissingInput checks that a Machine that cannot be created reports why, in its status and in one
 // event, and is created as soon as the missing object exists.
-func TestWhatIsMissingIsSaid(t *testing.T) {
+func TestMachine_ReportsMissingInput(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	noUserData := secret(w.Namespace, "nouserdata")
@@ -90,8 +90,8 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 }
 
-// TestMachineOfAClassThatNeverWasCanBeDeleted checks that nothing blocks the deletion, because there is no VM.
-func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
+// TestMachine_WithoutClassCanBeDeleted checks that nothing blocks the deletion, because there is no VM.
+func TestMachine_WithoutClassCanBeDeleted(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	w.manager()
@@ -115,9 +115,9 @@ func TestMachineOfAClassThatNeverWasCanBeDeleted(t *testing.T) {
 	})
 }
 
-// TestTwoManagers checks that the second manager stands by, reports the leader, and takes over when the first one
+// TestManager_SecondStandsBy checks that the second manager stands by, reports the leader, and takes over when the first one
 // is gone.
-func TestTwoManagers(t *testing.T) {
+func TestManager_SecondStandsBy(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	first := w.manager()
@@ -134,10 +134,10 @@ func TestTwoManagers(t *testing.T) {
 	second.Stop()
 }
 
-// TestTargetAway checks that while the target cluster is unreachable, Machines report what they wait for, no VM
+// TestManager_TargetClusterIsUnreachable checks that while the target cluster is unreachable, Machines report what they wait for, no VM
 // is created that could not join, and no Machine is marked Failed. When the cluster responds, everything
 // continues.
-func TestTargetAway(t *testing.T) {
+func TestManager_TargetClusterIsUnreachable(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t, env.WithOwn())
 	if err := w.Target.ControlPlane.StopComponent(t.Context(), controlplane.APIServer); err != nil {
@@ -165,8 +165,8 @@ func TestTargetAway(t *testing.T) {
 	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 }
 
-// TestNoTarget checks that without a target cluster, a Machine is Available as soon as its VM exists.
-func TestNoTarget(t *testing.T) {
+// TestManager_WithoutTargetCluster checks that without a target cluster, a Machine is Available as soon as its VM exists.
+func TestManager_WithoutTargetCluster(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	w.pool("notarget", 1, `{}`)
@@ -183,9 +183,9 @@ func TestNoTarget(t *testing.T) {
 	})
 }
 
-// TestControlAway checks that a manager that starts before the control cluster reports what it waits for, and
+// TestManager_ControlClusterIsUnreachable checks that a manager that starts before the control cluster reports what it waits for, and
 // shuts down gracefully.
-func TestControlAway(t *testing.T) {
+func TestManager_ControlClusterIsUnreachable(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	env.WriteKubeconfig(t, w.path("control"), &rest.Config{Host: "https://127.0.0.1:1"})
@@ -197,8 +197,8 @@ func TestControlAway(t *testing.T) {
 	manager.Stop()
 }
 
-// TestMistakesAtTheStart checks that each mistake stops the program with one sentence that describes what to do.
-func TestMistakesAtTheStart(t *testing.T) {
+// TestManager_ExplainsStartupErrors checks that each mistake stops the program with one sentence that describes what to do.
+func TestManager_ExplainsStartupErrors(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	bare := env.New(t, env.WithOwn())

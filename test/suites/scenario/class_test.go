@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestClassesThatFollow changes the classes in the template. Machines whose VMs can be updated are kept, and only
+// TestMachineDeployment_LiveUpdatesToOtherClass changes the classes in the template. Machines whose VMs can be updated are kept, and only
 // the others are replaced.
-func TestClassesThatFollow(t *testing.T) {
+func TestMachineDeployment_LiveUpdatesToOtherClass(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	deployment := w.pool("follow", 3, `{"pool":"one","tags":{"team":"red"}}`)

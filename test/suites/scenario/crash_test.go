@@ -15,10 +15,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestKillingTheManagerAtAnyMoment kills the manager's process at ten moments, the same in each run, while a
+// TestManager_IsKilledDuringScaling kills the manager's process at ten moments, the same in each run, while a
 // MachineDeployment is scaled from 0 to 50 machines and back. The provider's journal must show at most one VM for
 // each Machine, and none at the end.
-func TestKillingTheManagerAtAnyMoment(t *testing.T) {
+func TestManager_IsKilledDuringScaling(t *testing.T) {
 	tier.All(t)
 	const machines, kills = 50, 10
 	random := rand.New(rand.NewPCG(1, 0))

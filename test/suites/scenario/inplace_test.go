@@ -111,9 +111,9 @@ func (u *updated) patchNode(node *corev1.Node, patch string) {
 	}
 }
 
-// TestUpdateInPlace checks that the nodes are updated one after another, and that their Machines and VMs are
+// TestInPlaceUpdate_NodeIsUpdated checks that the nodes are updated one after another, and that their Machines and VMs are
 // kept.
-func TestUpdateInPlace(t *testing.T) {
+func TestInPlaceUpdate_NodeIsUpdated(t *testing.T) {
 	tier.All(t)
 	u := updatedInPlace(t, "plate", "succeed", v1alpha1.OrchestrationTypeAuto)
 	after := u.done()
@@ -135,9 +135,9 @@ func (u *updated) same(after map[string]v1alpha1.Machine) {
 	}
 }
 
-// TestUpdateInPlaceByHand checks that a node is not updated until a user selects it, and that the
+// TestInPlaceUpdate_Manual checks that a node is not updated until a user selects it, and that the
 // MachineDeployment reports that.
-func TestUpdateInPlaceByHand(t *testing.T) {
+func TestInPlaceUpdate_Manual(t *testing.T) {
 	tier.All(t)
 	u := updatedInPlace(t, "byhand", "succeed", v1alpha1.OrchestrationTypeManual)
 	u.progressing(v1alpha1.DeploymentReasonUpdateBlocked, "its node is not selected")
@@ -150,9 +150,9 @@ func TestUpdateInPlaceByHand(t *testing.T) {
 	u.same(u.done())
 }
 
-// TestUpdateInPlaceFails checks that a failed update blocks the selection of other nodes, and that the
+// TestInPlaceUpdate_FailureBlocksOthers checks that a failed update blocks the selection of other nodes, and that the
 // MachineDeployment reports why. When the agent finally reports success, the update continues.
-func TestUpdateInPlaceFails(t *testing.T) {
+func TestInPlaceUpdate_FailureBlocksOthers(t *testing.T) {
 	tier.All(t)
 	u := updatedInPlace(t, "fails", "fail", v1alpha1.OrchestrationTypeAuto)
 	u.progressing(v1alpha1.DeploymentReasonUpdateBlocked, "the simulated agent fails")
@@ -174,9 +174,9 @@ func TestUpdateInPlaceFails(t *testing.T) {
 	u.same(u.done())
 }
 
-// TestUpdateInPlaceNeverEnds checks that a Machine whose agent never responds, or whose node fails, is eventually
+// TestInPlaceUpdate_TimeoutReplacesMachine checks that a Machine whose agent never responds, or whose node fails, is eventually
 // replaced by one of the current MachineSet.
-func TestUpdateInPlaceNeverEnds(t *testing.T) {
+func TestInPlaceUpdate_TimeoutReplacesMachine(t *testing.T) {
 	tier.All(t)
 	for _, agent := range []string{"silent", "die"} {
 		t.Run(agent, func(t *testing.T) {

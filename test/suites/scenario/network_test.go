@@ -52,9 +52,9 @@ func (w *scenario) inBounds(g gomega.Gomega) int {
 	return updated
 }
 
-// TestNetworkCut partitions the leader, in its own network namespace, from both clusters in the middle of a
+// TestManager_LeaderIsPartitioned partitions the leader, in its own network namespace, from both clusters in the middle of a
 // rollout, for longer than its lease lasts. Packets are dropped, and no connection is reset.
-func TestNetworkCut(t *testing.T) {
+func TestManager_LeaderIsPartitioned(t *testing.T) {
 	tier.All(t)
 	for name, cut := range map[string]struct {
 		fault     string
@@ -130,9 +130,9 @@ func TestNetworkCut(t *testing.T) {
 // machines.
 const mostSilent = env.WaitTimeout
 
-// TestSilentConnections makes connections of the leader silent, without closing them. For the target cluster,
+// TestManager_ConnectionsAreSilent makes connections of the leader silent, without closing them. For the target cluster,
 // watches and requests recover within a minute; for the control cluster, the manager loses its leadership.
-func TestSilentConnections(t *testing.T) {
+func TestManager_ConnectionsAreSilent(t *testing.T) {
 	tier.All(t)
 	t.Run("target", func(t *testing.T) {
 		w := newScenario(t)

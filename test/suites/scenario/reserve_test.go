@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestReserve creates a MachineDeployment with excess Machines, scales it up into them and down, rolls it out,
+// TestMachineDeployment_ExcessReplicas creates a MachineDeployment with excess Machines, scales it up into them and down, rolls it out,
 // and removes the excess.
-func TestReserve(t *testing.T) {
+func TestMachineDeployment_ExcessReplicas(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	w.create(secret(w.Namespace, "reserve"), class(w.Namespace, "reserve", `{}`))

@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestRollingUpdate changes the class of a MachineDeployment. At any time, the number of machines must not exceed
+// TestMachineDeployment_RollingUpdate changes the class of a MachineDeployment. At any time, the number of machines must not exceed
 // replicas plus surge, and no machine may be missing.
-func TestRollingUpdate(t *testing.T) {
+func TestMachineDeployment_RollingUpdate(t *testing.T) {
 	tier.All(t)
 	const desired, surge = 4, 1
 	w := newScenario(t)

@@ -30,7 +30,7 @@ const (
 	budgetConflicts  = 1.0
 )
 
-func TestScaleUpAndDownWithinTheRequestBudget(t *testing.T) {
+func TestMachineDeployment_ScalesWithinRequestBudget(t *testing.T) {
 	tier.All(t)
 	const machines = 50
 	w := newMeasured(t)
@@ -194,9 +194,9 @@ func within(t *testing.T, what string, c cost, machines int, budget, events floa
 	}
 }
 
-// TestDeletingANodeDeletesItsMachine checks that a Machine is deleted with its node, and that its MachineSet
+// TestNode_DeletionDeletesMachine checks that a Machine is deleted with its node, and that its MachineSet
 // replaces it.
-func TestDeletingANodeDeletesItsMachine(t *testing.T) {
+func TestNode_DeletionDeletesMachine(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	deployment := w.pool("node", 2, `{}`)

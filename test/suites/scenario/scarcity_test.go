@@ -28,9 +28,9 @@ func zoneClass(namespace, name, pool, zone string) *v1alpha1.MachineClass {
 	return class
 }
 
-// TestScarcity checks that machines are created in the next zone if a zone has no capacity, and in the first zone
+// TestMachineDeployment_FallsBackToAnotherZone checks that machines are created in the next zone if a zone has no capacity, and in the first zone
 // again when it has capacity. Nodes have the label of their zone.
-func TestScarcity(t *testing.T) {
+func TestMachineDeployment_FallsBackToAnotherZone(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	if err := w.cloud.SetZones("a", "b"); err != nil {
@@ -58,8 +58,8 @@ func TestScarcity(t *testing.T) {
 	manager.Stop()
 }
 
-// TestSpread checks that machines are spread over zones, even after one of them temporarily had no capacity.
-func TestSpread(t *testing.T) {
+// TestMachineDeployment_SpreadsOverZones checks that machines are spread over zones, even after one of them temporarily had no capacity.
+func TestMachineDeployment_SpreadsOverZones(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	if err := w.cloud.SetZones("a", "b"); err != nil {
@@ -82,9 +82,9 @@ func TestSpread(t *testing.T) {
 	manager.Stop()
 }
 
-// TestZoneOutage checks that if all machines of a zone are unhealthy, they wait. When the budget permits it, they
+// TestMachineDeployment_ZoneOutage checks that if all machines of a zone are unhealthy, they wait. When the budget permits it, they
 // are replaced immediately by machines in another zone.
-func TestZoneOutage(t *testing.T) {
+func TestMachineDeployment_ZoneOutage(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)
 	if err := w.cloud.SetZones("a", "b"); err != nil {

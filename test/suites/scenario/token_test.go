@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestBootstrapTokenAuthenticates checks that the bootstrap token of a VM authenticates at a real API server as a
+// TestBootstrapToken_Authenticates checks that the bootstrap token of a VM authenticates at a real API server as a
 // member of the configured groups, until it is revoked.
-func TestBootstrapTokenAuthenticates(t *testing.T) {
+func TestBootstrapToken_Authenticates(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)

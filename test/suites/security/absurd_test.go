@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAbsurdClassesUnderMCMsCRDs checks classes with quantities that MCM's CRDs store, and that Go cannot parse
+// TestMachineClass_ExtremeQuantitiesDisturbNoOthers checks classes with quantities that MCM's CRDs store, and that Go cannot parse
 // or takes hours to compute with. They do not delay other Machines, and can themselves be used and deleted.
-func TestAbsurdClassesUnderMCMsCRDs(t *testing.T) {
+func TestMachineClass_ExtremeQuantitiesDisturbNoOthers(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t, env.WithNumber(1)), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 const elsewhere = "kube-public"
 
 // valuable are the resources with which an attacker could take over a cluster, its machines or its virtual
-// machines. The table of TestWhatEachMayDo covers them.
+// machines. The table of TestRBAC_ValuablePermissions covers them.
 var valuable = []string{
 	"secrets", "configmaps", "pods", "pods/exec", "pods/eviction", "pods/ephemeralcontainers",
 	"nodes", "nodes/status", "nodes/proxy", "serviceaccounts", "serviceaccounts/token",
@@ -166,9 +166,9 @@ type identity struct {
 	want []string
 }
 
-// TestWhatEachMayDo checks that each identity has exactly the listed permissions on all valuable resources: for
+// TestRBAC_ValuablePermissions checks that each identity has exactly the listed permissions on all valuable resources: for
 // all names, in its own namespace, in another one, in kube-system and in all together.
-func TestWhatEachMayDo(t *testing.T) {
+func TestRBAC_ValuablePermissions(t *testing.T) {
 	tier.All(t)
 	for name, who := range identities {
 		t.Run(name, func(t *testing.T) {

@@ -57,9 +57,9 @@ var keeping = map[string]func(*corev1.Pod){
 	},
 }
 
-// TestAuthorOfPods checks that a node is removed with its Machine soon after the drain timeout, whatever Pods a
+// TestPod_AuthorCannotKeepNode checks that a node is removed with its Machine soon after the drain timeout, whatever Pods a
 // user puts on the node, even during the drain. The user's Pods on the node of another Machine are kept.
-func TestAuthorOfPods(t *testing.T) {
+func TestPod_AuthorCannotKeepNode(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)
@@ -144,9 +144,9 @@ func label(machine *v1alpha1.Machine, key, value string) {
 	metav1.SetMetaDataLabel(&machine.ObjectMeta, key, value)
 }
 
-// TestAuthorOfMachines checks that, whatever Machines a user creates and deletes, a node without a Machine, and
+// TestMachine_AuthorCannotAffectOthers checks that, whatever Machines a user creates and deletes, a node without a Machine, and
 // what belongs to another Machine, are not affected, including their Pods.
-func TestAuthorOfMachines(t *testing.T) {
+func TestMachine_AuthorCannotAffectOthers(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	all := guests(t)
@@ -242,9 +242,9 @@ var spoiling = map[string]func(class *v1alpha1.MachineClass){
 	"no finalizer": func(c *v1alpha1.MachineClass) { c.Finalizers = nil },
 }
 
-// TestAuthorOfClasses checks that, however the class of a running Machine is edited, even while the Machine is
+// TestMachineClass_EditKeepsVM checks that, however the class of a running Machine is edited, even while the Machine is
 // being deleted, its VM exists as long as the Machine, and is deleted with it when the class is repaired.
-func TestAuthorOfClasses(t *testing.T) {
+func TestMachineClass_EditKeepsVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	all := guests(t)
@@ -279,8 +279,8 @@ func (m *managed) must(err error) {
 	}
 }
 
-// TestAuthorOfSecrets checks the same for the Secret of a class.
-func TestAuthorOfSecrets(t *testing.T) {
+// TestSecret_EditKeepsVM checks the same for the Secret of a class.
+func TestSecret_EditKeepsVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	all := guests(t)

@@ -124,9 +124,9 @@ var claiming = map[string]func(mine, other *vmv1alpha1.VirtualMachine){
 	},
 }
 
-// TestAuthorOfVMs checks that, whatever VMs a user creates and edits, another VM keeps its Pod and its address,
+// TestVirtualMachine_AuthorCannotAffectOthers checks that, whatever VMs a user creates and edits, another VM keeps its Pod and its address,
 // and shares neither.
-func TestAuthorOfVMs(t *testing.T) {
+func TestVirtualMachine_AuthorCannotAffectOthers(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	v := newVMs(t)

@@ -150,10 +150,10 @@ var edits = map[string]edit{
 	"phase of nobody":   operation("\u009b"),
 }
 
-// TestEditsByHand checks that, whatever a user writes to the metadata and status of a MachineDeployment, its
+// TestMachineDeployment_ConvergesAfterManualEdits checks that, whatever a user writes to the metadata and status of a MachineDeployment, its
 // MachineSet, its Machine and its node, there is one Machine with one VM in the end, the number of writes is
 // bounded, other objects are not affected, and everything can be deleted once foreign finalizers are removed.
-func TestEditsByHand(t *testing.T) {
+func TestMachineDeployment_ConvergesAfterManualEdits(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)

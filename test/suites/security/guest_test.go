@@ -157,9 +157,9 @@ func (m *managed) seen(machine *v1alpha1.Machine) seen {
 	return s
 }
 
-// TestGuestIsReplaced checks that an unhealthy guest is replaced whatever it writes to its Node, and that nothing
+// TestGuest_CannotPreventReplacement checks that an unhealthy guest is replaced whatever it writes to its Node, and that nothing
 // happens to another Machine or its Node.
-func TestGuestIsReplaced(t *testing.T) {
+func TestGuest_CannotPreventReplacement(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	all, number := guests(t), 0
@@ -187,9 +187,9 @@ func TestGuestIsReplaced(t *testing.T) {
 	})
 }
 
-// TestGuestThatAsksToBePreserved checks that such a guest is kept while it is unhealthy, but not longer than its
+// TestGuest_PreservationExpires checks that such a guest is kept while it is unhealthy, but not longer than its
 // preservation timeout.
-func TestGuestThatAsksToBePreserved(t *testing.T) {
+func TestGuest_PreservationExpires(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)
@@ -216,9 +216,9 @@ func TestGuestThatAsksToBePreserved(t *testing.T) {
 	}
 }
 
-// TestGuestGoes checks that the VM and the Node of a guest are deleted with its Machine, whatever the guest
+// TestGuest_CannotPreventDeletion checks that the VM and the Node of a guest are deleted with its Machine, whatever the guest
 // writes to its Node.
-func TestGuestGoes(t *testing.T) {
+func TestGuest_CannotPreventDeletion(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)
@@ -252,10 +252,10 @@ func TestGuestGoes(t *testing.T) {
 	m.running(others)
 }
 
-// TestGuestAndTheRecord checks that a guest that changes the record of what the manager applied to its Node
+// TestGuest_CannotRemoveTemplateLabels checks that a guest that changes the record of what the manager applied to its Node
 // cannot remove the labels and taints of its template. As with MCM, which has the same record, it can cause the
 // removal of those that others have added.
-func TestGuestAndTheRecord(t *testing.T) {
+func TestGuest_CannotRemoveTemplateLabels(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)

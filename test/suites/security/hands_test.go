@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMachineWithoutItsFinalizer checks that if a user removes the finalizer of a Machine that is being deleted,
+// TestMachine_WithoutFinalizerLeavesNoVM checks that if a user removes the finalizer of a Machine that is being deleted,
 // its orphaned VM is deleted.
-func TestMachineWithoutItsFinalizer(t *testing.T) {
+func TestMachine_WithoutFinalizerLeavesNoVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)
@@ -47,9 +47,9 @@ func TestMachineWithoutItsFinalizer(t *testing.T) {
 	}
 }
 
-// TestFinalizersOfOthersStay checks that the manager removes only its own finalizers, for every kind that has
+// TestFinalizers_OfOthersAreKept checks that the manager removes only its own finalizers, for every kind that has
 // them, and that the object exists until others remove theirs.
-func TestFinalizersOfOthersStay(t *testing.T) {
+func TestFinalizers_OfOthersAreKept(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)

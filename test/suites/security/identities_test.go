@@ -21,7 +21,7 @@ const (
 )
 
 // ofNodes are the permissions that Kubernetes' authorizer grants to any node for some names. Its admission
-// plug-in limits these to the node itself, and to Pods that are bound to it: see TestNodesAreApart.
+// plug-in limits these to the node itself, and to Pods that are bound to it: see TestNode_CannotAffectOtherNodes.
 var ofNodes = []string{
 	"pods in everywhere: create delete",
 	"pods/eviction in everywhere: create",

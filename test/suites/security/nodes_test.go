@@ -149,9 +149,9 @@ func mirror(ctx context.Context, a kubernetes.Interface, namespace, node string)
 	}
 }
 
-// TestNodesAreApart checks that a compromised guest or host can affect neither another node, nor its Pods, nor
+// TestNode_CannotAffectOtherNodes checks that a compromised guest or host can affect neither another node, nor its Pods, nor
 // what these use, and that it cannot remove its taints.
-func TestNodesAreApart(t *testing.T) {
+func TestNode_CannotAffectOtherNodes(t *testing.T) {
 	tier.All(t)
 	for name, groups := range map[string][]string{
 		"guest": {"system:nodes"},

@@ -204,10 +204,10 @@ func (l *liar) noDoubles(t *testing.T, names map[string]string) {
 	}
 }
 
-// TestProviderThatLies checks that, whatever a provider reports about some Machines, another Machine, its node
+// TestProvider_WrongResponsesDisturbNoOthers checks that, whatever a provider reports about some Machines, another Machine, its node
 // and its VM are not affected, no Machine gets two VMs, users are shown short texts, and a deleted Machine is
 // removed, or reports what it waits for.
-func TestProviderThatLies(t *testing.T) {
+func TestProvider_WrongResponsesDisturbNoOthers(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
@@ -278,8 +278,8 @@ func (m *managed) infraMachine(name string) *infrav1.MillwrightMachine {
 	return infra
 }
 
-// TestProviderThatLiesToClusterAPI checks the same for MillwrightMachines.
-func TestProviderThatLiesToClusterAPI(t *testing.T) {
+// TestProvider_WrongResponsesDisturbNoOtherMillwrightMachines checks the same for MillwrightMachines.
+func TestProvider_WrongResponsesDisturbNoOtherMillwrightMachines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}

@@ -17,9 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestManagerOfClusterAPIUsesWhatItMay checks that the lifecycle of MillwrightMachines needs every permission of
+// TestRBAC_ClusterAPIManagerNeedsItsPermissions checks that the lifecycle of MillwrightMachines needs every permission of
 // the shipped role, unless there is a documented reason.
-func TestManagerOfClusterAPIUsesWhatItMay(t *testing.T) {
+func TestRBAC_ClusterAPIManagerNeedsItsPermissions(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.New(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}

@@ -19,11 +19,11 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestHalvesUseWhatTheyMay checks that the lifecycle of Machines under two processes needs every permission of
-// the roles of each, unless there is a documented reason. TestManagerUsesWhatItMay checks the permissions of
+// TestRBAC_SeparateProcessesNeedTheirPermissions checks that the lifecycle of Machines under two processes needs every permission of
+// the roles of each, unless there is a documented reason. TestRBAC_ManagerNeedsItsPermissions checks the permissions of
 // machine-controller in the target cluster, which are those of the single process. The two tests use the same
 // node names in one cluster, so they do not run in parallel.
-func TestHalvesUseWhatTheyMay(t *testing.T) {
+func TestRBAC_SeparateProcessesNeedTheirPermissions(t *testing.T) {
 	tier.All(t)
 	m := &managed{Env: env.NewPair(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}
 	m.admin = m.Client
@@ -64,7 +64,7 @@ func TestHalvesUseWhatTheyMay(t *testing.T) {
 
 	const ownerReferences = "asked for by the admission plug-in OwnerReferencesPermissionEnforcement, which does not run here"
 	ofSets.Check(t, map[string]string{
-		"get machines.machine.sapcloud.io":                         "a Machine is read when its name is taken, so that a creation was sent twice: see TestACreationThatArrivesTwice of the MachineSet controller",
+		"get machines.machine.sapcloud.io":                         "a Machine is read when its name is taken, so that a creation was sent twice: see TestMachineSet_DuplicateCreationRequest of the MachineSet controller",
 		"update machinedeployments/finalizers.machine.sapcloud.io": ownerReferences,
 		"update machinesets/finalizers.machine.sapcloud.io":        ownerReferences,
 	}, setsRole)

@@ -190,9 +190,9 @@ func (m *managed) attached(node string, volume *corev1.PersistentVolume) {
 	}
 }
 
-// TestManagerUsesWhatItMay checks that the lifecycle of Machines needs every permission of the shipped roles,
+// TestRBAC_ManagerNeedsItsPermissions checks that the lifecycle of Machines needs every permission of the shipped roles,
 // unless there is a documented reason.
-func TestManagerUsesWhatItMay(t *testing.T) {
+func TestRBAC_ManagerNeedsItsPermissions(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := &managed{Env: env.NewPair(t), t: t, cloud: sim.NewCloud(sim.CloudOptions{})}

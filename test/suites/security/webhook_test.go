@@ -293,11 +293,11 @@ const firstDelay = 5 * time.Millisecond
 // slowly with the elapsed time, which is longer on slow machines.
 func (w *webhook) mostMade() int { return 2 * bits.Len64(uint64(time.Since(w.began)/firstDelay)) }
 
-// TestMutatingWebhook checks that, whatever a webhook changes in new and updated objects, the number of created
+// TestMutatingWebhook_CannotBreakInvariants checks that, whatever a webhook changes in new and updated objects, the number of created
 // objects is bounded, no Machine has two VMs, the problem is reported, and other MachineDeployments reach their
 // desired state. When the webhook is gone, everything reaches the desired state, and no VM remains after
 // deletion.
-func TestMutatingWebhook(t *testing.T) {
+func TestMutatingWebhook_CannotBreakInvariants(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	m := guests(t)

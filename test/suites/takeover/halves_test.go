@@ -67,9 +67,9 @@ func startMCMs(t *testing.T, e *env.Env, p *provider, half manager.Half, health 
 	return stop
 }
 
-// TestHalfTakesOver replaces either MCM process by ours at each recorded moment, with MCM's other process, and
+// TestTakeover_OneProcess replaces either MCM process by ours at each recorded moment, with MCM's other process, and
 // then switches back.
-func TestHalfTakesOver(t *testing.T) {
+func TestTakeover_OneProcess(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	moments := map[string]func(*testing.T){}
@@ -122,9 +122,9 @@ func oneHalfOfEach(t *testing.T, stories map[string]func(*testing.T)) map[string
 	return chosen
 }
 
-// TestHalvesAreSwappedInARecordedUpdate alternates between our process and MCM's, from each recorded moment of an
+// TestTakeover_SwapsProcessesDuringInPlaceUpdate alternates between our process and MCM's, from each recorded moment of an
 // in-place update to its end. It switches at each moment.
-func TestHalvesAreSwappedInARecordedUpdate(t *testing.T) {
+func TestTakeover_SwapsProcessesDuringInPlaceUpdate(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}
@@ -201,8 +201,8 @@ func (f *fleet) settles(replicas int, class string) {
 	f.eventually(func(g gomega.Gomega) { f.settled(g, replicas, class) })
 }
 
-// TestHalves runs either of our processes with MCM's other one through all user operations.
-func TestHalves(t *testing.T) {
+// TestTakeover_MixedProcesses runs either of our processes with MCM's other one through all user operations.
+func TestTakeover_MixedProcesses(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}
@@ -329,9 +329,9 @@ func (f half) isDeleted() {
 	})
 }
 
-// TestHalvesAreSwappedInARollout alternates between our process and MCM's. It switches whenever a MachineSet was
+// TestTakeover_SwapsProcessesDuringRollout alternates between our process and MCM's. It switches whenever a MachineSet was
 // scaled, or a Machine has entered another phase.
-func TestHalvesAreSwappedInARollout(t *testing.T) {
+func TestTakeover_SwapsProcessesDuringRollout(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}

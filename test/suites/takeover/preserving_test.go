@@ -16,10 +16,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestHalvesAreSwappedInAPreservation alternates between our process and MCM's, while a user requests by an
+// TestTakeover_SwapsProcessesDuringPreservation alternates between our process and MCM's, while a user requests by an
 // annotation of the node that its Machine be preserved when it fails, and then cancels that. It switches whenever
 // the preservation state of the Machine or the node has changed.
-func TestHalvesAreSwappedInAPreservation(t *testing.T) {
+func TestTakeover_SwapsProcessesDuringPreservation(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	stories := map[string]func(*testing.T){}

@@ -33,9 +33,9 @@ func startAs(t *testing.T, name, kubeconfig, namespace string, flags ...string) 
 	return process
 }
 
-// TestBothProcessesOfMCM checks that two processes with MCM's names create the nodes of a MachineDeployment
+// TestTakeover_BothProcesses checks that two processes with MCM's names create the nodes of a MachineDeployment
 // together. A third process, with the lease of one of them, stands by.
-func TestBothProcessesOfMCM(t *testing.T) {
+func TestTakeover_BothProcesses(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)

@@ -33,9 +33,9 @@ var compared sync.Map
 // leftOut are the moments that are not compared, with the reason.
 var leftOut = map[moment]string{}
 
-// TestHandBack repeats with our manager what was done with MCM, and compares the result at each recorded moment,
+// TestTakeover_HandBack repeats with our manager what was done with MCM, and compares the result at each recorded moment,
 // as MCM would find it if it continued from there.
-func TestHandBack(t *testing.T) {
+func TestTakeover_HandBack(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	t.Run("as recorded", func(t *testing.T) { // completes when all of them have

@@ -149,8 +149,8 @@ func idleFor(t *testing.T, e *env.Env, suffix string, quiet time.Duration) state
 	return last
 }
 
-// TestTakeOver replaces MCM by our manager at each recorded moment.
-func TestTakeOver(t *testing.T) {
+// TestTakeover_FromEachRecordedState replaces MCM by our manager at each recorded moment.
+func TestTakeover_FromEachRecordedState(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	moments := map[string]func(*testing.T){}

@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestFailOver checks that one of two VM controllers leads, and that hypervisors connect to the other one when it
+// TestVMController_FailsOver checks that one of two VM controllers leads, and that hypervisors connect to the other one when it
 // stops, gracefully or not. No guest is affected, including one that runs with expiring leases.
-func TestFailOver(t *testing.T) {
+func TestVMController_FailsOver(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	i := newInstallation(t)

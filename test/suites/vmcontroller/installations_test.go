@@ -43,10 +43,10 @@ func (i *installation) leftTo(vm *vmv1alpha1.VirtualMachine, by, to string) {
 	})
 }
 
-// TestTwoInstallations checks that the VM controller of another installation ignores a VM and its guest. When the
+// TestVMController_TwoInstallations checks that the VM controller of another installation ignores a VM and its guest. When the
 // VM is handed over to it, the guest continues to run with the first one, and the next hypervisor belongs to the
 // other one.
-func TestTwoInstallations(t *testing.T) {
+func TestVMController_TwoInstallations(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	i := newInstallation(t)

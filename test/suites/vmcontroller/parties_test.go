@@ -38,10 +38,10 @@ const (
 	originsController = "millwright://controller"
 )
 
-// TestControllerOfTheOrigin checks that the real hypervisor runs a guest for a VM controller built from the
+// TestProtocol_OldestController checks that the real hypervisor runs a guest for a VM controller built from the
 // original definitions, with a specification that has no other fields, and with certificates that neither of them
 // issued.
-func TestControllerOfTheOrigin(t *testing.T) {
+func TestProtocol_OldestController(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	g := gomega.NewWithT(t)
@@ -106,9 +106,9 @@ func TestControllerOfTheOrigin(t *testing.T) {
 	g.Expect(string(end)).To(gomega.ContainSubstring(vmpb.EndTerminated))
 }
 
-// TestHypervisorOfTheOrigin checks that the real VM controller gives a VM to a hypervisor built from the original
+// TestProtocol_OldestHypervisor checks that the real VM controller gives a VM to a hypervisor built from the original
 // definitions, in the Pod that it created, with certificates that neither of them issued.
-func TestHypervisorOfTheOrigin(t *testing.T) {
+func TestProtocol_OldestHypervisor(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	i, o, by := newInstallation(t), readOrigin(t), newIssuer(t)

@@ -25,9 +25,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestHypervisorInAPod installs the manifests of config/vm in a cluster whose kubelet runs the VM controller and
+// TestHypervisorPod_RunsVM installs the manifests of config/vm in a cluster whose kubelet runs the VM controller and
 // hypervisors, in a namespace that enforces the Pod Security level "restricted".
-func TestHypervisorInAPod(t *testing.T) {
+func TestHypervisorPod_RunsVM(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
 	p.install()

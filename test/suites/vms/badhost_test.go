@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestNoQEMU checks that a VM reports that QEMU is missing, and starts when QEMU is available.
-func TestNoQEMU(t *testing.T) {
+// TestVirtualMachine_WaitsForQEMU checks that a VM reports that QEMU is missing, and starts when QEMU is available.
+func TestVirtualMachine_WaitsForQEMU(t *testing.T) {
 	tier.All(t)
 	c := prepare(t, "--hosts", "1")
 	c.environment = []string{"PATH=" + t.TempDir()}

@@ -26,9 +26,9 @@ import (
 // trial does something invalid, and returns a check of the expected outcome.
 type trial func(c *cluster) (outcome func(c *cluster))
 
-// TestBadInputDisturbsNobody checks that problems are reported where users look, that correcting them is
+// TestVirtualMachine_InvalidInputDisturbsNoOthers checks that problems are reported where users look, that correcting them is
 // sufficient, and that another VM is not affected.
-func TestBadInputDisturbsNobody(t *testing.T) {
+func TestVirtualMachine_InvalidInputDisturbsNoOthers(t *testing.T) {
 	tier.All(t)
 	c := prepare(t)
 	c.environment = slowClocks(t)

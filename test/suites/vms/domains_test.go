@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestVMsStayInTheirFailureDomain checks that a failure domain is a zone of hosts, or a single host without a
+// TestVirtualMachine_StaysInFailureDomain checks that a failure domain is a zone of hosts, or a single host without a
 // zone. The name of a host in a zone is not a failure domain.
-func TestVMsStayInTheirFailureDomain(t *testing.T) {
+func TestVirtualMachine_StaysInFailureDomain(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--hosts", "2")
 	zone := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"rack-7"}}}`))

@@ -18,9 +18,9 @@ import (
 // checked every 5 s.
 const silence = time.Minute
 
-// TestNodesComeAndGo checks machines whose nodes become silent, expire or are drained. The silence takes longest,
+// TestMachine_NodeHealthAndExpiry checks machines whose nodes become silent, expire or are drained. The silence takes longest,
 // so the other cases run in parallel.
-func TestNodesComeAndGo(t *testing.T) {
+func TestMachine_NodeHealthAndExpiry(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	outcome := silentMachines(c)

@@ -26,10 +26,10 @@ const (
 	steadyLease = 2 * lease.DefaultDuration
 )
 
-// TestFullLeases checks that a guest terminates before another one starts when its hypervisor is partitioned from
+// TestVirtualMachine_LeasePreventsSecondGuest checks that a guest terminates before another one starts when its hypervisor is partitioned from
 // the controller, and when its hypervisor is frozen. A guest with a longer lease is not affected. It is migrated
 // afterwards, with its lease.
-func TestFullLeases(t *testing.T) {
+func TestVirtualMachine_LeasePreventsSecondGuest(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	steady, moving := leasedVM("steady", steadyLease), leasedVM("moving", shortLease)

@@ -30,9 +30,9 @@ func TestVirtualMachine_BootsAndJoins(t *testing.T) {
 	c.awaitNothingLeft()
 }
 
-// TestDeclarationsBecomeNodes checks that a MachineDeployment becomes nodes with either form of boot, follows its
+// TestMachineDeployment_BecomesNodes checks that a MachineDeployment becomes nodes with either form of boot, follows its
 // replicas up and down, and leaves nothing behind.
-func TestDeclarationsBecomeNodes(t *testing.T) {
+func TestMachineDeployment_BecomesNodes(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	kernel := c.pool("kernel", 1, c.kernelBoot())
@@ -108,9 +108,9 @@ func (c *cluster) awaitNothingLeft() {
 	})
 }
 
-// TestWhateverDiesComesBack checks that after a process is killed, the same Machines are Running again on the
+// TestMachine_RecoversFromKilledProcesses checks that after a process is killed, the same Machines are Running again on the
 // same nodes, each with one QEMU.
-func TestWhateverDiesComesBack(t *testing.T) {
+func TestMachine_RecoversFromKilledProcesses(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	pool := c.pool("pool", 2, c.kernelBoot())
@@ -150,9 +150,9 @@ func TestWhateverDiesComesBack(t *testing.T) {
 	c.awaitNothingLeft()
 }
 
-// TestDownEndsWhatWasLeft checks that "down" leaves no process, however "up" terminated, and that the next "up"
+// TestDown_TerminatesOrphanedProcesses checks that "down" leaves no process, however "up" terminated, and that the next "up"
 // restores the machines.
-func TestDownEndsWhatWasLeft(t *testing.T) {
+func TestDown_TerminatesOrphanedProcesses(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--hosts", "1")
 	pool := c.pool("pool", 1, c.kernelBoot())
@@ -221,8 +221,8 @@ func (c *cluster) uids() map[string]string {
 	return found
 }
 
-// TestConsoleAndReset checks the commands for a VM's console and reset button.
-func TestConsoleAndReset(t *testing.T) {
+// TestVirtualMachine_ConsoleAndReset checks the commands for a VM's console and reset button.
+func TestVirtualMachine_ConsoleAndReset(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--hosts", "1")
 	pool := c.pool("pool", 1, c.kernelBoot())

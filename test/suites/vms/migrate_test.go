@@ -19,10 +19,10 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMigrate drains a host as kubectl does. Its VMs, which are nodes with a data disk each, are live-migrated to
+// TestVirtualMachine_MigratesOnHostDrain drains a host as kubectl does. Its VMs, which are nodes with a data disk each, are live-migrated to
 // the other host one at a time, and one of them is migrated back with the command. No guest reboots, and a
 // cordoned host gets no VMs.
-func TestMigrate(t *testing.T) {
+func TestVirtualMachine_MigratesOnHostDrain(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	c.cordon("host-2", true)

@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestRealServedDisks checks that a guest with served disks survives a killed disk server. If its hypervisor
+// TestVirtualMachine_ServedDisks checks that a guest with served disks survives a killed disk server. If its hypervisor
 // freezes, another one starts after the server has revoked the old tokens. The VM can be migrated like others.
-func TestRealServedDisks(t *testing.T) {
+func TestVirtualMachine_ServedDisks(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	vm := leasedVM("served", shortLease)

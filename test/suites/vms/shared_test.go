@@ -15,9 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestSharedVolumes checks that a VM whose volumes can be attached to several hosts moves to another host and
+// TestVirtualMachine_SharedVolumes checks that a VM whose volumes can be attached to several hosts moves to another host and
 // back with the same claims.
-func TestSharedVolumes(t *testing.T) {
+func TestVirtualMachine_SharedVolumes(t *testing.T) {
 	tier.All(t)
 	c := up(t)
 	vm := blankVM("shared")

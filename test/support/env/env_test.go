@@ -43,7 +43,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestNamespacesAreApart(t *testing.T) {
+func TestNamespace_IsIsolated(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	one, two := env.New(t), env.New(t)
@@ -60,7 +60,7 @@ func TestNamespacesAreApart(t *testing.T) {
 	}
 }
 
-func TestNamespaceIsDeletedAfterTheTest(t *testing.T) {
+func TestNamespace_IsDeletedAfterTest(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	var namespace string
@@ -73,7 +73,7 @@ func TestNamespaceIsDeletedAfterTheTest(t *testing.T) {
 	must(t, client.IgnoreNotFound(err))
 }
 
-func TestMachinesAndPodsCanBeCreated(t *testing.T) {
+func TestEnv_CreatesMachinesAndPods(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
@@ -83,7 +83,7 @@ func TestMachinesAndPodsCanBeCreated(t *testing.T) {
 	must(t, e.Client.Create(t.Context(), pod))
 }
 
-func TestPairIsApart(t *testing.T) {
+func TestPair_IsIsolated(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.NewPair(t)
@@ -98,7 +98,7 @@ func TestPairIsApart(t *testing.T) {
 	}
 }
 
-func TestControllerManagerRuns(t *testing.T) {
+func TestEnv_RunsControllerManager(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithControllerManager())
@@ -112,7 +112,7 @@ func TestControllerManagerRuns(t *testing.T) {
 	}
 }
 
-func TestUserHasTheRightsOfTheRoleOnly(t *testing.T) {
+func TestUser_HasOnlyPermissionsOfRole(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t)
@@ -128,7 +128,7 @@ func TestUserHasTheRightsOfTheRoleOnly(t *testing.T) {
 	must(t, user.List(t.Context(), &corev1.SecretList{}, client.InNamespace("kube-system")))
 }
 
-func TestUserWithTheShippedRoles(t *testing.T) {
+func TestUser_ShippedRoles(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.NewPair(t)
@@ -141,7 +141,7 @@ func TestUserWithTheShippedRoles(t *testing.T) {
 	}
 }
 
-func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
+func TestControlPlane_CanBeStopped(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e, shared := env.New(t, env.WithOwn()), env.New(t)
@@ -160,8 +160,8 @@ func TestOwnControlPlaneCanBeTakenAway(t *testing.T) {
 	must(t, e.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: "kept"}, &corev1.Secret{}))
 }
 
-// TestCompact checks that a watch cannot start at a compacted revision.
-func TestCompact(t *testing.T) {
+// TestCompact_WatchFromCompactedRevisionFails checks that a watch cannot start at a compacted revision.
+func TestCompact_WatchFromCompactedRevisionFails(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithOwn(), env.WithoutWatchCache())
@@ -190,8 +190,8 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// TestANamespaceIsFinalizedAfterTheTest checks that finalizers are removed when their controllers have stopped.
-func TestANamespaceIsFinalizedAfterTheTest(t *testing.T) {
+// TestNamespace_IsFinalizedAfterTest checks that finalizers are removed when their controllers have stopped.
+func TestNamespace_IsFinalizedAfterTest(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	e := env.New(t, env.WithControllerManager())

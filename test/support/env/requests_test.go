@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestKinds(t *testing.T) {
+func TestRequests_Kinds(t *testing.T) {
 	for want, requests := range map[Kind][]Answered{
 		Work:  {{Method: "LIST", Resource: "nodes"}, {Method: "GET", Group: "events.example", Resource: "events"}},
 		Lease: {{Method: "PUT", Group: "coordination.k8s.io", Resource: "leases"}},
@@ -31,7 +31,7 @@ apiserver_request_total{code="200",component="apiserver",dry_run="",group="",res
 apiserver_request_total_of_others{code="200"} 1
 `
 
-func TestParseTotals(t *testing.T) {
+func TestRequests_ParseTotals(t *testing.T) {
 	got, err := parseTotals([]byte(metricsText))
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestParseTotals(t *testing.T) {
 	}
 }
 
-func TestSince(t *testing.T) {
+func TestRequests_Since(t *testing.T) {
 	pods, events := Answered{Resource: "pods"}, Answered{Resource: "events"}
 	got := Totals{pods: 12, events: 3}.Since(Totals{pods: 12, events: 1})
 	if diff := cmp.Diff(Totals{events: 2}, got); diff != "" {

@@ -37,8 +37,8 @@ type failures struct {
 func (f *failures) Helper()               {}
 func (f *failures) Errorf(string, ...any) { f.count++ }
 
-// TestUnusedPermissionsAreFound checks that unused permissions and unnecessary explanations are found.
-func TestUnusedPermissionsAreFound(t *testing.T) {
+// TestPermissions_UnusedAreFound checks that unused permissions and unnecessary explanations are found.
+func TestPermissions_UnusedAreFound(t *testing.T) {
 	const role = "config/rbac/driver-vm-hosts-role.yaml" // permits listing nodes
 	listed := func() *Used { u := &Used{}; u.add("list nodes"); return u }
 	for name, try := range map[string]struct {

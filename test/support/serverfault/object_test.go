@@ -2,7 +2,7 @@ package serverfault
 
 import "testing"
 
-func TestObjectOfARequest(t *testing.T) {
+func TestRequest_Object(t *testing.T) {
 	const body = `{"metadata":{"name":"new"}}`
 	for path, want := range map[string][2]string{
 		"/api/v1/nodes/n":                             {"nodes", "n"},

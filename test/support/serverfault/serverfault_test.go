@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestFirstRequest checks that a fault affects at least one of the requests that it concerns, for any random
+// TestFault_ConcernsSomeRequest checks that a fault affects at least one of the requests that it concerns, for any random
 // seed.
-func TestFirstRequest(t *testing.T) {
+func TestFault_ConcernsSomeRequest(t *testing.T) {
 	for seed := range uint64(20) {
 		for _, fault := range All(seed) {
 			for _, r := range []*http.Request{

@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestAll checks in which runs a test that calls All takes part, and which runs are exhaustive.
-func TestAll(t *testing.T) {
+// TestAll_MatchesRuns checks in which runs a test that calls All takes part, and which runs are exhaustive.
+func TestAll_MatchesRuns(t *testing.T) {
 	for value, want := range map[string]struct{ runs, exhaustive bool }{
 		"":           {false, false},
 		"all":        {true, false},

@@ -56,8 +56,8 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// TestRecorded checks which writes count as recorded of MCM.
-func TestRecorded(t *testing.T) {
+// TestFields_Recorded checks which writes count as recorded of MCM.
+func TestFields_Recorded(t *testing.T) {
 	writes := Recorded()
 	for write, want := range map[string]bool{
 		"machine-controller update machines/status .status.currentStatus.phase=Running":         true,
@@ -71,8 +71,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestUnreadFields checks that a field that MCM's types lack makes no difference.
-func TestUnreadFields(t *testing.T) {
+// TestDifference_IgnoresUnknownFields checks that a field that MCM's types lack makes no difference.
+func TestDifference_IgnoresUnknownFields(t *testing.T) {
 	set := fixture.MachineSet(func(s *v1alpha1.MachineSet) { s.Status.Selector = "name=pool" })
 	process := NewControllerManager(nil, set.Namespace) // a write would use the nil client
 	wrote, err := process.updateStatus(t.Context(), set, func() { set.Status.Selector = "" })

@@ -27,8 +27,8 @@ func node(address string, change ...func(*corev1.Node)) corev1.Node {
 	return n
 }
 
-// TestWhichNodesLeadToAService checks that nodes are selected as load balancers select them.
-func TestWhichNodesLeadToAService(t *testing.T) {
+// TestBalancer_SelectsReadyNodes checks that nodes are selected as load balancers select them.
+func TestBalancer_SelectsReadyNodes(t *testing.T) {
 	now := metav1.Now()
 	nodes := []corev1.Node{
 		node("10.77.0.16"),
@@ -60,9 +60,9 @@ func texts(targets []netip.AddrPort) (all []string) {
 	return all
 }
 
-// TestRulesComeFirst checks that a Ready node is used only after the Service responds through it, not when its
+// TestBalancer_ProbesServiceThroughNode checks that a Ready node is used only after the Service responds through it, not when its
 // kube-proxy reports that it is healthy. A later node with the same address is probed again.
-func TestRulesComeFirst(t *testing.T) {
+func TestBalancer_ProbesServiceThroughNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, leads := map[string]int{}, false
 		nodes := []corev1.Node{node("10.77.0.16")}

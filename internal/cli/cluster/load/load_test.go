@@ -69,9 +69,9 @@ func cutsOff(w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// TestEveryRequestCounts checks that a request without a complete and timely response counts as failed, and that
+// TestLoad_CountsEveryRequest checks that a request without a complete and timely response counts as failed, and that
 // nothing is sent twice.
-func TestEveryRequestCounts(t *testing.T) {
+func TestLoad_CountsEveryRequest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		responses         map[netip.AddrPort]http.HandlerFunc
 		targets           []netip.AddrPort

@@ -76,8 +76,8 @@ func of(generation int64) func(*v1alpha1.MachineDeployment) {
 	return func(d *v1alpha1.MachineDeployment) { d.Generation = generation }
 }
 
-// TestAnswers checks how the result of a rollback to revision 1 is reported.
-func TestAnswers(t *testing.T) {
+// TestUndo_Result checks how the result of a rollback to revision 1 is reported.
+func TestUndo_Result(t *testing.T) {
 	for name, tc := range map[string]struct {
 		now  func(*state)
 		done bool
@@ -102,8 +102,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestRefusals checks the errors for changes that would have no effect, or take effect much later.
-func TestRefusals(t *testing.T) {
+// TestInvalidChange_IsRejected checks the errors for changes that would have no effect, or take effect much later.
+func TestInvalidChange_IsRejected(t *testing.T) {
 	undo := func(c client.Client, g *state) error {
 		_, err := Undo(t.Context(), c, g.key(), 0)
 		return err
@@ -162,9 +162,9 @@ func meanwhile(live client.WithWatch, do func()) client.WithWatch {
 	}})
 }
 
-// TestAWriteIsMadeAgainIfAnotherWasFirst checks that a change is evaluated again after a conflict, since the other
+// TestChange_IsReevaluatedOnConflict checks that a change is evaluated again after a conflict, since the other
 // write can make it invalid.
-func TestAWriteIsMadeAgainIfAnotherWasFirst(t *testing.T) {
+func TestChange_IsReevaluatedOnConflict(t *testing.T) {
 	g := newState()
 	live, first := g.server(t), true
 	c := meanwhile(live, func() {
@@ -180,9 +180,9 @@ func TestAWriteIsMadeAgainIfAnotherWasFirst(t *testing.T) {
 	}
 }
 
-// TestUndoNamesTheRevision checks that Undo requests the revision that it has checked, and requests nothing if the
+// TestUndo_SetsRevision checks that Undo requests the revision that it has checked, and requests nothing if the
 // template is already that of the revision.
-func TestUndoNamesTheRevision(t *testing.T) {
+func TestUndo_SetsRevision(t *testing.T) {
 	g := newState()
 	c := g.server(t)
 	if _, err := Undo(t.Context(), c, g.key(), 2); !errors.Is(err, ErrUnchanged) || read(t, c, g).Spec.RollbackTo != nil {
@@ -194,8 +194,8 @@ func TestUndoNamesTheRevision(t *testing.T) {
 	}
 }
 
-// TestWritesAreRepeated checks that changes are retried when the manager updates the status in the meantime.
-func TestWritesAreRepeated(t *testing.T) {
+// TestChange_IsRetriedOnConflict checks that changes are retried when the manager updates the status in the meantime.
+func TestChange_IsRetriedOnConflict(t *testing.T) {
 	g := newState()
 	live, disturb := g.server(t), 0
 	c := meanwhile(live, func() {

@@ -121,9 +121,9 @@ func requireConflict(t *testing.T, err error, want string) {
 	}
 }
 
-// TestReplacementWrites checks that Begin adds a replica, and that Finish removes it and marks the old machine for
+// TestReplace_PatchesDeploymentAndMachine checks that Begin adds a replica, and that Finish removes it and marks the old machine for
 // deletion.
-func TestReplacementWrites(t *testing.T) {
+func TestReplace_PatchesDeploymentAndMachine(t *testing.T) {
 	g, c, r := startReplacement(t)
 	now := read(t, c, g)
 	if now.Spec.Replicas != 4 || now.Annotations[AnnotationReplacing] != "one/4" {
@@ -142,8 +142,8 @@ func TestReplacementWrites(t *testing.T) {
 	requireConflict(t, err, "machine one was not replaced")
 }
 
-// TestEnoughOthers checks that the old machine is deleted when enough other machines are available.
-func TestEnoughOthers(t *testing.T) {
+// TestReplace_WaitsForAvailableReplicas checks that the old machine is deleted when enough other machines are available.
+func TestReplace_WaitsForAvailableReplicas(t *testing.T) {
 	g, c, r := startReplacement(t)
 	f := g.pool()
 	f.Deployment = read(t, c, g)

@@ -203,7 +203,7 @@ func machineOf(cluster, name string, addresses ...infrav1.MachineAddress) *infra
 	return machine
 }
 
-func TestAPortIsTheEndpoint(t *testing.T) {
+func TestPort_BecomesEndpoint(t *testing.T) {
 	h := newHarness(t, append(clusterOf("a"), clusterOf("b")...)...)
 	h.wantStatus(h.settle("a"), at(100), infrav1.ReasonNoHealthyMachine)
 	h.wantStatus(h.settle("b"), at(101), infrav1.ReasonNoHealthyMachine)
@@ -216,7 +216,7 @@ func TestAPortIsTheEndpoint(t *testing.T) {
 	h.wantPort("b", 101)
 }
 
-func TestAPortThatAnotherProcessHasIsNotGiven(t *testing.T) {
+func TestPort_InUseIsNotAssigned(t *testing.T) {
 	h := newHarness(t, clusterOf("a")...)
 	h.listenErrors[100] = &net.OpError{Op: "listen", Err: syscall.EADDRINUSE}
 	h.wantStatus(h.settle("a"), at(101), infrav1.ReasonNoHealthyMachine)
@@ -228,7 +228,7 @@ func TestAPortThatAnotherProcessHasIsNotGiven(t *testing.T) {
 	h.wantStatus(h.settle("a"), at(101), infrav1.ReasonNoHealthyMachine)
 }
 
-func TestNoPortCanBeOpened(t *testing.T) {
+func TestPort_NoneCanBeOpened(t *testing.T) {
 	for name, err := range map[string]error{"all ports are in use": syscall.EADDRINUSE, "no such address": errors.New("cannot assign")} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, clusterOf("a")...)
@@ -240,7 +240,7 @@ func TestNoPortCanBeOpened(t *testing.T) {
 	}
 }
 
-func TestWhatIsGivenStays(t *testing.T) {
+func TestEndpoint_OfUserIsKept(t *testing.T) {
 	withPort := func(port int32) func(*infrav1.MillwrightCluster, *core.Cluster) {
 		return func(infra *infrav1.MillwrightCluster, _ *core.Cluster) {
 			infra.Spec.ControlPlaneEndpoint = &infrav1.APIEndpoint{Host: "a.example.com", Port: port}
@@ -262,7 +262,7 @@ func (h *harness) wantRefused(name string, port int32, reason string) {
 	h.wantPort(name, 0)
 }
 
-func TestOthersAreLeftAlone(t *testing.T) {
+func TestCluster_OfOthersIsUnchanged(t *testing.T) {
 	for name, change := range map[string]func(*infrav1.MillwrightCluster, *core.Cluster){
 		"no load balancer": func(infra *infrav1.MillwrightCluster, _ *core.Cluster) { infra.Spec.ControlPlaneLoadBalancer = nil },
 		"another load balancer": func(infra *infrav1.MillwrightCluster, _ *core.Cluster) {
@@ -287,7 +287,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 }
 
 // A paused Cluster, for example during a move, still needs its API server.
-func TestAPausedClusterKeepsItsPort(t *testing.T) {
+func TestPort_PausedClusterKeepsIt(t *testing.T) {
 	h := newHarness(t, clusterOf("a")...)
 	h.settle("a")
 	cluster := &core.Cluster{}
@@ -305,7 +305,7 @@ func TestAPausedClusterKeepsItsPort(t *testing.T) {
 	h.wantPort("a", 100)
 }
 
-func TestAPortIsClosed(t *testing.T) {
+func TestPort_IsClosed(t *testing.T) {
 	for name, end := range map[string]func(*harness, *infrav1.MillwrightCluster) error{
 		"object deleted": func(h *harness, infra *infrav1.MillwrightCluster) error { return h.client.Delete(h.t.Context(), infra) },
 		"port changed": func(h *harness, infra *infrav1.MillwrightCluster) error {
@@ -338,7 +338,7 @@ func TestAPortIsClosed(t *testing.T) {
 }
 
 // The servers are the current control plane machines of the Cluster.
-func TestServersFollowTheMachines(t *testing.T) { synctest.Test(t, serversFollowTheMachines) }
+func TestServers_FollowMachines(t *testing.T) { synctest.Test(t, serversFollowTheMachines) }
 
 func serversFollowTheMachines(t *testing.T) {
 	internal := func(address string) infrav1.MachineAddress {

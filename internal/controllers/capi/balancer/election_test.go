@@ -91,7 +91,7 @@ func (h *harness) campaign(l *lease, identity string) (stop func()) {
 }
 
 // Only one of two processes assigns ports, but both forward connections.
-func TestTwoProcesses(t *testing.T) {
+func TestElection_OnlyLeaderAssignsPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lease
 		machine := machineOf("a", "one", infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"})
@@ -130,7 +130,7 @@ func TestTwoProcesses(t *testing.T) {
 
 // A process that cannot renew its lease assigns no ports, but forwards connections. Later it becomes the leader
 // again.
-func TestTheAPIServerIsAway(t *testing.T) {
+func TestElection_APIServerUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lease
 		h := newHarness(t, append(clusterOf("a"), clusterOf("b")...)...)
@@ -151,7 +151,7 @@ func TestTheAPIServerIsAway(t *testing.T) {
 }
 
 // The cache of a new leader may not contain the last port that the earlier leader assigned.
-func TestWhatTheCacheDoesNotKnowIsNotGivenTwice(t *testing.T) {
+func TestElection_NewLeaderDoesNotTrustCache(t *testing.T) {
 	h := newHarness(t, append(clusterOf("a"), clusterAt("b", 1, 100)...)...)
 	h.live = h.client
 	stale := interceptor.NewClient(h.client.(client.WithWatch), interceptor.Funcs{
@@ -170,7 +170,7 @@ func TestWhatTheCacheDoesNotKnowIsNotGivenTwice(t *testing.T) {
 
 // If two MillwrightClusters have the same port, each process serves the one that the leader serves as soon as it
 // knows which, because clients may connect to any process. Another leader continues to serve the same one.
-func TestAStandbyFollowsTheOneThatLeads(t *testing.T) {
+func TestElection_StandbyFollowsLeader(t *testing.T) {
 	for name, order := range map[string][]string{
 		"owner first":                   {"young", "old"},
 		"refused one first":             {"old", "young", "old"},

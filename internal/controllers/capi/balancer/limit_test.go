@@ -46,7 +46,7 @@ func (h *harness) settleIn(namespace, name string) *infrav1.MillwrightCluster {
 }
 
 // A namespace gets no more ports than the limit, and other namespaces still get theirs.
-func TestANamespaceHasItsPartOfThePorts(t *testing.T) {
+func TestLimit_PortsPerNamespace(t *testing.T) {
 	h := newHarness(t, slices.Concat(clusterOf("a"), clusterOf("b"), clusterOf("c"), inNamespace("other", clusterOf("d")))...)
 	h.limit = 2
 	h.start()
@@ -72,7 +72,7 @@ func TestANamespaceHasItsPartOfThePorts(t *testing.T) {
 
 // A user who sets endpoints with all ports gets no more than the limit, for the oldest MillwrightClusters, and does
 // not take ports from other namespaces.
-func TestGivenEndpointsCount(t *testing.T) {
+func TestLimit_CountsUserEndpoints(t *testing.T) {
 	h := newHarness(t, slices.Concat(clusterAt("young", 3, 100), clusterAt("old", 1, 101), clusterAt("middle", 2, 102), inNamespace("other", clusterOf("d")))...)
 	h.limit = 2
 	h.start()
@@ -87,7 +87,7 @@ func TestGivenEndpointsCount(t *testing.T) {
 }
 
 // A MillwrightCluster that has a port keeps it when an older one gets an endpoint.
-func TestAnOpenPortStaysWithinTheLimit(t *testing.T) {
+func TestLimit_OpenPortIsKept(t *testing.T) {
 	h := newHarness(t, slices.Concat(clusterAt("old", 1, 0), clusterAt("young", 2, 101))...)
 	h.limit = 1
 	h.start()
@@ -104,7 +104,7 @@ func TestAnOpenPortStaysWithinTheLimit(t *testing.T) {
 }
 
 // The process becomes ready when all ports that existed before its start are open.
-func TestReadyWhenAllPortsAreOpen(t *testing.T) {
+func TestStart_ReadyWhenAllPortsAreOpen(t *testing.T) {
 	h := newHarness(t, slices.Concat(clusterAt("a", 1, 100), clusterAt("b", 2, 101), clusterAt("c", 3, 102))...)
 	h.settle("a") // reconciled before the list of all objects is known
 	if err := h.begin(t.Context()); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // Exactly one of two MillwrightClusters with the same endpoint is served, whichever is reconciled first, and the same
 // one after each restart.
-func TestTheSamePortGivenTwice(t *testing.T) {
+func TestPort_SharedIsServedForOne(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare       func(h *harness) // before the restart
 		winner, loser string
@@ -67,7 +67,7 @@ func TestTheSamePortGivenTwice(t *testing.T) {
 }
 
 // A port that is open in the leader stays open, even if an older condition names another MillwrightCluster.
-func TestTheSamePortWhileItIsOpen(t *testing.T) {
+func TestPort_OpenIsKept(t *testing.T) {
 	h := newHarness(t, slices.Concat(clusterAt("young", 2, 101), clusterOf("old", func(_ *infrav1.MillwrightCluster, cluster *core.Cluster) {
 		cluster.Spec.Paused = true
 	}))...)

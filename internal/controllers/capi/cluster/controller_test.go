@@ -96,8 +96,8 @@ func reasonOf(infra *infrav1.MillwrightCluster, kind string) string {
 	return ""
 }
 
-// TestProvisioned checks that the status of both contract versions reports that machines can be created (C2, C3, C5).
-func TestProvisioned(t *testing.T) {
+// TestCluster_Provisioned checks that the status of both contract versions reports that machines can be created (C2, C3, C5).
+func TestCluster_Provisioned(t *testing.T) {
 	got := newGiven().reconcile(t)
 	if !got.Status.Ready || !*got.Status.Initialization.Provisioned || reasonOf(got, infrav1.ConditionReady) != infrav1.ReasonProvisioned ||
 		reasonOf(got, infrav1.ConditionControlPlaneEndpointKnown) != infrav1.ReasonEndpointKnown || len(got.Finalizers) != 0 {
@@ -108,8 +108,8 @@ func TestProvisioned(t *testing.T) {
 	}
 }
 
-// TestLeftAlone checks that objects of other managers and paused objects are not changed.
-func TestLeftAlone(t *testing.T) {
+// TestController_IgnoresObjectsOfOthers checks that objects of other managers and paused objects are not changed.
+func TestController_IgnoresObjectsOfOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule   string
 		change func(*given)
@@ -142,9 +142,9 @@ func TestLeftAlone(t *testing.T) {
 	}
 }
 
-// TestEndpoint checks that the endpoint is the one that the user has set, or else that of the first control plane
+// TestCluster_Endpoint checks that the endpoint is the one that the user has set, or else that of the first control plane
 // machine with an address.
-func TestEndpoint(t *testing.T) {
+func TestCluster_Endpoint(t *testing.T) {
 	controlPlane := map[string]string{core.LabelControlPlane: ""}
 	internal := func(address string) infrav1.MachineAddress {
 		return infrav1.MachineAddress{Type: corev1.NodeInternalIP, Address: address}
@@ -205,9 +205,9 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestFailureDomains checks that failure domains are reported only if there are any and Cluster API can read them
+// TestCluster_FailureDomains checks that failure domains are reported only if there are any and Cluster API can read them
 // (C4).
-func TestFailureDomains(t *testing.T) {
+func TestCluster_FailureDomains(t *testing.T) {
 	domains := []infrav1.FailureDomain{{Name: "a", ControlPlane: new(true)}, {Name: "b", Attributes: map[string]string{"rack": "7"}}}
 	g := newGiven()
 	g.infra.Spec.FailureDomains = domains
@@ -221,7 +221,7 @@ func TestFailureDomains(t *testing.T) {
 	}
 }
 
-func TestWhoseClusterItIs(t *testing.T) {
+func TestOfCluster(t *testing.T) {
 	g := newGiven()
 	c := New(Options{})
 	if got := c.ofCluster(t.Context(), g.cluster); len(got) != 1 || got[0].Name != "infra" {

@@ -210,9 +210,9 @@ func (h *harness) wantKnown(status metav1.ConditionStatus, reason string, want .
 	}
 }
 
-// TestDriverIsCalled checks that the object is ready before the driver responds, and that declared failure domains
+// TestFailureDomains_DriverIsCalled checks that the object is ready before the driver responds, and that declared failure domains
 // take precedence over those of the driver.
-func TestDriverIsCalled(t *testing.T) {
+func TestFailureDomains_DriverIsCalled(t *testing.T) {
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}, {Name: "b", ControlPlane: new(false)}}
 		g.infra.Spec.FailureDomainsFrom.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"pool":"p"}`)}
@@ -238,8 +238,8 @@ func TestDriverIsCalled(t *testing.T) {
 	}
 }
 
-// TestDriverIsCalledAgain checks that the driver is called every few minutes, and not with each reconcile.
-func TestDriverIsCalledAgain(t *testing.T) {
+// TestFailureDomains_DriverIsCalledRegularly checks that the driver is called every few minutes, and not with each reconcile.
+func TestFailureDomains_DriverIsCalledRegularly(t *testing.T) {
 	h := newHarness(t)
 	after := h.settle()
 	if after < listInterval || after > listInterval*11/10 {
@@ -264,9 +264,9 @@ func TestDriverIsCalledAgain(t *testing.T) {
 	}
 }
 
-// TestFailureDomainsCallFails checks that the last failure domains stay after a failed call and a restart, and that
+// TestFailureDomains_CallFails checks that the last failure domains stay after a failed call and a restart, and that
 // the condition reports the error.
-func TestFailureDomainsCallFails(t *testing.T) {
+func TestFailureDomains_CallFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
 		reason string
@@ -307,9 +307,9 @@ func TestFailureDomainsCallFails(t *testing.T) {
 	}
 }
 
-// TestADriverThatHasReturned checks that a registered driver is called immediately if its last call failed, but not if it
+// TestController_ReconcilesWhenDriverRegisters checks that a registered driver is called immediately if its last call failed, but not if it
 // succeeded.
-func TestADriverThatHasReturned(t *testing.T) {
+func TestController_ReconcilesWhenDriverRegisters(t *testing.T) {
 	h := newHarness(t)
 	h.lister.err = status.Error(codes.Unavailable, "not connected")
 	h.settle()
@@ -327,8 +327,8 @@ func TestADriverThatHasReturned(t *testing.T) {
 	}
 }
 
-// TestNotSupported checks that the condition reports that the driver or Cluster API does not support failure domains.
-func TestNotSupported(t *testing.T) {
+// TestFailureDomains_NotSupported checks that the condition reports that the driver or Cluster API does not support failure domains.
+func TestFailureDomains_NotSupported(t *testing.T) {
 	h := newHarness(t)
 	h.settle()
 	h.lister.err = status.Error(codes.Unimplemented, "no")
@@ -351,9 +351,9 @@ func TestNotSupported(t *testing.T) {
 	}
 }
 
-// TestSourceChanges checks that the driver is called immediately when its request changes, and that the response to the
+// TestFailureDomains_SourceChanges checks that the driver is called immediately when its request changes, and that the response to the
 // earlier request is then ignored.
-func TestSourceChanges(t *testing.T) {
+func TestFailureDomains_SourceChanges(t *testing.T) {
 	h := newHarness(t)
 	h.reconcile()
 	earlier := h.tasks
@@ -381,8 +381,8 @@ func TestSourceChanges(t *testing.T) {
 	}
 }
 
-// TestDriverIsNotCalled lists the objects for which the driver is not called.
-func TestDriverIsNotCalled(t *testing.T) {
+// TestFailureDomains_DriverIsNotCalled lists the objects for which the driver is not called.
+func TestFailureDomains_DriverIsNotCalled(t *testing.T) {
 	for name, change := range map[string]func(*given){
 		"paused": func(g *given) { g.cluster.Spec.Paused = true },
 		"deleting": func(g *given) {
@@ -397,8 +397,8 @@ func TestDriverIsNotCalled(t *testing.T) {
 	}
 }
 
-// TestCallIsCancelled checks that a running call is canceled when its object is deleted.
-func TestCallIsCancelled(t *testing.T) {
+// TestFailureDomains_CallIsCanceledByDeletion checks that a running call is canceled when its object is deleted.
+func TestFailureDomains_CallIsCanceledByDeletion(t *testing.T) {
 	h := newHarness(t)
 	h.reconcile()
 	infra := h.infra()
@@ -426,8 +426,8 @@ func (f driverFunc) PlaceMachine(context.Context, *driver.PlaceMachineRequest) (
 	panic("unexpected call of PlaceMachine")
 }
 
-// TestClassAndSecrets checks that the condition names missing objects, and that their creation triggers a new call.
-func TestClassAndSecrets(t *testing.T) {
+// TestFailureDomains_MissingClassAndSecrets checks that the condition names missing objects, and that their creation triggers a new call.
+func TestFailureDomains_MissingClassAndSecrets(t *testing.T) {
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
 	h := newHarness(t, func(g *given) {
 		g.infra.Spec.FailureDomainsFrom.MachineClassRef = &infrav1.LocalReference{Name: "small"}
@@ -478,9 +478,9 @@ func TestClassAndSecrets(t *testing.T) {
 	h.wantDomains("a", "b")
 }
 
-// TestInvalidFailureDomains checks that invalid or too many failure domains of a driver do not prevent the status
+// TestFailureDomains_Invalid checks that invalid or too many failure domains of a driver do not prevent the status
 // update.
-func TestInvalidFailureDomains(t *testing.T) {
+func TestFailureDomains_Invalid(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.FailureDomains = []infrav1.FailureDomain{{Name: "z"}} })
 	h.lister.names = []string{"a", "", "a", strings.Repeat("x", 257), "\x1b[2Jb", "c\u009b5n", "d\u202e", "e\n", "f\xff"}
 	h.settle()

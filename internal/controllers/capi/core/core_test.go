@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestBothVersionsOfMachinesAreRead checks that the same Machine can be decoded from both versions.
-func TestBothVersionsOfMachinesAreRead(t *testing.T) {
+// TestMachine_DecodesBothVersions checks that the same Machine can be decoded from both versions.
+func TestMachine_DecodesBothVersions(t *testing.T) {
 	ours := schema.GroupKind{Group: "infrastructure.millwright.dev", Kind: "MillwrightMachine"}
 	for version, text := range map[string]string{
 		"v1beta1": `{"spec":{"clusterName":"c","bootstrap":{"configRef":{"kind":"X","name":"x"},"dataSecretName":"data"},"failureDomain":"b","version":"v1.36.0",
@@ -38,8 +38,8 @@ func TestBothVersionsOfMachinesAreRead(t *testing.T) {
 	}
 }
 
-// TestBothVersionsOfClustersAreRead checks that the same Cluster can be decoded from both versions.
-func TestBothVersionsOfClustersAreRead(t *testing.T) {
+// TestCluster_DecodesBothVersions checks that the same Cluster can be decoded from both versions.
+func TestCluster_DecodesBothVersions(t *testing.T) {
 	for version, text := range map[string]string{
 		"v1beta1": `{"spec":{"paused":true,"controlPlaneEndpoint":{"host":"h","port":6443},"infrastructureRef":{"apiVersion":"g/v1","kind":"K","name":"c"}},
 			"status":{"infrastructureReady":true,"failureDomains":{"a":{"controlPlane":true}}}}`,
@@ -60,7 +60,7 @@ func TestBothVersionsOfClustersAreRead(t *testing.T) {
 	}
 }
 
-func TestCopiesShareNothing(t *testing.T) {
+func TestDeepCopyObject_SharesNothing(t *testing.T) {
 	machine := &Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{"a": "b"}}}
 	machine.Spec.Bootstrap.DataSecretName = new("data")
 	machine.Status.NodeRef = &Reference{Name: "n"}

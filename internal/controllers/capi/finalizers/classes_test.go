@@ -14,8 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestClassIsHeldWhileItIsUsed checks that a class has the finalizer while a machine refers to it.
-func TestClassIsHeldWhileItIsUsed(t *testing.T) {
+// TestClasses_FinalizerWhileUsed checks that a class has the finalizer while a machine refers to it.
+func TestClasses_FinalizerWhileUsed(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{infrav1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {

@@ -167,9 +167,9 @@ func (h *harness) canUpdateSet(desired *infrav1.MillwrightMachineTemplate) map[s
 	return h.call("CanUpdateMachineSet", map[string]any{"current": side(old), "desired": side(desired)})
 }
 
-// TestDiscovery checks that the names of the hooks match their paths, and that the timeouts are within Cluster API's
+// TestDiscovery_ListsHooks checks that the names of the hooks match their paths, and that the timeouts are within Cluster API's
 // limit.
-func TestDiscovery(t *testing.T) {
+func TestDiscovery_ListsHooks(t *testing.T) {
 	h := newHarness(t)
 	response := discovery{}
 	if err := json.Unmarshal(h.post("discovery", []byte(`{}`)).Body.Bytes(), &response); err != nil {
@@ -261,9 +261,9 @@ func (h *harness) journal() []sim.Effect {
 	return all
 }
 
-// TestOneVMIsEnough checks that a single VM that cannot be updated prevents the update of its MachineSet, unless it
+// TestCanUpdateMachineSet_RefusedForOneVM checks that a single VM that cannot be updated prevents the update of its MachineSet, unless it
 // is not ready yet.
-func TestOneVMIsEnough(t *testing.T) {
+func TestCanUpdateMachineSet_RefusedForOneVM(t *testing.T) {
 	h := newHarness(t)
 	h.template("other", `{"pool":"q","tags":{"a":"1"}}`)
 	other := h.machine("m3", "other")
@@ -295,8 +295,8 @@ func (s *secretReads) Get(ctx context.Context, key client.ObjectKey, object clie
 	return s.Reader.Get(ctx, key, object, options...)
 }
 
-// TestSecretsAreReadOnce checks that a Secret is read once per request, and not for each VM of the MachineSet.
-func TestSecretsAreReadOnce(t *testing.T) {
+// TestCanUpdateMachineSet_ReadsSecretsOnce checks that a Secret is read once per request, and not for each VM of the MachineSet.
+func TestCanUpdateMachineSet_ReadsSecretsOnce(t *testing.T) {
 	h := newHarness(t)
 	credentials := func(spec *infrav1.MillwrightMachineSpec) {
 		spec.CredentialsSecretRef = &infrav1.LocalReference{Name: "credentials"}
@@ -327,9 +327,9 @@ func TestSecretsAreReadOnce(t *testing.T) {
 	}
 }
 
-// TestCannotBeTold checks that a request fails, so that Cluster API sends it again, if the hook cannot decide.
+// TestCanUpdateMachineSet_FailsIfUndecided checks that a request fails, so that Cluster API sends it again, if the hook cannot decide.
 // Otherwise Cluster API would replace the VMs.
-func TestCannotBeTold(t *testing.T) {
+func TestCanUpdateMachineSet_FailsIfUndecided(t *testing.T) {
 	tags := `{"pool":"p","tags":{"a":"2"}}`
 	for name, tc := range map[string]struct {
 		setup func(*harness)
@@ -375,9 +375,9 @@ func (h *harness) replaceDriver(script func(*fake.Driver)) {
 	h.handler.Drivers = registry.Only("sim", d)
 }
 
-// TestTextsOfADriver checks that responses and log lines are short and printable, whatever the driver or the status
+// TestHandler_SanitizesTexts checks that responses and log lines are short and printable, whatever the driver or the status
 // contains.
-func TestTextsOfADriver(t *testing.T) {
+func TestHandler_SanitizesTexts(t *testing.T) {
 	malicious := "malicious \x1b[2J\u009b5n\u202e\x00\xff" + strings.Repeat("\x1b", 3*maxText)
 	type request = driver.UpdateMachineRequest
 	type response = driver.UpdateMachineResponse
@@ -412,8 +412,8 @@ func TestTextsOfADriver(t *testing.T) {
 	}
 }
 
-// TestDriverThatCannot checks that a driver that does not support updates leads to the same result as no hooks.
-func TestDriverThatCannot(t *testing.T) {
+// TestCanUpdateMachineSet_DriverWithoutSupport checks that a driver that does not support updates leads to the same result as no hooks.
+func TestCanUpdateMachineSet_DriverWithoutSupport(t *testing.T) {
 	h := newHarness(t)
 	desired := h.template("new", `{"pool":"p","tags":{"a":"2"}}`)
 	h.replaceDriver(func(d *fake.Driver) { d.Fail(fake.UpdateMachine, codes.Unimplemented, codes.Unimplemented) })
@@ -504,8 +504,8 @@ func TestUpdateMachine(t *testing.T) {
 	}
 }
 
-// TestNonsense checks that invalid requests get a response and have no effect.
-func TestNonsense(t *testing.T) {
+// TestHandler_InvalidRequests checks that invalid requests get a response and have no effect.
+func TestHandler_InvalidRequests(t *testing.T) {
 	h := newHarness(t)
 	others := map[string]any{
 		"machineSet":                    map[string]any{"metadata": map[string]any{"name": "set", "namespace": namespace}},

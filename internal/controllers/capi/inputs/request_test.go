@@ -42,8 +42,8 @@ func machine() *infrav1.MillwrightMachine {
 	return m
 }
 
-// TestRequestIsGolden compares the complete requests to the driver with golden files.
-func TestRequestIsGolden(t *testing.T) {
+// TestRequest_MatchesGoldenFiles compares the complete requests to the driver with golden files.
+func TestRequest_MatchesGoldenFiles(t *testing.T) {
 	class := &v1alpha1.MachineClass{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "small", Namespace: "team", UID: "c1a5", Generation: 3, Labels: map[string]string{"of": "users"},
@@ -109,7 +109,7 @@ func capacity(pairs ...string) corev1.ResourceList {
 	return list
 }
 
-func TestRequestRefuses(t *testing.T) {
+func TestRequest_RejectsInvalidFailureDomain(t *testing.T) {
 	if _, err := request(t.Context(), source{Machine: with(func(m *infrav1.MillwrightMachine) { m.Spec.FailureDomain = "a" })}); !errors.Is(err, errFailureDomain) {
 		t.Errorf("unknown failure domain: %v", err)
 	}
@@ -188,8 +188,8 @@ func (p placer) PlaceMachine(_ context.Context, req *driver.PlaceMachineRequest)
 	return &driver.PlaceMachineResponse{ProviderSpec: spec}, errors.Join(p.err, err)
 }
 
-// TestPlacing checks that the machine's failure domains take precedence over those of the driver.
-func TestPlacing(t *testing.T) {
+// TestRequest_FailureDomain checks that the machine's failure domains take precedence over those of the driver.
+func TestRequest_FailureDomain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		own    []infrav1.Placement
 		placer driver.FailureDomains
@@ -226,7 +226,7 @@ func TestPlacing(t *testing.T) {
 	}
 }
 
-func TestNotPlaced(t *testing.T) {
+func TestRequest_WithoutFailureDomain(t *testing.T) {
 	objects, err := request(t.Context(), source{Machine: machine(), Placer: placer{err: status.Error(codes.Internal, "unexpected call")}})
 	if err != nil || objects.Class.NodeTemplate != nil {
 		t.Errorf("without a failure domain: %+v, %v", objects.Class, err)

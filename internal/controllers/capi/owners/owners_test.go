@@ -194,9 +194,9 @@ func (h *harness) hasEvent(text string) bool {
 	}
 }
 
-// TestVMsOfTheOtherAPIAreKept checks that only VMs without an owner are deleted, whichever APIs the manager serves
+// TestOrphans_VMsOfOtherAPIAreKept checks that only VMs without an owner are deleted, whichever APIs the manager serves
 // and whether or not the driver keeps their VMs apart.
-func TestVMsOfTheOtherAPIAreKept(t *testing.T) {
+func TestOrphans_VMsOfOtherAPIAreKept(t *testing.T) {
 	for name, served := range map[string]apis{"both": {true, true}, "MCM only": {mcm: true}, "Cluster API only": {capi: true}} {
 		for driver, separates := range map[string]bool{"separate API groups": true, "one API group": false} {
 			t.Run(name+", "+driver, func(t *testing.T) {
@@ -224,9 +224,9 @@ func TestVMsOfTheOtherAPIAreKept(t *testing.T) {
 	}
 }
 
-// TestWhatMayNotBeRead checks that nothing is deleted, and an event has the reason, if the other API's objects cannot be
+// TestOrphans_ForbiddenListKeepsVMs checks that nothing is deleted, and an event has the reason, if the other API's objects cannot be
 // read and a VM could belong to them.
-func TestWhatMayNotBeRead(t *testing.T) {
+func TestOrphans_ForbiddenListKeepsVMs(t *testing.T) {
 	infras := func(list client.ObjectList) bool { _, ok := list.(*infrav1.MillwrightMachineList); return ok }
 	machines := func(list client.ObjectList) bool { _, ok := list.(*v1alpha1.MachineList); return ok }
 	for name, tc := range map[string]struct {
@@ -274,8 +274,8 @@ func TestWhatMayNotBeRead(t *testing.T) {
 	}
 }
 
-// TestPaused checks that no VMs of a paused cluster are deleted, for example during a move (G4).
-func TestPaused(t *testing.T) {
+// TestOrphans_PausedClusterKeepsVMs checks that no VMs of a paused cluster are deleted, for example during a move (G4).
+func TestOrphans_PausedClusterKeepsVMs(t *testing.T) {
 	h := newHarness(t, true)
 	h.manage(apis{capi: true})
 	h.vm(driver.APIGroupClusterAPI, "lost")
@@ -294,9 +294,9 @@ func TestPaused(t *testing.T) {
 	h.wantVMs("created again")
 }
 
-// TestUnderway checks that a VM stays that an object with the same name may adopt, because it is being created or was
+// TestOrphans_AdoptableVMsAreKept checks that a VM stays that an object with the same name may adopt, because it is being created or was
 // moved here.
-func TestUnderway(t *testing.T) {
+func TestOrphans_AdoptableVMsAreKept(t *testing.T) {
 	h := newHarness(t, true)
 	h.manage(apis{capi: true})
 	for name, change := range map[string]func(*infrav1.MillwrightMachine){
@@ -315,8 +315,8 @@ func TestUnderway(t *testing.T) {
 	h.wantVMs("adoptable", "edited", "moved", "no-id")
 }
 
-// TestClassesAreListedOnce checks that the classes of all machines and templates are listed once per failure domain.
-func TestClassesAreListedOnce(t *testing.T) {
+// TestClasses_AreListedOnce checks that the classes of all machines and templates are listed once per failure domain.
+func TestClasses_AreListedOnce(t *testing.T) {
 	h := newHarness(t, true)
 	own := infrav1.MillwrightMachineSpec{Driver: "fake", ProviderSpec: &runtime.RawExtension{Raw: []byte(`{"pool":"own"}`)}}
 	own.FailureDomains = []infrav1.Placement{{Name: "a"}, {Name: "b", ProviderSpec: &runtime.RawExtension{Raw: []byte(`{"pool":"b"}`)}}}
@@ -363,8 +363,8 @@ func TestClassesAreListedOnce(t *testing.T) {
 	}
 }
 
-// TestClassInAFailureDomainOfTheDriver checks that VMs are also listed in failure domains that only the driver knows.
-func TestClassInAFailureDomainOfTheDriver(t *testing.T) {
+// TestClasses_InFailureDomainOfDriver checks that VMs are also listed in failure domains that only the driver knows.
+func TestClasses_InFailureDomainOfDriver(t *testing.T) {
 	h := newHarness(t, true)
 	machine := &infrav1.MillwrightMachine{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: inCluster}}
 	machine.Spec = infrav1.MillwrightMachineSpec{

@@ -17,9 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// TestCapacity checks that the status has the capacity of the class and the template as long as both exist, and that
+// TestTemplate_StatusHasCapacity checks that the status has the capacity of the class and the template as long as both exist, and that
 // it is written only when it changes (T4).
-func TestCapacity(t *testing.T) {
+func TestTemplate_StatusHasCapacity(t *testing.T) {
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "small"}}
 	class.NodeTemplate = &v1alpha1.NodeTemplate{Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}}
 	template := &infrav1.MillwrightMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"}}
@@ -66,8 +66,8 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestLeftAlone checks that paused templates and those of another manager are not changed.
-func TestLeftAlone(t *testing.T) {
+// TestController_IgnoresObjectsOfOthers checks that paused templates and those of another manager are not changed.
+func TestController_IgnoresObjectsOfOthers(t *testing.T) {
 	for name, change := range map[string]func(*infrav1.MillwrightMachineTemplate){
 		"paused": func(m *infrav1.MillwrightMachineTemplate) {
 			m.Annotations = map[string]string{core.AnnotationPaused: ""}

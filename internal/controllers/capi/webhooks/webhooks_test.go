@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 )
 
-// TestTemplatesAreImmutable checks that the spec of a template can change only in dry runs of the topology controller
+// TestMachineTemplate_IsImmutable checks that the spec of a template can change only in dry runs of the topology controller
 // (T3, T5).
-func TestTemplatesAreImmutable(t *testing.T) {
+func TestMachineTemplate_IsImmutable(t *testing.T) {
 	type template = infrav1.MillwrightMachineTemplate
 	spec := func(m *template) {
 		m.Spec.Template.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(`{"size":"large"}`)}
@@ -50,7 +50,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	}
 }
 
-func TestClusterTemplatesAreImmutable(t *testing.T) {
+func TestClusterTemplate_IsImmutable(t *testing.T) {
 	before := &infrav1.MillwrightClusterTemplate{}
 	after := before.DeepCopy()
 	after.Spec.Template.Spec.ControlPlanePort = 443
@@ -62,8 +62,8 @@ func TestClusterTemplatesAreImmutable(t *testing.T) {
 	}
 }
 
-// TestManagedByStays checks that the managed-by annotation cannot be removed (C8).
-func TestManagedByStays(t *testing.T) {
+// TestCluster_ManagedByCannotBeRemoved checks that the managed-by annotation cannot be removed (C8).
+func TestCluster_ManagedByCannotBeRemoved(t *testing.T) {
 	plain, managed := &infrav1.MillwrightCluster{}, &infrav1.MillwrightCluster{}
 	managed.Annotations = map[string]string{core.AnnotationManagedBy: ""}
 	for _, tc := range []struct {
@@ -76,9 +76,9 @@ func TestManagedByStays(t *testing.T) {
 	}
 }
 
-// TestWhatAVMIsMadeFromStays checks that only Cluster API can change the provider specification once there is a VM.
+// TestMachine_FieldsOfVMAreImmutable checks that only Cluster API can change the provider specification once there is a VM.
 // Cluster API makes a dry run first.
-func TestWhatAVMIsMadeFromStays(t *testing.T) {
+func TestMachine_FieldsOfVMAreImmutable(t *testing.T) {
 	type machine = infrav1.MillwrightMachine
 	spec := func(text string) func(*machine) {
 		return func(m *machine) { m.Spec.ProviderSpec = &runtime.RawExtension{Raw: []byte(text)} }

@@ -40,8 +40,8 @@ func (s *scripted) Patch(event *corev1.Event, _ []byte) (*corev1.Event, error) {
 	return s.do("patch", event)
 }
 
-// TestForbiddenEventsAreDropped checks that forbidden events cause no error and no repeated requests.
-func TestForbiddenEventsAreDropped(t *testing.T) {
+// TestSink_DropsForbiddenEvents checks that forbidden events cause no error and no repeated requests.
+func TestSink_DropsForbiddenEvents(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	inner := &scripted{err: apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no rule"))}
 	sink := &optionalSink{EventSink: inner, clock: clock, log: logr.Discard()}
@@ -72,9 +72,9 @@ func TestForbiddenEventsAreDropped(t *testing.T) {
 	}
 }
 
-// TestOtherErrorsAreTheBroadcasters checks that other errors are returned to the broadcaster, which decides what
+// TestSink_ReturnsOtherErrors checks that other errors are returned to the broadcaster, which decides what
 // to retry.
-func TestOtherErrorsAreTheBroadcasters(t *testing.T) {
+func TestSink_ReturnsOtherErrors(t *testing.T) {
 	away := errors.New("connection refused")
 	inner := &scripted{err: away}
 	sink := &optionalSink{EventSink: inner, clock: testingclock.NewFakeClock(time.Now()), log: logr.Discard()}
@@ -88,8 +88,8 @@ func TestOtherErrorsAreTheBroadcasters(t *testing.T) {
 	}
 }
 
-// TestEventOnANode checks the event that is created with sufficient permissions.
-func TestEventOnANode(t *testing.T) {
+// TestStart_RecordsEventOnNode checks the event that is created with sufficient permissions.
+func TestStart_RecordsEventOnNode(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
 	recorder, stop, err := Start(e.Admin, env.NewScheme(), logr.Discard())

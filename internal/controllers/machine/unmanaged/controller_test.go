@@ -116,9 +116,9 @@ func newNode(age time.Duration) *corev1.Node {
 	}}
 }
 
-// TestNodeWithoutMachine checks that a node is marked after the grace period, which begins with the process or the
+// TestNode_IsMarkedAfterGracePeriod checks that a node is marked after the grace period, which begins with the process or the
 // node, and not before.
-func TestNodeWithoutMachine(t *testing.T) {
+func TestNode_IsMarkedAfterGracePeriod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		age time.Duration
 		due time.Duration // after the start of the process
@@ -160,8 +160,8 @@ func TestNodeWithoutMachine(t *testing.T) {
 	}
 }
 
-// TestNodeWithMachine checks that a node with a Machine is not changed, even if it is old.
-func TestNodeWithMachine(t *testing.T) {
+// TestNode_WithMachineIsNotMarked checks that a node with a Machine is not changed, even if it is old.
+func TestNode_WithMachineIsNotMarked(t *testing.T) {
 	h := newHarness(t, newNode(24*time.Hour))
 	h.machine("n")
 	h.pass()
@@ -171,9 +171,9 @@ func TestNodeWithMachine(t *testing.T) {
 	}
 }
 
-// TestWrongMarkGoes checks that wrong marks are removed: a mark with another value, and a mark before the grace
+// TestNode_WrongMarkIsRemoved checks that wrong marks are removed: a mark with another value, and a mark before the grace
 // period has expired.
-func TestWrongMarkGoes(t *testing.T) {
+func TestNode_WrongMarkIsRemoved(t *testing.T) {
 	node := newNode(0)
 	node.Annotations[v1alpha1.AnnotationKeyNotManaged] = "yes"
 	h := newHarness(t, node)
@@ -184,17 +184,17 @@ func TestWrongMarkGoes(t *testing.T) {
 	}
 }
 
-// TestNodeIsGone checks a node that was deleted between the event and the pass.
-func TestNodeIsGone(t *testing.T) {
+// TestNode_IsGone checks a node that was deleted between the event and the pass.
+func TestNode_IsGone(t *testing.T) {
 	h := newHarness(t, newNode(0))
 	if _, err := h.controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "gone"}}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestTargetIsAway checks a pass before the target cluster is available, which an event of a Machine triggers. It
+// TestReconcile_SkipsUnavailableTarget checks a pass before the target cluster is available, which an event of a Machine triggers. It
 // must not read the node, since that would block the worker, and must not fail.
-func TestTargetIsAway(t *testing.T) {
+func TestReconcile_SkipsUnavailableTarget(t *testing.T) {
 	h := newHarness(t, newNode(24*time.Hour))
 	h.controller.Target = fakeTarget{away: true} // a read would use a nil client
 	h.pass()
@@ -209,8 +209,8 @@ func TestTargetIsAway(t *testing.T) {
 	}
 }
 
-// TestWriteFails checks that a failed write is retried.
-func TestWriteFails(t *testing.T) {
+// TestReconcile_RetriesFailedWrite checks that a failed write is retried.
+func TestReconcile_RetriesFailedWrite(t *testing.T) {
 	down := errors.New("down")
 	h := newHarness(t, newNode(0))
 	broken := interceptor.NewClient(h.nodes.(client.WithWatch), interceptor.Funcs{
@@ -226,8 +226,8 @@ func TestWriteFails(t *testing.T) {
 	}
 }
 
-// TestWhichEventsMatter checks that heartbeats trigger no passes.
-func TestWhichEventsMatter(t *testing.T) {
+// TestPredicates_IgnoreHeartbeats checks that heartbeats trigger no passes.
+func TestPredicates_IgnoreHeartbeats(t *testing.T) {
 	was, beat, marked, held := newNode(0), newNode(0), newNode(0), newNode(0)
 	beat.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
 	marked.Annotations = map[string]string{v1alpha1.AnnotationKeyNotManaged: "1"}

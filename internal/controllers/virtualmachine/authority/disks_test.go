@@ -69,9 +69,9 @@ func TestAccessOf(t *testing.T) {
 	}
 }
 
-// TestTokenMovesWithTheLease checks that the target of a migration keeps the token with which it has attached the
+// TestToken_MovesWithLease checks that the target of a migration keeps the token with which it has attached the
 // disks, and that a source that takes its VM back gets a token higher than both.
-func TestTokenMovesWithTheLease(t *testing.T) {
+func TestToken_MovesWithLease(t *testing.T) {
 	for name, test := range map[string]struct {
 		pod    string
 		target int64

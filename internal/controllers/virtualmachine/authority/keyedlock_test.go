@@ -33,9 +33,9 @@ func (s *slowReader) Get(ctx context.Context, key client.ObjectKey, _ client.Obj
 	}
 }
 
-// TestManyCallsOfOneVM checks that a hypervisor that requests its lease all the time does not fill the queue to the
+// TestRegistry_CallsOfOneVMAreSerialized checks that a hypervisor that requests its lease all the time does not fill the queue to the
 // API server, in which the requests of others wait.
-func TestManyCallsOfOneVM(t *testing.T) {
+func TestRegistry_CallsOfOneVMAreSerialized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &slowReader{reads: map[string]*atomic.Int32{"bad": {}, "good": {}}, respond: make(chan struct{})}
 		r := &Registry{APIReader: server, Clock: clock.RealClock{}}

@@ -527,8 +527,8 @@ func TestRegistry_EnsureTargetOfServedDisks(t *testing.T) {
 	}
 }
 
-// TestRegistry_EnsureTargetWaitsForItsTurn checks the limit of concurrent migrations per host.
-func TestRegistry_EnsureTargetWaitsForItsTurn(t *testing.T) {
+// TestRegistry_EnsureTargetWaitsForSlot checks the limit of concurrent migrations per host.
+func TestRegistry_EnsureTargetWaitsForSlot(t *testing.T) {
 	w := newEnv(t, ordered, nil)
 	w.MigrationsPerHost = 1
 	other := fixture.Named("other", fixture.VirtualMachine())
@@ -609,8 +609,8 @@ func TestRegistry_Swap(t *testing.T) {
 	}
 }
 
-// TestRegistry_SwapOfAnOldObject checks that only one of two writers that have read the same VM gets it.
-func TestRegistry_SwapOfAnOldObject(t *testing.T) {
+// TestRegistry_SwapOfStaleObject checks that only one of two writers that have read the same VM gets it.
+func TestRegistry_SwapOfStaleObject(t *testing.T) {
 	w := newEnv(t, nil, nil)
 	vm, err := read(t.Context(), w.APIReader, client.ObjectKeyFromObject(fixture.VirtualMachine()))
 	if err != nil {

@@ -212,10 +212,10 @@ func (off rulesOff) explore() (int, error) {
 	}.Explore()
 }
 
-// TestServedExploration checks that no process gets a lease while another process with another token can change the
+// TestServedDisks_ExploreStates checks that no process gets a lease while another process with another token can change the
 // disks, whichever calls are lost, late or repeated and whichever processes crash. It also checks that the VM always
 // recovers.
-func TestServedExploration(t *testing.T) {
+func TestServedDisks_ExploreStates(t *testing.T) {
 	states, err := rulesOff{}.explore()
 	if err != nil {
 		t.Fatal(err)
@@ -223,8 +223,8 @@ func TestServedExploration(t *testing.T) {
 	t.Logf("%d states", states)
 }
 
-// TestServedRules checks that the exploration finds an error if a rule is disabled.
-func TestServedRules(t *testing.T) {
+// TestServedDisks_Rules checks that the exploration finds an error if a rule is disabled.
+func TestServedDisks_Rules(t *testing.T) {
 	for name, off := range map[string]rulesOff{"grant early": {grantEarly: true}, "the same token": {sameToken: true}} {
 		if _, err := off.explore(); !errors.Is(err, errShared) {
 			t.Errorf("%s: error = %v, want %v", name, err, errShared)

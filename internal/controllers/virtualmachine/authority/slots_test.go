@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestBusy checks which VMs count as leaving or entering a host.
-func TestBusy(t *testing.T) {
+// TestSlots_InUse checks which VMs count as leaving or entering a host.
+func TestSlots_InUse(t *testing.T) {
 	migrating := func(phase v1alpha1.MigrationPhase, from, to string) v1alpha1.VirtualMachine {
 		vm := v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}}
 		vm.Status.ActivePodName = "a-1"

@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 )
 
-// TestPauseAfterAFailure includes end times in the future, which come from a clock that was ahead. The drain of a
+// TestRegistry_BacksOffAfterFailure includes end times in the future, which come from a clock that was ahead. The drain of a
 // host must not wait for such a time.
-func TestPauseAfterAFailure(t *testing.T) {
+func TestRegistry_BacksOffAfterFailure(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	r := &Registry{Clock: testingclock.NewFakePassiveClock(now)}
 	for name, test := range map[string]struct {

@@ -95,7 +95,7 @@ func (c *testCaller) state(desired Desired) State {
 	return State{Revoked: k.revoked, Err: k.errorFor(desired), Done: k.pending(desired).empty()}
 }
 
-func TestNothingIsOpenedBeforeTheRevocation(t *testing.T) {
+func TestCaller_OpensNothingBeforeRevocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCaller()
 		desired := Desired{Revoke: 6, Open: []Holder{{7, "h"}}}
@@ -124,8 +124,8 @@ func TestNothingIsOpenedBeforeTheRevocation(t *testing.T) {
 	})
 }
 
-// TestAttachmentIsOfTheHolder checks that a hypervisor attaches only with its own token.
-func TestAttachmentIsOfTheHolder(t *testing.T) {
+// TestCaller_AttachRequiresOwnToken checks that a hypervisor attaches only with its own token.
+func TestCaller_AttachRequiresOwnToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCaller()
 		c.pass(Desired{Open: []Holder{{7, "h"}}})
@@ -144,7 +144,7 @@ func TestAttachmentIsOfTheHolder(t *testing.T) {
 	})
 }
 
-func TestRefusalIsFinal(t *testing.T) {
+func TestCaller_RefusalIsFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCaller()
 		c.volume.respond = func(string) error { return storage.ErrRevoked }
@@ -159,9 +159,9 @@ func TestRefusalIsFinal(t *testing.T) {
 	})
 }
 
-// TestServerThatHangs checks that a server that does not respond blocks no pass, and that it gets one call at a time.
+// TestCaller_UnresponsiveServer checks that a server that does not respond blocks no pass, and that it gets one call at a time.
 // The calls are repeated for a new process of the server.
-func TestServerThatHangs(t *testing.T) {
+func TestCaller_UnresponsiveServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCaller()
 		c.volume.respond = func(string) error { return context.DeadlineExceeded }
@@ -191,9 +191,9 @@ func TestServerThatHangs(t *testing.T) {
 	})
 }
 
-// TestAnswerOfAnEarlierProcess checks that the response of a process that has terminated does not affect the state of
+// TestCaller_IgnoresResponseOfEarlierProcess checks that the response of a process that has terminated does not affect the state of
 // the next one.
-func TestAnswerOfAnEarlierProcess(t *testing.T) {
+func TestCaller_IgnoresResponseOfEarlierProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCaller()
 		late := make(chan struct{})
@@ -218,7 +218,7 @@ func TestAnswerOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-func TestPausesGrow(t *testing.T) {
+func TestCaller_BackoffGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCaller()
 		c.volume.respond = func(string) error { return errors.New("not now") }
@@ -245,9 +245,9 @@ func TestPausesGrow(t *testing.T) {
 	})
 }
 
-// TestNewWishDoesNotWait checks that a new request is sent immediately, whichever other requests have failed, and
+// TestCaller_NewRequestIsNotDelayed checks that a new request is sent immediately, whichever other requests have failed, and
 // that it does not cause an earlier retry of a failed one.
-func TestNewWishDoesNotWait(t *testing.T) {
+func TestCaller_NewRequestIsNotDelayed(t *testing.T) {
 	fails := func(calls ...string) func(string) error {
 		return func(call string) error {
 			if slices.Contains(calls, call) {
@@ -297,9 +297,9 @@ func TestNewWishDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestNewHolderWaitsForTheRevocation checks that the disks are not opened while an earlier revocation waits for its
+// TestCaller_NewHolderWaitsForRevocation checks that the disks are not opened while an earlier revocation waits for its
 // retry.
-func TestNewHolderWaitsForTheRevocation(t *testing.T) {
+func TestCaller_NewHolderWaitsForRevocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCaller()
 		c.volume.respond = func(string) error { return errors.New("not now") }

@@ -54,7 +54,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-func TestWanted(t *testing.T) {
+func TestDesiredFor(t *testing.T) {
 	open, released := v1alpha1.LeaseOpen, v1alpha1.LeaseReleased
 	holder := Holder{Token: 7, Pod: "h"}
 	target := Holder{Token: 8, Pod: "t"}

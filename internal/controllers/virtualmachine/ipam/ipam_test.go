@@ -82,9 +82,9 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// TestAddressesAreFreeAgain checks that an address is free again when its VM is gone or has another address, even if
+// TestPool_ReleasedAddressesAreReused checks that an address is free again when its VM is gone or has another address, even if
 // another process has granted it, and that the lowest free address is allocated.
-func TestAddressesAreFreeAgain(t *testing.T) {
+func TestPool_ReleasedAddressesAreReused(t *testing.T) {
 	a := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/27")})
 	var all []v1alpha1.VirtualMachine
 	allocate := func(name, want string) {
@@ -114,9 +114,9 @@ func TestAddressesAreFreeAgain(t *testing.T) {
 	allocate("g", "10.0.0.17")
 }
 
-// TestFewLookups checks that the cost of an allocation does not depend on the number of VMs or on which of them
+// TestPool_MakesFewLookups checks that the cost of an allocation does not depend on the number of VMs or on which of them
 // request addresses again.
-func TestFewLookups(t *testing.T) {
+func TestPool_MakesFewLookups(t *testing.T) {
 	const count = 2000
 	a := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("fd00::/64")})
 	byAddress, lookups := map[netip.Addr][]v1alpha1.VirtualMachine{}, 0

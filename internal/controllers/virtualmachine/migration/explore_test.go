@@ -498,9 +498,9 @@ func (g guards) explore(shared bool) (int, error) {
 	return n, err
 }
 
-// TestExplore checks that no disk is lost, whichever process crashes at whatever time, and that the system always
+// TestMigration_ExploreStates checks that no disk is lost, whichever process crashes at whatever time, and that the system always
 // settles.
-func TestExplore(t *testing.T) {
+func TestMigration_ExploreStates(t *testing.T) {
 	for name, shared := range map[string]bool{"copied disks": false, "shared disks": true} {
 		t.Run(name, func(t *testing.T) {
 			n, err := guards{}.explore(shared)
@@ -515,8 +515,8 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// TestEachGuardCounts checks that the exploration finds an error if a rule is disabled.
-func TestEachGuardCounts(t *testing.T) {
+// TestGuards_EachIsNecessary checks that the exploration finds an error if a rule is disabled.
+func TestGuards_EachIsNecessary(t *testing.T) {
 	for name, c := range map[string]struct {
 		guards
 		want error

@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestLimitsOfATargetWhenTheClockIsSetBack checks that time limits are not extended if the clock is set back: the
+// TestTarget_LimitsAfterClockIsSetBack checks that time limits are not extended if the clock is set back: the
 // time that has passed by this process's clock counts.
-func TestLimitsOfATargetWhenTheClockIsSetBack(t *testing.T) {
+func TestTarget_LimitsAfterClockIsSetBack(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	source, target := &corev1.Pod{}, &corev1.Pod{}
 	source.Name, target.Name, target.UID = "s", "t", "1"

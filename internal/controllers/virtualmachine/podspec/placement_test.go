@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-func TestInvalidPlacement(t *testing.T) {
+func TestPods_InvalidPlacement(t *testing.T) {
 	for name, c := range map[string]struct {
 		selector map[string]string
 		want     string
@@ -31,9 +31,9 @@ func TestInvalidPlacement(t *testing.T) {
 	}
 }
 
-// TestTargetKeepsThePlacement checks that a migration target is kept off the hosts of its anti-affinity group and off
+// TestTarget_KeepsPlacement checks that a migration target is kept off the hosts of its anti-affinity group and off
 // the host of the source.
-func TestTargetKeepsThePlacement(t *testing.T) {
+func TestTarget_KeepsPlacement(t *testing.T) {
 	vm := fixture.VirtualMachine()
 	vm.Spec.AntiAffinity = &v1alpha1.AntiAffinity{Group: "etcd", Mode: v1alpha1.AntiAffinityRequired}
 	vm.Status.ActivePodName = "source"
@@ -80,9 +80,9 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestContainersOfWebhooks checks that the hypervisor's container is found even if a webhook has added a container
+// TestChanged_IgnoresContainersOfWebhooks checks that the hypervisor's container is found even if a webhook has added a container
 // before it.
-func TestContainersOfWebhooks(t *testing.T) {
+func TestChanged_IgnoresContainersOfWebhooks(t *testing.T) {
 	vm, settings := fixture.VirtualMachine(), Settings{Image: "a"}
 	vm.Status.Lease = &v1alpha1.VirtualMachineLease{DurationSeconds: 60}
 	vm.Status.ActivePodName = "source"

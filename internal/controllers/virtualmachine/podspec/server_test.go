@@ -51,9 +51,9 @@ func TestServedPods(t *testing.T) {
 	}
 }
 
-// TestDiskServerOfAHolder checks that a server that replaces another one, while a hypervisor has the VM, has the
+// TestDiskServer_OfHolder checks that a server that replaces another one, while a hypervisor has the VM, has the
 // disks of that hypervisor and does not prepare any.
-func TestDiskServerOfAHolder(t *testing.T) {
+func TestDiskServer_OfHolder(t *testing.T) {
 	vm := servedVM()
 	holder, err := Pod(vm, servedSettings)
 	if err != nil {

@@ -20,8 +20,8 @@ func (anonymous) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	return raw, nil, nil
 }
 
-// TestAnonymousConnectionsEnd checks that connections without a certificate are closed after a while and no longer count.
-func TestAnonymousConnectionsEnd(t *testing.T) {
+// TestServer_AnonymousConnectionsTimeOut checks that connections without a certificate are closed after a while and no longer count.
+func TestServer_AnonymousConnectionsTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		admit := newLimits(clock.RealClock{}).admit(anonymous{insecure.NewCredentials()})
 		open := func() net.Conn {

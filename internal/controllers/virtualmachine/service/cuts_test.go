@@ -17,9 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
-// TestLostConnections checks that a run lease is closed soon after its hypervisor has become unreachable, and that
+// TestRunLease_LostConnections checks that a run lease is closed soon after its hypervisor has become unreachable, and that
 // lost connections do not use up the limits for new ones.
-func TestLostConnections(t *testing.T) {
+func TestRunLease_LostConnections(t *testing.T) {
 	t.Attr("fault", "the connections of a hypervisor lose all traffic without being closed, ten times in a row")
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()

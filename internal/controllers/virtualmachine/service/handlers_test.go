@@ -60,8 +60,8 @@ func (m *migrating) vm() *v1alpha1.VirtualMachine {
 	return vm
 }
 
-// TestCallers checks that every call requires a complete identity that matches the caller's certificate.
-func TestCallers(t *testing.T) {
+// TestService_AuthorizesCallers checks that every call requires a complete identity that matches the caller's certificate.
+func TestService_AuthorizesCallers(t *testing.T) {
 	m := newMigrating(t)
 	calls := map[string]func(context.Context, *vmpb.HypervisorID) error{
 		"RunLease": func(ctx context.Context, us *vmpb.HypervisorID) error {
@@ -266,9 +266,9 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestDowntime checks that the downtime of a migration is the time between the last report of the source and the
+// TestReport_Downtime checks that the downtime of a migration is the time between the last report of the source and the
 // first report of the target.
-func TestDowntime(t *testing.T) {
+func TestReport_Downtime(t *testing.T) {
 	const stopped, done = vmpb.ReportStateRequest_Migration_PHASE_STOPPED, vmpb.ReportStateRequest_Migration_PHASE_DONE
 	known, now := &reported{}, time.Now()
 	for _, step := range []struct {
@@ -297,8 +297,8 @@ func TestDowntime(t *testing.T) {
 	}
 }
 
-// TestCredentials checks that the certificate of another authority is used if there is one.
-func TestCredentials(t *testing.T) {
+// TestService_IssuesCredentials checks that the certificate of another authority is used if there is one.
+func TestService_IssuesCredentials(t *testing.T) {
 	own := identity.FromFiles(identity.Files{}, identity.Controller(), nil, nil)
 	if got := (&Options{Identity: own}).credentials(); got != own {
 		t.Error("the credentials are not those of Identity")

@@ -138,9 +138,9 @@ func (p *port) dial(config *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
-// TestAnonymousConnections checks that clients without a certificate get only a few connections, and that clients
+// TestServer_LimitsAnonymousConnections checks that clients without a certificate get only a few connections, and that clients
 // with one can connect in the meantime.
-func TestAnonymousConnections(t *testing.T) {
+func TestServer_LimitsAnonymousConnections(t *testing.T) {
 	p := newPort(t)
 	if open := p.admitted(200, p.client()); len(open) == 0 || len(open) > 64 {
 		t.Errorf("%d of 200 connections without a certificate are open, want 1 to 64", len(open))
@@ -150,8 +150,8 @@ func TestAnonymousConnections(t *testing.T) {
 	}
 }
 
-// TestConnectionsOfAPeer checks that a hypervisor cannot use up the connections of others.
-func TestConnectionsOfAPeer(t *testing.T) {
+// TestServer_LimitsConnectionsPerPeer checks that a hypervisor cannot use up the connections of others.
+func TestServer_LimitsConnectionsPerPeer(t *testing.T) {
 	p := newPort(t)
 	open := p.admitted(50, p.client(p.certificate(attacker)))
 	if len(open) == 0 || len(open) > 4 {
@@ -179,8 +179,8 @@ func TestTokenReviews(t *testing.T) {
 	}
 }
 
-// TestCallsOfAPeer checks that a hypervisor has its own limits for the call rate, concurrent calls and message sizes.
-func TestCallsOfAPeer(t *testing.T) {
+// TestServer_LimitsCallsPerPeer checks that a hypervisor has its own limits for the call rate, concurrent calls and message sizes.
+func TestServer_LimitsCallsPerPeer(t *testing.T) {
 	p := newPort(t)
 	us := &vmpb.HypervisorID{Namespace: attacker.Namespace, VmName: attacker.VM, PodName: attacker.Pod, RunId: 1}
 	calls := vmpb.NewVMControllerClient(p.dial(p.client(p.certificate(attacker))))
@@ -214,8 +214,8 @@ func TestCallsOfAPeer(t *testing.T) {
 	}
 }
 
-// TestOvertakenReports checks that a report that arrives after a later one of the same run is ignored.
-func TestOvertakenReports(t *testing.T) {
+// TestReport_OutdatedIsIgnored checks that a report that arrives after a later one of the same run is ignored.
+func TestReport_OutdatedIsIgnored(t *testing.T) {
 	s := New(Options{Registry: &authority.Registry{Clock: clock.RealClock{}}})
 	vm := types.NamespacedName{Namespace: "pool", Name: "vm"}
 	for _, report := range []struct {
@@ -230,10 +230,10 @@ func TestOvertakenReports(t *testing.T) {
 	}
 }
 
-// TestReportsShareWrites checks that the reports of a VM cause a bounded number of passes, and that these see a
+// TestReport_WritesAreShared checks that the reports of a VM cause a bounded number of passes, and that these see a
 // bounded number of changes. The last report is always written, even if other events cause passes in between. Reports
 // of a normal start are not delayed.
-func TestReportsShareWrites(t *testing.T) {
+func TestReport_WritesAreShared(t *testing.T) {
 	for _, others := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond, 9_999 * time.Millisecond} {
 		now := testingclock.NewFakePassiveClock(time.Now())
 		queue := passes{vm: types.NamespacedName{Namespace: "pool", Name: "vm"}, clock: now, begin: now.Now(), others: others}

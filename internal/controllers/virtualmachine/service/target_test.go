@@ -138,9 +138,9 @@ func TestEnsureMigrationTarget_WaitsForTheReport(t *testing.T) {
 	}
 }
 
-// TestReportedEndpoints checks that only IP addresses are accepted as endpoints. Host names would be resolved, and a
+// TestReport_Endpoints checks that only IP addresses are accepted as endpoints. Host names would be resolved, and a
 // gRPC scheme could refer to a socket on this host.
-func TestReportedEndpoints(t *testing.T) {
+func TestReport_Endpoints(t *testing.T) {
 	m := newMigrating(t)
 	for endpoint, want := range map[string]codes.Code{"10.0.0.1:1": codes.OK, "": codes.OK, "example.org:1": codes.InvalidArgument, "unix:///run/x": codes.InvalidArgument} {
 		report := &vmpb.ReportStateRequest{Us: m.process("vm-2"), State: vmpb.ReportStateRequest_STATE_INCOMING, Endpoint: endpoint}

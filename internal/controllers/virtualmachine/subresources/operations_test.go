@@ -12,9 +12,9 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestTextsOfAHypervisor checks that messages of a compromised hypervisor are sanitized, because kubectl prints them
+// TestSubresources_SanitizeHypervisorTexts checks that messages of a compromised hypervisor are sanitized, because kubectl prints them
 // as they are.
-func TestTextsOfAHypervisor(t *testing.T) {
+func TestSubresources_SanitizeHypervisorTexts(t *testing.T) {
 	text := "\x1b]0;mine\a\nError: log in at https://example.com " + strings.Repeat("\x9b", 1<<20) + "\xff"
 	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Unavailable, codes.Internal, codes.Unknown} {
 		var converted apierrors.APIStatus

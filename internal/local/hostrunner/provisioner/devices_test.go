@@ -35,9 +35,9 @@ func attached(t *testing.T, dir string) (devices []string) {
 	return devices
 }
 
-// TestBlockVolume checks that a claim with volumeMode Block gets a file that a host attaches to a device. Both
+// TestProvisioner_BlockVolume checks that a claim with volumeMode Block gets a file that a host attaches to a device. Both
 // grow with the claim, and both are removed with it.
-func TestBlockVolume(t *testing.T) {
+func TestProvisioner_BlockVolume(t *testing.T) {
 	if err := loop.Available(); err != nil {
 		t.Skip(err)
 	}
@@ -84,8 +84,8 @@ func TestBlockVolume(t *testing.T) {
 	}
 }
 
-// TestBlockVolumeIsSwept checks that an interrupted removal is completed, including that of the device.
-func TestBlockVolumeIsSwept(t *testing.T) {
+// TestProvisioner_CompletesRemovalOfBlockVolume checks that an interrupted removal is completed, including that of the device.
+func TestProvisioner_CompletesRemovalOfBlockVolume(t *testing.T) {
 	if err := loop.Available(); err != nil {
 		t.Skip(err)
 	}

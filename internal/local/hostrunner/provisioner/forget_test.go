@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TestForget checks that when another client deletes a volume, its directory is kept only while the claim exists,
+// TestProvisioner_VolumeDeletedByAnotherClient checks that when another client deletes a volume, its directory is kept only while the claim exists,
 // even if the cache has not observed the deletion of the claim yet.
-func TestForget(t *testing.T) {
+func TestProvisioner_VolumeDeletedByAnotherClient(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "vms", Name: "disk", UID: "1f9e"}}
 	successor := claim.DeepCopy()
 	successor.UID = "77aa"

@@ -136,7 +136,7 @@ func (b *testProvisioner) awaitGone(volume *corev1.PersistentVolume) {
 	})
 }
 
-func TestVolumeLifecycle(t *testing.T) {
+func TestProvisioner_Lifecycle(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	claim := b.claim("disk")
@@ -163,7 +163,7 @@ func (b *testProvisioner) requireEmpty() {
 	})
 }
 
-func TestClaimDeletedMeanwhile(t *testing.T) {
+func TestProvisioner_ClaimIsDeletedWhileStopped(t *testing.T) {
 	b := newTestProvisioner(t)
 	stop := b.start()
 	b.claim("disk")
@@ -175,7 +175,7 @@ func TestClaimDeletedMeanwhile(t *testing.T) {
 	b.requireEmpty()
 }
 
-func TestVolumeDeletedByHand(t *testing.T) {
+func TestProvisioner_VolumeIsDeletedManually(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	b.claim("disk")
@@ -189,7 +189,7 @@ func TestVolumeDeletedByHand(t *testing.T) {
 	b.requireEmpty()
 }
 
-func TestUnsupportedClaims(t *testing.T) {
+func TestProvisioner_RejectsUnsupportedClaims(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	cases := map[string]func(*corev1.PersistentVolumeClaimSpec){
@@ -215,7 +215,7 @@ func TestUnsupportedClaims(t *testing.T) {
 	b.requireEmpty()
 }
 
-func TestOtherClaimsAreIgnored(t *testing.T) {
+func TestProvisioner_IgnoresOtherClaims(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	b.claim("other", func(spec *corev1.PersistentVolumeClaimSpec) { spec.StorageClassName = ptr.To("") })
@@ -226,7 +226,7 @@ func TestOtherClaimsAreIgnored(t *testing.T) {
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestProvisioner_RemovesOrphanedDirectories(t *testing.T) {
 	b := newTestProvisioner(t)
 	for _, name := range []string{"needsVolume/disk.img", "half.removed/disk.img", "empty/"} {
 		path := filepath.Join(b.Dir, name)
@@ -254,9 +254,9 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestLinksAreNoVolumes checks that a symlink in the directory of volumes, which a compromised hypervisor may
+// TestProvisioner_IgnoresSymlinks checks that a symlink in the directory of volumes, which a compromised hypervisor may
 // have created, is neither used nor followed.
-func TestLinksAreNoVolumes(t *testing.T) {
+func TestProvisioner_IgnoresSymlinks(t *testing.T) {
 	b := newTestProvisioner(t)
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "precious"), nil, 0o600); err != nil {
@@ -289,8 +289,8 @@ func TestLinksAreNoVolumes(t *testing.T) {
 	}
 }
 
-// TestExpansion checks that a claim that requests more capacity gets it, unless the file system is too small.
-func TestExpansion(t *testing.T) {
+// TestProvisioner_ExpandsVolume checks that a claim that requests more capacity gets it, unless the file system is too small.
+func TestProvisioner_ExpandsVolume(t *testing.T) {
 	b := newTestProvisioner(t)
 	b.start()
 	b.claim("a")

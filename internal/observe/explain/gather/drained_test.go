@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
-// TestWhoseNodeIsDrained: pods and volumes are read of these nodes only.
-func TestWhoseNodeIsDrained(t *testing.T) {
+// TestMachine_ReadsPodsOnlyOfDrainedNodes: pods and volumes are read of these nodes only.
+func TestMachine_ReadsPodsOnlyOfDrainedNodes(t *testing.T) {
 	now := time.Now()
 	plan := preservation.Plan{Value: preservation.Now, Expiry: &metav1.Time{Time: now.Add(time.Hour)}}
 	update := func(reason string) func(*v1alpha1.Machine, *corev1.Node) {

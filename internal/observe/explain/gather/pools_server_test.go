@@ -72,8 +72,8 @@ func (s *server) mayList(t *testing.T, resources ...string) {
 	}
 }
 
-// TestFewRightsOfPools: what may not be listed is not taken for missing.
-func TestFewRightsOfPools(t *testing.T) {
+// TestDeployment_ReportsUnreadableObjects: what may not be listed is not taken for missing.
+func TestDeployment_ReportsUnreadableObjects(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	s.deployment()
@@ -113,8 +113,8 @@ func (s *server) allowed(t *testing.T, c client.Reader, list client.ObjectList) 
 	}
 }
 
-// TestOthersOfTheName: what happened to a deployment that had the name before is not its own.
-func TestOthersOfTheName(t *testing.T) {
+// TestDeployment_IgnoresEventsOfPredecessor: what happened to a deployment that had the name before is not its own.
+func TestDeployment_IgnoresEventsOfPredecessor(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	now := s.deployment()

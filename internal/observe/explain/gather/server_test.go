@@ -121,9 +121,9 @@ func wantWhy(t *testing.T, findings []report.Finding, want ...report.Finding) {
 	}
 }
 
-// TestDrainOnAServer: selectors on fields, PodDisruptionBudgets, events and two clusters as
+// TestMachine_ExplainsDrainOnServer: selectors on fields, PodDisruptionBudgets, events and two clusters as
 // they are in life.
-func TestDrainOnAServer(t *testing.T) {
+func TestMachine_ExplainsDrainOnServer(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	set, node := s.set(), s.Namespace+"-node"
@@ -163,8 +163,8 @@ func TestDrainOnAServer(t *testing.T) {
 	}
 }
 
-// TestHeldOnAServer: the API server records who set a finalizer.
-func TestHeldOnAServer(t *testing.T) {
+// TestMachine_NamesOwnerOfFinalizer: the API server records who set a finalizer.
+func TestMachine_NamesOwnerOfFinalizer(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	machine := s.machine("held", "", nil, nil)
@@ -183,8 +183,8 @@ func TestHeldOnAServer(t *testing.T) {
 	}
 }
 
-// TestGoneOnAServer: the set's events outlive the Machine.
-func TestGoneOnAServer(t *testing.T) {
+// TestMachine_ExplainsDeletedMachineFromEvents: the set's events outlive the Machine.
+func TestMachine_ExplainsDeletedMachineFromEvents(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	s.set()
@@ -200,9 +200,9 @@ func TestGoneOnAServer(t *testing.T) {
 	}
 }
 
-// TestMaterialOnAServer: the Secret's content stays where it is, and the VM is found by the
+// TestMachine_DoesNotPrintSecret: the Secret's content stays where it is, and the VM is found by the
 // provider ID.
-func TestMaterialOnAServer(t *testing.T) {
+func TestMachine_DoesNotPrintSecret(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	const hidden = "hunter2-do-not-print"
@@ -245,8 +245,8 @@ func TestMaterialOnAServer(t *testing.T) {
 	}
 }
 
-// TestUnreachableTarget: the rest is explained all the same.
-func TestUnreachableTarget(t *testing.T) {
+// TestMachine_ReportsUnreachableTarget: the rest is explained all the same.
+func TestMachine_ReportsUnreachableTarget(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	s.machine("joins", "joins", nil, func(m *v1alpha1.Machine) {
@@ -263,8 +263,8 @@ func TestUnreachableTarget(t *testing.T) {
 	}
 }
 
-// TestFewRights: what may not be read is said, and the rest is explained.
-func TestFewRights(t *testing.T) {
+// TestMachine_ReportsUnreadableObjects: what may not be read is said, and the rest is explained.
+func TestMachine_ReportsUnreadableObjects(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	s.machine("new", "new", nil, func(m *v1alpha1.Machine) {

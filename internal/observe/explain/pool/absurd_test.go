@@ -13,8 +13,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// FuzzExplainPool checks that the report can be printed, whatever the objects contain.
-func FuzzExplainPool(f *testing.F) {
+// FuzzExplain checks that the report can be printed, whatever the objects contain.
+func FuzzExplain(f *testing.F) {
 	absurd.Seed(f, func(data []byte) { f.Add(data, true); f.Add(data, false) })
 	f.Fuzz(func(t *testing.T, data []byte, deployment bool) {
 		set := fixture.MachineSet()

@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 )
 
-// BenchmarkManyProblems explains a pool of 500 unhealthy machines, with all events about them.
-func BenchmarkManyProblems(b *testing.B) {
+// BenchmarkDeployment_ManyProblems explains a pool of 500 unhealthy machines, with all events about them.
+func BenchmarkDeployment_ManyProblems(b *testing.B) {
 	f := facts(explain.KindDeployment, func(f *Facts) {
 		for i := range 500 {
 			machine := member(f.Sets[0], fmt.Sprint("pool-a-9", i))

@@ -39,8 +39,8 @@ func inExcess(excess, most string) given {
 	}
 }
 
-// TestSentencesOfAPool checks for sentences that the output must contain and must not contain.
-func TestSentencesOfAPool(t *testing.T) {
+// TestExplain_Sentences checks for sentences that the output must contain and must not contain.
+func TestExplain_Sentences(t *testing.T) {
 	for name, s := range map[string]struct {
 		kind           string
 		given          given

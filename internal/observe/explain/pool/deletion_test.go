@@ -32,9 +32,9 @@ func machineIsDeleting(i int) given {
 	}
 }
 
-// TestWhatKeepsADeletionFromBeginning checks what is reported about Machines whose deletion has not started, and
+// TestExplain_DeletionIsBlocked checks what is reported about Machines whose deletion has not started, and
 // that no Machine is reported to wait for others if it does not.
-func TestWhatKeepsADeletionFromBeginning(t *testing.T) {
+func TestExplain_DeletionIsBlocked(t *testing.T) {
 	const others = "large numbers are deleted in batches"
 	setDenied := deploymentCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MachineSetUpdateError", `deleting machine set pool-a: admission webhook "policy" denied the request`)
 	noReplicas := func(f *Facts) { f.Sets[0].Spec.Replicas = 0 }
@@ -73,9 +73,9 @@ func TestWhatKeepsADeletionFromBeginning(t *testing.T) {
 	}
 }
 
-// TestTerminatingThoughNobodyDeletesIt checks a Machine in phase Terminating that is not being deleted: its set
+// TestMachineSet_TerminatingWithoutDeletion checks a Machine in phase Terminating that is not being deleted: its set
 // counts it, and does not create another one.
-func TestTerminatingThoughNobodyDeletesIt(t *testing.T) {
+func TestMachineSet_TerminatingWithoutDeletion(t *testing.T) {
 	got := Explain(facts(explain.KindSet, func(f *Facts) { f.Machines[0].Status.CurrentStatus.Phase = v1alpha1.MachineTerminating }), now)
 	if p := got.Pool; p.Exist != 3 || p.Available != 2 || p.Leaving != 0 || !strings.Contains(got.Answer, "pool-a-1 is not Running") {
 		t.Errorf("%+v: %s", *p, got.Answer)

@@ -317,9 +317,9 @@ func driverReports(i int, replacements []string) given {
 	}
 }
 
-// TestOnlySomeMachinesAreLookedAt checks that only some Machines with different problems are explained, and that
+// TestDeployment_ExplainsOnlySomeMachines checks that only some Machines with different problems are explained, and that
 // the others are counted.
-func TestOnlySomeMachinesAreLookedAt(t *testing.T) {
+func TestDeployment_ExplainsOnlySomeMachines(t *testing.T) {
 	many := Explain(facts(explain.KindDeployment, func(f *Facts) {
 		for i := range 2 * MaxExamples {
 			machine := member(f.Sets[0], "pool-a-9"+strconv.Itoa(i))

@@ -8,9 +8,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestNames checks which events mention an object. Names are often prefixes of other names. MCM does not annotate
+// TestEvents_Names checks which events mention an object. Names are often prefixes of other names. MCM does not annotate
 // events, and mentions one Machine per event.
-func TestNames(t *testing.T) {
+func TestEvents_Names(t *testing.T) {
 	for name, tc := range map[string]struct {
 		objects, message string
 		want             bool

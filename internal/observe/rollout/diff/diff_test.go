@@ -64,7 +64,7 @@ func given() rollout.Facts {
 	return rollout.FactsOf(d, sets, machines)
 }
 
-func TestOfDeployment(t *testing.T) {
+func TestDiff_Deployment(t *testing.T) {
 	const rolls = ", with at most 1 more (maxSurge) and 0 fewer (maxUnavailable) than the 3 desired. "
 	for name, tt := range map[string]struct {
 		change func(*v1alpha1.MachineDeployment)
@@ -153,9 +153,9 @@ The deployment is paused: no machine is replaced or updated until it is resumed.
 	}
 }
 
-// TestOfAClassThatMachinesFollow checks that, with an update strategy, machines whose VMs can be
+// TestDiff_ClassWithLiveUpdates checks that, with an update strategy, machines whose VMs can be
 // updated stay.
-func TestOfAClassThatMachinesFollow(t *testing.T) {
+func TestDiff_ClassWithLiveUpdates(t *testing.T) {
 	for name, test := range map[string]struct {
 		strategy liveupdate.Strategy
 		reported int
@@ -194,9 +194,9 @@ func report(machine *v1alpha1.Machine, class string, replaces bool) {
 	liveupdate.State{}.Queried(of, []string{"tags"}, nil, replacements).Write(machine)
 }
 
-// TestUnreleased checks that, without a change, the diff shows template changes that no set has
+// TestDiff_UnreleasedClass checks that, without a change, the diff shows template changes that no set has
 // yet.
-func TestUnreleased(t *testing.T) {
+func TestDiff_UnreleasedClass(t *testing.T) {
 	f := given()
 	f.Deployment.Spec.Template.Spec.Class.Name = "c"
 	f.Deployment.Spec.Paused = true
@@ -209,9 +209,9 @@ func TestUnreleased(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsTold checks that the diff reports a replacement for exactly the template fields
+// TestDiff_ReportsEveryField checks that the diff reports a replacement for exactly the template fields
 // that cause one in a rollout.
-func TestEveryFieldIsTold(t *testing.T) {
+func TestDiff_ReportsEveryField(t *testing.T) {
 	for field, template := range map[string]string{
 		"metadata.labels":              `{"metadata":{"labels":{"tier":"gold"}}}`,
 		"metadata.annotations":         `{"metadata":{"annotations":{"tier":"gold"}}}`,
@@ -243,7 +243,7 @@ func TestEveryFieldIsTold(t *testing.T) {
 	}
 }
 
-func TestOfClass(t *testing.T) {
+func TestDiff_Class(t *testing.T) {
 	class := func(providerSpec string) *v1alpha1.MachineClass {
 		return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "a"}, ProviderSpec: runtime.RawExtension{Raw: []byte(providerSpec)}}
 	}

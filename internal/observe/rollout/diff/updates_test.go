@@ -13,7 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-func TestOfVMs(t *testing.T) {
+func TestDiff_LiveUpdates(t *testing.T) {
 	class := &v1alpha1.MachineClass{
 		ObjectMeta:   metav1.ObjectMeta{Name: "a", Annotations: map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: "DryRun"}},
 		ProviderSpec: runtime.RawExtension{Raw: []byte(`{"tags":{}}`)},
@@ -60,9 +60,9 @@ VMs that need a replacement stay until you replace them with "millwright rollout
 	}
 }
 
-// TestOfClassChange checks that machines are listed during a change of class, and that the text is
+// TestDiff_ClassChange checks that machines are listed during a change of class, and that the text is
 // printable.
-func TestOfClassChange(t *testing.T) {
+func TestDiff_ClassChange(t *testing.T) {
 	if lines := OfClassChange(nil); lines != nil {
 		t.Errorf("without a change: got %q", lines)
 	}

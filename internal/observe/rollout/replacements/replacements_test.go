@@ -28,8 +28,8 @@ func in(zone string, number int, phase v1alpha1.MachinePhase, since time.Duratio
 	return m
 }
 
-// TestReplacements checks the table for each policy.
-func TestReplacements(t *testing.T) {
+// TestReplacements_Of checks the table for each policy.
+func TestReplacements_Of(t *testing.T) {
 	const unknown, running = v1alpha1.MachineUnknown, v1alpha1.MachineRunning
 	disabled, preserved := in("b", 8, unknown, time.Hour), in("b", 9, v1alpha1.MachineFailed, time.Hour)
 	disabled.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{DisableHealthTimeout: ptr.To(true)}
@@ -75,8 +75,8 @@ b-1: yes, in 6m unless it recovers`},
 	}
 }
 
-// TestPrint checks the table, and the message if no machine is unhealthy.
-func TestPrint(t *testing.T) {
+// TestReplacements_Print checks the table, and the message if no machine is unhealthy.
+func TestReplacements_Print(t *testing.T) {
 	for want, all := range map[string][]Unhealthy{
 		"No unhealthy machines; none would be replaced.\n":                                                  nil,
 		"MACHINE   PHASE    AGE OF PHASE   REPLACED\na-1       Failed   5m             yes, it is Failed\n": {{Machine: in("a", 1, v1alpha1.MachineFailed, 5*time.Minute)}},

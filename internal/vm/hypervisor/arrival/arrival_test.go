@@ -90,7 +90,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-func TestCallersThatAreRefused(t *testing.T) {
+func TestArrival_RejectsCallers(t *testing.T) {
 	for name, test := range map[string]struct {
 		caller caller
 		us     *vmpb.HypervisorID
@@ -121,7 +121,7 @@ func TestCallersThatAreRefused(t *testing.T) {
 }
 
 // The first acceptable call starts the migration. The same source may repeat the call until it connects.
-func TestCalls(t *testing.T) {
+func TestArrival_CallsMayBeRepeated(t *testing.T) {
 	var started [][]*vmpb.DiskSize
 	a := newArrival(func(o *Options) {
 		start := o.Start
@@ -200,7 +200,7 @@ func (e exporting) Receive(_ context.Context, exports []qemu.Export) error {
 	return nil
 }
 
-func TestNoMigration(t *testing.T) {
+func TestArrival_NoMigration(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"no call":       func(o *Options) { o.Timing.Call = time.Nanosecond },
 		"no connection": func(o *Options) { o.Timing.Connect = time.Nanosecond },
@@ -233,7 +233,7 @@ func TestNoMigration(t *testing.T) {
 }
 
 // Only OK lets the guest run, and only FAILED_PRECONDITION means that it must not run.
-func TestSwitchover(t *testing.T) {
+func TestArrival_Switchover(t *testing.T) {
 	away := status.Error(codes.Unavailable, "")
 	for name, test := range map[string]struct {
 		responses []error // the last one is repeated
@@ -274,7 +274,7 @@ func TestSwitchover(t *testing.T) {
 }
 
 // The guest runs only with a lease.
-func TestGuestNeedsALease(t *testing.T) {
+func TestArrival_GuestRequiresLease(t *testing.T) {
 	denied := errors.New("terminated")
 	for name, want := range map[string]error{"given": nil, "denied": denied} {
 		t.Run(name, func(t *testing.T) {
@@ -297,7 +297,7 @@ func (loaded) Received(context.Context) error     { return nil }
 func (loaded) CloseExports(context.Context) error { return errors.New("no exports") }
 
 // A target that shares disks with the source asks for the authority only once it holds their locks.
-func TestSharedDisksAreTakenFirst(t *testing.T) {
+func TestArrival_TakesSharedDisksFirst(t *testing.T) {
 	locked := errors.New("another process holds a lock")
 	for name, want := range map[string]error{"free": nil, "locked": locked} {
 		t.Run(name, func(t *testing.T) {

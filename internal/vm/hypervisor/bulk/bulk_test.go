@@ -127,7 +127,7 @@ func TestSender_CommitFollowsMemory(t *testing.T) {
 }
 
 // Clients that connect but send nothing do not block the ports for the source.
-func TestStrangers(t *testing.T) {
+func TestServer_IdleClientsDoNotBlock(t *testing.T) {
 	l := newLine(t)
 	for channel := range l.receiver.ports {
 		flood.Past(t, l.receiver.Address(channel), maxAnonymousPerAddress)
@@ -136,7 +136,7 @@ func TestStrangers(t *testing.T) {
 }
 
 // If the channel is closed in any other way, that is not a commit.
-func TestReceiver_OtherEndIsNoCommit(t *testing.T) {
+func TestReceiver_OtherClosureIsNotCommit(t *testing.T) {
 	for name, end := range map[string]func(l *line, source net.Conn){
 		"the source gives up": func(l *line, _ net.Conn) { l.sender.Close() },
 		"QEMU has sent everything, but there is no commit": func(l *line, source net.Conn) {
@@ -169,7 +169,7 @@ func TestSender_CommitNeedsMemory(t *testing.T) {
 }
 
 // A source that terminates while it copies the disk has not committed.
-func TestReceiver_DiskChannelEndsEarly(t *testing.T) {
+func TestReceiver_DiskChannelClosedEarly(t *testing.T) {
 	l := newLine(t)
 	source, _ := l.connect(t, Disk)
 	must(t, source.Close())

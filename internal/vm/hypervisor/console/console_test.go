@@ -48,7 +48,7 @@ func all(t *testing.T, client *Client) ([]byte, error) {
 	}
 }
 
-func TestNewClientGetsTheHistoryAndGoesOn(t *testing.T) {
+func TestConsole_NewClientReceivesHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		console, guest := plugged(t)
 		output := bytes.Repeat([]byte("0123456789abcde\n"), 3*HistorySize/16)

@@ -72,7 +72,7 @@ func wantAction(t *testing.T, got, want handover.SourceAction) {
 }
 
 // If the controller does not name a target, the guest shuts down or the request is repeated.
-func TestAnswersWithoutATarget(t *testing.T) {
+func TestDeparture_ResponseWithoutTarget(t *testing.T) {
 	live := vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE
 	for name, test := range map[string]struct {
 		response *vmpb.EnsureMigrationTargetResponse
@@ -102,7 +102,7 @@ func TestAnswersWithoutATarget(t *testing.T) {
 }
 
 // The controller does not get too many requests while it is unavailable.
-func TestPausesGrow(t *testing.T) {
+func TestBackoff_Increases(t *testing.T) {
 	for name, test := range map[string]struct {
 		takes time.Duration
 		want  []time.Duration // in seconds
@@ -132,7 +132,7 @@ func TestPausesGrow(t *testing.T) {
 }
 
 // Canceling a request to move also cancels the request for a target, whose response is ignored.
-func TestDeparture_CanceledRequestEndsQuestion(t *testing.T) {
+func TestDeparture_CancelStopsTargetRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
 		d, _ := newDeparture(t, &script{ensure: func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
@@ -171,7 +171,7 @@ func TestDeparture_ControlsQEMUUntilCanceled(t *testing.T) {
 }
 
 // The authority is requested under a single new run until there is a response. The guest runs once it has a lease.
-func TestReclaim(t *testing.T) {
+func TestDeparture_ReclaimsAuthority(t *testing.T) {
 	for name, test := range map[string]struct {
 		last error
 		want handover.SourceAction

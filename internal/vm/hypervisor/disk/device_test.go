@@ -41,7 +41,7 @@ func readAll(t *testing.T, path string) []byte {
 }
 
 // The lock belongs to the device, because each container has its own device node.
-func TestDeviceIsLocked(t *testing.T) {
+func TestDevice_IsLocked(t *testing.T) {
 	d, _ := newDevice(t)
 	other := blockdev.Node(t, d.Path)
 	lock, err := Acquire(d.Path)
@@ -82,7 +82,7 @@ func TestDevice_Content(t *testing.T) {
 
 // If writing is interrupted at any point, the disk does not count as complete, and the next disk contains none of
 // its data.
-func TestDraftOnADevice(t *testing.T) {
+func TestDraft_IncompleteUntilCommit(t *testing.T) {
 	d, _ := newDevice(t)
 	want := make([]byte, deviceBytes)
 	copy(want[HeadBytes-2:], "across")
@@ -132,7 +132,7 @@ func TestDevice_ClearZeroes(t *testing.T) {
 	}
 }
 
-func TestDeviceIsTooSmall(t *testing.T) {
+func TestDevice_IsTooSmall(t *testing.T) {
 	d, file := newDevice(t)
 	d.Bytes = deviceBytes + 1
 	before := readAll(t, file)
@@ -177,7 +177,7 @@ func TestDevice_LinkIsRejected(t *testing.T) {
 	}
 }
 
-func TestDevice_ClearObeysContext(t *testing.T) {
+func TestDevice_ClearRespectsContext(t *testing.T) {
 	d, _ := newDevice(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("canceled")

@@ -19,7 +19,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestOneHolderAtATime(t *testing.T) {
+func TestLock_HasOneHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	first, err := Acquire(path)
 	must(t, err)
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestLockEndsWithItsProcess(t *testing.T) {
+func TestLock_IsReleasedWithProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	holder := exec.Command(os.Args[0])
 	holder.Env = append(os.Environ(), holdVariable+"="+path)
@@ -120,7 +120,7 @@ func TestDisk_Grow(t *testing.T) {
 }
 
 // A link in the volume is neither the disk nor its lock, no matter what it points to.
-func TestLinksAreNotFollowed(t *testing.T) {
+func TestDisk_LinksAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	must(t, os.WriteFile(secret, []byte("secret"), 0o600))

@@ -32,7 +32,7 @@ func blank(*testing.T, string) {}
 
 // A disk on a device that a guest has used is never overwritten, and a missing disk is not replaced by a blank
 // one.
-func TestPrepareDevice(t *testing.T) {
+func TestSet_PrepareDevice(t *testing.T) {
 	image := &vmpb.InitialImage{Url: "http://images/root"}
 	prepare := &vmpb.VMSpec{Mode: vmpb.VMSpec_SM_PREPARE_IMAGE, InitialImage: image}
 	had := &vmpb.VMSpec{Mode: vmpb.VMSpec_SM_RUN, InitialImage: image, RootDiskExists: true}

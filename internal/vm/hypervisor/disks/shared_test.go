@@ -15,7 +15,7 @@ import (
 func shared(spec *vmpb.VMSpec) { spec.RootDiskShared = true }
 
 // The locks of shared disks are released for another hypervisor and acquired again. Other disks stay locked.
-func TestLetGo(t *testing.T) {
+func TestSet_ReleaseUnlocksSharedDisks(t *testing.T) {
 	for name, change := range map[string]func(*vmpb.VMSpec){"shared": shared, "own": same} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := set(t, change)
@@ -109,7 +109,7 @@ func TestUnlocked(t *testing.T) {
 }
 
 // A hypervisor that takes over disks detects whether a third hypervisor has run a guest on them.
-func TestClaim(t *testing.T) {
+func TestSet_ClaimDetectsOtherUsers(t *testing.T) {
 	source, dir := set(t, shared)
 	target := New(&vmpb.VMSpec{RootDiskShared: true}, filepath.Join(dir, "root"), nil)
 	third := New(&vmpb.VMSpec{RootDiskShared: true}, filepath.Join(dir, "root"), nil)

@@ -173,7 +173,7 @@ func TestFirewall_PassNeverBlocks(t *testing.T) {
 }
 
 // Nothing outside is allowed. This includes the name server, through which data could leave.
-func TestNoOutside(t *testing.T) {
+func TestFirewall_NoOutside(t *testing.T) {
 	rules := testRules
 	rules.NoOutside = true
 	for name, test := range map[string]struct {

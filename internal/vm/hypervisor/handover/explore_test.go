@@ -31,7 +31,7 @@ func (r rules) model() explore.Model[world] {
 
 // Two and three hypervisors: messages are lost, duplicated, delayed and reordered at every point, and processes
 // crash and restart.
-func TestExploration(t *testing.T) {
+func TestModel_AtMostOneGuestRuns(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules rules
 		least int
@@ -55,7 +55,7 @@ func TestExploration(t *testing.T) {
 }
 
 // Each guard is necessary: without it, the exploration finds the situation that it prevents.
-func TestGuards(t *testing.T) {
+func TestModel_EachGuardIsNecessary(t *testing.T) {
 	calm := rules{targets: 1}
 	for name, test := range map[string]struct {
 		rules rules

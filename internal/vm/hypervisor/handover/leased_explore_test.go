@@ -18,7 +18,7 @@ func (r leasedRules) model() explore.Model[leased] {
 // A guest with leases that expire migrates. Messages are lost, duplicated, delayed and reordered at every point,
 // processes are paused, crash and restart, Pods appear to be gone, and two controllers believe that they are the
 // leader.
-func TestLeasedExploration(t *testing.T) {
+func TestLeasedModel_AtMostOneGuestRuns(t *testing.T) {
 	for name, test := range map[string]struct {
 		rules leasedRules
 		least int
@@ -49,7 +49,7 @@ func TestLeasedExploration(t *testing.T) {
 }
 
 // Each guard is necessary: without it, the exploration finds the situation that it prevents.
-func TestLeasedGuards(t *testing.T) {
+func TestLeasedModel_EachGuardIsNecessary(t *testing.T) {
 	slow := func(change func(*leasedRules)) leasedRules {
 		r := leasedRules{arbiters: 1, migrations: 1, crashes: 1, partyRate: -1, arbiterRate: 1}
 		change(&r)

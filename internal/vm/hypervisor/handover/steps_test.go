@@ -49,7 +49,7 @@ func TestSource_Steps(t *testing.T) {
 }
 
 // This test covers every transition of a target.
-func TestTargetSteps(t *testing.T) {
+func TestTarget_Steps(t *testing.T) {
 	type key struct {
 		from TargetState
 		on   TargetEvent

@@ -102,7 +102,7 @@ func TestChoose(t *testing.T) {
 }
 
 // A constraint of a later version is missing in the response, so the source detects it.
-func TestUnknownConstraint(t *testing.T) {
+func TestChoose_DropsUnknownConstraint(t *testing.T) {
 	future := Offer(own)[0]
 	future.GetQemuNbd().ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
 	wire, err := proto.Marshal(future)
@@ -128,7 +128,7 @@ func TestUnknownConstraint(t *testing.T) {
 
 // A target of an earlier version does not know data disks. It drops their field and compares the hardware
 // differently.
-func TestEarlierTarget(t *testing.T) {
+func TestVerify_RejectsEarlierTarget(t *testing.T) {
 	response, err := Choose(offered(func(p *vmpb.MigrationProtocol_QemuNBD) { p.ConstraintDataDisks = nil }), own)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func served(names ...string) Machine {
 }
 
 // Served disks are not copied, and both sides must use them.
-func TestServedDisks(t *testing.T) {
+func TestServedDisks_RequireBothSides(t *testing.T) {
 	for name, test := range map[string]struct {
 		source, target Machine
 		agree          bool

@@ -51,7 +51,7 @@ func minimal() Config {
 	return c
 }
 
-func TestArgumentsGolden(t *testing.T) {
+func TestArguments_Golden(t *testing.T) {
 	for name, config := range map[string]Config{"everything": everything(), "minimal": minimal()} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", name+".args")
@@ -79,7 +79,7 @@ var hostile = rapid.Custom(func(t *rapid.T) string {
 
 // Whatever users write into names, paths and the command line, the arguments have the same structure and contain
 // exactly that text.
-func TestNothingInjectsOptions(t *testing.T) {
+func TestArguments_InputCannotInjectOptions(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		c := everything()
 		text := func(label string) string { return hostile.Draw(t, label) }
@@ -151,7 +151,7 @@ func filename(t interface{ Fatal(...any) }, text string) string {
 }
 
 // This test uses QEMU's real parser with a real file. The guest must find its boot sector.
-func TestHostilePathsOnARealQEMU(t *testing.T) {
+func TestArguments_HostilePathsWithQEMU(t *testing.T) {
 	for _, name := range []string{`a,readonly=on,,b=c.raw`, `json:{"driver":"null-co"}`, "nbd:x\n", `"quoted" \ ä & <b>`, "-S"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -174,7 +174,7 @@ func printable(letter rune) rune {
 	return letter
 }
 
-func TestEveryOptionOnARealQEMU(t *testing.T) {
+func TestArguments_EveryOptionWithQEMU(t *testing.T) {
 	config := everything()
 	dir, data := t.TempDir(), config.Disks.Data
 	for i := range data {
@@ -245,7 +245,7 @@ func freePort(t *testing.T) netip.AddrPort {
 	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port())
 }
 
-func TestScriptsAskForThePinnedMachine(t *testing.T) {
+func TestMachineType_IsUsedByScripts(t *testing.T) {
 	for _, name := range []string{"install-qemu.sh", "hypervisor.sh"} {
 		script, err := os.ReadFile("../../../../hack/" + name)
 		must(t, err)

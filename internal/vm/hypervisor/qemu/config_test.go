@@ -15,7 +15,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func TestValidateNamesTheField(t *testing.T) {
+func TestUserNetwork_ValidateNamesField(t *testing.T) {
 	if err := everything().Network.Validate(); err != nil {
 		t.Errorf("a valid network was rejected: %v", err)
 	}
@@ -49,7 +49,7 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
-func TestAddressesOfTheUserNetwork(t *testing.T) {
+func TestUserNetwork_Addresses(t *testing.T) {
 	n := UserNetwork{IPv4: netip.MustParsePrefix("10.83.7.16/28"), IPv6: netip.MustParsePrefix("fd83:7::/64")}
 	want := []string{"10.83.7.18", "10.83.7.19", "10.83.7.20", "fd83:7::2", "invalid IP"}
 	got := []string{
@@ -61,7 +61,7 @@ func TestAddressesOfTheUserNetwork(t *testing.T) {
 	}
 }
 
-func TestGuestsOwnAddress(t *testing.T) {
+func TestUserNetwork_GuestAddress(t *testing.T) {
 	n := UserNetwork{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, IPv4: netip.MustParsePrefix("10.77.0.0/16"), Address4: netip.MustParseAddr("10.77.3.9")}
 	n.Forwards = []Forward{{Host: netip.MustParseAddrPort("127.0.0.1:18022"), Port: 22}}
 	must(t, n.Validate())
@@ -78,7 +78,7 @@ func TestGuestsOwnAddress(t *testing.T) {
 	}
 }
 
-func TestMachineWithoutUUID(t *testing.T) {
+func TestConfig_WithoutUUID(t *testing.T) {
 	tier.All(t)
 	config := machine(t, echo)
 	config.UUID = ""

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func TestConsoleOfARealGuestCarriesAnyByte(t *testing.T) {
+func TestConsole_CarriesAnyByte(t *testing.T) {
 	tier.All(t)
 	_, console := boot(t, echo, echoBanner)
 	// All bytes except the one that powers off, followed by a marker.
@@ -27,7 +27,7 @@ func TestConsoleOfARealGuestCarriesAnyByte(t *testing.T) {
 	}
 }
 
-func TestClientThatDoesNotReadLeavesTheGuestAlone(t *testing.T) {
+func TestConsole_StuckClientDoesNotBlockGuest(t *testing.T) {
 	tier.All(t)
 	p, reading := boot(t, counter, counterBanner)
 	stuck, late := attach(t, p), attach(t, p)

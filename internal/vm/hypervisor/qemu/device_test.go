@@ -43,7 +43,7 @@ func devicePair(t *testing.T, guest []byte) Config {
 }
 
 // The guest boots from a device, and the next guest finds what it has written.
-func TestGuestOnADevice(t *testing.T) {
+func TestDevice_GuestBoots(t *testing.T) {
 	tier.All(t)
 	config := machine(t, nil)
 	config.Disks.Root, _ = onDevice(t, scribeDisk, bootSector("scribe"))
@@ -62,7 +62,7 @@ func TestGuestOnADevice(t *testing.T) {
 
 // The device is locked until QEMU has terminated, even if the process that started QEMU has released it: at that
 // point, only this lock prevents a second guest.
-func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
+func TestDevice_LockIsHeldUntilQEMUExits(t *testing.T) {
 	tier.All(t)
 	config := machine(t, nil)
 	config.Disks.Root, _ = onDevice(t, 1<<20, counter)
@@ -83,7 +83,7 @@ func TestLockOfADeviceEndsWithQEMU(t *testing.T) {
 }
 
 // The device is enlarged before the disk, which then uses the whole device.
-func TestDeviceGrows(t *testing.T) {
+func TestDevice_Grows(t *testing.T) {
 	tier.All(t)
 	config := machine(t, counter)
 	data, file := onDevice(t, 1<<20, nil)

@@ -44,7 +44,7 @@ func multiboot() []byte {
 	)
 }
 
-func TestDirectBootPassesTheCommandLineOn(t *testing.T) {
+func TestKernel_DirectBootPassesCommandLine(t *testing.T) {
 	tier.All(t)
 	const cmdline = `console=ttyS0,115200 root="a,,b" -no-reboot file=x END`
 	config := machine(t, nil)

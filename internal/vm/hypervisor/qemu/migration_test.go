@@ -134,7 +134,7 @@ func wantNumbers(t *testing.T, disk string, last uint64) {
 	}
 }
 
-func TestMachineMoves(t *testing.T) {
+func TestMigration_MovesGuest(t *testing.T) {
 	tier.All(t)
 	for name, machine := range map[string]func(*testing.T, []byte) Config{"from file to file": pairMachine, "from device to device": devicePair} {
 		t.Run(name, func(t *testing.T) { testMachineMoves(t, machine) })
@@ -196,7 +196,7 @@ func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
 }
 
 // Whenever a migration is canceled before it has completed, the guest continues, and the next migration succeeds.
-func TestMigrationIsAbandoned(t *testing.T) {
+func TestMigration_IsAbandoned(t *testing.T) {
 	tier.All(t)
 	for name, until := range map[string]func(*pair) error{
 		"before it starts":          func(*pair) error { return nil },
@@ -230,7 +230,7 @@ func TestMigrationIsAbandoned(t *testing.T) {
 }
 
 // A target that loses its source never runs the guest.
-func TestTargetWithoutASource(t *testing.T) {
+func TestMigration_TargetLosesSource(t *testing.T) {
 	tier.All(t)
 	l, _ := newPair(t)
 	must(t, l.send())
@@ -244,7 +244,7 @@ func TestTargetWithoutASource(t *testing.T) {
 	}
 }
 
-func TestMachineWithoutSockets(t *testing.T) {
+func TestMigration_RequiresSockets(t *testing.T) {
 	tier.All(t)
 	p := start(t, machine(t, counter))
 	if _, err := p.Listen(MemorySocket); err == nil {

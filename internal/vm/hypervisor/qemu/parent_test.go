@@ -42,7 +42,7 @@ func beParent(description string) {
 	os.Exit(0)
 }
 
-func TestMachineDiesWithItsParent(t *testing.T) {
+func TestProcess_IsKilledWithParent(t *testing.T) {
 	tier.All(t)
 	requireQEMU(t)
 	config := machine(t, counter)

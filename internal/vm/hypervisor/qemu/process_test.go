@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func TestGuestBootsAndPowersOff(t *testing.T) {
+func TestGuest_BootsAndPowersOff(t *testing.T) {
 	p, console := boot(t, echo, echoBanner)
 	must(t, console.Write(bounded(t), []byte(powerOffKey)))
 	<-p.Done()
@@ -32,7 +32,7 @@ func TestGuestBootsAndPowersOff(t *testing.T) {
 	}
 }
 
-func TestPowerdownIsTheGuestsToObey(t *testing.T) {
+func TestGuest_HandlesPowerdown(t *testing.T) {
 	tier.All(t)
 	p, _ := boot(t, echo, echoBanner)
 	must(t, p.Powerdown(bounded(t)))
@@ -42,7 +42,7 @@ func TestPowerdownIsTheGuestsToObey(t *testing.T) {
 	}
 }
 
-func TestGuestIsStoppedUntilCont(t *testing.T) {
+func TestGuest_IsStoppedUntilCont(t *testing.T) {
 	tier.All(t)
 	p := start(t, machine(t, counter))
 	for _, step := range []struct {
@@ -61,7 +61,7 @@ func TestGuestIsStoppedUntilCont(t *testing.T) {
 	}
 }
 
-func TestStoppedGuestGoesOnWhereItWas(t *testing.T) {
+func TestGuest_ContinuesAfterStop(t *testing.T) {
 	tier.All(t)
 	p, console := boot(t, counter, counterBanner)
 	_, before := console.numbers(10)
@@ -72,7 +72,7 @@ func TestStoppedGuestGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-func TestResetKeepsProcessAndConsole(t *testing.T) {
+func TestReset_KeepsProcessAndConsole(t *testing.T) {
 	tier.All(t)
 	p, console := boot(t, counter, counterBanner)
 	pid := p.PID()
@@ -89,7 +89,7 @@ func TestResetKeepsProcessAndConsole(t *testing.T) {
 	}
 }
 
-func TestSecondMachineOnADiskIsRefused(t *testing.T) {
+func TestStart_SecondMachineOnDiskIsRejected(t *testing.T) {
 	tier.All(t)
 	config := machine(t, counter)
 	first := start(t, config)
@@ -105,7 +105,7 @@ func TestSecondMachineOnADiskIsRefused(t *testing.T) {
 	start(t, config) // fails if the disk is still locked
 }
 
-func TestKillReaps(t *testing.T) {
+func TestKill_ReapsProcess(t *testing.T) {
 	tier.All(t)
 	p, port := boot(t, counter, counterBanner)
 	alive := watchPID(t, p.PID())
@@ -137,7 +137,7 @@ func TestQuit(t *testing.T) {
 	}
 }
 
-func TestEndFromOutsideIsReported(t *testing.T) {
+func TestExit_ExternalTerminationIsReported(t *testing.T) {
 	tier.All(t)
 	for name, test := range map[string]struct {
 		signal syscall.Signal
@@ -163,7 +163,7 @@ func TestEndFromOutsideIsReported(t *testing.T) {
 	}
 }
 
-func TestStartFails(t *testing.T) {
+func TestStart_Fails(t *testing.T) {
 	t.Run("no program", func(t *testing.T) {
 		for _, program := range []string{"qemu-that-is-missing", filepath.Join(t.TempDir(), "qemu")} {
 			if _, err := Start(bounded(t), program, machine(t, counter)); !errors.Is(err, ErrNotInstalled) {
@@ -195,7 +195,7 @@ func TestStartFails(t *testing.T) {
 }
 
 // The kernel kills QEMU when the thread that forked it terminates, not only when the process does.
-func TestMachineOutlivesTheCallersThread(t *testing.T) {
+func TestStart_MachineOutlivesCallersThread(t *testing.T) {
 	tier.All(t)
 	config := machine(t, counter)
 	program := requireQEMU(t)

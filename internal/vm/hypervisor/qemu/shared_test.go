@@ -48,7 +48,7 @@ func passOn(t *testing.T, from *Process, config Config) *Process {
 
 // Only one of two machines with the same disks holds them at a time: the source until it has sent everything, and
 // then the machine that is continued first.
-func TestSharedDisksMove(t *testing.T) {
+func TestSharedDisks_AreHeldByOneMachine(t *testing.T) {
 	tier.All(t)
 	for name, toTarget := range map[string]bool{"on": true, "back": false} {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestSharedDisksMove(t *testing.T) {
 }
 
 // A stopped guest moves several times, grows, and finally continues.
-func TestHeldGuestMoves(t *testing.T) {
+func TestSharedDisks_StoppedGuestMoves(t *testing.T) {
 	tier.All(t)
 	config := sharing(t)
 	p := startWith(t, bootAll(t), config)
@@ -118,7 +118,7 @@ func TestHeldGuestMoves(t *testing.T) {
 
 // A stopped guest whose migration is canceled after everything was sent has its disks again, and a disk can be
 // enlarged. QEMU sends the guest again after it has been continued.
-func TestHeldGuestStays(t *testing.T) {
+func TestSharedDisks_StoppedGuestStays(t *testing.T) {
 	tier.All(t)
 	config := sharing(t)
 	p := startWith(t, bootAll(t), config)

@@ -32,7 +32,7 @@ func sparse(t *testing.T, dir string, guest []byte) Config {
 
 // A failure of the storage stops the guest, which later continues as if nothing had happened. An error that
 // reached the guest could destroy its file system. For a full disk, see package hypervisor.
-func TestGuestWaitsForTheStorage(t *testing.T) {
+func TestGuest_WaitsForStorage(t *testing.T) {
 	tier.All(t)
 	signal.Ignore(syscall.SIGXFSZ) // QEMU inherits this, and gets an error instead
 	t.Cleanup(func() { signal.Reset(syscall.SIGXFSZ) })

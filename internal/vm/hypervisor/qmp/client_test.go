@@ -195,7 +195,7 @@ func TestClient_NewFails(t *testing.T) {
 	}
 }
 
-func TestClient_NewObeysContext(t *testing.T) {
+func TestClient_NewRespectsContext(t *testing.T) {
 	ours, theirs := socketPair(t)
 	newServer(t, theirs) // sends nothing
 	ctx, cancel := context.WithCancel(t.Context())

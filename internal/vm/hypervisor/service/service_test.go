@@ -88,7 +88,7 @@ func newServer(t *testing.T, peers Peers) *Server {
 	return s
 }
 
-func TestNothingThereYet(t *testing.T) {
+func TestServer_WithoutGuest(t *testing.T) {
 	s := newServer(t, Peers{Authorize: func(context.Context, string) error { return nil }})
 	local, peer := connect(t, s)
 	for _, conn := range []*grpc.ClientConn{local, peer} {
@@ -114,7 +114,7 @@ func TestNothingThereYet(t *testing.T) {
 	}
 }
 
-func TestMigrationIsRefused(t *testing.T) {
+func TestServer_RejectsMigration(t *testing.T) {
 	local, peer := connect(t, newServer(t, Peers{Authorize: func(context.Context, string) error { return nil }}))
 	for want, conn := range map[codes.Code]*grpc.ClientConn{codes.Unimplemented: local, codes.FailedPrecondition: peer} {
 		_, err := vmpb.NewHypervisorClient(conn).StartMigration(bounded(t), &vmpb.StartMigrationRequest{})
@@ -124,7 +124,7 @@ func TestMigrationIsRefused(t *testing.T) {
 	}
 }
 
-func TestPeersAreAuthorizedForEachCall(t *testing.T) {
+func TestServer_AuthorizesEachCall(t *testing.T) {
 	denied := status.Error(codes.PermissionDenied, "not you")
 	for name, authorize := range map[string]func(context.Context, string) error{
 		"refused": func(context.Context, string) error { return denied },
@@ -152,7 +152,7 @@ func TestPeersAreAuthorizedForEachCall(t *testing.T) {
 	}
 }
 
-func TestTheNetworkIsNotServedUnprotected(t *testing.T) {
+func TestPeers_RequireCredentialsAndAuthorization(t *testing.T) {
 	allow := func(context.Context, string) error { return nil }
 	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}
 	for _, p := range []Peers{{Listen: ":0"}, {Listen: ":0", Authorize: allow}, {Listen: ":0", Options: options}} {
@@ -167,7 +167,7 @@ func TestTheNetworkIsNotServedUnprotected(t *testing.T) {
 	}
 }
 
-func TestResetIsDoneOncePerNumber(t *testing.T) {
+func TestServer_ResetIsIdempotent(t *testing.T) {
 	s := newServer(t, Peers{})
 	g := newGuest(t)
 	s.SetGuest(g)
@@ -222,7 +222,7 @@ func (c *terminal) send(text string) {
 	must(c.t, c.stream.Send(&vmpb.ConsoleIO{Data: []byte(text)}))
 }
 
-func TestConsoleCarriesEveryByteBothWays(t *testing.T) {
+func TestConsole_CarriesEveryByteBothWays(t *testing.T) {
 	s := newServer(t, Peers{})
 	g := newGuest(t)
 	s.SetGuest(g)
@@ -259,7 +259,7 @@ func TestConsoleCarriesEveryByteBothWays(t *testing.T) {
 	}
 }
 
-func TestMessagesAreNotMixed(t *testing.T) {
+func TestConsole_MessagesAreNotInterleaved(t *testing.T) {
 	s := newServer(t, Peers{})
 	g := newGuest(t)
 	s.SetGuest(g)
@@ -285,7 +285,7 @@ func TestMessagesAreNotMixed(t *testing.T) {
 }
 
 // Two clients read, and one does not. It is disconnected, and the others receive everything.
-func TestSlowClientIsDropped(t *testing.T) {
+func TestConsole_SlowClientIsDisconnected(t *testing.T) {
 	s := newServer(t, Peers{})
 	g := newGuest(t)
 	s.SetGuest(g)
@@ -350,7 +350,7 @@ func TestConsole_ClientThatNeverReadsIsDisconnected(t *testing.T) {
 	}
 }
 
-func TestSocketIsPrivateAndOfAnyLength(t *testing.T) {
+func TestSocket_IsPrivateWithAnyPathLength(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 50))
 	must(t, os.MkdirAll(dir, 0o755))
 	path := filepath.Join(dir, "vm.sock")
@@ -398,7 +398,7 @@ func TestSocket_IsReplaced(t *testing.T) {
 }
 
 // Clients that connect but send nothing exhaust neither the port nor the file descriptors of the process.
-func TestStrangers(t *testing.T) {
+func TestServer_IdleClientsDoNotBlock(t *testing.T) {
 	s := newServer(t, Peers{Authorize: func(context.Context, string) error { return nil }})
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(t, err)

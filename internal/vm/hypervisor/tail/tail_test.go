@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func TestTheEndIsKept(t *testing.T) {
+func TestWriter_KeepsEnd(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		kept := Writer{Limit: rapid.IntRange(1, 20).Draw(t, "limit")}
 		var all []byte

@@ -64,7 +64,7 @@ func asBase64(t testing.TB, spec *vmpb.VMSpec) string {
 	return base64.StdEncoding.EncodeToString(data)
 }
 
-func TestBothForms(t *testing.T) {
+func TestParse_AcceptsBothForms(t *testing.T) {
 	for _, want := range []*vmpb.VMSpec{validSpec(), fullSpec()} {
 		for _, text := range []string{asJSON(t, want), asBase64(t, want), "\n " + asJSON(t, want) + "\n", asBase64(t, want) + "\n"} {
 			got, err := vmspec.Parse(text)
@@ -78,7 +78,7 @@ func TestBothForms(t *testing.T) {
 	}
 }
 
-func TestFieldsOfANewerControllerAreDropped(t *testing.T) {
+func TestParse_DropsUnknownFields(t *testing.T) {
 	text := strings.Replace(asJSON(t, validSpec()), "{", `{"fromTheFuture":{"a":[1]},`, 1)
 	if _, err := vmspec.Parse(text); err != nil {
 		t.Errorf("JSON: %v", err)
@@ -94,7 +94,7 @@ func TestFieldsOfANewerControllerAreDropped(t *testing.T) {
 	}
 }
 
-func TestRefusalsNameTheField(t *testing.T) {
+func TestParse_ErrorNamesField(t *testing.T) {
 	for name, test := range map[string]struct {
 		field string
 		spoil func(*vmpb.VMSpec)
@@ -167,7 +167,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 	}
 }
 
-func TestUnreadableSpecs(t *testing.T) {
+func TestParse_RejectsUnreadableSpecs(t *testing.T) {
 	for _, text := range []string{"", " \n", "{", "{}x", "[]", "null", "ÿ", "====", `{"name": 5}`, `{"mode": "SM_ELSE"}`, "/////w=="} {
 		var refusal *vmspec.Error
 		if spec, err := vmspec.Parse(text); !errors.As(err, &refusal) {
@@ -177,7 +177,7 @@ func TestUnreadableSpecs(t *testing.T) {
 }
 
 // In SM_RUN, the image is ignored.
-func TestImageIsIgnoredInRun(t *testing.T) {
+func TestParse_IgnoresImageInRunMode(t *testing.T) {
 	spec := fullSpec()
 	spec.Mode, spec.InitialImage = vmpb.VMSpec_SM_RUN, &vmpb.InitialImage{Url: "ftp://a"}
 	if _, err := vmspec.Parse(asJSON(t, spec)); err != nil {

@@ -49,7 +49,7 @@ func parent() {
 }
 
 // A stopped process is killed when its lease expires, together with its children.
-func TestStoppedProcessIsKilled(t *testing.T) {
+func TestWatchdog_KillsStoppedProcess(t *testing.T) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), role+"=parent")
 	out, err := command.StdoutPipe()
@@ -99,7 +99,7 @@ func TestWatchdog_RenewedLease(t *testing.T) {
 }
 
 // The loss of a watchdog is detected.
-func TestLost(t *testing.T) {
+func TestWatchdog_Lost(t *testing.T) {
 	dog, err := watchdog.Start(exec.Command(os.Args[0], "watchdog"))
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 )
 
 // Otherwise, each call of Open would wait forever for a daemon that hangs during its start.
-func TestDaemonThatDoesNotStartIsKilled(t *testing.T) {
+func TestDaemon_IsKilledIfItDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer func() { _ = theirs.Close() }()

@@ -39,7 +39,7 @@ func region(t *testing.T, path string, at int64) []byte {
 // All processes of a hypervisor are paused while its guest writes, as in a frozen container. Its token is revoked,
 // and another hypervisor starts. When the first hypervisor continues, none of its writes arrives, and its guest
 // stops.
-func TestStoppedHypervisorCannotWriteWhenItGoesOn(t *testing.T) {
+func TestRevoke_StoppedHypervisorCannotWriteLater(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")

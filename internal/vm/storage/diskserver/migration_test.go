@@ -155,7 +155,7 @@ func connect(t *testing.T, source, target *guest) {
 
 // A guest moves without a copy of its disk: both machines have attached it with their own tokens. The old token is
 // revoked before the guest is continued, so the source cannot write any more, even if it is continued by mistake.
-func TestMachineMovesToAnotherToken(t *testing.T) {
+func TestServer_MachineMovesToAnotherToken(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
@@ -210,7 +210,7 @@ func wantNumbers(t *testing.T, path string, last uint64) {
 
 // A guest whose server terminates is stopped. It continues without loss of data when the server is running again
 // and its token is open.
-func TestGuestGoesOnAfterARestartOfTheServer(t *testing.T) {
+func TestServer_GuestContinuesAfterRestart(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")

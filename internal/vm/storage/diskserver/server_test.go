@@ -38,7 +38,7 @@ func newServerAt(t *testing.T, path string) *Server {
 }
 
 // A process that hangs in the kernel cannot be killed, and may still write.
-func TestRevokeWaitsForTheEndOfDaemons(t *testing.T) {
+func TestRevoke_WaitsForDaemons(t *testing.T) {
 	s := newServer(t)
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
@@ -66,7 +66,7 @@ func TestRevokeWaitsForTheEndOfDaemons(t *testing.T) {
 }
 
 // A revocation that cannot be recorded must not take effect, because it would be forgotten after a restart.
-func TestRevokeIsStoredFirst(t *testing.T) {
+func TestRevoke_IsStoredFirst(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
 	obstacle := s.recordPath() + nextSuffix
@@ -85,7 +85,7 @@ func TestRevokeIsStoredFirst(t *testing.T) {
 }
 
 // Without the lock, the next server could open a token before the daemons of the previous server have terminated.
-func TestDaemonKeepsTheDisksLocked(t *testing.T) {
+func TestDaemon_KeepsDisksLocked(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
 	for _, lock := range s.locks { // as if the process had terminated, but not the daemon
@@ -103,7 +103,7 @@ func TestDaemonKeepsTheDisksLocked(t *testing.T) {
 
 // A host that crashed may have lost data whose write was acknowledged to hypervisors. Their guests must not
 // continue.
-func TestCrashOfTheHostRevokes(t *testing.T) {
+func TestServer_HostRebootRevokesTokens(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
 	must(t, s.Close())
@@ -125,7 +125,7 @@ func TestCrashOfTheHostRevokes(t *testing.T) {
 }
 
 // The disks of a VM may have filled their file system. It must still be possible to start the VM on another host.
-func TestRevokeOnAFullFileSystem(t *testing.T) {
+func TestRevoke_FullFileSystem(t *testing.T) {
 	t.Attr("fault", "disk full: a disk server records that a fencing token is revoked and that the next one is open")
 	small := smallfs.New(t)
 	s := newServerAt(t, small.Path("disk.img"))
@@ -144,7 +144,7 @@ func TestRevokeOnAFullFileSystem(t *testing.T) {
 }
 
 // A hypervisor that was compromised by its guest uses at most its share of the server.
-func TestSessionsAreBounded(t *testing.T) {
+func TestServer_LimitsSessions(t *testing.T) {
 	s := newServer(t)
 	must(t, s.Open(t.Context(), 7, "a"))
 	must(t, s.Open(t.Context(), 8, "b"))

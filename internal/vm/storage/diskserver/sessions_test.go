@@ -37,7 +37,7 @@ func begin(t *testing.T, c session.Carrier) (net.Conn, error) {
 	return conn, nil
 }
 
-func TestSessionIsForTheHolderOfTheToken(t *testing.T) {
+func TestSession_RequiresTokenOfPod(t *testing.T) {
 	i := newInstallation(t)
 	s := i.serve(newDisk(t, nil))
 	s.open(5, first)
@@ -88,7 +88,7 @@ func awaitCut(t *testing.T, conn net.Conn) {
 	}
 }
 
-func TestRevokeCutsSessionsOfOldTokensOnly(t *testing.T) {
+func TestRevoke_CutsOnlySessionsOfOldTokens(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
 	s.open(7, first)
 	s.open(9, second) // like the target of a migration
@@ -109,7 +109,7 @@ func TestRevokeCutsSessionsOfOldTokensOnly(t *testing.T) {
 	}
 }
 
-func TestRevocationOutlivesTheServer(t *testing.T) {
+func TestRevoke_OutlivesServer(t *testing.T) {
 	i := newInstallation(t)
 	path := newDisk(t, nil)
 	s := i.serve(path)
@@ -133,7 +133,7 @@ func TestRevocationOutlivesTheServer(t *testing.T) {
 	must(t, err)
 }
 
-func TestOnlyTheControllerOpensAndRevokes(t *testing.T) {
+func TestServer_OnlyControllerOpensAndRevokes(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
 	s.open(7, first)
 	_, err := s.volume().Open(bounded(t), 7, second)
@@ -194,7 +194,7 @@ func TestServer_ServesAllDisks(t *testing.T) {
 	}
 }
 
-func TestDisksThatCannotBeServed(t *testing.T) {
+func TestServer_DisksThatCannotBeServed(t *testing.T) {
 	i := newInstallation(t)
 	path := newDisk(t, nil)
 	lock, err := disk.Acquire(path)
@@ -223,7 +223,7 @@ func TestDisksThatCannotBeServed(t *testing.T) {
 }
 
 // Clients that connect but send nothing do not block the port for hypervisors.
-func TestStrangers(t *testing.T) {
+func TestServer_IdleClientsDoNotBlock(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
 	s.open(7, first)
 	flood.Past(t, s.at.Address, 16)

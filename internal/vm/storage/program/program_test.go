@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 
 // A server that cannot serve terminates with the same reasons as a hypervisor. It rejects an invalid specification
 // before it changes anything.
-func TestServerThatCannotServe(t *testing.T) {
+func TestRun_ReportsWhyItCannotServe(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer func() { _ = taken.Close() }()

@@ -37,7 +37,7 @@ func (c *crowded) Addr() net.Addr { return &net.UnixAddr{} }
 
 // A process that temporarily cannot open files serves QEMU's connections afterwards. Otherwise the guest would
 // stay stopped forever.
-func TestConnectionsAfterTooManyFiles(t *testing.T) {
+func TestAccept_ContinuesAfterTooManyFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		qemu, end := net.Pipe()
 		from := &crowded{failures: 20, conns: make(chan net.Conn, 1), closed: make(chan struct{})}
@@ -63,7 +63,7 @@ func TestConnectionsAfterTooManyFiles(t *testing.T) {
 }
 
 // There is a delay between attempts, which is canceled with the context.
-func TestPausesBetweenAccepts(t *testing.T) {
+func TestAccept_DelaysBetweenAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &crowded{failures: 1 << 30, closed: make(chan struct{})}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
