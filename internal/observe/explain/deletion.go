@@ -184,7 +184,7 @@ func (e *explainer) deletingNode() {
 type drained struct {
 	begun time.Time
 	// label is the Machine's label that forces the drain. then is appended to the sentence about the drain timeout,
-	// and says what else is deleted.
+	// and names what else is deleted.
 	label, then string
 }
 

@@ -12,37 +12,37 @@ import (
 
 func TestLink(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	type answer struct {
+	type result struct {
 		status int
 		err    error
-		// of is the resource; empty is machines.
+		// of is the resource. The default is machines.
 		of string
 	}
-	ok := answer{status: 200}
+	ok := result{status: 200}
 	for name, tc := range map[string]struct {
-		answers []answer
+		results []result
 		problem string
 		calls   int
 	}{
-		"answers":                 {[]answer{ok, ok}, "", 0},
-		"refuses":                 {[]answer{ok, {err: refused}}, "server: dial: connection refused", 1},
-		"comes back":              {[]answer{{err: refused}, ok}, "", 2},
-		"first problem is kept":   {[]answer{{err: refused}, {err: errors.New("other")}, {status: 503}}, "server: dial: connection refused", 1},
-		"overloaded":              {[]answer{{status: 503}}, "server: 503 Service Unavailable", 1},
-		"forbids":                 {[]answer{{status: 403}}, "server: 403 Forbidden", 1},
-		"credentials ran out":     {[]answer{{status: 401}}, "server: 401 Unauthorized", 1},
-		"too old a version":       {[]answer{{status: 410}}, "", 0},
-		"conflict is an answer":   {[]answer{{err: refused}, {status: 409}}, "", 2},
-		"one is not all":          {[]answer{{err: refused}, {err: refused, of: "machinesets"}, ok}, "server: dial: connection refused", 1},
-		"all are back":            {[]answer{{err: refused}, {err: refused, of: "machinesets"}, ok, {status: 200, of: "machinesets"}}, "", 2},
-		"another does not help":   {[]answer{{err: refused}, {status: 200, of: "machinesets"}}, "server: dial: connection refused", 1},
-		"we have had enough":      {[]answer{{err: context.Canceled}}, "", 0},
-		"we have, but it was bad": {[]answer{{err: refused}, {err: context.Canceled}}, "server: dial: connection refused", 1},
+		"responds":                  {[]result{ok, ok}, "", 0},
+		"refuses connections":       {[]result{ok, {err: refused}}, "server: dial: connection refused", 1},
+		"recovers":                  {[]result{{err: refused}, ok}, "", 2},
+		"first problem is kept":     {[]result{{err: refused}, {err: errors.New("other")}, {status: 503}}, "server: dial: connection refused", 1},
+		"overloaded":                {[]result{{status: 503}}, "server: 503 Service Unavailable", 1},
+		"forbidden":                 {[]result{{status: 403}}, "server: 403 Forbidden", 1},
+		"expired credentials":       {[]result{{status: 401}}, "server: 401 Unauthorized", 1},
+		"expired resource version":  {[]result{{status: 410}}, "", 0},
+		"conflict is a response":    {[]result{{err: refused}, {status: 409}}, "", 2},
+		"only one of two recovers":  {[]result{{err: refused}, {err: refused, of: "machinesets"}, ok}, "server: dial: connection refused", 1},
+		"both recover":              {[]result{{err: refused}, {err: refused, of: "machinesets"}, ok, {status: 200, of: "machinesets"}}, "", 2},
+		"another resource responds": {[]result{{err: refused}, {status: 200, of: "machinesets"}}, "server: dial: connection refused", 1},
+		"canceled":                  {[]result{{err: context.Canceled}}, "", 0},
+		"canceled after a failure":  {[]result{{err: refused}, {err: context.Canceled}}, "server: dial: connection refused", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
 			link := newLink(func() { calls++ })
-			for _, a := range tc.answers {
+			for _, a := range tc.results {
 				ctx, cancel := context.WithCancel(t.Context())
 				if errors.Is(a.err, context.Canceled) {
 					cancel()
@@ -55,7 +55,7 @@ func TestLink(t *testing.T) {
 				response.Status = map[int]string{503: "503 Service Unavailable", 403: "403 Forbidden", 401: "401 Unauthorized"}[a.status]
 				got, err := link.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return response, a.err })).RoundTrip(request)
 				if got != response || !errors.Is(err, a.err) {
-					t.Errorf("passes on %v, %v", got, err)
+					t.Errorf("returned %v, %v", got, err)
 				}
 				_ = got.Body.Close() // empty
 				cancel()

@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestConsole: what a guest says is read while its node is not there or not well, and never for a whole pool. That
-// it cannot be read is no reason to explain nothing.
+// TestConsole checks that the console is read only if the node does not exist or is unhealthy, and never for a
+// pool. An unreadable console does not prevent an explanation.
 func TestConsole(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
@@ -33,16 +33,16 @@ func TestConsole(t *testing.T) {
 	for name, c := range map[string]struct {
 		phase  v1alpha1.MachinePhase
 		err    error
-		asks   bool
-		shows  []string
+		reads  bool
+		want   []string
 		unread string
 	}{
 		"running":     {phase: v1alpha1.MachineRunning},
 		"not created": {phase: v1alpha1.MachineCrashLoopBackOff},
-		"pending":     {phase: v1alpha1.MachinePending, asks: true, shows: []string{"join: no"}},
-		"failed":      {phase: v1alpha1.MachineFailed, asks: true, shows: []string{"join: no"}},
-		"not running": {phase: v1alpha1.MachinePending, asks: true, err: apierrors.NewConflict(logs, vm.Name, errors.New("it does not run"))},
-		"not allowed": {phase: v1alpha1.MachinePending, asks: true, err: apierrors.NewForbidden(logs, vm.Name, errors.New("not you")), unread: "not you"},
+		"pending":     {phase: v1alpha1.MachinePending, reads: true, want: []string{"join: no"}},
+		"failed":      {phase: v1alpha1.MachineFailed, reads: true, want: []string{"join: no"}},
+		"not running": {phase: v1alpha1.MachinePending, reads: true, err: apierrors.NewConflict(logs, vm.Name, errors.New("the VM is not running"))},
+		"not allowed": {phase: v1alpha1.MachinePending, reads: true, err: apierrors.NewForbidden(logs, vm.Name, errors.New("not permitted")), unread: "not permitted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := s.control.Get(t.Context(), key, machine); err != nil {
@@ -52,11 +52,11 @@ func TestConsole(t *testing.T) {
 			if err := s.control.Status().Update(t.Context(), machine); err != nil {
 				t.Fatal(err)
 			}
-			asked := false
+			read := false
 			reader := Reader{Control: s.control, Console: func(_ context.Context, of types.NamespacedName) ([]byte, error) {
-				asked = true
+				read = true
 				if of.Namespace != s.Namespace || of.Name != vm.Name {
-					t.Errorf("asks for %s", of)
+					t.Errorf("reads the console of %s", of)
 				}
 				if c.err != nil {
 					return nil, c.err
@@ -67,17 +67,17 @@ func TestConsole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(c.shows, got.Console); diff != "" || asked != c.asks {
-				t.Errorf("asked: %t; (-want +got)\n%s", asked, diff)
+			if diff := cmp.Diff(c.want, got.Console); diff != "" || read != c.reads {
+				t.Errorf("read: %t; (-want +got)\n%s", read, diff)
 			}
 			if c.unread != "" != slices.ContainsFunc(got.Unread, func(text string) bool {
 				return strings.Contains(text, "Console of VirtualMachine "+s.Namespace+"/vm-1") && strings.Contains(text, c.unread)
 			}) {
-				t.Errorf("could not read: %q", got.Unread)
+				t.Errorf("unread: %q", got.Unread)
 			}
-			asked = false
-			if _, err := (explainer{reader}).Deployment(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: deployment.Name}); err != nil || asked {
-				t.Errorf("asks for a console to explain a deployment: %t, %v", asked, err)
+			read = false
+			if _, err := (explainer{reader}).Deployment(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: deployment.Name}); err != nil || read {
+				t.Errorf("the explanation of a deployment reads a console: %t, %v", read, err)
 			}
 		})
 	}

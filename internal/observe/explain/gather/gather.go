@@ -1,4 +1,4 @@
-// Package gather reads what explanations are made from.
+// Package gather reads the input of explanations.
 package gather
 
 import (
@@ -22,21 +22,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
-// Reader reads facts without a cache or an index, in about a dozen requests for a Machine. What
-// cannot be read is noted in the facts; it is an error only if the API server does not answer for
-// the object itself.
+// Reader reads facts without a cache or an index, with about a dozen requests per Machine. Objects that cannot be
+// read are listed in the facts. A method returns an error only if the API server does not return the explained
+// object itself.
 type Reader struct {
-	// Control reads the cluster of the Machines. Its scheme must know our kinds. Required.
+	// Control reads the cluster of the Machines. Its scheme must contain the kinds of this project. It is required.
 	Control client.Reader
-	// Target reads the cluster of the nodes; nil if there is none.
+	// Target reads the cluster of the nodes. It is nil if there is none.
 	Target client.Reader
-	// Console reads the last output of a VirtualMachine's console, with the rights of the user; nil: it is not read.
+	// Console reads the end of the output of a VirtualMachine's console, with the permissions of the user. If nil,
+	// consoles are not read.
 	Console func(ctx context.Context, vm types.NamespacedName) ([]byte, error)
-	// Flags are those of the manager.
+	// Flags are the flags of the manager.
 	Flags explain.Flags
 }
 
-// Set reads the facts of a MachineSet.
+// Set reads the facts about a MachineSet.
 func (x Reader) Set(ctx context.Context, key types.NamespacedName) (pool.Facts, error) {
 	r, set := &reading{Reader: x, namespace: key.Namespace}, &v1alpha1.MachineSet{}
 	facts := pool.Facts{Kind: explain.KindSet, Key: key}
@@ -49,7 +50,7 @@ func (x Reader) Set(ctx context.Context, key types.NamespacedName) (pool.Facts, 
 	return r.pool(ctx, facts), nil
 }
 
-// Deployment reads the facts of a MachineDeployment.
+// Deployment reads the facts about a MachineDeployment.
 func (x Reader) Deployment(ctx context.Context, key types.NamespacedName) (pool.Facts, error) {
 	r, deployment := &reading{Reader: x, namespace: key.Namespace}, &v1alpha1.MachineDeployment{}
 	facts := pool.Facts{Kind: explain.KindDeployment, Key: key}
@@ -80,8 +81,8 @@ func (r *reading) exists(ctx context.Context, what string, key types.NamespacedN
 	return err == nil, nil
 }
 
-// get reads an object, and reports whether it could, or whether it does not exist. Another error is
-// noted.
+// get reads an object. It reports whether the object was found, and whether it does not exist. Other errors are
+// added to the unread objects.
 func (r *reading) get(ctx context.Context, key types.NamespacedName, object client.Object) (found, missing bool) {
 	err := r.Control.Get(ctx, key, object)
 	missing = apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
@@ -91,12 +92,13 @@ func (r *reading) get(ctx context.Context, key types.NamespacedName, object clie
 	return err == nil, missing
 }
 
-// in names an object in the namespace of the explained one.
+// in returns the key of an object in the namespace of the explained object.
 func (r *reading) in(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: r.namespace, Name: name}
 }
 
-// list reads a list, and reports whether it could. An error other than an unknown kind is noted.
+// list reads a list, and reports whether it succeeded. Errors other than unknown kinds are added to the unread
+// objects.
 func (r *reading) list(ctx context.Context, from client.Reader, list client.ObjectList, options ...client.ListOption) bool {
 	err := from.List(ctx, list, options...)
 	if err != nil && !meta.IsNoMatchError(err) {
@@ -111,7 +113,7 @@ func (r *reading) note(format string, args ...any) {
 	r.unread = append(r.unread, fmt.Sprintf(format, args...))
 }
 
-// owner reads the controller of an object if it is of a kind; nil if there is none.
+// owner reads the controller of an object if it is of the given kind. It returns nil if there is none.
 func owner[T client.Object](ctx context.Context, r *reading, of metav1.Object, into T, kind string) (none T) {
 	ref := metav1.GetControllerOfNoCopy(of)
 	if ref == nil || ref.Kind != kind {
@@ -143,8 +145,8 @@ func (r *reading) names(ctx context.Context, kind string) []string {
 	return names
 }
 
-// eventsOf reads the events of a kind: those on some objects, without those on earlier ones of their
-// names, or all if there are none.
+// eventsOf reads the events on objects of a kind, without events on earlier objects with the same names. Without
+// objects, it reads all events on the kind.
 func (r *reading) eventsOf(ctx context.Context, from client.Reader, namespace, kind string, objects ...metav1.Object) {
 	fields := client.MatchingFields{"involvedObject.kind": kind}
 	if len(objects) == 1 {
@@ -162,10 +164,10 @@ func (r *reading) eventsOf(ctx context.Context, from client.Reader, namespace, k
 	}
 }
 
-// named stands for any object of a name.
+// named returns metadata that matches any object with the name.
 func named(name string) metav1.Object { return &metav1.ObjectMeta{Name: name} }
 
-// pool reads what is around a set or deployment, its sets and its Machines.
+// pool reads the Machines of the sets, and what else is relevant for a set or deployment.
 func (r *reading) pool(ctx context.Context, facts pool.Facts) pool.Facts {
 	if !facts.Exists() {
 		r.eventsOf(ctx, r.Control, r.namespace, facts.Kind, named(facts.Key.Name))
@@ -179,7 +181,7 @@ func (r *reading) pool(ctx context.Context, facts pool.Facts) pool.Facts {
 	r.around(ctx, &facts)
 	facts.Examples = map[string]explain.MachineFacts{}
 	examples := r.Reader
-	examples.Console = nil // what guests say is shown of a single Machine
+	examples.Console = nil // consoles are shown only for a single Machine
 	for _, example := range facts.Representatives(time.Now()) {
 		known, err := examples.Machine(ctx, client.ObjectKeyFromObject(example))
 		if err != nil {
@@ -194,13 +196,13 @@ func (r *reading) pool(ctx context.Context, facts pool.Facts) pool.Facts {
 	return facts
 }
 
-// Around reads leases and events of a deployment whose sets and Machines are known.
+// Around reads leases and events for a deployment whose sets and Machines are known.
 func (x Reader) Around(ctx context.Context, facts pool.Facts) pool.Facts {
 	(&reading{Reader: x, namespace: facts.Key.Namespace}).around(ctx, &facts)
 	return facts
 }
 
-// around reads leases and events. Those on Machines say at which steps deletions are.
+// around reads leases and events. Events on Machines contain the current step of a deletion.
 func (r *reading) around(ctx context.Context, facts *pool.Facts) {
 	facts.Lease = r.lease(ctx, v1alpha1.LeaseMachineControllerManager)
 	facts.MachineLease = r.lease(ctx, v1alpha1.LeaseMachineController)

@@ -28,7 +28,7 @@ type machineReading struct {
 	facts explain.MachineFacts
 }
 
-// Machine reads the facts of a Machine.
+// Machine reads the facts about a Machine.
 func (x Reader) Machine(ctx context.Context, key types.NamespacedName) (explain.MachineFacts, error) {
 	r := &machineReading{reading{Reader: x, namespace: key.Namespace}, explain.MachineFacts{Key: key, Flags: x.Flags}}
 	found := &v1alpha1.Machine{}
@@ -70,8 +70,8 @@ func (r *machineReading) owners(ctx context.Context, set *v1alpha1.MachineSet) {
 	}
 }
 
-// traces looks for what is left of a Machine that is gone. Its set is the one whose events name it,
-// or else the one from whose name its own was made.
+// traces reads what is known about a Machine that no longer exists. Its set is the one whose events mention it;
+// otherwise, the set is derived from the Machine's name.
 func (r *machineReading) traces(ctx context.Context) {
 	name, setName := r.facts.Key.Name, ""
 	r.facts.Names = r.names(ctx, explain.KindMachine)
@@ -100,7 +100,7 @@ func (r *machineReading) traces(ctx context.Context) {
 func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
 	ref := of.Spec.Class
 	if ref.Kind != v1alpha1.MachineClassKind || ref.Name == "" {
-		return // the manager reports that
+		return // the manager reports this
 	}
 	class, found := &v1alpha1.MachineClass{}, false
 	if found, r.facts.ClassMissing = r.get(ctx, r.in(ref.Name), class); !found {
@@ -116,10 +116,10 @@ func (r *machineReading) inputs(ctx context.Context, of *v1alpha1.Machine) {
 	}
 }
 
-// virtualMachineID begins the provider IDs of VirtualMachines; namespace and UUID follow.
+// virtualMachineID is the prefix of the provider IDs of VirtualMachines. The namespace and the UUID follow.
 const virtualMachineID = "millwright:///"
 
-// virtualMachine finds the VirtualMachine of the Machine, if it is in the control cluster.
+// virtualMachine finds the Machine's VirtualMachine if it is in the control cluster.
 func (r *machineReading) virtualMachine(ctx context.Context, of *v1alpha1.Machine) {
 	id, ok := strings.CutPrefix(of.Spec.ProviderID, virtualMachineID)
 	namespace, uuid, complete := strings.Cut(id, "/")
@@ -135,7 +135,7 @@ func (r *machineReading) virtualMachine(ctx context.Context, of *v1alpha1.Machin
 	}
 }
 
-// console reads what the guest of a Machine says that has not joined, or does its work no longer.
+// console reads the console of a Machine that has not joined or is no longer healthy.
 func (r *machineReading) console(ctx context.Context, of *v1alpha1.Machine) {
 	vm := r.facts.VM
 	if vm == nil || r.Console == nil || !of.DeletionTimestamp.IsZero() || !waitsForGuest[of.Status.CurrentStatus.Phase] {
@@ -143,19 +143,19 @@ func (r *machineReading) console(ctx context.Context, of *v1alpha1.Machine) {
 	}
 	key := client.ObjectKeyFromObject(vm)
 	output, err := r.Console(ctx, key)
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // it does not run, or is gone
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // the VM is not running, or no longer exists
 		r.note("Console of VirtualMachine %s: %v", key, err)
 	}
 	r.facts.Console = output
 }
 
-// waitsForGuest are the phases of Machines with a VM whose node is not there, or is not well.
+// waitsForGuest contains the phases of Machines that have a VM, but no healthy node.
 var waitsForGuest = map[v1alpha1.MachinePhase]bool{
 	v1alpha1.MachinePending: true, v1alpha1.MachineUnknown: true, v1alpha1.MachineFailed: true,
 	v1alpha1.MachineInPlaceUpdating: true, v1alpha1.MachineInPlaceUpdateFailed: true,
 }
 
-// target reads the node, and what is on it if it is drained.
+// target reads the node and, if it is being drained, its pods and volumes.
 func (r *machineReading) target(ctx context.Context, of *v1alpha1.Machine) {
 	found, name := &r.facts.Target, of.Labels[v1alpha1.NodeLabelKey]
 	found.None = r.Target == nil
@@ -174,15 +174,15 @@ func (r *machineReading) target(ctx context.Context, of *v1alpha1.Machine) {
 		found.Problem = err.Error()
 		return
 	}
-	// Events on nodes, which have no namespace, are written there.
+	// Nodes have no namespace. The events on them are in this one.
 	r.eventsOf(ctx, r.Target, metav1.NamespaceDefault, "Node", named(name))
 	if found.Node != nil && drained(of, found.Node) {
 		r.load(ctx, found, name)
 	}
 }
 
-// drained reports whether the node of a Machine is drained now: for a deletion, for an update in place,
-// or since the Machine failed and is preserved.
+// drained reports whether the Machine's node is being drained: for a deletion, for an in-place update, or because
+// the Machine failed and is preserved.
 func drained(of *v1alpha1.Machine, node *corev1.Node) bool {
 	update := noderef.Condition(node.Status.Conditions, v1alpha1.NodeInPlaceUpdate)
 	return !of.DeletionTimestamp.IsZero() || update != nil && update.Reason == v1alpha1.SelectedForUpdate ||

@@ -182,7 +182,7 @@ func (e *explainer) count() {
 	}
 }
 
-// addExcess adds the reserve to numbers of the status, which counts it separately. The status does not say how much
+// addExcess adds the reserve to numbers of the status, which counts it separately. The status does not contain how much
 // of the reserve is ready, so addExcess assumes that all of it is ready if all other Machines are.
 func (e *explainer) addExcess(numbers ...*int32) {
 	for _, number := range numbers {
@@ -192,8 +192,8 @@ func (e *explainer) addExcess(numbers ...*int32) {
 	}
 }
 
-// part counts the Machines of a set. The set's status, which can be older than the list, says how many are
-// available.
+// part counts the Machines of a set. The number of available ones comes from the set's status, which can be older than
+// the list.
 func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 	part := report.Part{Name: set.Name, Revision: set.Annotations[v1alpha1.AnnotationKeyRevision], Current: set == e.current, Phases: map[string]int32{}}
 	part.Wanted, part.Excess = set.Spec.Replicas, reserve.OfSet(set)
@@ -238,7 +238,7 @@ func (e *explainer) numbers() {
 	}
 }
 
-// notObserved adds that the manager has not processed the latest change, unless a finding says that this failed or
+// notObserved adds that the manager has not processed the latest change, unless a finding reports that this failed or
 // was rejected, because a rejected change is not recorded as observed.
 func (e *explainer) notObserved(observed int64) {
 	refused := e.hasCause(report.ReplicaFailure) || e.hasCause(v1alpha1.CauseInvalidSpec)

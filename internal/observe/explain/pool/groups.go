@@ -55,7 +55,7 @@ func (f *Facts) setOf(machine *v1alpha1.Machine) *v1alpha1.MachineSet {
 	return f.Sets[i]
 }
 
-// explainOne explains a Machine of a pool, and returns the finding that says why it is unhealthy. Findings about
+// explainOne explains a Machine of a pool, and returns the finding about why it is unhealthy. Findings about
 // the node of a Machine that is Running are omitted, because they are temporary or change its phase soon.
 func explainOne(facts explain.MachineFacts, now time.Time) (report.Report, report.Finding) {
 	explained := explain.Machine(facts, now)
