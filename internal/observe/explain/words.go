@@ -26,7 +26,7 @@ var (
 	recovered      = newStatement(report.Other, "its node is healthy now, but the manager has not processed that yet; last message of the manager: {text}", "")
 	noResult       = newStatement(report.NotStarted, "the driver has not returned a result for its VM yet", "")
 	driverSilent   = newStatement(v1alpha1.CauseDriverSilent, "{text}", "Check that the driver is running and can reach its provider")
-	blocked        = newStatement("", "{text}", "Fix the problem above. The manager retries immediately when the machine, its class or its secret changes")
+	blocked        = newStatement("", "{text}", "Fix the problem that the message describes. The manager retries immediately when the machine, its class or its secret changes")
 	vmUntouched    = newStatement(report.VirtualMachineNotReady, "the VM controller has not processed it yet; check that the VM controller is running", "")
 	vmOfController = newStatement(report.VirtualMachineNotReady, "VM controller {controller}, which its annotation selects, has not processed it yet; other VM controllers ignore it",
 		"Check that this VM controller is running. To let another VM controller take over: kubectl -n {vm namespace} annotate {virtualmachines} {vm} {annotation}-")
