@@ -68,7 +68,7 @@ func TestBounds(t *testing.T) {
 		"no number":                 {deployment(1, AnnotationMaxSize, "many"), Bounds{}, `"many" is not a number`},
 		"below zero":                {deployment(1, AnnotationMinSize, "-1", AnnotationMaxSize, "5"), Bounds{}, `"-1" is not a number greater than or equal to 0`},
 		"too large":                 {deployment(1, AnnotationMaxSize, "2147483648"), Bounds{}, "is not a number"},
-		"minimum above the maximum": {deployment(1, AnnotationMinSize, "6", AnnotationMaxSize, "5"), Bounds{}, "6 is above"},
+		"minimum above the maximum": {deployment(1, AnnotationMinSize, "6", AnnotationMaxSize, "5"), Bounds{}, "6 exceeds"},
 	} {
 		got, err := BoundsOf(s.of)
 		if got != s.want || (err == nil) != (s.wrong == "") || err != nil && !strings.Contains(err.Error(), s.wrong) {
@@ -139,7 +139,7 @@ func TestDelete(t *testing.T) {
 		"during a rollout":           {rollout(v1alpha1.DeploymentReasonUpdated), same, "a rollout of the deployment is in progress", "", 3},
 		"in a paused rollout":        {rollout(v1alpha1.DeploymentReasonPaused), same, "", "m1~" + at, 2},
 		"after a rollout that left a preserved machine": {rollout(v1alpha1.DeploymentReasonComplete), same, "", "m1~" + at, 2},
-		"no longer a group":                             {func(d *v1alpha1.MachineDeployment) { delete(d.Annotations, AnnotationMaxSize) }, same, "not to be scaled", "", 3},
+		"no longer a group":                             {func(d *v1alpha1.MachineDeployment) { delete(d.Annotations, AnnotationMaxSize) }, same, "not a node group", "", 3},
 	} {
 		d := deployment(3, AnnotationMaxSize, "5")
 		s.given(d)
@@ -166,12 +166,12 @@ func TestSizes(t *testing.T) {
 		refused string
 	}{
 		"up to the maximum":                      {func(d *v1alpha1.MachineDeployment) error { return Increase(d, 2) }, 5, ""},
-		"above the maximum":                      {func(d *v1alpha1.MachineDeployment) error { return Increase(d, 3) }, 3, "above the maximum of 5"},
-		"an overflow":                            {func(d *v1alpha1.MachineDeployment) error { return Increase(d, 2147483647) }, 3, "above the maximum of 5"},
-		"increase by zero":                       {func(d *v1alpha1.MachineDeployment) error { return Increase(d, 0) }, 3, "is not above 0"},
+		"above the maximum":                      {func(d *v1alpha1.MachineDeployment) error { return Increase(d, 3) }, 3, "exceed the maximum of 5"},
+		"an overflow":                            {func(d *v1alpha1.MachineDeployment) error { return Increase(d, 2147483647) }, 3, "exceed the maximum of 5"},
+		"increase by zero":                       {func(d *v1alpha1.MachineDeployment) error { return Increase(d, 0) }, 3, "must be greater than 0"},
 		"decrease by machines that do not exist": {func(d *v1alpha1.MachineDeployment) error { return Decrease(d, -1, 2) }, 2, ""},
-		"decrease by existing machines":          {func(d *v1alpha1.MachineDeployment) error { return Decrease(d, -2, 2) }, 3, "2 of 3 machines exist"},
-		"decrease by zero":                       {func(d *v1alpha1.MachineDeployment) error { return Decrease(d, 0, 0) }, 3, "is not below 0"},
+		"decrease by existing machines":          {func(d *v1alpha1.MachineDeployment) error { return Decrease(d, -2, 2) }, 3, "2 of 3 machines already exist"},
+		"decrease by zero":                       {func(d *v1alpha1.MachineDeployment) error { return Decrease(d, 0, 0) }, 3, "must be less than 0"},
 	} {
 		d := deployment(3, AnnotationMaxSize, "5")
 		err := s.change(d)
