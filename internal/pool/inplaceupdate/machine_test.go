@@ -123,7 +123,6 @@ func TestMachine_StateOnNode(t *testing.T) {
 		"candidate":                           {machineIn(running, ""), labelledNode("", candidate), states{selectable: true, unanswered: true}},
 		"candidate since an earlier update":   {machineIn(running, ""), labelledNode(v1alpha1.UpdateSuccessful, candidate), states{selectable: true, unanswered: true}},
 		"candidate, acknowledged":             {machineIn(running, v1alpha1.CandidateForUpdate), labelledNode(v1alpha1.CandidateForUpdate, candidate), states{selectable: true}},
->>>>>>> 0110aef9 (test(autoscaler): expect the new messages)
 		"candidate, not running":              {machineIn(v1alpha1.MachineUnknown, ""), labelledNode("", candidate), states{selectable: true}},
 		"candidate, just moved":               {moved(), labelledNode("", candidate), states{}},
 		"candidate with a result":             {machineIn(running, ""), labelledNode("", candidate, result+"="+successful), states{}},
