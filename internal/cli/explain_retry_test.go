@@ -103,7 +103,7 @@ func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description s
 		facts.Events = append(facts.Events, event)
 	}
 	report := explain.Machine(facts, now)
-	want := fmt.Sprintf("after %s at first, then less and less often, at least every %s", wait(first), wait(last))
+	want := fmt.Sprintf("after %s, then at increasing intervals of at most %s", wait(first), wait(last))
 	if wait(first) == wait(last) {
 		want = "every " + wait(first)
 	}

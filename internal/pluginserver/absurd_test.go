@@ -335,7 +335,7 @@ func TestAKindThatTheManagerHasItselfIsRefused(t *testing.T) {
 func TestAManagerThatRefusesForGood(t *testing.T) {
 	m := newManager(t)
 	err := plugin.Serve(soon(t), fake.New(fake.Config{}), m.options("not a kind"))
-	if err == nil || !strings.Contains(err.Error(), "the name must have") {
+	if err == nil || !strings.Contains(err.Error(), "invalid driver name") {
 		t.Errorf("the plug-in returned %v", err)
 	}
 }

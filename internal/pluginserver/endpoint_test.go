@@ -39,7 +39,7 @@ func TestSocket(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the mode of the socket is %v: %v", info.Mode(), err)
 	}
-	if _, err := pluginserver.Socket(path); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := pluginserver.Socket(path); err == nil || !strings.Contains(err.Error(), "another process is listening") {
 		t.Errorf("a second server took the socket over: %v", err)
 	}
 

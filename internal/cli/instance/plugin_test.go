@@ -66,7 +66,7 @@ func TestInstance_PluginDriverRegisters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	if _, err := w.run(about("list", "--driver-socket", "@taken")...); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := w.run(about("list", "--driver-socket", "@taken")...); err == nil || !strings.Contains(err.Error(), "another process is listening") {
 		t.Errorf("a socket that is taken: %v", err)
 	}
 	if _, err := w.run(about("list")...); err == nil || !strings.Contains(err.Error(), "--driver-socket") {

@@ -44,7 +44,7 @@ func TestMachine_MissingInputsAreReported(t *testing.T) {
 			repair: func(h *harness) {
 				change(h, newClass(h.Key.Namespace), func(c *v1alpha1.MachineClass) { c.SecretRef.Namespace = "" })
 			},
-			message: `Secret "garden/small" of MachineClass "small" must be in namespace "shoot"`,
+			message: `Secret "garden/small" of MachineClass "small" must be in the namespace of the class, "shoot"`,
 		},
 		"user data": {
 			spoil: func(h *harness) {

@@ -26,7 +26,7 @@ func TestEnvironment(t *testing.T) {
 		"one command in a seed":  {map[string]string{"IS_CONTROL_CLUSTER_SEED": "true", "MC_COMMAND": "x"}, "both MC_COMMAND and MCM_COMMAND"},
 		"an image":               {map[string]string{"MC_IMAGE_TAG": "x"}, ""},
 		"image and command":      {map[string]string{"MC_IMAGE_TAG": "x", "MC_COMMAND": "y"}, "MC_COMMAND"},
-		"neither true nor false": {map[string]string{"PRESERVE_CRD_AT_END": "maybe"}, `PRESERVE_CRD_AT_END is "maybe"`},
+		"neither true nor false": {map[string]string{"PRESERVE_CRD_AT_END": "maybe"}, `invalid value "maybe" of PRESERVE_CRD_AT_END`},
 		"tags without a name":    {map[string]string{"TAGS_ARE_STRINGS": "true"}, "TARGET_CLUSTER_NAME"},
 		"tags with a name":       {map[string]string{"TAGS_ARE_STRINGS": "true", "TARGET_CLUSTER_NAME": "c"}, ""},
 		"false values":           {map[string]string{"IS_VIRTUAL_PROVIDER": "false", "TAGS_ARE_STRINGS": "false"}, ""},
