@@ -238,7 +238,7 @@ func TestFallback_SkipsUnfitClasses(t *testing.T) {
 		message string
 	}{
 		"missing":          {nil, `Machines cannot fall back to class other: MachineClass "other" not found`},
-		"another provider": {otherClass("other", func(c *v1alpha1.MachineClass) { c.Provider = "elsewhere" }), `is of the provider "elsewhere"`},
+		"another provider": {otherClass("other", func(c *v1alpha1.MachineClass) { c.Provider = "elsewhere" }), `has provider "elsewhere"`},
 		"not valid":        {otherClass("other", func(c *v1alpha1.MachineClass) { c.NodeTemplate = &v1alpha1.NodeTemplate{} }), `"other" is not valid`},
 		"no secret":        {otherClass("other", func(c *v1alpha1.MachineClass) { c.SecretRef.Name = "none" }), `of MachineClass "other" not found`},
 	} {
