@@ -203,7 +203,7 @@ func backOff(set string, times int, ago time.Duration, last string) corev1.Event
 	event.Annotations = map[string]string{v1alpha1.EventAnnotationUntil: noon.Add(40*time.Second - ago).Format(time.RFC3339)}
 	if last != "" {
 		event.Annotations[v1alpha1.EventAnnotationObjects] = last
-		event.Message += fmt.Sprintf(". The last was %s: Machine %s failed to join the cluster in 20 minutes.", last, last)
+		event.Message += fmt.Sprintf(". The last to fail was %s: Machine %s failed to join the cluster in 20 minutes.", last, last)
 	}
 	return event
 }

@@ -267,7 +267,7 @@ func TestOrphans_ForbiddenListKeepsVMs(t *testing.T) {
 				want = []string{"capi", "mcm"}
 			}
 			h.wantVMs("hidden", want...)
-			if reported := h.hasEvent("reading is forbidden"); reported != tc.kept {
+			if reported := h.hasEvent("reading them is forbidden"); reported != tc.kept {
 				t.Errorf("reported = %t, want %t", reported, tc.kept)
 			}
 		})
