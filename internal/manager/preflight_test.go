@@ -68,8 +68,8 @@ func TestControlClusterIsChecked(t *testing.T) {
 		"more kinds":           {replies: []reply{{200, append([]string{"machines/status"}, kinds...)}}, requests: 1},
 		"one kind missing":     {replies: []reply{{200, kinds[1:]}}, contains: []string{kinds[0], "install the CRDs"}, requests: 1},
 		"no kinds":             {replies: []reply{{404, nil}}, contains: append([]string{"install the CRDs"}, kinds...), requests: 1},
-		"unauthorized":         {replies: []reply{{401, nil}}, contains: []string{"refuses"}, is: apierrors.IsUnauthorized, requests: 1},
-		"forbidden":            {replies: []reply{{403, nil}}, contains: []string{"refuses"}, is: apierrors.IsForbidden, requests: 1},
+		"unauthorized":         {replies: []reply{{401, nil}}, contains: []string{"denies access"}, is: apierrors.IsUnauthorized, requests: 1},
+		"forbidden":            {replies: []reply{{403, nil}}, contains: []string{"denies access"}, is: apierrors.IsForbidden, requests: 1},
 		"unavailable at first": {replies: []reply{{503, nil}, {503, nil}, {200, kinds}}, requests: 3},
 	}
 	for name, tc := range cases {

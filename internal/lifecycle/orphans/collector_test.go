@@ -332,8 +332,8 @@ func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
 	}
 }
 
-// TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre: the limit counts all orphans, because many orphans at
-// once probably indicate an error.
+// TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre: the limit counts all orphans, because a large
+// number of them probably indicates an error.
 func TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre(t *testing.T) {
 	h := newHarness(t, "a")
 	h.vm("a", "first")
