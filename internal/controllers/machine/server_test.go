@@ -63,8 +63,8 @@ func TestMachine_LifecycleOnServer(t *testing.T) {
 	}
 }
 
-// TestMachine_KeepsUserWrites checks that a concurrent write by another client is not undone and causes another pass.
-func TestMachine_KeepsUserWrites(t *testing.T) {
+// TestMachine_KeepsWrites checks that a concurrent write by another client is not undone and causes another pass.
+func TestMachine_KeepsWrites(t *testing.T) {
 	for _, ours := range []string{"patch Machine", "patch status of Machine"} {
 		t.Run(ours, func(t *testing.T) {
 			h := newServerHarness(t)
