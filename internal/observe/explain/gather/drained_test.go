@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
-// TestMachine_ReadsPodsOnlyOfDrainedNodes: pods and volumes are read of these nodes only.
+// TestMachine_ReadsPodsOnlyOfDrainedNodes checks for which nodes pods and volumes are read.
 func TestMachine_ReadsPodsOnlyOfDrainedNodes(t *testing.T) {
 	now := time.Now()
 	plan := preservation.Plan{Value: preservation.Now, Expiry: &metav1.Time{Time: now.Add(time.Hour)}}
@@ -20,7 +20,7 @@ func TestMachine_ReadsPodsOnlyOfDrainedNodes(t *testing.T) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason}}
 		}
 	}
-	kept := func(phase v1alpha1.MachinePhase, done bool) func(*v1alpha1.Machine, *corev1.Node) {
+	preserved := func(phase v1alpha1.MachinePhase, done bool) func(*v1alpha1.Machine, *corev1.Node) {
 		return func(m *v1alpha1.Machine, n *corev1.Node) {
 			m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: phase, PreserveExpiryTime: plan.Expiry}
 			preservation.Mark(n, phase == v1alpha1.MachineFailed, now)
@@ -33,14 +33,14 @@ func TestMachine_ReadsPodsOnlyOfDrainedNodes(t *testing.T) {
 		given func(*v1alpha1.Machine, *corev1.Node)
 		want  bool
 	}{
-		"running":           {func(*v1alpha1.Machine, *corev1.Node) {}, false},
-		"deleted":           {func(m *v1alpha1.Machine, _ *corev1.Node) { m.DeletionTimestamp = &metav1.Time{Time: now} }, true},
-		"may be updated":    {update(v1alpha1.CandidateForUpdate), false},
-		"is to be updated":  {update(v1alpha1.SelectedForUpdate), true},
-		"is being updated":  {update(v1alpha1.ReadyForUpdate), false},
-		"kept, runs":        {kept(v1alpha1.MachineRunning, false), false},
-		"kept, failed":      {kept(v1alpha1.MachineFailed, false), true},
-		"kept, was drained": {kept(v1alpha1.MachineFailed, true), false},
+		"running":                {func(*v1alpha1.Machine, *corev1.Node) {}, false},
+		"deleted":                {func(m *v1alpha1.Machine, _ *corev1.Node) { m.DeletionTimestamp = &metav1.Time{Time: now} }, true},
+		"update candidate":       {update(v1alpha1.CandidateForUpdate), false},
+		"selected for an update": {update(v1alpha1.SelectedForUpdate), true},
+		"being updated":          {update(v1alpha1.ReadyForUpdate), false},
+		"preserved, running":     {preserved(v1alpha1.MachineRunning, false), false},
+		"preserved, failed":      {preserved(v1alpha1.MachineFailed, false), true},
+		"preserved, drained":     {preserved(v1alpha1.MachineFailed, true), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine, node := &v1alpha1.Machine{}, &corev1.Node{}

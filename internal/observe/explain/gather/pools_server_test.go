@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// deployment makes one of a Machine that runs, with its set.
+// deployment creates a deployment with its set and one running Machine.
 func (s *server) deployment() *v1alpha1.MachineDeployment {
 	labels := map[string]string{"name": "pool"}
 	template := v1alpha1.MachineTemplateSpec{
@@ -49,7 +49,7 @@ func (s *server) deployment() *v1alpha1.MachineDeployment {
 	return deployment
 }
 
-// mayList lets the user of impersonated read some resources, and no others.
+// mayList permits the impersonated user to read some resources.
 func (s *server) mayList(t *testing.T, resources ...string) {
 	t.Helper()
 	name := strings.Join(resources, "-")
@@ -72,53 +72,54 @@ func (s *server) mayList(t *testing.T, resources ...string) {
 	}
 }
 
-// TestDeployment_ReportsUnreadableObjects: what may not be listed is not taken for missing.
+// TestDeployment_ReportsUnreadableObjects checks that objects that cannot be listed are not reported as missing.
 func TestDeployment_ReportsUnreadableObjects(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	s.deployment()
 	viewer := explainer{Reader{Control: connect(t, impersonated(s.Admin), env.NewScheme())}}
 	key := types.NamespacedName{Namespace: s.Namespace, Name: "pool"}
-	asks := func(lacks string) {
+	wantUnread := func(missing string) {
 		t.Helper()
 		got, err := viewer.Deployment(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Verdict != report.Unknown || got.Pool.Exist != 1 || got.Pool.Available != 1 || len(got.Why) > 0 || !strings.Contains(got.Answer, lacks+" cannot be read") {
-			t.Errorf("answers %s (%s), %+v", got.Answer, got.Verdict, got.Pool)
+		if got.Verdict != report.Unknown || got.Pool.Exist != 1 || got.Pool.Available != 1 || len(got.Why) > 0 || !strings.Contains(got.Answer, missing+" cannot be read") {
+			t.Errorf("got %s (%s), %+v", got.Answer, got.Verdict, got.Pool)
 		}
 	}
 	s.mayList(t, "machinedeployments")
-	s.allowed(t, viewer.Control, &v1alpha1.MachineDeploymentList{})
-	asks("its machine sets")
+	s.waitForPermission(t, viewer.Control, &v1alpha1.MachineDeploymentList{})
+	wantUnread("its machine sets")
 	s.mayList(t, "machinesets")
-	s.allowed(t, viewer.Control, &v1alpha1.MachineSetList{})
-	asks("its machines")
+	s.waitForPermission(t, viewer.Control, &v1alpha1.MachineSetList{})
+	wantUnread("its machines")
 	s.mayList(t, "machines")
-	s.allowed(t, viewer.Control, &v1alpha1.MachineList{})
+	s.waitForPermission(t, viewer.Control, &v1alpha1.MachineList{})
 	if got, err := viewer.Deployment(t.Context(), key); err != nil || got.Verdict != report.Healthy {
-		t.Errorf("with all rights: %s (%s), %v", got.Answer, got.Verdict, err)
+		t.Errorf("with all permissions: %s (%s), %v", got.Answer, got.Verdict, err)
 	}
 }
 
-// allowed waits until an API server knows of a right.
-func (s *server) allowed(t *testing.T, c client.Reader, list client.ObjectList) {
+// waitForPermission waits until the API server permits a request.
+func (s *server) waitForPermission(t *testing.T, c client.Reader, list client.ObjectList) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, env.WaitTimeout, true, func(ctx context.Context) (bool, error) {
 		return c.List(ctx, list, client.InNamespace(s.Namespace)) == nil, nil
 	})
 	if err != nil {
-		t.Fatalf("the right does not come: %v", err)
+		t.Fatalf("no permission: %v", err)
 	}
 }
 
-// TestDeployment_IgnoresEventsOfPredecessor: what happened to a deployment that had the name before is not its own.
+// TestDeployment_IgnoresEventsOfPredecessor checks that events on an earlier deployment with the same name are
+// ignored.
 func TestDeployment_IgnoresEventsOfPredecessor(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	now := s.deployment()
-	for name, uid := range map[string]types.UID{"before": "gone", "now": now.UID} {
+	for name, uid := range map[string]types.UID{"earlier": "earlier", "now": now.UID} {
 		put(s, s.control, &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{Namespace: s.Namespace, Name: name},
 			InvolvedObject: corev1.ObjectReference{Kind: explain.KindDeployment, Namespace: s.Namespace, Name: now.Name, UID: uid},

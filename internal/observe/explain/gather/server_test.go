@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { env.Main(m) }
 
 const uuid = "6f1c0000-0000-4000-8000-000000000001"
 
-// server is a control and a target cluster with objects in them, and no manager.
+// server is a control cluster and a target cluster with objects, but without a manager.
 type server struct {
 	*env.Env
 	t       *testing.T
@@ -102,7 +102,7 @@ func (s *server) event(kind, name, reason, cause, message, objects string) {
 	}, nil)
 }
 
-func (s *server) ask(name string) report.Report {
+func (s *server) explain(name string) report.Report {
 	s.t.Helper()
 	got, err := explainer{Reader{Control: s.control, Target: s.Target.Client}}.Machine(s.t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: name})
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *server) ask(name string) report.Report {
 	return got
 }
 
-// wantWhy checks causes and objects of the first findings.
+// wantWhy checks the causes and objects of the first findings.
 func wantWhy(t *testing.T, findings []report.Finding, want ...report.Finding) {
 	t.Helper()
 	for i, w := range want {
@@ -121,8 +121,8 @@ func wantWhy(t *testing.T, findings []report.Finding, want ...report.Finding) {
 	}
 }
 
-// TestMachine_ExplainsDrainOnServer: selectors on fields, PodDisruptionBudgets, events and two clusters as
-// they are in life.
+// TestMachine_ExplainsDrainOnServer checks a drain with real field selectors, PodDisruptionBudgets, events and two
+// clusters.
 func TestMachine_ExplainsDrainOnServer(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
@@ -155,7 +155,7 @@ func TestMachine_ExplainsDrainOnServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	got := s.ask(machine.Name)
+	got := s.explain(machine.Name)
 	wantWhy(t, got.Why, report.Finding{Cause: report.DisruptionBudgetForbids, Object: "PodDisruptionBudget " + s.Target.Namespace + "/db"}, report.Finding{Cause: report.Draining})
 	wantWhy(t, got.Replaced, report.Finding{Cause: v1alpha1.CauseNamedForDeletion})
 	if got.Verdict != report.Deleting || got.Identity.Set != "pool-a" || len(got.Unread) != 0 || len(got.Why) != 2 {
@@ -163,7 +163,8 @@ func TestMachine_ExplainsDrainOnServer(t *testing.T) {
 	}
 }
 
-// TestMachine_NamesOwnerOfFinalizer: the API server records who set a finalizer.
+// TestMachine_NamesOwnerOfFinalizer checks that the report contains who set a finalizer, which the API server
+// records.
 func TestMachine_NamesOwnerOfFinalizer(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
@@ -176,32 +177,33 @@ func TestMachine_NamesOwnerOfFinalizer(t *testing.T) {
 	if err := s.control.Delete(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
-	got := s.ask("held")
+	got := s.explain("held")
 	wantWhy(t, got.Why, report.Finding{Cause: report.Finalizer})
 	if text := got.Why[0].Text; !strings.Contains(text, "set by backup-operator") {
-		t.Errorf("who set the finalizer is missing: %s", text)
+		t.Errorf("the report does not contain who set the finalizer: %s", text)
 	}
 }
 
-// TestMachine_ExplainsDeletedMachineFromEvents: the set's events outlive the Machine.
+// TestMachine_ExplainsDeletedMachineFromEvents checks the report about a Machine that no longer exists. The events
+// of its set still exist.
 func TestMachine_ExplainsDeletedMachineFromEvents(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	s.set()
 	s.event("Machine", "pool-a-x7k2p", "Deleted", "", "VM cloud:///vm-1 and its node are gone", "")
 	s.event("MachineSet", "pool-a", "SuccessfulDelete", v1alpha1.CauseMachineFailed, "Deleted 2 machines (pool-a-other, pool-a-x7k2p): it failed: no capacity", "pool-a-other,pool-a-x7k2p")
-	got := s.ask("pool-a-x7k2p")
+	got := s.explain("pool-a-x7k2p")
 	wantWhy(t, got.Replaced, report.Finding{Cause: v1alpha1.CauseMachineFailed})
 	if got.Verdict != report.Gone || got.Identity.Set != "pool-a" || got.Since.IsZero() {
 		t.Errorf("got %+v", got)
 	}
-	if other := s.ask("pool-a-never"); other.Verdict != report.NotFound {
-		t.Errorf("of a Machine that never was: %+v", other)
+	if other := s.explain("pool-a-never"); other.Verdict != report.NotFound {
+		t.Errorf("a Machine that never existed: %+v", other)
 	}
 }
 
-// TestMachine_DoesNotPrintSecret: the Secret's content stays where it is, and the VM is found by the
-// provider ID.
+// TestMachine_DoesNotPrintSecret checks that the report does not contain the Secret's content, and that the VM is
+// found by the provider ID.
 func TestMachine_DoesNotPrintSecret(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
@@ -220,11 +222,11 @@ func TestMachine_DoesNotPrintSecret(t *testing.T) {
 	s.machine("joins", "joins", nil, func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}
 	})
-	got := s.ask("joins")
+	got := s.explain("joins")
 	wantWhy(t, got.Why, report.Finding{Cause: report.VirtualMachineNotReady, Object: "VirtualMachine " + s.Namespace + "/vm"}, report.Finding{Cause: report.NodeNotJoined})
 
 	s.machine("new", "", nil, nil)
-	got = s.ask("new")
+	got = s.explain("new")
 	wantWhy(t, got.Why, report.Finding{Cause: v1alpha1.CauseInvalidClassInputs})
 	var text bytes.Buffer
 	if err := report.Print(&text, got); err != nil {
@@ -234,36 +236,38 @@ func TestMachine_DoesNotPrintSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(text.String(), hidden) || strings.Contains(text.String(), "password") {
-		t.Errorf("the report tells what is in the Secret:\n%s", &text)
+		t.Errorf("the report contains the Secret's content:\n%s", &text)
 	}
 
 	if err := s.control.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if said := s.ask("new").Answer; !strings.Contains(said, `cloud" of MachineClass "pool-v1" not found`) {
-		t.Errorf("after the secret is gone: %s", said)
+	if text := s.explain("new").Answer; !strings.Contains(text, `cloud" of MachineClass "pool-v1" not found`) {
+		t.Errorf("after the deletion of the secret: %s", text)
 	}
 }
 
-// TestMachine_ReportsUnreachableTarget: the rest is explained all the same.
+// TestMachine_ReportsUnreachableTarget checks that everything else is explained if the target cluster is
+// unreachable.
 func TestMachine_ReportsUnreachableTarget(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
 	s.machine("joins", "joins", nil, func(m *v1alpha1.Machine) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}
 	})
-	away := connect(t, &rest.Config{Host: "https://127.0.0.1:1", Timeout: 10 * time.Second}, env.NewScheme())
-	got, err := explainer{Reader{Control: s.control, Target: away}}.Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"})
+	unreachable := connect(t, &rest.Config{Host: "https://127.0.0.1:1", Timeout: 10 * time.Second}, env.NewScheme())
+	got, err := explainer{Reader{Control: s.control, Target: unreachable}}.Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantWhy(t, got.Why, report.Finding{Cause: v1alpha1.CauseTargetUnavailable})
-	if _, err := (explainer{Reader{Control: away}}).Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"}); err == nil {
+	if _, err := (explainer{Reader{Control: unreachable}}).Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "joins"}); err == nil {
 		t.Error("no error without the control cluster")
 	}
 }
 
-// TestMachine_ReportsUnreadableObjects: what may not be read is said, and the rest is explained.
+// TestMachine_ReportsUnreadableObjects checks that missing permissions are reported, and that everything else is
+// explained.
 func TestMachine_ReportsUnreadableObjects(t *testing.T) {
 	tier.All(t)
 	s := newServer(t)
@@ -271,7 +275,7 @@ func TestMachine_ReportsUnreadableObjects(t *testing.T) {
 		m.Status.CurrentStatus = v1alpha1.CurrentStatus{Phase: v1alpha1.MachinePending, LastUpdateTime: metav1.Now()}
 	})
 	if _, err := (explainer{Reader{Control: connect(t, impersonated(s.Admin), env.NewScheme())}}).Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "new"}); err == nil {
-		t.Error("a user without rights is told something")
+		t.Error("no error for a user without permissions")
 	}
 	got, err := explainer{Reader{Control: s.control, Target: connect(t, impersonated(s.Target.Admin), env.NewScheme())}}.Machine(t.Context(), types.NamespacedName{Namespace: s.Namespace, Name: "new"})
 	if err != nil {
@@ -280,9 +284,9 @@ func TestMachine_ReportsUnreadableObjects(t *testing.T) {
 	if !slices.ContainsFunc(got.Unread, func(text string) bool {
 		return strings.Contains(text, "Node new") && strings.Contains(text, "forbidden")
 	}) {
-		t.Errorf("what could not be read: %q", got.Unread)
+		t.Errorf("unread: %q", got.Unread)
 	}
-	wantWhy(t, got.Why, report.Finding{Cause: report.Other}) // neither an outage nor a node that is missing
+	wantWhy(t, got.Why, report.Finding{Cause: report.Other}) // neither an outage nor a missing node
 }
 
 func impersonated(config *rest.Config) *rest.Config {
@@ -291,7 +295,7 @@ func impersonated(config *rest.Config) *rest.Config {
 	return config
 }
 
-// explainer explains what its Reader reads.
+// explainer wantUnread the facts that its Reader reads.
 type explainer struct{ Reader }
 
 func (x explainer) Machine(ctx context.Context, key types.NamespacedName) (report.Report, error) {
