@@ -52,7 +52,7 @@ func TestExplain_MachineCreation(t *testing.T) {
 		want[name] = response{
 			verdict: report.NotRunning, cause: v1alpha1.CauseDriverFailed, code: code.String(),
 			next:     again == "every 10m" || again == "after 3m",
-			wantText: []string{"is not Running: the provider's own words (" + code.String() + ")", "The driver is asked again " + again, "becomes Failed unless it is created"},
+			wantText: []string{"is not Running: the provider's own words (" + code.String() + ")", "The manager retries " + again, "becomes Failed unless it is created"},
 		}
 	}
 	notRunning := func(name string, cause report.Cause, code string, wantText ...string) {
@@ -80,12 +80,12 @@ func TestExplain_MachineCreation(t *testing.T) {
 	hangs := w.own("hangs")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: hangs, Hang: true, Times: -1})
 	w.machine(hangs, "small")
-	notRunning(hangs, report.NotStarted, "", "the driver has not answered yet")
+	notRunning(hangs, report.NotStarted, "", "the driver has not returned a result for its VM yet")
 
 	silent := w.own("silent")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: silent, Hang: true, Times: -1})
 	w.machine(silent, "small", within(time.Second, time.Hour))
-	notRunning(silent, v1alpha1.CauseCreationTimeout, "", "Failed, since", "The driver has not responded within 1s", "nobody replaces it: no set owns it")
+	notRunning(silent, v1alpha1.CauseCreationTimeout, "", "Failed, since", "The driver has not responded within 1s", "it is not replaced, because no machine set owns it")
 
 	full := w.own("full")
 	w.cloud.Fail(sim.Fault{Method: sim.CreateMachine, Machine: full, Codes: []codes.Code{codes.ResourceExhausted}, Message: "zone-1 is full", Times: -1})
@@ -118,14 +118,14 @@ func TestExplain_MachineWithoutReadyNode(t *testing.T) {
 		return w.own(name)
 	}
 	w.machine(expect("runs", report.Healthy, "", "is Running."), "small")
-	w.machine(expect("never", report.NotRunning, report.NodeNotJoined, `node "never-NS" has not joined`, "becomes Failed unless its node is ready before: its timeout is 20m"), "never")
+	w.machine(expect("never", report.NotRunning, report.NodeNotJoined, `node "never-NS" has not joined`, "becomes Failed unless its node is ready before then: the timeout is 20m"), "never")
 	w.machine(expect("unready", report.NotRunning, v1alpha1.CauseNodeUnhealthy, "Ready is False (KubeletNotReady)"), "unready")
 	w.machine(expect("bare", report.NotRunning, report.CriticalComponentsNotReady, "critical components on the node are not ready"), "bare")
-	w.machine(expect("late", report.NotRunning, v1alpha1.CauseCreationTimeout, "failed to join the cluster in", "Failed, since", "nobody replaces it"), "never", within(time.Second, time.Hour))
+	w.machine(expect("late", report.NotRunning, v1alpha1.CauseCreationTimeout, "failed to join the cluster in", "Failed, since", "it is not replaced"), "never", within(time.Second, time.Hour))
 	w.machine(expect("lost", report.NotRunning, v1alpha1.CauseInstanceLost, "VM sim:///NS/lost-NS/1-gone no longer exists", "Unknown, since", "becomes Failed unless its node is healthy"), "small",
 		func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///" + w.Namespace + "/" + m.Name + "/1-gone" })
 
-	sick := expect("sick", report.NotRunning, v1alpha1.CauseNodeUnhealthy, "Unknown, since", "Ready is Unknown", "The kubelet of node sick-NS does not report", "its timeout is 10m")
+	sick := expect("sick", report.NotRunning, v1alpha1.CauseNodeUnhealthy, "Unknown, since", "Ready is Unknown", "The kubelet of node sick-NS does not report", "the timeout is 10m")
 	dead := expect("dead", report.NotRunning, v1alpha1.CauseHealthTimeout, "Failed, since", "health checks failing since last 1s", "Ready is Unknown")
 	w.machine(sick, "small")
 	w.machine(dead, "small", within(time.Hour, time.Second), inPool("dead"))
@@ -153,7 +153,7 @@ func TestExplain_MachineWithoutReadyNode(t *testing.T) {
 		})
 		w.asks(t, "machine", delayed, response{
 			verdict: report.NotRunning, cause: v1alpha1.CauseNodeUnhealthy,
-			wantText: []string{`as other machines of "pool" are being replaced`, "It becomes Failed once the others are replaced"},
+			wantText: []string{`because other machines of "pool" are being replaced`, "It becomes Failed after the other machines are replaced"},
 		})
 	})
 }
@@ -195,10 +195,10 @@ func TestExplain_MachineDeletion(t *testing.T) {
 
 	deletes("budget", "small", func(node string) {
 		w.join(w.pod("busy", node), w.budget("busy", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, ExpectedPods: 3, CurrentHealthy: 2, DesiredHealthy: 2}))
-	}, report.DisruptionBudget, "", append(terminated, "/busy: it allows no eviction of pod", "now: 2 of 3 pods are healthy, and it wants 2", "the manager says: Draining, waiting for pod disruption budget")...)
+	}, report.DisruptionBudget, "", append(terminated, "/busy: it does not allow the eviction of pod", "at the moment: 2 of 3 pods are healthy, 2 required", "the manager reports: Draining, waiting for pod disruption budget")...)
 	deletes("never", "small", func(node string) {
 		w.join(w.pod("never", node), w.budget("never", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, ExpectedPods: 2, CurrentHealthy: 2, DesiredHealthy: 2}))
-	}, report.DisruptionBudgetForbids, "", append(terminated, "it never allows an eviction of pod", "all 2 pods are healthy, and it wants 2", "is misconfigured and requires zero voluntary evictions", "allow one pod to be missing")...)
+	}, report.DisruptionBudgetForbids, "", append(terminated, "it never allows the eviction of pod", "all 2 pods are healthy, 2 required", "is misconfigured and requires zero voluntary evictions", "allow one unavailable pod")...)
 	deletes("twice", "small", func(node string) {
 		w.join(w.pod("twice", node), w.budget("twice", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1}))
 		other := w.budget("twice", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1})
@@ -206,22 +206,22 @@ func TestExplain_MachineDeletion(t *testing.T) {
 		w.join(other)
 	}, report.DisruptionBudgetForbids, "", append(terminated, "2 pod disruption budgets cover it")...)
 	deletes("ends", "small", func(node string) { w.join(w.pod("ends", node)) },
-		report.PodTerminating, "", append(terminated, "it is ending, for which it may take until", "the manager says: Draining, waiting for pod")...)
+		report.PodTerminating, "", append(terminated, "it is terminating, and may take until", "the manager reports: Draining, waiting for pod")...)
 	deletes("stuck", "small", func(node string) {
 		pod := w.pod("stuck", node)
 		pod.Finalizers, pod.Spec.TerminationGracePeriodSeconds = []string{"example.com/backup"}, ptr.To[int64](0)
 		w.join(pod)
-	}, report.PodStuck, "", append(terminated, "finalizer example.com/backup holds it")...)
-	deletes("disk", "small", w.disk, report.VolumeAttached, "", append(terminated, "is attached to the node", "the manager says: Draining, waiting for volume pv-NS")...)
+	}, report.PodStuck, "", append(terminated, "it is not deleted because of its finalizers: example.com/backup")...)
+	deletes("disk", "small", w.disk, report.VolumeAttached, "", append(terminated, "is attached to the node", "the manager reports: Draining, waiting for volume pv-NS")...)
 
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("denied"), Codes: []codes.Code{codes.PermissionDenied}, Message: "not allowed to delete it", Times: -1})
-	deletes("denied", "small", nil, v1alpha1.CauseDriverFailed, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The driver is asked again after 3m", "Correct the credentials", "at the earliest: The driver")
+	deletes("denied", "small", nil, v1alpha1.CauseDriverFailed, "PermissionDenied", "is being deleted: not allowed to delete it (PermissionDenied)", "The manager retries after 3m", "Correct the credentials", "at the earliest: The manager")
 	w.cloud.Fail(sim.Fault{Method: sim.DeleteMachine, Machine: w.own("hangs"), Hang: true, Times: -1})
 	deletes("hangs", "small", nil, v1alpha1.CauseInstanceExists, "", "the provider is deleting VM sim:///NS/hangs-NS/")
-	deletes("slow", "slow", nil, v1alpha1.CauseInstanceExists, "", "was asked to delete VM sim:///NS/slow-NS/", "and still has it")
+	deletes("slow", "slow", nil, v1alpha1.CauseInstanceExists, "", "was asked to delete VM sim:///NS/slow-NS/", "but the VM still exists")
 	deletes("held", "small", func(node string) {
 		w.patch(&v1alpha1.Machine{ObjectMeta: w.meta(node)}, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerMCM+`","example.com/inventory"]}}`)
-	}, report.Finalizer, "", "finalizer example.com/inventory holds the machine")
+	}, report.Finalizer, "", "finalizer example.com/inventory delays the deletion of the machine")
 	deletes("lost", "lost", func(string) {
 		class := &v1alpha1.MachineClass{ObjectMeta: w.meta("lost")}
 		if err := w.Client.Delete(t.Context(), class); err != nil {
@@ -400,7 +400,7 @@ func TestExplain_DeletedMachine(t *testing.T) {
 	t.Run("never was", func(t *testing.T) {
 		status, _, errs := w.run("machine", "nothing")
 		gomega.NewWithT(t).Expect(status).To(gomega.Equal(1))
-		gomega.NewWithT(t).Expect(errs).To(gomega.ContainSubstring("does not exist, and nothing tells that it ever did"))
+		gomega.NewWithT(t).Expect(errs).To(gomega.ContainSubstring("does not exist, and no events mention it"))
 	})
 }
 
@@ -430,7 +430,7 @@ func TestExplain_WorksWithoutManager(t *testing.T) {
 	stop()
 	none := func(a response) response {
 		a.cause, a.code, a.next = report.ManagerNotRunning, "", false
-		a.wantText = append([]string{"no manager works on the machines of this namespace"}, a.wantText...)
+		a.wantText = append([]string{"no manager handles the machines of this namespace"}, a.wantText...)
 		return a
 	}
 	both(none(joining), none(deleting))
@@ -445,5 +445,5 @@ func TestExplain_NoNodeExpectedWithoutTarget(t *testing.T) {
 	w.manage(func(config *manager.Config) { config.Target = nil })
 	w.classes(map[string]string{"small": `{}`})
 	w.machine(w.own("alone"), "small")
-	w.asks(t, "machine", w.own("alone"), response{verdict: report.Healthy, wantText: []string{"is Available: there is no target cluster that a node could join"}}, "--target-kubeconfig", "none")
+	w.asks(t, "machine", w.own("alone"), response{verdict: report.Healthy, wantText: []string{"is Available; no target cluster is configured"}}, "--target-kubeconfig", "none")
 }

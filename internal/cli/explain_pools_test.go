@@ -33,8 +33,8 @@ func TestExplain_MachineSet(t *testing.T) {
 		w.create(set)
 		want[set.Name] = a
 	}
-	add(w.set("well", "small", 2), response{verdict: report.Healthy, wantText: []string{"MachineSet NS/well has all 2 machines that it wants.", "2 wanted; 2 exist, 2 ready, 2 available; class small"}})
-	add(w.set("none", "small", 0), response{verdict: report.Healthy, wantText: []string{"wants no machines, and has none"}})
+	add(w.set("well", "small", 2), response{verdict: report.Healthy, wantText: []string{"MachineSet NS/well has all 2 desired machines.", "2 desired; 2 exist, 2 ready, 2 available; class small"}})
+	add(w.set("none", "small", 0), response{verdict: report.Healthy, wantText: []string{"needs no machines and has none"}})
 	full := incomplete(v1alpha1.CauseDriverFailed, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
 	full.code = "ResourceExhausted"
 	add(w.set("full", "full", 3), full)
@@ -42,12 +42,12 @@ func TestExplain_MachineSet(t *testing.T) {
 	add(w.set("nowhere", "nowhere", 1), incomplete(v1alpha1.CauseInvalidClassInputs, `MachineClass "nowhere" not found`))
 	ripe := w.set("ripe", "small", 1)
 	ripe.Spec.MinReadySeconds = 3600
-	ripening := incomplete(report.MinReadySeconds, "must stay ready for 1h to count as available")
+	ripening := incomplete(report.MinReadySeconds, "must stay ready for 1h to become available")
 	ripening.next = true
 	add(ripe, ripening)
 	failing := w.set("failing", "never", 1)
 	failing.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: time.Second}}
-	waits := incomplete(report.BackOff, "Machines failed before they joined,", "times in a row, at last failing-", "failed to join the cluster in", "See why they do not join", "The next machines are made; at once when the class")
+	waits := incomplete(report.BackOff, "Machines failed before they joined,", "times in a row; last failure: failing-", "failed to join the cluster in", "Check why machines do not join", "The next machines are created; immediately if the class")
 	waits.next = true
 	add(failing, waits)
 	off := w.set("off", "small", 1)
@@ -58,7 +58,7 @@ func TestExplain_MachineSet(t *testing.T) {
 	add(bad, incomplete(v1alpha1.CauseInvalidSpec, "spec.template.metadata.labels", "Correct the field"))
 	one, two := w.set("one", "small", 1), w.set("two", "small", 1)
 	two.Spec.Selector, two.Spec.Template.Labels = one.Spec.Selector, one.Spec.Template.Labels
-	add(one, response{verdict: report.Healthy, cause: report.SelectorOverlap, wantText: []string{"has the machine that it wants, but spec.selector: the same machines are selected by two. Give each set a unique label.", "SelectorOverlap"}})
+	add(one, response{verdict: report.Healthy, cause: report.SelectorOverlap, wantText: []string{"has its desired machine, but spec.selector: the same machines are selected by two. Give each set a unique label.", "SelectorOverlap"}})
 	add(two, response{verdict: report.Healthy, cause: report.SelectorOverlap, wantText: []string{"selected by one"}})
 	all := w.set("all", "small", 1)
 	all.Spec.Selector = &metav1.LabelSelector{}
@@ -70,7 +70,7 @@ func TestExplain_MachineSet(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), leaving); err != nil {
 		t.Fatal(err)
 	}
-	want["leaving"] = response{verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists, wantText: []string{"is being deleted, and waits for 1 machine", "and still has it", "1 more being deleted"}}
+	want["leaving"] = response{verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists, wantText: []string{"is being deleted, and waits for 1 machine", "but the VM still exists", "1 more being deleted"}}
 
 	for name, response := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machineset", name, response) })
@@ -83,7 +83,7 @@ func TestExplain_MachineSet(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.gone(t, set)
-		w.asks(t, "machineset", "past", response{verdict: report.Gone, wantText: []string{"is gone", "the machine set is being deleted"}})
+		w.asks(t, "machineset", "past", response{verdict: report.Gone, wantText: []string{"no longer exists", "the machine set is being deleted"}})
 	})
 	t.Run("mistyped", func(t *testing.T) {
 		status, _, errs := w.run("machineset", "wel")
@@ -107,11 +107,11 @@ func TestExplain_FrozenMachineSet(t *testing.T) {
 	// The MachineSet is frozen at twice the desired replicas, and unfrozen only at zero. The manager starts after
 	// all Machines exist.
 	w.manage(func(config *manager.Config) { config.Overshoot = scale.Overshoot{Up: 0, Down: 1000} })
-	why := "it is frozen, and creates no machines: 3 machines exist, at least the freeze limit of 2"
-	w.asks(t, "machineset", "overfull", response{verdict: report.Incomplete, cause: report.Frozen, wantText: []string{"1 wanted; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
+	why := "it is frozen and creates no machines: 3 machines exist, at least the freeze limit of 2"
+	w.asks(t, "machineset", "overfull", response{verdict: report.Incomplete, cause: report.Frozen, wantText: []string{"1 desired; 1 exist", why, "FrozeMachineSet", v1alpha1.AnnotationKeyUnfreeze}})
 	w.asks(t, "machine", w.only(t, "pool", "overfull").Name, response{
 		verdict: report.NotRunning, cause: report.NodeNotJoined,
-		wantText: []string{"MachineSet overfull: Frozen: 3 machines exist", "It creates another one when it is frozen no longer"},
+		wantText: []string{"MachineSet overfull: Frozen: 3 machines exist", "creates a replacement when the set is no longer frozen"},
 	})
 
 	deployment := w.deployment("pool", "never", 1) // the limit is 2, including the surge
@@ -161,11 +161,11 @@ func TestExplain_MachineDeployment(t *testing.T) {
 			change(d)
 		}
 		w.create(d)
-		w.asks(t, "machinedeployment", name, response{verdict: report.Healthy, wantText: []string{"has all 2 machines that it wants.", "2 wanted; 2 exist, 2 of the newest template, 2 ready, 2 available; class small"}})
+		w.asks(t, "machinedeployment", name, response{verdict: report.Healthy, wantText: []string{"has all 2 desired machines.", "2 desired; 2 exist, 2 of the latest template, 2 ready, 2 available; class small"}})
 		w.patch(d, `{"spec":{"template":{"spec":{"class":{"name":"never"}}}}}`)
 	}
 	rolled("rolls", nil)
-	expect("rolls", report.Incomplete, report.NodeNotJoined, "(1 of 3 is of its newest template)", "2 machines of rolls-", "(revision 1) are still to be replaced; maxSurge is 1, maxUnavailable 0", "has not joined", "(revision 2): 1 wanted, 1 exist, 0 available")
+	expect("rolls", report.Incomplete, report.NodeNotJoined, "(1 of 3 has the latest template)", "2 machines of rolls-", "(revision 1) are still to be replaced; maxSurge is 1, maxUnavailable 0", "has not joined", "(revision 2): 1 desired, 1 exist, 0 available")
 	rolled("stalls", func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](2) })
 	expect("stalls", report.Incomplete, report.NodeNotJoined, "has timed out progressing. There was no progress for 2s", "has not joined")
 	rolled("in-place", func(d *v1alpha1.MachineDeployment) {
@@ -179,7 +179,7 @@ func TestExplain_MachineDeployment(t *testing.T) {
 	paused := w.deployment("paused", "small", 1)
 	paused.Spec.Paused = true
 	w.create(paused)
-	expect("paused", report.Incomplete, report.Paused, "the deployment is paused: sizes change, and no machine of another template is made", "To go on: millwright rollout resume paused -n NS")
+	expect("paused", report.Incomplete, report.Paused, "the deployment is paused: it is scaled, but machines with another template are not created", "To resume: millwright rollout resume paused -n NS")
 
 	bad := w.deployment("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"name": "other"}
@@ -188,7 +188,7 @@ func TestExplain_MachineDeployment(t *testing.T) {
 	other.Spec.Selector, other.Spec.Template.Labels = twin.Spec.Selector, twin.Spec.Template.Labels
 	w.create(bad, twin, other)
 	expect("bad", report.Incomplete, v1alpha1.CauseInvalidSpec, "spec.template.metadata.labels")
-	expect("twin", report.Healthy, report.SelectorOverlap, "has the machine that it wants, but spec.selector: the same machines are selected by other")
+	expect("twin", report.Healthy, report.SelectorOverlap, "has its desired machine, but spec.selector: the same machines are selected by other")
 
 	off := w.deployment("off", "small", 1)
 	w.create(off)
@@ -204,9 +204,9 @@ func TestExplain_MachineDeployment(t *testing.T) {
 		w.asks(t, "machinedeployment", name, response{verdict: report.Healthy})
 	}
 	w.patch(renamed, `{"spec":{"selector":{"matchLabels":{"name":"new-name"}},"template":{"metadata":{"labels":{"name":"new-name"}}}}}`)
-	expect("renamed", report.Healthy, report.SetReleased, "has the machine that it wants, but spec.selector: no longer matches machine sets of this deployment: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
+	expect("renamed", report.Healthy, report.SetReleased, "has its desired machine, but spec.selector: no longer matches machine sets of this deployment: renamed-", "(machines: 1)", "kubectl -n NS delete machinesets.machine.sapcloud.io NAME", "change spec.selector so that it matches")
 	w.patch(back, `{"spec":{"rollbackTo":{"revision":77}}}`)
-	expect("back", report.Healthy, report.RollbackRefused, "has the machine that it wants, but spec.rollbackTo.revision: no machine set has revision 77; the template remains that of revision 1.", "millwright rollout history back -n NS")
+	expect("back", report.Healthy, report.RollbackRefused, "has its desired machine, but spec.rollbackTo.revision: no machine set has revision 77; the template remains that of revision 1.", "millwright rollout history back -n NS")
 
 	for name, response := range want {
 		t.Run(name, func(t *testing.T) { w.asks(t, "machinedeployment", name, response) })
@@ -222,7 +222,7 @@ func TestExplain_MachineDeployment(t *testing.T) {
 		}
 		w.asks(t, "machinedeployment", "held", response{
 			verdict: report.Deleting, cause: report.Finalizer,
-			wantText: []string{"is being deleted: finalizer example.com/backup holds the deployment", "1 wanted; 0 exist", "Ask whoever owns finalizer example.com/backup"},
+			wantText: []string{"is being deleted: finalizer example.com/backup delays the deletion of the deployment", "1 desired; 0 exist", "Contact the owner of finalizer example.com/backup"},
 		})
 		w.counts(t, held, 0)
 		w.patch(held, `{"metadata":{"finalizers":null}}`)
@@ -254,7 +254,7 @@ func (w *clusters) deletes(t *testing.T, deployment *v1alpha1.MachineDeployment)
 	}
 	w.asks(t, "machinedeployment", deployment.Name, response{
 		verdict: report.Deleting, cause: v1alpha1.CauseInstanceExists,
-		wantText: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, Machine leaving-", "and still has it", "2 more being deleted"},
+		wantText: []string{"is being deleted, and waits for 2 machines: 2 machines are being deleted, including Machine leaving-", "but the VM still exists", "2 more being deleted"},
 	})
 	w.counts(t, deployment, deployment.Spec.Replicas)
 }

@@ -46,7 +46,7 @@ func View(s Status, now time.Time, since time.Duration) []string {
 		}
 	}
 	if len(can) > 0 {
-		lines = append(append(lines, "", "You can:"), can...)
+		lines = append(append(lines, "", "What you can do:"), can...)
 	}
 	for i := range lines {
 		lines[i] = messages.Line(lines[i])
@@ -173,7 +173,7 @@ func waiting(s Status, more string) string {
 	}
 	text := "; waiting: " + messages.Shorten(s.Waits[0].Text, most) + more
 	if remedy := s.Waits[0].Remedy; remedy != "" {
-		text += "; you can: " + messages.Shorten(remedy, most)
+		text += "; next step: " + messages.Shorten(remedy, most)
 	}
 	return text
 }
