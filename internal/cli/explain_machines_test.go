@@ -229,7 +229,7 @@ func TestExplain_MachineDeletion(t *testing.T) {
 		}
 		w.patch(class, `{"metadata":{"finalizers":null}}`)
 		w.gone(t, class)
-	}, v1alpha1.CauseInvalidClassInputs, "", "VM sim:///NS/lost-NS/", `cannot be deleted: MachineClass "lost" not found`, "do not remove the finalizer by hand")
+	}, v1alpha1.CauseInvalidClassInputs, "", "VM sim:///NS/lost-NS/", `cannot be deleted: MachineClass "lost" not found`, "Do not remove the finalizer manually")
 
 	// Two Machines refer to the same VM.
 	first, second := w.own("claims"), w.own("claims-too")
@@ -323,7 +323,7 @@ func TestExplain_DeletedMachine(t *testing.T) {
 		set.Spec.Template.Spec.MachineConfiguration = &v1alpha1.MachineConfiguration{MachineCreationTimeout: &metav1.Duration{Duration: 2 * time.Second}}
 		machine := create(t, set)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseMachineFailed, "is gone: machine set late deleted it because it failed: Machine late-", "failed to join the cluster in", "set late ("))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseMachineFailed, "no longer exists: machine set late deleted it because it failed: Machine late-", "failed to join the cluster in", "set late ("))
 	})
 	t.Run("never created", func(t *testing.T) {
 		w.create(w.set("roomy", "full", 1))
@@ -352,7 +352,7 @@ func TestExplain_DeletedMachine(t *testing.T) {
 		w.patch(deployment, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationKeyTriggerDeletion+`":"`+machine.Name+"~"+now+
 			`","`+v1alpha1.AnnotationKeyLastReplicaChange+`":"`+now+`"}},"spec":{"replicas":0}}`)
 		w.gone(t, machine)
-		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseNamedForDeletion, "chosen by name, normally by an autoscaler: Machine named-"))
+		w.asks(t, "machine", machine.Name, gone(v1alpha1.CauseNamedForDeletion, "selected by name, usually by an autoscaler: Machine named-"))
 	})
 	t.Run("scaled down", func(t *testing.T) {
 		set := w.set("less", "small", 1)

@@ -35,7 +35,7 @@ func TestExplain_MachineSet(t *testing.T) {
 	}
 	add(w.set("well", "small", 2), response{verdict: report.Healthy, wantText: []string{"MachineSet NS/well has all 2 desired machines.", "2 desired; 2 exist, 2 ready, 2 available; class small"}})
 	add(w.set("none", "small", 0), response{verdict: report.Healthy, wantText: []string{"needs no machines and has none"}})
-	full := incomplete(v1alpha1.CauseDriverFailed, "has 1 of 3 machines available", "2 machines are not Running, Machine full-", "(ResourceExhausted)", "Free capacity")
+	full := incomplete(v1alpha1.CauseDriverFailed, "has 1 of 3 machines available", "2 machines are not Running, including Machine full-", "(ResourceExhausted)", "Free capacity")
 	full.code = "ResourceExhausted"
 	add(w.set("full", "full", 3), full)
 	add(w.set("never", "never", 1), incomplete(report.NodeNotJoined, "Machine never-", "has not joined", "millwright explain machine -n NS never-"))
