@@ -33,7 +33,7 @@ func refind(from codes.Code, to error) func(*world, *patched) {
 	})
 }
 
-var brokenAnswers = map[int]func(*world, *patched){
+var brokenResponses = map[int]func(*world, *patched){
 	38: onFind(func(ctx context.Context, _ *world, req *driver.GetMachineStatusRequest, next find) (findResp, error) {
 		resp, err := next(ctx, req)
 		if err == nil {

@@ -14,7 +14,7 @@ import (
 // TestBrokenDrivers: a driver that breaks one rule fails the check of that rule and of no other.
 func TestBrokenDrivers(t *testing.T) {
 	broken := map[int]func(*world, *patched){}
-	for _, some := range []map[int]func(*world, *patched){brokenCreations, brokenRequests, brokenDeletions, brokenAnswers, brokenLists, brokenOptions, brokenUpdates, brokenErrors} {
+	for _, some := range []map[int]func(*world, *patched){brokenCreations, brokenRequests, brokenDeletions, brokenResponses, brokenLists, brokenOptions, brokenUpdates, brokenErrors} {
 		maps.Copy(broken, some)
 	}
 	for _, rule := range conformance.Rules() {

@@ -34,7 +34,7 @@ func parseMarked(text string) (codes.Code, string, bool) {
 		return 0, "", false
 	}
 	// If the text consists only of a text form, the last bracket closes the message. If more text may follow, the
-	// message ends where the brackets are balanced.
+	// message extends to where the brackets are balanced.
 	end := -1
 	if before != "" || !strings.HasSuffix(rest, suffix) {
 		end = closing(rest)

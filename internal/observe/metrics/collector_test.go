@@ -289,10 +289,10 @@ func TestCollector_Start(t *testing.T) {
 	pending.Status.CurrentStatus.Phase = v1alpha1.MachinePending
 	failed := pending.DeepCopy()
 	failed.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
-	told := func() string { return strings.Join(series(t, registry), "\n") }
+	lines := func() string { return strings.Join(series(t, registry), "\n") }
 	const late = "mcm_machine_num_failed_join{instance_type=,machine_deployment=pool,namespace=shop,zone=} 1"
 	informer.Update(pending, failed)
-	if got := told(); !strings.Contains(got, late) {
+	if got := lines(); !strings.Contains(got, late) {
 		t.Errorf("unexpected series: %s", got)
 	}
 

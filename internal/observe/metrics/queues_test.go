@@ -20,7 +20,7 @@ import (
 // TestQueue_Metrics checks with a real controller-runtime queue that its metrics are served with MCM's
 // names and only label.
 func TestQueue_Metrics(t *testing.T) {
-	name := fmt.Sprintf("of-the-test-%d", time.Now().UnixNano()) // the process goes on to count those of former runs
+	name := fmt.Sprintf("of-the-test-%d", time.Now().UnixNano()) // metrics of earlier runs in the process remain
 	queue := priorityqueue.New[string](name)
 	defer queue.ShutDown()
 	high, low := 100, -100

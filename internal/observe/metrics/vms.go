@@ -18,7 +18,7 @@ var vmReady = prometheus.NewDesc("millwright_virtual_machine_ready",
 	[]string{"name", "namespace", "reason"}, nil)
 
 var vmMigration = prometheus.NewDesc("millwright_virtual_machine_migration",
-	"The current or last live migration of a virtual machine, always 1. If it failed, the reason label says why.",
+	"The current or last live migration of a virtual machine, always 1. The reason label is set if it failed.",
 	[]string{"name", "namespace", "phase", "reason"}, nil)
 
 var vmDowntime = prometheus.NewDesc("millwright_virtual_machine_migration_downtime_seconds",

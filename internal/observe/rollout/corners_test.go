@@ -19,14 +19,14 @@ func isPreserved(m *v1alpha1.Machine) {
 // TestStatus_PreservedMachinesAreExtra checks that more machines of the current template than desired do
 // not keep a rollout from being complete if all of the extra ones are preserved.
 func TestStatus_PreservedMachinesAreExtra(t *testing.T) {
-	beside := func(g *given) { g.set("a").Status.Replicas = 4 }
+	additional := func(g *given) { g.set("a").Status.Replicas = 4 }
 	others := func(g *given) {
 		for _, machine := range g.machines {
 			isPreserved(machine)
 		}
 	}
 	for want, given := range map[Outcome]change{Complete: others, Progressing: func(*given) {}} {
-		status := StatusOf(give(counts(4, 3, 4), beside, given, has("a", 1, v1alpha1.MachineFailed, isPreserved)).facts(), noon)
+		status := StatusOf(give(counts(4, 3, 4), additional, given, has("a", 1, v1alpha1.MachineFailed, isPreserved)).facts(), noon)
 		if status.Outcome != want || (status.Preserved == 1) != (want == Complete) {
 			t.Errorf("outcome %s, want %s; %d preserved", status.Outcome, want, status.Preserved)
 		}

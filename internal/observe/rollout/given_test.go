@@ -116,8 +116,8 @@ func has(class string, n int, phase v1alpha1.MachinePhase, changes ...func(*v1al
 	}
 }
 
-// says is the last operation of a machine: its deletion, if that has begun by then.
-func says(ago time.Duration, state v1alpha1.MachineState, code, description string) func(*v1alpha1.Machine) {
+// lastOperation sets the last operation of a machine. It is a deletion if the machine is being deleted.
+func lastOperation(ago time.Duration, state v1alpha1.MachineState, code, description string) func(*v1alpha1.Machine) {
 	return func(m *v1alpha1.Machine) {
 		m.Status.LastOperation = v1alpha1.LastOperation{State: state, ErrorCode: code, Description: description, LastUpdateTime: before(ago), Type: v1alpha1.MachineOperationCreate}
 		if m.DeletionTimestamp != nil {

@@ -39,25 +39,25 @@ func TestRollout_Revision(t *testing.T) {
 func TestPick(t *testing.T) {
 	for name, tc := range map[string]struct {
 		given  change
-		wanted int64
+		number int64
 		set    string
-		says   string
+		err    string
 	}{
-		"by number":      {past, 1, "pool-a", ""},
-		"the last":       {past, 4, "pool-c", ""},
-		"the one before": {rolls, 0, "pool-a", ""},
-		"is going":       {past, 3, "", "has no revision 3; it has 1, 2, 4"},
-		"never was":      {past, 9, "", "has no revision 9; it has 1, 2, 4"},
-		"only one":       {func(*given) {}, 0, "", "no revision before the current one"},
-		"of no set yet":  {all(rolls, to("d")), 0, "pool-b", ""},
-		"of an old one":  {past, 0, "pool-c", ""},
-		"twice the same": {all(rolls, twice("b")), 0, "pool-a", ""},
-		"none at all":    {func(g *given) { g.sets = nil }, 1, "", "has no revision 1; it has none"},
+		"by number":                       {past, 1, "pool-a", ""},
+		"the last":                        {past, 4, "pool-c", ""},
+		"the previous one":                {rolls, 0, "pool-a", ""},
+		"being deleted":                   {past, 3, "", "has no revision 3; it has 1, 2, 4"},
+		"never existed":                   {past, 9, "", "has no revision 9; it has 1, 2, 4"},
+		"only one":                        {func(*given) {}, 0, "", "no revision before the current one"},
+		"no set for the template yet":     {all(rolls, to("d")), 0, "pool-b", ""},
+		"template of an old set":          {past, 0, "pool-c", ""},
+		"two sets with the same template": {all(rolls, twice("b")), 0, "pool-a", ""},
+		"no revisions":                    {func(g *given) { g.sets = nil }, 1, "", "has no revision 1; it has none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := Find(give(tc.given).facts(), tc.wanted)
-			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Fatalf("got error %v, want %q", err, tc.says)
+			set, err := Find(give(tc.given).facts(), tc.number)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("got error %v, want %q", err, tc.err)
 			}
 			if err == nil && set.Name != tc.set {
 				t.Errorf("%s, want %s", set.Name, tc.set)

@@ -52,14 +52,14 @@ func TestMachineDeployment_DeletionDoesNotStart(t *testing.T) {
 		"of old machines":   give(rolls, fails, func(g *given) { g.set("a").Spec.Replicas = 0 }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			said := 0
+			count := 0
 			waits := StatusOf(g.facts(), noon).Waits
 			for _, wait := range waits {
 				if strings.Contains(wait.Text, "MachineSet pool-a: FailedDelete: "+denied) {
-					said++
+					count++
 				}
 			}
-			if said != 1 || !strings.Contains(waits[0].Text, denied) {
+			if count != 1 || !strings.Contains(waits[0].Text, denied) {
 				t.Errorf("it waits for %+v", waits)
 			}
 		})
@@ -75,18 +75,18 @@ func TestMachineSet_FreezeIsReportedOnce(t *testing.T) {
 		set  change
 		want string
 	}{
-		"the set says why":     {func(g *given) { g.set("b").Status.Conditions = []v1alpha1.MachineSetCondition{why} }, "9 machines exist"},
-		"the set says nothing": {func(*given) {}, "is frozen"},
+		"with the condition of the set":    {func(g *given) { g.set("b").Status.Conditions = []v1alpha1.MachineSetCondition{why} }, "9 machines exist"},
+		"without the condition of the set": {func(*given) {}, "is frozen"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said []string
+			var frozen []string
 			for _, wait := range StatusOf(give(rolls, isFrozen, tc.set).facts(), noon).Waits {
 				if strings.Contains(wait.Text, "frozen") {
-					said = append(said, wait.Text)
+					frozen = append(frozen, wait.Text)
 				}
 			}
-			if len(said) != 1 || !strings.Contains(said[0], tc.want) {
-				t.Errorf("got %q, want %q", said, tc.want)
+			if len(frozen) != 1 || !strings.Contains(frozen[0], tc.want) {
+				t.Errorf("got %q, want %q", frozen, tc.want)
 			}
 		})
 	}

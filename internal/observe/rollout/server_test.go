@@ -56,7 +56,7 @@ func (c *cable) set(cut error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, body := range c.bodies {
-		_ = body.Close() // ends the watch
+		_ = body.Close() // stops the watch
 	}
 	c.bodies, c.cut = nil, cut
 }

@@ -91,7 +91,7 @@ func Refusal(f Facts) string {
 }
 
 // outcome uses the counts and conditions that the controllers report: a rollout is complete or late
-// only if they say so.
+// only if they report it.
 func outcome(f Facts, s Status, explained report.Report) Outcome {
 	d := f.Deployment
 	desired := d.Spec.Replicas // the status counts excess machines separately

@@ -33,7 +33,7 @@ func all(changes ...change) change {
 
 func isPaused(d *v1alpha1.MachineDeployment) { d.Spec.Paused = true }
 
-const noRoom = "Cloud provider message - machine codes error: code = [ResourceExhausted] message = [zone-1 has no m5.large left]"
+const noCapacity = "Cloud provider message - machine codes error: code = [ResourceExhausted] message = [zone-1 has no m5.large left]"
 
 // situations are states that a user may see.
 var situations = map[string]struct {
@@ -55,32 +55,32 @@ var situations = map[string]struct {
 	"rollback-before": {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{} }), Progressing},
 	"being-deleted":   {declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), Progressing},
 	"being-deleted-held": {all(declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), func(g *given) { g.machines = nil },
-		has("a", 1, leaving, leaves(time.Minute), says(time.Minute, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion")),
+		has("a", 1, leaving, leaves(time.Minute), lastOperation(time.Minute, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion")),
 		has("a", 1, running)), Progressing},
 	"new-one-leaves":    {all(rolls, has("b", 1, leaving, leaves(time.Minute))), Progressing},
 	"old-one-just-gone": {counts(3, 3, 4), Progressing},
-	"old-set-backs-off": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), func(g *given) {
+	"old-set-backs-off": {all(rolls, has("b", 1, crashes, lastOperation(time.Minute, failed, "ResourceExhausted", noCapacity)), func(g *given) {
 		g.around.Events = []corev1.Event{backOff("pool-a", 5, 10*time.Second, "")}
 	}), Progressing},
 	"never-joins": {all(rolls, func(g *given) {
 		g.machines, g.set("b").Status = g.machines[:2], v1alpha1.MachineSetStatus{}
 		g.around.Events = []corev1.Event{backOff("pool-b", 5, 10*time.Second, "pool-b-9")}
 	}), Progressing},
-	"no-image": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "Unknown", "Cloud provider message - image https://images.example.com/"+strings.Repeat("very-long-", 20)+"name.qcow2: the server returned 404 Not Found"))), Progressing},
-	"no-room": {all(rolls, has("b", 1, crashes, says(2*time.Minute, failed, "Internal", "Cloud provider message - machine codes error: code = [Internal] message = [try later]")),
-		has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom))), Progressing},
-	"unhealthy": {all(rolls, has("b", 1, v1alpha1.MachineUnknown, says(time.Minute, processing, "", "Machine pool-b-3 is unhealthy - changing MachineState to Unknown."))), Progressing},
+	"no-image": {all(rolls, has("b", 1, crashes, lastOperation(time.Minute, failed, "Unknown", "Cloud provider message - image https://images.example.com/"+strings.Repeat("very-long-", 20)+"name.qcow2: the server returned 404 Not Found"))), Progressing},
+	"no-room": {all(rolls, has("b", 1, crashes, lastOperation(2*time.Minute, failed, "Internal", "Cloud provider message - machine codes error: code = [Internal] message = [try later]")),
+		has("b", 1, crashes, lastOperation(time.Minute, failed, "ResourceExhausted", noCapacity))), Progressing},
+	"unhealthy": {all(rolls, has("b", 1, v1alpha1.MachineUnknown, lastOperation(time.Minute, processing, "", "Machine pool-b-3 is unhealthy - changing MachineState to Unknown."))), Progressing},
 	"draining": {all(rolls,
-		has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, processing, "", "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod db-0. Initiate node drain")),
+		has("a", 1, leaving, leaves(10*time.Minute), lastOperation(time.Minute, processing, "", "Draining, waiting for pod disruption budget shop/db to allow the eviction of pod db-0. Initiate node drain")),
 		has("a", 1, running, leaves(time.Second)),
-		has("a", 3, leaving, leaves(time.Minute), says(time.Minute, processing, "", "Initiate VM deletion"), named), drained("pool-a-5", "pool-a-6", "pool-a-7")), Progressing},
+		has("a", 3, leaving, leaves(time.Minute), lastOperation(time.Minute, processing, "", "Initiate VM deletion"), named), drained("pool-a-5", "pool-a-6", "pool-a-7")), Progressing},
 	"provider-keeps": {all(rolls,
-		has("a", 1, leaving, leaves(10*time.Minute), says(10*time.Second, processing, "", "Initiate VM deletion"), named),
-		has("a", 2, leaving, leaves(time.Minute), says(10*time.Second, processing, "", "The provider still has the VM. Initiate VM deletion"), named),
+		has("a", 1, leaving, leaves(10*time.Minute), lastOperation(10*time.Second, processing, "", "Initiate VM deletion"), named),
+		has("a", 2, leaving, leaves(time.Minute), lastOperation(10*time.Second, processing, "", "The provider still has the VM. Initiate VM deletion"), named),
 		drained("pool-a-3", "pool-a-4", "pool-a-5"), at(v1alpha1.StepDeleteInstance, v1alpha1.CauseInstanceExists, "pool-a-4", "pool-a-5")), Progressing},
-	"not-begun":   {all(rolls, has("a", 1, running, says(time.Minute, v1alpha1.MachineStateSuccessful, "", "Machine pool-a-3 successfully joined the cluster in 2.8s"), leaves(time.Second))), Progressing},
-	"drain-fails": {all(rolls, has("a", 1, leaving, leaves(10*time.Minute), says(time.Minute, failed, "", "Drain failed due to - error while evicting pod \"db-0\". Initiate node drain"))), Progressing},
-	"late": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "ResourceExhausted", noRoom)), due(60), func(g *given) {
+	"not-begun":   {all(rolls, has("a", 1, running, lastOperation(time.Minute, v1alpha1.MachineStateSuccessful, "", "Machine pool-a-3 successfully joined the cluster in 2.8s"), leaves(time.Second))), Progressing},
+	"drain-fails": {all(rolls, has("a", 1, leaving, leaves(10*time.Minute), lastOperation(time.Minute, failed, "", "Drain failed due to - error while evicting pod \"db-0\". Initiate node drain"))), Progressing},
+	"late": {all(rolls, has("b", 1, crashes, lastOperation(time.Minute, failed, "ResourceExhausted", noCapacity)), due(60), func(g *given) {
 		g.deployment.Status.Conditions[0].Status = v1alpha1.ConditionFalse
 		g.deployment.Status.Conditions[0].Reason = v1alpha1.DeploymentReasonTimedOut
 	}), Late},
@@ -105,12 +105,12 @@ var situations = map[string]struct {
 	}), Progressing},
 	"not-joined":     {all(rolls, has("b", 2, pending, onNode())), Progressing},
 	"not-ready":      {all(rolls, has("b", 1, pending, onNode(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "cni plugin not initialized", LastTransitionTime: before(2 * time.Minute)}))), Progressing},
-	"not-useful-yet": {all(rolls, has("b", 1, pending, onNode(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: before(2 * time.Minute)}), says(time.Minute, processing, "", "Creating machine on cloud provider"))), Progressing},
+	"not-useful-yet": {all(rolls, has("b", 1, pending, onNode(corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: before(2 * time.Minute)}), lastOperation(time.Minute, processing, "", "Creating machine on cloud provider"))), Progressing},
 	"late-not-joined": {all(rolls, has("b", 1, pending, onNode()), due(60), func(g *given) {
 		g.deployment.Status.Conditions[0].Status = v1alpha1.ConditionFalse
 		g.deployment.Status.Conditions[0].Reason = v1alpha1.DeploymentReasonTimedOut
 	}), Late},
-	"class-refused": {all(rolls, has("a", 1, leaving, leaves(time.Hour), says(time.Hour, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion"))), Progressing},
+	"class-refused": {all(rolls, has("a", 1, leaving, leaves(time.Hour), lastOperation(time.Hour, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion"))), Progressing},
 	"not-marked":    {all(rolls, hasCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "MarkError", "marking node n: forbidden.")), Progressing},
 	"blocked": {all(rolls, hasCondition(v1alpha1.MachineDeploymentReplicaFailure, v1alpha1.ConditionTrue, "FailedCreate", "creating machines: exceeded quota"), func(g *given) {
 		g.set("b").Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetReplicaFailure, Status: v1alpha1.ConditionTrue, Reason: "FailedCreate", Message: "creating machines: exceeded quota", LastTransitionTime: before(time.Minute)}}
@@ -133,7 +133,7 @@ var situations = map[string]struct {
 		counts(3, 3, 4)(g)
 	}, Progressing},
 	"scaled-down":  {all(declared(func(d *v1alpha1.MachineDeployment) { d.Spec.Replicas = 2 }), func(g *given) { g.set("a").Spec.Replicas = 2 }, counts(3, 3, 3)), Progressing},
-	"letters-only": {all(rolls, has("b", 1, crashes, says(time.Minute, failed, "", "\x1b[2Jred\nalert\a"))), Progressing},
+	"letters-only": {all(rolls, has("b", 1, crashes, lastOperation(time.Minute, failed, "", "\x1b[2Jred\nalert\a"))), Progressing},
 }
 
 // onNode assigns a node to a machine and copies its conditions.
