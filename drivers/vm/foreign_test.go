@@ -72,14 +72,14 @@ func TestForeignVMs(t *testing.T) {
 func TestNeighboursInAPool(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
-	pools := []*testDriver{w, w.with(vm.Options{Installation: "other"}), w.withClass(nil), w.withClass(object{
+	drivers := []*testDriver{w, w.with(vm.Options{Installation: "other"}), w.withClass(nil), w.withClass(object{
 		"tags": object{"kubernetes.io/cluster/other": "", "kubernetes.io/role/worker": ""},
 	}), w.withClass(object{
 		"tags": object{"kubernetes.io/cluster/shoot": "", "kubernetes.io/role/control": ""},
 	})}
-	pools[2].class.Namespace = "farm"
+	drivers[2].class.Namespace = "farm"
 	names := []string{"m", "m", "of-farm", "of-other", "of-control"}
-	for i, n := range pools {
+	for i, n := range drivers {
 		if i == 2 {
 			continue // a class in another namespace has no machines here
 		}
@@ -88,11 +88,11 @@ func TestNeighboursInAPool(t *testing.T) {
 			t.Errorf("list of %s (-want +got):\n%s", names[i], diff)
 		}
 	}
-	if list := pools[2].list(); len(list) != 0 {
+	if list := drivers[2].list(); len(list) != 0 {
 		t.Errorf("list of a class in another namespace: %v", list)
 	}
 	w.mustRemove("m", "")
-	if len(w.vms()) != 3 || len(pools[1].list()) != 1 {
+	if len(w.vms()) != 3 || len(drivers[1].list()) != 1 {
 		t.Error("the VM of another installation was deleted, or our VM was not")
 	}
 }
