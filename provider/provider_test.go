@@ -55,7 +55,7 @@ func TestBadPrograms(t *testing.T) {
 		"unknown command":          {provider.New("example", newFake), []string{"mangaer"}, `unknown command "mangaer"`},
 		"bad value":                {provider.New("example", newFake), []string{"--concurrent-syncs=0"}, "--concurrent-syncs"},
 		"--driver with one driver": {provider.New("example", newFake), []string{"--driver=vm"}, "--driver"},
-		"unknown driver":           {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"--driver=third", "--target-kubeconfig", "KUBECONFIG"}, `no driver "third"; known drivers: example, other`},
+		"unknown driver":           {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"--driver=third", "--target-kubeconfig", "KUBECONFIG"}, `unknown driver "third"; known drivers: example, other`},
 		"named twice":              {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "other", Open: newFake})), []string{"manager", "--driver=other,other", "--target-kubeconfig", "KUBECONFIG"}, `duplicate driver "other"`},
 		"missing kubeconfig":       {provider.New("example", newFake), []string{"--target-kubeconfig=/nowhere/at/all"}, "--target-kubeconfig"},
 		"own and manager's flags":  {provider.New("example", newFake, provider.WithFlags(addRegion)), []string{"manager", "--example-region=a", "--port=-1"}, "--port"},
