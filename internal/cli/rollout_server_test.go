@@ -37,8 +37,8 @@ func (w *clusters) revisions(t *testing.T, name string) *v1alpha1.MachineDeploym
 	return deployment
 }
 
-// wished waits for a rollback request.
-func (w *clusters) wished(t *testing.T, deployment *v1alpha1.MachineDeployment) {
+// awaitRollback waits for a rollback request.
+func (w *clusters) awaitRollback(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	t.Helper()
 	w.soon(t, "somebody wishes to roll back "+deployment.Name, func(g gomega.Gomega) {
 		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
@@ -96,7 +96,7 @@ func TestRolloutUndo_WithoutManager(t *testing.T) {
 		_, err := w.rollout(ctx, "undo", "pool")
 		ended <- err
 	}()
-	w.wished(t, deployment)
+	w.awaitRollback(t, deployment)
 	cancel()
 	withdraw := "to cancel the rollback, run: kubectl -n " + w.Namespace + " patch machinedeployments.machine.sapcloud.io pool"
 	wantText := func(err error, wantText ...string) {

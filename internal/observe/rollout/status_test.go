@@ -49,11 +49,11 @@ var situations = map[string]struct {
 		d.Spec.Template.Spec.Class.Name = "b"
 		d.Status.UpdatedReplicas = 0
 	}), Progressing},
-	"paused":          {all(rolls, has("b", 1, running), declared(isPaused)), Progressing},
-	"paused-and-done": {declared(isPaused), Complete},
-	"rollback-wished": {all(rolls, declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1} })), Progressing},
-	"rollback-before": {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{} }), Progressing},
-	"being-deleted":   {declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), Progressing},
+	"paused":             {all(rolls, has("b", 1, running), declared(isPaused)), Progressing},
+	"paused-and-done":    {declared(isPaused), Complete},
+	"rollback-requested": {all(rolls, declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: 1} })), Progressing},
+	"rollback-before":    {declared(func(d *v1alpha1.MachineDeployment) { d.Spec.RollbackTo = &v1alpha1.RollbackConfig{} }), Progressing},
+	"being-deleted":      {declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), Progressing},
 	"being-deleted-held": {all(declared(func(d *v1alpha1.MachineDeployment) { d.DeletionTimestamp = ptr.To(before(time.Minute)) }), func(g *given) { g.machines = nil },
 		has("a", 1, leaving, leaves(time.Minute), lastOperation(time.Minute, failed, "InvalidArgument", "Cloud provider message - machine codes error: code = [InvalidArgument] message = [providerSpec.zone: must not be empty] Initiate VM deletion")),
 		has("a", 1, running)), Progressing},

@@ -43,7 +43,7 @@ var preservations = []scenario{
 	{
 		name:   "preserved by its node, then deletion",
 		given:  givenOneToPreserve(),
-		act:    inTurn(wishOnNode("now"), awaitThat("a preservation", preserved), removeAll),
+		act:    inTurn(annotateNode("now"), awaitThat("a preservation", preserved), removeAll),
 		want:   nothing,
 		always: most(1),
 	},
@@ -79,8 +79,8 @@ func requested(value string) func(context.Context, *run) error {
 	}
 }
 
-// wishOnNode is like wish, on the node of the Machine.
-func wishOnNode(value string) func(context.Context, *run) error {
+// annotateNode sets the annotation of preservation on the node of the Machine.
+func annotateNode(value string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.mergeNode(ctx, r.named, preserveAnnotation(strconv.Quote(value)))
 	}

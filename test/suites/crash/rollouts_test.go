@@ -164,7 +164,7 @@ func rolledBack(ctx context.Context, r *run) error {
 		return err
 	}
 	if deployment.Spec.RollbackTo != nil {
-		return errors.New("the wish to roll back is still there")
+		return errors.New("the rollback request is still there")
 	}
 	return allOf(2, pool)(ctx, r)
 }

@@ -121,7 +121,7 @@ func (s *soak) rolledBack(ctx context.Context, r *run) error {
 			return err
 		}
 		if deployment.Spec.RollbackTo != nil {
-			return fmt.Errorf("the wish for %v is still there", deployment.Spec.RollbackTo)
+			return fmt.Errorf("the rollback request %v is still there", deployment.Spec.RollbackTo)
 		}
 		s.class = deployment.Spec.Template.Spec.Class.Name
 		return nil
@@ -233,8 +233,8 @@ func (s *soak) takeServersAway(_ context.Context, r *run) error {
 	return nil
 }
 
-// nobodyNamed checks that no Machine that does not exist is marked for deletion.
-func (r *run) nobodyNamed(ctx context.Context) error {
+// marksNameMachines checks that only Machines that exist are marked for deletion.
+func (r *run) marksNameMachines(ctx context.Context) error {
 	deployment, err := r.deployment(ctx)
 	if err != nil {
 		return err

@@ -221,7 +221,7 @@ func (s *soak) evictable(ctx context.Context, r *run) error {
 
 // asDeclared checks that everything matches the desired state.
 func (s *soak) asDeclared(ctx context.Context, r *run) error {
-	if err := r.nobodyNamed(ctx); err != nil {
+	if err := r.marksNameMachines(ctx); err != nil {
 		return err
 	}
 	return allInSetOf(int(s.replicas), s.class)(ctx, r)

@@ -109,8 +109,8 @@ func terminationIn(t *testing.T, root string) vmpb.Termination {
 	return left
 }
 
-// podOfNobody requests a hypervisor that no VirtualMachine controls.
-func podOfNobody(c *cluster) func(*cluster) {
+// podWithoutOwner requests a hypervisor that no VirtualMachine controls.
+func podWithoutOwner(c *cluster) func(*cluster) {
 	c.create(handmade("pod-of-nobody", vmpb.Command(), "{}"))
 	return func(c *cluster) {
 		const want = "only Pods of virtual machines are supported"

@@ -61,7 +61,7 @@ func TestVirtualMachine_InvalidInputDisturbsNoOthers(t *testing.T) {
 		{"an address outside of the network", strangeAddress},
 		{"two addresses of one IP version", twoAddresses},
 		{"a spec that no hypervisor understands", malformedSpec},
-		{"a pod of no virtual machine", podOfNobody},
+		{"a pod of no virtual machine", podWithoutOwner},
 		{"no space for the image", noSpace(images)},
 	}...)
 	// Most of the time is waiting, so all trials start before the first outcome is checked. The slowest trials
