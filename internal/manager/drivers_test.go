@@ -56,7 +56,7 @@ func TestADriverThatComesLater(t *testing.T) {
 	describes := func(sentence string) func(*v1alpha1.Machine) bool {
 		return func(m *v1alpha1.Machine) bool { return strings.Contains(m.Status.LastOperation.Description, sentence) }
 	}
-	const refusal = `MachineClass "one" is for the driver "sim", and this manager has the driver "other"`
+	const refusal = `MachineClass "one" is for driver "sim", but this manager has the driver "other"`
 	g.Eventually(look).WithTimeout(env.WaitTimeout).Should(gomega.Satisfy(describes(refusal)))
 	g.Eventually(func() (bool, error) {
 		events := &corev1.EventList{}

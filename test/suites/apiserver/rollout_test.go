@@ -95,13 +95,13 @@ func TestRollout_NothingToAsk(t *testing.T) {
 	for _, command := range []string{"status", "history", "undo", "pause", "resume", "restart"} {
 		c.rollout(1, command+" other", `machine deployment "other" not found in namespace "`+c.Namespace+`"`)
 	}
-	c.rollout(1, "status pool --timeout 20s", "the manager has not acted yet on what was changed last")
+	c.rollout(1, "status pool --timeout 20s", "the manager has not processed the latest change yet")
 	c.rollout(1, "status pool --context other", `context "other" does not exist`)
 	c.rollout(1, "status pool -n elsewhere", `in namespace "elsewhere"`)
 
 	watched := program.Start(t, c.arguments("status pool")...)
 	t.Cleanup(watched.Kill)
-	c.await(watched, "the manager has not acted yet")
+	c.await(watched, "the manager has not processed the latest change yet")
 	c.do(c.Client.Delete(t.Context(), c.deployment()))
 	if err := watched.Wait(); err == nil || watched.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
@@ -136,7 +136,7 @@ func TestRollout_InterruptStopsWatchOnly(t *testing.T) {
 	c := newCluster(t)
 	watched := program.Start(t, c.arguments("status pool")...)
 	t.Cleanup(watched.Kill)
-	c.await(watched, "the manager has not acted yet")
+	c.await(watched, "the manager has not processed the latest change yet")
 	c.do(syscall.Kill(watched.PID(), syscall.SIGINT))
 	if err := watched.Wait(); err == nil || watched.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)

@@ -198,7 +198,7 @@ func (p *provider) withoutCRDs() {
 	p.t.Helper()
 	wait := p.deleteCRDs()
 	first := "MACHINECLASS_V1=" + p.path("v1.yaml")
-	p.run("answers NotFound", first, "TAGS_ARE_STRINGS=true")
+	p.run("returns NotFound", first, "TAGS_ARE_STRINGS=true")
 	wait()
 	for _, name := range []string{firstClass, secondClass} {
 		if got, want := string(p.classes()[name].ProviderSpec.Raw), `{"tags":["tested","kubernetes-io-cluster-tested","kubernetes-io-role-integration-test"]}`; got != want {
@@ -208,11 +208,11 @@ func (p *provider) withoutCRDs() {
 	if p.crds() {
 		p.t.Error("the CRDs that the suite installed are still there")
 	}
-	p.run("answers NotFound", first, "PRESERVE_CRD_AT_END=true")
+	p.run("returns NotFound", first, "PRESERVE_CRD_AT_END=true")
 	if !p.crds() {
 		p.t.Error("PRESERVE_CRD_AT_END does not preserve the CRDs")
 	}
-	p.run("answers NotFound", first)
+	p.run("returns NotFound", first)
 	if !p.crds() {
 		p.t.Error("the suite removed CRDs that it had not installed")
 	}
@@ -281,7 +281,7 @@ func (p *provider) inPods() {
 		{[]string{"MCM_IMAGE_TAG=mcm:1", "MC_IMAGE_TAG=mc:1"}, []string{"mcm:1", "mc:1"}},
 		{[]string{"MC_IMAGE_TAG=mc:2"}, []string{"mcm:1", "mc:2"}},
 	} {
-		p.run("answers NotFound", append(tc.variables, "MACHINECLASS_V1="+p.path("v1.yaml"))...)
+		p.run("returns NotFound", append(tc.variables, "MACHINECLASS_V1="+p.path("v1.yaml"))...)
 		pods := &corev1.PodList{}
 		if err := p.Client.List(p.t.Context(), pods, client.InNamespace(p.Namespace)); err != nil {
 			p.t.Fatal(err)

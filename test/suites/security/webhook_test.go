@@ -276,7 +276,7 @@ var messages = map[string]string{
 	"other owners of Machines": "is controlled by MachineSet \"another\"",
 	"labels of new sets":       "from the mutating webhook that does this",
 	"templates of new sets":    "from the mutating webhook that does this",
-	"provider IDs":             "and the machine has no VM",
+	"provider IDs":             "but the machine has no VM",
 	"phases of Machines":       "times in a row",
 	"classes of new Machines":  "MachineClass \"none\" not found",
 }

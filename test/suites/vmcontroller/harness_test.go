@@ -245,11 +245,11 @@ func (i *installation) log(vm *vmv1alpha1.VirtualMachine) string {
 }
 
 const (
-	ended  = "the stream of run authorizations ended"
+	ended  = "the stream of run authorizations was closed"
 	opened = "the stream of run authorizations is open again"
 	// The same with expiring leases, for which each stream with a response counts.
-	notRenewed = "the lease is not renewed"
-	renewed    = "the lease is renewed again"
+	notRenewed = "cannot renew the lease; retrying"
+	renewed    = "renewed the lease after failures"
 )
 
 // count returns how often a line occurs in a hypervisor's log.

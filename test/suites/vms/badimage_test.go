@@ -120,9 +120,9 @@ func (s *imageServer) bad() []badImage {
 		{name: "redirects", image: at("/loop"), reason: vmpb.EndImageUnavailable, texts: []string{"the server redirected more than"}},
 		{name: "checksum", image: wrong, reason: vmpb.EndImageRejected, texts: []string{"its checksum is sha256:", "expected " + wrong.Checksum}},
 		{name: "large", image: at("/large"), reason: vmpb.EndImageRejected, texts: []string{
-			strconv.Itoa(2 * diskSize), "more than the disk of " + strconv.Itoa(diskSize) + " bytes",
+			strconv.Itoa(2 * diskSize), "but the disk has only " + strconv.Itoa(diskSize) + " bytes",
 		}},
-		{name: "backing-file", image: at("/backing"), reason: vmpb.EndImageRejected, texts: []string{"it needs a backing file"}},
+		{name: "backing-file", image: at("/backing"), reason: vmpb.EndImageRejected, texts: []string{"it has a backing file"}},
 	}
 }
 

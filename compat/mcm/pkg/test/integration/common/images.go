@@ -31,10 +31,10 @@ func (i images) given() bool { return i.manager != "" || i.machines != "" }
 // set sets the images in the Deployment. It returns an error if the Deployment has no container for an image.
 func (i images) set(deployment *appsv1.Deployment) error {
 	if i.manager != "" && !setImage(deployment, i.manager, true) {
-		return fmt.Errorf("Deployment %s has no container for the image %s", deployment.Name, i.manager)
+		return fmt.Errorf("no container of Deployment %s is for the image %s", deployment.Name, i.manager)
 	}
 	if i.machines != "" && !setImage(deployment, i.machines, false) {
-		return fmt.Errorf("Deployment %s has no container for the image %s", deployment.Name, i.machines)
+		return fmt.Errorf("no container of Deployment %s is for the image %s", deployment.Name, i.machines)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (f *IntegrationTestFramework) deploy(i images) {
 func (i images) read(file string) (*appsv1.Deployment, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("Deployment %s does not exist, and the file to create it from cannot be read: %w", i.deployment, err)
+		return nil, fmt.Errorf("cannot read the file to create the missing Deployment %s from: %w", i.deployment, err)
 	}
 	deployment := &appsv1.Deployment{}
 	if err := yaml.UnmarshalStrict(text, deployment); err != nil {

@@ -35,7 +35,7 @@ func TestImages(t *testing.T) {
 			deployment := withContainers(tc.containers...)
 			err := tc.images.set(deployment)
 			if tc.want == "" {
-				if err == nil || !strings.Contains(err.Error(), "has no container for the image new-") {
+				if err == nil || !strings.Contains(err.Error(), "is for the image new-") {
 					t.Errorf("got error %v", err)
 				}
 				return
