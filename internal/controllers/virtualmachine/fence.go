@@ -26,7 +26,7 @@ const (
 	reasonMalformed     = "Malformed"
 	reasonOtherPod      = "OtherPod"
 	reasonOtherHost     = "OtherHost"
-	reasonHostReachable = "HostReachable"
+	reasonHostReachable = "HostAnswers"
 	reasonPodEnded      = "PodEnded"
 	// reasonFullLeases and reasonTerminating are reasons of this condition, too.
 )

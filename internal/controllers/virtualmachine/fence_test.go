@@ -132,7 +132,7 @@ func TestFence_Refused(t *testing.T) {
 		"another host":   {value: "pod/host-2", want: "False OtherHost"},
 		"another pod":    {value: "pod-before/host-1", want: "False OtherPod"},
 		"malformed":      {value: "\x1b[2Jpod host-1\n" + strings.Repeat("ä", 5000), want: "False Malformed"},
-		"reachable host": {value: "pod/host-1", want: "False HostReachable", change: func(_ *v1alpha1.VirtualMachine, pod *corev1.Pod) { pod.Status.Conditions[0] = reachable }},
+		"reachable host": {value: "pod/host-1", want: "False HostAnswers", change: func(_ *v1alpha1.VirtualMachine, pod *corev1.Pod) { pod.Status.Conditions[0] = reachable }},
 		"VM is being deleted": {value: "pod/host-1", want: "False Terminating", change: func(vm *v1alpha1.VirtualMachine, _ *corev1.Pod) {
 			vm.DeletionTimestamp, vm.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, append(vm.Finalizers, "example.org/stays")
 		}},
@@ -182,7 +182,7 @@ func TestFence_DoesNotTrustCache(t *testing.T) {
 	for range 3 {
 		w.pass(t.Context())
 	}
-	if vm, fenced, given := w.state(t); vm.Status.ActivePodName != pod.Name || fenced != "False HostReachable" || given {
+	if vm, fenced, given := w.state(t); vm.Status.ActivePodName != pod.Name || fenced != "False HostAnswers" || given {
 		t.Errorf("the VM is in pod %s, condition Fenced: %q", vm.Status.ActivePodName, fenced)
 	}
 }
