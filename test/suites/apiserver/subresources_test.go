@@ -244,9 +244,9 @@ func (w *world) wrong() {
 		"a console without WebSocket": {http.MethodGet, w.path("web", "console"), "", http.StatusBadRequest, "WebSocket"},
 		"no truth":                    {http.MethodGet, w.path("web", "log") + "?follow=maybe", "", http.StatusBadRequest, "true or false"},
 		"a field that is not there":   {http.MethodPost, w.path("web", "migrate"), `{"node":"host-2"}`, http.StatusBadRequest, "nodeName"},
-		"no name":                     {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"a/b"}`, http.StatusBadRequest, "no name"},
+		"no name":                     {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"a/b"}`, http.StatusBadRequest, "not a valid node name"},
 		"a long body":                 {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"` + strings.Repeat("a", 8<<10) + `"}`, http.StatusBadRequest, "too large"},
-		"where it is":                 {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"host-1"}`, http.StatusConflict, "is on host host-1 already"},
+		"where it is":                 {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"host-1"}`, http.StatusConflict, "already on host host-1"},
 		"nothing to cancel":           {http.MethodDelete, w.path("web", "migrate"), "", http.StatusConflict, "no migration"},
 	} {
 		if code, body := w.do(w.Admin, c.method, c.path, c.body); code != c.code || !strings.Contains(body, c.wantText) {
