@@ -42,8 +42,8 @@ type writtenPhase struct {
 	ByRequest          map[string]int `json:"byRequest"`
 }
 
-// TestAllPhases measures this project's manager with a few Machines.
-func TestAllPhases(t *testing.T) {
+// TestRun_MeasuresAllPhases measures this project's manager with a few Machines.
+func TestRun_MeasuresAllPhases(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("-short: this test needs a kube-apiserver")
@@ -69,8 +69,8 @@ func TestAllPhases(t *testing.T) {
 	}
 }
 
-// TestPods: pods have a realistic size, and no node has more pods than a kubelet allows.
-func TestPods(t *testing.T) {
+// TestPods_FitOnNodes: pods have a realistic size, and no node has more pods than a kubelet allows.
+func TestPods_FitOnNodes(t *testing.T) {
 	tier.All(t)
 	const pods = 2*podsPerNode + 1
 	perNode, names := map[string]int{}, map[string]bool{}
@@ -148,8 +148,8 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 	}
 }
 
-// TestManagerThatEnds: the error contains the last lines of the manager's log.
-func TestManagerThatEnds(t *testing.T) {
+// TestManager_ErrorContainsLogAfterExit: the error contains the last lines of the manager's log.
+func TestManager_ErrorContainsLogAfterExit(t *testing.T) {
 	p, err := startManager(managerOptions{command: "echo {namespace} {qps} is wrong; exit 3", qps: 7}, t.TempDir(), "", "here")
 	if err != nil {
 		t.Fatal(err)
@@ -164,8 +164,8 @@ func TestManagerThatEnds(t *testing.T) {
 	}
 }
 
-// TestAllProcessesOfAManagerCount: usage includes processes that a shell started, and stop kills them.
-func TestAllProcessesOfAManagerCount(t *testing.T) {
+// TestManager_UsageIncludesChildProcesses: usage includes processes that a shell started, and stop kills them.
+func TestManager_UsageIncludesChildProcesses(t *testing.T) {
 	p, err := startManager(managerOptions{command: "sleep 1000 & sleep 1000 & echo ready; wait"}, t.TempDir(), "", "")
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestAllProcessesOfAManagerCount(t *testing.T) {
 	}
 }
 
-func TestComplete(t *testing.T) {
+func TestResult_ContainsAllNumbers(t *testing.T) {
 	p := &phaseResult{Name: scaleUp, took: 2 * time.Second, requests: map[env.Answered]int{
 		{Method: "POST", Resource: "machines", Code: 201}:         4,
 		{Method: "POST", Resource: "nodes", Code: 409}:            1, // already exists, which is not a conflict
@@ -221,7 +221,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-func TestOverBudget(t *testing.T) {
+func TestBudget_IsExceeded(t *testing.T) {
 	r := &result{Phases: []*phaseResult{
 		{Name: scaleUp, RequestsPerMachine: 9.5}, {Name: rollingUpdate, RequestsPerMachine: 21.01},
 		{Name: idle, Requests: 6}, {Name: scaleDown, RequestsPerMachine: 8.5},
@@ -236,7 +236,7 @@ func TestOverBudget(t *testing.T) {
 	}
 }
 
-func TestArguments(t *testing.T) {
+func TestParse_RejectsInvalidArguments(t *testing.T) {
 	for _, args := range [][]string{{"--machines=0"}, {"--pods=-1"}, {"--qps=0"}, {"--burst=0"}, {"--idle=-1s"}, {"--timeout=0"}, {"more"}, {"--unknown"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse accepted %v", args)

@@ -7,8 +7,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDisk: a full disk does not destroy an earlier result.
-func TestFullDisk(t *testing.T) {
+// TestResult_IsKeptOnFullDisk: a full disk does not destroy an earlier result.
+func TestResult_IsKeptOnFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the benchmark writes its result")
 	fs := smallfs.New(t)
 	path := fs.Path("result.json")

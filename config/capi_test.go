@@ -29,9 +29,9 @@ func crdsOfClusterAPI(t *testing.T) map[string]*apiextensionsv1.CustomResourceDe
 	return crds
 }
 
-// TestCRDsFitBothContracts: each CRD is labeled for both contracts, and has the fields that they require, with the
+// TestClusterAPICRD_FollowsBothContracts: each CRD is labeled for both contracts, and has the fields that they require, with the
 // expected types.
-func TestCRDsFitBothContracts(t *testing.T) {
+func TestClusterAPICRD_FollowsBothContracts(t *testing.T) {
 	fields := map[string]map[string]string{
 		"MillwrightMachine": {
 			".spec.providerID": "string", ".spec.failureDomain": "string", ".status.ready": "boolean",
@@ -76,8 +76,8 @@ func TestCRDsFitBothContracts(t *testing.T) {
 	}
 }
 
-// TestNamesAndVersions: autoscalers derive the plural of a kind without a dictionary.
-func TestNamesAndVersions(t *testing.T) {
+// TestClusterAPICRD_NamesAndVersions: autoscalers derive the plural of a kind without a dictionary.
+func TestClusterAPICRD_NamesAndVersions(t *testing.T) {
 	for kind, crd := range crdsOfClusterAPI(t) {
 		names := crd.Spec.Names
 		if want := strings.ToLower(kind) + "s"; names.Plural != want || crd.Name != want+"."+infrastructureGroup {
@@ -95,8 +95,8 @@ func TestNamesAndVersions(t *testing.T) {
 	}
 }
 
-// TestWhatMustBeSaid checks the fields that a machine requires, and the status that exists from the start (S12).
-func TestWhatMustBeSaid(t *testing.T) {
+// TestClusterAPICRD_RequiredFields checks the fields that a machine requires, and the status that exists from the start (S12).
+func TestClusterAPICRD_RequiredFields(t *testing.T) {
 	schema := schemaOf(crdsOfClusterAPI(t)["MillwrightMachine"])
 	if diff := cmp.Diff([]string{"driver"}, schema.Properties["spec"].Required); diff != "" {
 		t.Errorf("required in the spec (-want +got):\n%s", diff)
@@ -114,8 +114,8 @@ func TestWhatMustBeSaid(t *testing.T) {
 	}
 }
 
-// TestTemplatesAreOfTheSameSpec (S19): the spec in a template is the same as that of the objects created from it.
-func TestTemplatesAreOfTheSameSpec(t *testing.T) {
+// TestClusterAPICRD_TemplateHasSpecOfObject (S19): the spec in a template is the same as that of the objects created from it.
+func TestClusterAPICRD_TemplateHasSpecOfObject(t *testing.T) {
 	crds := crdsOfClusterAPI(t)
 	for _, kind := range []string{"MillwrightMachine", "MillwrightCluster"} {
 		of, in := schemaOf(crds[kind]).Properties["spec"], schemaOf(crds[kind+"Template"]).Properties["spec"].Properties["template"].Properties["spec"]
@@ -126,8 +126,8 @@ func TestTemplatesAreOfTheSameSpec(t *testing.T) {
 	}
 }
 
-// TestOlderContractHasNoFailureDomains: in that contract, the field has another form.
-func TestOlderContractHasNoFailureDomains(t *testing.T) {
+// TestClusterAPICRD_OlderContractHasNoFailureDomains: in that contract, the field has another form.
+func TestClusterAPICRD_OlderContractHasNoFailureDomains(t *testing.T) {
 	var overlay struct {
 		Patches []struct {
 			Target struct{ Kind, Name string }
@@ -153,9 +153,9 @@ func TestOlderContractHasNoFailureDomains(t *testing.T) {
 	}
 }
 
-// TestComponentsListWhatIsNeeded: the components contain every CRD of the provider, the CRD that its machines may
+// TestClusterAPIComponents_AreComplete: the components contain every CRD of the provider, the CRD that its machines may
 // refer to, and both roles.
-func TestComponentsListWhatIsNeeded(t *testing.T) {
+func TestClusterAPIComponents_AreComplete(t *testing.T) {
 	var base struct{ Resources []string }
 	readYAML(t, "capi/base/kustomization.yaml", &base)
 	for _, name := range append(glob(t, "crd/infrastructure.*.yaml"), "crd/machine.sapcloud.io_machineclasses.yaml", "rbac/capi-role.yaml", "rbac/capi-core-role.yaml") {
@@ -170,8 +170,8 @@ func TestComponentsListWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// TestCoreMayUseOurKinds (S45).
-func TestCoreMayUseOurKinds(t *testing.T) {
+// TestClusterAPIRole_PermitsCoreToUseKinds (S45).
+func TestClusterAPIRole_PermitsCoreToUseKinds(t *testing.T) {
 	role := &rbacv1.ClusterRole{}
 	parse(t, read(t, "rbac/capi-core-role.yaml"), role)
 	// Cluster API's own manager, and that of KubeadmControlPlanes.
@@ -197,10 +197,10 @@ func TestCoreMayUseOurKinds(t *testing.T) {
 	}
 }
 
-// TestManagerMayDoNoMore (M17, R7): the manager has exactly these permissions. It deletes no objects, so that
+// TestClusterAPIRole_ManagerHasExactPermissions (M17, R7): the manager has exactly these permissions. It deletes no objects, so that
 // objects of Cluster API stay until Cluster API deletes them. It reads Secrets only by name, so that an attacker
 // who takes over the process cannot list them.
-func TestManagerMayDoNoMore(t *testing.T) {
+func TestClusterAPIRole_ManagerHasExactPermissions(t *testing.T) {
 	read := []string{"list", "watch"}
 	changed := []string{"list", "watch", "patch"}
 	want := map[string][]string{

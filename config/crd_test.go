@@ -20,7 +20,7 @@ type shape struct {
 	Required []string // required fields, except those of Kubernetes' own types
 }
 
-func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
+func TestCRD_HasShapeOfMCM(t *testing.T) {
 	scale := []string{".spec.replicas", ".status.replicas", ".status.selector"}
 	age := "Age date .metadata.creationTimestamp"
 	want := map[string]shape{
@@ -78,8 +78,8 @@ func TestCRDsHaveTheShapeOfMCM(t *testing.T) {
 	}
 }
 
-// TestCRDOfVirtualMachines checks the columns that kubectl shows, and the required fields.
-func TestCRDOfVirtualMachines(t *testing.T) {
+// TestCRD_OfVirtualMachine checks the columns that kubectl shows, and the required fields.
+func TestCRD_OfVirtualMachine(t *testing.T) {
 	want := shape{
 		Names: []string{"virtualmachines", "virtualmachine", "vm"},
 		Columns: []string{
@@ -105,7 +105,7 @@ func TestCRDOfVirtualMachines(t *testing.T) {
 }
 
 // Roles in a namespace are sufficient for all kinds that we serve.
-func TestCRDsAreNamespaced(t *testing.T) {
+func TestCRD_IsNamespaced(t *testing.T) {
 	for kind, crd := range readCRDs(t) {
 		if crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
 			t.Errorf("%s: scope %s", kind, crd.Spec.Scope)

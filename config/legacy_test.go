@@ -32,8 +32,8 @@ func legacyCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefiniti
 	return crds
 }
 
-// TestLegacyFields: the schemas have exactly the fields in MCM's documentation, and preserve unknown fields.
-func TestLegacyFields(t *testing.T) {
+// TestLegacyCRD_HasFieldsOfMCM: the schemas have exactly the fields in MCM's documentation, and preserve unknown fields.
+func TestLegacyCRD_HasFieldsOfMCM(t *testing.T) {
 	data, err := os.ReadFile("testdata/legacy-class-fields.tsv")
 	if err != nil {
 		t.Fatal(err)
@@ -64,8 +64,8 @@ func TestLegacyFields(t *testing.T) {
 	}
 }
 
-// TestLegacyColumns: kubectl shows the same columns as with MCM's CRDs.
-func TestLegacyColumns(t *testing.T) {
+// TestLegacyCRD_HasColumnsOfMCM: kubectl shows the same columns as with MCM's CRDs.
+func TestLegacyCRD_HasColumnsOfMCM(t *testing.T) {
 	const age = "Age date .metadata.creationTimestamp"
 	want := map[string][]string{
 		"AWSMachineClass":       {"Machine Type string .spec.machineType", "AMI string .spec.ami", "Region string .spec.region 1", age},

@@ -55,7 +55,7 @@ func readRules(t *testing.T, file, kind, name string) []rbacv1.PolicyRule {
 	return nil
 }
 
-func TestKustomizationListsEveryManifestOfTheControlCluster(t *testing.T) {
+func TestKustomization_ListsManifestsOfControlCluster(t *testing.T) {
 	var kustomization struct {
 		Resources []string `json:"resources"`
 	}

@@ -52,7 +52,7 @@ var mcmGrants = map[[3]string][]grant{
 	},
 }
 
-func TestRolesGrantNoMoreThanThoseOfMCM(t *testing.T) {
+func TestRole_GrantsNoMoreThanMCM(t *testing.T) {
 	for key, grants := range mcmGrants {
 		for _, rule := range readRules(t, key[0], key[1], key[2]) {
 			forEachPermission(rule, func(p permission) {
@@ -64,7 +64,7 @@ func TestRolesGrantNoMoreThanThoseOfMCM(t *testing.T) {
 	}
 }
 
-func TestRolesNameWhatTheyGrant(t *testing.T) {
+func TestRole_HasNoWildcards(t *testing.T) {
 	roles := append(slices.Collect(maps.Keys(mcmGrants)),
 		[3]string{"rbac/target-role.yaml", "ClusterRole", "millwright-target-events"},
 		[3]string{"rbac/autoscaler-provider-role.yaml", "Role", "millwright-autoscaler-provider"},
@@ -100,9 +100,9 @@ func TestRolesNameWhatTheyGrant(t *testing.T) {
 	}
 }
 
-// TestNoClusterRoleReadsSecretsUnnamed: bound in all namespaces, a role with list or watch would read every Secret
+// TestClusterRole_DoesNotListSecrets: bound in all namespaces, a role with list or watch would read every Secret
 // of the cluster. With get alone, a Secret must be known by name.
-func TestNoClusterRoleReadsSecretsUnnamed(t *testing.T) {
+func TestClusterRole_DoesNotListSecrets(t *testing.T) {
 	roles := map[[2]string]int{
 		{"rbac/target-role.yaml", "millwright-target"}: 0, {"rbac/target-role.yaml", "millwright-target-events"}: 0,
 		{"rbac/vm-controller-role.yaml", "millwright-vm-controller"}: 1, {"rbac/capi-role.yaml", "millwright-capi"}: 2,

@@ -28,7 +28,7 @@ var ownFields = []string{
 }
 
 // Our CRDs have every field of MCM's CRDs with the same type, and only a few others.
-func TestSchemasHaveTheFieldsOfMCM(t *testing.T) {
+func TestCRD_HasFieldsOfMCM(t *testing.T) {
 	want := readFieldTable(t)
 	got := map[string]string{}
 	for kind, crd := range crdsLikeMCM(t) {
@@ -56,7 +56,7 @@ func TestSchemasHaveTheFieldsOfMCM(t *testing.T) {
 // MCM's schemas only define types. Stricter schemas would reject existing objects. The schemas may reject only
 // values that Go types cannot hold, because one such object would prevent MCM and us from reading any object of its
 // kind. Existing objects do not have fields that MCM lacks.
-func TestSchemasOnlyGiveTypes(t *testing.T) {
+func TestCRD_OnlyDefinesTypes(t *testing.T) {
 	for kind, crd := range crdsLikeMCM(t) {
 		walk(schemaOf(crd), "", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
 			if slices.Contains(ownFields, kind+" "+path) {

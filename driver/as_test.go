@@ -57,8 +57,8 @@ func TestAs(t *testing.T) {
 	}
 }
 
-// TestDriversThatWrapOthersUnwrapThem: a decorator without Unwrap hides the abilities of the driver that it wraps.
-func TestDriversThatWrapOthersUnwrapThem(t *testing.T) {
+// TestDriver_DecoratorsImplementUnwrap: a decorator without Unwrap hides the abilities of the driver that it wraps.
+func TestDriver_DecoratorsImplementUnwrap(t *testing.T) {
 	decorators := 0
 	for dir, files := range sources(t, "..") {
 		has := methodsOf(files)
@@ -84,9 +84,9 @@ func TestDriversThatWrapOthersUnwrapThem(t *testing.T) {
 	}
 }
 
-// TestNoCallEscapesInstrumentation: if the decorator lacks a method, driver.As finds it in the wrapped driver,
+// TestDriver_DecoratorsImplementAllMethods: if the decorator lacks a method, driver.As finds it in the wrapped driver,
 // where the call has no deadline and Secrets are not redacted.
-func TestNoCallEscapesInstrumentation(t *testing.T) {
+func TestDriver_DecoratorsImplementAllMethods(t *testing.T) {
 	has := methodsOf(sources(t, "instrument")["instrument"])["Driver"]
 	calls := 0
 	for _, file := range sources(t, ".")["."] {

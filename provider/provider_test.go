@@ -24,8 +24,8 @@ func newFake(context.Context, provider.Environment) (driver.Driver, error) {
 // addRegion adds a flag of a driver.
 func addRegion(flags *pflag.FlagSet) { flags.String("example-region", "", "region of the VMs") }
 
-// TestNothingElseIsLinked: a machine controller contains neither the local mode nor our drivers.
-func TestNothingElseIsLinked(t *testing.T) {
+// TestProgram_LinksOnlyMachineController: a machine controller contains neither the local mode nor our drivers.
+func TestProgram_LinksOnlyMachineController(t *testing.T) {
 	repository.DependOnAllFiles()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -40,8 +40,8 @@ func TestNothingElseIsLinked(t *testing.T) {
 	}
 }
 
-// TestBadPrograms: an invalid program returns an error before it does anything.
-func TestBadPrograms(t *testing.T) {
+// TestProgram_RejectsInvalidSettings: an invalid program returns an error before it does anything.
+func TestProgram_RejectsInvalidSettings(t *testing.T) {
 	cases := map[string]struct {
 		program *provider.Provider
 		args    []string
@@ -75,8 +75,8 @@ func TestBadPrograms(t *testing.T) {
 	}
 }
 
-// TestFlags: a program with its own command line has MCM's flags and those of the driver.
-func TestFlags(t *testing.T) {
+// TestFlags_OfMCMAndDriver: a program with its own command line has MCM's flags and those of the driver.
+func TestFlags_OfMCMAndDriver(t *testing.T) {
 	p := provider.New(provider.AnyClass, newFake, provider.WithFlags(addRegion), provider.WithoutMetrics())
 	if err := p.RunParsed(t.Context(), &bytes.Buffer{}); err == nil {
 		t.Error("RunParsed succeeded without flags")

@@ -155,8 +155,8 @@ func (c closing) Close() error {
 	return errors.New("close failed")
 }
 
-// TestStartedAndClosed: a driver is started, and closed when the program exits.
-func TestStartedAndClosed(t *testing.T) {
+// TestDriver_IsStartedAndClosed: a driver is started, and closed when the program exits.
+func TestDriver_IsStartedAndClosed(t *testing.T) {
 	c := closing{fake.New(fake.Config{}), make(chan struct{}), make(chan struct{})}
 	p := provider.New("fake", func(_ context.Context, env provider.Environment) (driver.Driver, error) {
 		if env.Installation != "mine" || env.Control != nil || env.Target != nil {
@@ -177,8 +177,8 @@ func TestStartedAndClosed(t *testing.T) {
 	<-c.closed
 }
 
-// TestBadPlugins: an invalid plugin returns an error.
-func TestBadPlugins(t *testing.T) {
+// TestPlugin_RejectsInvalidSettings: an invalid plugin returns an error.
+func TestPlugin_RejectsInvalidSettings(t *testing.T) {
 	fails := func(context.Context, provider.Environment) (driver.Driver, error) {
 		return nil, errors.New("no such region")
 	}

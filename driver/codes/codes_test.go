@@ -10,7 +10,7 @@ import (
 )
 
 // The numbers are metric labels and the names are stored in the status of machines, so this list must not change.
-func TestNumbersAndNamesAreFrozen(t *testing.T) {
+func TestCode_NumbersAndNamesAreStable(t *testing.T) {
 	want := []string{
 		"OK", "Canceled", "Unknown", "InvalidArgument", "DeadlineExceeded", "NotFound",
 		"AlreadyExists", "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
@@ -32,7 +32,7 @@ func TestNumbersAndNamesAreFrozen(t *testing.T) {
 	}
 }
 
-func TestStringToCodeInvertsString(t *testing.T) {
+func TestStringToCode_InvertsString(t *testing.T) {
 	for _, c := range codes.All() {
 		if got := codes.StringToCode(c.String()); got != c {
 			t.Errorf("StringToCode(%q) = %v, want %v", c.String(), got, c)
@@ -40,7 +40,7 @@ func TestStringToCodeInvertsString(t *testing.T) {
 	}
 }
 
-func TestUnknownTextAndNumbers(t *testing.T) {
+func TestCode_UnknownTextAndNumbers(t *testing.T) {
 	for _, text := range []string{"", "notfound", "NOT_FOUND", "5", " NotFound"} {
 		if got := codes.StringToCode(text); got != codes.Unknown {
 			t.Errorf("StringToCode(%q) = %v, want Unknown", text, got)

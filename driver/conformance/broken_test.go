@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestBrokenDrivers: a driver that breaks one rule fails the check of that rule and of no other.
-func TestBrokenDrivers(t *testing.T) {
+// TestRun_BrokenDriverFailsOneRule: a driver that breaks one rule fails the check of that rule and of no other.
+func TestRun_BrokenDriverFailsOneRule(t *testing.T) {
 	broken := map[int]func(*world, *patched){}
 	for _, some := range []map[int]func(*world, *patched){brokenCreations, brokenRequests, brokenDeletions, brokenResponses, brokenLists, brokenOptions, brokenUpdates, brokenErrors} {
 		maps.Copy(broken, some)

@@ -39,7 +39,7 @@ func check(t *testing.T, initialize bool, breakIt func(*world) full) (report con
 	return report
 }
 
-func TestSim(t *testing.T) {
+func TestRun_OfSim(t *testing.T) {
 	for name, initialize := range map[string]bool{"plain": false, "with initialization": true} {
 		t.Run(name, func(t *testing.T) {
 			report := check(t, initialize, nil)
@@ -57,7 +57,7 @@ func TestSim(t *testing.T) {
 }
 
 // An interrupted run deletes the machines of the current rule.
-func TestInterrupted(t *testing.T) {
+func TestRun_DeletesMachinesWhenInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 // The report lists machines that cannot be deleted, without the values of the Secret.
-func TestLeft(t *testing.T) {
+func TestReport_ListsRemainingMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		d := patch(w, func(p *patched) {
@@ -112,7 +112,7 @@ func TestLeft(t *testing.T) {
 }
 
 // If the driver rejects a class or a Secret, no VM remains and the run does not wait.
-func TestRefusedForGood(t *testing.T) {
+func TestRun_StopsWhenClassIsRejected(t *testing.T) {
 	for name, change := range map[string]func(*conformance.Provider){
 		"class":  func(p *conformance.Provider) { p.Class = classOf(`{"pool":7}`) },
 		"Secret": func(p *conformance.Provider) { p.Secret = secretOf("token", "not-the-token") },
@@ -134,7 +134,7 @@ func TestRefusedForGood(t *testing.T) {
 }
 
 // The report immediately names a machine that the driver may not delete.
-func TestNotAllowedToDelete(t *testing.T) {
+func TestReport_NamesMachineThatCannotBeDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		d := patch(w, func(p *patched) {
@@ -154,7 +154,7 @@ func TestNotAllowedToDelete(t *testing.T) {
 }
 
 // The run creates no more machines than allowed.
-func TestLimit(t *testing.T) {
+func TestRun_RespectsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		report, err := conformance.Check(t.Context(), w.provider(w.full), conformance.Options{MaxMachines: 5})
@@ -174,7 +174,7 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-func TestNothingToCheck(t *testing.T) {
+func TestCheck_RejectsInvalidOptions(t *testing.T) {
 	w := newWorld(t, false)
 	for name, provider := range map[string]conformance.Provider{"no driver": {Class: classOf(spec)}, "no class": {Driver: w.full}} {
 		if _, err := conformance.Check(t.Context(), provider, conformance.Options{}); err == nil {
@@ -187,7 +187,7 @@ func TestNothingToCheck(t *testing.T) {
 }
 
 // A report contains no value of any Secret, in whatever encoding a driver writes it.
-func TestNoSecretsInTheReport(t *testing.T) {
+func TestReport_ContainsNoSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		provider := w.provider(patch(w, func(p *patched) {

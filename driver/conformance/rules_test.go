@@ -26,7 +26,7 @@ var mcmSentences = map[string]int{
 	"Cgroup Isolation": 1, "Resource Requirements": 1,
 }
 
-func TestEveryRuleHasANumberAPlaceAndACheckOrAReason(t *testing.T) {
+func TestRules_AreComplete(t *testing.T) {
 	for i, rule := range conformance.Rules() {
 		if rule.Number != i+1 {
 			t.Fatalf("rule %d has the number %d; numbers have no gaps and never change", i+1, rule.Number)
@@ -42,7 +42,7 @@ func TestEveryRuleHasANumberAPlaceAndACheckOrAReason(t *testing.T) {
 
 // A rule covers each item of the comments in package driver and each normative sentence of MCM's document, and no
 // rule names another place.
-func TestEverySentenceIsInARule(t *testing.T) {
+func TestRules_CoverContract(t *testing.T) {
 	sentences := map[string]bool{}
 	for section, n := range mcmSentences {
 		for i := range n {
@@ -129,7 +129,7 @@ func addItem(places map[string]bool, section, line string) {
 }
 
 // docs/conformance.md lists all rules.
-func TestPageListsTheRules(t *testing.T) {
+func TestRules_AreInDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/conformance.md")
 	if err != nil {
 		t.Fatal(err)

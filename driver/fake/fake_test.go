@@ -43,7 +43,7 @@ func wantCode(t *testing.T, want codes.Code, err error) {
 	}
 }
 
-func TestScriptedAnswers(t *testing.T) {
+func TestDriver_ReturnsScriptedResults(t *testing.T) {
 	d, machine := fake.New(fake.Config{}), fixture.Machine()
 	d.Fail(fake.CreateMachine, codes.ResourceExhausted, codes.OK, codes.Internal)
 	for _, want := range []codes.Code{codes.ResourceExhausted, codes.OK, codes.Internal, codes.OK} {
@@ -57,7 +57,7 @@ func TestScriptedAnswers(t *testing.T) {
 	}
 }
 
-func TestUninitializedComesWithAResponse(t *testing.T) {
+func TestCreate_UninitializedHasResponse(t *testing.T) {
 	d, machine := fake.New(fake.Config{}), fixture.Machine()
 	made, err := create(t, d, machine)
 	wantCode(t, codes.OK, err)
@@ -112,7 +112,7 @@ func TestConfig(t *testing.T) {
 	wantCode(t, codes.NotFound, err)
 }
 
-func TestVMsComeAndGoByThemselves(t *testing.T) {
+func TestDriver_AddsAndRemovesVMs(t *testing.T) {
 	d, machine := fake.New(fake.Config{}), fixture.Machine()
 	vm := d.Add(fake.VM{Namespace: machine.Namespace, Machine: machine.Name, Class: class.Namespace + "/" + class.Name, Initialized: true})
 	found, err := find(t, d, machine)
@@ -153,7 +153,7 @@ func TestBlock(t *testing.T) {
 	wantCode(t, codes.OK, err)
 }
 
-func TestErrorsOfTheTest(t *testing.T) {
+func TestDriver_ReturnsErrorsOfTest(t *testing.T) {
 	d, machine, no := fake.New(fake.Config{}), fixture.Machine(), errors.New("no")
 	d.FailWith(fake.CreateMachine, no, no)
 	if _, err := create(t, d, machine); !errors.Is(err, no) {
@@ -223,7 +223,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-func TestOverlappingCalls(t *testing.T) {
+func TestCalls_Overlapping(t *testing.T) {
 	d, machine := fake.New(fake.Config{}), fixture.Machine()
 	block := d.Block(fake.CreateMachine)
 	done := make(chan struct{})
@@ -249,8 +249,8 @@ func TestOverlappingCalls(t *testing.T) {
 	}
 }
 
-// TestAPIGroups: with SeparateAPIGroups, machines with the same name in two API groups have two VMs.
-func TestAPIGroups(t *testing.T) {
+// TestDriver_SeparateAPIGroups: with SeparateAPIGroups, machines with the same name in two API groups have two VMs.
+func TestDriver_SeparateAPIGroups(t *testing.T) {
 	for separated, want := range map[bool]int{false: 1, true: 2} {
 		d := fake.New(fake.Config{SeparateAPIGroups: separated})
 		other := class.DeepCopy()

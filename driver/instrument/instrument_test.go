@@ -145,7 +145,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-func TestResultsAreHandedThrough(t *testing.T) {
+func TestDriver_PassesResultsThrough(t *testing.T) {
 	failure := status.Error(codes.Aborted, "busy")
 	for name, given := range map[string]error{"success": nil, "status": failure, "wrapped": fmt.Errorf("x: %w", failure), "no status": io.EOF} {
 		t.Run(name, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestResultsAreHandedThrough(t *testing.T) {
 	}
 }
 
-func TestAbsentMethodsAreUnimplemented(t *testing.T) {
+func TestDriver_AbsentMethodsAreUnimplemented(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	calls := operations(instrument.Wrap(script{}.required(), instrument.Options{Registerer: registry}), nil)
 	for _, operation := range []string{"initialize_machine", "get_volume_ids", "generate_machine_class_for_migration", "list_failure_domains"} {
@@ -222,9 +222,9 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestPlacing: PlaceMachine sends no request to the provider, so the decorator only protects against panics and
+// TestPlaceMachine_IsProtectedAgainstPanics: PlaceMachine sends no request to the provider, so the decorator only protects against panics and
 // invalid results.
-func TestPlacing(t *testing.T) {
+func TestPlaceMachine_IsProtectedAgainstPanics(t *testing.T) {
 	failure := status.Error(codes.NotFound, "no such place")
 	for name, tc := range map[string]struct {
 		given script
@@ -250,7 +250,7 @@ func TestPlacing(t *testing.T) {
 	}
 }
 
-func TestEveryCallHasADeadline(t *testing.T) {
+func TestDriver_CallsHaveDeadline(t *testing.T) {
 	tests := map[string]struct{ option, caller, want time.Duration }{
 		"default":        {0, 0, instrument.DefaultTimeout},
 		"option":         {time.Minute, 0, time.Minute},
@@ -297,7 +297,7 @@ func TestEveryCallHasADeadline(t *testing.T) {
 	})
 }
 
-func TestMisbehaviourBecomesInternal(t *testing.T) {
+func TestDriver_InvalidResultsBecomeInternal(t *testing.T) {
 	uninitialized := func(context.Context) error { return status.Error(codes.Uninitialized, "steps left") }
 	tests := map[string]struct {
 		given script
@@ -334,7 +334,7 @@ func TestMisbehaviourBecomesInternal(t *testing.T) {
 	}
 }
 
-func TestStackGoesToTheLogOnly(t *testing.T) {
+func TestDriver_PanicLogsStack(t *testing.T) {
 	ctx, log := logged(t)
 	d := instrument.Wrap(script{do: func(context.Context) error { panic("boom hunter2") }}.required(), instrument.Options{})
 	secret := &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter2")}}
@@ -350,14 +350,14 @@ func TestStackGoesToTheLogOnly(t *testing.T) {
 	}
 
 	ctx, log = logged(t)
-	secret.Data["name"] = []byte("TestStackGoesToTheLogOnly")
+	secret.Data["name"] = []byte("TestDriver_PanicLogsStack")
 	_, _ = operations(d, secret)["delete_machine"](ctx)
-	if !strings.Contains(log.String(), "instrument_test.go") || strings.Contains(log.String(), "TestStackGoesToTheLogOnly") {
+	if !strings.Contains(log.String(), "instrument_test.go") || strings.Contains(log.String(), "TestDriver_PanicLogsStack") {
 		t.Errorf("the stack is missing or contains a secret: %s", log)
 	}
 }
 
-func TestLogLines(t *testing.T) {
+func TestDriver_LogLines(t *testing.T) {
 	tests := map[string]struct {
 		operation string
 		err       error

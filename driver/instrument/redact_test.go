@@ -34,7 +34,7 @@ const (
 	account  = `{"type": "service_account", "private_key": "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END KEY-----\n", "nested": [{"pin": "98765"}]}`
 )
 
-func TestSecretsDoNotComeOut(t *testing.T) {
+func TestDriver_RedactsSecrets(t *testing.T) {
 	quoted, err := json.Marshal(password)
 	if err != nil {
 		t.Fatal(err)
@@ -93,9 +93,9 @@ func TestSecretsDoNotComeOut(t *testing.T) {
 	}
 }
 
-// TestSecretOfManyValues: a Secret with many values, as keys, as lines or in JSON, does not make calls expensive,
+// TestDriver_RedactsSecretWithManyValues: a Secret with many values, as keys, as lines or in JSON, does not make calls expensive,
 // and none of its values is in an error or the log. The error keeps its code.
-func TestSecretOfManyValues(t *testing.T) {
+func TestDriver_RedactsSecretWithManyValues(t *testing.T) {
 	const many, value = 100_000, "v-12345-of-many"
 	var list []string
 	values := map[string][]byte{}
@@ -127,7 +127,7 @@ func TestSecretOfManyValues(t *testing.T) {
 // most is the maximum number of allocations for the searched values, in addition to those of the JSON parser.
 const most = 100_000
 
-func TestRedactionKeepsTheRest(t *testing.T) {
+func TestRedaction_KeepsOtherText(t *testing.T) {
 	secret := map[string][]byte{"password": []byte("hunter22"), "flag": []byte("true"), "short": []byte("abc"), "none": []byte("none")}
 
 	harmless := fmt.Errorf("the abc is true: none, %w", io.EOF)
@@ -157,8 +157,8 @@ func TestRedactionKeepsTheRest(t *testing.T) {
 	}
 }
 
-// FuzzSecretsDoNotComeOut: an error never contains a secret value, whatever text surrounds it.
-func FuzzSecretsDoNotComeOut(f *testing.F) {
+// FuzzDriver_RedactsSecrets: an error never contains a secret value, whatever text surrounds it.
+func FuzzDriver_RedactsSecrets(f *testing.F) {
 	f.Add("before ", "hunter22", " after")
 	f.Add("s3hunter2", "hunter22", "2")
 	f.Add("s3s3", "s3s3", "s3")
@@ -180,8 +180,8 @@ func FuzzSecretsDoNotComeOut(f *testing.F) {
 	})
 }
 
-// BenchmarkFailure measures the most frequent failure, NotFound before a creation, with user data of typical size.
-func BenchmarkFailure(b *testing.B) {
+// BenchmarkDriver_NotFound measures the most frequent failure, NotFound before a creation, with user data of typical size.
+func BenchmarkDriver_NotFound(b *testing.B) {
 	var lines strings.Builder
 	for i := range 400 {
 		fmt.Fprintf(&lines, "line %d of a script that sets up a kubelet\n", i)

@@ -28,9 +28,9 @@ func (a fixedManager) GetSecret(context.Context, *driverpb.SecretMeta, ...grpc.C
 	return &driverpb.Secret{Data: map[string][]byte{"userData": a.class}}, nil
 }
 
-// FuzzOperations: whatever a manager sends, the process keeps running, and each operation gets one response with
+// FuzzPlugin_Operations: whatever a manager sends, the process keeps running, and each operation gets one response with
 // its ID, type and machine.
-func FuzzOperations(f *testing.F) {
+func FuzzPlugin_Operations(f *testing.F) {
 	machine, err := json.Marshal(map[string]any{"metadata": map[string]any{"namespace": "ns", "name": "one"}})
 	if err != nil {
 		f.Fatal(err)

@@ -16,9 +16,9 @@ type migrator struct {
 
 func (m migrator) MigratedKinds() []string { return m.kinds }
 
-// TestMigrator: the driver that an object names, or the driver that lists its kind, migrates the object. The order
+// TestRegistry_SelectsMigrator: the driver that an object names, or the driver that lists its kind, migrates the object. The order
 // of drivers does not matter.
-func TestMigrator(t *testing.T) {
+func TestRegistry_SelectsMigrator(t *testing.T) {
 	aws := map[string][]string{"aws": {"AWSMachineClass"}}
 	sim := map[string][]string{"sim": nil}
 	two := map[string][]string{"aws": {"AWSMachineClass"}, "a-sim": nil, "gcp": {"GCPMachineClass"}}

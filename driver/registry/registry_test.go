@@ -70,8 +70,8 @@ func register(t *testing.T, r *registry.Registry, names ...string) (remove func(
 	return remove
 }
 
-// TestChoice: the provider of the class selects the driver, and the default need not be named.
-func TestChoice(t *testing.T) {
+// TestRegistry_SelectsDriverByProvider: the provider of the class selects the driver, and the default need not be named.
+func TestRegistry_SelectsDriverByProvider(t *testing.T) {
 	cases := map[string]struct {
 		drivers  []string
 		standard string // default driver
@@ -116,9 +116,9 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAsked: while a driver is not registered, its calls fail with Unavailable. After NotFound, controllers
+// TestRegistry_MissingDriverIsUnavailable: while a driver is not registered, its calls fail with Unavailable. After NotFound, controllers
 // would create VMs a second time. After Unimplemented, they would consider VMs deleted.
-func TestNobodyIsAsked(t *testing.T) {
+func TestRegistry_MissingDriverIsUnavailable(t *testing.T) {
 	r, of, ctx := registry.New(registry.Options{}), class("gone"), t.Context()
 	register(t, r, "vm", "sim")
 	_, created := r.CreateMachine(ctx, &driver.CreateMachineRequest{MachineClass: of})
@@ -137,8 +137,8 @@ func TestNobodyIsAsked(t *testing.T) {
 	}
 }
 
-// TestAbilities: each driver has its own optional interfaces.
-func TestAbilities(t *testing.T) {
+// TestRegistry_KeepsOptionalInterfaces: each driver has its own optional interfaces.
+func TestRegistry_KeepsOptionalInterfaces(t *testing.T) {
 	r := registry.New(registry.Options{})
 	register(t, r, "bare")
 	if _, err := r.Register("able", able{named: named{name: "able"}, volumes: []string{"v1"}, separate: true}); err != nil {
@@ -167,8 +167,8 @@ func TestAbilities(t *testing.T) {
 	}
 }
 
-// TestServing: Serving returns the driver for a provider and its name.
-func TestServing(t *testing.T) {
+// TestRegistry_Serving: Serving returns the driver for a provider and its name.
+func TestRegistry_Serving(t *testing.T) {
 	for provider, tc := range map[string]struct {
 		drivers []string
 		name    string
@@ -187,9 +187,9 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// TestTwoOfOneName: a second driver of the same name is rejected and the first stays. After its removal, the name
+// TestRegistry_RejectsDuplicateName: a second driver of the same name is rejected and the first stays. After its removal, the name
 // is free.
-func TestTwoOfOneName(t *testing.T) {
+func TestRegistry_RejectsDuplicateName(t *testing.T) {
 	r := registry.New(registry.Options{})
 	remove := register(t, r, "aws")
 	if _, err := r.Register("AWS", named{name: "second"}); !errors.Is(err, registry.ErrTaken) {
@@ -211,8 +211,8 @@ func TestTwoOfOneName(t *testing.T) {
 	}
 }
 
-// TestOnRegister: listeners are notified of new drivers until they stop listening.
-func TestOnRegister(t *testing.T) {
+// TestRegistry_NotifiesListeners: listeners are notified of new drivers until they stop listening.
+func TestRegistry_NotifiesListeners(t *testing.T) {
 	r, heard := registry.New(registry.Options{}), make(chan string, 2)
 	stop := r.OnRegister(func(name string) { heard <- name })
 	register(t, r, "vm")
@@ -234,8 +234,8 @@ func TestOnRegister(t *testing.T) {
 	}
 }
 
-// TestDecorate: each driver is wrapped with its name.
-func TestDecorate(t *testing.T) {
+// TestRegistry_DecoratesDrivers: each driver is wrapped with its name.
+func TestRegistry_DecoratesDrivers(t *testing.T) {
 	r := registry.New(registry.Options{Decorate: func(name string, _ driver.Driver) driver.Driver { return named{name: "wrapped " + name} }})
 	register(t, r, "vm")
 	resp, err := r.CreateMachine(t.Context(), &driver.CreateMachineRequest{MachineClass: class("vm")})
@@ -244,8 +244,8 @@ func TestDecorate(t *testing.T) {
 	}
 }
 
-// TestNoRegistry: a nil registry rejects no class and has no driver.
-func TestNoRegistry(t *testing.T) {
+// TestRegistry_Nil: a nil registry rejects no class and has no driver.
+func TestRegistry_Nil(t *testing.T) {
 	var r *registry.Registry
 	r.OnRegister(func(string) {})()
 	if r.Refusal(class("aws")) != "" || r.Has("aws") || len(r.Names()) > 0 {
@@ -253,8 +253,8 @@ func TestNoRegistry(t *testing.T) {
 	}
 }
 
-// TestConcurrency: drivers are registered and removed while they are used. This is for the race detector.
-func TestConcurrency(t *testing.T) {
+// TestRegistry_ConcurrentUse: drivers are registered and removed while they are used. This is for the race detector.
+func TestRegistry_ConcurrentUse(t *testing.T) {
 	r := registry.New(registry.Options{})
 	var group sync.WaitGroup
 	for range 4 {
@@ -273,8 +273,8 @@ func TestConcurrency(t *testing.T) {
 	group.Wait()
 }
 
-// TestKinds: conflicts between the drivers of a program are found before any driver is opened.
-func TestKinds(t *testing.T) {
+// TestKinds_RejectsConflicts: conflicts between the drivers of a program are found before any driver is opened.
+func TestKinds_RejectsConflicts(t *testing.T) {
 	open := func(context.Context, registry.Environment) (driver.Driver, error) { return named{}, nil }
 	adds := func(names ...string) func(*pflag.FlagSet) {
 		return func(flags *pflag.FlagSet) {

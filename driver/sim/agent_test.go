@@ -23,7 +23,7 @@ func readyForUpdate(t *testing.T, nodes *target, name string) {
 	}
 }
 
-func TestAgents(t *testing.T) {
+func TestAgent_UpdatesNodes(t *testing.T) {
 	const successful, failed = v1alpha1.LabelValueNodeUpdateSuccessful, v1alpha1.LabelValueNodeUpdateFailed
 	cases := map[string]struct {
 		spec           object
@@ -72,7 +72,7 @@ func TestAgents(t *testing.T) {
 	}
 }
 
-func TestNoSuchAgent(t *testing.T) {
+func TestAgent_RejectsUnknownBehavior(t *testing.T) {
 	if _, err := sim.NewCloud(sim.CloudOptions{}).SetAgent("", "perhaps", 0); err == nil {
 		t.Error("SetAgent accepted an unknown agent")
 	}

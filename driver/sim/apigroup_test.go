@@ -11,9 +11,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestFacesAreApart: a machine of another API group cannot create, find or delete the VM of a Machine with the same
+// TestDriver_SeparatesAPIGroups: a machine of another API group cannot create, find or delete the VM of a Machine with the same
 // name and class.
-func TestFacesAreApart(t *testing.T) {
+func TestDriver_SeparatesAPIGroups(t *testing.T) {
 	d := New(Config{})
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}

@@ -37,7 +37,7 @@ func openCloud(t testing.TB, dir string) *sim.Cloud {
 	return cloud
 }
 
-func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
+func TestCreate_ConcurrentCallsCreateOneVM(t *testing.T) {
 	dir := t.TempDir()
 	memory := sim.NewCloud(sim.CloudOptions{})
 	tests := map[string][]*sim.Cloud{
@@ -81,7 +81,7 @@ func TestManyCreatesAtOnceMakeOneVM(t *testing.T) {
 	}
 }
 
-func TestCloudInADirectorySurvives(t *testing.T) {
+func TestCloud_SurvivesInDirectory(t *testing.T) {
 	dir := t.TempDir()
 	first, err := sim.OpenCloud(dir, sim.CloudOptions{})
 	if err != nil {
@@ -111,8 +111,8 @@ func TestCloudInADirectorySurvives(t *testing.T) {
 	}
 }
 
-// TestJournalWhoseLastLineIsCutOff: if the writer was killed within a line, all other lines are used.
-func TestJournalWhoseLastLineIsCutOff(t *testing.T) {
+// TestJournal_IgnoresIncompleteLastLine: if the writer was killed within a line, all other lines are used.
+func TestJournal_IgnoresIncompleteLastLine(t *testing.T) {
 	dir := t.TempDir()
 	w := newTestDriver(t, sim.Config{Cloud: openCloud(t, dir)}, nil)
 	w.mustCreate("m")
@@ -130,7 +130,7 @@ func TestJournalWhoseLastLineIsCutOff(t *testing.T) {
 	}
 }
 
-func TestFiveThousandVMs(t *testing.T) {
+func TestCloud_HoldsFiveThousandVMs(t *testing.T) {
 	const count = 5000
 	w := newTestDriver(t, sim.Config{}, object{"capacity": count})
 	forEach(t, count, func(name string) error { _, err := w.create(name); return err })

@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-func TestDelays(t *testing.T) {
+func TestDriver_Delays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, object{"latency": "3s", "visibleAfter": "1m", "deleteDelay": "5m"})
 		begin := time.Now()
@@ -53,7 +53,7 @@ func TestDelays(t *testing.T) {
 	})
 }
 
-func TestCapacityIsFreedByADelayedDeletion(t *testing.T) {
+func TestCapacity_IsFreedByDelayedDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, object{"capacity": 1, "deleteDelay": "1m"})
 		w.mustCreate("a")
@@ -65,7 +65,7 @@ func TestCapacityIsFreedByADelayedDeletion(t *testing.T) {
 	})
 }
 
-func TestJitter(t *testing.T) {
+func TestDelay_HasJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		took := func(seed uint64, name string) time.Duration {
 			w := newTestDriver(t, sim.Config{Seed: seed}, object{"latency": "10s", "jitter": 0.5})
@@ -91,8 +91,8 @@ func TestJitter(t *testing.T) {
 	})
 }
 
-// TestDistribution: with a long tail, about one call in twenty takes ten times as long.
-func TestDistribution(t *testing.T) {
+// TestDelay_HasLongTail: with a long tail, about one call in twenty takes ten times as long.
+func TestDelay_HasLongTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{Seed: 7}, object{"latency": "10s", "distribution": "longTail"})
 		slow := 0

@@ -20,8 +20,8 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-// TestLifeOfAVM and the test that follows it run on a cloud in memory and on one in a directory.
-func TestLifeOfAVM(t *testing.T) {
+// TestVM_Lifecycle and the test that follows it run on a cloud in memory and on one in a directory.
+func TestVM_Lifecycle(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
@@ -59,7 +59,7 @@ func TestLifeOfAVM(t *testing.T) {
 	}
 }
 
-func TestSecondVMOfAName(t *testing.T) {
+func TestVM_SecondWithSameName(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
@@ -87,7 +87,7 @@ func TestSecondVMOfAName(t *testing.T) {
 	}
 }
 
-func TestForeignVMsAreLeftAlone(t *testing.T) {
+func TestDriver_IgnoresForeignVMs(t *testing.T) {
 	tests := map[string]struct{ mine, other object }{
 		"other pool":  {object{"pool": "a"}, object{"pool": "b"}},
 		"other tag":   {object{"pool": "a", "tags": object{"cluster": "x"}}, object{"pool": "a", "tags": object{"cluster": "y"}}},
@@ -114,9 +114,9 @@ func TestForeignVMsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestEditedClass: a VM whose ID is stored is found and deleted after the class was edited. A VM without a stored
+// TestVM_IsFoundAfterClassIsEdited: a VM whose ID is stored is found and deleted after the class was edited. A VM without a stored
 // ID is looked for where its creation started.
-func TestEditedClass(t *testing.T) {
+func TestVM_IsFoundAfterClassIsEdited(t *testing.T) {
 	for name, edit := range map[string]object{
 		"pool":    {"pool": "b", "tags": object{"cluster": "x"}},
 		"tags":    {"pool": "a", "tags": object{"cluster": "y"}},
@@ -147,8 +147,8 @@ func TestEditedClass(t *testing.T) {
 	}
 }
 
-// TestAccounts: no call looks beyond the account in the Secret, and the location contains the account.
-func TestAccounts(t *testing.T) {
+// TestDriver_SeparatesAccounts: no call looks beyond the account in the Secret, and the location contains the account.
+func TestDriver_SeparatesAccounts(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, nil)
 	id := w.mustCreate("m").ProviderID
 	other := &corev1.Secret{Data: map[string][]byte{"account": []byte("other")}}
@@ -169,7 +169,7 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-func TestClassesWithoutPoolDoNotMix(t *testing.T) {
+func TestDriver_SeparatesClassesWithoutPool(t *testing.T) {
 	a := newTestDriver(t, sim.Config{}, nil)
 	b := a.with(newClass(t, "large", nil))
 	idA, idB := a.mustCreate("a").ProviderID, b.mustCreate("b").ProviderID
@@ -181,7 +181,7 @@ func TestClassesWithoutPoolDoNotMix(t *testing.T) {
 	}
 }
 
-func TestCapacity(t *testing.T) {
+func TestPool_CapacityIsLimited(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{Cloud: cloud}, object{"capacity": 2, "pool": "p"})
@@ -197,7 +197,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-func TestSeveralVMsOfOneMachine(t *testing.T) {
+func TestMachine_WithSeveralVMs(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, object{"pool": "p"})
 	first := w.mustCreate("m").ProviderID
 	second, err := w.Cloud().Add(sim.VM{Namespace: "ns", Machine: "m", Pool: "p"})
@@ -220,7 +220,7 @@ func TestSeveralVMsOfOneMachine(t *testing.T) {
 	}
 }
 
-func TestInitialization(t *testing.T) {
+func TestDriver_InitializesVMs(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{Cloud: cloud, RequireInitialize: true}, nil)
@@ -262,7 +262,7 @@ func TestVolumeIDs(t *testing.T) {
 	}
 }
 
-func TestInvalidRequestsNameTheField(t *testing.T) {
+func TestDriver_InvalidRequestsNameField(t *testing.T) {
 	tests := map[string]struct {
 		spec  object
 		field string

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func TestFaults(t *testing.T) {
+func TestDriver_Faults(t *testing.T) {
 	t.Run("codes in turn", func(t *testing.T) {
 		w := newTestDriver(t, sim.Config{}, nil)
 		w.Cloud().Fail(sim.Fault{Method: sim.CreateMachine, Machine: "m-*",
@@ -79,9 +79,9 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestChanceDependsOnTheSeedOnly: with the same seed, the same calls fail in any order of calls. With another seed,
+// TestFault_DependsOnlyOnSeed: with the same seed, the same calls fail in any order of calls. With another seed,
 // other calls fail.
-func TestChanceDependsOnTheSeedOnly(t *testing.T) {
+func TestFault_DependsOnlyOnSeed(t *testing.T) {
 	const machines = 200
 	run := func(seed uint64, backwards bool) []bool {
 		w := newTestDriver(t, sim.Config{Seed: seed}, nil)
@@ -114,9 +114,9 @@ func TestChanceDependsOnTheSeedOnly(t *testing.T) {
 	}
 }
 
-// TestNeverTwoVMs: whichever calls fail and whichever responses are lost, a caller that retries gets exactly the
+// TestMachine_NeverHasTwoVMs: whichever calls fail and whichever responses are lost, a caller that retries gets exactly the
 // one VM that it requested, or none after a deletion.
-func TestNeverTwoVMs(t *testing.T) {
+func TestMachine_NeverHasTwoVMs(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
 		w := newTestDriver(t, sim.Config{Seed: rapid.Uint64().Draw(rt, "seed")}, nil)
 		name := rapid.SampledFrom([]string{"a", "b", "c"})

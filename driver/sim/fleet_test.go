@@ -11,8 +11,8 @@ import (
 // heapPerVM is the maximum memory of a VM with its journal entries. Then 10,000 VMs use at most 80 MiB.
 const heapPerVM = 8 << 10
 
-// TestManyVMs: one process holds 10,000 VMs, and logs how much memory they use.
-func TestManyVMs(t *testing.T) {
+// TestCloud_HoldsTenThousandVMs: one process holds 10,000 VMs, and logs how much memory they use.
+func TestCloud_HoldsTenThousandVMs(t *testing.T) {
 	const count = 10_000
 	w := newTestDriver(t, sim.Config{}, object{"tags": object{"kubernetes.io/cluster/c": "1"}, "nodeLabels": object{"pool": "p"}})
 	before := heap()

@@ -9,7 +9,7 @@ import (
 )
 
 // A cloud on a full disk creates no VM and returns the reason. It works again when the disk has free space.
-func TestFullDisk(t *testing.T) {
+func TestCloud_RecoversFromFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the journal of the simulated provider")
 	fs := smallfs.New(t)
 	cloud := openCloud(t, fs.Dir)

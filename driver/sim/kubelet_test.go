@@ -14,7 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 )
 
-func TestScriptedReadiness(t *testing.T) {
+func TestNode_ScriptedReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
@@ -37,9 +37,9 @@ func TestScriptedReadiness(t *testing.T) {
 	})
 }
 
-// TestRestart: nodes that had not joined when the process exited join in the next process, and nodes that had
+// TestNode_JoinsAfterRestart: nodes that had not joined when the process exited join in the next process, and nodes that had
 // joined are not written again.
-func TestRestart(t *testing.T) {
+func TestNode_JoinsAfterRestart(t *testing.T) {
 	for _, kind := range []string{"memory", "directory"} {
 		t.Run(kind, func(t *testing.T) {
 			dir := t.TempDir()
@@ -78,7 +78,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-func TestJoinThatIsPlannedTwice(t *testing.T) {
+func TestNode_JoinIsPlannedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
@@ -93,8 +93,8 @@ func TestJoinThatIsPlannedTwice(t *testing.T) {
 	})
 }
 
-// TestLifeGoesOnAfterARestart: nodes that had joined continue to flap and to renew their Leases.
-func TestLifeGoesOnAfterARestart(t *testing.T) {
+// TestNode_ContinuesAfterRestart: nodes that had joined continue to flap and to renew their Leases.
+func TestNode_ContinuesAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		config := sim.Config{Cloud: sim.NewCloud(sim.CloudOptions{}), Nodes: nodes, HeartbeatInterval: 10 * time.Second}
@@ -118,7 +118,7 @@ func TestLifeGoesOnAfterARestart(t *testing.T) {
 	})
 }
 
-func TestHeartbeats(t *testing.T) {
+func TestNode_RenewsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		w := newTestDriver(t, sim.Config{Nodes: nodes, HeartbeatInterval: 10 * time.Second}, nil)
@@ -144,7 +144,7 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-func TestManyNodesJoinAFewAtATime(t *testing.T) {
+func TestNode_JoinsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count, limit = 300, 50
 		nodes := newTarget()

@@ -44,7 +44,7 @@ var (
 	none   = map[string]int{}
 )
 
-func TestNodeJoinsAfterItsDelay(t *testing.T) {
+func TestNode_JoinsAfterDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		w := newTestDriver(t, sim.Config{Nodes: nodes}, object{
@@ -95,7 +95,7 @@ func TestNodeJoinsAfterItsDelay(t *testing.T) {
 	})
 }
 
-func TestNodesThatDoNotJoinWell(t *testing.T) {
+func TestNode_JoinFailures(t *testing.T) {
 	tests := map[string]struct {
 		spec object
 		// want is the status of the Ready condition after 1s, 11s and 21s.
@@ -123,7 +123,7 @@ func TestNodesThatDoNotJoinWell(t *testing.T) {
 	}
 }
 
-func TestNoNodeForAVMThatIsGone(t *testing.T) {
+func TestNode_IsNotCreatedForDeletedVM(t *testing.T) {
 	tests := map[string]struct {
 		spec object
 		end  func(w testDriver)
@@ -154,9 +154,9 @@ func TestNoNodeForAVMThatIsGone(t *testing.T) {
 	}
 }
 
-// TestDeletionWaitsForTheNodesWrite: when DeleteMachine has returned, no write to the node is in progress that
+// TestDelete_WaitsForNodeWrite: when DeleteMachine has returned, no write to the node is in progress that
 // could recreate the node after its deletion.
-func TestDeletionWaitsForTheNodesWrite(t *testing.T) {
+func TestDelete_WaitsForNodeWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		release := make(chan struct{})
@@ -187,7 +187,7 @@ func TestDeletionWaitsForTheNodesWrite(t *testing.T) {
 	})
 }
 
-func TestVanishedVM(t *testing.T) {
+func TestVM_Vanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)
@@ -216,8 +216,8 @@ func TestVanishedVM(t *testing.T) {
 	})
 }
 
-// TestDyingVMs: VMs vanish after a lifetime that depends on the seed, even after a restart.
-func TestDyingVMs(t *testing.T) {
+// TestVM_VanishesAfterLifetime: VMs vanish after a lifetime that depends on the seed, even after a restart.
+func TestVM_VanishesAfterLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		died := func(seed uint64) (lifetimes []time.Duration) {
 			nodes := newTarget()
@@ -256,7 +256,7 @@ func TestDyingVMs(t *testing.T) {
 	})
 }
 
-func TestWritesAreRepeated(t *testing.T) {
+func TestNode_WritesAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget()
 		var requests atomic.Int64
@@ -274,7 +274,7 @@ func TestWritesAreRepeated(t *testing.T) {
 	})
 }
 
-func TestExistingNodeIsPatchedOnly(t *testing.T) {
+func TestNode_ExistingIsOnlyPatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := newTarget(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{"old": "label"}}})
 		w := newTestDriver(t, sim.Config{Nodes: nodes}, nil)

@@ -58,9 +58,9 @@ func check(err error) {
 	}
 }
 
-// TestKilledProcesses runs two processes on one cloud and kills them at random points. The cloud stays consistent,
+// TestCloud_SurvivesKilledProcesses runs two processes on one cloud and kills them at random points. The cloud stays consistent,
 // and no machine ever has two VMs.
-func TestKilledProcesses(t *testing.T) {
+func TestCloud_SurvivesKilledProcesses(t *testing.T) {
 	dir := t.TempDir()
 	for kill := range 5 {
 		a, b := startWorker(t, dir), startWorker(t, dir)

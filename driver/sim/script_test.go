@@ -16,8 +16,8 @@ func (w testDriver) scripted(annotation, value string) testDriver {
 	return w.with(class)
 }
 
-// TestFaultsOfAClass: faults are counted while the annotation is unchanged, and start again when it changes.
-func TestFaultsOfAClass(t *testing.T) {
+// TestClass_Faults: faults are counted while the annotation is unchanged, and start again when it changes.
+func TestClass_Faults(t *testing.T) {
 	t.Parallel()
 	w := newTestDriver(t, sim.Config{}, nil)
 	faulty := w.scripted("faults", `[{"method": "CreateMachine", "machine": "a-*", "codes": ["Internal", "ResourceExhausted"]}]`)
@@ -37,8 +37,8 @@ func TestFaultsOfAClass(t *testing.T) {
 	}
 }
 
-// TestOutage: calls for a zone with an outage fail, other zones work, and afterwards everything works as before.
-func TestOutage(t *testing.T) {
+// TestZone_Outage: calls for a zone with an outage fail, other zones work, and afterwards everything works as before.
+func TestZone_Outage(t *testing.T) {
 	t.Parallel()
 	cloud := sim.NewCloud(sim.CloudOptions{})
 	setZones(t, cloud, "a", "b")
@@ -59,8 +59,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestScriptsThatAreWrong: invalid annotations are rejected with the name of the annotation.
-func TestScriptsThatAreWrong(t *testing.T) {
+// TestClass_RejectsInvalidAnnotations: invalid annotations are rejected with the name of the annotation.
+func TestClass_RejectsInvalidAnnotations(t *testing.T) {
 	t.Parallel()
 	w := newTestDriver(t, sim.Config{}, nil)
 	for _, text := range []string{"x", "{}", `[{"metod": "x"}]`, `[{"codes": ["OK"]}]`, `[{"codes": ["Bad"]}]`, `[{"machine": "["}]`, `[{"rate": 2}]`} {

@@ -41,7 +41,7 @@ func setZones(t *testing.T, cloud *sim.Cloud, names ...string) {
 	}
 }
 
-func TestZones(t *testing.T) {
+func TestZone_Settings(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
@@ -62,7 +62,7 @@ func TestZones(t *testing.T) {
 	}
 }
 
-func TestVMsInZones(t *testing.T) {
+func TestZone_ContainsVMs(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{Cloud: cloud}, object{"pool": "p"})
@@ -90,9 +90,9 @@ func TestVMsInZones(t *testing.T) {
 	}
 }
 
-// TestQuotaOfAZone: all pools share the quota, which does not affect other zones or existing VMs. A deletion frees
+// TestZone_Quota: all pools share the quota, which does not affect other zones or existing VMs. A deletion frees
 // quota.
-func TestQuotaOfAZone(t *testing.T) {
+func TestZone_Quota(t *testing.T) {
 	for name, cloud := range clouds(t) {
 		t.Run(name, func(t *testing.T) {
 			one := newTestDriver(t, sim.Config{Cloud: cloud}, object{"pool": "one", "zoneCapacity": 2})
@@ -113,8 +113,8 @@ func TestQuotaOfAZone(t *testing.T) {
 	}
 }
 
-// TestZonesOfAnotherProcess: all handles of a directory have the same zones.
-func TestZonesOfAnotherProcess(t *testing.T) {
+// TestZone_IsSharedByProcesses: all handles of a directory have the same zones.
+func TestZone_IsSharedByProcesses(t *testing.T) {
 	dir := t.TempDir()
 	one, other := openCloud(t, dir), openCloud(t, dir)
 	setZones(t, one, "a")
@@ -123,7 +123,7 @@ func TestZonesOfAnotherProcess(t *testing.T) {
 	}
 }
 
-func TestPlacing(t *testing.T) {
+func TestPlaceMachine_SelectsZone(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, object{"pool": "p", "zone": "z"})
 	before := w.class.DeepCopy()
 	if got := string(w.placed("a").class.ProviderSpec.Raw); got != `{"pool":"p","zone":"a"}` {
@@ -141,8 +141,8 @@ func TestPlacing(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument)
 }
 
-// TestFaultsOfListing: faults of ListFailureDomains work, as tests of controllers need them.
-func TestFaultsOfListing(t *testing.T) {
+// TestListFailureDomains_Faults: faults of ListFailureDomains work, as tests of controllers need them.
+func TestListFailureDomains_Faults(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, nil)
 	w.Cloud().Fail(sim.Fault{Method: sim.ListFailureDomains})
 	_, err := w.domains()

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-func TestTextFormIsFrozen(t *testing.T) {
+func TestStatus_TextFormIsStable(t *testing.T) {
 	const want = "machine codes error: code = [ResourceExhausted] message = [no m5.large left]"
 	for name, err := range map[string]error{
 		"new":   status.New(codes.ResourceExhausted, "no m5.large left"),
@@ -24,7 +24,7 @@ func TestTextFormIsFrozen(t *testing.T) {
 	}
 }
 
-func TestOKIsNoError(t *testing.T) {
+func TestStatus_OKIsNotAnError(t *testing.T) {
 	if err := status.Error(codes.OK, "fine"); err != nil {
 		t.Errorf("Error(OK) = %v, want nil", err)
 	}
@@ -93,7 +93,7 @@ func TestFromError(t *testing.T) {
 	}
 }
 
-func TestAFailureNeverReadsAsSuccess(t *testing.T) {
+func TestStatus_FailureIsNeverOK(t *testing.T) {
 	for name, err := range map[string]error{
 		"status": status.New(codes.OK, "contradiction"),
 		"text":   errors.New(status.New(codes.OK, "contradiction").Error()),
@@ -110,7 +110,7 @@ func TestAFailureNeverReadsAsSuccess(t *testing.T) {
 	}
 }
 
-func TestErrorsIsMatchesCodes(t *testing.T) {
+func TestStatus_ErrorsIsMatchesCodes(t *testing.T) {
 	err := fmt.Errorf("creating: %w", status.WrapError(codes.Unavailable, "no route", io.ErrUnexpectedEOF))
 	tests := map[string]struct {
 		target error
@@ -139,8 +139,8 @@ func TestErrorsIsMatchesCodes(t *testing.T) {
 	}
 }
 
-// FuzzFromErrorRoundTrip: the text form keeps any message.
-func FuzzFromErrorRoundTrip(f *testing.F) {
+// FuzzFromError_RoundTrip: the text form keeps any message.
+func FuzzFromError_RoundTrip(f *testing.F) {
 	for _, message := range []string{"", "a", "]", "[", "][", "] message = [", "machine codes error: code = [NotFound] message = [x]", "\xff\n[[]"} {
 		f.Add(uint32(5), message)
 	}
@@ -156,8 +156,8 @@ func FuzzFromErrorRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzFromErrorAnyText: no text causes a panic, and a text that is not recognized becomes the message unchanged.
-func FuzzFromErrorAnyText(f *testing.F) {
+// FuzzFromError_AnyText: no text causes a panic, and a text that is not recognized becomes the message unchanged.
+func FuzzFromError_AnyText(f *testing.F) {
 	for _, text := range []string{"", "[", "]", "[a][b]", "[Aborted] [b]", "machine codes error: code = [", "machine codes error: code = [] message = []"} {
 		f.Add(text)
 	}

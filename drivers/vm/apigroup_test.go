@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 )
 
-// TestAPIGroupsAreSeparate: machines of the same name in two API groups have VMs with different names. Unknown
+// TestDriver_SeparatesAPIGroups: machines of the same name in two API groups have VMs with different names. Unknown
 // groups count as machine.sapcloud.io.
-func TestAPIGroupsAreSeparate(t *testing.T) {
+func TestDriver_SeparatesAPIGroups(t *testing.T) {
 	names := map[string]string{}
 	for annotation, want := range map[string]string{"": v1alpha1.GroupName, driver.APIGroupClusterAPI: driver.APIGroupClusterAPI, "machine": v1alpha1.GroupName, "bad value": v1alpha1.GroupName} {
 		class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{driver.AnnotationAPIGroup: annotation}}}
@@ -28,7 +28,7 @@ func TestAPIGroupsAreSeparate(t *testing.T) {
 }
 
 // The node of a Machine has the machine's name. The node of a Cluster API machine has the name of its VM.
-func TestNodeNameOfEachAPIGroup(t *testing.T) {
+func TestNodeName_OfEachAPIGroup(t *testing.T) {
 	for group, want := range map[string]string{v1alpha1.GroupName: "m", driver.APIGroupClusterAPI: "m-hash"} {
 		c := call{identity: identity{APIGroup: group, Machine: "m"}, key: client.ObjectKey{Name: "m-hash"}}
 		if got := c.nodeName(); got != want {

@@ -65,7 +65,7 @@ func (w *testDriver) withKubeconfig(kubeconfig []byte) *testDriver {
 	return &other
 }
 
-func TestClusterOfTheSecret(t *testing.T) {
+func TestSecret_SelectsCluster(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	elsewhere := w.withKubeconfig(w.kubeconfig("system:masters"))
@@ -85,7 +85,7 @@ const (
 	noFile = "no-such-file-or-program"
 )
 
-func TestBadKubeconfigs(t *testing.T) {
+func TestSecret_RejectsInvalidKubeconfigs(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	good := w.kubeconfig()
 	address := deadAddress(t)
@@ -155,7 +155,7 @@ func deadAddress(t *testing.T) string {
 }
 
 // A cluster without the VirtualMachine kind also returns NotFound, but this does not mean that the VM is gone.
-func TestClusterWithoutTheKind(t *testing.T) {
+func TestCluster_WithoutVirtualMachineKind(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	cluster, err := vm.NewClient(&rest.Config{Host: server.URL})
@@ -170,7 +170,7 @@ func TestClusterWithoutTheKind(t *testing.T) {
 	wantCode(t, w.remove("m", ""), codes.FailedPrecondition)
 }
 
-func TestClusterRefuses(t *testing.T) {
+func TestCluster_RejectsRequests(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	as := w.with(vm.Options{Client: w.admin})
 	cases := map[string]struct {

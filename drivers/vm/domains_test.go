@@ -33,8 +33,8 @@ func (w *testDriver) node(name string, labels map[string]string) *corev1.Node {
 	return node
 }
 
-// TestFailureDomains reads the failure domains of real Nodes with the role that is shipped for this purpose.
-func TestFailureDomains(t *testing.T) {
+// TestListFailureDomains_OfNodes reads the failure domains of real Nodes with the role that is shipped for this purpose.
+func TestListFailureDomains_OfNodes(t *testing.T) {
 	tier.All(t)
 	w := newTestDriverWithout(t)
 	_, err := w.domains()
@@ -70,9 +70,9 @@ func newTestDriverWithout(t *testing.T) *testDriver {
 	return w.with(vm.Options{Installation: "test"})
 }
 
-// TestFailureDomainOfAVM: the failure domain is that of the class or of the VM's host. Without permission to read
+// TestFailureDomain_OfVM: the failure domain is that of the class or of the VM's host. Without permission to read
 // hosts, it is unknown, but the VM is found.
-func TestFailureDomainOfAVM(t *testing.T) {
+func TestFailureDomain_OfVM(t *testing.T) {
 	w := newTestDriverWithout(t)
 	w.hosts()
 	w.node("zoned", map[string]string{vmv1alpha1.HostKey: "", corev1.LabelHostname: "zoned", corev1.LabelTopologyZone: "zone-1"})
@@ -98,8 +98,8 @@ func TestFailureDomainOfAVM(t *testing.T) {
 	}
 }
 
-// TestFailureDomainsOfTheSecretsCluster: the hosts are those of the cluster in the kubeconfig.
-func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
+// TestListFailureDomains_OfClusterInSecret: the hosts are those of the cluster in the kubeconfig.
+func TestListFailureDomains_OfClusterInSecret(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	name := "host-" + w.Namespace
 	w.node(name, map[string]string{vmv1alpha1.HostKey: "", corev1.LabelTopologyZone: name})
@@ -114,7 +114,7 @@ func TestFailureDomainsOfTheSecretsCluster(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-func TestPlacing(t *testing.T) {
+func TestPlaceMachine_SelectsFailureDomain(t *testing.T) {
 	d := vm.New(vm.Options{})
 	for name, tc := range map[string]struct {
 		spec, domain, want string

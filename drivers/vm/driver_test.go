@@ -21,7 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-func TestVMLifecycle(t *testing.T) {
+func TestVM_Lifecycle(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	_, err := w.status("m", "")
@@ -61,7 +61,7 @@ func TestVMLifecycle(t *testing.T) {
 	w.used.Check(t, nil, "config/rbac/driver-vm-role.yaml")
 }
 
-func TestSecondVMOfTheSameName(t *testing.T) {
+func TestVM_SecondWithSameName(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	first := w.mustCreate("m").ProviderID
@@ -82,8 +82,8 @@ func TestSecondVMOfTheSameName(t *testing.T) {
 	}
 }
 
-// TestCreatedObjects covers all fields of the VM and its Secret.
-func TestCreatedObjects(t *testing.T) {
+// TestCreate_CreatesVMAndSecret covers all fields of the VM and its Secret.
+func TestCreate_CreatesVMAndSecret(t *testing.T) {
 	const checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	w := newTestDriver(t, vm.Options{Installation: "east/1"}).withClass(object{
 		"size": "medium", "cpus": 3, "rootFsSize": 20, "storageClassName": "fast", "migrateStrategy": "Cold",
@@ -156,7 +156,7 @@ func TestCreatedObjects(t *testing.T) {
 }
 
 // Concurrent calls create one VM and keep its user data.
-func TestConcurrentCreations(t *testing.T) {
+func TestCreate_ConcurrentCallsCreateOneVM(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	const calls = 8
@@ -200,7 +200,7 @@ func ownedBy(secret *corev1.Secret, v *vmv1alpha1.VirtualMachine) bool {
 
 // A call fails at each of its requests, before or after it takes effect. The next call completes the VM. If the
 // machine is deleted instead, no object remains.
-func TestInterruptedCreation(t *testing.T) {
+func TestCreate_ContinuesAfterInterruption(t *testing.T) {
 	for after := range 2 {
 		for request := range 7 {
 			w := newTestDriver(t, vm.Options{})
@@ -233,7 +233,7 @@ func TestInterruptedCreation(t *testing.T) {
 }
 
 // A creation whose context is canceled leaves a VM that the next call adopts.
-func TestCancelledCreation(t *testing.T) {
+func TestCreate_CanceledVMIsAdopted(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error)
@@ -251,7 +251,7 @@ func TestCancelledCreation(t *testing.T) {
 }
 
 // A VM that is being deleted exists, and DeleteMachine waits until it is gone.
-func TestSlowDeletion(t *testing.T) {
+func TestDelete_WaitsForVM(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	id := w.mustCreate("m").ProviderID

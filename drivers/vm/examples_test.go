@@ -17,7 +17,7 @@ import (
 )
 
 // The driver accepts the classes in its documentation and in the examples.
-func TestExamples(t *testing.T) {
+func TestExamples_AreAccepted(t *testing.T) {
 	found := map[string]int{}
 	cluster := newAccepting(t)
 	for path, manifest := range manifests(t) {

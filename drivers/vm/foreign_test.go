@@ -15,7 +15,7 @@ import (
 )
 
 // The driver does not adopt, list or delete VMs that it did not create for this machine.
-func TestForeignVMs(t *testing.T) {
+func TestDriver_IgnoresForeignVMs(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		// change turns the VM of machine "m" into a foreign one.
@@ -69,7 +69,7 @@ func TestForeignVMs(t *testing.T) {
 }
 
 // Several control planes, or several namespaces of one, may share a pool.
-func TestNeighboursInAPool(t *testing.T) {
+func TestPool_IsSharedByControlPlanes(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	drivers := []*testDriver{w, w.with(vm.Options{Installation: "other"}), w.withClass(nil), w.withClass(object{
@@ -98,7 +98,7 @@ func TestNeighboursInAPool(t *testing.T) {
 }
 
 // An existing VM of the machine is adopted only if it fits the request.
-func TestMisfits(t *testing.T) {
+func TestCreate_DoesNotAdoptVMWithOtherSpec(t *testing.T) {
 	cases := map[string]struct {
 		changes object
 		want    codes.Code
@@ -131,7 +131,7 @@ func TestMisfits(t *testing.T) {
 }
 
 // A foreign Secret of the same name is not changed.
-func TestForeignSecret(t *testing.T) {
+func TestSecret_ForeignIsNotChanged(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")
@@ -152,7 +152,7 @@ func TestForeignSecret(t *testing.T) {
 }
 
 // Adoption restores lost user data, but does not replace user data that the VM may have read.
-func TestUserDataIsRestored(t *testing.T) {
+func TestSecret_UserDataIsRestored(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")
@@ -171,7 +171,7 @@ func TestUserDataIsRestored(t *testing.T) {
 }
 
 // The next creation uses a Secret that has no VM, and replaces its user data.
-func TestLeftoverSecret(t *testing.T) {
+func TestSecret_WithoutVMIsReused(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	cutOff := &cutting{WithWatch: w.cluster, at: 3}
@@ -189,7 +189,7 @@ func TestLeftoverSecret(t *testing.T) {
 }
 
 // If the pool of the class changes, the driver still finds the VM by its ID.
-func TestPoolOfTheClassChanged(t *testing.T) {
+func TestVM_IsFoundAfterPoolChanged(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	id := w.mustCreate("m").ProviderID
@@ -203,7 +203,7 @@ func TestPoolOfTheClassChanged(t *testing.T) {
 }
 
 // Provider IDs of other drivers have no VM.
-func TestIDsOfOthers(t *testing.T) {
+func TestProviderID_OfOtherDrivers(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	made := w.mustCreate("m").ProviderID
@@ -218,7 +218,7 @@ func TestIDsOfOthers(t *testing.T) {
 }
 
 // A VM without a disk template does not fit the request.
-func TestDiskTemplateWasRemoved(t *testing.T) {
+func TestCreate_DoesNotAdoptVMWithoutDiskTemplate(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	w.mustCreate("m")

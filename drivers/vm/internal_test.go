@@ -25,7 +25,7 @@ import (
 
 var vms = vmv1alpha1.Resource("virtualmachines")
 
-func TestErrorCodes(t *testing.T) {
+func TestDriver_ErrorCodes(t *testing.T) {
 	cases := map[codes.Code][]error{
 		codes.Canceled:         {context.Canceled, &url.Error{Err: context.Canceled}},
 		codes.DeadlineExceeded: {context.DeadlineExceeded, apierrors.NewTimeoutError("slow", 1), apierrors.NewServerTimeout(vms, "get", 1)},
@@ -56,7 +56,7 @@ func TestErrorCodes(t *testing.T) {
 }
 
 // Names and hashes are stored in clusters, so they must never change.
-func TestNamesStay(t *testing.T) {
+func TestName_IsStable(t *testing.T) {
 	cases := map[string]identity{
 		"pool-a-1-4sn4x54za6qu": {"", v1alpha1.GroupName, "default", "pool-a-1"},
 		"a-b-73fqnbfodk6n":      {"east", v1alpha1.GroupName, "shop", "a.b"},
@@ -69,7 +69,7 @@ func TestNamesStay(t *testing.T) {
 }
 
 // Names are valid and unique, and the identity can be read from the object.
-func TestNames(t *testing.T) {
+func TestName_IsValidAndUnique(t *testing.T) {
 	texts := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "a", "a.b", "a-b", strings.Repeat("a", 60), strings.Repeat("a", 59) + ".b"}))
 	name := rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?){0,3}`)
 	any := rapid.Custom(func(t *rapid.T) identity {
@@ -95,7 +95,7 @@ func TestNames(t *testing.T) {
 }
 
 // The number of cached clients is limited.
-func TestClientsAreCached(t *testing.T) {
+func TestClient_IsCached(t *testing.T) {
 	secret := func(i int) *corev1.Secret {
 		return &corev1.Secret{Data: map[string][]byte{kubeconfigKey: fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 			"clusters": [{"name": "c", "cluster": {"server": "https://host-%d"}}],
@@ -126,8 +126,8 @@ func TestClientsAreCached(t *testing.T) {
 	}
 }
 
-// TestDomainsOfHosts: failure domains are zones, and hosts without a zone.
-func TestDomainsOfHosts(t *testing.T) {
+// TestFailureDomain_OfHosts: failure domains are zones, and hosts without a zone.
+func TestFailureDomain_OfHosts(t *testing.T) {
 	const zone, hostname = corev1.LabelTopologyZone, corev1.LabelHostname
 	type labels = map[string]string
 	for name, tc := range map[string]struct {
@@ -162,8 +162,8 @@ func TestDomainsOfHosts(t *testing.T) {
 	}
 }
 
-// TestSpecificationsThatAreNoObject: the error for a specification of another type uses JSON terms, not Go types.
-func TestSpecificationsThatAreNoObject(t *testing.T) {
+// TestProviderSpec_RejectsOtherTypes: the error for a specification of another type uses JSON terms, not Go types.
+func TestProviderSpec_RejectsOtherTypes(t *testing.T) {
 	for raw, want := range map[string]string{
 		`"small"`: "providerSpec: unexpected string",
 		`["a"]`:   "providerSpec: unexpected array",

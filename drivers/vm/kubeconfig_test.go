@@ -41,9 +41,9 @@ var (
 	goodUser    = clientcmdapi.AuthInfo{Token: "token"}
 )
 
-// FuzzKubeconfig: whatever the class's Secret contains, the connection runs no program, reads no file, and uses
+// FuzzKubeconfig_IsRestricted: whatever the class's Secret contains, the connection runs no program, reads no file, and uses
 // verified TLS.
-func FuzzKubeconfig(f *testing.F) {
+func FuzzKubeconfig_IsRestricted(f *testing.F) {
 	f.Add(kubeconfigOf(f, goodCluster, goodUser))
 	f.Add(kubeconfigOf(f, goodCluster, clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "id", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: "Never"}}))
 	f.Add(kubeconfigOf(f, goodCluster, clientcmdapi.AuthInfo{AuthProvider: &clientcmdapi.AuthProviderConfig{Name: "oidc"}}))
@@ -71,7 +71,7 @@ func FuzzKubeconfig(f *testing.F) {
 	})
 }
 
-func TestUnprotectedKubeconfigsAreRefused(t *testing.T) {
+func TestSecret_RejectsUnprotectedKubeconfigs(t *testing.T) {
 	for name, cluster := range map[string]clientcmdapi.Cluster{
 		"not verified": {Server: "https://host", InsecureSkipTLSVerify: true},
 		"no TLS":       {Server: "http://host"},
@@ -99,8 +99,8 @@ func hostile(t *testing.T, handler http.HandlerFunc) client.Client {
 	return made
 }
 
-// TestEndlessResponse: an API server that the author of a class chose cannot exhaust the driver's memory.
-func TestEndlessResponse(t *testing.T) {
+// TestClient_LimitsResponses: an API server that the author of a class chose cannot exhaust the driver's memory.
+func TestClient_LimitsResponses(t *testing.T) {
 	var sent atomic.Int64
 	cluster := hostile(t, func(out http.ResponseWriter, _ *http.Request) {
 		out.Header().Set("Content-Type", "application/json")
@@ -129,9 +129,9 @@ func TestEndlessResponse(t *testing.T) {
 	}
 }
 
-// TestRedirect: an API server that the author of a class chose cannot make the driver send requests to another
+// TestClient_DoesNotFollowRedirects: an API server that the author of a class chose cannot make the driver send requests to another
 // server.
-func TestRedirect(t *testing.T) {
+func TestClient_DoesNotFollowRedirects(t *testing.T) {
 	asked := atomic.Bool{}
 	internal := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
 		asked.Store(true)

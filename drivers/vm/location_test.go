@@ -7,8 +7,8 @@ import (
 	"github.com/millwright-dev/millwright/drivers/vm"
 )
 
-// TestEditedClass: a VM whose provider ID is stored is found and deleted after the class was edited.
-func TestEditedClass(t *testing.T) {
+// TestVM_IsFoundAfterClassIsEdited: a VM whose provider ID is stored is found and deleted after the class was edited.
+func TestVM_IsFoundAfterClassIsEdited(t *testing.T) {
 	for name, changes := range map[string]object{
 		"another cluster": {"tags": object{"kubernetes.io/cluster/other": "1", "kubernetes.io/role/worker": "1"}},
 		"another role":    {"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/bastion": "1"}},
@@ -41,9 +41,9 @@ func (w *testDriver) at(begun string) string {
 	return resp.Location
 }
 
-// TestLocation: the location distinguishes infrastructure, pool, cluster and installation. The infrastructure is
+// TestLocation_IdentifiesPoolAndCluster: the location distinguishes infrastructure, pool, cluster and installation. The infrastructure is
 // the same with another kubeconfig.
-func TestLocation(t *testing.T) {
+func TestLocation_IdentifiesPoolAndCluster(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.UserWith(t, "config/rbac/driver-vm-cluster-role.yaml")
 	begun := w.at("")
@@ -74,9 +74,9 @@ func TestLocation(t *testing.T) {
 	}
 }
 
-// TestCreationThatBeganElsewhere: a VM without a stored ID is found and deleted in the pool, and with the cluster,
+// TestVM_IsFoundWhereCreationStarted: a VM without a stored ID is found and deleted in the pool, and with the cluster,
 // where its creation started.
-func TestCreationThatBeganElsewhere(t *testing.T) {
+func TestVM_IsFoundWhereCreationStarted(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	begun := machine("m", "")

@@ -45,7 +45,7 @@ func (c creation) settling(want bool) {
 	eventually(c.t, func() bool { return c.clock.HasWaiters() == want })
 }
 
-func TestNoRoom(t *testing.T) {
+func TestCreate_FailsWithoutCapacity(t *testing.T) {
 	c := newCreation(t)
 	c.setCondition(c.awaitVM(), unschedulable)
 	c.settling(true)
@@ -63,7 +63,7 @@ func TestNoRoom(t *testing.T) {
 }
 
 // A host that has capacity before Options.Settle expires is used.
-func TestRoomAfterAll(t *testing.T) {
+func TestCreate_UsesCapacityBeforeSettle(t *testing.T) {
 	c := newCreation(t)
 	v := c.awaitVM()
 	c.setCondition(v, unschedulable)
@@ -82,7 +82,7 @@ func TestRoomAfterAll(t *testing.T) {
 }
 
 // A VM that has run is not deleted when no host has capacity for its next Pod.
-func TestNoRoomForAVMThatRan(t *testing.T) {
+func TestVM_IsKeptWithoutCapacityAfterItRan(t *testing.T) {
 	c := newCreation(t)
 	v := c.awaitVM()
 	c.changeStatus(v, func(s *vmv1alpha1.VirtualMachineStatus) {
@@ -95,7 +95,7 @@ func TestNoRoomForAVMThatRan(t *testing.T) {
 }
 
 // A VM that gets a host just before its deletion stays.
-func TestRoomAtTheLastMoment(t *testing.T) {
+func TestVM_IsKeptIfHostIsFoundBeforeDeletion(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Unix(1800000000, 0))
 	w := newTestDriver(t, vm.Options{})
 	late := &lastMoment{WithWatch: w.cluster, before: func() { w.setCondition(w.theVM(), hasHost) }}
@@ -124,14 +124,14 @@ func (l *lastMoment) Delete(ctx context.Context, obj client.Object, opts ...clie
 	return l.WithWatch.Delete(ctx, obj, opts...)
 }
 
-func TestDeletedWhileCreated(t *testing.T) {
+func TestCreate_FailsIfVMIsDeleted(t *testing.T) {
 	c := newCreation(t)
 	c.must(c.admin.Delete(t.Context(), c.awaitVM()))
 	wantCode(t, <-c.ended, codes.Aborted)
 }
 
 // Without a VM controller, a creation fails after Options.Timeout, and its VM stays.
-func TestNoVMController(t *testing.T) {
+func TestCreate_FailsWithoutVMController(t *testing.T) {
 	w := newTestDriver(t, vm.Options{Timeout: 300 * time.Millisecond})
 	eventually(t, func() bool { // on a slow machine, the timeout may expire before the VM exists
 		_, err := w.create(t.Context(), "m")
@@ -146,7 +146,7 @@ func TestNoVMController(t *testing.T) {
 }
 
 // Closed watches are restarted.
-func TestWatchesEnd(t *testing.T) {
+func TestWatch_IsRestarted(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	ending := &endingWatches{WithWatch: w.cluster}
 	c := creation{w.with(vm.Options{Client: ending, Installation: "test"}), nil, make(chan error, 1)}

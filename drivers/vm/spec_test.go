@@ -78,7 +78,7 @@ func specOf(t testing.TB, changes object) []byte {
 }
 
 // The message names every invalid field and nothing else.
-func TestBadProviderSpecs(t *testing.T) {
+func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 	const long = 300
 	file := func(url string) object { return object{"url": url} }
 	cases := map[string]struct {
@@ -165,8 +165,8 @@ func TestBadProviderSpecs(t *testing.T) {
 	}
 }
 
-// TestMessagesAreBounded: messages fit into the status of a Machine.
-func TestMessagesAreBounded(t *testing.T) {
+// TestDriver_MessagesAreLimited: messages fit into the status of a Machine.
+func TestDriver_MessagesAreLimited(t *testing.T) {
 	wrong := object{"size": strings.Repeat("ä", 1000)}
 	for i := range 100 {
 		wrong[strings.Repeat("é", 500+i)] = ""
@@ -197,7 +197,7 @@ func checkProblems(t *testing.T, cluster client.WithWatch, raw []byte, code code
 	}
 }
 
-func TestGoodProviderSpecs(t *testing.T) {
+func TestProviderSpec_Valid(t *testing.T) {
 	cluster := newAccepting(t)
 	cases := map[string]struct {
 		changes object
@@ -225,9 +225,9 @@ func TestGoodProviderSpecs(t *testing.T) {
 	}
 }
 
-// FuzzProviderSpec: a provider specification either results in a VM that the API server would accept, or in an
+// FuzzProviderSpec_IsValidOrRejected: a provider specification either results in a VM that the API server would accept, or in an
 // error that names the provider specification.
-func FuzzProviderSpec(f *testing.F) {
+func FuzzProviderSpec_IsValidOrRejected(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Add(specOf(f, object{"memory": "1Gi", "cpus": 2, "addresses": []string{"10.0.0.1"}}))
 	f.Add(specOf(f, object{"kernelBoot": object{"kernel": object{"url": "http://h/k"}, "commandLine": "a"}, "rootFsSize": 1e300}))

@@ -24,8 +24,8 @@ func (w *testDriver) update(name, id string, changes object, dryRun bool) (resp 
 	return resp, err
 }
 
-// TestUpdateOfAVM: mutable fields and their labels change, and the VirtualMachine otherwise stays the same.
-func TestUpdateOfAVM(t *testing.T) {
+// TestUpdateMachine_ChangesMutableFields: mutable fields and their labels change, and the VirtualMachine otherwise stays the same.
+func TestUpdateMachine_ChangesMutableFields(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
 	id := w.mustCreate("m").ProviderID

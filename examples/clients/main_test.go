@@ -30,8 +30,8 @@ func TestMain(m *testing.M) { env.Main(m) }
 // owned makes an apply fail if another manager owns one of its fields.
 var owned = metav1.ApplyOptions{FieldManager: "test"}
 
-// TestOldestFirst runs the example against an API server, with objects that were applied.
-func TestOldestFirst(t *testing.T) {
+// TestOldestFirst_WithAPIServer runs the example against an API server, with objects that were applied.
+func TestOldestFirst_WithAPIServer(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
 	clients, err := versioned.NewForConfig(e.Admin)
@@ -95,8 +95,8 @@ func machineSpec() *apply.MachineSpecApplyConfiguration {
 	return apply.MachineSpec().WithClass(apply.ClassSpec().WithKind(v1alpha1.MachineClassKind).WithName("small"))
 }
 
-// TestOtherGroups: the clients of the other two groups also work with an API server.
-func TestOtherGroups(t *testing.T) {
+// TestClients_OfOtherAPIGroups: the clients of the other two groups also work with an API server.
+func TestClients_OfOtherAPIGroups(t *testing.T) {
 	tier.All(t)
 	e := env.New(t)
 	clients, err := versioned.NewForConfig(e.Admin)
@@ -125,8 +125,8 @@ func TestOtherGroups(t *testing.T) {
 	}
 }
 
-// TestWithoutAnAPIServer shows the use of the fake clients.
-func TestWithoutAnAPIServer(t *testing.T) {
+// TestClients_Fake shows the use of the fake clients.
+func TestClients_Fake(t *testing.T) {
 	deployment := fixture.MachineDeployment()
 	at := func(name string, age time.Duration, changes ...func(*v1alpha1.Machine)) runtime.Object {
 		return fixture.Machine(append(changes, func(m *v1alpha1.Machine) {

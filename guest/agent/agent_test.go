@@ -26,7 +26,7 @@ func serve(t *testing.T, a *Agent, requests string) string {
 	return out.String()
 }
 
-func TestAnswers(t *testing.T) {
+func TestServe_Responses(t *testing.T) {
 	a := &Agent{Interfaces: func() ([]Interface, error) {
 		return []Interface{{Name: "eth0", Hardware: "02:00", Addresses: []Address{{"ipv4", "10.0.2.16", 32}}}}, nil
 	}}
@@ -52,7 +52,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestInfoListsTheCommands(t *testing.T) {
+func TestInfo_ListsCommands(t *testing.T) {
 	var got struct {
 		Return struct {
 			Version  string
@@ -95,7 +95,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-func TestSystemInterfacesHaveLoopback(t *testing.T) {
+func TestInterfaces_IncludeLoopback(t *testing.T) {
 	all, err := SystemInterfaces()
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSystemInterfacesHaveLoopback(t *testing.T) {
 	t.Errorf("interfaces = %+v, want lo with 127.0.0.1/8", all)
 }
 
-func TestServeEndsWithABrokenStream(t *testing.T) {
+func TestServe_ReturnsOnBrokenStream(t *testing.T) {
 	broken := errors.New("broken")
 	a := &Agent{}
 	if err := a.Serve(duplex{io.MultiReader(strings.NewReader("{}\n"), errorReader{broken}), io.Discard}); !errors.Is(err, broken) {

@@ -71,7 +71,7 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-func TestExtractRefuses(t *testing.T) {
+func TestExtract_RejectsInvalidArchives(t *testing.T) {
 	packed := compress(t, openLZ4, kernel)
 	good := image(withSize(packed, len(kernel)))
 	old := bytes.Clone(good)

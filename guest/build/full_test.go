@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDisk: the build fails with an error that names the file.
-func TestFullDisk(t *testing.T) {
+// TestBuild_FailsOnFullDisk: the build fails with an error that names the file.
+func TestBuild_FailsOnFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: the build of the guest writes its initrd and its disk")
 	records := []cpio.Record{cpio.StaticFile("init", strings.Repeat("program\n", 4096), 0o755)}
 	fs := smallfs.New(t)

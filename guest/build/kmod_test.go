@@ -68,7 +68,7 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-func TestOrderedMissesModules(t *testing.T) {
+func TestOrdered_RejectsMissingModules(t *testing.T) {
 	dir := moduleDir(t, map[string]string{"a.ko": "b"})
 	for _, name := range []string{"a", "c"} {
 		if got, err := orderedModules(dir, []string{name}); err == nil {

@@ -43,8 +43,8 @@ func described(files []File) string {
 	return text.String()
 }
 
-// TestClusterAPIInitializesAControlPlane: all data for kubeadm init is decoded.
-func TestClusterAPIInitializesAControlPlane(t *testing.T) {
+// TestParse_ClusterAPIControlPlane: all data for kubeadm init is decoded.
+func TestParse_ClusterAPIControlPlane(t *testing.T) {
 	config := golden(t, "init.yaml")
 	want := `-rw-r----- root:root /etc/kubernetes/pki/ca.crt = -----BEGIN CERTIFICATE-----
 -rw------- root:root /etc/kubernetes/pki/ca.key = -----BEGIN RSA PRIVATE KEY-----
@@ -106,8 +106,8 @@ func checkCommands(t *testing.T, config Config, kubeadm string) {
 	}
 }
 
-// TestClusterAPIJoins: a worker has no keys of the cluster; another control plane has all of them.
-func TestClusterAPIJoins(t *testing.T) {
+// TestParse_ClusterAPIJoin: a worker has no keys of the cluster; another control plane has all of them.
+func TestParse_ClusterAPIJoin(t *testing.T) {
 	for name, files := range map[string]int{"join.yaml": 6, "join-control-plane.yaml": 14} {
 		config := golden(t, name)
 		if len(config.Files) != files {
@@ -121,8 +121,8 @@ func TestClusterAPIJoins(t *testing.T) {
 	}
 }
 
-// TestClusterAPIsDisksAreRefused: the data would be on the wrong disk.
-func TestClusterAPIsDisksAreRefused(t *testing.T) {
+// TestParse_RejectsClusterAPIDisks: the data would be on the wrong disk.
+func TestParse_RejectsClusterAPIDisks(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("testdata", "disks.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseNamesWhatIsWrong(t *testing.T) {
+func TestParse_NamesInvalidField(t *testing.T) {
 	for name, test := range map[string]struct{ text, where string }{
 		"not a mapping":     {"- " + secret + "\n", "document"},
 		"not YAML":          {"a: b\n\tc: " + secret + "\n", "line 3"},
@@ -206,7 +206,7 @@ func wantError(t *testing.T, text, where string) {
 	}
 }
 
-func TestTemplates(t *testing.T) {
+func TestParse_Templates(t *testing.T) {
 	const begin = "## template: jinja\n#cloud-config\nruncmd:\n"
 	for text, want := range map[string]string{
 		"- echo {{ ds.meta_data.instance_id }} {{v1.local_hostname}}\n": "echo " + instance.ID + " vm-1\n",

@@ -84,7 +84,7 @@ func taken(o *Output) string {
 	return text
 }
 
-func TestCommands(t *testing.T) {
+func TestConsole_Commands(t *testing.T) {
 	var calls []string
 	shell, output := newShell(&calls)
 	for command, want := range map[string]string{
@@ -104,7 +104,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-func TestServeEchoes(t *testing.T) {
+func TestServe_EchoesInput(t *testing.T) {
 	shell, output := newShell(new([]string))
 	if err := shell.Serve(strings.NewReader("pinx\x7fg\r")); err != io.EOF {
 		t.Errorf("Serve = %v, want io.EOF", err)
@@ -114,7 +114,7 @@ func TestServeEchoes(t *testing.T) {
 	}
 }
 
-func TestCounterGoesOnWhereItStopped(t *testing.T) {
+func TestCounter_Continues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shell, output := newShell(new([]string))
 		want := ""
@@ -134,7 +134,7 @@ func TestCounterGoesOnWhereItStopped(t *testing.T) {
 	})
 }
 
-func TestSayHasTheTime(t *testing.T) {
+func TestLog_HasTime(t *testing.T) {
 	var out screen
 	output := NewOutput(&out, func() time.Duration { return 1230 * time.Millisecond })
 	output.Logf("node %s is Ready", "one")
@@ -144,8 +144,8 @@ func TestSayHasTheTime(t *testing.T) {
 	}
 }
 
-// TestStuckConsoleStopsNobody: writers continue, and the last output does not wait forever.
-func TestStuckConsoleStopsNobody(t *testing.T) {
+// TestConsole_BlockedDoesNotStopWriters: writers continue, and the last output does not wait forever.
+func TestConsole_BlockedDoesNotStopWriters(t *testing.T) {
 	stuck, release := io.Pipe()
 	output := NewOutput(release, func() time.Duration { return 0 })
 	for i := range 2 * queued {

@@ -27,7 +27,7 @@ func blank(t *testing.T, at int, content ...byte) Store {
 	return Store{path}
 }
 
-func TestSaveAndLoad(t *testing.T) {
+func TestSave_IsLoaded(t *testing.T) {
 	disk := blank(t, 0)
 	if _, err := disk.Load(); !errors.Is(err, ErrNone) {
 		t.Fatalf("Load of a blank disk = %v, want ErrNone", err)
@@ -47,7 +47,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-func TestSaveWritesNothingElse(t *testing.T) {
+func TestSave_WritesOnlyCredential(t *testing.T) {
 	disk := blank(t, 0)
 	if err := disk.Save(example); err != nil {
 		t.Fatal(err)
@@ -62,8 +62,8 @@ func TestSaveWritesNothingElse(t *testing.T) {
 	}
 }
 
-// TestDamageIsNoticed flips each byte that is read.
-func TestDamageIsNoticed(t *testing.T) {
+// TestLoad_DetectsCorruption flips each byte that is read.
+func TestLoad_DetectsCorruption(t *testing.T) {
 	disk := blank(t, 0)
 	if err := disk.Save(example); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestDamageIsNoticed(t *testing.T) {
 	}
 }
 
-func TestDamagedIsReplaced(t *testing.T) {
+func TestSave_ReplacesCorruptedCredential(t *testing.T) {
 	disk := blank(t, Offset, append(magic, 0xff, 0xff, 0xff, 0xff)...)
 	if _, err := disk.Load(); !errors.Is(err, ErrDamaged) {
 		t.Fatalf("Load = %v, want ErrDamaged", err)
@@ -100,7 +100,7 @@ func TestDamagedIsReplaced(t *testing.T) {
 	}
 }
 
-func TestOtherDataIsLeftAlone(t *testing.T) {
+func TestSave_KeepsOtherData(t *testing.T) {
 	for name, at := range map[string]int{"AtTheBegin": Offset, "AtTheEnd": Offset + Size - 1} {
 		t.Run(name, func(t *testing.T) {
 			disk := blank(t, at, 'x')
@@ -118,7 +118,7 @@ func TestOtherDataIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestDiskWithoutPlace(t *testing.T) {
+func TestSave_RejectsTooSmallDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(path, make([]byte, Offset+1), 0o600); err != nil {
 		t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 )
 
-// TestFullDisk: a disk that is a sparse file may have no space for a credential. An existing credential can still
+// TestSave_OnFullDisk: a disk that is a sparse file may have no space for a credential. An existing credential can still
 // be replaced.
-func TestFullDisk(t *testing.T) {
+func TestSave_OnFullDisk(t *testing.T) {
 	t.Attr("fault", "disk full: a guest stores its credential on a disk that takes no more")
 	fs := smallfs.New(t)
 	disk := Store{fs.Path("disk")}

@@ -13,7 +13,7 @@ func event(kind, code uint16, value uint32) []byte {
 	return e
 }
 
-func TestPressed(t *testing.T) {
+func TestPowerButton_IsPressed(t *testing.T) {
 	synchronization := event(0, 0, 0)
 	for name, test := range map[string]struct {
 		events []byte

@@ -36,7 +36,7 @@ func TestAuthorityOf(t *testing.T) {
 	}
 }
 
-func TestAuthorityOfTrustsNothingElse(t *testing.T) {
+func TestAuthorityOf_RejectsOtherAuthorities(t *testing.T) {
 	good := sign(header, kubeconfig, secret)
 	two := kubeconfig + strings.TrimPrefix(kubeconfig, "clusters:\n")
 	for name, data := range map[string]map[string]string{

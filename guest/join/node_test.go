@@ -77,7 +77,7 @@ var now = time.Date(2026, 11, 21, 5, 0, 0, 0, time.UTC)
 const ready = `"conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},` +
 	`{"type":"DiskPressure","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]`
 
-func TestRegisterTakesOverItsNode(t *testing.T) {
+func TestRegister_AdoptsOwnNode(t *testing.T) {
 	s, n := serve(t, map[string]response{
 		"POST /api/v1/nodes":             {http.StatusConflict, `{}`},
 		"GET /api/v1/nodes/one":          {http.StatusOK, `{"metadata":{"uid":"uid-2"},"status":{` + ready + `}}`},
@@ -118,7 +118,7 @@ func TestRegisterTakesOverItsNode(t *testing.T) {
 	}
 }
 
-func TestRegisterLeavesAnotherMachinesNodeAlone(t *testing.T) {
+func TestRegister_RejectsNodeOfOtherMachine(t *testing.T) {
 	s, n := serve(t, map[string]response{
 		"POST /api/v1/nodes":    {http.StatusConflict, `{}`},
 		"GET /api/v1/nodes/one": {http.StatusOK, `{"spec":{"providerID":"millwright:///default/other"}}`},
@@ -131,8 +131,8 @@ func TestRegisterLeavesAnotherMachinesNodeAlone(t *testing.T) {
 	}
 }
 
-// TestDeletedNodeStaysDeleted: neither the status nor the Lease is recreated.
-func TestDeletedNodeStaysDeleted(t *testing.T) {
+// TestNode_IsNotRecreatedAfterDeletion: neither the status nor the Lease is recreated.
+func TestNode_IsNotRecreatedAfterDeletion(t *testing.T) {
 	s, n := serve(t, nil)
 	beat := &lease{client: n.client, node: n, version: "1"}
 	for _, err := range []error{n.keepStatus(t.Context(), now), beat.renew(t.Context(), now)} {
@@ -147,7 +147,7 @@ func TestDeletedNodeStaysDeleted(t *testing.T) {
 	}
 }
 
-func TestLeaseTakesOverAndGoesOn(t *testing.T) {
+func TestLease_IsAdoptedAndRenewed(t *testing.T) {
 	const path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/one"
 	s, n := serve(t, map[string]response{
 		"GET " + path: {http.StatusOK, `{"metadata":{"resourceVersion":"7"}}`},
@@ -203,7 +203,7 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-func TestRetryEndsWithItsContext(t *testing.T) {
+func TestRetry_ReturnsWhenContextIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	j := &Joiner{Logf: func(string, ...any) { cancel() }}
 	if err := j.retry(ctx, func() error { return io.EOF }); err != context.Canceled {
@@ -211,8 +211,8 @@ func TestRetryEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestStatusIsToldAgain: the status is written when it is outdated, and when that of the Node differs.
-func TestStatusIsToldAgain(t *testing.T) {
+// TestStatus_IsRewritten: the status is written when it is outdated, and when that of the Node differs.
+func TestStatus_IsRewritten(t *testing.T) {
 	ours, err := json.Marshal(conditions(now))
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func follow(t *testing.T, event string, code int) (*server, error) {
 	return s, answering.follow(t.Context())
 }
 
-func TestPodsAreAnswered(t *testing.T) {
+func TestPod_RequestsAreHandled(t *testing.T) {
 	for name, test := range map[string]struct{ event, request, body string }{
 		"New": {
 			seenPod("ADDED", "", "Pending", ""), "PATCH " + podPath + "/status",
@@ -83,9 +83,9 @@ func parsed(t *testing.T, text []byte) any {
 	return value
 }
 
-// TestPodOfOthersIsLeftAlone: a Pod that is gone, or was replaced by another Pod of the same name, is not a
+// TestPod_OfOtherUIDIsIgnored: a Pod that is gone, or was replaced by another Pod of the same name, is not a
 // failure.
-func TestPodOfOthersIsLeftAlone(t *testing.T) {
+func TestPod_OfOtherUIDIsIgnored(t *testing.T) {
 	seen := &pod{Status: podStatus{Phase: "Running"}}
 	seen.Metadata.Namespace, seen.Metadata.Name, seen.Metadata.Deleted = "default", "web", "2026-11-21T05:00:00Z"
 	for code, want := range map[int]bool{http.StatusNotFound: false, http.StatusConflict: false, http.StatusForbidden: true} {
@@ -96,9 +96,9 @@ func TestPodOfOthersIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestFailedAnswerIsTriedAgain: a failed request for a Pod stops the watch after a pause. Other Pods are handled in
+// TestPod_FailedRequestIsRetried: a failed request for a Pod stops the watch after a pause. Other Pods are handled in
 // the meantime.
-func TestFailedAnswerIsTriedAgain(t *testing.T) {
+func TestPod_FailedRequestIsRetried(t *testing.T) {
 	requests, pauses := make(chan string, 10), make(chan func(), 10)
 	n := serveBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests <- r.Method + " " + r.URL.Path

@@ -65,8 +65,8 @@ func (f *fakeNode) starts(t *testing.T, id string) {
 	}
 }
 
-// TestUpdate: a guest restarts once when its Node is ready for an update, and then reports success.
-func TestUpdate(t *testing.T) {
+// TestUpdate_RestartsGuestOnce: a guest restarts once when its Node is ready for an update, and then reports success.
+func TestUpdate_RestartsGuestOnce(t *testing.T) {
 	type state struct {
 		Result   string
 		Restarts int
@@ -92,8 +92,8 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestNextUpdate: one boot performs only one update; the next update restarts the guest again.
-func TestNextUpdate(t *testing.T) {
+// TestUpdate_OncePerBoot: one boot performs only one update; the next update restarts the guest again.
+func TestUpdate_OncePerBoot(t *testing.T) {
 	f := &fakeNode{boot: "0", reason: readyForUpdate}
 	for update := 1; update <= 3; update++ {
 		f.labels, f.since, f.restarts = nil, fmt.Sprint(update), 0

@@ -29,7 +29,7 @@ var (
 	link6 = Link{Address: netip.MustParseAddr("fd00::16"), Peer: netip.MustParseAddr("fd00::2")}
 )
 
-func TestParseReadsWhatTheHypervisorWrites(t *testing.T) {
+func TestParse_ReadsHypervisorMetadata(t *testing.T) {
 	for name, test := range map[string]struct {
 		message *vmpb.VMMetadata
 		want    Metadata
@@ -54,7 +54,7 @@ func TestParseReadsWhatTheHypervisorWrites(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParse_RejectsInvalidMetadata(t *testing.T) {
 	for name, message := range map[string][]byte{
 		"Truncated":    encode(t, &vmpb.VMMetadata{Name: "a"})[:2],
 		"NoIP":         encode(t, &vmpb.VMMetadata{NetworkConfig: &vmpb.NetworkConfig{V4: &vmpb.PTPAddress{PeerIp: "10.0.0.2"}}}),

@@ -107,7 +107,7 @@ func hasDefault(routes []netlink.Route, gateway netip.Addr) bool {
 	return false
 }
 
-func TestConnectWithoutInterface(t *testing.T) {
+func TestConnect_FailsWithoutInterface(t *testing.T) {
 	err := Connect(net.Interface{Index: 1 << 20}, netip.MustParseAddr("10.77.0.16"), netip.MustParseAddr("10.77.0.2"))
 	if err == nil {
 		t.Error("Connect configured an interface that does not exist")

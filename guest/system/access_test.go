@@ -107,7 +107,7 @@ func TestAllowFlannel(t *testing.T) {
 	}
 }
 
-func TestReadAccessNamesTheFile(t *testing.T) {
+func TestReadAccess_NamesFile(t *testing.T) {
 	const secret = "0123456789abcdef"
 	dir := t.TempDir()
 	for name, content := range map[string]string{

@@ -60,7 +60,7 @@ func TestWriteFiles(t *testing.T) {
 	}
 }
 
-func TestWriteFilesNamesTheFile(t *testing.T) {
+func TestWriteFiles_NamesFile(t *testing.T) {
 	disk := tree{root: t.TempDir(), chown: func(*os.File, int, int) error { return nil }}
 	if err := os.MkdirAll(filepath.Join(disk.root, "etc", "dir"), 0o755); err != nil {
 		t.Fatal(err)
@@ -81,8 +81,8 @@ func TestWriteFilesNamesTheFile(t *testing.T) {
 	}
 }
 
-// TestUnsuccessful: Cluster API's user data has succeeded if its last file exists.
-func TestUnsuccessful(t *testing.T) {
+// TestUserData_FailsWithoutSuccessFile: Cluster API's user data has succeeded if its last file exists.
+func TestUserData_FailsWithoutSuccessFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster-api")
 	done := filepath.Join(dir, "done")
 	if err := unsuccessful(dir, done); err != nil {
@@ -117,8 +117,8 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// TestHostsKeepWhatOthersAdded: a second boot does not change the file, unless the address has changed.
-func TestHostsKeepWhatOthersAdded(t *testing.T) {
+// TestHosts_KeepsOtherEntries: a second boot does not change the file, unless the address has changed.
+func TestHosts_KeepsOtherEntries(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	host := &Node{Data: userdata.UserData{NodeName: "vm-1"}, Links: links("10.77.0.16")}
 	write := func(want string) {

@@ -97,9 +97,9 @@ func TestProcesses(t *testing.T) {
 	<-kept
 }
 
-// TestPodsOfBothVersions: Pods have IPv6 addresses if the machine has one and the cluster has an IPv6 network for
+// TestPodNetwork_IPv4AndIPv6: Pods have IPv6 addresses if the machine has one and the cluster has an IPv6 network for
 // them.
-func TestPodsOfBothVersions(t *testing.T) {
+func TestPodNetwork_IPv4AndIPv6(t *testing.T) {
 	four, six := metadata.Link{Address: netip.MustParseAddr("10.77.0.16")}, metadata.Link{Address: netip.MustParseAddr("fd77::16")}
 	for name, tc := range map[string]struct {
 		pods    string
@@ -170,9 +170,9 @@ func TestConfigureNode(t *testing.T) {
 	}
 }
 
-// TestNetworkOfPods: containerd turns the template into JSON with a range for each network of the Node. The MTU is
+// TestPodNetwork_Template: containerd turns the template into JSON with a range for each network of the Node. The MTU is
 // the one that flannel's VXLAN allows: 1500 minus 70 bytes over IPv6, or minus 50 bytes over IPv4.
-func TestNetworkOfPods(t *testing.T) {
+func TestPodNetwork_Template(t *testing.T) {
 	file, err := template.ParseFiles("../full/root/etc/containerd/network.json")
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ clusterDNS: 10.8.0.10
 }
 
 // Machines that share user data use their own names.
-func TestParseTakesTheMachinesName(t *testing.T) {
+func TestParse_UsesMachineName(t *testing.T) {
 	nameless := strings.Replace(minimal, "nodeName: one\n", "", 1)
 	got, err := Parse([]byte(nameless), Machine{Name: "vm"})
 	if err != nil || got.NodeName != "vm" {
@@ -51,7 +51,7 @@ func TestParseTakesTheMachinesName(t *testing.T) {
 	}
 }
 
-func TestParseNamesTheWrongField(t *testing.T) {
+func TestParse_NamesInvalidField(t *testing.T) {
 	for name, test := range map[string]struct{ text, field string }{
 		"NoServer":      {strings.Replace(minimal, "server", "#", 1), "server"},
 		"PlainServer":   {strings.Replace(minimal, "https", "http", 1), "server"},
@@ -86,7 +86,7 @@ func TestParseNamesTheWrongField(t *testing.T) {
 	}
 }
 
-func TestParseLeavesOtherFormatsAlone(t *testing.T) {
+func TestParse_IgnoresOtherFormats(t *testing.T) {
 	for _, text := range []string{"", "#cloud-config\nserver: x\n", "#!/bin/sh\n", " " + minimal} {
 		if _, err := Parse([]byte(text), Machine{}); !errors.Is(err, ErrForeign) {
 			t.Errorf("Parse(%q) = %v, want ErrForeign", text, err)
@@ -95,7 +95,7 @@ func TestParseLeavesOtherFormatsAlone(t *testing.T) {
 }
 
 // The error describes the other format without any of its content.
-func TestParseSaysWhatElseItIs(t *testing.T) {
+func TestParse_DescribesOtherFormat(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "it is empty",
 		"\n \n":                               "it is empty",

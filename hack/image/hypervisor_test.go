@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// TestImageOfHypervisors: the image has a layer with the files of a directory below the program, and does not
+// TestImage_OfHypervisors: the image has a layer with the files of a directory below the program, and does not
 // depend on the location of the files.
-func TestImageOfHypervisors(t *testing.T) {
+func TestImage_OfHypervisors(t *testing.T) {
 	p := newPlace(t)
 	digest := ""
 	for _, dir := range []string{"here", "there"} {
@@ -91,8 +91,8 @@ func entries(t *testing.T, layer v1.Layer) []entry {
 	}
 }
 
-// TestBadBase: invalid files and package lists are rejected, and no image is written.
-func TestBadBase(t *testing.T) {
+// TestImage_RejectsInvalidBase: invalid files and package lists are rejected, and no image is written.
+func TestImage_RejectsInvalidBase(t *testing.T) {
 	p := newPlace(t)
 	if err := os.MkdirAll(p.path("links"), 0o700); err != nil {
 		t.Fatal(err)

@@ -69,7 +69,7 @@ func (p *place) make(layout, reference string, flags ...string) (string, error) 
 
 const reference = "registry.example.com/team/millwright:v0.1.0"
 
-func TestImageIsOfTheFormAndSaysWhatItIs(t *testing.T) {
+func TestImage_HasFormatAndLabels(t *testing.T) {
 	p := newPlace(t)
 	digest, err := p.make("image", reference)
 	if err != nil {
@@ -150,9 +150,9 @@ func read(t *testing.T, dir, digest string) v1.ImageIndex {
 	return index
 }
 
-// TestSameInputMakesTheSameImage: every byte of the layout is the same for another user, in another directory, at
+// TestImage_IsReproducible: every byte of the layout is the same for another user, in another directory, at
 // another time.
-func TestSameInputMakesTheSameImage(t *testing.T) {
+func TestImage_IsReproducible(t *testing.T) {
 	first := newPlace(t)
 	digest, err := first.make("image", reference)
 	if err != nil {
@@ -193,8 +193,8 @@ func files(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// TestLayoutTakesThePlaceOfAnOlderOne: a layout replaces only an older layout.
-func TestLayoutTakesThePlaceOfAnOlderOne(t *testing.T) {
+// TestLayout_ReplacesOlderLayout: a layout replaces only an older layout.
+func TestLayout_ReplacesOlderLayout(t *testing.T) {
 	p := newPlace(t)
 	if _, err := p.make("image", "registry.example.com/team/millwright:v0.0.9"); err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestLayoutTakesThePlaceOfAnOlderOne(t *testing.T) {
 	}
 }
 
-func TestPushedImageIsTheOneOfTheLayout(t *testing.T) {
+func TestPush_PushesImageOfLayout(t *testing.T) {
 	p := newPlace(t)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
@@ -250,7 +250,7 @@ func TestPushedImageIsTheOneOfTheLayout(t *testing.T) {
 	}
 }
 
-func TestCommandLine(t *testing.T) {
+func TestCommand_Line(t *testing.T) {
 	p := newPlace(t)
 	program := "linux/amd64=" + p.write("amd64", "a program")
 	for name, args := range map[string][]string{
@@ -273,8 +273,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestRoots: Go reads the file like the root certificates of a system, and each entry is one certificate.
-func TestRoots(t *testing.T) {
+// TestRoots_AreReadByGo: Go reads the file like the root certificates of a system, and each entry is one certificate.
+func TestRoots_AreReadByGo(t *testing.T) {
 	text, err := roots()
 	if err != nil {
 		t.Fatal(err)
@@ -298,8 +298,8 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// TestNamesOfMCM: the program also has the paths of the programs in MCM's images.
-func TestNamesOfMCM(t *testing.T) {
+// TestImage_HasPathsOfMCM: the program also has the paths of the programs in MCM's images.
+func TestImage_HasPathsOfMCM(t *testing.T) {
 	layer, err := layerOf(programPath, 0o755, []byte("a program"), mcmNames...)
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// TestSBOM: the bill of a program (this test) lists all its modules, and is reproducible.
-func TestSBOM(t *testing.T) {
+// TestSBOM_ListsAllModules: the bill of a program (this test) lists all its modules, and is reproducible.
+func TestSBOM_ListsAllModules(t *testing.T) {
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestScreen(t *testing.T) {
+func TestScreen_Text(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text string
 		want []string
@@ -31,8 +31,8 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// TestFilm: long pauses are shortened, simultaneous changes are one picture, and each line is written once.
-func TestFilm(t *testing.T) {
+// TestFilm_ShortensPauses: long pauses are shortened, simultaneous changes are one picture, and each line is written once.
+func TestFilm_ShortensPauses(t *testing.T) {
 	f, begin := &film{}, time.Now()
 	for _, shown := range []struct {
 		after time.Duration

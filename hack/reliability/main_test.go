@@ -10,12 +10,12 @@ import (
 )
 
 const played = `go: a line that is not from a test
-{"Action":"run","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late"}
-{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late","Key":"fault","Value":"a response | late"}
-{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late","Key":"outcome","Value":"3 scenarios"}
+{"Action":"run","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestDriver_Faults/late"}
+{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestDriver_Faults/late","Key":"fault","Value":"a response | late"}
+{"Action":"attr","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestDriver_Faults/late","Key":"outcome","Value":"3 scenarios"}
 {"Action":"output","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestOther","Output":"=== RUN\n"}
 {"Action":"pass","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestOther"}
-{"Action":"%","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestFaults/late"}
+{"Action":"%","Package":"github.com/millwright-dev/millwright/test/suites/crash","Test":"TestDriver_Faults/late"}
 `
 
 func TestRun(t *testing.T) {
@@ -33,7 +33,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := "# Page\n" + begin + "| fault | what was seen | result | test |\n|---|---|---|---|\n" +
-			"| a response \\| late | 3 scenarios | " + result + " | `test/suites/crash` TestFaults |\n" + end + "\nmore\n"
+			"| a response \\| late | 3 scenarios | " + result + " | `test/suites/crash` TestDriver_Faults |\n" + end + "\nmore\n"
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("want - got +\n%s", diff)
 		}
@@ -49,13 +49,13 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestPart: the rows of tests that did not run stay in place.
-func TestPart(t *testing.T) {
+// TestPart_KeepsOrderOfRows: the rows of tests that did not run stay in place.
+func TestPart_KeepsOrderOfRows(t *testing.T) {
 	const (
 		other   = "| packets \\| lost | a leader | pass | `test/suites/scenario` TestCut |\n"
 		sibling = "| a crash | 3 crash points | pass | `test/suites/crash` TestExplore |\n"
-		stale   = "| a response | 1 scenarios | fail | `test/suites/crash` TestFaults |\n"
-		fresh   = "| a response \\| late | 3 scenarios | pass | `test/suites/crash` TestFaults |\n"
+		stale   = "| a response | 1 scenarios | fail | `test/suites/crash` TestDriver_Faults |\n"
+		fresh   = "| a response \\| late | 3 scenarios | pass | `test/suites/crash` TestDriver_Faults |\n"
 	)
 	for name, tc := range map[string]struct{ before, want string }{
 		"replaces its rows":           {stale + stale + other + sibling, fresh + other + sibling},

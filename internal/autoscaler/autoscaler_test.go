@@ -77,8 +77,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestInstances checks the instances reported to the autoscaler (rules G5, G6 and G9 of Gardener's autoscaler).
-func TestInstances(t *testing.T) {
+// TestInstance_StatesForAutoscaler checks the instances reported to the autoscaler (rules G5, G6 and G9 of Gardener's autoscaler).
+func TestInstance_StatesForAutoscaler(t *testing.T) {
 	const running, creating, deleting = autoscalerpb.InstanceStatus_INSTANCE_STATE_RUNNING, autoscalerpb.InstanceStatus_INSTANCE_STATE_CREATING, autoscalerpb.InstanceStatus_INSTANCE_STATE_DELETING
 	hasVM := func(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///vm-1" }
 	joined := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: "cloud:///zone/vm-1"}}
@@ -157,9 +157,9 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestSizes checks that no group leaves its bounds, and that decreasing the size never removes an existing
+// TestGroup_SizeStaysWithinBounds checks that no group leaves its bounds, and that decreasing the size never removes an existing
 // Machine.
-func TestSizes(t *testing.T) {
+func TestGroup_SizeStaysWithinBounds(t *testing.T) {
 	for name, s := range map[string]struct {
 		change  func(*v1alpha1.MachineDeployment) error
 		want    int32

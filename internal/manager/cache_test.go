@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestTheFirstListIsConsistent checks that the first list does not accept any version that the API server
+// TestCache_FirstListIsConsistent checks that the first list does not accept any version that the API server
 // happens to have cached. Later lists continue from the known version.
-func TestTheFirstListIsConsistent(t *testing.T) {
+func TestCache_FirstListIsConsistent(t *testing.T) {
 	t.Parallel()
 	for asked, want := range map[string]string{"0": "", "": "", "17": "17"} {
 		var got []string
@@ -80,9 +80,9 @@ func (c *startingCache) List(context.Context, client.ObjectList, ...client.ListO
 	return c.read()
 }
 
-// TestACacheStartsWithTheLeadership checks that a standby manager does not wait for its cache, and that early
+// TestCache_StartsWithLeadership checks that a standby manager does not wait for its cache, and that early
 // reads block until the cache has started.
-func TestACacheStartsWithTheLeadership(t *testing.T) {
+func TestCache_StartsWithLeadership(t *testing.T) {
 	t.Parallel()
 	leads, inner := make(chan struct{}), &startingCache{started: make(chan struct{})}
 	c := &leaderCache{run: t.Context(), Cache: inner, leads: leads}
@@ -119,8 +119,8 @@ func TestACacheStartsWithTheLeadership(t *testing.T) {
 	}
 }
 
-// TestAStandByThatNeverLeads checks that such a process terminates without having started its cache.
-func TestAStandByThatNeverLeads(t *testing.T) {
+// TestCache_DoesNotStartWithoutLeadership checks that such a process terminates without having started its cache.
+func TestCache_DoesNotStartWithoutLeadership(t *testing.T) {
 	t.Parallel()
 	inner := &startingCache{started: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())

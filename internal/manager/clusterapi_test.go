@@ -52,9 +52,9 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestWithoutClusterAPI checks that the error names what is missing and how to install it, and that the manager
+// TestManager_RequiresCRDsOfClusterAPI checks that the error names what is missing and how to install it, and that the manager
 // fails immediately.
-func TestWithoutClusterAPI(t *testing.T) {
+func TestManager_RequiresCRDsOfClusterAPI(t *testing.T) {
 	tier.All(t)
 	e := env.New(t, env.WithOwn()) // the environment shared by this package has the CRDs
 	err := Run(t.Context(), Config{
@@ -73,9 +73,9 @@ func TestWithoutClusterAPI(t *testing.T) {
 	}
 }
 
-// TestBothAPIs runs both APIs in one manager with one driver, one name and one class. They must get two
+// TestManager_BothAPIs runs both APIs in one manager with one driver, one name and one class. They must get two
 // independent VMs. The manager has only the roles that are shipped.
-func TestBothAPIs(t *testing.T) {
+func TestManager_BothAPIs(t *testing.T) {
 	e := env.New(t)
 	coretest.Install(t, e.Admin)
 	scheme := Scheme()

@@ -18,9 +18,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestADriverThatComesLater checks that a Machine whose class no driver serves is left alone and reports the
+// TestDriver_RegisteredLate checks that a Machine whose class no driver serves is left alone and reports the
 // reason. It gets its VM when its driver registers, and its deletion waits while that driver is disconnected.
-func TestADriverThatComesLater(t *testing.T) {
+func TestDriver_RegisteredLate(t *testing.T) {
 	e, ctx := env.New(t), t.Context()
 	drivers := registry.New(registry.Options{})
 	bystander := sim.NewCloud(sim.CloudOptions{})

@@ -51,9 +51,9 @@ func (v *view) RecordEvent(string) {}
 func (v *view) Identity() string   { return v.identity }
 func (v *view) Describe() string   { return "lease" }
 
-// TestReleasedLeasesAreTakenSoon checks that a standby process reads the lease more often than the leader
+// TestElection_ReleasedLeaseIsTakenSoon checks that a standby process reads the lease more often than the leader
 // renews it.
-func TestReleasedLeasesAreTakenSoon(t *testing.T) {
+func TestElection_ReleasedLeaseIsTakenSoon(t *testing.T) {
 	election := Election{Enabled: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 	synctest.Test(t, func(t *testing.T) {
 		lease := &stored{}

@@ -13,10 +13,10 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestEventsKeepTheirAnnotations checks that events with annotations are not combined. client-go combines
+// TestEvents_KeepAnnotations checks that events with annotations are not combined. client-go combines
 // frequent events on an object with the same reason and drops their annotations. Events without annotations are
 // combined as by client-go.
-func TestEventsKeepTheirAnnotations(t *testing.T) {
+func TestEvents_KeepAnnotations(t *testing.T) {
 	for name, annotations := range map[string]map[string]string{
 		"annotated": {v1alpha1.EventAnnotationCause: v1alpha1.CauseMachineFailed},
 		"bare":      nil,
@@ -45,8 +45,8 @@ func TestEventsKeepTheirAnnotations(t *testing.T) {
 	}
 }
 
-// TestRepetitionsOfAnEventAreCounted checks that repetitions are counted, also for events with annotations.
-func TestRepetitionsOfAnEventAreCounted(t *testing.T) {
+// TestEvents_RepetitionsAreCounted checks that repetitions are counted, also for events with annotations.
+func TestEvents_RepetitionsAreCounted(t *testing.T) {
 	correlator := record.NewEventCorrelatorWithOptions(correlation)
 	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EventAnnotationCause: v1alpha1.CauseSurplus}}, Message: "the same", Count: 1}
 	for want := range int32(3) {

@@ -114,9 +114,9 @@ func (h *half) machines(g gomega.Gomega) []v1alpha1.Machine {
 	return list.Items
 }
 
-// TestHalfOfSets checks that this half creates the machines of a deployment without the permissions and the driver
+// TestHalf_MachineSets checks that this half creates the machines of a deployment without the permissions and the driver
 // of the other half, and does nothing else with them.
-func TestHalfOfSets(t *testing.T) {
+func TestHalf_MachineSets(t *testing.T) {
 	h := startHalf(t, HalfSets, Config{}, "config/rbac/machine-controller-manager-role.yaml", "config/rbac/machine-controller-manager-target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
 		deployment := &v1alpha1.MachineDeployment{}
@@ -136,9 +136,9 @@ func TestHalfOfSets(t *testing.T) {
 	h.forbidden.want(t)
 }
 
-// TestHalfOfMachines checks that this half creates the VM of a machine without the permissions of the other half,
+// TestHalf_Machines checks that this half creates the VM of a machine without the permissions of the other half,
 // and does nothing with a deployment.
-func TestHalfOfMachines(t *testing.T) {
+func TestHalf_Machines(t *testing.T) {
 	cfg := Config{Drivers: registry.Only("sim", sim.New(sim.Config{})), Settings: Settings{MachineSettings: MachineSettings{CreationTimeout: time.Minute}}}
 	h := startHalf(t, HalfMachines, cfg, "config/rbac/machine-controller-role.yaml", "config/rbac/target-role.yaml")
 	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {

@@ -36,9 +36,9 @@ func legacyPool(namespace string) (class *unstructured.Unstructured, pool []clie
 	return class, []client.Object{objects[0], deployment}
 }
 
-// TestLegacyClass checks that the machines of a class of a legacy kind get their VMs once the class is
+// TestLegacyClass_MachinesGetVMsAfterMigration checks that the machines of a class of a legacy kind get their VMs once the class is
 // migrated, that no machine is replaced, and that later references to the old kind are converted too.
-func TestLegacyClass(t *testing.T) {
+func TestLegacyClass_MachinesGetVMsAfterMigration(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	e.InstallCRDs(t, "config/crd/legacy")

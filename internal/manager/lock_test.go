@@ -167,9 +167,9 @@ func heldBy(identity string) resourcelock.LeaderElectionRecord {
 	return resourcelock.LeaderElectionRecord{HolderIdentity: identity, LeaseDurationSeconds: 15, AcquireTime: now, RenewTime: now}
 }
 
-// TestOneOfMCMsProcessesKeepsUsOut checks that Millwright starts only after each of MCM's processes has ended,
+// TestLock_WaitsForBothProcessesOfMCM checks that Millwright starts only after each of MCM's processes has ended,
 // whatever the other lease contains. This matters in clusters where only one of MCM's processes was replaced.
-func TestOneOfMCMsProcessesKeepsUsOut(t *testing.T) {
+func TestLock_WaitsForBothProcessesOfMCM(t *testing.T) {
 	others := map[string]func(e *election, other string){
 		"missing": func(*election, string) {},
 		// The lease is valid for one second, which is shorter than the time between two renewals of the other
@@ -222,9 +222,9 @@ func TestOneOfMCMsProcessesKeepsUsOut(t *testing.T) {
 	}
 }
 
-// TestWeKeepMCMOut checks that each of MCM's processes waits while Millwright leads, and continues after a
+// TestLock_BlocksMCM checks that each of MCM's processes waits while Millwright leads, and continues after a
 // clean shutdown.
-func TestWeKeepMCMOut(t *testing.T) {
+func TestLock_BlocksMCM(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
 	leads, end := e.compete(ours, fast)
@@ -241,9 +241,9 @@ func TestWeKeepMCMOut(t *testing.T) {
 	e.await(second)
 }
 
-// TestLeasesAreTakenTogether checks that a lease that another process takes between our read and our write is
+// TestLock_TakesBothLeasesTogether checks that a lease that another process takes between our read and our write is
 // not taken from it.
-func TestLeasesAreTakenTogether(t *testing.T) {
+func TestLock_TakesBothLeasesTogether(t *testing.T) {
 	for _, taken := range both {
 		t.Run(taken, func(t *testing.T) {
 			e := newElection(t)
@@ -268,8 +268,8 @@ func TestLeasesAreTakenTogether(t *testing.T) {
 	}
 }
 
-// TestMissingLeaseIsNotTakenFirst checks that the second lease is not created while the first is held.
-func TestMissingLeaseIsNotTakenFirst(t *testing.T) {
+// TestLock_DoesNotCreateLeaseWhileOtherIsHeld checks that the second lease is not created while the first is held.
+func TestLock_DoesNotCreateLeaseWhileOtherIsHeld(t *testing.T) {
 	e := newElection(t)
 	e.write(both[1], "mcm", 15)
 	ours := e.candidate(tasks.New(1))
@@ -282,8 +282,8 @@ func TestMissingLeaseIsNotTakenFirst(t *testing.T) {
 	}
 }
 
-// TestDeletedLeaseIsMadeAgain checks that a leader continues after one of its leases was deleted.
-func TestDeletedLeaseIsMadeAgain(t *testing.T) {
+// TestLock_RecreatesDeletedLease checks that a leader continues after one of its leases was deleted.
+func TestLock_RecreatesDeletedLease(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
 	leads, _ := e.compete(ours, steady)
@@ -296,9 +296,9 @@ func TestDeletedLeaseIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestLeasesAreKeptWhileATaskRuns checks that no other leader can start before our last call to a driver has
+// TestLock_KeepsLeasesWhileTaskRuns checks that no other leader can start before our last call to a driver has
 // ended.
-func TestLeasesAreKeptWhileATaskRuns(t *testing.T) {
+func TestLock_KeepsLeasesWhileTaskRuns(t *testing.T) {
 	e := newElection(t)
 	runner := tasks.New(1)
 	ctx, stop := context.WithCancel(t.Context())
@@ -340,9 +340,9 @@ func TestLeasesAreKeptWhileATaskRuns(t *testing.T) {
 	}
 }
 
-// TestOnlyOursIsGivenAway checks that a process that lost a lease without noticing does not release the lease
+// TestLock_ReleasesOnlyOwnLeases checks that a process that lost a lease without noticing does not release the lease
 // of the new holder when it exits.
-func TestOnlyOursIsGivenAway(t *testing.T) {
+func TestLock_ReleasesOnlyOwnLeases(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
 	if err := ours.Create(t.Context(), heldBy(ours.Identity())); err != nil {
@@ -360,8 +360,8 @@ func TestOnlyOursIsGivenAway(t *testing.T) {
 	}
 }
 
-// TestStandByIsSaidOnce checks that a standby process logs once per holder for whom it waits, with the lease.
-func TestStandByIsSaidOnce(t *testing.T) {
+// TestLock_LogsHolderOnce checks that a standby process logs once per holder for whom it waits, with the lease.
+func TestLock_LogsHolderOnce(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
 	e.write(both[1], "mcm-0", 15)
@@ -381,8 +381,8 @@ func TestStandByIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestLossIsReported checks that a process has lost its leadership when one of its leases has another holder.
-func TestLossIsReported(t *testing.T) {
+// TestLock_ReportsLoss checks that a process has lost its leadership when one of its leases has another holder.
+func TestLock_ReportsLoss(t *testing.T) {
 	e := newElection(t)
 	ours := e.candidate(tasks.New(1))
 	lost := func() bool {

@@ -40,10 +40,10 @@ func get(url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// TestManagerFromStandByToEnd checks that a manager serves its pages on standby, works once the leases are
+// TestManager_FromStandbyToShutdown checks that a manager serves its pages on standby, works once the leases are
 // free, and releases them when it exits, with only the roles that are shipped. It must not read anything on
 // standby, so that it never acts on state that is older than its leadership.
-func TestManagerFromStandByToEnd(t *testing.T) {
+func TestManager_FromStandbyToShutdown(t *testing.T) {
 	e := newElection(t)
 	mcmLeads, mcmDies := e.compete(e.mcm(both[0], "mcm"), steady)
 	e.await(mcmLeads)
@@ -121,9 +121,9 @@ func TestManagerFromStandByToEnd(t *testing.T) {
 	}
 }
 
-// TestManagerEndsWithItsLeadership checks that a manager exits when it sees that another process took its lease,
+// TestManager_ExitsWithoutLeadership checks that a manager exits when it sees that another process took its lease,
 // for example after it was suspended. With client-go alone, it would continue until the renew deadline.
-func TestManagerEndsWithItsLeadership(t *testing.T) {
+func TestManager_ExitsWithoutLeadership(t *testing.T) {
 	t.Parallel()
 	e := newElection(t)
 	ended := make(chan error, 1)
@@ -157,8 +157,8 @@ func TestManagerEndsWithItsLeadership(t *testing.T) {
 	}
 }
 
-// TestManagerEndsWithoutRights checks that a manager can be stopped although its caches never sync.
-func TestManagerEndsWithoutRights(t *testing.T) {
+// TestManager_StopsWithoutPermissions checks that a manager can be stopped although its caches never sync.
+func TestManager_StopsWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	e := env.New(t)
 	access, err := e.ControlPlane.UserConfig("nobody")
@@ -192,9 +192,9 @@ func TestManagerEndsWithoutRights(t *testing.T) {
 	}
 }
 
-// TestEventsAreOfTheCoreGroup checks that events need no permissions in events.k8s.io, which the role does not
+// TestEvents_UseCoreGroup checks that events need no permissions in events.k8s.io, which the role does not
 // grant.
-func TestEventsAreOfTheCoreGroup(t *testing.T) {
+func TestEvents_UseCoreGroup(t *testing.T) {
 	var mu sync.Mutex
 	var posted []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -220,8 +220,8 @@ func TestEventsAreOfTheCoreGroup(t *testing.T) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Equal([]string{"POST /api/v1/namespaces/shoot/events"}))
 }
 
-// TestEachStepOfARolloutHasItsEvent checks that no event is dropped or merged with others.
-func TestEachStepOfARolloutHasItsEvent(t *testing.T) {
+// TestEvents_NoneIsDroppedDuringRollout checks that no event is dropped or merged with others.
+func TestEvents_NoneIsDroppedDuringRollout(t *testing.T) {
 	const steps = 60
 	var posted, merged atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -250,9 +250,9 @@ func TestEachStepOfARolloutHasItsEvent(t *testing.T) {
 	}
 }
 
-// TestLeasesHaveAConnectionOfTheirOwn checks that leases and events share neither the rate limit nor the
+// TestLeases_UseSeparateConnection checks that leases and events share neither the rate limit nor the
 // connection of other requests.
-func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
+func TestLeases_UseSeparateConnection(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.RemoteAddr) // the client sees the failure
 	}))
@@ -286,9 +286,9 @@ func TestLeasesHaveAConnectionOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestBusyPortEndsTheManager checks that a used port stops the manager with an error that the command line
+// TestManager_PortInUse checks that a used port stops the manager with an error that the command line
 // recognizes.
-func TestBusyPortEndsTheManager(t *testing.T) {
+func TestManager_PortInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

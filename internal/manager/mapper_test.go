@@ -18,9 +18,9 @@ func (m *countingMapper) RESTMapping(kind schema.GroupKind, versions ...string) 
 	return m.DefaultRESTMapper.RESTMapping(kind, versions...)
 }
 
-// TestMapperAsksOnceForWhatExists checks that only existing kinds are cached, because the CRD of a missing kind
+// TestMapper_CachesExistingKinds checks that only existing kinds are cached, because the CRD of a missing kind
 // may be installed later.
-func TestMapperAsksOnceForWhatExists(t *testing.T) {
+func TestMapper_CachesExistingKinds(t *testing.T) {
 	nodes, later := schema.GroupVersionKind{Version: "v1", Kind: "Node"}, schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "Later"}
 	original := &countingMapper{DefaultRESTMapper: *meta.NewDefaultRESTMapper(nil)}
 	original.Add(nodes, meta.RESTScopeRoot)

@@ -21,9 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestOutOfRangeBringsALookForOrphans checks that, when a driver reports several VMs of a machine, the orphan
+// TestOrphans_OutOfRangeTriggersPass checks that, when a driver reports several VMs of a machine, the orphan
 // collector lists all VMs immediately rather than after its period.
-func TestOutOfRangeBringsALookForOrphans(t *testing.T) {
+func TestOrphans_OutOfRangeTriggersPass(t *testing.T) {
 	e := env.New(t)
 	cloud := sim.NewCloud(sim.CloudOptions{})
 	cloud.Fail(sim.Fault{Method: sim.GetMachineStatus, Codes: []codes.Code{codes.OutOfRange}})

@@ -121,10 +121,10 @@ func (p *pair) wantVM(providerID string) {
 	}
 }
 
-// TestOneNameInBothAPIs checks two machines with the same name and a driver that does not separate API groups
+// TestOwnership_SameNameInBothAPIs checks two machines with the same name and a driver that does not separate API groups
 // and therefore returns the VM of the first machine for the second. The second reports this and gets no VM, and
 // its deletion leaves the VM alone. Then the first is deleted as usual.
-func TestOneNameInBothAPIs(t *testing.T) {
+func TestOwnership_SameNameInBothAPIs(t *testing.T) {
 	t.Run("Machine is second", func(t *testing.T) {
 		t.Parallel()
 		p := newPair(t)

@@ -58,10 +58,10 @@ func startPlugin(t *testing.T, socket string) {
 	})
 }
 
-// TestALatePlugIn checks that a class of a legacy kind is migrated when the driver for that kind registers,
+// TestPlugIn_LateDriverMigratesClass checks that a class of a legacy kind is migrated when the driver for that kind registers,
 // although another driver that would accept it is already present. The Machines of the class, and a Machine
 // whose class names that driver, get their VMs then.
-func TestALatePlugIn(t *testing.T) {
+func TestPlugIn_LateDriverMigratesClass(t *testing.T) {
 	e, ctx := env.New(t), t.Context()
 	g := gomega.NewWithT(t)
 	e.InstallCRDs(t, "config/crd/legacy")

@@ -55,9 +55,9 @@ func reasonFor(status int) metav1.StatusReason {
 	}
 }
 
-// TestControlClusterIsChecked checks what a manager requires before it starts, and the error, and how soon it
+// TestControlCluster_IsChecked checks what a manager requires before it starts, and the error, and how soon it
 // is returned, if something is missing.
-func TestControlClusterIsChecked(t *testing.T) {
+func TestControlCluster_IsChecked(t *testing.T) {
 	cases := map[string]struct {
 		replies  []reply  // the last one is repeated
 		contains []string // empty without an error
@@ -103,8 +103,8 @@ func TestControlClusterIsChecked(t *testing.T) {
 	}
 }
 
-// TestWaitForControlClusterEnds checks that Ctrl-C stops the wait, and that this is not an error of the manager.
-func TestWaitForControlClusterEnds(t *testing.T) {
+// TestControlCluster_WaitIsCanceled checks that Ctrl-C stops the wait, and that this is not an error of the manager.
+func TestControlCluster_WaitIsCanceled(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	ctx, stop := context.WithCancel(t.Context())
@@ -117,8 +117,8 @@ func TestWaitForControlClusterEnds(t *testing.T) {
 	}
 }
 
-// TestWaitForASilentControlClusterEnds checks the same during a request without a response.
-func TestWaitForASilentControlClusterEnds(t *testing.T) {
+// TestControlCluster_WaitIsCanceledDuringRequest checks the same during a request without a response.
+func TestControlCluster_WaitIsCanceledDuringRequest(t *testing.T) {
 	asked, reply := make(chan struct{}, 100), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		asked <- struct{}{}
@@ -141,9 +141,9 @@ func TestWaitForASilentControlClusterEnds(t *testing.T) {
 	}
 }
 
-// TestWaitIsLogged checks that the wait is logged immediately and then every few seconds, with the server and
+// TestControlCluster_WaitIsLogged checks that the wait is logged immediately and then every few seconds, with the server and
 // the error, and that it has no time limit.
-func TestWaitIsLogged(t *testing.T) {
+func TestControlCluster_WaitIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
 		log := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{})
@@ -172,8 +172,8 @@ func TestWaitIsLogged(t *testing.T) {
 	})
 }
 
-// TestRealControlCluster checks that the shipped CRDs pass the check.
-func TestRealControlCluster(t *testing.T) {
+// TestControlCluster_ShippedCRDsPass checks that the shipped CRDs pass the check.
+func TestControlCluster_ShippedCRDsPass(t *testing.T) {
 	if err := awaitControl(t.Context(), testr.New(t), env.New(t).Admin, kinds...); err != nil {
 		t.Error(err)
 	}

@@ -31,9 +31,9 @@ func (h *heard) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text
 	h.all = append(h.all, text)
 }
 
-// TestNothingIsSentThatMCMsCRDsLack checks that no field is sent that MCM's CRDs lack. The API server would
+// TestStatus_OmitsFieldsMissingInCRDs checks that no field is sent that MCM's CRDs lack. The API server would
 // return a warning for each status update, and the warnings are logged.
-func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
+func TestStatus_OmitsFieldsMissingInCRDs(t *testing.T) {
 	tier.All(t)
 	e := env.New(t, env.WithOwn())
 	cfg := Config{Control: e.Admin, Log: testr.New(t), Settings: Settings{Namespace: e.Namespace, Half: HalfSets, ConcurrentSyncs: 2}}
@@ -78,8 +78,8 @@ func TestNothingIsSentThatMCMsCRDsLack(t *testing.T) {
 	}
 }
 
-// TestSchemaOfMachineSets checks how the field is found in OpenAPI documents.
-func TestSchemaOfMachineSets(t *testing.T) {
+// TestSchema_OfMachineSets checks how the field is found in OpenAPI documents.
+func TestSchema_OfMachineSets(t *testing.T) {
 	const kind = `"x-kubernetes-group-version-kind":[{"group":"machine.sapcloud.io","version":"v1alpha1","kind":"MachineSet"}]`
 	cases := map[string]struct {
 		raw   string

@@ -26,12 +26,12 @@ import (
 	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
-// TestProfilesAreServedOnDemandOnly checks that profiles are off by default, because anyone can reach the
+// TestProfiles_AreOffByDefault checks that profiles are off by default, because anyone can reach the
 // metrics port.
-func TestProfilesAreServedOnDemandOnly(t *testing.T) {
+func TestProfiles_AreOffByDefault(t *testing.T) {
 	pages := map[string]string{
 		"/debug/pprof/":                  "full goroutine stack dump",
-		"/debug/pprof/goroutine?debug=1": "TestProfilesAreServedOnDemandOnly",
+		"/debug/pprof/goroutine?debug=1": "TestProfiles_AreOffByDefault",
 		"/debug/pprof/cmdline":           filepath.Base(os.Args[0]),
 		"/debug/pprof/symbol":            "num_symbols",
 	}
@@ -54,9 +54,9 @@ func TestProfilesAreServedOnDemandOnly(t *testing.T) {
 	}
 }
 
-// TestPagesForMany checks that a client that keeps opening connections does not exhaust the file descriptors of
+// TestPages_LimitConnections checks that a client that keeps opening connections does not exhaust the file descriptors of
 // the process.
-func TestPagesForMany(t *testing.T) {
+func TestPages_LimitConnections(t *testing.T) {
 	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -78,9 +78,9 @@ func TestPagesForMany(t *testing.T) {
 	}
 }
 
-// TestMetricsForMany checks that a client that keeps requesting metrics without reading them uses memory for a
+// TestMetrics_LimitRequests checks that a client that keeps requesting metrics without reading them uses memory for a
 // few responses only.
-func TestMetricsForMany(t *testing.T) {
+func TestMetrics_LimitRequests(t *testing.T) {
 	came, free := make(chan struct{}), make(chan struct{})
 	pages := scrapes(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		came <- struct{}{}
@@ -108,9 +108,9 @@ func TestMetricsForMany(t *testing.T) {
 	}
 }
 
-// TestPagesOfAManager checks what is served while the control cluster does not respond, while a manager works,
+// TestPages_DuringLifeOfManager checks what is served while the control cluster does not respond, while a manager works,
 // and while it shuts down.
-func TestPagesOfAManager(t *testing.T) {
+func TestPages_DuringLifeOfManager(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	pages := &serving{run: ctx, cfg: Pages{Flags: map[string]string{"safety-up": "2"}}}
 	pages.missing.Store(missingControl)
@@ -135,8 +135,8 @@ func TestPagesOfAManager(t *testing.T) {
 	want("/readyz", http.StatusInternalServerError, "Unhealthy")
 }
 
-// TestAManagerThatIsFirst checks that a manager that starts before its API server waits and stays alive.
-func TestAManagerThatIsFirst(t *testing.T) {
+// TestManager_StartsBeforeAPIServer checks that a manager that starts before its API server waits and stays alive.
+func TestManager_StartsBeforeAPIServer(t *testing.T) {
 	e := env.New(t)
 	var there atomic.Bool
 	access := rest.CopyConfig(e.Admin)
@@ -186,8 +186,8 @@ func runWith(t *testing.T, e *env.Env, cfg Config) (page func(name string) func(
 	}
 }
 
-// TestAManagerThatMayNotReadTheLeases checks that a manager that could never become the leader is not ready.
-func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
+// TestManager_NotReadyWithoutPermissionForLeases checks that a manager that could never become the leader is not ready.
+func TestManager_NotReadyWithoutPermissionForLeases(t *testing.T) {
 	e := env.New(t)
 	var may atomic.Bool
 	asked := make(chan struct{}, 1)
@@ -222,9 +222,9 @@ func TestAManagerThatMayNotReadTheLeases(t *testing.T) {
 	stop()
 }
 
-// TestLatencyHasNoNames checks that object names are not part of the URL label, which would create a series per
+// TestMetrics_LatencyOmitsObjectNames checks that object names are not part of the URL label, which would create a series per
 // object.
-func TestLatencyHasNoNames(t *testing.T) {
+func TestMetrics_LatencyOmitsObjectNames(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
 	defer server.Close()
 	clients := kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL})

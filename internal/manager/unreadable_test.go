@@ -19,9 +19,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// TestWhatCannotBeReadIsNamed checks that an object that cannot be decoded, which blocks all objects of its
+// TestUnreadable_GetsEvent checks that an object that cannot be decoded, which blocks all objects of its
 // kind, gets an event, and that the others are processed once it is corrected.
-func TestWhatCannotBeReadIsNamed(t *testing.T) {
+func TestUnreadable_GetsEvent(t *testing.T) {
 	e := env.New(t)
 	g := gomega.NewWithT(t)
 	bad := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{

@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestSliceThatIsDeletedAtOnce checks that the EndpointSlice is restored however soon after the write it is
+// TestEndpointSlice_IsRestoredAfterDeletion checks that the EndpointSlice is restored however soon after the write it is
 // deleted.
-func TestSliceThatIsDeletedAtOnce(t *testing.T) {
+func TestEndpointSlice_IsRestoredAfterDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "vms", UID: "1"},

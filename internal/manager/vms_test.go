@@ -94,9 +94,9 @@ func (v *vmTest) readiness(g gomega.Gomega, want int) {
 	g.Expect(response.StatusCode).To(gomega.Equal(want))
 }
 
-// TestServiceLeadsToTheLeader checks that the Service routes to the leader, also after its EndpointSlice was
+// TestService_RoutesToLeader checks that the Service routes to the leader, also after its EndpointSlice was
 // changed or deleted. The test uses every permission of the role.
-func TestServiceLeadsToTheLeader(t *testing.T) {
+func TestService_RoutesToLeader(t *testing.T) {
 	v := newVMTest(t)
 	service := v.createService(nil)
 	v.start()
@@ -129,9 +129,9 @@ func TestServiceLeadsToTheLeader(t *testing.T) {
 	}, "config/rbac/vm-leader-role.yaml")
 }
 
-// TestNotReadyWithoutItsService checks that a leader that hypervisors cannot reach is not ready and logs the
+// TestVMController_NotReadyWithoutService checks that a leader that hypervisors cannot reach is not ready and logs the
 // reason.
-func TestNotReadyWithoutItsService(t *testing.T) {
+func TestVMController_NotReadyWithoutService(t *testing.T) {
 	v := newVMTest(t)
 	v.createService(map[string]string{"role": "vm-controller"}) // Kubernetes routes it to all replicas
 	logged := make(chan struct{})

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fakeclient"
 )
 
-// TestClassOfADrainedMachine checks that a Machine's class is found if it is a MachineClass.
-func TestClassOfADrainedMachine(t *testing.T) {
+// TestClassOf_DrainedMachine checks that a Machine's class is found if it is a MachineClass.
+func TestClassOf_DrainedMachine(t *testing.T) {
 	t.Parallel()
 	kinds := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(kinds); err != nil {

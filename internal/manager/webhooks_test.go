@@ -54,9 +54,9 @@ func register(t *testing.T, e *env.Env, port int, authority []byte) {
 	t.Cleanup(func() { _ = e.Client.Delete(t.Context(), config.DeepCopy()) })
 }
 
-// TestUsersAreWarned checks that the shipped webhooks, with the shipped permissions, return warnings to users.
+// TestWebhooks_WarnUsers checks that the shipped webhooks, with the shipped permissions, return warnings to users.
 // Writes by the controllers cause no warnings, and nothing is rejected while the manager is unavailable.
-func TestUsersAreWarned(t *testing.T) {
+func TestWebhooks_WarnUsers(t *testing.T) {
 	e := newElection(t)
 	dir, certificate := webhookCertificate(t)
 	port, err := e.env.ControlPlane.PortFor("warnings", 0)

@@ -40,9 +40,9 @@ func webhookCertificate(t *testing.T) (dir string, certificate []byte) {
 	return dir, certificate
 }
 
-// TestWebhooksForMany checks that clients that keep opening connections or sending long requests exhaust
+// TestWebhooks_LimitConnections checks that clients that keep opening connections or sending long requests exhaust
 // neither the file descriptors nor the memory of the process, and that other clients are still served.
-func TestWebhooksForMany(t *testing.T) {
+func TestWebhooks_LimitConnections(t *testing.T) {
 	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -128,9 +128,9 @@ func (p onePipe) Accept() (net.Conn, error) {
 func (p onePipe) Close() error   { close(p.end); return nil }
 func (p onePipe) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestSlowClientsOfWebhooks checks that clients that send a request, or read its response, at a byte per second
+// TestWebhooks_DisconnectSlowClients checks that clients that send a request, or read its response, at a byte per second
 // are disconnected.
-func TestSlowClientsOfWebhooks(t *testing.T) {
+func TestWebhooks_DisconnectSlowClients(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent    string
 		timeout time.Duration

@@ -28,7 +28,7 @@ func wantEnd(t *testing.T, err error, want grpccodes.Code) {
 	}
 }
 
-func TestBadRegistrationsAreRefused(t *testing.T) {
+func TestRegistration_InvalidIsRejected(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*driverpb.Registration)
 		want   grpccodes.Code
@@ -60,7 +60,7 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 	}
 }
 
-func TestMessagesOutOfOrderEndTheStream(t *testing.T) {
+func TestStream_MessageOutOfOrder(t *testing.T) {
 	for name, first := range map[string]*driverpb.DriverSide{
 		"no content": {},
 		"a result":   {Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "x"}}},
@@ -99,7 +99,7 @@ func (bytesCodec) Marshal(v any) ([]byte, error) {
 func (bytesCodec) Unmarshal([]byte, any) error { return nil }
 func (bytesCodec) Name() string                { return "proto" }
 
-func TestGarbageEndsTheStreamOnly(t *testing.T) {
+func TestStream_Garbage(t *testing.T) {
 	m := newManager(t)
 	good := m.raw()
 	good.registered(registration(func(r *driverpb.Registration) { r.Kind = "good" }))
@@ -124,7 +124,7 @@ func TestGarbageEndsTheStreamOnly(t *testing.T) {
 	wantCode(t, (<-done).err, codes.OK)
 }
 
-func TestAHugeResultFailsWhatRuns(t *testing.T) {
+func TestResult_TooLargeFailsRunningOperations(t *testing.T) {
 	m := newManager(t)
 	r := m.raw()
 	r.registered(registration())
@@ -137,7 +137,7 @@ func TestAHugeResultFailsWhatRuns(t *testing.T) {
 	wantCode(t, (<-done).err, codes.Unavailable)
 }
 
-func TestStrangeResults(t *testing.T) {
+func TestResult_Unexpected(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*driverpb.OperationResult)
 		want   codes.Code
@@ -167,7 +167,7 @@ func TestStrangeResults(t *testing.T) {
 	}
 }
 
-func TestPlacementsThatAreNoSpecification(t *testing.T) {
+func TestPlaceMachine_InvalidSpecification(t *testing.T) {
 	m := newManager(t)
 	r := m.raw()
 	r.registered(registration(func(r *driverpb.Registration) {
@@ -198,7 +198,7 @@ func TestPlacementsThatAreNoSpecification(t *testing.T) {
 	}
 }
 
-func TestResultsThatNobodyAskedForAreIgnored(t *testing.T) {
+func TestResult_UnrequestedIsIgnored(t *testing.T) {
 	m := newManager(t)
 	r := m.raw()
 	r.registered(registration())
@@ -216,7 +216,7 @@ func TestResultsThatNobodyAskedForAreIgnored(t *testing.T) {
 	wantCode(t, (<-done).err, codes.OK)
 }
 
-func TestAFloodOfResultsIsCut(t *testing.T) {
+func TestResult_FloodIsCut(t *testing.T) {
 	r := newManager(t).raw()
 	r.registered(registration())
 	for range 20_000 {
@@ -227,7 +227,7 @@ func TestAFloodOfResultsIsCut(t *testing.T) {
 	wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
 }
 
-func TestADriverThatNeverAnswers(t *testing.T) {
+func TestDriver_NeverResponds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // with fake time, no deadline passes before the driver has the operation
 		m := newManager(t)
 		r := m.raw()
@@ -257,7 +257,7 @@ func TestADriverThatNeverAnswers(t *testing.T) {
 	})
 }
 
-func TestADriverThatReadsNothing(t *testing.T) {
+func TestDriver_NeverReads(t *testing.T) {
 	m := newManager(t)
 	r := m.raw()
 	r.registered(registration(func(r *driverpb.Registration) { r.MaxOperations = 20 }))
@@ -292,7 +292,7 @@ func TestADriverThatReadsNothing(t *testing.T) {
 	}
 }
 
-func TestTheSecondDriverOfAKindIsRefused(t *testing.T) {
+func TestRegistration_SecondDriverOfKindIsRejected(t *testing.T) {
 	m := newManager(t)
 	first := m.raw()
 	first.registered(registration())
@@ -320,7 +320,7 @@ func TestTheSecondDriverOfAKindIsRefused(t *testing.T) {
 	t.Error("no other driver could register")
 }
 
-func TestAKindThatTheManagerHasItselfIsRefused(t *testing.T) {
+func TestRegistration_BuiltInKindIsRejected(t *testing.T) {
 	m := newManager(t)
 	m.refuse = errors.New("it is compiled in")
 	r := m.raw()
@@ -332,7 +332,7 @@ func TestAKindThatTheManagerHasItselfIsRefused(t *testing.T) {
 	}
 }
 
-func TestAManagerThatRefusesForGood(t *testing.T) {
+func TestServe_ReturnsAfterRejection(t *testing.T) {
 	m := newManager(t)
 	err := plugin.Serve(soon(t), fake.New(fake.Config{}), m.options("not a kind"))
 	if err == nil || !strings.Contains(err.Error(), "invalid driver name") {

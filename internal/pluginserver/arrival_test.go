@@ -34,9 +34,9 @@ func (u *unfinished) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestUnfinishedMessagesTakeLittleMemory checks the memory used by a plug-in that begins many long messages and
+// TestStream_UnfinishedMessagesUseLittleMemory checks the memory used by a plug-in that begins many long messages and
 // completes none.
-func TestUnfinishedMessagesTakeLittleMemory(t *testing.T) {
+func TestStream_UnfinishedMessagesUseLittleMemory(t *testing.T) {
 	const streams, length = 64, 15 << 20
 	for _, method := range []string{"Register", "GetMachineClass", "GetSecret"} {
 		t.Run(method, func(t *testing.T) {

@@ -21,9 +21,9 @@ import (
 
 func codeOf(err error) codes.Code { return status.Code(err) }
 
-// TestAfterACutTheDriverRegistersAgain checks that, whatever happens to the network, the driver registers again
+// TestDriver_ReconnectsAfterCut checks that, whatever happens to the network, the driver registers again
 // soon afterwards, and that a running operation completes.
-func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
+func TestDriver_ReconnectsAfterCut(t *testing.T) {
 	for name, cut := range map[string]memnet.Cut{
 		"connections lost": {Lost: true},
 		"silent":           {Silent: true},
@@ -59,8 +59,8 @@ func TestAfterACutTheDriverRegistersAgain(t *testing.T) {
 	}
 }
 
-// TestALostResultMakesNoSecondVM cuts the connection when the VM exists, before the manager learns of it.
-func TestALostResultMakesNoSecondVM(t *testing.T) {
+// TestResult_LostOneCreatesNoSecondVM cuts the connection when the VM exists, before the manager learns of it.
+func TestResult_LostOneCreatesNoSecondVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t)
 		inner := fake.New(fake.Config{})
@@ -93,9 +93,9 @@ func TestALostResultMakesNoSecondVM(t *testing.T) {
 	})
 }
 
-// TestTheManagerRestarts checks that the driver waits for the next manager and cancels the operations of the
+// TestDriver_SurvivesManagerRestart checks that the driver waits for the next manager and cancels the operations of the
 // previous one.
-func TestTheManagerRestarts(t *testing.T) {
+func TestDriver_SurvivesManagerRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var network atomic.Pointer[memnet.Network]
 		inner := fake.New(fake.Config{})
@@ -130,7 +130,7 @@ func TestTheManagerRestarts(t *testing.T) {
 	})
 }
 
-func TestAPlugInEndsWithItsContext(t *testing.T) {
+func TestServe_StopsWithContext(t *testing.T) {
 	m := newManager(t)
 	inner := fake.New(fake.Config{})
 	ended := make(chan struct{})

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestAnAddressThatFloodsThePort: connections over the limit of an address are closed immediately, and other
+// TestEndpoint_LimitsConnectionsPerAddress: connections over the limit of an address are closed immediately, and other
 // addresses may still connect.
-func TestAnAddressThatFloodsThePort(t *testing.T) {
+func TestEndpoint_LimitsConnectionsPerAddress(t *testing.T) {
 	endpoint, err := Loopback("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ func TestSocket(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 }
 
-func TestSocketOfAProcessThatWasKilledIsReplaced(t *testing.T) {
+func TestSocket_ReplacesSocketOfKilledProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "drivers.sock")
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {
@@ -66,7 +66,7 @@ func TestSocketOfAProcessThatWasKilledIsReplaced(t *testing.T) {
 	_ = endpoint.Close()
 }
 
-func TestSocketReplacesNoOtherFile(t *testing.T) {
+func TestSocket_KeepsOtherFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "precious")
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestSocketReplacesNoOtherFile(t *testing.T) {
 	}
 }
 
-func TestWithoutTLSOnlyTheLoopbackIsServed(t *testing.T) {
+func TestEndpoint_RequiresTLSBeyondLoopback(t *testing.T) {
 	for _, address := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0", "localhost.example:0"} {
 		if _, err := pluginserver.Loopback(address); !errors.Is(err, pluginserver.ErrNotLoopback) {
 			t.Errorf("%s: %v", address, err)
@@ -188,7 +188,7 @@ func dialed(t *testing.T, target string, with credentials.TransportCredentials) 
 	return &raw{t, client, stream}
 }
 
-func TestCertificates(t *testing.T) {
+func TestEndpoint_Certificates(t *testing.T) {
 	a, foreign := newAuthority(t), newAuthority(t)
 	target, added := secured(t, a)
 	a.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "fake" })
@@ -234,9 +234,9 @@ func poolOf(a *authority) *x509.CertPool {
 	return pool
 }
 
-// TestAPlugInReadsNoSecretOfAnotherKind checks this even for a plug-in that knows the ID of another plug-in's
+// TestSecret_OfOtherKindIsDenied checks this even for a plug-in that knows the ID of another plug-in's
 // operation.
-func TestAPlugInReadsNoSecretOfAnotherKind(t *testing.T) {
+func TestSecret_OfOtherKindIsDenied(t *testing.T) {
 	a := newAuthority(t)
 	target, added := secured(t, a)
 	a.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "fake" })
@@ -258,8 +258,8 @@ func TestAPlugInReadsNoSecretOfAnotherKind(t *testing.T) {
 	wantCode(t, (<-done).err, codes.OK)
 }
 
-// TestARefusedConnectionIsLogged checks that the log states why a certificate of another authority is rejected.
-func TestARefusedConnectionIsLogged(t *testing.T) {
+// TestEndpoint_LogsRejectedConnection checks that the log states why a certificate of another authority is rejected.
+func TestEndpoint_LogsRejectedConnection(t *testing.T) {
 	a, foreign := newAuthority(t), newAuthority(t)
 	a.sign("manager", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
 	foreign.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "fake" })
@@ -288,9 +288,9 @@ func TestARefusedConnectionIsLogged(t *testing.T) {
 	}
 }
 
-// TestARenewedAuthorityIsReadAgain checks that a running driver accepts a manager with a certificate of a new
+// TestEndpoint_ReloadsAuthority checks that a running driver accepts a manager with a certificate of a new
 // authority.
-func TestARenewedAuthorityIsReadAgain(t *testing.T) {
+func TestEndpoint_ReloadsAuthority(t *testing.T) {
 	former, a := newAuthority(t), newAuthority(t)
 	target, added := secured(t, a)
 	a.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "fake" })
@@ -316,7 +316,7 @@ func TestARenewedAuthorityIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestRenewedFilesAreReadAgain(t *testing.T) {
+func TestEndpoint_ReloadsCertificates(t *testing.T) {
 	a := newAuthority(t)
 	target, added := secured(t, a)
 	a.sign("fake", func(c *x509.Certificate) { c.Subject.CommonName = "other" })

@@ -15,8 +15,8 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// FuzzRegistration checks that any registration is either rejected with a reason or within the limits.
-func FuzzRegistration(f *testing.F) {
+// FuzzServer_Registration checks that any registration is either rejected with a reason or within the limits.
+func FuzzServer_Registration(f *testing.F) {
 	good := &driverpb.Registration{Kind: "fake", ApiVersion: v1alpha1.SchemeGroupVersion.String(), Instance: "0123456789abcdef", Operations: required}
 	for _, message := range []*driverpb.DriverSide{
 		{}, {Content: &driverpb.DriverSide_Registration{Registration: good}},
@@ -144,9 +144,9 @@ func (s *script) check() {
 	}
 }
 
-// FuzzResults sends garbage, duplicate results, results for other machines, and results for operations that do
+// FuzzResult sends garbage, duplicate results, results for other machines, and results for operations that do
 // not exist or were canceled.
-func FuzzResults(f *testing.F) {
+func FuzzResult(f *testing.F) {
 	unknown, err := proto.Marshal(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{OperationId: "z"}}})
 	if err != nil {
 		f.Fatal(err)

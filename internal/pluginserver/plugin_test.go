@@ -126,7 +126,7 @@ func same[Request, Response any](t *testing.T, f *full, request *Request, remote
 	}
 }
 
-func TestRequestsAndAnswersArriveWhole(t *testing.T) {
+func TestDriver_TransfersAllFields(t *testing.T) {
 	f := &full{}
 	d := connect(t, f)
 	machine, class := fixture.Machine(), fixture.MachineClass()
@@ -160,7 +160,7 @@ func TestRequestsAndAnswersArriveWhole(t *testing.T) {
 	same(t, f, &driver.DeleteMachineRequest{Machine: machine, MachineClass: class, Secret: secret}, d.DeleteMachine, f.DeleteMachine)
 }
 
-func TestAMigrationFillsTheClass(t *testing.T) {
+func TestDriver_MigrationFillsClass(t *testing.T) {
 	f := &full{}
 	d := connect(t, f)
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old"}}
@@ -182,7 +182,7 @@ func TestAMigrationFillsTheClass(t *testing.T) {
 	}
 }
 
-func TestWhatADriverLacksIsUnimplemented(t *testing.T) {
+func TestDriver_MissingMethodsAreUnimplemented(t *testing.T) {
 	d := connect(t, struct{ driver.Driver }{fake.New(fake.Config{})})
 	_, err := d.InitializeMachine(t.Context(), &driver.InitializeMachineRequest{Machine: fixture.Machine(), MachineClass: fixture.MachineClass()})
 	wantCode(t, err, codes.Unimplemented)
@@ -195,7 +195,7 @@ func TestWhatADriverLacksIsUnimplemented(t *testing.T) {
 	}
 }
 
-func TestErrorsKeepCodeAndMessage(t *testing.T) {
+func TestDriver_ErrorsKeepCodeAndMessage(t *testing.T) {
 	inner := fake.New(fake.Config{})
 	d := connect(t, inner)
 	for _, code := range codes.All()[1:] {
@@ -214,7 +214,7 @@ func TestErrorsKeepCodeAndMessage(t *testing.T) {
 	}
 }
 
-func TestAPanicFailsItsOperationOnly(t *testing.T) {
+func TestServe_PanicFailsOnlyItsOperation(t *testing.T) {
 	inner := fake.New(fake.Config{})
 	inner.OnStatus(func(_ context.Context, r *driver.GetMachineStatusRequest, do func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
 		if r.Machine.Name == "bad" {
@@ -245,7 +245,7 @@ func counted(classes, secrets *atomic.Int32) func(*plugin.Options) {
 	}
 }
 
-func TestClassesAndSecretsAreCachedByVersion(t *testing.T) {
+func TestServe_CachesClassesAndSecretsByVersion(t *testing.T) {
 	var classes, secrets atomic.Int32
 	d := connect(t, fake.New(fake.Config{}), counted(&classes, &secrets))
 	asked := func(change func(*driver.GetMachineStatusRequest), wantClasses, wantSecrets int32) {
@@ -266,7 +266,7 @@ func TestClassesAndSecretsAreCachedByVersion(t *testing.T) {
 	asked(func(*driver.GetMachineStatusRequest) {}, 2, 2)
 }
 
-func TestAChangedSecretIsSeenAtOnce(t *testing.T) {
+func TestServe_UsesChangedSecretImmediately(t *testing.T) {
 	f := &full{}
 	d := connect(t, f)
 	for i := range 20 {
@@ -281,7 +281,7 @@ func TestAChangedSecretIsSeenAtOnce(t *testing.T) {
 	}
 }
 
-func TestManyOperationsAtOnce(t *testing.T) {
+func TestDriver_ConcurrentOperations(t *testing.T) {
 	inner := fake.New(fake.Config{})
 	var running, most atomic.Int32
 	inner.OnCreate(func(_ context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
@@ -312,7 +312,7 @@ func TestManyOperationsAtOnce(t *testing.T) {
 	}
 }
 
-func TestACancelledOperationIsCancelledAtTheDriver(t *testing.T) {
+func TestDriver_CancelReachesDriver(t *testing.T) {
 	inner := fake.New(fake.Config{})
 	cancelled := make(chan error, 1)
 	inner.OnStatus(func(ctx context.Context, _ *driver.GetMachineStatusRequest, _ func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
@@ -345,8 +345,8 @@ func (p *slowPlacer) PlaceMachine(ctx context.Context, _ *driver.PlaceMachineReq
 	return nil, ctx.Err()
 }
 
-// TestAPlacementEndsWithItsContext checks both the manager and the driver.
-func TestAPlacementEndsWithItsContext(t *testing.T) {
+// TestPlaceMachine_StopsWithContext checks both the manager and the driver.
+func TestPlaceMachine_StopsWithContext(t *testing.T) {
 	inner := &slowPlacer{began: make(chan struct{}), ended: make(chan struct{})}
 	d := connect(t, inner)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -102,9 +102,9 @@ func (p *inAProcess) instances(context.Context) ([]string, error) {
 	return ids, err
 }
 
-// TestADriverInPython checks that a driver can fulfill the whole contract with nothing from this repository but
+// TestPythonDriver_Conformance checks that a driver can fulfill the whole contract with nothing from this repository but
 // driver.proto.
-func TestADriverInPython(t *testing.T) {
+func TestPythonDriver_Conformance(t *testing.T) {
 	tier.All(t)
 	example := pydriver.New(t)
 	p := inPython(t, example)

@@ -11,7 +11,7 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-func TestAPlugInReadsNoSecretButThatOfItsOperation(t *testing.T) {
+func TestSecret_OnlyOfOwnOperation(t *testing.T) {
 	m := newManager(t)
 	r := m.raw()
 	r.registered(registration())
@@ -60,7 +60,7 @@ func TestAPlugInReadsNoSecretButThatOfItsOperation(t *testing.T) {
 	wantEnd(t, err, grpccodes.NotFound)
 }
 
-func TestAVersionSaysNothingOfTheSecret(t *testing.T) {
+func TestSecret_VersionRevealsNothing(t *testing.T) {
 	versions := map[string]bool{}
 	for range 2 { // two managers
 		m := newManager(t)

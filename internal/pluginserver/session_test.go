@@ -14,9 +14,9 @@ import (
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
-// TestCancelsThatNobodyReads checks that a driver that returns results but never reads cancellations is
+// TestSession_UnreadCancels checks that a driver that returns results but never reads cancellations is
 // disconnected, and that no caller waits for it.
-func TestCancelsThatNobodyReads(t *testing.T) {
+func TestSession_UnreadCancels(t *testing.T) {
 	s := newSession(&driverpb.Registration{Kind: "deaf", MaxOperations: 2})
 	for range 2 * cap(s.cancels) {
 		op := &operation{message: &driverpb.Operation{OperationId: "one"}, response: make(chan *driverpb.OperationResult, 1)}
@@ -34,9 +34,9 @@ func TestCancelsThatNobodyReads(t *testing.T) {
 	}
 }
 
-// TestCallersAreToldApart checks that callers are distinguished by the names in their certificates, which stay
+// TestServer_DistinguishesCallers checks that callers are distinguished by the names in their certificates, which stay
 // the same when a certificate is renewed.
-func TestCallersAreToldApart(t *testing.T) {
+func TestServer_DistinguishesCallers(t *testing.T) {
 	s := New(Options{})
 	with := func(serial int64, name string, dns ...string) context.Context {
 		leaf := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, DNSNames: dns}

@@ -40,8 +40,8 @@ func start(t *testing.T) *example.Driver {
 	return d
 }
 
-// TestLife: two creations result in one VM, and two deletions both succeed.
-func TestLife(t *testing.T) {
+// TestMachine_Lifecycle: two creations result in one VM, and two deletions both succeed.
+func TestMachine_Lifecycle(t *testing.T) {
 	d, ctx, req := start(t), t.Context(), request(small, "t0ken")
 	first, err := d.CreateMachine(ctx, req)
 	if err != nil {
@@ -69,8 +69,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestAnotherCluster: VMs of the same machine in another cluster are neither found nor deleted.
-func TestAnotherCluster(t *testing.T) {
+// TestDriver_IgnoresVMsOfOtherCluster: VMs of the same machine in another cluster are neither found nor deleted.
+func TestDriver_IgnoresVMsOfOtherCluster(t *testing.T) {
 	d, ctx, req := start(t), t.Context(), request(small, "t0ken")
 	if _, err := d.CreateMachine(ctx, req); err != nil {
 		t.Fatal(err)
@@ -84,8 +84,8 @@ func TestAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestCodes: each failure has its code.
-func TestCodes(t *testing.T) {
+// TestDriver_ErrorCodes: each failure has its code.
+func TestDriver_ErrorCodes(t *testing.T) {
 	large := `{"size":"large","tags":{"kubernetes.io/cluster/a":"1","kubernetes.io/role/node":"1"}}`
 	for name, tc := range map[string]struct {
 		spec, token string
@@ -110,8 +110,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestNoRoom: a cloud without capacity returns ResourceExhausted, not an error about the class.
-func TestNoRoom(t *testing.T) {
+// TestCreate_FailsWithoutCapacity: a cloud without capacity returns ResourceExhausted, not an error about the class.
+func TestCreate_FailsWithoutCapacity(t *testing.T) {
 	d := start(t)
 	var last error
 	for _, name := range []string{"a", "b", "c"} {
@@ -124,8 +124,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestNoCloud: if the cloud cannot be reached, no VM is reported as deleted.
-func TestNoCloud(t *testing.T) {
+// TestDriver_UnreachableCloudIsNotNotFound: if the cloud cannot be reached, no VM is reported as deleted.
+func TestDriver_UnreachableCloudIsNotNotFound(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	d, err := example.New(server.URL)

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// TestGetAsTheServiceAccount: https requests use the token of the Pod and trust the cluster's certificate
+// TestGet_UsesServiceAccount: https requests use the token of the Pod and trust the cluster's certificate
 // authority.
-func TestGetAsTheServiceAccount(t *testing.T) {
+func TestGet_UsesServiceAccount(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header.Get("Authorization"))
 	}))

@@ -67,7 +67,7 @@ func (u *unpacked) run(paths ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestWhatAProgramLoadsIsCopied(t *testing.T) {
+func TestCopy_IncludesLibraries(t *testing.T) {
 	u := newUnpacked(t)
 	out, err := u.run("usr/bin/program")
 	if err != nil {
@@ -99,7 +99,7 @@ func TestWhatAProgramLoadsIsCopied(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsRefused(t *testing.T) {
+func TestCopy_RejectsMissingLibraries(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*unpacked)
 		paths  []string

@@ -67,9 +67,9 @@ func group(t *testing.T, failures ...error) (*Service, *late) {
 	return &Service{Namespace: deployment.Namespace, Cache: cache, Live: live}, cache
 }
 
-// TestSizeOfAGroupThatWasChanged checks that the size after a change is the new one although the cache is
+// TestService_ReturnsNewSizeDespiteStaleCache checks that the size after a change is the new one although the cache is
 // behind.
-func TestSizeOfAGroupThatWasChanged(t *testing.T) {
+func TestService_ReturnsNewSizeDespiteStaleCache(t *testing.T) {
 	s, cache := group(t)
 	cache.reads = 3
 	id := cache.before.Name
@@ -82,9 +82,9 @@ func TestSizeOfAGroupThatWasChanged(t *testing.T) {
 	}
 }
 
-// TestAnswersToFailures checks that a change is retried after a conflict, and that other failures have the
+// TestService_MapsFailuresToCodes checks that a change is retried after a conflict, and that other failures have the
 // matching code.
-func TestAnswersToFailures(t *testing.T) {
+func TestService_MapsFailuresToCodes(t *testing.T) {
 	denied := &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
 		Message: `admission webhook "freeze.example.com" denied the request: the cluster is frozen`,
@@ -116,8 +116,8 @@ func TestAnswersToFailures(t *testing.T) {
 	}
 }
 
-// TestStrangers checks that clients that connect and send nothing do not block the port for the autoscaler.
-func TestStrangers(t *testing.T) {
+// TestService_IdleClientsDoNotBlockPort checks that clients that connect and send nothing do not block the port for the autoscaler.
+func TestService_IdleClientsDoNotBlockPort(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

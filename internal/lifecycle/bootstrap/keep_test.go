@@ -64,8 +64,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepWhatWasCleanedUp checks that a token is recreated that the token cleaner has just deleted.
-func TestKeepWhatWasCleanedUp(t *testing.T) {
+// TestKeep_RestoresDeletedSecret checks that a token is recreated that the token cleaner has just deleted.
+func TestKeep_RestoresDeletedSecret(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	issue(t, tokens)
@@ -78,8 +78,8 @@ func TestKeepWhatWasCleanedUp(t *testing.T) {
 	}
 }
 
-// TestKeepNothing checks that a machine without a token is looked up only once.
-func TestKeepNothing(t *testing.T) {
+// TestKeep_WithoutToken checks that a machine without a token is looked up only once.
+func TestKeep_WithoutToken(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	for range 3 {
@@ -96,8 +96,8 @@ func TestKeepNothing(t *testing.T) {
 	}
 }
 
-// TestKeepOfARenewedToken checks that a token that another process has renewed is used as it is.
-func TestKeepOfARenewedToken(t *testing.T) {
+// TestKeep_RenewedToken checks that a token that another process has renewed is used as it is.
+func TestKeep_RenewedToken(t *testing.T) {
 	c := newCluster(t)
 	slow, fast := c.tokens(), c.tokens()
 	issue(t, slow)
@@ -112,8 +112,8 @@ func TestKeepOfARenewedToken(t *testing.T) {
 	}
 }
 
-// TestKeepThatFails checks that a failed renewal is retried, even if it failed between deletion and creation.
-func TestKeepThatFails(t *testing.T) {
+// TestKeep_RetriesFailedRenewal checks that a failed renewal is retried, even if it failed between deletion and creation.
+func TestKeep_RetriesFailedRenewal(t *testing.T) {
 	for _, verb := range []string{"get", "delete", "create"} {
 		t.Run(verb, func(t *testing.T) {
 			c := newCluster(t)

@@ -41,7 +41,7 @@ func revoke(t *testing.T, tokens *bootstrap.Tokens) {
 	}
 }
 
-func TestIssuedToken(t *testing.T) {
+func TestIssue_Secret(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	tokens.Groups = "system:bootstrappers:nodes"
@@ -75,7 +75,7 @@ func TestIssuedToken(t *testing.T) {
 	}
 }
 
-func TestFormOfTokens(t *testing.T) {
+func TestToken_Format(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
 		tokens := newCluster(t).tokens() // a separate cluster, so that tokens do not depend on earlier ones
 		tokens.Installation = rapid.String().Draw(rt, "installation")
@@ -87,7 +87,7 @@ func TestFormOfTokens(t *testing.T) {
 	})
 }
 
-func TestIssueIsIdempotent(t *testing.T) {
+func TestIssue_IsIdempotent(t *testing.T) {
 	for name, restart := range map[string]bool{"same process": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
@@ -108,7 +108,7 @@ func TestIssueIsIdempotent(t *testing.T) {
 	}
 }
 
-func TestRenewal(t *testing.T) {
+func TestIssue_RenewsToken(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		elapsed time.Duration
@@ -146,7 +146,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-func TestTokenThatWasCleanedUpKeepsItsSecret(t *testing.T) {
+func TestIssue_DeletedTokenKeepsItsValue(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	first := issue(t, tokens)
@@ -156,7 +156,7 @@ func TestTokenThatWasCleanedUpKeepsItsSecret(t *testing.T) {
 	}
 }
 
-func TestRenewalThatFailsHalfwayKeepsItsSecret(t *testing.T) {
+func TestIssue_FailedRenewalKeepsToken(t *testing.T) {
 	c := newCluster(t)
 	first := issue(t, c.tokens())
 	c.clock.SetTime(c.clock.Now().Add(valid))
@@ -176,7 +176,7 @@ func TestRenewalThatFailsHalfwayKeepsItsSecret(t *testing.T) {
 	}
 }
 
-func TestTokensDiffer(t *testing.T) {
+func TestToken_DiffersPerMachine(t *testing.T) {
 	c := newCluster(t)
 	other := c.tokens()
 	other.Installation = "shoot--b"
@@ -196,9 +196,9 @@ func TestTokensDiffer(t *testing.T) {
 	}
 }
 
-// TestWhatFollowsFromTheMachine checks that the token ID is derived from the machine, so that a token can be
+// TestToken_DependsOnMachineOnly checks that the token ID is derived from the machine, so that a token can be
 // found again, and that the token secret is not, so that it cannot be predicted.
-func TestWhatFollowsFromTheMachine(t *testing.T) {
+func TestToken_DependsOnMachineOnly(t *testing.T) {
 	first := issue(t, newCluster(t).tokens())
 	second := issue(t, newCluster(t).tokens())
 	if first[:6] != second[:6] || first[7:] == second[7:] {
@@ -240,9 +240,9 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// TestATokenWhoseCreationGotNoAnswer checks that a token whose creation got no response is revoked, even if the
+// TestIssue_CreationWithoutResponse checks that a token whose creation got no response is revoked, even if the
 // machine was known to have none before.
-func TestATokenWhoseCreationGotNoAnswer(t *testing.T) {
+func TestIssue_CreationWithoutResponse(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	revoke(t, tokens)
@@ -257,7 +257,7 @@ func TestATokenWhoseCreationGotNoAnswer(t *testing.T) {
 	}
 }
 
-func TestRevokeOfARenewedToken(t *testing.T) {
+func TestRevoke_RenewedToken(t *testing.T) {
 	c := newCluster(t)
 	tokens := c.tokens()
 	issue(t, tokens)
@@ -269,7 +269,7 @@ func TestRevokeOfARenewedToken(t *testing.T) {
 	}
 }
 
-func TestRevokeAfterAnErrorIsTriedAgain(t *testing.T) {
+func TestRevoke_RetriesAfterError(t *testing.T) {
 	for name, restart := range map[string]bool{"same process": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
@@ -296,7 +296,7 @@ func TestRevokeAfterAnErrorIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestCollision(t *testing.T) {
+func TestIssue_IDCollision(t *testing.T) {
 	measure := newCluster(t)
 	issue(t, measure.tokens())
 	taken := measure.only().Name
@@ -336,9 +336,9 @@ func TestCollision(t *testing.T) {
 	}
 }
 
-// TestTokenThatIsNone checks that users with write access to Secrets in kube-system cannot inject text into the
+// TestIssue_InvalidSecret checks that users with write access to Secrets in kube-system cannot inject text into the
 // user data of a machine with a Secret that looks like its token. Such a Secret is ignored and not changed.
-func TestTokenThatIsNone(t *testing.T) {
+func TestIssue_InvalidSecret(t *testing.T) {
 	for name, spoil := range map[string]func(*corev1.Secret){
 		"commands":        func(s *corev1.Secret) { s.Data["token-secret"] = []byte("0123456789abcdef\nruncmd: [evil]") },
 		"ID with more":    func(s *corev1.Secret) { s.Data["token-id"] = append(s.Data["token-id"], "\nevil: "...) },
@@ -376,7 +376,7 @@ func TestTokenThatIsNone(t *testing.T) {
 	}
 }
 
-func TestNoIDIsFree(t *testing.T) {
+func TestIssue_NoFreeID(t *testing.T) {
 	c := newCluster(t)
 	var taken []string
 	for range 4 {
@@ -401,9 +401,9 @@ func TestNoIDIsFree(t *testing.T) {
 	}
 }
 
-// TestErrorsHoldNoToken checks that errors contain no token, because they are written to logs, events and the
+// TestErrors_DoNotContainToken checks that errors contain no token, because they are written to logs, events and the
 // status of machines.
-func TestErrorsHoldNoToken(t *testing.T) {
+func TestErrors_DoNotContainToken(t *testing.T) {
 	for _, verb := range []string{"create", "get", "delete"} {
 		t.Run(verb, func(t *testing.T) {
 			c := newCluster(t)

@@ -39,9 +39,9 @@ func TestDecided(t *testing.T) {
 	}
 }
 
-// TestNoAnswerIsNoAttempt checks that an unavailable API server does not lead to the forced deletion of a Pod
+// TestEviction_WithoutResponseIsNoAttempt checks that an unavailable API server does not lead to the forced deletion of a Pod
 // with a volume.
-func TestNoAnswerIsNoAttempt(t *testing.T) {
+func TestEviction_WithoutResponseIsNoAttempt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		failure error
 		want    string
@@ -64,8 +64,8 @@ func TestNoAnswerIsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestAttemptsBeginAnew checks that attempts from before an outage do not count after it.
-func TestAttemptsBeginAnew(t *testing.T) {
+// TestEviction_AttemptsRestart checks that attempts from before an outage do not count after it.
+func TestEviction_AttemptsRestart(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 2
 	s.pass(responses{"a": "refused"}, "a")
@@ -82,9 +82,9 @@ func TestAttemptsBeginAnew(t *testing.T) {
 	s.pass(nil, "force:a")
 }
 
-// TestWaitsForVolumesBeginAnew checks that waits for volumes start over after an outage, because no volumes
+// TestVolumes_WaitRestarts checks that waits for volumes start over after an outage, because no volumes
 // could be detached or attached during it.
-func TestWaitsForVolumesBeginAnew(t *testing.T) {
+func TestVolumes_WaitRestarts(t *testing.T) {
 	const away = time.Hour
 	t.Run("detach", func(t *testing.T) {
 		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")

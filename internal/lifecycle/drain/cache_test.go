@@ -37,8 +37,8 @@ var kept = []string{
 	"status.phase",
 }
 
-// TestStrippedPodKeepsWhatIsRead strips a Pod in which every possible field is set.
-func TestStrippedPodKeepsWhatIsRead(t *testing.T) {
+// TestStrip_KeepsFieldsThatAreRead strips a Pod in which every possible field is set.
+func TestStrip_KeepsFieldsThatAreRead(t *testing.T) {
 	pod := &corev1.Pod{}
 	fill(reflect.ValueOf(pod).Elem(), 0)
 	whole := paths(t, pod)
@@ -52,9 +52,9 @@ func TestStrippedPodKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
-// TestStrippingTakesNoMemory checks that stripping works in place. A cache strips each Pod when it arrives, and
+// TestStrip_DoesNotAllocate checks that stripping works in place. A cache strips each Pod when it arrives, and
 // strips all of them again when it has the first list. A copy of all Pods would double its peak memory.
-func TestStrippingTakesNoMemory(t *testing.T) {
+func TestStrip_DoesNotAllocate(t *testing.T) {
 	pod := ordinary(1)
 	if stripped := strip(t, pod); stripped != pod {
 		t.Error("the stripped Pod is a copy")
@@ -68,8 +68,8 @@ func TestStrippingTakesNoMemory(t *testing.T) {
 	}
 }
 
-// TestStrippedMirrorPod checks that a mirror Pod keeps the annotation that identifies it, and no others.
-func TestStrippedMirrorPod(t *testing.T) {
+// TestStrip_MirrorPod checks that a mirror Pod keeps the annotation that identifies it, and no others.
+func TestStrip_MirrorPod(t *testing.T) {
 	pod := ordinary(1)
 	pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
 	want := map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
@@ -78,8 +78,8 @@ func TestStrippedMirrorPod(t *testing.T) {
 	}
 }
 
-// TestStrippedPodIsSmall checks that the size of a stripped Pod does not depend on the size of its application.
-func TestStrippedPodIsSmall(t *testing.T) {
+// TestStrip_PodIsSmall checks that the size of a stripped Pod does not depend on the size of its application.
+func TestStrip_PodIsSmall(t *testing.T) {
 	const most = 600
 	small, large := size(t, strip(t, ordinary(1))), size(t, strip(t, ordinary(100)))
 	if whole := size(t, ordinary(1)); whole < 3000 || whole < 5*small {

@@ -107,7 +107,7 @@ func TestConfirm(t *testing.T) {
 	c.asked("", "")
 }
 
-func TestConfirmWithoutAnAnswer(t *testing.T) {
+func TestConfirm_WithoutResponse(t *testing.T) {
 	c := confirmWith(t, &server{failure: errors.New("the API server is unavailable")})
 	failing := c.begin("a")[0]
 	for _, interval := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, failureInterval, failureInterval} {
@@ -123,16 +123,16 @@ func TestConfirmWithoutAnAnswer(t *testing.T) {
 	c.asked("")
 }
 
-// TestConfirmAmongManyPods checks that the Pods of each node are listed separately if one response cannot
+// TestConfirm_ManyPods checks that the Pods of each node are listed separately if one response cannot
 // contain all Pods.
-func TestConfirmAmongManyPods(t *testing.T) {
+func TestConfirm_ManyPods(t *testing.T) {
 	c := confirmWith(t, &server{pods: podsOn("other", clusterListLimit+1)})
 	c.want(true, c.begin("a", "b")...)
 	c.asked("", "a", "b")
 }
 
-// TestAForcedDrainMayPrecedeTheCordon checks that a list from before the cordon does not count.
-func TestAForcedDrainMayPrecedeTheCordon(t *testing.T) {
+// TestDrain_ForcedBeforeCordon checks that a list from before the cordon does not count.
+func TestDrain_ForcedBeforeCordon(t *testing.T) {
 	api := &server{}
 	d := drainerOver(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
 	clock := testingclock.NewFakeClock(start)

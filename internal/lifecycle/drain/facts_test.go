@@ -96,7 +96,7 @@ func persistent(name string, mode corev1.PersistentVolumeAccessMode) *corev1.Per
 	return pv
 }
 
-func TestGather(t *testing.T) {
+func TestFacts_Gather(t *testing.T) {
 	d := drainerOver(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}},
 		onNode("bare", nil),
@@ -145,7 +145,7 @@ func TestGather(t *testing.T) {
 	}
 }
 
-func TestGatherSeesAttachmentsElsewhere(t *testing.T) {
+func TestGather_AttachmentsOnOtherNodes(t *testing.T) {
 	attachment := func(name, volume, node string, attached bool) *storagev1.VolumeAttachment {
 		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		a.Spec.NodeName, a.Spec.Source.PersistentVolumeName, a.Status.Attached = node, &volume, attached
@@ -274,7 +274,7 @@ func TestForceFor(t *testing.T) {
 	}
 }
 
-func TestRetries(t *testing.T) {
+func TestEviction_RetryLimit(t *testing.T) {
 	for _, tc := range []struct {
 		retries int32
 		timeout time.Duration
@@ -286,7 +286,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-func TestEvictionsThatAreNoMore(t *testing.T) {
+func TestDrainer_WithoutLeadership(t *testing.T) {
 	// This process lost its leadership, so tasks are not accepted.
 	d := drainerOver(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, onNode("a", nil))
 	req := Request{Node: "node", Since: time.Now(), Timeout: time.Hour}

@@ -146,7 +146,7 @@ func (s *story) waits(r Report, want ...string) {
 	}
 }
 
-func TestPodsWithoutVolumesLeaveTogether(t *testing.T) {
+func TestPods_WithoutVolumesAreEvictedTogether(t *testing.T) {
 	s := newStory(t).pod("a", 0).pod("b", 9)
 	s.waits(s.pass(responses{"a": "ok"}, "b", "a"), "response a", "response b")
 	s.waits(s.pass(nil), "pod a", "response b")
@@ -156,7 +156,7 @@ func TestPodsWithoutVolumesLeaveTogether(t *testing.T) {
 	s.waits(s.pass(nil))
 }
 
-func TestVolumePodsLeaveOneByOne(t *testing.T) {
+func TestPods_WithVolumesAreEvictedOneByOne(t *testing.T) {
 	s := newStory(t).pod("plain", 0).pod("low", 1, "v1").pod("high", 5, "v2")
 	s.pass(responses{"plain": "ok", "high": "ok"}, "plain", "high")
 	s.waits(s.pass(nil), "detach high v2", "pod high", "turn low", "pod plain")
@@ -175,7 +175,7 @@ func TestVolumePodsLeaveOneByOne(t *testing.T) {
 	s.waits(s.pass(nil))
 }
 
-func TestWaitsForVolumesEnd(t *testing.T) {
+func TestVolumes_WaitTimesOut(t *testing.T) {
 	t.Run("detach", func(t *testing.T) {
 		s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 		s.pass(responses{"a": "ok"}, "a")
@@ -196,7 +196,7 @@ func TestWaitsForVolumesEnd(t *testing.T) {
 	})
 }
 
-func TestWhichVolumesAreAwaited(t *testing.T) {
+func TestVolumes_OnlyAttachedOnesAreAwaited(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		given  func(*story)
@@ -219,21 +219,21 @@ func TestWhichVolumesAreAwaited(t *testing.T) {
 	}
 }
 
-func TestSharedVolumesStayShared(t *testing.T) {
+func TestVolumes_SharedOnesAreNotAwaited(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v").pod("b", 4, "v").pod("c", 3, "w")
 	s.pass(responses{"a": "ok"}, "a")
 	s.gone("a").pass(responses{"b": "ok"}, "b")
 	s.pass(responses{"c": "ok"}, "c")
 }
 
-func TestBarePodsDoNotComeBack(t *testing.T) {
+func TestPods_BareOnesAreNotAwaited(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.change("a", func(p *pod) { p.controlled = false })
 	s.pass(responses{"a": "ok"}, "a")
 	s.gone("a").detach("v1").pass(nil, "b")
 }
 
-func TestIndependentPodsGoTogether(t *testing.T) {
+func TestPods_IndependentOnesAreEvictedTogether(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1", "x").pod("b", 4, "v1").pod("c", 3, "v2").pod("d", 2, "v3").pod("e", 1, "v3")
 	s.rules.strategy = Independent
 	s.facts.volumes["v3"] = volume{multi: true}
@@ -245,7 +245,7 @@ func TestIndependentPodsGoTogether(t *testing.T) {
 	s.pass(nil, "b")
 }
 
-func TestRefusedPodsAreTriedAgain(t *testing.T) {
+func TestEviction_RefusedOneIsRetried(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 2
 	s.pass(responses{"a": "refused"}, "a")
@@ -265,7 +265,7 @@ func TestRefusedPodsAreTriedAgain(t *testing.T) {
 	}
 }
 
-func TestBudgetThatAllowsEndsTheWait(t *testing.T) {
+func TestBudget_AllowedDisruptionEndsWait(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 0
 	s.pass(responses{"a": "refused"}, "a")
@@ -277,7 +277,7 @@ func TestBudgetThatAllowsEndsTheWait(t *testing.T) {
 	}
 }
 
-func TestMisconfiguredBudget(t *testing.T) {
+func TestBudget_Misconfigured(t *testing.T) {
 	s := newStory(t).pod("a", 0).pod("b", 0)
 	s.rules.retries = 0
 	s.pass(responses{"a": "refused", "b": "ok"}, "a", "b")
@@ -295,7 +295,7 @@ func TestMisconfiguredBudget(t *testing.T) {
 	s.pass(nil, "force:a")
 }
 
-func TestRefusedVolumePodIsPutAside(t *testing.T) {
+func TestPods_RefusedVolumePodIsPostponed(t *testing.T) {
 	s := newStory(t).pod("high", 5, "v1").pod("low", 1, "v2")
 	s.pass(responses{"high": "refused"}, "high")
 	s.budget("high", refusing).pass(responses{"low": "ok"}, "low")
@@ -305,7 +305,7 @@ func TestRefusedVolumePodIsPutAside(t *testing.T) {
 	s.pass(nil, "high")
 }
 
-func TestErrors(t *testing.T) {
+func TestEviction_Errors(t *testing.T) {
 	s := newStory(t).pod("plain", 0).pod("volume", 0, "v")
 	s.rules.retries = 0
 	s.pass(responses{"plain": "error", "volume": "error"}, "plain", "volume")
@@ -322,7 +322,7 @@ func TestErrors(t *testing.T) {
 	s.pass(responses{"plain": "error"}, "plain", "force:volume") // for pods that block no others, an error never leads to ignoring a budget
 }
 
-func TestIdentityIsAwaited(t *testing.T) {
+func TestPods_IdentityIsAwaited(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.facts.volumes["v1"] = volume{pending: true}
 	s.waits(s.pass(nil), "identity a", "turn b")
@@ -331,9 +331,9 @@ func TestIdentityIsAwaited(t *testing.T) {
 	s.gone("a").pass(responses{"b": "ok"}, "b") // the drain does not wait for its detachment
 }
 
-// TestIdentityOfAPodThatLeavesIsAwaited checks that the volumes of a Pod are awaited even if another process
+// TestPods_IdentityOfTerminatingPodIsAwaited checks that the volumes of a Pod are awaited even if another process
 // evicted the Pod.
-func TestIdentityOfAPodThatLeavesIsAwaited(t *testing.T) {
+func TestPods_IdentityOfTerminatingPodIsAwaited(t *testing.T) {
 	s := newStory(t).pod("a", 1, "v1").pod("b", 5, "v2").change("a", func(p *pod) { p.leaving = true })
 	s.facts.volumes["v1"] = volume{pending: true}
 	s.waits(s.pass(nil), "identity a", "turn b")
@@ -346,7 +346,7 @@ func TestIdentityOfAPodThatLeavesIsAwaited(t *testing.T) {
 	s.pass(responses{"b": "ok"}, "b")
 }
 
-func TestPodThatDoesNotEnd(t *testing.T) {
+func TestPods_NotTerminating(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.pass(responses{"a": "ok"}, "a")
 	if r := s.later(time.Minute - 1).pass(nil); len(r.Failed) != 0 || r.Wait != 1 && r.Wait != time.Millisecond {
@@ -358,7 +358,7 @@ func TestPodThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-func TestUnheardEvictionIsRepeated(t *testing.T) {
+func TestEviction_LostOneIsRepeated(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.pass(responses{"a": "ok"}, "a")
 	s.change("a", func(p *pod) { p.leaving = false })
@@ -366,7 +366,7 @@ func TestUnheardEvictionIsRepeated(t *testing.T) {
 	s.later(1).pass(nil, "a")
 }
 
-func TestRestart(t *testing.T) {
+func TestDrain_ContinuesAfterRestart(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(responses{"a": "ok"}, "a")
 	s.later(time.Minute)
@@ -377,7 +377,7 @@ func TestRestart(t *testing.T) {
 	s.pass(nil, "b") // a wait for reattachment is lost
 }
 
-func TestVanishedPod(t *testing.T) {
+func TestPods_Deleted(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(responses{"a": "refused"}, "a")
 	s.budget("a", refusing).gone("a").pass(responses{"b": "ok"}, "b")
@@ -403,9 +403,9 @@ func TestForce(t *testing.T) {
 	}
 }
 
-// TestForcedDeletionThatIsTriedAgain checks that, during a retry, only the response, which may take long,
+// TestForce_DeletionIsRetried checks that, during a retry, only the response, which may take long,
 // triggers the next pass.
-func TestForcedDeletionThatIsTriedAgain(t *testing.T) {
+func TestForce_DeletionIsRetried(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.force = ForceDeadline
 	s.pass(responses{"a": "error"}, "force:a")
@@ -418,7 +418,7 @@ func TestForcedDeletionThatIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestForceWaitsForNoFinalizer(t *testing.T) {
+func TestForce_DoesNotWaitForFinalizers(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.force = ForceNotReady
 	s.pass(responses{"a": "ok"}, "force:a")
@@ -448,20 +448,20 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-func TestRequestUnderWayHoldsTheTurn(t *testing.T) {
+func TestEviction_PendingRequestBlocksNextPod(t *testing.T) {
 	s := newStory(t).pod("a", 5, "v1").pod("b", 1, "v2")
 	s.pass(nil, "a")
 	s.waits(s.pass(nil), "response a", "turn b")
 }
 
-func TestForceDoesNotWaitForAnEarlierError(t *testing.T) {
+func TestForce_DoesNotWaitAfterError(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.pass(responses{"a": "error"}, "a")
 	s.later(time.Second).rules.force = ForceRequested
 	s.pass(nil, "force:a")
 }
 
-func TestPodThatIsKilledAlready(t *testing.T) {
+func TestForce_AlreadyKilledPod(t *testing.T) {
 	p := podFacts(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		DeletionTimestamp: &metav1.Time{Time: start}, DeletionGracePeriodSeconds: ptr.To[int64](0),
 	}})
@@ -470,9 +470,9 @@ func TestPodThatIsKilledAlready(t *testing.T) {
 	}
 }
 
-// TestTryingAgainIsNoNews checks that the report does not change while an eviction is retried. Otherwise each
+// TestEvents_RetryIsNotReported checks that the report does not change while an eviction is retried. Otherwise each
 // retry would cause two writes of the Machine's status.
-func TestTryingAgainIsNoNews(t *testing.T) {
+func TestEvents_RetryIsNotReported(t *testing.T) {
 	cases := map[string]struct {
 		response string
 		budget   *policyv1.PodDisruptionBudgetStatus
@@ -507,8 +507,8 @@ func TestTryingAgainIsNoNews(t *testing.T) {
 	}
 }
 
-// TestRefusedPodThatLeavesAllTheSame checks that an earlier problem is dropped when the Pod is deleted anyway.
-func TestRefusedPodThatLeavesAllTheSame(t *testing.T) {
+// TestEviction_RefusedPodTerminatesAnyway checks that an earlier problem is dropped when the Pod is deleted anyway.
+func TestEviction_RefusedPodTerminatesAnyway(t *testing.T) {
 	for _, response := range []string{"refused", "error"} {
 		s := newStory(t).pod("a", 0)
 		s.pass(responses{"a": response}, "a")
@@ -521,8 +521,8 @@ func TestRefusedPodThatLeavesAllTheSame(t *testing.T) {
 	}
 }
 
-// TestGivenUpEvictionsAreSaid checks that the report shows which Pod is deleted forcibly, and why.
-func TestGivenUpEvictionsAreSaid(t *testing.T) {
+// TestEvents_ExhaustedEvictionsAreReported checks that the report shows which Pod is deleted forcibly, and why.
+func TestEvents_ExhaustedEvictionsAreReported(t *testing.T) {
 	for response, want := range map[string]string{
 		"refused": "ns/a (its eviction was refused 1 time(s))",
 		"error":   "ns/a (its eviction failed 1 time(s), most recently with: Internal error occurred: broken)",
@@ -537,8 +537,8 @@ func TestGivenUpEvictionsAreSaid(t *testing.T) {
 	}
 }
 
-// TestAbsurdGracePeriods checks that grace periods that are too long for a duration are limited.
-func TestAbsurdGracePeriods(t *testing.T) {
+// TestPods_ExtremeGracePeriods checks that grace periods that are too long for a duration are limited.
+func TestPods_ExtremeGracePeriods(t *testing.T) {
 	p := podFacts(&corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](1 << 62)}})
 	if p.grace < 24*time.Hour || (&progress{pod: p, sent: start}).detachBy(rules{detach: time.Minute}).Before(start) {
 		t.Errorf("it is read as %v", p.grace)

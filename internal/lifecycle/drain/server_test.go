@@ -46,7 +46,7 @@ func (h *harness) stateful() {
 // since returns what the attacher did after the three volumes were attached.
 func (h *harness) since() []string { return h.log()[3:] }
 
-func TestVolumePodsMoveOneAtATime(t *testing.T) {
+func TestDrainer_VolumePodsMoveOneAtATime(t *testing.T) {
 	h := newHarness(t)
 	h.stateful()
 	h.kubelet(true)
@@ -62,7 +62,7 @@ func TestVolumePodsMoveOneAtATime(t *testing.T) {
 	}
 }
 
-func TestRestartContinues(t *testing.T) {
+func TestDrainer_ContinuesAfterRestart(t *testing.T) {
 	h := newHarness(t)
 	h.stateful()
 	req := h.request()
@@ -94,7 +94,7 @@ func (h *harness) awaitLeaving(name string) {
 	})
 }
 
-func TestForceInMidDrain(t *testing.T) {
+func TestDrainer_ForceDuringDrain(t *testing.T) {
 	h := newHarness(t)
 	h.stateful()
 	d, req := drain.New(h.opts), h.request()
@@ -180,7 +180,7 @@ func (h *harness) awaitBudget(expected, healthy int32) {
 	})
 }
 
-func TestBudgetRefusesThenAllows(t *testing.T) {
+func TestDrainer_BudgetRefusesThenAllows(t *testing.T) {
 	h := newHarness(t)
 	h.kubelet(false)
 	h.guarded("here", h.node, true)
@@ -209,7 +209,7 @@ func TestBudgetRefusesThenAllows(t *testing.T) {
 	})
 }
 
-func TestMisconfiguredBudgetIsNamed(t *testing.T) {
+func TestDrainer_MisconfiguredBudgetIsReported(t *testing.T) {
 	h := newHarness(t)
 	h.kubelet(false)
 	h.guarded("here", h.node, true)
@@ -227,7 +227,7 @@ func TestMisconfiguredBudgetIsNamed(t *testing.T) {
 	}
 }
 
-func TestVanishedPods(t *testing.T) {
+func TestDrainer_DeletedPods(t *testing.T) {
 	h := newHarness(t)
 	one := h.guarded("one", h.node, true)
 	h.create(h.budgetFor(1))
@@ -247,7 +247,7 @@ func TestVanishedPods(t *testing.T) {
 	d.Forget(req.Machine)
 }
 
-func TestEvictorKnowsPodsByTheirUID(t *testing.T) {
+func TestDrainer_EvictorIdentifiesPodsByUID(t *testing.T) {
 	h := newHarness(t)
 	pod := h.pod("one", 0)
 	h.create(pod)
@@ -261,7 +261,7 @@ func TestEvictorKnowsPodsByTheirUID(t *testing.T) {
 	}
 }
 
-func TestIndependentPodsLeaveTogether(t *testing.T) {
+func TestDrainer_IndependentPodsAreEvictedTogether(t *testing.T) {
 	h := newHarness(t)
 	h.stateful()
 	h.opts.Strategy = drain.Independent

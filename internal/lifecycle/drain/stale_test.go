@@ -88,9 +88,9 @@ func (h *harness) cordon() {
 	must(h.t, h.Client.Patch(h.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"unschedulable":true}}`))))
 }
 
-// TestCacheThatIsOlderThanTheCordon checks that a Pod that was bound before the node was cordoned is evicted
+// TestDrain_WaitsForCacheToShowCordon checks that a Pod that was bound before the node was cordoned is evicted
 // even if the cache shows it late. The API server is queried once, when the cache shows no Pods.
-func TestCacheThatIsOlderThanTheCordon(t *testing.T) {
+func TestDrain_WaitsForCacheToShowCordon(t *testing.T) {
 	h := newHarness(t)
 	h.kubelet(false)
 	release := h.gate.hold()
@@ -126,8 +126,8 @@ func TestCacheThatIsOlderThanTheCordon(t *testing.T) {
 	}
 }
 
-// TestEmptyNodeCostsOneRequest checks that each drain sends one request, and a forced drain none.
-func TestEmptyNodeCostsOneRequest(t *testing.T) {
+// TestDrain_EmptyNodeNeedsOneRequest checks that each drain sends one request, and a forced drain none.
+func TestDrain_EmptyNodeNeedsOneRequest(t *testing.T) {
 	h := newHarness(t)
 	h.cordon()
 	for force, want := range map[drain.Force]int{drain.NotForced: 1, drain.ForceRequested: 0} {

@@ -102,9 +102,9 @@ func (s *story) users(volume string) int {
 	return n
 }
 
-// TestWholeDrains checks, for mixtures of Pods and volumes, which requests are made when, and how long the
+// TestDrain_RandomScenariosComplete checks, for mixtures of Pods and volumes, which requests are made when, and how long the
 // drain takes. The drain must not wait longer than necessary.
-func TestWholeDrains(t *testing.T) {
+func TestDrain_RandomScenariosComplete(t *testing.T) {
 	quick := cluster{terminates: 5 * time.Second, detach: 10 * time.Second, reattach: 20 * time.Second}
 	const round = 35 * time.Second // the sum of the three
 	cases := map[string]struct {

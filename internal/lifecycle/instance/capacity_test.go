@@ -29,7 +29,7 @@ func (c *capacity) Asked(code codes.Code) (instance.Fallback, time.Duration) {
 	return c.fallback, c.sooner
 }
 
-func TestCapacity(t *testing.T) {
+func TestCapacity_OverridesNodeResources(t *testing.T) {
 	type calls = []fake.Method
 	for name, tc := range map[string]struct {
 		given    capacity

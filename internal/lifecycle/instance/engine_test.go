@@ -29,7 +29,7 @@ func bubble(t *testing.T, test func(t *testing.T, d *fake.Driver, p *process)) {
 	})
 }
 
-func TestCallsInOrder(t *testing.T) {
+func TestEngine_CallOrder(t *testing.T) {
 	type questions = func(p *process, req instance.Request) any
 	type calls = []fake.Method
 	ensure := func(p *process, req instance.Request) any { return ask(p.ensure, req) }
@@ -84,7 +84,7 @@ func TestCallsInOrder(t *testing.T) {
 	}
 }
 
-func TestStoredInstanceIsTakenFromTheMachine(t *testing.T) {
+func TestEngine_UsesStoredInstance(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnStatus(answering(status.Error(codes.Unimplemented, "the status is not available")))
 		req := known("m")
@@ -96,7 +96,7 @@ func TestStoredInstanceIsTakenFromTheMachine(t *testing.T) {
 	})
 }
 
-func TestAddressesAreNamedOnce(t *testing.T) {
+func TestAddresses_NoDuplicates(t *testing.T) {
 	first, second := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.Configure(func(config *fake.Config) { config.Addresses = []corev1.NodeAddress{first} })
@@ -107,7 +107,7 @@ func TestAddressesAreNamedOnce(t *testing.T) {
 	})
 }
 
-func TestFailedInitialisationKeepsTheInstance(t *testing.T) {
+func TestInitialize_FailureKeepsInstance(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		refusal := status.Error(codes.Unavailable, "not now")
 		d.Configure(func(config *fake.Config) { config.LastKnownState = "made" })
@@ -125,7 +125,7 @@ func TestFailedInitialisationKeepsTheInstance(t *testing.T) {
 	})
 }
 
-func TestPrepareComesRightBeforeCreation(t *testing.T) {
+func TestPrepare_RunsJustBeforeCreation(t *testing.T) {
 	prepared := &corev1.Secret{Data: map[string][]byte{"userData": []byte("prepared")}}
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.Configure(func(config *fake.Config) { config.RequireInitialize = true })
@@ -158,7 +158,7 @@ func TestPrepareComesRightBeforeCreation(t *testing.T) {
 	})
 }
 
-func TestFailedPrepareBlocksCreation(t *testing.T) {
+func TestPrepare_FailurePreventsCreation(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		away := errors.New("the target is unavailable")
 		req := request("m")
@@ -176,7 +176,7 @@ func TestFailedPrepareBlocksCreation(t *testing.T) {
 	})
 }
 
-func TestAnswersThatNameTooLittle(t *testing.T) {
+func TestEngine_IncompleteResponses(t *testing.T) {
 	type response = driver.CreateMachineResponse
 	cases := map[string]struct {
 		reason       string
@@ -228,7 +228,7 @@ func respondWith(d *fake.Driver, method instance.Method, response *driver.Create
 	d.OnStatus(fake.Always[driver.GetMachineStatusRequest](status, nil))
 }
 
-func TestErrorsWithoutAProperCode(t *testing.T) {
+func TestErrors_WithoutValidCode(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		err    error
@@ -255,7 +255,7 @@ func TestErrorsWithoutAProperCode(t *testing.T) {
 	}
 }
 
-func TestDriverWithoutInitializer(t *testing.T) {
+func TestInitialize_DriverWithoutInitializer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
 		is[instance.Exists](t, ask(start(t, struct{ driver.Driver }{d}).Ensure, request("m")))
@@ -265,7 +265,7 @@ func TestDriverWithoutInitializer(t *testing.T) {
 	})
 }
 
-func TestDriversNotesAreHandedOn(t *testing.T) {
+func TestState_IsPassedToDriver(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(fake.Always[driver.CreateMachineRequest](&driver.CreateMachineResponse{LastKnownState: "half made"}, status.Error(codes.Unavailable, "not now")))
 		d.OnDelete(fake.Always[driver.DeleteMachineRequest](&driver.DeleteMachineResponse{LastKnownState: "half gone"}, status.Error(codes.Unavailable, "not now")))
@@ -286,10 +286,10 @@ func TestDriversNotesAreHandedOn(t *testing.T) {
 	})
 }
 
-// TestNotesThatCannotBeStored checks that a LastKnownState that cannot be stored is dropped. If it is too long,
+// TestState_NotStorable checks that a LastKnownState that cannot be stored is dropped. If it is too long,
 // the API server would refuse the Machine's whole status. If it is not UTF-8, the API server would change it,
 // and it would be written again and again.
-func TestNotesThatCannotBeStored(t *testing.T) {
+func TestState_NotStorable(t *testing.T) {
 	for name, note := range map[string]string{"too long": strings.Repeat("x", instance.LongestNote+1), "binary": "\xff"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
@@ -306,9 +306,9 @@ func TestNotesThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// TestAnswersThatCannotBeStored checks that provider IDs, node names and addresses that cannot be stored are
+// TestResponse_NotStorable checks that provider IDs, node names and addresses that cannot be stored are
 // refused. The API server would refuse the whole Machine, and its VM would be unknown.
-func TestAnswersThatCannotBeStored(t *testing.T) {
+func TestResponse_NotStorable(t *testing.T) {
 	const good = "node-1"
 	for name, tc := range map[string]struct {
 		id, node string
@@ -365,9 +365,9 @@ func (e elsewhere) LocateMachine(context.Context, *driver.LocateMachineRequest) 
 	return &driver.LocateMachineResponse{Location: e.location}, nil
 }
 
-// TestLocationsThatCannotBeStored checks that nothing is created in a location that the API server cannot
+// TestLocation_NotStorable checks that nothing is created in a location that the API server cannot
 // store.
-func TestLocationsThatCannotBeStored(t *testing.T) {
+func TestLocation_NotStorable(t *testing.T) {
 	for name, location := range map[string]string{
 		"huge": strings.Repeat("x", 300<<10), "binary": "here\xff", "for a terminal": "here\x1b[2J",
 	} {
@@ -381,8 +381,8 @@ func TestLocationsThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// TestAddressesThatCannotBeStored checks that addresses that cannot be stored are dropped.
-func TestAddressesThatCannotBeStored(t *testing.T) {
+// TestAddresses_NotStorable checks that addresses that cannot be stored are dropped.
+func TestAddresses_NotStorable(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		good := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}
 		all := []corev1.NodeAddress{{Type: "x", Address: "\xff"}, {Type: "\x1b", Address: "y"}, {Type: "x", Address: strings.Repeat("x", 1<<20)}, good}
@@ -398,7 +398,7 @@ func TestAddressesThatCannotBeStored(t *testing.T) {
 	})
 }
 
-func TestTheCallersObjectsAreNotKept(t *testing.T) {
+func TestEngine_DoesNotRetainRequestObjects(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		req := request("m")
 		d.OnStatus(func(ctx context.Context, got *driver.GetMachineStatusRequest, do func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {

@@ -39,8 +39,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestFindWithoutResponse: a missing response is a failure.
-func TestFindWithoutResponse(t *testing.T) {
+// TestFind_WithoutResponse: a missing response is a failure.
+func TestFind_WithoutResponse(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, nil))
 		if got := is[instance.Failed](t, ask(p.Find, request("m"))); got.Failure.Code != codes.Internal {
@@ -49,8 +49,8 @@ func TestFindWithoutResponse(t *testing.T) {
 	})
 }
 
-// TestFindAwaitsACreation checks that Find waits for a creation in progress and returns its VM.
-func TestFindAwaitsACreation(t *testing.T) {
+// TestFind_AwaitsCreation checks that Find waits for a creation in progress and returns its VM.
+func TestFind_AwaitsCreation(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(func(ctx context.Context, _ *driver.CreateMachineRequest, do func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
 			err := hang(ctx, time.Second)

@@ -49,7 +49,7 @@ func at(location string) instance.Request {
 	return req
 }
 
-func TestLocation(t *testing.T) {
+func TestEngine_Location(t *testing.T) {
 	type calls = []fake.Method
 	ensure := func(p *process, req instance.Request) any { return ask(p.ensure, req) }
 	remove := func(p *process, req instance.Request) any { return ask(p.remove, req) }

@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-func TestResultsAreKept(t *testing.T) {
+func TestEngine_KeepsResults(t *testing.T) {
 	for want, asked := range map[string]func(*process) any{
 		"Exists": func(p *process) any { return p.Ensure(request("m")) },
 		"Lost":   func(p *process) any { return p.Ensure(known("m")) },
@@ -43,7 +43,7 @@ func TestResultsAreKept(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
+func TestBackoff_GrowsUntilMaximum(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		fail := func(code codes.Code) {
 			d.OnStatus(fake.Always[driver.GetMachineStatusRequest, driver.GetMachineStatusResponse](nil, status.Error(code, "not now")))
@@ -70,9 +70,9 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestHurry checks that a driver that is available again is called immediately, and that its next failure
+// TestReset_EndsBackoff checks that a driver that is available again is called immediately, and that its next failure
 // counts as the first. Back-offs of other errors are not reset.
-func TestHurry(t *testing.T) {
+func TestReset_EndsBackoff(t *testing.T) {
 	for name, tc := range map[string]struct {
 		code codes.Code
 		want bool
@@ -104,7 +104,7 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-func TestBackoffRestartsWhenSomethingChanged(t *testing.T) {
+func TestBackoff_RestartsAfterChange(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		change func(*instance.Request)
@@ -174,7 +174,7 @@ func hanging(longer time.Duration) fake.Hook[driver.CreateMachineRequest, driver
 // grace is how long a creation may take to return after a deletion was requested.
 const grace = 10 * time.Second
 
-func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
+func TestDelete_CancelsAndAwaitsCreation(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(hanging(time.Minute))
 		req := request("m")
@@ -198,10 +198,10 @@ func TestDeletionCancelsAndAwaitsCreation(t *testing.T) {
 	})
 }
 
-// TestDeletionLetsWhatWasSentEnd checks that a creation is not canceled while its request is being carried out,
+// TestDelete_LetsSentRequestComplete checks that a creation is not canceled while its request is being carried out,
 // even though its response is no longer needed. Otherwise the deletion would find nothing, and the resource
 // would be created after it. No further requests are sent.
-func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
+func TestDelete_LetsSentRequestComplete(t *testing.T) {
 	// slowly does something after a delay, whether or not the caller still waits.
 	slowly := func(ctx context.Context, do func()) error {
 		done := make(chan struct{})
@@ -270,7 +270,7 @@ func TestDeletionLetsWhatWasSentEnd(t *testing.T) {
 	})
 }
 
-func TestForgettingCancelsAndAwaits(t *testing.T) {
+func TestForget_CancelsAndAwaits(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(hanging(time.Minute))
 		req := request("m")
@@ -294,7 +294,7 @@ func TestForgettingCancelsAndAwaits(t *testing.T) {
 	})
 }
 
-func TestLosingLeadershipCancels(t *testing.T) {
+func TestEngine_LostLeadershipCancelsCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(hanging(0))
 		p.Ensure(request("m"))
@@ -312,7 +312,7 @@ func TestLosingLeadershipCancels(t *testing.T) {
 	})
 }
 
-func TestDifferentMachinesDoNotWaitForEachOther(t *testing.T) {
+func TestEngine_MachinesDoNotBlockEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnStatus(func(ctx context.Context, req *driver.GetMachineStatusRequest, do func() (*driver.GetMachineStatusResponse, error)) (*driver.GetMachineStatusResponse, error) {
 			if req.Machine.Name == "stuck" {

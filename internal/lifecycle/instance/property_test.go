@@ -326,9 +326,9 @@ func (s *story) exists(m *plot) (bool, error) {
 	return slices.ContainsFunc(vms, func(vm sim.VM) bool { return vm.Machine == m.req.Machine.Name }), err
 }
 
-// TestNeverTwoInstances checks that, whatever calls fail, whatever responses are lost, and whenever the process
+// TestEngine_NeverCreatesTwoInstances checks that, whatever calls fail, whatever responses are lost, and whenever the process
 // crashes, a machine has at most one VM, and none after its deletion.
-func TestNeverTwoInstances(t *testing.T) {
+func TestEngine_NeverCreatesTwoInstances(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
 		script := drawScript(rt)
 		var err error

@@ -17,9 +17,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
 
-// TestSince checks that a pending result has the start time of the running call, even if the call is for
+// TestPending_Since checks that a pending result has the start time of the running call, even if the call is for
 // another goal.
-func TestSince(t *testing.T) {
+func TestPending_Since(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnCreate(hanging(time.Hour))
 		begin := time.Now()
@@ -39,9 +39,9 @@ func TestSince(t *testing.T) {
 	})
 }
 
-// TestOutOfRange checks that the collector of orphans is triggered when a driver begins to return OutOfRange,
+// TestEngine_OutOfRangeTriggersOrphanCollector checks that the collector of orphans is triggered when a driver begins to return OutOfRange,
 // and not each time that it returns it again.
-func TestOutOfRange(t *testing.T) {
+func TestEngine_OutOfRangeTriggersOrphanCollector(t *testing.T) {
 	cases := map[string]struct {
 		find, create []codes.Code
 		want         int
@@ -85,8 +85,8 @@ func (speechless) GetVolumeIDs(context.Context, *driver.GetVolumeIDsRequest) (*d
 	return nil, nil
 }
 
-// TestVolumesWithoutAnswer checks that a missing response is treated as a missing ID.
-func TestVolumesWithoutAnswer(t *testing.T) {
+// TestVolumes_WithoutResponse checks that a missing response is treated as a missing ID.
+func TestVolumes_WithoutResponse(t *testing.T) {
 	var tasks []func(context.Context)
 	volumes := instance.NewVolumes(instance.VolumesOptions{
 		Drivers: registry.Only("speechless", speechless{newDriver()}), Wake: func(instance.Key) {},

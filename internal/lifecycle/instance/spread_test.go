@@ -32,7 +32,7 @@ func name(i int) string { return string(rune('a'+i/26)) + string(rune('a'+i%26))
 // maxPrompt is how many of many failing machines are retried immediately.
 const many, maxPrompt = 200, 10
 
-func TestFailingMachinesAreSpreadAfterATakeover(t *testing.T) {
+func TestSpread_FailingMachinesAfterTakeover(t *testing.T) {
 	for goal, of := range map[string]func(string) instance.Request{"creation": failing, "deletion": failingToGo} {
 		t.Run(goal, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
@@ -83,7 +83,7 @@ func checkSpread(t *testing.T, d *fake.Driver, begin time.Time) {
 	}
 }
 
-func TestWhoIsNotHeldBack(t *testing.T) {
+func TestSpread_HealthyMachinesAreNotDelayed(t *testing.T) {
 	refusing := answering(status.Error(codes.Unauthenticated, "wrong password"))
 	cases := map[string]struct {
 		reason string
@@ -155,7 +155,7 @@ func repaired(name string) instance.Request {
 	return req
 }
 
-func TestChangeOfASharedSecretIsSpread(t *testing.T) {
+func TestSpread_ChangeOfSharedSecret(t *testing.T) {
 	const machines = 100
 	bubble(t, func(t *testing.T, d *fake.Driver, p *process) {
 		d.OnStatus(answering(status.Error(codes.Unauthenticated, "wrong password")))

@@ -77,7 +77,7 @@ var situations = map[string]func(d *fake.Driver, p *process, err error) (func(in
 	},
 }
 
-func TestAnswersToCodes(t *testing.T) {
+func TestEngine_ResultsByCode(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(resultsOfCodes), "\n")
 	columns := strings.Fields(lines[0])[1:]
 	if len(columns) != len(situations) || len(lines)-1 != len(codes.All()) {

@@ -44,7 +44,7 @@ func TestUpdate(t *testing.T) {
 	})
 }
 
-func TestAFailedUpdateIsRepeated(t *testing.T) {
+func TestUpdate_FailureIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
 		req := made1(d, `{"tags":1}`)
@@ -61,8 +61,8 @@ func TestAFailedUpdateIsRepeated(t *testing.T) {
 	})
 }
 
-// TestDeleteEndsAnUpdate checks that a deletion cancels an update, which is no longer needed.
-func TestDeleteEndsAnUpdate(t *testing.T) {
+// TestDelete_StopsUpdate checks that a deletion cancels an update, which is no longer needed.
+func TestDelete_StopsUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
 		req := made1(d, `{}`)
@@ -76,8 +76,8 @@ func TestDeleteEndsAnUpdate(t *testing.T) {
 	})
 }
 
-// TestTextsOfDrivers checks that a driver's texts can always be stored, and that no difference is lost.
-func TestTextsOfDrivers(t *testing.T) {
+// TestMessages_OfDriversAreSanitized checks that a driver's texts can always be stored, and that no difference is lost.
+func TestMessages_OfDriversAreSanitized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
 		req := made1(d, `{}`)
@@ -99,7 +99,7 @@ func TestTextsOfDrivers(t *testing.T) {
 	})
 }
 
-func TestADriverThatCannotUpdate(t *testing.T) {
+func TestUpdate_DriverWithoutUpdate(t *testing.T) {
 	for name, bare := range map[string]bool{"without the method": true, "that returns Unimplemented": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -119,9 +119,9 @@ func (i *identification) learn(provider string, pv *corev1.PersistentVolume) str
 	return i.look(provider, pv)
 }
 
-// TestVolumesOfTheMachinesDriver checks that only the driver of the machine's class is called, and that its
+// TestVolumes_UsesDriverOfMachine checks that only the driver of the machine's class is called, and that its
 // result is not used for another driver.
-func TestVolumesOfTheMachinesDriver(t *testing.T) {
+func TestVolumes_UsesDriverOfMachine(t *testing.T) {
 	aws, gcp := newIdentifier("aws-", nil), newIdentifier("gcp-", nil)
 	i := identifying(t, map[string]driver.Driver{
 		"aws": aws, "gcp": gcp, "bare": struct{ driver.Driver }{},
@@ -144,9 +144,9 @@ func TestVolumesOfTheMachinesDriver(t *testing.T) {
 	}
 }
 
-// TestVolumesOfALateDriver checks that volumes of a driver that has not registered yet are pending, and those
+// TestVolumes_LateDriver checks that volumes of a driver that has not registered yet are pending, and those
 // of other drivers are not.
-func TestVolumesOfALateDriver(t *testing.T) {
+func TestVolumes_LateDriver(t *testing.T) {
 	i := identifying(t, map[string]driver.Driver{"aws": newIdentifier("aws-", nil)})
 	pv := volumeNumber(1)
 	if got := i.look("late", pv); got != "pending" || len(i.later) > 0 {
@@ -164,9 +164,9 @@ func TestVolumesOfALateDriver(t *testing.T) {
 	}
 }
 
-// TestVolumesOfADriverThatIsAway checks that an unavailable driver is called again, with increasing delays and
+// TestVolumes_DisconnectedDriver checks that an unavailable driver is called again, with increasing delays and
 // when it is back. After other errors, volumes are not pending.
-func TestVolumesOfADriverThatIsAway(t *testing.T) {
+func TestVolumes_DisconnectedDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newIdentifier("aws-", status.Error(codes.Unavailable, "not connected"))
 		i := identifying(t, map[string]driver.Driver{"aws": d, "other": newIdentifier("other-", nil)})
@@ -215,9 +215,9 @@ func TestVolumesOfADriverThatIsAway(t *testing.T) {
 	})
 }
 
-// TestVolumesAreForgotten checks that a long-running process remembers a limited number of volumes, and keeps
+// TestVolumes_CacheIsBounded checks that a long-running process remembers a limited number of volumes, and keeps
 // the most recently used ones.
-func TestVolumesAreForgotten(t *testing.T) {
+func TestVolumes_CacheIsBounded(t *testing.T) {
 	d := newIdentifier("x-", nil)
 	i := identifying(t, map[string]driver.Driver{"x": d})
 	const count = 5_000
@@ -234,9 +234,9 @@ func TestVolumesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestWaitingForAVolumeOnce checks that repeated passes of a machine lead to a single wake-up while the driver
+// TestVolumes_WakesMachineOnce checks that repeated passes of a machine lead to a single wake-up while the driver
 // is unresponsive.
-func TestWaitingForAVolumeOnce(t *testing.T) {
+func TestVolumes_WakesMachineOnce(t *testing.T) {
 	i := identifying(t, map[string]driver.Driver{"x": newIdentifier("x-", nil)})
 	for range 100 {
 		i.look("x", volumeNumber(1))

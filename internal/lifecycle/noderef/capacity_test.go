@@ -26,8 +26,8 @@ func resources(pairs ...string) corev1.ResourceList {
 	return list
 }
 
-// TestCapacity tests the merge of current, last applied and desired capacity.
-func TestCapacity(t *testing.T) {
+// TestCapacity_OverridesNodeResources tests the merge of current, last applied and desired capacity.
+func TestCapacity_OverridesNodeResources(t *testing.T) {
 	const device = "example.com/device"
 	cases := map[string]struct {
 		current corev1.ResourceList
@@ -80,9 +80,9 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestCapacityDoesNotTouchTheCache checks that the capacity list of a cached node is not modified, because
+// TestCapacity_DoesNotModifyCache checks that the capacity list of a cached node is not modified, because
 // other readers share it.
-func TestCapacityDoesNotTouchTheCache(t *testing.T) {
+func TestCapacity_DoesNotModifyCache(t *testing.T) {
 	shared := resources("cpu", "4")
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{}, Status: corev1.NodeStatus{Capacity: shared}}
 	noderef.SetCapacity(n, resources("a", "1"))

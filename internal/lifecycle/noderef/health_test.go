@@ -124,9 +124,9 @@ func TestCriticalComponentsReady(t *testing.T) {
 	}
 }
 
-// TestEachConditionInEachState tests the conditions that MCM lists by default, and MemoryPressure, which it
+// TestHealthy_EachConditionInEachState tests the conditions that MCM lists by default, and MemoryPressure, which it
 // does not list.
-func TestEachConditionInEachState(t *testing.T) {
+func TestHealthy_EachConditionInEachState(t *testing.T) {
 	listed := []string{"KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable"}
 	type states map[corev1.ConditionStatus]bool
 	onlyFalse := states{corev1.ConditionTrue: false, corev1.ConditionFalse: true, corev1.ConditionUnknown: false}

@@ -28,8 +28,8 @@ func spoilt() v1alpha1.NodeTemplateSpec {
 	}
 }
 
-// TestUnfitIsLeftOut checks that invalid entries are ignored and do not prevent the others from being applied.
-func TestUnfitIsLeftOut(t *testing.T) {
+// TestAdopt_SkipsInvalidEntries checks that invalid entries are ignored and do not prevent the others from being applied.
+func TestAdopt_SkipsInvalidEntries(t *testing.T) {
 	n := &corev1.Node{}
 	adopt(t, n, spoilt())
 	if diff := cmp.Diff(map[string]string{"good": "1", v1alpha1.LabelKeyMachineName: "machine-1"}, n.Labels); diff != "" {
@@ -56,9 +56,9 @@ func TestUnfitIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestUnfitLeavesWhatWasThere checks that an invalid entry removes nothing from a node, and that the entry that
+// TestAdopt_InvalidEntriesKeepCurrentValues checks that an invalid entry removes nothing from a node, and that the entry that
 // it left there is removed by the next template.
-func TestUnfitLeavesWhatWasThere(t *testing.T) {
+func TestAdopt_InvalidEntriesKeepCurrentValues(t *testing.T) {
 	n := &corev1.Node{}
 	good := labelled(map[string]string{"tier": "a"})
 	good.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "a", Effect: corev1.TaintEffectNoSchedule}}
@@ -75,8 +75,8 @@ func TestUnfitLeavesWhatWasThere(t *testing.T) {
 	}
 }
 
-// TestUnfitIsSaid checks that all invalid entries are reported in a stable order, and no valid ones.
-func TestUnfitIsSaid(t *testing.T) {
+// TestInvalid_ListsSkippedEntries checks that all invalid entries are reported in a stable order, and no valid ones.
+func TestInvalid_ListsSkippedEntries(t *testing.T) {
 	machine := newMachine(spoilt())
 	machine.Name = strings.Repeat("m", 64)
 	want := []string{
@@ -96,9 +96,9 @@ func TestUnfitIsSaid(t *testing.T) {
 	}
 }
 
-// TestANameThatIsNoLabel checks that a node gets the finalizer even if the name of its machine is not a valid
+// TestAdopt_MachineNameInvalidAsLabel checks that a node gets the finalizer even if the name of its machine is not a valid
 // label value.
-func TestANameThatIsNoLabel(t *testing.T) {
+func TestAdopt_MachineNameInvalidAsLabel(t *testing.T) {
 	n, machine := &corev1.Node{}, newMachine(labelled(map[string]string{"a": "b"}))
 	machine.Name = strings.Repeat("m", 64)
 	if err := noderef.Adopt(n, machine); err != nil {

@@ -17,9 +17,9 @@ import (
 // recorded is the directory with nodes and machines of a real MCM, which several packages use.
 const recorded = "../../../api/machine/v1alpha1/testdata/mcm"
 
-// TestNodesOfMCMAreTakenOverAsTheyAre checks that a node that MCM has adopted is not written again, and that
+// TestAdopt_KeepsNodesOfMCM checks that a node that MCM has adopted is not written again, and that
 // MCM's records on it are understood.
-func TestNodesOfMCMAreTakenOverAsTheyAre(t *testing.T) {
+func TestAdopt_KeepsNodesOfMCM(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(recorded, "*.json"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recorded fleets in %s: %v", recorded, err)

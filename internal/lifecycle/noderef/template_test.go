@@ -45,7 +45,7 @@ func tainted(taints ...corev1.Taint) v1alpha1.NodeTemplateSpec {
 	return v1alpha1.NodeTemplateSpec{Spec: corev1.NodeSpec{Taints: taints}}
 }
 
-func TestAdoptMarksTheNode(t *testing.T) {
+func TestAdopt_MarksNode(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Finalizers: []string{"theirs"}, Labels: map[string]string{"user": "x"}}}
 	adopt(t, n, v1alpha1.NodeTemplateSpec{})
 	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -61,7 +61,7 @@ func TestAdoptMarksTheNode(t *testing.T) {
 	}
 }
 
-func TestTaints(t *testing.T) {
+func TestAdopt_Taints(t *testing.T) {
 	taint := func(key, value string, effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: key, Value: value, Effect: effect}
 	}
@@ -115,7 +115,7 @@ func TestTaints(t *testing.T) {
 	}
 }
 
-func TestSpoiltRecord(t *testing.T) {
+func TestAdopt_CorruptRecord(t *testing.T) {
 	for name, text := range map[string]string{"not JSON": "oops", "other JSON": `{"metadata":{"labels":["x"]}}`, "half of it": `{"metadata":{"labels":{"old":"template's"},"annotations":1}}`, "a number": "1", "null": "null", "empty": ""} {
 		t.Run(name, func(t *testing.T) {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -134,7 +134,7 @@ func TestSpoiltRecord(t *testing.T) {
 	}
 }
 
-func TestRecordInAnotherFormIsLeftAlone(t *testing.T) {
+func TestAdopt_EquivalentRecordIsKept(t *testing.T) {
 	const older = `{"spec":{},"metadata":{"creationTimestamp":null,"labels":{"a":"1"}}}`
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "1"}, Annotations: map[string]string{record: older}}}
 	adopt(t, n, labelled(map[string]string{"a": "1"}))
@@ -143,7 +143,7 @@ func TestRecordInAnotherFormIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTemplateCannotForgeWhatIsOurs(t *testing.T) {
+func TestAdopt_TemplateCannotSetOwnMetadata(t *testing.T) {
 	n := &corev1.Node{}
 	forged := v1alpha1.NodeTemplateSpec{ObjectMeta: metav1.ObjectMeta{
 		Annotations: map[string]string{record: "forged"}, Labels: map[string]string{v1alpha1.LabelKeyMachineName: "forged"},
@@ -193,9 +193,9 @@ func drawTaints(keys *rapid.Generator[string]) *rapid.Generator[corev1.Taint] {
 
 func identity(taint corev1.Taint) string { return taint.Key + ":" + string(taint.Effect) }
 
-// TestThreeWayMerge checks that, after any sequence of templates and of changes by users, the node has exactly
+// TestAdopt_ThreeWayMerge checks that, after any sequence of templates and of changes by users, the node has exactly
 // the content of its template and what users added, and that a second Adopt changes nothing.
-func TestThreeWayMerge(t *testing.T) {
+func TestAdopt_ThreeWayMerge(t *testing.T) {
 	tier.Check(t, func(rt *rapid.T) {
 		w := &modelled{node: &corev1.Node{}}
 		w.node.Labels, w.node.Annotations = map[string]string{}, map[string]string{}

@@ -20,7 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-func TestAnOrphanIsRemovedWhenItWasSeenTwiceLongEnoughApart(t *testing.T) {
+func TestCollector_RemovesOrphanAfterGracePeriod(t *testing.T) {
 	h := newHarness(t, "a")
 	h.fleet(t, "a", 2)
 	lost := h.vm("a", "lost")
@@ -52,8 +52,8 @@ func TestAnOrphanIsRemovedWhenItWasSeenTwiceLongEnoughApart(t *testing.T) {
 	}
 }
 
-// TestARestartOnlyDelays checks that a restart, which loses the recorded sightings, only delays a removal.
-func TestARestartOnlyDelays(t *testing.T) {
+// TestCollector_RestartDelaysRemoval checks that a restart, which loses the recorded sightings, only delays a removal.
+func TestCollector_RestartDelaysRemoval(t *testing.T) {
 	h := newHarness(t, "a")
 	lost := h.vm("a", "lost")
 	h.pass(t, 0)
@@ -68,7 +68,7 @@ func TestARestartOnlyDelays(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedAbsenceStartsAgain(t *testing.T) {
+func TestCollector_OwnerRestartsGracePeriod(t *testing.T) {
 	h := newHarness(t, "a")
 	lost := h.vm("a", "lost")
 	h.pass(t, 0)
@@ -88,9 +88,9 @@ func TestAnInterruptedAbsenceStartsAgain(t *testing.T) {
 	}
 }
 
-// TestAFailingClassStopsNoOther checks that a class whose VMs cannot be listed does not affect other classes,
+// TestCollector_FailingClassDoesNotBlockOthers checks that a class whose VMs cannot be listed does not affect other classes,
 // and that earlier sightings of its VMs are kept.
-func TestAFailingClassStopsNoOther(t *testing.T) {
+func TestCollector_FailingClassDoesNotBlockOthers(t *testing.T) {
 	h := newHarness(t, "a", "b", "c")
 	for _, class := range []string{"a", "b", "c"} {
 		h.vm(class, "lost-"+class)
@@ -115,7 +115,7 @@ func TestAFailingClassStopsNoOther(t *testing.T) {
 	}
 }
 
-func TestAClassWithoutItsSecretIsSkipped(t *testing.T) {
+func TestCollector_SkipsClassWithoutSecret(t *testing.T) {
 	h := newHarness(t, "a")
 	h.missing = "secret default/cloud does not exist"
 	lost := h.vm("a", "lost")
@@ -128,7 +128,7 @@ func TestAClassWithoutItsSecretIsSkipped(t *testing.T) {
 	}
 }
 
-func TestADriverThatCannotListSaysSoOnce(t *testing.T) {
+func TestCollector_ReportsMissingListOnce(t *testing.T) {
 	h := newHarness(t, "a")
 	h.lists["a"] = status.Error(codes.Unimplemented, "no")
 	for range 3 {
@@ -140,9 +140,9 @@ func TestADriverThatCannotListSaysSoOnce(t *testing.T) {
 	}
 }
 
-// TestChangedIDsAreNobodysFault is a regression test for gardener/machine-controller-manager#657: a driver
+// TestCollector_KeepsVMsWithChangedIDs is a regression test for gardener/machine-controller-manager#657: a driver
 // changed the format of the IDs of all VMs, and every VM looked like an orphan.
-func TestChangedIDsAreNobodysFault(t *testing.T) {
+func TestCollector_KeepsVMsWithChangedIDs(t *testing.T) {
 	for name, rename := range map[string]string{"only the IDs": "", "the names of their machines too": "node-of-"} {
 		for _, size := range []int{1, 3, 50} {
 			h := newHarness(t, "a")
@@ -167,9 +167,9 @@ func TestChangedIDsAreNobodysFault(t *testing.T) {
 	}
 }
 
-// TestAVMThatWasJustMadeIsNoOrphan is a regression test for
+// TestCollector_KeepsNewVM is a regression test for
 // gardener/machine-controller-manager-provider-aws#127.
-func TestAVMThatWasJustMadeIsNoOrphan(t *testing.T) {
+func TestCollector_KeepsNewVM(t *testing.T) {
 	for reason, test := range map[string]struct {
 		change func(*v1alpha1.Machine)
 	}{
@@ -203,7 +203,7 @@ func TestAVMThatWasJustMadeIsNoOrphan(t *testing.T) {
 	})
 }
 
-func TestASecondVMOfALivingMachineIsAnOrphan(t *testing.T) {
+func TestCollector_RemovesSecondVMOfMachine(t *testing.T) {
 	h := newHarness(t, "a")
 	first, second := h.vm("a", "twin"), h.vm("a", "twin")
 	h.put(t, machine("a", "twin", second))
@@ -214,9 +214,9 @@ func TestASecondVMOfALivingMachineIsAnOrphan(t *testing.T) {
 	}
 }
 
-// TestTheLastVMOfAMachineIsKept: the VM with the stored ID no longer exists, so the remaining VM may belong to
+// TestCollector_KeepsLastVMOfMachine: the VM with the stored ID no longer exists, so the remaining VM may belong to
 // the Machine.
-func TestTheLastVMOfAMachineIsKept(t *testing.T) {
+func TestCollector_KeepsLastVMOfMachine(t *testing.T) {
 	h := newHarness(t, "a")
 	only := h.vm("a", "m")
 	h.put(t, machine("a", "m", "sim:///default/m/9-gone"))
@@ -228,9 +228,9 @@ func TestTheLastVMOfAMachineIsKept(t *testing.T) {
 	}
 }
 
-// TestAnEditedIDCostsNoVM: if the ID of a Machine was changed to that of another VM, the VM that was created
+// TestCollector_KeepsVMAfterEditedID: if the ID of a Machine was changed to that of another VM, the VM that was created
 // for the Machine may still be in use.
-func TestAnEditedIDCostsNoVM(t *testing.T) {
+func TestCollector_KeepsVMAfterEditedID(t *testing.T) {
 	h := newHarness(t, "a")
 	own, others := h.vm("a", "edited"), h.vm("a", "other")
 	h.put(t, machine("a", "edited", others))
@@ -242,9 +242,9 @@ func TestAnEditedIDCostsNoVM(t *testing.T) {
 	}
 }
 
-// TestVMsWithoutANameOrAnID: a driver that lists such VMs would delete by name alone, and therefore also the VM
+// TestCollector_KeepsVMsWithoutNameOrID: a driver that lists such VMs would delete by name alone, and therefore also the VM
 // that the Machine uses.
-func TestVMsWithoutANameOrAnID(t *testing.T) {
+func TestCollector_KeepsVMsWithoutNameOrID(t *testing.T) {
 	h := newHarness(t, "a")
 	h.fleet(t, "a", 3)
 	h.driver.OnList(func(_ context.Context, _ *driver.ListMachinesRequest, do func() (*driver.ListMachinesResponse, error)) (*driver.ListMachinesResponse, error) {
@@ -266,9 +266,9 @@ func TestVMsWithoutANameOrAnID(t *testing.T) {
 	}
 }
 
-// TestManyVMsWithoutAName checks that the event is short however many VMs the driver lists, and that it is sent
+// TestCollector_ReportOfVMsWithoutNameIsShort checks that the event is short however many VMs the driver lists, and that it is sent
 // again when the problem reappears.
-func TestManyVMsWithoutAName(t *testing.T) {
+func TestCollector_ReportOfVMsWithoutNameIsShort(t *testing.T) {
 	h := newHarness(t, "a")
 	lies := map[string]string{}
 	h.driver.OnList(func(context.Context, *driver.ListMachinesRequest, func() (*driver.ListMachinesResponse, error)) (*driver.ListMachinesResponse, error) {
@@ -292,7 +292,7 @@ func TestManyVMsWithoutAName(t *testing.T) {
 	}
 }
 
-func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
+func TestCollector_LimitRequiresConfirmation(t *testing.T) {
 	h := newHarness(t, "a")
 	h.fleet(t, "a", 10)
 	for _, name := range []string{"v", "w", "x", "y", "z"} {
@@ -332,9 +332,9 @@ func TestMoreThanTheLimitAreKeptUntilSomebodyAgrees(t *testing.T) {
 	}
 }
 
-// TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre: the limit counts all orphans, because a large
+// TestCollector_LimitCountsOrphansNotYetDue: the limit counts all orphans, because a large
 // number of them probably indicates an error.
-func TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre(t *testing.T) {
+func TestCollector_LimitCountsOrphansNotYetDue(t *testing.T) {
 	h := newHarness(t, "a")
 	h.vm("a", "first")
 	h.pass(t, 0)
@@ -347,7 +347,7 @@ func TestOrphansThatAreNotDueYetSpeakAgainstThoseThatAre(t *testing.T) {
 	}
 }
 
-func TestModes(t *testing.T) {
+func TestCollector_Modes(t *testing.T) {
 	for mode, want := range map[Mode]struct {
 		left   int
 		events string
@@ -373,9 +373,9 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerHasTheLastWord checks that an owner that only the API server returns, because the cache is
+// TestCollector_ChecksOwnersOnAPIServer checks that an owner that only the API server returns, because the cache is
 // behind, prevents a removal.
-func TestTheAPIServerHasTheLastWord(t *testing.T) {
+func TestCollector_ChecksOwnersOnAPIServer(t *testing.T) {
 	for reason, name := range map[string]string{"a machine of that name": "m", "a machine of another name": "other"} {
 		h := newHarness(t, "a")
 		id := h.vm("a", "m")
@@ -391,9 +391,9 @@ func TestTheAPIServerHasTheLastWord(t *testing.T) {
 	}
 }
 
-// TestNothingIsRemovedWithoutTheAPIServer checks that orphans are removed only once the API server can be
+// TestCollector_KeepsVMsWithoutAPIServer checks that orphans are removed only once the API server can be
 // reached again.
-func TestNothingIsRemovedWithoutTheAPIServer(t *testing.T) {
+func TestCollector_KeepsVMsWithoutAPIServer(t *testing.T) {
 	h := newHarness(t, "a")
 	lost := h.vm("a", "lost")
 	h.away = errors.New("connection refused")
@@ -410,9 +410,9 @@ func TestNothingIsRemovedWithoutTheAPIServer(t *testing.T) {
 	}
 }
 
-// TestAMachineThatComesWhileOthersAreRemoved checks that a Machine created during other removals, which may
+// TestCollector_KeepsVMOfMachineCreatedDuringPass checks that a Machine created during other removals, which may
 // take long, keeps its VM.
-func TestAMachineThatComesWhileOthersAreRemoved(t *testing.T) {
+func TestCollector_KeepsVMOfMachineCreatedDuringPass(t *testing.T) {
 	h := newHarness(t, "a")
 	h.vm("a", "x")
 	h.vm("a", "y")
@@ -429,7 +429,7 @@ func TestAMachineThatComesWhileOthersAreRemoved(t *testing.T) {
 	}
 }
 
-func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
+func TestCollector_RetriesFailedRemoval(t *testing.T) {
 	h := newHarness(t, "a")
 	h.vm("a", "x")
 	h.vm("a", "y")
@@ -486,7 +486,7 @@ func TestStart(t *testing.T) {
 	})
 }
 
-func TestTriggersAreNotQueued(t *testing.T) {
+func TestCollector_TriggersAreNotQueued(t *testing.T) {
 	h := newHarness(t, "a")
 	for range 3 {
 		h.Trigger() // never blocks
@@ -499,8 +499,8 @@ func TestTriggersAreNotQueued(t *testing.T) {
 	}
 }
 
-// TestOff checks that no VMs are ever listed.
-func TestOff(t *testing.T) {
+// TestCollector_ModeOffListsNothing checks that no VMs are ever listed.
+func TestCollector_ModeOffListsNothing(t *testing.T) {
 	for _, options := range []Options{{Mode: Off, Period: period}, {Period: 0}} {
 		if err := New(options).Start(t.Context()); err != nil {
 			t.Errorf("%+v: %v", options, err)

@@ -88,9 +88,9 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// TestAskingHoldsNobodyUp checks that, while one pass waits for a response, others continue and assume nothing
+// TestMonitor_ProbeDoesNotBlockOthers checks that, while one pass waits for a response, others continue and assume nothing
 // about the server.
-func TestAskingHoldsNobodyUp(t *testing.T) {
+func TestMonitor_ProbeDoesNotBlockOthers(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
 	asked, respond := make(chan struct{}), make(chan struct{})
 	l := &Monitor{clock: newSetting(clock, nil), opts: Options{Clock: clock, Period: time.Minute, Timeout: time.Second}, servers: []server{{ask: func(context.Context) error {
@@ -110,9 +110,9 @@ func TestAskingHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestNothingIsConfirmedMeanwhile checks that the state of a server is unknown while it is probed, whatever the
+// TestMonitor_StateIsUnknownDuringProbe checks that the state of a server is unknown while it is probed, whatever the
 // last result was.
-func TestNothingIsConfirmedMeanwhile(t *testing.T) {
+func TestMonitor_StateIsUnknownDuringProbe(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
 	asked, respond := make(chan struct{}), make(chan struct{})
 	first := true
@@ -141,9 +141,9 @@ func TestNothingIsConfirmedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAnEndingProcessIsNoOutage checks that requests canceled at the end of the process do not count as an
+// TestMonitor_ShutdownIsNotAnOutage checks that requests canceled at the end of the process do not count as an
 // outage.
-func TestAnEndingProcessIsNoOutage(t *testing.T) {
+func TestMonitor_ShutdownIsNotAnOutage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	clock := testingclock.NewFakeClock(time.Now())

@@ -8,8 +8,8 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 )
 
-// TestClockThatIsSet checks which changes of the wall clock count, and that each counts once.
-func TestClockThatIsSet(t *testing.T) {
+// TestSetting_DetectsClockChanges checks which changes of the wall clock count, and that each counts once.
+func TestSetting_DetectsClockChanges(t *testing.T) {
 	const tolerance = 30 * time.Second
 	// step contains how much time passes, and by how much the wall clock is changed meanwhile.
 	type step struct{ passed, set time.Duration }
@@ -44,8 +44,8 @@ func TestClockThatIsSet(t *testing.T) {
 	}
 }
 
-// TestRealClockNeedsNoOther checks that times of the real clock contain both readings.
-func TestRealClockNeedsNoOther(t *testing.T) {
+// TestSetting_RealClock checks that times of the real clock contain both readings.
+func TestSetting_RealClock(t *testing.T) {
 	s := newSetting(clocks.RealClock{}, nil)
 	s.look(t.Context(), time.Now(), time.Minute)
 	if !s.set.IsZero() {

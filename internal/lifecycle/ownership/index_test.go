@@ -78,8 +78,8 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestIndexCannotBeRead checks that an API whose owners cannot be read does not count as having none.
-func TestIndexCannotBeRead(t *testing.T) {
+// TestIndex_UnreadableAPI checks that an API whose owners cannot be read does not count as having none.
+func TestIndex_UnreadableAPI(t *testing.T) {
 	t.Parallel()
 	down := errors.New("down")
 	index := ownership.Index{finding(), func(context.Context, string, string) ([]ownership.Owner, error) { return nil, down }}
@@ -113,9 +113,9 @@ func machine(name string, created int64, providerID string) *v1alpha1.Machine {
 	}
 }
 
-// TestFinders checks that the owners in both APIs are found by the IDs that they contain, and that they are
+// TestFinder_BothAPIs checks that the owners in both APIs are found by the IDs that they contain, and that they are
 // certain if the instance was created for them.
-func TestFinders(t *testing.T) {
+func TestFinder_BothAPIs(t *testing.T) {
 	t.Parallel()
 	running, named, elsewhere := machine("running", 1, providerID), machine("named", 1, providerID), machine("elsewhere", 1, providerID)
 	running.Status.CurrentStatus.Phase = v1alpha1.MachineRunning

@@ -28,8 +28,8 @@ func node(annotations map[string]string, taints ...corev1.Taint) *corev1.Node {
 	return n
 }
 
-// TestMarks checks what a preservation adds to a node, and what it removes. A cordon belongs to the user.
-func TestMarks(t *testing.T) {
+// TestNode_PreservationMarks checks what a preservation adds to a node, and what it removes. A cordon belongs to the user.
+func TestNode_PreservationMarks(t *testing.T) {
 	untimed, tomorrows := taint, taint
 	untimed.TimeAdded, tomorrows.TimeAdded = nil, at(24*time.Hour)
 	mark := func(failed bool) func(*corev1.Node) {
@@ -72,9 +72,9 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestCondition checks that the condition of the node states, in the same words as MCM's, who preserves it, how
+// TestNode_PreservationCondition checks that the condition of the node states, in the same words as MCM's, who preserves it, how
 // its drain went, and until when it is preserved.
-func TestCondition(t *testing.T) {
+func TestNode_PreservationCondition(t *testing.T) {
 	const until = "Machine preserved until 2026-01-02 13:00:00 +0000 UTC."
 	by := func(value string) Plan { return Plan{Value: value, Expiry: at(time.Hour)} }
 	set := func(p Plan, drain Drain) func(*corev1.Node) {

@@ -174,9 +174,9 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// TestThePlanSettles checks that deciding again on the result of a plan changes nothing, whatever was
+// TestDecide_IsIdempotent checks that deciding again on the result of a plan changes nothing, whatever was
 // requested.
-func TestThePlanSettles(t *testing.T) {
+func TestDecide_IsIdempotent(t *testing.T) {
 	values := append([]string{"", "nonsense"}, Values...)
 	for _, ownValue := range values {
 		for _, lastValue := range values {

@@ -50,9 +50,9 @@ func (s *shelf) replace(l *Limiter, from, to int, made time.Time) {
 	}
 }
 
-// TestRate checks that the limit per hour includes Machines that are already gone, and that it applies anew in
+// TestLimiter_RatePerHour checks that the limit per hour includes Machines that are already gone, and that it applies anew in
 // the next hour.
-func TestRate(t *testing.T) {
+func TestLimiter_RatePerHour(t *testing.T) {
 	s, l := unknowns(6), &Limiter{}
 	l.Begin(noon)
 	for i := range s.machines {
@@ -70,9 +70,9 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestRateAfterARestart checks that earlier replacements, which a new process does not know, are estimated from
+// TestLimiter_RateAfterRestart checks that earlier replacements, which a new process does not know, are estimated from
 // the Machines, rather too high than too low.
-func TestRateAfterARestart(t *testing.T) {
+func TestLimiter_RateAfterRestart(t *testing.T) {
 	old, lately := noon.Add(-48*time.Hour), noon.Add(-30*time.Minute)
 	for name, test := range map[string]struct {
 		change func(machine *v1alpha1.Machine)
@@ -101,8 +101,8 @@ func TestRateAfterARestart(t *testing.T) {
 	}
 }
 
-// TestReleasedIsNotCounted checks that another Machine may be replaced if one recovers at the last moment.
-func TestReleasedIsNotCounted(t *testing.T) {
+// TestLimiter_ReleasedMachineIsNotCounted checks that another Machine may be replaced if one recovers at the last moment.
+func TestLimiter_ReleasedMachineIsNotCounted(t *testing.T) {
 	s, l := unknowns(2), &Limiter{}
 	l.Begin(noon.Add(time.Hour))
 	first := Request{Machine: &s.machines[0], Policy: hourly(1), Now: noon.Add(2 * time.Hour)}
@@ -117,8 +117,8 @@ func TestReleasedIsNotCounted(t *testing.T) {
 	}
 }
 
-// TestTotal checks the limit for all pools together, which may be unlimited, and that releases count for it.
-func TestTotal(t *testing.T) {
+// TestLimiter_TotalOfAllPools checks the limit for all pools together, which may be unlimited, and that releases count for it.
+func TestLimiter_TotalOfAllPools(t *testing.T) {
 	for _, most := range []int32{0, 1, 3} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
 			s, l := &shelf{}, &Limiter{Total: &Limiter{Everywhere: true}}

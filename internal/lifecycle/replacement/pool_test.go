@@ -51,8 +51,8 @@ func massFailure(tb testing.TB, size int, limit intstr.IntOrString) int {
 	return s.read
 }
 
-// TestMassFailureIsLinear checks that twice as many failed Machines cost at most twice as many reads.
-func TestMassFailureIsLinear(t *testing.T) {
+// TestLimiter_MassFailureCostIsLinear checks that twice as many failed Machines cost at most twice as many reads.
+func TestLimiter_MassFailureCostIsLinear(t *testing.T) {
 	for name, limit := range map[string]intstr.IntOrString{"one": intstr.FromInt32(1), "some": intstr.FromString("20%"), "all": intstr.FromString("100%")} {
 		t.Run(name, func(t *testing.T) {
 			once, twice := massFailure(t, 500, limit), massFailure(t, 1000, limit)
@@ -64,7 +64,7 @@ func TestMassFailureIsLinear(t *testing.T) {
 	}
 }
 
-func BenchmarkMassFailure(b *testing.B) {
+func BenchmarkLimiter_MassFailure(b *testing.B) {
 	for _, size := range []int{1250, 2500, 5000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			for b.Loop() {
@@ -74,9 +74,9 @@ func BenchmarkMassFailure(b *testing.B) {
 	}
 }
 
-// TestCountsAreThoseOfThePool checks that, whatever happens to the Machines of a pool in whatever order, the
+// TestLimiter_CountsMatchPool checks that, whatever happens to the Machines of a pool in whatever order, the
 // counts match the Machines as last seen.
-func TestCountsAreThoseOfThePool(t *testing.T) {
+func TestLimiter_CountsMatchPool(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{
 		"", v1alpha1.MachinePending, v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineFailed,
 		v1alpha1.MachineTerminating, v1alpha1.MachineCrashLoopBackOff,

@@ -31,8 +31,8 @@ func counted(t *testing.T, pool []v1alpha1.Machine, asking *v1alpha1.Machine) in
 	return m.pool.busyExcept(m)
 }
 
-// TestBusy checks which Machines count as being replaced.
-func TestBusy(t *testing.T) {
+// TestLimiter_MachinesBeingReplaced checks which Machines count as being replaced.
+func TestLimiter_MachinesBeingReplaced(t *testing.T) {
 	const (
 		running = v1alpha1.MachineRunning
 		unknown = v1alpha1.MachineUnknown

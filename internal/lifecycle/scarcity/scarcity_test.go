@@ -30,9 +30,9 @@ func set(class string, kind string) *v1alpha1.MachineSet {
 	return s
 }
 
-// TestChoices checks the choices of a set, from the field or the annotation of its deployment, without
+// TestMachineSet_Choices checks the choices of a set, from the field or the annotation of its deployment, without
 // duplicates.
-func TestChoices(t *testing.T) {
+func TestMachineSet_Choices(t *testing.T) {
 	const machineClass = v1alpha1.MachineClassKind
 	for name, test := range map[string]struct {
 		deployment *v1alpha1.MachineDeployment
@@ -59,9 +59,9 @@ func TestChoices(t *testing.T) {
 	}
 }
 
-// TestAMachineLearnsItsChoices checks that a Machine gets its choices until it has a VM, and that it records
+// TestMachine_GetsChoicesUntilItHasVM checks that a Machine gets its choices until it has a VM, and that it records
 // why it has its class.
-func TestAMachineLearnsItsChoices(t *testing.T) {
+func TestMachine_GetsChoicesUntilItHasVM(t *testing.T) {
 	s, m := set("a", v1alpha1.MachineClassKind), &v1alpha1.Machine{}
 	m.Spec.Class = s.Spec.Template.Spec.Class
 	if Outdated(s, m) {
@@ -91,9 +91,9 @@ func inZone(name, zone string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: name}, NodeTemplate: &v1alpha1.NodeTemplate{Zone: zone}}
 }
 
-// TestSpread checks that Machines never exceed the allowed skew between zones unless a zone has an outage, and
+// TestSpread_KeepsSkewBetweenZones checks that Machines never exceed the allowed skew between zones unless a zone has an outage, and
 // that new Machines go to that zone first after it has recovered.
-func TestSpread(t *testing.T) {
+func TestSpread_KeepsSkewBetweenZones(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		skew := rapid.IntRange(1, 3).Draw(t, "skew")
 		choices := []Choice{{Class: inZone("a", "za")}, {Class: inZone("b", "zb")}, {Class: inZone("c", "zc")}}
@@ -150,9 +150,9 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// TestListsWithoutEnd checks that long lists are cut: an annotation can contain thousands of names, and each of
+// TestChoices_LongListsAreCut checks that long lists are cut: an annotation can contain thousands of names, and each of
 // them costs reads in every pass.
-func TestListsWithoutEnd(t *testing.T) {
+func TestChoices_LongListsAreCut(t *testing.T) {
 	for name, text := range map[string]string{
 		"one name": strings.Repeat("b,", 100_000),
 		"others":   strings.Join(slices.Collect(maps.Keys(numbers(20_000))), ","),

@@ -11,7 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-func TestPolicyFollowsTheFlags(t *testing.T) {
+func TestPolicy_UsesFlags(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		policy Policy
@@ -38,9 +38,9 @@ func TestPolicyFollowsTheFlags(t *testing.T) {
 	}
 }
 
-// TestBackoffGrows checks that the waiting times start at the base, never decrease, at most double, and stay
+// TestBackoff_Grows checks that the waiting times start at the base, never decrease, at most double, and stay
 // within the maximum, however often a call fails.
-func TestBackoffGrows(t *testing.T) {
+func TestBackoff_Grows(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		base := time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "base"))
 		most := base + time.Duration(rapid.Int64Range(0, int64(24*time.Hour)).Draw(t, "beyond"))

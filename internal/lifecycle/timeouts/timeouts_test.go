@@ -10,7 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-func TestTimeouts(t *testing.T) {
+func TestTimeout_Precedence(t *testing.T) {
 	const flag = 7 * time.Minute
 	with := func(d time.Duration) *v1alpha1.MachineConfiguration {
 		own := &metav1.Duration{Duration: d}
@@ -50,8 +50,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestEnds checks that the timeout starts anew after a time in which the state was unknown.
-func TestEnds(t *testing.T) {
+// TestTimeout_Deadline checks that the timeout starts anew after a time in which the state was unknown.
+func TestTimeout_Deadline(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	hour := Timeout{Duration: time.Hour}
 	for name, tc := range map[string]struct {
@@ -68,7 +68,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-func TestConfiguration(t *testing.T) {
+func TestMachineConfiguration_Defaults(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config   *v1alpha1.MachineConfiguration
 		disabled bool
@@ -90,8 +90,8 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestDrainAnew checks that a time counts only if it is between the beginning of the drain and now.
-func TestDrainAnew(t *testing.T) {
+// TestDrainRestarted checks that a time counts only if it is between the beginning of the drain and now.
+func TestDrainRestarted(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	now := begun.Add(time.Hour)
 	for name, tc := range map[string]struct {

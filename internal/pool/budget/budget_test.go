@@ -181,8 +181,8 @@ func deleted(machine *v1alpha1.Machine, ready bool) *v1alpha1.Machine {
 	return machine
 }
 
-// TestBudgetsHold checks that random requests for replacements never exceed a budget.
-func TestBudgetsHold(t *testing.T) {
+// TestBudget_IsNeverExceeded checks that random requests for replacements never exceed a budget.
+func TestBudget_IsNeverExceeded(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{running, unknown, unknown, unknown}
 	tier.Check(t, func(t *rapid.T) {
 		var machines []*v1alpha1.Machine
@@ -233,9 +233,9 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestPolicyTravels checks that a policy is copied from a deployment to its sets, from the field or the
+// TestPolicy_IsCopiedToMachineSet checks that a policy is copied from a deployment to its sets, from the field or the
 // annotation, and removed with it.
-func TestPolicyTravels(t *testing.T) {
+func TestPolicy_IsCopiedToMachineSet(t *testing.T) {
 	const text = `{"budgets":[{"max":"10%","per":"topology.kubernetes.io/zone"},{"max":5,"within":"1h"}],"zoneOutage":"Wait"}`
 	deployment, set := &v1alpha1.MachineDeployment{}, &v1alpha1.MachineSet{}
 	check := func(what string, want int) {
@@ -278,9 +278,9 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestAbsurdPolicies checks that a policy in a set's annotation is either within the limits for deployments or
+// TestDecide_ExtremePolicies checks that a policy in a set's annotation is either within the limits for deployments or
 // ignored with one short error message.
-func TestAbsurdPolicies(t *testing.T) {
+func TestDecide_ExtremePolicies(t *testing.T) {
 	many := func(budgets int) string {
 		return `{"budgets":[` + strings.TrimSuffix(strings.Repeat(`{"max":1,"within":"1h"},`, budgets), ",") + `]}`
 	}

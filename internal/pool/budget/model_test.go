@@ -188,9 +188,9 @@ func (w world) healthy(policy *v1alpha1.ReplacementPolicy, size int) bool {
 	return true
 }
 
-// TestModelOfBudgets visits all states of a small pool in two zones, in which nodes fail and recover at any
+// TestBudget_Model visits all states of a small pool in two zones, in which nodes fail and recover at any
 // time. No budget is ever exceeded. When no more nodes fail, all failed Machines are replaced.
-func TestModelOfBudgets(t *testing.T) {
+func TestBudget_Model(t *testing.T) {
 	t.Parallel()
 	wait, replace := v1alpha1.ZoneOutageWait, v1alpha1.ZoneOutageReplace
 	for name, test := range map[string]struct {

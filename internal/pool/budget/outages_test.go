@@ -46,9 +46,9 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// TestOutagesAreWritten checks that outages are written to a set's annotation, read from it, and removed from
+// TestOutages_Annotate checks that outages are written to a set's annotation, read from it, and removed from
 // it.
-func TestOutagesAreWritten(t *testing.T) {
+func TestOutages_Annotate(t *testing.T) {
 	set := &v1alpha1.MachineSet{}
 	Outages{}.Annotate(set)
 	if set.Annotations != nil {

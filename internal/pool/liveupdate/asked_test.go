@@ -6,9 +6,9 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// TestAskedAboutAnotherClass checks that a driver's response about one class does not count for another class,
+// TestState_RequestForOtherClass checks that a driver's response about one class does not count for another class,
 // and does not change what is known about the VM.
-func TestAskedAboutAnotherClass(t *testing.T) {
+func TestState_RequestForOtherClass(t *testing.T) {
 	named := func(name, spec string) *v1alpha1.MachineClass {
 		class := class(spec)
 		class.Name = name
@@ -38,8 +38,8 @@ func TestAskedAboutAnotherClass(t *testing.T) {
 	}
 }
 
-// TestAskedAboutTheSameSpec checks that the driver is not queried about a class with the same specification.
-func TestAskedAboutTheSameSpec(t *testing.T) {
+// TestState_RequestForSameSpec checks that the driver is not queried about a class with the same specification.
+func TestState_RequestForSameSpec(t *testing.T) {
 	same := class(`{"tags":"a"}`)
 	same.Name = "copy"
 	made := MadeFrom(same)

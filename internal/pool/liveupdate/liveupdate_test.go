@@ -16,7 +16,7 @@ func class(spec string) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{Provider: "fake", ProviderSpec: runtime.RawExtension{Raw: []byte(spec)}}
 }
 
-func TestStrategies(t *testing.T) {
+func TestState_Strategies(t *testing.T) {
 	annotated := func(text string) map[string]string {
 		return map[string]string{v1alpha1.AnnotationKeyUpdateStrategy: text}
 	}
@@ -54,7 +54,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-func TestAnnotationsThatCannotBeRead(t *testing.T) {
+func TestRead_InvalidAnnotations(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "{", `{"digest": 7}`, strings.Repeat("[", 10_000)} {
 		state := Read(map[string]string{v1alpha1.AnnotationKeyMadeFrom: text, v1alpha1.AnnotationKeyUpdatePlan: text})
 		if step, _ := state.Next(class("{}"), Update); step != Ask {
@@ -63,7 +63,7 @@ func TestAnnotationsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestALongSpecIsNotKept(t *testing.T) {
+func TestState_LongSpecIsNotStored(t *testing.T) {
 	long := class(fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", longestSpec)))
 	if made := MadeFrom(long); made.Spec != nil || made.Digest == "" {
 		t.Errorf("%d bytes of it are kept", len(made.Spec))
@@ -83,10 +83,10 @@ func (v vm) differences(want vm) (updates, replacements []string) {
 	return updates, replacements
 }
 
-// TestAVMBecomesAsItsClassSays checks that the last class applies in the end, however class and strategy change
+// TestState_VMReachesClass checks that the last class applies in the end, however class and strategy change
 // meanwhile and wherever a process crashes: properties that can change are updated, and the others are
 // reported.
-func TestAVMBecomesAsItsClassSays(t *testing.T) {
+func TestState_VMReachesClass(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		values := rapid.SampledFrom([]string{"a", "b"})
 		draw := func() vm { return vm{values.Draw(t, "tags"), values.Draw(t, "size")} }

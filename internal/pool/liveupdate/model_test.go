@@ -170,11 +170,11 @@ func (w world) end() (world, string) {
 	return w, "the annotations are written forever"
 }
 
-// TestModel visits all states of a VM with one property that can be updated and one that cannot. Its class and
+// TestModel_KeepsInvariants visits all states of a VM with one property that can be updated and one that cannot. Its class and
 // strategy are edited and reverted at any time. Its driver fails, makes a part of an update, lies, or is called
 // by a process that crashes. The annotations about a VM are never wrong, unless the driver lied about it. In
 // the end, the VM matches the class as far as it can be updated, and nothing is written.
-func TestModel(t *testing.T) {
+func TestModel_KeepsInvariants(t *testing.T) {
 	t.Parallel()
 	seen := map[world]bool{}
 	var queue []world

@@ -82,8 +82,8 @@ func ofClass(name string) func(*v1alpha1.Machine) {
 	return func(machine *v1alpha1.Machine) { machine.Spec.Class.Name = name }
 }
 
-// TestOneMachine tests what is done for a Machine before and after the set takes over the class.
-func TestOneMachine(t *testing.T) {
+// TestPool_OneMachine tests what is done for a Machine before and after the set takes over the class.
+func TestPool_OneMachine(t *testing.T) {
 	const nothing, asks, forgets, follows, replaces = "", "asks", "forgets", "follows", "replaces"
 	for name, test := range map[string]struct {
 		machine       func(*v1alpha1.Machine)
@@ -197,9 +197,9 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestTheAnswersOfAllAreWaitedFor checks that the rollout waits for all responses, because a single one decides
+// TestPool_WaitsForAllResponses checks that the rollout waits for all responses, because a single one decides
 // whether a new set is needed.
-func TestTheAnswersOfAllAreWaitedFor(t *testing.T) {
+func TestPool_WaitsForAllResponses(t *testing.T) {
 	set := fixture.Set("a", 2)
 	change := Find(wanting(Update), nil, []*v1alpha1.MachineSet{set}, fixture.Noon)
 	updatable := fixture.Running(set, "updatable", ofClass("a"), responded())
@@ -217,9 +217,9 @@ func TestTheAnswersOfAllAreWaitedFor(t *testing.T) {
 	}
 }
 
-// TestADryRunChangesNothing checks that a dry run changes nothing, even if it is requested after the set took
+// TestPool_DryRunChangesNothing checks that a dry run changes nothing, even if it is requested after the set took
 // over the class.
-func TestADryRunChangesNothing(t *testing.T) {
+func TestPool_DryRunChangesNothing(t *testing.T) {
 	for class, holds := range map[string]bool{"a": true, "b": false} {
 		set := fixture.Set(class, 2)
 		current, old := set, []*v1alpha1.MachineSet(nil)
@@ -234,8 +234,8 @@ func TestADryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// TestRest checks that Machines without Pods are replaced first.
-func TestRest(t *testing.T) {
+// TestPool_MachinesToReplace checks that Machines without Pods are replaced first.
+func TestPool_MachinesToReplace(t *testing.T) {
 	set := fixture.Set("b", 4)
 	change := Find(wanting(Update), set, nil, fixture.Noon)
 	for _, machine := range []struct {

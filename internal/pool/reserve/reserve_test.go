@@ -134,8 +134,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanOfAnUpdateInPlace checks that Machines that move between sets keep their place in the reserve.
-func TestPlanOfAnUpdateInPlace(t *testing.T) {
+// TestPlan_InPlaceUpdate checks that Machines that move between sets keep their place in the reserve.
+func TestPlan_InPlaceUpdate(t *testing.T) {
 	t.Parallel()
 	old, current := setWith("a", 5, 2), setWith("b", 1, 0)
 	marked := machine(old, "marked", 4, reserve.NoSchedule)
@@ -250,7 +250,7 @@ func TestMarked(t *testing.T) {
 	}
 }
 
-func TestApart(t *testing.T) {
+func TestStatus_ExcessIsCountedSeparately(t *testing.T) {
 	t.Parallel()
 	type numbers struct{ replicas, updated, ready, available, excess int32 }
 	for reason, test := range map[string]struct{ given, want numbers }{

@@ -31,9 +31,9 @@ func leaving(of *v1alpha1.MachineSet) {
 	of.DeletionTimestamp = &metav1.Time{Time: of.CreationTimestamp.Time}
 }
 
-// TestEveryFieldCounts checks that a change of any template field, with three exceptions, makes a different
+// TestEqual_ComparesEveryField checks that a change of any template field, with three exceptions, makes a different
 // template. New fields must be added to the test explicitly.
-func TestEveryFieldCounts(t *testing.T) {
+func TestEqual_ComparesEveryField(t *testing.T) {
 	free := []string{"NodeTemplateSpec", "MachineConfiguration"}
 	fields := reflect.TypeFor[v1alpha1.MachineSpec]()
 	for i := range fields.NumField() {
@@ -126,8 +126,8 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// TestTheHistoryOfRevisionsIsBounded checks that the oldest revisions are removed from the history.
-func TestTheHistoryOfRevisionsIsBounded(t *testing.T) {
+// TestHistory_IsBounded checks that the oldest revisions are removed from the history.
+func TestHistory_IsBounded(t *testing.T) {
 	of := set("a77")
 	of.Annotations[v1alpha1.AnnotationKeyRevisionHistory] = "1,2," + strings.Repeat("300,", 600) + "76"
 	Give(of, 100)

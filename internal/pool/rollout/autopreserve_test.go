@@ -63,10 +63,10 @@ func TestAutoPreserveMax(t *testing.T) {
 	}
 }
 
-// TestAutoPreserveMaxIsNeverExceeded checks that the sets of a rollout never preserve more Machines
+// TestAutoPreserveMax_IsNeverExceeded checks that the sets of a rollout never preserve more Machines
 // automatically than their deployment allows, in whatever order the shares are written and Machines fail. In
 // the end, the current set has everything that old sets do not need.
-func TestAutoPreserveMaxIsNeverExceeded(t *testing.T) {
+func TestAutoPreserveMax_IsNeverExceeded(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		whole := rapid.Int32Range(0, 5).Draw(t, "maximum")
 		f := sharing(whole, &places{max: whole, replicas: 9})

@@ -107,7 +107,7 @@ var templateChanges = map[string]struct {
 	"a template finalizer": {func(t *v1alpha1.MachineTemplateSpec) { t.Finalizers = []string{"example.com/x"} }, true},
 }
 
-func TestWhatRolls(t *testing.T) {
+func TestTemplate_ChangesThatStartRollout(t *testing.T) {
 	t.Parallel()
 	for name, test := range templateChanges {
 		t.Run(name, func(t *testing.T) {
@@ -129,9 +129,9 @@ func TestWhatRolls(t *testing.T) {
 	}
 }
 
-// TestMigratedStays checks that a set whose class was migrated does not get the legacy kind again from an old
+// TestTemplate_MigratedClassStartsNoRollout checks that a set whose class was migrated does not get the legacy kind again from an old
 // version of its deployment.
-func TestMigratedStays(t *testing.T) {
+func TestTemplate_MigratedClassStartsNoRollout(t *testing.T) {
 	t.Parallel()
 	deployment, current := fixture.Deployment(3), fixture.Set("a", 3, fixture.OfRevision("1"))
 	for _, kind := range legacy.Kinds() {
@@ -174,9 +174,9 @@ func TestRefreshed(t *testing.T) {
 	}
 }
 
-// TestHashIsStable checks the hash of a template. If the hash changed between versions, a set that is created
+// TestHash_IsStable checks the hash of a template. If the hash changed between versions, a set that is created
 // twice would become two sets.
-func TestHashIsStable(t *testing.T) {
+func TestHash_IsStable(t *testing.T) {
 	t.Parallel()
 	hash := revision.Hash(&fixture.Deployment(1).Spec.Template, 0)
 	const want = "2512589421"
@@ -193,7 +193,7 @@ func TestHashIsStable(t *testing.T) {
 	}
 }
 
-func TestSetNamesAreDNSNames(t *testing.T) {
+func TestSetName_IsDNSName(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		template := fixture.Deployment(1, fixture.OfClass(rapid.String().Draw(t, "class"))).Spec.Template
@@ -211,9 +211,9 @@ func TestSetNamesAreDNSNames(t *testing.T) {
 	})
 }
 
-// TestSetNameHasMCMsForm uses a hash and a name from a recorded fleet. A hash with few digits, which is rare,
+// TestSetName_HasFormatOfMCM uses a hash and a name from a recorded fleet. A hash with few digits, which is rare,
 // leads to a short name.
-func TestSetNameHasMCMsForm(t *testing.T) {
+func TestSetName_HasFormatOfMCM(t *testing.T) {
 	t.Parallel()
 	for hash, want := range map[string]string{"1165378018": "pool-55b97", "3143": "pool-7587", "0": "pool-4"} {
 		if got := revision.SetName("pool", hash); got != want {
@@ -222,7 +222,7 @@ func TestSetNameHasMCMsForm(t *testing.T) {
 	}
 }
 
-func TestGather(t *testing.T) {
+func TestFacts_Gather(t *testing.T) {
 	t.Parallel()
 	duplicate := fixture.Set("a", 1, func(set *v1alpha1.MachineSet) {
 		set.Name = "duplicate"
@@ -292,9 +292,9 @@ func recorded(t *testing.T, file string) (deployments []*v1alpha1.MachineDeploym
 	return deployments, sets
 }
 
-// TestFleetsOfMCMDoNotRoll checks that, at whatever moment MCM is replaced, the set of the current template is
+// TestFleet_OfMCMDoesNotRoll checks that, at whatever moment MCM is replaced, the set of the current template is
 // found, and no machine is created that MCM would not have created.
-func TestFleetsOfMCMDoNotRoll(t *testing.T) {
+func TestFleet_OfMCMDoesNotRoll(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
 	if err != nil || len(files) < 20 {

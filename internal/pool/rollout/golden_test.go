@@ -76,7 +76,7 @@ func story(w *model, script script, rounds int) string {
 	return text.String()
 }
 
-func TestGoldenTranscripts(t *testing.T) {
+func TestRollout_GoldenTranscripts(t *testing.T) {
 	t.Parallel()
 	resumed := func(d *v1alpha1.MachineDeployment) { d.Spec.Paused = false }
 	always := script{1: func(w *model) { user(fixture.OfClass("b"))(w) }}

@@ -23,11 +23,11 @@ import (
 
 var updateEvents = strings.Fields("reconcile reconcile begin set set sets machines nodes turn turn turns controllers controllers")
 
-// TestUpdateInPlaceKeepsItsBounds runs an update with slow controllers and outdated caches, updates that fail
+// TestInPlaceUpdate_KeepsBounds runs an update with slow controllers and outdated caches, updates that fail
 // and are repaired or given up, pauses and template changes. At every moment, at most as many Machines exist as
 // replicas and surge allow, at most maxUnavailable are updated, and enough others are available. If updates
 // succeed, the rollout completes.
-func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
+func TestInPlaceUpdate_KeepsBounds(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"0", "1", "2", "30%", "100%"})
@@ -53,11 +53,11 @@ func TestUpdateInPlaceKeepsItsBounds(t *testing.T) {
 	})
 }
 
-// TestUpdateInPlaceEnds checks that an update completes if users also scale the deployment, change the
+// TestInPlaceUpdate_Completes checks that an update completes if users also scale the deployment, change the
 // strategy's limits and orchestration type, select nodes and write labels in any order, and if Machines fail
 // and sets are deleted. A Machine is not deleted during its update while others can be deleted. In the end, the
 // desired Machines exist, and the controller writes nothing.
-func TestUpdateInPlaceEnds(t *testing.T) {
+func TestInPlaceUpdate_Completes(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		w := begunUpdates(t, fixture.InPlace("0", "1"))

@@ -72,9 +72,9 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
-// TestMachinesInExcessAreUpdatedFirst checks that excess Machines are updated first, because no Pods run on
+// TestInPlaceUpdate_ExcessMachinesFirst checks that excess Machines are updated first, because no Pods run on
 // them.
-func TestMachinesInExcessAreUpdatedFirst(t *testing.T) {
+func TestInPlaceUpdate_ExcessMachinesFirst(t *testing.T) {
 	t.Parallel()
 	old := fixture.Set("a", 3)
 	f := Facts{

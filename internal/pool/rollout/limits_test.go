@@ -38,9 +38,9 @@ func checkBounds(t *rapid.T, f rollout.Facts, op rollout.Operation) {
 	}
 }
 
-// TestAbsurdNumbers checks that arbitrary values in sets and their status never lead to a negative size, to a
+// TestPlan_ExtremeNumbers checks that arbitrary values in sets and their status never lead to a negative size, to a
 // current set with more replicas than desired, or to a rollout with more replicas than the surge allows.
-func TestAbsurdNumbers(t *testing.T) {
+func TestPlan_ExtremeNumbers(t *testing.T) {
 	t.Parallel()
 	sizes := rapid.SampledFrom([]int32{0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})
 	reported := rapid.SampledFrom([]int32{math.MinInt32, -1, 0, 1, 2, 3, 5, 10, 100, math.MaxInt32 - 1, math.MaxInt32})

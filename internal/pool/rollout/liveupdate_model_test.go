@@ -22,9 +22,9 @@ func following(replicas int32, surge, unavailable string) *v1alpha1.MachineDeplo
 	return d
 }
 
-// TestClassesThatFollow checks that, in whatever order the controllers run, Machines whose VMs can be updated
+// TestLiveUpdate_SetFollowsClass checks that, in whatever order the controllers run, Machines whose VMs can be updated
 // stay, the others are replaced within the limits, and the rollout completes.
-func TestClassesThatFollow(t *testing.T) {
+func TestLiveUpdate_SetFollowsClass(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		replicas := rapid.Int32Range(1, 6).Draw(t, "replicas")
@@ -71,9 +71,9 @@ func TestClassesThatFollow(t *testing.T) {
 	})
 }
 
-// TestWhateverHappensToAClassItEnds checks that a rollout completes if users scale the deployment and change
+// TestLiveUpdate_CompletesAfterAnyChange checks that a rollout completes if users scale the deployment and change
 // class and strategy again, and if machines fail.
-func TestWhateverHappensToAClassItEnds(t *testing.T) {
+func TestLiveUpdate_CompletesAfterAnyChange(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "machine", "fails", "scale", "class", "strategy"}
 	tier.Check(t, func(t *rapid.T) {
@@ -92,8 +92,8 @@ func TestWhateverHappensToAClassItEnds(t *testing.T) {
 	})
 }
 
-// TestADryRunOfAClass checks that the drivers are queried, and nothing else changes until the strategy does.
-func TestADryRunOfAClass(t *testing.T) {
+// TestLiveUpdate_DryRun checks that the drivers are queried, and nothing else changes until the strategy does.
+func TestLiveUpdate_DryRun(t *testing.T) {
 	p := newPool(following(3, "1", "0"))
 	p.stuck[p.all()[0].Name] = true
 	p.deployment.Annotations[v1alpha1.AnnotationKeyUpdateStrategy] = string(liveupdate.DryRun)
@@ -118,8 +118,8 @@ func TestADryRunOfAClass(t *testing.T) {
 	}
 }
 
-// TestWithoutAStrategyAClassReplaces tests the behavior of MCM.
-func TestWithoutAStrategyAClassReplaces(t *testing.T) {
+// TestLiveUpdate_WithoutStrategyReplaces tests the behavior of MCM.
+func TestLiveUpdate_WithoutStrategyReplaces(t *testing.T) {
 	p := newPool(following(3, "1", "0"))
 	delete(p.deployment.Annotations, v1alpha1.AnnotationKeyUpdateStrategy)
 	p.rollTo("b")

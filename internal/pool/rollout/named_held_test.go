@@ -55,8 +55,8 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// TestOtherSetsAreScaledDown checks that the other sets are scaled down if a Machine cannot be marked.
-func TestOtherSetsAreScaledDown(t *testing.T) {
+// TestInPlaceUpdate_OtherSetsAreScaledDown checks that the other sets are scaled down if a Machine cannot be marked.
+func TestInPlaceUpdate_OtherSetsAreScaledDown(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.WithUID), fixture.Set("b", 1, fixture.WithUID)}, fixture.Noon)
 	f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Current, "m-1")}}
@@ -69,9 +69,9 @@ func TestOtherSetsAreScaledDown(t *testing.T) {
 	}
 }
 
-// TestASetThatIsNotScaledDownIsStillToBe checks that a set that was not scaled down keeps the record of its
+// TestMachineSet_KeepsRecordedSizeUntilScaled checks that a set that was not scaled down keeps the record of its
 // former size. In a rollout, these records show that the deployment was scaled.
-func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
+func TestMachineSet_KeepsRecordedSizeUntilScaled(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, fixture.Rolling("1", "0"), fixture.OfClass("b")), sets{fixture.Set("a", 6, fixture.WithUID, fixture.ScaledFor(8, 9)), fixture.Set("b", 3, fixture.WithUID, fixture.ScaledFor(8, 9))}, fixture.Noon)
 	f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Old[0], "m-1")}}
@@ -88,10 +88,10 @@ func TestASetThatIsNotScaledDownIsStillToBe(t *testing.T) {
 	}
 }
 
-// TestASetIsNotToldOfTheScalingBeforeItIsScaled checks that a set does not get the time of a scaling before it
+// TestMachineSet_ScalingIsRecordedOnlyWhenScaled checks that a set does not get the time of a scaling before it
 // is scaled. Otherwise, if a mark was written but not confirmed, the set would delete the Machine and replace
 // it.
-func TestASetIsNotToldOfTheScalingBeforeItIsScaled(t *testing.T) {
+func TestMachineSet_ScalingIsRecordedOnlyWhenScaled(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{"scaled before": fixture.Early, "never scaled before": ""} {
 		t.Run(name, func(t *testing.T) {

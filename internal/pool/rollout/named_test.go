@@ -26,8 +26,8 @@ func TestParseNamed(t *testing.T) {
 	}
 }
 
-// TestNamedMachinesOfARollout checks that the sets of named Machines are scaled down.
-func TestNamedMachinesOfARollout(t *testing.T) {
+// TestNamedMachines_DuringRollout checks that the sets of named Machines are scaled down.
+func TestNamedMachines_DuringRollout(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, fixture.Rolling("0", "2"), fixture.OfClass("b")), sets{fixture.Set("a", 4, fixture.WithUID), fixture.Set("b", 2, fixture.WithUID)}, fixture.Noon)
 	for _, name := range []string{"x", "y"} {
@@ -43,9 +43,9 @@ func TestNamedMachinesOfARollout(t *testing.T) {
 	}
 }
 
-// TestANamedMachineThatGoesIsNotTakenTwice checks that a named Machine that is being deleted is not subtracted
+// TestNamedMachines_AreCountedOnce checks that a named Machine that is being deleted is not subtracted
 // again.
-func TestANamedMachineThatGoesIsNotTakenTwice(t *testing.T) {
+func TestNamedMachines_AreCountedOnce(t *testing.T) {
 	t.Parallel()
 	of4 := fixture.ScaledFor(4, 5)
 	old, current := fixture.Set("a", 2, fixture.WithUID, of4), fixture.Set("b", 2, fixture.WithUID, of4)

@@ -12,7 +12,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-func TestAPreservedNodeStaysProtected(t *testing.T) {
+func TestInPlaceUpdate_PreservedNodeStaysProtected(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(1, fixture.OfClass("b")), sets{fixture.Set("a", 0), fixture.Set("b", 1)}, fixture.Noon)
 	machine := fixture.Member(f.Current, "m")
@@ -32,9 +32,9 @@ func TestAPreservedNodeStaysProtected(t *testing.T) {
 	}
 }
 
-// TestNodesOfTheCurrentSetInAnUpdate tests the changes to a node whose Machine is in the current set. A
+// TestInPlaceUpdate_NodesOfCurrentSet tests the changes to a node whose Machine is in the current set. A
 // finished node must not become a candidate again, or its Machine would wait for an update that never happens.
-func TestNodesOfTheCurrentSetInAnUpdate(t *testing.T) {
+func TestInPlaceUpdate_NodesOfCurrentSet(t *testing.T) {
 	t.Parallel()
 	const candidate, selected, result = v1alpha1.LabelKeyNodeCandidateForUpdate, v1alpha1.LabelKeyNodeSelectedForUpdate, v1alpha1.LabelKeyNodeUpdateResult
 	all := map[string]string{candidate: "true", selected: "true", result: v1alpha1.LabelValueNodeUpdateSuccessful}

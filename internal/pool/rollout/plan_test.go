@@ -202,7 +202,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func TestPlanSaysWhy(t *testing.T) {
+func TestPlan_Reasons(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(9, fixture.Rolling("0", "7"), fixture.OfClass("b")), sets{fixture.Set("a", 9, fixture.Reports(9, 3)), fixture.Set("b", 0)}, fixture.Noon)
 	operations := planReplicas(New(f))

@@ -48,7 +48,7 @@ func (p *pool) usable() (n int) {
 	return n
 }
 
-// TestReserveOfAPool checks the reserve while users scale the deployment, change its reserve and roll out other
+// TestReserve_OfPool checks the reserve while users scale the deployment, change its reserve and roll out other
 // templates, and the controllers of deployment and sets run in any order. At every moment
 //
 //   - no Machine is created while an excess Machine could be used for Pods: taints are removed first, and Machines are created afterwards;
@@ -56,7 +56,7 @@ func (p *pool) usable() (n int) {
 //   - at most as many Machines exist or are requested as replicas, excess and surge allow.
 //
 // In the end, exactly the excess Machines have the taint.
-func TestReserveOfAPool(t *testing.T) {
+func TestReserve_OfPool(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "set", "machine", "machine", "machine", "scale", "excess", "class"}
 	tier.Check(t, func(t *rapid.T) {
@@ -82,8 +82,8 @@ func TestReserveOfAPool(t *testing.T) {
 	})
 }
 
-// TestWhateverHappensToAReserveItEnds checks the reserve if machines also fail and rollouts are paused.
-func TestWhateverHappensToAReserveItEnds(t *testing.T) {
+// TestReserve_CompletesAfterAnyChange checks the reserve if machines also fail and rollouts are paused.
+func TestReserve_CompletesAfterAnyChange(t *testing.T) {
 	t.Parallel()
 	events := []string{"deployment", "deployment", "set", "set", "machine", "machine", "fails", "scale", "excess", "class", "pause", "resume"}
 	tier.Check(t, func(t *rapid.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestNoHistoryIsCutBeforeThereIsASet checks that no old sets are deleted before a new set exists, because they
+// TestHistory_IsKeptWithoutCurrentSet checks that no old sets are deleted before a new set exists, because they
 // may be the only record of the history.
-func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
+func TestHistory_IsKeptWithoutCurrentSet(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.Paused, fixture.OfClass("c"), func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(int32(0)) }),
 		sets{fixture.Set("a", 0), fixture.Set("b", 0)}, fixture.Noon)
@@ -21,7 +21,7 @@ func TestNoHistoryIsCutBeforeThereIsASet(t *testing.T) {
 	}
 }
 
-func TestHistory(t *testing.T) {
+func TestHistory_Limit(t *testing.T) {
 	t.Parallel()
 	limit := func(n int32) change {
 		return func(d *v1alpha1.MachineDeployment) { d.Spec.RevisionHistoryLimit = ptr.To(n) }
@@ -53,8 +53,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestTheRevisionOfADeploymentNeverGoesBack checks that a revision number is never reused.
-func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
+// TestRevision_NeverDecreases checks that a revision number is never reused.
+func TestRevision_NeverDecreases(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(3)
 	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
@@ -64,9 +64,9 @@ func TestTheRevisionOfADeploymentNeverGoesBack(t *testing.T) {
 	}
 }
 
-// TestANewSetComesAfterAllOthers checks that a new set gets the highest revision, even if the deployment's
+// TestRevision_NewSetIsHighest checks that a new set gets the highest revision, even if the deployment's
 // revision is unknown.
-func TestANewSetComesAfterAllOthers(t *testing.T) {
+func TestRevision_NewSetIsHighest(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(3, fixture.OfClass("b")), sets{fixture.Set("a", 3, fixture.OfRevision("7"))}, fixture.Noon)
 	set := New(f).NewSet(3)

@@ -44,9 +44,9 @@ func TestPlanScaleDown(t *testing.T) {
 	}
 }
 
-// TestScaleDownKeepsWhatIsAvailable checks, with random sets, that enough machines are taken and that machines
+// TestScaleDown_KeepsAvailableMachines checks, with random sets, that enough machines are taken and that machines
 // that must stay available are kept.
-func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
+func TestScaleDown_KeepsAvailableMachines(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		number := func(name string, most int32) int32 { return rapid.Int32Range(0, most).Draw(t, name) }
@@ -88,9 +88,9 @@ func TestScaleDownKeepsWhatIsAvailable(t *testing.T) {
 	})
 }
 
-// TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled checks that a set without a recorded size, such
+// TestScale_SetWithoutRecordedSize checks that a set without a recorded size, such
 // as one that a user restored, does not make the deployment look scaled.
-func TestASetThatSaysNothingDoesNotTellThatTheDeploymentWasScaled(t *testing.T) {
+func TestScale_SetWithoutRecordedSize(t *testing.T) {
 	t.Parallel()
 	for reason, test := range map[string]struct {
 		sets sets

@@ -9,9 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestASizeIsNotTakenForDoneBeforeAllSetsReport checks that the former size remains recorded while a set may
+// TestScale_WaitsForAllSets checks that the former size remains recorded while a set may
 // have machines that are not counted, so that the next pass also detects that the deployment was scaled.
-func TestASizeIsNotTakenForDoneBeforeAllSetsReport(t *testing.T) {
+func TestScale_WaitsForAllSets(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(8, fixture.Rolling("1", "1"), fixture.OfClass("b"))
 	f := NewFacts(owner, sets{fixture.Set("a", 3, fixture.ScaledFor(4, 5), fixture.Unsettled), fixture.Set("b", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
@@ -32,8 +32,8 @@ func sizeOf(f Facts, set *v1alpha1.MachineSet) string {
 	return set.Annotations[v1alpha1.AnnotationKeyDesiredReplicas]
 }
 
-// TestASetThatIsScaledIsNotRefreshedBesides checks that a set is scaled and refreshed with one write.
-func TestASetThatIsScaledIsNotRefreshedBesides(t *testing.T) {
+// TestRefresh_NotInSamePassAsScaling checks that a set is scaled and refreshed with one write.
+func TestRefresh_NotInSamePassAsScaling(t *testing.T) {
 	t.Parallel()
 	f := NewFacts(fixture.Deployment(4, func(d *v1alpha1.MachineDeployment) { d.Spec.MinReadySeconds = 9 }), sets{fixture.Set("a", 3)}, fixture.Noon)
 	if got := planRefresh(New(f), nil, nil); len(got) != 1 {
@@ -48,9 +48,9 @@ func isFrozen(set *v1alpha1.MachineSet) {
 	metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyFreeze, isTrue)
 }
 
-// TestASetThatGoesIsNotRefreshed checks that a set that is being deleted is not refreshed, even if it is frozen
+// TestRefresh_SkipsDeletedSet checks that a set that is being deleted is not refreshed, even if it is frozen
 // and its deployment must be unfrozen.
-func TestASetThatGoesIsNotRefreshed(t *testing.T) {
+func TestRefresh_SkipsDeletedSet(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(3, fixture.OfClass("b"))
 	owner.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: isTrue}
@@ -60,9 +60,9 @@ func TestASetThatGoesIsNotRefreshed(t *testing.T) {
 	}
 }
 
-// TestAnOldSetWithoutMachinesKeepsItsSize checks the recorded size of an old set without machines, even if the
+// TestOldSet_WithoutMachinesKeepsSize checks the recorded size of an old set without machines, even if the
 // set is frozen.
-func TestAnOldSetWithoutMachinesKeepsItsSize(t *testing.T) {
+func TestOldSet_WithoutMachinesKeepsSize(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Deployment(4, fixture.Rolling("1", "1"), fixture.OfClass("c"))
 	f := NewFacts(owner, sets{fixture.Set("a", 0, isFrozen, fixture.ScaledFor(2, 3)), fixture.Set("b", 3, fixture.ScaledFor(4, 5)), fixture.Set("c", 1, fixture.ScaledFor(4, 5))}, fixture.Noon)
@@ -75,9 +75,9 @@ func createsNone(set *v1alpha1.MachineSet) {
 	metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, isTrue)
 }
 
-// TestAnOldSetMayGrowAgain checks that a set that an in-place update prevented from creating Machines may
+// TestOldSet_MayGrow checks that a set that an in-place update prevented from creating Machines may
 // create them when it becomes the current set under another strategy. Later, the label belongs to the user.
-func TestAnOldSetMayGrowAgain(t *testing.T) {
+func TestOldSet_MayGrow(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		revision string
@@ -99,9 +99,9 @@ func TestAnOldSetMayGrowAgain(t *testing.T) {
 	}
 }
 
-// TestAnOldSetMayNotGrow checks that an old set that is scaled during an in-place update keeps the label that
+// TestOldSet_MayNotGrow checks that an old set that is scaled during an in-place update keeps the label that
 // prevents it from creating Machines.
-func TestAnOldSetMayNotGrow(t *testing.T) {
+func TestOldSet_MayNotGrow(t *testing.T) {
 	t.Parallel()
 	for name, strategy := range map[string]func(*v1alpha1.MachineDeployment){"in place": fixture.InPlace("0", "1"), "rolling": fixture.Rolling("0", "1")} {
 		f := NewFacts(fixture.Deployment(3, strategy, fixture.OfClass("b")), sets{fixture.Set("a", 2, fixture.OfRevision("1"), createsNone), fixture.Set("b", 1, fixture.OfRevision("2"))}, fixture.Noon)

@@ -18,7 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestRollingUpdateKeepsItsBounds applies events in any order: slow controllers, outdated caches, machines that
+// TestRollingUpdate_KeepsBounds applies events in any order: slow controllers, outdated caches, machines that
 // fail before or after they are available and are preserved or not, zone outages, and users that scale the
 // deployment, change its template and pause it during a rollout. At every moment
 //
@@ -27,7 +27,7 @@ import (
 //
 // In the end, when nothing is preserved or paused any more, the desired machines exist, all with the current
 // template.
-func TestRollingUpdateKeepsItsBounds(t *testing.T) {
+func TestRollingUpdate_KeepsBounds(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "1", "2", "5", "0%", "10%", "30%", "100%"})
@@ -58,9 +58,9 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 	})
 }
 
-// TestWhateverChangesItEnds checks that a rollout completes if users also change its limits and its strategy.
+// TestRollingUpdate_CompletesAfterAnyChange checks that a rollout completes if users also change its limits and its strategy.
 // In the end, the desired machines exist, and the status shows it.
-func TestWhateverChangesItEnds(t *testing.T) {
+func TestRollingUpdate_CompletesAfterAnyChange(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		w := newModel(fixture.Deployment(rapid.Int32Range(0, 12).Draw(t, "replicas"), fixture.Rolling("", "")))
@@ -85,9 +85,9 @@ func TestWhateverChangesItEnds(t *testing.T) {
 	})
 }
 
-// TestAPausedDeploymentIsScaled checks that, wherever a rollout is paused, the sets together have the desired
+// TestRollout_PausedDeploymentIsScaled checks that, wherever a rollout is paused, the sets together have the desired
 // replicas. If the current set has some of them, the surge may be added.
-func TestAPausedDeploymentIsScaled(t *testing.T) {
+func TestRollout_PausedDeploymentIsScaled(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]string{"", "0", "2", "30%"})

@@ -114,10 +114,10 @@ func chosen(deletions []Operation) []string {
 	return names
 }
 
-// TestUpdatedInPlace checks that Machines that moved from one set of a deployment to another are not deleted
+// TestScaleDown_MachinesUpdatedInPlace checks that Machines that moved from one set of a deployment to another are not deleted
 // until their new set counts them, and that no other Machines are deleted instead. With another strategy or
 // without a deployment, they are treated like any other Machine.
-func TestUpdatedInPlace(t *testing.T) {
+func TestScaleDown_MachinesUpdatedInPlace(t *testing.T) {
 	t.Parallel()
 	updated := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
 	set := newSet(0, func(set *v1alpha1.MachineSet) {
@@ -147,10 +147,10 @@ func TestUpdatedInPlace(t *testing.T) {
 	}
 }
 
-// TestUpdatedBeforeItMoves checks that a Machine whose node was just updated belongs to the old set until the
+// TestScaleDown_MachineUpdatedBeforeMove checks that a Machine whose node was just updated belongs to the old set until the
 // deployment moves it, and is the last one that this set deletes. In the newest set, all Machines were updated,
 // so this has no effect.
-func TestUpdatedBeforeItMoves(t *testing.T) {
+func TestScaleDown_MachineUpdatedBeforeMove(t *testing.T) {
 	t.Parallel()
 	updated := func(m *v1alpha1.Machine) {
 		m.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Reason: v1alpha1.UpdateSuccessful}}
@@ -187,7 +187,7 @@ func TestUpdatedBeforeItMoves(t *testing.T) {
 	}
 }
 
-func TestScaleDownSaysWhy(t *testing.T) {
+func TestScaleDown_Reasons(t *testing.T) {
 	t.Parallel()
 	set := newSet(1, func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: noon.Format(time.RFC3339)}
@@ -214,9 +214,9 @@ func TestScaleDownSaysWhy(t *testing.T) {
 	}
 }
 
-// TestNobodyIsPutInOrderWithoutASurplus checks that Machines are not sorted without a surplus, because idle
+// TestScaleDown_NoSortingWithoutSurplus checks that Machines are not sorted without a surplus, because idle
 // sets are reconciled often and may be large.
-func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
+func TestScaleDown_NoSortingWithoutSurplus(t *testing.T) {
 	f, kept := Facts{Set: newSet(5000), Now: noon}, machines(4999)
 	kept = append(kept, machine("failed", phase(v1alpha1.MachineFailed)))
 	if got := scaleDown(f, kept, 0); len(got) != 1 || got[0].Machine.Name != "failed" {
@@ -228,9 +228,9 @@ func TestNobodyIsPutInOrderWithoutASurplus(t *testing.T) {
 	}
 }
 
-// TestOneThatCameInPlaceTakesNobodysTurn checks that a named Machine that was moved by an in-place update, and
+// TestScaleDown_MovedMachineIsNotPreferred checks that a named Machine that was moved by an in-place update, and
 // must not be deleted, does not prevent the deletion of another one.
-func TestOneThatCameInPlaceTakesNobodysTurn(t *testing.T) {
+func TestScaleDown_MovedMachineIsNotPreferred(t *testing.T) {
 	t.Parallel()
 	came := labelled(v1alpha1.LabelKeyNodeUpdateResult, v1alpha1.LabelValueNodeUpdateSuccessful)
 	set := newSet(1)

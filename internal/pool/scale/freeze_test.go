@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestLimits checks how many Machines freeze and unfreeze a set.
-func TestLimits(t *testing.T) {
+// TestOvershoot_Limits checks how many Machines freeze and unfreeze a set.
+func TestOvershoot_Limits(t *testing.T) {
 	t.Parallel()
 	const rolling, recreate, inPlace = v1alpha1.RollingUpdateMachineDeploymentStrategyType,
 		v1alpha1.RecreateMachineDeploymentStrategyType, v1alpha1.InPlaceUpdateMachineDeploymentStrategyType
@@ -49,9 +49,9 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestWhatFreezesASetNeverUnfreezesIt checks that, for any configuration, a set is frozen at some number of
+// TestGuard_FreezeThresholdsDoNotConflict checks that, for any configuration, a set is frozen at some number of
 // Machines and unfrozen at a lower number, at the latest without Machines.
-func TestWhatFreezesASetNeverUnfreezesIt(t *testing.T) {
+func TestGuard_FreezeThresholdsDoNotConflict(t *testing.T) {
 	t.Parallel()
 	tier.Check(t, func(t *rapid.T) {
 		small := rapid.Int32Range(0, 5)
@@ -78,7 +78,7 @@ func TestWhatFreezesASetNeverUnfreezesIt(t *testing.T) {
 	})
 }
 
-func TestGuard(t *testing.T) {
+func TestGuard_FreezesSets(t *testing.T) {
 	t.Parallel()
 	asked := func(set *v1alpha1.MachineSet) {
 		set.Annotations = map[string]string{v1alpha1.AnnotationKeyUnfreeze: "True"}
@@ -117,17 +117,17 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestAnEmptySetIsNeverFrozen checks that a set without Machines is never frozen, even with --safety-up=0.
-func TestAnEmptySetIsNeverFrozen(t *testing.T) {
+// TestGuard_EmptySetIsNeverFrozen checks that a set without Machines is never frozen, even with --safety-up=0.
+func TestGuard_EmptySetIsNeverFrozen(t *testing.T) {
 	t.Parallel()
 	if got := freezeOrUnfreeze(Facts{Set: newSet(0), Overshoot: &Overshoot{}}, 0); len(got) > 0 {
 		t.Errorf("got %+v", got)
 	}
 }
 
-// TestPreservedMachinesDoNotFreeze checks that preserved Machines do not count, because they are kept on
+// TestGuard_IgnoresPreservedMachines checks that preserved Machines do not count, because they are kept on
 // request.
-func TestPreservedMachinesDoNotFreeze(t *testing.T) {
+func TestGuard_IgnoresPreservedMachines(t *testing.T) {
 	t.Parallel()
 	owned := machines(9, annotated(v1alpha1.AnnotationKeyPreserve, "now"))
 	got := Plan(Facts{Set: newSet(0), Owned: owned, Current: true, Now: noon, Overshoot: &Overshoot{Up: 2, Down: 1}})

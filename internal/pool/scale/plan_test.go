@@ -162,9 +162,9 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestTheOrderOfTheCacheDoesNotMatter checks that the order of operations and the contents of a burst do not
+// TestPlan_DoesNotDependOnCacheOrder checks that the order of operations and the contents of a burst do not
 // depend on the order of the cache, and neither does the failure that a status reports.
-func TestTheOrderOfTheCacheDoesNotMatter(t *testing.T) {
+func TestPlan_DoesNotDependOnCacheOrder(t *testing.T) {
 	t.Parallel()
 	const many = Burst + 20
 	var outdated []Outdated

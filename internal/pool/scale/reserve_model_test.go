@@ -207,12 +207,12 @@ func (p pool) end() (pool, string) {
 	return p, "the set is written forever"
 }
 
-// TestModelOfTheReserve visits all states of a set with a few Machines whose replicas and reserve change at any
+// TestReserve_Model visits all states of a set with a few Machines whose replicas and reserve change at any
 // time, and whose Machines fail, are preserved and are named for deletion. Machines are taken from the reserve
 // before Machines for Pods are deleted or others are created, no preserved Machine joins it, and it is never
 // too large. In the end, the set has its replicas, exactly the excess Machines are marked, and nothing is
 // written.
-func TestModelOfTheReserve(t *testing.T) {
+func TestReserve_Model(t *testing.T) {
 	t.Parallel()
 	first := pool{forPods: 1, excess: 1, users: 4}
 	seen, queue := map[pool]bool{first: true}, []pool{first}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestAWebhookSaysNothingOfTheObject checks that the code of a webhook's denial does not describe the object.
-func TestAWebhookSaysNothingOfTheObject(t *testing.T) {
+// TestErrors_OfWebhooksDoNotMatch checks that the code of a webhook's denial does not describe the object.
+func TestErrors_OfWebhooksDoNotMatch(t *testing.T) {
 	kind := schema.GroupResource{Resource: "machines"}
 	denied := func(code int32, reason metav1.StatusReason) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Reason: reason, Message: "admission webhook denied the request"}}

@@ -10,9 +10,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 )
 
-// TestOrphanedUntilTheOwnerIsGone checks the time between the removal of the garbage collector's finalizer and
+// TestOrphaned_UntilOwnerIsDeleted checks the time between the removal of the garbage collector's finalizer and
 // the deletion of the owner.
-func TestOrphanedUntilTheOwnerIsGone(t *testing.T) {
+func TestOrphaned_UntilOwnerIsDeleted(t *testing.T) {
 	t.Parallel()
 	owner := func(deleted bool, finalizers ...string) *corev1.Node {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "a", Finalizers: finalizers}}

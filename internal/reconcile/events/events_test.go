@@ -2,8 +2,8 @@ package events
 
 import "testing"
 
-// TestNothingIsSaidTwice checks that a text is reported again only after it changed or the topic was over.
-func TestNothingIsSaidTwice(t *testing.T) {
+// TestLast_NothingIsReportedTwice checks that a text is reported again only after it changed or the topic was over.
+func TestLast_NothingIsReportedTwice(t *testing.T) {
 	t.Parallel()
 	var last Last
 	steps := []struct {
@@ -30,9 +30,9 @@ func TestNothingIsSaidTwice(t *testing.T) {
 	}
 }
 
-// TestWhatWasNotNotedIsNews checks that a text counts as sent only once Note was called, so that a failed event
+// TestLast_UnsentEventStaysNew checks that a text counts as sent only once Note was called, so that a failed event
 // is retried.
-func TestWhatWasNotNotedIsNews(t *testing.T) {
+func TestLast_UnsentEventStaysNew(t *testing.T) {
 	t.Parallel()
 	var last Last
 	for range 2 {

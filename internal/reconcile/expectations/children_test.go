@@ -27,7 +27,7 @@ func deleting(machine *v1alpha1.Machine) { machine.DeletionTimestamp = &metav1.T
 
 func another(machine *v1alpha1.Machine) { machine.UID = "another" }
 
-func TestChildrenAgainstTheCache(t *testing.T) {
+func TestChildren_ComparedWithCache(t *testing.T) {
 	t.Parallel()
 	const late = 31 * time.Second
 	create := func(names ...string) func(*children) {
@@ -75,7 +75,7 @@ func TestChildrenAgainstTheCache(t *testing.T) {
 	}
 }
 
-func TestChildrenAgainstTheAPIServer(t *testing.T) {
+func TestChildren_ComparedWithAPIServer(t *testing.T) {
 	t.Parallel()
 	a, b, leaving := child("a"), child("b"), child("a", deleting)
 	for reason, test := range map[string]struct {

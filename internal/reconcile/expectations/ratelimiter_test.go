@@ -11,8 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 )
 
-// TestTheWaitGrowsToAMinute checks that the wait grows per object and starts over after a success.
-func TestTheWaitGrowsToAMinute(t *testing.T) {
+// TestRateLimiter_WaitGrowsToOneMinute checks that the wait grows per object and starts over after a success.
+func TestRateLimiter_WaitGrowsToOneMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := expectations.RateLimiter()
 		failing, other := request("failing"), request("other")
@@ -36,9 +36,9 @@ func TestTheWaitGrowsToAMinute(t *testing.T) {
 	})
 }
 
-// TestEventsDoNotLengthenTheWait checks that an object that fails on each of many events waits no longer than
+// TestRateLimiter_EventsDoNotExtendWait checks that an object that fails on each of many events waits no longer than
 // it has been failing.
-func TestEventsDoNotLengthenTheWait(t *testing.T) {
+func TestRateLimiter_EventsDoNotExtendWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := expectations.RateLimiter()
 		object := request("busy")

@@ -58,7 +58,7 @@ func newSet(m metav1.ObjectMeta, labels map[string]string) *v1alpha1.MachineSet 
 	return made
 }
 
-func TestIndexes(t *testing.T) {
+func TestAdd_Indexes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestSecretsOf(t *testing.T) {
 	}
 }
 
-func TestAddSaysWhatWentWrong(t *testing.T) {
+func TestAdd_ReturnsErrors(t *testing.T) {
 	broken := errors.New("the cache has started")
 	if err := fieldindex.Add(t.Context(), builder{ClientBuilder: fake.NewClientBuilder(), fail: broken}); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the indexer's", err)

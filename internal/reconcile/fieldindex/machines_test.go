@@ -62,7 +62,7 @@ func expectMachines(t *testing.T, machines fieldindex.Machines) {
 	}
 }
 
-func TestListedMachines(t *testing.T) {
+func TestMachines_FromList(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func indexers() toolscache.Indexers {
 	}}
 }
 
-func TestInformersFindMachinesWithoutACopy(t *testing.T) {
+func TestMachines_FromInformerWithoutCopy(t *testing.T) {
 	machines, source := &fieldindex.Informers{}, fcache.NewFakeControllerSource()
 	if _, err := machines.ControlledBy(t.Context(), "ns", "one"); err == nil {
 		t.Error("found Machines without an informer")
@@ -115,7 +115,7 @@ func TestInformersFindMachinesWithoutACopy(t *testing.T) {
 	}
 }
 
-func TestInformersWithoutTheIndex(t *testing.T) {
+func TestMachines_InformerWithoutIndex(t *testing.T) {
 	machines, source := &fieldindex.Informers{}, fcache.NewFakeControllerSource()
 	run(t, machines.NewInformer(source, &v1alpha1.Machine{}, 0, toolscache.Indexers{}))
 	if found, err := machines.ControlledBy(t.Context(), "ns", "one"); err == nil {

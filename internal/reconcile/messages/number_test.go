@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNumbers(t *testing.T) {
+func TestMachines_Grammar(t *testing.T) {
 	for n, want := range map[int32]string{
 		0: "0 machines: are, have",
 		1: "1 machine: is, has",

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzPrintable checks that no terminal control characters remain, and that text without them is unchanged.
-func FuzzPrintable(f *testing.F) {
+// FuzzToPrintable checks that no terminal control characters remain, and that text without them is unchanged.
+func FuzzToPrintable(f *testing.F) {
 	for _, text := range []string{"no quota", "a\x1b]0;title\a\r\x9bb", "\u009b31m\u202ereversed\u2066", "one\n\ttwo", "größer 大", "\xff\x00"} {
 		f.Add(text)
 	}

@@ -25,8 +25,8 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestShortenKeepsBothEnds checks that the result is valid UTF-8 and short enough for any text.
-func TestShortenKeepsBothEnds(t *testing.T) {
+// TestShorten_KeepsBothEnds checks that the result is valid UTF-8 and short enough for any text.
+func TestShorten_KeepsBothEnds(t *testing.T) {
 	tier.Check(t, func(t *rapid.T) {
 		text, longest := rapid.String().Draw(t, "text"), rapid.IntRange(20, 60).Draw(t, "longest")
 		text += string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"))

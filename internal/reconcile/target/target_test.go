@@ -127,7 +127,7 @@ func run(t *testing.T, c *target.Cluster) func() error {
 	return stop
 }
 
-func TestNewTalksToNobody(t *testing.T) {
+func TestNew_SendsNoRequests(t *testing.T) {
 	s := newServer(t)
 	c := newCluster(t, s)
 	if n := s.requests.Load(); n != 0 {
@@ -141,7 +141,7 @@ func TestNewTalksToNobody(t *testing.T) {
 	}
 }
 
-func TestTargetThatIsAwayIsWaitedFor(t *testing.T) {
+func TestCluster_WaitsForTarget(t *testing.T) {
 	g := gomega.NewWithT(t)
 	s := newServer(t)
 	c := newCluster(t, s)
@@ -184,7 +184,7 @@ func TestTargetThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestStopWhileTheTargetIsAway(t *testing.T) {
+func TestCluster_StopsWithoutTarget(t *testing.T) {
 	g := gomega.NewWithT(t)
 	s := newServer(t)
 	c := newCluster(t, s)
@@ -198,7 +198,7 @@ func TestStopWhileTheTargetIsAway(t *testing.T) {
 	}
 }
 
-func TestSecretsAreNotCached(t *testing.T) {
+func TestCluster_SecretsAreNotCached(t *testing.T) {
 	s := newServer(t)
 	s.open.Store(true)
 	c := newCluster(t, s)

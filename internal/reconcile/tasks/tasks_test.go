@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
 
-func TestTasksWaitForLeadership(t *testing.T) {
+func TestRunner_WaitsForLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, lose := context.WithCancel(t.Context())
 		runner := tasks.New(2)
@@ -39,7 +39,7 @@ func TestTasksWaitForLeadership(t *testing.T) {
 	})
 }
 
-func TestLimit(t *testing.T) {
+func TestRunner_LimitsConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, lose := context.WithCancel(t.Context())
 		runner := tasks.New(3)
@@ -68,7 +68,7 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-func TestStopCancelsAndAwaits(t *testing.T) {
+func TestRunner_StopCancelsAndAwaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, lose := context.WithCancel(t.Context())
 		runner := tasks.New(1)

@@ -195,7 +195,7 @@ func TestExcess(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
+func TestOvershoot_Limits(t *testing.T) {
 	below, most := int32(-1), text("2147483647%")
 	deployment := &v1alpha1.MachineDeployment{}
 	deployment.Spec.Selector, deployment.Spec.Template = selecting(), template()
@@ -242,8 +242,8 @@ func TestMachineClass(t *testing.T) {
 	})
 }
 
-// TestRecordedObjectsAreAccepted checks that objects used by a real MCM are valid.
-func TestRecordedObjectsAreAccepted(t *testing.T) {
+// TestValidation_AcceptsRecordedObjects checks that objects used by a real MCM are valid.
+func TestValidation_AcceptsRecordedObjects(t *testing.T) {
 	files, err := filepath.Glob("../../../api/machine/v1alpha1/testdata/mcm/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no recorded objects: %v", err)
@@ -296,9 +296,9 @@ func decode[T any](t *testing.T, data []byte, into *T) *T {
 	return into
 }
 
-// TestTimesBelowZero checks that each of a Machine's own settings is rejected if it is negative, and accepted
+// TestMachine_RejectsNegativeTimes checks that each of a Machine's own settings is rejected if it is negative, and accepted
 // otherwise.
-func TestTimesBelowZero(t *testing.T) {
+func TestMachine_RejectsNegativeTimes(t *testing.T) {
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	fields := map[string]func(config *v1alpha1.MachineConfiguration, d time.Duration){
 		"spec.drainTimeout":           func(c *v1alpha1.MachineConfiguration, d time.Duration) { c.MachineDrainTimeout = duration(d) },

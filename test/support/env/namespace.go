@@ -127,9 +127,10 @@ func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
 	return nil
 }
 
-// namespacePrefix converts a test's name to a valid namespace prefix.
+// namespacePrefix converts a test's name to a valid namespace prefix, which is short because nodes are named after
+// namespace and machine and have at most 63 characters.
 func namespacePrefix(test string) string {
-	const longest = 50 // 63 without the dash and the random suffix
+	const longest = 32
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 			return r

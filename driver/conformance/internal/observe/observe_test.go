@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLog: the log contains everything that a driver logs, except for the bodies that client-go logs.
-func TestLog(t *testing.T) {
+// TestLog_ContainsAllButBodies: the log contains everything that a driver logs, except for the bodies that client-go logs.
+func TestLog_ContainsAllButBodies(t *testing.T) {
 	log := &Log{}
 	logger := log.Logger()
 	logger.V(8).Info("Request Body", "body", "a secret in a body")

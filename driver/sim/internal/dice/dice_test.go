@@ -8,8 +8,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim/internal/dice"
 )
 
-// TestSpread: each distribution has its mean, bounds and tail over equally likely rolls.
-func TestSpread(t *testing.T) {
+// TestDistribution_MeanBoundsAndTail: each distribution has its mean, bounds and tail over equally likely rolls.
+func TestDistribution_MeanBoundsAndTail(t *testing.T) {
 	t.Parallel()
 	const rolls, mean = 10_000, time.Second
 	for name, tc := range map[string]struct {
@@ -38,8 +38,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestChance: the result depends only on the names, and all numbers from 0 to 1 occur.
-func TestChance(t *testing.T) {
+// TestChance_DependsOnlyOnNames: the result depends only on the names, and all numbers from 0 to 1 occur.
+func TestChance_DependsOnlyOnNames(t *testing.T) {
 	t.Parallel()
 	var tenths [10]int
 	for i := range 10_000 {

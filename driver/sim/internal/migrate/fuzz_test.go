@@ -16,9 +16,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// FuzzFill: any legacy class either becomes a class with valid JSON, with the same result each time, or is rejected
+// FuzzFill_MigratesOrRejects: any legacy class either becomes a class with valid JSON, with the same result each time, or is rejected
 // with a code and leaves the class unchanged.
-func FuzzFill(f *testing.F) {
+func FuzzFill_MigratesOrRejects(f *testing.F) {
 	for i := range legacy.Kinds() {
 		for _, text := range []string{
 			`{}`, `{"spec":{}}`, `{"spec":{"tags":{"a":"b"},"secretRef":{"name":"s"},"credentialsSecretRef":{"name":"c","namespace":"other"}}}`,

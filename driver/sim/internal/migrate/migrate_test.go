@@ -70,8 +70,8 @@ func leaves(value any, path string, into map[string]any) map[string]any {
 	return into
 }
 
-// TestEveryField: each field of each kind is in the provider specification or in the class itself, with its value.
-func TestEveryField(t *testing.T) {
+// TestFill_KeepsAllFields: each field of each kind is in the provider specification or in the class itself, with its value.
+func TestFill_KeepsAllFields(t *testing.T) {
 	t.Parallel()
 	for _, kind := range legacy.Kinds() {
 		t.Run(kind, func(t *testing.T) {
@@ -124,9 +124,9 @@ func TestEveryField(t *testing.T) {
 	}
 }
 
-// TestEveryDocumentedField: the fields of each kind in MCM's documentation, which are in testdata, are known, and
+// TestFill_KnowsDocumentedFields: the fields of each kind in MCM's documentation, which are in testdata, are known, and
 // appear in the provider specification or in the class itself with their values. None has its zero value.
-func TestEveryDocumentedField(t *testing.T) {
+func TestFill_KnowsDocumentedFields(t *testing.T) {
 	t.Parallel()
 	for _, kind := range legacy.Kinds() {
 		t.Run(kind, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestEveryDocumentedField(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestFill_RejectsInvalidClasses(t *testing.T) {
 	t.Parallel()
 	class := &v1alpha1.MachineClass{}
 	for name, tc := range map[string]struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// TestNoObject: the error for a specification of another type uses JSON terms, not Go types.
-func TestNoObject(t *testing.T) {
+// TestParse_RejectsOtherTypes: the error for a specification of another type uses JSON terms, not Go types.
+func TestParse_RejectsOtherTypes(t *testing.T) {
 	for raw, want := range map[string]string{
 		`"small"`: "providerSpec: invalid JSON string",
 		`["a"]`:   "providerSpec: invalid JSON array",

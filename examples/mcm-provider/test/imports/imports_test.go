@@ -120,8 +120,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestErrors creates and reads a status in every way that providers do.
-func TestErrors(t *testing.T) {
+// TestStatus_CreateAndRead creates and reads a status in every way that providers do.
+func TestStatus_CreateAndRead(t *testing.T) {
 	cause := errors.New("quota")
 	var err error = status.WrapError(codes.ResourceExhausted, "no more VMs", cause)
 	s, ok := status.FromError(err)

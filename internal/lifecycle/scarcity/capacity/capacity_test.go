@@ -40,8 +40,8 @@ func ask(t *testing.T, of instance.Capacity, code codes.Code, want instance.Fall
 	}
 }
 
-// TestAnotherClassFollows checks that another class is tried after a short time, as long as there is one.
-func TestAnotherClassFollows(t *testing.T) {
+// TestMemory_FallsBackToNextClass checks that another class is tried after a short time, as long as there is one.
+func TestMemory_FallsBackToNextClass(t *testing.T) {
 	m, clock := newMemory()
 	a, b := newClass("a"), newClass("b")
 	withA := m.For(newMachine("m"), a, []*v1alpha1.MachineClass{b})
@@ -55,9 +55,9 @@ func TestAnotherClassFollows(t *testing.T) {
 	ask(t, withB, codes.ResourceExhausted, instance.FallsBack, 0)
 }
 
-// TestOneAsksForAll checks that only one Machine tries a class that had no capacity, and that the others try it
+// TestMemory_OneMachineTriesClass checks that only one Machine tries a class that had no capacity, and that the others try it
 // if that Machine gets its VM.
-func TestOneAsksForAll(t *testing.T) {
+func TestMemory_OneMachineTriesClass(t *testing.T) {
 	m, clock := newMemory()
 	a, b := newClass("a"), newClass("b")
 	for range 2 {
@@ -89,9 +89,9 @@ func TestOneAsksForAll(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForAnAnswerThatHasCome checks that no Machine waits for a result that is already known, even
+// TestMemory_KnownResultEndsWait checks that no Machine waits for a result that is already known, even
 // if the memory is shorter than that wait.
-func TestNobodyWaitsForAnAnswerThatHasCome(t *testing.T) {
+func TestMemory_KnownResultEndsWait(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	m := New(Options{Memory: time.Second, Clock: clock})
 	a := newClass("a")
@@ -111,8 +111,8 @@ func TestNobodyWaitsForAnAnswerThatHasCome(t *testing.T) {
 	}
 }
 
-// TestAnEditedClassIsAsked checks that an edited class is tried immediately.
-func TestAnEditedClassIsAsked(t *testing.T) {
+// TestMemory_EditedClassIsTried checks that an edited class is tried immediately.
+func TestMemory_EditedClassIsTried(t *testing.T) {
 	m, _ := newMemory()
 	a := newClass("a")
 	ask(t, m.For(newMachine("m"), a, nil), codes.ResourceExhausted, instance.NoFallback, 0)
@@ -123,9 +123,9 @@ func TestAnEditedClassIsAsked(t *testing.T) {
 	}
 }
 
-// TestWhatNeedNotBeAsked checks when a class without capacity is skipped, and when no VM can exist for the
+// TestMemory_SkipsClassWithoutCapacity checks when a class without capacity is skipped, and when no VM can exist for the
 // Machine.
-func TestWhatNeedNotBeAsked(t *testing.T) {
+func TestMemory_SkipsClassWithoutCapacity(t *testing.T) {
 	a, b := newClass("a"), newClass("b")
 	for name, test := range map[string]struct {
 		before           func(m *Memory, of instance.Capacity)

@@ -130,10 +130,10 @@ func (p *pool) left() int {
 	return left
 }
 
-// TestModel lets capacity come and go and restarts processes. It checks that requests stay bounded, that every
+// TestModel_KeepsInvariants lets capacity come and go and restarts processes. It checks that requests stay bounded, that every
 // Machine gets a VM once some class keeps its capacity, and that a new Machine gets the first class once that
 // has capacity.
-func TestModel(t *testing.T) {
+func TestModel_KeepsInvariants(t *testing.T) {
 	const machines, classes = 6, 3
 	// A class is tried after it was forgotten, and again while the result for another Machine is pending.
 	const soon = memory + probe + after + engineRetry

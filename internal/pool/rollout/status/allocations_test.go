@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// BenchmarkManyOldSets measures a pass over a deployment that keeps its whole history.
-func BenchmarkManyOldSets(b *testing.B) {
+// BenchmarkNext_ManyOldSets measures a pass over a deployment that keeps its whole history.
+func BenchmarkNext_ManyOldSets(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			pass := overOldSets(n)
@@ -22,8 +22,8 @@ func BenchmarkManyOldSets(b *testing.B) {
 	}
 }
 
-// TestOldSetsCostLittle checks that a pass reads all old sets but copies none.
-func TestOldSetsCostLittle(t *testing.T) {
+// TestNext_OldSetsAreCheap checks that a pass reads all old sets but copies none.
+func TestNext_OldSetsAreCheap(t *testing.T) {
 	few, many := testing.AllocsPerRun(3, overOldSets(10)), testing.AllocsPerRun(3, overOldSets(1010))
 	if many > few+1000 {
 		t.Errorf("10 old sets: %.0f allocations; 1000 more of them: %.0f", few, many)

@@ -13,9 +13,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-// TestProgressDeadline follows a rollout minute by minute. The deadline is three minutes after the last
+// TestProgress_Deadline follows a rollout minute by minute. The deadline is three minutes after the last
 // progress.
-func TestProgressDeadline(t *testing.T) {
+func TestProgress_Deadline(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), recorded("1"), func(d *v1alpha1.MachineDeployment) {
 		d.Spec.ProgressDeadlineSeconds = ptr.To(int32(180))
@@ -55,9 +55,9 @@ func TestProgressDeadline(t *testing.T) {
 	}
 }
 
-// TestANewTemplateIsNotLateFromTheStart checks that a change that fixes a timed-out rollout has its own
+// TestProgress_NewTemplateRestartsDeadline checks that a change that fixes a timed-out rollout has its own
 // deadline, even before a set for it exists, and whatever else changes in the deployment.
-func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
+func TestProgress_NewTemplateRestartsDeadline(t *testing.T) {
 	t.Parallel()
 	for strategy, given := range map[string]struct {
 		change change
@@ -97,7 +97,7 @@ func TestANewTemplateIsNotLateFromTheStart(t *testing.T) {
 	}
 }
 
-func TestWithoutADeadlineNothingIsLate(t *testing.T) {
+func TestProgress_WithoutDeadline(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3, fixture.OfClass("b"))
 	for _, hours := range []int{0, 1, 100} {
@@ -109,9 +109,9 @@ func TestWithoutADeadlineNothingIsLate(t *testing.T) {
 	}
 }
 
-// TestAFailureIsNoProgress checks that failed writes do not extend the deadline of a rollout, and that a
+// TestProgress_FailureIsNotProgress checks that failed writes do not extend the deadline of a rollout, and that a
 // timed-out rollout stays timed out. The failure is reported anyway.
-func TestAFailureIsNoProgress(t *testing.T) {
+func TestProgress_FailureIsNotProgress(t *testing.T) {
 	t.Parallel()
 	leader := errors.New("Internal error occurred: etcdserver: leader changed")
 	for name, steps := range map[string][]struct {
@@ -162,9 +162,9 @@ func TestAFailureIsNoProgress(t *testing.T) {
 	}
 }
 
-// TestARolloutThatBeginsWithAFailureHasItsWholeTime checks that a rollout that begins with a failure has its
+// TestProgress_InitialFailureKeepsFullDeadline checks that a rollout that begins with a failure has its
 // full deadline, even if the previous rollout had nearly timed out.
-func TestARolloutThatBeginsWithAFailureHasItsWholeTime(t *testing.T) {
+func TestProgress_InitialFailureKeepsFullDeadline(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"), func(d *v1alpha1.MachineDeployment) { d.Spec.ProgressDeadlineSeconds = ptr.To[int32](180) })
 	all := sets{fixture.Set("a", 3), fixture.Set("b", 1, fixture.Reports(1, 0))}

@@ -16,7 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
-func TestStatusCounts(t *testing.T) {
+func TestStatus_Counts(t *testing.T) {
 	t.Parallel()
 	some := func(set *v1alpha1.MachineSet) {
 		set.Status = v1alpha1.MachineSetStatus{Replicas: 4, ReadyReplicas: 2, AvailableReplicas: 3, PreservedFailedReplicas: 1}
@@ -48,7 +48,7 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
-func TestConditions(t *testing.T) {
+func TestStatus_Conditions(t *testing.T) {
 	t.Parallel()
 	const (
 		available = "Available=True MinimumReplicasAvailable"
@@ -119,7 +119,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-func TestACreatedSetIsSaidToBeCreated(t *testing.T) {
+func TestConditions_CreatedSetIsReported(t *testing.T) {
 	t.Parallel()
 	o := rollout.Outcome{Created: fixture.Set("a", 3, fixture.Reports(0, 0))}
 	for _, c := range Next(rollout.New(rollout.NewFacts(fixture.Deployment(3), nil, fixture.Noon)), o).Conditions {
@@ -129,9 +129,9 @@ func TestACreatedSetIsSaidToBeCreated(t *testing.T) {
 	}
 }
 
-// TestConditionsKeepTheirTimes checks that the transition time belongs to the status, and that an unchanged
+// TestConditions_KeepTransitionTimes checks that the transition time belongs to the status, and that an unchanged
 // condition keeps its times.
-func TestConditionsKeepTheirTimes(t *testing.T) {
+func TestConditions_KeepTransitionTimes(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3, fixture.Rolling("1", "0"), recorded("1"))
 	status := func(minute int, set *v1alpha1.MachineSet) map[string][2]int {
@@ -164,7 +164,7 @@ func TestConditionsKeepTheirTimes(t *testing.T) {
 	}
 }
 
-func TestFailedMachines(t *testing.T) {
+func TestStatus_FailedMachines(t *testing.T) {
 	t.Parallel()
 	named := func(names ...string) func(*v1alpha1.MachineSet) {
 		return func(set *v1alpha1.MachineSet) {
@@ -200,7 +200,7 @@ func TestFailedMachines(t *testing.T) {
 	}
 }
 
-func TestStatusAfterAFailure(t *testing.T) {
+func TestStatus_AfterFailure(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(3)
 	deployment.Generation, deployment.Status.ObservedGeneration = 5, 4
@@ -217,9 +217,9 @@ func TestStatusAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestAStatusIsOfNoGenerationUntilAllIsMarked checks that the observed generation does not advance while a
+// TestStatus_ObservedGenerationWaitsForReserve checks that the observed generation does not advance while a
 // Machine cannot be marked, because a set was not scaled as requested.
-func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
+func TestStatus_ObservedGenerationWaitsForReserve(t *testing.T) {
 	t.Parallel()
 	f := rollout.NewFacts(fixture.Deployment(3), sets{fixture.Set("a", 3)}, fixture.Noon)
 	var o rollout.Outcome
@@ -229,9 +229,9 @@ func TestAStatusIsOfNoGenerationUntilAllIsMarked(t *testing.T) {
 	}
 }
 
-// TestNothingIsUnavailableBelowZero checks that surplus machines, which exist for a while, do not make the
+// TestStatus_UnavailableIsNeverNegative checks that surplus machines, which exist for a while, do not make the
 // number of unavailable replicas negative.
-func TestNothingIsUnavailableBelowZero(t *testing.T) {
+func TestStatus_UnavailableIsNeverNegative(t *testing.T) {
 	t.Parallel()
 	for reason, test := range map[string]struct {
 		sets sets

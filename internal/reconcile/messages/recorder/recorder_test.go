@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-func TestEventsControlNoTerminal(t *testing.T) {
+func TestRecorder_RemovesControlCharacters(t *testing.T) {
 	fake := record.NewFakeRecorder(3)
 	recorder := New(fake)
 	recorder.Event(nil, corev1.EventTypeNormal, "R", "a\x1b[2Jb")
@@ -29,8 +29,8 @@ func TestEventsControlNoTerminal(t *testing.T) {
 	}
 }
 
-// TestAllRecordersArePrintable checks that every event recorder of the repository is wrapped by this package.
-func TestAllRecordersArePrintable(t *testing.T) {
+// TestRecorder_WrapsAllRecorders checks that every event recorder of the repository is wrapped by this package.
+func TestRecorder_WrapsAllRecorders(t *testing.T) {
 	made, seen := regexp.MustCompile(`\.NewRecorder\(|GetEventRecorder(For)?\(`), 0
 	printable := regexp.MustCompile(`recorder\.New\([a-z.]+\.NewRecorder\(`)
 	err := filepath.WalkDir("../../..", func(path string, _ fs.DirEntry, err error) error {

@@ -13,8 +13,8 @@ var variables = []string{
 	"TAGS_ARE_STRINGS", "IS_CONTROL_CLUSTER_SEED", "PRESERVE_CRD_AT_END", "IS_VIRTUAL_PROVIDER", "GNA_SECRET_NAME",
 }
 
-// TestEnvironment: missing and conflicting variables are errors.
-func TestEnvironment(t *testing.T) {
+// TestEnvironment_RejectsInvalidVariables: missing and conflicting variables are errors.
+func TestEnvironment_RejectsInvalidVariables(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set  map[string]string
 		want string
@@ -56,9 +56,9 @@ func environmentWith(t *testing.T, set map[string]string) (environment, error) {
 	return fromEnvironment()
 }
 
-// TestMakeStart: without a command and an image, "make start" starts the controllers in the provider's directory
+// TestMakeStart_StartsControllers: without a command and an image, "make start" starts the controllers in the provider's directory
 // and in dev/mcm.
-func TestMakeStart(t *testing.T) {
+func TestMakeStart_StartsControllers(t *testing.T) {
 	provider := t.TempDir()
 	for dir, rule := range map[string]string{".": "all:\n\nstart: build\n", "dev/mcm": "start:\n", "test/integration/controller": ""} {
 		if err := os.MkdirAll(filepath.Join(provider, dir), 0o755); err != nil {
@@ -92,8 +92,8 @@ func TestMakeStart(t *testing.T) {
 	}
 }
 
-// TestPatches: patches come from a file and from tags; a provider without real machines has neither.
-func TestPatches(t *testing.T) {
+// TestPatch_FromFileAndTags: patches come from a file and from tags; a provider without real machines has neither.
+func TestPatch_FromFileAndTags(t *testing.T) {
 	provider := t.TempDir()
 	for _, dir := range []string{"test/integration/controller", ".ci/controllers-test"} {
 		if err := os.MkdirAll(filepath.Join(provider, dir), 0o755); err != nil {

@@ -17,8 +17,8 @@ func withContainers(names ...string) *appsv1.Deployment {
 	return deployment
 }
 
-// TestImages: each image is set only in its containers, and an image without a container is an error.
-func TestImages(t *testing.T) {
+// TestImages_AreSetInContainers: each image is set only in its containers, and an image without a container is an error.
+func TestImages_AreSetInContainers(t *testing.T) {
 	const provider = "machine-controller-manager-provider-aws"
 	for name, tc := range map[string]struct {
 		images     images
@@ -51,8 +51,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestRolledOut: Pods of an older template and a status of an older generation are not accepted.
-func TestRolledOut(t *testing.T) {
+// TestRolledOut_IgnoresOlderGenerations: Pods of an older template and a status of an older generation are not accepted.
+func TestRolledOut_IgnoresOlderGenerations(t *testing.T) {
 	done := appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
 	for name, tc := range map[string]struct {
 		change func(*appsv1.DeploymentStatus)

@@ -11,8 +11,8 @@ import (
 	"github.com/onsi/gomega"
 )
 
-// TestStop: no process that a command has started remains, regardless of how it handles SIGTERM.
-func TestStop(t *testing.T) {
+// TestStop_TerminatesAllProcesses: no process that a command has started remains, regardless of how it handles SIGTERM.
+func TestStop_TerminatesAllProcesses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		command string
 		made    bool
@@ -59,8 +59,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForAControllerThatHasEnded: waits of the suite fail when a controller has exited.
-func TestNobodyWaitsForAControllerThatHasEnded(t *testing.T) {
+// TestWait_FailsWhenControllerHasExited: waits of the suite fail when a controller has exited.
+func TestWait_FailsWhenControllerHasExited(t *testing.T) {
 	before := logs
 	logs = t.TempDir()
 	t.Cleanup(func() { logs = before })

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// TestDefaultMetricsAreServed: the manager serves the provider's metrics of any type, each once.
-func TestDefaultMetricsAreServed(t *testing.T) {
+// TestManager_ServesMetricsOfProvider: the manager serves the provider's metrics of any type, each once.
+func TestManager_ServesMetricsOfProvider(t *testing.T) {
 	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "test_requests_total", Help: "h"}, []string{"zone"})
 	histogram := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "test_seconds", Help: "h", ConstLabels: prometheus.Labels{"a": "b"}})
 	prometheus.MustRegister(counter, histogram)

@@ -10,8 +10,8 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/metrics"
 )
 
-// TestMetrics: names and labels are MCM's, and the manager serves the metrics but does not record them.
-func TestMetrics(t *testing.T) {
+// TestMetrics_AreThoseOfMCM: names and labels are MCM's, and the manager serves the metrics but does not record them.
+func TestMetrics_AreThoseOfMCM(t *testing.T) {
 	service := prometheus.Labels{"provider": "p", "service": "s"}
 	operation := prometheus.Labels{"provider": "p", "operation": "o"}
 	metrics.APIRequestCount.With(service).Inc()

@@ -8,8 +8,8 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/app/options"
 )
 
-// TestFlags: the program has all flags of MCM's machine-controller with their defaults.
-func TestFlags(t *testing.T) {
+// TestFlags_AreThoseOfMCM: the program has all flags of MCM's machine-controller with their defaults.
+func TestFlags_AreThoseOfMCM(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	options.NewMCServer().AddFlags(flags)
 	for name, value := range map[string]string{
@@ -44,8 +44,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestFields: a field has the value of its flag.
-func TestFields(t *testing.T) {
+// TestFields_HaveValuesOfFlags: a field has the value of its flag.
+func TestFields_HaveValuesOfFlags(t *testing.T) {
 	s := options.NewMCServer()
 	if s.Namespace != "default" || s.Address != "0.0.0.0" || s.TargetKubeconfig != "" || s.ControlKubeconfig != "" {
 		t.Errorf("got defaults %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
@@ -61,9 +61,9 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestServeUsesWhatWasSet: Serve uses fields that the program has set, and flags that another package added first.
+// TestServe_UsesFieldsOfProgram: Serve uses fields that the program has set, and flags that another package added first.
 // It returns an error for their invalid values.
-func TestServeUsesWhatWasSet(t *testing.T) {
+func TestServe_UsesFieldsOfProgram(t *testing.T) {
 	tests := map[string]func(s *options.MCServer, flags *pflag.FlagSet){
 		"a field": func(s *options.MCServer, _ *pflag.FlagSet) { s.Address = "nowhere" },
 		"a flag of another package": func(s *options.MCServer, flags *pflag.FlagSet) {

@@ -6,8 +6,8 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/codes"
 )
 
-// TestCodes: numbers and names are those of MCM, and there are no other codes.
-func TestCodes(t *testing.T) {
+// TestCodes_AreThoseOfMCM: numbers and names are those of MCM, and there are no other codes.
+func TestCodes_AreThoseOfMCM(t *testing.T) {
 	all := []struct {
 		code codes.Code
 		name string

@@ -12,8 +12,8 @@ import (
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/status"
 )
 
-// TestText: the text of each code is MCM's, which other programs parse, regardless of how the status was created.
-func TestText(t *testing.T) {
+// TestStatus_TextIsThatOfMCM: the text of each code is MCM's, which other programs parse, regardless of how the status was created.
+func TestStatus_TextIsThatOfMCM(t *testing.T) {
 	for code := codes.OK; code <= codes.Uninitialized; code++ {
 		want := fmt.Sprintf("machine codes error: code = [%s] message = [no [m5.large] left]", code)
 		const message = "no [m5.large] left"
@@ -76,8 +76,8 @@ func TestFromError(t *testing.T) {
 	}
 }
 
-// TestTheControllersReadIt: Millwright's own package reads the code, even from a wrapped error.
-func TestTheControllersReadIt(t *testing.T) {
+// TestStatus_IsReadByControllers: Millwright's own package reads the code, even from a wrapped error.
+func TestStatus_IsReadByControllers(t *testing.T) {
 	for _, err := range []error{
 		status.Error(codes.Uninitialized, "x"),
 		status.WrapError(codes.Uninitialized, "x", io.EOF),
