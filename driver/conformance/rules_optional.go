@@ -275,7 +275,7 @@ var locationRules = []Rule{
 		},
 	},
 	{
-		Number: 75, Level: Must, Title: "a driver contextChecks for a VM where its creation began", Places: []string{"driver LocateMachine 2"},
+		Number: 75, Level: Must, Title: "a driver looks for a VM at the location where its creation began", Places: []string{"driver LocateMachine 2"},
 		needs: []int{created, 40, 74, 77, 78}, check: looksWhereCreationBegan,
 	},
 	{
