@@ -199,7 +199,7 @@ func TestManager_UsageIncludesChildProcesses(t *testing.T) {
 }
 
 func TestResult_ContainsAllNumbers(t *testing.T) {
-	p := &phaseResult{Name: scaleUp, took: 2 * time.Second, requests: map[env.Answered]int{
+	p := &phaseResult{Name: scaleUp, took: 2 * time.Second, requests: map[env.RequestKey]int{
 		{Method: "POST", Resource: "machines", Code: 201}:         4,
 		{Method: "POST", Resource: "nodes", Code: 409}:            1, // already exists, which is not a conflict
 		{Method: "PATCH", Resource: "machines/status", Code: 200}: 10,

@@ -9,7 +9,7 @@ import (
 
 // TestResult_IsKeptOnFullDisk: a full disk does not destroy an earlier result.
 func TestResult_IsKeptOnFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: the benchmark writes its result")
+	t.Attr("fault", "The disk is full while the benchmark writes its result")
 	fs := smallfs.New(t)
 	path := fs.Path("result.json")
 	if err := (&result{Machines: 1}).write(path); err != nil {
@@ -29,5 +29,5 @@ func TestResult_IsKeptOnFullDisk(t *testing.T) {
 	if err := (&result{Machines: 2}).write(path); err != nil {
 		t.Errorf("with free space: got error %v", err)
 	}
-	t.Attr("outcome", "an error that names the file; the earlier result stays; the next write succeeds")
+	t.Attr("outcome", "The write fails with an error that names the file, and the earlier result is kept; the next write succeeds once there is free space")
 }

@@ -91,17 +91,17 @@ func (w *setup) change(ctx context.Context, patch string, machines int32) error 
 	if err := w.client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		return err
 	}
-	w.asked("PATCH", "machinedeployments")
+	w.countOwn("PATCH", "machinedeployments")
 	return w.settled(ctx, machines)
 }
 
-// asked counts a request of the benchmark itself.
-func (w *setup) asked(method, resource string) {
+// countOwn counts a request of the benchmark itself.
+func (w *setup) countOwn(method, resource string) {
 	group := v1alpha1.SchemeGroupVersion.Group
 	if resource == "nodes" {
 		group = ""
 	}
-	w.own[env.Answered{Method: method, Group: group, Resource: resource, Code: http.StatusOK}]++
+	w.own[env.RequestKey{Method: method, Group: group, Resource: resource, Code: http.StatusOK}]++
 }
 
 // settleInterval is the interval between two checks of the remaining objects, once the deployment reports that it
@@ -139,7 +139,7 @@ func (w *setup) count(ctx context.Context, kind schema.GroupVersionKind, resourc
 	if err := w.client.List(ctx, list, client.Limit(1)); err != nil {
 		return 0, err
 	}
-	w.asked("LIST", resource)
+	w.countOwn("LIST", resource)
 	count := int64(len(list.Items))
 	if list.RemainingItemCount != nil {
 		count += *list.RemainingItemCount
@@ -269,7 +269,7 @@ func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error
 // subtract returns the difference of two samples.
 func (w *setup) subtract(name string, took time.Duration, before, after sample, last env.Totals) *phaseResult {
 	r := &phaseResult{
-		Name: name, took: took, requests: map[env.Answered]int{},
+		Name: name, took: took, requests: map[env.RequestKey]int{},
 		Events:          last.Since(before.totals).Count(env.Event),
 		CPU:             (after.manager.cpu - before.manager.cpu).Seconds(),
 		ControlPlaneCPU: (after.controlPlane.cpu - before.controlPlane.cpu).Seconds(),

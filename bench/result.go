@@ -56,7 +56,7 @@ type phaseResult struct {
 	ByRequest map[string]int `json:"byRequest"`
 
 	took     time.Duration
-	requests map[env.Answered]int
+	requests map[env.RequestKey]int
 }
 
 // complete computes the fields that are derived from the requests.

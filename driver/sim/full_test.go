@@ -10,7 +10,7 @@ import (
 
 // A cloud on a full disk creates no VM and returns the reason. It works again when the disk has free space.
 func TestCloud_RecoversFromFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: the journal of the simulated provider")
+	t.Attr("fault", "The disk is full while the simulated provider writes its journal")
 	fs := smallfs.New(t)
 	cloud := openCloud(t, fs.Dir)
 	w := newTestDriver(t, sim.Config{Cloud: cloud}, nil)
@@ -38,5 +38,5 @@ func TestCloud_RecoversFromFullDisk(t *testing.T) {
 			t.Errorf("with free space: got %d VMs (%v), want %d", len(vms), err, made)
 		}
 	}
-	t.Attr("outcome", "creation fails with an error that names the file, and creates no VM, or one that the next creation finds; creation succeeds when there is free space")
+	t.Attr("outcome", "Creation fails with an error that names the file, and creates either no VM or one that the next creation finds; creation succeeds once there is free space")
 }

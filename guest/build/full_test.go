@@ -12,7 +12,7 @@ import (
 
 // TestBuild_FailsOnFullDisk: the build fails with an error that names the file.
 func TestBuild_FailsOnFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: the build of the guest writes its initrd and its disk")
+	t.Attr("fault", "The disk is full while the guest build writes its initrd and its disk")
 	records := []cpio.Record{cpio.StaticFile("init", strings.Repeat("program\n", 4096), 0o755)}
 	fs := smallfs.New(t)
 	for name, write := range map[string]func(path string) error{
@@ -26,5 +26,5 @@ func TestBuild_FailsOnFullDisk(t *testing.T) {
 			t.Errorf("%s, with free space: got error %v", name, err)
 		}
 	}
-	t.Attr("outcome", "an error that names the file; hack/guest.sh keeps no files of a failed build; the next one succeeds")
+	t.Attr("outcome", "The build fails with an error that names the file; hack/guest.sh keeps no files of a failed build; the next build succeeds once there is free space")
 }

@@ -13,7 +13,7 @@ import (
 // TestSave_OnFullDisk: a disk that is a sparse file may have no space for a credential. An existing credential can still
 // be replaced.
 func TestSave_OnFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: a guest stores its credential on a disk that takes no more")
+	t.Attr("fault", "The disk is full while a guest stores its credential")
 	fs := smallfs.New(t)
 	disk := Store{fs.Path("disk")}
 	if err := errors.Join(os.WriteFile(disk.Path, nil, 0o600), os.Truncate(disk.Path, 1<<20)); err != nil {
@@ -39,5 +39,5 @@ func TestSave_OnFullDisk(t *testing.T) {
 	if got, err := disk.Load(); !cmp.Equal(got, large) {
 		t.Errorf("Load = %+v (%v)", got, err)
 	}
-	t.Attr("outcome", "an error that names the disk, and no credential; the next write succeeds, and from then on each renewal, also while the disk is full")
+	t.Attr("outcome", "The write fails with an error that names the disk, and no credential is stored; the next write succeeds once there is free space; after that, renewals succeed even while the disk is full")
 }

@@ -105,7 +105,7 @@ func read(events io.Reader) ([]*fault, error) {
 // module is the import path of this module, with which all packages start.
 const module = "github.com/millwright-dev/millwright/"
 
-const heading = "| fault | what was seen | result | test |\n|---|---|---|---|\n"
+const heading = "| Fault | Observed behavior | Result | Test |\n|---|---|---|---|\n"
 
 func rowsOf(faults []*fault) []string {
 	var rows []string

@@ -32,7 +32,7 @@ func TestRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := "# Page\n" + begin + "| fault | what was seen | result | test |\n|---|---|---|---|\n" +
+		want := "# Page\n" + begin + "| Fault | Observed behavior | Result | Test |\n|---|---|---|---|\n" +
 			"| a response \\| late | 3 scenarios | " + result + " | `test/suites/crash` TestDriver_Faults |\n" + end + "\nmore\n"
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("want - got +\n%s", diff)

@@ -25,13 +25,13 @@ func codeOf(err error) codes.Code { return status.Code(err) }
 // soon afterwards, and that a running operation completes.
 func TestDriver_ReconnectsAfterCut(t *testing.T) {
 	for name, cut := range map[string]memnet.Cut{
-		"connections lost": {Lost: true},
-		"silent":           {Silent: true},
-		"refused and lost": {Refused: true, Lost: true},
+		"loses connections":             {Lost: true},
+		"delays all traffic":            {Silent: true},
+		"loses and refuses connections": {Refused: true, Lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "between a driver in another process and the manager, amid an operation: "+name)
-			t.Attr("outcome", "the operation fails with Unavailable; the driver is registered again within a minute after the cut")
+			t.Attr("fault", "The network between the manager and a driver in another process "+name+" during an operation")
+			t.Attr("outcome", "The operation fails with Unavailable; the driver registers again within a minute after the network recovers")
 			synctest.Test(t, func(t *testing.T) {
 				m := newManager(t)
 				inner := fake.New(fake.Config{})

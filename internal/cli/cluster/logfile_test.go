@@ -12,7 +12,7 @@ import (
 // TestLogFile_DiskFull checks that log lines are dropped on a full disk, and that the terminal reports the
 // beginning and the end of this once each.
 func TestLogFile_DiskFull(t *testing.T) {
-	t.Attr("fault", "disk full: \"millwright up\" writes its log")
+	t.Attr("fault", "The disk is full while \"millwright up\" writes its log")
 	fs := smallfs.New(t)
 	var terminal bytes.Buffer
 	path := fs.Path("millwright.log")
@@ -45,7 +45,7 @@ func TestLogFile_DiskFull(t *testing.T) {
 		t.Errorf("the terminal shows %q when there is free space", lines)
 	}
 	wantWhole(t, path, line, 3)
-	t.Attr("outcome", "a sentence on the terminal that names the file, and another one when it is written again; everything goes on")
+	t.Attr("outcome", "The terminal shows one message that names the file, and another one when logging resumes; \"millwright up\" continues")
 }
 
 // wantWhole fails the test unless the file has that many complete copies of a line.

@@ -8,7 +8,7 @@ import (
 
 // TestDirectory_KeepsDriverWhenDiskIsFull checks that the record of the driver survives a full disk.
 func TestDirectory_KeepsDriverWhenDiskIsFull(t *testing.T) {
-	t.Attr("fault", "disk full: \"millwright up\" notes the driver of its folder")
+	t.Attr("fault", "The disk is full while \"millwright up\" records the driver of its directory")
 	fs := smallfs.New(t)
 	if err := SetDriver(fs.Dir, DriverSim); err != nil {
 		t.Fatal(err)
@@ -26,5 +26,5 @@ func TestDirectory_KeepsDriverWhenDiskIsFull(t *testing.T) {
 	if driver, err := Driver(fs.Dir); driver != DriverVM || err != nil {
 		t.Errorf("the directory's driver is %q (%v), want %q", driver, err, DriverVM)
 	}
-	t.Attr("outcome", "an error that names the file; the driver is as before; the next write succeeds")
+	t.Attr("outcome", "The write fails with an error that names the file, and the recorded driver is unchanged; the next write succeeds once there is free space")
 }

@@ -53,7 +53,7 @@ func TestMachine_ClockStepDoesNotShortenTimeouts(t *testing.T) {
 	for phase, timeout := range phases {
 		for name, jump := range jumps {
 			t.Run(string(phase)+", "+name, func(t *testing.T) {
-				t.Attr("fault", "the clock of the manager's host steps "+name+" by two hours while a Machine is "+string(phase))
+				t.Attr("fault", "The clock of the manager's host steps "+name+" by two hours while a Machine is "+string(phase))
 				h := newHarness(t)
 				clock := h.steady()
 				h.declare(inPhase(phase))
@@ -68,7 +68,7 @@ func TestMachine_ClockStepDoesNotShortenTimeouts(t *testing.T) {
 				if got := h.machine().Status.CurrentStatus.Phase; got != v1alpha1.MachineFailed {
 					t.Errorf("phase %q after the timeout", got)
 				}
-				t.Attr("outcome", "Failed no earlier than its timeout after the step")
+				t.Attr("outcome", "The Machine becomes Failed only after its full timeout has passed since the step")
 			})
 		}
 	}
@@ -80,7 +80,7 @@ func TestMachine_ClockStepDoesNotShortenTimeouts(t *testing.T) {
 func TestMachine_ClockStepDoesNotForceDrain(t *testing.T) {
 	for name, jump := range jumps {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "the clock of the manager's host steps "+name+" by two hours during a drain")
+			t.Attr("fault", "The clock of the manager's host steps "+name+" by two hours during a drain")
 			h := newHarness(t)
 			clock := h.steady()
 			names := h.drained(3)
@@ -104,7 +104,7 @@ func TestMachine_ClockStepDoesNotForceDrain(t *testing.T) {
 			if forced != jump.forced {
 				t.Errorf("%d of %d drains are forced together, want %d", forced, len(names), jump.forced)
 			}
-			t.Attr("outcome", fmt.Sprintf("forced no earlier than the drain timeout after the step, %d of %d together", forced, len(names)))
+			t.Attr("outcome", fmt.Sprintf("Drains are forced only after the full drain timeout has passed since the step (forced at the same time: %d of %d)", forced, len(names)))
 		})
 	}
 }

@@ -42,8 +42,8 @@ func (h *harness) wantForcedAfter(d *fakeDrainer, left time.Duration) {
 
 // TestMachine_DrainTimeoutRestartsAfterOutage checks that the drain timeout restarts after an outage.
 func TestMachine_DrainTimeoutRestartsAfterOutage(t *testing.T) {
-	t.Attr("fault", "the manager or an API server is unavailable for three times the drain timeout")
-	t.Attr("outcome", "the drain timeout restarts after the outage")
+	t.Attr("fault", "The manager or an API server is unavailable for three times the drain timeout")
+	t.Attr("outcome", "The drain timeout restarts after the outage")
 	const away = 3 * DefaultDrainTimeout
 	cases := map[string]func(h *harness) *fakeDrainer{
 		"manager": func(h *harness) *fakeDrainer {
@@ -201,8 +201,8 @@ func TestMachine_DrainRestartIsStoredOnce(t *testing.T) {
 // TestMachine_ForcedDrainsAreLimitedAfterOutage checks that after an outage, the number of drains that are forced at the
 // same time is limited like replacements, and that drains that a user forces are not delayed.
 func TestMachine_ForcedDrainsAreLimitedAfterOutage(t *testing.T) {
-	t.Attr("fault", "the manager is unavailable until all drain timeouts have expired")
-	t.Attr("outcome", "the number of forced drains is limited like that of replacements")
+	t.Attr("fault", "The manager is unavailable until all drain timeouts have expired")
+	t.Attr("outcome", "The number of concurrent forced drains is limited in the same way as replacements")
 	h := newHarness(t)
 	names := h.drained(4)
 	h.draining(forPod("web"))

@@ -396,8 +396,8 @@ func TestInPlaceUpdate_TimesOut(t *testing.T) {
 // TestInPlaceUpdate_TimeoutRestartsAfterOutage checks that the timeout of an update restarts after an outage, since
 // the result of the agent cannot be read during it.
 func TestInPlaceUpdate_TimeoutRestartsAfterOutage(t *testing.T) {
-	t.Attr("fault", "the target API server is unavailable for an hour during an in-place update")
-	t.Attr("outcome", "the update timeout restarts after the outage")
+	t.Attr("fault", "The target API server is unavailable for an hour during an in-place update")
+	t.Attr("outcome", "The update timeout restarts after the outage")
 	h := newHarness(t)
 	h.controller.Health.OutagePeriod = time.Minute
 	down := false

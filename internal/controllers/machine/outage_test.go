@@ -33,8 +33,8 @@ func (o awayClient) Get(ctx context.Context, key client.ObjectKey, object client
 // TestMachine_DoesNotFailDuringOutage checks that no Machine becomes Failed during or right after an outage of either API
 // server. It becomes Failed after both have been available for the timeout.
 func TestMachine_DoesNotFailDuringOutage(t *testing.T) {
-	t.Attr("fault", "one or both API servers are unavailable for three times the creation timeout")
-	t.Attr("outcome", "no Machine is Failed before its timeout has passed after the outage")
+	t.Attr("fault", "One or both API servers are unavailable for three times the creation timeout")
+	t.Attr("outcome", "A Machine becomes Failed only after its full timeout has passed since the outage")
 	const away = 3 * creationTimeout // the longer one of the two timeouts
 	phases := map[v1alpha1.MachinePhase]time.Duration{v1alpha1.MachinePending: creationTimeout, v1alpha1.MachineUnknown: healthTimeout}
 	for phase, timeout := range phases {

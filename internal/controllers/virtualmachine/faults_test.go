@@ -23,7 +23,7 @@ func TestController_SurvivesInjectedFaults(t *testing.T) {
 	for _, fault := range serverfault.All(1) {
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
-			t.Attr("fault", "a VM controller's API server that "+fault.Name)
+			t.Attr("fault", "The VM controller's API server "+fault.Name)
 			ofObjects(fault)
 			w := newTestEnvUnder(t, fault)
 			w.declare("a", nil)
@@ -39,11 +39,11 @@ func TestController_SurvivesInjectedFaults(t *testing.T) {
 				w.clear("a", claims[0])
 				return w.gone(&v1alpha1.VirtualMachine{}, "a") && w.gone(&corev1.Pod{}, next.Name)
 			})
-			failed, total := fault.Struck()
-			if failed == 0 {
+			affected, eligible := fault.Counts()
+			if affected == 0 {
 				t.Error("no request was affected")
 			}
-			t.Attr("outcome", fmt.Sprintf("a VM was started twice with the same disk and then deleted; %d of %d requests failed", failed, total))
+			t.Attr("outcome", fmt.Sprintf("A VM is started twice with the same disk and then deleted (affected requests: %d of %d)", affected, eligible))
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 // TestControlPlane_KeysSurviveFullDisk checks that no CA or key is replaced however little disk space is free, and that the
 // same ones are used when there is more.
 func TestControlPlane_KeysSurviveFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: a control plane makes its authorities, certificates and keys")
+	t.Attr("fault", "The disk is full while a control plane creates its CAs, certificates, and keys")
 	fs := smallfs.New(t)
 	dir := layout(fs.Path("cp"))
 	must(t, dir.create())
@@ -37,7 +37,7 @@ func TestControlPlane_KeysSurviveFullDisk(t *testing.T) {
 	if full < 3 {
 		t.Errorf("there was no space only %d times", full)
 	}
-	t.Attr("outcome", "the start fails and says for which file; keys that exist are kept, and it succeeds when there is room")
+	t.Attr("outcome", "The start fails with an error that names the file, and existing keys are kept; the next start succeeds once there is free space")
 }
 
 // wantKept fails the test if a signing file has a different key than before.

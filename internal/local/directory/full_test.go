@@ -10,7 +10,7 @@ import (
 // TestFullDisk checks that a full disk affects no existing file: its content stays, and no unfinished file
 // remains next to it.
 func TestFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: writing certificates, keys, kubeconfigs, records of processes, and files of Pods' volumes")
+	t.Attr("fault", "The disk is full while certificates, keys, kubeconfigs, process records, or files of Pod volumes are written")
 	for name, write := range map[string]func(fs *smallfs.FS, content []byte) error{
 		"WriteFile": func(fs *smallfs.FS, content []byte) error { return WriteFile(fs.Path("dir", "x"), content) },
 		"WriteFileIn": func(fs *smallfs.FS, content []byte) error {
@@ -43,5 +43,5 @@ func TestFullDisk(t *testing.T) {
 			fs.WantFiles(fs.Path("dir"), "x")
 		})
 	}
-	t.Attr("outcome", "an error that names the file; the file is as before, and nothing is beside it; the next write succeeds")
+	t.Attr("outcome", "The write fails with an error that names the file; the file is unchanged, and no temporary file remains; the next write succeeds once there is free space")
 }

@@ -20,19 +20,21 @@ import (
 
 // apiFault is a fault of an API server, or of the network, that affects requests of a host.
 type apiFault struct {
+	// name completes the sentence "The host's API server ...".
 	name string
 	// every is the frequency: one in so many requests is affected.
 	every int64
 	// watches selects whether watches are affected, or all other requests.
 	watches bool
-	// answer responds instead of the API server.
-	answer func(request *http.Request, next http.RoundTripper) (*http.Response, error)
+	// respond responds instead of the API server.
+	respond func(request *http.Request, next http.RoundTripper) (*http.Response, error)
 
-	asked, struck atomic.Int64
+	// eligible and affected count requests.
+	eligible, affected atomic.Int64
 }
 
 var apiFaults = []*apiFault{
-	{name: "answers half a second late", every: 2, answer: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+	{name: "delays responses by half a second", every: 2, respond: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		select {
 		case <-time.After(500 * time.Millisecond):
@@ -40,22 +42,22 @@ var apiFaults = []*apiFault{
 		}
 		return response, err
 	}},
-	{name: "answers 409 Conflict", every: 3, answer: refused(http.StatusConflict, metav1.StatusReasonConflict)},
-	{name: "answers 429 Too Many Requests", every: 3, answer: refused(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)},
-	{name: "answers 500, and does nothing", every: 3, answer: refused(http.StatusInternalServerError, metav1.StatusReasonInternalError)},
-	{name: "answers 500 to what it does", every: 3, answer: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+	{name: "returns 409 Conflict", every: 3, respond: refused(http.StatusConflict, metav1.StatusReasonConflict)},
+	{name: "returns 429 Too Many Requests", every: 3, respond: refused(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)},
+	{name: "returns 500 without processing the request", every: 3, respond: refused(http.StatusInternalServerError, metav1.StatusReasonInternalError)},
+	{name: "returns 500 after processing the request", every: 3, respond: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		if response, err := next.RoundTrip(r); err == nil {
 			response.Body.Close()
 		}
 		return refused(http.StatusInternalServerError, metav1.StatusReasonInternalError)(r, next)
 	}},
-	{name: "breaks connections", every: 3, answer: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+	{name: "resets connections", every: 3, respond: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		if response, err := next.RoundTrip(r); err == nil {
 			response.Body.Close()
 		}
 		return nil, errors.New("connection reset by peer")
 	}},
-	{name: "answers with half a body", every: 3, answer: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+	{name: "truncates response bodies", every: 3, respond: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err != nil {
 			return nil, err
@@ -68,8 +70,8 @@ var apiFaults = []*apiFault{
 		response.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), brokenReader{}))
 		return response, nil
 	}},
-	{name: "ends watches with 410 Gone", every: 2, watches: true, answer: refused(http.StatusGone, metav1.StatusReasonExpired)},
-	{name: "ends watches amid an event", every: 2, watches: true, answer: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+	{name: "rejects watches with 410 Gone", every: 2, watches: true, respond: refused(http.StatusGone, metav1.StatusReasonExpired)},
+	{name: "closes watches in the middle of an event", every: 2, watches: true, respond: func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil {
 			body := response.Body
@@ -101,11 +103,11 @@ func refused(code int, reason metav1.StatusReason) func(*http.Request, http.Roun
 // before adds the fault to a handler that forwards to an API server.
 func (f *apiFault) before(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if watches := r.URL.Query().Get("watch") != ""; watches != f.watches || f.asked.Add(1)%f.every != 0 {
+		if watches := r.URL.Query().Get("watch") != ""; watches != f.watches || f.eligible.Add(1)%f.every != 0 {
 			return next.RoundTrip(r)
 		}
-		f.struck.Add(1)
-		return f.answer(r, next)
+		f.affected.Add(1)
+		return f.respond(r, next)
 	})
 }
 
@@ -120,7 +122,7 @@ func TestHost_ToleratesAPIFaults(t *testing.T) {
 	for _, fault := range apiFaults {
 		t.Run(fault.name, func(t *testing.T) {
 			b := newTestHost(t)
-			t.Attr("fault", "a host's API server "+fault.name)
+			t.Attr("fault", "The host's API server "+fault.name)
 			b.config.REST.Wrap(fault.before)
 			b.start()
 			b.eventually("the Node", b.nodeReady)
@@ -135,10 +137,10 @@ func TestHost_ToleratesAPIFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.awaitGone(pod)
-			if fault.struck.Load() == 0 {
-				t.Error("no request was concerned")
+			if fault.affected.Load() == 0 {
+				t.Error("no request was affected")
 			}
-			t.Attr("outcome", fmt.Sprintf("a Pod ran in one process, ended and went; %d requests of %d struck", fault.struck.Load(), fault.asked.Load()))
+			t.Attr("outcome", fmt.Sprintf("A Pod runs in exactly one process, completes, and is deleted (affected requests: %d of %d)", fault.affected.Load(), fault.eligible.Load()))
 		})
 	}
 }

@@ -23,7 +23,7 @@ import (
 func TestFullDisk(t *testing.T) {
 	fs := smallfs.New(t)
 	b := newTestHost(t)
-	t.Attr("fault", "disk full: a host writes the files of a Pod, and the Pod's process its termination message")
+	t.Attr("fault", "The disk is full while a host writes a Pod's files, and while the Pod's process writes its termination message")
 	b.config.Dir = fs.Dir
 	b.start()
 	b.eventually("the lock", func() (bool, any) { _, err := os.Stat(fs.Path("lock")); return err == nil, err })
@@ -52,13 +52,13 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.awaitGone(pod)
-	t.Attr("outcome", "the Pod waits, and its status and an event name the file; its process starts when there is room; room for the termination message is reserved")
+	t.Attr("outcome", "The Pod waits, and its status and an event name the file; its process starts once there is free space; space for the termination message is reserved")
 }
 
 // TestPod_LogRotationOnFullDisk checks that a log that cannot be rotated is not copied partially, which would use the
 // space of others.
 func TestPod_LogRotationOnFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: a host rotates the log of a hypervisor")
+	t.Attr("fault", "The disk is full while a host rotates the log of a hypervisor")
 	g := gomega.NewWithT(t)
 	fs := smallfs.New(t)
 	content := strings.Repeat("line\n", os.Getpagesize())
@@ -70,7 +70,7 @@ func TestPod_LogRotationOnFullDisk(t *testing.T) {
 	fs.MakeRoom()
 	g.Expect(rotate(fs.Path("log"), 10_000)).To(gomega.Succeed())
 	fs.WantFiles(fs.Dir, "log", "log.1")
-	t.Attr("outcome", "an error that names the file, once in 15 s; no part of a copy stays; the log is rotated when there is room")
+	t.Attr("outcome", "Each rotation attempt, every 15 s, fails with an error that names the file; no partial copy remains; the log is rotated once there is free space")
 }
 
 // TestPod_TokenRenewalOnFullDisk checks that a token that cannot be written is kept, and is renewed when there is free
@@ -78,7 +78,7 @@ func TestPod_LogRotationOnFullDisk(t *testing.T) {
 func TestPod_TokenRenewalOnFullDisk(t *testing.T) {
 	fs := smallfs.New(t)
 	b := newTestHost(t)
-	t.Attr("fault", "disk full: a host renews the token of a Pod")
+	t.Attr("fault", "The disk is full while a host renews the token of a Pod")
 	clock := clocktesting.NewFakeClock(time.Now())
 	b.config.Dir, b.config.Clock = fs.Dir, clock
 	b.start()
@@ -89,7 +89,7 @@ func TestPod_TokenRenewalOnFullDisk(t *testing.T) {
 	first, _ := readToken(t, path)
 	fs.Fill(0)
 	clock.Step(9 * time.Minute) // a token is valid for ten minutes, and is renewed after eight
-	b.eventually("an event about the room", func() (bool, any) {
+	b.eventually("an event about missing disk space", func() (bool, any) {
 		clock.Step(10 * time.Second) // the host may have set its timer after the step
 		return b.hasEvent(pod, eventVolumes, syscall.ENOSPC.Error())
 	})
@@ -102,5 +102,5 @@ func TestPod_TokenRenewalOnFullDisk(t *testing.T) {
 		second, _ := readToken(t, path)
 		return second != first, clock.Now()
 	})
-	t.Attr("outcome", "the token stays, and an event of the Pod names the file; it is renewed when there is room")
+	t.Attr("outcome", "The old token is kept, and an event for the Pod names the file; the token is renewed once there is free space")
 }

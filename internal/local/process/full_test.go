@@ -11,7 +11,7 @@ import (
 // TestFullDisk checks that no process is started on a full disk, because its record could not be written and it
 // would never be found again.
 func TestFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: a component or a hypervisor is started, which is recorded, and prints into its log")
+	t.Attr("fault", "The disk is full while a component or a hypervisor is started and recorded")
 	fs := smallfs.New(t)
 	record, log := fs.Path("child.json"), fs.Path("log")
 	command := Command{Path: os.Args[0], Env: []string{role + "=exit"}, Log: log}
@@ -30,13 +30,13 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-started.Ended()
-	t.Attr("outcome", "an error that names the record, and no process; the next start succeeds")
+	t.Attr("outcome", "The start fails with an error that names the record, and no process runs; the next start succeeds once there is free space")
 }
 
 // TestProcess_DiskFullAfterStart checks that a process runs if there is space for its record only, and that a later
 // parent finds it.
 func TestProcess_DiskFullAfterStart(t *testing.T) {
-	t.Attr("fault", "disk full: the process ID of a component or a hypervisor is recorded")
+	t.Attr("fault", "The disk is full while the process ID of a component or a hypervisor is recorded")
 	fs := smallfs.New(t)
 	record := fs.Path("child.json")
 	fs.Fill(1)
@@ -57,5 +57,5 @@ func TestProcess_DiskFullAfterStart(t *testing.T) {
 	found.Kill()
 	awaitExit(t, started)
 	awaitExit(t, found)
-	t.Attr("outcome", "the process runs; the next parent finds it by its lock, also while the disk is full")
+	t.Attr("outcome", "The process runs; the next parent finds it by its lock, even while the disk is full")
 }

@@ -12,15 +12,16 @@ import (
 
 // cuts are network failures between a hypervisor and the VM controller.
 var cuts = map[string]struct {
+	// fault completes the sentence "The network ...".
 	fault string
 	cut   memnet.Cut
 	// heals reports whether connections that are opened during the cut work.
 	heals bool
 }{
-	"refused":   {"connections are closed, and new ones are refused", memnet.Cut{Lost: true, Refused: true}, false},
-	"silent":    {"all packets vanish, without a reset", memnet.Cut{Silent: true}, false},
-	"half open": {"existing connections carry no more data, but new ones work", memnet.Cut{Lost: true}, true},
-	"slow":      {"each byte takes two seconds", memnet.Cut{PerByte: 2 * time.Second}, false},
+	"refused":   {"drops all traffic on existing connections and refuses new ones", memnet.Cut{Lost: true, Refused: true}, false},
+	"silent":    {"delivers no packets and resets no connections", memnet.Cut{Silent: true}, false},
+	"half open": {"drops all traffic on existing connections but accepts new ones", memnet.Cut{Lost: true}, true},
+	"slow":      {"takes two seconds per byte", memnet.Cut{PerByte: 2 * time.Second}, false},
 }
 
 // found is how long a hypervisor may take to reach the controller after a cut. A silent connection is closed after
@@ -32,7 +33,7 @@ const found = time.Minute
 func TestNetwork_CutWhileGuestRuns(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", for an hour")
+			t.Attr("fault", "The network between a hypervisor and the VM controller "+test.fault+" for an hour")
 			var took time.Duration
 			var dials int
 			withFixture(t, func(w *fixture) {
@@ -64,7 +65,7 @@ func TestNetwork_CutWhileGuestRuns(t *testing.T) {
 				must(t, err)
 				must(t, lock.Release())
 			})
-			t.Attr("outcome", fmt.Sprintf("the guest keeps running; %d connection attempts; the hypervisor followed a request %.0f s after the network could carry it",
+			t.Attr("outcome", fmt.Sprintf("The guest keeps running; the hypervisor makes %d connection attempts, and executes a request %.0f s after the network can deliver it",
 				dials, took.Seconds()))
 		})
 	}
@@ -74,8 +75,8 @@ func TestNetwork_CutWhileGuestRuns(t *testing.T) {
 func TestNetwork_CutWhileGuestIsPaused(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", for an hour, while the guest is paused")
-			t.Attr("outcome", "the guest stays paused; it runs soon after the network can carry the request")
+			t.Attr("fault", "The network between a hypervisor and the VM controller "+test.fault+" for an hour while the guest is paused")
+			t.Attr("outcome", "The guest stays paused, and resumes within a minute after the network can deliver the request")
 			withFixture(t, func(w *fixture) {
 				w.controller.Respond(leasePaused())
 				p := w.start()
@@ -101,7 +102,7 @@ func TestNetwork_CutWhileGuestIsPaused(t *testing.T) {
 func TestNetwork_CutDuringStart(t *testing.T) {
 	for name, test := range cuts {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "network between a hypervisor and the VM controller: "+test.fault+", in the middle of each call of the start")
+			t.Attr("fault", "The network between a hypervisor and the VM controller "+test.fault+", starting at any point during startup")
 			runs := 0
 			for after, complete := 1, false; !complete; after += 40 {
 				withFixture(t, func(w *fixture) {
@@ -140,7 +141,7 @@ func TestNetwork_CutDuringStart(t *testing.T) {
 			if runs < 10 {
 				t.Errorf("the network was cut only %d times", runs)
 			}
-			t.Attr("outcome", "one guest is started, within 25 s; within a minute after the cut there is one lease and the last report")
+			t.Attr("outcome", "Exactly one guest is started, within 25 s; within a minute after the network recovers, there is one lease, and the latest report has arrived")
 		})
 	}
 }

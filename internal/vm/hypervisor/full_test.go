@@ -16,7 +16,7 @@ import (
 
 // A hypervisor writes files completely or not at all, and terminates with the reason NoSpace.
 func TestGuest_FullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: a hypervisor writes its run ID, the seed, the metadata, or its termination message")
+	t.Attr("fault", "The disk is full while a hypervisor writes its run ID, the seed, the metadata, or its termination message")
 	now := time.Unix(1_700_000_000, 5)
 	fs := smallfs.New(t)
 	userData := t.TempDir() + "/user-data"
@@ -81,5 +81,5 @@ func TestGuest_FullDisk(t *testing.T) {
 		file.Discard()
 		fs.WantFiles(fs.Dir)
 	})
-	t.Attr("outcome", "it terminates with NoSpace and an error that names the file; the file is unchanged, and no temporary file remains; the next run succeeds")
+	t.Attr("outcome", "The hypervisor terminates with NoSpace and an error that names the file; the file is unchanged, and no temporary file remains; the next run succeeds once there is free space")
 }

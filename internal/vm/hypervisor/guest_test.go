@@ -38,8 +38,8 @@ func TestGuest_FullDisk(t *testing.T) {
 		"broken": {qemu.StorageFailure{Operation: "read", Reason: "Input/output error"}, "STATE_PAUSED CAUSE_STORAGE_FAILED"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Attr("fault", "the storage of a guest is "+name+" when it writes or reads, for an hour")
-			t.Attr("outcome", "the guest is stopped and reported as "+c.want+"; it runs again within 7 s once the storage works")
+			t.Attr("fault", "The storage of a guest is "+name+" for an hour")
+			t.Attr("outcome", "The guest is stopped and reported as "+c.want+"; it runs again within 7 s after the storage recovers")
 			withFixture(t, func(w *fixture) {
 				p := w.start()
 				w.machine().FailStorage(&c.failure)
@@ -62,8 +62,8 @@ func TestGuest_FullDisk(t *testing.T) {
 
 // A guest that the user wants stopped is not continued.
 func TestGuest_FullDiskWhilePaused(t *testing.T) {
-	t.Attr("fault", "disk full: the disk of a guest that its user pauses in the meantime")
-	t.Attr("outcome", "the guest stays paused, even once there is free space, and runs when its user continues it")
+	t.Attr("fault", "The disk of a guest is full, and a user pauses the guest before there is free space")
+	t.Attr("outcome", "The guest stays paused even when there is free space, and runs again when a user resumes it")
 	withFixture(t, func(w *fixture) {
 		w.start().wantAlive()
 		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})
@@ -82,8 +82,8 @@ func TestGuest_FullDiskWhilePaused(t *testing.T) {
 
 // A reset boots a guest that a full disk has stopped.
 func TestGuest_ResetAfterFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: the disk of a guest that is reset once there is free space")
-	t.Attr("outcome", "the guest boots")
+	t.Attr("fault", "The disk of a guest is full, and the guest is reset once there is free space")
+	t.Attr("outcome", "The guest boots")
 	withFixture(t, func(w *fixture) {
 		w.start().wantAlive()
 		w.machine().FailStorage(&qemu.StorageFailure{NoSpace: true})

@@ -62,8 +62,8 @@ func TestFetch_ReplacesFileAtomically(t *testing.T) {
 }
 
 func TestFetch_FullStorage(t *testing.T) {
-	t.Attr("fault", "storage full (file size limit): a kernel is copied")
-	t.Attr("outcome", "an error of the kind NoSpace; no file remains")
+	t.Attr("fault", "The storage is full while a kernel is copied (simulated with a file size limit)")
+	t.Attr("outcome", "The copy fails with a NoSpace error; no file remains")
 	local, dir := filepath.Join(t.TempDir(), "kernel"), t.TempDir()
 	must(t, os.WriteFile(local, diskContent(), 0o600))
 	limitFiles(t, 512<<10)

@@ -11,7 +11,7 @@ import (
 
 // TestImage_FullFileSystem requires the permission to mount a file system. TestWriteDisk_FullStorage works without it.
 func TestImage_FullFileSystem(t *testing.T) {
-	t.Attr("fault", "disk full: writing an image to a disk in each format, and downloading a kernel")
+	t.Attr("fault", "The disk is full while an image in any format is written to a disk, or a kernel is downloaded")
 	text := bytes.Repeat([]byte("an image that can be compressed\n"), mib/32)
 	for name, test := range map[string]struct {
 		served []byte
@@ -53,5 +53,5 @@ func TestImage_FullFileSystem(t *testing.T) {
 			}
 		})
 	}
-	t.Attr("outcome", "an error of the kind NoSpace that names the file, without retries; no file remains; the next attempt succeeds once there is free space")
+	t.Attr("outcome", "The operation fails without retries, with a NoSpace error that names the file; no file remains; the next attempt succeeds once there is free space")
 }

@@ -220,8 +220,8 @@ func limitFiles(t *testing.T, bytes uint64) {
 }
 
 func TestWriteDisk_FullStorage(t *testing.T) {
-	t.Attr("fault", "storage full (file size limit): an image is written to a disk")
-	t.Attr("outcome", "an error of the kind NoSpace; no file remains")
+	t.Attr("fault", "The storage is full while an image is written to a disk (simulated with a file size limit)")
+	t.Attr("outcome", "The write fails with a NoSpace error; no file remains")
 	for name, served := range map[string][]byte{"raw": diskContent(), "qcow2": qcow2(t, diskContent())} {
 		t.Run(name, func(t *testing.T) {
 			url, dir := serve(t, served), t.TempDir()
@@ -237,8 +237,8 @@ func TestWriteDisk_FullStorage(t *testing.T) {
 
 // There is enough space for the image, but not for its content.
 func TestWriteDisk_FullStorageInQemuImg(t *testing.T) {
-	t.Attr("fault", "storage full: qemu-img writes the content of an image")
-	t.Attr("outcome", "an error of the kind NoSpace")
+	t.Attr("fault", "The storage is full while qemu-img writes the content of an image")
+	t.Attr("outcome", "The write fails with a NoSpace error")
 	source := Source{URL: serve(t, qcow2(t, diskContent()))}
 	bin := t.TempDir()
 	script := "#!/bin/sh\necho 'qemu-img: error while writing at byte 0: No space left on device' >&2\nexit 1\n"

@@ -22,7 +22,7 @@ import (
 // cannot resume, so the manager must list again.
 func TestFaults_EtcdIsCompacted(t *testing.T) {
 	tier.All(t)
-	t.Attr("fault", "etcd is compacted while the manager misses the begin of a rolling update, and amid it")
+	t.Attr("fault", "etcd is compacted while the manager misses the start of a rolling update, and again during the update")
 	own := env.New(t, env.WithOwn(), env.WithoutWatchCache())
 	l := &lane{nodes: withAllKinds(t, own.Cluster)}
 	s, c := called("rolling update"), &compaction{cluster: own.Cluster}
@@ -30,7 +30,7 @@ func TestFaults_EtcdIsCompacted(t *testing.T) {
 	if result := l.play(t, s, nil, sound); result.err != nil {
 		t.Errorf("%v\n%s", result.err, result.transcript)
 	}
-	t.Attr("outcome", fmt.Sprintf("%d watches could not go on; the rolling update was completed, within its bounds", c.expired.Load()))
+	t.Attr("outcome", fmt.Sprintf("%d watches cannot resume; the rolling update completes within its bounds", c.expired.Load()))
 }
 
 // compaction compacts etcd while a manager does not watch.
@@ -46,7 +46,7 @@ func (c *compaction) during(act func(context.Context, *run) error) func(context.
 	return func(ctx context.Context, r *run) error {
 		before, release := c.expired.Load(), make(chan struct{})
 		var waiting atomic.Int64
-		r.servers.control.fault.Store(&serverfault.Fault{Name: "holds watches", Every: 1, Concerns: serverfault.Watched, Answer: func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+		r.servers.control.fault.Store(&serverfault.Fault{Name: "holds watches", Every: 1, Concerns: serverfault.Watched, Respond: func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 			waiting.Add(1)
 			select {
 			case <-release:
@@ -80,7 +80,7 @@ func (c *compaction) during(act func(context.Context, *run) error) func(context.
 		r.gate.note("etcd is compacted at revision %d", revision)
 		r.servers.control.fault.Store(nil)
 		close(release)
-		return r.await(ctx, "a watch that cannot go on", func(context.Context, *run) error {
+		return r.await(ctx, "a watch that cannot resume", func(context.Context, *run) error {
 			if c.expired.Load() == before {
 				return errors.New("all continue")
 			}

@@ -22,7 +22,7 @@ import (
 func TestFaults_EtcdDiskIsFull(t *testing.T) {
 	tier.All(t)
 	disk := smallfs.NewSize(t, 384<<20) // twice the space reserved for etcd's log, plus its data
-	t.Attr("fault", "disk full: etcd stores what is written, amid a rolling update")
+	t.Attr("fault", "The disk is full while etcd stores writes during a rolling update")
 	own := env.New(t, env.WithDir(disk.Dir))
 	l := &lane{nodes: withAllKinds(t, own.Cluster)}
 	s := called("rolling update")
@@ -41,7 +41,7 @@ func TestFaults_EtcdDiskIsFull(t *testing.T) {
 	if result := l.play(t, s, nil, sound); result.err != nil {
 		t.Errorf("%v\n%s", result.err, result.transcript)
 	}
-	t.Attr("outcome", fmt.Sprintf("after %d objects of 500 kB, etcd ended, and stored nothing more; when there was room, the rolling update was completed, within its bounds", stored))
+	t.Attr("outcome", fmt.Sprintf("etcd crashes after %d objects of 500 kB; the rolling update completes within its bounds once there is free space", stored))
 }
 
 // The objects that fill etcd: their size, their maximum number, and the timeout of a request.
@@ -62,15 +62,15 @@ func fillEtcd(ctx context.Context, c *env.Cluster) (stored int, err error) {
 		cancel()
 		if err == nil {
 			stored++
-		} else if !etcdAnswers(ctx, c) {
+		} else if !etcdHealthy(ctx, c) {
 			return stored, nil
 		}
 	}
 	return stored, errors.New("etcd stores more than it has space for")
 }
 
-// etcdAnswers reports whether etcd is healthy.
-func etcdAnswers(ctx context.Context, c *env.Cluster) bool {
+// etcdHealthy reports whether etcd is healthy.
+func etcdHealthy(ctx context.Context, c *env.Cluster) bool {
 	ctx, cancel := context.WithTimeout(ctx, fillPatient)
 	defer cancel()
 	url, access := c.ControlPlane.Etcd()

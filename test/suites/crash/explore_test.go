@@ -22,9 +22,9 @@ func TestExplore(t *testing.T) {
 	tier.All(t)
 	fleet, scenarios := newFleet(t), everywhere()
 	total, earlier := newProgress(len(scenarios)), readSurvived(t)
-	t.Attr("fault", "a manager that is killed before, after or amid a write or a call of the driver")
+	t.Attr("fault", "The manager is killed before, during, or after an API write or a driver call")
 	t.Cleanup(func() { // when all subtests are complete
-		t.Attr("outcome", fmt.Sprintf("%d scenarios, %d deaths", len(scenarios), total.hit))
+		t.Attr("outcome", fmt.Sprintf("The next manager reaches the desired state after each crash (%d scenarios, %d crash points)", len(scenarios), total.hit))
 		t.Logf("%d scenarios: %d crash points planned, %d at their point; %d skipped, because they are equivalent to others",
 			len(scenarios), total.planned, total.hit, total.left)
 		total.end()

@@ -25,7 +25,7 @@ func TestFaults_InAPIServers(t *testing.T) {
 	for i, fault := range serverfault.All(1) {
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
-			t.Attr("fault", "an API server that "+fault.Name)
+			t.Attr("fault", "An API server "+fault.Name)
 			names := troubled
 			if !tier.Exhaustive() {
 				names = []string{troubled[i%len(troubled)]}
@@ -35,11 +35,11 @@ func TestFaults_InAPIServers(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			struck, asked := fault.Struck()
-			if struck == 0 {
-				t.Error("no request was concerned")
+			affected, eligible := fault.Counts()
+			if affected == 0 {
+				t.Error("no request was affected")
 			}
-			t.Attr("outcome", fmt.Sprintf("%d scenarios, %d requests of %d struck", len(names), struck, asked))
+			t.Attr("outcome", fmt.Sprintf("Every scenario reaches the desired state without violating a rule (scenarios: %d, affected requests: %d of %d)", len(names), affected, eligible))
 		})
 	}
 }
@@ -51,7 +51,7 @@ func TestFaults_TwoLeaders(t *testing.T) {
 	fleet := newFleet(t)
 	names := partOf(append([]string{"create", "scale up", "adopt"}, troubled...), 2)
 	var acted atomic.Int64
-	t.Attr("fault", "two managers that both believe that they lead")
+	t.Attr("fault", "Two managers act as leader at the same time")
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,7 +70,7 @@ func TestFaults_TwoLeaders(t *testing.T) {
 		if acted.Load() == 0 {
 			t.Error("the second manager did nothing in any scenario")
 		}
-		t.Attr("outcome", fmt.Sprintf("%d scenarios, in %d of which both acted", len(names), acted.Load()))
+		t.Attr("outcome", fmt.Sprintf("Every scenario reaches the desired state, and no Machine ever has two VMs (scenarios: %d, both managers acted in: %d)", len(names), acted.Load()))
 	})
 }
 
@@ -80,7 +80,7 @@ func TestFaults_ControlPlaneIsKilled(t *testing.T) {
 	for _, killed := range [][]string{{"etcd"}, {"kube-apiserver"}, {"etcd", "kube-apiserver"}} {
 		t.Run(strings.Join(killed, ", "), func(t *testing.T) {
 			t.Parallel()
-			t.Attr("fault", "killed, and begun again: "+strings.Join(killed, ", "))
+			t.Attr("fault", "A crash and restart of "+strings.Join(killed, " and ")+" during a rolling update")
 			own := env.New(t, env.WithOwn())
 			l := &lane{nodes: withAllKinds(t, own.Cluster)}
 			s := called("rolling update")
@@ -100,7 +100,7 @@ func TestFaults_ControlPlaneIsKilled(t *testing.T) {
 			if result := l.play(t, s, nil, sound); result.err != nil {
 				t.Errorf("%v\n%s", result.err, result.transcript)
 			}
-			t.Attr("outcome", "a rolling update, begun before, was completed")
+			t.Attr("outcome", "The rolling update completes")
 		})
 	}
 }

@@ -113,7 +113,7 @@ func triedEvictions(_ context.Context, r *run) error {
 func outageOfBoth(ctx context.Context, r *run) error {
 	servers := []*apiserver{r.servers.control, r.servers.target}
 	for _, server := range servers {
-		server.fault.Store(&serverfault.Fault{Name: "is away", Every: 1, Concerns: serverfault.AnyRequest, Answer: badGateway})
+		server.fault.Store(&serverfault.Fault{Name: "is unavailable", Every: 1, Concerns: serverfault.AnyRequest, Respond: badGateway})
 	}
 	r.forces.outage(time.Now())
 	r.hangUp()

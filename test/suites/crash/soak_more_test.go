@@ -27,10 +27,10 @@ var moreSoakOperations = []soakOperation{
 	{"name a Machine for deletion, and delete it", (*soak).nameAndDelete},
 	{"preserve a Machine, or not", (*soak).preserve},
 	{"preserve a Machine, or not", (*soak).preserve},
-	{"a pod comes", (*soak).addPod},
-	{"a pod comes", (*soak).addPod},
+	{"create a Pod", (*soak).addPod},
+	{"create a Pod", (*soak).addPod},
 	{"the budget of the pods changes", (*soak).budgetPods},
-	{"both API servers are away", (*soak).takeServersAway},
+	{"both API servers are unavailable", (*soak).takeServersAway},
 }
 
 // soakLabels are the labels of the Pods.
@@ -227,7 +227,7 @@ func (s *soak) takeServersAway(_ context.Context, r *run) error {
 	}
 	s.awaySince = time.Now()
 	for _, server := range []*apiserver{r.servers.control, r.servers.target} {
-		server.fault.Store(&serverfault.Fault{Name: "is away", Every: 1, Concerns: serverfault.AnyRequest, Answer: badGateway})
+		server.fault.Store(&serverfault.Fault{Name: "is unavailable", Every: 1, Concerns: serverfault.AnyRequest, Respond: badGateway})
 	}
 	r.hangUp()
 	return nil

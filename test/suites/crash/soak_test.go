@@ -78,9 +78,9 @@ var soakOperations = slices.Concat([]soakOperation{
 	{"a VM vanishes", (*soak).vanish},
 	{"a node is not ready", (*soak).unready},
 	{"the driver fails", (*soak).failDriver},
-	{"the API server misbehaves", (*soak).misbehave},
-	{"the API server misbehaves", (*soak).misbehave},
-	{"the API server behaves", (*soak).behave},
+	{"an API server is faulty", (*soak).misbehave},
+	{"an API server is faulty", (*soak).misbehave},
+	{"the API servers recover", (*soak).behave},
 }, moreSoakOperations, soakUpdateOperations)
 
 // TestSoak performs random operations during random faults, and occasionally kills the manager in the first half.
@@ -107,7 +107,7 @@ func TestSoak(t *testing.T) {
 		s.random = rand.New(rand.NewPCG(number, 0))
 		t.Logf("MILLWRIGHT_SEED=%s does the same operations again", seed)
 	}
-	t.Attr("fault", "random operations and faults for "+s.length.String())
+	t.Attr("fault", "Random operations and faults for "+s.length.String())
 	result := fleet.play(t, scenario{
 		name: "soak", where: apart, orphanPeriod: time.Second, healthTimeout: soakHealthTimeout, metrics: true,
 		outageTimeout: shortOutage, waitTimeout: soakTimeout,
@@ -125,7 +125,7 @@ func TestSoak(t *testing.T) {
 		t.Error(err)
 	}
 	first, last := s.usage[0], s.usage[len(s.usage)-1]
-	t.Attr("outcome", fmt.Sprintf("%d rounds of %d operations; the manager used %s after the first round without its death, %s after %d more",
+	t.Attr("outcome", fmt.Sprintf("Each of %d rounds of %d operations reaches the desired state; the manager uses %s after the first round since it was last killed, and %s after %d more rounds",
 		s.rounds, operationsPerRound, first, last, len(s.usage)-1))
 }
 
@@ -314,7 +314,7 @@ func (s *soak) failDriver(_ context.Context, r *run) error {
 func (s *soak) misbehave(_ context.Context, r *run) error {
 	faults := serverfault.All(s.random.Uint64())
 	fault := faults[s.random.IntN(len(faults))]
-	r.gate.note("an API server that %s", fault.Name)
+	r.gate.note("an API server %s", fault.Name)
 	servers := []*apiserver{r.servers.control, r.servers.target}
 	servers[s.random.IntN(len(servers))].fault.Store(fault)
 	return nil

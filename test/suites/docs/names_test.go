@@ -111,7 +111,7 @@ func TestDocs_FaultTableIsComplete(t *testing.T) {
 	}
 	written := map[string]bool{}
 	for line := range strings.Lines(table) {
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| fault ") {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| Fault ") {
 			continue
 		}
 		row := faultRow.FindStringSubmatch(strings.TrimSpace(line))
@@ -121,15 +121,15 @@ func TestDocs_FaultTableIsComplete(t *testing.T) {
 		}
 		written[row[1]+" "+row[2]] = true
 	}
-	playing := faults(t, root)
+	injecting := faults(t, root)
 	for test := range written {
-		if !playing[test] {
-			t.Errorf("the page names %s, which does not exist, or plays no fault", test)
+		if !injecting[test] {
+			t.Errorf("the page names %s, which does not exist or injects no fault", test)
 		}
 	}
-	for test := range playing {
+	for test := range injecting {
 		if !written[test] {
-			t.Errorf("%s plays a fault, and has no row: make reliability FAULTS=./PACKAGE RUN=TEST", test)
+			t.Errorf("%s injects a fault but has no row; run make reliability FAULTS=./PACKAGE RUN=TEST", test)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestDocs_FaultTableIsComplete(t *testing.T) {
 // faults returns all tests that inject faults, as "DIRECTORY TEST".
 func faults(t *testing.T, root string) map[string]bool {
 	t.Helper()
-	playing := map[string]bool{}
+	injecting := map[string]bool{}
 	for _, path := range testFiles(t, root) {
 		directory, err := filepath.Rel(root, filepath.Dir(path))
 		if err != nil {
@@ -153,11 +153,11 @@ func faults(t *testing.T, root string) map[string]bool {
 		test := ""
 		for _, found := range fault.FindAllSubmatch(text, -1) {
 			if test = cmp.Or(string(found[1]), test); len(found[1]) == 0 {
-				playing[directory+" "+test] = true
+				injecting[directory+" "+test] = true
 			}
 		}
 	}
-	return playing
+	return injecting
 }
 
 // tests returns the names of all tests of the repository, and all strings in them, which include the names of

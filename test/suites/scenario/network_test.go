@@ -61,12 +61,12 @@ func TestManager_LeaderIsPartitioned(t *testing.T) {
 		off, back func(*netns)
 	}{
 		"link": {
-			"the leader's link goes down",
+			"The leader's network link is down",
 			func(n *netns) { n.ip("link", "set", n.name, "down") },
 			func(n *netns) { n.ip("link", "set", n.name, "up") },
 		},
 		"loss": {
-			"all packets from the leader are lost",
+			"All packets from the leader are lost",
 			func(n *netns) {
 				n.ip("-n", n.name, "neigh", "replace", n.here, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0")
 			},
@@ -76,7 +76,7 @@ func TestManager_LeaderIsPartitioned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			apart := newNetns(t)
 			w := newScenario(t)
-			t.Attr("fault", cut.fault+" in the middle of a rollout, for longer than its lease lasts")
+			t.Attr("fault", cut.fault+" during a rollout, for longer than the lease duration")
 			_, control := w.through("control", apart.here)
 			_, target := w.through("target", apart.here)
 			deployment := w.surging("cut-" + apart.name)
@@ -119,8 +119,8 @@ func TestManager_LeaderIsPartitioned(t *testing.T) {
 				t.Error("the second leader has ended")
 			default:
 			}
-			t.Attr("outcome", fmt.Sprintf("with a lease of 6 s, the leader ended after %.0f s, and another one led after %.0f s; never fewer Machines than wanted, "+
-				"never more than one besides, never two VMs of one; the rollout ended", gone.Seconds(), taken.Seconds()))
+			t.Attr("outcome", fmt.Sprintf("With a lease of 6 s, the leader exits after %.0f s, and another manager leads after %.0f s; the number of Machines "+
+				"stays between the desired number and one more, and no Machine has two VMs; the rollout completes", gone.Seconds(), taken.Seconds()))
 		})
 	}
 }
@@ -136,7 +136,7 @@ func TestManager_ConnectionsAreSilent(t *testing.T) {
 	tier.All(t)
 	t.Run("target", func(t *testing.T) {
 		w := newScenario(t)
-		t.Attr("fault", "the connections to the target cluster go silent, without being closed")
+		t.Attr("fault", "Connections to the target cluster become silent without being closed")
 		l, target := w.through("target", "127.0.0.1")
 		deployment := w.surging("silent-target")
 		manager := w.manager("--target-kubeconfig", target)
@@ -158,11 +158,11 @@ func TestManager_ConnectionsAreSilent(t *testing.T) {
 			t.Errorf("the first node joined after %v, want at most %v", stalled, mostSilent)
 		}
 		manager.Stop()
-		t.Attr("outcome", fmt.Sprintf("the manager goes on leading; the first node joined after %.0f s, the rollout ended after %.0f s", stalled.Seconds(), time.Since(began).Seconds()))
+		t.Attr("outcome", fmt.Sprintf("The manager remains the leader; the first Node joins after %.0f s, and the rollout completes after %.0f s", stalled.Seconds(), time.Since(began).Seconds()))
 	})
 	t.Run("control", func(t *testing.T) {
 		w := newScenario(t)
-		t.Attr("fault", "the connections to the control cluster go silent, without being closed, and the manager is started again when it ends")
+		t.Attr("fault", "Connections to the control cluster become silent without being closed, and the manager is restarted when it exits")
 		l, control := w.through("control", "127.0.0.1")
 		deployment := w.surging("silent-control")
 		manager := w.manager("--control-kubeconfig", control)
@@ -184,6 +184,6 @@ func TestManager_ConnectionsAreSilent(t *testing.T) {
 		})
 		w.oneVMEach(4)
 		again.Stop()
-		t.Attr("outcome", fmt.Sprintf("the manager ended after %.0f s, since it could not renew its lease; the next one ended the rollout after %.0f s", ended.Seconds(), time.Since(began).Seconds()))
+		t.Attr("outcome", fmt.Sprintf("The manager exits after %.0f s because it cannot renew its lease; the next manager completes the rollout after %.0f s", ended.Seconds(), time.Since(began).Seconds()))
 	})
 }

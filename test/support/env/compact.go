@@ -30,7 +30,7 @@ func (c *Cluster) Compact(ctx context.Context) (revision int64, err error) {
 }
 
 // etcd sends a JSON request to the gateway of etcd.
-func (c *Cluster) etcd(ctx context.Context, path string, request, answer any) error {
+func (c *Cluster) etcd(ctx context.Context, path string, request, result any) error {
 	url, access := c.ControlPlane.Etcd()
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -53,5 +53,5 @@ func (c *Cluster) etcd(ctx context.Context, path string, request, answer any) er
 	case response.StatusCode != http.StatusOK:
 		return fmt.Errorf("etcd returned %s: %s", response.Status, text)
 	}
-	return json.Unmarshal(text, answer)
+	return json.Unmarshal(text, result)
 }

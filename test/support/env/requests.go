@@ -26,8 +26,8 @@ const (
 	Event Kind = "event"
 )
 
-// Answered identifies requests that an API server counts together.
-type Answered struct {
+// RequestKey identifies requests that an API server counts together.
+type RequestKey struct {
 	// Method is the API server's name of the operation: GET, LIST, POST, PUT, PATCH, APPLY, DELETE,
 	// DELETECOLLECTION or CONNECT.
 	Method string
@@ -40,11 +40,11 @@ type Answered struct {
 }
 
 // Kind returns the class in which the requests are counted.
-func (a Answered) Kind() Kind {
-	switch resource, _, _ := strings.Cut(a.Resource, "/"); {
-	case a.Group == "coordination.k8s.io" && resource == "leases":
+func (k RequestKey) Kind() Kind {
+	switch resource, _, _ := strings.Cut(k.Resource, "/"); {
+	case k.Group == "coordination.k8s.io" && resource == "leases":
 		return Lease
-	case resource == "events" && (a.Group == "" || a.Group == "events.k8s.io"):
+	case resource == "events" && (k.Group == "" || k.Group == "events.k8s.io"):
 		return Event
 	default:
 		return Work
@@ -54,13 +54,13 @@ func (a Answered) Kind() Kind {
 // Totals are the numbers of requests for API objects that an API server has handled since it started, including
 // its own. They do not include requests that authorization rejected, nor watches, which are counted when they
 // terminate.
-type Totals map[Answered]int
+type Totals map[RequestKey]int
 
 // Count returns the number of requests of some kinds.
 func (t Totals) Count(kinds ...Kind) int {
 	sum := 0
-	for succeeded, count := range t {
-		if slices.Contains(kinds, succeeded.Kind()) {
+	for key, count := range t {
+		if slices.Contains(kinds, key.Kind()) {
 			sum += count
 		}
 	}
@@ -70,9 +70,9 @@ func (t Totals) Count(kinds ...Kind) int {
 // Since returns the requests that were handled after an earlier count.
 func (t Totals) Since(before Totals) Totals {
 	difference := Totals{}
-	for succeeded, count := range t {
-		if count -= before[succeeded]; count != 0 {
-			difference[succeeded] = count
+	for key, count := range t {
+		if count -= before[key]; count != 0 {
+			difference[key] = count
 		}
 	}
 	return difference
@@ -116,7 +116,7 @@ func parseTotals(body []byte) (Totals, error) {
 		if labels["subresource"] != "" {
 			resource += "/" + labels["subresource"]
 		}
-		totals[Answered{Method: labels["verb"], Group: labels["group"], Resource: resource, Code: code}] += int(metric.GetUntyped().GetValue())
+		totals[RequestKey{Method: labels["verb"], Group: labels["group"], Resource: resource, Code: code}] += int(metric.GetUntyped().GetValue())
 	}
 	return totals, nil
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func TestRequests_Kinds(t *testing.T) {
-	for want, requests := range map[Kind][]Answered{
+	for want, requests := range map[Kind][]RequestKey{
 		Work:  {{Method: "LIST", Resource: "nodes"}, {Method: "GET", Group: "events.example", Resource: "events"}},
 		Lease: {{Method: "PUT", Group: "coordination.k8s.io", Resource: "leases"}},
 		Event: {{Method: "POST", Resource: "events"}, {Method: "PATCH", Group: "events.k8s.io", Resource: "events"}},
@@ -47,7 +47,7 @@ func TestRequests_ParseTotals(t *testing.T) {
 }
 
 func TestRequests_Since(t *testing.T) {
-	pods, events := Answered{Resource: "pods"}, Answered{Resource: "events"}
+	pods, events := RequestKey{Resource: "pods"}, RequestKey{Resource: "events"}
 	got := Totals{pods: 12, events: 3}.Since(Totals{pods: 12, events: 1})
 	if diff := cmp.Diff(Totals{events: 2}, got); diff != "" {
 		t.Errorf("difference (-want +got):\n%s", diff)

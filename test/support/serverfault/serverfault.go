@@ -28,86 +28,87 @@ import (
 
 // Fault is a fault of an API server, or of the network, that affects some requests.
 type Fault struct {
-	// Name describes the fault.
+	// Name completes the sentence "An API server ...".
 	Name string
 	// Every is the frequency. The first request that the fault concerns is affected, and then a random one in so
 	// many. A fixed order could always affect the same request of a sequence that is retried.
 	Every int
 	// Concerns reports whether the fault can affect a request.
 	Concerns func(*http.Request) bool
-	// Answer responds instead of the API server. carryOut forwards the request to the API server.
-	Answer func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc)
+	// Respond responds instead of the API server. carryOut forwards the request to the API server.
+	Respond func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc)
 	// Killed kills the manager once, so that a new manager starts while the fault lasts.
 	Killed bool
 
 	mu     sync.Mutex
 	random *rand.Rand
-	// inARow is how often the same request was affected consecutively.
-	inARow map[string]int
+	// consecutive is how often in succession the same request was affected.
+	consecutive map[string]int
 
-	asked, struck atomic.Int64
+	// eligible counts the requests that the fault concerns, and affected those that it has affected.
+	eligible, affected atomic.Int64
 }
 
-// mostInARow limits how often the same request is affected consecutively. Managers double their back-off after
+// maxConsecutive limits how often the same request is affected consecutively. Managers double their back-off after
 // each failure, and tests have a time limit.
-const mostInARow = 2
+const maxConsecutive = 2
 
 // All returns new instances of all faults, since they count requests. With the same seed, the same sequence of
-// requests meets the same faults.
+// requests encounters the same faults.
 func All(seed uint64) []*Fault {
 	all := []*Fault{
-		{Name: "answers half a second late", Every: 3, Concerns: notWatched, Answer: answerLate},
-		{Name: "carries each write out twice, and answers to the second", Every: 1, Concerns: written, Answer: answerSecond},
-		{Name: "answers 409 Conflict to updates and patches", Every: 3, Concerns: changed409, Answer: refuseWith(conflict)},
-		{Name: "answers 429 Too Many Requests", Every: 4, Concerns: notWatched, Answer: refuseWith(tooMany)},
-		{Name: "answers 500, and does nothing", Every: 3, Concerns: notWatched, Answer: refuseWith(internal)},
-		{Name: "answers 500 to what it does", Every: 3, Concerns: written, Answer: answerFailed},
-		{Name: "answers with half a body", Every: 3, Concerns: notWatched, Answer: answerHalf},
-		{Name: "ends watches in the middle of an event", Every: 1, Concerns: Watched, Answer: newWatchCutter().response},
-		{Name: "ends watches with 410 Gone, as after a compaction", Every: 2, Concerns: Watched, Answer: answerGone},
-		{Name: "lists from an old revision where it may", Every: 1, Concerns: AnyRequest, Answer: newOldLists().response, Killed: true},
+		{Name: "delays responses by half a second", Every: 3, Concerns: notWatched, Respond: respondLate},
+		{Name: "carries out each write twice and returns the second response", Every: 1, Concerns: written, Respond: respondTwice},
+		{Name: "returns 409 Conflict for updates and patches", Every: 3, Concerns: changed409, Respond: refuseWith(conflict)},
+		{Name: "returns 429 Too Many Requests", Every: 4, Concerns: notWatched, Respond: refuseWith(tooMany)},
+		{Name: "returns 500 without processing the request", Every: 3, Concerns: notWatched, Respond: refuseWith(internal)},
+		{Name: "returns 500 after processing the request", Every: 3, Concerns: written, Respond: respondFailed},
+		{Name: "truncates response bodies", Every: 3, Concerns: notWatched, Respond: respondTruncated},
+		{Name: "closes watches in the middle of an event", Every: 1, Concerns: Watched, Respond: newWatchCutter().response},
+		{Name: "terminates watches with 410 Gone, as after a compaction", Every: 2, Concerns: Watched, Respond: respondGone},
+		{Name: "serves lists from an old revision if the client permits it", Every: 1, Concerns: AnyRequest, Respond: newOldLists().response, Killed: true},
 	}
 	for i, fault := range all {
-		fault.random, fault.inARow = rand.New(rand.NewPCG(seed, uint64(i))), map[string]int{}
+		fault.random, fault.consecutive = rand.New(rand.NewPCG(seed, uint64(i))), map[string]int{}
 	}
 	return all
 }
 
-// strikes reports whether the fault affects a request with the given body, and counts the request.
-func (f *Fault) strikes(r *http.Request, body []byte) bool {
+// affects reports whether the fault affects a request with the given body, and counts the request.
+func (f *Fault) affects(r *http.Request, body []byte) bool {
 	if f == nil || !f.Concerns(r) {
 		return false
 	}
-	first := f.asked.Add(1) == 1
+	first := f.eligible.Add(1) == 1
 	if f.Every == 1 {
-		f.struck.Add(1)
+		f.affected.Add(1)
 		return true
 	}
 	_, name := ObjectOf(r.URL.Path, body)
 	request := r.Method + r.URL.Path + " " + name
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !first && (f.random.IntN(f.Every) != 0 || f.inARow[request] == mostInARow) {
-		f.inARow[request] = 0
+	if !first && (f.random.IntN(f.Every) != 0 || f.consecutive[request] == maxConsecutive) {
+		f.consecutive[request] = 0
 		return false
 	}
-	f.inARow[request]++
-	f.struck.Add(1)
+	f.consecutive[request]++
+	f.affected.Add(1)
 	return true
 }
 
 // Serve responds to a request as the API server does, by calling carryOut, or injects the fault. A nil Fault
 // injects nothing.
 func (f *Fault) Serve(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
-	if f.strikes(r, Received(r)) {
-		f.Answer(w, r, carryOut)
+	if f.affects(r, Received(r)) {
+		f.Respond(w, r, carryOut)
 		return
 	}
 	carryOut(w, r)
 }
 
-// Struck returns the number of requests that were affected, and the number that the fault concerned.
-func (f *Fault) Struck() (struck, asked int64) { return f.struck.Load(), f.asked.Load() }
+// Counts returns the number of requests that were affected, and the number that the fault concerned.
+func (f *Fault) Counts() (affected, eligible int64) { return f.affected.Load(), f.eligible.Load() }
 
 // Before starts a server that injects the fault before the API server, and returns the configuration to connect
 // to it. The server stops at the end of the test.
@@ -162,7 +163,7 @@ func changed409(r *http.Request) bool {
 // late is much longer than a response takes, and shorter than a client waits.
 const late = 500 * time.Millisecond
 
-func answerLate(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+func respondLate(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	carryOut(w, r)
 	select {
 	case <-time.After(late):
@@ -170,8 +171,8 @@ func answerLate(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFun
 	}
 }
 
-// answerSecond is a proxy that sends a request twice, as if it had missed the first response.
-func answerSecond(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+// respondTwice is a proxy that sends a request twice, as if it had missed the first response.
+func respondTwice(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	body := Received(r)
 	again := r.Clone(r.Context())
 	again.Body = io.NopCloser(bytes.NewReader(body))
@@ -179,12 +180,12 @@ func answerSecond(w http.ResponseWriter, r *http.Request, carryOut http.HandlerF
 	carryOut(w, again)
 }
 
-func answerFailed(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+func respondFailed(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	carryOut(httptest.NewRecorder(), r)
 	refuse(w, internal())
 }
 
-func answerHalf(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
+func respondTruncated(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
 	whole := httptest.NewRecorder()
 	carryOut(whole, r)
 	maps.Copy(w.Header(), whole.Header())
@@ -219,7 +220,7 @@ func refuse(w http.ResponseWriter, failure *apierrors.StatusError) {
 	_ = json.NewEncoder(w).Encode(status) // the client handles a lost response
 }
 
-func answerGone(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
+func respondGone(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
 	w.Header().Set("Content-Type", "application/json")
 	gone := apierrors.NewResourceExpired("the requested history has been compacted").Status()
 	_ = json.NewEncoder(w).Encode(map[string]any{"type": "ERROR", "object": gone})

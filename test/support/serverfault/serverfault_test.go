@@ -15,10 +15,10 @@ func TestFault_ConcernsSomeRequest(t *testing.T) {
 				httptest.NewRequest(http.MethodPatch, "/api/v1/namespaces/ns/pods/p", nil),
 				httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/ns/pods?watch=true", nil),
 			} {
-				fault.strikes(r, nil)
+				fault.affects(r, nil)
 			}
-			if struck, asked := fault.Struck(); asked == 0 || struck == 0 {
-				t.Errorf("with seed %d, the API server that %s does so to %d requests of %d", seed, fault.Name, struck, asked)
+			if affected, eligible := fault.Counts(); affected == 0 {
+				t.Errorf("with seed %d, an API server that %s affected %d of %d requests", seed, fault.Name, affected, eligible)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ import (
 // TestRunLease_LostConnections checks that a run lease is closed soon after its hypervisor has become unreachable, and that
 // lost connections do not use up the limits for new ones.
 func TestRunLease_LostConnections(t *testing.T) {
-	t.Attr("fault", "the connections of a hypervisor lose all traffic without being closed, ten times in a row")
+	t.Attr("fault", "The connections of a hypervisor lose all traffic without being closed, ten times in a row")
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
 		p := &port{T: t, cluster: &counting{}}
@@ -58,5 +58,5 @@ func TestRunLease_LostConnections(t *testing.T) {
 		cancel()
 		p.must(<-ended)
 	})
-	t.Attr("outcome", "each run lease is closed within 41 s; the tenth connection is accepted like the first")
+	t.Attr("outcome", "Each run lease is closed within 41 s, and the tenth connection is accepted like the first")
 }

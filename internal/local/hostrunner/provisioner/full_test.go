@@ -14,7 +14,7 @@ import (
 
 // TestFullDisk checks that a claim waits for free disk space, and reports that.
 func TestFullDisk(t *testing.T) {
-	t.Attr("fault", "disk full: the provisioner of local mode makes the folder of a volume")
+	t.Attr("fault", "The disk is full while the provisioner of local mode creates the directory of a volume")
 	fs := smallfs.New(t)
 	b := newTestProvisioner(t)
 	b.Dir = fs.Path("volumes")
@@ -26,7 +26,7 @@ func TestFullDisk(t *testing.T) {
 	b.awaitBound("first")
 	fs.FillFiles()
 	claim := b.claim("second", small)
-	b.eventually("an event that names the folder", func() (bool, any) {
+	b.eventually("an event that names the directory", func() (bool, any) {
 		events, err := b.Client.CoreV1().Events(b.Namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -41,5 +41,5 @@ func TestFullDisk(t *testing.T) {
 	})
 	fs.MakeRoom()
 	b.awaitBound("second")
-	t.Attr("outcome", "the claim waits, and an event names the folder; it is bound when there is room")
+	t.Attr("outcome", "The claim waits, and an event names the directory; the claim is bound once there is free space")
 }

@@ -44,7 +44,7 @@ func TestRevoke_StoppedHypervisorCannotWriteLater(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs real QEMU machines")
 	}
-	t.Attr("fault", "disk server: all processes of a hypervisor, including QEMU, are paused, and continue when another hypervisor runs the guest with the next fencing token")
+	t.Attr("fault", "All processes of a hypervisor, including QEMU, are paused, and continue while another hypervisor runs the guest with the next fencing token")
 	s := newInstallation(t).serve(newDisk(t, bootSector(t, "twin")))
 	s.open(7, first)
 	old := startHolder(t, holding{Files: s.files(peer(first)), Pod: first, To: s.at, Token: 7})
@@ -74,5 +74,5 @@ func TestRevoke_StoppedHypervisorCannotWriteLater(t *testing.T) {
 	if failure := next.failure(); failure != "" {
 		t.Errorf("the second guest failed: %s", failure)
 	}
-	t.Attr("outcome", "none of its writes arrives; its guest is stopped and cannot be continued; the other guest is not affected")
+	t.Attr("outcome", "No write of the paused hypervisor reaches the disk; its guest is stopped and cannot be resumed; the other guest is not affected")
 }

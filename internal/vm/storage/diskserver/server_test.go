@@ -126,7 +126,7 @@ func TestServer_HostRebootRevokesTokens(t *testing.T) {
 
 // The disks of a VM may have filled their file system. It must still be possible to start the VM on another host.
 func TestRevoke_FullFileSystem(t *testing.T) {
-	t.Attr("fault", "disk full: a disk server records that a fencing token is revoked and that the next one is open")
+	t.Attr("fault", "The disk is full while a disk server records that a fencing token is revoked and that the next one is open")
 	small := smallfs.New(t)
 	s := newServerAt(t, small.Path("disk.img"))
 	must(t, s.Open(t.Context(), 7, "a"))
@@ -140,7 +140,7 @@ func TestRevoke_FullFileSystem(t *testing.T) {
 		t.Errorf("stored = %+v, %v; want %+v", stored, err, want)
 	}
 	must(t, s.Close())
-	t.Attr("outcome", "it is recorded, because its space is reserved")
+	t.Attr("outcome", "The record is written, because its space is reserved")
 }
 
 // A hypervisor that was compromised by its guest uses at most its share of the server.
