@@ -77,7 +77,7 @@ func TestRolloutStatus_Interrupted(t *testing.T) {
 	w.create(deployment)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := w.rolloutTo(ctx, onWrite(cancel), "status", "pool")
-	for _, wantText := range []string{"stopped watching; the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not acted yet"} {
+	for _, wantText := range []string{"stopped watching; the rollout of machine deployment", "0 of 1 updated", "waiting: the manager has not processed the latest change yet"} {
 		if err == nil || !strings.Contains(err.Error(), wantText) {
 			t.Errorf("got %v, want %q", err, wantText)
 		}

@@ -70,7 +70,7 @@ func (h *vmHarness) up() {
 	})
 	gomega.NewWithT(h.t).Eventually(up.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("Ctrl-C stops"))
 	// The example's ports may be in use; "up" prints how to change them.
-	ports := regexp.MustCompile(`change that to port (\d+) and (http://\S+)\.`).FindStringSubmatch(up.Output.String())
+	ports := regexp.MustCompile(`change these to port (\d+) and (http://\S+)\.`).FindStringSubmatch(up.Output.String())
 	if ports == nil {
 		h.t.Fatalf("millwright up does not print its ports:\n%s", up.Output.String())
 	}
