@@ -25,7 +25,7 @@ func TestResult_IsKeptOnFullDisk(t *testing.T) {
 		t.Errorf("got file content %q (%v)", after, err)
 	}
 	fs.WantFiles(fs.Dir, "result.json")
-	fs.MakeRoom()
+	fs.FreeSpace()
 	if err := (&result{Machines: 2}).write(path); err != nil {
 		t.Errorf("with free space: got error %v", err)
 	}

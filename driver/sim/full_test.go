@@ -30,7 +30,7 @@ func TestCloud_RecoversFromFullDisk(t *testing.T) {
 			t.Errorf("got %d VMs (%v), want %d or one more", len(vms), err, made)
 		}
 	}
-	fs.MakeRoom()
+	fs.FreeSpace()
 	w.mustCreate(fmt.Sprintf("m-%d", made))
 	w.mustRemove("before", "")
 	for _, handle := range []*sim.Cloud{cloud, openCloud(t, fs.Dir)} {

@@ -21,7 +21,7 @@ func TestBuild_FailsOnFullDisk(t *testing.T) {
 	} {
 		fs.Fill(0)
 		smallfs.WantNoSpace(t, write(fs.Path(name)), fs.Path(name))
-		fs.MakeRoom()
+		fs.FreeSpace()
 		if err := write(fs.Path(name)); err != nil {
 			t.Errorf("%s, with free space: got error %v", name, err)
 		}

@@ -27,7 +27,7 @@ func TestSave_OnFullDisk(t *testing.T) {
 		if _, err := disk.Load(); !errors.Is(err, ErrNone) && !errors.Is(err, ErrDamaged) {
 			t.Errorf("Load after a failed write = %v, want ErrNone or ErrDamaged", err)
 		}
-		fs.MakeRoom()
+		fs.FreeSpace()
 	}
 	if err := disk.Save(example); err != nil {
 		t.Fatalf("with free space: got error %v", err)

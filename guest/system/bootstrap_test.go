@@ -159,9 +159,9 @@ func TestIPv4Subnet(t *testing.T) {
 	}
 }
 
-// keepsWhatIsWanted: a service without its file does not run, and a stopped service is not started again until it
-// is enabled.
-func keepsWhatIsWanted(t *testing.T, processes *Processes) {
+// startsOnlyEnabledServices checks that a service without its file does not run, and that a stopped service is not
+// started again until it is enabled.
+func startsOnlyEnabledServices(t *testing.T, processes *Processes) {
 	dir := t.TempDir()
 	enabled, ran := filepath.Join(dir, "enabled"), filepath.Join(dir, "ran")
 	service := Program{

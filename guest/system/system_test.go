@@ -83,7 +83,7 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("program with a canceled context: got error %v", err)
 	}
 
-	keepsWhatIsWanted(t, processes)
+	startsOnlyEnabledServices(t, processes)
 
 	ctx, cancel = context.WithCancel(t.Context())
 	kept := make(chan struct{})

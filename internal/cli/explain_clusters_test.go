@@ -79,7 +79,7 @@ func (w *clusters) manage(changes ...func(*manager.Config)) (stop func()) {
 	for _, change := range changes {
 		change(&config)
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // the test's context ends before the cleanup
+	ctx, cancel := context.WithCancel(context.Background()) // the test's context is canceled before the cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(ctx, config) }()
 	stop = func() {
@@ -284,7 +284,7 @@ func (w *clusters) asks(t *testing.T, kind, name string, want response, more ...
 			t.Logf("millwright explain %s %s:\n%s", kind, name, text)
 		}
 	}()
-	w.soon(t, "the answer about "+name, func(g gomega.Gomega) {
+	w.soon(t, "the explanation of "+name, func(g gomega.Gomega) {
 		status, out, errs := w.run(append([]string{kind, name, "-o", "json"}, more...)...)
 		g.Expect(status).To(gomega.BeZero(), errs)
 		got := report.Report{}

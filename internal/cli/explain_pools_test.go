@@ -183,12 +183,12 @@ func TestExplain_MachineDeployment(t *testing.T) {
 
 	bad := w.deployment("bad", "small", 1)
 	bad.Spec.Template.Labels = map[string]string{"name": "other"}
-	twin := w.deployment("twin", "small", 1)
+	duplicate := w.deployment("duplicate", "small", 1)
 	other := w.deployment("other", "small", 1)
-	other.Spec.Selector, other.Spec.Template.Labels = twin.Spec.Selector, twin.Spec.Template.Labels
-	w.create(bad, twin, other)
+	other.Spec.Selector, other.Spec.Template.Labels = duplicate.Spec.Selector, duplicate.Spec.Template.Labels
+	w.create(bad, duplicate, other)
 	expect("bad", report.Incomplete, v1alpha1.CauseInvalidSpec, "spec.template.metadata.labels")
-	expect("twin", report.Healthy, report.SelectorOverlap, "has its desired machine, but spec.selector: the same machines are selected by other")
+	expect("duplicate", report.Healthy, report.SelectorOverlap, "has its desired machine, but spec.selector: the same machines are selected by other")
 
 	off := w.deployment("off", "small", 1)
 	w.create(off)

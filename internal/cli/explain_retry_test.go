@@ -31,11 +31,11 @@ func TestExplain_RetriesMatchController(t *testing.T) {
 		if code != codes.NotFound {
 			t.Run("create/"+code.String(), func(t *testing.T) {
 				first, last := retries(t, fake.CreateMachine, failure, func(e *instance.Engine, r instance.Request) any { return e.Ensure(r) })
-				saysRetries(t, v1alpha1.MachineOperationCreate, "Cloud provider message - "+failure.Error(), code, first, last)
+				wantRetries(t, v1alpha1.MachineOperationCreate, "Cloud provider message - "+failure.Error(), code, first, last)
 			})
 			t.Run("delete/"+code.String(), func(t *testing.T) {
 				first, last := retries(t, fake.DeleteMachine, failure, func(e *instance.Engine, r instance.Request) any { return e.Delete(r) })
-				saysRetries(t, v1alpha1.MachineOperationDelete, "Cloud provider message - "+failure.Error()+". Initiate VM deletion", code, first, last)
+				wantRetries(t, v1alpha1.MachineOperationDelete, "Cloud provider message - "+failure.Error()+". Initiate VM deletion", code, first, last)
 			})
 		}
 	}
@@ -80,7 +80,8 @@ func retries(t *testing.T, method fake.Method, failure error, ask func(*instance
 	return first, last
 }
 
-func saysRetries(t *testing.T, kind v1alpha1.MachineOperationType, description string, code codes.Code, first, last time.Duration) {
+// wantRetries checks that the explanation reports the back-off of the engine.
+func wantRetries(t *testing.T, kind v1alpha1.MachineOperationType, description string, code codes.Code, first, last time.Duration) {
 	t.Helper()
 	now := time.Now()
 	machine := &v1alpha1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "m", Finalizers: []string{v1alpha1.FinalizerMCM}}}

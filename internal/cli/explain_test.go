@@ -36,15 +36,15 @@ func TestExplain_OutputWithoutCluster(t *testing.T) {
 		"two names":        {[]string{"explain", "machine", "a", "b"}, 2, "the name of a Machine"},
 		"bad output":       {[]string{"explain", "machine", "a", "-o", "yaml"}, 2, `--output: unknown format "yaml"`},
 		"empty name":       {[]string{"explain", "machine", ""}, 2, "the name of a Machine"},
-		"and a folder":     {[]string{"explain", "machine", "a", "--dir=x", "--target-kubeconfig=y"}, 2, "--dir: cannot be used"},
+		"and a directory":  {[]string{"explain", "machine", "a", "--dir=x", "--target-kubeconfig=y"}, 2, "--dir: cannot be used"},
 		"no such context":  {[]string{"explain", "machine", "a", "--kubeconfig", unreachable, "--context", "other"}, 1, `context "other" does not exist`},
-		"two ways to say":  {[]string{"explain", "machine", "a", "--kubeconfig=x", "--control-kubeconfig=y"}, 2, "--kubeconfig: cannot be used"},
+		"two kubeconfigs":  {[]string{"explain", "machine", "a", "--kubeconfig=x", "--control-kubeconfig=y"}, 2, "--kubeconfig: cannot be used"},
 		"negative retry":   {[]string{"explain", "machine", "a", "--resource-exhausted-retry=-1s"}, 2, "--resource-exhausted-retry: must not be negative"},
-		"set: nobody":      {[]string{"explain", "mcs", "a", "--kubeconfig", unreachable}, 1, "reading machine set default/a"},
-		"deployment: none": {[]string{"explain", "mcd", "a", "--kubeconfig", unreachable}, 1, "reading machine deployment default/a"},
+		"unreachable set":  {[]string{"explain", "mcs", "a", "--kubeconfig", unreachable}, 1, "reading machine set default/a"},
+		"unreachable pool": {[]string{"explain", "mcd", "a", "--kubeconfig", unreachable}, 1, "reading machine deployment default/a"},
 		"negative timeout": {[]string{"explain", "machine", "a", "--machine-drain-timeout=-1s"}, 2, "must not be negative"},
 		"no cluster":       {[]string{"explain", "machine", "a", "--dir", t.TempDir()}, 1, "millwright up"},
-		"nobody answers":   {[]string{"explain", "machine", "a", "--kubeconfig", unreachable}, 1, "reading machine default/a"},
+		"unreachable":      {[]string{"explain", "machine", "a", "--kubeconfig", unreachable}, 1, "reading machine default/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

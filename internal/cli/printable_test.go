@@ -54,19 +54,19 @@ func TestOutput_HasNoControlCharacters(t *testing.T) {
 		args  []string
 		shown bool // the printable part of the hostile text appears
 	}{
-		"list":      {[]string{"vm", "list"}, true},
-		"console":   {[]string{"vm", "console", hostile}, true},
-		"migrate":   {[]string{"vm", "migrate", "vm"}, true},
-		"explain":   {[]string{"explain", "machine", "m"}, true},
-		"as JSON":   {[]string{"explain", "machine", "m", "-o", "json"}, true},
-		"history":   {[]string{"rollout", "history", "pool"}, true},
-		"revision":  {[]string{"rollout", "history", "pool", "--revision", "3"}, false},
-		"status":    {[]string{"rollout", "status", "pool", "--watch=false"}, false},
-		"bad name":  {[]string{"explain", "machine", hostile}, true},
-		"bad flag":  {[]string{"explain", "--" + hostile}, true},
-		"no class":  {[]string{"machine", "create", "m", "--class", "/nowhere/" + hostile}, true},
-		"no VM":     {[]string{"managevm", "--machineclass", "/nowhere/" + hostile, "--machinename", "m", "--driver", "sim"}, true},
-		"no folder": {[]string{"status", "--dir", "/nowhere/" + hostile}, true},
+		"list":         {[]string{"vm", "list"}, true},
+		"console":      {[]string{"vm", "console", hostile}, true},
+		"migrate":      {[]string{"vm", "migrate", "vm"}, true},
+		"explain":      {[]string{"explain", "machine", "m"}, true},
+		"as JSON":      {[]string{"explain", "machine", "m", "-o", "json"}, true},
+		"history":      {[]string{"rollout", "history", "pool"}, true},
+		"revision":     {[]string{"rollout", "history", "pool", "--revision", "3"}, false},
+		"status":       {[]string{"rollout", "status", "pool", "--watch=false"}, false},
+		"bad name":     {[]string{"explain", "machine", hostile}, true},
+		"bad flag":     {[]string{"explain", "--" + hostile}, true},
+		"no class":     {[]string{"machine", "create", "m", "--class", "/nowhere/" + hostile}, true},
+		"no VM":        {[]string{"managevm", "--machineclass", "/nowhere/" + hostile, "--machinename", "m", "--driver", "sim"}, true},
+		"no directory": {[]string{"status", "--dir", "/nowhere/" + hostile}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := tc.args

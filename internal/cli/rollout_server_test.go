@@ -40,13 +40,13 @@ func (w *clusters) revisions(t *testing.T, name string) *v1alpha1.MachineDeploym
 // awaitRollback waits for a rollback request.
 func (w *clusters) awaitRollback(t *testing.T, deployment *v1alpha1.MachineDeployment) {
 	t.Helper()
-	w.soon(t, "somebody wishes to roll back "+deployment.Name, func(g gomega.Gomega) {
+	w.soon(t, "the rollback request for "+deployment.Name, func(g gomega.Gomega) {
 		g.Expect(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
 		g.Expect(deployment.Spec.RollbackTo).NotTo(gomega.BeNil())
 	})
 }
 
-// rollout runs a rollout command until the context ends, and returns its output.
+// rollout runs a rollout command until the context is canceled, and returns its output.
 func (w *clusters) rollout(ctx context.Context, args ...string) (printed string, err error) {
 	var out bytes.Buffer
 	err = w.rolloutTo(ctx, &out, args...)
@@ -209,8 +209,8 @@ func (w *clusters) names(t *testing.T) []string {
 	return names
 }
 
-// tells runs a rollout command, and checks its output or error.
-func (w *clusters) tells(t *testing.T, want []string, args ...string) {
+// wantOutput runs a rollout command, and checks its output or error.
+func (w *clusters) wantOutput(t *testing.T, want []string, args ...string) {
 	t.Helper()
 	message, err := w.rollout(t.Context(), args...)
 	if err != nil {
@@ -238,13 +238,13 @@ func TestRolloutRestart_OneMachine(t *testing.T) {
 	}
 	w.create(deployment)
 	stop := w.manage()
-	w.tells(t, []string{"successfully rolled out"}, "status", "pool")
+	w.wantOutput(t, []string{"successfully rolled out"}, "status", "pool")
 	stop()
 	old := w.names(t)
 	restart := []string{"restart", "pool", "--machine", old[0]}
 
-	w.tells(t, []string{"will be deleted after a new machine is available: 3 machines until then (dry run)"}, append(restart, "--dry-run")...)
-	w.tells(t, []string{"require --machine"}, "restart", "pool", "--dry-run")
+	w.wantOutput(t, []string{"will be deleted after a new machine is available: 3 machines until then (dry run)"}, append(restart, "--dry-run")...)
+	w.wantOutput(t, []string{"require --machine"}, "restart", "pool", "--dry-run")
 	ctx, cancel := context.WithCancel(t.Context())
 	lines := 0
 	err := w.rolloutTo(ctx, onWrite(func() {
@@ -264,10 +264,10 @@ func TestRolloutRestart_OneMachine(t *testing.T) {
 	if _, err := w.rollout(t.Context(), append(restart, "--timeout", "1ms")...); err == nil {
 		t.Error("the command succeeded without a manager")
 	}
-	w.tells(t, []string{"is replacing machine " + old[0]}, "restart", "pool", "--machine", old[1])
+	w.wantOutput(t, []string{"is replacing machine " + old[0]}, "restart", "pool", "--machine", old[1])
 
 	w.manage()
-	w.tells(t, []string{"machine.machine.sapcloud.io/" + old[0] + " replaced\n"}, restart...)
+	w.wantOutput(t, []string{"machine.machine.sapcloud.io/" + old[0] + " replaced\n"}, restart...)
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
 	if _, still := deployment.Annotations[change.AnnotationReplacing]; still || deployment.Spec.Replicas != 2 {
 		t.Errorf("left with %d replicas, %v", deployment.Spec.Replicas, deployment.Annotations)
@@ -293,20 +293,20 @@ func TestRolloutFirstChoice_ReplacesFallbackMachines(t *testing.T) {
 	}
 	w.create(deployment)
 	w.manage()
-	w.tells(t, []string{"successfully rolled out"}, "status", "pool")
+	w.wantOutput(t, []string{"successfully rolled out"}, "status", "pool")
 	old, again := w.names(t), []string{"restart", "pool", "--fallen-back"}
 
-	w.tells(t, []string{"are mutually exclusive"}, append(again, "--machine", old[0])...)
-	w.tells(t, []string{"of class second would be replaced by one of class now (dry run)"}, append(again, "--dry-run")...)
-	w.tells(t, []string{"class now has no capacity: machine", "0 of 1 machine replaced"}, again...)
+	w.wantOutput(t, []string{"are mutually exclusive"}, append(again, "--machine", old[0])...)
+	w.wantOutput(t, []string{"of class second would be replaced by one of class now (dry run)"}, append(again, "--dry-run")...)
+	w.wantOutput(t, []string{"class now has no capacity: machine", "0 of 1 machine replaced"}, again...)
 	if now := w.names(t); !slices.Equal(now, old) {
 		t.Fatalf("the machines are %q, want %q", now, old)
 	}
 
 	class := w.class("now", "")
 	w.must(w.Client.Patch(t.Context(), class, client.RawPatch(types.MergePatchType, []byte(`{"providerSpec":{"capacity":2}}`))))
-	w.tells(t, []string{"of class now replaces ", " of class second\n"}, again...)
-	w.tells(t, []string{"unchanged: all machines have the class of their first choice"}, again...)
+	w.wantOutput(t, []string{"of class now replaces ", " of class second\n"}, again...)
+	w.wantOutput(t, []string{"unchanged: all machines have the class of their first choice"}, again...)
 	w.must(w.Client.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment))
 	if _, still := deployment.Annotations[change.AnnotationReplacing]; still || deployment.Spec.Replicas != 2 || len(w.names(t)) != 2 {
 		t.Errorf("left with %d replicas, %v", deployment.Spec.Replicas, deployment.Annotations)

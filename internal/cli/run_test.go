@@ -16,12 +16,12 @@ func TestRun_AcceptsMCMProcessNames(t *testing.T) {
 		status   int
 		wantText []string
 	}{
-		"sets":                {"./machine-controller-manager", []string{"--help"}, 0, []string{"machine-controller-manager [flags]", "(default 10258)"}},
-		"machines":            {"/usr/local/bin/machine-controller", []string{"--help"}, 0, []string{"machine-controller [flags]", "(default 10259)"}},
-		"version":             {"machine-controller", []string{"--version"}, 0, []string{"millwright v1.2.3 (go"}},
-		"a mistake":           {"machine-controller-manager", []string{"--port=many"}, 2, []string{`machine-controller-manager: --port: "many" is not a whole number` + "\n", `Run "machine-controller-manager --help" for usage.`}},
-		"command":             {"machine-controller", []string{"manager"}, 2, []string{`machine-controller: unexpected argument "manager"`}},
-		"a folder is no name": {"/machine-controller/millwright", []string{"version"}, 0, []string{"millwright v1.2.3 (go"}},
+		"sets":           {"./machine-controller-manager", []string{"--help"}, 0, []string{"machine-controller-manager [flags]", "(default 10258)"}},
+		"machines":       {"/usr/local/bin/machine-controller", []string{"--help"}, 0, []string{"machine-controller [flags]", "(default 10259)"}},
+		"version":        {"machine-controller", []string{"--version"}, 0, []string{"millwright v1.2.3 (go"}},
+		"a mistake":      {"machine-controller-manager", []string{"--port=many"}, 2, []string{`machine-controller-manager: --port: "many" is not a whole number` + "\n", `Run "machine-controller-manager --help" for usage.`}},
+		"command":        {"machine-controller", []string{"manager"}, 2, []string{`machine-controller: unexpected argument "manager"`}},
+		"in a directory": {"/machine-controller/millwright", []string{"version"}, 0, []string{"millwright v1.2.3 (go"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestRun_OutputAndExitStatus(t *testing.T) {
 		"up, bad network":        {[]string{"up", "--vm-network=10.0.0.1/8"}, 2, nil, []string{"--vm-network: 10.0.0.1/8"}},
 		"up, Services":           {[]string{"up", "--vm-network=10.96.4.0/24"}, 2, nil, []string{"--vm-network: 10.96.4.0/24 overlaps the network of Services, 10.96.0.0/16"}},
 		"up, IPv6":               {[]string{"up", "--vm-network=fd77::/64"}, 2, nil, []string{"--vm-network: fd77::/64 is not an IPv4 network"}},
-		"up, no room":            {[]string{"up", "--vm-network=10.77.0.0/28"}, 2, nil, []string{"--vm-network: 10.77.0.0/28 is not an IPv4 network of 8 to 27 bits"}},
-		"VMs without room":       {[]string{"vm-controller", "--vm-network=10.77.0.0/28,fd77::/48"}, 2, nil, []string{"--vm-network: 10.77.0.0/28 is not an IPv4 network of 8 to 27 bits", "--vm-network: fd77::/48 is not an IPv6 network of 64 bits"}},
+		"up, small network":      {[]string{"up", "--vm-network=10.77.0.0/28"}, 2, nil, []string{"--vm-network: 10.77.0.0/28 is not an IPv4 network of 8 to 27 bits"}},
+		"VMs, small networks":    {[]string{"vm-controller", "--vm-network=10.77.0.0/28,fd77::/48"}, 2, nil, []string{"--vm-network: 10.77.0.0/28 is not an IPv4 network of 8 to 27 bits", "--vm-network: fd77::/48 is not an IPv6 network of 64 bits"}},
 		"VMs in an address":      {[]string{"vm-controller", "--vm-network=10.77.0.1/16"}, 2, nil, []string{"--vm-network: 10.77.0.1/16 is an address in the network 10.77.0.0/16"}},
 		"VMs in nonsense":        {[]string{"vm-controller", "--vm-network=network"}, 2, nil, []string{`--vm-network: "network" is not a network`}},
 		"up, loopback":           {[]string{"up", "--vm-network=127.0.0.0/16", "--guest=full", "--pod-network=224.0.0.0/16"}, 2, nil, []string{"--vm-network: 127.0.0.0/16 overlaps 127.0.0.0/8", "--pod-network: 224.0.0.0/16 overlaps 224.0.0.0/4"}},
@@ -104,7 +104,7 @@ func TestRun_OutputAndExitStatus(t *testing.T) {
 		"vm console, no name":    {[]string{"vm", "console"}, 2, nil, []string{"the name of a virtual machine", `Run "millwright vm console --help" for usage.`}},
 		"vm list, no cluster":    {[]string{"vm", "list", "--dir", t.TempDir()}, 1, nil, []string{"millwright up"}},
 		"status, nothing":        {[]string{"status", "--dir", t.TempDir()}, 0, []string{"No cluster runs"}, nil},
-		"status, no folder":      {[]string{"status", "--dir", "/nowhere/at/all"}, 0, []string{"No cluster runs"}, nil},
+		"status, no directory":   {[]string{"status", "--dir", "/nowhere/at/all"}, 0, []string{"No cluster runs"}, nil},
 		"down, nothing":          {[]string{"down", "--dir", t.TempDir()}, 0, []string{"Nothing runs"}, nil},
 		"hostrunner, nothing":    {[]string{"hostrunner"}, 2, nil, []string{"--name"}},
 		"up, no programs":        {[]string{"up", "--binaries=/nowhere/at/all", "--dir", filepath.Join(t.TempDir(), "up")}, 1, nil, []string{"/nowhere/at/all"}},

@@ -23,8 +23,8 @@ func printed(t *testing.T, args ...string) string {
 	return stdout.String()
 }
 
-// folderOf creates a directory of an "up" that is no longer running.
-func folderOf(t *testing.T) string {
+// stoppedDir creates a directory of an "up" that is no longer running.
+func stoppedDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "lock"), []byte("1\n"), 0o600); err != nil {
@@ -36,7 +36,7 @@ func folderOf(t *testing.T) string {
 // TestStatus_AfterUpWasKilled checks that "status" reports the processes that a killed "up" left running and
 // how to stop them, and that "down" stops them.
 func TestStatus_AfterUpWasKilled(t *testing.T) {
-	dir := folderOf(t)
+	dir := stoppedDir(t)
 	for _, uid := range []string{"first", "second"} {
 		pod := filepath.Join(dir, "hosts", "host-1", "pods", uid)
 		if err := os.MkdirAll(pod, 0o700); err != nil {
@@ -62,10 +62,10 @@ func TestStatus_AfterUpWasKilled(t *testing.T) {
 	}
 }
 
-// TestList_LocalClusterIsStopped checks that if the kubeconfig belongs to a stopped local cluster, the error says so instead
-// of reporting the failed connection.
+// TestList_LocalClusterIsStopped checks that if the kubeconfig belongs to a stopped local cluster, the error reports
+// that the cluster is stopped instead of the failed connection.
 func TestList_LocalClusterIsStopped(t *testing.T) {
-	dir := folderOf(t)
+	dir := stoppedDir(t)
 	path := env.Kubeconfig(t, "https://127.0.0.1:1")
 	if err := os.Rename(path, filepath.Join(dir, "kubeconfig")); err != nil {
 		t.Fatal(err)

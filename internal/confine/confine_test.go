@@ -54,30 +54,30 @@ func TestRoot_Names(t *testing.T) {
 func TestRoot_Remove(t *testing.T) {
 	dir := t.TempDir()
 	outside := filepath.Join(dir, "outside")
-	folder := filepath.Join(dir, "folder")
-	for _, path := range []string{outside, filepath.Join(folder, "a", "b")} {
+	inside := filepath.Join(dir, "inside")
+	for _, path := range []string{outside, filepath.Join(inside, "a", "b")} {
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("../outside", filepath.Join(folder, "link")); err != nil {
+	if err := os.Symlink("../outside", filepath.Join(inside, "link")); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "link", "missing"} {
-		if err := Remove(folder, name); err != nil {
+		if err := Remove(inside, name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	var wrong *OutsideError
 	for _, name := range []string{"../outside", "..", ".", "", "a/b"} {
-		if err := Remove(folder, name); !errors.As(err, &wrong) {
+		if err := Remove(inside, name); !errors.As(err, &wrong) {
 			t.Errorf("%q gives %v", name, err)
 		}
 	}
 	if _, err := os.Stat(outside); err != nil {
 		t.Error(err)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(inside); err != nil || len(left) != 0 {
 		t.Errorf("%v is left (%v)", left, err)
 	}
 }

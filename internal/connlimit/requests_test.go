@@ -68,10 +68,10 @@ func TestRequests_LimitBodies(t *testing.T) {
 		want    int
 	}{
 		"one that is too long":                       {nil, one, longest + 1, http.StatusRequestEntityTooLarge},
-		"one that is too long, and does not say so":  {nil, one, -longest - 1, http.StatusBadRequest},
+		"one that is too long, of unknown length":    {nil, one, -longest - 1, http.StatusBadRequest},
 		"too much of one address":                    {[]int{longest, longest}, one, longest, http.StatusTooManyRequests},
-		"too much of one address, nobody knows how":  {[]int{-1, -1}, one, 1, http.StatusTooManyRequests},
-		"a short one of an address with room":        {[]int{longest}, one, 1, http.StatusOK},
+		"too much of one address, of unknown length": {[]int{-1, -1}, one, 1, http.StatusTooManyRequests},
+		"a short one of an address below its limit":  {[]int{longest}, one, 1, http.StatusOK},
 		"one of another address":                     {[]int{longest, longest}, other, longest, http.StatusOK},
 		"without a body, after many without a body":  {make([]int, 2*longest/leastRequest), one, 0, http.StatusTooManyRequests},
 		"another address, after many without a body": {make([]int, 2*longest/leastRequest), other, 0, http.StatusOK},

@@ -71,11 +71,11 @@ func (s *fakeServer) serve() {
 			defer conn.Close()
 			lines := bufio.NewScanner(conn)
 			for lines.Scan() {
-				answer := s.name
+				response := s.name
 				if lines.Text() == "health" {
-					answer = fmt.Sprint(s.health.Load())
+					response = fmt.Sprint(s.health.Load())
 				}
-				if _, err := fmt.Fprintln(conn, answer); err != nil {
+				if _, err := fmt.Fprintln(conn, response); err != nil {
 					return
 				}
 			}

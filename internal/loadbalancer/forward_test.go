@@ -60,8 +60,8 @@ func TestForward_HalfClose(t *testing.T) {
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := io.ReadAll(conn); err != nil || string(answer) != "HELLO" {
-		t.Errorf("the response is %q, %v", answer, err)
+	if response, err := io.ReadAll(conn); err != nil || string(response) != "HELLO" {
+		t.Errorf("the response is %q, %v", response, err)
 	}
 	cancel()
 	if err := <-ended; err != nil {

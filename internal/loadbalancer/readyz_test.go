@@ -15,12 +15,12 @@ func TestReadyz(t *testing.T) {
 		status int
 		want   Health
 	}{
-		"ready":           {http.StatusOK, Ready},
-		"not ready":       {http.StatusInternalServerError, Unready},
-		"no health":       {http.StatusNotFound, Unready},
-		"for nobody":      {http.StatusUnauthorized, Ready},
-		"not for nobody":  {http.StatusForbidden, Ready},
-		"too many before": {http.StatusTooManyRequests, Unready},
+		"ready":             {http.StatusOK, Ready},
+		"not ready":         {http.StatusInternalServerError, Unready},
+		"no health":         {http.StatusNotFound, Unready},
+		"unauthorized":      {http.StatusUnauthorized, Ready},
+		"forbidden":         {http.StatusForbidden, Ready},
+		"too many requests": {http.StatusTooManyRequests, Unready},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -107,7 +107,7 @@ func (a *assembly) clusterAPIControllers() []controller {
 		OutOfRange: a.outOfRange,
 	})
 	machines := capi.Options{
-		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
+		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Engine: engine, TaskEvents: waker,
 		Events: a.events.recorder("millwrightmachine-controller"), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
 		Drivers: a.Drivers, Installation: a.Installation, WatchFilter: a.ClusterAPI.WatchFilter, JoinTimeout: max(0, a.CreationTimeout),
 	}
@@ -121,7 +121,7 @@ func (a *assembly) clusterAPIControllers() []controller {
 		cluster.New(cluster.Options{
 			Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Events: a.events.recorder("millwrightcluster-controller"), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
 			WatchFilter: a.ClusterAPI.WatchFilter, FailureDomains: a.mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
-			Drivers: a.Drivers, Run: a.runner.Go, Wake: asked.Wake, TaskEnds: asked,
+			Drivers: a.Drivers, Run: a.runner.Go, Wake: asked.Wake, TaskEvents: asked,
 		}),
 		template.New(template.Options{
 			Client: a.mgr.GetClient(), Events: a.events.recorder("millwrightmachinetemplate-controller"), WatchFilter: a.ClusterAPI.WatchFilter,

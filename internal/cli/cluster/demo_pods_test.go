@@ -36,7 +36,7 @@ func pods() []corev1.Pod {
 
 func halfway() rollout.Status {
 	return rollout.Status{
-		Pool: report.Pool{Counts: report.Counts{Wanted: 3, Available: 3}, Updated: 1}, Key: types.NamespacedName{Namespace: "default", Name: "pool"}, Outcome: rollout.Progressing, Revision: 2,
+		Pool: report.Pool{Counts: report.Counts{Desired: 3, Available: 3}, Updated: 1}, Key: types.NamespacedName{Namespace: "default", Name: "pool"}, Outcome: rollout.Progressing, Revision: 2,
 	}
 }
 

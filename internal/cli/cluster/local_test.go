@@ -22,7 +22,7 @@ func TestUp_HintsMatchDriver(t *testing.T) {
 			var out bytes.Buffer
 			mode.printCommands(&out, "kubectl", "kubeconfig")
 			if !strings.Contains(out.String(), want) {
-				t.Errorf("says:\n%s", &out)
+				t.Errorf("output:\n%s", &out)
 			}
 		})
 	}
@@ -35,7 +35,7 @@ func TestUp_HintsForFullGuest(t *testing.T) {
 	var out bytes.Buffer
 	mode.printCommands(&out, "kubectl", "kubeconfig")
 	if !strings.Contains(out.String(), "apply -f examples/full/\n") {
-		t.Errorf("says:\n%s", &out)
+		t.Errorf("output:\n%s", &out)
 	}
 	for pods, valid := range map[string]bool{
 		"10.78.0.0/16": true, "10.77.4.0/24": false, "10.0.0.0/8": false, "10.78.0.1/16": false, "10.78.0.0/25": false, "fd78::/16": false, "10.96.8.0/24": false,
@@ -70,11 +70,11 @@ func TestUp_WarnsAboutHiddenNetworks(t *testing.T) {
 		change func(*upFlags)
 		want   string
 	}{
-		"small guests":    {func(*upFlags) {}, guests},
-		"full guests":     {func(f *upFlags) { f.guest = guestFull }, guests + pods},
-		"kept inside":     {func(f *upFlags) { f.outside = false }, ""},
-		"simulated":       {func(f *upFlags) { f.Driver.Name = localdir.DriverSim }, ""},
-		"nobody can look": {func(f *upFlags) { f.network = netip.MustParsePrefix("10.79.0.0/16") }, ""},
+		"small guests":   {func(*upFlags) {}, guests},
+		"full guests":    {func(f *upFlags) { f.guest = guestFull }, guests + pods},
+		"kept inside":    {func(f *upFlags) { f.outside = false }, ""},
+		"simulated":      {func(f *upFlags) { f.Driver.Name = localdir.DriverSim }, ""},
+		"unknown routes": {func(f *upFlags) { f.network = netip.MustParsePrefix("10.79.0.0/16") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags := &upFlags{outside: true, network: netip.MustParsePrefix("10.77.0.0/16"), podNetwork: netip.MustParsePrefix("10.78.0.0/16")}
@@ -83,7 +83,7 @@ func TestUp_WarnsAboutHiddenNetworks(t *testing.T) {
 			var out bytes.Buffer
 			flags.warnOfHidden(&out, hidden)
 			if out.String() != test.want {
-				t.Errorf("says:\n%s", &out)
+				t.Errorf("output:\n%s", &out)
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func TestUp_RejectsOverlappingNetworks(t *testing.T) {
 		"another network": {func(f *upFlags) { f.network = netip.MustParsePrefix("10.77.0.0/16") }, []string{pods}},
 		"kept inside":     {func(f *upFlags) { f.outside = false }, nil},
 		"simulated":       {func(f *upFlags) { f.Driver.Name = localdir.DriverSim }, nil},
-		"nobody can look": {func(f *upFlags) {
+		"unknown networks": {func(f *upFlags) {
 			f.network, f.podNetwork = netip.MustParsePrefix("10.77.0.0/16"), f.network.Masked()
 			f.guest = "small"
 		}, nil},

@@ -35,7 +35,7 @@ func TestLogFile_DiskFull(t *testing.T) {
 		t.Errorf("the terminal shows %q", lines)
 	}
 	terminal.Reset()
-	fs.MakeRoom()
+	fs.FreeSpace()
 	for range 2 {
 		if err := write(); err != nil {
 			t.Fatal(err)

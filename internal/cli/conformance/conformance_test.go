@@ -86,7 +86,7 @@ func TestConformance_Timeout(t *testing.T) {
 func TestConformance_RejectsInvalidInput(t *testing.T) {
 	dir := written(t, map[string]string{
 		"class.yaml": classFile, "secret.yaml": secretFile, "two.yaml": classFile + "---\n" + classFile, "text.yaml": "\tno YAML",
-		"none.yaml": strings.Replace(classFile, "provider: sim\n", "", 1), "empty.yaml": "", "provider.yaml": strings.Replace(classFile, "provider: sim", "provider: nobody", 1),
+		"none.yaml": strings.Replace(classFile, "provider: sim\n", "", 1), "empty.yaml": "", "provider.yaml": strings.Replace(classFile, "provider: sim", "provider: other", 1),
 		"unknown.yaml": classFile + "spec: {}\n", "vm.yaml": strings.Replace(classFile, "provider: sim", "provider: vm", 1),
 		"bad-secret.yaml": secretFile + "data: {token: hunter2}\n",
 	})
@@ -96,8 +96,8 @@ func TestConformance_RejectsInvalidInput(t *testing.T) {
 		wantText string
 	}{
 		"no driver":          {[]string{"--class=none.yaml", secret}, "--driver: required"},
-		"nobody's class":     {[]string{"--class=provider.yaml", secret}, `--driver: unknown driver "nobody"; known drivers: vm, sim`},
-		"a folder":           {[]string{"--class=.", secret}, "--class: read .: is a directory"},
+		"unknown in class":   {[]string{"--class=provider.yaml", secret}, `--driver: unknown driver "other"; known drivers: vm, sim`},
+		"a directory":        {[]string{"--class=.", secret}, "--class: read .: is a directory"},
 		"an empty file":      {[]string{"--class=empty.yaml", secret}, "--class: empty.yaml: has no object, expected one class"},
 		"no class in it":     {[]string{"--class=secret.yaml", secret}, "--class: secret.yaml: has no class (machine.sapcloud.io/v1alpha1), only v1 Secret"},
 		"plug-ins nowhere":   {[]string{class, secret, "--driver-listen=127.0.0.1:0"}, "--driver-insecure-loopback"},
@@ -106,7 +106,7 @@ func TestConformance_RejectsInvalidInput(t *testing.T) {
 		"no class":           {[]string{"--driver=sim", secret}, "--class: required"},
 		"no such class":      {[]string{"--driver=sim", "--class=absent.yaml", secret}, "--class: open absent.yaml: no such file"},
 		"two classes":        {[]string{"--driver=sim", "--class=two.yaml", secret}, "--class: two.yaml: has 2 objects, expected one class"},
-		"class is no YAML":   {[]string{"--driver=sim", "--class=text.yaml", secret}, "--class: text.yaml: not valid YAML"},
+		"class is not YAML":  {[]string{"--driver=sim", "--class=text.yaml", secret}, "--class: text.yaml: not valid YAML"},
 		"unknown field":      {[]string{"--driver=sim", "--class=unknown.yaml", secret}, `unknown field "spec"`},
 		"of another driver":  {[]string{"--driver=sim", "--class=vm.yaml", secret}, `the provider of class pool is "vm", not "sim"`},
 		"other cluster's":    {[]string{"--driver=sim", class, secret, "--other-cluster-class=vm.yaml"}, "--other-cluster-class: the provider of class pool is \"vm\""},

@@ -116,7 +116,7 @@ func TestInstance_InitializeReceivesProviderID(t *testing.T) {
 	}
 	w.must(about("create", "test")...)
 	if len(asked) != 2 || asked[0] == "" || asked[0] != asked[1] {
-		t.Errorf("initialised by the IDs %q", asked)
+		t.Errorf("initialized by the IDs %q", asked)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestInstance_DeletionWaitsForProvider(t *testing.T) {
 		}
 	})
 	if out := w.must(about("delete", "test")...); !strings.Contains(out, "State: Deleted") || len(responses) > 0 {
-		t.Errorf("with %v not yet answered it prints:\n%s", responses, out)
+		t.Errorf("calls left: %v; output:\n%s", responses, out)
 	}
 	for _, want := range []string{"Waiting until the VM is gone", "Unavailable", "Unknown"} {
 		if !strings.Contains(w.problems.String(), want) {
@@ -176,6 +176,6 @@ func TestInstance_DeletionWithoutGetMachineStatus(t *testing.T) {
 		}
 	})
 	if out := w.must(about("delete", "test")...); !strings.Contains(out, "State: Unknown") {
-		t.Errorf("without any method that tells it prints:\n%s", out)
+		t.Errorf("output of a driver that implements no method that reports the state:\n%s", out)
 	}
 }

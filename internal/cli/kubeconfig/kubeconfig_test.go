@@ -22,8 +22,8 @@ func TestKubeconfig_Precedence(t *testing.T) {
 		context                  string
 		host, namespace          string
 	}{
-		"nothing but the user's":       {home: true, host: "https://home-one", namespace: "default"},
-		"local mode in this folder":    {home: true, local: true, host: "https://local-one", namespace: "default"},
+		"only the user's":              {home: true, host: "https://home-one", namespace: "default"},
+		"local mode in this directory": {home: true, local: true, host: "https://local-one", namespace: "default"},
 		"the environment":              {home: true, local: true, environment: true, host: "https://environment-one", namespace: "default"},
 		"--kubeconfig":                 {home: true, local: true, environment: true, flags: func(other string) Flags { return Flags{File: other} }, host: "https://other-one", namespace: "default"},
 		"--dir":                        {home: true, local: true, environment: true, flags: func(other string) Flags { return Flags{Dir: filepath.Dir(other)} }, host: "https://other-one", namespace: "default"},
@@ -79,7 +79,7 @@ func TestKubeconfig_NotFound(t *testing.T) {
 		wantText    string
 	}{
 		"nothing":              {wantText: "millwright up"},
-		"another folder":       {environment: "/nowhere", flags: Flags{Dir: "other"}, wantText: "no cluster found in other; start one"},
+		"another directory":    {environment: "/nowhere", flags: Flags{Dir: "other"}, wantText: "no cluster found in other; start one"},
 		"the environment":      {environment: "/nowhere/at/all", wantText: "kubeconfig /nowhere/at/all not found or without a cluster (from KUBECONFIG)"},
 		"an empty kubeconfig":  {environment: "/nowhere", flags: Flags{File: "empty"}, wantText: "kubeconfig empty not found"},
 		"two at the same time": {flags: Flags{File: "empty", Dir: "other"}, wantText: "cannot be used with --dir"},

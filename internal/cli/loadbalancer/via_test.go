@@ -60,9 +60,9 @@ func TestVia(t *testing.T) {
 	if _, err := io.WriteString(conn, "hello"); err != nil {
 		t.Fatal(err)
 	}
-	answer := make([]byte, 5)
-	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "hello" {
-		t.Errorf("the response is %q, %v", answer, err)
+	response := make([]byte, 5)
+	if _, err := io.ReadFull(conn, response); err != nil || string(response) != "hello" {
+		t.Errorf("the response is %q, %v", response, err)
 	}
 	_ = conn.Close()
 	if _, err := via(socket)(t.Context(), "10.77.0.1:22"); err == nil || !strings.Contains(err.Error(), "no such guest") {
@@ -80,8 +80,8 @@ func TestVia(t *testing.T) {
 // TestVia_ToleratesInvalidServer checks that a peer that sends an invalid response, or none, blocks nothing.
 func TestVia_ToleratesInvalidServer(t *testing.T) {
 	for name, tt := range map[string]struct {
-		answer string
-		limit  time.Duration
+		response string
+		limit    time.Duration
 	}{
 		"nonsense": {"SSH-2.0-x\r\n\r\n", 5 * time.Minute},
 		"silence":  {"", 100 * time.Millisecond},
@@ -93,12 +93,12 @@ func TestVia_ToleratesInvalidServer(t *testing.T) {
 				if err != nil {
 					return
 				}
-				_, _ = io.WriteString(conn, tt.answer)
+				_, _ = io.WriteString(conn, tt.response)
 				_, _ = io.Copy(io.Discard, conn)
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), tt.limit)
 			defer cancel()
-			if _, err := via(socket)(ctx, "10.77.0.9:6443"); err == nil || errors.Is(err, context.DeadlineExceeded) != (tt.answer == "") {
+			if _, err := via(socket)(ctx, "10.77.0.9:6443"); err == nil || errors.Is(err, context.DeadlineExceeded) != (tt.response == "") {
 				t.Errorf("the error is %v", err)
 			}
 		})

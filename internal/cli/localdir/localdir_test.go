@@ -19,7 +19,7 @@ func TestDirectory_KeepsDriverWhenDiskIsFull(t *testing.T) {
 		t.Errorf("the directory's driver is %q (%v)", driver, err)
 	}
 	fs.WantFiles(fs.Dir, "driver")
-	fs.MakeRoom()
+	fs.FreeSpace()
 	if err := SetDriver(fs.Dir, DriverVM); err != nil {
 		t.Errorf("with free space again: %v", err)
 	}

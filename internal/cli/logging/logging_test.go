@@ -99,13 +99,13 @@ func TestLogging_LostLeaseIsNotErrorOnShutdown(t *testing.T) {
 	log.Error(lost, stopping)
 	log.WithName("named").WithValues("a", "b").Error(lost, stopping)
 	if out.Len() != 0 {
-		t.Errorf("said at an orderly end:\n%s", &out)
+		t.Errorf("logged on an orderly shutdown:\n%s", &out)
 	}
 	log.Error(lost, "something else")
 	log.Error(errors.New("disk full"), stopping)
 	log.Error(nil, stopping)
 	if got := strings.Count(out.String(), "\n"); got != 3 {
-		t.Errorf("%d of 3 real errors are said:\n%s", got, &out)
+		t.Errorf("%d of 3 real errors are logged:\n%s", got, &out)
 	}
 }
 

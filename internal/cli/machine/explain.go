@@ -205,7 +205,7 @@ func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) erro
 		return err
 	}
 	if explanation.Verdict == report.NotFound {
-		return errors.New(strings.Join(append([]string{explanation.Answer}, explanation.Advice...), " "))
+		return errors.New(strings.Join(append([]string{explanation.Summary}, explanation.Advice...), " "))
 	}
 	return f.print(explanation, cmd.OutOrStdout())
 }

@@ -148,7 +148,7 @@ func section(out io.Writer, heading string, lines []string) error {
 	return err
 }
 
-// applied changes object to what "kubectl apply" of wanted would make it, by a dry run on the API server.
+// applied changes object to what "kubectl apply" of desired would make it, by a dry run on the API server.
 func applied(ctx context.Context, c client.Client, desired *unstructured.Unstructured, object client.Object) error {
 	last := cmp.Or(object.GetAnnotations()[corev1.LastAppliedConfigAnnotation], "{}")
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)

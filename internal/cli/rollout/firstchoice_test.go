@@ -28,17 +28,17 @@ func TestFirstChoice_FindsNewMachine(t *testing.T) {
 		f.Machines = machines
 		return f
 	}
-	replaced, beside, added := machine("replaced", 0, false), machine("beside", 0, false), machine("added", 0, false)
+	replaced, other, added := machine("replaced", 0, false), machine("other", 0, false), machine("added", 0, false)
 	for name, test := range map[string]struct {
 		begun         bool
 		before, after rollout.Facts
 		want          string
 	}{
-		"in the same second, listed last":               {before: facts(replaced, beside), after: facts(replaced, beside, added), want: "added"},
-		"in the same second, listed first":              {before: facts(replaced, beside), after: facts(added, beside, replaced), want: "added"},
-		"created earlier by another clock":              {before: facts(replaced, machine("beside", 5, false)), after: facts(machine("beside", 5, false), added), want: "added"},
-		"started before: creation time decides":         {begun: true, before: facts(replaced, beside, machine("added", 1, false)), after: facts(machine("added", 1, false), beside, replaced), want: "added"},
-		"a machine being deleted is ignored":            {before: facts(replaced, beside), after: facts(replaced, beside, machine("added", 1, true)), want: "beside"},
+		"in the same second, listed last":               {before: facts(replaced, other), after: facts(replaced, other, added), want: "added"},
+		"in the same second, listed first":              {before: facts(replaced, other), after: facts(added, other, replaced), want: "added"},
+		"created earlier by another clock":              {before: facts(replaced, machine("other", 5, false)), after: facts(machine("other", 5, false), added), want: "added"},
+		"started before: creation time decides":         {begun: true, before: facts(replaced, other, machine("added", 1, false)), after: facts(machine("added", 1, false), other, replaced), want: "added"},
+		"a machine being deleted is ignored":            {before: facts(replaced, other), after: facts(replaced, other, machine("added", 1, true)), want: "other"},
 		"the replaced machine is ignored, although new": {begun: true, before: facts(replaced), after: facts(replaced), want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {

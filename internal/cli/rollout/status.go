@@ -90,7 +90,7 @@ func (w *statusWatch) update(facts rollout.Facts) (enough bool, err error) {
 	}
 	switch s.Outcome {
 	case rollout.Complete:
-		_, err := fmt.Fprintf(w.out, "machine deployment %s successfully rolled out: revision %d, %s, after %s\n", s.Key, s.Revision, messages.Machines(s.Wanted), elapsed)
+		_, err := fmt.Fprintf(w.out, "machine deployment %s successfully rolled out: revision %d, %s, after %s\n", s.Key, s.Revision, messages.Machines(s.Desired), elapsed)
 		return true, err
 	case rollout.Late:
 		return false, fmt.Errorf("machine deployment %s exceeded its progress deadline of %s%s", s.Key, duration.HumanDuration(s.Limit), w.state())

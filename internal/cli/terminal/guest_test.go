@@ -12,9 +12,9 @@ import (
 func TestGuest(t *testing.T) {
 	for name, c := range map[string]struct{ wantText, shows, reset string }{
 		"text":                     {"größer\r\n\tend\b\a", "größer\r\n\tend\b\a", ""},
-		"colours":                  {"\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m", "\x1b[m"},
+		"colors":                   {"\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m", "\x1b[m"},
 		"an editor":                {"\x1b[?1049h\x1b[?25l\x1b[2J\x1b[3;4Hx\x1b[K", "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[3;4Hx\x1b[K", "\x1b[?1049l\x1b[?25h"},
-		"an editor that ends":      {"\x1b[?1049h\x1b[?1049l", "\x1b[?1049h\x1b[?1049l", ""},
+		"an editor that exits":     {"\x1b[?1049h\x1b[?1049l", "\x1b[?1049h\x1b[?1049l", ""},
 		"lines":                    {"\x1b(0lqk\x1b(B", "\x1b(0lqk\x1b(B", "\x1b(B"},
 		"scrolling":                {"\x1b[2;9r\x1bM", "\x1b[2;9r\x1bM", "\x1b7\x1b[r\x1b8"},
 		"where is the cursor":      {"a\x1b[6nb", "ab", ""},

@@ -39,7 +39,7 @@ func TestFence(t *testing.T) {
 	obeys := func(vm *vmv1alpha1.VirtualMachine) { vm.Status.ActivePodName = "web-2" }
 	refuses := func(vm *vmv1alpha1.VirtualMachine) {
 		meta.SetStatusCondition(&vm.Status.Conditions, metav1.Condition{
-			Type: vmv1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: "HostAnswers", Message: "The hypervisor answers.",
+			Type: vmv1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: "HostAnswers", Message: "The hypervisor responds.",
 		})
 	}
 	for name, test := range map[string]struct {
@@ -54,12 +54,12 @@ func TestFence(t *testing.T) {
 		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", wantText: "both would write to the same disk"},
 		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "now runs in pod web-2"},
 		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "the data is lost"},
-		"not obeyed":        {confirm: "host-1", controller: refuses, want: "web-1/host-1", refused: "The hypervisor answers"},
+		"refused":           {confirm: "host-1", controller: refuses, want: "web-1/host-1", refused: "The hypervisor responds"},
 		"another host":      {in: "host-2\n", refused: "not confirmed"},
 		"yes":               {in: "yes\n", refused: "not confirmed"},
 		"nothing":           {in: "", refused: "not confirmed"},
 		"another by flag":   {confirm: "host-2", refused: "not confirmed"},
-		"a host that answers": {given: func(vm *vmv1alpha1.VirtualMachine) {
+		"a reachable host": {given: func(vm *vmv1alpha1.VirtualMachine) {
 			meta.SetStatusCondition(&vm.Status.Conditions, metav1.Condition{Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Running"})
 		}, confirm: "host-1", refused: "not known to be unreachable"},
 		"nothing is known": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.Conditions = nil }, confirm: "host-1", refused: "not known to be unreachable"},

@@ -75,9 +75,9 @@ func TestHypervisor_ImagePolicyFromEnvironment(t *testing.T) {
 		env   map[string]string
 		fails bool
 	}{
-		"nothing is allowed":   {map[string]string{}, true},
-		"another folder":       {map[string]string{vmpb.EnvImages: t.TempDir()}, true},
-		"the folder of images": {map[string]string{vmpb.EnvImages: dir}, false},
+		"nothing is allowed":      {map[string]string{}, true},
+		"another directory":       {map[string]string{vmpb.EnvImages: t.TempDir()}, true},
+		"the directory of images": {map[string]string{vmpb.EnvImages: dir}, false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

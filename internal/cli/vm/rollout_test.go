@@ -123,7 +123,7 @@ func TestRollout(t *testing.T) {
 			for texts := range strings.SplitSeq(c.out, "|") {
 				_, after, found := strings.Cut(rest, texts)
 				if rest = after; !found {
-					t.Fatalf("%q is not said in this order:\n%s", texts, out.String())
+					t.Fatalf("%q is missing or out of order:\n%s", texts, out.String())
 				}
 			}
 			vms := &vmv1alpha1.VirtualMachineList{}

@@ -20,7 +20,7 @@ func TestVMController_RejectsInvalidCertificateFlags(t *testing.T) {
 		"one file":               {[]string{"--identity-cert-file=a"}, "--identity-private-key-file"},
 		"two authorities":        {[]string{"--identity-cert-file=a", "--identity-private-key-file=b", "--identity-authority-file=c", "--authority-cert-file=d", "--authority-private-key-file=e"}, "--authority-cert-file: cannot be used with --identity-cert-file"},
 		"a driver without files": {[]string{"--hypervisor-identity-driver=csi.example.com"}, "requires --identity-cert-file"},
-		"attributes for nobody":  {[]string{"--hypervisor-identity-attribute=a=b"}, "requires --hypervisor-identity-driver"},
+		"attributes, no driver":  {[]string{"--hypervisor-identity-attribute=a=b"}, "requires --hypervisor-identity-driver"},
 		"no attribute":           {[]string{"--hypervisor-identity-attribute=a"}, `"a" is not NAME=VALUE`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,8 +41,8 @@ type Options struct {
 	Live client.Reader
 	// Engine creates and deletes instances; it must serve no other API. Required.
 	Engine *instance.Engine
-	// TaskEnds is the source of the events that the engine's Wake triggers.
-	TaskEnds source.Source
+	// TaskEvents is the source of the events that the engine's Wake triggers.
+	TaskEvents source.Source
 	// Events records events for users. Required.
 	Events record.EventRecorder
 	// Clock is required.

@@ -73,7 +73,7 @@ func (h *secretsHarness) start(e *env.Env, scheme *runtime.Scheme) {
 	waker := &tasks.Waker{}
 	engine := instance.New(sim.New(sim.Config{}), instance.Options{Run: func(func(context.Context)) bool { return false }, Wake: waker.Wake})
 	machines := New(Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEvents: waker,
 		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Drivers: registry.Only("sim", fake.New(fake.Config{})),
 	})
 	for _, setup := range []func(ctrl.Manager) error{machines.SetupWithManager, machines.Secrets.SetupWithManager} {

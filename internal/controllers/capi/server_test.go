@@ -254,7 +254,7 @@ func run(t *testing.T, e *env.Env, scheme *runtime.Scheme, d driver.Driver) {
 		Wake: waker.Wake,
 	})
 	controller := New(Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEnds: waker,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Engine: engine, TaskEvents: waker,
 		Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}, Drivers: registry.Only("test", fake.New(fake.Config{})),
 	})
 	if err := controller.SetupWithManager(mgr); err != nil {

@@ -56,7 +56,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&core.Machine{}, mapped(c.ofMachine), builder.WithPredicates(machineChanges())).
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(clusterChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(c.waitingForClass), builder.WithPredicates(classChanges())).
-		WatchesRawSource(c.TaskEnds).
+		WatchesRawSource(c.TaskEvents).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)

@@ -117,7 +117,7 @@ func TestMachine_NodeDriftIsReverted(t *testing.T) {
 			before, drifted := h.node(), h.node()
 			drift(drifted)
 			if !nodeChanges().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: drifted}) {
-				t.Fatal("nobody notices")
+				t.Fatal("the change of the node is ignored")
 			}
 			change(h, h.node(), drift)
 			h.Settle()

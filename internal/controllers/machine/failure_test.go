@@ -256,13 +256,13 @@ func TestMachine_FailedCreationStaysFailed(t *testing.T) {
 // TestMachine_DriverMessagesAreShortened checks that messages of any length and encoding are shortened and stored once, and
 // that the marker of the next deletion step is kept.
 func TestMachine_DriverMessagesAreShortened(t *testing.T) {
-	words := errors.New("begin \xff" + strings.Repeat("é", 1<<20) + " end")
+	failure := errors.New("begin \xff" + strings.Repeat("é", 1<<20) + " end")
 	for method, end := range map[fake.Method]string{
 		fake.CreateMachine: " end", fake.DeleteMachine: " end. Initiate VM deletion",
 	} {
 		t.Run(string(method), func(t *testing.T) {
 			h := newHarness(t)
-			h.Driver.FailWith(method, slices.Repeat([]error{words}, 3)...)
+			h.Driver.FailWith(method, slices.Repeat([]error{failure}, 3)...)
 			h.declare()
 			h.Settle()
 			if method == fake.DeleteMachine {

@@ -60,7 +60,7 @@ func TestMachine_DeletionWaitsForMigrationOfClass(t *testing.T) {
 			machine.Spec.Class = v1alpha1.ClassSpec{Kind: "AWSMachineClass", Name: className}
 			result := h.controller.instances.delete(t.Context(), h.controller.newScope(machine, &memory{}))
 			if result.StopsPass() != tc.waits {
-				t.Errorf("Ends = %t, result %+v", result.StopsPass(), result)
+				t.Errorf("StopsPass = %t, result %+v", result.StopsPass(), result)
 			}
 		})
 	}

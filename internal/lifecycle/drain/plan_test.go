@@ -265,7 +265,7 @@ func TestEviction_RefusedOneIsRetried(t *testing.T) {
 	}
 }
 
-func TestBudget_AllowedDisruptionEndsWait(t *testing.T) {
+func TestBudget_AllowedDisruptionStopsWait(t *testing.T) {
 	s := newStory(t).pod("a", 0)
 	s.rules.retries = 0
 	s.pass(responses{"a": "refused"}, "a")

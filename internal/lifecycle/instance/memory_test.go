@@ -70,9 +70,9 @@ func TestBackoff_GrowsUntilMaximum(t *testing.T) {
 	})
 }
 
-// TestReset_EndsBackoff checks that a driver that is available again is called immediately, and that its next failure
+// TestReset_ClearsBackoff checks that a driver that is available again is called immediately, and that its next failure
 // counts as the first. Back-offs of other errors are not reset.
-func TestReset_EndsBackoff(t *testing.T) {
+func TestReset_ClearsBackoff(t *testing.T) {
 	for name, tc := range map[string]struct {
 		code codes.Code
 		want bool

@@ -24,7 +24,7 @@ func TestControlPlane_KeysSurviveFullDisk(t *testing.T) {
 	for capacity := 0; ; capacity++ { // one page suffices for one more file
 		fs.Fill(capacity)
 		_, err := ensurePKI(dir, nil, now)
-		fs.MakeRoom()
+		fs.FreeSpace()
 		wantKept(t, dir, kept)
 		if err == nil {
 			break

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestServeFiles checks that the files of the directory are served until the context ends.
+// TestServeFiles checks that the files of the directory are served until the context is canceled.
 func TestServeFiles(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "kernel"), []byte("content"), 0o600))

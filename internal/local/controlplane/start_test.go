@@ -37,7 +37,7 @@ func TestStart_Errors(t *testing.T) {
 			func(err error) bool { return errors.Is(err, ErrBinariesMissing) },
 		},
 		"NoDir": {
-			"a control plane in the working folder would be a surprise",
+			"there is no default directory",
 			Config{Binaries: failing},
 			func(err error) bool { return err != nil },
 		},

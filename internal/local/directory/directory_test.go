@@ -43,10 +43,10 @@ func TestWriteFile_IsDurable(t *testing.T) {
 	err := writeFile(path, []byte("new"), func(file *os.File) error {
 		content, err := os.ReadFile(path)
 		written, _ := os.ReadFile(file.Name()) // empty for a directory
-		steps = append(steps, fmt.Sprintf("folder %t, holds %q, path has %q", file.Name() == dir, written, content))
+		steps = append(steps, fmt.Sprintf("directory %t, contains %q, path has %q", file.Name() == dir, written, content))
 		return err
 	})
-	want := []string{`folder false, holds "new", path has "old"`, `folder true, holds "", path has "new"`}
+	want := []string{`directory false, contains "new", path has "old"`, `directory true, contains "", path has "new"`}
 	if err != nil || !slices.Equal(steps, want) {
 		t.Errorf("synced %q (%v), want %q", steps, err, want)
 	}

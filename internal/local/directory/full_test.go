@@ -35,7 +35,7 @@ func TestFullDisk(t *testing.T) {
 				if content, err := os.ReadFile(fs.Path("dir", "x")); string(content) != string(old) {
 					t.Errorf("the file has %d bytes (%v)", len(content), err)
 				}
-				fs.MakeRoom()
+				fs.FreeSpace()
 			}
 			if err := write(fs, larger); err != nil {
 				t.Errorf("with free space again: %v", err)

@@ -46,7 +46,7 @@ func TestVolume_Devices(t *testing.T) {
 		"without a limit":    {"", node, true},
 		"a device outside":   {volumes, node, false},
 		"a link to a device": {volumes, filepath.Join(volumes, "out"), false},
-		"a folder":           {"", outside, false},
+		"a directory":        {"", outside, false},
 		"nothing":            {volumes, filepath.Join(volumes, "other"), false},
 		"no block device":    {"", "/dev/null", false},
 	} {

@@ -38,7 +38,7 @@ func TestFullDisk(t *testing.T) {
 		return waiting.Reason == waitingStartError && strings.Contains(waiting.Message, b.location(pod).manifest()+": "+syscall.ENOSPC.Error()), waiting
 	})
 	b.awaitEvent(pod, eventStart)
-	fs.MakeRoom()
+	fs.FreeSpace()
 	b.awaitReady("full")
 	fs.Fill(0)
 	b.delete("full", metav1.DeleteOptions{})
@@ -67,7 +67,7 @@ func TestPod_LogRotationOnFullDisk(t *testing.T) {
 	smallfs.WantNoSpace(t, rotate(fs.Path("log"), 10_000), fs.Path("log.1"))
 	fs.WantFiles(fs.Dir, "log")
 	g.Expect(os.ReadFile(fs.Path("log"))).To(gomega.BeEquivalentTo(content))
-	fs.MakeRoom()
+	fs.FreeSpace()
 	g.Expect(rotate(fs.Path("log"), 10_000)).To(gomega.Succeed())
 	fs.WantFiles(fs.Dir, "log", "log.1")
 	t.Attr("outcome", "Each rotation attempt, every 15 s, fails with an error that names the file; no partial copy remains; the log is rotated once there is free space")
@@ -96,7 +96,7 @@ func TestPod_TokenRenewalOnFullDisk(t *testing.T) {
 	if still, _ := readToken(t, path); still != first {
 		t.Error("the token has changed although there is no free space")
 	}
-	fs.MakeRoom()
+	fs.FreeSpace()
 	b.eventually("another token", func() (bool, any) {
 		clock.Step(10 * time.Second)
 		second, _ := readToken(t, path)

@@ -78,7 +78,7 @@ func (b *testHost) killAll() {
 	}
 }
 
-// start runs a host runner in this process until the returned function is called or the test ends.
+// start runs a host runner in this process until the returned function is called or the test is complete.
 func (b *testHost) start() (stop func()) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -290,7 +290,7 @@ func (b *testHost) awaitGone(pod *corev1.Pod) {
 		have, err := b.client.CoreV1().Pods(b.Namespace).Get(b.t.Context(), pod.Name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), have
 	})
-	b.eventually("the folder's end", func() (bool, any) {
+	b.eventually("the removal of the directory", func() (bool, any) {
 		_, err := os.Stat(string(b.location(pod)))
 		return os.IsNotExist(err), b.location(pod)
 	})

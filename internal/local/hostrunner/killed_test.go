@@ -53,7 +53,7 @@ func TestPod_ProcessExitsWhileHostRunnerIsDown(t *testing.T) {
 		because  string
 		exitCode int32
 	}{
-		"it ends": {
+		"it exits": {
 			reason: "its termination message has the reason", behave: "run",
 			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGTERM)
@@ -67,8 +67,8 @@ func TestPod_ProcessExitsWhileHostRunnerIsDown(t *testing.T) {
 			},
 			phase: corev1.PodFailed, because: ReasonProcessLost, exitCode: 255,
 		},
-		"without its folder": {
-			reason: "its folder is deleted, too", behave: "deaf",
+		"without its directory": {
+			reason: "its directory is deleted, too", behave: "deaf",
 			happens: func(t *testing.T, b *testHost, pod *corev1.Pod, pid int) {
 				signalAndWait(t, b, pod, pid, syscall.SIGKILL)
 				if err := os.RemoveAll(string(b.location(pod))); err != nil {

@@ -71,7 +71,7 @@ func beHypervisor(what string) {
 			fmt.Println("waiting")
 			<-terminated
 		}
-		say(vmpb.EndStopped)
+		writeTermination(vmpb.EndStopped)
 		os.Exit(0)
 	case "family":
 		child := exec.Command(os.Args[0], "hypervisor")
@@ -97,7 +97,7 @@ func inRoot(path ...string) string {
 	return filepath.Join(append([]string{os.Getenv(vmpb.EnvRoot)}, path...)...)
 }
 
-func say(reason string) {
+func writeTermination(reason string) {
 	content, err := json.Marshal(vmpb.Termination{Reason: reason, Message: "on request"})
 	must(err)
 	file, err := os.OpenFile(inRoot(vmpb.TerminationMessagePath), os.O_WRONLY, 0) // replaces the file, as hypervisors do

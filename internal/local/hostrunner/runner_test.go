@@ -34,11 +34,11 @@ func TestPod_RunsToCompletion(t *testing.T) {
 		text   string
 		want   end
 	}{
-		"succeeds": {"status 0 is success", "0", `{"reason":"GuestShutdown"}`,
+		"succeeds": {"status 0 is a success", "0", `{"reason":"GuestShutdown"}`,
 			end{corev1.PodSucceeded, "Completed", `{"reason":"GuestShutdown"}`, 0, 0}},
-		"fails": {"any other is failure, whatever the message says", "3", `{"reason":"Stopped"}`,
+		"fails": {"any other status is a failure, whatever the message is", "3", `{"reason":"Stopped"}`,
 			end{corev1.PodFailed, "Error", `{"reason":"Stopped"}`, 3, 0}},
-		"long": {"a message is cut as the kubelet cuts it", "1", strings.Repeat("x", 5000),
+		"long": {"a message is truncated like by the kubelet", "1", strings.Repeat("x", 5000),
 			end{corev1.PodFailed, "Error", strings.Repeat("x", 4096), 1, 0}},
 	}
 	for name, test := range cases {

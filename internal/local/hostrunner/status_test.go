@@ -91,7 +91,7 @@ func TestPod_Admission(t *testing.T) {
 		"arguments":             container(func(c *corev1.Container) { c.Args = []string{"-x"} }),
 		"probe":                 container(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }),
 		"hook":                  container(func(c *corev1.Container) { c.Lifecycle = &corev1.Lifecycle{} }),
-		"working folder":        container(func(c *corev1.Container) { c.WorkingDir = "/" }),
+		"working directory":     container(func(c *corev1.Container) { c.WorkingDir = "/" }),
 		"device outside":        device("/../../dev/sda"),
 		"device in a mount":     device(vmpb.DirRun + "/x"),
 		"device without a path": device(""),
@@ -171,9 +171,9 @@ func TestPodStatus_Final(t *testing.T) {
 			end{corev1.PodSucceeded, "", 0, 0}},
 		"message of failure": {"else the message counts", process.Exit{}, false, `{"reason":"QEMUFailed"}`,
 			end{corev1.PodFailed, "", 1, 0}},
-		"our kill": {"we know what we did", process.Exit{}, true, "", end{corev1.PodFailed, "", 137, 0}},
-		"no idea":  {"nothing is known", process.Exit{}, false, "", end{corev1.PodFailed, ReasonProcessLost, 255, 0}},
-		"half a message": {"a message that was cut off says nothing", process.Exit{}, false, `{"reason":"Sto`,
+		"our kill": {"the signal was sent by the host runner", process.Exit{}, true, "", end{corev1.PodFailed, "", 137, 0}},
+		"no idea":  {"the exit status is unknown", process.Exit{}, false, "", end{corev1.PodFailed, ReasonProcessLost, 255, 0}},
+		"half a message": {"an incomplete message is ignored", process.Exit{}, false, `{"reason":"Sto`,
 			end{corev1.PodFailed, ReasonProcessLost, 255, 0}},
 	}
 	for name, test := range cases {

@@ -35,21 +35,21 @@ func TestVolume_Directories(t *testing.T) {
 		spec  corev1.PersistentVolumeSpec
 		ok    bool
 	}{
-		"host path":      {volumesDir, at(filepath.Join(volumesDir, "disk")), true},
-		"local":          {volumesDir, local, true},
-		"no limit":       {"", at(dir), true},
-		"outside":        {volumesDir, at(dir), false},
-		"around a dot":   {volumesDir, at(volumesDir + "/disk/../.."), false},
-		"a link out":     {volumesDir, at(filepath.Join(volumesDir, "out")), false},
-		"a link up":      {volumesDir, at(filepath.Join(volumesDir, "up")), false},
-		"behind a link":  {volumesDir, at(filepath.Join(volumesDir, "out", "volumes", "disk")), false},
-		"a link inside":  {volumesDir, at(filepath.Join(volumesDir, "inner")), true},
-		"the limit":      {volumesDir, at(volumesDir), false},
-		"like the limit": {filepath.Join(dir, "vol"), at(filepath.Join(volumesDir, "disk")), false},
-		"relative":       {"", at("disk"), false},
-		"missing":        {volumesDir, at(filepath.Join(volumesDir, "other")), false},
-		"not a folder":   {volumesDir, at(filepath.Join(volumesDir, "file")), false},
-		"remote":         {volumesDir, remote, false},
+		"host path":       {volumesDir, at(filepath.Join(volumesDir, "disk")), true},
+		"local":           {volumesDir, local, true},
+		"no limit":        {"", at(dir), true},
+		"outside":         {volumesDir, at(dir), false},
+		"around a dot":    {volumesDir, at(volumesDir + "/disk/../.."), false},
+		"a link out":      {volumesDir, at(filepath.Join(volumesDir, "out")), false},
+		"a link up":       {volumesDir, at(filepath.Join(volumesDir, "up")), false},
+		"behind a link":   {volumesDir, at(filepath.Join(volumesDir, "out", "volumes", "disk")), false},
+		"a link inside":   {volumesDir, at(filepath.Join(volumesDir, "inner")), true},
+		"the limit":       {volumesDir, at(volumesDir), false},
+		"like the limit":  {filepath.Join(dir, "vol"), at(filepath.Join(volumesDir, "disk")), false},
+		"relative":        {"", at("disk"), false},
+		"missing":         {volumesDir, at(filepath.Join(volumesDir, "other")), false},
+		"not a directory": {volumesDir, at(filepath.Join(volumesDir, "file")), false},
+		"remote":          {volumesDir, remote, false},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {

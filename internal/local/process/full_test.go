@@ -24,7 +24,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := os.Stat(record); !os.IsNotExist(err) {
 		t.Errorf("there is a record of a process that was not started (%v)", err)
 	}
-	fs.MakeRoom()
+	fs.FreeSpace()
 	started, err := Start(record, command, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ const role = "TEST_PROCESS_ROLE"
 
 var roles = map[string]func(){
 	// Exits with a status.
-	"exit": func() { fmt.Println("said something"); os.Exit(3) },
+	"exit": func() { fmt.Println("some output"); os.Exit(3) },
 	// Waits for a signal.
 	"wait": func() { fmt.Println("ready"); pause() },
 	// Exits only on SIGKILL.
@@ -158,7 +158,7 @@ func awaitReady(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(log.(*os.File)).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("it is not ready: it said %q (%v)", line, err)
+		t.Fatalf("the process is not ready: it printed %q (%v)", line, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func awaitExit(t *testing.T, p *Process) Exit {
 	return exit
 }
 
-func requireNobody(t *testing.T, dir string) {
+func requireNotRunning(t *testing.T, dir string) {
 	t.Helper()
 	if running, err := Running(recordIn(dir)); running || err != nil {
 		t.Errorf("running = %t, %v", running, err)
@@ -194,9 +194,9 @@ func TestProcess_ExitStatus(t *testing.T) {
 		do     func(*Process)
 		want   Exit
 	}{
-		"status": {"a status is passed on", "exit", func(*Process) {}, Exit{Known: true, Code: 3}},
+		"status": {"the exit status is passed on", "exit", func(*Process) {}, Exit{Known: true, Code: 3}},
 		"asked": {
-			"a process that knows nothing of SIGTERM ends by it", "wait", (*Process).Terminate,
+			"SIGTERM terminates a process that does not handle it", "wait", (*Process).Terminate,
 			Exit{Known: true, Code: 143, Signal: syscall.SIGTERM},
 		},
 		"killed": {
@@ -204,11 +204,11 @@ func TestProcess_ExitStatus(t *testing.T) {
 			Exit{Known: true, Code: 137, Signal: syscall.SIGKILL},
 		},
 		"killed with family": {
-			"Kill ends what came from the process too", "parent", (*Process).Kill,
+			"Kill also kills the children of the process", "parent", (*Process).Kill,
 			Exit{Known: true, Code: 137, Signal: syscall.SIGKILL},
 		},
 		"leaves family": {
-			"what outlives the process is killed", "orphaner", func(*Process) {}, Exit{Known: true},
+			"children that outlive the process are killed", "orphaner", func(*Process) {}, Exit{Known: true},
 		},
 	}
 	for name, test := range cases {
@@ -221,7 +221,7 @@ func TestProcess_ExitStatus(t *testing.T) {
 			if diff := cmp.Diff(test.want, awaitExit(t, p)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
 			}
-			requireNobody(t, dir)
+			requireNotRunning(t, dir)
 		})
 	}
 }
@@ -273,7 +273,7 @@ func TestOpen_FindsRunningProcess(t *testing.T) {
 			if diff := cmp.Diff(Exit{}, awaitExit(t, p)); diff != "" {
 				t.Errorf("how it ended is for its parent to know (-want +got):\n%s", diff)
 			}
-			requireNobody(t, dir)
+			requireNotRunning(t, dir)
 		})
 	}
 }
@@ -298,7 +298,7 @@ func TestOpen_ProcessHasExited(t *testing.T) {
 			if diff := cmp.Diff(Exit{}, awaitExit(t, p)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
 			}
-			requireNobody(t, dir)
+			requireNotRunning(t, dir)
 		})
 	}
 }

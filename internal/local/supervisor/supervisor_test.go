@@ -160,9 +160,9 @@ func TestChild_StopIsGracefulFirst(t *testing.T) {
 		want        time.Duration
 		signals     []os.Signal
 	}{
-		"Obeys":      {"a child that ends when asked to costs no time", false, time.Hour, 0, []os.Signal{syscall.SIGTERM}},
-		"Stubborn":   {"one that does not is killed after its grace", true, time.Hour, 3 * time.Second, []os.Signal{syscall.SIGTERM, syscall.SIGKILL}},
-		"Impatience": {"or earlier when the caller gives up", true, time.Second, time.Second, []os.Signal{syscall.SIGTERM, syscall.SIGKILL}},
+		"Obeys":      {"a child that exits on SIGTERM costs no time", false, time.Hour, 0, []os.Signal{syscall.SIGTERM}},
+		"Stubborn":   {"a child that does not exit is killed after its grace period", true, time.Hour, 3 * time.Second, []os.Signal{syscall.SIGTERM, syscall.SIGKILL}},
+		"Impatience": {"a child is killed earlier if the caller's timeout expires", true, time.Second, time.Second, []os.Signal{syscall.SIGTERM, syscall.SIGKILL}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -237,12 +237,12 @@ func TestAwaitReady(t *testing.T) {
 		want     error // or an error that is none of the others
 		after    time.Duration
 	}{
-		"Ready":   {"asked every 50 ms", time.Hour, 120 * time.Millisecond, 0, true, nil, 150 * time.Millisecond},
-		"Slow":    {"asked a fifth of the time", time.Hour, 120 * time.Millisecond, 40 * time.Millisecond, true, nil, 240 * time.Millisecond},
-		"Waits":   {"a probe that waited holds up no further one", time.Hour, 120 * time.Millisecond, 2 * time.Second, true, nil, 4250 * time.Millisecond},
-		"Dies":    {"a first child that ends is no reason to wait on", time.Second, time.Hour, 0, true, errAny, time.Second},
-		"Reborn":  {"but a later one is", time.Second, 5 * time.Second, 0, false, nil, 5 * time.Second},
-		"TooLate": {"the context says for how long", time.Hour, time.Hour, 0, true, context.DeadlineExceeded, time.Minute},
+		"Ready":   {"probed every 50 ms", time.Hour, 120 * time.Millisecond, 0, true, nil, 150 * time.Millisecond},
+		"Slow":    {"slow probes use a fifth of the time", time.Hour, 120 * time.Millisecond, 40 * time.Millisecond, true, nil, 240 * time.Millisecond},
+		"Waits":   {"a probe that waited does not delay the next one", time.Hour, 120 * time.Millisecond, 2 * time.Second, true, nil, 4250 * time.Millisecond},
+		"Dies":    {"AwaitReady fails if the first child exits", time.Second, time.Hour, 0, true, errAny, time.Second},
+		"Reborn":  {"AwaitReady waits for another child if a later one exits", time.Second, 5 * time.Second, 0, false, nil, 5 * time.Second},
+		"TooLate": {"AwaitReady waits until the context expires", time.Hour, time.Hour, 0, true, context.DeadlineExceeded, time.Minute},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

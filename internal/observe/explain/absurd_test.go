@@ -43,7 +43,7 @@ func FuzzExplainMachine(f *testing.F) {
 
 func printed(t *testing.T, r report.Report) {
 	t.Helper()
-	if r.Answer == "" || r.Verdict == "" {
+	if r.Summary == "" || r.Verdict == "" {
 		t.Errorf("empty report: %+v", r)
 	}
 	if err := report.Print(io.Discard, r); err != nil {

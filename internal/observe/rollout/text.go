@@ -66,9 +66,9 @@ func title(s Status) string {
 }
 
 func numbers(s Status) string {
-	text := fmt.Sprintf("%d of %d updated, %d available", s.Updated, s.Wanted, s.Available)
-	if s.Updated > s.Wanted {
-		text = fmt.Sprintf("%d desired, %d updated, %d available", s.Wanted, s.Updated, s.Available)
+	text := fmt.Sprintf("%d of %d updated, %d available", s.Updated, s.Desired, s.Available)
+	if s.Updated > s.Desired {
+		text = fmt.Sprintf("%d desired, %d updated, %d available", s.Desired, s.Updated, s.Available)
 	}
 	if old := s.Old(); old > 0 {
 		text += fmt.Sprintf(", %d old", old)
@@ -99,7 +99,7 @@ func table(s Status) []string {
 	columns := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(columns, "\tSET\tREVISION\tDESIRED\tEXIST\tAVAILABLE\tMACHINES")
 	for _, set := range newestFirst(s.Sets) {
-		fmt.Fprintf(columns, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Wanted, set.Exist+set.Leaving, set.Available, phases(set))
+		fmt.Fprintf(columns, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", age(set), set.Name, set.Revision, set.Desired, set.Exist+set.Leaving, set.Available, phases(set))
 	}
 	_ = columns.Flush() // writing to memory cannot fail
 	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")

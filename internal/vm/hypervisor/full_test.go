@@ -34,7 +34,7 @@ func TestGuest_FullDisk(t *testing.T) {
 			must(t, err)
 			fs.Fill(0)
 			err = write()
-			fs.MakeRoom()
+			fs.FreeSpace()
 			smallfs.WantNoSpace(t, err, fs.Path(file+".partial"))
 			if reason := TerminationOf(err).Reason; reason != vmpb.EndNoSpace {
 				t.Errorf("terminated with %s, want %s", reason, vmpb.EndNoSpace)
@@ -50,7 +50,7 @@ func TestGuest_FullDisk(t *testing.T) {
 	t.Run("termination", func(t *testing.T) {
 		fs.Fill(0)
 		code, err := WriteTermination(fs.Path("message"), vmpb.Termination{Reason: vmpb.EndNoSpace, Message: strconv.Itoa(5)})
-		fs.MakeRoom()
+		fs.FreeSpace()
 		smallfs.WantNoSpace(t, err, fs.Path("message"))
 		if code != 1 {
 			t.Errorf("exit code = %d, want 1", code)
@@ -62,7 +62,7 @@ func TestGuest_FullDisk(t *testing.T) {
 		must(t, os.WriteFile(fs.Path("message"), bytes.Repeat([]byte(" "), MaxTerminationBytes), 0o600))
 		fs.Fill(0)
 		_, err := WriteTermination(fs.Path("message"), left)
-		fs.MakeRoom()
+		fs.FreeSpace()
 		must(t, err)
 		text, err := os.ReadFile(fs.Path("message"))
 		must(t, err)
@@ -76,7 +76,7 @@ func TestGuest_FullDisk(t *testing.T) {
 		must(t, err)
 		fs.Fill(0)
 		_, err = file.Write([]byte("x"))
-		fs.MakeRoom()
+		fs.FreeSpace()
 		smallfs.WantNoSpace(t, err, fs.Path("disk.img.partial"))
 		file.Discard()
 		fs.WantFiles(fs.Dir)

@@ -57,7 +57,7 @@ func TestGuest_WaitsForFreeSpace(t *testing.T) {
 	r.awaitReport(full, "STATE_PAUSED CAUSE_NO_SPACE")
 	full = len(r.controller.Reports())
 
-	disks.MakeRoom()
+	disks.FreeSpace()
 	console.until(writerDone)
 	r.awaitReport(full, "STATE_RUNNING CAUSE_UNKNOWN")
 	if state, err := process.State(r.bounded()); err != nil || state.Status != running {

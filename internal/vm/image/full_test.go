@@ -43,7 +43,7 @@ func TestImage_FullFileSystem(t *testing.T) {
 				t.Errorf("got %v, want NoSpace", err)
 			}
 			fs.WantFiles(fs.Dir)
-			fs.MakeRoom()
+			fs.FreeSpace()
 			must(t, write())
 			fs.WantFiles(fs.Dir, made)
 			if made == "kernel" {

@@ -34,7 +34,7 @@ func TestCRD_AcceptsRecordedObjects(t *testing.T) {
 		}
 	})
 	e.InstallMCMsCRDs(t)
-	t.Run("quantities beside MCM's CRDs", func(t *testing.T) { refusesQuantities(t, e) })
+	t.Run("quantities with MCM's CRDs", func(t *testing.T) { refusesQuantities(t, e) })
 	t.Run("MCM's CRDs", func(t *testing.T) {
 		there, changes := map[string]bool{}, 0
 		for _, moment := range slices.Sorted(maps.Keys(moments)) {

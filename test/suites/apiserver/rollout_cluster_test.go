@@ -105,25 +105,25 @@ func (c *cluster) arguments(args string) []string {
 	return append(append([]string{"rollout"}, strings.Fields(args)...), "--kubeconfig", c.path("user"))
 }
 
-// onTerminal is like rollout, on a terminal. It calls meanwhile when something is drawn.
+// onTerminal is like rollout, on a terminal. It calls meanwhile after the first output.
 func (c *cluster) onTerminal(args string, meanwhile func()) (printed string, status int) {
 	c.t.Helper()
 	command := program.Command(c.t.Context(), c.arguments(args)...)
 	var text strings.Builder
 	var once sync.Once
-	random, ended := make(chan struct{}), make(chan struct{})
+	printing, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = pty.Run(command, 100, 30, func(piece string) { // the exit status is checked
 			text.WriteString(piece)
-			once.Do(func() { close(random) })
+			once.Do(func() { close(printing) })
 		})
 	}()
 	select {
-	case <-random:
+	case <-printing:
 		meanwhile()
 	case <-ended:
-		c.t.Fatal("nothing was drawn")
+		c.t.Fatal("nothing was printed")
 	}
 	<-ended
 	return text.String(), command.ProcessState.ExitCode()

@@ -27,8 +27,8 @@ func TestRollout_RestartAndUndo(t *testing.T) {
 	if status != 0 || !strings.Contains(printed, "successfully rolled out: revision 2, 3 machines") {
 		t.Fatalf("exit status %d:\n%q", status, printed)
 	}
-	if random := regexp.MustCompile(`\x1b\[\d+A\r\x1b\[Kmachine deployment `).FindAllString(printed, -1); len(random) < 2 {
-		t.Errorf("drawn over %d times:\n%q", len(random), printed)
+	if updates := regexp.MustCompile(`\x1b\[\d+A\r\x1b\[Kmachine deployment `).FindAllString(printed, -1); len(updates) < 2 {
+		t.Errorf("updated in place %d times, want at least 2:\n%q", len(updates), printed)
 	}
 	for name, machine := range c.machines() {
 		if _, old := first[name]; old {

@@ -40,14 +40,14 @@ var operations = []struct{ method, subresource, verb string }{
 // TestSubresources is a single test, because a control plane has only one aggregated API.
 func TestSubresources(t *testing.T) {
 	w := newWorld(t)
-	t.Run("nobody without rights", w.within((*world).withoutRights))
-	t.Run("commands without rights", w.within((*world).commandsWithoutRights))
+	t.Run("requests without permission", w.within((*world).withoutPermission))
+	t.Run("commands without permission", w.within((*world).commandsWithoutPermission))
 	t.Run("the console only", w.within((*world).consoleOnly))
-	t.Run("who does not come from kube-apiserver", w.within((*world).fromElsewhere))
+	t.Run("requests that do not come from kube-apiserver", w.within((*world).fromElsewhere))
 	t.Run("strangers", w.within((*world).strangers))
-	t.Run("what is wrong with a request", w.within((*world).wrong))
+	t.Run("invalid requests", w.within((*world).wrong))
 	t.Run("two consoles", w.within((*world).twoConsoles))
-	t.Run("a console that nobody reads", w.within((*world).deafConsole))
+	t.Run("a console whose client does not read", w.within((*world).deafConsole))
 	t.Run("a log", w.within((*world).logs))
 	t.Run("logs without end", w.within((*world).logsWithoutEnd))
 	t.Run("reset and migrate", w.within((*world).resetAndMigrate))
@@ -78,13 +78,13 @@ func (w *world) within(run func(*world)) func(*testing.T) {
 	}
 }
 
-// withoutRights checks that a user without permission gets 403 for every request, whether the VM exists or not.
+// withoutPermission checks that a user without permission gets 403 for every request, whether the VM exists or not.
 // The same applies to a user who has all permissions in another group, or for other verbs.
-func (w *world) withoutRights() {
+func (w *world) withoutPermission() {
 	// Permission to read and change VMs covers the VirtualMachine objects only.
 	owner := w.user("owner", rbacv1.PolicyRule{APIGroups: []string{"vm.metropolis.monogon.dev"}, Resources: []string{"*"}, Verbs: []string{"*"}},
 		on("*", "list", "watch", "update", "patch"))
-	for _, access := range []*rest.Config{w.user("nobody"), owner} {
+	for _, access := range []*rest.Config{w.user("unprivileged"), owner} {
 		for _, operation := range operations {
 			for _, vm := range []string{"web", "none"} {
 				code, body := w.do(access, operation.method, w.path(vm, operation.subresource), "")
@@ -101,11 +101,11 @@ func (w *world) withoutRights() {
 	w.untouched()
 }
 
-// commandsWithoutRights checks that every command fails and reports the missing permission, even for a VM that
+// commandsWithoutPermission checks that every command fails and reports the missing permission, even for a VM that
 // does not exist.
-func (w *world) commandsWithoutRights() {
-	file := w.kubeconfig(w.user("nobody"))
-	for _, c := range []struct{ command, may string }{
+func (w *world) commandsWithoutPermission() {
+	file := w.kubeconfig(w.user("unprivileged"))
+	for _, c := range []struct{ command, denied string }{
 		{"console", "cannot get resource \"virtualmachines/console\""},
 		{"logs", "cannot get resource \"virtualmachines/log\""},
 		{"reset", "cannot create resource \"virtualmachines/reset\""},
@@ -113,14 +113,14 @@ func (w *world) commandsWithoutRights() {
 		{"list", "cannot list resource \"virtualmachines\""},
 	} {
 		for _, vm := range []string{"web", "none"} {
-			words := []string{"vm", c.command, vm}
+			args := []string{"vm", c.command, vm}
 			if c.command == "list" {
-				words = words[:2]
+				args = args[:2]
 			}
-			out, err := w.run("millwright", file, words...)
+			out, err := w.run("millwright", file, args...)
 			if _, failed := errors.AsType[*exec.ExitError](err); !failed || strings.Count(out, "\n") != 1 ||
-				!strings.Contains(out, "is forbidden: User \"nobody\" "+c.may) {
-				w.t.Errorf("%v: %v\n%s", words, err, out)
+				!strings.Contains(out, "is forbidden: User \"unprivileged\" "+c.denied) {
+				w.t.Errorf("%v: %v\n%s", args, err, out)
 			}
 		}
 	}
@@ -128,10 +128,10 @@ func (w *world) commandsWithoutRights() {
 }
 
 // run runs a command under a name of the program until it exits.
-func (w *world) run(name, kubeconfig string, words ...string) (string, error) {
+func (w *world) run(name, kubeconfig string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), waitTimeout)
 	defer cancel()
-	command := program.Command(ctx, append(words, "--kubeconfig", kubeconfig, "-n", w.Namespace)...)
+	command := program.Command(ctx, append(args, "--kubeconfig", kubeconfig, "-n", w.Namespace)...)
 	command.Args[0] = name
 	command.Stdin = strings.NewReader("")
 	out, err := command.CombinedOutput()
@@ -182,11 +182,11 @@ func (w *world) fromElsewhere() {
 	pki := filepath.Join(w.ControlPlane.Dir(), "pki", "front-proxy-client")
 	proxy, err := tls.LoadX509KeyPair(pki+".crt", pki+".key")
 	w.must(err)
-	if code := w.comesFor(&proxy, "nobody", ""); code != http.StatusForbidden || w.resets.Load() != before {
-		w.t.Errorf("the proxy comes for nobody: %d, %d resets", code, w.resets.Load()-before)
+	if code := w.comesFor(&proxy, "unprivileged", ""); code != http.StatusForbidden || w.resets.Load() != before {
+		w.t.Errorf("the proxy acts for an unprivileged user: %d, %d resets", code, w.resets.Load()-before)
 	}
 	if code := w.comesFor(&proxy, "admin", "system:masters"); code != http.StatusOK || w.resets.Load() != before+1 {
-		w.t.Errorf("the proxy comes for the administrator: %d, %d resets", code, w.resets.Load()-before)
+		w.t.Errorf("the proxy acts for the administrator: %d, %d resets", code, w.resets.Load()-before)
 	}
 	w.resets.Store(before)
 }
@@ -282,13 +282,13 @@ func everyByte() []byte {
 // twoConsoles checks that both consoles get the same bytes, that the guest gets the input of both, and that the
 // last output is sent on request.
 func (w *world) twoConsoles() {
-	w.say(append([]byte("before"), everyByte()...))
+	w.print(append([]byte("before"), everyByte()...))
 	with := w.open(w.Admin, "?replay=true")
 	if got := w.read(with, 6+256); !bytes.HasSuffix(got, append([]byte("before"), everyByte()...)) {
 		w.t.Errorf("the replay is %q", got)
 	}
 	without := w.open(w.Admin, "")
-	w.say(everyByte())
+	w.print(everyByte())
 	for name, conn := range map[string]*websocket.Conn{"with replay": with, "without": without} {
 		if got := w.read(conn, 256); !bytes.Equal(got, everyByte()) {
 			w.t.Errorf("%s: %q", name, got)
@@ -341,7 +341,7 @@ func (w *world) deafConsole() {
 		heard <- nil
 	}()
 	for sent := range int64(pieces) {
-		w.say(piece)
+		w.print(piece)
 		for more := true; more && (sent+1)*int64(len(piece))-got.Load() > 64<<10; { // otherwise the client would be too slow
 			_, more = <-progress
 		}
@@ -362,14 +362,14 @@ func (w *world) deafConsole() {
 
 // logs checks the last output, and following the log.
 func (w *world) logs() {
-	w.say([]byte("\r\nlast words\r\n"))
+	w.print([]byte("\r\nlast output\r\n"))
 	code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), "")
-	if code != http.StatusOK || !strings.HasSuffix(body, "last words\r\n") || len(body) != console.HistorySize {
+	if code != http.StatusOK || !strings.HasSuffix(body, "last output\r\n") || len(body) != console.HistorySize {
 		w.t.Errorf("%d, %d bytes that end with %q", code, len(body), body[max(0, len(body)-30):])
 	}
 }
 
-// logsWithoutEnd checks that a user who may only read the log cannot keep others from the console.
+// logsWithoutEnd checks that a user who has permission only for the log cannot keep others from the console.
 func (w *world) logsWithoutEnd() {
 	clients, err := rest.HTTPClientFor(w.Admin)
 	w.must(err)
@@ -392,7 +392,7 @@ func (w *world) logsWithoutEnd() {
 	for _, log := range open {
 		_ = log.Close()
 	}
-	w.eventually("there is room for logs again", func() bool {
+	w.eventually("a log can be read again", func() bool {
 		code, _ := w.do(w.Admin, http.MethodGet, w.path("web", "log"), "")
 		return code == http.StatusOK
 	})
@@ -425,21 +425,21 @@ func (w *world) commands() {
 	file := w.kubeconfig(operator)
 	for _, c := range []struct {
 		name     string
-		words    []string
+		args     []string
 		wantText string
 		fails    bool
 	}{
 		{"millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
 		{"kubectl-millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
 		{"kubectl-millwright", []string{"vm", "list"}, "host-1", false},
-		{"millwright", []string{"vm", "logs", "web"}, "last words", false},
+		{"millwright", []string{"vm", "logs", "web"}, "last output", false},
 		{"millwright", []string{"vm", "reset", "none"}, `"none" not found`, true},
 		{"millwright", []string{"vm", "migrate", "web"}, "virtualmachines/migrate", true},
 		{"kubectl-millwright", []string{"vm", "console"}, `Run "kubectl millwright vm console --help"`, true},
 	} {
-		out, err := w.run(c.name, file, c.words...)
+		out, err := w.run(c.name, file, c.args...)
 		if _, failed := errors.AsType[*exec.ExitError](err); failed != c.fails || !strings.Contains(out, c.wantText) {
-			w.t.Errorf("%s %v: %v\n%s", c.name, c.words, err, out)
+			w.t.Errorf("%s %v: %v\n%s", c.name, c.args, err, out)
 		}
 	}
 	w.session(file)
@@ -461,7 +461,7 @@ func (w *world) session(kubeconfig string) {
 	if _, err := w.serial.Read(heard); err != nil || string(heard) != "login" {
 		w.t.Errorf("the guest hears %q (%v)", heard, err)
 	}
-	w.say([]byte("welcome\x1b[6n"))
+	w.print([]byte("welcome\x1b[6n"))
 	w.eventually("the user reads every byte", func() bool { return out.String() == "welcome\x1b[6n" })
 	_ = command.Process.Kill() // without a terminal, it only exits this way
 	_ = command.Wait()

@@ -227,8 +227,8 @@ func (w *world) open(access *rest.Config, query string) *websocket.Conn {
 	return conn
 }
 
-// say makes the guest print something.
-func (w *world) say(text []byte) {
+// print makes the guest print something.
+func (w *world) print(text []byte) {
 	w.t.Helper()
 	w.must(w.serial.SetWriteDeadline(time.Now().Add(waitTimeout)))
 	_, err := w.serial.Write(text)

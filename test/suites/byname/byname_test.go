@@ -81,7 +81,7 @@ func (s *story) remove(name string) {
 func (s *story) wrong() string {
 	for _, name := range s.deleted {
 		if s.innocent[name] {
-			return "machine " + name + " was deleted, which nobody named"
+			return "machine " + name + " was deleted although it was not named"
 		}
 	}
 	return ""
@@ -102,7 +102,7 @@ func (s *story) wrongAtLast() string {
 		return fmt.Sprintf("the annotation is still %q", text)
 	}
 	if n := len(s.machines()); n != int(deployment.Spec.Replicas) {
-		return fmt.Sprintf("there are %d machines, and %d are wanted", n, deployment.Spec.Replicas)
+		return fmt.Sprintf("there are %d machines, want %d", n, deployment.Spec.Replicas)
 	}
 	return ""
 }

@@ -111,7 +111,7 @@ func (h *harness) changeClass(class *v1alpha1.MachineClass, providerSpec string)
 	}
 }
 
-// hasDomains waits until the Cluster has these failure domains. The value tells whether a domain permits control
+// hasDomains waits until the Cluster has these failure domains. The value reports whether a domain permits control
 // plane machines. They are not checked for an older core.
 func (h *harness) hasDomains(want ...string) {
 	h.t.Helper()

@@ -59,7 +59,7 @@ func newEmptyHarness(t *testing.T, c *env.Cluster) *harness {
 	requireCore(t, c)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the core said of this test:\n%s", coreLog(c))
+			t.Logf("log of the core about this test:\n%s", coreLog(c))
 		}
 	})
 	h := &harness{Cluster: c, t: t, dir: t.TempDir(), cluster: "c-" + c.Namespace}

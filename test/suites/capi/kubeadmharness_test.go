@@ -182,7 +182,7 @@ func newKubeadmHarness(t *testing.T) *kubeadmHarness {
 			return
 		}
 		for _, directory := range kubeadmProviders {
-			t.Logf("the provider %s said of this test:\n%s", directory, logOf(h.Cluster, "capi-"+directory))
+			t.Logf("log of the provider %s about this test:\n%s", directory, logOf(h.Cluster, "capi-"+directory))
 		}
 	})
 	return h

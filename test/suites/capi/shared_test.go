@@ -129,7 +129,7 @@ func TestMillwrightCluster_ExternallyManagedIsIgnored(t *testing.T) {
 	want := map[string]any{"ready": true, "initialization": map[string]any{"provisioned": true}}
 	h.eventually(func(g gomega.Gomega) {
 		h.settled(g, 1)
-		g.Expect(status(g)).To(gomega.Equal(want), "nothing is added to what the user says")
+		g.Expect(status(g)).To(gomega.Equal(want), "the user's status is not changed")
 	})
 	h.remove("Cluster", h.cluster)
 	h.eventually(func(g gomega.Gomega) {

@@ -36,7 +36,7 @@ func TestChart_PluginDriverCreatesVM(t *testing.T) {
 			of["mode"], of["driver"], of["image"] = "whole", "", values{"repository": "registry.example.com/millwright"}
 			deployments := apply(t, i.Cluster, charted(t, i.Namespace, of))
 			if name == "driver-sidecar" {
-				i.startBeside(deployments[0])
+				i.startSidecar(deployments[0])
 			} else {
 				i.startApart(deployments[0])
 			}
@@ -46,8 +46,8 @@ func TestChart_PluginDriverCreatesVM(t *testing.T) {
 	}
 }
 
-// startBeside starts both containers of a Pod, which share the directory of the socket.
-func (i *installation) startBeside(deployment *appsv1.Deployment) {
+// startSidecar starts both containers of a Pod, which share the directory of the socket.
+func (i *installation) startSidecar(deployment *appsv1.Deployment) {
 	i.t.Helper()
 	pod := deployment.Spec.Template.Spec
 	if len(pod.Containers) != 2 || pod.Containers[1].Name != "driver" {

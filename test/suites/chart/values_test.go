@@ -103,7 +103,7 @@ func TestChart_EveryValueHasAnEffect(t *testing.T) {
 			"image": values{"repository": "registry.example.com/aws", "tag": "v1"}, "command": []any{"./machine-controller"},
 			"livenessPath": "/healthz", "readinessPath": "/healthz",
 		}}, []string{`image: "registry.example.com/aws:v1"`, `command: ["./machine-controller"]`, "path: /healthz", `image: "registry.example.com/millwright:v0.1.0"`}},
-		"MCM beside ours": {values{"machineControllerManager": values{
+		"MCM and Millwright": {values{"machineControllerManager": values{
 			"image": values{"repository": "registry.example.com/mcm", "tag": "v0.62.0"}, "command": []any{"./machine-controller-manager"},
 			"livenessPath": "/healthz", "readinessPath": "/healthz", "port": 20258, "extraArgs": []any{"--safety-up=2"},
 		}}, []string{`image: "registry.example.com/mcm:v0.62.0"`, `command: ["./machine-controller-manager"]`, "path: /healthz", "--port=20258", "port: 20258", `image: "registry.example.com/millwright:v0.1.0"`, "--safety-up=2"}},

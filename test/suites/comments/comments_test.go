@@ -62,7 +62,7 @@ func parseTree(t *testing.T, set *token.FileSet, root string) map[string]*ast.Fi
 	return files
 }
 
-// selfEvident are methods that say no more than the interface they are of.
+// selfEvident contains methods that need no comment, because their interfaces document them.
 var selfEvident = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
 // undocumented lists the exported names of a file that have no doc comment.
@@ -130,8 +130,8 @@ func TestComments_UndocumentedNamesAreFound(t *testing.T) {
 func Bare()    {}
 func private() {}
 
-// Said is documented.
-func Said() {}
+// Commented is documented.
+func Commented() {}
 
 type Type struct{}
 

@@ -62,24 +62,24 @@ func (a *apiserver) carryOut(manager *process, w http.ResponseWriter, r *http.Re
 	body := serverfault.Received(r)
 	resource, name := serverfault.ObjectOf(r.URL.Path, body)
 	a.watch(resource, body)
-	answer, responded := &answer{}, true
+	result, responded := &writeResult{}, true
 	if resource == "events" {
 		// Events are never read back, so a crash there does not differ from one a moment later, and they need not
 		// be stored.
-		answer = unstored(verb, body)
+		result = unstored(verb, body)
 	} else {
 		op := operation{a.name, verb, a.gate.names.of(resource, name)}
 		responded = a.gate.pass(manager, op, func() (idle bool) {
-			answer = a.forward(r, body)
-			idle = answer.err == nil && answer.code >= http.StatusBadRequest && answer.code < http.StatusInternalServerError
+			result = a.forward(r, body)
+			idle = result.err == nil && result.code >= http.StatusBadRequest && result.code < http.StatusInternalServerError
 			a.gate.did(op, body, idle)
 			return idle
 		})
 	}
-	if !responded || answer.err != nil {
+	if !responded || result.err != nil {
 		panic(http.ErrAbortHandler) // no response at all
 	}
-	answer.write(w)
+	result.write(w)
 }
 
 func (a *apiserver) watch(resource string, body []byte) {
@@ -91,39 +91,39 @@ func (a *apiserver) watch(resource string, body []byte) {
 }
 
 // forward executes a write, even if the client has disconnected.
-func (a *apiserver) forward(r *http.Request, body []byte) *answer {
+func (a *apiserver) forward(r *http.Request, body []byte) *writeResult {
 	out := r.Clone(context.WithoutCancel(r.Context()))
 	out.RequestURI, out.Host = "", ""
 	out.URL.Scheme, out.URL.Host = a.base.Scheme, a.base.Host
 	out.Body = io.NopCloser(bytes.NewReader(body))
 	response, err := a.transport.RoundTrip(out)
 	if err != nil {
-		return &answer{err: err}
+		return &writeResult{err: err}
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	return &answer{code: response.StatusCode, header: response.Header, body: text, err: err}
+	return &writeResult{code: response.StatusCode, header: response.Header, body: text, err: err}
 }
 
 // unstored responds to a write of an event that is not stored. A created event is returned as sent, and no event
 // is ever found, so it is created again.
-func unstored(verb string, body []byte) *answer {
+func unstored(verb string, body []byte) *writeResult {
 	header := http.Header{"Content-Type": []string{"application/json"}}
 	if verb == "create" {
-		return &answer{code: http.StatusCreated, header: header, body: body}
+		return &writeResult{code: http.StatusCreated, header: header, body: body}
 	}
-	return &answer{code: http.StatusNotFound, header: header, body: []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)}
+	return &writeResult{code: http.StatusNotFound, header: header, body: []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)}
 }
 
-// answer is the result of a write.
-type answer struct {
+// writeResult is the result of a write.
+type writeResult struct {
 	code   int
 	header http.Header
 	body   []byte
 	err    error
 }
 
-func (a *answer) write(w http.ResponseWriter) {
+func (a *writeResult) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.code)
 	_, _ = w.Write(a.body) // the manager handles a lost response

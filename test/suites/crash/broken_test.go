@@ -31,11 +31,11 @@ func TestCrash_BrokenBuildsAreFound(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
 	for _, tc := range []brokenBuild{
-		{doubles, "one instance for a Machine", "create with initialise", "driver CreateMachine", errTwoVMs},
+		{doubles, "one instance for a Machine", "create with initialize", "driver CreateMachine", errTwoVMs},
 		{doubles, "one instance for a Machine, by a plug-in", "plug-in, create: the plug-in dies", "driver CreateMachine", errTwoVMs},
-		{remembers, "convergence; no instance after deletion", "create with initialise", "driver CreateMachine", errLeft},
-		{keepsTokens, "convergence; no token is left", "create with initialise", "driver CreateMachine", errToken},
-		{tells, "no secret value gets out", "create with initialise", "driver CreateMachine", errLeak},
+		{remembers, "convergence; no instance after deletion", "create with initialize", "driver CreateMachine", errLeft},
+		{keepsTokens, "convergence; no token is left", "create with initialize", "driver CreateMachine", errToken},
+		{repeatsRequest, "no secret value gets out", "create with initialize", "driver CreateMachine", errLeak},
 		{overlooks, "no more machines than the surge allows", "rolling update", "driver CreateMachine", errTooMany},
 		{boasts, "as many available as have to be", "rolling update", "driver CreateMachine", errTooFew},
 		{unmarks, "the machine that was named goes, and no other", "scale down by name", "api patch machinesets ", errVictim},

@@ -34,7 +34,7 @@ func running(want int) func(context.Context, *run) error {
 		if err := r.counted(ctx, want); err != nil {
 			return err
 		}
-		return r.besides(ctx, want)
+		return r.hasNoOrphans(ctx, want)
 	}
 }
 
@@ -97,8 +97,8 @@ func (r *run) counted(ctx context.Context, want int) error {
 	return nil
 }
 
-// besides checks that there are only the VMs, nodes and tokens of that many running Machines.
-func (r *run) besides(ctx context.Context, machines int) error {
+// hasNoOrphans checks that there are only the VMs, nodes and tokens of that many running Machines.
+func (r *run) hasNoOrphans(ctx context.Context, machines int) error {
 	vms, err := r.cloud.VMs()
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func nothing(ctx context.Context, r *run) error {
 	if err := r.noPod(ctx); err != nil {
 		return err
 	}
-	return r.besides(ctx, 0)
+	return r.hasNoOrphans(ctx, 0)
 }
 
 // noPod checks that no Pod remains on the former nodes.

@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 )
 
-// classUpdates contains the scenarios in which existing VMs are updated after a change of their class.
-var classUpdates = []scenario{
+// liveUpdates contains the scenarios in which existing VMs are updated after a change of their class.
+var liveUpdates = []scenario{
 	{
 		name: "update of a VM", also: []setup{noTarget},
 		given:  givenDeployment(1),
@@ -53,7 +53,7 @@ func editTags(strategy liveupdate.Strategy, team string) func(context.Context, *
 // awaitEffect waits until all Machines report the effect of an update.
 func awaitEffect(want liveupdate.Effect) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
-		return r.await(ctx, "the Machines to say what an update does", effects(want))
+		return r.await(ctx, "the Machines to report the effect of an update", effects(want))
 	}
 }
 

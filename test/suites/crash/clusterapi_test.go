@@ -116,7 +116,7 @@ func capiUpdated(ctx context.Context, r *run) error {
 			return fmt.Errorf("VM %s has the tags %v", vm.ProviderID, vm.Tags)
 		}
 	}
-	return r.besides(ctx, 1)
+	return r.hasNoOrphans(ctx, 1)
 }
 
 // scheme contains the kinds of both APIs, and the legacy ones.
@@ -256,7 +256,7 @@ func provisioned(ctx context.Context, r *run) error {
 	if !controllerutil.ContainsFinalizer(class, infrav1.ClassFinalizer) {
 		return errors.New("the class may be deleted")
 	}
-	return r.besides(ctx, 1)
+	return r.hasNoOrphans(ctx, 1)
 }
 
 // backed checks one MillwrightMachine and its VM.

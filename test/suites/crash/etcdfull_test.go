@@ -35,7 +35,7 @@ func TestFaults_EtcdDiskIsFull(t *testing.T) {
 		}
 		disk.Fill(0)
 		stored, err = fillEtcd(ctx, own.Cluster)
-		disk.MakeRoom()
+		disk.FreeSpace()
 		return err
 	}
 	if result := l.play(t, s, nil, sound); result.err != nil {

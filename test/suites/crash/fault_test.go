@@ -37,8 +37,8 @@ const (
 	remembers fault = "remembers"
 	// keepsTokens never revokes a token that another process has issued.
 	keepsTokens fault = "keeps tokens"
-	// tells has a driver whose errors repeat the request.
-	tells fault = "tells"
+	// repeatsRequest has a driver whose errors repeat the request.
+	repeatsRequest fault = "repeats request"
 	// evictsNone deletes the Pods of a node that its own process has not cordoned, instead of evicting them.
 	evictsNone fault = "evicts none"
 )
@@ -116,8 +116,8 @@ func (f fault) driver(r remote) simulated {
 	switch f {
 	case remembers:
 		return &remembering{simulated: r, made: map[string]bool{}}
-	case tells:
-		return telling{r}
+	case repeatsRequest:
+		return requestRepeater{r}
 	default:
 		return r
 	}
@@ -149,11 +149,11 @@ func (m *remembering) DeleteMachine(ctx context.Context, q *driver.DeleteMachine
 	return m.simulated.DeleteMachine(ctx, q)
 }
 
-// telling implements tells.
-type telling struct{ simulated }
+// requestRepeater implements repeatsRequest.
+type requestRepeater struct{ simulated }
 
 // CreateMachine implements driver.Driver.
-func (t telling) CreateMachine(ctx context.Context, q *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+func (t requestRepeater) CreateMachine(ctx context.Context, q *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	response, err := t.simulated.CreateMachine(ctx, q)
 	if err != nil {
 		return nil, status.WrapError(status.Code(err), fmt.Sprintf("%v (request: %s)", err, q.Secret.Data["userData"]), err)
@@ -224,7 +224,7 @@ func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
 	_, token, found := strings.Cut(r.URL.Path, "/kube-system/secrets/")
 	if found && r.Method == http.MethodDelete {
 		if _, own := k.issued.Load(token); !own {
-			return answerWith(r, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK})
+			return respondWith(r, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK})
 		}
 	}
 	response, err := k.next.RoundTrip(r)
@@ -234,8 +234,8 @@ func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// answerWith responds to a request instead of the API server.
-func answerWith(r *http.Request, status metav1.Status) (*http.Response, error) {
+// respondWith responds to a request instead of the API server.
+func respondWith(r *http.Request, status metav1.Status) (*http.Response, error) {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	text, err := json.Marshal(status)
 	if err != nil {

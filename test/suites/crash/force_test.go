@@ -239,13 +239,13 @@ func (f *forces) deletion(manager int, name string, at time.Time) {
 		f.wrong = append(f.wrong, fmt.Errorf("%w: %s, %v too soon", errForcedSoon, name, may.Sub(at)))
 	}
 	if f.back { // both drains may have timed out before a manager observed the outage
-		f.beside(f.forced[manager], name)
+		f.recordOverlap(f.forced[manager], name)
 	}
 	f.forced[manager] = append(f.forced[manager], name)
 }
 
-// beside records that a manager deletes a Pod before other Machines whose Pods it deleted are gone.
-func (f *forces) beside(others []string, name string) {
+// recordOverlap records that a manager deletes a Pod before other Machines whose Pods it deleted are gone.
+func (f *forces) recordOverlap(others []string, name string) {
 	for _, other := range others {
 		exists, err := f.exists(other)
 		if err != nil {
@@ -335,7 +335,7 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	if name != outage.ProbeName {
 		return a.next.RoundTrip(r)
 	}
-	return answerWith(r, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name).Status())
+	return respondWith(r, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name).Status())
 }
 
 // TestForces checks how the rules of forced drains apply to requests.

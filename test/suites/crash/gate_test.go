@@ -31,8 +31,8 @@ type gate struct {
 	// manager is the running process, which is killed at the planned point, or nil. In scenarios in which the
 	// plug-in is killed, it is the plug-in.
 	manager *process
-	// beside is a process that works with it, and is not killed, or nil.
-	beside *process
+	// companion is a process that works with it and is not killed, or nil.
+	companion *process
 	// driverOnly restricts points to calls of the driver.
 	driverOnly bool
 	hit        bool
@@ -63,7 +63,7 @@ func (g *gate) count(open bool) {
 	if open {
 		g.names.anew() // numbers depend on the order of appearance
 	}
-	g.tell("operations count: %v", open)
+	g.noteLocked("operations count: %v", open)
 }
 
 // recorded returns the points so far.
@@ -122,7 +122,7 @@ func (g *gate) reached() bool {
 func (g *gate) lives(manager *process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.manager == manager || g.beside == manager
+	return g.manager == manager || g.companion == manager
 }
 
 // runs sets the running process.
@@ -130,30 +130,30 @@ func (g *gate) runs(manager *process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.manager = manager
-	g.tell("manager %d begins", manager.pid())
+	g.noteLocked("manager %d begins", manager.pid())
 }
 
-// worksBeside sets the additional process. If that is the one to be killed, the manager is the additional one.
-func (g *gate) worksBeside(p *process, mortal bool) {
+// addCompanion sets the companion. If p is the process to be killed, the manager becomes the companion instead.
+func (g *gate) addCompanion(p *process, mortal bool) {
 	if mortal {
 		g.runs(p)
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.beside = p
-	g.tell("process %d begins", p.pid())
+	g.companion = p
+	g.noteLocked("process %d begins", p.pid())
 }
 
 // pass lets an operation of a manager happen, unless the manager is killed before. The operation reports whether
 // it changed nothing. pass reports whether the operation gets a response. Without a response, it may or may not
-// have happened: answer tells why.
+// have happened.
 func (g *gate) pass(manager *process, op operation, happen func() (idle bool)) bool {
 	p, planned, alive := g.enter(manager, op)
 	if !alive {
 		return false
 	}
-	if planned == before && g.besides(manager) { // the process that has sent it continues
+	if planned == before && g.isCompanion(manager) { // the process that has sent it continues
 		g.leave(manager, p, planned, false)
 		happen()
 		return true
@@ -165,11 +165,11 @@ func (g *gate) pass(manager *process, op operation, happen func() (idle bool)) b
 	return g.leave(manager, p, planned, idle)
 }
 
-// besides reports whether a process is not the one that is killed.
-func (g *gate) besides(p *process) bool {
+// isCompanion reports whether a process is the companion, which is not killed.
+func (g *gate) isCompanion(p *process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.beside == p
+	return g.companion == p
 }
 
 // enter returns which point this operation is, how the manager is to crash at it, if at all, and whether the
@@ -186,7 +186,7 @@ func (g *gate) enter(manager *process, op operation) (p point, planned way, aliv
 		p.occurrence = g.counts[op]
 		g.points = append(g.points, p)
 	}
-	g.tell("%s", p)
+	g.noteLocked("%s", p)
 	g.succession.begin(p)
 	if p.occurrence == 0 || g.plan == nil || g.hit && g.plan.kills() || !g.plan.at(p) {
 		return p, "", true
@@ -201,11 +201,11 @@ func (g *gate) mayBegin(manager *process, op operation) bool {
 	for g.atPoint && g.manager == manager {
 		g.over.Wait()
 	}
-	if g.manager != manager && g.beside != manager {
+	if g.manager != manager && g.companion != manager {
 		return false
 	}
 	if g.cut && g.manager == manager {
-		g.tell("%s: not carried out", op)
+		g.noteLocked("%s: not carried out", op)
 		g.kill()
 		return false
 	}
@@ -222,21 +222,21 @@ func (g *gate) leave(manager *process, p point, planned way, idle bool) (respond
 		g.over.Broadcast()
 	}
 	switch {
-	case g.manager != manager && g.beside != manager:
+	case g.manager != manager && g.companion != manager:
 		return false
 	case planned == "":
 		return true
 	case planned == unanswered:
-		g.tell("the answer gets lost")
+		g.noteLocked("the response is lost")
 		return false
 	case planned == lost:
-		g.tell("the answer gets lost")
+		g.noteLocked("the response is lost")
 		g.cut = true
 		mortal := g.manager
 		time.AfterFunc(grace, func() { g.killLate(mortal) })
 	default:
 		g.kill()
-		return g.beside == manager
+		return g.companion == manager
 	}
 	return false
 }
@@ -252,7 +252,7 @@ func (g *gate) killLate(manager *process) {
 // kill kills the manager. The caller holds the lock, so nothing else passes meanwhile.
 func (g *gate) kill() {
 	g.manager.kill()
-	g.tell("manager %d is killed", g.manager.pid())
+	g.noteLocked("manager %d is killed", g.manager.pid())
 	g.manager, g.cut = nil, false
 	close(g.died)
 }
@@ -269,7 +269,7 @@ func (g *gate) replace() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.manager.kill()
-	g.tell("manager %d is killed", g.manager.pid())
+	g.noteLocked("manager %d is killed", g.manager.pid())
 	g.manager = nil
 }
 
@@ -277,10 +277,10 @@ func (g *gate) replace() {
 func (g *gate) note(format string, args ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tell(format, args...)
+	g.noteLocked(format, args...)
 }
 
-// tell adds a line to the transcript. The caller holds the lock.
-func (g *gate) tell(format string, args ...any) {
+// noteLocked adds a line to the transcript. The caller holds the lock.
+func (g *gate) noteLocked(format string, args ...any) {
 	g.story = append(g.story, fmt.Sprintf("%7.3f ", time.Since(g.began).Seconds())+fmt.Sprintf(format, args...))
 }

@@ -24,7 +24,7 @@ var usersAmidUpdates = []scenario{
 		always: both(both(both(most(2), least(1)), oneUpdates), noneReplaced),
 	},
 	{
-		name:   "update in place, whose agent answers too late",
+		name:   "update in place, whose agent responds too late",
 		given:  givenBothClasses(2, inPlace, updatedWithin(shortUpdateTimeout), neverFailed),
 		act:    inTurn(beginUpdate, nameReady, awaitThat("an update that is blocked", blocked), succeedNamed),
 		want:   withAgents(inPlaceOf(newClass, 2)),

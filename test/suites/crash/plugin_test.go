@@ -65,8 +65,8 @@ func slicesOf(make ...func(mortal) scenario) []scenario {
 	return all
 }
 
-// socketFolder creates a directory for the socket of a run's manager. Paths of sockets must be short.
-func socketFolder(t *testing.T) (string, error) {
+// socketDir creates a directory for the socket of a run's manager. Paths of sockets must be short.
+func socketDir(t *testing.T) (string, error) {
 	directory, err := os.MkdirTemp("", "crash")
 	if err != nil {
 		return "", err
@@ -81,7 +81,7 @@ func (r *run) plug() error {
 	if err != nil {
 		return err
 	}
-	r.servers.provider.gate.worksBeside(p, r.scenario.plugIn == thePlugIn)
+	r.servers.provider.gate.addCompanion(p, r.scenario.plugIn == thePlugIn)
 	r.mu.Lock()
 	r.plugIns = append(r.plugIns, p)
 	r.mu.Unlock()

@@ -5,7 +5,7 @@ import "testing"
 // TestPointName_IsDeterministic checks that random names are replaced by numbers in order of appearance,
 // consistently.
 func TestPointName_IsDeterministic(t *testing.T) {
-	tell := func(first, second string) []string {
+	namesOf := func(first, second string) []string {
 		a := newAliases()
 		a.keep("pool")
 		a.of("machines", "from-the-preparation")
@@ -20,7 +20,7 @@ func TestPointName_IsDeterministic(t *testing.T) {
 		"nodes machines#1", "machines machines#2", "machineclasses",
 	}
 	for _, names := range [][2]string{{"pool-x7", "pool-b2"}, {"pool-b2", "pool-x7"}} {
-		for i, got := range tell(names[0], names[1]) {
+		for i, got := range namesOf(names[0], names[1]) {
 			if got != want[i] {
 				t.Errorf("with %v, the name is %q, want %q", names, got, want[i])
 			}

@@ -59,7 +59,7 @@ func (c crash) kills() bool { return c.way != unanswered }
 
 func (c crash) String() string {
 	if !c.kills() {
-		return "no answers"
+		return "no responses"
 	}
 	return fmt.Sprintf("%s %s", c.way, c.point)
 }

@@ -16,8 +16,8 @@ const betweenLines = 5 * time.Second
 
 // progress counts crashes, and reports the progress.
 type progress struct {
-	// say prints a line. It does nothing unless all crash points are tried.
-	say func(string)
+	// print prints a line. It does nothing unless all crash points are tried.
+	print func(string)
 	// scenarios is the number of scenarios.
 	scenarios int
 	began     time.Time
@@ -34,9 +34,9 @@ type progress struct {
 
 // newProgress expects that many scenarios.
 func newProgress(scenarios int) *progress {
-	p := &progress{say: func(string) {}, scenarios: scenarios, began: time.Now()}
+	p := &progress{print: func(string) {}, scenarios: scenarios, began: time.Now()}
 	if tier.Exhaustive() {
-		p.say = func(line string) { fmt.Fprintln(os.Stderr, line) }
+		p.print = func(line string) { fmt.Fprintln(os.Stderr, line) }
 	}
 	return p
 }
@@ -76,7 +76,7 @@ func (d *crashPoints) count(hit bool) {
 	}
 	if last || time.Since(p.messages) >= betweenLines {
 		p.messages = time.Now()
-		p.say(fmt.Sprintf("%s: %d of %d deaths. %s", d.name, d.done, d.planned, p))
+		p.print(fmt.Sprintf("%s: %d of %d crashes. %s", d.name, d.done, d.planned, p))
 	}
 }
 
@@ -84,7 +84,7 @@ func (d *crashPoints) count(hit bool) {
 func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.say(p.String())
+	p.print(p.String())
 }
 
 // String is called with the lock held.
@@ -93,7 +93,7 @@ func (p *progress) String() string {
 	if p.recorded < p.scenarios {
 		atLeast = "at least " // others are yet to be recorded
 	}
-	return fmt.Sprintf("All: %d of %s%d deaths (and %d leave the same as one of these), %d of %d scenarios, after %v",
+	return fmt.Sprintf("All: %d of %s%d crashes (and %d are equivalent to one of these), %d of %d scenarios, after %v",
 		p.done, atLeast, p.planned, p.left, p.through, p.scenarios, time.Since(p.began).Round(time.Second))
 }
 
@@ -101,7 +101,7 @@ func (p *progress) String() string {
 func TestProgress(t *testing.T) {
 	var lines []string
 	p := newProgress(2)
-	p.say = func(line string) { lines = append(lines, line) }
+	p.print = func(line string) { lines = append(lines, line) }
 	first := p.scenario("first", 3, 5)
 	first.count(true)
 	first.count(true) // too soon for another line
@@ -110,10 +110,10 @@ func TestProgress(t *testing.T) {
 	first.count(true)
 	p.end()
 	want := []string{
-		"first: 1 of 3 deaths. All: 1 of at least 3 deaths (and 5 leave the same as one of these), 0 of 2 scenarios, after 0s",
-		"second: 1 of 1 deaths. All: 3 of 4 deaths (and 7 leave the same as one of these), 1 of 2 scenarios, after 0s",
-		"first: 3 of 3 deaths. All: 4 of 4 deaths (and 7 leave the same as one of these), 2 of 2 scenarios, after 0s",
-		"All: 4 of 4 deaths (and 7 leave the same as one of these), 2 of 2 scenarios, after 0s",
+		"first: 1 of 3 crashes. All: 1 of at least 3 crashes (and 5 are equivalent to one of these), 0 of 2 scenarios, after 0s",
+		"second: 1 of 1 crashes. All: 3 of 4 crashes (and 7 are equivalent to one of these), 1 of 2 scenarios, after 0s",
+		"first: 3 of 3 crashes. All: 4 of 4 crashes (and 7 are equivalent to one of these), 2 of 2 scenarios, after 0s",
+		"All: 4 of 4 crashes (and 7 are equivalent to one of these), 2 of 2 scenarios, after 0s",
 	}
 	if got := strings.Join(lines, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("progress lines:\n%s\nwant\n%s", got, strings.Join(want, "\n"))

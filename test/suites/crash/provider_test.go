@@ -33,17 +33,17 @@ func methodOf[Q, A any](call func(context.Context, *Q) (*A, error)) method {
 			return reply{Code: codes.InvalidArgument, Message: err.Error()}
 		}
 		response, err := call(ctx, q)
-		answer := reply{Code: codes.OK}
+		result := reply{Code: codes.OK}
 		if err != nil {
 			failure, _ := status.FromError(err)
-			answer.Code, answer.Message = failure.Code(), failure.Message()
+			result.Code, result.Message = failure.Code(), failure.Message()
 		}
 		if response != nil {
-			if answer.Response, err = json.Marshal(response); err != nil {
+			if result.Response, err = json.Marshal(response); err != nil {
 				return reply{Code: codes.Internal, Message: err.Error()}
 			}
 		}
-		return answer
+		return result
 	}
 }
 
@@ -103,18 +103,18 @@ func (p *provider) serve(manager *process, w http.ResponseWriter, r *http.Reques
 	if err != nil {
 		panic(http.ErrAbortHandler) // the manager has disconnected
 	}
-	answer := reply{}
+	result := reply{}
 	op := operation{"driver", string(name), p.gate.names.of(subject(request))}
 	responded := p.gate.pass(manager, op, func() (idle bool) {
-		answer = call(context.WithoutCancel(r.Context()), request)
+		result = call(context.WithoutCancel(r.Context()), request)
 		p.gate.did(op, nil, questions[name]) // the request contains everything that the manager knows, used or not
 		return questions[name]
 	})
 	if !responded {
-		answer = reply{Code: codes.DeadlineExceeded, Message: fmt.Sprintf("no answer to %s", name)}
+		result = reply{Code: codes.DeadlineExceeded, Message: fmt.Sprintf("no response to %s", name)}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // the manager handles a lost response
+	_ = json.NewEncoder(w).Encode(result) // the manager handles a lost response
 }
 
 // subject reads from a request which object it is about.

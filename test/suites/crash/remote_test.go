@@ -39,26 +39,26 @@ func ask[A any](ctx context.Context, r remote, name sim.Method, request any) (*A
 	}
 	response, err := http.DefaultClient.Do(post)
 	if err != nil {
-		return nil, status.WrapError(codes.Unavailable, fmt.Sprintf("asking the provider: %v", err), err)
+		return nil, status.WrapError(codes.Unavailable, fmt.Sprintf("calling the provider: %v", err), err)
 	}
 	defer response.Body.Close()
-	var answer reply
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return nil, status.WrapError(codes.Unavailable, fmt.Sprintf("reading the provider's answer: %v", err), err)
+	var received reply
+	if err := json.NewDecoder(response.Body).Decode(&received); err != nil {
+		return nil, status.WrapError(codes.Unavailable, fmt.Sprintf("reading the provider's response: %v", err), err)
 	}
-	return unpack[A](answer)
+	return unpack[A](received)
 }
 
-func unpack[A any](answer reply) (*A, error) {
+func unpack[A any](received reply) (*A, error) {
 	var result *A
-	if len(answer.Response) > 0 {
+	if len(received.Response) > 0 {
 		result = new(A)
-		if err := json.Unmarshal(answer.Response, result); err != nil {
-			return nil, status.WrapError(codes.Internal, "reading the provider's answer", err)
+		if err := json.Unmarshal(received.Response, result); err != nil {
+			return nil, status.WrapError(codes.Internal, "reading the provider's response", err)
 		}
 	}
-	if answer.Code != codes.OK {
-		return result, status.Error(answer.Code, answer.Message)
+	if received.Code != codes.OK {
+		return result, status.Error(received.Code, received.Message)
 	}
 	return result, nil
 }

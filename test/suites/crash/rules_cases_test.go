@@ -125,7 +125,7 @@ func TestRules(t *testing.T) {
 		"freed, then one more": {freedFirst(2), []change{at(1, old), at(2, inExcess("other")), at(20, other), at(21, inExcess("new"))}, nil},
 		"one more, then freed": {freedFirst(2), []change{at(1, old), at(2, inExcess("other")), at(20, inExcess("new")), at(21, other)}, errMadeSoon},
 		"new after old":        {notMixed, []change{at(1, old), goneAt(20, old), at(21, pendingMachine("new"))}, nil},
-		"new beside old":       {notMixed, []change{at(1, old), at(20, pendingMachine("new")), goneAt(21, old)}, errMixed},
+		"new next to old":      {notMixed, []change{at(1, old), at(20, pendingMachine("new")), goneAt(21, old)}, errMixed},
 		"the named one goes": {
 			onlyNamed, []change{at(1, old), at(2, runningMachine("named", "old")), at(20, leavingMachine("named")), goneAt(21, leavingMachine("named"))}, nil,
 		},

@@ -110,7 +110,7 @@ func (l *lane) prepare(ctx context.Context, t *testing.T, s scenario, plan *cras
 		return nil, err
 	}
 	if s.plugIn != "" {
-		if r.socket, err = socketFolder(t); err != nil {
+		if r.socket, err = socketDir(t); err != nil {
 			return nil, err
 		}
 		r.gate.driverOnly = s.plugIn == thePlugIn
@@ -255,7 +255,7 @@ func (r *run) begin(way servers) error {
 		}
 	}
 	if r.scenario.plugIn == thePlugIn {
-		way.provider.gate.worksBeside(p, false)
+		way.provider.gate.addCompanion(p, false)
 	} else {
 		way.provider.gate.runs(p)
 	}

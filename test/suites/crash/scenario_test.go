@@ -70,7 +70,7 @@ type scenario struct {
 // everywhere returns each scenario in all its setups.
 func everywhere() []scenario {
 	var all []scenario
-	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, scarcities, zoneOutages, legacyClasses, plugIns, classUpdates, classFollowers) {
+	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, scarcities, zoneOutages, legacyClasses, plugIns, liveUpdates, classFollowers) {
 		s.where = cmp.Or(s.where, together)
 		all = append(all, s)
 		name := s.name
@@ -101,7 +101,7 @@ var lives = []scenario{
 		always: most(1),
 	},
 	{
-		name:       "create with initialise",
+		name:       "create with initialize",
 		initialize: true,
 		given:      declareClass,
 		act:        declareStandalone,

@@ -40,15 +40,15 @@ func TestSuccession(t *testing.T) {
 			func(w *scriptedWorld) { w.begin("a"); w.whole("b"); w.whole("c"); w.end("a"); w.whole("d") },
 			map[string]string{"b": "a", "c": "b", "d": "c"},
 		},
-		"somebody else has written": {
+		"another client has written": {
 			func(w *scriptedWorld) { w.whole("a"); w.state = "changed"; w.whole("b"); w.whole("c") },
 			map[string]string{"c": "b"},
 		},
-		"somebody else wrote while it was carried out": {
+		"another client wrote while it was carried out": {
 			func(w *scriptedWorld) { w.begin("a"); w.state = "changed"; w.end("a"); w.whole("b") },
 			map[string]string{"b": "a"},
 		},
-		"somebody else has begun to write": {
+		"another client has begun to write": {
 			func(w *scriptedWorld) {
 				w.whole("a")
 				w.changing = true
@@ -62,11 +62,11 @@ func TestSuccession(t *testing.T) {
 			func(w *scriptedWorld) { w.whole("a"); w.time = w.time.Add(grace); w.whole("b"); w.whole("c") },
 			map[string]string{"c": "b"},
 		},
-		"after what is no point": {
+		"after an operation that is not a point": {
 			func(w *scriptedWorld) { w.whole("a"); w.noPoint(); w.whole("b"); w.whole("c") },
 			map[string]string{"c": "b"},
 		},
-		"amid what is no point": {
+		"amid an operation that is not a point": {
 			func(w *scriptedWorld) {
 				w.succession.begin(point{})
 				w.whole("a")
@@ -75,7 +75,7 @@ func TestSuccession(t *testing.T) {
 			},
 			map[string]string{"b": "a"},
 		},
-		"somebody else wrote before it ended": {
+		"another client wrote before it was complete": {
 			func(w *scriptedWorld) { w.begin("a"); w.state = "changed"; w.whole("b"); w.end("a") },
 			map[string]string{},
 		},
@@ -246,7 +246,7 @@ func TestSuccession_LostResponses(t *testing.T) {
 	}{{creates, true}, {asks, false}, {creates, true}, {asks, true}, {operation{"api", "patch", "machines#1"}, true}} {
 		carriedOut := false
 		if responded := g.pass(p, step.operation, func() bool { carriedOut = true; return false }); responded != step.responded || !carriedOut {
-			t.Errorf("%s: answered %t, carried out %t", step.operation, responded, carriedOut)
+			t.Errorf("%s: responded %t, carried out %t", step.operation, responded, carriedOut)
 		}
 	}
 	if !g.lives(p) || !g.reached() {

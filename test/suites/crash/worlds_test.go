@@ -41,7 +41,7 @@ func TestWorlds_EquivalentCrashPointsAreSkipped(t *testing.T) {
 		enough = 10
 	}
 	// Scenarios with little parallelism, so that most pairs can be compared.
-	for _, name := range partOf([]string{"delete", "create with initialise", "create, apart", "delete with drain", "scale down by name", "capi create"}, 1) {
+	for _, name := range partOf([]string{"delete", "create with initialize", "create, apart", "delete with drain", "scale down by name", "capi create"}, 1) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fleet.compare(t, called(name), enough)

@@ -177,7 +177,7 @@ func TestExamples_CanBeScaledFromZero(t *testing.T) {
 func checkClass(t *testing.T, all []document, of document, name string) {
 	t.Helper()
 	var class v1alpha1.MachineClass
-	if err := yaml.Unmarshal(beside(t, all, of, v1alpha1.MachineClassKind, name), &class); err != nil || class.NodeTemplate == nil {
+	if err := yaml.Unmarshal(sibling(t, all, of, v1alpha1.MachineClassKind, name), &class); err != nil || class.NodeTemplate == nil {
 		t.Errorf("%s: its class has no nodeTemplate: %v", of.file, err)
 		return
 	}
@@ -209,7 +209,7 @@ func checkTemplate(t *testing.T, all []document, of document) {
 	}
 	ref := deployment.Spec.Template.Spec.InfrastructureRef
 	var template infrastructurev1alpha1.MillwrightMachineTemplate
-	if err := yaml.Unmarshal(beside(t, all, of, ref.Kind, ref.Name), &template); err != nil {
+	if err := yaml.Unmarshal(sibling(t, all, of, ref.Kind, ref.Name), &template); err != nil {
 		t.Fatal(err)
 	}
 	node := template.Spec.Template.Spec.NodeTemplate
@@ -218,8 +218,8 @@ func checkTemplate(t *testing.T, all []document, of document) {
 	}
 }
 
-// beside returns the object with a kind and name in the directory of another object.
-func beside(t *testing.T, all []document, of document, kind, name string) []byte {
+// sibling returns the object with a kind and name in the directory of another object.
+func sibling(t *testing.T, all []document, of document, kind, name string) []byte {
 	t.Helper()
 	for _, d := range all {
 		var object metav1.PartialObjectMetadata

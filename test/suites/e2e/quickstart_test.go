@@ -83,7 +83,7 @@ type quickstart struct {
 	environ []string
 }
 
-// codeBlock matches the commands of a page, and repeated matches those that it tells users to repeat.
+// codeBlock matches the commands of a page, and repeated matches those that users repeat.
 var (
 	codeBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 	repeated  = regexp.MustCompile("(?s)```bash\n(.*?)```")

@@ -64,7 +64,7 @@ func TestGuest_Agent(t *testing.T) {
 	ask(t, guest, `{"execute":"guest-sync","arguments":{"id":4711}}`)
 	must(t, responses.Decode(&synchronized))
 	if synchronized.Return != 4711 {
-		t.Errorf("guest-sync answered %d, want 4711", synchronized.Return)
+		t.Errorf("guest-sync returned %d, want 4711", synchronized.Return)
 	}
 	var interfaces struct {
 		Return []struct {

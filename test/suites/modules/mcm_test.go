@@ -38,7 +38,7 @@ func TestMCMProvider_BuildsAndPassesSuite(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig, class, vms := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "class.yaml"), filepath.Join(dir, "vms")
 	env.WriteKubeconfig(t, kubeconfig, e.Admin)
-	write(t, class, fmt.Sprintf(folderClass, vms, e.Namespace))
+	write(t, class, fmt.Sprintf(providerClass, vms, e.Namespace))
 	if err := e.Client.Create(t.Context(), fixture.In(e.Namespace, fixture.Named("pool", fixture.Secret()))); err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +63,8 @@ func TestMCMProvider_BuildsAndPassesSuite(t *testing.T) {
 	checkMetrics(t, provider, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 }
 
-// folderClass has the directory of the VMs, and the namespace of the Secret.
-const folderClass = `
+// providerClass has the directory of the VMs, and the namespace of the Secret.
+const providerClass = `
 apiVersion: machine.sapcloud.io/v1alpha1
 kind: MachineClass
 metadata: {name: any}

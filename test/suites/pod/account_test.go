@@ -16,23 +16,23 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// accountFolder is the directory of a Pod's service account.
-const accountFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
+// accountDir is the directory of a Pod's service account.
+const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // misconfigurations are misconfigured Pods of a machine-controller, and their messages.
 var misconfigurations = map[string]struct {
 	change func(*corev1.PodSpec)
-	// wantText is expected in the log. ends is the exit status. If it is nil, the program keeps waiting.
+	// wantText is expected in the log. terminated is the exit status. If it is 0, the program keeps waiting.
 	wantText   string
 	terminated int32
 }{
-	"no-rights": {
+	"no-permission": {
 		change:   func(pod *corev1.PodSpec) { pod.ServiceAccountName = "default" },
 		wantText: `leases.coordination.k8s.io \"machine-controller\" is forbidden`,
 	},
 	"no-token": {
 		change:     func(pod *corev1.PodSpec) { pod.AutomountServiceAccountToken = ptr.To(false) },
-		wantText:   "--target-kubeconfig: open " + accountFolder + "/token: no such file or directory",
+		wantText:   "--target-kubeconfig: open " + accountDir + "/token: no such file or directory",
 		terminated: 1,
 	},
 	"foreign-token": {
@@ -49,7 +49,7 @@ func withForeignToken(pod *corev1.PodSpec) {
 		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "elsewhere", Path: "token"}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}}},
 	}}}}}
-	pod.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "account", MountPath: accountFolder, ReadOnly: true}}
+	pod.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "account", MountPath: accountDir, ReadOnly: true}}
 }
 
 func (p *place) createMisconfigured() {
@@ -135,7 +135,7 @@ func (p *place) explains(machine string) {
 func (p *place) readsItsTokenAgain() {
 	p.Helper()
 	before := p.processes()
-	old := p.readProc(before[0].PID, "root"+accountFolder+"/token")
+	old := p.readProc(before[0].PID, "root"+accountDir+"/token")
 	serviceAccount := metav1.ObjectMeta{Name: account, Namespace: p.env.Namespace}
 	if err := p.env.Client.Delete(p.Context(), &corev1.ServiceAccount{ObjectMeta: serviceAccount}); err != nil {
 		p.Fatal(err)

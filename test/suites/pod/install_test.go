@@ -49,12 +49,12 @@ patches:
     - {op: add, path: /spec/template/spec/containers/1/args/-, value: --leader-elect-renew-deadline=%[9]v}
 `
 
-// The ends of a kustomization: one with a built-in driver, and one with a driver in a separate container, which
+// The last parts of a kustomization: one with a built-in driver, and one with a driver in a separate container, which
 // names its installation.
 const (
 	withinOverlay = `    - {op: replace, path: /spec/template/spec/containers/1/args/4, value: --driver=sim}
 `
-	besideOverlay = `    - {op: add, path: /spec/template/spec/containers/2/args/-, value: --installation=%[7]s}
+	sidecarOverlay = `    - {op: add, path: /spec/template/spec/containers/2/args/-, value: --installation=%[7]s}
 components:
 - %[1]s/driver-sidecar/%[2]s
 `

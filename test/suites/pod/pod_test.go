@@ -92,7 +92,7 @@ func (p *place) runs() {
 	p.makesMachine("first")
 }
 
-// TestManagerPod_HandsOverToMCM continues where TestManagerPod_CreatesMachines ends.
+// TestManagerPod_HandsOverToMCM continues where TestManagerPod_CreatesMachines stops.
 func TestManagerPod_HandsOverToMCM(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t, (*place).driverLayout)
@@ -104,7 +104,7 @@ func TestManagerPod_HandsOverToMCM(t *testing.T) {
 	p.explains("second")
 	p.misconfigured()
 	p.readsItsTokenAgain()
-	p.drivesFromBeside()
+	p.drivesFromSidecar()
 }
 
 func (p *place) create(object client.Object) {

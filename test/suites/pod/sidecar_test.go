@@ -38,11 +38,11 @@ func (p *place) driverLayout() string {
 	return layout
 }
 
-// drivesFromBeside replaces the built-in driver of the Pods by one in a separate container. It creates Machines,
+// drivesFromSidecar replaces the built-in driver of the Pods by one in a separate container. It creates Machines,
 // and continues to do so after a crash.
-func (p *place) drivesFromBeside() {
+func (p *place) drivesFromSidecar() {
 	p.Helper()
-	p.apply("one-pod", besideOverlay)
+	p.apply("one-pod", sidecarOverlay)
 	p.eventually(func(g gomega.Gomega) {
 		g.Expect(p.drivers()).To(gomega.HaveLen(2))
 		g.Expect(p.processes()).To(gomega.HaveLen(4), "those of the Pods before are gone")

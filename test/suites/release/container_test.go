@@ -66,7 +66,7 @@ func enterContainer() {
 	runtime.LockOSThread() // some of the following applies to a single thread
 	c := &container{}
 	err := json.Unmarshal([]byte(description), c)
-	for _, step := range []func() error{c.mount, c.changeRoot, c.dropRights, c.execute} {
+	for _, step := range []func() error{c.mount, c.changeRoot, c.dropPrivileges, c.execute} {
 		if err == nil {
 			err = step()
 		}
@@ -121,8 +121,8 @@ func (c *container) changeRoot() error {
 	return unix.Chdir("/")
 }
 
-// dropRights drops all privileges that the security context of the Pod drops.
-func (c *container) dropRights() error {
+// dropPrivileges drops all privileges that the security context of the Pod drops.
+func (c *container) dropPrivileges() error {
 	for capability := range uintptr(unix.CAP_LAST_CAP + 1) {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) { // unknown to this kernel
 			return fmt.Errorf("dropping capability %d: %w", capability, err)

@@ -78,10 +78,10 @@ func TestRelease_WritesSBOMs(t *testing.T) {
 }
 
 // sameBills compares the software bills of materials of two builds of the same sources.
-func sameBills(t *testing.T, folders ...string) {
+func sameBills(t *testing.T, directories ...string) {
 	t.Helper()
 	var bills []string
-	for _, directory := range folders {
+	for _, directory := range directories {
 		text, err := os.ReadFile(filepath.Join(directory, "linux-"+runtime.GOARCH+".cdx.json"))
 		if err != nil {
 			t.Fatal(err)

@@ -196,7 +196,7 @@ func TestAutoscaler_ScalesFromZero(t *testing.T) {
 	a.eventually(func(g gomega.Gomega) {
 		groups, err := a.NodeGroups(t.Context(), &autoscalerpb.NodeGroupsRequest{})
 		g.Expect(err).NotTo(gomega.HaveOccurred())
-		g.Expect(groups.GetNodeGroups()).To(gomega.HaveLen(1), "a deployment without bounds is no group")
+		g.Expect(groups.GetNodeGroups()).To(gomega.HaveLen(1), "a deployment without bounds is not a node group")
 		g.Expect(groups.GetNodeGroups()[0].GetMaxSize()).To(gomega.BeEquivalentTo(3))
 	})
 	a.isLikeItsTemplate(pool)

@@ -215,7 +215,7 @@ func TestManager_ExplainsStartupErrors(t *testing.T) {
 	})
 	env.WriteKubeconfig(t, w.path("bare"), bare.Admin)
 	garbage := filepath.Join(w.dir, "garbage")
-	if err := os.WriteFile(garbage, []byte("{this is no kubeconfig"), 0o600); err != nil {
+	if err := os.WriteFile(garbage, []byte("{this is not a kubeconfig"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -238,12 +238,12 @@ func TestManager_ExplainsStartupErrors(t *testing.T) {
 	}{
 		"no driver":             {good("--driver", ""), 2, "--driver: required; known drivers: vm, sim"},
 		"unknown driver":        {good("--driver", "clay"), 2, `--driver: unknown driver "clay"; known drivers: vm, sim`},
-		"unknown flag":          {good("--colour"), 2, "unknown flag: --colour"},
+		"unknown flag":          {good("--color"), 2, "unknown flag: --color"},
 		"kubeconfig missing":    {good("--control-kubeconfig", filepath.Join(w.dir, "nothing")), 1, "--control-kubeconfig: stat " + filepath.Join(w.dir, "nothing") + ": no such file or directory"},
 		"kubeconfig garbage":    {good("--target-kubeconfig", garbage), 1, "--target-kubeconfig: error loading config file"},
 		"CRDs missing":          {good("--control-kubeconfig", w.path("bare")), 1, "does not serve machinesets of machine.sapcloud.io/v1alpha1: install the CRDs"},
 		"port taken":            {good("--address", "127.0.0.1", "--port", port), 1, "cannot listen on port " + port + " of 127.0.0.1: address already in use; choose another port with --port"},
-		"folder not writable":   {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: cannot use directory " + filepath.Join(garbage, "sim")},
+		"directory read-only":   {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: cannot use directory " + filepath.Join(garbage, "sim")},
 		"up: not writable":      {[]string{"up", "--dir", filepath.Join(garbage, "up")}, 1, filepath.Join(garbage, "up")},
 		"nowhere to join or be": {[]string{"manager", "--driver", "sim", "--target-kubeconfig", "none"}, 2, "--control-kubeconfig: required if --target-kubeconfig is none"},
 		"nonsense numbers":      {good("--concurrent-syncs", "0", "--kube-api-qps", "-1"), 2, "--concurrent-syncs: must be greater than 0"},

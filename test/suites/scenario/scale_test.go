@@ -150,7 +150,7 @@ func (w *measured) recorded(what string, machines int, do func()) cost {
 	took, own := time.Since(begin), int(w.own.Load())
 	totals := w.quiet().Since(before)
 	c := cost{totals, totals.Count(env.Work) - own}
-	w.t.Logf("%s: %.1f s, %d requests for %d machines besides %d of the test:\n%v", what, took.Seconds(), c.work, machines, own, totals)
+	w.t.Logf("%s: %.1f s, %d requests for %d machines, without %d of the test:\n%v", what, took.Seconds(), c.work, machines, own, totals)
 	return c
 }
 

@@ -147,7 +147,7 @@ var edits = map[string]edit{
 	"phase Terminating": operation(v1alpha1.MachineTerminating),
 	"phase CrashLoop":   operation(v1alpha1.MachineCrashLoopBackOff),
 	"phase Available":   operation(v1alpha1.MachineAvailable),
-	"phase of nobody":   operation("\u009b"),
+	"unknown phase":     operation("\u009b"),
 }
 
 // TestMachineDeployment_ConvergesAfterManualEdits checks that, whatever a user writes to the metadata and status of a MachineDeployment, its

@@ -62,7 +62,7 @@ var hostile = map[string]func(other string) marks{
 	},
 	"is another":                   func(other string) marks { return marks{Labels: map[string]any{v1alpha1.LabelKeyMachineName: other}} },
 	"is of a Machine that is gone": func(string) marks { return marks{Labels: map[string]any{v1alpha1.LabelKeyMachineName: "gone"}} },
-	"is nobody's":                  func(string) marks { return marks{Labels: map[string]any{v1alpha1.LabelKeyMachineName: nil}} },
+	"is of no Machine":             func(string) marks { return marks{Labels: map[string]any{v1alpha1.LabelKeyMachineName: nil}} },
 }
 
 // guests is a cluster with a manager that replaces unhealthy Machines after a second.

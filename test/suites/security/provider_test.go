@@ -58,15 +58,15 @@ var providersLies = map[string]lie{
 		actual.node = victim.node
 		return actual, err
 	},
-	"the answer for another": func(_, victim response, _ error) (response, error) { return victim, nil },
-	"another VM each time":   differing,
-	"no VM, and then one":    hesitating,
-	"nothing":                instead(response{}),
-	"no node":                func(actual, _ response, err error) (response, error) { actual.node = ""; return actual, err },
-	"a huge ID":              instead(response{id: hugeText, node: "n"}),
-	"a binary ID":            instead(response{id: binaryText, node: "n"}),
-	"a huge node":            func(actual, _ response, err error) (response, error) { actual.node = hugeText; return actual, err },
-	"a node that is no name": func(actual, _ response, err error) (response, error) {
+	"the response for another": func(_, victim response, _ error) (response, error) { return victim, nil },
+	"another VM each time":     differing,
+	"no VM, and then one":      hesitating,
+	"nothing":                  instead(response{}),
+	"no node":                  func(actual, _ response, err error) (response, error) { actual.node = ""; return actual, err },
+	"a huge ID":                instead(response{id: hugeText, node: "n"}),
+	"a binary ID":              instead(response{id: binaryText, node: "n"}),
+	"a huge node":              func(actual, _ response, err error) (response, error) { actual.node = hugeText; return actual, err },
+	"an invalid node name": func(actual, _ response, err error) (response, error) {
 		actual.node = "../" + binaryText
 		return actual, err
 	},
@@ -111,7 +111,7 @@ type liar struct {
 	made   map[string]map[string]bool // the VMs of each Machine
 }
 
-func (l *liar) say(machine string, actual response, err error) (response, error) {
+func (l *liar) respond(machine string, actual response, err error) (response, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lie, lies := l.lies[machine]; lies {
@@ -132,7 +132,7 @@ func (l *liar) CreateMachine(ctx context.Context, q *driver.CreateMachineRequest
 	}
 	l.made[q.Machine.Name][actual.ProviderID] = true
 	l.mu.Unlock()
-	output, err := l.say(q.Machine.Name, response{id: actual.ProviderID, node: actual.NodeName, addresses: actual.Addresses}, err)
+	output, err := l.respond(q.Machine.Name, response{id: actual.ProviderID, node: actual.NodeName, addresses: actual.Addresses}, err)
 	return &driver.CreateMachineResponse{
 		ProviderID: output.id, NodeName: output.node, LastKnownState: output.state, Addresses: output.addresses, FailureDomain: output.domain,
 	}, err
@@ -147,7 +147,7 @@ func (l *liar) GetMachineStatus(ctx context.Context, q *driver.GetMachineStatusR
 	if status.Code(err) == codes.NotFound && q.Machine.Spec.ProviderID == "" {
 		return nil, err // otherwise it would never be created
 	}
-	output, err := l.say(q.Machine.Name, response{id: actual.ProviderID, node: actual.NodeName, addresses: actual.Addresses}, err)
+	output, err := l.respond(q.Machine.Name, response{id: actual.ProviderID, node: actual.NodeName, addresses: actual.Addresses}, err)
 	return &driver.GetMachineStatusResponse{ProviderID: output.id, NodeName: output.node, Addresses: output.addresses, FailureDomain: output.domain}, err
 }
 
@@ -240,7 +240,7 @@ func TestProvider_WrongResponsesDisturbNoOthers(t *testing.T) {
 					t.Logf("%s: %.300s", machine.Status.LastOperation.State, machine.Status.LastOperation.Description)
 				}()
 				deadline := time.Now().Add(waiting)
-				m.eventually("it goes, or says what it waits for", func() bool {
+				m.eventually("it is deleted, or reports what it waits for", func() bool {
 					err := m.admin.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)
 					last := machine.Status.LastOperation
 					wantText := last.Type == v1alpha1.MachineOperationDelete && last.State == v1alpha1.MachineStateFailed ||
@@ -307,9 +307,9 @@ func TestProvider_WrongResponsesDisturbNoOtherMillwrightMachines(t *testing.T) {
 				m.onlyText(what, infra)
 				m.delete(infra)
 				deadline := time.Now().Add(waiting)
-				m.eventually("it goes, or says what it waits for", func() bool {
+				m.eventually("it is deleted, or reports what it waits for", func() bool {
 					err := read()
-					return client.IgnoreNotFound(err) == nil && (err != nil || time.Now().After(deadline) && saysWhy(infra))
+					return client.IgnoreNotFound(err) == nil && (err != nil || time.Now().After(deadline) && reportsWhy(infra))
 				})
 				m.onlyText(what, infra)
 			})
@@ -326,8 +326,8 @@ func TestProvider_WrongResponsesDisturbNoOtherMillwrightMachines(t *testing.T) {
 	l.noDoubles(t, names)
 }
 
-// saysWhy reports whether a condition of a machine that is being deleted describes the problem.
-func saysWhy(infra *infrav1.MillwrightMachine) bool {
+// reportsWhy reports whether a condition of a machine that is being deleted describes the problem.
+func reportsWhy(infra *infrav1.MillwrightMachine) bool {
 	for _, condition := range infra.Status.Conditions {
 		if condition.Status != "True" && condition.Message != "" {
 			return true

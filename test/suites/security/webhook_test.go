@@ -321,7 +321,7 @@ func TestMutatingWebhook_CannotBreakInvariants(t *testing.T) {
 		m.settled("amid the others", "witness", replicas)
 	}
 	for prefix, name := range of {
-		m.eventually(name+" is told", func() bool { return strings.Contains(strings.Join(m.sentences(prefix), "\n"), messages[name]) })
+		m.eventually(name+" is reported", func() bool { return strings.Contains(strings.Join(m.sentences(prefix), "\n"), messages[name]) })
 		w.fewMade(prefix, name)
 	}
 	remove()

@@ -42,9 +42,9 @@ func newStop(verb, before, after string, names ...string) *stop {
 	return &stop{verb: verb, before: before, after: after, names: names, at: make(chan string, 16), open: make(chan struct{})}
 }
 
-// beforeWords stops the manager before patches of objects whose paths have one of these suffixes, and whose body
+// beforePatches stops the manager before patches of objects whose paths have one of these suffixes, and whose body
 // contains the text.
-func (g *gate) beforeWords(item map[string]string) {
+func (g *gate) beforePatches(item map[string]string) {
 	var stops []*stop
 	for _, path := range slices.Sorted(maps.Keys(item)) {
 		next := newStop("PATCH", "/", "", path)

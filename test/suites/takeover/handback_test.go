@@ -63,7 +63,7 @@ var (
 // numbers. Machines of one MachineSet with the same content are merged and counted.
 func essence(t *testing.T, objects []*unstructured.Unstructured, deployment string, also []string) map[string]any {
 	t.Helper()
-	names := drawnNames(objects, deployment)
+	names := randomNames(objects, deployment)
 	texts := map[string][]string{} // sorted by text, so that names do not matter
 	for _, object := range objects {
 		kind := object.GetKind()
@@ -95,7 +95,7 @@ func essence(t *testing.T, objects []*unstructured.Unstructured, deployment stri
 // random maps random names to placeholders.
 type random map[string]string
 
-func drawnNames(objects []*unstructured.Unstructured, deployment string) random {
+func randomNames(objects []*unstructured.Unstructured, deployment string) random {
 	names := random{}
 	for _, object := range objects {
 		if object.GetKind() == "MachineSet" && of(object.GetName()) == deployment {

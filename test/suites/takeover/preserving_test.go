@@ -45,7 +45,7 @@ func TestTakeover_SwapsProcessesDuringPreservation(t *testing.T) {
 				t.Errorf("there are %q, want %q", now, names)
 			}
 			s.request(name, "null")
-			s.until(name, func(name string) bool { return s.tells(name) == "" })
+			s.until(name, func(name string) bool { return s.preservation(name) == "" })
 			f.settles(4, "c1")
 			if made, _ := f.provider.did(); len(made) != 5 {
 				t.Errorf("%d VMs were made, want 5: %q", len(made), made)
@@ -80,9 +80,9 @@ func (s *swapped) swap() {
 func (s *swapped) until(name string, done func(name string) bool) {
 	s.t.Helper()
 	for !done(name) {
-		was := s.tells(name)
+		was := s.preservation(name)
 		s.eventually(func(g gomega.Gomega) {
-			g.Expect(done(name) || s.tells(name) != was).To(gomega.BeTrue(), "nothing changes: %s", was)
+			g.Expect(done(name) || s.preservation(name) != was).To(gomega.BeTrue(), "nothing changes: %s", was)
 		})
 		s.swap()
 	}
@@ -95,8 +95,8 @@ func (s *swapped) request(node, value string) {
 	must(s.t, s.Client.Patch(s.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// tells returns the preservation state of a Machine and its node, or an empty string if the Machine is gone.
-func (s *swapped) tells(name string) string {
+// preservation returns the preservation state of a Machine and its node, or an empty string if the Machine is gone.
+func (s *swapped) preservation(name string) string {
 	s.t.Helper()
 	machine, node := s.machine(name), &corev1.Node{}
 	err := s.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine)
@@ -130,5 +130,5 @@ func (s *swapped) hasHeard(name string) bool {
 
 // isKept reports whether all objects show that a Failed Machine is preserved.
 func (s *swapped) isKept(name string) bool {
-	return s.tells(name) == fmt.Sprint(v1alpha1.MachineFailed, true, "when-failed", "true")+" "+v1alpha1.TaintKeyPreserved+" True"
+	return s.preservation(name) == fmt.Sprint(v1alpha1.MachineFailed, true, "when-failed", "true")+" "+v1alpha1.TaintKeyPreserved+" True"
 }

@@ -257,7 +257,7 @@ func inPlace(t *testing.T) {
 		f.updates()
 	}
 	f.same("24-inplace-ready-for-update")
-	f.gate.beforeWords(f.ofNodes("/status", v1alpha1.UpdateSuccessful))
+	f.gate.beforePatches(f.ofNodes("/status", v1alpha1.UpdateSuccessful))
 	f.updates()
 	f.sameBut("25-inplace-node-updated", labelledStatusOf(t, "24-inplace-ready-for-update", v1alpha1.LabelKeyNodeUpdateResult))
 	f.gate.goOn()
@@ -270,7 +270,7 @@ func inPlace(t *testing.T) {
 // Machines, too. It stops before the node and the MachineDeployment report that the update continues.
 func (f *fleet) selectFirst() {
 	f.t.Helper()
-	f.gate.beforeWords(f.ofNodes("", v1alpha1.LabelKeyNodeSelectedForUpdate))
+	f.gate.beforePatches(f.ofNodes("", v1alpha1.LabelKeyNodeSelectedForUpdate))
 	f.roll("c2")
 	gomega.NewWithT(f.t).Eventually(func() bool {
 		return !slices.ContainsFunc(f.machines(), func(machine v1alpha1.Machine) bool {
@@ -279,7 +279,7 @@ func (f *fleet) selectFirst() {
 	}).WithTimeout(waitTimeout).WithPolling(50 * time.Millisecond).Should(gomega.BeTrue())
 	arguments := f.ofNodes("/status", v1alpha1.SelectedForUpdate)
 	arguments["machinedeployments/"+f.deployment.Name+"/status"] = v1alpha1.DeploymentReasonUpdated
-	f.gate.beforeWords(arguments)
+	f.gate.beforePatches(arguments)
 }
 
 // ofNodes returns a value for each node of the fleet, or of a part of it.

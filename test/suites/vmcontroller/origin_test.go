@@ -223,8 +223,8 @@ func (c *originController) call(method string) protoreflect.Message {
 	return c.calls[method]
 }
 
-// say changes the status that the run lease reports.
-func (c *originController) say(status protoreflect.EnumNumber) {
+// setStatus changes the status that the run lease reports.
+func (c *originController) setStatus(status protoreflect.EnumNumber) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status = status

@@ -82,7 +82,7 @@ func TestProtocol_OldestController(t *testing.T) {
 		g.Expect(get(request, "us", "pod_name").String()).To(gomega.Equal(pod))
 		g.Expect(get(request, "us", "run_id").Uint()).NotTo(gomega.BeZero())
 	})
-	c.say(statusOK)
+	c.setStatus(statusOK)
 	conn, err := grpc.NewClient("unix://"+filepath.Join(root, vmpb.SocketPath), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	t.Cleanup(func() { _ = conn.Close() })
@@ -91,7 +91,7 @@ func TestProtocol_OldestController(t *testing.T) {
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(health.GetStatus()).To(gomega.Equal(healthpb.HealthCheckResponse_SERVING))
 	})
-	// The hypervisor would migrate the VM, and is told to shut it down. This guest does not shut down, so another
+	// The hypervisor would migrate the VM, and is requested to shut it down. This guest does not shut down, so another
 	// request terminates it.
 	g.Expect(syscall.Kill(process.PID(), syscall.SIGTERM)).To(gomega.Succeed())
 	eventually(func(g gomega.Gomega) {
@@ -99,7 +99,7 @@ func TestProtocol_OldestController(t *testing.T) {
 		g.Expect(request).NotTo(gomega.BeNil())
 		g.Expect(proto.Equal(get(request, "us").Message().Interface(), get(c.call("RunLease"), "us").Message().Interface())).To(gomega.BeTrue())
 	})
-	c.say(statusTerminate)
+	c.setStatus(statusTerminate)
 	g.Expect(process.Wait()).To(gomega.Succeed())
 	end, err := os.ReadFile(filepath.Join(root, vmpb.TerminationMessagePath))
 	g.Expect(err).NotTo(gomega.HaveOccurred())
@@ -133,9 +133,9 @@ func TestProtocol_OldestHypervisor(t *testing.T) {
 	}
 	i.holds(vm, h)
 	i.takesBack(vm, h)
-	answer, err := h.invoke("EnsureMigrationTarget", fields{"us": h.us})
-	if err != nil || get(answer, "action").Enum() != actionShutDown {
-		t.Errorf("without our additions it can only be shut down: %v: %v", answer, err)
+	response, err := h.invoke("EnsureMigrationTarget", fields{"us": h.us})
+	if err != nil || get(response, "action").Enum() != actionShutDown {
+		t.Errorf("without Millwright's extensions, the VM can only be shut down: %v: %v", response, err)
 	}
 	other := o.hypervisor(t, by, endpoint, i.Namespace, "web", "web-other")
 	if _, err := other.invoke("EnsureMigrationTarget", fields{"us": h.us}); status.Code(err) != codes.PermissionDenied {

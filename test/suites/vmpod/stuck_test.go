@@ -31,8 +31,8 @@ func (p *place) createStuck() map[string]*vmv1alpha1.VirtualMachine {
 	return created
 }
 
-// saysWhyStuck checks these conditions, and that the VM whose image cannot be pulled starts with another image.
-func (p *place) saysWhyStuck(created map[string]*vmv1alpha1.VirtualMachine) {
+// reportsWhyStuck checks these conditions, and that the VM whose image cannot be pulled starts with another image.
+func (p *place) reportsWhyStuck(created map[string]*vmv1alpha1.VirtualMachine) {
 	p.Helper()
 	for name, vm := range created {
 		p.eventually(func(g gomega.Gomega) {

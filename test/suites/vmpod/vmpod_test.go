@@ -38,7 +38,7 @@ func TestHypervisorPod_RunsVM(t *testing.T) {
 	p.consoleWorks(vm)
 	p.survivesKill(vm)
 	p.survivesEviction(vm)
-	p.saysWhyStuck(waiting)
+	p.reportsWhyStuck(waiting)
 	p.leavesNothing(vm)
 }
 

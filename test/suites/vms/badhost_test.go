@@ -31,7 +31,7 @@ func TestVirtualMachine_WaitsForQEMU(t *testing.T) {
 	c.start()
 	c.endByForce()
 	c.create(blankVM("patient"))
-	c.awaitTold("patient", vmpb.EndNoQEMU, "qemu")
+	c.awaitMessageAndEvent("patient", vmpb.EndNoQEMU, "qemu")
 	c.stop()
 	c.environment = nil
 	c.start()
@@ -143,7 +143,7 @@ func noSpace(images *imageServer) trial {
 				}
 			})
 			c.change("no-space", func(spec *vmv1alpha1.VirtualMachineSpec) { spec.InitialImage.URL = images.good })
-			c.awaitTold("no-space", vmpb.EndNoSpace, images.good, "no space")
+			c.awaitMessageAndEvent("no-space", vmpb.EndNoSpace, images.good, "no space")
 			c.wantNoDisk("no-space")
 			if err := syscall.Mount("small", volume, "tmpfs", syscall.MS_REMOUNT, "size=8m"); err != nil {
 				c.t.Fatal(err)

@@ -136,7 +136,7 @@ func (b badImage) trial(images *imageServer) trial {
 			c.awaitMessage(b.name, "Preparing", append(texts, "trying again")...)
 		}
 		return func(c *cluster) {
-			c.awaitTold(b.name, b.reason, texts...)
+			c.awaitMessageAndEvent(b.name, b.reason, texts...)
 			c.wantNoDisk(b.name)
 			c.change(b.name, func(spec *vmv1alpha1.VirtualMachineSpec) {
 				spec.InitialImage = &vmv1alpha1.InitialImage{URL: images.good}

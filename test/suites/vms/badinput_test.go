@@ -82,7 +82,7 @@ func tooLargeVM(c *cluster) func(*cluster) {
 	vm.Spec.Memory = ptr.To(resource.MustParse("1Ti"))
 	c.create(vm)
 	return func(c *cluster) {
-		c.awaitTold("too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient memory")
+		c.awaitMessageAndEvent("too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient memory")
 		if scheduled := meta.FindStatusCondition(c.vm("too-large").Status.Conditions, vmv1alpha1.ConditionScheduled); scheduled == nil ||
 			scheduled.Reason != vmv1alpha1.ReasonUnschedulable || !strings.Contains(scheduled.Message, "Insufficient memory") {
 			c.t.Errorf("the condition Scheduled is %+v", scheduled)
@@ -90,7 +90,7 @@ func tooLargeVM(c *cluster) func(*cluster) {
 		c.change("too-large", func(spec *vmv1alpha1.VirtualMachineSpec) {
 			spec.Memory, spec.CPUs = ptr.To(resource.MustParse("64Mi")), 200
 		})
-		c.awaitTold("too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient cpu")
+		c.awaitMessageAndEvent("too-large", vmv1alpha1.ReasonUnschedulable, "Insufficient cpu")
 		c.change("too-large", func(spec *vmv1alpha1.VirtualMachineSpec) { spec.CPUs = 1 })
 		c.awaitRunning("too-large")
 	}
@@ -106,7 +106,7 @@ func tooLargeMachine(c *cluster) func(*cluster) {
 			last := machines[0].Status.LastOperation
 			g.Expect(last.ErrorCode).To(gomega.Equal(codes.ResourceExhausted.String()), last.Description)
 			g.Expect(last.Description).To(gomega.ContainSubstring("Insufficient memory"))
-			g.Expect(c.vmsOf(g, machines[0].Name)).To(gomega.BeEmpty(), "what nobody can run is taken away again")
+			g.Expect(c.vmsOf(g, machines[0].Name)).To(gomega.BeEmpty(), "a VM that no host can run is deleted")
 		})
 		c.delete(pool)
 	}
@@ -181,7 +181,7 @@ func strangeAddress(c *cluster) func(*cluster) {
 	vm.Spec.VMIPs = []string{"192.0.2.7/32"}
 	c.create(vm)
 	return func(c *cluster) {
-		c.awaitTold("strange-address", "AddressUnavailable", "spec.vmIPs", "192.0.2.7", "10.77.0.0/16")
+		c.awaitMessageAndEvent("strange-address", "AddressUnavailable", "spec.vmIPs", "192.0.2.7", "10.77.0.0/16")
 		c.change("strange-address", func(spec *vmv1alpha1.VirtualMachineSpec) { spec.VMIPs = []string{"10.77.1.7/32"} })
 		c.awaitRunning("strange-address")
 	}
@@ -198,7 +198,7 @@ func takenAddress(c *cluster) func(*cluster) {
 		}
 	}
 	return func(c *cluster) {
-		c.awaitTold("address-taker", "AddressUnavailable", "spec.vmIPs", "10.77.1.8", "default/address-owner")
+		c.awaitMessageAndEvent("address-taker", "AddressUnavailable", "spec.vmIPs", "10.77.1.8", "default/address-owner")
 		owner := c.vm("address-owner")
 		if err := c.client.Delete(c.t.Context(), owner); err != nil {
 			c.t.Fatal(err)

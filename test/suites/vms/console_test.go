@@ -53,9 +53,9 @@ func (s *session) awaitOutput(texts ...string) {
 	s.c.t.Helper()
 	s.c.eventually(joining, func(g gomega.Gomega) {
 		rest := s.output.String()
-		for _, word := range texts {
-			_, after, found := strings.Cut(rest, word)
-			g.Expect(found).To(gomega.BeTrue(), "%q in what the console said:\n%s", word, s.output.Tail(30))
+		for _, text := range texts {
+			_, after, found := strings.Cut(rest, text)
+			g.Expect(found).To(gomega.BeTrue(), "%q in the console output:\n%s", text, s.output.Tail(30))
 			rest = after
 		}
 	})

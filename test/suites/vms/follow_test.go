@@ -70,7 +70,7 @@ func (c *cluster) follow(pool *v1alpha1.MachineDeployment, see func(machines map
 			see(all)
 		}
 		if ctx.Err() == nil {
-			c.t.Errorf("the watch of deployment %s ends before the test", pool.Name)
+			c.t.Errorf("the watch of deployment %s was closed during the test", pool.Name)
 		}
 	})
 	c.t.Cleanup(func() {

@@ -133,13 +133,13 @@ func TestMachine_RecoversFromKilledProcesses(t *testing.T) {
 		blow.land()
 		c.eventually(joining, func(g gomega.Gomega) {
 			after := c.settled(g, pool)
-			g.Expect(after).To(gomega.ConsistOf(before), "machines after the death of "+blow.what)
+			g.Expect(after).To(gomega.ConsistOf(before), "machines after the crash of "+blow.what)
 			now := c.pids()
-			g.Expect(now).To(gomega.HaveLen(len(before)), "QEMUs after the death of "+blow.what)
+			g.Expect(now).To(gomega.HaveLen(len(before)), "QEMUs after the crash of "+blow.what)
 			if blow.disturbs {
-				g.Expect(now).NotTo(gomega.Equal(running), "QEMUs after the death of "+blow.what)
+				g.Expect(now).NotTo(gomega.Equal(running), "QEMUs after the crash of "+blow.what)
 			} else {
-				g.Expect(now).To(gomega.Equal(running), "QEMUs after the death of "+blow.what)
+				g.Expect(now).To(gomega.Equal(running), "QEMUs after the crash of "+blow.what)
 			}
 		})
 		if diff := cmp.Diff(uids, c.uids()); diff != "" {

@@ -96,7 +96,7 @@ func (c *cluster) attack(public map[string][]string) {
 		for name, transport := range map[string]*http.Transport{
 			"without TLS":           {},
 			"without a certificate": {TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
-			"as somebody else":      {TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{stranger}}},
+			"as another client":     {TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{stranger}}},
 		} {
 			c.ask(door, name, transport, public)
 		}

@@ -111,21 +111,21 @@ func (c *cluster) awaitMessage(name, reason string, texts ...string) {
 		g.Expect(ready).NotTo(gomega.BeNil())
 		g.Expect(ready.Reason).To(gomega.Equal(reason), ready.Message)
 		g.Expect(ready.Status).To(gomega.Equal(metav1.ConditionFalse))
-		for _, word := range texts {
-			g.Expect(ready.Message).To(gomega.ContainSubstring(word))
+		for _, text := range texts {
+			g.Expect(ready.Message).To(gomega.ContainSubstring(text))
 		}
 		list, status := program.Run(c.t, "vm", "list", "--dir", c.dir)
 		g.Expect(status).To(gomega.BeZero(), list)
 		line := lineOf(list, name)
-		for _, word := range append(texts, reason) {
-			g.Expect(line).To(gomega.ContainSubstring(word))
+		for _, text := range append(texts, reason) {
+			g.Expect(line).To(gomega.ContainSubstring(text))
 		}
 		c.t.Log(line)
 	})
 }
 
-// awaitTold waits for the same, and for an event with the text.
-func (c *cluster) awaitTold(name, reason string, texts ...string) {
+// awaitMessageAndEvent is like awaitMessage, and waits for an event with the text.
+func (c *cluster) awaitMessageAndEvent(name, reason string, texts ...string) {
 	c.t.Helper()
 	c.awaitMessage(name, reason, texts...)
 	c.awaitEvent(vmv1alpha1.VirtualMachineKind, name, reason, texts...)
@@ -154,8 +154,8 @@ func (c *cluster) awaitEvent(kind, name, reason string, texts ...string) {
 			}
 		}
 		matches := []gomega.OmegaMatcher{}
-		for _, word := range texts {
-			matches = append(matches, gomega.ContainSubstring(word))
+		for _, text := range texts {
+			matches = append(matches, gomega.ContainSubstring(text))
 		}
 		g.Expect(printed).To(gomega.ContainElement(gomega.And(matches...)), "events about %s for the reason %s", name, reason)
 	})

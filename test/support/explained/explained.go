@@ -17,7 +17,7 @@ import (
 func Golden(t *testing.T, name string, got report.Report, verdict report.Verdict, cause report.Cause) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
-		Answers(t, got, verdict, cause)
+		Finds(t, got, verdict, cause)
 		NamesOurResources(t, got)
 		var text bytes.Buffer
 		if err := report.Print(&text, got); err != nil {
@@ -27,8 +27,8 @@ func Golden(t *testing.T, name string, got report.Report, verdict report.Verdict
 	})
 }
 
-// Answers checks the verdict, and the cause of the first finding, which is empty if there is none.
-func Answers(t *testing.T, got report.Report, verdict report.Verdict, cause report.Cause) {
+// Finds checks the verdict, and the cause of the first finding, which is empty if there is none.
+func Finds(t *testing.T, got report.Report, verdict report.Verdict, cause report.Cause) {
 	t.Helper()
 	findings, first := got.Why, report.Cause("")
 	if verdict == report.Gone && got.Machine != "" {

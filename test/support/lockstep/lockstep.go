@@ -217,7 +217,7 @@ func (h *Harness) Record(inner client.WithWatch, indexes Indexes) client.Client 
 			return c.Delete(ctx, object, options...)
 		},
 		Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error {
-			h.Error("an update where a patch is wanted")
+			h.Error("an update instead of a patch")
 			return errors.New("updates are not allowed")
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {

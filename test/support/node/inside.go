@@ -40,7 +40,7 @@ type inside struct {
 	Layouts, Services     []string
 }
 
-// Main runs as the node and exits if the environment says so; otherwise it does nothing.
+// Main runs as the node and exits if the environment requests that; otherwise it does nothing.
 func Main() {
 	description, is := os.LookupEnv(asNode)
 	if !is {

@@ -33,7 +33,7 @@ const asProgram = "MILLWRIGHT_TEST_AS_PROGRAM"
 // Environment is the variable with which a script runs the test binary as the program.
 const Environment = asProgram + "=1"
 
-// Main runs the program and exits if the environment says so; otherwise it does nothing. A hypervisor also runs
+// Main runs the program and exits if the environment requests that; otherwise it does nothing. A hypervisor also runs
 // as the program, because its environment contains only its own variables.
 func Main() {
 	if os.Getenv(asProgram) != "" || os.Getenv(vmpb.EnvSpec) != "" {

@@ -58,7 +58,7 @@ func (f *FS) Path(elements ...string) string {
 
 func (f *FS) filler() string { return f.Path("filler") }
 
-// FillFiles uses up all files and directories until MakeRoom is called.
+// FillFiles uses up all files and directories until FreeSpace is called.
 func (f *FS) FillFiles() {
 	f.t.Helper()
 	f.must(os.Mkdir(f.filler(), 0o700))
@@ -85,8 +85,8 @@ func (f *FS) Fill(pages int) {
 	f.must(file.Truncate(max(0, int64(written)-int64(pages*os.Getpagesize()))))
 }
 
-// MakeRoom removes what Fill or FillFiles has written.
-func (f *FS) MakeRoom() {
+// FreeSpace removes what Fill or FillFiles has written.
+func (f *FS) FreeSpace() {
 	f.t.Helper()
 	f.must(os.RemoveAll(f.filler()))
 }

@@ -146,7 +146,7 @@ func (c *controllerManager) deleteMachines(ctx context.Context, machines []*v1al
 			return client.IgnoreNotFound(err)
 		}
 		_, err := c.updateStatus(ctx, machine, func() {
-			say(machine, v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Deleting machine from cloud provider")
+			setState(machine, v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, "Deleting machine from cloud provider")
 			machine.Status.CurrentStatus.PreserveExpiryTime = nil
 		})
 		if err != nil {

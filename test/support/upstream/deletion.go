@@ -42,7 +42,7 @@ func (c *machineController) deletion(ctx context.Context, all *objects, machine 
 		}
 	}
 	return c.updateStatus(ctx, machine, func() {
-		say(machine, v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, markStatus)
+		setState(machine, v1alpha1.MachineTerminating, v1alpha1.MachineOperationDelete, v1alpha1.MachineStateProcessing, markStatus)
 		machine.Status.CurrentStatus.PreserveExpiryTime = nil
 	})
 }

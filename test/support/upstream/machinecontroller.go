@@ -89,8 +89,8 @@ func (c *machineController) finalizer(ctx context.Context, _ *objects, machine *
 	return c.update(ctx, machine, func() { hold(machine, v1alpha1.FinalizerMCM, true) })
 }
 
-// say sets the phase and the last operation in the status.
-func say(machine *v1alpha1.Machine, phase v1alpha1.MachinePhase, kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, sentence string) {
+// setState sets the phase and the last operation in the status.
+func setState(machine *v1alpha1.Machine, phase v1alpha1.MachinePhase, kind v1alpha1.MachineOperationType, state v1alpha1.MachineState, sentence string) {
 	now := metav1.Now()
 	current := &machine.Status.CurrentStatus
 	current.Phase, current.TimeoutActive, current.LastUpdateTime = phase, phase == v1alpha1.MachinePending, now
@@ -143,7 +143,7 @@ func (c *machineController) createVM(ctx context.Context, all *objects, machine 
 		return wrote, err
 	}
 	return c.updateStatus(ctx, machine, func() {
-		say(machine, v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider")
+		setState(machine, v1alpha1.MachinePending, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateProcessing, "Creating machine on cloud provider")
 	})
 }
 
@@ -162,7 +162,7 @@ func (c *machineController) fails(ctx context.Context, machine *v1alpha1.Machine
 		phase = v1alpha1.MachineFailed
 	}
 	return c.updateStatus(ctx, machine, func() {
-		say(machine, phase, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "+cause.Error())
+		setState(machine, phase, v1alpha1.MachineOperationCreate, v1alpha1.MachineStateFailed, "Cloud provider message - "+cause.Error())
 		machine.Status.LastOperation.ErrorCode = status.Code(cause).String()
 	})
 }
@@ -200,13 +200,13 @@ func (c *machineController) health(ctx context.Context, all *objects, machine *v
 		switch kind := v1alpha1.MachineOperationHealthCheck; {
 		case ready(node) && phase != v1alpha1.MachineRunning && joins:
 			took := time.Since(machine.CreationTimestamp.Time)
-			say(machine, v1alpha1.MachineRunning, last.Type, v1alpha1.MachineStateSuccessful, fmt.Sprintf("Machine %s successfully joined the cluster in %s", machine.Name, took))
+			setState(machine, v1alpha1.MachineRunning, last.Type, v1alpha1.MachineStateSuccessful, fmt.Sprintf("Machine %s successfully joined the cluster in %s", machine.Name, took))
 		case ready(node) && phase != v1alpha1.MachineRunning:
-			say(machine, v1alpha1.MachineRunning, kind, v1alpha1.MachineStateSuccessful, fmt.Sprintf("Machine %s successfully re-joined the cluster", machine.Name))
+			setState(machine, v1alpha1.MachineRunning, kind, v1alpha1.MachineStateSuccessful, fmt.Sprintf("Machine %s successfully re-joined the cluster", machine.Name))
 		case !ready(node) && phase == v1alpha1.MachineRunning:
-			say(machine, v1alpha1.MachineUnknown, kind, v1alpha1.MachineStateProcessing, fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %v", machine.Name, node.Status.Conditions))
+			setState(machine, v1alpha1.MachineUnknown, kind, v1alpha1.MachineStateProcessing, fmt.Sprintf("Machine %s is unhealthy - changing MachinePhase to Unknown. Node conditions: %v", machine.Name, node.Status.Conditions))
 		case !ready(node) && phase == v1alpha1.MachineUnknown && since > c.Health:
-			say(machine, v1alpha1.MachineFailed, kind, v1alpha1.MachineStateFailed, fmt.Sprintf("Machine %s health checks failing since last %s minutes. Updating machine phase to Failed. Node Conditions: %v", machine.Name, c.Health, node.Status.Conditions))
+			setState(machine, v1alpha1.MachineFailed, kind, v1alpha1.MachineStateFailed, fmt.Sprintf("Machine %s health checks failing since last %s minutes. Updating machine phase to Failed. Node Conditions: %v", machine.Name, c.Health, node.Status.Conditions))
 		}
 	})
 }

@@ -57,7 +57,7 @@ func (c *machineController) updating(ctx context.Context, machine *v1alpha1.Mach
 	switch {
 	case updated(node):
 		return c.updateStatus(ctx, machine, func() {
-			say(machine, v1alpha1.MachineInPlaceUpdateSuccessful, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateSuccessful, fmt.Sprintf("Machine %s successfully updated dependencies", machine.Name))
+			setState(machine, v1alpha1.MachineInPlaceUpdateSuccessful, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateSuccessful, fmt.Sprintf("Machine %s successfully updated dependencies", machine.Name))
 		})
 	case reason == v1alpha1.SelectedForUpdate:
 		return c.updateReason(ctx, node, v1alpha1.DrainSuccessful)
@@ -74,7 +74,7 @@ func (c *machineController) cordon(ctx context.Context, machine *v1alpha1.Machin
 		return wrote, err
 	}
 	return c.updateStatus(ctx, machine, func() {
-		say(machine, v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateProcessing, fmt.Sprintf("Machine %s is undergoing an in-place update", machine.Name))
+		setState(machine, v1alpha1.MachineInPlaceUpdating, v1alpha1.MachineOperationInPlaceUpdate, v1alpha1.MachineStateProcessing, fmt.Sprintf("Machine %s is undergoing an in-place update", machine.Name))
 	})
 }
 

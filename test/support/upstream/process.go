@@ -62,7 +62,7 @@ type Process struct {
 // rest is the pause after a pass that wrote nothing.
 const rest = 200 * time.Millisecond
 
-// Run runs passes until the context ends, and completes the last one. It returns the writes, and the errors that
+// Run runs passes until the context is canceled, and completes the last one. It returns the writes, and the errors that
 // MCM would log.
 func (p *Process) Run(ctx context.Context) (made []string, err error) {
 	passes := context.WithoutCancel(ctx)

@@ -16,8 +16,8 @@ const Provider = "folder"
 
 // ProviderSpec is the provider specification of a class.
 type ProviderSpec struct {
-	// Folder is the directory of the VMs.
-	Folder string `json:"folder"`
+	// Directory is the directory of the VMs.
+	Directory string `json:"folder"`
 	// Size of the VMs. A VM of another size does not fit the class.
 	Size string `json:"size"`
 	// Tags of the VMs. One tag with the prefix kubernetes.io/cluster/ and one with kubernetes.io/role/ are
@@ -42,7 +42,7 @@ func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 	if err := decoder.Decode(spec); err != nil {
 		return nil, status.Error(codes.InvalidArgument, "providerSpec: "+err.Error())
 	}
-	if spec.Folder == "" {
+	if spec.Directory == "" {
 		return nil, status.Error(codes.InvalidArgument, "providerSpec.folder is required")
 	}
 	if cluster := spec.cluster(); cluster == "" || strings.ContainsAny(cluster, "/_") {

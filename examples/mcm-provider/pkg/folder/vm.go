@@ -33,7 +33,7 @@ const Extension = ".vm"
 // cloud is a directory, which acts as the API of this provider. Each method call is a request to it.
 type cloud struct{ spec *ProviderSpec }
 
-func (c cloud) path(file string) string { return filepath.Join(c.spec.Folder, file) }
+func (c cloud) path(file string) string { return filepath.Join(c.spec.Directory, file) }
 
 // create creates the VM of a machine, or returns the existing one. The name of its file consists of the names of
 // cluster and machine, so only one exists even if several processes create it.
@@ -75,7 +75,7 @@ func (c cloud) change(v *vm) (err error) {
 func (c cloud) draft(v *vm) (string, error) {
 	content, err := json.Marshal(v)
 	if err == nil {
-		err = os.MkdirAll(c.spec.Folder, 0o700)
+		err = os.MkdirAll(c.spec.Directory, 0o700)
 	}
 	if err != nil {
 		return "", status.WrapError(codes.Internal, "cannot encode the VM: "+err.Error(), err)
@@ -99,7 +99,7 @@ func (c cloud) remove(v *vm) (err error) {
 // list returns all VMs, including those of other clusters.
 func (c cloud) list() (found []*vm, err error) {
 	defer record("list", &err)()
-	entries, err := os.ReadDir(c.spec.Folder)
+	entries, err := os.ReadDir(c.spec.Directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

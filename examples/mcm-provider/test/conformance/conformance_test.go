@@ -43,7 +43,7 @@ func class(vms, size string) *v1alpha1.MachineClass {
 // TestConformance: the driver follows the contract. Each rule is a subtest.
 func TestConformance(t *testing.T) {
 	vms := t.TempDir()
-	withoutFolder, volume := class("", "small"), "folder-1"
+	withoutDirectory, volume := class("", "small"), "folder-1"
 	open := func() (driver.Driver, error) { return folder.NewDriver(nodes{}), nil }
 	conformance.Run(t, func(*testing.T) conformance.Provider {
 		return conformance.Provider{
@@ -51,7 +51,7 @@ func TestConformance(t *testing.T) {
 			Secret: &corev1.Secret{Data: map[string][]byte{"userData": []byte("#!/bin/sh")}},
 			Variants: conformance.Variants{
 				Changed: class(vms, "large"),
-				Classes: map[conformance.Refusal]*v1alpha1.MachineClass{conformance.Invalid: withoutFolder},
+				Classes: map[conformance.Refusal]*v1alpha1.MachineClass{conformance.Invalid: withoutDirectory},
 				Volumes: map[string]*corev1.PersistentVolumeSpec{volume: {PersistentVolumeSource: corev1.PersistentVolumeSource{
 					CSI: &corev1.CSIPersistentVolumeSource{Driver: "folder.example.org", VolumeHandle: volume},
 				}}},

@@ -23,13 +23,13 @@ var errRefused = errors.New("refused")
 // answering connects to in-memory servers, one for each connection.
 func answering(responses map[netip.AddrPort]http.HandlerFunc) func(context.Context, netip.AddrPort) (net.Conn, error) {
 	return func(_ context.Context, target netip.AddrPort) (net.Conn, error) {
-		answer := responses[target]
-		if answer == nil {
+		handler := responses[target]
+		if handler == nil {
 			return nil, errRefused
 		}
 		here, there := net.Pipe()
 		go func() {
-			server := &http.Server{Handler: answer, ReadHeaderTimeout: time.Minute}
+			server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 			_ = server.Serve(&one{conn: there}) // returns when the connection is closed
 		}()
 		return here, nil
@@ -79,14 +79,14 @@ func TestLoad_CountsEveryRequest(t *testing.T) {
 		slowest           time.Duration
 		wantText          string
 	}{
-		"all answer":        {map[netip.AddrPort]http.HandlerFunc{first: ok, second: ok}, []netip.AddrPort{first, second}, 10, 0, 0, ""},
-		"one is gone":       {map[netip.AddrPort]http.HandlerFunc{first: ok}, []netip.AddrPort{first, second}, 5, 5, 0, second.String() + ": refused"},
-		"one refuses":       {map[netip.AddrPort]http.HandlerFunc{first: ok, second: refuses}, []netip.AddrPort{first, second}, 5, 5, 0, "503"},
-		"one ends midway":   {map[netip.AddrPort]http.HandlerFunc{first: ok, second: cutsOff}, []netip.AddrPort{first, second}, 5, 5, 0, "reading the response"},
-		"slow is no fault":  {map[netip.AddrPort]http.HandlerFunc{first: after(4 * time.Second)}, []netip.AddrPort{first}, 10, 0, 4 * time.Second, ""},
-		"too slow is one":   {map[netip.AddrPort]http.HandlerFunc{first: after(time.Minute)}, []netip.AddrPort{first}, 0, 10, 0, "deadline"},
-		"nothing leads to":  {nil, nil, 0, 10, 0, "no node forwards to the service"},
-		"the first is used": {map[netip.AddrPort]http.HandlerFunc{first: ok}, []netip.AddrPort{first}, 10, 0, 0, ""},
+		"all respond":             {map[netip.AddrPort]http.HandlerFunc{first: ok, second: ok}, []netip.AddrPort{first, second}, 10, 0, 0, ""},
+		"one is gone":             {map[netip.AddrPort]http.HandlerFunc{first: ok}, []netip.AddrPort{first, second}, 5, 5, 0, second.String() + ": refused"},
+		"one refuses":             {map[netip.AddrPort]http.HandlerFunc{first: ok, second: refuses}, []netip.AddrPort{first, second}, 5, 5, 0, "503"},
+		"one response is cut off": {map[netip.AddrPort]http.HandlerFunc{first: ok, second: cutsOff}, []netip.AddrPort{first, second}, 5, 5, 0, "reading the response"},
+		"slow response":           {map[netip.AddrPort]http.HandlerFunc{first: after(4 * time.Second)}, []netip.AddrPort{first}, 10, 0, 4 * time.Second, ""},
+		"timeout":                 {map[netip.AddrPort]http.HandlerFunc{first: after(time.Minute)}, []netip.AddrPort{first}, 0, 10, 0, "deadline"},
+		"no node":                 {nil, nil, 0, 10, 0, "no node forwards to the service"},
+		"the first is used":       {map[netip.AddrPort]http.HandlerFunc{first: ok}, []netip.AddrPort{first}, 10, 0, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

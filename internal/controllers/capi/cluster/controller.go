@@ -64,8 +64,8 @@ type Options struct {
 	Run func(task func(ctx context.Context)) bool
 	// Wake is called when the driver has responded. Required.
 	Wake func(types.NamespacedName)
-	// TaskEnds is the source of the events that Wake triggers.
-	TaskEnds source.Source
+	// TaskEvents is the source of the events that Wake triggers.
+	TaskEvents source.Source
 }
 
 // Controller reconciles MillwrightClusters. Create one with New.
@@ -97,7 +97,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&core.Cluster{}, mapped(c.ofCluster), builder.WithPredicates(clusterChanges())).
 		Watches(&infrav1.MillwrightMachine{}, mapped(c.ofControlPlane), builder.WithPredicates(addressChanges())).
 		Watches(&v1alpha1.MachineClass{}, mapped(c.ofClass), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(c.TaskEnds).
+		WatchesRawSource(c.TaskEvents).
 		WatchesRawSource(tasks.Registrations(c.Drivers, c.ofDriver)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, RateLimiter: expectations.RateLimiter()}).
 		Complete(c)

@@ -89,9 +89,9 @@ func TestMemory_OneMachineTriesClass(t *testing.T) {
 	}
 }
 
-// TestMemory_KnownResultEndsWait checks that no Machine waits for a result that is already known, even
+// TestMemory_KnownResultStopsWait checks that no Machine waits for a result that is already known, even
 // if the memory is shorter than that wait.
-func TestMemory_KnownResultEndsWait(t *testing.T) {
+func TestMemory_KnownResultStopsWait(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	m := New(Options{Memory: time.Second, Clock: clock})
 	a := newClass("a")

@@ -39,7 +39,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		return false, events.Items
 	})
-	fs.MakeRoom()
+	fs.FreeSpace()
 	b.awaitBound("second")
 	t.Attr("outcome", "The claim waits, and an event names the directory; the claim is bound once there is free space")
 }

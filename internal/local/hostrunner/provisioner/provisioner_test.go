@@ -130,7 +130,7 @@ func (b *testProvisioner) awaitGone(volume *corev1.PersistentVolume) {
 		have, err := b.Client.CoreV1().PersistentVolumes().Get(b.t.Context(), volume.Name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), have
 	})
-	b.eventually("the folder's end", func() (bool, any) {
+	b.eventually("the removal of the directory", func() (bool, any) {
 		_, err := os.Stat(volume.Spec.HostPath.Path)
 		return os.IsNotExist(err), err
 	})
@@ -157,7 +157,7 @@ func TestProvisioner_Lifecycle(t *testing.T) {
 
 func (b *testProvisioner) requireEmpty() {
 	b.t.Helper()
-	b.eventually("no folder", func() (bool, any) { // a directory is renamed before it is removed
+	b.eventually("no directory", func() (bool, any) { // a directory is renamed before it is removed
 		entries, err := os.ReadDir(b.Dir)
 		return err == nil && len(entries) == 0, entries
 	})

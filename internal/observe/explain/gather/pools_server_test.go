@@ -85,8 +85,8 @@ func TestDeployment_ReportsUnreadableObjects(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Verdict != report.Unknown || got.Pool.Exist != 1 || got.Pool.Available != 1 || len(got.Why) > 0 || !strings.Contains(got.Answer, missing+" cannot be read") {
-			t.Errorf("got %s (%s), %+v", got.Answer, got.Verdict, got.Pool)
+		if got.Verdict != report.Unknown || got.Pool.Exist != 1 || got.Pool.Available != 1 || len(got.Why) > 0 || !strings.Contains(got.Summary, missing+" cannot be read") {
+			t.Errorf("got %s (%s), %+v", got.Summary, got.Verdict, got.Pool)
 		}
 	}
 	s.mayList(t, "machinedeployments")
@@ -98,7 +98,7 @@ func TestDeployment_ReportsUnreadableObjects(t *testing.T) {
 	s.mayList(t, "machines")
 	s.waitForPermission(t, viewer.Control, &v1alpha1.MachineList{})
 	if got, err := viewer.Deployment(t.Context(), key); err != nil || got.Verdict != report.Healthy {
-		t.Errorf("with all permissions: %s (%s), %v", got.Answer, got.Verdict, err)
+		t.Errorf("with all permissions: %s (%s), %v", got.Summary, got.Verdict, err)
 	}
 }
 

@@ -242,7 +242,7 @@ func TestMachine_DoesNotPrintSecret(t *testing.T) {
 	if err := s.control.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if text := s.explain("new").Answer; !strings.Contains(text, `cloud" of MachineClass "pool-v1" not found`) {
+	if text := s.explain("new").Summary; !strings.Contains(text, `cloud" of MachineClass "pool-v1" not found`) {
 		t.Errorf("after the deletion of the secret: %s", text)
 	}
 }

@@ -68,7 +68,7 @@ func TestExplain_DeletionIsBlocked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := Explain(facts(s.kind, s.given), now)
 			checkText(t, got, s.verdict, s.want, s.unwanted)
-			explained.Answers(t, got, s.verdict, s.cause)
+			explained.Finds(t, got, s.verdict, s.cause)
 		})
 	}
 }
@@ -77,7 +77,7 @@ func TestExplain_DeletionIsBlocked(t *testing.T) {
 // counts it, and does not create another one.
 func TestMachineSet_TerminatingWithoutDeletion(t *testing.T) {
 	got := Explain(facts(explain.KindSet, func(f *Facts) { f.Machines[0].Status.CurrentStatus.Phase = v1alpha1.MachineTerminating }), now)
-	if p := got.Pool; p.Exist != 3 || p.Available != 2 || p.Leaving != 0 || !strings.Contains(got.Answer, "pool-a-1 is not Running") {
-		t.Errorf("%+v: %s", *p, got.Answer)
+	if p := got.Pool; p.Exist != 3 || p.Available != 2 || p.Leaving != 0 || !strings.Contains(got.Summary, "pool-a-1 is not Running") {
+		t.Errorf("%+v: %s", *p, got.Summary)
 	}
 }

@@ -101,7 +101,7 @@ func (e *explainer) existing() {
 
 func (e *explainer) conclude() {
 	p := e.Pool
-	complete := min(p.Available, e.newest.Available) >= p.Wanted && p.Exist-p.Preserved == p.Wanted && p.Updated-e.newest.Preserved == p.Wanted
+	complete := min(p.Available, e.newest.Available) >= p.Desired && p.Exist-p.Preserved == p.Desired && p.Updated-e.newest.Preserved == p.Desired
 	what := e.summary(complete)
 	switch unlisted := e.unlisted(); {
 	case unlisted != "":
@@ -127,26 +127,26 @@ func (e *explainer) unlisted() string {
 }
 
 func (e *explainer) summary(complete bool) string {
-	pool, desired := e.Pool, messages.Machines(e.Pool.Wanted)
+	pool, desired := e.Pool, messages.Machines(e.Pool.Desired)
 	if pool.Excess > 0 {
 		desired += fmt.Sprintf(" (%d in excess)", pool.Excess)
 	}
 	switch {
-	case pool.Wanted == 0 && pool.Exist == 0:
+	case pool.Desired == 0 && pool.Exist == 0:
 		return "needs no machines and has none"
 	case complete && pool.Excess > 0:
-		return fmt.Sprintf("has all desired machines: %s for pods and %d in excess", messages.Machines(pool.Wanted-pool.Excess), pool.Excess)
-	case complete && pool.Wanted == 1:
+		return fmt.Sprintf("has all desired machines: %s for pods and %d in excess", messages.Machines(pool.Desired-pool.Excess), pool.Excess)
+	case complete && pool.Desired == 1:
 		return "has its desired machine"
 	case complete:
-		return fmt.Sprintf("has all %d desired machines", pool.Wanted)
+		return fmt.Sprintf("has all %d desired machines", pool.Desired)
 	}
 	updated := ""
 	if e.Kind == explain.KindDeployment && pool.Updated < pool.Exist {
 		updated = fmt.Sprintf(" (%d of %d %s the latest template)", pool.Updated, pool.Exist, messages.Have(pool.Updated))
 	}
-	if pool.Available > pool.Wanted {
-		return fmt.Sprintf("has %s available%s, but only %s %s desired", messages.Machines(pool.Available), updated, desired, messages.Are(pool.Wanted))
+	if pool.Available > pool.Desired {
+		return fmt.Sprintf("has %s available%s, but only %s %s desired", messages.Machines(pool.Available), updated, desired, messages.Are(pool.Desired))
 	}
 	return fmt.Sprintf("has %d of %s available%s", pool.Available, desired, updated)
 }
@@ -172,7 +172,7 @@ func (e *explainer) count() {
 		e.newest.Available = min(pool.Available, pool.Updated)
 	}
 	if e.Kind == explain.KindDeployment {
-		pool.Wanted, pool.Excess = reserve.Desired(e.Deployment), reserve.Excess(e.Deployment)
+		pool.Desired, pool.Excess = reserve.Desired(e.Deployment), reserve.Excess(e.Deployment)
 		e.Identity.Class = e.Deployment.Spec.Template.Spec.Class.Name
 		return
 	}
@@ -196,7 +196,7 @@ func (e *explainer) addExcess(numbers ...*int32) {
 // the list.
 func (e *explainer) part(set *v1alpha1.MachineSet) report.Part {
 	part := report.Part{Name: set.Name, Revision: set.Annotations[v1alpha1.AnnotationKeyRevision], Current: set == e.current, Phases: map[string]int32{}}
-	part.Wanted, part.Excess = set.Spec.Replicas, reserve.OfSet(set)
+	part.Desired, part.Excess = set.Spec.Replicas, reserve.OfSet(set)
 	if e.MachinesUnread {
 		part.Exist, part.Ready, part.Available = set.Status.Replicas, set.Status.ReadyReplicas, set.Status.AvailableReplicas
 		return part
@@ -229,10 +229,10 @@ func (e *explainer) numbers() {
 		return
 	}
 	switch pool := e.Pool; {
-	case pool.Exist < pool.Wanted:
-		e.Why(growing, "", time.Time{}, "{exist}", fmt.Sprint(pool.Exist), "{count}", messages.Machines(pool.Wanted))
-	case pool.Exist-pool.Preserved > pool.Wanted:
-		e.Why(shrinking, "", time.Time{}, "{count}", messages.Machines(pool.Exist-pool.Preserved), "{desired}", fmt.Sprint(pool.Wanted))
+	case pool.Exist < pool.Desired:
+		e.Why(growing, "", time.Time{}, "{exist}", fmt.Sprint(pool.Exist), "{count}", messages.Machines(pool.Desired))
+	case pool.Exist-pool.Preserved > pool.Desired:
+		e.Why(shrinking, "", time.Time{}, "{count}", messages.Machines(pool.Exist-pool.Preserved), "{desired}", fmt.Sprint(pool.Desired))
 	default:
 		e.Why(notCounted, "", time.Time{})
 	}

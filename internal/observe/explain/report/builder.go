@@ -106,17 +106,17 @@ func (b *Builder) Advise(text string, values ...string) {
 
 // Conclude sets the verdict and its sentence, which quotes the first finding.
 func (b *Builder) Conclude(verdict Verdict, what string, findings []Finding) {
-	b.Verdict, b.Answer = verdict, b.subject+" "+what
+	b.Verdict, b.Summary = verdict, b.subject+" "+what
 	if len(findings) > 0 {
-		b.Answer = strings.Replace(b.Answer+": "+short(findings[0]), "but: ", "but ", 1)
+		b.Summary = strings.Replace(b.Summary+": "+short(findings[0]), "but: ", "but ", 1)
 	}
-	b.Answer = strings.TrimSuffix(b.Answer, ".") + "."
+	b.Summary = strings.TrimSuffix(b.Summary, ".") + "."
 }
 
 // WhyDeleted adds to the first sentence why the Machine was deleted.
 func (b *Builder) WhyDeleted() {
 	if first := b.Replaced[0]; first.Cause != Unexplained {
-		b.Answer += " Why it was deleted: " + short(first) + "."
+		b.Summary += " Why it was deleted: " + short(first) + "."
 	}
 }
 

@@ -142,7 +142,7 @@ type Identity struct {
 
 // Counts contains numbers of Machines. Machines that are being deleted are counted only in Leaving.
 type Counts struct {
-	Wanted    int32 `json:"wanted"`
+	Desired   int32 `json:"wanted"`
 	Exist     int32 `json:"exist"`
 	Ready     int32 `json:"ready"`
 	Available int32 `json:"available"`
@@ -150,13 +150,13 @@ type Counts struct {
 	// Preserved is how many Machines exceed the desired number and exist because they are preserved. Exist includes
 	// them.
 	Preserved int32 `json:"preserved,omitempty"`
-	// Excess is how many Machines are a reserve in excess of the replicas. Wanted includes them.
+	// Excess is how many Machines are a reserve in excess of the replicas. Desired includes them.
 	Excess int32 `json:"excess,omitempty"`
 }
 
 // Add adds other counts.
 func (c *Counts) Add(of Counts) {
-	c.Wanted += of.Wanted
+	c.Desired += of.Desired
 	c.Exist += of.Exist
 	c.Ready += of.Ready
 	c.Available += of.Available
@@ -192,7 +192,7 @@ type Part struct {
 }
 
 // Empty reports whether a set has no desired replicas, and no Machines except those that are being deleted.
-func (p Part) Empty() bool { return p.Wanted == 0 && p.Exist == 0 }
+func (p Part) Empty() bool { return p.Desired == 0 && p.Exist == 0 }
 
 // Report is an explanation.
 type Report struct {
@@ -204,8 +204,8 @@ type Report struct {
 	// At is the time of the report.
 	At      time.Time `json:"at"`
 	Verdict Verdict   `json:"verdict"`
-	// Answer is a sentence with the most important finding.
-	Answer string `json:"answer"`
+	// Summary is a sentence with the most important finding.
+	Summary string `json:"answer"`
 	// Since is when the phase or the deletion started, when the object was deleted, or when a set or deployment was
 	// created. It is zero if that is unknown.
 	Since    time.Time `json:"since,omitzero"`

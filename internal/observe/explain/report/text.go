@@ -14,7 +14,7 @@ import (
 // Print writes a report as text for users.
 func Print(out io.Writer, r Report) error {
 	p := &printer{Report: r}
-	p.line("%s", r.Answer)
+	p.line("%s", r.Summary)
 	if r.Pool != nil {
 		p.pool()
 	} else {
@@ -98,7 +98,7 @@ func (p *printer) pool() {
 	if p.MachineDeployment != "" {
 		updated = fmt.Sprintf(" %d of the latest template,", pool.Updated)
 	}
-	counts := fmt.Sprintf("%d desired; %d exist,%s %d ready, %d available", pool.Wanted, pool.Exist, updated, pool.Ready, pool.Available)
+	counts := fmt.Sprintf("%d desired; %d exist,%s %d ready, %d available", pool.Desired, pool.Exist, updated, pool.Ready, pool.Available)
 	if pool.Leaving > 0 {
 		counts += fmt.Sprintf("; %d more being deleted", pool.Leaving)
 	}
@@ -110,7 +110,7 @@ func (p *printer) pool() {
 		if set.Empty() {
 			continue
 		}
-		p.line("  set %s (revision %s): %d desired, %d exist, %d available", set.Name, set.Revision, set.Wanted, set.Exist, set.Available)
+		p.line("  set %s (revision %s): %d desired, %d exist, %d available", set.Name, set.Revision, set.Desired, set.Exist, set.Available)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // ResourcesTrackerImpl finds VMs in the directory of a class.
 type ResourcesTrackerImpl struct {
-	folder string
+	directory string
 }
 
 // InitializeResourcesTracker reads the directory from the class.
@@ -21,12 +21,12 @@ func (r *ResourcesTrackerImpl) InitializeResourcesTracker(machineClass *v1alpha1
 	if err := json.Unmarshal(machineClass.ProviderSpec.Raw, spec); err != nil {
 		return err
 	}
-	r.folder = spec.Folder
+	r.directory = spec.Directory
 	return nil
 }
 
 // IsOrphanedResourcesAvailable reports whether any VMs exist.
 func (r *ResourcesTrackerImpl) IsOrphanedResourcesAvailable() bool {
-	files, err := filepath.Glob(filepath.Join(r.folder, "*"+folder.Extension))
+	files, err := filepath.Glob(filepath.Join(r.directory, "*"+folder.Extension))
 	return err != nil || len(files) > 0
 }
