@@ -81,7 +81,7 @@ func TestTemplate_IsImmutable(t *testing.T) {
 			client.RawPatch("application/merge-patch+json", []byte(patch)), options...)
 	}
 	const announced = `{"topology.cluster.x-k8s.io/dry-run":""}`
-	refused := gomega.MatchError(gomega.ContainSubstring("cannot be changed"))
+	refused := gomega.MatchError(gomega.ContainSubstring("is immutable"))
 	h.eventually(func(g gomega.Gomega) { g.Expect(change(`{}`)).To(refused) })
 	g := gomega.NewWithT(t)
 	g.Expect(change(`{}`, client.DryRunAll)).To(refused)
