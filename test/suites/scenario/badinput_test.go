@@ -241,7 +241,7 @@ func TestManager_ExplainsStartupErrors(t *testing.T) {
 		"unknown flag":          {good("--color"), 2, "unknown flag: --color"},
 		"kubeconfig missing":    {good("--control-kubeconfig", filepath.Join(w.dir, "nothing")), 1, "--control-kubeconfig: stat " + filepath.Join(w.dir, "nothing") + ": no such file or directory"},
 		"kubeconfig garbage":    {good("--target-kubeconfig", garbage), 1, "--target-kubeconfig: error loading config file"},
-		"CRDs missing":          {good("--control-kubeconfig", w.path("bare")), 1, "does not serve machinesets of machine.sapcloud.io/v1alpha1: install the CRDs"},
+		"CRDs missing":          {good("--control-kubeconfig", w.path("bare")), 1, "does not serve machinesets of machine.sapcloud.io/v1alpha1; install the CRDs"},
 		"port taken":            {good("--address", "127.0.0.1", "--port", port), 1, "cannot listen on port " + port + " of 127.0.0.1: address already in use; choose another port with --port"},
 		"directory read-only":   {good("--sim-dir", filepath.Join(garbage, "sim")), 1, "--sim-dir: cannot use directory " + filepath.Join(garbage, "sim")},
 		"up: not writable":      {[]string{"up", "--dir", filepath.Join(garbage, "up")}, 1, filepath.Join(garbage, "up")},
