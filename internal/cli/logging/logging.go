@@ -2,14 +2,17 @@
 package logging
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
@@ -18,15 +21,21 @@ import (
 
 // Flags configure the logger.
 type Flags struct {
-	// Format is "text" or "json".
+	// Format is "text", "json" or "klog".
 	Format string
 	// Verbosity is 0 or more. Levels above 10 are never logged.
 	Verbosity int
+	// TextIsKlog makes "text" another name of "klog", as in MCM's commands.
+	TextIsKlog bool
 }
 
 // Add adds the flags to those of a command.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Format, "logging-format", "text", "log format: text or json")
+	usage := "log format: text, json or klog"
+	if f.TextIsKlog {
+		usage = "log format: text, which is klog's format, or json"
+	}
+	flags.StringVar(&f.Format, "logging-format", "text", usage)
 	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log verbosity, 0 or more; 1 adds what controllers wait for, and driver calls")
 }
 
@@ -36,34 +45,55 @@ func (f *Flags) SetUp(out io.Writer) (logr.Logger, error) {
 		return logr.Logger{}, args.Wrongf("--v: must not be negative")
 	}
 	out = terminal.NewText(out) // JSON does not escape all control sequences
-	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity), ReplaceAttr: withoutBodies}
+	options := &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)}
+	format := f.Format
+	if f.TextIsKlog && format == "text" {
+		format = "klog"
+	}
 	var handler slog.Handler
-	switch f.Format {
+	switch format {
 	case "text":
 		handler = slog.NewTextHandler(out, options)
 	case "json":
 		handler = slog.NewJSONHandler(out, options)
+	case "klog":
+		config := textlogger.NewConfig(textlogger.Output(out), textlogger.Verbosity(f.Verbosity))
+		handler = logr.ToSlogHandler(textlogger.NewLogger(config))
 	default:
-		return logr.Logger{}, args.Wrongf("--logging-format: unknown format %q; expected text or json", f.Format)
+		return logr.Logger{}, args.Wrongf("--logging-format: unknown format %q; expected text, json or klog", f.Format)
 	}
-	log := logr.FromSlogHandler(filter{handler})
+	handler = filter{handler}
+	log := logr.FromSlogHandler(handler)
 	ctrl.SetLogger(log)
-	klog.SetLogger(log)
+	write := func(line []byte) { logLine(handler, line) }
+	if format == "klog" {
+		write = func(line []byte) { _, _ = out.Write(line) }
+	}
+	klog.SetLoggerWithOptions(log, klog.ContextualLogger(true), klog.WriteKlogBuffer(write))
 	return log, nil
 }
 
-// withoutBodies removes request and response bodies, which client-go logs at verbosity 8 and above, since they
-// include Secrets.
-func withoutBodies(_ []string, attr slog.Attr) slog.Attr {
-	if attr.Key == "body" {
-		attr.Value = slog.StringValue("omitted: may contain secrets")
+// levels are the levels of klog's severities, by the first letter of a line.
+var levels = map[byte]slog.Level{'W': slog.LevelWarn, 'E': slog.LevelError, 'F': slog.LevelError}
+
+// logLine logs a line in klog's format, such as "E1129 14:00:00.000000   12345 file.go:10] message".
+func logLine(handler slog.Handler, line []byte) {
+	header, message, ok := bytes.Cut(line, []byte("] "))
+	if !ok {
+		header, message = nil, line
 	}
-	return attr
+	level := slog.LevelInfo
+	if len(header) > 0 {
+		level = levels[header[0]]
+	}
+	record := slog.NewRecord(time.Now(), level, string(bytes.TrimSuffix(message, []byte("\n"))), 0)
+	_ = handler.Handle(context.Background(), record)
 }
 
 // filter downgrades errors that are not errors. When a manager stops, controller-runtime logs the leadership
 // that it has released as lost; this is dropped. Canceled operations, such as client-go's renewal of a lease,
-// become informational messages.
+// become informational messages. The filter also removes request and response bodies, which client-go logs at
+// verbosity 8 and above, since they include Secrets.
 type filter struct{ slog.Handler }
 
 func (h filter) Handle(ctx context.Context, record slog.Record) error {
@@ -75,7 +105,21 @@ func (h filter) Handle(ctx context.Context, record slog.Record) error {
 	case errors.Is(err, context.Canceled):
 		record.Level = min(record.Level, slog.LevelInfo)
 	}
-	return h.Handler.Handle(ctx, record)
+	return h.Handler.Handle(ctx, withoutBodies(record))
+}
+
+// withoutBodies returns a record without request and response bodies.
+func withoutBodies(record slog.Record) slog.Record {
+	const body = "body"
+	clean := slog.NewRecord(record.Time, record.Level, record.Message, record.PC)
+	record.Attrs(func(attr slog.Attr) bool {
+		if attr.Key == body {
+			attr = slog.String(body, "omitted: may contain secrets")
+		}
+		clean.AddAttrs(attr)
+		return true
+	})
+	return clean
 }
 
 // errorOf returns the error of a record, or nil.

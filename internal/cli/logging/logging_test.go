@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -22,40 +23,86 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// klogLine is a line in the format that the documentation of klog describes.
+var klogLine = regexp.MustCompile(`^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w.-]+\.go:\d+\] .`)
+
+// setUp returns a logger and its output.
+func setUp(t *testing.T, flags Flags) (logr.Logger, *bytes.Buffer) {
+	t.Helper()
+	var out bytes.Buffer
+	log, err := flags.SetUp(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(klog.ClearLogger)
+	return log, &out
+}
+
 // TestLogging_Format checks that all loggers use the format that the flag selects.
 func TestLogging_Format(t *testing.T) {
-	for format, check := range map[string]func(line string) bool{
-		"json": func(line string) bool { return json.Valid([]byte(line)) },
-		"text": func(line string) bool { return strings.Contains(line, "level=") && strings.Contains(line, "msg=") },
+	text := func(line string) bool { return strings.Contains(line, "level=") && strings.Contains(line, "msg=") }
+	for name, c := range map[string]struct {
+		flags Flags
+		check func(line string) bool
+	}{
+		"json":      {Flags{Format: "json"}, func(line string) bool { return json.Valid([]byte(line)) }},
+		"text":      {Flags{Format: "text"}, text},
+		"klog":      {Flags{Format: "klog"}, klogLine.MatchString},
+		"MCM: text": {Flags{Format: "text", TextIsKlog: true}, klogLine.MatchString},
+		"MCM: json": {Flags{Format: "json", TextIsKlog: true}, func(line string) bool { return json.Valid([]byte(line)) }},
 	} {
-		t.Run(format, func(t *testing.T) {
-			var out bytes.Buffer
-			log, err := (&Flags{Format: format, Verbosity: 1}).SetUp(&out)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(klog.ClearLogger)
+		t.Run(name, func(t *testing.T) {
+			c.flags.Verbosity = 1
+			log, out := setUp(t, c.flags)
 			log.Info("zero")
 			log.V(1).Info("one")
 			log.V(2).Info("two")
 			log.Error(errors.New("cause"), "failed")
-			klog.InfoS("from a library")
+			klog.InfoS("structured")
+			klog.V(2).Info("too verbose")
+			klog.Warningf("formatted %d", 1)
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 			var output []string
 			for _, line := range lines {
-				if !check(line) {
+				if !c.check(line) {
 					t.Errorf("line %q", line)
 				}
-				for _, message := range []string{"zero", "one", "two", "failed", "from a library"} {
+				for _, message := range []string{"zero", "one", "two", "failed", "structured", "too verbose", "formatted 1"} {
 					if strings.Contains(line, message) {
 						output = append(output, message)
 					}
 				}
 			}
-			if diff := cmp.Diff([]string{"zero", "one", "failed", "from a library"}, output); diff != "" {
+			if diff := cmp.Diff([]string{"zero", "one", "failed", "structured", "formatted 1"}, output); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestLogging_KeepsSeverityOfKlog checks the levels of lines that libraries log with klog.
+func TestLogging_KeepsSeverityOfKlog(t *testing.T) {
+	exit := klog.OsExit
+	t.Cleanup(func() { klog.OsExit = exit })
+	klog.OsExit = func(int) {}
+	for format, want := range map[string][4]string{
+		"text": {"level=INFO", "level=WARN", "level=ERROR", "level=ERROR"},
+		"json": {`"level":"INFO"`, `"level":"WARN"`, `"level":"ERROR"`, `"level":"ERROR"`},
+		"klog": {"I", "W", "E", "F"},
+	} {
+		_, out := setUp(t, Flags{Format: format})
+		for i, log := range []func(...any){klog.Info, klog.Warning, klog.Error, klog.Fatal} {
+			out.Reset()
+			log("[a] message")
+			line, _, _ := strings.Cut(out.String(), "\n")
+			found := strings.Contains(line, want[i])
+			if format == "klog" {
+				found = strings.HasPrefix(line, want[i])
+			}
+			if !found || !strings.Contains(line, "[a] message") {
+				t.Errorf("%s: line %q, want %s", format, line, want[i])
+			}
+		}
 	}
 }
 

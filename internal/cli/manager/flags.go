@@ -63,6 +63,7 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 		flags.BoolVar(&f.Config.ApproveNodeCertificates, "approve-node-certificates", false, "approve the node certificate of a Machine when it is requested with the Machine's bootstrap token, and deny all other requests with that token; requires the ClusterRole millwright-node-certificates, and that no other approver handles bootstrap tokens")
 	}
 	f.ignored.add(flags, d.half)
+	f.Logging.TextIsKlog = d.half != ""
 	f.Logging.Add(flags)
 	if d.half != manager.HalfSets { // last, so that a driver cannot use the name of another flag
 		if err := f.Driver.add(flags, d.driver); err != nil {

@@ -2,6 +2,7 @@ package mcmsuite
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -250,12 +251,15 @@ func (s *suite) leavesNothing() {
 	})
 }
 
+// problem matches lines that log errors, in klog's format and in that of "millwright manager".
+var problem = regexp.MustCompile(`unknown field|panic|level=ERROR|^[EF]\d{4} `)
+
 // logsNoProblems checks the logs, as the teardown of MCM's suite does.
 func (s *suite) logsNoProblems() {
 	for name, process := range s.processes {
 		process.Stop()
 		for line := range strings.Lines(process.Output.String()) {
-			if slices.ContainsFunc([]string{"unknown field", "panic", "level=ERROR"}, func(bad string) bool { return strings.Contains(line, bad) }) {
+			if problem.MatchString(line) {
 				s.t.Errorf("%s logs %s", name, line)
 			}
 		}
