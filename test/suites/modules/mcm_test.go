@@ -63,6 +63,18 @@ func TestMCMProvider_BuildsAndPassesSuite(t *testing.T) {
 	checkMetrics(t, provider, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 }
 
+// TestMCMProvider_BuildsWithOldGenproto checks that a provider can be built if one of its dependencies requires
+// google.golang.org/genproto in a version that contains packages which are modules of their own now.
+func TestMCMProvider_BuildsWithOldGenproto(t *testing.T) {
+	tier.All(t)
+	provider := copyModule(t, "examples/mcm-provider")
+	write(t, filepath.Join(provider.directory, "main.go"), "package main\n\nimport _ \"google.golang.org/genproto/googleapis/rpc/status\"\n\nfunc main() {}\n")
+	provider.run("mod", "edit", "-dropreplace="+mcm, "-replace="+mcm+"="+ours+"compat/mcm@"+version,
+		"-require=google.golang.org/genproto@v0.0.0-20211118181313-81c1377c94b1")
+	provider.run("mod", "tidy")
+	provider.run("build", "-o", os.DevNull, ".")
+}
+
 // providerClass has the directory of the VMs, and the namespace of the Secret.
 const providerClass = `
 apiVersion: machine.sapcloud.io/v1alpha1
