@@ -137,7 +137,7 @@ func TestChart_LoadBalancerMatchesKustomize(t *testing.T) {
 	same(t, hosted(t, kustomized(t, base, append(components, "../load-balancer/one-namespace")...)), charted(t, namespace, of(values{"namespace": "clusters"})))
 	same(t, hosted(t, kustomized(t, base, "../load-balancer/node-port")), charted(t, namespace, values{
 		"mode": "load-balancer", "image": values{"repository": "registry.example.com/millwright"},
-		"loadBalancer": values{"host": "lb.example.com", "firstPort": 30500, "service": values{"type": "NodePort"}},
+		"loadBalancer": values{"host": "lb.example.com", "firstPort": 30060, "service": values{"type": "NodePort"}},
 	}))
 }
 

@@ -133,7 +133,7 @@ func (b badImage) trial(images *imageServer) trial {
 		c.create(vm)
 		texts := append([]string{"image " + b.image.URL + ":"}, b.texts...)
 		if b.slow {
-			c.awaitMessage(b.name, "Preparing", append(texts, "trying again")...)
+			c.awaitMessage(b.name, "Preparing", append(texts, "retrying")...)
 		}
 		return func(c *cluster) {
 			c.awaitMessageAndEvent(b.name, b.reason, texts...)
