@@ -57,16 +57,17 @@ var rules = []rule{
 	{from: []string{"internal/child"}, never: kubernetes},
 	{from: []string{"internal/confine"}, never: kubernetes},
 	{from: []string{"internal/connlimit"}, never: kubernetes},
-	{from: []string{"internal/loadbalancer"}, may: []string{"internal/connlimit"}, never: kubernetes},
+	{from: []string{"internal/loadbalancer"}, may: []string{"internal/connlimit", "internal/specialaddress"}, never: kubernetes},
 	{from: []string{"internal/loop"}, never: kubernetes},
-	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "proto"}, never: kubernetes},
+	{from: []string{"internal/specialaddress"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/specialaddress", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver uses only API objects, like an external driver.
 	{
 		from: []string{"internal/controllers/virtualmachine"},
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
-			"internal/reconcile/messages", "internal/reconcile/tasks", "internal/connlimit", "internal/vm/identity",
+			"internal/reconcile/messages", "internal/reconcile/tasks", "internal/connlimit", "internal/specialaddress", "internal/vm/identity",
 			"internal/reconcile/apierror", "internal/reconcile/edge",
 			"internal/vm/lease", "internal/vm/storage",
 		},

@@ -164,7 +164,7 @@ func TestMigration_CompromisedTargetAddressIsRefused(t *testing.T) {
 	w.scheduleOn(second, "host-2")
 	target := w.hypervisor("a", second, 2)
 	w.wantStatus(target.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
-	for _, endpoint := range []string{"unix://" + path, "unix:" + path, "passthrough:///unix:" + path, "dns://127.0.0.1:53/metadata", "localhost:22", "x", ":1", "\x1b"} {
+	for _, endpoint := range []string{"unix://" + path, "unix:" + path, "passthrough:///unix:" + path, "dns://127.0.0.1:53/metadata", "localhost:22", "169.254.169.254:80", "[fd00:ec2::254]:80", "x", ":1", "\x1b"} {
 		_, err := target.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: target.us, State: vmpb.ReportStateRequest_STATE_INCOMING, Endpoint: endpoint})
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("endpoint %q gets %v", endpoint, err)

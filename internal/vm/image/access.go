@@ -6,11 +6,20 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"strconv"
 	"strings"
-	"syscall"
+	"time"
+	"unicode"
 
-	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
+	"golang.org/x/net/http/httpproxy"
+	"golang.org/x/net/idna"
+
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
+
+// lookupLimit is how long this host may take to resolve the name of a server for a proxy.
+const lookupLimit = 5 * time.Second
 
 // Access lists what the URLs of images and boot files may access on this host: files of the host, and servers that
 // trust connections from the host's own addresses. The authors of URLs are not trusted with either. The zero value
@@ -19,8 +28,8 @@ type Access struct {
 	// Files is the directory whose files may be named by file URLs. Links are followed if they stay in the
 	// directory. If empty, file URLs are rejected.
 	Files string
-	// Servers are addresses of this host that are allowed although they would otherwise be refused; see
-	// refusedAddress. Port 0 allows all ports.
+	// Servers are addresses that are allowed although they are special; see package specialaddress. Port 0 allows
+	// all ports.
 	Servers []netip.AddrPort
 }
 
@@ -50,35 +59,92 @@ func (a Access) mayDownload(server netip.AddrPort) bool {
 			return true
 		}
 	}
-	return !refusedAddress(address)
+	return specialaddress.Kind(address) == ""
 }
 
-// refusedAddress reports whether a server at this address may trust everyone who reaches it. This applies to the
-// loopback interface of the host, to link-local addresses, and to metadata services.
-func refusedAddress(address netip.Addr) bool {
-	return address.IsLoopback() || address.IsUnspecified() || address.IsMulticast() || metadataservice.MayBeAt(address)
+// checkServer returns an error if downloads from a server are not allowed.
+func (j *job) checkServer(server netip.AddrPort) error {
+	if j.access.mayDownload(server) {
+		return nil
+	}
+	return j.rejected("its server has the address %s, which is %s; the operator of the host can allow it with --image-servers",
+		server, specialaddress.Kind(server.Addr()))
 }
 
 // newClient returns a client that checks each address to which it connects, after it has resolved the name. This
-// includes the targets of redirects.
-func (j *job) newClient(access Access) *http.Client {
-	dialer := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
-		server, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		if !access.mayDownload(server) {
-			return j.rejected("its server has the address %s, from which downloads are not allowed", server)
-		}
-		return nil
-	}}
+// includes the targets of redirects. If a proxy connects instead, the client checks the addresses of the server as
+// this host resolves them.
+func (j *job) newClient() *http.Client {
+	dialer := &net.Dialer{Control: specialaddress.Control(j.checkServer)}
+	proxies := httpproxy.FromEnvironment().ProxyFunc()
 	return &http.Client{Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, network, address)
+		Proxy: func(r *http.Request) (*url.URL, error) {
+			proxy, err := proxies(r.URL)
+			if proxy != nil && err == nil {
+				err = j.checkProxied(r.Context(), r.URL)
+			}
+			return proxy, err
 		},
+		DialContext:         dialer.DialContext,
 		TLSHandshakeTimeout: stallLimit,
 		ForceAttemptHTTP2:   true,
 		DisableKeepAlives:   true, // the client is used for a single file
 	}}
+}
+
+// checkProxied returns an error if a proxy must not download from the server of a URL. A name that this host cannot
+// resolve is left to the proxy, because hosts that need a proxy often cannot resolve names of the Internet.
+func (j *job) checkProxied(ctx context.Context, target *url.URL) error {
+	addresses, err := j.resolve(ctx, target.Hostname())
+	if err != nil {
+		return err
+	}
+	port := map[string]uint16{"http": 80, "https": 443}[target.Scheme]
+	if number, err := strconv.ParseUint(target.Port(), 10, 16); err == nil {
+		port = uint16(number)
+	}
+	for _, address := range addresses {
+		if err := j.checkServer(netip.AddrPortFrom(address, port)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve returns the addresses of a host for checkProxied; none if they are unknown. It rejects forms of IP addresses
+// that only some programs know: this host would consider them names, and the proxy might connect to them.
+func (j *job) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if strings.ContainsFunc(host, func(r rune) bool { return r > unicode.MaxASCII }) {
+		ascii, err := idna.Lookup.ToASCII(host) // as the client does; it converts digits of other scripts
+		if err != nil {
+			return nil, j.rejected("its host is not a valid name")
+		}
+		host = ascii
+	}
+	host = strings.ToLower(strings.TrimRight(host, "."))
+	switch address, err := netip.ParseAddr(host); {
+	case err == nil:
+		return []netip.Addr{address}, nil
+	case strings.Trim(host, hostCharacters) != "" || endsInNumber(host):
+		return nil, j.rejected("its host is neither a name nor an IP address in the standard form")
+	case host == "localhost" || strings.HasSuffix(host, ".localhost"): // RFC 6761
+		return []netip.Addr{netip.IPv6Loopback()}, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	addresses, err := j.lookup(limited, "ip", host)
+	if err != nil {
+		return nil, ctx.Err()
+	}
+	return addresses, nil
+}
+
+// hostCharacters are the characters of host names.
+const hostCharacters = "abcdefghijklmnopqrstuvwxyz0123456789-_."
+
+// endsInNumber reports whether the last label of a host is a number. No top-level domain is. Some programs read such
+// hosts as IPv4 addresses: with fewer parts, or with octal or hexadecimal ones.
+func endsInNumber(host string) bool {
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	return last != "" && strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x")
 }

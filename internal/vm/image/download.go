@@ -108,14 +108,14 @@ func (j *job) open(ctx context.Context) (*content, error) {
 // openFile opens the file of a file URL, below the directory in Access. It must be a regular file: reading a pipe
 // or a device might never complete.
 func (j *job) openFile() (*stream, error) {
-	if j.files == "" {
+	if j.access.Files == "" {
 		return nil, j.rejected("file URLs are not allowed on this host")
 	}
-	name, err := confine.Below(j.files, j.url.Path)
+	name, err := confine.Below(j.access.Files, j.url.Path)
 	if err != nil {
 		return nil, j.rejected("it is not in the image directory of this host")
 	}
-	file, err := openBelow(j.files, name)
+	file, err := openBelow(j.access.Files, name)
 	if failure, ok := errors.AsType[*fs.PathError](err); ok {
 		err = &fs.PathError{Op: "open", Path: j.url.Path, Err: failure.Err} // with the full path
 	}

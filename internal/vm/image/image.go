@@ -22,7 +22,9 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -192,8 +194,9 @@ func Fetch(ctx context.Context, source Source, path string, options Options) err
 // job is one call of WriteDisk or Fetch.
 type job struct {
 	location
-	files    string // Access.Files
+	access   Access
 	client   *http.Client
+	lookup   func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	progress func(done, total int64)
 	onRetry  func(error)
 	check    func(io.ReaderAt) string
@@ -205,10 +208,10 @@ func newJob(noun string, source Source, options Options) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{location: where, files: options.Access.Files, progress: options.Progress, onRetry: options.OnRetry, check: options.Check}
+	j := &job{location: where, access: options.Access, lookup: net.DefaultResolver.LookupNetIP, progress: options.Progress, onRetry: options.OnRetry, check: options.Check}
 	base := options.Client
 	if base == nil {
-		base = j.newClient(options.Access)
+		base = j.newClient()
 	}
 	j.client = j.withRedirects(base)
 	if j.progress == nil {

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
 
 // Port describes the VM of a port, and the addresses that it may send from.
@@ -34,7 +36,8 @@ func (p Port) check() error {
 		return fmt.Errorf("%w: no VM is set", errPort)
 	case len(p.MAC) != length:
 		return fmt.Errorf("%w: %q is not an Ethernet address", errPort, p.MAC)
-	case p.IPv4.IsValid() && (!p.IPv4.Is4() || !unicast(p.IPv4)), p.IPv6.IsValid() && (!p.IPv6.Is6() || p.IPv6.Is4In6() || !unicast(p.IPv6)):
+	case p.IPv4.IsValid() && (!p.IPv4.Is4() || specialaddress.Kind(p.IPv4) != ""),
+		p.IPv6.IsValid() && (!p.IPv6.Is6() || p.IPv6.Is4In6() || p.IPv6.Zone() != "" || specialaddress.Kind(p.IPv6) != ""):
 		return fmt.Errorf("%w: %s and %s are not addresses of a VM", errPort, p.IPv4, p.IPv6)
 	}
 	return nil

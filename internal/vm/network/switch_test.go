@@ -220,6 +220,8 @@ func TestSwitch_InvalidPortIsClosed(t *testing.T) {
 	for name, hello := range map[string]string{
 		"no JSON": "hello", "no VM": `{"mac":"AgAAAAAK"}`, "no MAC": `{"vm":"a/b"}`,
 		"a loopback address": `{"vm":"a/b","mac":"AgAAAAAK","ipv4":"127.0.0.1"}`,
+		"a metadata service": `{"vm":"a/b","mac":"AgAAAAAK","ipv6":"fd00:42::42"}`,
+		"a NAT64 address":    `{"vm":"a/b","mac":"AgAAAAAK","ipv6":"64:ff9b::7f00:1"}`,
 		"the wrong version":  `{"vm":"a/b","mac":"AgAAAAAK","ipv4":"fd77::a"}`,
 		"too long":           strings.Repeat(" ", maxHello+1),
 	} {

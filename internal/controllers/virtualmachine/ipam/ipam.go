@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
 
 const (
@@ -194,6 +195,9 @@ func (s *search) check(addresses []netip.Addr) error {
 			}
 			return unavailable("%s: guests cannot use address %s; guest networks: %s", field, address, networks)
 		}
+		if kind := specialaddress.Kind(address); kind != "" {
+			return unavailable("%s: guests cannot use address %s: it is %s", field, address, kind)
+		}
 		holder, err := s.holder(address)
 		if err != nil {
 			return err
@@ -228,6 +232,9 @@ func (s *search) lowestFree() ([]netip.Addr, error) {
 // free returns the lowest free address of a prefix that is not below from; the zero value if there is none.
 func (s *search) free(network netip.Prefix, from netip.Addr) (netip.Addr, error) {
 	for address := from; usable(address, network); address = address.Next() {
+		if specialaddress.Kind(address) != "" {
+			continue
+		}
 		holder, err := s.holder(address)
 		if err != nil || holder == (types.NamespacedName{}) {
 			return address, err

@@ -42,6 +42,7 @@ func TestAllocate(t *testing.T) {
 	}
 	small := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/27")}
 	both := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/64")}
+	cloud := []netip.Prefix{netip.MustParsePrefix("100.80.80.64/27")} // contains a metadata service
 	var full []v1alpha1.VirtualMachine
 	for address := netip.MustParseAddr("10.0.0.16"); address != netip.MustParseAddr("10.0.0.31"); address = address.Next() {
 		full = append(full, having("x"+address.String(), address.String()))
@@ -65,6 +66,8 @@ func TestAllocate(t *testing.T) {
 		"the broadcast address":    {requesting("a", 0, "10.0.0.31"), nil, small, nil, true},
 		"without a network":        {requesting("a", 0, "10.0.0.5"), nil, nil, nil, true},
 		"taken":                    {requesting("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{having("b", "10.0.0.20")}, small, nil, true},
+		"a metadata service":       {requesting("a", 0, "100.80.80.80"), nil, cloud, nil, true},
+		"next to one":              {requesting("a", 0), nil, cloud, []string{"100.80.80.81"}, false},
 		"requested by an older VM": {requesting("a", 0, "10.0.0.20"), []v1alpha1.VirtualMachine{requesting("b", time.Hour, "10.0.0.20")}, small, nil, true},
 		"requested by a newer VM":  {requesting("a", time.Hour, "10.0.0.20"), []v1alpha1.VirtualMachine{requesting("b", 0, "10.0.0.20")}, small, []string{"10.0.0.20"}, false},
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
@@ -34,12 +35,13 @@ func (s *Service) dial(vm types.NamespacedName, pod, endpoint string) (*grpc.Cli
 	return s.credentials().Dial("passthrough:///"+endpoint, identity.Peer{Namespace: vm.Namespace, VM: vm.Name, Pod: pod})
 }
 
-// isAddress reports whether an endpoint is an IP address with a port. Other endpoints are refused: host names would
-// be resolved, and a gRPC scheme could refer to a socket on this host.
+// isAddress reports whether an endpoint is an IP address with a port, at which a hypervisor may be. Other endpoints are
+// refused: host names would be resolved, and a gRPC scheme could refer to a socket on this host. In local mode,
+// hypervisors have loopback addresses.
 func isAddress(endpoint string) bool {
-	_, err := netip.ParseAddrPort(endpoint)
-	return err == nil
+	address, err := netip.ParseAddrPort(endpoint)
+	return err == nil && (address.Addr().IsLoopback() || specialaddress.Kind(address.Addr()) == "")
 }
 
-// errNoAddress is the response to a report with an endpoint to which this process cannot connect.
-var errNoAddress = status.Error(codes.InvalidArgument, "the endpoint is not an IP address with a port")
+// errNoAddress is the response to a report with an endpoint to which this process does not connect.
+var errNoAddress = status.Error(codes.InvalidArgument, "the endpoint is not the IP address of a hypervisor with a port")

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/millwright-dev/millwright/internal/vm/metadataservice"
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
 
 // Rules define what a guest may reach in its own network. The zero value allows nothing in it.
@@ -122,34 +122,25 @@ func parse6(data []byte) (packet, bool) {
 	return packet{to: netip.AddrFrom16([16]byte(data[24:])), protocol: data[6], payload: data[header6 : header6+length]}, true
 }
 
-var (
-	broadcast = netip.MustParseAddr("255.255.255.255")
-	// thisHost4 and compatible6 lead to the loopback interface, too, as do loopback addresses and IPv4-mapped
-	// addresses.
-	thisHost4   = netip.MustParsePrefix("0.0.0.0/8")
-	compatible6 = netip.MustParsePrefix("::/96")
-)
-
-func isLoopback(address netip.Addr) bool {
-	return address.IsLoopback() || address.IsUnspecified() || address.Is4In6() ||
-		thisHost4.Contains(address) || compatible6.Contains(address)
-}
+var broadcast = netip.MustParseAddr("255.255.255.255")
 
 func (r Rules) allows(p packet) bool {
 	switch {
-	case isLoopback(p.to):
+	case p.to.Is4In6():
 		return false
 	case p.to == broadcast:
 		return p.isUDP(portDHCP)
 	case p.to.IsMulticast(), p.to.Is6() && p.to.IsLinkLocalUnicast():
 		return p.protocol == protocolICMPv6 || p.to.Is6() && p.isUDP(portDHCPv6)
+	case specialaddress.Kind(p.to) != "":
+		return false
 	}
 	for _, network := range r.Networks {
 		if network.Prefix.Contains(p.to) {
 			return r.allowsInside(network, p)
 		}
 	}
-	return !r.NoOutside && !metadataservice.MayBeAt(p.to)
+	return !r.NoOutside
 }
 
 // toGuest reports whether a frame is for an ordinary address of the guest's network, and may therefore be for

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
 
 var testRules = Rules{
@@ -70,6 +72,7 @@ func TestAllows(t *testing.T) {
 		"another unspecified address":                 {tcp("0.1.2.3", 4711, 16443, syn), false},
 		"no IPv6 address":                             {tcp("::", 4711, 16443, syn), false},
 		"IPv4 in IPv6":                                {tcp("::ffff:127.0.0.1", 4711, 16443, syn), false},
+		"IPv4 in IPv6, for all neighbors":             {ip("::ffff:224.0.0.1", protocolICMPv6, 133, 0, 0, 0), false},
 		"IPv4 in IPv6, older":                         {tcp("::127.0.0.1", 4711, 16443, syn), false},
 		"a fragment to the gateway":                   {fragment(tcp("10.77.0.2", 4711, 16443, syn), 0x2000), false},
 		"a later fragment of a packet to the gateway": {fragment(tcp("10.77.0.2", 4711, 16443, syn), 1), false},
@@ -114,7 +117,30 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// FuzzAllows checks that the rules handle any frame and never allow the loopback interface.
+// special are addresses of metadata services, and other forms of the addresses that lead to the host or its link.
+var special = []string{
+	"169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "100.96.0.96", "100.80.80.80", "0.1.2.3", "240.0.0.1",
+	"fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1",
+	"::a9fe:a9fe", "::ffff:a9fe:a9fe", "::ffff:0:a9fe:a9fe", "64:ff9b::a9fe:a9fe", "64:ff9b::7f00:1", "64:ff9b:1::a9fe:a9fe",
+	"64:ff9b:1:a9fe:a9:fe00::", "2002:a9fe:a9fe::1", "2002:7f00:1::1", "2001:0:a9fe:a9fe::", "2001::5601:5601",
+}
+
+// No form of a special address is outside, even if it is written as another one or embedded in one.
+func TestFirewall_SpecialAddresses(t *testing.T) {
+	for _, address := range special {
+		if testRules.Allows(tcp(address, 4711, 80, flagSYN)) {
+			t.Errorf("%s is allowed", address)
+		}
+	}
+	for _, address := range []string{"10.1.2.3", "100.64.0.1", "192.168.0.1", "fd00::1", "64:ff9b::808:808", "2002:808:808::1"} {
+		if !testRules.Allows(tcp(address, 4711, 80, flagSYN)) {
+			t.Errorf("%s is not allowed", address)
+		}
+	}
+}
+
+// FuzzAllows checks that the rules handle any frame and never allow a TCP connection to a special address, such as one
+// of the loopback interface.
 func FuzzAllows(f *testing.F) {
 	f.Add(tcp("10.77.0.2", 4711, 16443, flagSYN))
 	f.Add(udp("fd77::3", 53))
@@ -123,9 +149,19 @@ func FuzzAllows(f *testing.F) {
 		if !testRules.Allows(frame) || len(frame) < ethernetHeader+header4 {
 			return
 		}
-		kind := binary.BigEndian.Uint16(frame[ethernetType:])
-		if kind == typeIPv4 && frame[ethernetHeader+16] == 127 || kind != typeIPv4 && kind != typeIPv6 && kind != typeARP {
+		var p packet
+		switch kind, content := binary.BigEndian.Uint16(frame[ethernetType:]), frame[ethernetHeader:]; kind {
+		case typeIPv4:
+			p, _ = parse4(content)
+		case typeIPv6:
+			p, _ = parse6(content)
+		case typeARP:
+			return
+		default:
 			t.Errorf("allowed %x", frame)
+		}
+		if kind := specialaddress.Kind(p.to); kind != "" && p.protocol == protocolTCP {
+			t.Errorf("allowed TCP to %s, %s", p.to, kind)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millwright-dev/millwright/internal/confine"
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -350,7 +351,7 @@ func parseAddress(text string) (netip.Addr, string) {
 		return netip.Addr{}, "is not an IP address"
 	case address.Zone() != "" || address.Is4In6():
 		return netip.Addr{}, "is not a plain IP address"
-	case address.IsUnspecified() || address.IsMulticast() || address.IsLoopback():
+	case specialaddress.Kind(address) != "":
 		return netip.Addr{}, "is not an address that a VM can have"
 	default:
 		return address, ""

@@ -123,6 +123,7 @@ func TestParse_ErrorNamesField(t *testing.T) {
 		"zone":                  {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"fe80::1%eth0"} }},
 		"IPv4 in IPv6":          {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"::ffff:10.0.0.1"} }},
 		"loopback":              {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"127.0.0.1"} }},
+		"metadata service":      {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"169.254.169.254"} }},
 		"multicast":             {"address[0]", func(s *vmpb.VMSpec) { s.Address = []string{"224.0.0.1"} }},
 		"no controller":         {"controller_endpoint", func(s *vmpb.VMSpec) { s.ControllerEndpoint = "" }},
 		"no lease mode":         {"lease_mode", func(s *vmpb.VMSpec) { s.LeaseMode = vmpb.LeaseMode_LM_UNKNOWN }},

@@ -15,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
 
 // Network is a network that this host has an address in or a route to.
@@ -42,13 +44,6 @@ func (n Network) String() string {
 	return fmt.Sprintf("%s, %s", n.Prefix, what)
 }
 
-// reserved are addresses that no host can have on a network; see IANA's special-purpose address registries.
-var reserved = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/8"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
-}
-
 // The allowed lengths of guest network prefixes, in bits. The first sixteen addresses of a network are not
 // assigned to guests. QEMU assigns IPv6 addresses only in networks of one length.
 const (
@@ -72,13 +67,11 @@ func Unusable(guests netip.Prefix) (problem string) {
 	return Reserved(guests)
 }
 
-// Reserved returns what is wrong with a guest network that contains addresses no guest can have: loopback,
+// Reserved returns what is wrong with a guest network that contains addresses no guest can have, such as loopback,
 // link-local or multicast addresses. It returns an empty string if it contains none of them.
 func Reserved(guests netip.Prefix) (problem string) {
-	for _, special := range reserved {
-		if special.Overlaps(guests) {
-			return fmt.Sprintf("%s overlaps %s, whose addresses no virtual machine can have", guests, special)
-		}
+	if special, ok := specialaddress.Overlapping(guests); ok {
+		return fmt.Sprintf("%s overlaps %s, whose addresses no virtual machine can have", guests, special)
 	}
 	return ""
 }

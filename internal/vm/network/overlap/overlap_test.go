@@ -89,6 +89,7 @@ func TestNetwork_Reserved(t *testing.T) {
 		"10.77.0.0/16": true, "192.168.7.0/24": true, "100.64.0.0/16": true, "fd77::/64": true, "2001:db8::/64": true,
 		"127.0.0.0/16": false, "169.254.0.0/16": false, "224.0.0.0/8": false, "255.0.0.0/8": false, "0.0.0.0/8": false,
 		"fe80::/64": false, "ff02::/64": false, "::/64": false,
+		"192.0.0.0/27": false, "64:ff9b::/64": false, "2001::/64": false,
 	} {
 		if problem := Reserved(netip.MustParsePrefix(network)); (problem == "") != fine || !fine && !strings.Contains(problem, network) {
 			t.Errorf("%s: %q", network, problem)
