@@ -119,7 +119,7 @@ var rules = []rule{
 			"api", "driver", "internal/lifecycle/instance", "internal/lifecycle/bootstrap", "internal/lifecycle/orphans", "internal/lifecycle/ownership",
 			"internal/reconcile/edge", "internal/reconcile/flow", "internal/reconcile/expectations", "internal/reconcile/fieldindex", "internal/reconcile/inuse",
 			"internal/reconcile/tasks", "internal/reconcile/messages", "internal/reconcile/apierror", "internal/reconcile/events",
-			"internal/loadbalancer", "internal/pool/liveupdate",
+			"internal/loadbalancer", "internal/pool/liveupdate", "internal/specialaddress",
 		},
 	},
 

@@ -30,6 +30,8 @@ type Options struct {
 	// MaxConnections is the maximum number of connections, and MaxPerClient the maximum per client address.
 	// Further connections are closed immediately. They default to 4096 and 1024.
 	MaxConnections, MaxPerClient int
+	// Capacity limits the connections of several Balancers together. If nil, only the other limits apply.
+	Capacity *Capacity
 	// Changed, if set, is called when the health of a server has changed.
 	Changed func()
 	// Log is required.
@@ -56,6 +58,8 @@ const (
 type Balancer struct {
 	opts Options
 	open *connlimit.Counter
+	// reserved is the share of the Capacity.
+	reserved reservation
 	// now and refused are the numbers of connections for Stats.
 	now     atomic.Int64
 	refused atomic.Uint64
@@ -75,8 +79,12 @@ func New(opts Options) *Balancer {
 	if opts.Changed == nil {
 		opts.Changed = func() {}
 	}
+	if opts.Capacity == nil {
+		opts.Capacity = NewCapacity(2*opts.MaxConnections, 1)
+	}
 	return &Balancer{
-		opts: opts, open: connlimit.NewCounter(opts.MaxConnections, opts.MaxPerClient), servers: map[string]*server{},
+		opts: opts, open: connlimit.NewCounter(opts.MaxConnections, opts.MaxPerClient), reserved: opts.Capacity.reserve(),
+		servers: map[string]*server{},
 	}
 }
 
@@ -159,7 +167,7 @@ func (b *Balancer) Serve(ctx context.Context, listener net.Listener) error {
 			pause(ctx, acceptPause)
 			continue
 		}
-		release, ok := b.open.Take(connlimit.OriginOf(client.RemoteAddr()))
+		release, ok := b.admit(connlimit.OriginOf(client.RemoteAddr()))
 		if !ok {
 			b.refused.Add(1)
 			_ = client.Close()

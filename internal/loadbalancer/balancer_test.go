@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
@@ -264,6 +265,59 @@ func TestBalancer_LimitsConnections(t *testing.T) {
 				b.connects().isWith("a")
 			})
 		})
+	}
+}
+
+// Clients of one endpoint cannot use the connections of another one, even if there are many of them.
+func TestBalancer_HasShareOfTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		total := NewCapacity(16, 2) // two shares of 4, and 8 for all, of which a client may use 2
+		flooded, other := newBalanced(t, Options{Capacity: total}, "a"), newBalanced(t, Options{Capacity: total}, "a")
+		for range 6 {
+			flooded.connects().isWith("a")
+		}
+		flooded.connects().isWith("") // the client has used its part of the common capacity
+		first := other.connects()
+		first.isWith("a")
+		for range 3 {
+			other.connects().isWith("a")
+		}
+		other.connects().isWith("")
+		_ = first.Close()
+		synctest.Wait()
+		other.connects().isWith("a")
+		if got := other.Stats().Refused; got != 1 {
+			t.Errorf("%d connections were refused, want 1", got)
+		}
+	})
+}
+
+func TestCapacity_LimitsTotal(t *testing.T) {
+	total := NewCapacity(16, 2)
+	flooded, other := total.reserve(), total.reserve()
+	var releases []func()
+	for i := range 100 {
+		origin := connlimit.OriginOf(&net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(i)), Port: 1})
+		if release, ok := flooded.take(origin); ok {
+			releases = append(releases, release)
+		}
+	}
+	if len(releases) != 12 {
+		t.Errorf("one endpoint has %d connections, want its share of 4 and all 8 that are common", len(releases))
+	}
+	for range 100 {
+		if release, ok := other.take(connlimit.Origin{}); ok {
+			releases = append(releases, release)
+		}
+	}
+	if len(releases) != 16 {
+		t.Errorf("there are %d connections, want 16", len(releases))
+	}
+	for _, release := range releases {
+		release()
+	}
+	if _, ok := other.take(connlimit.Origin{}); !ok {
+		t.Error("released connections are not available again")
 	}
 }
 

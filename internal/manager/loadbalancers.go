@@ -53,6 +53,9 @@ type LoadBalancerConfig struct {
 	// MaxConnections and MaxPerClient limit the connections to each endpoint, in total and per client address.
 	// Required.
 	MaxConnections, MaxPerClient int
+	// MaxTotalConnections limits the connections to all endpoints together. Half of them are reserved, in equal parts
+	// for each port. Required.
+	MaxTotalConnections int
 	// Ready is called once all ports are open that were assigned at startup. Optional.
 	Ready func()
 	// Log is required.
@@ -84,7 +87,8 @@ func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
 		},
 		Balancer: loadbalancer.Options{
 			Dial: cfg.Dial, MaxConnections: cfg.MaxConnections, MaxPerClient: cfg.MaxPerClient,
-			Log: slog.New(logr.ToSlogHandler(cfg.Log)),
+			Capacity: loadbalancer.NewCapacity(cfg.MaxTotalConnections, int(cfg.LastPort-cfg.FirstPort)+1),
+			Log:      slog.New(logr.ToSlogHandler(cfg.Log)),
 		},
 		Ready: func() {
 			pages.missing.Store("")

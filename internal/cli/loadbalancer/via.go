@@ -8,12 +8,23 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
+
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
 
-// via returns a function that connects by HTTP CONNECT through a Unix socket.
+// via returns a function that connects by HTTP CONNECT through a Unix socket. It refuses special addresses as
+// loadbalancer.Dial does, and names, because the server of the socket would resolve them.
 func via(socket string) func(ctx context.Context, address string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) {
+		server, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("connecting to %s by %s: not an IP address and a port", address, socket)
+		}
+		if err := specialaddress.Check(server); err != nil {
+			return nil, err
+		}
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		if err != nil {
 			return nil, err

@@ -68,6 +68,11 @@ func TestVia(t *testing.T) {
 	if _, err := via(socket)(t.Context(), "10.77.0.1:22"); err == nil || !strings.Contains(err.Error(), "no such guest") {
 		t.Errorf("what is refused: %v", err)
 	}
+	for _, address := range []string{"127.0.0.1:10250", "169.254.169.254:80", "[64:ff9b::7f00:1]:6443", "machine.example:6443"} {
+		if _, err := via(socket)(t.Context(), address); err == nil || strings.Contains(err.Error(), "no such guest") {
+			t.Errorf("%s was requested: %v", address, err)
+		}
+	}
 	cancel()
 	if err := <-served; err != nil {
 		t.Error(err)

@@ -51,10 +51,23 @@ func (c *Controller) apply(ctx context.Context, infra *infrav1.MillwrightCluster
 		}
 		infra = changed
 	}
-	if e.Healthy(loadbalancer.Ready) > 0 {
-		return 0, c.report(ctx, infra, f, infrav1.ReasonForwarding, "")
+	reason, message := infrav1.ReasonForwarding, ""
+	if e.Healthy(loadbalancer.Ready) == 0 {
+		reason, message = infrav1.ReasonNoHealthyMachine, "No API server of the control plane machines is ready"
 	}
-	return 0, c.report(ctx, infra, f, infrav1.ReasonNoHealthyMachine, "No API server of the control plane machines is ready")
+	return 0, c.report(ctx, infra, f, reason, message+f.note(message))
+}
+
+// note returns an addition to a message about the machines that are not used. It is empty if all are.
+func (f facts) note(message string) string {
+	switch {
+	case f.unused == "":
+		return ""
+	case message == "":
+		return "Some control plane machines are not used: " + f.unused
+	default:
+		return "; some are not used: " + f.unused
+	}
 }
 
 // openPort opens the port of a plan. If the port is not an endpoint yet and another process uses it, openPort tries

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -16,7 +17,12 @@ import (
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/controlplane"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/specialaddress"
 )
+
+// maxServers is the maximum number of API servers of a Cluster. Each one is checked every two seconds, and a user may
+// create any number of machines.
+const maxServers = 32
 
 // facts are the facts about a MillwrightCluster.
 type facts struct {
@@ -34,8 +40,10 @@ type facts struct {
 	// paused reports that the object must not be written. standby reports that another process is the leader and
 	// writes it.
 	paused, standby bool
-	// servers are the addresses of the API servers.
+	// servers are the addresses of the API servers. unused explains why addresses of machines are not among them; it
+	// is empty if all are.
 	servers []string
+	unused  string
 }
 
 // gather collects the facts. It reads the ports of other MillwrightClusters with the given reader.
@@ -56,7 +64,7 @@ func (c *Controller) gather(ctx context.Context, reader client.Reader, infra *in
 	if err != nil {
 		return facts{}, err
 	}
-	f.servers = serversOf(machines, controlplane.Port(infra))
+	f.servers, f.unused = serversOf(machines, controlplane.Port(infra))
 	return f, nil
 }
 
@@ -220,12 +228,28 @@ func (f *facts) assignPorts(this types.NamespacedName, holders []holder) {
 	}
 }
 
-// serversOf returns the addresses of the API servers on machines, sorted and without duplicates.
-func serversOf(machines []infrav1.MillwrightMachine, port int32) []string {
-	var servers []string
+// serversOf returns the addresses of the API servers on machines, without duplicates. If there are too many, it returns
+// those of the oldest machines. It omits addresses at which no machine can be: those who can set them are not trusted
+// with the services that are there. unused explains why addresses are missing; it is empty if none is.
+func serversOf(machines []infrav1.MillwrightMachine, port int32) (servers []string, unused string) {
+	slices.SortFunc(machines, func(a, b infrav1.MillwrightMachine) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	found := map[string]struct{}{}
 	for i := range machines {
-		servers = append(servers, net.JoinHostPort(controlplane.InternalAddress(&machines[i]), strconv.Itoa(int(port))))
+		host := controlplane.InternalAddress(&machines[i])
+		if address, err := netip.ParseAddr(host); err == nil && specialaddress.Kind(address) != "" {
+			unused = cmp.Or(unused, fmt.Sprintf("MillwrightMachine %s has the address %s, which is %s", machines[i].Name, address.WithZone(""), specialaddress.Kind(address)))
+			continue
+		}
+		server := net.JoinHostPort(host, strconv.Itoa(int(port)))
+		if _, duplicate := found[server]; !duplicate && len(found) < maxServers {
+			servers = append(servers, server)
+		}
+		found[server] = struct{}{}
 	}
-	slices.Sort(servers)
-	return slices.Compact(servers)
+	if len(found) > maxServers {
+		unused = cmp.Or(unused, fmt.Sprintf("there are %d addresses, and at most %d of them are used", len(found), maxServers))
+	}
+	return servers, unused
 }
