@@ -2,6 +2,7 @@ package vm_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -85,10 +86,11 @@ func TestVM_SecondWithSameName(t *testing.T) {
 // TestCreate_CreatesVMAndSecret covers all fields of the VM and its Secret.
 func TestCreate_CreatesVMAndSecret(t *testing.T) {
 	const checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	sha512 := "sha512:" + strings.Repeat("0a", 64)
 	w := newTestDriver(t, vm.Options{Installation: "east/1"}).withClass(object{
 		"size": "medium", "cpus": 3, "rootFsSize": 20, "storageClassName": "fast", "migrateStrategy": "Cold",
 		"image":      object{"url": "https://example.com/disk.img", "checksum": checksum, "format": "QCOW2"},
-		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i"}, "commandLine": "console=ttyS0"},
+		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i", "checksum": sha512}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
 		"failureDomain": "rack-7",
 		"dataDisks":     []object{{"name": "logs", "size": 5}, {"name": "db", "size": 7, "storageClassName": "slow", "image": object{"url": "https://example.com/db.img"}}},
@@ -118,7 +120,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		MigrateStrategy: vmv1alpha1.MigrateCold, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
 		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: name, Key: "userData"}},
 		KernelBoot: &vmv1alpha1.KernelBoot{
-			Kernel: vmv1alpha1.BootFile{URL: "http://example.com/k", Checksum: checksum}, Initrd: &vmv1alpha1.BootFile{URL: "file:///i"},
+			Kernel: vmv1alpha1.BootFile{URL: "http://example.com/k", Checksum: checksum}, Initrd: &vmv1alpha1.BootFile{URL: "file:///i", Checksum: sha512},
 			CommandLine: "console=ttyS0",
 		},
 	}

@@ -309,7 +309,7 @@ func (s *providerSpec) validateKernelBoot() field.ErrorList {
 	return errs
 }
 
-var checksumPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var checksumPattern = regexp.MustCompile(`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
 
 func validateFile(path *field.Path, url, checksum string) field.ErrorList {
 	var errs field.ErrorList
@@ -320,7 +320,7 @@ func validateFile(path *field.Path, url, checksum string) field.ErrorList {
 		errs = append(errs, field.Invalid(path.Child("url"), field.OmitValueType{}, err.Error()))
 	}
 	if checksum != "" && !checksumPattern.MatchString(checksum) {
-		errs = append(errs, field.Invalid(path.Child("checksum"), checksum, `must be "sha256:" and 64 lower-case hexadecimal digits`))
+		errs = append(errs, field.Invalid(path.Child("checksum"), checksum, `must be "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits`))
 	}
 	return errs
 }

@@ -122,7 +122,7 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 		"nothing to boot": {object{"image": nil}, codes.InvalidArgument, []string{"providerSpec: Required value: set image or kernelBoot to boot the VM"}},
 		"image": {object{"image": object{"url": "ftp://x/y", "checksum": "md5:1", "format": "vmdk", "checksums": ""}}, codes.InvalidArgument, []string{
 			"providerSpec.image.url: Invalid value: must be like https://HOST/PATH, http://HOST/PATH or file:///PATH",
-			`providerSpec.image.checksum: Invalid value: "md5:1": must be "sha256:" and 64 lower-case hexadecimal digits`,
+			`providerSpec.image.checksum: Invalid value: "md5:1": must be "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits`,
 			`providerSpec.image.format: Unsupported value: "vmdk": supported values: "Raw", "QCOW2"`,
 			`providerSpec: unknown field "image.checksums"`}},
 		"image without URL": {object{"image": object{"ulr": "https://example.com"}}, codes.InvalidArgument, []string{

@@ -289,9 +289,9 @@ type InitialImage struct {
 	// the hypervisor's host.
 	// +kubebuilder:validation:Pattern=`^(https?|file)://.+`
 	URL string `json:"url"`
-	// Checksum of the content of the URL: "sha256:" and 64 lower-case hexadecimal digits. The VM does not start
-	// from an image that does not match. If empty, the image is not checked.
-	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	// Checksum of the content of the URL: "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits.
+	// The VM does not start from an image that does not match. If empty, the image is not checked.
+	// +kubebuilder:validation:Pattern=`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`
 	// +optional
 	Checksum string `json:"checksum,omitempty"`
 	// Format of the content of the URL: "Raw" or "QCOW2". If empty, it is detected from the first bytes.
@@ -386,7 +386,7 @@ type BootFile struct {
 	// +kubebuilder:validation:Pattern=`^(https?|file)://.+`
 	URL string `json:"url"`
 	// Checksum of the content of the URL, as in initialImage.
-	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +kubebuilder:validation:Pattern=`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`
 	// +optional
 	Checksum string `json:"checksum,omitempty"`
 }

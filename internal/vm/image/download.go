@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -56,7 +55,7 @@ func (j *job) fetch(ctx context.Context, path string) error {
 }
 
 func (j *job) copyBytes(to *os.File, from *content) error {
-	if file, ok := from.stream.ReadCloser.(*os.File); ok && j.checksum == nil {
+	if file, ok := from.stream.ReadCloser.(*os.File); ok && !j.checksum.set() {
 		// The kernel can copy or share blocks between two files.
 		if _, err := io.Copy(to, file); err != nil {
 			return j.storage(err)
@@ -100,7 +99,7 @@ func (j *job) open(ctx context.Context) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &content{job: j, ctx: ctx, stream: first, total: first.total, hash: sha256.New()}
+	c := &content{job: j, ctx: ctx, stream: first, total: first.total, hash: j.checksum.hash()}
 	c.reportProgress()
 	return c, nil
 }

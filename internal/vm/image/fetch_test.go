@@ -15,6 +15,7 @@ func TestFetch_KeepsContent(t *testing.T) {
 	tests := map[string]Source{
 		"http":                   {URL: serve(t, content)},
 		"http and checksum":      {URL: serve(t, content), Checksum: sum(content)},
+		"http and sha512":        {URL: serve(t, content), Checksum: sum512(content)},
 		"file":                   {URL: "file://" + local},
 		"file and checksum":      {URL: "file://" + local, Checksum: sum(content)},
 		"file on localhost, %20": {URL: "file://localhost" + filepath.Dir(local) + "/kernel%20here"},
@@ -42,6 +43,7 @@ func TestFetch_ReplacesFileAtomically(t *testing.T) {
 		want   Kind
 	}{
 		"wrong checksum":           {Source{URL: serve(t, content), Checksum: sum(nil)}, Rejected},
+		"wrong sha512":             {Source{URL: serve(t, content), Checksum: sum512(nil)}, Rejected},
 		"wrong checksum of a file": {Source{URL: "file://" + local, Checksum: sum(nil)}, Rejected},
 		"too large":                {Source{URL: large}, Rejected},
 		"not found":                {Source{URL: respondWith(t, http.StatusGone)}, Unavailable},

@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/hex"
 	"io"
 	"math/rand/v2"
@@ -48,6 +49,11 @@ func diskContent() []byte {
 func sum(content []byte) string {
 	hash := sha256.Sum256(content)
 	return "sha256:" + hex.EncodeToString(hash[:])
+}
+
+func sum512(content []byte) string {
+	hash := sha512.Sum512(content)
+	return "sha512:" + hex.EncodeToString(hash[:])
 }
 
 // padded returns the content as a disk of the given size.

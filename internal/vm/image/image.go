@@ -15,8 +15,6 @@ package image
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -40,8 +38,8 @@ import (
 type Source struct {
 	// URL has the scheme http, https or file. Required.
 	URL string
-	// Checksum is "sha256:" followed by the hash of the bytes behind the URL, as 64 lower-case hexadecimal digits.
-	// If empty, the content is not verified.
+	// Checksum is "sha256:" or "sha512:" followed by the hash of the bytes behind the URL, in lower-case hexadecimal
+	// digits. If empty, the content is not verified.
 	Checksum string
 	// Format is the format of these bytes. Fetch ignores it. If zero, the format is detected: content that begins
 	// like gzip, xz or zstd is decompressed, and the result is QCOW2 if it begins like QCOW2, and raw otherwise.
@@ -253,9 +251,9 @@ func (j *job) again(ctx context.Context, failure error) bool {
 
 // verify compares the hash of all bytes behind the URL with the checksum.
 func (j *job) verify(hashed hash.Hash) error {
-	if got := hashed.Sum(nil); j.checksum != nil && !bytes.Equal(got, j.checksum) {
-		return j.rejected("its checksum is sha256:%s, expected sha256:%s",
-			hex.EncodeToString(got), hex.EncodeToString(j.checksum))
+	got := checksum{algorithm: j.checksum.algorithm, sum: hashed.Sum(nil)}
+	if j.checksum.set() && !bytes.Equal(got.sum, j.checksum.sum) {
+		return j.rejected("its checksum is %s, expected %s", got, j.checksum)
 	}
 	return nil
 }
@@ -300,7 +298,7 @@ func (j *job) temporary(cause error, problem string) *Error {
 type location struct {
 	url      *url.URL
 	subject  string
-	checksum []byte // nil if the content is not verified
+	checksum checksum
 	format   vmpb.InitialImage_Format
 }
 
@@ -319,14 +317,14 @@ func (s Source) parse(noun string) (location, error) {
 	if problem := urlProblem(parsed); problem != "" {
 		return invalid(subject, problem)
 	}
-	sum, ok := parseChecksum(s.Checksum)
+	expected, ok := parseChecksum(s.Checksum)
 	if !ok {
-		return invalid(subject, `the checksum must be "sha256:" followed by 64 lower-case hexadecimal digits`)
+		return invalid(subject, `the checksum must be "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits`)
 	}
 	if _, known := vmpb.InitialImage_Format_name[int32(s.Format)]; !known {
 		return invalid(subject, "this version does not support the format")
 	}
-	return location{url: parsed, subject: subject, checksum: sum, format: s.Format}, nil
+	return location{url: parsed, subject: subject, checksum: expected, format: s.Format}, nil
 }
 
 func urlProblem(u *url.URL) string {
@@ -346,17 +344,4 @@ func urlProblem(u *url.URL) string {
 		return "the scheme of the URL must be http, https or file"
 	}
 	return ""
-}
-
-// parseChecksum returns the hash, or nil if the text is empty.
-func parseChecksum(text string) (sum []byte, ok bool) {
-	if text == "" {
-		return nil, true
-	}
-	digits, ok := strings.CutPrefix(text, "sha256:")
-	if !ok || digits != strings.ToLower(digits) {
-		return nil, false
-	}
-	sum, err := hex.DecodeString(digits)
-	return sum, err == nil && len(sum) == sha256.Size
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -55,6 +54,7 @@ func TestImage_BadImagesAreRejected(t *testing.T) {
 		format   vmpb.InitialImage_Format
 	}{
 		"wrong checksum":        {"other bytes than expected", content, sum([]byte("other")), 0},
+		"wrong sha512":          {"other bytes than expected", content, sum512([]byte("other")), 0},
 		"wrong checksum, qcow2": {"checked before it is converted", image, sum([]byte("other")), 0},
 		"wrong checksum, gzip":  {"the checksum applies to the served bytes", gzipped, sum(content), 0},
 		"raw, too large":        {"detected from its length", make([]byte, 5*mib), "", 0},
@@ -184,7 +184,8 @@ func TestError_Messages(t *testing.T) {
 		"other scheme":     {Source{URL: "ftp://me:secret@host/a"}, Invalid, "image ftp://host/a: the scheme of the URL must be http, https or file"},
 		"invalid URL":      {Source{URL: "http://me:secret@ho st/"}, Invalid, "image: cannot parse its URL"},
 		"other host":       {Source{URL: "file://host/a"}, Invalid, "image file://host/a: a file URL must not name another host"},
-		"other hash":       {Source{URL: "http://host/a", Checksum: "md5:00"}, Invalid, `image http://host/a: the checksum must be "sha256:" followed by 64 lower-case hexadecimal digits`},
+		"short sha512":     {Source{URL: "http://host/a", Checksum: "sha512:" + strings.Repeat("0", 64)}, Invalid, `image http://host/a: the checksum must be "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits`},
+		"other hash":       {Source{URL: "http://host/a", Checksum: "md5:00"}, Invalid, `image http://host/a: the checksum must be "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -350,6 +351,7 @@ func FuzzParseQCOW2(f *testing.F) {
 
 func FuzzSource(f *testing.F) {
 	f.Add("http://me:hunter2@host/a?token=hunter2#hunter2", sum(nil))
+	f.Add("http://host/a", sum512(nil))
 	f.Add("file:///a%2fb", "")
 	f.Add("https://[::1]:80/", "sha256:")
 	f.Fuzz(func(t *testing.T, url, checksum string) {
@@ -360,10 +362,10 @@ func FuzzSource(f *testing.F) {
 			}
 			return
 		}
-		if where.checksum != nil && fmt.Sprintf("sha256:%x", where.checksum) != checksum {
-			t.Errorf("checksum %q was parsed as %x", checksum, where.checksum)
+		if where.checksum.set() && where.checksum.String() != checksum {
+			t.Errorf("checksum %q was parsed as %s", checksum, where.checksum)
 		}
-		if where.checksum == nil && checksum != "" {
+		if !where.checksum.set() && checksum != "" {
 			t.Errorf("checksum %q was ignored", checksum)
 		}
 		if u := where.url; u.RawQuery != "" && strings.Contains(where.subject, "?"+u.RawQuery) {

@@ -922,8 +922,8 @@ type InitialImage struct {
 	// URL of the image: http, https or file. From spec.initialImage.url of the
 	// VirtualMachine.
 	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
-	// Addition. Hash of the bytes behind the URL: "sha256:" and 64 lower-case
-	// hexadecimal digits. A mismatch ends the preparation and the VM is not started.
+	// Addition. Hash of the bytes behind the URL: "sha256:" and 64, or "sha512:" and 128,
+	// lower-case hexadecimal digits. A mismatch ends the preparation and the VM is not started.
 	// Empty: not verified.
 	Checksum string `protobuf:"bytes,2,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	// Addition. How the bytes behind the URL are encoded. An image that is not of a

@@ -161,6 +161,8 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 		"image without URL":            {change: image(vmv1alpha1.InitialImage{}), field: "spec.initialImage.url"},
 		"image over FTP":               {change: image(vmv1alpha1.InitialImage{URL: "ftp://a/b"}), field: "spec.initialImage.url"},
 		"image with another checksum":  {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "md5:00"}), field: "spec.initialImage.checksum"},
+		"image with sha512":            {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "sha512:" + strings.Repeat("0a", 64)})},
+		"image with a short sha512":    {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "sha512:" + strings.Repeat("0a", 32)}), field: "spec.initialImage.checksum"},
 		"image of an unknown format":   {change: image(vmv1alpha1.InitialImage{URL: "http://a", Format: "VMDK"}), field: "spec.initialImage.format"},
 		"negative CPUs":                {change: func(s *spec) { s.CPUs = -1 }, field: "spec.cpus"},
 		"some memory":                  {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("1")) }},

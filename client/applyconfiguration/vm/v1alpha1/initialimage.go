@@ -14,8 +14,8 @@ type InitialImageApplyConfiguration struct {
 	// URL of the image, with the scheme http, https or file. A file URL names a file in the image directory of
 	// the hypervisor's host.
 	URL *string `json:"url,omitempty"`
-	// Checksum of the content of the URL: "sha256:" and 64 lower-case hexadecimal digits. The VM does not start
-	// from an image that does not match. If empty, the image is not checked.
+	// Checksum of the content of the URL: "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits.
+	// The VM does not start from an image that does not match. If empty, the image is not checked.
 	Checksum *string `json:"checksum,omitempty"`
 	// Format of the content of the URL: "Raw" or "QCOW2". If empty, it is detected from the first bytes.
 	Format *vmv1alpha1.ImageFormat `json:"format,omitempty"`

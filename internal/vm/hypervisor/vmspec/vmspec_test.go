@@ -39,7 +39,7 @@ func fullSpec() *vmpb.VMSpec {
 	spec.Resources = &vmpb.Resources{Cpus: 2, MemoryBytes: 1 << 30}
 	spec.KernelBoot = &vmpb.KernelBoot{
 		Kernel: &vmpb.BootFile{Url: "http://boot/kernel", Checksum: checksum},
-		Initrd: &vmpb.BootFile{Url: "file:///boot/initrd"}, CommandLine: "console=ttyS0",
+		Initrd: &vmpb.BootFile{Url: "file:///boot/initrd", Checksum: "sha512:" + strings.Repeat("0a", 64)}, CommandLine: "console=ttyS0",
 	}
 	spec.UserData = &vmpb.UserData{Path: vmpb.UserDataPath}
 	spec.RootDiskPath = vmpb.RootDiskPath
@@ -113,6 +113,7 @@ func TestParse_ErrorNamesField(t *testing.T) {
 		"unsupported scheme":    {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "ftp://a/b" }},
 		"no scheme":             {"initial_image.url", func(s *vmpb.VMSpec) { s.InitialImage.Url = "/etc/shadow" }},
 		"bad checksum":          {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "sha256:00" }},
+		"short sha512":          {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "sha512:" + strings.Repeat("0", 64) }},
 		"other checksum":        {"initial_image.checksum", func(s *vmpb.VMSpec) { s.InitialImage.Checksum = "md5:" + strings.Repeat("0", 32) }},
 		"unknown format":        {"initial_image.format", func(s *vmpb.VMSpec) { s.InitialImage.Format = 9 }},
 		"two IPv4":              {"address[2]", func(s *vmpb.VMSpec) { s.Address = append(s.Address, "10.0.0.1") }},
