@@ -294,7 +294,9 @@ type InitialImage struct {
 	// +kubebuilder:validation:Pattern=`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`
 	// +optional
 	Checksum string `json:"checksum,omitempty"`
-	// Format of the content of the URL: "Raw" or "QCOW2". If empty, it is detected from the first bytes.
+	// Format of the content of the URL: "Raw" or "QCOW2". If empty, it is detected from the first bytes: content
+	// that is compressed with gzip, xz or zstd is decompressed, and archives, texts and other formats of disk images
+	// are rejected.
 	// +optional
 	Format ImageFormat `json:"format,omitempty"`
 }

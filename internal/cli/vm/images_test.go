@@ -48,6 +48,7 @@ func TestHypervisor_MemoryIsLimitedDuringImageConversion(t *testing.T) {
 	during := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		during <- dataLimit(command.Process.Pid)
+		_, _ = w.Write(make([]byte, 512))
 	}))
 	defer server.Close()
 	command = exec.Command(os.Args[0], server.URL)

@@ -18,7 +18,7 @@ func TestAccess_FileURLs(t *testing.T) {
 	images := filepath.Join(dir, "images")
 	must(t, os.MkdirAll(filepath.Join(images, "new"), 0o700))
 	must(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("secret"), 0o600))
-	must(t, os.WriteFile(filepath.Join(images, "new", "kernel"), []byte("kernel"), 0o600))
+	must(t, os.WriteFile(filepath.Join(images, "new", "kernel"), []byte("kernel\x00"), 0o600))
 	for name, target := range map[string]string{
 		"current": "new", "out": "../secret", "absolute": filepath.Join(dir, "secret"), "parent": "..",
 	} {
@@ -70,7 +70,10 @@ func TestAccess_FileURLs(t *testing.T) {
 // Servers on the loopback interface are not used, not even after a redirect, unless they are explicitly allowed.
 func TestAccess_LoopbackServers(t *testing.T) {
 	asked := false
-	private := serveBy(t, func(w http.ResponseWriter, _ *http.Request) { asked = true })
+	private := serveBy(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked = true
+		_, _ = w.Write([]byte("kernel"))
+	})
 	at := netip.MustParseAddrPort(strings.Split(private, "/")[2])
 	redirecting := redirectTo(t, private)
 	other := netip.MustParseAddrPort(strings.Split(redirecting, "/")[2])

@@ -37,6 +37,7 @@ func FuzzDecompress(f *testing.F) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		reader, end, err := decompress(bufio.NewReader(bytes.NewReader(data)))
+		_ = formatOf(data)
 		if err == nil && reader != nil {
 			_, _ = io.CopyN(io.Discard, reader, output)
 			end()

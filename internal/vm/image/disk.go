@@ -33,6 +33,8 @@ const (
 	magicGzip  = "\x1f\x8b\x08"
 	magicXZ    = "\xfd7zXZ\x00"
 	magicZstd  = "\x28\xb5\x2f\xfd"
+	// skippableZstd follows a byte from 0x50 to 0x5f.
+	skippableZstd = "\x2a\x4d\x18"
 )
 
 // draft is a file or a device that becomes complete with Commit: a *disk.Partial or a *disk.Draft.
@@ -135,52 +137,64 @@ type decoded struct {
 	qcow2 bool // a QCOW2 file instead of the content of the disk
 }
 
-// decode detects the format of the image.
+// decode detects the format of the image, and rejects content that is not a disk.
 func (j *job) decode(from *content) (*decoded, error) {
-	raw := bufio.NewReaderSize(from, blockSize)
-	d := &decoded{Reader: raw, close: func() {}, plain: true}
-	if j.format == vmpb.InitialImage_FORMAT_UNKNOWN {
-		plain, closer, err := decompress(raw)
-		if from.failed() != nil {
-			return nil, from.failed()
-		}
-		if err != nil {
-			return nil, j.rejected("it cannot be decompressed: %v", err)
-		}
-		if plain != nil {
-			d = &decoded{Reader: bufio.NewReaderSize(plain, blockSize), close: closer}
-		}
-	}
-	d.qcow2 = j.format != vmpb.InitialImage_FORMAT_RAW && beginsWith(d.Reader, magicQCOW2)
-	if err := from.failed(); err != nil {
-		d.close()
+	d, err := j.decompressed(from)
+	if err != nil {
 		return nil, err
 	}
-	if j.format == vmpb.InitialImage_FORMAT_QCOW2 && !d.qcow2 {
-		return nil, j.rejected("it is not in the QCOW2 format")
+	start, err := d.Peek(formatStart)
+	d.qcow2 = j.format != vmpb.InitialImage_FORMAT_RAW && bytes.HasPrefix(start, []byte(magicQCOW2))
+	problem := ""
+	if err == nil || err == io.EOF { // otherwise, reading fails in the same way
+		problem = d.problem(start, j.format)
 	}
-	return d, nil
+	switch {
+	case from.failed() != nil:
+		err = from.failed()
+	case problem != "":
+		err = j.rejected("%s", problem)
+	default:
+		return d, nil
+	}
+	d.close()
+	return nil, err
 }
 
-func beginsWith(from *bufio.Reader, magic string) bool {
-	start, _ := from.Peek(len(magic)) // fewer bytes do not match
-	return string(start) == magic
+// decompressed starts to read the content of the image.
+func (j *job) decompressed(from *content) (*decoded, error) {
+	raw := bufio.NewReaderSize(from, blockSize)
+	d := &decoded{Reader: raw, close: func() {}, plain: true}
+	if j.format != vmpb.InitialImage_FORMAT_UNKNOWN {
+		return d, nil
+	}
+	plain, closer, err := decompress(raw)
+	switch {
+	case from.failed() != nil:
+		return nil, from.failed()
+	case err != nil:
+		return nil, j.rejected("it cannot be decompressed: %v", err)
+	case plain != nil:
+		return &decoded{Reader: bufio.NewReaderSize(plain, blockSize), close: closer}, nil
+	}
+	return d, nil
 }
 
 // decompress returns the content of a compressed file, or nil if the file is not compressed. If it returns an
 // error, the caller does not need to close anything.
 func decompress(from *bufio.Reader) (plain io.Reader, closer func(), err error) {
+	start, _ := from.Peek(len(magicXZ)) // fewer bytes do not match
 	switch {
-	case beginsWith(from, magicGzip):
+	case begins(magicGzip)(start):
 		reader, err := gzip.NewReader(from)
 		if err != nil {
 			return nil, nil, err
 		}
 		return reader, func() { _ = reader.Close() }, nil
-	case beginsWith(from, magicXZ):
+	case begins(magicXZ)(start):
 		reader, err := xz.NewReader(from, maxXZWindow) // applies to every block
 		return reader, func() {}, err
-	case beginsWith(from, magicZstd):
+	case isZstd(start):
 		reader, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
 			return nil, nil, err

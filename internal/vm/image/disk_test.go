@@ -46,7 +46,7 @@ func TestDisk_HoldsImage(t *testing.T) {
 		"old qcow2":      {"version 2", qcow2(t, content, "-o", "compat=0.10"), 0, 4 * mib, padded(content, 4*mib)},
 		"qcow2, compressed": {"compressed by QCOW2 itself",
 			qcow2(t, content, "-c", "-o", "compression_type=zstd"), 0, 4 * mib, padded(content, 4*mib)},
-		"vmdk":          {"other formats are not detected, so the image is the content of the disk", vmdk, 0, 4 * mib, padded(vmdk, 4*mib)},
+		"vmdk, as raw":  {"the set format applies to the downloaded bytes", vmdk, raw, 4 * mib, padded(vmdk, 4*mib)},
 		"qcow2, as raw": {"the set format applies to the downloaded bytes", qcow2(t, content), raw, 4 * mib, padded(qcow2(t, content), 4*mib)},
 		"qcow2 in gzip": {"both are detected", compressed(t, toGzip, qcow2(t, content)), 0, 4 * mib, padded(content, 4*mib)},
 	}

@@ -51,6 +51,14 @@ func (j *job) fetch(ctx context.Context, path string) error {
 	if err := j.copyBytes(to.File, from); err != nil {
 		return err
 	}
+	start := make([]byte, formatStart)
+	n, err := to.ReadAt(start, 0)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if problem := documentProblem(start[:n]); problem != "" {
+		return j.rejected("%s", problem)
+	}
 	return j.commit(to)
 }
 

@@ -12,7 +12,7 @@ import (
 // TestImage_FullFileSystem requires the permission to mount a file system. TestWriteDisk_FullStorage works without it.
 func TestImage_FullFileSystem(t *testing.T) {
 	t.Attr("fault", "The disk is full while an image in any format is written to a disk, or a kernel is downloaded")
-	text := bytes.Repeat([]byte("an image that can be compressed\n"), mib/32)
+	text := bytes.Repeat([]byte("an image that can be compressed\x00"), mib/32)
 	for name, test := range map[string]struct {
 		served []byte
 		// file is the file with the limited space. The space is a number of pages.

@@ -5,7 +5,7 @@
 // stable storage. The next attempt overwrites a file that remains after a crash.
 //
 // Content is not trusted. Its format is detected from the first bytes, not from the URL. An image is rejected if
-// it refers to other files, is larger than the disk, or needs a decoder that uses a lot of memory. The checksum
+// it refers to other files, is not a disk, is larger than the disk, or needs a decoder that uses a lot of memory. The checksum
 // applies to the bytes behind the URL. URLs are not trusted either: see [Access].
 //
 // Temporary failures are retried for a limited time. A retry resumes the download if the server supports that.
@@ -43,7 +43,8 @@ type Source struct {
 	Checksum string
 	// Format is the format of these bytes. Fetch ignores it. If zero, the format is detected: content that begins
 	// like gzip, xz or zstd is decompressed, and the result is QCOW2 if it begins like QCOW2, and raw otherwise.
-	// Any other value is the format of the bytes themselves.
+	// Archives, texts and other formats of images are rejected. Any other value is the format of the bytes
+	// themselves; only documents that servers send instead of an image are rejected.
 	Format vmpb.InitialImage_Format
 }
 

@@ -171,7 +171,8 @@ func (VMSpec_StartMode) EnumDescriptor() ([]byte, []int) {
 type InitialImage_Format int32
 
 const (
-	// Not said: QCOW2 if the content begins like one, otherwise RAW.
+	// The format is detected: QCOW2 if the content begins like one, otherwise RAW. Content
+	// that is certainly not a disk is refused.
 	InitialImage_FORMAT_UNKNOWN InitialImage_Format = 0
 	// The bytes of the disk, one to one.
 	InitialImage_FORMAT_RAW InitialImage_Format = 1

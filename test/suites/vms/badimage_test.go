@@ -52,7 +52,7 @@ type imageServer struct {
 
 func startImageServer(t *testing.T) *imageServer {
 	t.Helper()
-	s := &imageServer{content: bytes.Repeat([]byte("image---"), imageSize/8)}
+	s := &imageServer{content: bytes.Repeat([]byte("image--\x00"), imageSize/8)}
 	serve := func(content []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
@@ -63,6 +63,7 @@ func startImageServer(t *testing.T) *imageServer {
 	mux.HandleFunc("/good", serve(s.content))
 	mux.HandleFunc("/large", serve(make([]byte, 2*diskSize)))
 	mux.HandleFunc("/backing", serve(backedQCOW2()))
+	mux.HandleFunc("/login", serve([]byte("<!DOCTYPE html><title>Sign in</title>")))
 	mux.Handle("/loop", http.RedirectHandler("/loop", http.StatusFound))
 	mux.HandleFunc("/short", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", strconv.Itoa(imageSize))
@@ -122,6 +123,7 @@ func (s *imageServer) bad() []badImage {
 		{name: "large", image: at("/large"), reason: vmpb.EndImageRejected, texts: []string{
 			strconv.Itoa(2 * diskSize), "but the disk has only " + strconv.Itoa(diskSize) + " bytes",
 		}},
+		{name: "login", image: at("/login"), reason: vmpb.EndImageRejected, texts: []string{"it is an HTML page", "does not require a login"}},
 		{name: "backing-file", image: at("/backing"), reason: vmpb.EndImageRejected, texts: []string{"it has a backing file"}},
 	}
 }

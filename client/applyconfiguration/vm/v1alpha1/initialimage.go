@@ -17,7 +17,9 @@ type InitialImageApplyConfiguration struct {
 	// Checksum of the content of the URL: "sha256:" and 64, or "sha512:" and 128, lower-case hexadecimal digits.
 	// The VM does not start from an image that does not match. If empty, the image is not checked.
 	Checksum *string `json:"checksum,omitempty"`
-	// Format of the content of the URL: "Raw" or "QCOW2". If empty, it is detected from the first bytes.
+	// Format of the content of the URL: "Raw" or "QCOW2". If empty, it is detected from the first bytes: content
+	// that is compressed with gzip, xz or zstd is decompressed, and archives, texts and other formats of disk images
+	// are rejected.
 	Format *vmv1alpha1.ImageFormat `json:"format,omitempty"`
 }
 
