@@ -35,7 +35,7 @@ type MachineFacts struct {
 	// VM is the VirtualMachine with the Machine's provider ID. It is nil if there is none.
 	VM *vmv1alpha1.VirtualMachine
 	// Console is the latest output of that VM's console, unless the node is known to be healthy. The guest controls
-	// the content, so it is not trusted.
+	// the content, so it is not trusted. It is nil if it was not read, and empty if the guest wrote nothing.
 	Console []byte
 	// Events are the events on all of these objects, sorted by time.
 	Events report.Events

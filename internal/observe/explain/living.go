@@ -428,6 +428,9 @@ func (e *explainer) lookAt(because string) {
 	vm := e.VM
 	if vm == nil || vm.Status.Phase != vmv1alpha1.PhaseCreating {
 		e.Advise(lookAtReason, "{reason}", because)
+		if e.Console != nil && len(report.LastLines(e.Console)) == 0 {
+			e.Advise(consoleEmpty)
+		}
 		return
 	}
 	ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)

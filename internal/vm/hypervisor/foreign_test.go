@@ -1,17 +1,18 @@
 package hypervisor_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/partition/gpt"
 
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/gptdisk"
 )
 
 // kernelOf returns a file with the magic number of a kernel.
@@ -19,21 +20,6 @@ func kernelOf(at int, mark string) []byte {
 	kernel := make([]byte, 4096)
 	copy(kernel[at:], mark)
 	return kernel
-}
-
-// diskOf returns a disk with a root partition of the given type and without a BIOS boot program.
-func diskOf(t *testing.T, root gpt.Type) []byte {
-	path := filepath.Join(t.TempDir(), "disk")
-	storage, err := file.CreateFromPath(path, 1<<20)
-	must(t, err)
-	writable, err := storage.Writable()
-	must(t, err)
-	table := &gpt.Table{ProtectiveMBR: true, Partitions: []*gpt.Partition{{Index: 1, Start: 128, End: 1023, Type: root, Name: "root"}}}
-	must(t, table.Write(writable, 1<<20))
-	must(t, storage.Close())
-	disk, err := os.ReadFile(path)
-	must(t, err)
-	return disk
 }
 
 // reading makes the hypervisor read real images below a directory.
@@ -49,11 +35,13 @@ func (w *fixture) reading(dir string) {
 	}
 }
 
-// An image that is certainly for other processors is rejected before QEMU starts, with a message that names both
-// architectures. Any other image is started.
-func TestImage_OtherArchitectureIsRejected(t *testing.T) {
+// An image that is certainly for other processors or other firmware is rejected before QEMU starts, with a message
+// that says what the virtual machine has. Any other image is started.
+func TestImage_OtherMachinesAreRejected(t *testing.T) {
 	arm64, x86 := kernelOf(0x38, "ARM\x64"), kernelOf(0x202, "HdrS")
-	foreignDisk, ownDisk := diskOf(t, gpt.LinuxRootArm64), diskOf(t, gpt.LinuxRootX86_64)
+	foreignDisk, uefiDisk := gptdisk.New(t, gpt.LinuxRootArm64), gptdisk.New(t, gpt.LinuxRootX86_64, gpt.EFISystemPartition)
+	ownDisk := bytes.Clone(uefiDisk)
+	copy(ownDisk, "\xeb\x63\x90")
 	for name, test := range map[string]struct {
 		kernel, disk []byte
 		refused      string
@@ -64,6 +52,8 @@ func TestImage_OtherArchitectureIsRejected(t *testing.T) {
 		"unknown kernel":                    {kernel: []byte("multiboot")},
 		"disk for arm64":                    {disk: foreignDisk, refused: "the system on it is for arm64, but the virtual machine has x86_64 processors"},
 		"disk for x86_64":                   {disk: ownDisk},
+		"disk that boots only by UEFI":      {disk: uefiDisk, refused: "it boots only by UEFI; virtual machines boot by BIOS"},
+		"UEFI disk that is not booted":      {kernel: x86, disk: uefiDisk},
 		"unknown disk":                      {disk: make([]byte, 4096)},
 		"disk for arm64 that is not booted": {kernel: x86, disk: foreignDisk},
 		"kernel for arm64 next to its disk": {kernel: arm64, disk: foreignDisk, refused: "it is a kernel for arm64, but"},

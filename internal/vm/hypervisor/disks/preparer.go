@@ -1,9 +1,11 @@
 package disks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
@@ -11,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
+	"github.com/millwright-dev/millwright/internal/vm/image/firmware"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -75,7 +78,7 @@ func (p Preparer) writeImage(ctx context.Context, d Disk) error {
 	p.ReportProgress(doing)
 	options := p.ImageOptions(doing)
 	if d.Name == "" && p.Spec.GetKernelBoot() == nil {
-		options.Check = architecture.CheckDisk(qemu.Architecture)
+		options.Check = checkRoot
 	}
 	source := image.Source{URL: d.Image.GetUrl(), Checksum: d.Image.GetChecksum(), Format: d.Image.GetFormat()}
 	if d.IsDevice() {
@@ -86,6 +89,11 @@ func (p Preparer) writeImage(ctx context.Context, d Disk) error {
 		return err
 	}
 	return d.Grow()
+}
+
+// checkRoot returns why a guest certainly cannot boot from a disk, or "".
+func checkRoot(disk io.ReaderAt) string {
+	return cmp.Or(architecture.CheckDisk(qemu.Architecture)(disk), firmware.CheckBoot(disk))
 }
 
 // ReportProgress reports what is being prepared.

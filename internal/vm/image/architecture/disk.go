@@ -2,25 +2,13 @@ package architecture
 
 import (
 	"bytes"
-	"encoding/binary"
-	"fmt"
 	"io"
+
+	"github.com/millwright-dev/millwright/internal/vm/image/gpt"
 )
 
-// The GPT partition table; see the UEFI specification, chapter 5. Numbers are little-endian.
-const (
-	sector = 512
-	// bootCode is the length of the BIOS boot program at the beginning of the disk.
-	bootCode = 440
-
-	signature      = "EFI PART"
-	atEntries      = 72
-	atEntryCount   = 80
-	atEntrySize    = 84
-	entrySize      = 128
-	maxEntries     = 1024
-	partitionTypes = 16
-)
+// bootCode is the length of the BIOS boot program at the beginning of the disk.
+const bootCode = 440
 
 // roots maps the partition types of Linux root file systems to architectures. Source: the Discoverable Partitions
 // Specification of the UAPI Group.
@@ -39,26 +27,13 @@ var roots = map[string]string{
 // Unknown for all other disks: those with a BIOS boot program, with systems for several architectures, or without
 // a GPT that names the architecture.
 func OfDisk(disk io.ReaderAt) string {
-	first := make([]byte, 2*sector)
-	if _, err := disk.ReadAt(first, 0); err != nil {
-		return Unknown
-	}
-	header := first[sector:]
-	if !bytes.HasPrefix(header, []byte(signature)) || !bytes.Equal(first[:bootCode], make([]byte, bootCode)) {
-		return Unknown
-	}
-	count, size := binary.LittleEndian.Uint32(header[atEntryCount:]), binary.LittleEndian.Uint32(header[atEntrySize:])
-	at := binary.LittleEndian.Uint64(header[atEntries:])
-	if count > maxEntries || size != entrySize || at > maxEntries {
-		return Unknown
-	}
-	entries := make([]byte, count*size)
-	if _, err := disk.ReadAt(entries, int64(at)*sector); err != nil {
+	first := make([]byte, bootCode)
+	if _, err := disk.ReadAt(first, 0); err != nil || !bytes.Equal(first, make([]byte, bootCode)) {
 		return Unknown
 	}
 	only := Unknown
-	for ; len(entries) > 0; entries = entries[entrySize:] {
-		switch root := roots[guid([partitionTypes]byte(entries))]; {
+	for _, of := range gpt.Types(disk) {
+		switch root := roots[of]; {
 		case root == Unknown || root == only:
 		case only != Unknown:
 			return Unknown
@@ -67,10 +42,4 @@ func OfDisk(disk io.ReaderAt) string {
 		}
 	}
 	return only
-}
-
-// guid returns the text form of a GUID, whose first three parts are little-endian.
-func guid(b [partitionTypes]byte) string {
-	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(b[:]),
-		binary.LittleEndian.Uint16(b[4:]), binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:])
 }

@@ -1,0 +1,45 @@
+package gpt
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/diskfs/go-diskfs/partition/gpt"
+
+	"github.com/millwright-dev/millwright/test/support/gptdisk"
+)
+
+func TestTypes_OfPartitions(t *testing.T) {
+	efi, root := strings.ToLower(string(gpt.EFISystemPartition)), strings.ToLower(string(gpt.LinuxRootX86_64))
+	if efi != EFISystem {
+		t.Errorf("EFISystem = %q, want %q", EFISystem, efi)
+	}
+	disk := gptdisk.New(t, gpt.EFISystemPartition, gpt.LinuxRootX86_64)
+	patched := func(at int, text string) []byte {
+		disk := bytes.Clone(disk)
+		copy(disk[sector+at:], text)
+		return disk
+	}
+	for name, test := range map[string]struct {
+		disk []byte
+		want []string
+	}{
+		"two partitions":            {disk, []string{efi, root}},
+		"no table":                  {make([]byte, 1<<20), nil},
+		"table at another position": {patched(atEntries, "\xff\xff\xff\xff\xff\xff\xff\xff"), nil},
+		"table without end":         {patched(atEntryCount, "\xff\xff\xff\xff"), nil},
+		"entries of another size":   {patched(atEntrySize, "\x00\x00\x00\x00"), nil},
+		"truncated disk":            {disk[:1200], nil},
+		"an empty disk":             {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const unused = "00000000-0000-0000-0000-000000000000"
+			got := slices.DeleteFunc(Types(bytes.NewReader(test.disk)), func(of string) bool { return of == unused })
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
