@@ -36,7 +36,7 @@ func (w *fixture) reading(dir string) {
 }
 
 // An image that is certainly for other processors or other firmware is rejected before QEMU starts, with a message
-// that says what the virtual machine has. Any other image is started.
+// that names what the virtual machine has. Any other image is started.
 func TestImage_OtherMachinesAreRejected(t *testing.T) {
 	arm64, x86 := kernelOf(0x38, "ARM\x64"), kernelOf(0x202, "HdrS")
 	foreignDisk, uefiDisk := gptdisk.New(t, gpt.LinuxRootArm64), gptdisk.New(t, gpt.LinuxRootX86_64, gpt.EFISystemPartition)

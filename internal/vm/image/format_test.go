@@ -146,7 +146,7 @@ func wantRejected(t *testing.T, source Source, want string) {
 	wantFiles(t, dir)
 }
 
-// The message says what to do.
+// The message contains a remedy.
 func TestImage_OtherFormatsHaveRemedies(t *testing.T) {
 	for name, test := range map[string]struct {
 		served []byte
