@@ -141,7 +141,9 @@ func TestAccess_Proxy(t *testing.T) {
 		requested = append(requested, r.Method+" "+r.Host)
 		if r.Host == "redirecting.example" {
 			http.Redirect(w, r, "http://169.254.169.254/latest/user-data", http.StatusFound)
+			return
 		}
+		_, _ = w.Write([]byte{0}) // an empty file would be rejected
 	})
 	at := netip.MustParseAddrPort(strings.Split(proxy, "/")[2])
 	for _, variable := range []string{"HTTP_PROXY", "HTTPS_PROXY"} {

@@ -54,7 +54,7 @@ func arguments(c Config) []string {
 		args = append(args, "-uuid", c.UUID)
 	}
 	args = append(args,
-		"-machine", machineOptions(c),
+		"-machine", MachineType+",usb=off,vmport=off",
 		"-accel", c.Processor.accelerator(),
 		"-cpu", processorModel(c.Processor.Accelerator),
 		"-smp", strconv.Itoa(c.Processor.Count),
@@ -80,17 +80,6 @@ func arguments(c Config) []string {
 		args = append(args, "-fw_cfg", "name="+escape(item.Name)+",file="+escape(item.Path))
 	}
 	return args
-}
-
-// machineOptions returns the machine type and its options. If the firmware boots a disk, it writes its messages to
-// the console, such as that the disk cannot boot. Before a kernel that boots directly, the messages would not help. These
-// options are not part of the state of a migration.
-func machineOptions(c Config) string {
-	options := MachineType + ",usb=off,vmport=off"
-	if c.Kernel == nil {
-		options += ",graphics=off"
-	}
-	return options
 }
 
 func processorModel(accelerator Accelerator) string {

@@ -47,17 +47,6 @@ func TestConsole_StuckClientDoesNotBlockGuest(t *testing.T) {
 	back.numbers(100)
 }
 
-// Without this message, a VM whose image does not boot runs with an empty console.
-func TestConsole_ShowsThatDiskDoesNotBoot(t *testing.T) {
-	tier.All(t)
-	p := start(t, machine(t, nil))
-	console := attach(t, p)
-	must(t, p.Cont(bounded(t)))
-	console.until("Booting from Hard Disk")
-	console.until("Boot failed: not a bootable disk")
-	console.until("No bootable device.")
-}
-
 // awaitEnd reads the remaining output and returns the reason for its end.
 func (r *reader) awaitEnd() error {
 	for {
