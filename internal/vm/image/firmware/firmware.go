@@ -30,7 +30,7 @@ const (
 
 // CheckBoot returns why a BIOS certainly cannot boot a disk and what to do about it, or "". It is not certain about
 // most disks: whether the program in the first sector starts an operating system is unknown. A disk without a
-// signature is not reported, because the BIOS itself then writes to the console that the disk cannot boot.
+// signature is not reported, because a disk with an unknown first sector may contain anything.
 func CheckBoot(disk io.ReaderAt) (problem string) {
 	const remedy = "virtual machines boot by BIOS: use an image that supports this, or set kernelBoot"
 	first := make([]byte, sector)
