@@ -70,7 +70,7 @@ func newTestDriverWithout(t *testing.T) *testDriver {
 	return w.with(vm.Options{Installation: "test"})
 }
 
-// TestFailureDomain_OfVM: the failure domain is that of the class or of the VM's host. Without permission to read
+// TestFailureDomain_OfVM: the failure domain is set by the class, or by the VM's host. Without permission to read
 // hosts, it is unknown, but the VM is found.
 func TestFailureDomain_OfVM(t *testing.T) {
 	w := newTestDriverWithout(t)

@@ -182,7 +182,7 @@ func (n *node) takeOver(ctx context.Context, now time.Time) error {
 	return n.patchStatus(ctx, there, now)
 }
 
-// keepStatus writes the status when it is outdated, or when that of the Node differs: the controller manager
+// keepStatus writes the status when it is outdated, or when the status of the Node differs: the controller manager
 // changes it after missing heartbeats, for example of a paused machine. It does not recreate a deleted Node. It
 // then performs the in-place update that the Node waits for.
 func (n *node) keepStatus(ctx context.Context, now time.Time) error {

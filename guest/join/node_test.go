@@ -211,7 +211,7 @@ func TestRetry_ReturnsWhenContextIsDone(t *testing.T) {
 	}
 }
 
-// TestStatus_IsRewritten: the status is written when it is outdated, and when that of the Node differs.
+// TestStatus_IsRewritten: the status is written when it is outdated, and when the status of the Node differs.
 func TestStatus_IsRewritten(t *testing.T) {
 	ours, err := json.Marshal(conditions(now))
 	if err != nil {

@@ -1,8 +1,6 @@
 package loadbalancer
 
 import (
-	"sync"
-
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
@@ -13,15 +11,15 @@ type Capacity struct {
 	common *connlimit.Counter
 }
 
-// commonPerClient is the part of the common capacity that one client can use.
-const commonPerClient = 4
+// minClients is the minimum number of clients that fill the common capacity.
+const minClients = 4
 
 // NewCapacity returns the capacity for a total number of connections. Half of it is divided among the Balancers, whose
 // maximum number is given.
 func NewCapacity(total, balancers int) *Capacity {
 	share := total / 2 / balancers
 	common := total - share*balancers
-	return &Capacity{share: share, common: connlimit.NewCounter(common, (common+commonPerClient-1)/commonPerClient)}
+	return &Capacity{share: share, common: connlimit.NewCounter(common, (common+minClients-1)/minClients)}
 }
 
 // reservation is the share of a Balancer.
@@ -53,8 +51,8 @@ func (b *Balancer) admit(client connlimit.Origin) (release func(), ok bool) {
 		leave()
 		return nil, false
 	}
-	return sync.OnceFunc(func() {
+	return func() {
 		free()
 		leave()
-	}), true
+	}, true
 }

@@ -12,7 +12,7 @@ import (
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // Dial connects to HOST:PORT over TCP from this host's network. It refuses special addresses, such as loopback
-// addresses of this host: those who can set the addresses of machines are not trusted with its services.
+// addresses of this host: users who can set the addresses of machines are not trusted with its services.
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	dialer := &net.Dialer{KeepAliveConfig: keepAlive, Control: specialaddress.Control(specialaddress.Check)}
 	return dialer.DialContext(ctx, "tcp", address)

@@ -2,7 +2,7 @@
 //
 // Guests, and users who choose URLs or the addresses of servers, can make a process of an operator connect to an
 // address. At the addresses in this list, that process would reach services that trust it because of where it runs:
-// those of its own host, of its link, and the metadata services of clouds, which return the credentials of the machine
+// services of its host and its link, and the metadata services of clouds, which return the credentials of the machine
 // from which a connection comes.
 //
 // Private networks are not in the list: servers and guests usually have their addresses. Networks for documentation
@@ -117,8 +117,13 @@ func (e embedding) kind(address netip.Addr) string {
 }
 
 // Overlapping returns a special network that overlaps another network, and false if there is none. It ignores
-// metadata services.
+// metadata services. A network of IPv6 forms of special IPv4 addresses is special.
 func Overlapping(other netip.Prefix) (netip.Prefix, bool) {
+	for _, e := range embeddings {
+		if e.prefix.Contains(other.Addr()) && e.kind(other.Masked().Addr()) != "" {
+			return e.prefix, true
+		}
+	}
 	for _, special := range networks {
 		if special.prefix.Overlaps(other) {
 			return special.prefix, true

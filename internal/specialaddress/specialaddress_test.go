@@ -154,7 +154,7 @@ func TestKind_EmbeddedAddresses(t *testing.T) {
 func TestOverlapping(t *testing.T) {
 	for network, want := range map[string]string{
 		"10.0.0.0/8": "", "100.64.0.0/10": "", "fd00::/8": "", "0.0.0.0/0": "0.0.0.0/8", "127.1.0.0/16": "127.0.0.0/8",
-		"fe80::/64": "fe80::/10", "64:ff9b::/64": "::/8",
+		"fe80::/64": "fe80::/10", "64:ff9b::/64": "64:ff9b::/96", "64:ff9b:2::/64": "::/8", "2002:7f00:1::/64": "2002::/16", "2002:a00:1::/64": "",
 	} {
 		got, ok := Overlapping(netip.MustParsePrefix(network))
 		if ok != (want != "") || ok && got != netip.MustParsePrefix(want) {

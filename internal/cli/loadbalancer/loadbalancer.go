@@ -69,7 +69,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.via, "via", "", `Unix socket through which to connect to machines by HTTP CONNECT, such as egress.sock in the directory of "millwright up --guest full"; empty to connect directly`)
 	set.IntVar(&c.MaxConnections, "max-connections", 4096, "maximum number of connections per endpoint; further connections are closed immediately")
 	set.IntVar(&c.MaxPerClient, "max-connections-per-client", 1024, "maximum number of connections per endpoint from one IPv4 address or IPv6 /64; machines behind one gateway share an address")
-	set.IntVar(&c.MaxTotalConnections, "max-total-connections", 16384, "maximum number of connections to all endpoints together; half of them are divided among --ports, so that each endpoint has a share of its own")
+	set.IntVar(&c.MaxTotalConnections, "max-total-connections", 16384, "maximum number of connections to all endpoints together; half of them are divided among --ports, so that each endpoint has a guaranteed share")
 	set.StringVar(&f.healthAddress, "health-address", "", "host:port on which to serve /healthz, /livez, /metrics, /configz and /readyz, which returns 200 once the ports are open; empty to disable")
 	set.BoolVar(&f.elect, "leader-elect", false, "elect one of several processes of this name to assign ports; --host must resolve to all of them")
 	set.StringVar(&c.Lease.Namespace, "leader-elect-namespace", "", "namespace of the lease; defaults to that of the Pod, or of the kubeconfig")

@@ -110,16 +110,20 @@ func (h filter) Handle(ctx context.Context, record slog.Record) error {
 
 // withoutBodies returns a record without request and response bodies.
 func withoutBodies(record slog.Record) slog.Record {
-	const body = "body"
 	clean := slog.NewRecord(record.Time, record.Level, record.Message, record.PC)
 	record.Attrs(func(attr slog.Attr) bool {
-		if attr.Key == body {
-			attr = slog.String(body, "omitted: may contain secrets")
-		}
-		clean.AddAttrs(attr)
+		clean.AddAttrs(withoutBody(attr))
 		return true
 	})
 	return clean
+}
+
+// withoutBody returns an attribute, or a placeholder for a request or response body.
+func withoutBody(attr slog.Attr) slog.Attr {
+	if attr.Key == "body" {
+		attr.Value = slog.StringValue("omitted: may contain secrets")
+	}
+	return attr
 }
 
 // errorOf returns the error of a record, or nil.
@@ -131,6 +135,12 @@ func errorOf(record slog.Record) (err error) {
 	return err
 }
 
-func (h filter) WithAttrs(attrs []slog.Attr) slog.Handler { return filter{h.Handler.WithAttrs(attrs)} }
+func (h filter) WithAttrs(attrs []slog.Attr) slog.Handler {
+	clean := make([]slog.Attr, len(attrs))
+	for i, attr := range attrs {
+		clean[i] = withoutBody(attr)
+	}
+	return filter{h.Handler.WithAttrs(clean)}
+}
 
 func (h filter) WithGroup(name string) slog.Handler { return filter{h.Handler.WithGroup(name)} }

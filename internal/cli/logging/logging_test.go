@@ -113,22 +113,21 @@ func TestLogging_OmitsRequestBodies(t *testing.T) {
 		_, _ = io.WriteString(w, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"received-secret"}}`)
 	}))
 	t.Cleanup(api.Close)
-	var out bytes.Buffer
-	log, err := (&Flags{Format: "text", Verbosity: 10}).SetUp(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(klog.ClearLogger)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sent-secret"}}
-	if _, err := client.CoreV1().Secrets("default").Create(logr.NewContext(t.Context(), log), secret, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if output := out.String(); !strings.Contains(output, "Request Body") || strings.Contains(output, "sent-secret") || strings.Contains(output, "received-secret") {
-		t.Errorf("logged:\n%s", output)
+	for _, format := range []string{"text", "json", "klog"} {
+		log, out := setUp(t, Flags{Format: format, Verbosity: 10})
+		if _, err := client.CoreV1().Secrets("default").Create(logr.NewContext(t.Context(), log), secret, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		log.WithValues("body", "sent-secret").Info("derived")
+		output := out.String()
+		if !strings.Contains(output, "Request Body") || !strings.Contains(output, "derived") || strings.Contains(output, "sent-secret") || strings.Contains(output, "received-secret") {
+			t.Errorf("%s: logged:\n%s", format, output)
+		}
 	}
 }
 

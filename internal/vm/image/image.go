@@ -5,8 +5,8 @@
 // stable storage. The next attempt overwrites a file that remains after a crash.
 //
 // Content is not trusted. Its format is detected from the first bytes, not from the URL. An image is rejected if
-// it refers to other files, is not a disk, is larger than the disk, or needs a decoder that uses a lot of memory. The checksum
-// applies to the bytes behind the URL. URLs are not trusted either: see [Access].
+// it is not a disk, refers to other files, is larger than the disk, or needs a decoder that uses a lot of memory.
+// The checksum applies to the bytes behind the URL. URLs are not trusted either: see [Access].
 //
 // Temporary failures are retried for a limited time. A retry resumes the download if the server supports that.
 // Other failures are returned as an [*Error] with a [Kind].

@@ -229,8 +229,8 @@ func (f *facts) assignPorts(this types.NamespacedName, holders []holder) {
 }
 
 // serversOf returns the addresses of the API servers on machines, without duplicates. If there are too many, it returns
-// those of the oldest machines. It omits addresses at which no machine can be: those who can set them are not trusted
-// with the services that are there. unused explains why addresses are missing; it is empty if none is.
+// those of the oldest machines. It omits special addresses: users who can set the address of a machine are not trusted
+// with the services at these addresses. unused explains why addresses are missing; it is empty if none is.
 func serversOf(machines []infrav1.MillwrightMachine, port int32) (servers []string, unused string) {
 	slices.SortFunc(machines, func(a, b infrav1.MillwrightMachine) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))

@@ -33,6 +33,16 @@ func wantMessage(t *testing.T, infra *infrav1.MillwrightCluster, want string) {
 	}
 }
 
+// settleReady is like settle, after each server has been checked and is ready.
+func (h *harness) settleReady(name string) *infrav1.MillwrightCluster {
+	h.mu.Lock()
+	h.health = loadbalancer.Ready
+	h.mu.Unlock()
+	h.settle(name)
+	synctest.Wait()
+	return h.settle(name)
+}
+
 // A load balancer checks and uses only a few machines of a Cluster, however many there are: the oldest ones.
 func TestServers_AreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -43,12 +53,7 @@ func TestServers_AreLimited(t *testing.T) {
 			objects = append(objects, machineAt(fmt.Sprintf("m%03d", i), address, created), machineAt(fmt.Sprintf("same%03d", i), "10.1.0.1", created))
 		}
 		h := newHarness(t, objects...)
-		h.mu.Lock()
-		h.health = loadbalancer.Ready
-		h.mu.Unlock()
-		h.settle("a")
-		synctest.Wait()
-		infra := h.settle("a")
+		infra := h.settleReady("a")
 		h.wantStatus(infra, at(100), infrav1.ReasonForwarding)
 		wantMessage(t, infra, "501 addresses, and at most 32 of them are used")
 		h.mu.Lock()
@@ -67,20 +72,13 @@ func TestServers_SpecialAddressesAreNotUsed(t *testing.T) {
 			objects = append(objects, machineAt(fmt.Sprintf("m%d", i), address, time.Unix(1, 0)))
 		}
 		h := newHarness(t, objects...)
-		h.mu.Lock()
-		h.health = loadbalancer.Ready
-		h.mu.Unlock()
-		h.settle("a")
-		synctest.Wait()
-		infra := h.settle("a")
+		infra := h.settleReady("a")
 		h.wantStatus(infra, at(100), infrav1.ReasonNoHealthyMachine)
 		wantMessage(t, infra, "MillwrightMachine m0 has the address 127.0.0.1, which is a loopback address")
 		if err := h.client.Create(t.Context(), machineAt("good", "10.0.0.1", time.Unix(2, 0))); err != nil {
 			t.Fatal(err)
 		}
-		h.settle("a")
-		synctest.Wait()
-		infra = h.settle("a")
+		infra = h.settleReady("a")
 		h.wantStatus(infra, at(100), infrav1.ReasonForwarding)
 		wantMessage(t, infra, "MillwrightMachine m0 has the address 127.0.0.1")
 		h.mu.Lock()

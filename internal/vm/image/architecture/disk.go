@@ -1,14 +1,11 @@
 package architecture
 
 import (
-	"bytes"
 	"io"
 
+	"github.com/millwright-dev/millwright/internal/vm/image/firmware"
 	"github.com/millwright-dev/millwright/internal/vm/image/gpt"
 )
-
-// bootCode is the length of the BIOS boot program at the beginning of the disk.
-const bootCode = 440
 
 // roots maps the partition types of Linux root file systems to architectures. Source: the Discoverable Partitions
 // Specification of the UAPI Group.
@@ -27,8 +24,7 @@ var roots = map[string]string{
 // Unknown for all other disks: those with a BIOS boot program, with systems for several architectures, or without
 // a GPT that names the architecture.
 func OfDisk(disk io.ReaderAt) string {
-	first := make([]byte, bootCode)
-	if _, err := disk.ReadAt(first, 0); err != nil || !bytes.Equal(first, make([]byte, bootCode)) {
+	if firmware.HasProgram(disk) {
 		return Unknown
 	}
 	only := Unknown

@@ -38,10 +38,9 @@ func CheckBoot(disk io.ReaderAt) (problem string) {
 		return ""
 	}
 	signed := bytes.HasPrefix(first[atSignature:], []byte(signature))
-	hasProgram := !bytes.Equal(first[:programSize], make([]byte, programSize))
 	types := gpt.Types(disk)
 	switch {
-	case signed && hasProgram:
+	case signed && HasProgram(disk):
 		return ""
 	case isISO9660(disk):
 		return "it is an ISO 9660 image that boots only from a CD or DVD; " + remedy
@@ -52,6 +51,13 @@ func CheckBoot(disk io.ReaderAt) (problem string) {
 	default:
 		return "its first sector is not a boot sector; " + remedy
 	}
+}
+
+// HasProgram reports whether there is a BIOS boot program at the beginning of a disk.
+func HasProgram(disk io.ReaderAt) bool {
+	program := make([]byte, programSize)
+	_, err := disk.ReadAt(program, 0)
+	return err == nil && !bytes.Equal(program, make([]byte, programSize))
 }
 
 func isISO9660(disk io.ReaderAt) bool {
