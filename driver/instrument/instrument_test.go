@@ -336,8 +336,8 @@ func TestDriver_InvalidResultsBecomeInternal(t *testing.T) {
 
 func TestDriver_PanicLogsStack(t *testing.T) {
 	ctx, log := logged(t)
-	d := instrument.Wrap(script{do: func(context.Context) error { panic("boom hunter2") }}.required(), instrument.Options{})
-	secret := &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter2")}}
+	d := instrument.Wrap(script{do: func(context.Context) error { panic("boom hunter22") }}.required(), instrument.Options{})
+	secret := &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter22")}}
 	_, err := operations(d, secret)["delete_machine"](ctx)
 	if strings.Contains(err.Error(), "goroutine") || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("got error %q", err)
@@ -345,7 +345,7 @@ func TestDriver_PanicLogsStack(t *testing.T) {
 	if !strings.Contains(log.String(), "instrument_test.go") {
 		t.Errorf("log contains no stack: %s", log)
 	}
-	if strings.Contains(err.Error()+log.String(), "hunter2") {
+	if strings.Contains(err.Error()+log.String(), "hunter22") {
 		t.Errorf("error or log contains the secret: %v\n%s", err, log)
 	}
 

@@ -31,7 +31,7 @@ func failWith(t *testing.T, secret map[string][]byte, err error) (log string, go
 const (
 	password = "p4ss wörd/+\"x\"~~~???>>>"
 	userData = "#cloud-config\nwrite_files:\n- content: abcdef.0123456789abcdef\n"
-	account  = `{"type": "service_account", "private_key": "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END KEY-----\n", "nested": [{"pin": "98765"}]}`
+	account  = `{"type": "service_account", "private_key": "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END KEY-----\n", "nested": [{"pin": "98765432"}], "project_id": "shoots-of-acme"}`
 )
 
 func TestDriver_RedactsSecrets(t *testing.T) {
@@ -42,7 +42,7 @@ func TestDriver_RedactsSecrets(t *testing.T) {
 	secret := map[string][]byte{
 		"password": []byte(password), "userData": []byte(userData), "serviceAccountJSON": []byte(account),
 		"padded": []byte("  token-with-spaces \n"), "short": []byte("abc"), "flag": []byte("true"), "empty": nil,
-		"itself": []byte("tantan"), "first": []byte("overlapping-one"), "second": []byte("one-overlapping"),
+		"itself": []byte("tantantan"), "url": []byte("https://bob:hunter2@example.com"), "first": []byte("overlapping-one"), "second": []byte("one-overlapping"),
 	}
 	tests := map[string]struct{ text, forbidden string }{
 		"raw":                 {"login with " + password + " failed", password},
@@ -57,11 +57,13 @@ func TestDriver_RedactsSecrets(t *testing.T) {
 		"line of user data":   {"line 3: - content: abcdef.0123456789abcdef", "0123456789abcdef"},
 		"base64 of user data": {base64.StdEncoding.EncodeToString([]byte(userData)), base64.StdEncoding.EncodeToString([]byte(userData))[:40]},
 		"key in JSON":         {"bad key MIIEvQIBADANBgkqhkiG9w0", "MIIEvQ"},
-		"deep in JSON":        {"pin 98765 is wrong", "98765"},
+		"deep in JSON":        {"pin 98765432 is wrong", "98765432"},
 		"trimmed":             {"token token-with-spaces is wrong", "with-spaces"},
 		"overlapping":         {"x overlapping-one-overlapping y", "overlapping"},
-		"overlapping itself":  {"xtantantanx", "tanx"},
-		"adjacent":            {"98765" + password + "98765", "98765"},
+		"overlapping itself":  {"x tantantantan x", "tan x"},
+		"after escapes":       {`user%3Dbob%26pin%3D98765432\n98765432\u003d98765432`, "98765432"},
+		"URL with a password": {"cannot parse https://bob:hunter2@example.com", "hunter2"},
+		"adjacent":            {"98765432" + password + "98765432", "98765432"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -128,9 +130,14 @@ func TestDriver_RedactsSecretWithManyValues(t *testing.T) {
 const most = 100_000
 
 func TestRedaction_KeepsOtherText(t *testing.T) {
-	secret := map[string][]byte{"password": []byte("hunter22"), "flag": []byte("true"), "short": []byte("abc"), "none": []byte("none")}
+	secret := map[string][]byte{
+		"password": []byte("hunter22"), "flag": []byte("true"), "short": []byte("abc1234"), "word": []byte("instance"),
+		"tenantName": []byte("shoots-of-acme"), "username": []byte("technical-user"), "domain_name": []byte("Default-Domain"),
+		"authURL": []byte("https://keystone.example.com:5000/v3"), "OS_REGION_NAME": []byte("region-1"), "account.json": []byte(account),
+	}
 
-	harmless := fmt.Errorf("the abc is true: none, %w", io.EOF)
+	harmless := fmt.Errorf("the abc1234 is true: 10 instances of technical-user in shoots-of-acme, Default-Domain, region-1 at "+
+		"https://keystone.example.com:5000/v3/auth, %w", io.EOF)
 	if _, got := failWith(t, secret, harmless); got != harmless {
 		t.Errorf("got %#v for an error without secrets", got)
 	}
@@ -157,17 +164,17 @@ func TestRedaction_KeepsOtherText(t *testing.T) {
 	}
 }
 
-// FuzzDriver_RedactsSecrets: an error never contains a secret value, whatever text surrounds it.
+// FuzzDriver_RedactsSecrets: an error never contains a secret value as a word, whatever text surrounds it.
 func FuzzDriver_RedactsSecrets(f *testing.F) {
 	f.Add("before ", "hunter22", " after")
-	f.Add("s3hunter2", "hunter22", "2")
-	f.Add("s3s3", "s3s3", "s3")
+	f.Add("~s3~hunter2", "hunter22", "2")
+	f.Add("~s3~~s3~", "~s3~~s3~", "~s3~")
 	f.Add("[", "]]]]", "[redacted]")
-	f.Add("s3", "[redacted]", "s3[redacted]")
-	f.Add("s3[red", "s3[red", "acted]")
+	f.Add("~s3~", "[redacted]", "~s3~[redacted]")
+	f.Add("~s3~[red", "~s3~[red", "acted]")
 	f.Fuzz(func(t *testing.T, before, value, after string) {
-		// This makes the value neither short, nor a common word, nor part of the marker.
-		value = "s3" + value + "s3"
+		// This makes the value neither short, nor part of a longer word, nor part of the marker.
+		value = "~s3~" + value + "~s3~"
 		secret := map[string][]byte{"v": []byte(value)}
 		log, got := failWith(t, secret, status.Error(codes.Aborted, before+value+after))
 		s, _ := status.FromError(got)

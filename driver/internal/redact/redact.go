@@ -7,9 +7,12 @@ import (
 	"errors"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -26,15 +29,31 @@ const (
 	// most is the approximate maximum number of forms of values to search for. User data has at most some thousands
 	// of lines. The limit prevents a Secret from making each driver call take seconds and a hundred megabytes.
 	most = 20_000
-	// shortest is the length of the shortest value that is redacted. Shorter values occur in every text.
-	shortest = 4
+	// shortest is the length of the shortest value that is redacted. Shorter values occur in many texts.
+	shortest = 8
 	// shortestLine is the length of the shortest redacted line of a multi-line value.
 	shortestLine = 12
 )
 
-// commonValues are values that are not redacted: they are not confidential and occur in many texts.
-var commonValues = []string{
-	"true", "false", "null", "none", "default", "error", "code", "message", "machine", "node", "unknown",
+// publicKeys are the ends of keys in a Secret whose values are not confidential. Providers repeat these values in
+// messages that are hard to understand without them. Keys are compared in lower case and without "-", "_" and ".".
+var publicKeys = []string{
+	"tenant", "tenantname", "tenantid", "user", "username", "domain", "domainname", "domainid",
+	"project", "projectname", "projectid", "subscriptionid", "region", "regionname", "url", "endpoint",
+}
+
+// isPublic reports whether a value of a Secret is not confidential. A URL is confidential if it contains a user, a
+// query or a fragment.
+func isPublic(key, value string) bool {
+	key = strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(key))
+	if !slices.ContainsFunc(publicKeys, func(end string) bool { return strings.HasSuffix(key, end) }) {
+		return false
+	}
+	if !strings.Contains(value, "://") {
+		return !strings.ContainsAny(value, "@?\n")
+	}
+	u, err := url.Parse(strings.TrimSpace(value))
+	return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == ""
 }
 
 // Redactor removes secret values from texts and errors. Create one with New.
@@ -55,21 +74,21 @@ func New(longest int, secrets ...*corev1.Secret) *Redactor {
 		if secret == nil {
 			continue
 		}
-		for _, value := range secret.Data {
-			r.learnValue(string(value))
+		for key, value := range secret.Data {
+			r.learnValue(key, string(value))
 		}
-		for _, value := range secret.StringData {
-			r.learnValue(value)
+		for key, value := range secret.StringData {
+			r.learnValue(key, value)
 		}
 	}
 	return r
 }
 
-// learnValue adds a value, both unchanged and in the forms that occur in messages (trimmed, base64, URL, quoted).
+// learnValue adds the value of a key unless it is not confidential, both unchanged and in the forms that occur in messages (trimmed, base64, URL, quoted).
 // If the value has several lines, as a key or user data does, it adds each longer line. If the value is a JSON
 // object, as a service account is, it adds each string in it.
-func (r *Redactor) learnValue(value string) {
-	if r.tooMany() {
+func (r *Redactor) learnValue(key, value string) {
+	if r.tooMany() || isPublic(key, value) {
 		return
 	}
 	r.add(value)
@@ -90,21 +109,22 @@ func (r *Redactor) learnValue(value string) {
 	}
 	var object map[string]any
 	if json.Unmarshal([]byte(trimmed), &object) == nil {
-		r.learnJSON(object)
+		r.learnJSON("", object)
 	}
 }
 
-func (r *Redactor) learnJSON(value any) {
+// learnJSON adds all strings in the value of a key.
+func (r *Redactor) learnJSON(key string, value any) {
 	switch value := value.(type) {
 	case string:
-		r.learnValue(value)
+		r.learnValue(key, value)
 	case map[string]any:
-		for _, v := range value {
-			r.learnJSON(v)
+		for k, v := range value {
+			r.learnJSON(k, v)
 		}
 	case []any:
 		for _, v := range value {
-			r.learnJSON(v)
+			r.learnJSON(key, v)
 		}
 	}
 }
@@ -112,10 +132,9 @@ func (r *Redactor) learnJSON(value any) {
 // tooMany reports whether there are more values than the redactor searches for.
 func (r *Redactor) tooMany() bool { return len(r.needles) > most }
 
-// add adds a value and its encoded forms, unless the value is too short or too common.
+// add adds a value and its encoded forms, unless the value is too short or too long.
 func (r *Redactor) add(value string) {
-	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) ||
-		slices.ContainsFunc(commonValues, func(common string) bool { return strings.EqualFold(common, value) }) {
+	if len(value) < shortest || len(value) > r.longest || strings.Contains(marker, value) {
 		return
 	}
 	raw := []byte(value)
@@ -165,9 +184,10 @@ func (r *Redactor) Text(text string) string {
 	return containsValues
 }
 
-// replace replaces secret values by the marker, and adjacent or overlapping values by a single marker.
+// replace replaces secret values by the marker, and adjacent or overlapping values by a single marker. It replaces
+// only whole words, so that a password such as "instance" does not remove parts of other words.
 func (r *Redactor) replace(text string) string {
-	secret := make([]bool, len(text)) // one entry per byte
+	found, secret := make([]bool, len(text)), make([]bool, len(text)) // one entry per byte
 	for _, needle := range r.needles {
 		for from := 0; ; from++ {
 			i := strings.Index(text[from:], needle)
@@ -175,10 +195,23 @@ func (r *Redactor) replace(text string) string {
 				break
 			}
 			from += i
-			for j := range len(needle) {
-				secret[from+j] = true
+			to := from + len(needle)
+			fill(found[from:to])
+			if isBoundary(text, from) && isBoundary(text, to) {
+				fill(secret[from:to])
 			}
 		}
+	}
+	// Adjacent and overlapping values are together a whole word.
+	for from := 0; from < len(text); from++ {
+		to := from
+		for to < len(text) && found[to] {
+			to++
+		}
+		if to > from && isBoundary(text, from) && isBoundary(text, to) {
+			fill(secret[from:to])
+		}
+		from = to
 	}
 	var b strings.Builder
 	for i := range len(text) {
@@ -191,6 +224,24 @@ func (r *Redactor) replace(text string) string {
 	}
 	return b.String()
 }
+
+func fill(entries []bool) {
+	for i := range entries {
+		entries[i] = true
+	}
+}
+
+// escapes matches a text that ends with an escaped character of a URL, of Go or of JSON.
+var escapes = regexp.MustCompile(`(%[0-9A-Fa-f]{2}|\\[abfnrtv]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4})$`)
+
+// isBoundary reports whether a word may begin or end at the position.
+func isBoundary(text string, at int) bool {
+	before, _ := utf8.DecodeLastRuneInString(text[:at])
+	after, _ := utf8.DecodeRuneInString(text[at:])
+	return at == 0 || at == len(text) || !isWord(before) || !isWord(after) || escapes.MatchString(text[max(0, at-6):at])
+}
+
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // Error returns err unchanged if no text in its tree contains a secret value. Otherwise it returns a Status with
 // the same code and redacted texts, for which errors.Is works as for err. errors.As does not: the error that it
