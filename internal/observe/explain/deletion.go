@@ -263,20 +263,26 @@ func (e *explainer) podIsDeleting(pod *corev1.Pod, object string) {
 func (e *explainer) budget(pdb *policyv1.PodDisruptionBudget, pod string) {
 	object, status := "PodDisruptionBudget "+pdb.Namespace+"/"+pdb.Name, pdb.Status
 	since, all := time.Time{}, fmt.Sprintf("all %d pods are", status.CurrentHealthy)
+	failed := ""
 	if c := meta.FindStatusCondition(status.Conditions, policyv1.DisruptionAllowedCondition); c != nil && c.Status == metav1.ConditionFalse {
 		since = c.LastTransitionTime.Time
+		if c.Reason == policyv1.SyncFailedReason {
+			failed = c.Message
+		}
 	}
 	if status.CurrentHealthy == 1 {
 		all = "the only pod is"
 	}
 	statement := budgetAllows0
 	switch {
+	case failed != "":
+		statement = budgetFailed
 	case !drain.Settled(pdb):
 		statement = budgetUnsettled
 	case drain.Misconfigured(pdb):
 		statement = budgetForbids
 	}
-	e.Why(statement, object, since, "{pod}", pod, "{budget}", object, "{all}", all, "{are}", messages.Are(status.CurrentHealthy),
+	e.Why(statement, object, since, "{pod}", pod, "{budget}", object, "{text}", failed, "{all}", all, "{are}", messages.Are(status.CurrentHealthy),
 		"{healthy}", fmt.Sprint(status.CurrentHealthy), "{expected}", fmt.Sprint(status.ExpectedPods), "{desired}", fmt.Sprint(status.DesiredHealthy))
 }
 

@@ -148,7 +148,7 @@ func (e *explainer) failure() (failure, bool) {
 }
 
 func (e *explainer) driverFinding(f failure) report.Finding {
-	why := newStatement(v1alpha1.CauseDriverFailed, "{text}", AdviceFor(f.code, f.method == timeouts.Create))
+	why := newStatement(v1alpha1.CauseDriverFailed, "{text}", AdviceFor(f.code, e.message, f.method == timeouts.Create))
 	if e.elsewhere() {
 		why = vmElsewhere
 	}

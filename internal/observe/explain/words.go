@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"regexp"
+
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
@@ -104,6 +106,8 @@ var (
 	podHeld         = newStatement(report.PodStuck, "its grace period is over, but it is not deleted because of its finalizers: {finalizers}", "Check the controllers that own the finalizers of these pods")
 	podStuck        = newStatement(report.PodStuck, "its grace period is over, but the kubelet has not removed it",
 		"Check why these pods do not terminate. Possible causes: a hanging volume, or a kubelet that does not respond")
+	budgetFailed = newStatement(report.DisruptionBudgetForbids, noEviction+", because the disruption controller cannot process it: {text}",
+		"Ask the owner of {budget} to correct it. If the pods belong to a controller that Kubernetes does not know, only an integer as minAvailable works")
 	budgetUnsettled = newStatement(report.DisruptionBudget, noEviction+": the disruption controller has not processed its last change yet", "")
 	budgetAllows0   = newStatement(report.DisruptionBudget, noEviction+" at the moment: {healthy} of {expected} pods {are} healthy, {desired} required", "Check why pods of {budget} are not healthy")
 	budgetForbids   = newStatement(report.DisruptionBudgetForbids, "it never allows the eviction of pod {pod}: {all} healthy, {desired} required", "Ask the owner of {budget} to allow one unavailable pod, or to add a pod")
@@ -223,8 +227,15 @@ var byCodeAtCreation = map[codes.Code]string{
 	codes.FailedPrecondition: "Select another resource in MachineClass {class}, or fix the one that the message names at the provider: the VM requires a resource that does not exist or is not in a suitable state",
 }
 
-// AdviceFor returns the advice for a driver's error code, or an empty string if there is none.
-func AdviceFor(code codes.Code, creation bool) string {
+// quota matches messages about an exhausted quota.
+var quota = regexp.MustCompile(`(?i)quota ?exceeded|exceed(ed|s|ing)? [a-z ]*quota|limit ?exceeded`)
+
+// AdviceFor returns the advice for a driver's error, or an empty string if there is none.
+func AdviceFor(code codes.Code, message string, creation bool) string {
+	// OpenStack and others report an exhausted quota as a missing permission.
+	if creation && code == codes.PermissionDenied && quota.MatchString(message) {
+		code = codes.ResourceExhausted
+	}
 	if advice, differs := byCodeAtCreation[code]; creation && differs {
 		return advice
 	}

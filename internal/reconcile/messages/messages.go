@@ -4,6 +4,7 @@ package messages
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -128,15 +129,38 @@ func Line(text string) string {
 const Cut = " [...] "
 
 // Shorten shortens a text to at most longest bytes, which must be more than the length of Cut. It keeps the
-// beginning, and the end, where a description has its next step. It replaces invalid UTF-8 in the same way as
-// the API server, so that the text can be compared with a stored one. It also replaces characters that are not
-// printable.
+// beginning, and the end, where a description has its next step. It also keeps the message of a provider's JSON
+// response, because that is the cause. It replaces invalid UTF-8 in the same way as the API server, so that the text
+// can be compared with a stored one. It also replaces characters that are not printable.
 func Shorten(text string, longest int) string {
 	text = ToPrintable(strings.ToValidUTF8(text, "\uFFFD"))
 	if len(text) <= longest {
 		return text
 	}
+	middle := Cut
 	kept := longest - len(Cut)
+	if cause := providerMessage(text); cause != "" && longest >= shortestWithCause {
+		with := Cut + strings.ToValidUTF8(cause[:min(len(cause), longest/2)], "") + Cut
+		if left := longest - len(with); !strings.Contains(text[:left-left/4], cause) && !strings.Contains(text[len(text)-left/4:], cause) {
+			middle, kept = with, left
+		}
+	}
 	end := kept / 4
-	return strings.ToValidUTF8(text[:kept-end], "") + Cut + strings.ToValidUTF8(text[len(text)-end:], "")
+	return strings.ToValidUTF8(text[:kept-end], "") + middle + strings.ToValidUTF8(text[len(text)-end:], "")
+}
+
+// shortestWithCause is the minimum number of bytes in which Shorten keeps a provider's message.
+const shortestWithCause = 100
+
+// jsonMessage matches the message of an error in JSON, as the APIs of most providers return it. The JSON may be inside
+// of a quoted string.
+var jsonMessage = regexp.MustCompile(`(?i)\\?"message\\?":\s*\\?"([^"\\]+)`)
+
+// providerMessage returns the first message of a JSON response in a text, or an empty string if there is none.
+func providerMessage(text string) string {
+	const searched = 64 << 10 // bytes; messages of drivers may be megabytes long
+	if found := jsonMessage.FindStringSubmatch(text[:min(len(text), searched)]); found != nil {
+		return found[1]
+	}
+	return ""
 }

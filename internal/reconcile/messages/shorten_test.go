@@ -44,3 +44,27 @@ func TestShorten_KeepsBothEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestShorten_KeepsCauseInProviderResponse checks that the message of a JSON response stays, wherever it is in the text.
+func TestShorten_KeepsCauseInProviderResponse(t *testing.T) {
+	const cause = "Quota exceeded for instances: Requested 1, but already used 10 of 10 instances"
+	long := strings.Repeat("/v2.1/servers", 40)
+	for name, response := range map[string]string{
+		"JSON":        `{"forbidden": {"code": 403, "message": "` + cause + `"}}`,
+		"quoted JSON": `"{\"error\":{\"Message\":\"` + cause + `\"}}"`,
+	} {
+		for position, text := range map[string]string{
+			"beginning": response + long + "The machine is retried.",
+			"middle":    "Expected HTTP response code [200 202] " + long + response + long + "The machine is retried.",
+			"end":       "Expected HTTP response code [200 202] " + long + response,
+		} {
+			got := Shorten(text, 240)
+			if len(got) > 240 || !strings.Contains(got, cause) || !strings.HasPrefix(got, text[:20]) || !strings.HasSuffix(got, text[len(text)-10:]) {
+				t.Errorf("%s at the %s becomes %q, of %d bytes", name, position, got, len(got))
+			}
+		}
+	}
+	if got := Shorten(strings.Repeat("x", 300)+`"message": "`+strings.Repeat("é", 300)+`"`, 240); len(got) > 240 || !utf8.ValidString(got) {
+		t.Errorf("got %q, of %d bytes", got, len(got))
+	}
+}

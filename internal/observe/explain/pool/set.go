@@ -93,7 +93,7 @@ func (e *explainer) backOff(set *v1alpha1.MachineSet) {
 	statement := backOff
 	code := event.Annotations[v1alpha1.EventAnnotationCode]
 	if code != "" {
-		statement.Advice = explain.AdviceFor(codes.StringToCode(code), true)
+		statement.Advice = explain.AdviceFor(codes.StringToCode(code), event.Message, true)
 	} else if event.Annotations[v1alpha1.EventAnnotationObjects] != "" {
 		statement.Advice = neverJoined
 	}
