@@ -53,13 +53,14 @@ type volume struct {
 	pending bool
 }
 
-// MustLeave reports whether a drain evicts the Pod.
+// MustLeave reports whether a drain evicts the Pod. It does not evict the Pods of DaemonSets of any API group, such as
+// OpenKruise's, because their controllers tolerate the cordon and replace them on the same node.
 func MustLeave(p *corev1.Pod) bool {
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return false
 	}
 	owner := metav1.GetControllerOfNoCopy(p)
-	return owner == nil || owner.Kind != "DaemonSet" || !strings.HasPrefix(owner.APIVersion, "apps/")
+	return owner == nil || owner.Kind != "DaemonSet"
 }
 
 func finished(p *corev1.Pod) bool {

@@ -104,7 +104,7 @@ func TestFacts_Gather(t *testing.T) {
 		onNode("unscheduled", func(p *corev1.Pod) { p.Spec.NodeName = "" }),
 		onNode("daemon", owned("DaemonSet", "apps/v1")),
 		onNode("replica", owned("ReplicaSet", "apps/v1")),
-		onNode("own-daemon", owned("DaemonSet", "example.org/v1")),
+		onNode("own-daemon", owned("DaemonSet", "apps.kruise.io/v1alpha1")),
 		onNode("mirror", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x", "more": "y"}
 		}),
@@ -131,7 +131,7 @@ func TestFacts_Gather(t *testing.T) {
 			volumes[p.key.Name] = p.volumes
 		}
 	}
-	if diff := cmp.Diff([]string{"urgent", "bare", "data", "finished", "foreign", "mine", "own-daemon", "replica", "shared"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"urgent", "bare", "data", "finished", "foreign", "mine", "replica", "shared"}, got); diff != "" {
 		t.Errorf("pods that leave (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string][]string{"data": {"pv-data"}, "mine": {"pv-mine"}, "shared": {"pv-shared"}}, volumes); diff != "" {
