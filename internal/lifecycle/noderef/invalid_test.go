@@ -23,6 +23,7 @@ func spoilt() v1alpha1.NodeTemplateSpec {
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 			{Key: "bad key", Effect: corev1.TaintEffectNoSchedule},
 			{Key: "good", Value: "1", Effect: corev1.TaintEffectNoExecute},
+			{Key: "good", Value: "2", Effect: corev1.TaintEffectNoExecute}, {Key: "good", Value: "1", Effect: corev1.TaintEffectNoExecute},
 			{Key: "bad", Effect: "Nope"}, {Key: "worse", Value: "not a value", Effect: corev1.TaintEffectNoSchedule},
 		}},
 	}
@@ -49,7 +50,7 @@ func TestAdopt_SkipsInvalidEntries(t *testing.T) {
 	corrected := spoilt()
 	delete(corrected.Labels, "bad key")
 	corrected.Labels["tier"] = "value"
-	corrected.Spec.Taints[2].Effect = corev1.TaintEffectNoSchedule
+	corrected.Spec.Taints[4].Effect = corev1.TaintEffectNoSchedule
 	adopt(t, n, corrected)
 	if n.Labels["tier"] != "value" || len(n.Spec.Taints) != 2 {
 		t.Errorf("corrected: labels %q, taints %v", n.Labels, n.Spec.Taints)
@@ -82,7 +83,8 @@ func TestInvalid_ListsSkippedEntries(t *testing.T) {
 	want := []string{
 		`label "bad key" with value "v": name part`, `label "tier" with value "not a value": a valid label must`,
 		`annotation "bad key": name part`,
-		`taint "bad key:NoSchedule": name part`, `taint "bad:Nope": the effect must be`, `taint "worse=not a value:NoSchedule": a valid label must`,
+		`taint "bad key:NoSchedule": name part`, `taint "good=2:NoExecute": has the same key and effect as "good=1:NoExecute"`,
+		`taint "bad:Nope": the effect must be`, `taint "worse=not a value:NoSchedule": a valid label must`,
 		`label "` + v1alpha1.LabelKeyMachineName + `" with value "mmm`,
 	}
 	for range 20 {

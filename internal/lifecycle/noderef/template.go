@@ -263,6 +263,10 @@ func fitTaints(current, last, want []corev1.Taint) ([]corev1.Taint, []string) {
 		if has := findTaint(current, taint); has == nil || has.Value != taint.Value {
 			text = invalidTaint(taint)
 		}
+		if earlier := findTaint(fitting, taint); earlier != nil && earlier.Value != taint.Value {
+			wrong = append(wrong, fmt.Sprintf("taint %q: has the same key and effect as %q, and a node can have only one of them", taint.ToString(), earlier.ToString()))
+			continue
+		}
 		if text == "" {
 			fitting = append(fitting, taint)
 			continue
