@@ -4,6 +4,7 @@ package manifest
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -131,29 +132,58 @@ func ReadSecrets(paths ...string) (*corev1.Secret, error) {
 	return merged, nil
 }
 
-// only returns the only document of a file that has one of the kinds. The error does not quote the file.
+// errNotYAML does not quote the text, because it may contain a Secret.
+var errNotYAML = errors.New("not valid YAML")
+
+// Objects returns the YAML documents of a text. Instead of a document of kind List, which "kubectl get -o yaml" writes,
+// it returns the items of the List as JSON. The error does not quote the text.
+func Objects(text io.Reader) ([][]byte, error) {
+	var objects [][]byte
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(text)); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		of := metav1.TypeMeta{}
+		if err != nil || yaml.Unmarshal(document, &of) != nil {
+			return nil, errNotYAML
+		}
+		if of.Kind != "List" {
+			objects = append(objects, document)
+			continue
+		}
+		list := struct {
+			Items []json.RawMessage `json:"items"`
+		}{}
+		if yaml.Unmarshal(document, &list) != nil {
+			return nil, errNotYAML
+		}
+		for _, item := range list.Items {
+			objects = append(objects, item)
+		}
+	}
+}
+
+// only returns the only object of a file that has one of the kinds. The error does not quote the file.
 func only(path string, kinds []string) (text []byte, kind string, err error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, "", err
 	}
+	objects, err := Objects(bytes.NewReader(content))
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", path, err)
+	}
 	var others []string
 	count := 0
-	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, "", fmt.Errorf("%s: not valid YAML", path)
-		}
+	for _, object := range objects {
 		of := metav1.TypeMeta{}
-		if yaml.Unmarshal(document, &of) != nil {
-			return nil, "", fmt.Errorf("%s: not valid YAML", path)
+		if yaml.Unmarshal(object, &of) != nil {
+			return nil, "", fmt.Errorf("%s: %w", path, errNotYAML)
 		}
 		switch {
 		case slices.Contains(kinds, of.Kind) && (of.APIVersion == "" || of.APIVersion == apiVersion(of.Kind)):
-			text, kind = document, of.Kind
+			text, kind = object, of.Kind
 			count++
 		case of.Kind != "":
 			others = append(others, strings.TrimPrefix(of.APIVersion+" ", " ")+of.Kind)

@@ -34,3 +34,41 @@ func TestManifest_NodeTemplateIsStrict(t *testing.T) {
 		}
 	}
 }
+
+// TestManifest_ReadsList checks that the items of a List, which "kubectl get -o yaml" writes, are read as documents are.
+func TestManifest_ReadsList(t *testing.T) {
+	const list = `
+apiVersion: v1
+kind: List
+metadata: {resourceVersion: ""}
+items:
+- apiVersion: v1
+  kind: Secret
+  metadata: {name: s}
+  stringData: {userData: words}
+- apiVersion: machine.sapcloud.io/v1alpha1
+  kind: MachineClass
+  metadata: {name: c}
+  providerSpec: {size: small}
+---
+kind: ConfigMap
+`
+	path := filepath.Join(t.TempDir(), "list.yaml")
+	if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	class, err := ReadClass(path, "")
+	if err != nil || class.current == nil || class.current.Name != "c" || string(class.current.ProviderSpec.Raw) != `{"size":"small"}` {
+		t.Errorf("got class %+v, %v", class.current, err)
+	}
+	secret, err := ReadSecrets(path)
+	if err != nil || string(secret.Data["userData"]) != "words" {
+		t.Errorf("got Secret %v, %v", secret, err)
+	}
+	if err := os.WriteFile(path, []byte("kind: List\nitems: secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadSecrets(path); err == nil || strings.Contains(err.Error(), "secret ") || !strings.Contains(err.Error(), "not valid YAML") {
+		t.Errorf("got %v for items that are not a list", err)
+	}
+}

@@ -1,10 +1,8 @@
 package rollout
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -20,11 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/manifest"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 	"github.com/millwright-dev/millwright/internal/observe/rollout/diff"
 )
@@ -200,13 +198,13 @@ func readManifests(file string, in io.Reader, key types.NamespacedName) (manifes
 		in, name = opened, file
 	}
 	var all manifests
-	for documents := utilyaml.NewYAMLReader(bufio.NewReader(in)); ; {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	objects, err := manifest.Objects(in)
+	if err != nil {
+		return manifests{}, fmt.Errorf("%s: %w", name, err)
+	}
+	for _, text := range objects {
 		object := &unstructured.Unstructured{}
-		if err != nil || yaml.Unmarshal(document, &object.Object) != nil {
+		if yaml.Unmarshal(text, &object.Object) != nil {
 			return manifests{}, fmt.Errorf("%s: not valid YAML", name)
 		}
 		if object.GetAPIVersion() != v1alpha1.SchemeGroupVersion.String() || cmp.Or(object.GetNamespace(), key.Namespace) != key.Namespace {
