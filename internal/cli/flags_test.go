@@ -81,6 +81,9 @@ var mcmSetFlags = map[string]string{
 	"safety-up":                          "2",
 	"safety-down":                        "1",
 	"machine-safety-overshooting-period": "1m0s",
+	// proposed in https://github.com/gardener/machine-controller-manager/pull/1156
+	"machine-replace-cycle-count-threshold":          "0",
+	"machine-creation-timeout-growth-percent":        "0",
 	"autoscaler-scaledown-annotation-during-rollout": "true",
 }
 

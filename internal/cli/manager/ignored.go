@@ -19,6 +19,10 @@ import (
 // noEffect is the usage of MCM's flags that have no effect in Millwright.
 const noEffect = "no effect, accepted for compatibility with MCM"
 
+// fixedTimeout says why the flags have no effect with which MCM will lengthen the creation timeout of a
+// MachineDeployment whose Machines fail to join.
+const fixedTimeout = "the creation timeout of Machines does not grow"
+
 // ignored holds MCM's flags that are accepted but have no effect.
 type ignored struct {
 	set  *pflag.FlagSet
@@ -42,6 +46,8 @@ func (i *ignored) add(flags *pflag.FlagSet, half manager.Half) {
 	set.Duration("controller-start-interval", 0, noEffect+"; all controllers start together")
 	if half != manager.HalfMachines {
 		set.Duration("machine-safety-overshooting-period", time.Minute, noEffect+"; the Machines of a MachineSet are counted in every reconcile")
+		set.Int("machine-replace-cycle-count-threshold", 0, noEffect+"; "+fixedTimeout)
+		set.Int("machine-creation-timeout-growth-percent", 0, noEffect+"; "+fixedTimeout)
 	}
 	set.AddFlagSet(i.logging.flags())
 	i.set = set
