@@ -198,8 +198,8 @@ func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster)
 // selects reports whether a MillwrightCluster requests this load balancer.
 func (c *Controller) selects(infra *infrav1.MillwrightCluster) bool {
 	requested := infra.Spec.ControlPlaneLoadBalancer
-	_, foreign := infra.Annotations[core.AnnotationManagedBy]
-	return requested != nil && cmp.Or(requested.Name, infrav1.DefaultLoadBalancer) == c.Name && !foreign && core.Watched(c.WatchFilter, infra)
+	return requested != nil && cmp.Or(requested.Name, infrav1.DefaultLoadBalancer) == c.Name && !core.ExternallyManaged(infra) &&
+		core.Watched(c.WatchFilter, infra)
 }
 
 // close closes the port of a MillwrightCluster, if it has one.

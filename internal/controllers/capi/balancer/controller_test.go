@@ -269,7 +269,10 @@ func TestCluster_OfOthersIsUnchanged(t *testing.T) {
 			infra.Spec.ControlPlaneLoadBalancer.Name = "other"
 		},
 		"externally managed": func(infra *infrav1.MillwrightCluster, _ *core.Cluster) {
-			infra.Annotations = map[string]string{core.AnnotationManagedBy: ""}
+			infra.Annotations = map[string]string{core.KeyManagedBy: ""}
+		},
+		"managed by label": func(infra *infrav1.MillwrightCluster, _ *core.Cluster) {
+			infra.Labels = map[string]string{core.KeyManagedBy: ""}
 		},
 		"watch filter": func(infra *infrav1.MillwrightCluster, _ *core.Cluster) {
 			infra.Labels = map[string]string{core.LabelWatchFilter: "theirs"}

@@ -73,7 +73,7 @@ func TestPort_OpenIsKept(t *testing.T) {
 	}))...)
 	h.wantStatus(h.settle("young"), at(101), infrav1.ReasonNoHealthyMachine)
 	h.setPort("old", 101)
-	h.annotate("young", map[string]string{core.AnnotationManagedBy: ""})
+	h.annotate("young", map[string]string{core.KeyManagedBy: ""})
 	h.settle("young")
 	h.settle("old")
 	h.wantPort("old", 101) // its Cluster is paused, so its status is not written

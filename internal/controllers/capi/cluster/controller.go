@@ -178,7 +178,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (c *Controller) pass(ctx context.Context, infra *infrav1.MillwrightCluster) (time.Duration, error) {
-	if metav1.HasAnnotation(infra.ObjectMeta, core.AnnotationManagedBy) || !c.watched(infra) || !infra.DeletionTimestamp.IsZero() {
+	if core.ExternallyManaged(infra) || !c.watched(infra) || !infra.DeletionTimestamp.IsZero() {
 		c.forget(client.ObjectKeyFromObject(infra))
 		return 0, nil
 	}

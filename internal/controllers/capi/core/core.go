@@ -45,8 +45,9 @@ const (
 	LabelWatchFilter = "cluster.x-k8s.io/watch-filter"
 	// AnnotationPaused pauses one object, regardless of its value.
 	AnnotationPaused = "cluster.x-k8s.io/paused"
-	// AnnotationManagedBy is set on infrastructure clusters that another system manages.
-	AnnotationManagedBy = "cluster.x-k8s.io/managed-by"
+	// KeyManagedBy is an annotation or a label of infrastructure clusters that another system manages; see
+	// ExternallyManaged.
+	KeyManagedBy = "cluster.x-k8s.io/managed-by"
 	// AnnotationClonedFrom is the name of the template from which an object was created.
 	AnnotationClonedFrom = "cluster.x-k8s.io/cloned-from-name"
 	// AnnotationMoved is set on objects that clusterctl deletes after it has moved them to another cluster.
@@ -321,4 +322,12 @@ func Serves(cluster discovery.DiscoveryInterface, version schema.GroupVersion, r
 		return fmt.Errorf("%w %s of %s", ErrNotServed, strings.Join(missing, ", "), version)
 	}
 	return nil
+}
+
+// ExternallyManaged reports whether another system manages an infrastructure cluster. Cluster API's documentation of
+// its contract requires a label for this, but its code reads an annotation. Both are accepted, with any value.
+func ExternallyManaged(infra metav1.Object) bool {
+	_, annotation := infra.GetAnnotations()[KeyManagedBy]
+	_, label := infra.GetLabels()[KeyManagedBy]
+	return annotation || label
 }

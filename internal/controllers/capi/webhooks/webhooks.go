@@ -86,13 +86,17 @@ func immutable(ctx context.Context, after client.Object, kind string, old, updat
 	return forbidden(after, kind, path, "is immutable; create a new template and refer to it instead")
 }
 
-// cluster refuses to remove the annotation managed-by from a MillwrightCluster. The other system that manages it
+// cluster refuses to remove the annotation or label managed-by from a MillwrightCluster. The other system that manages it
 // would not notice, and this controller would overwrite its changes.
 func cluster(_ context.Context, before, after *infrav1.MillwrightCluster) error {
-	if !metav1.HasAnnotation(before.ObjectMeta, core.AnnotationManagedBy) || metav1.HasAnnotation(after.ObjectMeta, core.AnnotationManagedBy) {
+	if !core.ExternallyManaged(before) || core.ExternallyManaged(after) {
 		return nil
 	}
-	path := field.NewPath("metadata", "annotations").Key(core.AnnotationManagedBy)
+	path := field.NewPath("metadata", "annotations")
+	if !metav1.HasAnnotation(before.ObjectMeta, core.KeyManagedBy) {
+		path = field.NewPath("metadata", "labels")
+	}
+	path = path.Key(core.KeyManagedBy)
 	return forbidden(after, infrav1.MillwrightClusterKind, path, "cannot be removed because another system manages the infrastructure")
 }
 

@@ -62,14 +62,15 @@ func TestClusterTemplate_IsImmutable(t *testing.T) {
 	}
 }
 
-// TestCluster_ManagedByCannotBeRemoved checks that the managed-by annotation cannot be removed (C8).
+// TestCluster_ManagedByCannotBeRemoved checks that the managed-by annotation or label cannot be removed (C8).
 func TestCluster_ManagedByCannotBeRemoved(t *testing.T) {
-	plain, managed := &infrav1.MillwrightCluster{}, &infrav1.MillwrightCluster{}
-	managed.Annotations = map[string]string{core.AnnotationManagedBy: ""}
+	plain, managed, labeled := &infrav1.MillwrightCluster{}, &infrav1.MillwrightCluster{}, &infrav1.MillwrightCluster{}
+	managed.Annotations = map[string]string{core.KeyManagedBy: ""}
+	labeled.Labels = map[string]string{core.KeyManagedBy: ""}
 	for _, tc := range []struct {
 		before, after *infrav1.MillwrightCluster
 		refused       bool
-	}{{plain, managed, false}, {managed, managed, false}, {plain, plain, false}, {managed, plain, true}} {
+	}{{plain, managed, false}, {managed, managed, false}, {plain, plain, false}, {managed, plain, true}, {plain, labeled, false}, {managed, labeled, false}, {labeled, plain, true}} {
 		if err := cluster(context.Background(), tc.before, tc.after); apierrors.IsInvalid(err) != tc.refused {
 			t.Errorf("%v to %v: %v", tc.before.Annotations, tc.after.Annotations, err)
 		}
