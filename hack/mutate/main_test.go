@@ -88,3 +88,14 @@ func TestOptions_SurvivorsFailsIfTestsFailWithoutMutant(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestSlowTests_FromOutput(t *testing.T) {
+	const out = "=== RUN   TestFast\n--- PASS: TestFast (0.25s)\n=== RUN   TestModel\n    --- PASS: TestModel/one (3.00s)\n" +
+		"--- PASS: TestModel (6.10s)\n--- SKIP: TestSkipped (1.00s)\n--- PASS: TestOther (0.26s)\nPASS\n"
+	if got, want := slowTests([]byte(out)), "^(TestModel|TestOther)$"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := slowTests([]byte("--- PASS: TestFast (0.00s)\n")); got != "" {
+		t.Errorf("got %q without slow tests", got)
+	}
+}

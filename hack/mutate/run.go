@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -51,7 +52,11 @@ type program struct {
 }
 
 // binary is a compiled test, and the directory in which it runs.
-type binary struct{ path, directory string }
+type binary struct {
+	path, directory string
+	// slow is a regular expression of the tests that run last, or empty.
+	slow string
+}
 
 // rewrite writes the mutated sources of a package, and the overlay that replaces the originals.
 func (p *program) rewrite(ctx context.Context, path string) error {
@@ -148,11 +153,16 @@ func (p *program) try(ctx context.Context) ([]mutant, error) {
 	return survivors, nil
 }
 
-// reached returns the numbers of the conditions that the tests evaluate.
+// reached returns the numbers of the conditions that the tests evaluate. It also determines which tests are slow.
 func (p *program) reached(ctx context.Context) (map[int]bool, error) {
 	path := filepath.Join(p.scratch, "reached")
-	if err := p.test(ctx, "MUTANT_REACHED="+path); err != nil {
-		return nil, fmt.Errorf("the tests fail without any mutant: %w", err)
+	for i := range p.binaries {
+		b := &p.binaries[i]
+		out, err := p.execute(ctx, *b, "MUTANT_REACHED="+path, "-test.v", "-test.run", p.run)
+		if err != nil {
+			return nil, fmt.Errorf("the tests fail without any mutant: %w", err)
+		}
+		b.slow = slowTests(out)
 	}
 	numbers := map[int]bool{}
 	file, err := os.Open(path)
@@ -171,19 +181,54 @@ func (p *program) reached(ctx context.Context) (map[int]bool, error) {
 	return numbers, nil
 }
 
+// passed matches the result of a test, without those of its subtests, in the output of go test -v.
+var passed = regexp.MustCompile(`(?m)^--- PASS: (\S+) \(([0-9.]+)s\)$`)
+
+// slowTests returns a regular expression of the tests that take more than a quarter of a second, or an empty string if
+// there are none. They run last, because other tests notice most mutants.
+func slowTests(out []byte) string {
+	var slow []string
+	for _, test := range passed.FindAllSubmatch(out, -1) {
+		if seconds, err := strconv.ParseFloat(string(test[2]), 64); err == nil && seconds > 0.25 {
+			slow = append(slow, string(test[1]))
+		}
+	}
+	if len(slow) == 0 {
+		return ""
+	}
+	return "^(" + strings.Join(slow, "|") + ")$"
+}
+
 // test runs all tests with an additional environment variable, and returns an error if any of them fails.
 func (p *program) test(ctx context.Context, variable string) error {
-	ctx, cancel := context.WithTimeout(ctx, p.timeout)
-	defer cancel()
 	for _, b := range p.binaries {
-		run := command(ctx, b.path, "-test.short", "-test.failfast", "-test.run", p.run)
-		run.Dir = b.directory
-		run.Env = append(os.Environ(), variable)
-		if out, err := run.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
+		if _, err := p.execute(ctx, b, variable, "-test.run", p.run, "-test.skip", b.slow); err != nil {
+			return err
+		}
+	}
+	for _, b := range p.binaries {
+		if b.slow == "" {
+			continue
+		}
+		if _, err := p.execute(ctx, b, variable, "-test.run", b.slow); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// execute runs a test binary with additional arguments and returns its output.
+func (p *program) execute(ctx context.Context, b binary, variable string, arguments ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	run := command(ctx, b.path, append([]string{"-test.short", "-test.failfast"}, arguments...)...)
+	run.Dir = b.directory
+	run.Env = append(os.Environ(), variable)
+	out, err := run.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return out, nil
 }
 
 func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
