@@ -42,6 +42,7 @@ const (
 // supports them.
 var coreFeatures = map[string]string{
 	oldest: "ClusterTopology=true",
+	former: "ClusterTopology=true,RuntimeSDK=true,InPlaceUpdates=true",
 	newest: "ClusterTopology=true,RuntimeSDK=true,InPlaceUpdates=true",
 }[version]
 

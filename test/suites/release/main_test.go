@@ -15,6 +15,7 @@ import (
 // The versions of Cluster API for which there is a clusterctl.
 const (
 	oldest = "v1.7.1"
+	former = "v1.13.6"
 	newest = "v1.14.2"
 )
 
@@ -22,7 +23,7 @@ const (
 var version = cmp.Or(os.Getenv("MILLWRIGHT_CAPI"), newest)
 
 // contracts are the contracts that this version supports, its own last.
-var contracts = map[string][]string{oldest: {"v1beta1"}, newest: {"v1beta1", "v1beta2"}}[version]
+var contracts = map[string][]string{oldest: {"v1beta1"}, former: {"v1beta1", "v1beta2"}, newest: {"v1beta1", "v1beta2"}}[version]
 
 // contract is the contract for which this version searches a provider.
 func contract() string { return contracts[len(contracts)-1] }
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 	enterContainer()
 	program.Main()
 	if contracts == nil {
-		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s and %s\n", version, oldest, newest)
+		fmt.Fprintf(os.Stderr, "MILLWRIGHT_CAPI=%s: there are only %s, %s and %s\n", version, oldest, former, newest)
 		os.Exit(2)
 	}
 	env.Main(m)
