@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -66,6 +67,7 @@ func (p *place) replaceHolder(name string) (free time.Duration) {
 	if err != nil {
 		p.Fatal(err)
 	}
+	p.logsOnFailure(leader)
 	began := time.Now()
 	if err := p.env.Client.Delete(p.Context(), leader); err != nil {
 		p.Fatal(err)
@@ -117,5 +119,24 @@ func (p *place) endsInOrder(pods <-chan watch.Event) {
 		if ended := container.State.Terminated; ended == nil || ended.ExitCode != 0 {
 			p.Errorf("%s of the leader ended with %+v", container.Name, container.State)
 		}
+	}
+}
+
+// logsOnFailure reads the logs of a Pod's containers until they terminate, and logs them if the test fails. The logs
+// of a deleted Pod cannot be read later.
+func (p *place) logsOnFailure(pod *corev1.Pod) {
+	p.Helper()
+	for _, container := range pod.Spec.Containers {
+		options := &corev1.PodLogOptions{Container: container.Name, Follow: true, TailLines: ptr.To[int64](50)}
+		text := make(chan string, 1)
+		go func() {
+			out, err := p.clients.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(p.Context())
+			text <- fmt.Sprintf("%s (%v)", out, err)
+		}()
+		p.Cleanup(func() {
+			if p.Failed() {
+				p.Logf("log of %s in the deleted pod %s:\n%s", container.Name, pod.Name, <-text)
+			}
+		})
 	}
 }
