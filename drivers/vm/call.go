@@ -26,6 +26,9 @@ const (
 // defaultNamespace is the namespace of machines and classes without one.
 const defaultNamespace = "default"
 
+// longestUUID is the length of a UUID in text form.
+const longestUUID = 36
+
 // request contains the fields that all requests of the driver have.
 type request struct {
 	machine *v1alpha1.Machine // nil in requests about a class
@@ -127,8 +130,16 @@ func (c call) owns(vm *vmv1alpha1.VirtualMachine) bool {
 
 // list returns the names of the class's machines by the provider IDs of their VMs.
 func (c call) list(ctx context.Context) (map[string]string, error) {
-	vms := &vmv1alpha1.VirtualMachineList{}
-	err := c.cluster.List(ctx, vms, client.InNamespace(c.key.Namespace), client.MatchingLabels{
+	vms, machines := &vmv1alpha1.VirtualMachineList{}, map[string]string{}
+	err := c.cluster.eachPage(ctx, vms, func() {
+		for i := range vms.Items {
+			vm := &vms.Items[i]
+			made, ok := identityOf(vm)
+			if c.identity.Machine = made.Machine; ok && made == c.identity && c.isStorable(vm) {
+				machines[providerID(vm)] = made.Machine
+			}
+		}
+	}, client.InNamespace(c.key.Namespace), client.MatchingLabels{
 		LabelInstallation: labelValue(c.identity.Installation),
 		LabelAPIGroup:     c.identity.APIGroup,
 		LabelNamespace:    labelValue(c.identity.Namespace),
@@ -138,13 +149,11 @@ func (c call) list(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	machines := map[string]string{}
-	for i := range vms.Items {
-		vm := &vms.Items[i]
-		made, ok := identityOf(vm)
-		if c.identity.Machine = made.Machine; ok && made == c.identity {
-			machines[providerID(vm)] = made.Machine
-		}
-	}
 	return machines, nil
+}
+
+// isStorable reports whether an API server can have stored a VM of the call's machine in the call's namespace. A server
+// of someone else could otherwise fill the memory with names.
+func (c call) isStorable(vm *vmv1alpha1.VirtualMachine) bool {
+	return vm.Namespace == c.key.Namespace && len(vm.Spec.UUID) <= longestUUID && len(c.identity.Machine) <= validation.DNS1123SubdomainMaxLength
 }

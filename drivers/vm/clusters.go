@@ -2,6 +2,7 @@ package vm
 
 import (
 	"crypto/sha256"
+	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,6 +27,11 @@ const (
 // NewClient returns a client for Options.Client. It sends no request, not even to discover
 // the kinds of the cluster.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
+	return newClient(config, nil)
+}
+
+// newClient returns a client that uses the given HTTP client, or its own if that is nil.
+func newClient(config *rest.Config, sender *http.Client) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, vmv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -41,7 +47,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	if config.UserAgent == "" {
 		config.UserAgent = userAgent
 	}
-	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
+	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper, HTTPClient: sender})
 }
 
 // clusters caches infrastructure clusters.

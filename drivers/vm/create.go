@@ -89,11 +89,14 @@ func placementOf(vm *vmv1alpha1.VirtualMachine) placement {
 	return pending
 }
 
+// maxPlacements limits the changes between pending and unschedulable during a call.
+const maxPlacements = 100
+
 // awaitHost waits until the VM has a host. If no host has capacity for the duration of Options.Settle, it deletes
 // the VM.
 func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMachine) (*vmv1alpha1.VirtualMachine, error) {
 	uid := vm.UID
-	for {
+	for range maxPlacements {
 		last, err := c.awaitChange(ctx, vm, uid, pending)
 		if err == nil && placementOf(last) == unschedulable {
 			last, err = d.settle(ctx, c, last)
@@ -106,6 +109,7 @@ func (d *Driver) awaitHost(ctx context.Context, c call, vm *vmv1alpha1.VirtualMa
 		}
 		vm = last
 	}
+	return nil, status.Error(codes.Aborted, fmt.Sprintf("the scheduling status of VM %s has changed %d times", c.key, maxPlacements))
 }
 
 // settle waits until a VM is no longer unschedulable. After Options.Settle, it deletes the VM and returns an error.

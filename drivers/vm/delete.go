@@ -49,8 +49,14 @@ func (c call) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine, only cl
 	return c.removeUserData(ctx)
 }
 
-// rewatchDelay is the delay before a closed watch is restarted.
-const rewatchDelay = time.Second
+const (
+	// A closed watch is restarted after rewatchDelay, which doubles up to maxRewatchDelay.
+	rewatchDelay    = time.Second
+	maxRewatchDelay = 16 * time.Second
+	// maxEvents limits the events of a watch. It is then restarted, so that a server that sends events without end does
+	// not keep a processor busy.
+	maxEvents = 1000
+)
 
 // condition reports whether a VM is in the state that a call waits for. The VM is nil if it no longer exists.
 type condition func(vm *vmv1alpha1.VirtualMachine) (done bool, err error)
@@ -58,7 +64,8 @@ type condition func(vm *vmv1alpha1.VirtualMachine) (done bool, err error)
 // follow waits for a condition, starting with the given state of the VM. It returns the last state in which the VM
 // existed.
 func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met condition) (*vmv1alpha1.VirtualMachine, error) {
-	for next := vm; ; {
+	delay := rewatchDelay
+	for next := vm; ; delay = min(2*delay, maxRewatchDelay) {
 		if next != nil {
 			vm = next
 		}
@@ -70,7 +77,7 @@ func (c call) follow(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met con
 			return vm, err
 		}
 		select {
-		case <-time.After(rewatchDelay):
+		case <-time.After(delay):
 		case <-ctx.Done():
 			return vm, ctx.Err()
 		}
@@ -93,7 +100,7 @@ func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met cond
 		return vm, false, err
 	}
 	defer changes.Stop()
-	for {
+	for range maxEvents {
 		select {
 		case event := <-changes.ResultChan():
 			next, ok := event.Object.(*vmv1alpha1.VirtualMachine)
@@ -110,4 +117,5 @@ func (c call) watch(ctx context.Context, vm *vmv1alpha1.VirtualMachine, met cond
 			return vm, false, ctx.Err()
 		}
 	}
+	return vm, false, nil
 }

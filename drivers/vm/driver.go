@@ -105,7 +105,7 @@ func New(options Options) *Driver {
 	options.Installation = strings.ToValidUTF8(options.Installation, "?")
 	known := clusters{recent: lru.New(maxClients)}
 	if options.Client != nil {
-		known.standard = &infrastructure{WithWatch: options.Client, endpoint: cmp.Or(options.Endpoint, "own")}
+		known.standard = &infrastructure{WithWatch: options.Client, endpoint: cmp.Or(options.Endpoint, "own"), pageSize: trustedPage}
 	}
 	return &Driver{options: options, clusters: known}
 }
@@ -217,18 +217,11 @@ func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailure
 	if err != nil {
 		return nil, err
 	}
-	hosts, err := hostsOf(ctx, cluster, client.MatchingLabels{vmv1alpha1.HostKey: ""})
+	domains, err := domainsOf(ctx, cluster, client.MatchingLabels{vmv1alpha1.HostKey: ""})
 	if err != nil {
 		return nil, coded("cannot list hosts", err)
 	}
-	return &driver.ListFailureDomainsResponse{FailureDomains: domainsOf(hosts)}, nil
-}
-
-func hostsOf(ctx context.Context, cluster client.Reader, which client.ListOption) ([]metav1.PartialObjectMetadata, error) {
-	hosts := &metav1.PartialObjectMetadataList{}
-	hosts.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-	err := cluster.List(ctx, hosts, which)
-	return hosts.Items, err
+	return &driver.ListFailureDomainsResponse{FailureDomains: domains.sorted()}, nil
 }
 
 // failureDomain returns the failure domain of a VM, from its specification or from its host. It is empty if the VM
@@ -237,35 +230,49 @@ func (c call) failureDomain(ctx context.Context, vm *vmv1alpha1.VirtualMachine) 
 	if vm.Spec.FailureDomain != "" || vm.Status.NodeName == "" {
 		return vm.Spec.FailureDomain
 	}
-	hosts, err := hostsOf(ctx, c.cluster, client.MatchingFields{metav1.ObjectNameField: vm.Status.NodeName})
+	domains, err := domainsOf(ctx, c.cluster, client.MatchingFields{metav1.ObjectNameField: vm.Status.NodeName})
 	if err != nil {
 		logr.FromContextOrDiscard(ctx).V(1).Info("Cannot determine the failure domain of a VM", "vm", c.key, "reason", err.Error())
 		return ""
 	}
-	for _, domain := range domainsOf(hosts) {
+	for _, domain := range domains.sorted() {
 		return domain.Name
 	}
 	return ""
 }
 
-// domainsOf returns the failure domains of hosts. The VM controller selects the hosts of a VM by the same rule.
-func domainsOf(hosts []metav1.PartialObjectMetadata) []driver.FailureDomain {
-	labels := map[string]string{}
+// domains contains the Node labels of failure domains by their names.
+type domains map[string]string
+
+// domainsOf returns the failure domains of the selected hosts.
+func domainsOf(ctx context.Context, cluster *infrastructure, which client.ListOption) (domains, error) {
+	hosts, found := &metav1.PartialObjectMetadataList{}, domains{}
+	hosts.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	err := cluster.eachPage(ctx, hosts, func() { found.add(hosts.Items) }, which)
+	return found, err
+}
+
+// add adds the failure domains of hosts. The VM controller selects the hosts of a VM by the same rule.
+func (d domains) add(hosts []metav1.PartialObjectMetadata) {
 	for i := range hosts {
 		zone, hasZone := hosts[i].Labels[corev1.LabelTopologyZone]
 		host := hosts[i].Labels[corev1.LabelHostname]
 		switch {
+		case max(len(zone), len(host)) > validation.LabelValueMaxLength: // an API server would have rejected it
 		case zone != "":
-			labels[zone] = corev1.LabelTopologyZone
-		case !hasZone && host != "" && labels[host] == "":
-			labels[host] = corev1.LabelHostname
+			d[zone] = corev1.LabelTopologyZone
+		case !hasZone && host != "" && d[host] == "":
+			d[host] = corev1.LabelHostname
 		}
 	}
-	var domains []driver.FailureDomain
-	for _, name := range slices.Sorted(maps.Keys(labels)) {
-		domains = append(domains, driver.FailureDomain{Name: name, Attributes: map[string]string{AttributeLabel: labels[name]}})
+}
+
+func (d domains) sorted() []driver.FailureDomain {
+	var sorted []driver.FailureDomain
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		sorted = append(sorted, driver.FailureDomain{Name: name, Attributes: map[string]string{AttributeLabel: d[name]}})
 	}
-	return domains
+	return sorted
 }
 
 // PlaceMachine implements driver.FailureDomains. It sets the field failureDomain.

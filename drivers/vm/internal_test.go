@@ -142,14 +142,15 @@ func TestFailureDomain_OfHosts(t *testing.T) {
 		"a host like a zone": {hosts: []labels{{zone: "x", hostname: "h2"}, {hostname: "x"}}, want: labels{"x": zone}},
 		"an empty zone":      {hosts: []labels{{zone: "", hostname: "h1"}}, want: labels{}},
 		"no labels":          {hosts: []labels{nil}, want: labels{}},
+		"invalid labels":     {hosts: []labels{{zone: strings.Repeat("z", 64)}, {hostname: strings.Repeat("h", 64)}}, want: labels{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var hosts []metav1.PartialObjectMetadata
-			for _, labels := range tc.hosts {
-				hosts = append(hosts, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
+			found := domains{}
+			for _, labels := range tc.hosts { // each on its own page
+				found.add([]metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Labels: labels}}})
 			}
 			got, last := labels{}, ""
-			for _, domain := range domainsOf(hosts) {
+			for _, domain := range found.sorted() {
 				if domain.Name <= last {
 					t.Errorf("failure domain %s comes after %s", domain.Name, last)
 				}

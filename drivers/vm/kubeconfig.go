@@ -1,12 +1,10 @@
 package vm
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
-	"path"
-	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -21,11 +19,15 @@ func newKubeconfigClient(kubeconfig []byte) (*infrastructure, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := NewClient(config)
+	transport, err := newUntrustedTransport(config)
 	if err != nil {
-		return nil, badKubeconfig("its certificates, keys or proxy cannot be used")
+		return nil, badKubeconfig("its certificates or keys cannot be used")
 	}
-	return &infrastructure{WithWatch: made, endpoint: Endpoint(config)}, nil
+	made, err := newClient(config, &http.Client{Transport: transport})
+	if err != nil {
+		return nil, badKubeconfig("its certificates or keys cannot be used")
+	}
+	return &infrastructure{WithWatch: made, endpoint: Endpoint(config), pageSize: untrustedPage}, nil
 }
 
 // restConfig returns the connection that a kubeconfig describes. A user who can write the Secret of a class must
@@ -44,7 +46,9 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 		return nil, badKubeconfig("its current-context has no cluster or no user")
 	}
 	config.QPS = -1
-	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return untrustedTransport{inner} })
+	config.ContentType = runtime.ContentTypeJSON
+	// Warnings are texts of the server, which would be logged without a limit.
+	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
 }
 
@@ -53,8 +57,8 @@ func badKubeconfig(why string) error {
 }
 
 // notAllowed returns the first thing that a kubeconfig of a Secret must not contain: references to programs and
-// files, and connections that allow others to read credentials and user data. It returns an empty string if there
-// is none.
+// files, connections that allow others to read credentials and user data, and connections to other servers. It
+// returns an empty string if there is none.
 func notAllowed(config *clientcmdapi.Config) string {
 	for _, user := range config.AuthInfos {
 		switch {
@@ -72,46 +76,9 @@ func notAllowed(config *clientcmdapi.Config) string {
 			return "it has a cluster with insecure-skip-tls-verify"
 		case cluster.Server != "" && (err != nil || server.Scheme != "https" || server.Host == ""):
 			return "it has a cluster whose server is not an https:// URL"
+		case cluster.ProxyURL != "":
+			return "it has a cluster with a proxy-url"
 		}
 	}
 	return ""
 }
-
-const (
-	// maxObject and maxList limit responses, in bytes. The API server stores objects of up to 1.5 MiB, and a
-	// VirtualMachine has a few kilobytes.
-	maxObject = 8 << 20
-	maxList   = 128 << 20
-)
-
-// collections are the last parts of the paths of lists.
-var collections = []string{"virtualmachines", "secrets", "nodes"}
-
-var errRedirected = errors.New("the API server sent a redirect, which is not allowed")
-
-// untrustedTransport is a connection to an API server that the driver's operator did not choose. A long response must not
-// exhaust the memory, and a redirect must not lead to a server that only the driver can reach.
-type untrustedTransport struct{ inner http.RoundTripper }
-
-// RoundTrip implements http.RoundTripper.
-func (d untrustedTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := d.inner.RoundTrip(request)
-	switch {
-	case err != nil:
-		return nil, err
-	case response.StatusCode >= 300 && response.StatusCode < 400:
-		_ = response.Body.Close()
-		return nil, errRedirected
-	case request.URL.Query().Get("watch") == "true":
-		return response, nil // a watch is unlimited; its events are limited where they are decoded
-	}
-	limit := int64(maxObject)
-	if request.Method == http.MethodGet && slices.Contains(collections, path.Base(request.URL.Path)) {
-		limit = maxList
-	}
-	response.Body = http.MaxBytesReader(nil, response.Body, limit)
-	return response, nil
-}
-
-// WrappedRoundTripper lets client-go find the wrapped transport.
-func (d untrustedTransport) WrappedRoundTripper() http.RoundTripper { return d.inner }

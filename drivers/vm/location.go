@@ -34,6 +34,8 @@ type infrastructure struct {
 	client.WithWatch
 	// endpoint is the name of the cluster if its UID cannot be read.
 	endpoint string
+	// pageSize is the number of objects per response to a list.
+	pageSize int64
 
 	mu    sync.Mutex
 	uid   string // UID of the namespace kube-system; empty if it cannot be read
