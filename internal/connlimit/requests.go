@@ -43,7 +43,7 @@ type requests struct {
 
 // ServeHTTP implements http.Handler.
 func (b *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	release, ok := b.open.TakeSome(originOfRequest(r), b.cost(r))
+	release, ok := b.open.TakeSome(OriginOfRequest(r), b.cost(r))
 	if !ok {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many concurrent requests", http.StatusTooManyRequests)
@@ -53,8 +53,8 @@ func (b *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.next.ServeHTTP(w, r)
 }
 
-// originOfRequest returns the origin of the connection. Headers are ignored.
-func originOfRequest(r *http.Request) Origin {
+// OriginOfRequest returns the origin of the connection of a request. Headers are ignored.
+func OriginOfRequest(r *http.Request) Origin {
 	address, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return Origin{}

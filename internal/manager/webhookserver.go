@@ -34,9 +34,17 @@ const (
 	// longestReview limits the size of a request, in bytes. A request contains two objects, each of which fits
 	// into etcd, and metadata. maxWebhookBytes and maxWebhookBytesPerAddress limit the total size of all
 	// concurrent requests.
-	longestReview             = 8 << 20
+	longestReview             = 4 << 20
 	maxWebhookBytes           = 8 * longestReview
 	maxWebhookBytesPerAddress = 3 * longestReview
+	// maxReviewValues and maxReviewDepth limit the values of a request and their nesting. An object has a few hundred.
+	maxReviewValues = 1 << 16
+	maxReviewDepth  = 64
+	// valueSize is the memory that a decoded value may take, in bytes: an object with one field takes about this
+	// much. maxDecoded and maxDecodedPerAddress limit that of all concurrent requests.
+	valueSize            = 512
+	maxDecoded           = 256 << 20
+	maxDecodedPerAddress = 96 << 20
 	// Timeouts for a handshake and the headers, for a whole request, for a request and its response, and between
 	// two requests. Clients wait for at most 30 s.
 	webhookHeaderTime = 10 * time.Second
@@ -83,7 +91,7 @@ func (s *webhookServer) Start(ctx context.Context) error {
 // serve serves until the context is canceled. It closes the listener.
 func (s *webhookServer) serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler:           connlimit.Bodies(s.WebhookMux(), longestReview, maxWebhookBytes, maxWebhookBytesPerAddress),
+		Handler:           connlimit.Bodies(limitDecoding(s.WebhookMux()), longestReview, maxWebhookBytes, maxWebhookBytesPerAddress),
 		ReadHeaderTimeout: webhookHeaderTime, ReadTimeout: webhookReadTime, WriteTimeout: webhookWriteTime, IdleTimeout: webhookIdleTime,
 		MaxHeaderBytes: maxWebhookHeaders,
 		// Anyone can cause failed handshakes, so they are logged only with higher verbosity.

@@ -155,7 +155,7 @@ func TestWebhooks_DisconnectSlowClients(t *testing.T) {
 					_, err := io.WriteString(ours, tc.sent)
 					for err == nil && name != "nothing" {
 						time.Sleep(time.Second)
-						_, err = io.WriteString(ours, "x")
+						_, err = io.WriteString(ours, " ")
 					}
 				})
 				_, _ = io.Copy(io.Discard, ours)

@@ -52,9 +52,9 @@ const (
 	// timeoutSeconds is how long a response may take. It is the maximum that Cluster API allows, because the driver
 	// is called for each VM of a MachineSet.
 	timeoutSeconds = 30
-	// maxRequest limits the size of a request, in bytes. A request has at most six objects, each of which fits into
-	// etcd.
-	maxRequest = 8 << 20
+	// maxRequest limits the size of a request, in bytes. A request has at most six objects, usually of a few
+	// kilobytes. The server of the webhooks also limits what a request takes when it is decoded.
+	maxRequest = 4 << 20
 )
 
 // New returns a Handler.
