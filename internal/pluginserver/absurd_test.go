@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -135,6 +136,20 @@ func TestResult_TooLargeFailsRunningOperations(t *testing.T) {
 	}}})
 	wantEnd(t, r.ended(), grpccodes.ResourceExhausted)
 	wantCode(t, (<-done).err, codes.Unavailable)
+}
+
+// TestResult_TooManyFieldsFailsRunningOperations: a short result with many empty messages is not decoded.
+func TestResult_TooManyFieldsFailsRunningOperations(t *testing.T) {
+	m := newManager(t)
+	r := m.raw()
+	r.registered(registration())
+	done := ask(soon(t), <-m.added, "one")
+	op := r.receive().GetOperation()
+	_ = r.stream.Send(&driverpb.DriverSide{Content: &driverpb.DriverSide_Result{Result: &driverpb.OperationResult{
+		OperationId: op.GetOperationId(), Addresses: slices.Repeat([]*driverpb.Address{{}}, driverpb.MaxFields),
+	}}})
+	wantCode(t, (<-done).err, codes.Unavailable)
+	wantEnd(t, r.ended(), grpccodes.Internal)
 }
 
 func TestResult_Unexpected(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
@@ -89,6 +90,7 @@ func serverOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ConnectionTimeout(setupTimeout),
 		grpc.MaxRecvMsgSize(driverpb.MaxMessage),
+		connlimit.Messages(driverpb.MaxFields),
 		grpc.MaxHeaderListSize(driverpb.MaxHeaders),
 		// One stream is for the registration, and the others are short. If there are too many, callers wait.
 		grpc.MaxConcurrentStreams(maxStreams),

@@ -11,6 +11,9 @@ const (
 	// MaxMessage is the maximum length of a message, in bytes. The longest messages are lists; a list of 50,000 VMs
 	// fits.
 	MaxMessage = 16 << 20
+	// MaxFields is the maximum number of fields in a message, including those of the messages in it and the entries of
+	// its lists and maps.
+	MaxFields = 1 << 18
 	// MaxHeaders is the maximum length of the headers of a call, in bytes.
 	MaxHeaders = 16 << 10
 	// DefaultOperations and MaxOperations are the default and the maximum of Registration.max_operations.

@@ -134,11 +134,23 @@ const (
 	handshakeTime          = 10 * time.Second
 )
 
+// Limits for the calls of a connection. The longest requests contain labels and annotations of many nodes.
+const (
+	// maxMessage and maxHeaders limit the size of a request, in bytes.
+	maxMessage = 4 << 20
+	maxHeaders = 16 << 10
+	// maxFields limits the fields of a request, with three for each label and annotation.
+	maxFields = 1 << 17
+	// maxStreams limits concurrent calls. Further ones wait.
+	maxStreams = 16
+)
+
 // shutdown is how long calls in progress may take after the context was canceled.
 const shutdown = 10 * time.Second
 
 func (r *Runner) serve(ctx context.Context, service *Service) error {
-	server := grpc.NewServer(grpc.Creds(connlimit.Credentials(r.Credentials)), grpc.ConnectionTimeout(handshakeTime), grpc.UnaryInterceptor(r.log))
+	server := grpc.NewServer(grpc.Creds(connlimit.Credentials(r.Credentials)), grpc.ConnectionTimeout(handshakeTime), grpc.UnaryInterceptor(r.log),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(maxStreams), connlimit.Messages(maxFields))
 	autoscalerpb.RegisterCloudProviderServer(server, service)
 	ended := make(chan struct{})
 	defer func() { <-ended }()

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,6 +130,35 @@ func TestService_IdleClientsDoNotBlockPort(t *testing.T) {
 	runner := &Runner{Config: Config{Listener: listener, Credentials: credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13})}}
 	go func() { ended <- runner.serve(ctx, service) }()
 	flood.Past(t, listener.Addr().String(), maxAnonymousPerAddress)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestService_LimitsRequests checks that a short request with many empty nodes is rejected before it is decoded.
+func TestService_LimitsRequests(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, _ := group(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	runner := &Runner{Config: Config{Listener: listener, Credentials: insecure.NewCredentials()}}
+	go func() { ended <- runner.serve(ctx, service) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := &autoscalerpb.NodeGroupDeleteNodesRequest{Nodes: slices.Repeat([]*autoscalerpb.ExternalGrpcNode{{}}, maxFields)}
+	for want, id := range map[codes.Code]string{codes.NotFound: "", codes.Internal: "one field more"} {
+		nodes.Id = id
+		if _, err := autoscalerpb.NewCloudProviderClient(conn).NodeGroupDeleteNodes(t.Context(), nodes); status.Code(err) != want {
+			t.Errorf("%q: %v, want %v", id, err, want)
+		}
+	}
+	_ = conn.Close()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

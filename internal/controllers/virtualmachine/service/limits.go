@@ -44,6 +44,8 @@ const (
 	// certificate request.
 	maxMessage = 64 << 10
 	maxHeaders = 16 << 10
+	// maxFields limits the fields of a request.
+	maxFields = 4096
 )
 
 // Limits of connections and calls per second, with the size of a burst. Each certificate that is issued takes a
@@ -102,6 +104,7 @@ func (l *limits) serverOptions() []grpc.ServerOption {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxMessage),
+		connlimit.Messages(maxFields),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveTime, Timeout: keepaliveTime, MaxConnectionIdle: idleTime,
