@@ -81,9 +81,15 @@ func decide(f facts) decision {
 	return decision{certificatesv1.CertificateApproved, ReasonJoins, fmt.Sprintf("Machine %q joins as node %q", f.machine.Name, name)}
 }
 
+// maxRequest limits the length of a request, in bytes. That of a kubelet has about 500.
+const maxRequest = 64 << 10
+
 // requestedUser returns the user name in a request, or why the request is not one that a kubelet makes. Alternative
 // names are extensions of the request.
 func requestedUser(spec *certificatesv1.CertificateSigningRequestSpec) (user, unusual string) {
+	if len(spec.Request) > maxRequest {
+		return "", fmt.Sprintf("the request is longer than %d bytes", maxRequest)
+	}
 	block, _ := pem.Decode(spec.Request)
 	if block == nil {
 		return "", "the request is not PEM-encoded"

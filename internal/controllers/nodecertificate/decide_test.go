@@ -78,6 +78,9 @@ func TestDecide(t *testing.T) {
 		"no DER": {"", func(f *facts) {
 			f.request.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte("x")})
 		}, ReasonUnusual},
+		"too long": {"only the length matters, since it is not parsed", func(f *facts) {
+			f.request.Request = append(f.request.Request, make([]byte, maxRequest)...)
+		}, ReasonUnusual},
 		"no prefix": {"", func(f *facts) { f.request.Request = spec(t, subject("n")).Request }, ReasonOtherNode},
 		"case":      {"names are compared exactly", func(f *facts) { f.request.Request = spec(t, subject("system:node:N")).Request }, ReasonOtherNode},
 		"encipherment": {"RSA keys need it", func(f *facts) {

@@ -71,6 +71,9 @@ func (j *job) checkServer(server netip.AddrPort) error {
 		server, specialaddress.Kind(server.Addr()))
 }
 
+// maxHeaders limits the headers of a response, in bytes.
+const maxHeaders = 64 << 10
+
 // newClient returns a client that checks each address to which it connects, after it has resolved the name. This
 // includes the targets of redirects. If a proxy connects instead, the client checks the addresses of the server as
 // this host resolves them.
@@ -87,8 +90,10 @@ func (j *job) newClient() *http.Client {
 		},
 		DialContext:         dialer.DialContext,
 		TLSHandshakeTimeout: stallLimit,
-		ForceAttemptHTTP2:   true,
-		DisableKeepAlives:   true, // the client is used for a single file
+		// Go's default of 10 MiB takes much more when it is decoded.
+		MaxResponseHeaderBytes: maxHeaders,
+		ForceAttemptHTTP2:      true,
+		DisableKeepAlives:      true, // the client is used for a single file
 	}}
 }
 

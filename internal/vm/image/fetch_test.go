@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 )
 
@@ -74,4 +75,17 @@ func TestFetch_FullStorage(t *testing.T) {
 		t.Errorf("got %v, want NoSpace", err)
 	}
 	wantFiles(t, dir)
+}
+
+// A server that sends many headers exhausts no memory.
+func TestFetch_LimitsHeaders(t *testing.T) {
+	url := serveBy(t, func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 10_000 {
+			w.Header().Set("A"+strconv.Itoa(i), "")
+		}
+	})
+	err := Fetch(t.Context(), Source{URL: url}, filepath.Join(t.TempDir(), "kernel"), Options{RetryTimeout: -1, Access: local})
+	if !errors.Is(err, Unavailable) {
+		t.Errorf("got %v, want %q", err, Unavailable)
+	}
 }
