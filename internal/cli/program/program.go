@@ -43,8 +43,9 @@ func Signals() (ctx context.Context, stop context.CancelFunc) {
 }
 
 // Run runs the command that the arguments select, prints errors, and returns the exit status: 0 for success, 1
-// for a failure, 2 for invalid arguments.
+// for a failure, 2 for invalid arguments. It adapts the runtime to the memory limit of the container.
 func (p Program) Run(ctx context.Context, root *cobra.Command) int {
+	limitMemory(memoryMax)
 	ran, err := p.Execute(ctx, root)
 	if err == nil {
 		return 0
