@@ -54,28 +54,50 @@ type Config struct {
 	Ignored []string
 }
 
-// Is reports whether the user data is a #cloud-config, or a template of one.
+// Is reports whether the user data is a #cloud-config, or a template of one. Like cloud-init, it accepts data that is
+// compressed with gzip, blanks and empty lines before the header, any case, and any text after it.
 func Is(content []byte) bool {
-	_, content = cutTemplate(content)
-	line, _, _ := bytes.Cut(content, []byte("\n"))
-	return strings.TrimRight(string(line), " \t\r") == header
+	_, content = cutTemplate(plain(content))
+	return hasHeader(content)
+}
+
+// others are formats of cloud-init whose headers begin with the header of this one.
+var others = []string{header + "-archive", header + "-jsonp"}
+
+func hasHeader(content []byte) bool {
+	line, _, _ := strings.Cut(strings.ToLower(string(trimStart(content))), "\n")
+	return strings.HasPrefix(line, header) &&
+		!slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(line, other) })
+}
+
+// trimStart returns the content without the blanks and empty lines at its start.
+func trimStart(content []byte) []byte { return bytes.TrimLeft(content, " \t\r\n\v\f") }
+
+// plain returns the content of data that is compressed with gzip, and other data unchanged.
+func plain(content []byte) []byte {
+	if uncompressed, err := uncompress(content); err == nil {
+		return uncompressed
+	}
+	return content
 }
 
 // Parse decodes user data. It returns ErrForeign, or an *Error for the first error.
 func Parse(content []byte, instance Instance) (Config, error) {
-	if !Is(content) {
+	content = plain(content)
+	template, rest := cutTemplate(content)
+	if !hasHeader(rest) {
 		return Config{}, ErrForeign
 	}
-	template, content := cutTemplate(content)
 	if template {
-		rendered, err := render(string(content), instance)
+		before := content[:len(content)-len(rest)]
+		rendered, err := render(string(rest), instance, 1+bytes.Count(before, []byte("\n")))
 		if err != nil {
 			return Config{}, err
 		}
-		content = []byte(rendered)
+		rest = []byte(rendered)
 	}
 	var fields map[string]json.RawMessage
-	if err := yaml.Unmarshal(content, &fields); err != nil {
+	if err := yaml.Unmarshal(rest, &fields); err != nil {
 		return Config{}, &Error{lineOf(err), "is not a YAML mapping"}
 	}
 	return decode(fields, instance)
@@ -187,19 +209,46 @@ func script(field string, content json.RawMessage) (string, error) {
 	var lines strings.Builder
 	for i, command := range commands {
 		var line string
-		var arguments []string
+		var arguments []json.RawMessage
 		switch {
 		case string(command) == "null":
 			continue
 		case json.Unmarshal(command, &line) == nil:
 		case json.Unmarshal(command, &arguments) == nil:
-			line = quoted(arguments)
+			texts, ok := scalars(arguments)
+			if !ok {
+				return "", &Error{fmt.Sprintf("%s[%d]", field, i), "has an argument that is a list or a mapping"}
+			}
+			line = quoted(texts)
 		default:
-			return "", &Error{fmt.Sprintf("%s[%d]", field, i), "is neither a string nor a list of strings"}
+			return "", &Error{fmt.Sprintf("%s[%d]", field, i), "is neither a string nor a list of arguments"}
 		}
 		lines.WriteString(line + "\n")
 	}
 	return lines.String(), nil
+}
+
+// scalars returns arguments as the texts that Python, and therefore cloud-init, makes of them. It returns false for
+// an argument that is not a scalar.
+func scalars(arguments []json.RawMessage) (texts []string, ok bool) {
+	for _, argument := range arguments {
+		var text string
+		switch literal := string(argument); {
+		case json.Unmarshal(argument, &text) == nil && literal != "null":
+		case literal == "true":
+			text = "True"
+		case literal == "false":
+			text = "False"
+		case literal == "null":
+			text = "None"
+		case strings.HasPrefix(literal, "[") || strings.HasPrefix(literal, "{"):
+			return nil, false
+		default: // a number
+			text = literal
+		}
+		texts = append(texts, text)
+	}
+	return texts, true
 }
 
 func quoted(arguments []string) string {

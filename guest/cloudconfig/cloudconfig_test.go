@@ -1,6 +1,8 @@
 package cloudconfig
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"io/fs"
 	"os"
@@ -144,6 +146,9 @@ func TestParse(t *testing.T) {
 		"the machine's name": {"hostname: vm-1\n", Config{}},
 		"an unknown field":   {"color: red\n", Config{Ignored: []string{"color ignored: not supported by the guest"}}},
 		"arguments":          {"runcmd:\n- [echo, \"it's\", $HOME]\n-\n- date\n", Config{Commands: "'echo' 'it'\\''s' '$HOME'\ndate\n"}},
+		"scalars as arguments": {
+			"runcmd:\n- [sleep, 5, 1.5, true, no, null, 0755]\n", Config{Commands: "'sleep' '5' '1.5' 'True' 'False' 'None' '493'\n"},
+		},
 		"a number as permissions": {
 			"write_files: [{path: /a, permissions: 0600}]\n", Config{Files: []File{{Path: "/a", Mode: 0o600, Content: []byte{}}}},
 		},
@@ -175,6 +180,8 @@ func TestParse_NamesInvalidField(t *testing.T) {
 		"another name":      {"hostname: vm-2\n", "hostname"},
 		"commands":          {"runcmd: " + secret + "\n", "runcmd"},
 		"a mapping":         {"bootcmd: [date, {a: " + secret + "}]\n", "bootcmd[1]"},
+		"a number":          {"runcmd: [date, 5]\n", "runcmd[1]"},
+		"a nested list":     {"runcmd: [[echo, [" + secret + "]]]\n", "runcmd[0]"},
 		"not a list":        {"write_files: {path: /a}\n", "write_files"},
 		"not a file":        {"write_files: [" + secret + "]\n", "write_files[0]"},
 		"a type":            {"write_files: [{path: /a, append: " + secret + "}]\n", "write_files[0]"},
@@ -230,6 +237,7 @@ func TestParse_Templates(t *testing.T) {
 	} {
 		wantError(t, begin+text, where)
 	}
+	wantError(t, "\n\n"+begin+"- echo\n- {{ instance }}\n", "line 7")
 	// Without the template line, braces are ordinary text.
 	got, err := Parse([]byte("#cloud-config\nruncmd: ['echo {{ a }}']\n"), instance)
 	if err != nil || got.Commands != "echo {{ a }}\n" {
@@ -237,10 +245,22 @@ func TestParse_Templates(t *testing.T) {
 	}
 }
 
+// compressed returns the text compressed with gzip.
+func compressed(text string) string {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, _ = w.Write([]byte(text))
+	_ = w.Close()
+	return out.String()
+}
+
+// TestIs: cloud-init accepts and rejects the same headers (type_from_starts_with in cloudinit/handlers).
 func TestIs(t *testing.T) {
 	for text, want := range map[string]bool{
 		"#cloud-config": true, "#cloud-config \r\na: b": true, "## template: jinja\n#cloud-config\n": true, "##Template:Jinja\n#cloud-config\n": true,
-		"": false, "#cloud-configuration\n": false, "\n#cloud-config\n": false, "## template: jinja\n#!/bin/sh\n": false, "## template: basic\n#cloud-config\n": false,
+		"\n \r\n#cloud-config\n": true, "#Cloud-Config\n": true, "#cloud-config # of the pool\na: b": true, "#cloud-config-ish\n": true,
+		"\n## template: jinja\n\n#CLOUD-CONFIG\n": true, compressed("#cloud-config\na: b\n"): true,
+		"": false, "# a comment\n#cloud-config\n": false, "#cloud-config-archive\n": false, "#cloud-config-jsonp\n": false, compressed("#!/bin/sh\n"): false, "## template: jinja\n#!/bin/sh\n": false, "## template: basic\n#cloud-config\n": false,
 	} {
 		if got := Is([]byte(text)); got != want {
 			t.Errorf("Is(%q) = %t", text, got)

@@ -12,7 +12,7 @@ var templateLine = regexp.MustCompile(`^(?i:##\s*template:\s*jinja)[ \t\r]*$`)
 
 // cutTemplate returns the user data without the line that makes it a template.
 func cutTemplate(content []byte) (template bool, rest []byte) {
-	line, rest, _ := bytes.Cut(content, []byte("\n"))
+	line, rest, _ := bytes.Cut(trimStart(content), []byte("\n"))
 	if !templateLine.Match(line) {
 		return false, content
 	}
@@ -26,8 +26,8 @@ var (
 )
 
 // render replaces the variables of a template. Of jinja, it supports variable names, comments and raw blocks,
-// which users of Cluster API write.
-func render(text string, instance Instance) (string, error) {
+// which users of Cluster API write. before is the number of lines before the text.
+func render(text string, instance Instance, before int) (string, error) {
 	r := &renderer{rest: text, values: instance.values()}
 	for {
 		found := opener.FindStringIndex(r.rest)
@@ -38,7 +38,7 @@ func render(text string, instance Instance) (string, error) {
 		r.out.WriteString(r.rest[:found[0]])
 		r.rest = r.rest[found[0]:]
 		if problem := r.replace(); problem != "" {
-			line := 2 + strings.Count(text[:len(text)-len(r.rest)], "\n") // after the template's line
+			line := before + strings.Count(text[:len(text)-len(r.rest)], "\n")
 			return "", &Error{fmt.Sprintf("line %d", line), problem}
 		}
 	}
