@@ -5,5 +5,6 @@
 // Ethernet and IP addresses from the hypervisor, not from the guest. It forwards unicast packets like a router
 // that has a route to each guest: with new Ethernet addresses and a lower hop limit. It therefore never forwards
 // the protocols by which machines on the same link find and configure each other (ARP, neighbor discovery, router
-// advertisements, DHCP).
+// advertisements, DHCP). A guest may nevertheless treat the whole network as its own link: its [Link] responds with
+// the router's Ethernet address when it looks for another guest.
 package network

@@ -15,9 +15,13 @@ import (
 // Link connects a guest to a switch. Create it with Join.
 type Link struct {
 	socket  string
+	port    Port
 	hello   []byte
 	deliver func(frame []byte) error
 	log     *slog.Logger
+	// responses are frames of the link itself.
+	responses chan []byte
+	delivery  sync.Mutex // held during deliver
 
 	mu    sync.Mutex
 	queue chan []byte // nil while disconnected
@@ -30,6 +34,9 @@ const (
 	lastPause  = 5 * time.Second
 )
 
+// maxResponses is the maximum number of pending responses. Guests repeat requests that got no response.
+const maxResponses = 64
+
 // Join connects the port to the switch at the socket until the context is canceled. It reconnects, because a guest
 // outlives the switch. Frames for the guest are delivered sequentially in QEMU's format: a length of four bytes,
 // followed by the content. If deliver fails, the link terminates.
@@ -41,7 +48,10 @@ func Join(ctx context.Context, socket string, port Port, deliver func(framed []b
 	if err != nil {
 		return nil, fmt.Errorf("describing the port: %w", err)
 	}
-	l := &Link{socket: socket, hello: framed(hello), deliver: deliver, log: log, done: make(chan struct{})}
+	l := &Link{
+		socket: socket, port: port, hello: framed(hello), deliver: deliver, log: log,
+		responses: make(chan []byte, maxResponses), done: make(chan struct{}),
+	}
 	go l.run(ctx)
 	return l, nil
 }
@@ -49,9 +59,19 @@ func Join(ctx context.Context, socket string, port Port, deliver func(framed []b
 // Done is closed when the link has terminated.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// Send sends a frame of the guest. It never blocks: it drops the frame if there is no connection or too many
-// frames are pending.
+// Send sends a frame of the guest, or responds to it if the guest looks for another guest on its own link. It never
+// blocks: it drops the frame if there is no connection or too many frames are pending.
 func (l *Link) Send(frame []byte) {
+	response, local := l.port.resolve(frame)
+	if response != nil {
+		select {
+		case l.responses <- framed(response):
+		default:
+		}
+	}
+	if local {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.queue == nil {
@@ -68,6 +88,11 @@ var errGuest = errors.New("the guest does not accept frames")
 
 func (l *Link) run(ctx context.Context) {
 	defer close(l.done)
+	ctx, stop := context.WithCancel(ctx)
+	var responding sync.WaitGroup
+	responding.Go(func() { l.respond(ctx) })
+	defer responding.Wait()
+	defer stop()
 	pause := firstPause
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -87,6 +112,28 @@ func (l *Link) run(ctx context.Context) {
 		}
 		pause = min(2*pause, lastPause)
 	}
+}
+
+// respond delivers the link's own frames. It does not depend on the switch, so the guest keeps its neighbors while
+// the switch restarts.
+func (l *Link) respond(ctx context.Context) {
+	for {
+		select {
+		case frame := <-l.responses:
+			if l.deliverNext(frame) != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// deliverNext delivers one frame at a time.
+func (l *Link) deliverNext(frame []byte) error {
+	l.delivery.Lock()
+	defer l.delivery.Unlock()
+	return l.deliver(frame)
 }
 
 // connect connects once and carries frames until the connection is closed.
@@ -138,7 +185,7 @@ func (l *Link) receive(conn net.Conn) error {
 		if frame == nil {
 			continue
 		}
-		if err := l.deliver(framed(frame)); err != nil {
+		if err := l.deliverNext(framed(frame)); err != nil {
 			return fmt.Errorf("%w: %w", errGuest, err)
 		}
 	}

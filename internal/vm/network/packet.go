@@ -199,5 +199,6 @@ func (p Port) route(frame []byte) {
 	binary.BigEndian.PutUint16(packet[checksum4:], uint16(sum+sum>>16))
 }
 
-// gatewayMAC is the sender of routed frames. Guests send their responses to their own gateway, not to it.
+// gatewayMAC is the sender of routed frames. Guests send their responses to their own gateway, or to this address if
+// they treat the network as their own link.
 var gatewayMAC = []byte{0x02, 0, 0, 0, 0, 0x01}

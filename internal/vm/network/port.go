@@ -23,6 +23,9 @@ type Port struct {
 	// IPv4 and IPv6 are the VM's addresses. A zero value means that it has no address of this version.
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
+	// Networks are the networks that the VM treats as its own link. The Link responds to the VM when it looks for
+	// other guests in them; the switch does not know them. Optional.
+	Networks []Network `json:"-"`
 }
 
 // errPort means that a port is invalid.

@@ -60,6 +60,8 @@ const (
 	protocolUDP    = 17
 	protocolICMPv6 = 58
 
+	neighborSolicitation = 135 // type of ICMPv6
+
 	flagSYN = 0x02
 	flagACK = 0x10
 
@@ -144,8 +146,8 @@ func (r Rules) allows(p packet) bool {
 }
 
 // toGuest reports whether a frame is for an ordinary address of the guest's network, and may therefore be for
-// another guest. ARP frames always may.
-func (r Rules) toGuest(frame []byte) (toGuest, isARP bool) {
+// another guest. Frames that look for a neighbor always may: ARP, and multicast neighbor solicitations.
+func (r Rules) toGuest(frame []byte) (toGuest, toNeighbors bool) {
 	if len(frame) < ethernetHeader {
 		return false, false
 	}
@@ -157,6 +159,9 @@ func (r Rules) toGuest(frame []byte) (toGuest, isARP bool) {
 		p, toGuest = parse4(content)
 	case typeIPv6:
 		p, toGuest = parse6(content)
+		if p.solicitsNeighbor() && p.to.IsMulticast() {
+			return false, true
+		}
 	}
 	return toGuest && slices.ContainsFunc(r.Networks, func(n Network) bool {
 		return n.Prefix.Contains(p.to) && p.to != n.Gateway && p.to != n.NameServer
@@ -193,6 +198,10 @@ func (p packet) ports() (from, to uint16, ok bool) {
 func (p packet) isUDP(port uint16) bool {
 	_, to, ok := p.ports()
 	return ok && p.protocol == protocolUDP && to == port
+}
+
+func (p packet) solicitsNeighbor() bool {
+	return p.protocol == protocolICMPv6 && len(p.payload) > 0 && p.payload[0] == neighborSolicitation
 }
 
 // opens reports whether a TCP packet may open a connection. QEMU does not open connections for other packets.

@@ -230,12 +230,13 @@ func TestFirewall_NoOutside(t *testing.T) {
 	}
 }
 
-// Frames for other guests are passed to others, and ARP frames to both.
+// Frames for other guests are passed to others, and frames that look for neighbors to both.
 func TestFirewall_PassesFramesToGuests(t *testing.T) {
 	arp := append(make([]byte, 12), 8, 6)
 	frames := [][]byte{
-		tcp("10.77.0.99", 4711, 22, flagSYN), tcp("fd77::99", 4711, 22, flagSYN), arp,
-		tcp("10.77.0.2", 4711, 16443, flagSYN), udp("10.77.0.3", 53), tcp("192.0.2.1", 4711, 443, flagSYN), udp("255.255.255.255", 67),
+		tcp("10.77.0.99", 4711, 22, flagSYN), tcp("fd77::99", 4711, 22, flagSYN), ip("fd77::99", protocolICMPv6, 135, 0, 0, 0),
+		arp, ip("ff02::1:ff00:99", protocolICMPv6, 135, 0, 0, 0),
+		ip("ff02::2", protocolICMPv6, 133, 0, 0, 0), tcp("10.77.0.2", 4711, 16443, flagSYN), udp("10.77.0.3", 53), tcp("192.0.2.1", 4711, 443, flagSYN), udp("255.255.255.255", 67),
 	}
 	var guest, network bytes.Buffer
 	for _, frame := range frames {
@@ -246,11 +247,11 @@ func TestFirewall_PassesFramesToGuests(t *testing.T) {
 	if !errors.Is(err, io.EOF) {
 		t.Errorf("error = %v", err)
 	}
-	if want := bytes.Join(frames[:3], nil); !bytes.Equal(bytes.Join(others, nil), want) {
+	if want := bytes.Join(frames[:5], nil); !bytes.Equal(bytes.Join(others, nil), want) {
 		t.Errorf("passed to others: %x, want %x", others, want)
 	}
 	var want []byte
-	for _, frame := range frames[2:] {
+	for _, frame := range frames[3:] {
 		want = append(want, framed(frame)...)
 	}
 	if !bytes.Equal(network.Bytes(), want) {

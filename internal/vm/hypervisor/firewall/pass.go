@@ -23,7 +23,7 @@ const (
 // QEMU's filter-redirector: a length of four bytes, big-endian, followed by the content.
 //
 // Frames for other guests are passed to the function toGuests instead of the network. The function must not block.
-// ARP frames go to both. If toGuests is nil, frames for other guests are dropped.
+// Frames that look for neighbors go to both. If toGuests is nil, frames for other guests are dropped.
 func Pass(rules Rules, guest io.Reader, network io.Writer, toGuests func(frame []byte)) error {
 	queue := make(chan []byte, maxQueued)
 	written := make(chan struct{})
@@ -33,8 +33,8 @@ func Pass(rules Rules, guest io.Reader, network io.Writer, toGuests func(frame [
 	}()
 	err := read(bufio.NewReaderSize(guest, maxFrame), func(frame []byte) {
 		if toGuests != nil {
-			toGuest, isARP := rules.toGuest(frame[lengthSize:])
-			if toGuest || isARP {
+			toGuest, toNeighbors := rules.toGuest(frame[lengthSize:])
+			if toGuest || toNeighbors {
 				toGuests(bytes.Clone(frame[lengthSize:]))
 			}
 			if toGuest {

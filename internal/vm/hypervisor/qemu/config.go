@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
+	"github.com/millwright-dev/millwright/internal/vm/network"
 )
 
 // MachineType is the virtual hardware of every guest. It is pinned because it must be the same on both sides of a
@@ -232,6 +233,16 @@ func (n UserNetwork) rules() firewall.Rules {
 		rules.Forwarded = append(rules.Forwarded, forward.Port)
 	}
 	return rules
+}
+
+// neighbors returns the networks in which the guest may look for other guests. Without a fixed IPv6 address, others
+// cannot respond to it over IPv6.
+func (n UserNetwork) neighbors() []network.Network {
+	networks := []network.Network{{Prefix: n.IPv4, OnLink: []netip.Addr{n.Gateway4(), n.DNS4()}}}
+	if n.Address6.IsValid() {
+		networks = append(networks, network.Network{Prefix: n.IPv6, OnLink: []netip.Addr{n.Gateway6(), n.DNS6()}})
+	}
+	return networks
 }
 
 func nth(network netip.Prefix, steps int) netip.Addr {
