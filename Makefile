@@ -96,6 +96,10 @@ containerd: ## Install containerd, runc and CNI plugins from the distribution fo
 grpc-python: ## Install gRPC for Python from the distribution for the test of a Python driver (as root; once)
 	@hack/install-grpc-python.sh
 
+.PHONY: cloud-init
+cloud-init: ## Install cloud-init from the distribution, but disabled, for the test of guests' network configuration (as root; once)
+	@hack/install-cloud-init.sh
+
 .PHONY: guest
 guest: ## Build the small guest for the demo and tests (cached; downloads a kernel from the distribution)
 	@hack/guest.sh
@@ -151,7 +155,7 @@ test-all: ## Run all tests: those of make test, all tests with real components, 
 .PHONY: test-all-latest
 test-all-latest: export MILLWRIGHT_TIER := all
 test-all-latest: TIER := all
-test-all-latest: controlplane capi qemu containerd grpc-python guest
+test-all-latest: controlplane capi qemu containerd grpc-python cloud-init guest
 	$(run_tests)
 
 .PHONY: test-list

@@ -165,11 +165,11 @@ func seedNetwork(n *qemu.UserNetwork) *seed.Network {
 	}
 	network := &seed.Network{MAC: n.MAC}
 	if n.Address4.IsValid() {
-		network.Links = append(network.Links, seed.Link{Address: n.Address4, Gateway: n.Gateway4()})
+		network.Links = append(network.Links, seed.Link{Address: netip.PrefixFrom(n.Address4, n.IPv4.Bits()), Gateway: n.Gateway4()})
 		network.NameServers = append(network.NameServers, n.DNS4())
 	}
 	if n.Address6.IsValid() {
-		network.Links = append(network.Links, seed.Link{Address: n.Address6, Gateway: n.Gateway6()})
+		network.Links = append(network.Links, seed.Link{Address: netip.PrefixFrom(n.Address6, n.IPv6.Bits()), Gateway: n.Gateway6()})
 	}
 	return network
 }

@@ -35,11 +35,11 @@ type Network struct {
 	NameServers []netip.Addr
 }
 
-// Link is an address without a subnet: all traffic goes to the gateway.
+// Link is an address in a subnet with a gateway.
 type Link struct {
-	// Address is the address of the guest.
-	Address netip.Addr
-	// Gateway is the gateway on the link. It must have the same IP version as Address.
+	// Address is the address of the guest, with the length of the subnet's prefix.
+	Address netip.Prefix
+	// Gateway is an address of the subnet.
 	Gateway netip.Addr
 }
 
@@ -68,21 +68,21 @@ func Image(content Content) ([]byte, error) {
 	return iso("CIDATA", append(files, file{"user-data", content.UserData})), nil
 }
 
-// version2 returns the network in version 2 of cloud-init's format.
+// version2 returns the network in version 2 of cloud-init's format. It uses only fields that all versions and renderers
+// of cloud-init understand: many of them ignore on-link in routes, so the gateway must be in the subnet, and version
+// 22.4 reduces the destination ::/0 to ::/64, so the gateways have their own fields.
 func (n *Network) version2() map[string]any {
+	card := map[string]any{"match": map[string]string{"macaddress": n.MAC.String()}}
 	var addresses []string
-	var routes []map[string]any
 	for _, link := range n.Links {
-		addresses = append(addresses, netip.PrefixFrom(link.Address, link.Address.BitLen()).String())
-		everywhere := "0.0.0.0/0"
-		if link.Address.Is6() {
-			everywhere = "::/0"
+		addresses = append(addresses, link.Address.String())
+		gateway := "gateway4"
+		if link.Gateway.Is6() {
+			gateway = "gateway6"
 		}
-		routes = append(routes, map[string]any{"to": everywhere, "via": link.Gateway.String(), "on-link": true})
+		card[gateway] = link.Gateway.String()
 	}
-	card := map[string]any{
-		"match": map[string]string{"macaddress": n.MAC.String()}, "addresses": addresses, "routes": routes,
-	}
+	card["addresses"] = addresses
 	if len(n.NameServers) > 0 {
 		card["nameservers"] = map[string]any{"addresses": n.NameServers}
 	}

@@ -23,8 +23,8 @@ func content() Content {
 		Network: &Network{
 			MAC: net.HardwareAddr{2, 0, 0, 0, 0, 7},
 			Links: []Link{
-				{netip.MustParseAddr("10.77.0.16"), netip.MustParseAddr("10.77.0.2")},
-				{netip.MustParseAddr("fd77::16"), netip.MustParseAddr("fd77::2")},
+				{netip.MustParsePrefix("10.77.0.16/16"), netip.MustParseAddr("10.77.0.2")},
+				{netip.MustParsePrefix("fd77::16/64"), netip.MustParseAddr("fd77::2")},
 			},
 			NameServers: []netip.Addr{netip.MustParseAddr("10.77.0.3")},
 		},
@@ -81,12 +81,9 @@ func TestSeed_ContainsConfiguration(t *testing.T) {
 		"meta-data": `{"instance-id": "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21", "local-hostname": "web"}`,
 		"network-config": `{"version": 2, "ethernets": {"eth0": {
 			"match": {"macaddress": "02:00:00:00:00:07"},
-			"addresses": ["10.77.0.16/32", "fd77::16/128"],
-			"nameservers": {"addresses": ["10.77.0.3"]},
-			"routes": [
-				{"to": "0.0.0.0/0", "via": "10.77.0.2", "on-link": true},
-				{"to": "::/0", "via": "fd77::2", "on-link": true}
-			]}}}`,
+			"addresses": ["10.77.0.16/16", "fd77::16/64"],
+			"gateway4": "10.77.0.2", "gateway6": "fd77::2",
+			"nameservers": {"addresses": ["10.77.0.3"]}}}}`,
 	} {
 		if diff := cmp.Diff(parsed(t, []byte(want)), parsed(t, files[name])); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
