@@ -118,7 +118,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		VMIPs:           []string{"10.77.1.5", "fd00::5/128"},
 		FailureDomain:   "rack-7",
 		MigrateStrategy: vmv1alpha1.MigrateCold, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
-		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: name, Key: "userData"}},
+		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: name, Key: "userData"}, HostName: "pool-1.a"},
 		KernelBoot: &vmv1alpha1.KernelBoot{
 			Kernel: vmv1alpha1.BootFile{URL: "http://example.com/k", Checksum: checksum}, Initrd: &vmv1alpha1.BootFile{URL: "file:///i", Checksum: sha512},
 			CommandLine: "console=ttyS0",

@@ -43,7 +43,9 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 		},
 	}
 	if c.userData != nil {
-		vm.Spec.UserData = &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: c.key.Name, Key: userDataKey}}
+		vm.Spec.UserData = &vmv1alpha1.UserData{
+			SecretRef: vmv1alpha1.SecretKeyReference{Name: c.key.Name, Key: userDataKey}, HostName: c.nodeName(),
+		}
 	}
 	return vm
 }

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/guest/agent"
 	"github.com/millwright-dev/millwright/guest/cloudconfig"
@@ -90,10 +92,11 @@ func (g *guest) join(ctx context.Context) {
 		g.out.Logf("seed: %v", err)
 		return
 	}
-	if cloudconfig.Is(content) && system.OnDisk(rootDisk) {
-		err = g.bootstrap(ctx, content, described)
+	described.Name = cmp.Or(content.hostName, described.Name)
+	if cloudconfig.Is(content.userData) && system.OnDisk(rootDisk) {
+		err = g.bootstrap(ctx, content.userData, described)
 	} else {
-		err = g.becomeNode(ctx, content, described)
+		err = g.becomeNode(ctx, content.userData, described)
 	}
 	if err != nil {
 		g.out.Logf("%v", err)
@@ -227,20 +230,28 @@ func (g *guest) connect(links []metadata.Link) error {
 	return nil
 }
 
+// seedContent is the content of the seed.
+type seedContent struct {
+	userData []byte
+	// hostName is the name in the meta-data. It may be empty.
+	hostName string
+}
+
 // The name of the seed volume, and its position in an ISO 9660 file system.
 const (
 	volumeNameAt     = 32768 + 40
 	volumeNameLength = 32
-	seedVolume       = "CIDATA"
-	seedFile         = "user-data"
+	seedVolume       = "cidata"
+	userDataFile     = "user-data"
+	metaDataFile     = "meta-data"
 	seedDir          = "/seed"
 )
 
 // readUserData finds the seed among the disks.
-func readUserData() ([]byte, error) {
+func readUserData() (seedContent, error) {
 	disks, err := filepath.Glob("/dev/vd[a-z]")
 	if err != nil {
-		return nil, err
+		return seedContent{}, err
 	}
 	for _, disk := range disks {
 		if !isSeed(disk) {
@@ -248,11 +259,11 @@ func readUserData() ([]byte, error) {
 		}
 		content, err := readSeed(disk)
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", disk, err)
+			return seedContent{}, fmt.Errorf("reading %s: %w", disk, err)
 		}
 		return content, nil
 	}
-	return nil, errors.New("there is no volume " + seedVolume + ", so there is nothing to join")
+	return seedContent{}, errors.New("there is no volume " + seedVolume + ", so there is nothing to join")
 }
 
 func isSeed(disk string) bool {
@@ -269,19 +280,38 @@ func isSeed(disk string) bool {
 }
 
 // readSeed mounts the volume while it reads.
-func readSeed(disk string) (content []byte, err error) {
+func readSeed(disk string) (content seedContent, err error) {
 	if err := unix.Mount(disk, seedDir, "iso9660", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return nil, fmt.Errorf("mounting it: %w", err)
+		return seedContent{}, fmt.Errorf("mounting it: %w", err)
 	}
 	defer func() { err = errors.Join(err, unix.Unmount(seedDir, 0)) }()
+	if content.userData, err = seedFile(userDataFile); err != nil {
+		return seedContent{}, err
+	}
+	meta, err := seedFile(metaDataFile)
+	if err != nil {
+		return seedContent{}, err
+	}
+	var names struct {
+		HostName string `json:"local-hostname"`
+	}
+	if err := yaml.Unmarshal(meta, &names); err != nil {
+		return seedContent{}, fmt.Errorf("the file %s is not a YAML mapping: %w", metaDataFile, err)
+	}
+	content.hostName = names.HostName
+	return content, nil
+}
+
+// seedFile reads a file of the mounted seed. Its name may be in upper case.
+func seedFile(name string) ([]byte, error) {
 	entries, err := os.ReadDir(seedDir)
 	if err != nil {
 		return nil, err
 	}
 	for _, entry := range entries {
-		if strings.EqualFold(entry.Name(), seedFile) {
+		if strings.EqualFold(entry.Name(), name) {
 			return os.ReadFile(filepath.Join(seedDir, entry.Name()))
 		}
 	}
-	return nil, fmt.Errorf("the volume has no file %s", seedFile)
+	return nil, fmt.Errorf("the volume has no file %s", name)
 }

@@ -59,8 +59,9 @@ var rules = []rule{
 	{from: []string{"internal/connlimit"}, never: kubernetes},
 	{from: []string{"internal/loadbalancer"}, may: []string{"internal/connlimit", "internal/specialaddress"}, never: kubernetes},
 	{from: []string{"internal/loop"}, never: kubernetes},
+	{from: []string{"internal/placeholder"}, never: kubernetes},
 	{from: []string{"internal/specialaddress"}, never: kubernetes},
-	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/specialaddress", "proto"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/placeholder", "internal/specialaddress", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver uses only API objects, like an external driver.
 	{
@@ -75,7 +76,7 @@ var rules = []rule{
 	{from: []string{"drivers/vm"}, may: []string{"api", "driver"}, never: []string{"internal"}},
 
 	// Packages that controllers use.
-	{from: parts, may: []string{"api", budget, "internal/lifecycle/noderef", "internal/reconcile/flow", "internal/reconcile/apierror", "internal/reconcile/expectations"}},
+	{from: parts, may: []string{"api", budget, "internal/lifecycle/noderef", "internal/placeholder", "internal/reconcile/flow", "internal/reconcile/apierror", "internal/reconcile/expectations"}},
 	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},

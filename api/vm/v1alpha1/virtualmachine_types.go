@@ -357,6 +357,12 @@ type VolumeClaimMetadata struct {
 type UserData struct {
 	// SecretRef names the Secret, in the VirtualMachine's namespace.
 	SecretRef SecretKeyReference `json:"secretRef"`
+	// HostName is the guest's host name, which it reads together with the configuration. If empty, it is the name of
+	// the VirtualMachine.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +optional
+	HostName string `json:"hostName,omitempty"`
 }
 
 // SecretKeyReference names one value of a Secret in the same namespace.

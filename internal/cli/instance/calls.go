@@ -119,7 +119,9 @@ func (c *caller) create(ctx context.Context) (result, error) {
 		return found, nil
 	}
 	secret := c.inputs.secret.DeepCopy()
-	secret.Data[bootstrap.UserDataKey] = userdata.Render(secret.Data[bootstrap.UserDataKey], c.machine.Name, "")
+	if secret.Data[bootstrap.UserDataKey], err = userdata.Render(secret.Data[bootstrap.UserDataKey], c.machine.Name, ""); err != nil {
+		return found, err
+	}
 	if created {
 		resp, err := c.driver.CreateMachine(ctx, &driver.CreateMachineRequest{Machine: c.machine.DeepCopy(), MachineClass: c.inputs.class, Secret: secret})
 		if err != nil && (resp == nil || status.Code(err) != codes.Uninitialized) {

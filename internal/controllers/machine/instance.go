@@ -129,8 +129,12 @@ func (i *instances) prepare(machine *v1alpha1.Machine, secret *corev1.Secret) fu
 				return nil, err
 			}
 		}
+		rendered, err := userdata.Render(secret.Data[bootstrap.UserDataKey], key.Name, token)
+		if err != nil {
+			return nil, err
+		}
 		prepared := secret.DeepCopy()
-		prepared.Data[bootstrap.UserDataKey] = userdata.Render(secret.Data[bootstrap.UserDataKey], key.Name, token)
+		prepared.Data[bootstrap.UserDataKey] = rendered
 		return prepared, nil
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millwright-dev/millwright/internal/placeholder"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/seed"
@@ -106,6 +107,15 @@ func identityOf(spec *vmpb.VMSpec) string {
 	return cmp.Or(spec.GetUuid(), spec.GetNamespace()+"/"+spec.GetName())
 }
 
+// providerID returns the provider ID of the guest, as the driver for VirtualMachines returns it, or an empty text if
+// the guest has no UUID.
+func providerID(spec *vmpb.VMSpec) string {
+	if spec.GetUuid() == "" {
+		return ""
+	}
+	return "millwright:///" + spec.GetNamespace() + "/" + spec.GetUuid()
+}
+
 // links returns the guest's links, or nil if the guest has no static addresses.
 func links(n *qemu.UserNetwork) *vmpb.NetworkConfig {
 	if n == nil || !n.Address4.IsValid() && !n.Address6.IsValid() {
@@ -143,12 +153,21 @@ func writeSeed(config Config, network *qemu.UserNetwork) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the user data: %w", err)
 	}
-	image, err := seed.Image(seed.Content{
+	content := seed.Content{
 		InstanceID: identityOf(config.Spec),
-		HostName:   config.Spec.GetName(),
+		HostName:   cmp.Or(config.Spec.GetUserData().GetHostName(), config.Spec.GetName()),
+		ProviderID: providerID(config.Spec),
 		UserData:   userData,
 		Network:    seedNetwork(network),
-	})
+	}
+	// The UUID is not known before the VM exists, so only the hypervisor can fill this placeholder.
+	if content.ProviderID != "" {
+		content.UserData, err = placeholder.Fill(userData, placeholder.Value{Placeholder: placeholder.ProviderID, Value: content.ProviderID})
+	}
+	var image []byte
+	if err == nil {
+		image, err = seed.Image(content)
+	}
 	if err != nil {
 		return "", &vmspec.Error{Field: "user_data", Problem: err.Error()}
 	}

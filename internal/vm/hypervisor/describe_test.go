@@ -1,6 +1,9 @@
 package hypervisor
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
 	"errors"
 	"net/netip"
 	"os"
@@ -36,6 +39,53 @@ func guestConfig(t *testing.T) Config {
 	must(t, os.WriteFile(config.Paths.RootDisk, nil, 0o600))
 	must(t, os.WriteFile(config.Paths.UserData, []byte("#cloud-config\n"), 0o600))
 	return config
+}
+
+// The guest's kubelet needs the provider ID, which contains the UUID of the VM.
+func TestDescribeGuest_FillsProviderID(t *testing.T) {
+	config := guestConfig(t)
+	const id = "millwright:///default/6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21"
+	for given, want := range map[string]string{
+		"--provider-id=<<PROVIDER_ID>>\n":                                 "user: --provider-id=" + id + "\n",
+		"content: LS1wcm92aWRlci1pZD08PFBST1ZJREVSX0lEPj4K\n":             "content: " + base64.StdEncoding.EncodeToString([]byte("--provider-id="+id+"\n")) + "\n",
+		"<<MACHINE_NAME>> stays: only its controller knows the Machine\n": "<<MACHINE_NAME>> stays",
+	} {
+		must(t, os.WriteFile(config.Paths.UserData, []byte("user: "+given), 0o600))
+		machine, err := describeGuest(config)
+		must(t, err)
+		image, err := os.ReadFile(machine.Disks.Seed.Path)
+		must(t, err)
+		if !bytes.Contains(image, []byte(want)) || !bytes.Contains(image, []byte(`"provider-id":"`+id+`"`)) {
+			t.Errorf("%q: the seed does not contain %q, or no provider ID in its meta-data", given, want)
+		}
+	}
+	config.Spec.UserData = &vmpb.UserData{HostName: "machine-1"}
+	named, err := describeGuest(config)
+	must(t, err)
+	if image, err := os.ReadFile(named.Disks.Seed.Path); err != nil || !bytes.Contains(image, []byte(`"local-hostname":"machine-1"`)) {
+		t.Errorf("the meta-data does not contain the host name (%v)", err)
+	}
+	// A VM without a UUID has no provider ID.
+	config.Spec.Uuid = ""
+	must(t, os.WriteFile(config.Paths.UserData, []byte("<<PROVIDER_ID>>"), 0o600))
+	machine, err := describeGuest(config)
+	must(t, err)
+	if image, err := os.ReadFile(machine.Disks.Seed.Path); err != nil || !bytes.Contains(image, []byte("<<PROVIDER_ID>>")) || bytes.Contains(image, []byte("provider-id")) {
+		t.Errorf("a VM without a UUID has a provider ID (%v)", err)
+	}
+}
+
+func TestDescribeGuest_RefusesUserData(t *testing.T) {
+	config := guestConfig(t)
+	var bomb bytes.Buffer
+	w := gzip.NewWriter(&bomb)
+	_, _ = w.Write(make([]byte, 17<<20))
+	must(t, w.Close())
+	must(t, os.WriteFile(config.Paths.UserData, bomb.Bytes(), 0o600))
+	var wrong *vmspec.Error
+	if _, err := describeGuest(config); !errors.As(err, &wrong) || wrong.Field != "user_data" {
+		t.Errorf("describeGuest = %v, want an error about user_data", err)
+	}
 }
 
 func TestDescribeGuest_ProvidesMetadata(t *testing.T) {

@@ -62,6 +62,7 @@ var additions = map[string]string{
 	"BootFile.checksum":       "2 optional string, JSON checksum",
 	"UserData":                "message",
 	"UserData.path":           "1 optional string, JSON path",
+	"UserData.host_name":      "2 optional string, JSON hostName",
 
 	"RunLeaseRequest.release": "2 optional bool, JSON release",
 

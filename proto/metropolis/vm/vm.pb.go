@@ -1164,10 +1164,13 @@ func (x *BootFile) GetChecksum() string {
 // since it may contain secrets, and environments are easily read. Addition.
 type UserData struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path of a file in the hypervisor's file system. The guest finds the content, byte
-	// for byte, as user-data of a NoCloud volume whose instance-id is the VM's UUID (its
+	// Path of a file in the hypervisor's file system. The guest finds the content, with its
+	// provider ID in place of <<PROVIDER_ID>>, as user-data of a NoCloud volume whose instance-id is the VM's UUID (its
 	// namespace and name if it has none). Empty: no such volume.
-	Path          string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Name that the guest finds as local-hostname in the volume's meta-data. Empty: the
+	// name of the VM.
+	HostName      string `protobuf:"bytes,2,opt,name=host_name,json=hostName,proto3" json:"host_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1205,6 +1208,13 @@ func (*UserData) Descriptor() ([]byte, []int) {
 func (x *UserData) GetPath() string {
 	if x != nil {
 		return x.Path
+	}
+	return ""
+}
+
+func (x *UserData) GetHostName() string {
+	if x != nil {
+		return x.HostName
 	}
 	return ""
 }
@@ -2756,9 +2766,10 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\fcommand_line\x18\x03 \x01(\tR\vcommandLine\"8\n" +
 	"\bBootFile\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x1a\n" +
-	"\bchecksum\x18\x02 \x01(\tR\bchecksum\"\x1e\n" +
+	"\bchecksum\x18\x02 \x01(\tR\bchecksum\";\n" +
 	"\bUserData\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"k\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
+	"\thost_name\x18\x02 \x01(\tR\bhostName\"k\n" +
 	"\n" +
 	"VMMetadata\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12I\n" +

@@ -83,7 +83,9 @@ type VMControllerClient interface {
 	// The stream stays open, and a hypervisor always has exactly one; it opens a new one,
 	// with back-off, whenever one ends. Errors of the stream never stop a VM in
 	// LM_STORAGE_LOCKING. The authoritative hypervisor and the target of a migration
-	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE.
+	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE. While a
+	// VM is being deleted, its authoritative hypervisor has 30 s of STATUS_OK to shut the
+	// guest down after SIGTERM, and any other gets STATUS_TERMINATE.
 	// A hypervisor that loses its authority gets STATUS_TERMINATE on the open stream.
 	//
 	// In LM_FULL_LEASES a hypervisor renews its lease by another stream, at a third of the
@@ -206,7 +208,9 @@ type VMControllerServer interface {
 	// The stream stays open, and a hypervisor always has exactly one; it opens a new one,
 	// with back-off, whenever one ends. Errors of the stream never stop a VM in
 	// LM_STORAGE_LOCKING. The authoritative hypervisor and the target of a migration
-	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE.
+	// under way get STATUS_OK, any other, and all of a deleted VM, STATUS_TERMINATE. While a
+	// VM is being deleted, its authoritative hypervisor has 30 s of STATUS_OK to shut the
+	// guest down after SIGTERM, and any other gets STATUS_TERMINATE.
 	// A hypervisor that loses its authority gets STATUS_TERMINATE on the open stream.
 	//
 	// In LM_FULL_LEASES a hypervisor renews its lease by another stream, at a third of the

@@ -16,7 +16,7 @@ func TestGuest_Console(t *testing.T) {
 	t.Parallel()
 	guest := boot(t, direct(t))
 	guest.until("network: 10.0.2.16 via 10.0.2.2")
-	guest.until("there is no volume CIDATA")
+	guest.until("there is no volume cidata")
 
 	guest.send("pinx\x7fg\r")
 	guest.until("pong\r\n")
@@ -31,7 +31,7 @@ func TestGuest_Console(t *testing.T) {
 		guest.send(restart + "\n")
 		guest.until(texts)
 		guest.until("network: ")
-		guest.until("there is no volume CIDATA")
+		guest.until("there is no volume cidata")
 	}
 	guest.send("poweroff\n")
 	guest.until("reboot: Power down")
@@ -43,7 +43,7 @@ func TestGuest_PowerButton(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))
-	guest.until("there is no volume CIDATA")
+	guest.until("there is no volume cidata")
 	pressed := time.Now()
 	must(t, guest.Powerdown(bounded(t)))
 	guest.until("reboot: Power down")
@@ -56,7 +56,7 @@ func TestGuest_Agent(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	guest := boot(t, direct(t))
-	guest.until("there is no volume CIDATA")
+	guest.until("there is no volume cidata")
 	responses := json.NewDecoder(bufio.NewReader(guest.Agent()))
 	must(t, guest.Agent().SetDeadline(time.Now().Add(waitTimeout)))
 

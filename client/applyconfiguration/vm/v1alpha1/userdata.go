@@ -9,6 +9,9 @@ package v1alpha1
 type UserDataApplyConfiguration struct {
 	// SecretRef names the Secret, in the VirtualMachine's namespace.
 	SecretRef *SecretKeyReferenceApplyConfiguration `json:"secretRef,omitempty"`
+	// HostName is the guest's host name, which it reads together with the configuration. If empty, it is the name of
+	// the VirtualMachine.
+	HostName *string `json:"hostName,omitempty"`
 }
 
 // UserDataApplyConfiguration constructs a declarative configuration of the UserData type for use with
@@ -22,5 +25,13 @@ func UserData() *UserDataApplyConfiguration {
 // If called multiple times, the SecretRef field is set to the value of the last call.
 func (b *UserDataApplyConfiguration) WithSecretRef(value *SecretKeyReferenceApplyConfiguration) *UserDataApplyConfiguration {
 	b.SecretRef = value
+	return b
+}
+
+// WithHostName sets the HostName field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HostName field is set to the value of the last call.
+func (b *UserDataApplyConfiguration) WithHostName(value string) *UserDataApplyConfiguration {
+	b.HostName = &value
 	return b
 }

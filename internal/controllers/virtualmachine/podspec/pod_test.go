@@ -51,7 +51,7 @@ func TestPods(t *testing.T) {
 		"first": {full, func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.VolumeClaimName = "a"
 			vm.Annotations = map[string]string{v1alpha1.AnnotationAddresses: "10.77.0.16,fd77::10"}
-			vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot"}}
+			vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot"}, HostName: "machine-1"}
 			vm.Spec.InitialImage.Format = v1alpha1.FormatQCOW2
 		}},
 		"later": {plain, func(vm *v1alpha1.VirtualMachine) {

@@ -59,8 +59,8 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	if boot := vm.Spec.KernelBoot; boot != nil {
 		spec.KernelBoot = &vmpb.KernelBoot{Kernel: bootFile(&boot.Kernel), Initrd: bootFile(boot.Initrd), CommandLine: boot.CommandLine}
 	}
-	if vm.Spec.UserData != nil {
-		spec.UserData = &vmpb.UserData{Path: vmpb.UserDataPath}
+	if from := vm.Spec.UserData; from != nil {
+		spec.UserData = &vmpb.UserData{Path: vmpb.UserDataPath, HostName: from.HostName}
 	}
 	return spec
 }

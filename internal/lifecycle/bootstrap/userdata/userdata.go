@@ -1,31 +1,23 @@
-// Package userdata fills the placeholders of user data. It imports no Kubernetes packages, so that it can be
-// built for fuzzing within seconds.
+// Package userdata fills the placeholders of user data that the controllers of machines know. It imports no Kubernetes
+// packages, so that it can be built for fuzzing within seconds.
 package userdata
 
 import (
-	"bytes"
-	"net/url"
+	"fmt"
+
+	"github.com/millwright-dev/millwright/internal/placeholder"
 )
 
-// Placeholders in user data. They may also be escaped as in a URL query.
-const (
-	PlaceholderToken       = "<<BOOTSTRAP_TOKEN>>"
-	PlaceholderMachineName = "<<MACHINE_NAME>>"
-)
-
-// Render fills the placeholders of user data. The escaped form of a placeholder is replaced by the escaped
-// value, but only if the plain form does not occur. An empty token leaves its placeholder unchanged.
-func Render(userData []byte, machineName, token string) []byte {
-	userData = replace(userData, PlaceholderMachineName, machineName)
-	if token == "" {
-		return userData
+// Render fills the placeholders of user data, also in encoded parts; see placeholder.Fill. An empty token leaves its
+// placeholder unchanged.
+func Render(userData []byte, machineName, token string) ([]byte, error) {
+	values := []placeholder.Value{{Placeholder: placeholder.MachineName, Value: machineName}}
+	if token != "" {
+		values = append(values, placeholder.Value{Placeholder: placeholder.Token, Value: token})
 	}
-	return replace(userData, PlaceholderToken, token)
-}
-
-func replace(data []byte, placeholder, value string) []byte {
-	if bytes.Contains(data, []byte(placeholder)) {
-		return bytes.ReplaceAll(data, []byte(placeholder), []byte(value))
+	filled, err := placeholder.Fill(userData, values...)
+	if err != nil {
+		return nil, fmt.Errorf("filling the placeholders of the user data: %w", err)
 	}
-	return bytes.ReplaceAll(data, []byte(url.QueryEscape(placeholder)), []byte(url.QueryEscape(value)))
+	return filled, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millwright-dev/millwright/internal/placeholder"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -75,4 +76,28 @@ func rendered(t *testing.T, config, renderer, distribution string) string {
 		t.Fatal(err)
 	}
 	return all.String()
+}
+
+// The example is valid for cloud-init, once its placeholders are replaced.
+func TestSeed_ExampleIsValidForCloudInit(t *testing.T) {
+	tier.All(t)
+	if _, err := exec.LookPath("cloud-init"); err != nil {
+		t.Skip("cloud-init is not installed; run make cloud-init")
+	}
+	example, err := os.ReadFile("../../../../examples/own-image/user-data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled := strings.NewReplacer("CA_DATA", "Y2E=", placeholder.MachineName, "own-1", placeholder.Token, "abcdef.0123456789abcdef",
+		placeholder.ProviderID, "millwright:///default/6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21").Replace(string(example))
+	if strings.Contains(filled, "<<") {
+		t.Errorf("unknown placeholders in:\n%s", filled)
+	}
+	path := filepath.Join(t.TempDir(), "user-data")
+	if err := os.WriteFile(path, []byte(filled), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "cloud-init", "schema", "--config-file", path).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
 }

@@ -19,6 +19,8 @@ type Content struct {
 	InstanceID string
 	// HostName is the guest's name. Required.
 	HostName string
+	// ProviderID is the guest's provider ID, with which its Node registers. Optional.
+	ProviderID string
 	// UserData is the guest's user data, at most 16 MiB.
 	UserData []byte
 	// Network is the guest's network. If nil, the guest's default applies, usually DHCP.
@@ -43,17 +45,23 @@ type Link struct {
 	Gateway netip.Addr
 }
 
-// Image returns the volume: an ISO 9660 file system with the label CIDATA and the files user-data, meta-data and,
+// label is the label of the volume. ISO 9660 specifies upper case, but all readers of the data source accept lower
+// case, and some accept nothing else.
+const label = "cidata"
+
+// Image returns the volume: an ISO 9660 file system with the label cidata and the files user-data, meta-data and,
 // with a network, network-config. The result is reproducible, because source and target of a migration must have
 // the same disk.
 func Image(content Content) ([]byte, error) {
 	if len(content.UserData) > maxUserData {
 		return nil, fmt.Errorf("%d bytes of user data exceed the maximum of %d", len(content.UserData), maxUserData)
 	}
+	meta := map[string]string{"instance-id": content.InstanceID, "local-hostname": content.HostName}
+	if content.ProviderID != "" {
+		meta["provider-id"] = content.ProviderID
+	}
 	// JSON is valid YAML.
-	metaData, err := json.Marshal(map[string]string{
-		"instance-id": content.InstanceID, "local-hostname": content.HostName,
-	})
+	metaData, err := json.Marshal(meta)
 	if err != nil {
 		return nil, fmt.Errorf("writing the seed's meta-data: %w", err)
 	}
@@ -65,7 +73,7 @@ func Image(content Content) ([]byte, error) {
 		}
 		files = append(files, file{"network-config", append(config, '\n')})
 	}
-	return iso("CIDATA", append(files, file{"user-data", content.UserData})), nil
+	return iso(label, append(files, file{"user-data", content.UserData})), nil
 }
 
 // version2 returns the network in version 2 of cloud-init's format. It uses only fields that all versions and renderers

@@ -19,6 +19,7 @@ func content() Content {
 	return Content{
 		InstanceID: "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
 		HostName:   "web",
+		ProviderID: "millwright:///default/6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21",
 		UserData:   []byte("#millwright-guest\ntoken: \x00\xff\n"),
 		Network: &Network{
 			MAC: net.HardwareAddr{2, 0, 0, 0, 0, 7},
@@ -71,14 +72,15 @@ func TestSeed_ContainsConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	volume, files := read(t, image)
-	if string(bytes.TrimRight([]byte(volume), " ")) != "CIDATA" {
+	if string(bytes.TrimRight([]byte(volume), " ")) != "cidata" {
 		t.Errorf("volume label = %q", volume)
 	}
 	if !bytes.Equal(files["user-data"], content().UserData) {
 		t.Errorf("user data %q", files["user-data"])
 	}
 	for name, want := range map[string]string{
-		"meta-data": `{"instance-id": "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21", "local-hostname": "web"}`,
+		"meta-data": `{"instance-id": "6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21", "local-hostname": "web",
+			"provider-id": "millwright:///default/6b0ff0b6-6a5f-4b8b-9c0a-0d3e5a1f7c21"}`,
 		"network-config": `{"version": 2, "ethernets": {"eth0": {
 			"match": {"macaddress": "02:00:00:00:00:07"},
 			"addresses": ["10.77.0.16/16", "fd77::16/64"],
