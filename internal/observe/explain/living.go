@@ -261,12 +261,26 @@ func (e *explainer) nodeNow() {
 		switch {
 		case e.Identity.ProviderID == "": // the node never existed
 		case e.last.Type == v1alpha1.MachineOperationCreate:
+			denied := e.certificateDenied()
 			e.Why(notJoined, "", e.begin)
-			e.lookAt(NotYet)
+			if !denied {
+				e.lookAt(NotYet)
+			}
 		default:
+			e.certificateDenied()
 			e.Why(nodeGone, "", e.Since)
 		}
 	})
+}
+
+// certificateDenied adds why the guest's latest request for the certificate of its node was denied, and reports whether
+// one was.
+func (e *explainer) certificateDenied() bool {
+	event := e.Events.Newest(KindMachine, e.own, "NodeCertificateDenied")
+	if event != nil {
+		e.Why(certificateDenied, "", report.Time(event), "{text}", event.Message)
+	}
+	return event != nil
 }
 
 // node adds the problems of the node, or calls absent if the node does not exist.

@@ -110,7 +110,9 @@ var existingMachines = map[string]situation{
 	"vm-unschedulable": {all(createFailed(time.Minute, messages.Provider+"machine codes error: code = [ResourceExhausted] message = [no host has capacity]", "ResourceExhausted"),
 		virtualMachine(metav1.ConditionFalse, "Scheduling", "0/2 nodes are available: 2 Insufficient memory.")), report.NotRunning, v1alpha1.CauseDriverFailed},
 
-	"not-joined":               {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating), report.NotRunning, report.NodeNotJoined},
+	"not-joined": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating), report.NotRunning, report.NodeNotJoined},
+	"not-joined-denied": {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, event(KindMachine, "pool-a-x7k2p", "NodeCertificateDenied",
+		`The token of machine "pool-a-x7k2p" may only request a certificate for "system:node:node-1", not for "system:node:debian"`, time.Minute)), report.NotRunning, report.CertificateDenied},
 	"not-joined-restart":       {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, lease("new", time.Second, time.Minute)), report.NotRunning, report.NodeNotJoined},
 	"not-joined-own-time":      {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, annotated(v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout, "10m")), report.NotRunning, report.NodeNotJoined},
 	"not-joined-vm-not-ready":  {all(phase(v1alpha1.MachinePending, 7*time.Minute), noNode, lastCreating, virtualMachine(metav1.ConditionFalse, "Preparing", "120 MiB of 2048 MiB written")), report.NotRunning, report.VirtualMachineNotReady},

@@ -32,11 +32,13 @@ var (
 	vmUntouched    = newStatement(report.VirtualMachineNotReady, "the VM controller has not processed it yet; check that the VM controller is running", "")
 	vmOfController = newStatement(report.VirtualMachineNotReady, "VM controller {controller}, which its annotation selects, has not processed it yet; other VM controllers ignore it",
 		"Check that this VM controller is running. To let another VM controller take over: kubectl -n {vm namespace} annotate {virtualmachines} {vm} {annotation}-")
-	vmNotFenced     = newStatement(report.VirtualMachineNotReady, "its VM was not fenced as requested ({reason}): {text}", "")
-	vmNotReady      = newStatement(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
-	instanceLost    = newStatement(v1alpha1.CauseInstanceLost, "VM {provider ID} no longer exists", "Find out from the provider who deleted the VM")
-	targetAway      = newStatement(v1alpha1.CauseTargetUnavailable, "the target cluster does not respond: {text}", "Restore the API server of the target cluster, or the network connection to it")
-	notJoined       = newStatement(report.NodeNotJoined, `node "{node}" has not joined`, "")
+	vmNotFenced       = newStatement(report.VirtualMachineNotReady, "its VM was not fenced as requested ({reason}): {text}", "")
+	vmNotReady        = newStatement(report.VirtualMachineNotReady, "its VM{where} is not ready ({reason}): {text}", "")
+	instanceLost      = newStatement(v1alpha1.CauseInstanceLost, "VM {provider ID} no longer exists", "Find out from the provider who deleted the VM")
+	targetAway        = newStatement(v1alpha1.CauseTargetUnavailable, "the target cluster does not respond: {text}", "Restore the API server of the target cluster, or the network connection to it")
+	notJoined         = newStatement(report.NodeNotJoined, `node "{node}" has not joined`, "")
+	certificateDenied = newStatement(report.CertificateDenied, "the certificate that its guest requested was denied: {text}",
+		`Correct the user data so that the guest registers as node "{node}", for example with --hostname-override=<<MACHINE_NAME>>, and replace the machine: kubectl -n {namespace} delete {machines} {name}`)
 	nodeGone        = newStatement(v1alpha1.CauseNodeMissing, `node "{node}" no longer exists`, "Check the VM's console{console}, and find out who deleted the node")
 	nodeAbsent      = newStatement(v1alpha1.CauseNodeMissing, `node "{node}" does not exist at the moment`, "")
 	nodeUnhealthy   = newStatement(v1alpha1.CauseNodeUnhealthy, condition, "")

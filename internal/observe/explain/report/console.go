@@ -20,8 +20,13 @@ const (
 // escapes matches terminal control sequences, for example titles and colors.
 var escapes = regexp.MustCompile(`\x1b(?:[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)`)
 
-// LastLines returns the last non-empty lines of a console's output, the latest last. They are printable, and
-// limited in number and length. The guest controls their content, so they are only shown, and no decisions are
+// hostKey matches lines of cloud-init's list of SSH host keys, which it writes to the console last, and which would hide
+// all other lines: headings, fingerprints, keys, and lines between them.
+var hostKey = regexp.MustCompile(`-----(BEGIN|END) SSH HOST KEY (FINGERPRINTS|KEYS)-----|(^|: )(` +
+	`#{20,}|[0-9]+ SHA256:\S+ .*|(sk-)?(ssh|ecdsa)-[a-z0-9@.-]+ AAAA\S+( .*)?)$`)
+
+// LastLines returns the last non-empty lines of a console's output, the latest last, without SSH host keys. They are
+// printable, and limited in number and length. The guest controls their content, so they are only shown, and no decisions are
 // based on them.
 func LastLines(console []byte) []string {
 	if cut := len(console) - consoleBytes; cut > 0 {
@@ -35,7 +40,7 @@ func LastLines(console []byte) []string {
 	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimRight(line, "\r")
 		line = line[strings.LastIndexByte(line, '\r')+1:] // a terminal shows only the text after the last carriage return
-		if line = strings.TrimSpace(messages.Line(line)); line != "" {
+		if line = strings.TrimSpace(messages.Line(line)); line != "" && !hostKey.MatchString(line) {
 			lines = append(lines, messages.Shorten(line, consoleLine))
 		}
 	}

@@ -9,6 +9,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// hostKeys is the console of a guest with cloud-init 22.4.
+const hostKeys = `[   31.5] cloud-init[612]: kubelet: no such file
+<14>Nov 29 17:01:05 cloud-init: #############################################################
+<14>Nov 29 17:01:05 cloud-init: -----BEGIN SSH HOST KEY FINGERPRINTS-----
+<14>Nov 29 17:01:05 cloud-init: 256 SHA256:q0cF8c1WQPRbEOjuK8tGkW0w4fKQgVJYmVQH1Jt8dcE root@pool-1 (ECDSA)
+<14>Nov 29 17:01:05 cloud-init: 3072 SHA256:VCUbGW6hLsqmcT9wE3pxp7bTzS6MvJ0q5b2Dk4L8zFk root@pool-1 (RSA)
+<14>Nov 29 17:01:05 cloud-init: -----END SSH HOST KEY FINGERPRINTS-----
+<14>Nov 29 17:01:05 cloud-init: #############################################################
+-----BEGIN SSH HOST KEY KEYS-----
+ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLk= root@pool-1
+ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJk2q root@pool-1
+ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQC7
+-----END SSH HOST KEY KEYS-----
+Debian GNU/Linux 12 pool-1 ttyS0
+`
+
 // TestLastLines checks which lines of a console are shown.
 func TestLastLines(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -23,6 +39,9 @@ func TestLastLines(t *testing.T) {
 		"an escape at the end":      {"one\x1b[", []string{"one"}},
 		"unterminated string":       {"one\n\x1b]0;two", []string{"one"}},
 		"a progress bar":            {"10%\r50%\rdone\r\n", []string{"done"}},
+		"SSH host keys":             {hostKeys, []string{"[   31.5] cloud-init[612]: kubelet: no such file", "Debian GNU/Linux 12 pool-1 ttyS0"}},
+		"a part of the keys":        {hostKeys[strings.Index(hostKeys, "SHA256"):], []string{"SHA256:q0cF8c1WQPRbEOjuK8tGkW0w4fKQgVJYmVQH1Jt8dcE root@pool-1 (ECDSA)", "Debian GNU/Linux 12 pool-1 ttyS0"}},
+		"text about keys":           {"ssh-keygen: generating\n#\nssh-rsa is old\n", []string{"ssh-keygen: generating", "#", "ssh-rsa is old"}},
 		"other characters":          {"a\x00b\ac\u202ed\u009b31me\xff\n", []string{"a b c d 31me\ufffd"}},
 	} {
 		if diff := cmp.Diff(c.want, LastLines([]byte(c.output))); diff != "" {

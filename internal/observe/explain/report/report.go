@@ -40,6 +40,7 @@ const (
 	VirtualMachineNotReady     Cause = "VirtualMachineNotReady"
 	VirtualMachineMigrating    Cause = "VirtualMachineMigrating"
 	NodeNotJoined              Cause = "NodeNotJoined"
+	CertificateDenied          Cause = "CertificateDenied"
 	CriticalComponentsNotReady Cause = "CriticalComponentsNotReady"
 	NodeTemplateNotApplied     Cause = "NodeTemplateNotApplied"
 	Preserved                  Cause = "Preserved"
