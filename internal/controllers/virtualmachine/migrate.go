@@ -73,7 +73,7 @@ func (m *migrations) refuseOrder(ctx context.Context, s *scope) flow.Result {
 // announceRefusal sends an event that explains why a VM that must leave its host is shut down instead of migrated.
 func (m *migrations) announceRefusal(ctx context.Context, key types.NamespacedName, why string) {
 	vm := &v1alpha1.VirtualMachine{}
-	if err := m.client.Get(ctx, key, vm); err == nil {
+	if err := m.client.Get(ctx, key, vm); err == nil && vm.DeletionTimestamp.IsZero() { // otherwise deleteAll announces it
 		m.events.Eventf(vm, corev1.EventTypeNormal, "NotMigrated", "Shutting down the guest instead of migrating it live: %s", why)
 	}
 }

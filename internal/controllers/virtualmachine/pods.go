@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
@@ -111,7 +113,8 @@ func (p *hypervisorPods) deleteUnschedulable(ctx context.Context, pod *corev1.Po
 	return flow.Stop("the pod is being replaced because the spec changed")
 }
 
-// deleteAll deletes the hypervisor Pods of a VM that is being deleted, and waits until they are gone.
+// deleteAll deletes the hypervisor Pods of a VM that is being deleted, and waits until they are gone. A guest may take
+// until authority.ShutdownDeadline to shut down.
 func (p *hypervisorPods) deleteAll(ctx context.Context, s *scope) flow.Result {
 	pods := s.pods
 	if len(pods) == 0 {
@@ -124,8 +127,36 @@ func (p *hypervisorPods) deleteAll(ctx context.Context, s *scope) flow.Result {
 	if len(pods) == 0 {
 		return flow.Continue()
 	}
+	p.announceDeletion(s)
 	if err := p.deletePods(ctx, pods); err != nil {
 		return flow.Fail(err)
 	}
+	if left := authority.ShutdownDeadline(s.vm).Sub(s.now); left > 0 {
+		return flow.Wait(min(left, goneCheck), "the guest is shutting down")
+	}
 	return flow.Wait(goneCheck, "the hypervisor is terminating")
 }
+
+// announceDeletion sends an event when the guest of a VM that is being deleted is asked to shut down, and one with how
+// it ended.
+func (p *hypervisorPods) announceDeletion(s *scope) {
+	pod := s.active
+	switch {
+	case pod == nil:
+	case podstate.Finished(pod):
+		end := podstate.EndOf(pod)
+		if s.memory.events.News(eventShutDown, string(pod.UID)+end.Reason) {
+			p.events.Eventf(s.vm, corev1.EventTypeNormal, eventShutDown, "The hypervisor in pod %s terminated: %s", pod.Name, end.Message)
+		}
+	case pod.DeletionTimestamp.IsZero() && s.vm.Status.Phase == v1alpha1.PhaseRunning && s.vm.Spec.Mode != v1alpha1.ModePause:
+		p.events.Eventf(s.vm, corev1.EventTypeNormal, eventShuttingDown,
+			"The virtual machine is being deleted; shutting down the guest in pod %s, and terminating it if that takes more than %s",
+			pod.Name, podspec.ShutdownTime)
+	}
+}
+
+// Reasons of the events of a deletion.
+const (
+	eventShuttingDown = "ShuttingDown"
+	eventShutDown     = "ShutDown"
+)

@@ -147,13 +147,24 @@ func TestReports_AreBatched(t *testing.T) {
 	}
 }
 
-// TestRunLease_OfDeletedVM checks that a hypervisor whose VM is gone is ordered to terminate.
+// awaitEvent waits for an event that contains a text.
+func (w *testEnv) awaitEvent(text string) {
+	w.Helper()
+	w.eventually("there is an event "+text, func() bool { return strings.Contains(strings.Join(w.newEvents(), "\n"), text) })
+}
+
+// TestRunLease_OfDeletedVM checks that a hypervisor whose VM is being deleted may shut its guest down, and is ordered to
+// terminate once the VM is gone.
 func TestRunLease_OfDeletedVM(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	pod, h, _ := w.running("a")
 	w.must(w.client.Delete(t.Context(), w.vm("a")))
 	w.eventually("the pod is being deleted", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
+	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+	w.awaitEvent("ShuttingDown The virtual machine is being deleted; shutting down the guest in pod " + pod.Name)
+	w.end(pod, left(vmpb.EndStopped, "the guest shut down as requested"))
+	w.awaitEvent("ShutDown The hypervisor in pod " + pod.Name + " terminated: the guest shut down as requested")
 	w.remove(pod)
 	claim := &corev1.PersistentVolumeClaim{}
 	w.eventually("the disk is being deleted", func() bool { return w.gone(claim, "a") || claim.DeletionTimestamp != nil })

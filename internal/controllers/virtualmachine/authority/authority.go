@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,7 +108,7 @@ func (r *Registry) evaluateOnce(
 func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) (*vmpb.RunLeaseUpdate, error) {
 	update := &vmpb.RunLeaseUpdate{}
 	err := r.evaluate(ctx, us, live, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
-		switch found := authorize(vm, us); {
+		switch found := r.authorize(vm, us); {
 		case found == granted && vm.Status.Lease != nil:
 			return r.renew(ctx, vm, live, update)
 		case found == granted || found == awaited:
@@ -339,6 +340,20 @@ const (
 	// awaited means that the process is in the Pod of a migration target and must not run the VM yet.
 	awaited
 )
+
+// authorize is like the function authorize, but the holder of a VM that is being deleted keeps its authorization for as
+// long as its guest may take to shut down.
+func (r *Registry) authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) authorization {
+	if vm != nil && !vm.DeletionTimestamp.IsZero() && Holds(vm, who) && r.Clock.Now().Before(ShutdownDeadline(vm)) {
+		return granted
+	}
+	return authorize(vm, who)
+}
+
+// ShutdownDeadline returns until when the guest of a VM that is being deleted may run.
+func ShutdownDeadline(vm *v1alpha1.VirtualMachine) time.Time {
+	return vm.DeletionTimestamp.Add(podspec.GracePeriod * time.Second)
+}
 
 // authorize returns the authorization of a process. vm is nil if it does not exist.
 func authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID) authorization {

@@ -119,6 +119,14 @@ func deleting(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 	vm.DeletionTimestamp, vm.Finalizers = &metav1.Time{Time: now}, []string{v1alpha1.Finalizer}
 }
 
+// deletingFor sets when the deletion was requested.
+func deletingFor(d time.Duration) setup {
+	return func(vm *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+		deleting(vm, pods)
+		vm.DeletionTimestamp.Time = now.Add(-d)
+	}
+}
+
 func noAuthority(vm *v1alpha1.VirtualMachine, _ map[string]*corev1.Pod) {
 	vm.Status.VirtualMachineAuthority = v1alpha1.VirtualMachineAuthority{}
 }
@@ -196,7 +204,13 @@ func TestRegistry_Lease(t *testing.T) {
 		"the next process":                   {us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: ok}, run: "6"},
 		"an earlier process":                 {us: process("vm-1", 4), want: &vmpb.RunLeaseUpdate{Status: terminate}},
 		"a process in another Pod":           {us: process("vm-2", 9), want: &vmpb.RunLeaseUpdate{Status: terminate}},
-		"a VM that is being deleted":         {given: deleting, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"being deleted":                      {given: deleting, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
+		"being deleted, with a lease":        {given: all(deleting, leased(v1alpha1.LeaseOpen)), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok, FencingToken: 100, ValidFor: valid}},
+		"being deleted, last second":         {given: deletingFor(29 * time.Second), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: ok}},
+		"being deleted for too long":         {given: deletingFor(30 * time.Second), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"being deleted, next process":        {given: deleting, us: process("vm-1", 6), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"being deleted, the target":          {given: all(migrating(v1alpha1.MigrationPreparing), ordered, deleting), us: process("vm-2", 1), want: &vmpb.RunLeaseUpdate{Status: terminate}},
+		"being deleted, no authority":        {given: all(noAuthority, deleting), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
 		"no authority":                       {given: noAuthority, us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: unknown}},
 		"no authority, finished":             {given: all(noAuthority, finished("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},
 		"no authority, Pod of another VM":    {given: all(noAuthority, foreign("vm-1")), us: process("vm-1", 5), want: &vmpb.RunLeaseUpdate{Status: terminate}},

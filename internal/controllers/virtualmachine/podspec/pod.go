@@ -36,8 +36,10 @@ const (
 	annotationSource = "vm.metropolis.monogon.dev/migration-source"
 	// AcceleratorKVM is the value of Settings.Accelerator that disables emulation.
 	AcceleratorKVM = "kvm"
-	// GracePeriod is how long a hypervisor may take to shut its guest down, in seconds.
+	// GracePeriod is how long a hypervisor may take to shut its guest down and to terminate, in seconds.
 	GracePeriod = 30
+	// ShutdownTime is how much of GracePeriod the guest has: the default of the hypervisor's Timing.Grace.
+	ShutdownTime = 20 * time.Second
 	// tokenSeconds is the lifetime of a Pod's service account token.
 	tokenSeconds = 3600
 )
