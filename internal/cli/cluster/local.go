@@ -42,6 +42,8 @@ type local struct {
 	listener net.Listener
 	// imageURL is the URL of the image directory.
 	imageURL string
+	// needsGuest reports whether the image directory is that of the guest, not one that the user chose.
+	needsGuest bool
 }
 
 const (
@@ -346,7 +348,7 @@ func gatewayOf(network netip.Prefix) netip.Addr { return network.Addr().Next().N
 func (m *local) greet(out io.Writer, took time.Duration) {
 	fmt.Fprintf(out, "Ready after %.1f s. Try:\n\n", took.Seconds())
 	m.printCommands(out, filepath.Join(m.binaries, "kubectl"), m.plane.Kubeconfig())
-	if _, err := os.Stat(filepath.Join(m.images, "vmlinux")); err != nil && m.Driver.Name == localdir.DriverVM {
+	if m.lacksGuest() {
 		fmt.Fprintf(out, "The examples need a guest, which has not been built yet: run \"make %s\".\n", guestBuilds[m.guest])
 	}
 	if m.Driver.Name == localdir.DriverVM && (m.plane.Port() != defaultAPIPort || m.imageURL != imageURL(defaultImagePort)) {
@@ -354,6 +356,13 @@ func (m *local) greet(out io.Writer, took time.Duration) {
 			defaultAPIPort, imageURL(defaultImagePort), m.plane.Port(), m.imageURL)
 	}
 	fmt.Fprintf(out, "Ctrl-C stops everything; the data stays in %s.\n", m.dir)
+}
+
+// lacksGuest reports whether the guest of the examples has not been built. Users who chose a directory of images have
+// their own.
+func (m *local) lacksGuest() bool {
+	_, err := os.Stat(filepath.Join(m.images, "vmlinux"))
+	return err != nil && m.needsGuest && m.Driver.Name == localdir.DriverVM
 }
 
 func (m *local) printCommands(out io.Writer, kubectl, kubeconfig string) {

@@ -28,6 +28,21 @@ func TestUp_HintsMatchDriver(t *testing.T) {
 	}
 }
 
+// TestUp_MissesOnlyItsOwnGuest checks that a directory of images that the user chose needs no guest.
+func TestUp_MissesOnlyItsOwnGuest(t *testing.T) {
+	t.Setenv("MILLWRIGHT_CACHE", t.TempDir())
+	for images, want := range map[string]bool{"": true, t.TempDir(): false} {
+		mode := &local{upFlags: &upFlags{binaries: "bin", guest: guestSmall, images: images}}
+		mode.Driver.Name = localdir.DriverVM
+		if err := mode.find(); err != nil {
+			t.Fatal(err)
+		}
+		if got := mode.lacksGuest(); got != want {
+			t.Errorf("--images %q: a guest is missing: %t, want %t", images, got, want)
+		}
+	}
+}
+
 // TestUp_HintsForFullGuest checks that the hints name the examples for the full guest, and that its networks must not
 // overlap.
 func TestUp_HintsForFullGuest(t *testing.T) {

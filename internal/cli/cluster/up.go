@@ -313,6 +313,7 @@ func (m *local) find() error {
 		}
 	}
 	if m.images == "" {
+		m.needsGuest = true
 		m.images = filepath.Join(cache, guestBuilds[m.guest], "current")
 	}
 	if m.images, err = filepath.Abs(m.images); err != nil {

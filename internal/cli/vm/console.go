@@ -58,16 +58,23 @@ func newLogs() *cobra.Command {
 It needs fewer permissions than the console: nothing can be typed.`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
 		out, done := guestOutput(cmd.OutOrStdout(), raw)
-		defer done()
-		if err := calls.log(cmd.Context(), vm, follow, out); err != nil {
+		err := calls.log(cmd.Context(), vm, follow, out)
+		done()
+		if err != nil {
 			return fmt.Errorf("reading the console output of %s: %w", vm.Name, err)
 		}
-		return nil
+		if follow && cmd.Context().Err() == nil {
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), logEnd, vm.Name)
+		}
+		return err
 	})
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new output until the virtual machine leaves its host")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new output until the virtual machine terminates or leaves its host")
 	addRaw(cmd, &raw)
 	return cmd
 }
+
+// logEnd is printed when the output of a followed VM ends.
+const logEnd = "The output ended because virtual machine %s has terminated or left its host. If it still exists, run the command again.\n"
 
 func addRaw(cmd *cobra.Command, raw *bool) {
 	cmd.Flags().BoolVar(raw, "raw", false, "do not restrict what the guest can do to this terminal, such as typing for you, setting the clipboard, or clearing the scrollback")
