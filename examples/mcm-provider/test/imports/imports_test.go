@@ -8,13 +8,18 @@ import (
 	"testing"
 
 	"github.com/gardener/machine-controller-manager/pkg/apis/machine/v1alpha1"
+	"github.com/gardener/machine-controller-manager/pkg/client/clientset/versioned"
+	"github.com/gardener/machine-controller-manager/pkg/client/clientset/versioned/fake"
 	"github.com/gardener/machine-controller-manager/pkg/client/clientset/versioned/scheme"
 	_ "github.com/gardener/machine-controller-manager/pkg/util/client/metrics/prometheus"
+	controller "github.com/gardener/machine-controller-manager/pkg/util/clientbuilder/machine"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/app"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/app/options"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/driver"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/codes"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/machinecodes/status"
+	names "github.com/gardener/machine-controller-manager/pkg/util/provider/machinecontroller"
+	"github.com/gardener/machine-controller-manager/pkg/util/provider/machineutils"
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/metrics"
 	_ "github.com/gardener/machine-controller-manager/pkg/util/reflector/prometheus"
 	_ "github.com/gardener/machine-controller-manager/pkg/util/workqueue/prometheus"
@@ -60,8 +65,8 @@ func (current) InitializeMachine(_ context.Context, req *driver.InitializeMachin
 	return &driver.InitializeMachineResponse{ProviderID: req.Machine.Spec.ProviderID, NodeName: req.Machine.Labels[v1alpha1.NodeLabelKey]}, nil
 }
 
-// Drivers of all versions are drivers.
-var _, _ driver.Driver = old{}, current{}
+// Tests of providers call all methods of a variable of this type.
+var d driver.Driver = current{}
 
 // Variables as in a provider's main package.
 var (
@@ -69,6 +74,17 @@ var (
 	_         func(*options.MCServer, *pflag.FlagSet)      = (*options.MCServer).AddFlags
 	_         func(*options.MCServer, driver.Driver) error = app.Run
 )
+
+// Clients as in providers that read Machines.
+var (
+	_ func(controller.SimpleClientBuilder, string) (versioned.Interface, error) = controller.SimpleClientBuilder.Client
+	_ versioned.Interface                                                       = fake.NewSimpleClientset(&machine)
+)
+
+// Names that providers with their own nodes use.
+var _ = corev1.Node{ObjectMeta: metav1.ObjectMeta{
+	Finalizers: []string{names.NodeFinalizerName}, Labels: map[string]string{machineutils.MachineLabelKey: "m"},
+}}
 
 // The schemes.
 var (

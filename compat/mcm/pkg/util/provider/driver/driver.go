@@ -4,14 +4,6 @@ package driver
 
 import "github.com/millwright-dev/millwright/driver"
 
-// Driver creates, finds and deletes the VMs of one provider. It has the methods that the drivers of all versions of
-// MCM have. Type assertions find the other methods: InitializeMachine, which drivers for older versions lack, and
-// GenerateMachineClassForMigration, which drivers for newer versions lack.
-type Driver interface {
-	driver.Driver
-	driver.VolumeIdentifier
-}
-
 // The requests and responses of the methods.
 type (
 	CreateMachineRequest                     = driver.CreateMachineRequest
