@@ -93,7 +93,7 @@ var (
 	ownMachineFlags = map[string]string{
 		"driver-socket": "", "driver-listen": "", "driver-insecure-loopback": "false",
 		"driver-tls-cert-file": "", "driver-tls-private-key-file": "", "driver-client-ca-file": "", "driver": "vm", "installation": "", "machine-safety-orphan-vms": "delete",
-		"machine-max-health-replacements": "1", "machine-max-total-health-replacements": "", "drain-volume-pods": "serial", "fallback-after": "5s", "fallback-memory": "5m0s", "approve-node-certificates": "false",
+		"machine-max-health-replacements": "1", "machine-max-total-health-replacements": "", "drain-volume-pods": "serial", "driver-timeout": "10m0s", "fallback-after": "5s", "fallback-memory": "5m0s", "approve-node-certificates": "false",
 		"webhook-port": "0", "webhook-cert-dir": "", "annotate-join-duration": "true",
 		"sim-dir": "", "sim-heartbeat": "10s", "sim-seed": "0", "leader-elect-namespace": ""}
 	ownSetFlags     = map[string]string{"enforce-min-ready-seconds": "false", "leader-elect-namespace": ""}

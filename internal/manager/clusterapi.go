@@ -103,8 +103,8 @@ func (a *assembly) clusterAPIControllers() []controller {
 	waker, asked := &tasks.Waker{}, &tasks.Waker{}
 	engine := instance.New(a.Drivers, instance.Options{
 		Run: a.runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy:     timeouts.Policy{ResourceExhausted: a.ResourceExhaustedRetry, CreationTimeout: a.CreationTimeout},
-		OutOfRange: a.outOfRange,
+		Policy:      timeouts.Policy{ResourceExhausted: a.ResourceExhaustedRetry, CreationTimeout: a.CreationTimeout},
+		CallTimeout: a.DriverTimeout, OutOfRange: a.outOfRange,
 	})
 	machines := capi.Options{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Engine: engine, TaskEvents: waker,

@@ -69,6 +69,9 @@ type Settings struct {
 type MachineSettings struct {
 	// CreationTimeout is the time after which a Machine that has not joined is Failed.
 	CreationTimeout time.Duration
+	// DriverTimeout is the timeout of a driver call, which the decorator of the drivers applies. Zero means
+	// instrument.DefaultTimeout.
+	DriverTimeout time.Duration
 	// ResourceExhaustedRetry is the interval between creations that fail with ResourceExhausted.
 	ResourceExhaustedRetry time.Duration
 	// Fallback configures when Machines are created with another class than their first choice.

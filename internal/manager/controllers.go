@@ -108,8 +108,8 @@ func (a *assembly) machineOptions() (machine.Options, error) {
 	waker := &tasks.Waker{}
 	engine := instance.New(a.work.Driver(a.Drivers), instance.Options{
 		Run: a.runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
-		Policy:     timeouts.Policy{ResourceExhausted: a.ResourceExhaustedRetry, CreationTimeout: a.CreationTimeout},
-		OutOfRange: a.outOfRange,
+		Policy:      timeouts.Policy{ResourceExhausted: a.ResourceExhaustedRetry, CreationTimeout: a.CreationTimeout},
+		CallTimeout: a.DriverTimeout, OutOfRange: a.outOfRange,
 	})
 	options := machine.Options{
 		Client: a.mgr.GetClient(), Engine: engine, TaskCompletions: waker,

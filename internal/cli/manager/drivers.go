@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
@@ -35,7 +36,9 @@ type DriverFlags struct {
 	// Plugins configures where drivers of other processes register.
 	Plugins plugins.Flags
 
-	opened []driver.Driver
+	// timeout of a driver call.
+	timeout time.Duration
+	opened  []driver.Driver
 }
 
 // add adds the flags. A program with a single kind of driver does not have the flag --driver.
@@ -97,7 +100,7 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 	if err != nil {
 		return err
 	}
-	config.Installation = f.Installation
+	config.Installation, f.timeout = f.Installation, config.DriverTimeout
 	drivers := registry.New(registry.Options{Decorate: f.decorate, Default: f.standard(kinds), MayGrow: f.Plugins.Serve()})
 	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
 	for _, kind := range kinds {
@@ -141,7 +144,7 @@ func (f *DriverFlags) close(log logr.Logger) {
 }
 
 func (f *DriverFlags) decorate(name string, d driver.Driver) driver.Driver {
-	options := instrument.Options{Provider: name}
+	options := instrument.Options{Provider: name, Timeout: f.timeout}
 	if !f.Uninstrumented {
 		options.Registerer = metrics.Registry
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/pflag"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/orphans"
@@ -108,6 +109,7 @@ func (f *Flags) addMachines(flags *pflag.FlagSet, d defaults) {
 	c := &f.Config
 	flags.DurationVar(&c.CreationTimeout, "machine-creation-timeout", timeouts.DefaultCreation, "period after which a Machine whose node has not joined is marked Failed")
 	flags.BoolVar(&c.RecordJoins, "annotate-join-duration", d.recordJoins, "annotate every new Machine with the time that its node took to join, which takes one API request per Machine; if false, only Machines with the annotation effective-creation-timeout are annotated")
+	flags.DurationVar(&c.DriverTimeout, "driver-timeout", instrument.DefaultTimeout, "timeout of a driver call; set --machine-creation-timeout to more than this plus the time that a node takes to join")
 	flags.DurationVar(&c.ResourceExhaustedRetry, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "retry period after a VM creation that failed with ResourceExhausted")
 	flags.DurationVar(&c.Fallback.After, "fallback-after", capacity.DefaultAfter, "period without capacity after which Machines are created with the next MachineClass of their MachineDeployment's fallbackClasses")
 	flags.DurationVar(&c.Fallback.Memory, "fallback-memory", capacity.DefaultMemory, "period for which a MachineClass that had no capacity, or whose zone had an outage, is not retried for Machines that can use another class")

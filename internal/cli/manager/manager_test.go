@@ -61,6 +61,8 @@ func TestManager_ValidatesFlags(t *testing.T) {
 		"negative resync":            {args: []string{"--min-resync-period=-1s"}, flags: []string{"--min-resync-period"}},
 		"negative creation timeout":  {args: []string{"--machine-creation-timeout=-1s"}, flags: []string{"--machine-creation-timeout"}},
 		"negative retry":             {args: []string{"--resource-exhausted-retry=-1s"}, flags: []string{"--resource-exhausted-retry"}},
+		"no time for the driver":     {args: []string{"--driver-timeout=0"}, flags: []string{"--driver-timeout"}},
+		"negative driver timeout":    {args: []string{"--driver-timeout=-1s"}, flags: []string{"--driver-timeout"}},
 		"retry by default":           {args: []string{"--resource-exhausted-retry=0"}},
 		"lease below deadline":       {args: []string{"--leader-elect-lease-duration=5s"}, flags: []string{"--leader-elect"}},
 		"deadline near retry period": {args: []string{"--leader-elect-renew-deadline=2300ms"}, flags: []string{"--leader-elect"}},

@@ -106,6 +106,7 @@ func (f *Flags) validateMachines(wrong *args.Problems) {
 	c := f.Config
 	wrong.If(!slices.Contains([]orphans.Mode{orphans.Delete, orphans.Report, orphans.Off}, c.Orphans.Mode), "--machine-safety-orphan-vms: %q is not one of delete, report, off", c.Orphans.Mode)
 	wrong.If(c.Drain.Strategy != drain.Serial && c.Drain.Strategy != drain.Independent, "--drain-volume-pods: %q is neither serial nor independent", c.Drain.Strategy)
+	wrong.If(c.DriverTimeout == 0, "--driver-timeout: must be greater than 0")
 	_, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.replacements)), 100, false)
 	wrong.If(err != nil, "--machine-max-health-replacements: %q is neither a number nor a percentage", f.replacements)
 	total, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(intstr.Parse(f.totalReplacements)), 100, false)

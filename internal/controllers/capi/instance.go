@@ -175,7 +175,7 @@ func (s *scope) awaitDeletion(pending instance.Pending) flow.Result {
 func (s *scope) awaitDriver(pending instance.Pending, reason string) flow.Result {
 	remaining := pending.SilentIn(s.now)
 	if remaining <= 0 {
-		s.refuse(reason, fmt.Sprintf("The driver has not responded for %v", instance.Silence))
+		s.refuse(reason, fmt.Sprintf("The driver has not responded for %v", pending.Silence))
 	}
 	return flow.Wait(max(remaining, 0), "the driver has not responded yet")
 }

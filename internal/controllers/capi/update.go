@@ -60,9 +60,10 @@ func (c *Controller) compared(ctx context.Context, s *scope, result instance.Upd
 		s.outdated(infrav1.ReasonUpdateFailed, failureMessage(r.Failure)+fmt.Sprintf(" (%s)", r.Failure.Code))
 		return flow.Wait(s.retry(r.Retry), r.Failure.Error())
 	}
-	remaining := result.(instance.Pending).SilentIn(s.now)
+	pending := result.(instance.Pending)
+	remaining := pending.SilentIn(s.now)
 	if remaining <= 0 {
-		s.outdated(infrav1.ReasonUpdateFailed, fmt.Sprintf("The driver has not responded for %v", instance.Silence))
+		s.outdated(infrav1.ReasonUpdateFailed, fmt.Sprintf("The driver has not responded for %v", pending.Silence))
 	} else if !s.updateFailed() {
 		s.outdated(infrav1.ReasonUpdating, "The driver is comparing the VM with the spec and updating it")
 	}

@@ -101,7 +101,7 @@ func (i *instances) deleteWithoutClass(ctx context.Context, s *scope, missing st
 func (s *scope) awaitDeletion(pending instance.Pending, step deletionStep) flow.Result {
 	wait := pending.SilentIn(s.now)
 	if wait <= 0 {
-		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseDriverSilent}, driverSilent+".", step)
+		s.deletionImpossible(reasonFailedDelete, cause{name: v1alpha1.CauseDriverSilent}, driverSilent(pending)+".", step)
 	}
 	return flow.Wait(max(wait, 0), "the driver")
 }

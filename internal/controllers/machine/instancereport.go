@@ -25,7 +25,9 @@ const (
 	descriptionCreated  = "Created machine on cloud provider"
 )
 
-var driverSilent = fmt.Sprintf(messages.NoResponse+" for %v", instance.Silence)
+func driverSilent(pending instance.Pending) string {
+	return fmt.Sprintf(messages.NoResponse+" for %v", pending.Silence)
+}
 
 // Conflict implements steps.Adapter. A Machine that is being deleted and never had the instance is
 // deleted without it.
@@ -153,7 +155,7 @@ func (i *instances) awaitDriver(ctx context.Context, s *scope, pending instance.
 		if wait := pending.SilentIn(i.Clock.Now()); wait > 0 {
 			return flow.Wait(wait, "the driver")
 		}
-		s.failedToCreate(why, driverSilent, left.Left)
+		s.failedToCreate(why, driverSilent(pending), left.Left)
 	}
 	return flow.Wait(0, "the driver")
 }

@@ -174,8 +174,8 @@ func (s *liveUpdateScope) awaitDriver(pending instance.Pending) {
 		s.requeueWithin(wait)
 		return
 	}
-	s.events.warnOncePer(topicLiveSilent, driverSilent, pendingEvent{
-		reason: reasonLiveUpdateFailed, message: driverSilent + ".",
+	s.events.warnOncePer(topicLiveSilent, driverSilent(pending), pendingEvent{
+		reason: reasonLiveUpdateFailed, message: driverSilent(pending) + ".",
 		cause: cause{name: v1alpha1.CauseDriverSilent, method: string(instance.MethodUpdate)},
 	})
 }

@@ -238,7 +238,7 @@ func TestLiveUpdate_HangingDriverBlocksNothing(t *testing.T) {
 	h.Clock.Step(instance.Silence)
 	h.Pass()
 	h.Pass()
-	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "FailedUpdate") || !strings.Contains(events[0], driverSilent) {
+	if events := h.takeEvents(); len(events) != 1 || !strings.Contains(events[0], "FailedUpdate") || !strings.Contains(events[0], driverSilent(instance.Pending{Silence: instance.Silence})) {
 		t.Errorf("events %q", events)
 	}
 	h.wantRunning()

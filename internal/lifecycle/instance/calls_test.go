@@ -223,7 +223,7 @@ func TestPending_SilentIn(t *testing.T) {
 		now.Add(-instance.Silence):               0,
 		now.Add(-instance.Silence - time.Second): -time.Second,
 	} {
-		if got := (instance.Pending{Since: since}).SilentIn(now); got != want {
+		if got := (instance.Pending{Since: since, Silence: instance.Silence}).SilentIn(now); got != want {
 			t.Errorf("since %s: %v, want %v", since, got, want)
 		}
 	}

@@ -10,6 +10,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
@@ -97,6 +99,9 @@ type Options struct {
 	Wake func(Key)
 	// Policy is the retry policy for failed calls.
 	Policy timeouts.Policy
+	// CallTimeout is the timeout of the driver's calls, which the driver applies itself. Zero means
+	// instrument.DefaultTimeout.
+	CallTimeout time.Duration
 	// OutOfRange is called when GetMachineStatus begins to return that code: the driver has several VMs for one
 	// machine, and all but one are orphans. Optional.
 	OutOfRange func()
@@ -159,6 +164,7 @@ func New(d driver.Driver, opts Options) *Engine {
 	if opts.Chance == nil {
 		opts.Chance = rand.Float64
 	}
+	opts.CallTimeout = cmp.Or(opts.CallTimeout, instrument.DefaultTimeout)
 	return &Engine{driver: d, opts: opts, locations: lru.New(maxLocations), entries: map[Key]*entry{}}
 }
 
@@ -187,7 +193,7 @@ func (e *Engine) Abandon(key Key) FindResult {
 		return Gone{}
 	case known.cancel != nil:
 		known.cancel()
-		return Pending{Since: known.began}
+		return e.pending(known.began)
 	}
 	switch r := known.result.(type) {
 	case Exists:
@@ -255,20 +261,25 @@ func (e *Engine) pursue(want goal, req Request, do call) any {
 		if running.goal != want {
 			e.supersede(running)
 		}
-		return Pending{Since: running.began}
+		return e.pending(running.began)
 	}
 	known := e.entry(key, want, req)
 	wait := max(known.due.Sub(e.opts.Clock.Now()), 0)
 	switch {
 	case known.result == nil && wait > 0:
-		return Pending{}
+		return e.pending(time.Time{})
 	case known.result != nil && !retried(known.result):
 		return known.result
 	case wait > 0:
 		return retriedIn(known.result, wait)
 	}
 	e.start(key, known, req, do)
-	return Pending{Since: known.began}
+	return e.pending(known.began)
+}
+
+// pending returns the result while a call runs that began at that time, or is delayed if the time is zero.
+func (e *Engine) pending(since time.Time) Pending {
+	return Pending{Since: since, Silence: e.opts.CallTimeout + e.opts.CallTimeout/2}
 }
 
 // creationGrace is how long a creation that is no longer desired may take to return. If it were canceled

@@ -27,18 +27,20 @@ type Pending struct {
 	// Since is when the call in progress began, which may be for another goal. It is zero if no call is in
 	// progress.
 	Since time.Time
+	// Silence is the time after which the driver counts as unresponsive, because it ignores the deadlines of its
+	// calls. It is half as long again as Options.CallTimeout.
+	Silence time.Duration
 }
 
-// Silence is the time after which a driver counts as unresponsive, because it ignores the deadlines of its
-// calls.
+// Silence is Pending.Silence with the default of Options.CallTimeout.
 const Silence = instrument.DefaultTimeout + instrument.DefaultTimeout/2
 
 // SilentIn returns the time until the driver counts as unresponsive. It is not positive once it does.
 func (p Pending) SilentIn(now time.Time) time.Duration {
 	if p.Since.IsZero() {
-		return Silence
+		return p.Silence
 	}
-	return p.Since.Add(Silence).Sub(now)
+	return p.Since.Add(p.Silence).Sub(now)
 }
 
 // Located means that the caller must store Location with the machine, in driver.AnnotationLocation,

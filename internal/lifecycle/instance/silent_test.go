@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/fake"
+	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/lifecycle/instance"
 )
@@ -37,6 +38,45 @@ func TestPending_Since(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		is[instance.Gone](t, ask(p.Delete, request("m")))
 	})
+}
+
+// TestEngine_SlowCreation checks that a creation may take as long as the call timeout, and that a creation whose
+// response was lost is not repeated: the VM is found instead.
+func TestEngine_SlowCreation(t *testing.T) {
+	cases := map[string]struct {
+		timeout time.Duration
+		want    []fake.Method
+	}{
+		"within the timeout": {25 * time.Minute, []fake.Method{fake.GetMachineStatus, fake.CreateMachine}},
+		"beyond the timeout": {10 * time.Minute, []fake.Method{fake.GetMachineStatus, fake.CreateMachine, fake.GetMachineStatus}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake.Driver, _ *process) {
+				d.OnCreate(func(ctx context.Context, _ *driver.CreateMachineRequest, create func() (*driver.CreateMachineResponse, error)) (*driver.CreateMachineResponse, error) {
+					resp, err := create()
+					select {
+					case <-time.After(20 * time.Minute):
+						return resp, err
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+				})
+				p := start(t, instrument.Wrap(d, instrument.Options{Timeout: tc.timeout}), func(o *instance.Options) { o.CallTimeout = tc.timeout })
+				if got := is[instance.Pending](t, p.Ensure(request("m"))); got.SilentIn(time.Now()) != tc.timeout+tc.timeout/2 {
+					t.Errorf("unresponsive in %v", got.SilentIn(time.Now()))
+				}
+				time.Sleep(time.Hour)
+				if got := is[instance.Exists](t, ask(p.Ensure, request("m"))); got.Instance.ProviderID != "sim://1" {
+					t.Errorf("got VM %s", got.Instance.ProviderID)
+				}
+				equalCalls(t, d, tc.want...)
+				if vms := d.VMs(); len(vms) != 1 {
+					t.Errorf("got %d VMs", len(vms))
+				}
+			})
+		})
+	}
 }
 
 // TestEngine_OutOfRangeTriggersOrphanCollector checks that the collector of orphans is triggered when a driver begins to return OutOfRange,
