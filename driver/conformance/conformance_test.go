@@ -174,6 +174,78 @@ func TestRun_RespectsLimit(t *testing.T) {
 	})
 }
 
+// A driver that gives machines of one name one VM is recognized without GetMachineStatus.
+func TestRun_SeparatesNamespacesWithoutStatus(t *testing.T) {
+	for name, tc := range map[string]struct {
+		breakIt func(*world, *patched)
+		want    conformance.Outcome
+	}{
+		"separate":    {func(*world, *patched) {}, conformance.Passed},
+		"one for all": {oneNamespace, conformance.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, false)
+				d := patch(w, func(p *patched) {
+					tc.breakIt(w, p)
+					p.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+						return nil, status.Error(codes.Unimplemented, "the provider does not report VMs")
+					}
+				})
+				report, err := conformance.Check(t.Context(), w.provider(d), conformance.Options{Run: regexp.MustCompile("R03"), Timeout: time.Minute})
+				if err != nil || report.Count(tc.want) != 1 {
+					t.Errorf("%+v, %v; want %s", report, err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A slow provider gets a verdict: a rule that exceeds its limit is skipped and its machines are deleted, and a later
+// run checks only the rules that have no result yet.
+func TestRun_LimitsAndResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		d := patch(w, func(p *patched) {
+			onCreate(func(ctx context.Context, req *driver.CreateMachineRequest, next create) (createResp, error) {
+				resp, err := next(ctx, req)
+				if !strings.Contains(req.Machine.Name, "-r02-") {
+					return resp, err
+				}
+				select {
+				case <-time.After(time.Hour):
+					return resp, err
+				case <-ctx.Done():
+					return nil, status.Error(codes.DeadlineExceeded, "the provider is slow")
+				}
+			})(w, p)
+		})
+		options := conformance.Options{Run: regexp.MustCompile("R0[12]"), Timeout: 2 * time.Hour, RuleTimeout: 10 * time.Minute}
+		first, err := conformance.Check(t.Context(), w.provider(d), options)
+		if err != nil || first.Results[0].Outcome != conformance.Passed || first.Results[1].Outcome != conformance.Skipped || first.Interrupted || len(first.Left) > 0 {
+			t.Fatalf("%+v, %v", first, err)
+		}
+		if ids, _ := w.instances(t.Context()); len(ids) != 1 { // the VM that fills a pool
+			t.Errorf("left: %v", ids)
+		}
+		options.RuleTimeout, options.Earlier = 90*time.Minute, first.Results
+		second, err := conformance.Check(t.Context(), w.provider(d), options)
+		if err != nil || second.Count(conformance.Passed) != 2 || second.Created != 1 {
+			t.Errorf("%+v, %v", second, err)
+		}
+	})
+}
+
+// A rule that failed in an earlier run is part of the verdict, and the rules that need it are skipped.
+func TestRun_ResumesWithFailures(t *testing.T) {
+	w := newWorld(t, false)
+	earlier := []conformance.Result{{Rule: "R01", Outcome: conformance.Failed, Details: []string{"no VM"}}}
+	report, err := conformance.Check(t.Context(), w.provider(w.full), conformance.Options{Run: regexp.MustCompile("R0[12]"), Earlier: earlier})
+	if err != nil || report.Conforms() || report.Count(conformance.Failed) != 1 || report.Count(conformance.Skipped) != 1 || report.Created != 0 {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
 func TestCheck_RejectsInvalidOptions(t *testing.T) {
 	w := newWorld(t, false)
 	for name, provider := range map[string]conformance.Provider{"no driver": {Class: classOf(spec)}, "no class": {Driver: w.full}} {

@@ -28,7 +28,9 @@ type probe struct {
 
 	mu       sync.Mutex
 	failures []string
-	calls    []record
+	// broken is true if the driver broke the rule before ctx was done.
+	broken bool
+	calls  []record
 	// touched are the targets for which CreateMachine was called, without an ID.
 	touched []target
 	// ids are the provider IDs that were returned, by the key of the target.
@@ -64,6 +66,7 @@ func (p *probe) run() (result Result) {
 func (p *probe) failf(format string, values ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.broken = p.broken || p.ctx.Err() == nil
 	p.failures = append(p.failures, p.redact(fmt.Sprintf(format, values...)))
 }
 

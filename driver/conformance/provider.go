@@ -37,7 +37,7 @@ type Provider struct {
 // missing.
 type Variants struct {
 	// OtherCluster is the class with the tags of another cluster. If nil, it is derived from Class, provided that
-	// Class has a tag such as kubernetes.io/cluster/NAME.
+	// a field "tags" of Class, at any depth, has a tag such as kubernetes.io/cluster/NAME.
 	OtherCluster *v1alpha1.MachineClass
 	// Changed is the class with other parameters, so that a VM of Class does not fit it.
 	Changed *v1alpha1.MachineClass
@@ -88,7 +88,35 @@ func (p Provider) otherCluster() *v1alpha1.MachineClass {
 		return p.Variants.OtherCluster
 	}
 	fields := fieldsOf(p.Class)
-	switch tags := fields["tags"].(type) {
+	renameClusters(fields)
+	other := withFields(p.Class, fields)
+	if string(other.ProviderSpec.Raw) == string(withFields(p.Class, fieldsOf(p.Class)).ProviderSpec.Raw) {
+		return nil
+	}
+	return other
+}
+
+// renameClusters renames the cluster in all fields "tags" of a value, at any depth.
+func renameClusters(value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for name, field := range value {
+			if name == "tags" {
+				renameTags(field)
+			} else {
+				renameClusters(field)
+			}
+		}
+	case []any:
+		for _, item := range value {
+			renameClusters(item)
+		}
+	}
+}
+
+// renameTags renames the cluster in tags, which are an object or a list of strings.
+func renameTags(tags any) {
+	switch tags := tags.(type) {
 	case map[string]any:
 		for key, value := range maps.Clone(tags) {
 			if isClusterTag(key) {
@@ -103,11 +131,6 @@ func (p Provider) otherCluster() *v1alpha1.MachineClass {
 			}
 		}
 	}
-	other := withFields(p.Class, fields)
-	if string(other.ProviderSpec.Raw) == string(withFields(p.Class, fieldsOf(p.Class)).ProviderSpec.Raw) {
-		return nil
-	}
-	return other
 }
 
 func isClusterTag(text string) bool {

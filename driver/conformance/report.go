@@ -23,9 +23,11 @@ const (
 
 // Result is the outcome of one rule.
 type Result struct {
-	Rule    string  `json:"rule"`
-	Level   Level   `json:"level"`
-	Title   string  `json:"title"`
+	Rule  string `json:"rule"`
+	Level Level  `json:"level"`
+	Title string `json:"title"`
+	// Departs is the place in MCM's document from which the rule departs, or empty.
+	Departs string  `json:"departs,omitempty"`
 	Outcome Outcome `json:"outcome"`
 	// Details describe how the rule was broken, or why it was not checked.
 	Details []string `json:"details,omitempty"`
@@ -60,7 +62,11 @@ func (r Report) Conforms() bool {
 
 // Print writes one result in one or more lines.
 func (r Result) Print(out io.Writer) error {
-	text := fmt.Sprintf("%-9s %s %s (%s)\n", r.Outcome, r.Rule, r.Title, r.Level)
+	level := string(r.Level)
+	if r.Departs != "" {
+		level += ", departs from " + r.Departs
+	}
+	text := fmt.Sprintf("%-9s %s %s (%s)\n", r.Outcome, r.Rule, r.Title, level)
 	for _, detail := range r.Details {
 		text += "          " + strings.ReplaceAll(detail, "\n", "\n          ") + "\n"
 	}

@@ -27,6 +27,9 @@ type Rule struct {
 	// in package driver; "MCM SECTION N" is the N-th normative sentence of a section of MCM's document on machine
 	// error codes.
 	Places []string
+	// Departs is the place in MCM's document from which the rule departs. A driver that follows that sentence
+	// literally breaks the rule. Empty for all but a few rules.
+	Departs string
 	// Unchecked is the reason why the rule has no check. It is empty if the rule has one.
 	Unchecked string
 

@@ -54,7 +54,8 @@ var deleteRules = []Rule{
 		},
 	},
 	{
-		Number: 34, Level: Must, Title: "DeleteMachine deletes a VM with a stored ID after its class was edited", Places: []string{"driver DeleteMachine 4"},
+		Number: 34, Level: Must, Title: "DeleteMachine deletes a VM with a stored ID after its class was edited",
+		Places: []string{"driver DeleteMachine 4"}, Departs: "MCM DeleteMachine 3",
 		needs: []int{created, deleted},
 		check: func(p *probe) {
 			other := p.needOtherCluster()

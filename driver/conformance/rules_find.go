@@ -59,7 +59,8 @@ var statusRules = []Rule{
 		},
 	},
 	{
-		Number: 43, Level: Must, Title: "GetMachineStatus finds a VM with a stored ID after its class was edited", Places: []string{"driver GetMachineStatus 2"},
+		Number: 43, Level: Must, Title: "GetMachineStatus finds a VM with a stored ID after its class was edited",
+		Places: []string{"driver GetMachineStatus 2"}, Departs: "MCM GetMachineStatus 3",
 		needs: []int{created},
 		check: func(p *probe) {
 			other := p.needOtherCluster()

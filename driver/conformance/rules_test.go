@@ -63,6 +63,9 @@ func TestRules_CoverContract(t *testing.T) {
 				t.Errorf("%s names place %q, which does not exist", rule.ID(), place)
 			}
 		}
+		if rule.Departs != "" && !sentences[rule.Departs] {
+			t.Errorf("%s departs from %q, which does not exist", rule.ID(), rule.Departs)
+		}
 	}
 	for _, place := range slices.Sorted(maps.Keys(sentences)) {
 		if !named[place] {
@@ -128,6 +131,14 @@ func addItem(places map[string]bool, section, line string) {
 	}
 }
 
+// sources returns the places of a rule, and the one from which it departs.
+func sources(rule conformance.Rule) []string {
+	if rule.Departs == "" {
+		return rule.Places
+	}
+	return append(slices.Clone(rule.Places), "departs from "+rule.Departs)
+}
+
 // docs/conformance.md lists all rules.
 func TestRules_AreInDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/conformance.md")
@@ -145,7 +156,7 @@ func TestRules_AreInDocumentation(t *testing.T) {
 		if rule.Unchecked != "" {
 			check = "no: " + rule.Unchecked
 		}
-		want = append(want, fmt.Sprintf("| %s | %s | %s | %s | %s |", rule.ID(), rule.Level, rule.Title, strings.Join(rule.Places, "; "), check))
+		want = append(want, fmt.Sprintf("| %s | %s | %s | %s | %s |", rule.ID(), rule.Level, rule.Title, strings.Join(sources(rule), "; "), check))
 	}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("docs/conformance.md (-want +have):\n%s\nThe rows are:\n%s", diff, strings.Join(want, "\n"))

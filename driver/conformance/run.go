@@ -72,6 +72,12 @@ type Options struct {
 	// Timeout is the timeout of a call and of a deletion. Zero means ten minutes, the timeout that
 	// the controllers use for calls.
 	Timeout time.Duration
+	// RuleTimeout limits the check of a rule, without the deletion of its machines. A rule whose check was stopped
+	// before the driver broke it is skipped. Zero means no limit.
+	RuleTimeout time.Duration
+	// Earlier are results of an earlier run. Rules that passed or failed there are not checked again; their results
+	// become part of the report.
+	Earlier []Result
 	// Began is called before a rule is checked, and Done with its result afterwards. Both are optional.
 	Began func(Rule)
 	Done  func(Result)
@@ -98,9 +104,13 @@ func Check(ctx context.Context, provider Provider, options Options) (Report, err
 			report.Interrupted = true
 			break
 		}
-		result := s.result(ctx, provider, rule)
+		result, known := options.earlier(rule)
+		if !known {
+			result = s.result(ctx, provider, rule)
+		}
+		s.failed[rule.Number] = result.Outcome == Failed
 		report.Results = append(report.Results, result)
-		if options.Done != nil {
+		if options.Done != nil && !known {
 			options.Done(result)
 		}
 	}
@@ -134,6 +144,17 @@ func inOrder(rules []Rule) (ordered []Rule) {
 
 func (o Options) selects(rule Rule) bool {
 	return (o.Run == nil || o.Run.MatchString(rule.Name())) && (o.Skip == nil || !o.Skip.MatchString(rule.Name()))
+}
+
+// earlier returns the result of a rule in an earlier run, and whether it passed or failed there.
+func (o Options) earlier(rule Rule) (Result, bool) {
+	i := slices.IndexFunc(o.Earlier, func(r Result) bool {
+		return r.Rule == rule.ID() && (r.Outcome == Passed || r.Outcome == Failed)
+	})
+	if i < 0 {
+		return Result{}, false
+	}
+	return o.Earlier[i], true
 }
 
 func (p Provider) validate() error {
@@ -182,8 +203,16 @@ func (s *suite) result(ctx context.Context, provider Provider, rule Rule) Result
 	return s.run(ctx, provider, rule)
 }
 
+// limit returns the context of a rule's check.
+func (s *suite) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.options.RuleTimeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, s.options.RuleTimeout)
+}
+
 func (r Rule) result(outcome Outcome, details ...string) Result {
-	return Result{Rule: r.ID(), Level: r.Level, Title: r.Title, Outcome: outcome, Details: details}
+	return Result{Rule: r.ID(), Level: r.Level, Title: r.Title, Departs: r.Departs, Outcome: outcome, Details: details}
 }
 
 // run checks a rule and deletes the machines that the check created.
@@ -197,8 +226,13 @@ func (s *suite) run(ctx context.Context, provider Provider, rule Rule) Result {
 	if provider.Secret == nil {
 		provider.Secret = &corev1.Secret{}
 	}
-	p := &probe{ctx: ctx, suite: s, rule: rule, provider: provider}
+	limited, cancel := s.limit(ctx)
+	defer cancel()
+	p := &probe{ctx: limited, suite: s, rule: rule, provider: provider}
 	result := p.run()
+	if result.Outcome != Skipped && !p.broken && limited.Err() != nil && ctx.Err() == nil {
+		result = rule.result(Skipped, fmt.Sprintf("the check was stopped after %v, the time limit of a rule", s.options.RuleTimeout))
+	}
 	p.cleanUp()
 	if result.Outcome == Failed && ctx.Err() != nil {
 		result = rule.result(Skipped, "the run was interrupted")

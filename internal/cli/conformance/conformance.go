@@ -2,6 +2,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,10 @@ type flags struct {
 	run, skip  string
 	limit      int
 	timeout    time.Duration
-	output     string
+	// ruleTimeout is the limit of a rule, or zero. resume is the path of a file with results, or empty.
+	ruleTimeout time.Duration
+	resume      string
+	output      string
 }
 
 const (
@@ -61,6 +65,9 @@ with "` + conformance.Prefix + `". Other machines are not touched. Machines that
 
 The driver is the provider of the class, or --driver. With --driver-socket or --driver-listen, it is a driver
 in another process, which registers there.
+
+With --resume, a run can be stopped and continued, and repeated for the rules that were
+skipped.
 
 Exit status: 0 if no rule is broken and no machine remains, 1 otherwise, 2 for invalid arguments.`,
 		Example: `  millwright conformance --driver sim --class class.yaml --secret secret.yaml
@@ -87,6 +94,8 @@ func (f *flags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.run, "run", "", `regular expression for the rules to check, such as "R07|namespaces"`)
 	flags.StringVar(&f.skip, "skip", "", "regular expression for the rules to skip")
 	flags.DurationVar(&f.timeout, "call-timeout", 10*time.Minute, "deadline of a driver call, and time limit of a deletion")
+	flags.DurationVar(&f.ruleTimeout, "rule-timeout", 0, "time limit of the check of a rule; a rule that exceeds it is skipped; 0 for no limit")
+	flags.StringVar(&f.resume, "resume", "", "file with the results so far, which is written after each rule; rules that passed or failed in an earlier run with the same file are not checked again")
 	flags.StringVarP(&f.output, "output", "o", outputText, "output format: text or json")
 }
 
@@ -96,7 +105,8 @@ func (f *flags) options() (conformance.Options, error) {
 	wrong.If(f.output != outputText && f.output != outputJSON, "--output: unknown format %q; expected text or json", f.output)
 	wrong.If(f.limit < 1, "--cost-limit: %d is not a number of machines greater than 0", f.limit)
 	wrong.If(f.timeout <= 0, "--call-timeout: must be greater than 0")
-	options := conformance.Options{Name: utilrand.String(5), MaxMachines: f.limit, Timeout: f.timeout}
+	wrong.If(f.ruleTimeout < 0, "--rule-timeout: must not be negative")
+	options := conformance.Options{Name: utilrand.String(5), MaxMachines: f.limit, Timeout: f.timeout, RuleTimeout: f.ruleTimeout}
 	var err error
 	options.Run, err = pattern("run", f.run)
 	wrong.If(err != nil, "%v", err)
@@ -132,6 +142,11 @@ func (f *flags) check(cmd *cobra.Command) error {
 	if err != nil {
 		return args.Wrong(err)
 	}
+	results, err := openResults(f.resume, f.driver.Name, read.class.Name())
+	if err != nil {
+		return args.Wrong(err)
+	}
+	options.Earlier = results.Results
 	if prepare := f.program.Prepare; prepare != nil {
 		done, err := prepare(f.driver.Name)
 		if err != nil {
@@ -149,19 +164,24 @@ func (f *flags) check(cmd *cobra.Command) error {
 		return err
 	}
 	provider.Hooks.Restart = opened.Again
-	return f.report(cmd, provider, options)
+	return f.report(cmd, provider, options, results)
 }
 
 // report checks the driver and prints the report.
-func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, options conformance.Options) error {
+func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, options conformance.Options, results *results) error {
 	provider.Uninitialized = f.initialize
 	progress := cmd.OutOrStdout()
 	if f.output == outputJSON {
 		progress = cmd.ErrOrStderr()
 	}
 	fmt.Fprintf(progress, "Checking driver %s with class %s: at most %d machines in total, 4 at a time; their names begin with %s%s\n",
-		f.driver.Name, provider.Class.Name, f.limit, conformance.Prefix, options.Name)
+		cmp.Or(f.driver.Name, "of this program"), provider.Class.Name, f.limit, conformance.Prefix, options.Name)
+	if len(options.Earlier) > 0 {
+		fmt.Fprintf(progress, "Continuing with %d results of %s\n", len(options.Earlier), f.resume)
+	}
+	var unwritten error
 	options.Done = func(result conformance.Result) {
+		unwritten = results.add(result)
 		if result.Outcome != conformance.Unchecked {
 			_ = result.Print(progress)
 		}
@@ -177,7 +197,7 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 	if len(report.Results) == 0 && !report.Interrupted {
 		return args.Wrong(errNoRule)
 	}
-	return f.print(report, cmd.OutOrStdout())
+	return errors.Join(f.print(report, cmd.OutOrStdout()), unwritten)
 }
 
 var errNoRule = errors.New("--run, --skip: no rule matches; docs/conformance.md lists the rules")

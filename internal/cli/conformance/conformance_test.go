@@ -83,11 +83,24 @@ func TestConformance_Timeout(t *testing.T) {
 	}
 }
 
+// TestConformance_Resume checks that a second run checks only the rules without a result.
+func TestConformance_Resume(t *testing.T) {
+	dir := written(t, map[string]string{"class.yaml": classFile, "secret.yaml": secretFile})
+	common := []string{"--driver=sim", "--class=class.yaml", "--secret=secret.yaml", "--resume=results.json", "--rule-timeout=1h", "--run=R01|R02|R22"}
+	for i, want := range []string{"3 rules: 2 passed, 0 failed, 1 skipped, 0 without a check; 2 machines created", "3 rules: 3 passed, 0 failed, 0 skipped"} {
+		stdout, _, err := run(t, dir, append(common, []string{"--cost-limit=2", "--cost-limit=10"}[i])...)
+		if err != nil || !strings.Contains(stdout, want) || strings.Contains(stdout, "passed    R01") != (i == 0) {
+			t.Errorf("run %d: %v: %s", i+1, err, stdout)
+		}
+	}
+}
+
 func TestConformance_RejectsInvalidInput(t *testing.T) {
 	dir := written(t, map[string]string{
 		"class.yaml": classFile, "secret.yaml": secretFile, "two.yaml": classFile + "---\n" + classFile, "text.yaml": "\tno YAML",
 		"none.yaml": strings.Replace(classFile, "provider: sim\n", "", 1), "empty.yaml": "", "provider.yaml": strings.Replace(classFile, "provider: sim", "provider: other", 1),
 		"unknown.yaml": classFile + "spec: {}\n", "vm.yaml": strings.Replace(classFile, "provider: sim", "provider: vm", 1),
+		"other.json":      `{"driver":"vm","class":"pool","results":[]}`,
 		"bad-secret.yaml": secretFile + "data: {token: hunter2}\n",
 	})
 	const class, secret = "--class=class.yaml", "--secret=secret.yaml"
@@ -112,6 +125,9 @@ func TestConformance_RejectsInvalidInput(t *testing.T) {
 		"other cluster's":    {[]string{"--driver=sim", class, secret, "--other-cluster-class=vm.yaml"}, "--other-cluster-class: the provider of class pool is \"vm\""},
 		"no Secret":          {[]string{"--driver=sim", class}, "--secret: required"},
 		"bad Secret":         {[]string{"--driver=sim", class, "--secret=bad-secret.yaml"}, "--secret: bad-secret.yaml: not a valid Secret"},
+		"negative limit":     {[]string{"--driver=sim", class, secret, "--rule-timeout=-1s"}, "--rule-timeout: must not be negative"},
+		"not results":        {[]string{"--driver=sim", class, secret, "--resume=class.yaml"}, "--resume: class.yaml does not contain the results of a run"},
+		"other results":      {[]string{"--driver=sim", class, secret, "--resume=other.json"}, `--resume: other.json has the results of driver "vm" with class "pool"`},
 		"no rule":            {[]string{"--driver=sim", class, secret, "--run=R999"}, "no rule matches"},
 		"no expression":      {[]string{"--driver=sim", class, secret, "--skip=("}, `--skip: "(" is not a regular expression`},
 		"limit and format":   {[]string{"--driver=sim", class, secret, "--cost-limit=0", "--output=xml"}, "--cost-limit: 0 is not"},
