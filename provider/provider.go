@@ -3,7 +3,8 @@
 //
 // [Main] is the main function of such a program. Without a command, it runs the machine controllers with the flags,
 // defaults, port and lease of MCM's machine-controller. It runs next to a machine-controller-manager, from this
-// project or from MCM. Its command "manager" runs all controllers in one process, for both APIs (--apis). Leader
+// project or from MCM. Its command "manager" runs all controllers in one process, for both APIs (--apis). Its commands
+// "machine" and "conformance" create single VMs and check the driver, as millwright's commands of these names. Leader
 // election, metrics, health, logs and signals work as in millwright's own commands of these names.
 //
 // [Serve] is the main function of a driver that serves a manager in another process. Both functions take the same
@@ -24,6 +25,8 @@ import (
 
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/conformance"
+	"github.com/millwright-dev/millwright/internal/cli/instance"
 	"github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/cli/program"
 )
@@ -106,11 +109,14 @@ func New(name string, newDriver NewDriver, options ...Option) *Provider {
 	return p
 }
 
+// kinds returns the drivers of the program.
+func (p *Provider) kinds() registry.Kinds { return append(registry.Kinds{p.driver}, p.others...) }
+
 // drivers returns the drivers of the program. Each call returns new flags.
 func (p *Provider) drivers() manager.DriverFlags {
 	return manager.DriverFlags{
 		Name: p.driver.Name, Default: p.driver.Name, Uninstrumented: p.measured,
-		Kinds: append(registry.Kinds{p.driver}, p.others...),
+		Kinds: p.kinds(),
 	}
 }
 
@@ -141,7 +147,8 @@ func (p *Provider) RunParsed(ctx context.Context, stderr io.Writer) error {
 	return p.parsed.RunParsed(ctx, stderr)
 }
 
-// command returns the command of the machine controllers, with the command of the whole manager below it.
+// command returns the command of the machine controllers. Below it are the command of the whole manager and those that
+// call the driver without a cluster.
 func (p *Provider) command() (*cobra.Command, error) {
 	root, err := manager.NewMachineController(p.drivers())
 	if err != nil {
@@ -151,12 +158,24 @@ func (p *Provider) command() (*cobra.Command, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, cmd := range []*cobra.Command{root, whole} {
-		cmd.Example = ""
+	check, err := conformance.New(conformance.Program{Kinds: p.kinds()})
+	if err != nil {
+		return nil, err
+	}
+	calls, err := instance.Commands(p.kinds)
+	if err != nil {
+		return nil, err
+	}
+	single := args.Group(&cobra.Command{
+		Use:   "machine",
+		Short: "Create, find, list and delete single VMs, without a cluster",
+	}, calls...)
+	for _, cmd := range append(single.Commands(), root, whole, check) {
+		cmd.Example = "" // it names millwright
 	}
 	root.Use, root.Args = p.name, args.KnownCommand
-	root.Long += "\n\nThe command \"manager\" also runs these controllers, in the same process."
-	root.AddCommand(whole)
+	root.Long += "\n\nThe command \"manager\" also runs these controllers, in the same process. The commands\n\"machine\" and \"conformance\" call the driver without a cluster."
+	root.AddCommand(whole, single, check)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return program.Complete(root, program.VersionLine(p.name, p.version)), nil
 }

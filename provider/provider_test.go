@@ -3,6 +3,7 @@ package provider_test
 import (
 	"bytes"
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,7 @@ func TestProgram_RejectsInvalidSettings(t *testing.T) {
 		"no driver":                {provider.New("example", nil), nil, `driver "example" has no Open function`},
 		"two of the same name":     {provider.New("example", newFake, provider.WithDriver(registry.Kind{Name: "Example", Open: newFake})), nil, `driver "Example"`},
 		"a flag of the manager":    {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.Int("port", 0, "") })), nil, "--port"},
+		"a flag of conformance":    {provider.New("example", newFake, provider.WithFlags(func(f *pflag.FlagSet) { f.String("class", "", "") })), nil, "--class"},
 		"unknown flag":             {provider.New("example", newFake), []string{"--nonsense"}, "--nonsense"},
 		"unknown command":          {provider.New("example", newFake), []string{"mangaer"}, `unknown command "mangaer"`},
 		"bad value":                {provider.New("example", newFake), []string{"--concurrent-syncs=0"}, "--concurrent-syncs"},
@@ -72,6 +74,36 @@ func TestProgram_RejectsInvalidSettings(t *testing.T) {
 				t.Errorf("got error %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestProgram_CallsDriverWithoutCluster: the program of a driver also has the commands that need only the driver.
+func TestProgram_CallsDriverWithoutCluster(t *testing.T) {
+	dir := t.TempDir()
+	class, secret := filepath.Join(dir, "class.yaml"), filepath.Join(dir, "secret.yaml")
+	for path, text := range map[string]string{
+		class:  "apiVersion: machine.sapcloud.io/v1alpha1\nkind: MachineClass\nmetadata: {name: c}\nproviderSpec: {}\n",
+		secret: "apiVersion: v1\nkind: Secret\nmetadata: {name: c}\nstringData: {userData: x}\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"example", provider.AnyClass} {
+		d := fake.New(fake.Config{})
+		p := provider.New(name, func(context.Context, provider.Environment) (driver.Driver, error) { return d, nil })
+		if err := p.Run(t.Context(), "machine", "create", "m", "--class", class, "--secret", secret); err != nil || len(d.VMs()) != 1 {
+			t.Errorf("driver %q: %d VMs, %v", name, len(d.VMs()), err)
+		}
+		if err := p.Run(t.Context(), "machine", "list", "--class", class); err != nil {
+			t.Errorf("driver %q: %v", name, err)
+		}
+		if err := p.Run(t.Context(), "machine", "delete", "m", "--class", class, "--secret", secret); err != nil || len(d.VMs()) != 0 {
+			t.Errorf("driver %q: %d VMs, %v", name, len(d.VMs()), err)
+		}
+		if err := p.Run(t.Context(), "conformance", "--run=R01|R20", "--class", class, "--secret", secret); err != nil || len(d.Calls(fake.CreateMachine)) < 2 {
+			t.Errorf("driver %q: %v", name, err)
+		}
 	}
 }
 

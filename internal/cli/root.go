@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
 )
 
-// Program is the input and output of a run. If its name is that of one of MCM's processes, that process's
+// Program is the input and output of a run. If its name is that of one of MCM's programs, that program's
 // command runs; otherwise, the command that Args begin with.
 type Program = program.Program
 
@@ -38,7 +38,7 @@ func Main(p Program) int {
 
 // newRootFor returns the command for the name of the program.
 func newRootFor(p Program) *cobra.Command {
-	for _, cmd := range managerCommands()[1:] { // MCM's
+	for _, cmd := range append(managerCommands()[1:], newManageVM()) { // MCM's
 		if filepath.Base(p.Name) == cmd.Name() {
 			return program.Complete(cmd, program.VersionLine("millwright", p.Version))
 		}
@@ -59,7 +59,7 @@ func newRoot(version string) *cobra.Command {
 		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), machine.New(instance.Commands(drivers.Kinds)...), instance.NewManageVM(drivers.Kinds()), rollout.New(), vm.New(), vm.NewHypervisor(), vm.NewDiskServer(), vmcontroller.New(), autoscaler.New(), loadbalancer.New(),
+		machine.NewExplain(), machine.New(must(instance.Commands(drivers.Kinds))...), newManageVM(), rollout.New(), vm.New(), vm.NewHypervisor(), vm.NewDiskServer(), vmcontroller.New(), autoscaler.New(), loadbalancer.New(),
 		newConformance(), newVersionCommand(version),
 	)
 	root.AddCommand(managerCommands()...)
@@ -75,17 +75,19 @@ func managerCommands() []*cobra.Command {
 	}
 }
 
+func newManageVM() *cobra.Command { return must(instance.NewManageVM(drivers.Kinds())) }
+
 func newConformance() *cobra.Command {
 	simulated := &drivers.SimOptions{}
 	return must(conformance.New(conformance.Program{Kinds: drivers.With(simulated), Prepare: simulated.Temporary}))
 }
 
 // must panics if two built-in drivers have the same flags.
-func must(cmd *cobra.Command, err error) *cobra.Command {
+func must[V any](value V, err error) V {
 	if err != nil {
 		panic(err)
 	}
-	return cmd
+	return value
 }
 
 // newHelpCommand is like cobra's, but rejects unknown commands.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRun_AcceptsMCMProcessNames checks that a program called by the name of an MCM process runs as that process, and accepts no
-// command.
+// TestRun_AcceptsMCMProcessNames checks that a program called by the name of an MCM process or of managevm runs as that program,
+// and accepts no command.
 func TestRun_AcceptsMCMProcessNames(t *testing.T) {
 	cases := map[string]struct {
 		name     string
@@ -18,6 +18,7 @@ func TestRun_AcceptsMCMProcessNames(t *testing.T) {
 	}{
 		"sets":           {"./machine-controller-manager", []string{"--help"}, 0, []string{"machine-controller-manager [flags]", "(default 10258)"}},
 		"machines":       {"/usr/local/bin/machine-controller", []string{"--help"}, 0, []string{"machine-controller [flags]", "(default 10259)"}},
+		"managevm":       {"./managevm", []string{"--help"}, 0, []string{"managevm [flags]", "--secret"}},
 		"version":        {"machine-controller", []string{"--version"}, 0, []string{"millwright v1.2.3 (go"}},
 		"a mistake":      {"machine-controller-manager", []string{"--port=many"}, 2, []string{`machine-controller-manager: --port: "many" is not a whole number` + "\n", `Run "machine-controller-manager --help" for usage.`}},
 		"command":        {"machine-controller", []string{"manager"}, 2, []string{`machine-controller: unexpected argument "manager"`}},

@@ -153,7 +153,7 @@ var rules = []rule{
 	// It includes neither local mode nor Millwright's drivers; a test in provider checks all linked packages.
 	{
 		from: []string{"provider"},
-		may:  []string{"driver", "internal/cli/args", "internal/cli/manager", "internal/cli/plugin", "internal/cli/program", "internal/pluginserver"},
+		may:  []string{"driver", "internal/cli/args", "internal/cli/conformance", "internal/cli/instance", "internal/cli/manager", "internal/cli/plugin", "internal/cli/program", "internal/pluginserver"},
 	},
 	{from: []string{"internal/cli"}, may: everything, never: []string{controllers}}, // the manager runs them
 	{

@@ -19,9 +19,17 @@ import (
 )
 
 // Commands returns the commands create, status, list and delete. kinds is called once per command, since each
-// command has its own flags.
-func Commands(kinds func() registry.Kinds) []*cobra.Command {
-	return []*cobra.Command{newCreate(kinds()), newStatus(kinds()), newList(kinds()), newDelete(kinds())}
+// command has its own flags. The error names a driver that has a flag of the commands or of another driver.
+func Commands(kinds func() registry.Kinds) ([]*cobra.Command, error) {
+	var all []*cobra.Command
+	for _, build := range []func(*flags) *cobra.Command{newCreate, newStatus, newList, newDelete} {
+		flags := newFlags(kinds())
+		all = append(all, build(flags))
+		if flags.conflict != nil {
+			return nil, flags.conflict
+		}
+	}
+	return all, nil
 }
 
 const withoutCluster = `
@@ -32,8 +40,7 @@ the driver needs one. The driver is the provider of the class, or --driver. With
 such as AWSMachineClass, if the driver migrates it. The names of MCM's managevm are accepted for the flags
 in addition: --machineclass, --classkind, --machinename and --machineid.`
 
-func newCreate(kinds registry.Kinds) *cobra.Command {
-	flags := newFlags(kinds)
+func newCreate(flags *flags) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a VM, without a cluster",
@@ -50,8 +57,7 @@ The placeholder <<MACHINE_NAME>> in the user data is replaced, but <<BOOTSTRAP_T
 	})
 }
 
-func newStatus(kinds registry.Kinds) *cobra.Command {
-	flags := newFlags(kinds)
+func newStatus(flags *flags) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:     "status NAME",
 		Short:   "Find a VM, without a cluster",
@@ -71,8 +77,7 @@ func newStatus(kinds registry.Kinds) *cobra.Command {
 	})
 }
 
-func newDelete(kinds registry.Kinds) *cobra.Command {
-	flags := newFlags(kinds)
+func newDelete(flags *flags) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a VM, without a cluster",
@@ -82,8 +87,7 @@ deleted.` + withoutCluster,
 	}, needsName, func(ctx context.Context, c *caller) (result, error) { return c.remove(ctx) })
 }
 
-func newList(kinds registry.Kinds) *cobra.Command {
-	flags := newFlags(kinds)
+func newList(flags *flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List the VMs of a class, without a cluster",
@@ -104,8 +108,9 @@ func newList(kinds registry.Kinds) *cobra.Command {
 	return cmd
 }
 
-// NewManageVM returns MCM's command of that name: it creates a VM, or deletes the VM of a machine ID.
-func NewManageVM(kinds registry.Kinds) *cobra.Command {
+// NewManageVM returns MCM's command of that name: it creates a VM, or deletes the VM of a machine ID. It returns errors
+// as Commands does.
+func NewManageVM(kinds registry.Kinds) (*cobra.Command, error) {
 	flags := newFlags(kinds)
 	cmd := &cobra.Command{
 		Use:   "managevm",
@@ -127,7 +132,7 @@ func NewManageVM(kinds registry.Kinds) *cobra.Command {
 		})
 	}
 	flags.add(cmd, needsName)
-	return cmd
+	return cmd, flags.conflict
 }
 
 // flags are the flags of a command.
@@ -138,6 +143,8 @@ type flags struct {
 	driver      standalone.Flags
 	output      string
 	limits
+	// conflict is the error of a driver whose flag is already defined.
+	conflict error
 }
 
 func newFlags(kinds registry.Kinds) *flags {
@@ -189,10 +196,8 @@ func (f *flags) add(cmd *cobra.Command, has traits) {
 	}
 	set.DurationVar(&f.timeout, "timeout", 10*time.Minute, "time limit of the command")
 	set.StringVarP(&f.output, "output", "o", outputText, `output format: "text" or "json"`)
-	if err := f.driver.Add(set); err != nil {
-		panic(err) // two built-in drivers have the same flag
-	}
 	f.addMCMs(set, has)
+	f.conflict = f.driver.Add(set)
 }
 
 // addMCMs adds the flag names of managevm.

@@ -107,7 +107,15 @@ func (w *world) kinds() registry.Kinds {
 func (w *world) run(arguments ...string) (string, error) {
 	w.Helper()
 	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(append(Commands(w.kinds), NewManageVM(w.kinds()))...)
+	commands, err := Commands(w.kinds)
+	if err != nil {
+		w.Fatal(err)
+	}
+	manageVM, err := NewManageVM(w.kinds())
+	if err != nil {
+		w.Fatal(err)
+	}
+	root.AddCommand(append(commands, manageVM)...)
 	out := &bytes.Buffer{}
 	root.SetOut(out)
 	root.SetErr(w.problems)

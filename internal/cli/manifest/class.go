@@ -28,6 +28,17 @@ func (c Class) Provider() string {
 	return c.current.Provider
 }
 
+// Name returns the name of the class, or "" if there is none.
+func (c Class) Name() string {
+	if c.current != nil {
+		return c.current.Name
+	}
+	if object, ok := c.old.(metav1.Object); ok {
+		return object.GetName()
+	}
+	return ""
+}
+
 // IsFor returns an error if the class names another driver.
 func (c Class) IsFor(driver string) error {
 	if provider := c.Provider(); provider != "" && !strings.EqualFold(provider, driver) {

@@ -46,14 +46,17 @@ func (f *Flags) Add(set *pflag.FlagSet) error {
 // Choose sets the name of the driver, and returns mistakes in the flags.
 func (f *Flags) Choose(class manifest.Class) error {
 	f.Name = cmp.Or(f.Name, class.Provider())
-	_, known := f.Kinds.Find(f.Name)
+	if f.Name == "" && len(f.Kinds) == 1 && !f.plugins.Serve() {
+		f.Name = f.Kinds[0].Name
+	}
+	_, known := f.kind()
 	var wrong args.Problems
 	if err := f.plugins.Validate(); err != nil {
 		wrong.Add(err)
 	}
 	wrong.If(f.wait <= 0, "--driver-wait: must be greater than 0")
 	switch {
-	case f.Name == "":
+	case f.Name == "" && !known:
 		wrong.If(true, "--driver: required, since the class names no provider; known drivers: %s", f.Kinds.Names())
 	case !f.plugins.Serve() && !known:
 		wrong.If(true, "--driver: unknown driver %q; known drivers: %s; a driver in another process requires --driver-socket or --driver-listen", f.Name, f.Kinds.Names())
@@ -61,11 +64,19 @@ func (f *Flags) Choose(class manifest.Class) error {
 	return wrong.Err()
 }
 
+// kind returns the built-in driver with the name, or else the one that serves the classes of all providers.
+func (f *Flags) kind() (registry.Kind, bool) {
+	if kind, known := f.Kinds.Find(f.Name); known {
+		return kind, true
+	}
+	return f.Kinds.Find(registry.AnyProvider)
+}
+
 // Opened is an open driver.
 type Opened struct {
 	Driver driver.Driver
 	// Again opens the driver once more, as after a restart of its process. It is nil for a driver in another
-	// process.
+	// process, and for a driver of MCM, which its program creates only once.
 	Again func() (driver.Driver, error)
 	// Close closes the driver, including those of Again, or closes the connection of a driver in another
 	// process. Errors are logged. It is never nil.
@@ -78,7 +89,7 @@ func (f *Flags) Open(ctx context.Context, out io.Writer) (*Opened, error) {
 	if f.plugins.Serve() {
 		return f.await(ctx, out)
 	}
-	kind, _ := f.Kinds.Find(f.Name)
+	kind, _ := f.kind()
 	env := registry.Environment{Installation: f.installation}
 	if f.kubeconfig != "" {
 		var err error
@@ -99,9 +110,13 @@ func (f *Flags) Open(ctx context.Context, out io.Writer) (*Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Opened{Driver: d, Again: again, Close: func() {
+	opened := &Opened{Driver: d, Again: again, Close: func() {
 		for _, opened := range all {
 			registry.Close(opened, logTo(out))
 		}
-	}}, nil
+	}}
+	if kind.Name == registry.AnyProvider {
+		opened.Again = nil
+	}
+	return opened, nil
 }

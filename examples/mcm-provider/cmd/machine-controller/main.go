@@ -33,11 +33,9 @@ func main() {
 	}
 }
 
-// run connects to the target cluster, where VMs become nodes, and runs the controllers.
+// run connects to the target cluster, where VMs become nodes, and runs the controllers. Without a kubeconfig, the target
+// cluster is the one that this program runs in.
 func run(s *options.MCServer) error {
-	if s.TargetKubeconfig == "" {
-		return fmt.Errorf("--target-kubeconfig is required")
-	}
 	config, err := clientcmd.BuildConfigFromFlags("", s.TargetKubeconfig)
 	if err != nil {
 		return err

@@ -4,7 +4,10 @@ package options
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
@@ -82,9 +85,16 @@ func (b bound) Set(text string) error {
 	return err
 }
 
-// AddFlags adds the flags to fs, except those that fs already has.
+// commands are the commands of the program that need no cluster. Their own arguments follow them.
+var commands = []string{"conformance", "machine"}
+
+// AddFlags adds the flags to fs, except those that fs already has. If the program was called with the command
+// "conformance" or "machine", fs does not parse the arguments after it.
 func (s *MCServer) AddFlags(fs *pflag.FlagSet) {
 	s.given = fs
+	if slices.ContainsFunc(os.Args[1:], func(arg string) bool { return slices.Contains(commands, arg) }) {
+		fs.SetInterspersed(false)
+	}
 	s.flags.VisitAll(func(flag *pflag.Flag) {
 		if fs.Lookup(flag.Name) == nil {
 			fs.AddFlag(flag)
@@ -92,13 +102,33 @@ func (s *MCServer) AddFlags(fs *pflag.FlagSet) {
 	})
 }
 
-// Serve runs the machine controller with a driver until ctx is done. Package app calls it once.
+// Serve runs the machine controller with a driver until ctx is done, or the command in the arguments. Package app calls
+// it once.
 func (s *MCServer) Serve(ctx context.Context, d driver.Driver) error {
+	s.driver = d
+	if s.given != nil && slices.Contains(commands, s.given.Arg(0)) {
+		return s.run.Run(ctx, s.given.Args()...)
+	}
+	if err := s.unparsed(); err != nil {
+		return err
+	}
 	if err := s.settle(); err != nil {
 		return err
 	}
-	s.driver = d
 	return s.run.RunParsed(ctx, os.Stderr)
+}
+
+// unparsed returns an error if flags follow an argument at which fs stopped parsing, as in "--leader-elect true".
+func (s *MCServer) unparsed() error {
+	if s.given == nil {
+		return nil
+	}
+	for _, arg := range s.given.Args() {
+		if strings.HasPrefix(arg, "-") {
+			return fmt.Errorf("flag %s follows the argument %q; write the values of boolean flags with an equals sign", arg, s.given.Arg(0))
+		}
+	}
+	return nil
 }
 
 // settle sets the flags to the values of the fields, and of flags that existed before AddFlags. It also sets the

@@ -1,11 +1,16 @@
 package options_test
 
 import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 
 	"github.com/gardener/machine-controller-manager/pkg/util/provider/app/options"
+	"github.com/gardener/machine-controller-manager/pkg/util/provider/driver"
 )
 
 // TestFlags_AreThoseOfMCM: the program has all flags of MCM's machine-controller with their defaults.
@@ -58,6 +63,53 @@ func TestFields_HaveValuesOfFlags(t *testing.T) {
 	}
 	if s.Namespace != "n" || s.Address != "127.0.0.1" || s.TargetKubeconfig != "t" || s.ControlKubeconfig != "c" {
 		t.Errorf("after parsing: got %q %q %q %q", s.Namespace, s.Address, s.TargetKubeconfig, s.ControlKubeconfig)
+	}
+}
+
+// listing is a driver that counts calls of ListMachines.
+type listing struct {
+	driver.Driver
+	calls int
+}
+
+func (l *listing) ListMachines(context.Context, *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	l.calls++
+	return &driver.ListMachinesResponse{MachineList: map[string]string{"any:///1": "m"}}, nil
+}
+
+// TestServe_RunsCommand: a program that is called with a command runs it, with the arguments after it, instead of the
+// machine controller.
+func TestServe_RunsCommand(t *testing.T) {
+	class := filepath.Join(t.TempDir(), "class.yaml")
+	text := "apiVersion: machine.sapcloud.io/v1alpha1\nkind: MachineClass\nmetadata: {name: c}\nprovider: Any\nproviderSpec: {}\n"
+	if err := os.WriteFile(class, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := os.Args
+	defer func() { os.Args = before }()
+	for name, tc := range map[string]struct {
+		args    []string
+		calls   int
+		wantErr string
+	}{
+		"command":           {[]string{"machine", "list", "--class", class}, 1, ""},
+		"flag before it":    {[]string{"--namespace=n", "machine", "list", "--class", class}, 1, ""},
+		"flag of command":   {[]string{"conformance", "--no-such-flag"}, 0, "--no-such-flag"},
+		"value, not a name": {[]string{"--namespace", "machine", "--address=nowhere"}, 0, "--address"},
+		"flags after true":  {[]string{"--namespace", "machine", "--leader-elect", "true", "--port=0"}, 0, "flag --port=0 follows"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			os.Args = append([]string{"provider"}, tc.args...)
+			s, flags, d := options.NewMCServer(), pflag.NewFlagSet("", pflag.ContinueOnError), &listing{}
+			s.AddFlags(flags)
+			if err := flags.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			err := s.Serve(t.Context(), d)
+			if d.calls != tc.calls || (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+				t.Errorf("%d calls, %v; want %d, %q", d.calls, err, tc.calls, tc.wantErr)
+			}
+		})
 	}
 }
 
