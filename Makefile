@@ -185,6 +185,18 @@ test-integration: export FOCUS := $(FOCUS)
 test-integration: controlplane $(if $(filter vm,$(DRIVER)),qemu guest) build ## Run MCM's integration suite (DRIVER=sim or vm; CONTROL_KUBECONFIG=FILE for other clusters)
 	@hack/test-integration.sh
 
+# MCM's variables of "make start". MCM's integration suite sets them when dev/mcm of a provider is a link to this
+# checkout. START_FLAGS are additional flags.
+LEADER_ELECT ?= true
+MACHINE_SAFETY_OVERSHOOTING_PERIOD ?= 1m
+START_FLAGS ?=
+start_target = $(or $(TARGET_KUBECONFIG),dev/target-kubeconfig.yaml)
+.PHONY: start
+start: build ## Run machine-controller-manager, as MCM's make start (TARGET_KUBECONFIG=FILE CONTROL_KUBECONFIG=FILE CONTROL_NAMESPACE=NAMESPACE)
+	@exec '$(BINARY)' machine-controller-manager --control-kubeconfig='$(or $(CONTROL_KUBECONFIG),$(start_target))' \
+		--target-kubeconfig='$(start_target)' --namespace='$(or $(CONTROL_NAMESPACE),default)' --safety-up=2 --safety-down=1 \
+		--machine-safety-overshooting-period='$(MACHINE_SAFETY_OVERSHOOTING_PERIOD)' --leader-elect='$(LEADER_ELECT)' --v=3 $(START_FLAGS)
+
 .PHONY: test-e2e
 test-e2e: controlplane qemu guest-full guest-kubeadm ## Run end-to-end tests with virtual machines as nodes that run Pods (half an hour; RUN=REGEXP)
 	MILLWRIGHT_TIER=all MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/suites/e2e

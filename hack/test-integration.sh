@@ -88,8 +88,8 @@ esac
 # virtual machines without KVM leave it no time to renew its lease.
 leases='--leader-elect-lease-duration=6m --leader-elect-renew-deadline=5m'
 flags="--control-kubeconfig=$CONTROL_KUBECONFIG --target-kubeconfig=$CONTROL_KUBECONFIG --namespace=integration --port=0 $leases"
-export MC_COMMAND="$millwright machine-controller $flags --driver=$driver${vms:+ $vms}"
-export MCM_COMMAND="$millwright machine-controller-manager $flags --machine-safety-overshooting-period=300ms"
+export MACHINE_CONTROLLER_COMMAND="$millwright machine-controller $flags --driver=$driver${vms:+ $vms}"
+export MACHINE_CONTROLLER_MANAGER_COMMAND="$millwright machine-controller-manager $flags --machine-safety-overshooting-period=300ms"
 
 for version in 1 2; do
 	cat >"$dir/v$version.yaml" <<EOF

@@ -133,6 +133,12 @@ func (p *place) run(t *testing.T, page string) {
 // effect. Local mode does not have the kinds of Cluster API.
 func (p *place) examples(t *testing.T) {
 	ours := ownKinds(t)
+	root, err := env.Root()
+	must(t, err)
+	legacy := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig", p.kubeconfig(), "apply", "-f", filepath.Join(root, "config", "crd", "legacy"))
+	if out, err := legacy.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	for _, document := range documents(t) {
 		clusterAPI := strings.Contains(document.file, "cluster-api")
 		if clusterAPI && !ours[document.kind] {

@@ -14,11 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	infrastructurev1alpha1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
+	"github.com/millwright-dev/millwright/api/machine/legacy"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/test/support/env"
@@ -140,6 +142,34 @@ func TestExamples_CoverEveryKind(t *testing.T) {
 	missing := ownKinds(t)
 	for _, document := range documents(t) {
 		delete(missing, document.kind)
+	}
+	for kind := range missing {
+		t.Errorf("no example of %s", kind)
+	}
+}
+
+// TestExamples_CoverEveryLegacyKind also checks that the classes have no unknown fields, because their CRDs keep them.
+func TestExamples_CoverEveryLegacyKind(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := legacy.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	missing := map[string]bool{
+		"AWSMachineClass": true, "AzureMachineClass": true, "GCPMachineClass": true, "OpenStackMachineClass": true,
+		"AlicloudMachineClass": true, "PacketMachineClass": true,
+	}
+	for _, d := range documents(t) {
+		if !missing[d.kind.Kind] {
+			continue
+		}
+		object, err := scheme.New(legacy.SchemeGroupVersion.WithKind(d.kind.Kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.UnmarshalStrict(d.text, object); err != nil {
+			t.Errorf("%s: %v", d.file, err)
+		}
+		delete(missing, d.kind.Kind)
 	}
 	for kind := range missing {
 		t.Errorf("no example of %s", kind)

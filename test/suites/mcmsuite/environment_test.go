@@ -152,6 +152,7 @@ func TestMCMSuite_Environment(t *testing.T) {
 	}
 	p.withoutCRDs()
 	p.ofASeed()
+	p.linked()
 	p.inPods()
 }
 
@@ -243,7 +244,7 @@ func (p *provider) ofASeed() {
 
 	access := fmt.Sprintf("--control-kubeconfig=%[1]s --target-kubeconfig=%[1]s --namespace=%s --address=127.0.0.1 --port=0 --leader-elect=false", p.kubeconfig, p.Namespace)
 	p.run("adds a node|removes the node", "IS_CONTROL_CLUSTER_SEED=true", "GNA_SECRET_NAME=agent",
-		"MC_COMMAND="+p.path("millwright")+" machine-controller "+access+" --driver=sim", "MCM_COMMAND="+p.path("millwright")+" machine-controller-manager "+access)
+		"MACHINE_CONTROLLER_COMMAND="+p.path("millwright")+" machine-controller "+access+" --driver=sim", "MACHINE_CONTROLLER_MANAGER_COMMAND="+p.path("millwright")+" machine-controller-manager "+access)
 
 	if got := string(p.classes()[secondClass].ProviderSpec.Raw); got != `{"pool":"patched"}` {
 		p.t.Errorf("the providerSpec of the copied class is %s", got)
@@ -260,6 +261,31 @@ func (p *provider) ofASeed() {
 	}
 	if err := p.Client.Get(p.t.Context(), client.ObjectKeyFromObject(own), own); err != nil || !p.crds() {
 		p.t.Errorf("the seed's class or CRDs are gone: %v", err)
+	}
+}
+
+// linked checks that the suite starts the provider's controller and, through the link dev/mcm, that of this repository
+// with "make start".
+func (p *provider) linked() {
+	p.t.Helper()
+	root, err := env.Sources()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.write("Makefile", "start:\n\t@exec ./millwright machine-controller --control-kubeconfig=$(CONTROL_KUBECONFIG) --target-kubeconfig=$(TARGET_KUBECONFIG)"+
+		" --namespace=$(CONTROL_NAMESPACE) --leader-elect=$(LEADER_ELECT) --address=127.0.0.1 --port=0 --driver=sim\n")
+	p.write("dev/.keep", "")
+	if err := os.Symlink(root, p.path("dev/mcm")); err != nil {
+		p.t.Fatal(err)
+	}
+	p.run("adds a node|removes the node", "MACHINECLASS_V1="+p.path("v1.yaml"), "MAKEFLAGS=BINARY="+p.path("built")+" START_FLAGS=--port=0")
+	if _, err := os.Stat(p.path("built")); err != nil {
+		p.t.Errorf("make start did not build the program: %v", err)
+	}
+	for _, path := range []string{"Makefile", "dev/mcm"} {
+		if err := os.Remove(p.path(path)); err != nil {
+			p.t.Error(err)
+		}
 	}
 }
 

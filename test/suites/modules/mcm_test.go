@@ -63,6 +63,52 @@ func TestMCMProvider_BuildsAndPassesSuite(t *testing.T) {
 	checkMetrics(t, provider, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
 }
 
+// TestMCMProvider_BuildsWithoutInitializeMachine checks that a driver for older versions of MCM builds with the build tag.
+func TestMCMProvider_BuildsWithoutInitializeMachine(t *testing.T) {
+	tier.All(t)
+	provider := copyModule(t, "examples/mcm-provider")
+	provider.run("mod", "edit", "-dropreplace="+mcm, "-replace="+mcm+"="+ours+"compat/mcm@"+version)
+	provider.run("test", "-tags=mcm_no_initialize", "-run=^$", "./test/imports")
+}
+
+// TestMCMProvider_BecomesAnotherProvider checks the targets of the example's Makefile with which a copy becomes a provider of
+// its own and is released.
+func TestMCMProvider_BecomesAnotherProvider(t *testing.T) {
+	tier.All(t)
+	provider := copyModule(t, "examples/mcm-provider")
+	docker, called := filepath.Join(t.TempDir(), "docker"), filepath.Join(t.TempDir(), "called")
+	write(t, docker, "#!/bin/sh\necho \"$@\" >>"+called+"\n")
+	if err := os.Chmod(docker, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run := func(wantErr string, arguments ...string) {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), "make", arguments...)
+		command.Dir, command.Env = provider.directory, provider.environment
+		out, err := command.CombinedOutput()
+		if (err == nil) != (wantErr == "") || !strings.Contains(string(out), wantErr) {
+			t.Fatalf("%v: %v, want %q\n%s", command, err, wantErr, out)
+		}
+	}
+	run("PROVIDER_NAME", "rename-project", "PROJECT_NAME=acme", "PROVIDER_NAME=a/b")
+	run("PROJECT_NAME", "rename-project", "PROVIDER_NAME=Boxes")
+	run("", "rename-project", "PROJECT_NAME=acme", "PROVIDER_NAME=Boxes", "MILLWRIGHT_VERSION="+version)
+	run("already renamed", "rename-project", "PROJECT_NAME=acme", "PROVIDER_NAME=Boxes")
+	provider.run("mod", "tidy")
+	provider.run("vet", "./...")
+	if text := provider.mod(); !strings.Contains(text, "module github.com/acme/machine-controller-manager-provider-boxes\n") || strings.Contains(text, "../..") {
+		t.Errorf("go.mod is\n%s", text)
+	}
+	if class := read(t, filepath.Join(provider.directory, "kubernetes", "machine-class.yaml")); !strings.Contains(class, "provider: boxes\n") {
+		t.Errorf("the class is\n%s", class)
+	}
+	run("IMAGE_REPOSITORY is required", "release", "DOCKER="+docker)
+	run("", "release", "DOCKER="+docker, "IMAGE_REPOSITORY=registry.example.org/mc", "IMAGE_TAG=v1")
+	if got, want := read(t, called), "build -t registry.example.org/mc:v1 .\npush registry.example.org/mc:v1\n"; got != want {
+		t.Errorf("docker was called with\n%s", got)
+	}
+}
+
 // TestMCMProvider_BuildsWithOldGenproto checks that a provider can be built if one of its dependencies requires
 // google.golang.org/genproto in a version that contains packages which are modules of their own now.
 func TestMCMProvider_BuildsWithOldGenproto(t *testing.T) {

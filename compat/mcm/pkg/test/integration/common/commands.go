@@ -25,8 +25,8 @@ type command struct {
 func (e environment) toStart() map[string]command {
 	commands := map[string]command{}
 	for _, controller := range []struct{ log, variable, image, dir, more string }{
-		{machinesLog, "MC_COMMAND", e.images.machines, root, ""},
-		{managerLog, "MCM_COMMAND", e.images.manager, filepath.Join(root, "dev", "mcm"), " MACHINE_SAFETY_OVERSHOOTING_PERIOD=300ms"},
+		{machinesLog, "MACHINE_CONTROLLER_COMMAND", e.images.machines, root, ""},
+		{managerLog, "MACHINE_CONTROLLER_MANAGER_COMMAND", e.images.manager, filepath.Join(root, "dev", "mcm"), " MACHINE_SAFETY_OVERSHOOTING_PERIOD=300ms"},
 	} {
 		line := os.Getenv(controller.variable)
 		switch {

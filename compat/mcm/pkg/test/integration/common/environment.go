@@ -75,10 +75,10 @@ func (e environment) check() error {
 		message string
 	}{
 		{e.control == "", "CONTROL_KUBECONFIG is not set; set it to the kubeconfig of the cluster with the Machines"},
-		{e.images.manager != "" && manager || e.images.machines != "" && machines, "MC_COMMAND and MCM_COMMAND cannot be used with MC_IMAGE_TAG and MCM_IMAGE_TAG"},
+		{e.images.manager != "" && manager || e.images.machines != "" && machines, "MACHINE_CONTROLLER_COMMAND and MACHINE_CONTROLLER_MANAGER_COMMAND cannot be used with MC_IMAGE_TAG and MCM_IMAGE_TAG"},
 		{e.classes.first == "" && !e.seed, "MACHINECLASS_V1 is not set; set it to a file with a MachineClass"},
 		{e.classes.tagsAreStrings && e.cluster == "", "TAGS_ARE_STRINGS requires TARGET_CLUSTER_NAME, which is part of the tags"},
-		{e.seed && manager != machines, "IS_CONTROL_CLUSTER_SEED requires both MC_COMMAND and MCM_COMMAND or neither, because the seed's controllers are in one Deployment"},
+		{e.seed && manager != machines, "IS_CONTROL_CLUSTER_SEED requires both MACHINE_CONTROLLER_COMMAND and MACHINE_CONTROLLER_MANAGER_COMMAND or neither, because the seed's controllers are in one Deployment"},
 	} {
 		if rule.broken {
 			return errors.New(rule.message)

@@ -9,7 +9,7 @@ import (
 
 // variables are all variables that fromEnvironment reads; a case sets some of them.
 var variables = []string{
-	"MC_COMMAND", "MCM_COMMAND", "MC_IMAGE_TAG", "MCM_IMAGE_TAG", "MACHINE_CONTROLLER_MANAGER_DEPLOYMENT_NAME", "TARGET_CLUSTER_NAME",
+	"MACHINE_CONTROLLER_COMMAND", "MACHINE_CONTROLLER_MANAGER_COMMAND", "MC_IMAGE_TAG", "MCM_IMAGE_TAG", "MACHINE_CONTROLLER_MANAGER_DEPLOYMENT_NAME", "TARGET_CLUSTER_NAME",
 	"TAGS_ARE_STRINGS", "IS_CONTROL_CLUSTER_SEED", "PRESERVE_CRD_AT_END", "IS_VIRTUAL_PROVIDER", "GNA_SECRET_NAME",
 }
 
@@ -23,9 +23,9 @@ func TestEnvironment_RejectsInvalidVariables(t *testing.T) {
 		"no cluster":             {map[string]string{"CONTROL_KUBECONFIG": ""}, "CONTROL_KUBECONFIG"},
 		"no class":               {map[string]string{"MACHINECLASS_V1": ""}, "MACHINECLASS_V1"},
 		"no class, in a seed":    {map[string]string{"MACHINECLASS_V1": "", "IS_CONTROL_CLUSTER_SEED": "true"}, ""},
-		"one command in a seed":  {map[string]string{"IS_CONTROL_CLUSTER_SEED": "true", "MC_COMMAND": "x"}, "both MC_COMMAND and MCM_COMMAND"},
+		"one command in a seed":  {map[string]string{"IS_CONTROL_CLUSTER_SEED": "true", "MACHINE_CONTROLLER_COMMAND": "x"}, "both MACHINE_CONTROLLER_COMMAND and MACHINE_CONTROLLER_MANAGER_COMMAND"},
 		"an image":               {map[string]string{"MC_IMAGE_TAG": "x"}, ""},
-		"image and command":      {map[string]string{"MC_IMAGE_TAG": "x", "MC_COMMAND": "y"}, "MC_COMMAND"},
+		"image and command":      {map[string]string{"MC_IMAGE_TAG": "x", "MACHINE_CONTROLLER_COMMAND": "y"}, "MACHINE_CONTROLLER_COMMAND"},
 		"neither true nor false": {map[string]string{"PRESERVE_CRD_AT_END": "maybe"}, `invalid value "maybe" of PRESERVE_CRD_AT_END`},
 		"tags without a name":    {map[string]string{"TAGS_ARE_STRINGS": "true"}, "TARGET_CLUSTER_NAME"},
 		"tags with a name":       {map[string]string{"TAGS_ARE_STRINGS": "true", "TARGET_CLUSTER_NAME": "c"}, ""},
@@ -74,7 +74,7 @@ func TestMakeStart_StartsControllers(t *testing.T) {
 		machines, managers string
 	}{
 		"both":        {nil, "make --directory=../../.. start CONTROL_KUBECONFIG=/", "MACHINE_SAFETY_OVERSHOOTING_PERIOD=300ms"},
-		"a command":   {map[string]string{"MC_COMMAND": "mine"}, "mine", "make --directory=../../../dev/mcm start"},
+		"a command":   {map[string]string{"MACHINE_CONTROLLER_COMMAND": "mine"}, "mine", "make --directory=../../../dev/mcm start"},
 		"an image":    {map[string]string{"MC_IMAGE_TAG": "x"}, "", ""}, // the Deployment contains both controllers
 		"both images": {map[string]string{"MC_IMAGE_TAG": "x", "MCM_IMAGE_TAG": "y"}, "", ""},
 	} {

@@ -23,7 +23,8 @@
 //	IS_VIRTUAL_PROVIDER        true: do not patch classes, and do not change CRDs or a Deployment
 //	GNA_SECRET_NAME            label worker.gardener.cloud/gardener-node-agent-secret-name of all nodes
 //	PRESERVE_CRD_AT_END        true: do not remove the CRDs that the suite installed
-//	MC_COMMAND, MCM_COMMAND    commands of the two controllers; default: "make start" of the provider and of
+//	MACHINE_CONTROLLER_COMMAND, MACHINE_CONTROLLER_MANAGER_COMMAND
+//	                           commands of the two controllers; default: "make start" of the provider and of
 //	                           dev/mcm, if that rule exists; otherwise the controllers must already be running
 //	CONTROLLERS_TEST_LOGS      directory for their logs; default: .ci/controllers-test/logs of the provider
 //	MC_IMAGE_TAG, MCM_IMAGE_TAG  images of the two controllers to set in the Deployment, instead of commands
