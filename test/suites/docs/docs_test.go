@@ -135,9 +135,11 @@ func (p *place) examples(t *testing.T) {
 	ours := ownKinds(t)
 	root, err := env.Root()
 	must(t, err)
-	legacy := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig", p.kubeconfig(), "apply", "-f", filepath.Join(root, "config", "crd", "legacy"))
-	if out, err := legacy.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for _, arguments := range [][]string{{"apply"}, {"wait", "--for=condition=Established", "--timeout=1m"}} {
+		arguments = append(arguments, "--kubeconfig="+p.kubeconfig(), "-f", filepath.Join(root, "config", "crd", "legacy"))
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), arguments...).CombinedOutput(); err != nil {
+			t.Fatalf("kubectl %v: %v\n%s", arguments, err, out)
+		}
 	}
 	for _, document := range documents(t) {
 		clusterAPI := strings.Contains(document.file, "cluster-api")
