@@ -125,7 +125,7 @@ func (w *world) run(arguments ...string) (string, error) {
 		}
 	}
 	root.SetArgs(arguments)
-	err := root.ExecuteContext(w.Context())
+	err = root.ExecuteContext(w.Context())
 	return out.String(), err
 }
 
