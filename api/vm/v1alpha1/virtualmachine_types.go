@@ -333,12 +333,15 @@ type DataDisk struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec.resources) || !has(oldSelf.spec.resources.requests) || !('storage' in oldSelf.spec.resources.requests) || !has(self.spec.resources) || !has(self.spec.resources.requests) || !('storage' in self.spec.resources.requests) || (type(self.spec.resources.requests['storage']) == string && type(oldSelf.spec.resources.requests['storage']) == string ? !quantity(self.spec.resources.requests['storage']).isLessThan(quantity(oldSelf.spec.resources.requests['storage'])) : type(self.spec.resources.requests['storage']) != int || type(oldSelf.spec.resources.requests['storage']) != int || self.spec.resources.requests['storage'] >= oldSelf.spec.resources.requests['storage'])",message="a disk cannot become smaller",fieldPath=".spec"
 // +kubebuilder:validation:XValidation:rule="(has(self.spec.volumeMode) && self.spec.volumeMode == 'Block') == (has(oldSelf.spec.volumeMode) && oldSelf.spec.volumeMode == 'Block')",message="the volumeMode of a disk cannot change",fieldPath=".spec"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.volumeMode) || self.spec.volumeMode == 'Block' || self.spec.volumeMode == 'Filesystem'",message="volumeMode must be Filesystem or Block",fieldPath=".spec"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.dataSource) && !has(self.spec.dataSourceRef) && !has(self.spec.selector) && !has(self.spec.volumeAttributesClassName) && !has(self.spec.volumeName)",message="only accessModes, resources.requests.storage, storageClassName and volumeMode can be set",fieldPath=".spec"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.resources) || !has(self.spec.resources.limits) && (!has(self.spec.resources.requests) || size(self.spec.resources.requests) == ('storage' in self.spec.resources.requests ? 1 : 0))",message="only resources.requests.storage can be set",fieldPath=".spec.resources"
 type VolumeClaimTemplate struct {
 	// Metadata of the claim.
 	// +optional
 	Metadata VolumeClaimMetadata `json:"metadata,omitempty"`
-	// Spec of the claim. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block
-	// it is the volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless
+	// Spec of the claim: accessModes, resources.requests.storage, storageClassName and volumeMode. Other fields
+	// are rejected. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block it is
+	// the volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless
 	// leaseMode is FullLeases. The mode cannot be changed.
 	Spec corev1.PersistentVolumeClaimSpec `json:"spec"`
 }
@@ -348,7 +351,8 @@ type VolumeClaimMetadata struct {
 	// Labels of the claim.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
-	// Annotations of the claim.
+	// Annotations of the claim. Keys with a prefix, such as example.com/key, are rejected, because storage
+	// drivers may obey them.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 }

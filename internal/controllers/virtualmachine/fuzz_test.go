@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -101,6 +102,30 @@ func newFakeEnv(t *testing.T, authority *identity.Authority, objects ...client.O
 func (w *fakeEnv) pass(ctx context.Context) {
 	absurd.Within("a pass", func() { _, _ = w.Reconcile(ctx, ctrl.Request{NamespacedName: fakeKey}) })
 	w.clock.Step(20 * time.Second)
+}
+
+// get returns the VM as the API server has it.
+func (w *fakeEnv) get(t *testing.T) *v1alpha1.VirtualMachine {
+	t.Helper()
+	vm := &v1alpha1.VirtualMachine{}
+	if err := w.live.Get(t.Context(), fakeKey, vm); err != nil {
+		t.Fatal(err)
+	}
+	return vm
+}
+
+// wantRefused checks that the VM has no Pod, and that its condition Ready has a reason and a message that begins with
+// a text.
+func (w *fakeEnv) wantRefused(t *testing.T, reason, message string) {
+	t.Helper()
+	pods := &corev1.PodList{}
+	if err := w.live.List(t.Context(), pods); err != nil || len(pods.Items) > 0 {
+		t.Errorf("the VM has pods %v, %v", pods.Items, err)
+	}
+	ready := meta.FindStatusCondition(w.get(t).Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Reason != reason || !strings.HasPrefix(ready.Message, message) {
+		t.Errorf("condition %+v, want %s: %s", ready, reason, message)
+	}
 }
 
 // newRunning returns the objects of a VM whose hypervisor is running. The VM is the first of all.

@@ -26,9 +26,9 @@ type volumes struct{ *cluster }
 type ownDisk struct {
 	// name is the name of a data disk; empty for the root disk.
 	name string
-	// field is a prefix for messages about the disk's spec. what names the disk in other messages. status is the
-	// status field with its claim.
-	field, what, status string
+	// field is a prefix for messages about the disk's spec, and path is the path of its template. what names the disk
+	// in other messages. status is the status field with its claim.
+	field, path, what, status string
 	// template is the template of the claim. If nil, a lost claim cannot be created again.
 	template *v1alpha1.VolumeClaimTemplate
 	// known is the claim in the status; empty if the status has none. In that case, first is the name of the new
@@ -48,7 +48,7 @@ func (d ownDisk) mode() corev1.PersistentVolumeMode {
 
 func rootDisk(vm *v1alpha1.VirtualMachine) ownDisk {
 	return ownDisk{
-		what: "the disk", status: "status.volumeClaimName", template: vm.Spec.VolumeClaimTemplate,
+		path: "spec.volumeClaimTemplate", what: "the disk", status: "status.volumeClaimName", template: vm.Spec.VolumeClaimTemplate,
 		known: vm.Status.VolumeClaimName, first: vm.Name,
 		used: vm.Status.VolumeClaimName != "" && (vm.Status.ImagePrepared || vm.Spec.InitialImage == nil),
 	}
@@ -56,7 +56,8 @@ func rootDisk(vm *v1alpha1.VirtualMachine) ownDisk {
 
 func dataDiskOf(vm *v1alpha1.VirtualMachine, disk *v1alpha1.DataDisk) ownDisk {
 	d := ownDisk{
-		name: disk.Name, field: fmt.Sprintf("spec.dataDisks[%s]: ", disk.Name), what: podspec.DiskName(disk.Name), status: "status.dataDisks",
+		name: disk.Name, field: fmt.Sprintf("spec.dataDisks[%s]: ", disk.Name), path: fmt.Sprintf("spec.dataDisks[%s].volumeClaimTemplate", disk.Name),
+		what: podspec.DiskName(disk.Name), status: "status.dataDisks",
 		template: &disk.VolumeClaimTemplate, first: podspec.DataClaimName(vm, disk.Name),
 	}
 	if known := podspec.DataDiskStatus(&vm.Status, disk.Name); known != nil {
@@ -150,7 +151,8 @@ func (v *volumes) ensureDisk(ctx context.Context, s *scope, disk ownDisk, name s
 }
 
 // createClaim creates the claim of a disk. It refuses to do so if the disk had a claim with data, or if another claim
-// may be the disk, because a guest must never get an empty disk instead.
+// may be the disk, because a guest must never get an empty disk instead. For the same reason it refuses a template
+// with fields that the claim does not get, such as a data source.
 func (v *volumes) createClaim(ctx context.Context, s *scope, disk ownDisk, name string) flow.Result {
 	others, err := v.claims(ctx, s, disk.name)
 	if err != nil {
@@ -163,6 +165,13 @@ func (v *volumes) createClaim(ctx context.Context, s *scope, disk ownDisk, name 
 	}
 	if disk.used && !podspec.ReplacesDisk(s.vm) || disk.template == nil {
 		return s.blocked(causef(v1alpha1.ReasonVolumeLost, "persistent volume claim %s for %s was not found", name, disk.what))
+	}
+	wrong, err := podspec.InvalidTemplate(disk.template, disk.path)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if wrong != "" {
+		return s.blocked(causef(reasonInvalid, "%s", wrong))
 	}
 	claim := podspec.Claim(s.vm, disk.name, disk.template, name)
 	err = v.client.Create(ctx, claim)

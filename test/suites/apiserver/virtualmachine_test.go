@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -145,36 +146,64 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 	type spec = vmv1alpha1.VirtualMachineSpec
 	ips := func(ips ...string) func(*spec) { return func(s *spec) { s.VMIPs = ips } }
 	image := func(image vmv1alpha1.InitialImage) func(*spec) { return func(s *spec) { s.InitialImage = &image } }
+	gibibyte := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	claim := func(change func(*corev1.PersistentVolumeClaimSpec)) func(*spec) {
+		return func(s *spec) {
+			s.VolumeClaimTemplate = &vmv1alpha1.VolumeClaimTemplate{}
+			s.VolumeClaimTemplate.Spec.Resources.Requests = maps.Clone(gibibyte)
+			change(&s.VolumeClaimTemplate.Spec)
+		}
+	}
+	other := corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "other"}
 	tests := map[string]struct {
 		change func(*spec)
 		field  string // empty if accepted
 	}{
-		"one address of each version":  {change: ips("2001:db8::1/128", "192.0.2.1")},
-		"two IPv4 addresses":           {change: ips("192.0.2.1", "192.0.2.2/32"), field: "spec.vmIPs"},
-		"two IPv6 addresses":           {change: ips("2001:db8::1", "2001:db8::2"), field: "spec.vmIPs"},
-		"three addresses":              {change: ips("192.0.2.1", "2001:db8::1", "2001:db8::2"), field: "spec.vmIPs"},
-		"an IPv4 network":              {change: ips("192.0.2.0/24"), field: "spec.vmIPs"},
-		"an IPv6 network":              {change: ips("2001:db8::1/32"), field: "spec.vmIPs"},
-		"a name as address":            {change: ips("example.com"), field: "spec.vmIPs"},
-		"an empty address":             {change: ips(""), field: "spec.vmIPs"},
-		"image from a file":            {change: image(vmv1alpha1.InitialImage{URL: "file:///disk.img"})},
-		"image without URL":            {change: image(vmv1alpha1.InitialImage{}), field: "spec.initialImage.url"},
-		"image over FTP":               {change: image(vmv1alpha1.InitialImage{URL: "ftp://a/b"}), field: "spec.initialImage.url"},
-		"image with another checksum":  {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "md5:00"}), field: "spec.initialImage.checksum"},
-		"image with sha512":            {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "sha512:" + strings.Repeat("0a", 64)})},
-		"image with a short sha512":    {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "sha512:" + strings.Repeat("0a", 32)}), field: "spec.initialImage.checksum"},
-		"image of an unknown format":   {change: image(vmv1alpha1.InitialImage{URL: "http://a", Format: "VMDK"}), field: "spec.initialImage.format"},
-		"negative CPUs":                {change: func(s *spec) { s.CPUs = -1 }, field: "spec.cpus"},
-		"some memory":                  {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("1")) }},
-		"no memory":                    {change: func(s *spec) { s.Memory = &resource.Quantity{} }, field: "spec.memory"},
-		"negative memory":              {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("-1Gi")) }, field: "spec.memory"},
-		"UUID in capitals":             {change: func(s *spec) { s.UUID = strings.ToUpper(uuid) }, field: "spec.uuid"},
-		"unknown mode":                 {change: func(s *spec) { s.Mode = "Sleep" }, field: "spec.mode"},
-		"a short lease":                {change: func(s *spec) { s.LeaseDurationSeconds = 5 }, field: "spec.leaseDurationSeconds"},
-		"a long lease":                 {change: func(s *spec) { s.LeaseDurationSeconds = 601 }, field: "spec.leaseDurationSeconds"},
-		"unknown lease mode":           {change: func(s *spec) { s.LeaseMode = "None" }, field: "spec.leaseMode"},
-		"unknown migrate strategy":     {change: func(s *spec) { s.MigrateStrategy = "Warm" }, field: "spec.migrateStrategy"},
-		"user data of no Secret":       {change: func(s *spec) { s.UserData = &vmv1alpha1.UserData{} }, field: "spec.userData.secretRef.name"},
+		"one address of each version": {change: ips("2001:db8::1/128", "192.0.2.1")},
+		"two IPv4 addresses":          {change: ips("192.0.2.1", "192.0.2.2/32"), field: "spec.vmIPs"},
+		"two IPv6 addresses":          {change: ips("2001:db8::1", "2001:db8::2"), field: "spec.vmIPs"},
+		"three addresses":             {change: ips("192.0.2.1", "2001:db8::1", "2001:db8::2"), field: "spec.vmIPs"},
+		"an IPv4 network":             {change: ips("192.0.2.0/24"), field: "spec.vmIPs"},
+		"an IPv6 network":             {change: ips("2001:db8::1/32"), field: "spec.vmIPs"},
+		"a name as address":           {change: ips("example.com"), field: "spec.vmIPs"},
+		"an empty address":            {change: ips(""), field: "spec.vmIPs"},
+		"image from a file":           {change: image(vmv1alpha1.InitialImage{URL: "file:///disk.img"})},
+		"image without URL":           {change: image(vmv1alpha1.InitialImage{}), field: "spec.initialImage.url"},
+		"image over FTP":              {change: image(vmv1alpha1.InitialImage{URL: "ftp://a/b"}), field: "spec.initialImage.url"},
+		"image with another checksum": {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "md5:00"}), field: "spec.initialImage.checksum"},
+		"image with sha512":           {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "sha512:" + strings.Repeat("0a", 64)})},
+		"image with a short sha512":   {change: image(vmv1alpha1.InitialImage{URL: "http://a", Checksum: "sha512:" + strings.Repeat("0a", 32)}), field: "spec.initialImage.checksum"},
+		"image of an unknown format":  {change: image(vmv1alpha1.InitialImage{URL: "http://a", Format: "VMDK"}), field: "spec.initialImage.format"},
+		"negative CPUs":               {change: func(s *spec) { s.CPUs = -1 }, field: "spec.cpus"},
+		"some memory":                 {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("1")) }},
+		"no memory":                   {change: func(s *spec) { s.Memory = &resource.Quantity{} }, field: "spec.memory"},
+		"negative memory":             {change: func(s *spec) { s.Memory = ptr.To(resource.MustParse("-1Gi")) }, field: "spec.memory"},
+		"UUID in capitals":            {change: func(s *spec) { s.UUID = strings.ToUpper(uuid) }, field: "spec.uuid"},
+		"unknown mode":                {change: func(s *spec) { s.Mode = "Sleep" }, field: "spec.mode"},
+		"a short lease":               {change: func(s *spec) { s.LeaseDurationSeconds = 5 }, field: "spec.leaseDurationSeconds"},
+		"a long lease":                {change: func(s *spec) { s.LeaseDurationSeconds = 601 }, field: "spec.leaseDurationSeconds"},
+		"unknown lease mode":          {change: func(s *spec) { s.LeaseMode = "None" }, field: "spec.leaseMode"},
+		"unknown migrate strategy":    {change: func(s *spec) { s.MigrateStrategy = "Warm" }, field: "spec.migrateStrategy"},
+		"user data of no Secret":      {change: func(s *spec) { s.UserData = &vmv1alpha1.UserData{} }, field: "spec.userData.secretRef.name"},
+		"permitted fields of a claim": {change: claim(func(c *corev1.PersistentVolumeClaimSpec) {
+			c.StorageClassName, c.VolumeMode, c.AccessModes = ptr.To("fast"), ptr.To(corev1.PersistentVolumeBlock), []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+		})},
+		"claim without resources": {change: claim(func(c *corev1.PersistentVolumeClaimSpec) { c.Resources = corev1.VolumeResourceRequirements{} })},
+		"clone of another claim":  {change: claim(func(c *corev1.PersistentVolumeClaimSpec) { c.DataSource = &other }), field: "spec.volumeClaimTemplate.spec"},
+		"claim from a reference": {change: claim(func(c *corev1.PersistentVolumeClaimSpec) {
+			c.DataSourceRef = &corev1.TypedObjectReference{Kind: other.Kind, Name: other.Name}
+		}), field: "spec.volumeClaimTemplate.spec"},
+		"claim of a certain volume": {change: claim(func(c *corev1.PersistentVolumeClaimSpec) { c.VolumeName = "pv" }), field: "spec.volumeClaimTemplate.spec"},
+		"claim of selected volumes": {change: claim(func(c *corev1.PersistentVolumeClaimSpec) { c.Selector = &metav1.LabelSelector{} }), field: "spec.volumeClaimTemplate.spec"},
+		"claim with attributes":     {change: claim(func(c *corev1.PersistentVolumeClaimSpec) { c.VolumeAttributesClassName = ptr.To("gold") }), field: "spec.volumeClaimTemplate.spec"},
+		"claim with limits":         {change: claim(func(c *corev1.PersistentVolumeClaimSpec) { c.Resources.Limits = gibibyte }), field: "spec.volumeClaimTemplate.spec.resources"},
+		"claim of CPUs": {change: claim(func(c *corev1.PersistentVolumeClaimSpec) {
+			c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1")
+		}), field: "spec.volumeClaimTemplate.spec.resources"},
+		"clone as a data disk": {change: func(s *spec) {
+			s.DataDisks = []vmv1alpha1.DataDisk{{Name: "logs"}}
+			s.DataDisks[0].VolumeClaimTemplate.Spec.DataSource = &other
+		}, field: "spec.dataDisks[0].volumeClaimTemplate.spec"},
 		"kernel boot without a kernel": {change: func(s *spec) { s.KernelBoot = &vmv1alpha1.KernelBoot{} }, field: "spec.kernelBoot.kernel.url"},
 	}
 	e := env.New(t)

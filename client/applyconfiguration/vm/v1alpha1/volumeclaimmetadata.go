@@ -9,7 +9,8 @@ package v1alpha1
 type VolumeClaimMetadataApplyConfiguration struct {
 	// Labels of the claim.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Annotations of the claim.
+	// Annotations of the claim. Keys with a prefix, such as example.com/key, are rejected, because storage
+	// drivers may obey them.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 

@@ -14,8 +14,9 @@ import (
 type VolumeClaimTemplateApplyConfiguration struct {
 	// Metadata of the claim.
 	Metadata *VolumeClaimMetadataApplyConfiguration `json:"metadata,omitempty"`
-	// Spec of the claim. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block
-	// it is the volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless
+	// Spec of the claim: accessModes, resources.requests.storage, storageClassName and volumeMode. Other fields
+	// are rejected. With volumeMode Filesystem, the default, the disk is a file on the volume; with Block it is
+	// the volume itself, and the claim must be for one host at a time (ReadWriteOnce, the default) unless
 	// leaseMode is FullLeases. The mode cannot be changed.
 	Spec *v1.PersistentVolumeClaimSpec `json:"spec,omitempty"`
 }

@@ -151,24 +151,21 @@ func requested(template *v1alpha1.VolumeClaimTemplate) uint64 {
 	return uint64(max(0, template.Spec.Resources.Requests.Storage().Value()))
 }
 
-// Claim returns a claim for a disk of a VM, based on a template. The disk is the name of a data disk, or "" for the
-// root disk.
+// Claim returns a claim for a disk of a VM, based on the fields of a template that InvalidTemplate permits. The disk is
+// the name of a data disk, or "" for the root disk.
 func Claim(vm *v1alpha1.VirtualMachine, disk string, template *v1alpha1.VolumeClaimTemplate, name string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: vm.Namespace,
-			Labels: map[string]string{}, Annotations: template.Metadata.Annotations,
+			Labels: map[string]string{}, Annotations: claimAnnotations(template),
 			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
 		},
-		Spec: *template.Spec.DeepCopy(),
+		Spec: claimSpec(&template.Spec),
 	}
 	maps.Copy(claim.Labels, template.Metadata.Labels)
 	claim.Labels[v1alpha1.LabelVM] = vm.Name
 	if claim.Labels[v1alpha1.LabelDataDisk] = disk; disk == "" {
 		delete(claim.Labels, v1alpha1.LabelDataDisk)
-	}
-	if len(claim.Spec.AccessModes) == 0 {
-		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	}
 	return claim
 }

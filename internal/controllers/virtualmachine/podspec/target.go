@@ -183,8 +183,5 @@ func TargetClaim(vm *v1alpha1.VirtualMachine, of CopiedClaim, source *corev1.Per
 		template = *vm.Spec.VolumeClaimTemplate.DeepCopy()
 	}
 	template.Spec = *source.Spec.DeepCopy()
-	claim := Claim(vm, of.Disk, &template, of.To)
-	// The volume and the data source belong to the source's claim only.
-	claim.Spec.VolumeName, claim.Spec.DataSource, claim.Spec.DataSourceRef = "", nil, nil
-	return claim
+	return Claim(vm, of.Disk, &template, of.To)
 }
