@@ -318,7 +318,7 @@ generate: ## Generate deep copies, CRDs, typed clients and aliases from API type
 	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target \
 		vm-controller vm-leader vm-subresources vm-console load-balancer load-balancer-leader) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
-	cp config/policy/machines.yaml config/policy/hosts.yaml charts/millwright/files/policy/
+	cp config/policy/*.yaml charts/millwright/files/policy/
 
 .PHONY: tidy
 tidy: ## Run go mod tidy in every module

@@ -35,9 +35,9 @@ type VMConfig struct {
 	// Infrastructure is the cluster with the VirtualMachines and their Pods. Required.
 	Infrastructure *rest.Config
 	// Namespace is the namespace of the controller's lease, of its Service, and of the Secret with the key of
-	// its certificate authority. It must exist. Required.
+	// its certificate authority. It must exist. VirtualMachines in it get no Pods. Required.
 	Namespace string
-	// Namespaces are the namespaces of the VirtualMachines. Empty means all namespaces.
+	// Namespaces are the namespaces of the VirtualMachines. Empty means all namespaces except Namespace.
 	Namespaces []string
 	// Authority signs the certificates of hypervisors. If nil, the authority in the Secret is used, which is
 	// created if it does not exist.
@@ -257,7 +257,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
-		Installation: cfg.installation(), Image: cfg.Guests.Image, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
+		Installation: cfg.installation(), Image: cfg.Guests.Image, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
 		Authority: authority, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,

@@ -22,7 +22,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 	f.set = set
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster of the virtual machines; defaults to the in-cluster config")
 	set.StringVar(&c.Namespace, "namespace", "", "namespace of this controller's lease, its Service and the Secret of its certificate authority; defaults to that of the Pod, or of the kubeconfig")
-	set.StringSliceVar(&c.Namespaces, "vm-namespaces", nil, "comma-separated namespaces of the virtual machines; empty for all")
+	set.StringSliceVar(&c.Namespaces, "vm-namespaces", nil, "comma-separated namespaces of the virtual machines, which cannot include that of this controller; empty for all others")
 	set.Float32Var(&f.qps, "kube-api-qps", 100, "maximum requests per second to the API server")
 	set.IntVar(&f.burst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 	set.StringVar(&c.Pages.Address, "address", "0.0.0.0", "IP address on which to serve /healthz, /readyz, /livez and /metrics")

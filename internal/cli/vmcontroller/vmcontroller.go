@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -98,6 +99,9 @@ func (f *flags) complete() error {
 	}
 	if c.Namespace == "" {
 		c.Namespace = namespace
+	}
+	if slices.Contains(c.Namespaces, c.Namespace) {
+		return fmt.Errorf("--vm-namespaces: %s is the namespace of the VM controller, whose Secrets guests must not read; use other namespaces", c.Namespace)
 	}
 	if c.Authority, err = f.authority(); err != nil {
 		return err

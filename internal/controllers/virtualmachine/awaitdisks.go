@@ -22,7 +22,8 @@ func (d *diskServers) await(ctx context.Context, s *scope) flow.Result {
 	if !podspec.Served(s.vm) || d.isReserved(s) {
 		return flow.Continue()
 	}
-	if s.vm.Status.VolumeClaimName == "" || s.vm.Status.VolumeClaimName != s.claim {
+	// A server that was refused in this pass may be permitted now that all claims exist.
+	if s.vm.Status.VolumeClaimName == "" || s.vm.Status.VolumeClaimName != s.claim || s.served.refused != nil {
 		if err := d.ensure(ctx, s, s.claim); err != nil {
 			return flow.Fail(err)
 		}

@@ -63,6 +63,9 @@ type Options struct {
 	Installation string
 	// Image is the hypervisor image for VirtualMachines that do not set one.
 	Image string
+	// Namespace is the namespace with the Secrets of this controller. VirtualMachines in it get no Pods. If empty,
+	// VirtualMachines may be in any namespace.
+	Namespace string
 	// Endpoint is the gRPC target at which hypervisors reach the service.
 	Endpoint string
 	// Authority signs the certificates of hypervisors and of the subresource server. See service.LoadAuthority. If
@@ -159,7 +162,7 @@ func (o *Options) settings() podspec.Settings {
 		certificate = string(pem)
 	}
 	return podspec.Settings{
-		Image: o.Image, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
+		Image: o.Image, Namespace: o.Namespace, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
 		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Migration: o.Migration,
 		Options: o.Pods,
 	}

@@ -2,7 +2,7 @@ package virtualmachine
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"time"
 
@@ -64,6 +64,7 @@ func (d *diskServers) ensure(ctx context.Context, s *scope, claim string) error 
 		return err
 	}
 	s.served.pod = facts.Pod
+	s.served.refused = nil
 	switch disks.Next(facts) {
 	case disks.Reserve:
 		err = d.reserve(ctx, s, claim)
@@ -159,25 +160,24 @@ func (d *diskServers) awaitAttempt(s *scope) bool {
 	return wait > 0
 }
 
-// create creates the disk server Pod under the reserved name, based on the VM as the API server has it.
+// create creates the disk server Pod under the reserved name. If the VM may not have one, it sets s.served.refused and
+// returns nil.
 func (d *diskServers) create(ctx context.Context, s *scope) error {
-	live, err := d.confirm(ctx, s)
-	if err != nil {
-		return err
+	live, pod, err := d.createPod(ctx, s, func(live *v1alpha1.VirtualMachine) (*corev1.Pod, error) {
+		if !authority.IsServer(&live.Status, s.vm.Status.DiskServer.PodName) || live.Status.DiskServer.PodUID != "" {
+			return nil, edge.ErrStale // a name is used for one Pod only
+		}
+		return podspec.DiskServer(live, s.holder(), d.settings)
+	})
+	if refused, is := errors.AsType[*refusedError](err); is {
+		s.served.refused = refused.cause
+		return nil
 	}
-	if !authority.IsServer(&live.Status, s.vm.Status.DiskServer.PodName) || live.Status.DiskServer.PodUID != "" {
-		return edge.ErrStale // a name is used for one Pod only
-	}
-	pod, err := podspec.DiskServer(live, s.holder(), d.settings)
-	if err != nil {
-		return err
-	}
-	err = d.client.Create(ctx, pod)
 	if apierror.Taken(err) {
 		return edge.ErrStale // an earlier pass created it
 	}
 	if err != nil {
-		return fmt.Errorf("creating pod %s: %w", pod.Name, err)
+		return err
 	}
 	d.events.Eventf(s.vm, corev1.EventTypeNormal, "Created", "Created disk server pod %s", pod.Name)
 	s.vm, s.served.pod, s.servers = live, pod, append(s.servers, pod)

@@ -26,6 +26,8 @@ func disksServed(s *scope, report *vmpb.ReportStateRequest) metav1.Condition {
 		}
 	}
 	switch {
+	case s.served.refused != nil:
+		return notServed(s.served.refused.Reason, "%s", s.served.refused.Message)
 	case s.served.pod == nil:
 		return notServed(v1alpha1.ReasonDiskServerStarting, "The disk server pod is being created.")
 	case podstate.Finished(s.served.pod):

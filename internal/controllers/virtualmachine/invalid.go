@@ -16,6 +16,8 @@ func invalid(vm *v1alpha1.VirtualMachine, s podspec.Settings) *cause {
 	spec := &vm.Spec
 	template := spec.VolumeClaimTemplate
 	switch {
+	case podspec.Refusal(vm, s) != "":
+		return causef(reasonInvalid, "%s", podspec.Refusal(vm, s))
 	case len(vm.Name) > validation.LabelValueMaxLength:
 		return causef(reasonInvalid, "metadata.name: must be no more than %d characters because it is used as a label value", validation.LabelValueMaxLength)
 	case podspec.UnlockedDevices(spec) != "":

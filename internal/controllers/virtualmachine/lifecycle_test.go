@@ -367,7 +367,7 @@ func TestAuthority_KeyIsNotReadableByGuest(t *testing.T) {
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: service.AuthoritySecret, Key: corev1.TLSPrivateKeyKey}}
 	})
-	w.awaitReady("a", reasonUserDataMissing)
+	w.awaitReady("a", reasonInvalid)
 	if len(w.pods("a")) != 0 {
 		t.Error("there is a pod that mounts the key of the authority")
 	}

@@ -2,6 +2,7 @@ package virtualmachine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -190,21 +191,19 @@ func (m *migrations) createTargetClaim(ctx context.Context, s *scope, copied pod
 	return m.volumes.hasVolume(ctx, claim)
 }
 
-// createTarget creates the target Pod, based on the VM as the API server has it.
+// createTarget creates the target Pod. If the VM may not have one, the migration fails.
 func (m *migrations) createTarget(ctx context.Context, s *scope) flow.Result {
-	live, err := m.confirm(ctx, s)
+	live, pod, err := m.createPod(ctx, s, func(live *v1alpha1.VirtualMachine) (*corev1.Pod, error) {
+		return podspec.Target(live, s.active, m.settings)
+	})
+	if refused, is := errors.AsType[*refusedError](err); is {
+		return m.fail(ctx, s, migration.Decision{Failure: migration.ReasonRefused, Message: refused.Message})
+	}
+	if apierror.Taken(err) {
+		return flow.Continue() // an earlier pass created it, or the name is taken and the migration fails at its time limit
+	}
 	if err != nil {
 		return flow.Fail(err)
-	}
-	pod, err := podspec.Target(live, s.active, m.settings)
-	if err != nil {
-		return flow.Fail(err)
-	}
-	if err := m.client.Create(ctx, pod); err != nil {
-		if apierror.Taken(err) {
-			return flow.Continue() // an earlier pass created it, or the name is taken and the migration fails at its time limit
-		}
-		return flow.Fail(fmt.Errorf("creating pod %s: %w", pod.Name, err))
 	}
 	m.events.Eventf(s.vm, corev1.EventTypeNormal, "Migrating", "Created pod %s as the target of a live migration", pod.Name)
 	s.vm, s.pods = live, append(s.pods, pod)

@@ -2,6 +2,7 @@ package virtualmachine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/edge"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
@@ -39,9 +39,6 @@ func (p *hypervisorPods) awaitUserData(ctx context.Context, s *scope) flow.Resul
 	from := s.vm.Spec.UserData
 	if from == nil {
 		return flow.Continue()
-	}
-	if from.SecretRef.Name == service.AuthoritySecret {
-		return s.blocked(causef(reasonUserDataMissing, "spec.userData.secretRef: secret %s belongs to the VM controller; use another secret", from.SecretRef.Name))
 	}
 	secret := &corev1.Secret{}
 	err := p.live.Get(ctx, client.ObjectKey{Namespace: s.vm.Namespace, Name: from.SecretRef.Name}, secret)
@@ -90,30 +87,27 @@ func (p *hypervisorPods) reserve(ctx context.Context, s *scope) flow.Result {
 	return flow.Continue()
 }
 
-// create creates the Pod under the reserved name, based on the VM as the API server has it. With an outdated VM from
-// the cache, a disk could be overwritten.
+// create creates the Pod under the reserved name.
 func (p *hypervisorPods) create(ctx context.Context, s *scope) flow.Result {
-	live, err := p.confirm(ctx, s)
-	if err != nil {
-		return flow.Fail(err)
-	}
-	if live.Generation != s.vm.Generation || !slices.Equal(ipam.Of(live), s.addresses) {
-		return flow.Fail(edge.ErrStale) // this pass validated another spec or other addresses, and its disks are served
-	}
-	pod, err := podspec.Pod(live, p.settings)
-	if err == nil {
+	live, pod, err := p.createPod(ctx, s, func(live *v1alpha1.VirtualMachine) (*corev1.Pod, error) {
+		if live.Generation != s.vm.Generation || !slices.Equal(ipam.Of(live), s.addresses) {
+			return nil, edge.ErrStale // this pass validated another spec or other addresses, and its disks are served
+		}
+		pod, err := podspec.Pod(live, p.settings)
+		if err != nil {
+			return nil, err
+		}
 		// Two hypervisors exclude each other if their leases expire, or by locks if they are on one machine.
-		err = podspec.SharingFor(pod, s.claims, live.Status.Lease != nil || p.oneMachine).Set(pod)
+		return pod, podspec.SharingFor(pod, s.claims, live.Status.Lease != nil || p.oneMachine).Set(pod)
+	})
+	if refused, is := errors.AsType[*refusedError](err); is {
+		return s.blocked(refused.cause)
 	}
-	if err != nil {
-		return flow.Fail(err)
-	}
-	err = p.client.Create(ctx, pod)
 	if apierror.Taken(err) {
 		return flow.Wait(expectations.StaleCache, "the pod was just created")
 	}
 	if err != nil {
-		return flow.Fail(fmt.Errorf("creating pod %s: %w", pod.Name, err))
+		return flow.Fail(err)
 	}
 	p.events.Eventf(s.vm, corev1.EventTypeNormal, "Created", "Created pod %s", pod.Name)
 	s.vm, s.active = live, pod

@@ -51,6 +51,7 @@ type servedDisks struct {
 	process  *disks.Server // the process in that Pod; nil until it serves
 	state    disks.State   // what it has done, according to its last response
 	revoking bool          // the next hypervisor waits until the server has revoked all earlier tokens
+	refused  *cause        // why the Pod was not created; nil if it was not refused
 }
 
 // memory is what the controller remembers about a VM between passes. If it is lost, some steps take longer.

@@ -30,6 +30,7 @@ var adviceOnMigration = map[string]string{
 	vmv1alpha1.ReasonUnschedulable: "Free capacity on another host, or uncordon one: kubectl get nodes -l " + vmv1alpha1.HostKey,
 	"TargetEnded":                  "Check the events of the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}",
 	"TargetNotReady":               "Check that pods start on other hosts and can reach the VM controller",
+	"Refused":                      "Change the field of the VM that the message names: kubectl -n {vm namespace} edit {virtualmachines} {vm}",
 	"CopyFailed":                   "Check that the hosts can reach each other, and that the target's volume has free space",
 }
 

@@ -19,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/config"
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -219,6 +221,47 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 				t.Errorf("got %v, want Invalid for %s", err, test.field)
 			}
 		})
+	}
+}
+
+// TestVirtualMachine_PoliciesReject checks that the policies reject VMs in the namespace of the VM controller, and
+// annotations that storage drivers may obey, unless an update leaves them unchanged.
+func TestVirtualMachine_PoliciesReject(t *testing.T) {
+	t.Parallel()
+	e := env.New(t, env.WithOwn())
+	c := vmClient(t, e)
+	annotated := func(key string) func(*vmv1alpha1.VirtualMachineSpec) {
+		return func(spec *vmv1alpha1.VirtualMachineSpec) {
+			template := vmv1alpha1.VolumeClaimTemplate{Metadata: vmv1alpha1.VolumeClaimMetadata{Annotations: map[string]string{key: "other"}}}
+			spec.DataDisks = []vmv1alpha1.DataDisk{{Name: "logs", VolumeClaimTemplate: template}}
+		}
+	}
+	old := newVM(e.Namespace, annotated("trident.netapp.io/cloneFromPVC"))
+	must(t, c.Create(t.Context(), old))
+	must(t, e.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "millwright-system"}}))
+	must(t, controlplane.Apply(t.Context(), e.Admin, config.Files, "policy/virtual-machines.yaml", ""))
+	for name, test := range map[string]struct {
+		vm     *vmv1alpha1.VirtualMachine
+		reason metav1.StatusReason // empty if accepted
+	}{
+		"namespace of the VM controller": {newVM("millwright-system", nil), metav1.StatusReasonForbidden},
+		"another namespace":              {newVM(e.Namespace, nil), ""},
+		"annotation of a storage driver": {newVM(e.Namespace, annotated("trident.netapp.io/cloneFromPVC")), metav1.StatusReasonInvalid},
+		"annotation without a prefix":    {newVM(e.Namespace, annotated("note")), ""},
+		"annotation of the root disk": {newVM(e.Namespace, func(spec *vmv1alpha1.VirtualMachineSpec) {
+			annotated("k8s.io/CloneRequest")(spec)
+			spec.VolumeClaimTemplate, spec.DataDisks = &spec.DataDisks[0].VolumeClaimTemplate, nil
+		}), metav1.StatusReasonInvalid},
+	} {
+		gomega.NewWithT(t).Eventually(func() metav1.StatusReason {
+			return apierrors.ReasonForError(c.Create(t.Context(), test.vm.DeepCopy(), client.DryRunAll))
+		}).WithTimeout(env.WaitTimeout).Should(gomega.Equal(test.reason), name)
+	}
+	old.Spec.CPUs = 2
+	must(t, c.Update(t.Context(), old))
+	old.Spec.DataDisks[0].VolumeClaimTemplate.Metadata.Annotations["px/snapshot-source-pvc"] = "other"
+	if err := c.Update(t.Context(), old); !apierrors.IsInvalid(err) {
+		t.Errorf("got %v, want Invalid", err)
 	}
 }
 

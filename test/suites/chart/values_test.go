@@ -55,6 +55,7 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"budget":           {values{"podDisruptionBudget": values{"maxUnavailable": "half"}}, "maxUnavailable"},
 		"no hypervisors":   {values{"mode": "vm-controller"}, "vmController.hypervisorImage.repository is required"},
 		"VM namespace":     {values{"vmController": values{"namespaces": []any{"Not A Namespace"}}}, "vmController"},
+		"own namespace":    {values{"mode": "vm-controller", "vmController": values{"hypervisorImage": values{"repository": "a", "tag": "b"}, "namespaces": []any{namespace}}}, "must not contain the namespace of the release"},
 		"no host":          {values{"mode": "load-balancer"}, "loadBalancer.host is required"},
 		"host":             {values{"loadBalancer": values{"host": "a_b"}}, "host"},
 		"too many ports":   {values{"mode": "load-balancer", "loadBalancer": values{"host": "a", "firstPort": 65500, "ports": 100}}, "must not exceed 65535"},

@@ -124,7 +124,7 @@ func (i *installation) untouched(before *vmv1alpha1.VirtualMachine) {
 	if diff := cmp.Diff(before.Status.VirtualMachineAuthority, now.Status.VirtualMachineAuthority); diff != "" {
 		i.t.Errorf("another hypervisor may run the VM now:\n%s", diff)
 	}
-	i.must(i.client.List(i.t.Context(), pods, client.InNamespace(i.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: before.Name}))
+	i.must(i.client.List(i.t.Context(), pods, client.InNamespace(before.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: before.Name}))
 	if len(pods.Items) != 1 || pods.Items[0].DeletionTimestamp != nil || pods.Items[0].Status.Phase != corev1.PodRunning {
 		i.t.Errorf("the Pods are %+v", pods.Items)
 	}

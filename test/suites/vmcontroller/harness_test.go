@@ -52,6 +52,8 @@ type installation struct {
 	started    int
 	// subresources is the port through which kube-apiserver reaches the leading controller.
 	subresources int
+	// vms is the namespace of the VMs, which cannot be that of the VM controllers.
+	vms string
 }
 
 func newInstallation(t *testing.T) *installation {
@@ -74,6 +76,9 @@ func newInstallation(t *testing.T) *installation {
 	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost" // where kube-apiserver connects
 	service.Spec.Ports = []corev1.ServicePort{{Name: "hypervisors", Port: 10270}, {Name: "subresources", Port: int32(i.subresources)}}
 	i.must(i.client.Create(t.Context(), service))
+	i.vms = i.Namespace + "-vms"
+	i.must(i.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.vms}}))
+	i.must(i.client.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: i.vms, Name: "default"}}))
 	i.proxy()
 	return i
 }
@@ -143,7 +148,7 @@ func (i *installation) start(more ...string) *controller {
 	port, err := i.ControlPlane.PortFor(fmt.Sprintf("%s-%d", i.Namespace, i.started), 0)
 	i.must(err)
 	c := &controller{address: fmt.Sprintf("192.0.2.%d", 10+i.started), pages: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	c.Process = program.Start(i.t, append([]string{"vm-controller", "--kubeconfig=" + i.kubeconfig, "--namespace=" + i.Namespace, "--vm-namespaces=" + i.Namespace,
+	c.Process = program.Start(i.t, append([]string{"vm-controller", "--kubeconfig=" + i.kubeconfig, "--namespace=" + i.Namespace, "--vm-namespaces=" + i.vms,
 		"--address=127.0.0.1", "--port=" + strconv.Itoa(port), "--listen=127.0.0.1:0", "--endpoint=" + i.endpoint, "--advertise-address=" + c.address,
 		"--subresources-listen=127.0.0.1:" + strconv.Itoa(i.subresources),
 		"--hypervisor-image=test", "--accelerator=tcg"}, more...)...)
@@ -210,7 +215,7 @@ func (i *installation) startHost() {
 // run creates a VM without a disk's claim, and waits until its guest runs.
 func (i *installation) run(name string, change ...func(*vmv1alpha1.VirtualMachineSpec)) *vmv1alpha1.VirtualMachine {
 	i.t.Helper()
-	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: name}}
+	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: i.vms, Name: name}}
 	for _, change := range change {
 		change(&vm.Spec)
 	}
@@ -224,7 +229,7 @@ func (i *installation) runs(vm *vmv1alpha1.VirtualMachine) {
 	i.t.Helper()
 	i.eventually(func(g gomega.Gomega) {
 		pods := &corev1.PodList{}
-		g.Expect(i.client.List(i.t.Context(), pods, client.InNamespace(i.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: vm.Name})).To(gomega.Succeed())
+		g.Expect(i.client.List(i.t.Context(), pods, client.InNamespace(vm.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: vm.Name})).To(gomega.Succeed())
 		g.Expect(pods.Items).To(gomega.HaveLen(1))
 		pod := &pods.Items[0]
 		if pod.Spec.NodeName == "" {

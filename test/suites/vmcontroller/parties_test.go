@@ -115,7 +115,7 @@ func TestProtocol_OldestHypervisor(t *testing.T) {
 	cert, key, authority := by.lay(t.TempDir(), originsController)
 	i.leads(i.start("--identity-cert-file="+cert, "--identity-private-key-file="+key, "--identity-authority-file="+authority,
 		"--hypervisor-identity-driver=csi.cert-manager.io", "--hypervisor-identity-attribute=csi.cert-manager.io/uri-sans=millwright://vm/${POD_NAMESPACE}/${VM_NAME}/${POD_NAME}"))
-	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: "web"}}
+	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: i.vms, Name: "web"}}
 	i.must(i.client.Create(t.Context(), vm))
 	pod := i.podOf(vm)
 	volume := pod.Spec.Volumes[len(pod.Spec.Volumes)-1].CSI
@@ -137,7 +137,7 @@ func TestProtocol_OldestHypervisor(t *testing.T) {
 	if err != nil || get(response, "action").Enum() != actionShutDown {
 		t.Errorf("without Millwright's extensions, the VM can only be shut down: %v: %v", response, err)
 	}
-	other := o.hypervisor(t, by, endpoint, i.Namespace, "web", "web-other")
+	other := o.hypervisor(t, by, endpoint, i.vms, "web", "web-other")
 	if _, err := other.invoke("EnsureMigrationTarget", fields{"us": h.us}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a request on behalf of another hypervisor returned %v", err)
 	}
@@ -178,7 +178,7 @@ func (i *installation) podOf(vm *vmv1alpha1.VirtualMachine) *corev1.Pod {
 	i.t.Helper()
 	pods := &corev1.PodList{}
 	i.eventually(func(g gomega.Gomega) {
-		g.Expect(i.client.List(i.t.Context(), pods, client.InNamespace(i.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: vm.Name})).To(gomega.Succeed())
+		g.Expect(i.client.List(i.t.Context(), pods, client.InNamespace(vm.Namespace), client.MatchingLabels{vmv1alpha1.LabelVM: vm.Name})).To(gomega.Succeed())
 		g.Expect(pods.Items).To(gomega.HaveLen(1))
 	})
 	return &pods.Items[0]

@@ -37,14 +37,14 @@ const (
 	// imported.
 	image   = "registry.example.com/millwright-hypervisor"
 	version = "v0.1.0"
-	// shipped is the namespace in the manifests.
+	// shipped is the namespace of the VM controller in the manifests. VMs are in another one.
 	shipped = "millwright-system"
 	// controllerAddress and imageServer are the addresses that Pods reach in addition to the API server.
 	controllerAddress = "10.96.0.253:10270"
 	imageServer       = "10.96.0.254:80"
 )
 
-// place is a namespace with a VM controller, in a cluster with a node.
+// place is a cluster with a VM controller and a node. The VMs are in the namespace of env.
 type place struct {
 	*testing.T
 	env        *env.Env
@@ -108,7 +108,7 @@ func (p *place) serveImages() func(net.Conn) {
 // toLeader forwards a connection to a port of the leading VM controller, as kube-proxy does.
 func (p *place) toLeader(conn net.Conn, port string) {
 	slice := &discoveryv1.EndpointSlice{}
-	err := p.client.Get(context.Background(), client.ObjectKey{Namespace: p.env.Namespace, Name: manager.VMLease}, slice)
+	err := p.client.Get(context.Background(), client.ObjectKey{Namespace: shipped, Name: manager.VMLease}, slice)
 	if err != nil || len(slice.Endpoints) != 1 {
 		return // there is no leader yet
 	}
@@ -173,7 +173,7 @@ func (p *place) install() {
 	text := fmt.Sprintf(overlay, manifests, image, version, controllerAddress, p.port)
 	p.must(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
 	rendered := p.kubectl("", "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
-	p.kubectl(strings.ReplaceAll(rendered, shipped, p.env.Namespace), "apply", "--server-side", "--force-conflicts", "-f", "-")
+	p.kubectl(rendered, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	p.kubectl("", "label", "--overwrite", "namespace", p.env.Namespace, "pod-security.kubernetes.io/enforce=restricted")
 	p.eventually(func(g gomega.Gomega) {
 		g.Expect(p.node.Done()).NotTo(gomega.BeClosed())
@@ -183,7 +183,7 @@ func (p *place) install() {
 		metav1.SetMetaDataLabel(&host.ObjectMeta, vmv1alpha1.HostKey, "")
 		g.Expect(p.client.Patch(p.Context(), host, client.MergeFrom(before))).To(gomega.Succeed())
 		slice := &discoveryv1.EndpointSlice{}
-		g.Expect(p.client.Get(p.Context(), client.ObjectKey{Namespace: p.env.Namespace, Name: manager.VMLease}, slice)).To(gomega.Succeed())
+		g.Expect(p.client.Get(p.Context(), client.ObjectKey{Namespace: shipped, Name: manager.VMLease}, slice)).To(gomega.Succeed())
 		g.Expect(slice.Endpoints).To(gomega.HaveLen(1))
 	})
 }

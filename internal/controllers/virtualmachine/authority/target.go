@@ -19,7 +19,8 @@ const (
 	// the number of failures, up to maxRetryPause.
 	retryPause    = 2 * time.Second
 	maxRetryPause = 30 * time.Second
-	// noCapacityFor is how long a VM that must leave its host is not migrated again after no host had capacity.
+	// noCapacityFor is how long a VM that must leave its host is not migrated again after no host had capacity, or
+	// after its target was refused.
 	noCapacityFor = time.Minute
 	// slotPause is how long a source waits before it requests a migration slot again.
 	slotPause = time.Second
@@ -103,7 +104,8 @@ func (r *Registry) afterFailure(record *v1alpha1.VirtualMachineMigration, leavin
 	if since < 0 {
 		return Target{} // the clock was set back
 	}
-	if record.Reason == migration.ReasonUnschedulable && (record.TargetPodName == awaited || leaving && since < noCapacityFor) {
+	final := record.Reason == migration.ReasonUnschedulable || record.Reason == migration.ReasonRefused
+	if final && (record.TargetPodName == awaited || leaving && since < noCapacityFor) {
 		return Target{Refusal: record.Message}
 	}
 	return Target{Pause: max(0, min(retryPause*time.Duration(record.Failures+1), maxRetryPause)-since)}

@@ -29,6 +29,7 @@ func TestRegistry_BacksOffAfterFailure(t *testing.T) {
 		"no capacity a minute ago":  {-noCapacityFor, 0, migration.ReasonUnschedulable, 0, false},
 		"in the future":             {24 * time.Hour, 0, migration.ReasonCopyFailed, 0, false},
 		"no capacity just now":      {0, 0, migration.ReasonUnschedulable, 0, true},
+		"refused just now":          {0, 0, migration.ReasonRefused, 0, true},
 		"no capacity in the future": {24 * time.Hour, 0, migration.ReasonUnschedulable, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {

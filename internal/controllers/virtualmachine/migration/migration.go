@@ -36,6 +36,8 @@ const (
 	ReasonSourceEnded = "SourceEnded"
 	// ReasonCopyFailed means that the source gave up the migration.
 	ReasonCopyFailed = "CopyFailed"
+	// ReasonRefused means that the VM may not have another Pod with its current spec.
+	ReasonRefused = "Refused"
 	// ReasonCancelled means that the user withdrew the request for the migration.
 	ReasonCancelled = "Cancelled"
 )
@@ -355,7 +357,7 @@ func (f Facts) remaining(limit time.Duration) time.Duration {
 
 // Final reports whether a requested migration is not retried after a failure.
 func Final(record *v1alpha1.VirtualMachineMigration, reason string) bool {
-	return reason == ReasonUnschedulable || record.Failures+1 >= MaxFailures
+	return reason == ReasonUnschedulable || reason == ReasonRefused || record.Failures+1 >= MaxFailures
 }
 
 // InUse reports whether a claim belongs to a disk of the VM.

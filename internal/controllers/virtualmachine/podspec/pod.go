@@ -48,6 +48,9 @@ const (
 type Settings struct {
 	// Image is the hypervisor image for VMs that do not set one.
 	Image string
+	// Namespace is the VM controller's own namespace. VMs in it get no Pods, because guests can read the Secrets of
+	// their namespace. If empty, VMs may be in any namespace.
+	Namespace string
 	// Endpoint is the gRPC target of the VM controller.
 	Endpoint string
 	// Authority is the certificate of the authority that signs the identities of the controller and the hypervisors,
@@ -82,7 +85,8 @@ type Migration struct {
 // DefaultMigrationTime is the default of Migration.Time.
 const DefaultMigrationTime = 15 * time.Minute
 
-// Pod returns the Pod of a VM's next hypervisor, under the name that the status reserves.
+// Pod returns the Pod of a VM's next hypervisor, under the name that the status reserves. If the VM may not have one,
+// the error is a RefusedError.
 func Pod(vm *v1alpha1.VirtualMachine, s Settings) (*corev1.Pod, error) {
 	spec := vmSpec(vm, s)
 	if Served(vm) {
@@ -105,8 +109,12 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	return pod, nil
 }
 
-// basePod returns the parts that hypervisor Pods and disk server Pods have in common.
+// basePod returns the parts that hypervisor Pods and disk server Pods have in common. Every Pod of a VM is built here,
+// so this is where a Pod is refused.
 func basePod(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Pod, error) {
+	if why := Refusal(vm, s); why != "" {
+		return nil, &RefusedError{Message: why}
+	}
 	spec, err := compact(of)
 	if err != nil {
 		return nil, err

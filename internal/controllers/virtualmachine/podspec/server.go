@@ -19,7 +19,7 @@ var serverResources = corev1.ResourceList{
 
 // DiskServer returns the Pod that serves the disks of a VM, under the name that the status reserves. holder is the
 // Pod of the VM's current hypervisor, or nil. The server has the disks of that hypervisor or, without one, the disks
-// of the spec.
+// of the spec. If the VM may not have a Pod, the error is a RefusedError.
 func DiskServer(vm *v1alpha1.VirtualMachine, holder *corev1.Pod, s Settings) (*corev1.Pod, error) {
 	vm = vm.DeepCopy()
 	vm.Spec.UserData, vm.Spec.KernelBoot = nil, nil

@@ -14,8 +14,9 @@ import (
 )
 
 // Target returns the target Pod of a migration, under the names that the status reserves. The virtual hardware, the
-// disks and the lease mode are those of the source, which may be older than the VM's spec. The hypervisor's image and
-// settings are the current ones. The Pod is not scheduled to the node of the source.
+// disks, the user data and the lease mode are those of the source, which may be older than the VM's spec. The
+// hypervisor's image and settings are the current ones. The Pod is not scheduled to the node of the source. If the VM
+// may not have a Pod, the error is a RefusedError.
 func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev1.Pod, error) {
 	has, err := specOf(source)
 	if err != nil {
@@ -25,6 +26,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	vm = vm.DeepCopy()
 	vm.Status.ActivePodName, vm.Status.VolumeClaimName = record.TargetPodName, record.TargetVolumeClaimName
 	vm.Status.DataDisks = targetDataDisks(record, source)
+	vm.Spec.UserData = userDataOf(source)
 	spec := vmSpec(vm, s)
 	spec.Mode, spec.MigrationSourcePod = vmpb.VMSpec_SM_INCOMING_MIGRATION, record.SourcePodName
 	spec.InitialImage, spec.RootDiskExists, spec.DataDisks = nil, false, has.GetDataDisks()
@@ -33,7 +35,7 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	}
 	spec.Uuid, spec.Address, spec.Resources = has.GetUuid(), has.GetAddress(), has.GetResources()
 	spec.LeaseMode, spec.LeaseDuration = has.GetLeaseMode(), has.GetLeaseDuration() // the lease moves with the guest
-	spec.KernelBoot, spec.UserData, spec.RootDiskBytes = has.GetKernelBoot(), has.GetUserData(), has.GetRootDiskBytes()
+	spec.KernelBoot, spec.RootDiskBytes = has.GetKernelBoot(), has.GetRootDiskBytes()
 	spec.RootDiskPath, spec.RootDiskShared = has.GetRootDiskPath(), has.GetRootDiskShared()
 	if has.GetDisksServed() {
 		useServedDisks(spec)

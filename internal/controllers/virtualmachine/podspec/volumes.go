@@ -79,6 +79,17 @@ func UserDataKey(from *v1alpha1.UserData) string {
 	return cmp.Or(from.SecretRef.Key, "userData")
 }
 
+// userDataOf returns the user data that a hypervisor Pod mounts; nil if it mounts none.
+func userDataOf(pod *corev1.Pod) *v1alpha1.UserData {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name != volumeUserData || volume.Secret == nil || len(volume.Secret.Items) != 1 {
+			continue
+		}
+		return &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: volume.Secret.SecretName, Key: volume.Secret.Items[0].Key}}
+	}
+	return nil
+}
+
 // ClaimName returns the name of the claim of a Pod's root disk; empty if the disk is ephemeral.
 func ClaimName(pod *corev1.Pod) string {
 	for _, volume := range pod.Spec.Volumes {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
@@ -59,7 +60,7 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // AuthoritySecret is the name of the Secret that holds the certificate authority.
-const AuthoritySecret = "millwright-vm-authority"
+const AuthoritySecret = podspec.AuthoritySecret
 
 // LoadAuthority reads the certificate authority from its Secret. If the Secret does not exist, LoadAuthority creates
 // it in the namespace, which must exist. Concurrent processes get the same authority. The client must read from the

@@ -1,0 +1,36 @@
+package vmcontroller
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestVMController_RejectsUnsafeFlags checks that the controller does not start for VMs in its own namespace, which has
+// its keys. The controller does not contact the cluster before that.
+func TestVMController_RejectsUnsafeFlags(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","namespace":"from-kubeconfig"}}],"clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1"}}]}`
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		args     []string
+		wantText string
+	}{
+		"own namespace":         {[]string{"--namespace=system", "--vm-namespaces=vms,system"}, "--vm-namespaces: system is the namespace of the VM controller"},
+		"own default namespace": {[]string{"--vm-namespaces=from-kubeconfig"}, "--vm-namespaces: from-kubeconfig is the namespace of the VM controller"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			command := New()
+			command.SetArgs(append(test.args, "--kubeconfig="+kubeconfig, "--hypervisor-image=test", "--advertise-address=192.0.2.1"))
+			command.SetOut(io.Discard)
+			command.SetErr(io.Discard)
+			if err := command.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), test.wantText) {
+				t.Errorf("got error %v, want %q", err, test.wantText)
+			}
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package podspec
+
+import (
+	"fmt"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+)
+
+// AuthoritySecret is the name of the Secret with the VM controller's certificate authority.
+const AuthoritySecret = "millwright-vm-authority"
+
+// RefusedError reports that a VM may not have a Pod, because its guest or its hypervisor could use what belongs to
+// the cluster's operator. Every function of this package that builds a Pod returns it.
+type RefusedError struct {
+	// Message is for users and names the field to change.
+	Message string
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.Message }
+
+// Refusal returns why a VM may not have a Pod, or "" if it may have one.
+func Refusal(vm *v1alpha1.VirtualMachine, s Settings) string {
+	from := vm.Spec.UserData
+	switch {
+	case s.Namespace != "" && vm.Namespace == s.Namespace:
+		return fmt.Sprintf("metadata.namespace: %s is the namespace of the VM controller, whose Secrets guests must not read; create the virtual machine in another namespace", vm.Namespace)
+	case from != nil && from.SecretRef.Name == AuthoritySecret:
+		return fmt.Sprintf("spec.userData.secretRef: secret %s belongs to the VM controller; use another secret", from.SecretRef.Name)
+	}
+	return ""
+}
