@@ -104,6 +104,8 @@ const (
 type VMGuests struct {
 	// Image is the container image of hypervisors if the VirtualMachine does not set one.
 	Image string
+	// Images are the other container images that VirtualMachines may set, as exact references. Empty means none.
+	Images []string
 	// Networks are the prefixes of the guests' user-mode network. Empty means no network.
 	Networks []netip.Prefix
 	// HostPorts are the TCP ports on the host's loopback interface that guests may connect to. Empty means none.
@@ -257,7 +259,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
-		Installation: cfg.installation(), Image: cfg.Guests.Image, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
+		Installation: cfg.installation(), Image: cfg.Guests.Image, Images: cfg.Guests.Images, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
 		Authority: authority, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,

@@ -58,7 +58,8 @@ type VirtualMachineSpec struct {
 	// from the disk as the storage provides it.
 	// +optional
 	InitialImage *InitialImage `json:"initialImage,omitempty"`
-	// HypervisorImage is the container image of the hypervisor. Defaults to the VM controller's setting.
+	// HypervisorImage is the container image of the hypervisor: one that the VM controller permits. Defaults to
+	// the VM controller's setting.
 	// +optional
 	HypervisorImage string `json:"hypervisorImage,omitempty"`
 	// Resources of the hypervisor's Pod. CPUs are not pinned: if they are fractional, or more than the host

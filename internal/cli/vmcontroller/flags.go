@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/pflag"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -50,6 +52,7 @@ func (f *flags) addHypervisors(set *pflag.FlagSet) {
 	set.StringVar(&f.key, "authority-private-key-file", "", "PEM file with the private key of --authority-cert-file")
 	f.identity.add(set)
 	set.StringVar(&c.Guests.Image, "hypervisor-image", "", "container image of hypervisors for virtual machines that do not name one; required")
+	set.StringSliceVar(&c.Guests.Images, "hypervisor-images", nil, "comma-separated container images, as exact references with a tag or digest, that virtual machines may name in addition to --hypervisor-image; empty for none")
 	set.StringVar(&c.Guests.Accelerator, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
 	set.StringSliceVar(&f.networks, "vm-network", []string{"10.77.0.0/16"}, "CIDRs of the virtual machines' network, at most one of each IP version; empty for no network")
 }
@@ -96,6 +99,9 @@ func (f *flags) validateHypervisors(wrong *args.Problems) {
 	f.identity.validate(wrong)
 	wrong.If(!f.identity.files.None() && f.certificate != "", "--authority-cert-file: cannot be used with --identity-cert-file")
 	wrong.If(c.Guests.Image == "", "--hypervisor-image: required")
+	for _, image := range c.Guests.Images {
+		wrong.If(image == "" || strings.ContainsFunc(image, unicode.IsSpace), "--hypervisor-images: %q is not a container image", image)
+	}
 	accelerator := c.Guests.Accelerator
 	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, accelerator), "--accelerator: unknown accelerator %q; expected auto, kvm or tcg", accelerator)
 	f.validateNetworks(wrong)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestVMController_RejectsUnsafeFlags checks that the controller does not start for VMs in its own namespace, which has
-// its keys. The controller does not contact the cluster before that.
+// its keys, or with unusable references of images. The controller does not contact the cluster before that.
 func TestVMController_RejectsUnsafeFlags(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","namespace":"from-kubeconfig"}}],"clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1"}}]}`
@@ -22,6 +22,8 @@ func TestVMController_RejectsUnsafeFlags(t *testing.T) {
 	}{
 		"own namespace":         {[]string{"--namespace=system", "--vm-namespaces=vms,system"}, "--vm-namespaces: system is the namespace of the VM controller"},
 		"own default namespace": {[]string{"--vm-namespaces=from-kubeconfig"}, "--vm-namespaces: from-kubeconfig is the namespace of the VM controller"},
+		"image with a space":    {[]string{"--hypervisor-images=a:1,b c"}, `--hypervisor-images: "b c" is not a container image`},
+		"empty image":           {[]string{"--hypervisor-images=a:1,"}, `--hypervisor-images: "" is not a container image`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			command := New()

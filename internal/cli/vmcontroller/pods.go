@@ -28,7 +28,7 @@ func (p *pods) add(set *pflag.FlagSet) {
 	set.Int64Var(&p.user, "hypervisor-user", hypervisorUser, `user and group ID of hypervisors, which then have a read-only root file system and fulfill Pod Security "restricted"; 0 for the user of their image`)
 	set.IntSliceVar(&p.groups, "hypervisor-groups", nil, "comma-separated IDs of supplementary groups of hypervisors, such as that of /dev/kvm")
 	set.StringVar(&p.kvmResource, "kvm-resource", "", "device plugin resource that provides /dev/kvm to hypervisors, such as devices.kubevirt.io/kvm")
-	set.StringVar(&p.kvmDevice, "kvm-host-path", "", "path of the KVM device on hosts without a device plugin, such as /dev/kvm; makes hypervisors privileged containers")
+	set.StringVar(&p.kvmDevice, "kvm-host-path", "", "path of the KVM device on hosts without a device plugin, such as /dev/kvm; gives hypervisors, and so their images, root access to the hosts: prefer --kvm-resource")
 	set.StringVar(&p.priority, "hypervisor-priority-class", "", "PriorityClass of the Pods of hypervisors; defaults to the cluster's default")
 	set.StringSliceVar(&p.pullSecrets, "hypervisor-pull-secrets", nil, "comma-separated image pull Secrets, in the namespaces of the virtual machines, for the image of hypervisors")
 }

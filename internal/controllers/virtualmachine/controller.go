@@ -63,6 +63,9 @@ type Options struct {
 	Installation string
 	// Image is the hypervisor image for VirtualMachines that do not set one.
 	Image string
+	// Images are the other images that VirtualMachines may set, as exact references. If empty, they may set only
+	// Image.
+	Images []string
 	// Namespace is the namespace with the Secrets of this controller. VirtualMachines in it get no Pods. If empty,
 	// VirtualMachines may be in any namespace.
 	Namespace string
@@ -162,7 +165,7 @@ func (o *Options) settings() podspec.Settings {
 		certificate = string(pem)
 	}
 	return podspec.Settings{
-		Image: o.Image, Namespace: o.Namespace, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
+		Image: o.Image, Images: o.Images, Namespace: o.Namespace, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
 		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Migration: o.Migration,
 		Options: o.Pods,
 	}

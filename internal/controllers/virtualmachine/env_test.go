@@ -162,7 +162,7 @@ func (w *testEnv) start() {
 	}
 	c := New(Options{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
-		Image: "hypervisor:test", Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
+		Image: "hypervisor:test", Images: []string{"none:1", "good:1"}, Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
 		volume:     connect,
 		OneMachine: w.oneMachine,
 	})

@@ -29,10 +29,13 @@ var operatorsObjects = map[string]struct {
 	message string
 }{
 	"namespace of the controller": {func(w *fakeEnv, vm *v1alpha1.VirtualMachine) { w.cluster.settings.Namespace = vm.Namespace }, "metadata.namespace: "},
+	"image of the author": {func(_ *fakeEnv, vm *v1alpha1.VirtualMachine) {
+		vm.Spec.HypervisorImage = "registry.example.com/author"
+	}, "spec.hypervisorImage: image registry.example.com/author is not permitted; remove the field, or ask an operator to add the image to --hypervisor-images "},
 }
 
-// TestPod_OperatorsObjectsAreRefused checks that a VM gets no Pod in the namespace of the VM controller, or
-// with the key of the authority, and that the condition names the field.
+// TestPod_OperatorsObjectsAreRefused checks that a VM gets no Pod in the namespace of the VM controller, with an image
+// that the operator does not permit, or with the key of the authority, and that the condition names the field.
 func TestPod_OperatorsObjectsAreRefused(t *testing.T) {
 	tests := map[string]string{"key of the authority": "spec.userData.secretRef: "}
 	for name, test := range operatorsObjects {

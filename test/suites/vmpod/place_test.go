@@ -152,6 +152,7 @@ patches:
     - {op: replace, path: /spec/template/spec/containers/0/args/2, value: --hypervisor-image=%[2]s:%[3]s}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --endpoint=%[4]s}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --accelerator=tcg}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --hypervisor-images=%[6]s}
 - target: {kind: Service, name: millwright-vm-controller}
   patch: |-
     - {op: add, path: /spec/type, value: ExternalName}
@@ -170,7 +171,7 @@ func (p *place) install() {
 	dir := p.TempDir()
 	manifests, err := filepath.Rel(dir, filepath.Join(root, "config", "vm"))
 	p.must(err)
-	text := fmt.Sprintf(overlay, manifests, image, version, controllerAddress, p.port)
+	text := fmt.Sprintf(overlay, manifests, image, version, controllerAddress, p.port, noImage)
 	p.must(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
 	rendered := p.kubectl("", "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
 	p.kubectl(rendered, "apply", "--server-side", "--force-conflicts", "-f", "-")

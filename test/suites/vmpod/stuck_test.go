@@ -8,12 +8,15 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
+// noImage is an image that VMs may name, but that does not exist.
+const noImage = "127.0.0.1:1/none:v1"
+
 // stuck contains VMs that cannot start, and the reason of their condition Ready.
 var stuck = map[string]struct {
 	change func(*vmv1alpha1.VirtualMachine)
 	reason string
 }{
-	"no-image": {func(vm *vmv1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = "127.0.0.1:1/none:v1" }, vmv1alpha1.ReasonImagePullFailed},
+	"no-image": {func(vm *vmv1alpha1.VirtualMachine) { vm.Spec.HypervisorImage = noImage }, vmv1alpha1.ReasonImagePullFailed},
 	"no-class": {func(vm *vmv1alpha1.VirtualMachine) { vm.Spec.VolumeClaimTemplate = claimTemplate(nil) }, "VolumePending"},
 	"no-room":  {func(vm *vmv1alpha1.VirtualMachine) { vm.Spec.Memory = ptr.To(resource.MustParse("16Ti")) }, vmv1alpha1.ReasonUnschedulable},
 	"no-host":  {func(vm *vmv1alpha1.VirtualMachine) { vm.Spec.HostSelector = map[string]string{"pool": "none"} }, vmv1alpha1.ReasonUnschedulable},

@@ -17,7 +17,8 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// InitialImage is written to the VM's disk before the first start, and never again. If unset, the VM boots
 	// from the disk as the storage provides it.
 	InitialImage *InitialImageApplyConfiguration `json:"initialImage,omitempty"`
-	// HypervisorImage is the container image of the hypervisor. Defaults to the VM controller's setting.
+	// HypervisorImage is the container image of the hypervisor: one that the VM controller permits. Defaults to
+	// the VM controller's setting.
 	HypervisorImage *string `json:"hypervisorImage,omitempty"`
 	// Resources of the hypervisor's Pod. CPUs are not pinned: if they are fractional, or more than the host
 	// has, VMs share cores and can learn more about each other through side channels.

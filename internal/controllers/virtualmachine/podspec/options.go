@@ -19,7 +19,8 @@ type Options struct {
 	// KVMResource is the resource of a device plugin that provides the KVM device. If empty, no plugin is used.
 	KVMResource corev1.ResourceName
 	// KVMDevice is the path of the KVM device on hosts without a device plugin. The container is then privileged,
-	// because a kubelet gives other containers no access to devices. If empty, the device is not mounted.
+	// because a kubelet gives other containers no access to devices: it has root access to its host, with an image
+	// that Refusal permits. If empty, the device is not mounted.
 	KVMDevice string
 	// PriorityClass is the priority class of the Pods. If empty, the default of the cluster is used.
 	PriorityClass string

@@ -48,6 +48,8 @@ const (
 type Settings struct {
 	// Image is the hypervisor image for VMs that do not set one.
 	Image string
+	// Images are the other images that VMs may set, as exact references. If empty, VMs may set only Image.
+	Images []string
 	// Namespace is the VM controller's own namespace. VMs in it get no Pods, because guests can read the Secrets of
 	// their namespace. If empty, VMs may be in any namespace.
 	Namespace string

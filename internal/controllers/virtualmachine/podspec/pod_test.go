@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"errors"
 	"flag"
 	"net/netip"
 	"os"
@@ -24,6 +25,8 @@ var update = flag.Bool("update", false, "update the golden files")
 // TestPods compares Pods with golden files. With -update, it writes the golden files.
 func TestPods(t *testing.T) {
 	plain := Settings{Image: "hypervisor:1", Endpoint: "127.0.0.1:1234", Authority: "CERTIFICATE\n"}
+	own := plain
+	own.Images = []string{"hypervisor:own"}
 	full := plain
 	full.Accelerator = "tcg"
 	full.Networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
@@ -54,7 +57,7 @@ func TestPods(t *testing.T) {
 			vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot"}, HostName: "machine-1"}
 			vm.Spec.InitialImage.Format = v1alpha1.FormatQCOW2
 		}},
-		"later": {plain, func(vm *v1alpha1.VirtualMachine) {
+		"later": {own, func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.VolumeClaimName, vm.Status.ImagePrepared = "a", true
 			vm.Spec.HypervisorImage = "hypervisor:own"
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
@@ -198,5 +201,35 @@ func TestGuestSize(t *testing.T) {
 				t.Errorf("the Pod requests %v, want %s", requests.Memory(), c.request)
 			}
 		})
+	}
+}
+
+// TestPods_ImageIsPermitted checks that no Pod of a VM, which may be privileged, has an image that the operator does not
+// permit.
+func TestPods_ImageIsPermitted(t *testing.T) {
+	settings := Settings{Image: "hypervisor:1", Images: []string{"hypervisor@sha256:0a"}, Options: Options{KVMDevice: "/dev/kvm"}}
+	source, err := Pod(servedVM(), settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for image, permitted := range map[string]bool{
+		"": true, "hypervisor:1": true, "hypervisor@sha256:0a": true,
+		"hypervisor": false, "hypervisor:2": false, "hypervisor:1@sha256:0b": false, "evil/hypervisor:1": false, " hypervisor:1": false,
+	} {
+		vm := servedVM()
+		vm.Spec.HypervisorImage = image
+		vm.Status.Migration = &v1alpha1.VirtualMachineMigration{SourcePodName: "a-x", TargetPodName: "a-z"}
+		for what, build := range map[string]func() (*corev1.Pod, error){
+			"first": func() (*corev1.Pod, error) { return Pod(vm, settings) }, "target": func() (*corev1.Pod, error) { return Target(vm, source, settings) },
+			"disk server": func() (*corev1.Pod, error) { return DiskServer(vm, nil, settings) },
+		} {
+			pod, err := build()
+			if permitted && err == nil {
+				continue
+			}
+			if _, refused := errors.AsType[*RefusedError](err); permitted || !refused || pod != nil {
+				t.Errorf("%s with image %q: %v, %v", what, image, pod, err)
+			}
+		}
 	}
 }

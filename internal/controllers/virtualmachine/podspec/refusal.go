@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
@@ -27,6 +28,13 @@ func Refusal(vm *v1alpha1.VirtualMachine, s Settings) string {
 		return fmt.Sprintf("metadata.namespace: %s is the namespace of the VM controller, whose Secrets guests must not read; create the virtual machine in another namespace", vm.Namespace)
 	case from != nil && from.SecretRef.Name == AuthoritySecret:
 		return fmt.Sprintf("spec.userData.secretRef: secret %s belongs to the VM controller; use another secret", from.SecretRef.Name)
+	case !s.allows(vm.Spec.HypervisorImage):
+		return fmt.Sprintf("spec.hypervisorImage: image %s is not permitted; remove the field, or ask an operator to add the image to --hypervisor-images of the VM controller", vm.Spec.HypervisorImage)
 	}
 	return ""
+}
+
+// allows reports whether a VM may set an image. The image is empty if the VM sets none.
+func (s Settings) allows(image string) bool {
+	return image == "" || image == s.Image || slices.Contains(s.Images, image)
 }
