@@ -1,8 +1,8 @@
 // Package jsonlimit limits the memory that JSON of an untrusted sender takes when it is decoded.
 //
-// The length of a document says little about that: the two bytes of an empty object can become an element of a list
-// that takes a thousand times as much. A [Reader] therefore also counts values and the depth of nesting, before a
-// decoder sees them. Use it for the responses of API servers that an author of a Secret chose.
+// A limit of the length is not enough: the two bytes of an empty object can become an element of a list that takes a
+// thousand times as much. A [Reader] therefore also counts values and the depth of nesting, before a decoder reads them.
+// Use it for the responses of API servers that an author of a Secret chose.
 package jsonlimit
 
 import (
