@@ -167,10 +167,10 @@ func blockAt(data []byte, from, to int) block {
 	return b
 }
 
-// isLineEnd reports whether a line ends before the rest of the data.
+// isLineEnd reports whether the rest of the data begins after a complete line.
 func isLineEnd(rest []byte) bool { return len(rest) == 0 || rest[0] == '\n' || rest[0] == '\r' }
 
-// end returns where the line at an offset ends, at most at the given limit.
+// end returns the end of the line at an offset, but at most the given limit.
 func end(data []byte, from, to int) int {
 	if size := bytes.IndexAny(data[from:to], "\r\n"); size >= 0 {
 		return from + size

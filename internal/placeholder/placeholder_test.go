@@ -15,8 +15,8 @@ import (
 var values = []placeholder.Value{{placeholder.MachineName, "pool-1"}, {placeholder.Token, "abcdef.0123456789abcdef"}}
 
 const (
-	given  = "#cloud-config\n# a comment that is not changed, and makes the text longer than a line of base64\nhostname: <<MACHINE_NAME>>\nruncmd: [join --token <<BOOTSTRAP_TOKEN>>]\n"
-	wanted = "#cloud-config\n# a comment that is not changed, and makes the text longer than a line of base64\nhostname: pool-1\nruncmd: [join --token abcdef.0123456789abcdef]\n"
+	given    = "#cloud-config\n# a comment that is not changed, and makes the text longer than a line of base64\nhostname: <<MACHINE_NAME>>\nruncmd: [join --token <<BOOTSTRAP_TOKEN>>]\n"
+	expected = "#cloud-config\n# a comment that is not changed, and makes the text longer than a line of base64\nhostname: pool-1\nruncmd: [join --token abcdef.0123456789abcdef]\n"
 )
 
 func zipped(text string) string {
@@ -70,16 +70,16 @@ func fill(t *testing.T, data string) string {
 }
 
 func TestFill_Compressed(t *testing.T) {
-	if got := unzipped(t, fill(t, zipped(given))); got != wanted {
+	if got := unzipped(t, fill(t, zipped(given))); got != expected {
 		t.Errorf("gzip: %q", got)
 	}
-	if got := unzipped(t, decoded(t, fill(t, encoded(zipped(given))))); got != wanted {
+	if got := unzipped(t, decoded(t, fill(t, encoded(zipped(given))))); got != expected {
 		t.Errorf("gzip in base64: %q", got)
 	}
 	file := "#cloud-config\nwrite_files:\n- {path: /a, encoding: gz+b64, content: " + encoded(zipped(given)) + "}\n"
 	got := unzipped(t, fill(t, zipped(file)))
 	content, _, _ := strings.Cut(got[strings.Index(got, "content: ")+len("content: "):], "}")
-	if unzipped(t, decoded(t, content)) != wanted {
+	if unzipped(t, decoded(t, content)) != expected {
 		t.Errorf("a compressed file in compressed data: %q", got)
 	}
 }
@@ -95,7 +95,7 @@ func TestFill_Base64(t *testing.T) {
 		"before a short end": {"base64 -d <<EOF\n", "\nDONE\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := around[0] + encoded(wanted) + around[1]
+			want := around[0] + encoded(expected) + around[1]
 			if got := fill(t, around[0]+encoded(given)+around[1]); got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
@@ -122,7 +122,7 @@ func TestFill_Base64OnSeveralLines(t *testing.T) {
 		"MIME with CRLF": {strings.ReplaceAll(mime, "\n", "\r\n"), 76, "\r\n", "\r\n--boundary--\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := test.before + wrapped(wanted, test.width, test.separator) + test.after
+			want := test.before + wrapped(expected, test.width, test.separator) + test.after
 			if got := fill(t, test.before+wrapped(given, test.width, test.separator)+test.after); got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
@@ -134,7 +134,7 @@ func TestFill_Base64OnSeveralLines(t *testing.T) {
 func TestFill_LeavesOthers(t *testing.T) {
 	for _, text := range []string{
 		"", "\x1f\x8b", "\x1f\x8b\x08broken", zipped(given)[:40], zipped("#cloud-config\n"), encoded("#cloud-config\nhostname: fixed\n"),
-		wrapped(wanted, 76, "\n"), strings.Repeat("A", 76) + "\n" + strings.Repeat("B", 77), "/usr/local/share/ca/certificates/one",
+		wrapped(expected, 76, "\n"), strings.Repeat("A", 76) + "\n" + strings.Repeat("B", 77), "/usr/local/share/ca/certificates/one",
 		encoded(given)[1:], "<<TOKEN>>", strings.Repeat("A", 76) + "\n\n\n" + strings.Repeat("A", 76) + "\n",
 	} {
 		if got := fill(t, text); got != text {

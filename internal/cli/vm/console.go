@@ -73,7 +73,7 @@ It needs fewer permissions than the console: nothing can be typed.`,
 	return cmd
 }
 
-// logEnd is printed when the output of a followed VM ends.
+// logEnd is printed after the output of a followed VM.
 const logEnd = "The output ended because virtual machine %s has terminated or left its host. If it still exists, run the command again.\n"
 
 func addRaw(cmd *cobra.Command, raw *bool) {

@@ -60,7 +60,7 @@ const (
 	protocolUDP    = 17
 	protocolICMPv6 = 58
 
-	neighborSolicitation = 135 // type of ICMPv6
+	typeSolicitation = 135 // of ICMPv6
 
 	flagSYN = 0x02
 	flagACK = 0x10
@@ -147,7 +147,7 @@ func (r Rules) allows(p packet) bool {
 
 // toGuest reports whether a frame is for an ordinary address of the guest's network, and may therefore be for
 // another guest. Frames that look for a neighbor always may: ARP, and multicast neighbor solicitations.
-func (r Rules) toGuest(frame []byte) (toGuest, toNeighbors bool) {
+func (r Rules) toGuest(frame []byte) (toGuest, isDiscovery bool) {
 	if len(frame) < ethernetHeader {
 		return false, false
 	}
@@ -159,7 +159,7 @@ func (r Rules) toGuest(frame []byte) (toGuest, toNeighbors bool) {
 		p, toGuest = parse4(content)
 	case typeIPv6:
 		p, toGuest = parse6(content)
-		if p.solicitsNeighbor() && p.to.IsMulticast() {
+		if p.isSolicitation() && p.to.IsMulticast() {
 			return false, true
 		}
 	}
@@ -200,8 +200,8 @@ func (p packet) isUDP(port uint16) bool {
 	return ok && p.protocol == protocolUDP && to == port
 }
 
-func (p packet) solicitsNeighbor() bool {
-	return p.protocol == protocolICMPv6 && len(p.payload) > 0 && p.payload[0] == neighborSolicitation
+func (p packet) isSolicitation() bool {
+	return p.protocol == protocolICMPv6 && len(p.payload) > 0 && p.payload[0] == typeSolicitation
 }
 
 // opens reports whether a TCP packet may open a connection. QEMU does not open connections for other packets.

@@ -33,8 +33,8 @@ func Pass(rules Rules, guest io.Reader, network io.Writer, toGuests func(frame [
 	}()
 	err := read(bufio.NewReaderSize(guest, maxFrame), func(frame []byte) {
 		if toGuests != nil {
-			toGuest, toNeighbors := rules.toGuest(frame[lengthSize:])
-			if toGuest || toNeighbors {
+			toGuest, isDiscovery := rules.toGuest(frame[lengthSize:])
+			if toGuest || isDiscovery {
 				toGuests(bytes.Clone(frame[lengthSize:]))
 			}
 			if toGuest {

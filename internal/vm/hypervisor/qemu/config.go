@@ -235,9 +235,9 @@ func (n UserNetwork) rules() firewall.Rules {
 	return rules
 }
 
-// neighbors returns the networks in which the guest may look for other guests. Without a fixed IPv6 address, others
+// linkNetworks returns the networks in which the guest may look for other guests. Without a fixed IPv6 address, others
 // cannot respond to it over IPv6.
-func (n UserNetwork) neighbors() []network.Network {
+func (n UserNetwork) linkNetworks() []network.Network {
 	networks := []network.Network{{Prefix: n.IPv4, OnLink: []netip.Addr{n.Gateway4(), n.DNS4()}}}
 	if n.Address6.IsValid() {
 		networks = append(networks, network.Network{Prefix: n.IPv6, OnLink: []netip.Addr{n.Gateway6(), n.DNS6()}})

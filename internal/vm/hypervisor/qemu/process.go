@@ -173,7 +173,7 @@ func (n UserNetwork) join(ctx context.Context, vm string, toGuest io.Writer) fun
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	port := network.Port{VM: vm, MAC: n.MAC, IPv4: n.Guest4(), IPv6: n.Address6, Networks: n.neighbors()}
+	port := network.Port{VM: vm, MAC: n.MAC, IPv4: n.Guest4(), IPv6: n.Address6, Networks: n.linkNetworks()}
 	link, err := network.Join(ctx, n.Switch, port, func(framed []byte) error {
 		_, err := toGuest.Write(framed)
 		return err

@@ -22,7 +22,7 @@ const (
 
 	typeSolicitation, typeAdvertisement = 135, 136
 	solicitation, advertisement         = 24, 32 // sizes
-	neighborTarget                      = 8
+	solicitedTarget                     = 8
 	flagSolicited                       = 0x40
 	optionTargetMAC                     = 2
 	hopsOnLink                          = 255
@@ -63,7 +63,7 @@ func (p Port) resolve6(data []byte) (response []byte, local bool) {
 		return nil, false
 	}
 	source := netip.AddrFrom16([16]byte(data[source6:]))
-	target := netip.AddrFrom16([16]byte(data[header6+neighborTarget:]))
+	target := netip.AddrFrom16([16]byte(data[header6+solicitedTarget:]))
 	if data[hops6] != hopsOnLink || source != p.IPv6 && !source.IsLinkLocalUnicast() || !p.routesTo(target) {
 		return nil, true
 	}
