@@ -115,3 +115,33 @@ func TestChanged_IgnoresContainersOfWebhooks(t *testing.T) {
 		t.Errorf("without the hypervisor, its lease lasts %v", lease)
 	}
 }
+
+// TestTarget_KeepsUserDataOfSource checks that a migration does not change the guest's user data or host name, even if
+// the spec has changed since the guest started.
+func TestTarget_KeepsUserDataOfSource(t *testing.T) {
+	vm, settings := fixture.VirtualMachine(), Settings{Image: "a"}
+	vm.Status.ActivePodName = "source"
+	vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "k"}, HostName: "machine-1"}
+	source, err := Pod(vm, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm.Status.Migration = &v1alpha1.VirtualMachineMigration{SourcePodName: "source", TargetPodName: "target"}
+	for name, changed := range map[string]*v1alpha1.UserData{
+		"unchanged": vm.Spec.UserData, "removed": nil, "changed": {SecretRef: v1alpha1.SecretKeyReference{Name: "other"}, HostName: "other"},
+	} {
+		vm.Spec.UserData = changed
+		target, err := Target(vm, source, settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, err := specOf(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mounts := userDataOf(target)
+		if mounts == nil || mounts.SecretRef.Name != "boot" || mounts.SecretRef.Key != "k" || spec.GetUserData().GetHostName() != "machine-1" {
+			t.Errorf("%s: the target mounts %+v and has the user data %v", name, mounts, spec.GetUserData())
+		}
+	}
+}

@@ -27,6 +27,9 @@ func Target(vm *v1alpha1.VirtualMachine, source *corev1.Pod, s Settings) (*corev
 	vm.Status.ActivePodName, vm.Status.VolumeClaimName = record.TargetPodName, record.TargetVolumeClaimName
 	vm.Status.DataDisks = targetDataDisks(record, source)
 	vm.Spec.UserData = userDataOf(source)
+	if vm.Spec.UserData != nil {
+		vm.Spec.UserData.HostName = has.GetUserData().GetHostName()
+	}
 	spec := vmSpec(vm, s)
 	spec.Mode, spec.MigrationSourcePod = vmpb.VMSpec_SM_INCOMING_MIGRATION, record.SourcePodName
 	spec.InitialImage, spec.RootDiskExists, spec.DataDisks = nil, false, has.GetDataDisks()

@@ -79,7 +79,7 @@ func UserDataKey(from *v1alpha1.UserData) string {
 	return cmp.Or(from.SecretRef.Key, "userData")
 }
 
-// userDataOf returns the user data that a hypervisor Pod mounts; nil if it mounts none.
+// userDataOf returns the user data that a hypervisor Pod mounts, without the host name; nil if it mounts none.
 func userDataOf(pod *corev1.Pod) *v1alpha1.UserData {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name != volumeUserData || volume.Secret == nil || len(volume.Secret.Items) != 1 {
