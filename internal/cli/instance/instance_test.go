@@ -272,7 +272,6 @@ func TestInstance_RejectsInvalidArguments(t *testing.T) {
 		"no user data":      {[]string{"create", "test", "--class", "@class", "--secret", "@no-user-data"}, false, "userData"},
 		"no Secret":         {[]string{"create", "test", "--class", "@class"}, false, "userData"},
 		"another driver":    {[]string{"create", "test", "--class", "@class", "--secret", "@secret", "--driver", "aws"}, true, `unknown driver "aws"`},
-		"no driver":         {[]string{"create", "test", "--class", "@aws", "--secret", "@secret"}, true, "--driver"},
 		"output":            {[]string{"list", "--class", "@class", "-o", "xml"}, true, "xml"},
 		"timeout":           {[]string{"list", "--class", "@class", "--timeout", "0"}, true, "--timeout"},
 	} {
@@ -285,6 +284,14 @@ func TestInstance_RejectsInvalidArguments(t *testing.T) {
 		}
 	}
 	w.want()
+}
+
+// TestInstance_OnlyDriverIsDefault checks that the only driver of a program is used for a class without a provider.
+func TestInstance_OnlyDriverIsDefault(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.must("create", "test", "--class", "@aws", "--secret", "@secret")
+	w.want("test")
 }
 
 // TestInstance_OutputHidesSecrets checks that values of the Secret are removed from driver errors, as in a manager.
