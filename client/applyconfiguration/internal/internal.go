@@ -2253,6 +2253,9 @@ var schemaYAML = typed.YAMLObject(`types:
             type:
               map:
                 fields:
+                - name: hostName
+                  type:
+                    scalar: string
                 - name: secretRef
                   type:
                     map:
