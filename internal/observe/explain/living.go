@@ -162,8 +162,7 @@ func (e *explainer) joining() {
 		e.undecided()
 	case n == nil:
 		e.virtualMachine()
-		e.Why(notJoined, "", e.Since)
-		e.lookAt(NotYet)
+		e.notJoined(e.Since)
 	default:
 		e.nodeConditions()
 		if !noderef.CriticalComponentsReady(n) {
@@ -261,16 +260,21 @@ func (e *explainer) nodeNow() {
 		switch {
 		case e.Identity.ProviderID == "": // the node never existed
 		case e.last.Type == v1alpha1.MachineOperationCreate:
-			denied := e.certificateDenied()
-			e.Why(notJoined, "", e.begin)
-			if !denied {
-				e.lookAt(NotYet)
-			}
+			e.notJoined(e.begin)
 		default:
 			e.certificateDenied()
 			e.Why(nodeGone, "", e.Since)
 		}
 	})
+}
+
+// notJoined adds that the node has not joined since a time, and why, as far as it is known.
+func (e *explainer) notJoined(since time.Time) {
+	denied := e.certificateDenied()
+	e.Why(notJoined, "", since)
+	if !denied {
+		e.lookAt(NotYet)
+	}
 }
 
 // certificateDenied adds why the guest's latest request for the certificate of its node was denied, and reports whether
