@@ -17,7 +17,8 @@ set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 machine=pc-q35-7.2 # must be the one in internal/vm/hypervisor/qemu; a test compares them
-requested=(qemu-system-x86 qemu-utils base-files)
+uefi=/usr/share/ovmf/OVMF.fd # like machine
+requested=(qemu-system-x86 qemu-utils ovmf base-files)
 libraries=lib/x86_64-linux-gnu
 files=(
 	usr/bin/qemu-system-x86_64
@@ -28,6 +29,7 @@ files=(
 	$libraries/libgcc_s.so.1
 	# Firmware for booting from disks, and for kernels that are started directly.
 	usr/share/seabios/bios-256k.bin
+	"${uefi#/}"
 	usr/share/qemu/kvmvapic.bin
 	usr/share/qemu/linuxboot_dma.bin
 	usr/share/qemu/multiboot_dma.bin

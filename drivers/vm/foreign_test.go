@@ -109,6 +109,8 @@ func TestCreate_DoesNotAdoptVMWithOtherSpec(t *testing.T) {
 		"data disks":     {object{"dataDisks": []object{{"name": "logs", "size": 1}}}, codes.AlreadyExists},
 		"storage class":  {object{"storageClassName": "fast"}, codes.AlreadyExists},
 		"image":          {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
+		"firmware":       {object{"firmware": "UEFI"}, codes.AlreadyExists},
+		"same firmware":  {object{"firmware": "BIOS"}, codes.OK},
 		"kernel":         {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},
 		"address":        {object{"addresses": []string{"10.77.1.1"}}, codes.AlreadyExists},
 		"failure domain": {object{"failureDomain": "a"}, codes.AlreadyExists},

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"encoding/json"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,7 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 		},
 		Spec: vmv1alpha1.VirtualMachineSpec{
 			InitialImage:        s.Image,
+			Firmware:            s.Firmware,
 			KernelBoot:          s.KernelBoot,
 			HypervisorImage:     s.HypervisorImage,
 			CPUs:                int32(*s.CPUs),
@@ -90,6 +92,7 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 		{"storageClassName", wantDisk.StorageClassName, haveDisk.StorageClassName},
 		{"dataDisks", want.Spec.DataDisks, vm.Spec.DataDisks},
 		{"image", want.Spec.InitialImage, vm.Spec.InitialImage},
+		{"firmware", cmp.Or(want.Spec.Firmware, vmv1alpha1.FirmwareBIOS), cmp.Or(vm.Spec.Firmware, vmv1alpha1.FirmwareBIOS)},
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
 		{failureDomainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},

@@ -35,6 +35,7 @@ type providerSpec struct {
 	DataDisks        []dataDisk                 `json:"dataDisks,omitempty"`
 	Tags             map[string]string          `json:"tags"`
 	Image            *vmv1alpha1.InitialImage   `json:"image,omitempty"`
+	Firmware         vmv1alpha1.Firmware        `json:"firmware,omitempty"`
 	KernelBoot       *vmv1alpha1.KernelBoot     `json:"kernelBoot,omitempty"`
 	FailureDomain    string                     `json:"failureDomain,omitempty"`
 	Addresses        []string                   `json:"addresses,omitempty"`
@@ -125,7 +126,7 @@ func describe(errs []error) string {
 }
 
 func (s *providerSpec) validate() field.ErrorList {
-	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks())
+	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware())
 	if s.Image == nil && s.KernelBoot == nil {
 		errs = append(errs, field.Required(specPath, "set image or kernelBoot to boot the VM"))
 	}
@@ -292,6 +293,17 @@ func validateImage(path *field.Path, image *vmv1alpha1.InitialImage) field.Error
 		errs = append(errs, field.NotSupported(path.Child("format"), image.Format, formats[1:]))
 	}
 	return errs
+}
+
+func (s *providerSpec) validateFirmware() field.ErrorList {
+	path, known := specPath.Child("firmware"), []vmv1alpha1.Firmware{"", vmv1alpha1.FirmwareBIOS, vmv1alpha1.FirmwareUEFI}
+	switch {
+	case !slices.Contains(known, s.Firmware):
+		return field.ErrorList{field.NotSupported(path, s.Firmware, known[1:])}
+	case s.Firmware == vmv1alpha1.FirmwareUEFI && s.KernelBoot != nil:
+		return field.ErrorList{field.Invalid(path, s.Firmware, "cannot be combined with kernelBoot, which boots without firmware")}
+	}
+	return nil
 }
 
 func (s *providerSpec) validateKernelBoot() field.ErrorList {

@@ -135,6 +135,9 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 			"providerSpec.kernelBoot.kernel.url: Required value", "providerSpec.kernelBoot.initrd.url: Required value",
 			`providerSpec.kernelBoot.commandLine: Invalid value: "a\nb": must be one line, without control characters`,
 			`providerSpec: unknown field "kernelBoot.cmdline"`}},
+		"firmware": {object{"firmware": "uefi"}, codes.InvalidArgument, []string{`providerSpec.firmware: Unsupported value: "uefi": supported values: "BIOS", "UEFI"`}},
+		"firmware and kernel": {object{"firmware": "UEFI", "kernelBoot": object{"kernel": file("file:///k")}}, codes.InvalidArgument, []string{
+			`providerSpec.firmware: Invalid value: "UEFI": cannot be combined with kernelBoot, which boots without firmware`}},
 		"command line": {object{"kernelBoot": object{"kernel": file("file:///k"), "commandLine": strings.Repeat("x", 2048)}}, codes.InvalidArgument, []string{"providerSpec.kernelBoot.commandLine: Too long: may not be more than 2047 bytes"}},
 		"addresses": {object{"addresses": []any{"10.0.0.1", "10.0.0.0/24", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.0.2/32"}}, codes.InvalidArgument, []string{
 			`providerSpec.addresses[1]: Invalid value: "10.0.0.0/24": must be an IP address`,

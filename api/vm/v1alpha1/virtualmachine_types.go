@@ -53,6 +53,8 @@ type VirtualMachineList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || has(self.leaseMode) && self.leaseMode == 'FullLeases'",message="diskAccess Served needs leaseMode FullLeases"
 // +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || has(self.volumeClaimTemplate)",message="diskAccess Served needs a volumeClaimTemplate: an ephemeral disk cannot be served"
 // +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || (!has(self.volumeClaimTemplate) || !has(self.volumeClaimTemplate.spec.volumeMode) || self.volumeClaimTemplate.spec.volumeMode != 'Block') && (!has(self.dataDisks) || self.dataDisks.all(disk, !has(disk.volumeClaimTemplate.spec.volumeMode) || disk.volumeClaimTemplate.spec.volumeMode != 'Block'))",message="diskAccess Served needs disks of volumeMode Filesystem"
+// +kubebuilder:validation:XValidation:rule="(has(self.firmware) && self.firmware == 'UEFI') == (has(oldSelf.firmware) && oldSelf.firmware == 'UEFI')",message="firmware cannot be changed",fieldPath=".firmware"
+// +kubebuilder:validation:XValidation:rule="!has(self.firmware) || self.firmware != 'UEFI' || !has(self.kernelBoot)",message="firmware UEFI cannot be combined with kernelBoot, which boots without firmware",fieldPath=".firmware"
 type VirtualMachineSpec struct {
 	// InitialImage is written to the VM's disk before the first start, and never again. If unset, the VM boots
 	// from the disk as the storage provides it.
@@ -149,6 +151,11 @@ type VirtualMachineSpec struct {
 	// is no such volume.
 	// +optional
 	UserData *UserData `json:"userData,omitempty"`
+	// Firmware determines how the guest boots from its disk: "BIOS" executes the boot program in the first
+	// sector; "UEFI" starts the program EFI/BOOT/BOOTX64.EFI on the EFI system partition. UEFI variables, such
+	// as boot entries, are lost when the guest's hypervisor terminates. Defaults to BIOS. It cannot be changed.
+	// +optional
+	Firmware Firmware `json:"firmware,omitempty"`
 	// KernelBoot boots a kernel directly, without firmware and boot loader. If unset, the guest boots from its
 	// disk.
 	// +optional
@@ -233,6 +240,18 @@ const (
 	// current fencing token and rejects earlier ones. It requires LeaseFullLeases and disks that are files on
 	// claimed volumes.
 	DiskAccessServed DiskAccess = "Served"
+)
+
+// Firmware determines how a guest boots from its disk.
+//
+// +kubebuilder:validation:Enum=BIOS;UEFI
+type Firmware string
+
+const (
+	// FirmwareBIOS executes the boot program in the first sector of the disk. It is the default.
+	FirmwareBIOS Firmware = "BIOS"
+	// FirmwareUEFI starts the default boot program on the EFI system partition of the disk.
+	FirmwareUEFI Firmware = "UEFI"
 )
 
 const (

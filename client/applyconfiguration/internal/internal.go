@@ -2133,6 +2133,9 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: failureDomain
             type:
               scalar: string
+          - name: firmware
+            type:
+              scalar: string
           - name: hostSelector
             type:
               map:

@@ -178,6 +178,8 @@ type Timing struct {
 type Starter interface {
 	// Accelerator returns the accelerator that the machines use.
 	Accelerator() (qemu.Accelerator, error)
+	// UEFI returns the UEFI firmware of this host, like qemu.FindUEFI.
+	UEFI() (*qemu.UEFI, error)
 	// Start starts a machine, like qemu.Start.
 	Start(ctx context.Context, config qemu.Config) (Machine, error)
 }
@@ -204,10 +206,15 @@ type QEMU struct {
 	Program string
 	// Override is "kvm", "tcg" or "auto"; see qemu.DetectAccelerator. The default is auto.
 	Override string
+	// Firmware is the path of the UEFI firmware. The default is qemu.DefaultUEFI.
+	Firmware string
 }
 
 // Accelerator implements Starter.
 func (q QEMU) Accelerator() (qemu.Accelerator, error) { return qemu.DetectAccelerator(q.Override) }
+
+// UEFI implements Starter.
+func (q QEMU) UEFI() (*qemu.UEFI, error) { return qemu.FindUEFI(q.Firmware) }
 
 // Start implements Starter.
 func (q QEMU) Start(ctx context.Context, config qemu.Config) (Machine, error) {
@@ -269,8 +276,19 @@ func (c Config) check() error {
 	if err := c.Peers.Check(); err != nil {
 		return err
 	}
+	if _, err := c.uefi(); err != nil {
+		return err
+	}
 	_, err := guestNetwork(c.Spec, c.Network, c.HostPorts)
 	return err
+}
+
+// uefi returns the UEFI firmware that boots the guest, or nil if the guest does not boot by UEFI.
+func (c Config) uefi() (*qemu.UEFI, error) {
+	if c.Spec.GetFirmware() != vmpb.VMSpec_FIRMWARE_UEFI {
+		return nil, nil
+	}
+	return c.Machines.UEFI()
 }
 
 // checkLeased returns an error if the configuration lacks something that a virtual machine with leases requires.

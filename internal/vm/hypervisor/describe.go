@@ -29,7 +29,7 @@ const (
 )
 
 // describeGuest writes the guest's inputs to the run directory and returns the description of the machine, without
-// its accelerator and disks. The same specification results in the same machine on every host.
+// its firmware, accelerator and disks. The same specification results in the same machine on every host.
 func describeGuest(config Config) (qemu.Config, error) {
 	spec := config.Spec
 	network, err := guestNetwork(spec, config.Network, config.HostPorts)

@@ -39,6 +39,8 @@ type fakeMachines struct {
 	IgnorePowerButton bool
 	// Stuck makes machines ignore Quit. They can only be killed.
 	Stuck bool
+	// Firmware is the path of the UEFI firmware. If empty, there is none.
+	Firmware string
 	// Refuse, if set, is called before each start with the number of earlier starts. Its error is the error of
 	// Start.
 	Refuse func(starts int) error
@@ -52,6 +54,14 @@ type fakeMachines struct {
 
 // Accelerator implements hypervisor.Starter.
 func (m *fakeMachines) Accelerator() (qemu.Accelerator, error) { return qemu.TCG, nil }
+
+// UEFI implements hypervisor.Starter.
+func (m *fakeMachines) UEFI() (*qemu.UEFI, error) {
+	if m.Firmware == "" {
+		return qemu.FindUEFI("/missing/OVMF.fd")
+	}
+	return qemu.FindUEFI(m.Firmware)
+}
 
 // Start implements hypervisor.Starter.
 func (m *fakeMachines) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {

@@ -42,8 +42,13 @@ func TestImage_OtherMachinesAreRejected(t *testing.T) {
 	foreignDisk, uefiDisk := gptdisk.New(t, gpt.LinuxRootArm64), gptdisk.New(t, gpt.LinuxRootX86_64, gpt.EFISystemPartition)
 	ownDisk := bytes.Clone(uefiDisk)
 	copy(ownDisk, "\xeb\x63\x90")
+	biosDisk := gptdisk.New(t, gpt.BIOSBoot, gpt.LinuxRootX86_64)
+	copy(biosDisk, "\xeb\x63\x90")
+	ovmf := filepath.Join(t.TempDir(), "OVMF.fd")
+	must(t, os.WriteFile(ovmf, nil, 0o600))
 	for name, test := range map[string]struct {
 		kernel, disk []byte
+		firmware     vmpb.VMSpec_Firmware
 		refused      string
 	}{
 		"kernel for arm64":                  {kernel: arm64, refused: "it is a kernel for arm64, but the virtual machine has x86_64 processors"},
@@ -52,7 +57,11 @@ func TestImage_OtherMachinesAreRejected(t *testing.T) {
 		"unknown kernel":                    {kernel: []byte("multiboot")},
 		"disk for arm64":                    {disk: foreignDisk, refused: "the system on it is for arm64, but the virtual machine has x86_64 processors"},
 		"disk for x86_64":                   {disk: ownDisk},
-		"disk that boots only by UEFI":      {disk: uefiDisk, refused: "it boots only by UEFI; virtual machines boot by BIOS"},
+		"disk that boots only by UEFI":      {disk: uefiDisk, refused: "it boots only by UEFI; set firmware: UEFI, or use"},
+		"disk that boots by UEFI":           {disk: uefiDisk, firmware: vmpb.VMSpec_FIRMWARE_UEFI},
+		"disk that boots by both":           {disk: ownDisk, firmware: vmpb.VMSpec_FIRMWARE_UEFI},
+		"disk that boots only by BIOS":      {disk: biosDisk, firmware: vmpb.VMSpec_FIRMWARE_UEFI, refused: "it does not boot by UEFI, because it has no EFI system partition; set firmware: BIOS, or use"},
+		"BIOS disk":                         {disk: biosDisk},
 		"UEFI disk that is not booted":      {kernel: x86, disk: uefiDisk},
 		"unknown disk":                      {disk: make([]byte, 4096)},
 		"disk for arm64 that is not booted": {kernel: x86, disk: foreignDisk},
@@ -62,6 +71,7 @@ func TestImage_OtherMachinesAreRejected(t *testing.T) {
 			dir := t.TempDir()
 			withFixture(t, func(w *fixture) {
 				w.reading(dir)
+				w.config.Spec.Firmware, w.machines.Firmware = test.firmware, ovmf
 				if test.disk != nil {
 					w.preparing()
 					w.config.Spec.InitialImage.Url = "file://" + filepath.Join(dir, "disk")

@@ -73,6 +73,7 @@ type memberConfig struct {
 	Disk      string            // another path for the root disk
 	Data      map[string]string // other paths for data disks
 	Program   string            // the QEMU program
+	Firmware  string            // the UEFI firmware
 	Listen    string
 	Authority []byte
 	Bandwidth uint64
@@ -127,7 +128,7 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	}
 	maps.Copy(paths.DataDisks, m.Data)
 	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
-	var machines hypervisor.Starter = holding{hypervisor.QEMU{Program: m.Program}, m.Hold, filepath.Join(m.Root, "held")}
+	var machines hypervisor.Starter = holding{hypervisor.QEMU{Program: m.Program, Firmware: m.Firmware}, m.Hold, filepath.Join(m.Root, "held")}
 	if m.Slow {
 		machines = slowly{machines}
 	}
@@ -181,6 +182,9 @@ type testCluster struct {
 	image string
 	// data are the data disks.
 	data []*vmpb.DataDisk
+	// firmware boots the guest. uefi is the path of the UEFI firmware of later members.
+	firmware vmpb.VMSpec_Firmware
+	uefi     string
 	// shared reports whether all members use the disks of the first one.
 	shared bool
 	first  *member
@@ -344,7 +348,7 @@ func (h *testCluster) start(pod string, mode vmpb.VMSpec_StartMode, prepare func
 	spec.PodName, spec.Mode, spec.ControllerEndpoint = pod, mode, h.line.Addr().String()
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
 	spec.Grace, spec.DataDisks, spec.RootDiskShared = durationpb.New(h.grace), h.data, h.shared
-	spec.DisksServed = h.fences != nil
+	spec.DisksServed, spec.Firmware = h.fences != nil, h.firmware
 	if h.image != "" {
 		spec.InitialImage = &vmpb.InitialImage{Url: h.image}
 	}
@@ -383,7 +387,7 @@ func (h *testCluster) start(pod string, mode vmpb.VMSpec_StartMode, prepare func
 	}
 	prepare(m)
 	config, err := json.Marshal(memberConfig{
-		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth, Slow: h.slow, Hold: h.hold,
+		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Firmware: h.uefi, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth, Slow: h.slow, Hold: h.hold,
 		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
 	})
 	must(h.t, err)

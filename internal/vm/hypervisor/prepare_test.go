@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -270,6 +271,39 @@ func TestHypervisor_InvalidSpecChangesNothing(t *testing.T) {
 			t.Error("called the controller")
 		}
 	})
+}
+
+// A hypervisor without the UEFI firmware changes nothing.
+func TestHypervisor_NeedsUEFI(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.config.Spec.Firmware = vmpb.VMSpec_FIRMWARE_UEFI
+		end := w.start().wantEnd(vmpb.EndNoQEMU)
+		if !strings.Contains(end.Message, "/missing/OVMF.fd") || !strings.Contains(end.Message, "package ovmf") {
+			t.Errorf("message = %q, want one that names the path and the package", end.Message)
+		}
+		if _, err := os.Stat(w.config.Paths.Run); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("run directory: %v", err)
+		}
+	})
+}
+
+func TestHypervisor_StartsMachineWithUEFI(t *testing.T) {
+	for firmware, want := range map[vmpb.VMSpec_Firmware]string{
+		vmpb.VMSpec_FIRMWARE_BIOS: "", vmpb.VMSpec_FIRMWARE_UEFI: "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+	} {
+		t.Run(firmware.String(), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "OVMF.fd")
+			must(t, os.WriteFile(path, []byte("abc"), 0o600))
+			withFixture(t, func(w *fixture) {
+				w.config.Spec.Firmware, w.machines.Firmware = firmware, path
+				w.start().wantAlive()
+				uefi := w.machine().Config.UEFI
+				if want == "" && uefi != nil || want != "" && (uefi == nil || uefi.Path != path || uefi.Digest != want) {
+					t.Errorf("UEFI firmware = %+v, want the digest %q", uefi, want)
+				}
+			})
+		})
+	}
 }
 
 func TestDisk_DirectoryIsRejected(t *testing.T) {

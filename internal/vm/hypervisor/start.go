@@ -186,6 +186,9 @@ func (h *hypervisor) fetchBootFiles(ctx context.Context) error {
 func (h *hypervisor) describe() error {
 	machine, err := describeGuest(h.config)
 	if err == nil {
+		machine.UEFI, err = h.config.uefi()
+	}
+	if err == nil {
 		machine.Processor.Accelerator, err = h.config.Machines.Accelerator()
 	}
 	h.machine = machine

@@ -60,7 +60,9 @@ func TerminationOf(err error) vmpb.Termination {
 		{vmpb.EndImageRejected, func(err error) bool {
 			return errors.Is(err, image.Rejected) || errors.Is(err, image.Invalid)
 		}},
-		{vmpb.EndNoQEMU, func(err error) bool { return errors.Is(err, qemu.ErrNotInstalled) }},
+		{vmpb.EndNoQEMU, func(err error) bool {
+			return errors.Is(err, qemu.ErrNotInstalled) || errors.Is(err, qemu.ErrNoUEFI)
+		}},
 		{vmpb.EndQEMUFailed, func(err error) bool { return errors.Is(err, errMachine) }},
 		{vmpb.EndNotArrived, func(err error) bool { return errors.Is(err, arrival.ErrNotArrived) }},
 	} {

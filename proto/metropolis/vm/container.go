@@ -160,7 +160,7 @@ const (
 	EndDiskLost = "DiskLost"
 	// EndDiskLocked: another process holds the lock of the disk.
 	EndDiskLocked = "DiskLocked"
-	// EndNoQEMU: QEMU is not installed.
+	// EndNoQEMU: QEMU, or the UEFI firmware of a VM that boots by it, is not installed.
 	EndNoQEMU = "NoQEMU"
 	// EndQEMUFailed: QEMU did not start, or ended unexpectedly.
 	EndQEMUFailed = "QEMUFailed"

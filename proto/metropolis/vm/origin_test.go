@@ -33,6 +33,11 @@ var additions = map[string]string{
 	"VMSpec.data_disks":           "20 repeated metropolis.proto.vm.DataDisk, JSON dataDisks",
 	"VMSpec.disks_served":         "21 optional bool, JSON disksServed",
 
+	"VMSpec.firmware":               "22 optional metropolis.proto.vm.VMSpec.Firmware, JSON firmware",
+	"VMSpec.Firmware":               "enum",
+	"VMSpec.Firmware.FIRMWARE_BIOS": "0",
+	"VMSpec.Firmware.FIRMWARE_UEFI": "1",
+
 	"DataDisk":               "message",
 	"DataDisk.name":          "1 optional string, JSON name",
 	"DataDisk.path":          "2 optional string, JSON path",

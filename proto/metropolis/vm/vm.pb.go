@@ -167,6 +167,56 @@ func (VMSpec_StartMode) EnumDescriptor() ([]byte, []int) {
 	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{0, 0}
 }
 
+// Firmware is a program that boots a VM from its root disk.
+type VMSpec_Firmware int32
+
+const (
+	// The PC BIOS SeaBIOS.
+	VMSpec_FIRMWARE_BIOS VMSpec_Firmware = 0
+	// The UEFI firmware OVMF. It keeps no variables beyond the hypervisor's end, so the disk must have the
+	// default boot program of UEFI. A hypervisor that does not have it ends before it changes a disk.
+	VMSpec_FIRMWARE_UEFI VMSpec_Firmware = 1
+)
+
+// Enum value maps for VMSpec_Firmware.
+var (
+	VMSpec_Firmware_name = map[int32]string{
+		0: "FIRMWARE_BIOS",
+		1: "FIRMWARE_UEFI",
+	}
+	VMSpec_Firmware_value = map[string]int32{
+		"FIRMWARE_BIOS": 0,
+		"FIRMWARE_UEFI": 1,
+	}
+)
+
+func (x VMSpec_Firmware) Enum() *VMSpec_Firmware {
+	p := new(VMSpec_Firmware)
+	*p = x
+	return p
+}
+
+func (x VMSpec_Firmware) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VMSpec_Firmware) Descriptor() protoreflect.EnumDescriptor {
+	return file_metropolis_vm_vm_proto_enumTypes[2].Descriptor()
+}
+
+func (VMSpec_Firmware) Type() protoreflect.EnumType {
+	return &file_metropolis_vm_vm_proto_enumTypes[2]
+}
+
+func (x VMSpec_Firmware) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VMSpec_Firmware.Descriptor instead.
+func (VMSpec_Firmware) EnumDescriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{0, 1}
+}
+
 // Format is an encoding of a disk's content.
 type InitialImage_Format int32
 
@@ -206,11 +256,11 @@ func (x InitialImage_Format) String() string {
 }
 
 func (InitialImage_Format) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[2].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[3].Descriptor()
 }
 
 func (InitialImage_Format) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[2]
+	return &file_metropolis_vm_vm_proto_enumTypes[3]
 }
 
 func (x InitialImage_Format) Number() protoreflect.EnumNumber {
@@ -260,11 +310,11 @@ func (x RunLeaseUpdate_Status) String() string {
 }
 
 func (RunLeaseUpdate_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[3].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[4].Descriptor()
 }
 
 func (RunLeaseUpdate_Status) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[3]
+	return &file_metropolis_vm_vm_proto_enumTypes[4]
 }
 
 func (x RunLeaseUpdate_Status) Number() protoreflect.EnumNumber {
@@ -313,11 +363,11 @@ func (x EnsureMigrationTargetResponse_Action) String() string {
 }
 
 func (EnsureMigrationTargetResponse_Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[4].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[5].Descriptor()
 }
 
 func (EnsureMigrationTargetResponse_Action) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[4]
+	return &file_metropolis_vm_vm_proto_enumTypes[5]
 }
 
 func (x EnsureMigrationTargetResponse_Action) Number() protoreflect.EnumNumber {
@@ -384,11 +434,11 @@ func (x ReportStateRequest_State) String() string {
 }
 
 func (ReportStateRequest_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[5].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[6].Descriptor()
 }
 
 func (ReportStateRequest_State) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[5]
+	return &file_metropolis_vm_vm_proto_enumTypes[6]
 }
 
 func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
@@ -446,11 +496,11 @@ func (x ReportStateRequest_Cause) String() string {
 }
 
 func (ReportStateRequest_Cause) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[6].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[7].Descriptor()
 }
 
 func (ReportStateRequest_Cause) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[6]
+	return &file_metropolis_vm_vm_proto_enumTypes[7]
 }
 
 func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
@@ -508,11 +558,11 @@ func (x ReportStateRequest_Migration_Phase) String() string {
 }
 
 func (ReportStateRequest_Migration_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[7].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[8].Descriptor()
 }
 
 func (ReportStateRequest_Migration_Phase) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[7]
+	return &file_metropolis_vm_vm_proto_enumTypes[8]
 }
 
 func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
@@ -597,7 +647,10 @@ type VMSpec struct {
 	// their paths, sizes and images. False: the disks are at their paths.
 	// With SM_INCOMING_MIGRATION they are those of the source, which this hypervisor attaches with a token of its own, before it
 	// reports STATE_INCOMING; no disk travels.
-	DisksServed   bool `protobuf:"varint,21,opt,name=disks_served,json=disksServed,proto3" json:"disks_served,omitempty"`
+	DisksServed bool `protobuf:"varint,21,opt,name=disks_served,json=disksServed,proto3" json:"disks_served,omitempty"`
+	// Addition. Which firmware boots the VM from its root disk. Unknown numbers are refused, and so is
+	// FIRMWARE_UEFI with kernel_boot or with less than 64 MiB of memory. Absent: FIRMWARE_BIOS.
+	Firmware      VMSpec_Firmware `protobuf:"varint,22,opt,name=firmware,proto3,enum=metropolis.proto.vm.VMSpec_Firmware" json:"firmware,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -777,6 +830,13 @@ func (x *VMSpec) GetDisksServed() bool {
 		return x.DisksServed
 	}
 	return false
+}
+
+func (x *VMSpec) GetFirmware() VMSpec_Firmware {
+	if x != nil {
+		return x.Firmware
+	}
+	return VMSpec_FIRMWARE_BIOS
 }
 
 // DataDisk is a disk beside the root disk. Addition.
@@ -2704,7 +2764,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xb4\b\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xa8\t\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2730,14 +2790,18 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x0elease_duration\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12<\n" +
 	"\n" +
 	"data_disks\x18\x14 \x03(\v2\x1d.metropolis.proto.vm.DataDiskR\tdataDisks\x12!\n" +
-	"\fdisks_served\x18\x15 \x01(\bR\vdisksServed\"X\n" +
+	"\fdisks_served\x18\x15 \x01(\bR\vdisksServed\x12@\n" +
+	"\bfirmware\x18\x16 \x01(\x0e2$.metropolis.proto.vm.VMSpec.FirmwareR\bfirmware\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
 	"\n" +
 	"\x06SM_RUN\x10\x01\x12\x14\n" +
 	"\x10SM_PREPARE_IMAGE\x10\x02\x12\x19\n" +
-	"\x15SM_INCOMING_MIGRATION\x10\x03\"\xa8\x01\n" +
+	"\x15SM_INCOMING_MIGRATION\x10\x03\"0\n" +
+	"\bFirmware\x12\x11\n" +
+	"\rFIRMWARE_BIOS\x10\x00\x12\x11\n" +
+	"\rFIRMWARE_UEFI\x10\x01\"\xa8\x01\n" +
 	"\bDataDisk\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
@@ -2929,107 +2993,109 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 	return file_metropolis_vm_vm_proto_rawDescData
 }
 
-var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
 var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                     // 1: metropolis.proto.vm.VMSpec.StartMode
-	(InitialImage_Format)(0),                  // 2: metropolis.proto.vm.InitialImage.Format
-	(RunLeaseUpdate_Status)(0),                // 3: metropolis.proto.vm.RunLeaseUpdate.Status
-	(EnsureMigrationTargetResponse_Action)(0), // 4: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	(ReportStateRequest_State)(0),             // 5: metropolis.proto.vm.ReportStateRequest.State
-	(ReportStateRequest_Cause)(0),             // 6: metropolis.proto.vm.ReportStateRequest.Cause
-	(ReportStateRequest_Migration_Phase)(0),   // 7: metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	(*VMSpec)(nil),                            // 8: metropolis.proto.vm.VMSpec
-	(*DataDisk)(nil),                          // 9: metropolis.proto.vm.DataDisk
-	(*DiskSize)(nil),                          // 10: metropolis.proto.vm.DiskSize
-	(*InitialImage)(nil),                      // 11: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                         // 12: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                        // 13: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                          // 14: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                          // 15: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                        // 16: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                        // 17: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                     // 18: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                      // 19: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                   // 20: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                    // 21: metropolis.proto.vm.RunLeaseUpdate
-	(*DiskServer)(nil),                        // 22: metropolis.proto.vm.DiskServer
-	(*MigrationSwitchoverRequest)(nil),        // 23: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),       // 24: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),      // 25: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),     // 26: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*ReportStateRequest)(nil),                // 27: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),               // 28: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                      // 29: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                     // 30: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                         // 31: metropolis.proto.vm.ConsoleIO
-	(*MigrationProtocol)(nil),                 // 32: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 33: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 34: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),      // 35: metropolis.proto.vm.ReportStateRequest.Migration
-	(*MigrationProtocol_Qemu)(nil),            // 36: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 37: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 38: google.protobuf.Duration
+	(VMSpec_Firmware)(0),                      // 2: metropolis.proto.vm.VMSpec.Firmware
+	(InitialImage_Format)(0),                  // 3: metropolis.proto.vm.InitialImage.Format
+	(RunLeaseUpdate_Status)(0),                // 4: metropolis.proto.vm.RunLeaseUpdate.Status
+	(EnsureMigrationTargetResponse_Action)(0), // 5: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	(ReportStateRequest_State)(0),             // 6: metropolis.proto.vm.ReportStateRequest.State
+	(ReportStateRequest_Cause)(0),             // 7: metropolis.proto.vm.ReportStateRequest.Cause
+	(ReportStateRequest_Migration_Phase)(0),   // 8: metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	(*VMSpec)(nil),                            // 9: metropolis.proto.vm.VMSpec
+	(*DataDisk)(nil),                          // 10: metropolis.proto.vm.DataDisk
+	(*DiskSize)(nil),                          // 11: metropolis.proto.vm.DiskSize
+	(*InitialImage)(nil),                      // 12: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                         // 13: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                        // 14: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                          // 15: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                          // 16: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                        // 17: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                        // 18: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                     // 19: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                      // 20: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                   // 21: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                    // 22: metropolis.proto.vm.RunLeaseUpdate
+	(*DiskServer)(nil),                        // 23: metropolis.proto.vm.DiskServer
+	(*MigrationSwitchoverRequest)(nil),        // 24: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),       // 25: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),      // 26: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),     // 27: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*ReportStateRequest)(nil),                // 28: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),               // 29: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                      // 30: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                     // 31: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                         // 32: metropolis.proto.vm.ConsoleIO
+	(*MigrationProtocol)(nil),                 // 33: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),             // 34: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),            // 35: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),      // 36: metropolis.proto.vm.ReportStateRequest.Migration
+	(*MigrationProtocol_Qemu)(nil),            // 37: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),         // 38: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),               // 39: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	11, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	12, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	12, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	13, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	15, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	38, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	38, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
-	9,  // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
-	11, // 9: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
-	2,  // 10: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	14, // 11: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	14, // 12: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	18, // 13: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	17, // 14: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	17, // 15: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	19, // 16: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	3,  // 17: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	38, // 18: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	10, // 19: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
-	22, // 20: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
-	19, // 21: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	19, // 22: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	19, // 23: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	4,  // 24: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	19, // 25: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	5,  // 26: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	6,  // 27: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	35, // 28: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	10, // 29: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	36, // 30: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	37, // 31: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	32, // 32: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	19, // 33: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	32, // 34: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	7,  // 35: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	38, // 36: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	10, // 37: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
-	25, // 38: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	23, // 39: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	20, // 40: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	27, // 41: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	29, // 42: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	31, // 43: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	33, // 44: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	26, // 45: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	24, // 46: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	21, // 47: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	28, // 48: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	30, // 49: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	31, // 50: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	34, // 51: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	45, // [45:52] is the sub-list for method output_type
-	38, // [38:45] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	13, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	14, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	16, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	39, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	39, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	10, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
+	2,  // 9: metropolis.proto.vm.VMSpec.firmware:type_name -> metropolis.proto.vm.VMSpec.Firmware
+	12, // 10: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	3,  // 11: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
+	15, // 12: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	15, // 13: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	19, // 14: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	18, // 15: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	18, // 16: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	20, // 17: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	4,  // 18: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
+	39, // 19: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	11, // 20: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
+	23, // 21: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
+	20, // 22: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	20, // 23: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	20, // 24: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 25: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	20, // 26: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	6,  // 27: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	7,  // 28: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	36, // 29: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	11, // 30: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
+	37, // 31: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	38, // 32: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	33, // 33: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	20, // 34: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	33, // 35: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	8,  // 36: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	39, // 37: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	11, // 38: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
+	26, // 39: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	24, // 40: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	21, // 41: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	28, // 42: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	30, // 43: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	32, // 44: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	34, // 45: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	27, // 46: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	25, // 47: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	22, // 48: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	29, // 49: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	31, // 50: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	32, // 51: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	35, // 52: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	46, // [46:53] is the sub-list for method output_type
+	39, // [39:46] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -3046,7 +3112,7 @@ func file_metropolis_vm_vm_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
-			NumEnums:      8,
+			NumEnums:      9,
 			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   3,

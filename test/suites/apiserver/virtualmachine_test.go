@@ -206,6 +206,11 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 			s.DataDisks = []vmv1alpha1.DataDisk{{Name: "logs"}}
 			s.DataDisks[0].VolumeClaimTemplate.Spec.DataSource = &other
 		}, field: "spec.dataDisks[0].volumeClaimTemplate.spec"},
+		"firmware UEFI":               {change: func(s *spec) { s.Firmware = vmv1alpha1.FirmwareUEFI }},
+		"unknown firmware":            {change: func(s *spec) { s.Firmware = "uefi" }, field: "spec.firmware"},
+		"firmware UEFI with a kernel": {change: func(s *spec) {
+			s.Firmware, s.KernelBoot = vmv1alpha1.FirmwareUEFI, &vmv1alpha1.KernelBoot{Kernel: vmv1alpha1.BootFile{URL: "file:///vmlinux"}}
+		}, field: "spec.firmware"},
 		"kernel boot without a kernel": {change: func(s *spec) { s.KernelBoot = &vmv1alpha1.KernelBoot{} }, field: "spec.kernelBoot.kernel.url"},
 	}
 	e := env.New(t)
@@ -296,6 +301,24 @@ func TestVirtualMachine_UUIDIsImmutable(t *testing.T) {
 	}
 	vm.Spec.Mode = vmv1alpha1.ModePause
 	must(t, c.Update(t.Context(), vm))
+}
+
+func TestVirtualMachine_FirmwareIsImmutable(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	c := vmClient(t, e)
+	for _, firmware := range []vmv1alpha1.Firmware{vmv1alpha1.FirmwareUEFI, vmv1alpha1.FirmwareBIOS, ""} {
+		vm := newVM(e.Namespace, func(s *vmv1alpha1.VirtualMachineSpec) { s.Firmware = firmware })
+		must(t, c.Create(t.Context(), vm))
+		for _, other := range []vmv1alpha1.Firmware{vmv1alpha1.FirmwareUEFI, vmv1alpha1.FirmwareBIOS, ""} {
+			changed := vm.DeepCopy()
+			changed.Spec.Firmware = other
+			err := c.Update(t.Context(), changed, client.DryRunAll)
+			if same := (firmware == vmv1alpha1.FirmwareUEFI) == (other == vmv1alpha1.FirmwareUEFI); same && err != nil || !same && !refusedFor(err, "spec.firmware") {
+				t.Errorf("from %q to %q: got %v", firmware, other, err)
+			}
+		}
+	}
 }
 
 // TestVirtualMachine_OldObjectsCanBeEdited checks that an object that was created under other rules can still be edited,

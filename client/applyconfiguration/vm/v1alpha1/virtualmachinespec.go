@@ -72,6 +72,10 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// UserData is configuration that the guest reads at its first boot from a NoCloud volume. If unset, there
 	// is no such volume.
 	UserData *UserDataApplyConfiguration `json:"userData,omitempty"`
+	// Firmware determines how the guest boots from its disk: "BIOS" executes the boot program in the first
+	// sector; "UEFI" starts the program EFI/BOOT/BOOTX64.EFI on the EFI system partition. UEFI variables, such
+	// as boot entries, are lost when the guest's hypervisor terminates. Defaults to BIOS. It cannot be changed.
+	Firmware *vmv1alpha1.Firmware `json:"firmware,omitempty"`
 	// KernelBoot boots a kernel directly, without firmware and boot loader. If unset, the guest boots from its
 	// disk.
 	KernelBoot *KernelBootApplyConfiguration `json:"kernelBoot,omitempty"`
@@ -237,6 +241,14 @@ func (b *VirtualMachineSpecApplyConfiguration) WithUUID(value string) *VirtualMa
 // If called multiple times, the UserData field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithUserData(value *UserDataApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
 	b.UserData = value
+	return b
+}
+
+// WithFirmware sets the Firmware field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Firmware field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithFirmware(value vmv1alpha1.Firmware) *VirtualMachineSpecApplyConfiguration {
+	b.Firmware = &value
 	return b
 }
 

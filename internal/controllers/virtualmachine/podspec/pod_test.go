@@ -59,7 +59,7 @@ func TestPods(t *testing.T) {
 		}},
 		"later": {own, func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.VolumeClaimName, vm.Status.ImagePrepared = "a", true
-			vm.Spec.HypervisorImage = "hypervisor:own"
+			vm.Spec.HypervisorImage, vm.Spec.Firmware = "hypervisor:own", v1alpha1.FirmwareUEFI
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
 			vm.Spec.FailureDomain = "rack-7"
 		}},

@@ -59,6 +59,9 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	if boot := vm.Spec.KernelBoot; boot != nil {
 		spec.KernelBoot = &vmpb.KernelBoot{Kernel: bootFile(&boot.Kernel), Initrd: bootFile(boot.Initrd), CommandLine: boot.CommandLine}
 	}
+	if vm.Spec.Firmware == v1alpha1.FirmwareUEFI {
+		spec.Firmware = vmpb.VMSpec_FIRMWARE_UEFI
+	}
 	if from := vm.Spec.UserData; from != nil {
 		spec.UserData = &vmpb.UserData{Path: vmpb.UserDataPath, HostName: from.HostName}
 	}

@@ -78,7 +78,7 @@ func (p Preparer) writeImage(ctx context.Context, d Disk) error {
 	p.ReportProgress(doing)
 	options := p.ImageOptions(doing)
 	if d.Name == "" && p.Spec.GetKernelBoot() == nil {
-		options.Check = checkRoot
+		options.Check = p.checkRoot
 	}
 	source := image.Source{URL: d.Image.GetUrl(), Checksum: d.Image.GetChecksum(), Format: d.Image.GetFormat()}
 	if d.IsDevice() {
@@ -91,9 +91,13 @@ func (p Preparer) writeImage(ctx context.Context, d Disk) error {
 	return d.Grow()
 }
 
-// checkRoot returns why a guest certainly cannot boot from a disk, or "".
-func checkRoot(disk io.ReaderAt) string {
-	return cmp.Or(architecture.CheckDisk(qemu.Architecture)(disk), firmware.CheckBoot(disk))
+// checkRoot returns why the guest certainly cannot boot from a disk, or "".
+func (p Preparer) checkRoot(disk io.ReaderAt) string {
+	check := firmware.CheckBIOS
+	if p.Spec.GetFirmware() == vmpb.VMSpec_FIRMWARE_UEFI {
+		check = firmware.CheckUEFI
+	}
+	return cmp.Or(architecture.CheckDisk(qemu.Architecture)(disk), check(disk))
 }
 
 // ReportProgress reports what is being prepared.

@@ -43,8 +43,8 @@ const plainProcessor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 // arguments returns QEMU's command line for a valid configuration.
 //
 // Where QEMU accepts JSON, arguments uses JSON, in which a value cannot turn into another option. All other values
-// are generated numbers and addresses, or escaped, or whole arguments that QEMU does not parse (-kernel, -initrd,
-// -append).
+// are generated numbers and addresses, or escaped, or whole arguments that QEMU does not parse (-bios, -kernel,
+// -initrd, -append).
 //
 // The arguments -no-reboot and -no-shutdown are not used. With -no-reboot, a reset would terminate the process;
 // with -no-shutdown, a guest that powers off would not.
@@ -69,6 +69,9 @@ func arguments(c Config) []string {
 	)
 	if c.Incoming {
 		args = append(args, "-incoming", "defer")
+	}
+	if c.UEFI != nil {
+		args = append(args, "-bios", c.UEFI.Path)
 	}
 	args = append(args, channelArguments()...)
 	args = append(args, diskArguments(c.Disks)...)

@@ -51,8 +51,14 @@ func minimal() Config {
 	return c
 }
 
+func uefi() Config {
+	c := minimal()
+	c.UEFI = &UEFI{Path: DefaultUEFI}
+	return c
+}
+
 func TestArguments_Golden(t *testing.T) {
-	for name, config := range map[string]Config{"everything": everything(), "minimal": minimal()} {
+	for name, config := range map[string]Config{"everything": everything(), "minimal": minimal(), "uefi": uefi()} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", name+".args")
 			// One option per line. No argument in this test contains a line break.
@@ -245,12 +251,15 @@ func freePort(t *testing.T) netip.AddrPort {
 	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port())
 }
 
-func TestMachineType_IsUsedByScripts(t *testing.T) {
+func TestScripts_UseMachineTypeAndFirmware(t *testing.T) {
 	for _, name := range []string{"install-qemu.sh", "hypervisor.sh"} {
 		script, err := os.ReadFile("../../../../hack/" + name)
 		must(t, err)
 		if !strings.Contains(string(script), "\nmachine="+MachineType+" ") {
 			t.Errorf("hack/%s does not use %s", name, MachineType)
+		}
+		if !strings.Contains(string(script), "\nuefi="+DefaultUEFI+" ") {
+			t.Errorf("hack/%s does not use %s", name, DefaultUEFI)
 		}
 	}
 }

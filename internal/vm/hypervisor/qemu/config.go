@@ -29,6 +29,8 @@ type Config struct {
 	MemoryMiB int
 	// Disks are the disks of the guest. Required.
 	Disks Disks
+	// UEFI is the firmware that boots the root disk. If nil, that is SeaBIOS. It cannot be combined with Kernel.
+	UEFI *UEFI
 	// Kernel is the kernel to boot directly. If nil, the firmware boots the root disk.
 	Kernel *Kernel
 	// Network is the guest's network interface. If nil, the guest has none.

@@ -27,6 +27,9 @@ func (c Config) Hardware() (string, error) {
 	for _, disk := range c.Disks.Data {
 		parts = append(parts, "data disk "+disk.Serial)
 	}
+	if c.UEFI != nil {
+		parts = append(parts, "UEFI firmware sha256:"+c.UEFI.Digest)
+	}
 	if c.Kernel != nil {
 		parts = append(parts, "kernel")
 	}

@@ -46,6 +46,8 @@ func TestHardware(t *testing.T) {
 		"no seed":     func(c *Config) { c.Disks.Seed = Disk{} },
 		"seed":        func(c *Config) { must(t, os.WriteFile(c.Disks.Seed.Path, []byte("longer"), 0o600)) },
 		"kernel":      func(c *Config) { c.Kernel = &Kernel{} },
+		"UEFI":        func(c *Config) { c.UEFI = &UEFI{Path: "/a", Digest: "0a"} },
+		"other UEFI":  func(c *Config) { c.UEFI = &UEFI{Path: "/a", Digest: "0b"} },
 		"no network":  func(c *Config) { c.Network = nil },
 		"network":     func(c *Config) { c.Network.IPv6 = netip.Prefix{} },
 		"order":       func(c *Config) { c.Firmware[0], c.Firmware[1] = c.Firmware[1], c.Firmware[0] },

@@ -71,6 +71,7 @@ func decode(text string) (*vmpb.VMSpec, *Error) {
 const (
 	maxCPUs        = 4096
 	minMemoryBytes = 1 << 20
+	minUEFIBytes   = 64 << 20 // with 32 MiB, OVMF stops with an exception
 	maxMemoryBytes = 64 << 40
 	maxDiskBytes   = disks.MaxBytes
 	maxDataDisks   = 16
@@ -90,7 +91,7 @@ var (
 // Check validates a VMSpec. It returns the same errors as Parse.
 func Check(spec *vmpb.VMSpec) error {
 	for _, check := range []func(*vmpb.VMSpec) *Error{
-		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFiles, checkDataDisks, checkServed, checkShared,
+		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFirmware, checkFiles, checkDataDisks, checkServed, checkShared,
 	} {
 		if problem := check(spec); problem != nil {
 			return problem
@@ -245,6 +246,23 @@ func checkKernel(spec *vmpb.VMSpec) *Error {
 	line := boot.GetCommandLine()
 	if len(line) > maxCommandLine || strings.ContainsRune(line, 0) {
 		return &Error{"kernel_boot.command_line", fmt.Sprintf("has a NUL byte or more than %d bytes", maxCommandLine)}
+	}
+	return nil
+}
+
+func checkFirmware(spec *vmpb.VMSpec) *Error {
+	firmware := spec.GetFirmware()
+	if _, known := vmpb.VMSpec_Firmware_name[int32(firmware)]; !known {
+		return &Error{"firmware", fmt.Sprintf("%d is unknown", firmware)}
+	}
+	memory := spec.GetResources().GetMemoryBytes()
+	switch {
+	case firmware != vmpb.VMSpec_FIRMWARE_UEFI:
+		return nil
+	case spec.GetKernelBoot() != nil:
+		return &Error{"firmware", "must be FIRMWARE_BIOS with kernel_boot, which boots without firmware"}
+	case memory != 0 && memory < minUEFIBytes:
+		return &Error{"resources.memory_bytes", fmt.Sprintf("%d is less than 64 MiB, which FIRMWARE_UEFI requires", memory)}
 	}
 	return nil
 }

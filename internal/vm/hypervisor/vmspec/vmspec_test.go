@@ -65,7 +65,9 @@ func asBase64(t testing.TB, spec *vmpb.VMSpec) string {
 }
 
 func TestParse_AcceptsBothForms(t *testing.T) {
-	for _, want := range []*vmpb.VMSpec{validSpec(), fullSpec()} {
+	uefi := validSpec()
+	uefi.Firmware = vmpb.VMSpec_FIRMWARE_UEFI
+	for _, want := range []*vmpb.VMSpec{validSpec(), fullSpec(), uefi} {
 		for _, text := range []string{asJSON(t, want), asBase64(t, want), "\n " + asJSON(t, want) + "\n", asBase64(t, want) + "\n"} {
 			got, err := vmspec.Parse(text)
 			if err != nil {
@@ -151,10 +153,15 @@ func TestParse_ErrorNamesField(t *testing.T) {
 		"kernel's checksum":       {"kernel_boot.kernel.checksum", func(s *vmpb.VMSpec) { s.KernelBoot.Kernel.Checksum = "x" }},
 		"initrd without URL":      {"kernel_boot.initrd.url", func(s *vmpb.VMSpec) { s.KernelBoot.Initrd.Url = "" }},
 		"NUL in the command line": {"kernel_boot.command_line", func(s *vmpb.VMSpec) { s.KernelBoot.CommandLine = "a\x00b" }},
-		"relative user data":      {"user_data.path", func(s *vmpb.VMSpec) { s.UserData.Path = "etc/user-data" }},
-		"relative disk":           {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "disk.img" }},
-		"disk outside":            {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "/../etc/shadow" }},
-		"disk too large":          {"root_disk_bytes", func(s *vmpb.VMSpec) { s.RootDiskBytes = 1 << 63 }},
+		"unknown firmware":        {"firmware", func(s *vmpb.VMSpec) { s.Firmware = 9 }},
+		"UEFI with a kernel":      {"firmware", func(s *vmpb.VMSpec) { s.Firmware = vmpb.VMSpec_FIRMWARE_UEFI }},
+		"UEFI with little memory": {"resources.memory_bytes", func(s *vmpb.VMSpec) {
+			s.Firmware, s.KernelBoot, s.Resources.MemoryBytes = vmpb.VMSpec_FIRMWARE_UEFI, nil, 64<<20-1
+		}},
+		"relative user data": {"user_data.path", func(s *vmpb.VMSpec) { s.UserData.Path = "etc/user-data" }},
+		"relative disk":      {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "disk.img" }},
+		"disk outside":       {"root_disk_path", func(s *vmpb.VMSpec) { s.RootDiskPath = "/../etc/shadow" }},
+		"disk too large":     {"root_disk_bytes", func(s *vmpb.VMSpec) { s.RootDiskBytes = 1 << 63 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := fullSpec()

@@ -28,8 +28,8 @@ func OfDisk(disk io.ReaderAt) string {
 		return Unknown
 	}
 	only := Unknown
-	for _, of := range gpt.Types(disk) {
-		switch root := roots[of]; {
+	for _, partition := range gpt.Partitions(disk) {
+		switch root := roots[partition.Type]; {
 		case root == Unknown || root == only:
 		case only != Unknown:
 			return Unknown

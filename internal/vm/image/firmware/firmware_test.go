@@ -47,7 +47,58 @@ func TestBIOS_BootsDisk(t *testing.T) {
 		"one sector":                          {mbr[:sector], noProgram},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := CheckBoot(bytes.NewReader(test.disk))
+			got := CheckBIOS(bytes.NewReader(test.disk))
+			if test.want == "" && got != "" || !strings.HasPrefix(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestUEFI_BootsDisk(t *testing.T) {
+	const (
+		program = "\xeb\x63\x90"
+		start   = 64 << 10 // of the first partition of gptdisk
+	)
+	with := func(disk []byte, at int, text string) []byte {
+		disk = bytes.Clone(disk)
+		copy(disk[at:], text)
+		return disk
+	}
+	blank := make([]byte, 128<<10)
+	mbr := with(with(blank, atSignature, signature), 0, program)
+	// entry adds a partition at the offset start to the table in the first sector.
+	entry := func(of byte) []byte {
+		return with(with(mbr, atTable+atEntryType, string([]byte{of})), atTable+atEntryLBA, string([]byte{start / sector}))
+	}
+	bios := with(gptdisk.New(t, gpt.BIOSBoot, gpt.LinuxRootX86_64), 0, program)
+	const noPartition = "it does not boot by UEFI, because it has no EFI system partition; set firmware: BIOS, or use"
+	for name, test := range map[string]struct {
+		disk []byte
+		want string
+	}{
+		"EFI system partition":                      {gptdisk.New(t, gpt.EFISystemPartition), ""},
+		"EFI system partition, also by BIOS":        {with(gptdisk.New(t, gpt.BIOSBoot, gpt.EFISystemPartition), 0, program), ""},
+		"EFI system partition in an MBR":            {entry(efiSystem), ""},
+		"GPT of a BIOS disk":                        {bios, noPartition},
+		"GPT of a BIOS disk, without a program":     {with(bios, 0, "\x00\x00\x00"), noPartition},
+		"GPT, FAT file system":                      {with(bios, start+atFAT32, "FAT32   "), ""},
+		"GPT, FAT file system in another partition": {with(bios, start+128<<10+atFAT16, "FAT16   "), ""},
+		"GPT in another place":                      {with(bios, sector, "\x00"), ""},
+		"MBR without partitions":                    {mbr, noPartition},
+		"MBR, Linux":                                {entry(0x83), noPartition},
+		"MBR, FAT file system":                      {with(entry(0x0c), start+atFAT32, "FAT32   "), ""},
+		"MBR, extended partition":                   {entry(extended), ""},
+		"MBR, extended partition, LBA":              {entry(extendedLBA), ""},
+		"MBR, partition behind the end":             {with(entry(0x83), atTable+atEntryLBA, "\xff\xff\xff\xff"), noPartition},
+		"FAT file system":                           {with(mbr, atFAT32, "FAT32   "), ""},
+		"no signature":                              {with(blank, 0, program), ""},
+		"blank":                                     {blank, ""},
+		"CD":                                        {with(mbr, atISO9660, iso9660), ""},
+		"less than a sector":                        {mbr[:100], ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := CheckUEFI(bytes.NewReader(test.disk))
 			if test.want == "" && got != "" || !strings.HasPrefix(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}

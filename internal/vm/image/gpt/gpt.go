@@ -1,4 +1,4 @@
-// Package gpt reads the types of a disk's partitions from its GPT.
+// Package gpt reads the types and positions of a disk's partitions from its GPT.
 package gpt
 
 import (
@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 )
 
 // The GPT partition table; see the UEFI specification, chapter 5. Numbers are little-endian.
@@ -19,14 +20,23 @@ const (
 	entrySize      = 128
 	maxEntries     = 1024
 	partitionTypes = 16
+	atFirst        = 32
 )
 
 // EFISystem is the type of the partition with the programs that UEFI boots.
 const EFISystem = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
 
-// Types returns the types of the partitions, as GUIDs in lower case, including those of unused entries. It returns
-// nil if the disk has no GPT with sectors of 512 bytes and entries of the usual size.
-func Types(disk io.ReaderAt) []string {
+// Partition is an entry of a GPT, which may be unused.
+type Partition struct {
+	// Type is the type of the partition, as a GUID in lower case.
+	Type string
+	// Offset is the position of the partition on the disk, in bytes. It is negative if it is not on any disk.
+	Offset int64
+}
+
+// Partitions returns the entries of the GPT, including unused ones. It returns nil if the disk has no GPT with sectors
+// of 512 bytes and entries of the usual size.
+func Partitions(disk io.ReaderAt) []Partition {
 	header := make([]byte, sector)
 	if _, err := disk.ReadAt(header, sector); err != nil || !bytes.HasPrefix(header, []byte(signature)) {
 		return nil
@@ -40,11 +50,16 @@ func Types(disk io.ReaderAt) []string {
 	if _, err := disk.ReadAt(entries, int64(at)*sector); err != nil {
 		return nil
 	}
-	var types []string
+	var partitions []Partition
 	for ; len(entries) > 0; entries = entries[entrySize:] {
-		types = append(types, guid([partitionTypes]byte(entries)))
+		first := binary.LittleEndian.Uint64(entries[atFirst:])
+		if first > math.MaxInt64/sector {
+			partitions = append(partitions, Partition{guid([partitionTypes]byte(entries)), -1})
+			continue
+		}
+		partitions = append(partitions, Partition{guid([partitionTypes]byte(entries)), int64(first) * sector})
 	}
-	return types
+	return partitions
 }
 
 // guid returns the text form of a GUID, whose first three parts are little-endian.
