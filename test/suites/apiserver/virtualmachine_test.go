@@ -206,8 +206,8 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 			s.DataDisks = []vmv1alpha1.DataDisk{{Name: "logs"}}
 			s.DataDisks[0].VolumeClaimTemplate.Spec.DataSource = &other
 		}, field: "spec.dataDisks[0].volumeClaimTemplate.spec"},
-		"firmware UEFI":               {change: func(s *spec) { s.Firmware = vmv1alpha1.FirmwareUEFI }},
-		"unknown firmware":            {change: func(s *spec) { s.Firmware = "uefi" }, field: "spec.firmware"},
+		"firmware UEFI":    {change: func(s *spec) { s.Firmware = vmv1alpha1.FirmwareUEFI }},
+		"unknown firmware": {change: func(s *spec) { s.Firmware = "uefi" }, field: "spec.firmware"},
 		"firmware UEFI with a kernel": {change: func(s *spec) {
 			s.Firmware, s.KernelBoot = vmv1alpha1.FirmwareUEFI, &vmv1alpha1.KernelBoot{Kernel: vmv1alpha1.BootFile{URL: "file:///vmlinux"}}
 		}, field: "spec.firmware"},
