@@ -87,12 +87,13 @@ func markedAt(machine *v1alpha1.Machine) time.Time {
 	return never
 }
 
-// Compare orders Machines for deletion: by lower priority, earlier mark, worse phase, excess Machines first,
+// Compare orders Machines for deletion: by lower priority, earlier mark, no VM, worse phase, excess Machines first,
 // later class choice first, and age. Replaced reports whether an in-place update replaces their set.
 func Compare(a, b *v1alpha1.Machine, replaced bool) int {
 	return cmp.Or(
 		cmp.Compare(priority(a), priority(b)),
 		markedAt(a).Compare(markedAt(b)),
+		cmp.Compare(instanceRank(a, replaced), instanceRank(b, replaced)),
 		cmp.Compare(phaseRank(a, replaced), phaseRank(b, replaced)),
 		cmp.Compare(reserve.Rank(a), reserve.Rank(b)),
 		cmp.Compare(scarcity.Rank(b), scarcity.Rank(a)),
@@ -101,13 +102,36 @@ func Compare(a, b *v1alpha1.Machine, replaced bool) int {
 	)
 }
 
-// phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM. A Machine that
-// is being updated in place comes last, and so does an updated Machine of a replaced set that waits to be
-// moved. MCM deletes the former first and treats the latter like others.
+// instanceRank ranks Machines with a VM after those without one, which have nothing to lose. Machines that their set
+// deletes in any case, and unlisted phases, come first.
+func instanceRank(machine *v1alpha1.Machine, replaced bool) int {
+	switch {
+	case phaseRank(machine, replaced) <= slices.Index(order, v1alpha1.MachineFailed):
+		return 0
+	case machine.Spec.ProviderID == "":
+		return 1
+	}
+	return 2
+}
+
+// order lists the phases in the order in which Machines are deleted.
+var order = []v1alpha1.MachinePhase{
+	v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,
+	v1alpha1.MachinePending, v1alpha1.MachineAvailable, v1alpha1.MachineRunning,
+}
+
+// restored reports whether a Machine has a VM, but no phase: it was restored from a backup, which does not contain the
+// status. Its VM is likely to be in use.
+func restored(machine *v1alpha1.Machine) bool {
+	return machine.Status.CurrentStatus.Phase == "" && machine.Spec.ProviderID != ""
+}
+
+// phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM, except for restored
+// Machines, which count as Running. A Machine that is being updated in place comes last, and so does an updated
+// Machine of a replaced set that waits to be moved. MCM deletes the former first and treats the latter like others.
 func phaseRank(machine *v1alpha1.Machine, replaced bool) int {
-	order := []v1alpha1.MachinePhase{
-		v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,
-		v1alpha1.MachinePending, v1alpha1.MachineAvailable, v1alpha1.MachineRunning,
+	if restored(machine) {
+		return slices.Index(order, v1alpha1.MachineRunning)
 	}
 	if inplaceupdate.Updating(machine) || replaced && inplaceupdate.Waits(machine) {
 		return len(order)

@@ -55,6 +55,8 @@ func ofChoice(class string) change {
 	}
 }
 
+func withVM(m *v1alpha1.Machine) { m.Spec.ProviderID = "sim:///" + m.Name }
+
 func age(d time.Duration) change {
 	return func(m *v1alpha1.Machine) { m.CreationTimestamp = metav1.NewTime(noon.Add(-d)) }
 }
@@ -132,6 +134,19 @@ func TestCompare_OrdersByEachCriterion(t *testing.T) {
 			machine("c", phase(v1alpha1.MachineInPlaceUpdateFailed), age(3*time.Hour)),
 			machine("b", phase(v1alpha1.MachineTerminating), age(2*time.Hour)),
 			machine("0", phase(v1alpha1.MachineFailed), age(9*time.Hour)),
+		},
+		"Machines without a VM before others; restored Machines, which have no phase yet, like Running ones": {
+			machine("z", phase(v1alpha1.MachineFailed), withVM),
+			machine("y", phase(v1alpha1.MachinePending), age(time.Minute)),
+			machine("x", age(time.Minute)),
+			machine("w", phase(v1alpha1.MachineUnknown), withVM, age(9*time.Hour)),
+			machine("v", phase(v1alpha1.MachinePending), withVM, age(9*time.Hour)),
+			machine("u", phase(""), withVM, age(9*time.Hour)),
+			machine("t", withVM),
+		},
+		"a mark and a priority before a VM": {
+			machine("z", withVM, onlyMarked(noon)),
+			machine("y", phase(v1alpha1.MachinePending)),
 		},
 		"Machines that are being updated in place are last": {
 			machine("z", phase(v1alpha1.MachineInPlaceUpdateFailed), updateState(v1alpha1.UpdateFailed)),
