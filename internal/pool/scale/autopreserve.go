@@ -13,7 +13,7 @@ import (
 )
 
 // autoPreserve preserves failed Machines for which users made no decision, the newest first, as long as the
-// set's maximum allows. If too many are preserved, it gives up the oldest. It also returns the Machines that
+// set's maximum allows. If too many are preserved, it gives up those that expire first. It also returns the Machines that
 // this pass must not delete as a result. A set that has too many Machines preserves no more, because failed
 // Machines are deleted first.
 func autoPreserve(f Facts, kept []*v1alpha1.Machine, surplus int) ([]Operation, map[types.UID]bool) {
@@ -33,7 +33,7 @@ func autoPreserve(f Facts, kept []*v1alpha1.Machine, surplus int) ([]Operation, 
 	case !f.PreservationsCurrent: // some may already be preserved
 		return nil, spare(undecided)
 	case free < 0:
-		slices.SortStableFunc(preserved, byAge)
+		slices.SortStableFunc(preserved, byExpiry)
 		return each(preserved[:-free], Operation{Action: GiveUp, Reason: fmt.Sprintf("the machine set preserves at most %d failed machines automatically", places)}), nil
 	}
 	slices.SortStableFunc(undecided, byAge)
@@ -49,6 +49,20 @@ func mayPreserve(machine *v1alpha1.Machine) bool {
 	return status.Phase == v1alpha1.MachineFailed && status.PreserveExpiryTime == nil &&
 		!preservation.Valid(machine.Annotations[v1alpha1.AnnotationKeyPreserve]) &&
 		!preservation.Valid(machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve])
+}
+
+// byExpiry sorts by the end of the preservation, then by age. A preservation that has not begun expires last.
+func byExpiry(a, b *v1alpha1.Machine) int {
+	ends, other := a.Status.CurrentStatus.PreserveExpiryTime, b.Status.CurrentStatus.PreserveExpiryTime
+	switch {
+	case ends == nil && other == nil:
+		return byAge(a, b)
+	case ends == nil:
+		return 1
+	case other == nil:
+		return -1
+	}
+	return cmp.Or(ends.Compare(other.Time), byAge(a, b))
 }
 
 func byAge(a, b *v1alpha1.Machine) int {

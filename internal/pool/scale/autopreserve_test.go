@@ -36,6 +36,11 @@ func TestAutoPreserve(t *testing.T) {
 	const running, failed, own, last = v1alpha1.MachineRunning, v1alpha1.MachineFailed, v1alpha1.AnnotationKeyPreserve, v1alpha1.AnnotationKeyLastAppliedPreserve
 	auto := with(own, preservation.AutoPreserved)
 	expired := func(m *v1alpha1.Machine) { m.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon} }
+	until := func(hours time.Duration) func(*v1alpha1.Machine) {
+		return func(m *v1alpha1.Machine) {
+			m.Status.CurrentStatus.PreserveExpiryTime = &metav1.Time{Time: noon.Add(hours * time.Hour)}
+		}
+	}
 	for name, test := range map[string]struct {
 		machines []*v1alpha1.Machine
 		max      int32
@@ -48,6 +53,7 @@ func TestAutoPreserve(t *testing.T) {
 		"places for all":               {[]*v1alpha1.Machine{is("a", failed), is("b", failed)}, 5, 2, false, []string{"preserve a", "preserve b"}},
 		"one place, taken":             {[]*v1alpha1.Machine{is("a", failed, auto), is("b", failed)}, 1, 2, false, []string{"delete b"}},
 		"fewer places":                 {[]*v1alpha1.Machine{is("a", failed, auto), is("b", failed, auto)}, 1, 2, false, []string{"give up a"}},
+		"the first to expire":          {[]*v1alpha1.Machine{is("a", failed, auto, until(4)), is("b", failed, auto, until(3)), is("c", failed, auto)}, 2, 3, false, []string{"give up b"}},
 		"no places any more":           {[]*v1alpha1.Machine{is("a", failed, auto), is("b", failed, auto)}, 0, 2, false, []string{"give up a", "give up b"}},
 		"a negative number is none":    {[]*v1alpha1.Machine{is("a", failed)}, -1, 1, false, []string{"delete a"}},
 		"a user's takes no place":      {[]*v1alpha1.Machine{is("a", failed, with(own, "now")), is("b", failed)}, 1, 2, false, []string{"preserve b"}},
