@@ -58,10 +58,19 @@ type result struct {
 	id string
 	// failed is set after an error. The driver is then called again.
 	failed bool
-	// awaited is set if the driver was unavailable. backoff is then for the next failure.
+	// awaited is set if the driver is called again before the result is used, because it was unavailable or because
+	// the error may be temporary. backoff is then for the next failure.
 	awaited bool
 	backoff wait.Backoff
+	// used is set if the result of a failed call was used.
+	used bool
+	// failing is when the first of several failures in a row occurred; zero if the last call did not fail.
+	failing time.Time
 }
+
+// retriedFor limits how long a call is retried after errors that may be temporary, other than Unavailable. Drivers
+// return the same codes for errors that last, and the drain must not wait for those.
+const retriedFor = 2 * time.Minute
 
 // maxKnown is the maximum number of remembered results, far more than concurrent drains need. For the least
 // recently used volumes, the driver is called again.
@@ -78,7 +87,8 @@ func NewVolumes(options VolumesOptions) *Volumes {
 // Identify returns the ID of a volume at the provider of a machine, for its drain. The ID is empty if the
 // driver of the machine's class does not know the volume, or after an error. After an error, the next call
 // queries the driver again. The result is pending until the driver has responded, and while it is unavailable
-// or not registered, because the same provider detaches the volumes. The machine is then woken, except after a
+// or not registered, because the same provider detaches the volumes. It is also pending while the call is retried
+// after other errors that may be temporary, for retriedFor at most. The machine is then woken, except after a
 // registration, which is a separate event. Identify returns an error if the class could not be read.
 func (v *Volumes) Identify(ctx context.Context, machine Key, pv *corev1.PersistentVolume) (id string, pending bool, err error) {
 	class, err := v.options.Class(ctx, machine)
@@ -111,40 +121,57 @@ func (v *Volumes) look(machine Key, about query, identifier driver.VolumeIdentif
 	}
 	remembered, _ := v.known.Get(about)
 	last, known := remembered.(result)
-	if last.failed {
-		v.known.Remove(about)
-	}
-	if known && !last.awaited {
+	if known && !last.awaited && !last.used {
+		if last.failed {
+			last.used = true
+			v.known.Add(about, last)
+		}
 		return last.id, false
 	}
-	if !known {
+	if !last.awaited {
 		last.backoff = timeouts.Policy{}.Backoff(MethodStatus, codes.Unavailable) // like a status call, it changes nothing
 	}
 	v.waiting[about] = sets.New(machine)
 	spec := pv.Spec.DeepCopy()
-	if !v.options.Run(func(ctx context.Context) { v.ask(ctx, about, identifier, spec, last.backoff) }) {
+	if !v.options.Run(func(ctx context.Context) { v.ask(ctx, about, identifier, spec, last) }) {
 		delete(v.waiting, about)
 	}
 	return "", true
 }
 
-func (v *Volumes) ask(ctx context.Context, about query, identifier driver.VolumeIdentifier, spec *corev1.PersistentVolumeSpec, backoff wait.Backoff) {
+func (v *Volumes) ask(ctx context.Context, about query, identifier driver.VolumeIdentifier, spec *corev1.PersistentVolumeSpec, last result) {
 	var news result
 	response, err := identifier.GetVolumeIDs(ctx, &driver.GetVolumeIDsRequest{PVSpecs: []*corev1.PersistentVolumeSpec{spec}})
+	now := v.options.Clock.Now()
+	if last.failing.IsZero() {
+		last.failing = now
+	}
 	switch {
 	case status.Is(err, codes.Unimplemented): // by the driver behind a decorator
-	case status.Is(err, codes.Unavailable):
-		delay := backoff.Step()
-		v.note(about, result{awaited: true, backoff: backoff})
+	case status.Is(err, codes.Unavailable), temporary(err) && now.Before(last.failing.Add(retriedFor)):
+		delay := last.backoff.Step()
+		v.note(about, result{awaited: true, backoff: last.backoff, failing: last.failing})
 		v.wakeLater(about, delay)
 		return
 	case err != nil:
-		news.failed = true
+		news.failed, news.failing = true, last.failing
 	case response != nil && len(response.VolumeIDs) > 0:
 		news.id = response.VolumeIDs[0]
 	}
 	v.note(about, news)
 	v.wake(about)
+}
+
+// temporary reports whether an error may be temporary according to the contract of drivers.
+func temporary(err error) bool {
+	if err == nil {
+		return false
+	}
+	switch codeOf(err) {
+	case codes.Unknown, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+		return true
+	}
+	return false
 }
 
 // wakeLater wakes the machines when the driver has registered again, but no later than after a delay.

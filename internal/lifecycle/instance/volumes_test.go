@@ -2,6 +2,7 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -213,6 +214,53 @@ func TestVolumes_DisconnectedDriver(t *testing.T) {
 			t.Errorf("called again: %q", got)
 		}
 	})
+}
+
+// TestVolumes_RetriesTemporaryErrors checks that the volumes of a Pod are pending while the driver is called again after
+// an error that may be temporary, but not for longer than retriedFor in total. Otherwise a driver that always returns
+// such an error would block all drains.
+func TestVolumes_RetriesTemporaryErrors(t *testing.T) {
+	for name, failure := range map[string]error{
+		"without a code":     errors.New("odd"),
+		"Unknown":            status.Error(codes.Unknown, "odd"),
+		"DeadlineExceeded":   status.Error(codes.DeadlineExceeded, "slow"),
+		"an expired context": context.DeadlineExceeded,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newIdentifier("aws-", failure)
+				i := identifying(t, map[string]driver.Driver{"aws": d})
+				pv, begin := volumeNumber(1), time.Now()
+				next := func() string {
+					i.look("aws", pv)
+					i.work()
+					return i.look("aws", pv)
+				}
+				got := next()
+				if got != "pending" {
+					t.Fatalf("after the first error: %q", got)
+				}
+				for got == "pending" && time.Since(begin) < time.Hour {
+					i.woken = nil
+					for len(i.woken) == 0 {
+						time.Sleep(time.Second)
+						synctest.Wait()
+					}
+					got = next()
+				}
+				if waited := time.Since(begin); got != "" || waited < retriedFor || waited > 2*retriedFor {
+					t.Errorf("after %v: %q", waited, got)
+				}
+				if got := next(); got != "" {
+					t.Errorf("the next call: %q, want no further wait", got)
+				}
+				d.err = nil
+				if got := next(); got != "aws-volume-1" {
+					t.Errorf("when the driver works again: %q", got)
+				}
+			})
+		})
+	}
 }
 
 // TestVolumes_CacheIsBounded checks that a long-running process remembers a limited number of volumes, and keeps
