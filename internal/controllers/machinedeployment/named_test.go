@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -85,15 +86,14 @@ func TestNamedMachine_IsMarkedBeforeScaling(t *testing.T) {
 	}
 }
 
-// TestNamedMachine_WithoutTimeIsDeleted checks a Machine that an old autoscaler names without a time and without changing
-// the replicas. Its set gets the current time, which it compares with the mark.
-func TestNamedMachine_WithoutTimeIsDeleted(t *testing.T) {
-	for form, test := range map[string]struct {
-		trigger string
-		want    bool
-	}{"bare": {"m-1", true}, "with a time": {"m-1~" + fixture.Later, false}} {
+// TestNamedMachine_DeletedWithoutScaling checks Machines that are named without changing the replicas, by a user or an
+// old autoscaler. Their set gets the time of the latest mark, so that it deletes and replaces them, as MCM does.
+func TestNamedMachine_DeletedWithoutScaling(t *testing.T) {
+	for form, trigger := range map[string]string{
+		"bare": "m-1", "with a time": "m-1~" + fixture.Later, "with two times": "m-0~" + fixture.Early + ",m-1~" + fixture.Later,
+	} {
 		t.Run(form, func(t *testing.T) {
-			s := scaledByName(t, test.trigger)
+			s := scaledByName(t, trigger)
 			s.change(func(d *v1alpha1.MachineDeployment) {
 				d.Spec.Replicas = 3
 				delete(d.Annotations, v1alpha1.AnnotationKeyLastReplicaChange)
@@ -101,15 +101,40 @@ func TestNamedMachine_WithoutTimeIsDeleted(t *testing.T) {
 			for range 3 {
 				s.pass(t)
 			}
-			mark := s.machine(t, "m-1").Annotations[v1alpha1.AnnotationKeyMarkedForDeletionTime]
-			changed, is := s.only(t).Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
-			if mark == "" || is != test.want || is && changed != mark {
-				t.Errorf("mark %q, time on the set %q", mark, changed)
+			set := s.only(t)
+			if m := s.machine(t, "m-1"); !deletion.Named(m, set) {
+				t.Errorf("the set does not delete the Machine: mark %q, time on the set %q",
+					deletion.Marked(m), set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
 			}
-			if replicas := s.only(t).Spec.Replicas; replicas != 3 {
-				t.Errorf("the set has %d replicas", replicas)
+			if strings.HasPrefix(trigger, "m-0") && !deletion.Named(s.machine(t, "m-0"), set) {
+				t.Error("the set does not delete the Machine that was named earlier")
+			}
+			if set.Spec.Replicas != 3 {
+				t.Errorf("the set has %d replicas", set.Spec.Replicas)
 			}
 		})
+	}
+}
+
+// TestNamedMachine_DeletedWithoutScalingAgain checks that a Machine that is named later is deleted, too.
+func TestNamedMachine_DeletedWithoutScalingAgain(t *testing.T) {
+	s := scaledByName(t, "m-0~"+fixture.Early)
+	s.change(func(d *v1alpha1.MachineDeployment) {
+		d.Spec.Replicas = 3
+		delete(d.Annotations, v1alpha1.AnnotationKeyLastReplicaChange)
+	})
+	for range 3 {
+		s.pass(t)
+	}
+	must(s.live.Delete(t.Context(), s.machine(t, "m-0")))
+	s.change(func(d *v1alpha1.MachineDeployment) {
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyTriggerDeletion, "m-1~"+fixture.Later)
+	})
+	for range 3 {
+		s.pass(t)
+	}
+	if set := s.only(t); !deletion.Named(s.machine(t, "m-1"), set) {
+		t.Errorf("the set does not delete the Machine; its time is %q", set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange])
 	}
 }
 

@@ -97,15 +97,39 @@ func pendingNames(r *Rollout) string {
 	return strings.Join(entries, ",")
 }
 
-// scaledAt returns when an autoscaler last scaled the deployment, or an empty string if none did. Autoscalers
-// that name Machines in the old format may not write this time. In that case the time given to the names is
-// used, so that the sets delete the Machines immediately, as in MCM.
+// scaledAt returns when an autoscaler last scaled the deployment. If none did, it returns the latest time at which
+// a Machine was named, so that the sets delete all named Machines immediately, as in MCM. It returns an empty string
+// if no Machine is named either.
 func scaledAt(r *Rollout) string {
-	at := r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]
+	if at := r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; at != "" {
+		return at
+	}
+	latest := ""
 	for _, n := range r.Named {
-		if at == "" && n.Time == "" && n.pending(r.Now) {
-			at = n.since(r)
+		if since := n.since(r); n.pending(r.Now) && isAfter(since, latest) {
+			latest = since
 		}
 	}
-	return at
+	return latest
+}
+
+// isAfter compares two times in RFC 3339 format. An empty or invalid time is before all others.
+func isAfter(a, b string) bool {
+	at, err := time.Parse(time.RFC3339, a)
+	other, _ := time.Parse(time.RFC3339, b)
+	return err == nil && at.After(other)
+}
+
+// upgradedAt returns the time that the deployment gets because Machines are named in the old format, in which
+// autoscalers may not write when they scaled it. It returns an empty string if that is not necessary.
+func upgradedAt(r *Rollout) string {
+	if r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] != "" {
+		return ""
+	}
+	for _, n := range r.Named {
+		if n.Time == "" && n.pending(r.Now) {
+			return scaledAt(r)
+		}
+	}
+	return ""
 }

@@ -78,7 +78,7 @@ func (r *Rollout) Annotated(deployment *v1alpha1.MachineDeployment) *v1alpha1.Ma
 	} else {
 		delete(deployment.Labels, v1alpha1.LabelKeyFreeze)
 	}
-	if at := scaledAt(r); at != "" {
+	if at := upgradedAt(r); at != "" {
 		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, v1alpha1.AnnotationKeyLastReplicaChange, at)
 	}
 	if names := pendingNames(r); names != "" {

@@ -150,6 +150,7 @@ func refreshCurrent(r *Rollout, set *v1alpha1.MachineSet) {
 	scale.TakeOver(&r.Deployment.Spec.Template.Spec, &set.Spec.Template.Spec)
 	set.Spec.MinReadySeconds = r.Deployment.Spec.MinReadySeconds
 	maps.Copy(set.Annotations, copiedAnnotations(r.Deployment))
+	recordScaling(r, set)
 	if last := revision.Last(r.Old); revision.Number(set) <= last {
 		revision.Give(set, last+1)
 	}
@@ -159,14 +160,21 @@ func refreshCurrent(r *Rollout, set *v1alpha1.MachineSet) {
 }
 
 func refreshOld(r *Rollout, set *v1alpha1.MachineSet) {
-	if changed := r.Deployment.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; changed != "" && counts.Desired(set) > 0 {
-		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = changed
+	if counts.Desired(set) > 0 {
+		recordScaling(r, set)
 	}
 	if r.inPlace && r.MarksNodes {
 		metav1.SetMetaDataLabel(&set.ObjectMeta, v1alpha1.LabelKeyMachineSetScaleUpDisabled, "true")
 	}
 	if r.Nodes != nil && r.MarksNodes && counts.Desired(set) > 0 {
 		set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] = isTrue
+	}
+}
+
+// recordScaling records on a set when the deployment was last scaled. Named Machines are deleted by that time.
+func recordScaling(r *Rollout, set *v1alpha1.MachineSet) {
+	if at := scaledAt(r); at != "" {
+		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = at
 	}
 }
 
