@@ -64,12 +64,13 @@ func StripPod(object any) (any, error) {
 		TypeMeta: pod.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			Labels: pod.Labels, Annotations: mirrorOf(pod), OwnerReferences: pod.OwnerReferences,
+			Labels: pod.Labels, CreationTimestamp: pod.CreationTimestamp, Annotations: mirrorOf(pod), OwnerReferences: pod.OwnerReferences,
 			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, Volumes: claimedVolumes(pod),
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+			Tolerations:                   cordonTolerations(pod),
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}

@@ -71,11 +71,31 @@ func (d *Drainer) check(ctx context.Context, l *drainState, now time.Time) empti
 		pods, _, failure := d.Evictor.Left(ctx, l.node, 0)
 		left, err = byNode(pods), failure
 	}
-	result := emptiness{checked: now, unseen: left[l.node], failure: err}
+	result := emptiness{checked: now, unseen: d.awaited(l, left[l.node]), failure: err}
 	if err != nil {
 		result.failures = l.empty.failures + 1
 	}
 	return result
+}
+
+// remaining is a Pod that the API server lists.
+type remaining struct {
+	key types.NamespacedName
+	uid types.UID
+	arrival
+}
+
+// awaited returns the names of the Pods that the drain does not ignore.
+func (d *Drainer) awaited(l *drainState, pods []remaining) []types.NamespacedName {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var keys []types.NamespacedName
+	for _, p := range pods {
+		if !l.ignores(p.uid, p.arrival) {
+			keys = append(keys, p.key)
+		}
+	}
+	return keys
 }
 
 // Clusters with at most this many Pods are listed completely, because one list then serves all drains. The size
@@ -91,14 +111,14 @@ type clusterPods struct {
 	mu sync.Mutex // also held during the list, so that waiting drains share its result
 	// begun is when the list began; left and failure are its result.
 	begun   time.Time
-	left    map[string][]types.NamespacedName
+	left    map[string][]remaining
 	failure error
 	// large is when the cluster was found to have too many Pods.
 	large time.Time
 }
 
 // ofAll returns the Pods that must leave, by node. Done is false if the cluster has too many Pods.
-func (c *clusterPods) ofAll(ctx context.Context, d *Drainer, l *drainState) (left map[string][]types.NamespacedName, failure error, done bool) {
+func (c *clusterPods) ofAll(ctx context.Context, d *Drainer, l *drainState) (left map[string][]remaining, failure error, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := d.Clock.Now()
@@ -117,12 +137,12 @@ func (c *clusterPods) ofAll(ctx context.Context, d *Drainer, l *drainState) (lef
 	return c.left, c.failure, true
 }
 
-func byNode(pods []corev1.Pod) map[string][]types.NamespacedName {
-	left := map[string][]types.NamespacedName{}
+func byNode(pods []corev1.Pod) map[string][]remaining {
+	left := map[string][]remaining{}
 	for i := range pods {
 		if MustLeave(&pods[i]) {
 			node := pods[i].Spec.NodeName
-			left[node] = append(left[node], client.ObjectKeyFromObject(&pods[i]))
+			left[node] = append(left[node], remaining{client.ObjectKeyFromObject(&pods[i]), pods[i].UID, arrivalOf(&pods[i])})
 		}
 	}
 	return left

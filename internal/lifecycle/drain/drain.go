@@ -7,7 +7,9 @@
 //
 // # Pods
 //
-// All Pods of the node are evicted, except mirror Pods and Pods of DaemonSets. Finished Pods count as Pods
+// All Pods that were on the node when it was cordoned are evicted, except mirror Pods and Pods of DaemonSets. Pods
+// that arrive later are evicted, too, unless they tolerate the cordon or their owner has brought back several: their
+// successors would come back again. The drain does not wait for those. Finished Pods count as Pods
 // without volumes. Pods without claims are evicted at the same time. Pods with claims are evicted by priority,
 // highest first: either one after another (Serial), or at the same time unless they share a volume
 // (Independent). The next Pod is evicted when the volumes of the previous one are detached from the node and
@@ -150,8 +152,7 @@ func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	}
 	r := d.rules(req)
 	d.mu.Lock()
-	ops := plan(*f, r, l)
-	made := report(*f, r, l, ops)
+	ops, made := pass(*f, r, l)
 	d.mu.Unlock()
 	d.apply(req.Machine, l, ops)
 	switch {

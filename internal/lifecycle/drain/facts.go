@@ -44,6 +44,7 @@ type pod struct {
 	controlled bool
 	// volumes are the names of the Pod's PersistentVolumes. It is empty once the Pod is finished.
 	volumes []string
+	arrival
 }
 
 type volume struct {
@@ -76,6 +77,7 @@ func podFacts(p *corev1.Pod) pod {
 		grace:      corev1.DefaultTerminationGracePeriodSeconds * time.Second,
 		leaving:    !p.DeletionTimestamp.IsZero(),
 		controlled: metav1.GetControllerOfNoCopy(p) != nil,
+		arrival:    arrivalOf(p),
 	}
 	if p.Spec.Priority != nil {
 		fact.priority = *p.Spec.Priority

@@ -46,6 +46,9 @@ func plan(f facts, r rules, l *drainState) []operation {
 	ops = append(ops, planVolumes(f, r, l)...)
 	for _, op := range ops {
 		p := l.pods[op.pod.uid]
+		if p.last.IsZero() {
+			l.recordReturn(op.pod, f.now)
+		}
 		l.depart(p, f)
 		p.calling = true
 	}
@@ -98,7 +101,7 @@ func unidentified(f facts, l *drainState, p pod) bool {
 }
 
 func next(f facts, r rules, p *progress) (operation, bool) {
-	if p.calling || !p.sent.IsZero() || f.now.Before(p.nextTry(f)) {
+	if p.calling || !p.sent.IsZero() || f.now.Before(later(p.notBefore, p.nextTry(f))) {
 		return operation{}, false
 	}
 	if b := f.budgets[p.uid]; b != nil && Misconfigured(b) {
@@ -195,6 +198,12 @@ type rules struct {
 // drainState is the remembered state of a drain. Losing it only costs time.
 type drainState struct {
 	node string
+	// begun is when the drain began or, after a restart of the process, was continued. The node was cordoned.
+	begun time.Time
+	// there has the Pods that were on the node at the first pass. It is nil before that.
+	there map[types.UID]bool
+	// returns has the owners of evicted Pods that arrived later.
+	returns map[string]returns
 	// cordoned is a time at which the node was known to be cordoned.
 	cordoned time.Time
 	pods     map[types.UID]*progress
@@ -207,7 +216,7 @@ type drainState struct {
 }
 
 func newDrainState(node string, now time.Time) *drainState {
-	return &drainState{node: node, cordoned: now, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
+	return &drainState{node: node, begun: now, cordoned: now, pods: map[types.UID]*progress{}, shared: map[string]bool{}}
 }
 
 type progress struct {
@@ -217,6 +226,8 @@ type progress struct {
 	// refused reports that a budget refused the last eviction. failure is any other error of the last request.
 	refused bool
 	failure error
+	// notBefore is when the Pod may be evicted, if its owner brought it back.
+	notBefore time.Time
 	// last is when the last response arrived.
 	last time.Time
 	// counted is when the last retry was counted, and attempts is the number of retries.
@@ -265,6 +276,9 @@ func (l *drainState) observe(f facts, r rules) {
 		if known == nil {
 			known = &progress{}
 			l.pods[p.uid] = known
+			if l.arrived(p.uid, p.arrival) {
+				known.notBefore = l.returns[p.owner].next()
+			}
 		}
 		known.pod = p
 		switch {

@@ -105,8 +105,7 @@ type responses map[string]string
 // responses: ok, refused or error. Without a response, the request remains in progress.
 func (s *story) pass(given responses, want ...string) Report {
 	s.t.Helper()
-	ops := plan(s.facts, s.rules, s.l)
-	made := report(s.facts, s.rules, s.l, ops)
+	ops, made := pass(s.facts, s.rules, s.l)
 	var got []string
 	for _, op := range ops {
 		name := op.pod.key.Name

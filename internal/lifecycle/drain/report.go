@@ -28,6 +28,9 @@ type Report struct {
 	Failed []Failure
 	// Left are the Pods that still exist when a forced drain is done.
 	Left []types.NamespacedName
+	// Returned are the Pods that came to the node after it was cordoned and that the drain ignores, since their owners
+	// bring them back. They terminate with the VM.
+	Returned []types.NamespacedName
 	// Wait is the time until another pass is due. It is zero if only an event can change anything.
 	Wait time.Duration
 }
@@ -57,6 +60,8 @@ const (
 	ForTurn Cause = "turn"
 	// ForDetach waits for the volume Object to be detached from the node.
 	ForDetach Cause = "detach"
+	// ForReturn waits before it evicts a Pod whose owner has brought it back to the node.
+	ForReturn Cause = "return"
 	// ForCache waits for the cache to show the pod.
 	ForCache Cause = "cache"
 	// ForReattach waits for the volume Object to be attached to another node.
@@ -87,6 +92,7 @@ var awaits = map[Cause]string{
 	ForIdentity: "the provider to identify the volumes of pod {pod}",
 	ForTurn:     "other pods with volumes to leave before pod {pod}",
 	ForDetach:   "volume {object} of pod {pod} to be detached",
+	ForReturn:   "the next eviction of pod {pod}, which has come back",
 	ForCache:    "the cache to show pod {pod}",
 	ForReattach: "volume {object} of pod {pod} to be attached to another node",
 }
@@ -221,6 +227,8 @@ func (m *reporter) normal(p *progress) {
 	case p.failure != nil:
 		m.fail(p, "error while evicting pod %q: %v", p.key.Name, p.failure)
 		m.wait(p, ForPod, "", m.retry(p))
+	case m.f.now.Before(p.notBefore):
+		m.wait(p, ForReturn, "", p.notBefore)
 	case unidentified(m.f, m.l, p.pod):
 		m.wait(p, ForIdentity, "", time.Time{})
 	default:

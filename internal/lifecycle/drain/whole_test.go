@@ -30,8 +30,7 @@ func (s *story) play(c cluster) (requests []string, took time.Duration) {
 		if s.rules.force == NotForced && !s.facts.now.Before(start.Add(s.rules.timeout)) {
 			s.rules.force = ForceDeadline
 		}
-		ops := plan(s.facts, s.rules, s.l)
-		made := report(s.facts, s.rules, s.l, ops)
+		ops, made := pass(s.facts, s.rules, s.l)
 		for _, op := range ops {
 			name, terminates := op.pod.key.Name, c.terminates
 			p := s.l.pods[op.pod.uid]
