@@ -105,6 +105,9 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	return machineCall(ctx, d, CreateMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.CreateMachineResponse, error) {
+		if err := spec.CheckNodeName(c.name); err != nil {
+			return nil, err
+		}
 		v, isNew, err := d.cloud.create(d.newVM(c, req.MachineClass), limits{pool: c.spec.Capacity, zone: c.spec.ZoneCapacity})
 		if isNew {
 			d.cloud.notify(v, (*kubelets).planJoin)

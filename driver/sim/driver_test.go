@@ -300,3 +300,16 @@ func TestDriver_InvalidRequestsNameField(t *testing.T) {
 		t.Errorf("a specification with kind and apiVersion: %v", err)
 	}
 }
+
+// TestMachine_NameTooLongForNode checks that no VM is created if its node could not have the name of the machine. Other
+// calls accept the name.
+func TestMachine_NameTooLongForNode(t *testing.T) {
+	w := newTestDriver(t, sim.Config{}, nil)
+	w.mustCreate(strings.Repeat("m", 63))
+	name := strings.Repeat("m", 64)
+	_, err := w.create(name)
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = w.status(name, "")
+	wantCode(t, err, codes.NotFound)
+	w.mustRemove(name, "")
+}

@@ -120,6 +120,9 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 // DeadlineExceeded and the VM stays.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
+	if err == nil {
+		err = c.checkNodeName()
+	}
 	if err != nil {
 		return nil, err
 	}

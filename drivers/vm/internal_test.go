@@ -18,6 +18,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
 	"github.com/millwright-dev/millwright/test/support/tier"
@@ -173,6 +174,25 @@ func TestProviderSpec_RejectsOtherTypes(t *testing.T) {
 		_, err := parseSpec([]byte(raw), codes.InvalidArgument)
 		if found, _ := status.FromError(err); found.Code() != codes.InvalidArgument || found.Message() != want {
 			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+// TestVM_NodeNameTooLong checks that a machine whose node could not have its name is refused. With Cluster API, the
+// node has the name of the VM, which is shortened.
+func TestVM_NodeNameTooLong(t *testing.T) {
+	for name, tc := range map[string]struct {
+		machine, apiGroup string
+		want              codes.Code
+	}{
+		"longest":     {strings.Repeat("m", 63), v1alpha1.GroupName, codes.OK},
+		"too long":    {strings.Repeat("m", 64), v1alpha1.GroupName, codes.InvalidArgument},
+		"Cluster API": {strings.Repeat("m", 64), driver.APIGroupClusterAPI, codes.OK},
+	} {
+		c := call{identity: identity{APIGroup: tc.apiGroup, Machine: tc.machine}}
+		c.key.Name = c.identity.name()
+		if err := c.checkNodeName(); status.Code(err) != tc.want {
+			t.Errorf("%s: %v, want code %v", name, err, tc.want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package vm
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -14,6 +15,8 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
 // virtualMachine returns the requested object with a new UUID.
@@ -132,4 +135,14 @@ func (c call) nodeName() string {
 		return c.key.Name
 	}
 	return c.identity.Machine
+}
+
+// checkNodeName returns an error if the node's name is too long for a host name and for the label
+// kubernetes.io/hostname, so that the guest could not join.
+func (c call) checkNodeName() error {
+	if name := c.nodeName(); len(name) > longestName {
+		return status.Error(codes.InvalidArgument, fmt.Sprintf(
+			"machine name %q has %d characters, but names of nodes have at most %d; use a shorter name", name, len(name), longestName))
+	}
+	return nil
 }

@@ -17,8 +17,8 @@ const (
 
 // Labels.
 const (
-	// NodeLabelKey is the label of a Machine that holds the name of its Node. It is the only reference from a
-	// Machine to its Node.
+	// NodeLabelKey is the label of a Machine that holds the name of its Node. If the name is too long for a label,
+	// AnnotationKeyNodeName holds it instead. See [Machine.NodeName].
 	NodeLabelKey = "node"
 	// LabelKeyName is the label that, by convention, holds the name of a machine's MachineDeployment.
 	LabelKeyName = "name"
@@ -60,6 +60,9 @@ const (
 	// AnnotationKeyDrainSince is the time, in RFC 3339, at which the drain of a Machine was restarted after it
 	// timed out, because no drain was possible before. Only Millwright writes it.
 	AnnotationKeyDrainSince = "machine.millwright.dev/drain-since"
+	// AnnotationKeyNodeName on a Machine is the name of its Node if a label cannot hold it, because it has more than
+	// 63 characters. MCM does not know it.
+	AnnotationKeyNodeName = "machine.millwright.dev/node-name"
 	// AnnotationKeySkipValidation, "true", exempts an object of this group from the admission policies of
 	// config/policy. Controllers ignore it.
 	AnnotationKeySkipValidation = "machine.millwright.dev/skip-validation"

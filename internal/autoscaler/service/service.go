@@ -199,7 +199,7 @@ func failed(doing string, err error) error {
 
 // node returns the node of a Machine, or nil if it has not joined.
 func (s *Service) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
-	name := machine.Labels[v1alpha1.NodeLabelKey]
+	name := machine.NodeName()
 	if name == "" || s.Nodes == nil {
 		return nil, nil
 	}

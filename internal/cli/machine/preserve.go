@@ -161,7 +161,7 @@ func annotate(ctx context.Context, c client.Client, key types.NamespacedName, de
 	}
 	if of := machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]; of != "" {
 		return "", fmt.Errorf("the annotation %s=%s of node %s takes precedence over that of machine %s; change or remove it first",
-			v1alpha1.AnnotationKeyPreserve, of, machine.Labels[v1alpha1.NodeLabelKey], key)
+			v1alpha1.AnnotationKeyPreserve, of, machine.NodeName(), key)
 	}
 	value, done := decide(machine)
 	if machine.Annotations[v1alpha1.AnnotationKeyPreserve] == value {

@@ -84,7 +84,7 @@ func (s *scope) storeTiming(ctx context.Context, timing drainTiming) error {
 // findNode reads the node to drain. Once the VM is being deleted, the node is not drained any longer, because
 // its kubelet cannot terminate Pods.
 func (d *drainer) findNode(ctx context.Context, s *scope) flow.Result {
-	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	name := s.machine.NodeName()
 	switch {
 	case d.Target == nil || d.Engine.Deleting(s.key()):
 		return flow.Continue()

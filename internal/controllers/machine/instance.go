@@ -169,7 +169,7 @@ func (a adapter) recordIdentity(ctx context.Context, found instance.Instance, lo
 	return a.s.patch(ctx, func(machine *v1alpha1.Machine) {
 		machine.Spec.ProviderID = found.ProviderID
 		if a.Target != nil {
-			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
+			machine.SetNodeName(found.NodeName)
 		}
 		if machine.Annotations[v1alpha1.AnnotationKeyMachinePriority] == "" {
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyMachinePriority, deletion.Normal)
@@ -188,9 +188,7 @@ func (s *scope) recordNode(ctx context.Context, found instance.Instance, locatio
 		if machine.Spec.ProviderID == "" {
 			machine.Spec.ProviderID = found.ProviderID
 		}
-		if found.NodeName != "" {
-			metav1.SetMetaDataLabel(&machine.ObjectMeta, v1alpha1.NodeLabelKey, found.NodeName)
-		}
+		machine.SetNodeName(found.NodeName)
 		if found.FailureDomain != "" {
 			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyFailureDomain, found.FailureDomain)
 		}

@@ -27,7 +27,7 @@ func (i *instances) identify(ctx context.Context, s *scope) flow.Result {
 // identifyNode finds the node of a Machine that does not name one. The VM may have joined although the response
 // to its creation was lost.
 func (i *instances) identifyNode(ctx context.Context, s *scope) flow.Result {
-	if i.Target == nil || s.machine.Labels[v1alpha1.NodeLabelKey] != "" || s.ownedByOther != "" || i.Engine.Deleting(s.key()) {
+	if i.Target == nil || s.machine.NodeName() != "" || s.ownedByOther != "" || i.Engine.Deleting(s.key()) {
 		return flow.Continue()
 	}
 	name, err := "", error(nil)

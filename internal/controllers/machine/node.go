@@ -46,7 +46,7 @@ func (a *adopter) awaitNode(ctx context.Context, s *scope) flow.Result {
 	if err := a.restoreNodeName(ctx, s); err != nil {
 		return flow.Fail(err)
 	}
-	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	name := s.machine.NodeName()
 	found, foreign, err := a.nodes.read(ctx, s, name)
 	switch {
 	case err != nil:
@@ -65,7 +65,7 @@ func (a *adopter) awaitNode(ctx context.Context, s *scope) flow.Result {
 // restoreNodeName restores the node's name on a Machine. Without it, the node would count as missing and the VM
 // would be replaced.
 func (a *adopter) restoreNodeName(ctx context.Context, s *scope) error {
-	if s.machine.Labels[v1alpha1.NodeLabelKey] != "" {
+	if s.machine.NodeName() != "" {
 		return nil
 	}
 	name, err := nodes.Marked(ctx, a.Target.Client(), s.machine)

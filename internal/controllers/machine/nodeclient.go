@@ -109,7 +109,7 @@ func (n *nodeClient) readLive(ctx context.Context, name string) (*corev1.Node, e
 // usable reports whether the node is healthy or, during an in-place update, whether the update succeeded. It reads
 // the node from the API server, since the cache may lag behind and a replacement cannot be undone.
 func (n *nodeClient) usable(ctx context.Context, s *scope) (bool, error) {
-	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	name := s.machine.NodeName()
 	if n.Target == nil || name == "" || s.nodeOfOther {
 		return false, nil
 	}
@@ -132,7 +132,7 @@ func (n *nodeClient) healthy(machine *v1alpha1.Machine, node *corev1.Node) bool 
 // delete deletes the Machine's node. If the cache does not contain the node, it reads the API server, since the
 // node may have joined just now. A precondition protects another node that has taken the same name.
 func (n *nodeClient) delete(ctx context.Context, s *scope) flow.Result {
-	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	name := s.machine.NodeName()
 	if n.Target == nil || name == "" {
 		return flow.Continue()
 	}

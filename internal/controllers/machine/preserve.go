@@ -61,7 +61,7 @@ func (p *preserver) run(ctx context.Context, base *scope) error {
 // findNode reads the node if no step has found it. The node is hidden if the cache is stale, the target cluster is
 // unavailable, or the node is not the Machine's.
 func (p *preserver) findNode(ctx context.Context, s *preserveScope) error {
-	name := s.machine.Labels[v1alpha1.NodeLabelKey]
+	name := s.machine.NodeName()
 	switch {
 	case p.Target == nil || name == "":
 		return nil

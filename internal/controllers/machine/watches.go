@@ -35,7 +35,7 @@ func (m mapper) ofNode(ctx context.Context, object client.Object) []reconcile.Re
 		return requests
 	}
 	return append(requests, m.find(ctx, client.MatchingFields{fieldindex.MachineByProviderID: id}, func(machine *v1alpha1.Machine) bool {
-		named := machine.Labels[v1alpha1.NodeLabelKey]
+		named := machine.NodeName()
 		return named != "" && named != object.GetName()
 	})...)
 }

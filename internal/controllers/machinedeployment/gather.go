@@ -247,7 +247,7 @@ func (p scope) usable(nodes *rollout.Nodes, machine *v1alpha1.Machine, node *cor
 
 // node returns the cached node of a Machine, or nil if there is none or the Machine is being deleted.
 func (p scope) node(ctx context.Context, machine *v1alpha1.Machine) (*corev1.Node, error) {
-	key := client.ObjectKey{Name: machine.Labels[v1alpha1.NodeLabelKey]}
+	key := client.ObjectKey{Name: machine.NodeName()}
 	if key.Name == "" {
 		return nil, nil
 	}

@@ -98,7 +98,7 @@ func nodeNamed() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return e.ObjectOld.GetLabels()[v1alpha1.NodeLabelKey] != e.ObjectNew.GetLabels()[v1alpha1.NodeLabelKey]
+			return e.ObjectOld.(*v1alpha1.Machine).NodeName() != e.ObjectNew.(*v1alpha1.Machine).NodeName()
 		},
 	}
 }
@@ -174,7 +174,7 @@ func (c *Controller) gather(ctx context.Context, key types.NamespacedName, reque
 		return facts{}, client.IgnoreNotFound(err)
 	}
 	f := facts{request: &request.Spec, machine: machine}
-	name := machine.Labels[v1alpha1.NodeLabelKey]
+	name := machine.NodeName()
 	if name == "" {
 		return f, nil
 	}

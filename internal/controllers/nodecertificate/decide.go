@@ -64,7 +64,7 @@ func deny(reason, format string, args ...any) decision {
 // decide decides on a request that was made with a Machine's token.
 func decide(f facts) decision {
 	user, unusual := requestedUser(f.request)
-	name := f.machine.Labels[v1alpha1.NodeLabelKey]
+	name := f.machine.NodeName()
 	switch {
 	case unusual != "":
 		return deny(ReasonUnusual, "The token of machine %q may only request the certificate of its kubelet: %s", f.machine.Name, unusual)

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/status"
@@ -31,7 +30,7 @@ func (e *Engine) ensure(ctx context.Context, req Request) EnsureResult {
 	case code == codes.Uninitialized:
 		return e.initialize(ctx, req, found(req, resp, err, p))
 	case code == codes.Unimplemented && known:
-		stored := Instance{ProviderID: req.Machine.Spec.ProviderID, NodeName: req.Machine.Labels[v1alpha1.NodeLabelKey], Addresses: req.Machine.Status.Addresses}
+		stored := Instance{ProviderID: req.Machine.Spec.ProviderID, NodeName: req.Machine.NodeName(), Addresses: req.Machine.Status.Addresses}
 		return complete(MethodStatus, req, Exists{Instance: stored})
 	case code != codes.NotFound && code != codes.Unimplemented:
 		return failed(MethodStatus, err)
@@ -58,7 +57,7 @@ func (e *Engine) find(ctx context.Context, req Request) FindResult {
 			return failed(MethodStatus, noResponse(err))
 		}
 		exists := Exists{Instance: Instance(*resp), Location: p.unrecorded()}
-		exists.Instance.reduce(req)
+		exists.Instance.reduce()
 		if wrong := exists.Instance.unstorable(); wrong != "" {
 			return failed(MethodStatus, status.Error(codes.Internal, wrong))
 		}
@@ -155,13 +154,13 @@ func (e *Engine) initialize(ctx context.Context, req Request, result EnsureResul
 // complete checks that the driver returned everything that is required, and nothing that cannot be stored,
 // because the API server would then refuse the whole Machine. If the check fails, only LastKnownState is kept.
 func complete(method Method, req Request, exists Exists) EnsureResult {
-	exists.Instance.reduce(req)
+	exists.Instance.reduce()
 	wrong := exists.Instance.unstorable()
 	switch {
 	case exists.Instance.ProviderID == "":
 		wrong = "the driver returned no provider ID"
 	case wrong == "" && req.NodeExpected && exists.Instance.NodeName == "":
-		wrong = "the driver returned no node name"
+		wrong = "the driver returned no node name, or an invalid one"
 	}
 	if wrong == "" {
 		return exists
@@ -171,10 +170,10 @@ func complete(method Method, req Request, exists Exists) EnsureResult {
 	return incomplete
 }
 
-// reduce removes optional values that cannot be stored.
-func (i *Instance) reduce(req Request) {
+// reduce removes values that cannot be stored and that an instance may lack.
+func (i *Instance) reduce() {
 	i.Addresses = storable(i.Addresses)
-	if !req.NodeExpected && len(validation.IsValidLabelValue(i.NodeName)) > 0 {
+	if !isNodeName(i.NodeName) {
 		i.NodeName = ""
 	}
 	if len(i.FailureDomain) > longestDomain || !IsPrintable(i.FailureDomain) {
@@ -185,13 +184,15 @@ func (i *Instance) reduce(req Request) {
 // unstorable returns which value of an instance the API server cannot store, or an empty string if it can store
 // all.
 func (i *Instance) unstorable() string {
-	switch {
-	case len(i.ProviderID) > longestID || !IsPrintable(i.ProviderID):
+	if len(i.ProviderID) > longestID || !IsPrintable(i.ProviderID) {
 		return "the driver returned a provider ID that cannot be stored"
-	case len(validation.IsValidLabelValue(i.NodeName)) > 0:
-		return "the driver returned a node name that is not a valid label value"
 	}
 	return ""
+}
+
+// isNodeName reports whether the name of a node can be stored: in a label or, if it is too long for one, elsewhere.
+func isNodeName(name string) bool {
+	return len(validation.IsValidLabelValue(name)) == 0 || len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
 const (

@@ -88,7 +88,7 @@ func Copied(machine *v1alpha1.Machine) Target {
 		return Target{}
 	}
 	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: machine.Status.Conditions}}
-	node.Name, node.CreationTimestamp = machine.Labels[v1alpha1.NodeLabelKey], machine.CreationTimestamp
+	node.Name, node.CreationTimestamp = machine.NodeName(), machine.CreationTimestamp
 	return Target{Node: node, Copied: true}
 }
 

@@ -86,7 +86,7 @@ func identify(f MachineFacts) report.Identity {
 	}
 	if m := f.Machine; m != nil {
 		id.Phase, id.ProviderID = string(m.Status.CurrentStatus.Phase), m.Spec.ProviderID
-		id.Node, id.Class = m.Labels[v1alpha1.NodeLabelKey], m.Spec.Class.Name
+		id.Node, id.Class = m.NodeName(), m.Spec.Class.Name
 		id.ClassReason = m.Annotations[v1alpha1.AnnotationKeyClassReason]
 	}
 	return id

@@ -111,7 +111,7 @@ func machineRows(m *v1alpha1.Machine) []row {
 		{
 			"machine_info", "A machine, always 1.",
 			[]string{"createdAt", "spec_provider_id", "spec_class_api_group", "spec_class_kind", "spec_class_name", "node_name"},
-			info(created(m), m.Spec.ProviderID, class.APIGroup, class.Kind, class.Name, m.Labels[v1alpha1.NodeLabelKey]),
+			info(created(m), m.Spec.ProviderID, class.APIGroup, class.Kind, class.Name, m.NodeName()),
 		},
 		{"machine_status_condition", "Condition of a machine's node: 1 True, 0 False, 2 Unknown.", ofCondition, conditions(m.Status.Conditions,
 			func(c corev1.NodeCondition) (kind, status string) { return string(c.Type), string(c.Status) })},

@@ -68,7 +68,7 @@ func Add(ctx context.Context, indexer client.FieldIndexer) error {
 }
 
 func machineByNode(object client.Object) []string {
-	if node := object.GetLabels()[v1alpha1.NodeLabelKey]; node != "" {
+	if node := object.(*v1alpha1.Machine).NodeName(); node != "" {
 		return []string{node}
 	}
 	return nil

@@ -228,3 +228,13 @@ func CheckName(name string) error {
 	}
 	return nil
 }
+
+// CheckNodeName returns an error with the code InvalidArgument if name is too long for the label
+// kubernetes.io/hostname of a node.
+func CheckNodeName(name string) error {
+	if len(name) > validation.LabelValueMaxLength {
+		return status.Error(codes.InvalidArgument, fmt.Sprintf(
+			"machine name %q has %d characters, but names of nodes have at most %d; use a shorter name", name, len(name), validation.LabelValueMaxLength))
+	}
+	return nil
+}

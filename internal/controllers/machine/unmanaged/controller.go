@@ -81,7 +81,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func nodeOf(_ context.Context, object client.Object) []reconcile.Request {
-	name := object.GetLabels()[v1alpha1.NodeLabelKey]
+	name := object.(*v1alpha1.Machine).NodeName()
 	if name == "" {
 		return nil
 	}
@@ -90,7 +90,7 @@ func nodeOf(_ context.Context, object client.Object) []reconcile.Request {
 
 func linkChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetLabels()[v1alpha1.NodeLabelKey] != e.ObjectNew.GetLabels()[v1alpha1.NodeLabelKey]
+		return e.ObjectOld.(*v1alpha1.Machine).NodeName() != e.ObjectNew.(*v1alpha1.Machine).NodeName()
 	}}
 }
 

@@ -157,7 +157,7 @@ var waitsForGuest = map[v1alpha1.MachinePhase]bool{
 
 // target reads the node and, if it is being drained, its pods and volumes.
 func (r *machineReading) target(ctx context.Context, of *v1alpha1.Machine) {
-	found, name := &r.facts.Target, of.Labels[v1alpha1.NodeLabelKey]
+	found, name := &r.facts.Target, of.NodeName()
 	found.None = r.Target == nil
 	if found.None || name == "" {
 		return

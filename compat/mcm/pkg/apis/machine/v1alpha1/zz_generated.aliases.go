@@ -68,6 +68,7 @@ const (
 	AnnotationKeyMadeFrom                        = v1alpha1.AnnotationKeyMadeFrom
 	AnnotationKeyMarkedForDeletionTime           = v1alpha1.AnnotationKeyMarkedForDeletionTime
 	AnnotationKeyMaxReplicas                     = v1alpha1.AnnotationKeyMaxReplicas
+	AnnotationKeyNodeName                        = v1alpha1.AnnotationKeyNodeName
 	AnnotationKeyNotManaged                      = v1alpha1.AnnotationKeyNotManaged
 	AnnotationKeyPreferNoSchedule                = v1alpha1.AnnotationKeyPreferNoSchedule
 	AnnotationKeyPreserve                        = v1alpha1.AnnotationKeyPreserve
