@@ -35,7 +35,9 @@ const replacementRetry = 5 * time.Second
 
 // assess sets the phase by the health of the node.
 func (h *healthChecker) assess(ctx context.Context, s *scope) flow.Result {
-	s.copyConditions()
+	if left := s.copyConditions(noderef.BadConditions(s.machine, h.NodeConditions)); left > 0 {
+		return flow.Wait(left, "the conditions of the node, which change too often")
+	}
 	phase := s.machine.Status.CurrentStatus.Phase
 	if isUpdatePhase(phase) {
 		return h.awaitRecovery(ctx, s, "a node whose update failed")

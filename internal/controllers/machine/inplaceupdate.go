@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/replacement"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
@@ -64,7 +65,7 @@ func (u *inPlaceUpdater) run(ctx context.Context, s *scope) flow.Result {
 	if s.machine.Status.CurrentStatus.Phase == before {
 		return flow.Continue()
 	}
-	s.copyConditions()
+	s.requeueWithin(s.copyConditions(noderef.BadConditions(s.machine, u.NodeConditions)))
 	return flow.Wait(0, "the new phase to be stored")
 }
 

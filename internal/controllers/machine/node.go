@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -223,11 +222,4 @@ func (a *adopter) compareProviderIDs(ctx context.Context, s *scope) error {
 	}
 	s.warnOfNode(reasonOtherVM, strings.Join(conflicts, ". "))
 	return nil
-}
-
-// copyConditions copies the node's conditions to the Machine, unless only heartbeats differ.
-func (s *scope) copyConditions() {
-	if noderef.ConditionsDiffer(s.machine.Status.Conditions, s.node.Status.Conditions) {
-		s.machine.Status.Conditions = slices.Clone(s.node.Status.Conditions) // the API server's response is decoded into the Machine
-	}
 }

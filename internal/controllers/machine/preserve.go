@@ -256,13 +256,17 @@ func withPreserved(machine []corev1.NodeCondition, node *corev1.Node) []corev1.N
 		return machine
 	}
 	is, was := noderef.Condition(node.Status.Conditions, v1alpha1.NodePreserved), noderef.Condition(machine, v1alpha1.NodePreserved)
+	if is == nil {
+		return machine
+	}
+	copied := short(*is) // the guest can write it, too
 	switch {
-	case is == nil || was != nil && preservation.Same(*is, *was):
+	case was != nil && preservation.Same(copied, *was):
 		return machine
 	case was == nil:
-		return append(slices.Clone(machine), *is)
+		return append(slices.Clone(machine), copied)
 	}
 	next := slices.Clone(machine)
-	*noderef.Condition(next, v1alpha1.NodePreserved) = *is
+	*noderef.Condition(next, v1alpha1.NodePreserved) = copied
 	return next
 }

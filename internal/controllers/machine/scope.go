@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -63,6 +64,8 @@ type memory struct {
 	// written to meanwhile. registeringSince is when the node was first seen.
 	registering      string
 	registeringSince time.Time
+	// copies limits how often the conditions of the node are copied. It is nil before the first copy.
+	copies *rate.Limiter
 	// draining is true if the last pass waited for a drain.
 	draining bool
 	// sent contains the messages of events that are sent again only after the message changed.

@@ -151,7 +151,7 @@ func overlapCondition(f scale.Facts) *v1alpha1.MachineSetCondition {
 
 func isTrue(kind v1alpha1.MachineSetConditionType, reason, message string, now time.Time) *v1alpha1.MachineSetCondition {
 	return &v1alpha1.MachineSetCondition{
-		Type: kind, Status: v1alpha1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),
+		Type: kind, Status: v1alpha1.ConditionTrue, Reason: reason, Message: messages.Shorten(message, maxEventMessage), LastTransitionTime: metav1.NewTime(now),
 	}
 }
 

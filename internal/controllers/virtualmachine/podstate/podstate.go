@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"regexp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -201,13 +200,6 @@ func defaultMessage(reason string) string {
 	return "The hypervisor terminated without a message."
 }
 
-// Truncate shortens a hypervisor's message for a condition, and replaces unprintable characters, because a guest may
-// influence the message. It never splits a character: the API server would replace the invalid remainder, and the
-// condition would then differ from the message in every pass.
-func Truncate(message string) string {
-	message = messages.ToPrintable(strings.ToValidUTF8(message, "\uFFFD"))
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "")
-	}
-	return message
-}
+// Truncate shortens a text from a hypervisor or a guest for a condition. See messages.Shorten. The result does not
+// differ from what the API server stores, since the condition would otherwise be written in every pass.
+func Truncate(message string) string { return messages.Shorten(message, maxMessage) }

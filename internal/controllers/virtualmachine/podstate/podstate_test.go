@@ -8,13 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
 func TestTruncate(t *testing.T) {
 	for extra := range 4 {
 		text := strings.Repeat("x", extra) + strings.Repeat("\u00e4", maxMessage)
 		got := Truncate(text)
-		if len(got) > maxMessage || len(got) < maxMessage-1 || !strings.HasPrefix(text, got) || !utf8.ValidString(got) {
+		if len(got) > maxMessage || len(got) < maxMessage-4 || !strings.Contains(got, messages.Cut) || !utf8.ValidString(got) {
 			t.Errorf("%d bytes of %d: %q", len(got), len(text), got)
 		}
 	}
