@@ -60,7 +60,7 @@ func New(opts Options) *Controller {
 		c.replacements.Total = &replacement.Limiter{Everywhere: true}
 	}
 	c.edge = edge.Reconciler[*v1alpha1.Machine]{
-		Reader: opts.Client, Kind: &v1alpha1.Machine{}, ReadOnly: true, Pass: c.reconcile, Forget: c.forget, Events: opts.Events,
+		Reader: opts.Client, Kind: &v1alpha1.Machine{}, ReadOnly: true, Pass: c.reconcile, Gone: c.vanished, Forget: c.forget, Events: opts.Events,
 	}
 	shared := &c.Options
 	c.tokens = bootstrapTokens{shared}
@@ -123,6 +123,7 @@ func (c *Controller) reconcile(ctx context.Context, machine *v1alpha1.Machine) (
 	if memory.released == machine.UID {
 		return 0, nil
 	}
+	memory.released = ""
 	c.begin(machine.Namespace)
 	if !c.written.Fresh(machine) {
 		c.outages.Follow(ctx)
@@ -158,6 +159,18 @@ func (c *Controller) begin(namespace string) {
 		c.Outages.Use(c.outages)
 		c.replacements.Begin(c.Clock.Now())
 	})
+}
+
+// vanished deletes the node of a Machine that no longer exists although this controller did not remove its finalizer.
+func (c *Controller) vanished(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	memory := c.memory.Find(key)
+	if c.Target == nil || memory == nil || memory.released != "" {
+		return 0, nil
+	}
+	if !c.Target.Ready() {
+		return targetRetry, nil
+	}
+	return 0, c.nodes.deleteMarked(ctx, key)
 }
 
 // forget discards all state about a Machine that no longer exists.

@@ -10,7 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
@@ -19,7 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/ownership"
 	"github.com/millwright-dev/millwright/internal/pool/inplaceupdate"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	"github.com/millwright-dev/millwright/internal/reconcile/target"
 )
 
 // targetRetry is the interval at which a pass checks whether the target cluster is available again.
@@ -149,17 +153,51 @@ func (n *nodeClient) delete(ctx context.Context, s *scope) flow.Result {
 	if err != nil || found == nil || foreign != nil {
 		return flow.Fail(err)
 	}
-	err = n.patch(ctx, &found, func(node *corev1.Node) error {
+	return flow.Fail(n.remove(ctx, found))
+}
+
+// remove removes our finalizer from a node and deletes it. A precondition protects another node that has taken the
+// same name.
+func (n *nodeClient) remove(ctx context.Context, found *corev1.Node) error {
+	err := n.patch(ctx, &found, func(node *corev1.Node) error {
 		noderef.Release(node)
 		return nil
 	})
 	if apierror.IgnoreGone(err) != nil {
-		return flow.Fail(err)
+		return err
 	}
 	err = n.Target.Client().Delete(ctx, found, client.Preconditions{UID: &found.UID})
 	if apierror.IgnoreGone(err) != nil {
-		return flow.Fail(fmt.Errorf("deleting node %s: %w", name, err))
+		return fmt.Errorf("deleting node %s: %w", found.Name, err)
 	}
-	n.Forget(client.ObjectKey{Name: name})
-	return flow.Continue()
+	n.Forget(client.ObjectKey{Name: found.Name})
+	return nil
+}
+
+// deleteMarked deletes the node with the label and the finalizer of a Machine that no longer exists, unless another
+// Machine names that node.
+func (n *nodeClient) deleteMarked(ctx context.Context, key client.ObjectKey) error {
+	list := &corev1.NodeList{}
+	if err := n.Target.Client().List(ctx, list, client.MatchingFields{target.NodeByMachine: key.Name}); err != nil {
+		return fmt.Errorf("finding the node of machine %s: %w", key, err)
+	}
+	for i := range list.Items {
+		node := &list.Items[i]
+		if !controllerutil.ContainsFinalizer(node, v1alpha1.FinalizerNode) {
+			continue
+		}
+		others := &v1alpha1.MachineList{}
+		err := n.Client.List(ctx, others, client.MatchingFields{fieldindex.MachineByNode: node.Name}, client.Limit(1), client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return fmt.Errorf("finding the machines of node %s: %w", node.Name, err)
+		}
+		if len(others.Items) > 0 {
+			continue
+		}
+		if err := n.remove(ctx, node); err != nil {
+			return err
+		}
+		ctrl.LoggerFrom(ctx).Info("deleted the node of a machine that was removed without its finalizer", "node", node.Name)
+	}
+	return nil
 }

@@ -56,6 +56,9 @@ type Reconciler[T client.Object] struct {
 	// event; 0 means never. Its error may wrap ErrStale or an error of the API server, which Reconcile
 	// classifies. Required.
 	Pass func(ctx context.Context, object T) (time.Duration, error)
+	// Gone cleans up after an object that no longer exists, before Forget. Its results are like those of Pass. If the
+	// time is not 0 or there is an error, it is called again. Optional.
+	Gone func(ctx context.Context, key client.ObjectKey) (time.Duration, error)
 	// Forget drops the controller's state of an object that no longer exists. Optional.
 	Forget func(key client.ObjectKey)
 	// Events records an event if a write is denied. The event is for the object of Pass unless the error is
@@ -98,8 +101,8 @@ func (r *Reconciler[T]) reconcile(ctx context.Context, key client.ObjectKey) (ob
 		if !apierrors.IsNotFound(err) {
 			return object, 0, fmt.Errorf("reading %s: %w", key, err)
 		}
-		r.forget(key)
-		return object, 0, nil
+		after, err := r.gone(ctx, key)
+		return object, after, err
 	}
 	if r.Written != nil && !r.Written.Fresh(object) {
 		return object, 0, ErrStale
@@ -115,13 +118,20 @@ func (r *Reconciler[T]) options() []client.GetOption {
 	return nil
 }
 
-func (r *Reconciler[T]) forget(key client.ObjectKey) {
+// gone cleans up after an object that no longer exists, and then forgets it.
+func (r *Reconciler[T]) gone(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
+	if r.Gone != nil {
+		if after, err := r.Gone(ctx, key); after != 0 || err != nil {
+			return after, err
+		}
+	}
 	if r.Written != nil {
 		r.Written.Forget(key)
 	}
 	if r.Forget != nil {
 		r.Forget(key)
 	}
+	return 0, nil
 }
 
 // reported is an error that is shown in the object's status.
