@@ -24,6 +24,8 @@ type change struct {
 	VM *VM `json:"vm,omitempty"`
 	// Zones replace the zones of the cloud unless they are nil.
 	Zones []string `json:"zones,omitzero"`
+	// Version is the version of the layout of all lines. It is zero in other lines.
+	Version int `json:"version,omitzero"`
 }
 
 // store holds the state of a cloud, which results from its changes. In a directory, the changes are the lines of a
@@ -42,6 +44,8 @@ type store struct {
 	// deleting contains the provider IDs of VMs whose deletion is not complete.
 	deleting map[string]bool
 	zones    []string
+	// version is the version of the layout; zero if it is not recorded.
+	version int
 
 	// entries is the journal of a cloud in memory.
 	entries []Entry
@@ -72,6 +76,14 @@ func openStore(dir string) (*store, error) {
 	}
 	s := newStore()
 	s.file = file
+	unlock, err := s.lock()
+	if err == nil {
+		err = s.migrate(dir)
+		unlock()
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
 	return s, nil
 }
 
@@ -158,6 +170,8 @@ func (s *store) add(c change) error {
 
 func (s *store) apply(c change) {
 	switch {
+	case c.Version != 0:
+		s.version = c.Version
 	case c.Effect == Deleted || c.Effect == Vanished:
 		s.drop(c.ProviderID)
 	case c.VM != nil:

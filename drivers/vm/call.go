@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -99,12 +100,32 @@ func (d *Driver) readClass(req request) (call, error) {
 	return c, err
 }
 
-// get returns the VirtualMachine with the name of the VM, even one of another owner, or nil if none exists.
-func (c call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
+// get returns the VirtualMachine with the name of the VM, even one of another owner, or nil if none exists. If the VM
+// of the machine has its name from an earlier version, get returns that VM, and the call uses its name from then on.
+func (c *call) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
+	vm, err := c.getNamed(ctx, c.key)
+	if vm != nil || err != nil || c.key.Name != c.identity.name() {
+		return vm, err
+	}
+	earlier := client.ObjectKey{Namespace: c.key.Namespace, Name: c.identity.earlierName()}
+	if vm, err = c.getNamed(ctx, earlier); vm == nil || err != nil {
+		return nil, err
+	}
+	if made, ok := identityOf(vm); !ok || made != c.identity {
+		return nil, nil
+	}
+	c.key = earlier
+	return vm, nil
+}
+
+func (c *call) getNamed(ctx context.Context, key client.ObjectKey) (*vmv1alpha1.VirtualMachine, error) {
 	vm := &vmv1alpha1.VirtualMachine{}
-	err := c.cluster.Get(ctx, c.key, vm)
+	err := c.cluster.Get(ctx, key, vm)
 	if absent(err) {
 		return nil, nil
+	}
+	if err == nil {
+		err = checkVersion(vm)
 	}
 	if err != nil {
 		return nil, err
@@ -128,12 +149,15 @@ func (c call) owns(vm *vmv1alpha1.VirtualMachine) bool {
 	return ok && made == c.identity && vm.Labels[LabelCluster] == c.tagged
 }
 
-// list returns the names of the class's machines by the provider IDs of their VMs.
+// list returns the names of the class's machines by the provider IDs of their VMs. It does not select by the API group,
+// since VMs of an earlier version do not have that label.
 func (c call) list(ctx context.Context) (map[string]string, error) {
 	vms, machines := &vmv1alpha1.VirtualMachineList{}, map[string]string{}
+	var later error
 	err := c.cluster.eachPage(ctx, vms, func() {
 		for i := range vms.Items {
 			vm := &vms.Items[i]
+			later = cmp.Or(later, checkVersion(vm))
 			made, ok := identityOf(vm)
 			if c.identity.Machine = made.Machine; ok && made == c.identity && c.isStorable(vm) {
 				machines[providerID(vm)] = made.Machine
@@ -141,12 +165,11 @@ func (c call) list(ctx context.Context) (map[string]string, error) {
 		}
 	}, client.InNamespace(c.key.Namespace), client.MatchingLabels{
 		LabelInstallation: labelValue(c.identity.Installation),
-		LabelAPIGroup:     c.identity.APIGroup,
 		LabelNamespace:    labelValue(c.identity.Namespace),
 		LabelCluster:      c.spec.cluster(),
 		LabelRole:         c.spec.role(),
 	})
-	if err != nil {
+	if err := cmp.Or(err, later); err != nil {
 		return nil, err
 	}
 	return machines, nil

@@ -18,7 +18,7 @@ import (
 )
 
 // create creates the VM or adopts the existing one, and waits until it has a host.
-func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine, error) {
+func (d *Driver) create(ctx context.Context, c *call) (*vmv1alpha1.VirtualMachine, error) {
 	vm, err := c.get(ctx)
 	if err == nil && vm == nil {
 		vm, err = c.make(ctx)
@@ -31,7 +31,7 @@ func (d *Driver) create(ctx context.Context, c call) (*vmv1alpha1.VirtualMachine
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
-	return d.awaitHost(ctx, c, vm)
+	return d.awaitHost(ctx, *c, vm)
 }
 
 // make creates the Secret and the VM, or returns the VM that a concurrent call created.

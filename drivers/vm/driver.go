@@ -126,7 +126,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	if err != nil {
 		return nil, err
 	}
-	vm, err := d.create(ctx, c)
+	vm, err := d.create(ctx, &c)
 	if err != nil {
 		return nil, coded(fmt.Sprintf("cannot create VM %s", c.key), err)
 	}

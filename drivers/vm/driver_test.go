@@ -127,7 +127,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 	if diff := cmp.Diff(want, got.Spec, cmpopts.IgnoreFields(want, "UUID")); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
-	identity := `{"installation":"east/1","apiGroup":"machine.sapcloud.io","namespace":"shop","machine":"pool-1.a"}`
+	identity := `{"installation":"east/1","apiGroup":"machine.sapcloud.io","namespace":"shop","machine":"pool-1.a","version":2}`
 	labels := map[string]string{
 		vm.LabelInstallation: "sha256-ejczm2dtoplq", vm.LabelAPIGroup: "machine.sapcloud.io", vm.LabelNamespace: "shop", vm.LabelMachine: "pool-1.a",
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
+	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
 // prefix is the prefix of the driver's labels and annotations.
@@ -38,7 +41,8 @@ const (
 
 const (
 	// AnnotationIdentity is a JSON object with the installation, API group, namespace and name of the machine of a
-	// VirtualMachine and its Secret. The driver does not change objects without this annotation.
+	// VirtualMachine and its Secret, and with the version of this format. The driver does not change objects without
+	// this annotation.
 	AnnotationIdentity = prefix + "identity"
 	// AnnotationTags is a JSON object with the tags of the class. Most of them are not valid labels.
 	AnnotationTags = prefix + "tags"
@@ -62,6 +66,21 @@ type identity struct {
 	Machine      string `json:"machine"`
 }
 
+// identityVersion is the version of the stored identities. Version 1 had no field for the version. In version 0, the
+// API group was called face and had other values, which are part of the name.
+const identityVersion = 2
+
+// storedIdentity is the content of [AnnotationIdentity].
+type storedIdentity struct {
+	identity
+	Version int `json:"version"`
+	// Face is set only in version 0.
+	Face string `json:"face,omitempty"`
+}
+
+// faces are the values of the API groups in version 0.
+var faces = map[string]string{v1alpha1.GroupName: "machine", driver.APIGroupClusterAPI: "capi"}
+
 const (
 	longestName = 63 // limit of label values and DNS labels
 	hashLength  = 12 // 60 bits
@@ -69,8 +88,14 @@ const (
 
 // name returns the name of the VirtualMachine and its Secret: as much of the machine's name as fits, followed by a
 // hash of the identity.
-func (i identity) name() string {
-	hash := hashOf(i.Installation, i.APIGroup, i.Namespace, i.Machine)
+func (i identity) name() string { return i.nameIn(i.APIGroup) }
+
+// earlierName returns the name of a VirtualMachine whose identity has version 0.
+func (i identity) earlierName() string { return i.nameIn(faces[i.APIGroup]) }
+
+// nameIn returns the name with a value that stands for the API group.
+func (i identity) nameIn(group string) string {
+	hash := hashOf(i.Installation, group, i.Namespace, i.Machine)
 	readable := strings.ReplaceAll(i.Machine, ".", "-")
 	readable = readable[:min(len(readable), longestName-hashLength-1)]
 	return strings.TrimRight(readable, "-") + "-" + hash
@@ -78,7 +103,7 @@ func (i identity) name() string {
 
 // annotation returns the value of [AnnotationIdentity].
 func (i identity) annotation() string {
-	text, err := json.Marshal(i)
+	text, err := json.Marshal(storedIdentity{identity: i, Version: identityVersion})
 	if err != nil {
 		panic(err) // strings can always be encoded
 	}
@@ -97,11 +122,32 @@ func (i identity) labels() map[string]string {
 // identityOf returns the identity of an object, and whether it matches the name of the object. If a user copied the
 // object, it does not match, and the object belongs to the user.
 func identityOf(object metav1.Object) (identity, bool) {
-	var i identity
-	if json.Unmarshal([]byte(object.GetAnnotations()[AnnotationIdentity]), &i) != nil {
+	var stored storedIdentity
+	if json.Unmarshal([]byte(object.GetAnnotations()[AnnotationIdentity]), &stored) != nil || stored.Version > identityVersion {
 		return identity{}, false
 	}
+	i := stored.identity
+	if stored.Version == 0 && i.APIGroup == "" {
+		for group, face := range faces {
+			if face == stored.Face {
+				i.APIGroup = group
+			}
+		}
+		return i, i.APIGroup != "" && i.earlierName() == object.GetName()
+	}
 	return i, i.name() == object.GetName()
+}
+
+// checkVersion returns an error if a later program stored the identity of a VirtualMachine. The VM may belong to any
+// machine, so that a second VM might be created for that machine, or the VM might not be deleted with it.
+func checkVersion(vm *vmv1alpha1.VirtualMachine) error {
+	var stored storedIdentity
+	if json.Unmarshal([]byte(vm.Annotations[AnnotationIdentity]), &stored) != nil || stored.Version <= identityVersion {
+		return nil
+	}
+	return status.Error(codes.FailedPrecondition, fmt.Sprintf(
+		"VirtualMachine %s/%s has an identity of version %d, but this driver knows only versions up to %d; use the newer driver",
+		vm.Namespace, vm.Name, stored.Version, identityVersion))
 }
 
 // MachineOf returns the Machine for which this or another installation created a VirtualMachine. Use it only for
