@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -102,7 +103,18 @@ func (e *explainer) nodeIsDeleting() bool {
 }
 
 func (e *explainer) podsLeft() bool {
-	return slices.ContainsFunc(e.Target.Pods, func(pod corev1.Pod) bool { return drain.MustLeave(&pod) })
+	return slices.ContainsFunc(e.Target.Pods, func(pod corev1.Pod) bool { return drain.MustLeave(&pod) && !e.comesBack(&pod) })
+}
+
+// comesBack reports whether the drain does not wait for a pod, since it came to the cordoned node.
+func (e *explainer) comesBack(pod *corev1.Pod) bool {
+	var cordoned time.Time
+	for _, kind := range []corev1.NodeConditionType{v1alpha1.NodeTerminationCondition, v1alpha1.NodeInPlaceUpdate} {
+		if c := noderef.Condition(e.conditions(), kind); c != nil && c.Status == corev1.ConditionTrue && cordoned.IsZero() {
+			cordoned = c.LastTransitionTime.Time
+		}
+	}
+	return drain.ComesBack(pod, cordoned)
 }
 
 func (e *explainer) drainStep() string {
@@ -215,20 +227,26 @@ func (e *explainer) drain(d drained) {
 
 // severity lists the causes for remaining pods in the order in which they are reported: first those that require an
 // action of the user, and then by expected duration.
-var severity = []report.Cause{report.PodStuck, report.DisruptionBudgetForbids, report.DisruptionBudget, report.PodTerminating, report.EvictionPending}
+var severity = []report.Cause{report.PodStuck, report.DisruptionBudgetForbids, report.DisruptionBudget, report.PodTerminating, report.EvictionPending, report.PodReturned}
 
-// pods adds a finding for each pod that must leave the node. It reports whether there is such a pod.
+// pods adds a finding for each pod that must leave the node, and for each that came back. It reports whether there is
+// a pod that must leave.
 func (e *explainer) pods() bool {
-	from := len(e.Report.Why)
+	from, left := len(e.Report.Why), false
 	for i := range e.Target.Pods {
-		if pod := &e.Target.Pods[i]; drain.MustLeave(pod) {
+		switch pod := &e.Target.Pods[i]; {
+		case !drain.MustLeave(pod):
+		case e.comesBack(pod):
+			e.Why(podReturned, "Pod "+pod.Namespace+"/"+pod.Name, pod.CreationTimestamp.Time)
+		default:
+			left = true
 			e.pod(pod, pod.Namespace+"/"+pod.Name)
 		}
 	}
 	slices.SortStableFunc(e.Report.Why[from:], func(a, b report.Finding) int {
 		return cmp.Or(slices.Index(severity, a.Cause)-slices.Index(severity, b.Cause), a.Since.Compare(b.Since))
 	})
-	return len(e.Report.Why) > from
+	return left
 }
 
 func (e *explainer) pod(pod *corev1.Pod, name string) {

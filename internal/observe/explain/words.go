@@ -104,6 +104,7 @@ var (
 	quoted          = newStatement(report.Other, "the manager reports: {text}", "")
 	drainQuoted     = newStatement(report.Draining, "the manager reports: {text}", "")
 	evictionPending = newStatement(report.EvictionPending, "it is still on the node, and is waiting to be evicted", "")
+	podReturned     = newStatement(report.PodReturned, "it tolerates the cordon of the node, and came to the node after that; the drain does not wait for it, and it is deleted with the node", "")
 	podTerminating  = newStatement(report.PodTerminating, "it is terminating, and may take until {until}", "")
 	podHeld         = newStatement(report.PodStuck, "its grace period is over, but it is not deleted because of its finalizers: {finalizers}", "Check the controllers that own the finalizers of these pods")
 	podStuck        = newStatement(report.PodStuck, "its grace period is over, but the kubelet has not removed it",

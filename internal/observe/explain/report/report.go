@@ -47,6 +47,7 @@ const (
 	InPlaceUpdate              Cause = "InPlaceUpdate"
 	Draining                   Cause = "Draining"
 	EvictionPending            Cause = "EvictionPending"
+	PodReturned                Cause = "PodReturned"
 	PodTerminating             Cause = "PodTerminating"
 	PodStuck                   Cause = "PodStuck"
 	DisruptionBudget           Cause = "DisruptionBudget"
