@@ -28,7 +28,7 @@ import (
 var kept = []string{
 	"apiVersion", "kind",
 	"metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion",
-	"metadata.deletionTimestamp", "metadata.deletionGracePeriodSeconds",
+	"metadata.creationTimestamp", "metadata.deletionTimestamp", "metadata.deletionGracePeriodSeconds",
 	"metadata.labels.key", // for the selectors of budgets
 	"metadata.ownerReferences.apiVersion", "metadata.ownerReferences.kind", "metadata.ownerReferences.name", "metadata.ownerReferences.uid",
 	"metadata.ownerReferences.controller", "metadata.ownerReferences.blockOwnerDeletion",
