@@ -166,10 +166,11 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return nil
 	}
 	for _, part := range l.leases {
-		if release && part.holder != l.Identity() {
-			continue // another process holds it
+		write := part.write
+		if release {
+			write = part.release
 		}
-		if err := part.write(ctx, record); err != nil {
+		if err := write(ctx, record); err != nil {
 			return err
 		}
 	}
@@ -217,6 +218,22 @@ func (p *lease) write(ctx context.Context, record resourcelock.LeaderElectionRec
 		return p.create(ctx, record)
 	}
 	return p.wrote(record, p.Interface.Update(ctx, record))
+}
+
+// release writes a record without a holder unless another process holds the lease. When the elector stops, it cancels a
+// renewal, but the API server may still store it after the lease was read. The release then fails with a conflict, and
+// is repeated: otherwise, the lease would have to expire.
+func (p *lease) release(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	for p.holder == p.Identity() {
+		err := p.write(ctx, record)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		if _, _, err := p.read(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *lease) wrote(record resourcelock.LeaderElectionRecord, err error) error {

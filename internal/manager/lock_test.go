@@ -360,6 +360,27 @@ func TestLock_ReleasesOnlyOwnLeases(t *testing.T) {
 	}
 }
 
+// TestLock_ReleasesAfterLateRenewal checks that leases are released even if the API server stores a canceled renewal
+// after the elector has read the leases.
+func TestLock_ReleasesAfterLateRenewal(t *testing.T) {
+	e := newElection(t)
+	ours := e.candidate(tasks.New(1))
+	if err := ours.Create(t.Context(), heldBy(ours.Identity())); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := ours.Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.write(both[0], ours.Identity(), 15)
+	e.write(both[1], "mcm", 15)
+	if err := ours.Update(t.Context(), heldBy("")); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := e.holder(both[0]), e.holder(both[1]); a != "" || b != "mcm" {
+		t.Errorf("the leases are held by %q and %q, want no holder and mcm", a, b)
+	}
+}
+
 // TestLock_LogsHolderOnce checks that a standby process logs once per holder for whom it waits, with the lease.
 func TestLock_LogsHolderOnce(t *testing.T) {
 	e := newElection(t)
