@@ -278,15 +278,15 @@ func TestReport_ContainsNoSecrets(t *testing.T) {
 				panic(fail(req.Secret))
 			}
 		}))
-		provider.Secret = secretOf("token", token, "pin", "98765")
-		provider.Variants.BadSecret = secretOf("token", "not-the-token", "pin", "43210")
+		provider.Secret = secretOf("token", token, "pin", "98765-01234")
+		provider.Variants.BadSecret = secretOf("token", "not-the-token", "pin", "43210-56789")
 		provider.Variants.OtherAccount = secretOf("token", token, "account", "secret-account")
 		report, err := conformance.Check(t.Context(), provider, conformance.Options{Run: regexp.MustCompile("R01|R13|R39|R74|R76|R84|R86|R88"), Timeout: time.Minute})
 		if err != nil || report.Count(conformance.Failed) < 4 {
 			t.Fatalf("%+v, %v", report, err)
 		}
 		text := fmt.Sprintf("%+v", report)
-		for _, secret := range []string{token, "98765", "43210", "not-the-token", "secret-account", base64.RawStdEncoding.EncodeToString([]byte("43210"))} {
+		for _, secret := range []string{token, "98765-01234", "43210-56789", "not-the-token", "secret-account", base64.RawStdEncoding.EncodeToString([]byte("43210-56789"))} {
 			if strings.Contains(text, secret) {
 				t.Errorf("report contains %q:\n%s", secret, text)
 			}

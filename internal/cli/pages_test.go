@@ -38,6 +38,9 @@ var ofOthers = map[string]string{
 	"provider-spec":                   "the benchmark",
 	"pods":                            "the benchmark",
 	"log-file":                        "klog",
+	"bootstrap-kubeconfig":            "the kubelet",
+	"hostname-override":               "the kubelet",
+	"provider-id":                     "the kubelet",
 }
 
 // TestDocs_FlagsExist checks that every flag on a page is a flag of some command.

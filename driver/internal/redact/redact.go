@@ -35,7 +35,7 @@ const (
 	shortestLine = 12
 )
 
-// publicKeys are the ends of keys in a Secret whose values are not confidential. Providers repeat these values in
+// publicKeys are the suffixes of keys in a Secret whose values are not confidential. Providers repeat these values in
 // messages that are hard to understand without them. Keys are compared in lower case and without "-", "_" and ".".
 var publicKeys = []string{
 	"tenant", "tenantname", "tenantid", "user", "username", "domain", "domainname", "domainid",
@@ -187,7 +187,22 @@ func (r *Redactor) Text(text string) string {
 // replace replaces secret values by the marker, and adjacent or overlapping values by a single marker. It replaces
 // only whole words, so that a password such as "instance" does not remove parts of other words.
 func (r *Redactor) replace(text string) string {
-	found, secret := make([]bool, len(text)), make([]bool, len(text)) // one entry per byte
+	secret := r.find(text)
+	var b strings.Builder
+	for i := range len(text) {
+		switch {
+		case !secret[i]:
+			b.WriteByte(text[i])
+		case i == 0 || !secret[i-1]:
+			b.WriteString(marker)
+		}
+	}
+	return b.String()
+}
+
+// find returns, for each byte of the text, whether it belongs to a secret value that is a whole word.
+func (r *Redactor) find(text string) []bool {
+	found, secret := make([]bool, len(text)), make([]bool, len(text))
 	for _, needle := range r.needles {
 		for from := 0; ; from++ {
 			i := strings.Index(text[from:], needle)
@@ -213,16 +228,7 @@ func (r *Redactor) replace(text string) string {
 		}
 		from = to
 	}
-	var b strings.Builder
-	for i := range len(text) {
-		switch {
-		case !secret[i]:
-			b.WriteByte(text[i])
-		case i == 0 || !secret[i-1]:
-			b.WriteString(marker)
-		}
-	}
-	return b.String()
+	return secret
 }
 
 func fill(entries []bool) {
@@ -238,10 +244,10 @@ var escapes = regexp.MustCompile(`(%[0-9A-Fa-f]{2}|\\[abfnrtv]|\\x[0-9A-Fa-f]{2}
 func isBoundary(text string, at int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:at])
 	after, _ := utf8.DecodeRuneInString(text[at:])
-	return at == 0 || at == len(text) || !isWord(before) || !isWord(after) || escapes.MatchString(text[max(0, at-6):at])
+	return at == 0 || at == len(text) || !isAlphanumeric(before) || !isAlphanumeric(after) || escapes.MatchString(text[max(0, at-6):at])
 }
 
-func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+func isAlphanumeric(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // Error returns err unchanged if no text in its tree contains a secret value. Otherwise it returns a Status with
 // the same code and redacted texts, for which errors.Is works as for err. errors.As does not: the error that it

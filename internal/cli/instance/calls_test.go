@@ -78,10 +78,10 @@ func TestInstance_DriverReturnsNoResponse(t *testing.T) {
 			return &driver.CreateMachineResponse{NodeName: "n"}, nil
 		}
 		o.find = func(context.Context, *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-			panic("s3cr3t")
+			panic("s3cr3t-token")
 		}
 	})
-	if _, err := w.run(about("create", "test")...); !status.Is(err, codes.Internal) || strings.Contains(err.Error(), "s3cr3t") {
+	if _, err := w.run(about("create", "test")...); !status.Is(err, codes.Internal) || strings.Contains(err.Error(), "s3cr3t-token") {
 		t.Errorf("a driver that panics with a secret: %v", err)
 	}
 	w.behave(func(o *odd) {

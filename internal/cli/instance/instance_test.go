@@ -37,7 +37,7 @@ kind: AWSMachineClass
 metadata: {name: big, namespace: shoot}
 spec: {ami: ami-1, tags: {kubernetes.io/cluster/c: "1"}}
 `
-	secretFile = `{"apiVersion": "v1", "kind": "Secret", "stringData": {"userData": "join <<MACHINE_NAME>>", "token": "s3cr3t"}}`
+	secretFile = `{"apiVersion": "v1", "kind": "Secret", "stringData": {"userData": "join <<MACHINE_NAME>>", "token": "s3cr3t-token"}}`
 )
 
 // world is a provider, and a directory with files.
@@ -251,7 +251,7 @@ func TestInstance_RejectsInvalidArguments(t *testing.T) {
 	w.write("typo-aws", strings.Replace(awsFile, "ami:", "amy:", 1))
 	w.write("two", classFile+"---\n"+classFile)
 	w.write("garbage", "\x00{")
-	w.write("binary", `{"kind": "Secret", "data": {"token": "s3cr3t!"}}`)
+	w.write("binary", `{"kind": "Secret", "data": {"token": "s3cr3t-token!"}}`)
 	w.write("no-user-data", `{"kind": "Secret", "data": {}}`)
 	for name, tc := range map[string]struct {
 		arguments []string
@@ -276,7 +276,7 @@ func TestInstance_RejectsInvalidArguments(t *testing.T) {
 		"timeout":           {[]string{"list", "--class", "@class", "--timeout", "0"}, true, "--timeout"},
 	} {
 		_, err := w.run(tc.arguments...)
-		if err == nil || !strings.Contains(err.Error(), tc.wantText) || strings.Contains(err.Error(), "s3cr3t") {
+		if err == nil || !strings.Contains(err.Error(), tc.wantText) || strings.Contains(err.Error(), "s3cr3t-token") {
 			t.Errorf("%s: %v, want %q", name, err, tc.wantText)
 		}
 		if _, usage := errors.AsType[*args.UsageError](err); usage != tc.usage {

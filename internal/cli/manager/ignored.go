@@ -19,7 +19,7 @@ import (
 // noEffect is the usage of MCM's flags that have no effect in Millwright.
 const noEffect = "no effect, accepted for compatibility with MCM"
 
-// fixedTimeout says why the flags have no effect with which MCM will lengthen the creation timeout of a
+// fixedTimeout is the reason why the flags have no effect with which MCM will lengthen the creation timeout of a
 // MachineDeployment whose Machines fail to join.
 const fixedTimeout = "the creation timeout of Machines does not grow"
 

@@ -17,7 +17,7 @@ import (
 // any conditions.
 const (
 	maxConditions       = 32
-	maxConditionWord    = 256 // the type, the status and the reason, in bytes
+	maxConditionField   = 256 // the type, the status and the reason, in bytes
 	maxConditionMessage = 1024
 	// A node may change conditionBurst times in a row. After that, one change is copied per conditionInterval.
 	conditionBurst    = 10
@@ -63,9 +63,9 @@ func matters(kind corev1.NodeConditionType, bad []string) bool {
 
 // short returns a condition with shortened texts.
 func short(condition corev1.NodeCondition) corev1.NodeCondition {
-	condition.Type = corev1.NodeConditionType(messages.Shorten(string(condition.Type), maxConditionWord))
-	condition.Status = corev1.ConditionStatus(messages.Shorten(string(condition.Status), maxConditionWord))
-	condition.Reason = messages.Shorten(condition.Reason, maxConditionWord)
+	condition.Type = corev1.NodeConditionType(messages.Shorten(string(condition.Type), maxConditionField))
+	condition.Status = corev1.ConditionStatus(messages.Shorten(string(condition.Status), maxConditionField))
+	condition.Reason = messages.Shorten(condition.Reason, maxConditionField)
 	condition.Message = messages.Shorten(condition.Message, maxConditionMessage)
 	return condition
 }

@@ -92,7 +92,7 @@ func TestConditions_PreservedIsBounded(t *testing.T) {
 	node := &corev1.Node{}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodePreserved, Reason: strings.Repeat("x", 1<<20), Message: strings.Repeat("y", 1<<20)}}
 	got := withPreserved(nil, node)
-	if len(got) != 1 || len(got[0].Reason) > maxConditionWord || len(got[0].Message) > maxConditionMessage {
+	if len(got) != 1 || len(got[0].Reason) > maxConditionField || len(got[0].Message) > maxConditionMessage {
 		t.Errorf("%d conditions; the reason has %d bytes and the message %d", len(got), len(got[0].Reason), len(got[0].Message))
 	}
 	if again := withPreserved(got, node); &again[0] != &got[0] {

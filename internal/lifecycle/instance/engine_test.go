@@ -307,20 +307,21 @@ func TestState_NotStorable(t *testing.T) {
 }
 
 // TestResponse_NotStorable checks that provider IDs, node names and addresses that cannot be stored are
-// refused. The API server would refuse the whole Machine, and its VM would be unknown.
+// refused. The API server would refuse the whole Machine, and its VM would be unknown. A deletion needs no node name.
 func TestResponse_NotStorable(t *testing.T) {
 	const good = "node-1"
 	for name, tc := range map[string]struct {
-		id, node string
-		want     bool
+		id, node      string
+		want, deleted bool
 	}{
-		"good":                 {"sim://1", good, true},
-		"a huge ID":            {strings.Repeat("x", 2<<20), good, false},
-		"a binary ID":          {"sim://\xff", good, false},
-		"an ID for a terminal": {"sim://\x1b[2J", good, false},
-		"a node with spaces":   {"sim://1", "node 1", false},
-		"a huge node":          {"sim://1", strings.Repeat("x", 64), false},
-		"a binary node":        {"sim://1", "\xff", false},
+		"good":                      {"sim://1", good, true, true},
+		"a huge ID":                 {strings.Repeat("x", 2<<20), good, false, false},
+		"a binary ID":               {"sim://\xff", good, false, false},
+		"an ID for a terminal":      {"sim://\x1b[2J", good, false, false},
+		"a node with spaces":        {"sim://1", "node 1", false, true},
+		"a node longer than labels": {"sim://1", strings.Repeat("x", 64), true, true},
+		"a huge node":               {"sim://1", strings.Repeat("x", 254), false, true},
+		"a binary node":             {"sim://1", "\xff", false, true},
 	} {
 		for _, method := range []instance.Method{instance.MethodCreate, instance.MethodStatus} {
 			t.Run(name+"/"+string(method), func(t *testing.T) {
@@ -337,7 +338,7 @@ func TestResponse_NotStorable(t *testing.T) {
 				respondWith(d, instance.MethodStatus, &driver.CreateMachineResponse{ProviderID: tc.id, NodeName: tc.node})
 				req := request("m")
 				req.NodeExpected = true
-				checkStorable(t, ask(p.Find, req), tc.want)
+				checkStorable(t, ask(p.Find, req), tc.deleted)
 			})
 		})
 	}

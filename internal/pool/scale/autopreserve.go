@@ -53,16 +53,16 @@ func mayPreserve(machine *v1alpha1.Machine) bool {
 
 // byExpiry sorts by the end of the preservation, then by age. A preservation that has not begun expires last.
 func byExpiry(a, b *v1alpha1.Machine) int {
-	ends, other := a.Status.CurrentStatus.PreserveExpiryTime, b.Status.CurrentStatus.PreserveExpiryTime
+	expires, other := a.Status.CurrentStatus.PreserveExpiryTime, b.Status.CurrentStatus.PreserveExpiryTime
 	switch {
-	case ends == nil && other == nil:
+	case expires == nil && other == nil:
 		return byAge(a, b)
-	case ends == nil:
+	case expires == nil:
 		return 1
 	case other == nil:
 		return -1
 	}
-	return cmp.Or(ends.Compare(other.Time), byAge(a, b))
+	return cmp.Or(expires.Compare(other.Time), byAge(a, b))
 }
 
 func byAge(a, b *v1alpha1.Machine) int {
