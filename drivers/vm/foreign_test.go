@@ -176,7 +176,7 @@ func TestSecret_UserDataIsRestored(t *testing.T) {
 func TestSecret_WithoutVMIsReused(t *testing.T) {
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()
-	cutOff := &cutting{WithWatch: w.cluster, at: 3}
+	cutOff := &cutting{WithWatch: w.cluster, at: 4}
 	_, err := w.with(vm.Options{Client: cutOff, Installation: "test"}).create(t.Context(), "m")
 	wantCode(t, err, codes.Unavailable)
 	if len(w.secrets()) != 1 || len(w.vms()) != 0 {
