@@ -42,7 +42,7 @@ func TestDriver_RedactsSecrets(t *testing.T) {
 	secret := map[string][]byte{
 		"password": []byte(password), "userData": []byte(userData), "serviceAccountJSON": []byte(account),
 		"padded": []byte("  token-with-spaces \n"), "short": []byte("abc"), "flag": []byte("true"), "empty": nil,
-		"itself": []byte("tantantan"), "url": []byte("https://bob:hunter2@example.com"), "first": []byte("overlapping-one"), "second": []byte("one-overlapping"),
+		"itself": []byte("tantantan"), "url": []byte("https://bob:hunter2@example.com"), "hookURL": []byte("https://hooks.example.com/T0/abcdefghijklmnopqrstuvwx"), "first": []byte("overlapping-one"), "second": []byte("one-overlapping"),
 	}
 	tests := map[string]struct{ text, forbidden string }{
 		"raw":                 {"login with " + password + " failed", password},
@@ -63,6 +63,7 @@ func TestDriver_RedactsSecrets(t *testing.T) {
 		"overlapping itself":  {"x tantantantan x", "tan x"},
 		"after escapes":       {`user%3Dbob%26pin%3D98765432\n98765432\u003d98765432`, "98765432"},
 		"URL with a password": {"cannot parse https://bob:hunter2@example.com", "hunter2"},
+		"URL with a token":    {"POST https://hooks.example.com/T0/abcdefghijklmnopqrstuvwx failed", "abcdefghijklmnopqrstuvwx"},
 		"adjacent":            {"98765432" + password + "98765432", "98765432"},
 	}
 	for name, tt := range tests {

@@ -42,8 +42,11 @@ var publicKeys = []string{
 	"project", "projectname", "projectid", "subscriptionid", "region", "regionname", "url", "endpoint",
 }
 
+// longestSegment is the length of the longest part of a URL's path that is not taken for a token.
+const longestSegment = 20
+
 // isPublic reports whether a value of a Secret is not confidential. A URL is confidential if it contains a user, a
-// query or a fragment.
+// query, a fragment, or a part of its path that may be a token.
 func isPublic(key, value string) bool {
 	key = strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(key))
 	if !slices.ContainsFunc(publicKeys, func(end string) bool { return strings.HasSuffix(key, end) }) {
@@ -53,7 +56,8 @@ func isPublic(key, value string) bool {
 		return !strings.ContainsAny(value, "@?\n")
 	}
 	u, err := url.Parse(strings.TrimSpace(value))
-	return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+	return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == "" &&
+		!slices.ContainsFunc(strings.Split(u.Path, "/"), func(segment string) bool { return len(segment) > longestSegment })
 }
 
 // Redactor removes secret values from texts and errors. Create one with New.

@@ -2,6 +2,7 @@ package userdata_test
 
 import (
 	"bytes"
+	"errors"
 	"regexp"
 	"testing"
 
@@ -60,8 +61,11 @@ func FuzzRender(f *testing.F) {
 		}
 		const token = "abcdef.0123456789abcdef"
 		got, err := userdata.Render(data, name, token)
+		if errors.Is(err, placeholder.ErrTooLarge) {
+			t.Skip("a part of the data is too large when it is decompressed")
+		}
 		if err != nil {
-			t.Skip("a bomb")
+			t.Fatal(err)
 		}
 		for _, form := range []struct{ plain, escaped, value string }{
 			{placeholder.Token, escapedToken, token},
