@@ -41,6 +41,8 @@ var mcmGrants = map[[3]string][]grant{
 	},
 	{"rbac/target-role.yaml", "Role", "millwright-bootstrap"}: {
 		{group: "", resources: []string{"secrets"}, verbs: []string{"create", "get", "list", "delete"}},
+		// This permits nothing: policy/bootstrap-tokens.yaml limits the identities that have it.
+		{group: "machine.millwright.dev", resources: []string{"bootstraptokens"}, verbs: []string{"create"}},
 	},
 	{"rbac/machine-controller-manager-role.yaml", "Role", "millwright-machine-controller-manager"}: inControl("machine-controller-manager"),
 	{"rbac/machine-controller-role.yaml", "Role", "millwright-machine-controller"}:                 inControl("machine-controller"),

@@ -218,8 +218,9 @@ func TestRBAC_ManagerNeedsItsPermissions(t *testing.T) {
 		"update machinesets/finalizers.machine.sapcloud.io":        ownerReferences,
 	}, controlRole)
 	m.target.Check(t, map[string]string{
-		"approve signers.certificates.k8s.io": "asked for by the admission plug-in CertificateApproval, when a request is approved",
-		"patch events":                        "client-go patches an event that is repeated, as in the control cluster; none is here",
+		"create bootstraptokens.machine.millwright.dev": "required by policy/bootstrap-tokens.yaml",
+		"approve signers.certificates.k8s.io":           "asked for by the admission plug-in CertificateApproval, when a request is approved",
+		"patch events":                                  "client-go patches an event that is repeated, as in the control cluster; none is here",
 	}, targetRole, approver)
 }
 
