@@ -154,11 +154,11 @@ func TestClusterAPICRD_OlderContractHasNoFailureDomains(t *testing.T) {
 }
 
 // TestClusterAPIComponents_AreComplete: the components contain every CRD of the provider, the CRD that its machines may
-// refer to, and both roles.
+// refer to, both roles, and the policy that limits one of them.
 func TestClusterAPIComponents_AreComplete(t *testing.T) {
 	var base struct{ Resources []string }
 	readYAML(t, "capi/base/kustomization.yaml", &base)
-	for _, name := range append(glob(t, "crd/infrastructure.*.yaml"), "crd/machine.sapcloud.io_machineclasses.yaml", "rbac/capi-role.yaml", "rbac/capi-core-role.yaml") {
+	for _, name := range append(glob(t, "crd/infrastructure.*.yaml"), "crd/machine.sapcloud.io_machineclasses.yaml", "rbac/capi-role.yaml", "rbac/capi-core-role.yaml", "policy/secret-finalizers.yaml") {
 		if !slices.Contains(base.Resources, "../../"+name) {
 			t.Errorf("%s is not in the components", name)
 		}
@@ -215,6 +215,7 @@ func TestClusterAPIRole_ManagerHasExactPermissions(t *testing.T) {
 		"machine.sapcloud.io/machineclasses":                              changed,
 		"/secrets":                                                        {"get", "patch"},
 		"/events":                                                         {"create", "patch"},
+		"infrastructure.millwright.dev/secretfinalizers":                  {"update"}, // permits nothing
 	}
 	got := map[string][]string{}
 	for _, rule := range readRules(t, "rbac/capi-role.yaml", "ClusterRole", "millwright-capi") {
