@@ -1,7 +1,10 @@
 package config_test
 
 import (
+	"bytes"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -153,4 +156,71 @@ func (g grant) covers(p permission) bool {
 	}
 	return g.group == p.group && has(g.resources, p.resource) && has(g.verbs, p.verb) &&
 		(g.names == nil || slices.Contains(g.names, p.name))
+}
+
+// wide are the ClusterRoles whose bindings for all namespaces permit access to Secrets by default, with the reason.
+var wide = map[string]string{
+	"millwright-capi": "as usual for providers of Cluster API, whose clusters are in namespaces of their users; policy/secret-finalizers.yaml limits it",
+}
+
+// TestClusterRoleBinding_GrantsNoAccessToSecretsOrPods checks that an installation by default has no permissions in all
+// namespaces with which it could read Secrets or run Pods.
+func TestClusterRoleBinding_GrantsNoAccessToSecretsOrPods(t *testing.T) {
+	checked := map[string]bool{}
+	for _, file := range bindings(t) {
+		for _, document := range bytes.Split(file, []byte("\n---\n")) {
+			binding := &rbacv1.ClusterRoleBinding{}
+			parse(t, document, binding)
+			if name := binding.RoleRef.Name; binding.Kind == "ClusterRoleBinding" && wide[name] == "" {
+				checked[name] = true
+				for _, rule := range clusterRole(t, name) {
+					forEachPermission(rule, func(p permission) {
+						if p.group == "" && (p.resource == "secrets" || p.resource == "pods" && p.verb == "create" || p.resource == "serviceaccounts/token") {
+							t.Errorf("%s grants %+v in all namespaces", name, p)
+						}
+					})
+				}
+			}
+		}
+	}
+	if len(checked) < 4 {
+		t.Errorf("checked only %v", checked)
+	}
+}
+
+// bindings returns the files with bindings of the installations with kustomize, without the components that users add
+// explicitly.
+func bindings(t *testing.T) [][]byte {
+	t.Helper()
+	var files [][]byte
+	for _, pattern := range []string{"*/base/bindings.yaml", "machine/*/bindings.yaml"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil || len(names) == 0 {
+			t.Fatalf("found no files %s: %v", pattern, err)
+		}
+		for _, name := range names {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, data)
+		}
+	}
+	return files
+}
+
+// clusterRole returns the rules of a shipped ClusterRole.
+func clusterRole(t *testing.T, name string) []rbacv1.PolicyRule {
+	t.Helper()
+	for _, file := range glob(t, "rbac/*.yaml") {
+		for _, document := range bytes.Split(read(t, file), []byte("\n---\n")) {
+			role := &rbacv1.ClusterRole{}
+			parse(t, document, role)
+			if role.Kind == "ClusterRole" && role.Name == name {
+				return role.Rules
+			}
+		}
+	}
+	t.Fatalf("found no ClusterRole %s", name)
+	return nil
 }

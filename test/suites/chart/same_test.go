@@ -118,9 +118,8 @@ func TestChart_VMControllerMatchesKustomize(t *testing.T) {
 		return with("vm-controller", values{"vmController": of})
 	}
 	components := []string{"../vm/monitoring", "../vm/network-policy", "policies", "host-policies"}
-	same(t, kustomized(t, "../vm/base", components...), charted(t, namespace, of(nil)))
-	same(t, kustomized(t, "../vm/base", append(components, "../vm/one-namespace")...),
-		charted(t, namespace, of(values{"namespaces": []any{"virtual-machines"}})))
+	same(t, kustomized(t, "../vm/base", components...), charted(t, namespace, of(values{"namespaces": []any{"virtual-machines"}})))
+	same(t, kustomized(t, "../vm/base", append(components, "../vm/all-namespaces")...), charted(t, namespace, of(values{"allNamespaces": true})))
 }
 
 // TestChart_LoadBalancerMatchesKustomize checks the same for config/load-balancer.

@@ -16,7 +16,7 @@ func TestChart_Lint(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller", "load-balancer"} {
 		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, values{
-			"vmController": values{"hypervisorImage": values{"repository": "registry.example.com/hypervisor"}}, "loadBalancer": values{"host": "lb.example.com"},
+			"vmController": values{"hypervisorImage": values{"repository": "registry.example.com/hypervisor"}, "namespaces": []any{"vms"}}, "loadBalancer": values{"host": "lb.example.com"},
 		}), namespace, true).Messages {
 			if message.Severity > support.InfoSev {
 				t.Errorf("%s: %s", mode, message)
@@ -56,6 +56,8 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"no hypervisors":   {values{"mode": "vm-controller"}, "vmController.hypervisorImage.repository is required"},
 		"VM namespace":     {values{"vmController": values{"namespaces": []any{"Not A Namespace"}}}, "vmController"},
 		"own namespace":    {values{"mode": "vm-controller", "vmController": values{"hypervisorImage": values{"repository": "a", "tag": "b"}, "namespaces": []any{namespace}}}, "must not contain the namespace of the release"},
+		"no namespaces":    {values{"mode": "vm-controller", "vmController": values{"hypervisorImage": values{"repository": "a", "tag": "b"}}}, "vmController.namespaces is required"},
+		"both namespaces":  {values{"mode": "vm-controller", "vmController": values{"hypervisorImage": values{"repository": "a", "tag": "b"}, "namespaces": []any{"c"}, "allNamespaces": true}}, "vmController.namespaces must be empty"},
 		"no host":          {values{"mode": "load-balancer"}, "loadBalancer.host is required"},
 		"host":             {values{"loadBalancer": values{"host": "a_b"}}, "host"},
 		"too many ports":   {values{"mode": "load-balancer", "loadBalancer": values{"host": "a", "firstPort": 65500, "ports": 100}}, "must not exceed 65535"},

@@ -22,7 +22,7 @@ func TestChart_VMControllerIsAdmitted(t *testing.T) {
 	must(t, controlplane.InstallCRDs(t.Context(), e.Admin, os.DirFS("testdata/crds")))
 	must(t, client.IgnoreAlreadyExists(e.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "virtual-machines"}})))
 	deployments := apply(t, e.Cluster, kustomized(t, "../vm/base", "../vm/monitoring", "../vm/network-policy"))
-	deployments = append(deployments, apply(t, e.Cluster, kustomized(t, "../vm/base", "../vm/one-namespace"))...)
+	deployments = append(deployments, apply(t, e.Cluster, kustomized(t, "../vm/base", "../vm/all-namespaces"))...)
 	if len(deployments) != 2 {
 		t.Errorf("there are %d deployments", len(deployments))
 	}

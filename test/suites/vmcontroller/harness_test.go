@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,9 +44,11 @@ const waitTimeout = env.WaitTimeout
 // Service.
 type installation struct {
 	*env.Env
-	t          *testing.T
-	client     client.Client
-	rest       rest.Interface
+	t      *testing.T
+	client client.Client
+	rest   rest.Interface
+	// user is the ServiceAccount of the manifests, in the namespace of the test.
+	user       string
 	kubeconfig string
 	endpoint   string
 	host, dir  string
@@ -65,22 +68,49 @@ func newInstallation(t *testing.T) *installation {
 	clients, err := kubernetes.NewForConfig(i.Admin)
 	i.must(err)
 	i.rest = clients.RESTClient()
-	user := "vm-controller-of-" + i.Namespace
-	i.Grant(t, user, "config/rbac/vm-controller-role.yaml", "config/rbac/vm-leader-role.yaml", "config/rbac/vm-subresources-role.yaml")
-	i.AllowAggregation(t, user)
+	i.vms = i.Namespace + "-vms"
+	i.must(i.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.vms}}))
+	i.must(i.client.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: i.vms, Name: "default"}}))
+	i.user = fmt.Sprintf("system:serviceaccount:%s:millwright-vm-controller", i.Namespace)
+	i.grant()
 	i.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	i.must(i.ControlPlane.WriteKubeconfig(i.kubeconfig, user))
+	i.must(i.ControlPlane.WriteKubeconfig(i.kubeconfig, i.user))
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: manager.VMLease}}
 	i.subresources, err = i.ControlPlane.PortFor(i.Namespace, 0)
 	i.must(err)
 	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost" // where kube-apiserver connects
 	service.Spec.Ports = []corev1.ServicePort{{Name: "hypervisors", Port: 10270}, {Name: "subresources", Port: int32(i.subresources)}}
 	i.must(i.client.Create(t.Context(), service))
-	i.vms = i.Namespace + "-vms"
-	i.must(i.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.vms}}))
-	i.must(i.client.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: i.vms, Name: "default"}}))
 	i.proxy()
 	return i
+}
+
+// grant creates the roles and bindings of config/vm/base, which grant the user permissions for VirtualMachines in one
+// namespace.
+func (i *installation) grant() {
+	i.t.Helper()
+	root, err := env.Root()
+	i.must(err)
+	names := strings.NewReplacer("millwright-system", i.Namespace, "virtual-machines", i.vms)
+	for _, file := range []string{"rbac/vm-controller-role.yaml", "rbac/vm-leader-role.yaml", "rbac/vm-subresources-role.yaml", "vm/base/bindings.yaml"} {
+		text, err := os.ReadFile(filepath.Join(root, "config", file))
+		i.must(err)
+		i.must(controlplane.ApplyText(i.t.Context(), i.client, []byte(names.Replace(string(text))), i.Namespace))
+	}
+	for _, needed := range []authorizationv1.ResourceAttributes{
+		{Namespace: i.vms, Verb: "list", Group: vmv1alpha1.SchemeGroupVersion.Group, Resource: "virtualmachines"},
+		{Namespace: i.Namespace, Verb: "create", Group: "coordination.k8s.io", Resource: "leases"},
+		{Namespace: i.Namespace, Verb: "create", Resource: "secrets"},
+		{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		{Verb: "create", Group: "authorization.k8s.io", Resource: "subjectaccessreviews"},
+		{Namespace: metav1.NamespaceSystem, Verb: "get", Resource: "configmaps", Name: "extension-apiserver-authentication"},
+	} {
+		i.eventually(func(g gomega.Gomega) {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: i.user, ResourceAttributes: &needed}}
+			g.Expect(i.client.Create(i.t.Context(), review)).To(gomega.Succeed())
+			g.Expect(review.Status.Allowed).To(gomega.BeTrue(), "%+v", needed)
+		})
+	}
 }
 
 func (i *installation) must(err error) {

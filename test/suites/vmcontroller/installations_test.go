@@ -22,7 +22,7 @@ func (i *installation) another() (name string) {
 	i.must(i.client.Create(i.t.Context(), namespace))
 	own := *i.Cluster
 	own.Namespace = namespace.Name
-	own.Grant(i.t, "vm-controller-of-"+i.Namespace, "config/rbac/vm-controller-role.yaml", "config/rbac/vm-leader-role.yaml")
+	own.Grant(i.t, i.user, "config/rbac/vm-controller-role.yaml", "config/rbac/vm-leader-role.yaml")
 	port, err := i.ControlPlane.PortFor(namespace.Name, 0)
 	i.must(err)
 	endpoint := fmt.Sprintf("127.0.0.1:%d", port)

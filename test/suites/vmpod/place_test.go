@@ -173,7 +173,7 @@ func (p *place) install() {
 	p.must(err)
 	text := fmt.Sprintf(overlay, manifests, image, version, controllerAddress, p.port, noImage)
 	p.must(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
-	rendered := p.kubectl("", "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
+	rendered := strings.ReplaceAll(p.kubectl("", "kustomize", "--load-restrictor=LoadRestrictionsNone", dir), "virtual-machines", p.env.Namespace)
 	p.kubectl(rendered, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	p.kubectl("", "label", "--overwrite", "namespace", p.env.Namespace, "pod-security.kubernetes.io/enforce=restricted")
 	p.eventually(func(g gomega.Gomega) {
