@@ -79,27 +79,9 @@ func TestPolicy_ManagerOnlyWritesBootstrapTokens(t *testing.T) {
 		must(t, e.Client.Delete(t.Context(), other))
 	})
 	t.Run("others", func(t *testing.T) {
-		other := newClient(t, ownWriter(t, e))
+		other := newClient(t, writer(t, e, metav1.NamespaceSystem, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}}))
 		gomega.NewWithT(t).Eventually(func() error { // the authorizer observes the binding
 			return other.Create(t.Context(), secretOf(metav1.NamespaceSystem, "written-"+suffix, corev1.SecretTypeOpaque), client.DryRunAll)
 		}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 	})
-}
-
-// ownWriter returns the access of a user who can create Secrets in kube-system and has no other permissions.
-func ownWriter(t *testing.T, e *env.Env) *rest.Config {
-	t.Helper()
-	user := "writer-of-" + e.Namespace
-	access, err := e.ControlPlane.UserConfig(user)
-	must(t, err)
-	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: user}
-	role := &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}}}}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
-	}
-	for _, object := range []client.Object{role, binding} {
-		must(t, e.Client.Create(t.Context(), object))
-	}
-	return access
 }

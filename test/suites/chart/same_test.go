@@ -117,7 +117,7 @@ func TestChart_VMControllerMatchesKustomize(t *testing.T) {
 		maps.Copy(of, more)
 		return with("vm-controller", values{"vmController": of})
 	}
-	components := []string{"../vm/monitoring", "../vm/network-policy", "policies", "host-policies"}
+	components := []string{"../vm/monitoring", "../vm/network-policy", "policies"}
 	same(t, kustomized(t, "../vm/base", components...), charted(t, namespace, of(values{"namespaces": []any{"virtual-machines"}})))
 	same(t, kustomized(t, "../vm/base", append(components, "../vm/all-namespaces")...), charted(t, namespace, of(values{"allNamespaces": true})))
 }
