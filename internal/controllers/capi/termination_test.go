@@ -300,6 +300,25 @@ func TestOwnership_SecondObjectWithProviderID(t *testing.T) {
 	}
 }
 
+// TestOwnership_ClaimInOtherNamespaceDoesNotCount checks that an object gets its VM although an older object of another
+// namespace has the provider ID in its spec, which a user there wrote before the VM was created.
+func TestOwnership_ClaimInOtherNamespaceDoesNotCount(t *testing.T) {
+	h := newHarness(t)
+	foreign := newGiven("elsewhere", h.Clock.Now().Add(-time.Hour)).infra
+	foreign.UID, foreign.Spec.ProviderID = "foreign-uid", "test:///vm-1"
+	h.create(foreign)
+	h.Settle()
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if got := h.infra().Spec.ProviderID; got != foreign.Spec.ProviderID {
+		t.Fatalf("the VM is %q, want the claimed one", got)
+	}
+	h.delete()
+	h.Settle()
+	if !h.gone() || len(h.Driver.VMs()) != 0 {
+		t.Errorf("gone %t, VMs %v", h.gone(), h.Driver.VMs())
+	}
+}
+
 // TestOwnership_VMOfOtherAPI checks that a VM that a driver finds for a Machine with the same name stays with that Machine,
 // also when this object is deleted. Such a driver does not distinguish the two APIs.
 func TestOwnership_VMOfOtherAPI(t *testing.T) {

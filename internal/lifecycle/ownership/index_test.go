@@ -37,18 +37,20 @@ func TestIndex(t *testing.T) {
 		// conflicting, sharing and certain are true if the methods of these names find theirs.
 		conflicting, sharing, certain bool
 	}{
-		"both have the ID":            {sharing: true},
-		"the same object":             {theirs: func(o *ownership.Owner) { o.UID, o.Certain = "ours", true }},
-		"theirs is older":             {ours: func(o *ownership.Owner) { o.Since = late.Add(1) }, conflicting: true, sharing: true},
-		"theirs is certain":           {theirs: func(o *ownership.Owner) { o.Certain = true }, conflicting: true, sharing: true, certain: true},
-		"ours is certain":             {ours: func(o *ownership.Owner) { o.Certain = true }},
-		"both are certain":            {ours: func(o *ownership.Owner) { o.Certain = true }, theirs: func(o *ownership.Owner) { o.Certain = true }, sharing: true},
-		"theirs is being deleted":     {theirs: func(o *ownership.Owner) { o.Deleting, o.Certain = true, true }, conflicting: true, certain: true},
-		"ours has no ID":              {ours: func(o *ownership.Owner) { o.ProviderID = "" }, sharing: true},
-		"ours has no ID, other kind":  {ours: func(o *ownership.Owner) { o.ProviderID = "" }, theirs: func(o *ownership.Owner) { o.Kind = "Other" }, conflicting: true, sharing: true},
-		"other kind":                  {theirs: func(o *ownership.Owner) { o.Kind = "Other" }, sharing: true},
-		"other kind, other namespace": {theirs: func(o *ownership.Owner) { o.Kind, o.Key.Namespace, o.Certain = "Other", "elsewhere", true }},
-		"other namespace":             {theirs: func(o *ownership.Owner) { o.Key.Namespace, o.Certain = "elsewhere", true }, conflicting: true, sharing: true, certain: true},
+		"both have the ID":              {sharing: true},
+		"the same object":               {theirs: func(o *ownership.Owner) { o.UID, o.Certain = "ours", true }},
+		"theirs is older":               {ours: func(o *ownership.Owner) { o.Since = late.Add(1) }, conflicting: true, sharing: true},
+		"theirs is certain":             {theirs: func(o *ownership.Owner) { o.Certain = true }, conflicting: true, sharing: true, certain: true},
+		"ours is certain":               {ours: func(o *ownership.Owner) { o.Certain = true }},
+		"both are certain":              {ours: func(o *ownership.Owner) { o.Certain = true }, theirs: func(o *ownership.Owner) { o.Certain = true }, sharing: true},
+		"theirs is being deleted":       {theirs: func(o *ownership.Owner) { o.Deleting, o.Certain = true, true }, conflicting: true, certain: true},
+		"ours has no ID":                {ours: func(o *ownership.Owner) { o.ProviderID = "" }, sharing: true},
+		"ours has no ID, other kind":    {ours: func(o *ownership.Owner) { o.ProviderID = "" }, theirs: func(o *ownership.Owner) { o.Kind = "Other" }, conflicting: true, sharing: true},
+		"other kind":                    {theirs: func(o *ownership.Owner) { o.Kind = "Other" }, sharing: true},
+		"other kind, other namespace":   {theirs: func(o *ownership.Owner) { o.Kind, o.Key.Namespace, o.Certain = "Other", "elsewhere", true }},
+		"claimed before it was created": {ours: func(o *ownership.Owner) { o.ProviderID, o.Since = "", late.Add(1) }, theirs: func(o *ownership.Owner) { o.Key.Namespace = "elsewhere" }, sharing: true},
+		"certain, ours has no ID":       {ours: func(o *ownership.Owner) { o.ProviderID = "" }, theirs: func(o *ownership.Owner) { o.Key.Namespace, o.Certain = "elsewhere", true }, conflicting: true, sharing: true, certain: true},
+		"other namespace":               {theirs: func(o *ownership.Owner) { o.Key.Namespace, o.Certain = "elsewhere", true }, conflicting: true, sharing: true, certain: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -150,9 +150,13 @@ type Index []Finder
 
 // Conflicting returns an owner of the instance that takes precedence over ours, or nil if there is none. While
 // ours names no instance, any object of another API group takes precedence, because the driver found the
-// instance by a name that both may have.
+// instance by a name that both may have. An object of another namespace then takes precedence only if it is
+// certain: a user there may have written the ID before the instance was created.
 func (i Index) Conflicting(ctx context.Context, ours Owner, providerID string) (*Owner, error) {
 	return i.first(ctx, ours, providerID, func(other Owner) bool {
+		if ours.ProviderID == "" && other.Key.Namespace != ours.Key.Namespace {
+			return other.Certain && other.Before(ours)
+		}
 		return ours.ProviderID == "" && other.Kind != ours.Kind || other.Before(ours)
 	})
 }
