@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,17 +52,39 @@ func annotateAddresses(vm *v1alpha1.VirtualMachine, addresses []string) {
 	}
 }
 
-// holders returns a function that lists the VMs of this controller that have or request an address. It reads from the
-// cache. VMs of another controller are left out: they may have the same address, because guest networks are behind
-// their hypervisors.
+// holders finds the VMs of this controller that have or request an address, and the guests that it has started. It reads
+// from the cache. VMs and guests of another controller are left out: they may have the same address, because guest
+// networks are behind their hypervisors.
 func (a *addresses) holders(ctx context.Context) ipam.Holders {
-	return func(address netip.Addr) ([]v1alpha1.VirtualMachine, error) {
-		list := &v1alpha1.VirtualMachineList{}
-		if err := a.client.List(ctx, list, client.MatchingFields{indexAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing virtual machines with address %s: %w", address, err)
-		}
-		return slices.DeleteFunc(list.Items, func(vm v1alpha1.VirtualMachine) bool { return a.installation.otherController(&vm) != "" }), nil
+	return ipam.Holders{
+		VMs:    func(address netip.Addr) ([]v1alpha1.VirtualMachine, error) { return a.vms(ctx, address) },
+		Guests: func(address netip.Addr) ([]types.NamespacedName, error) { return a.guests(ctx, address) },
 	}
+}
+
+func (a *addresses) vms(ctx context.Context, address netip.Addr) ([]v1alpha1.VirtualMachine, error) {
+	list := &v1alpha1.VirtualMachineList{}
+	if err := a.client.List(ctx, list, client.MatchingFields{indexAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing virtual machines with address %s: %w", address, err)
+	}
+	return slices.DeleteFunc(list.Items, func(vm v1alpha1.VirtualMachine) bool { return a.installation.otherController(&vm) != "" }), nil
+}
+
+// guests returns the VMs whose hypervisors this controller has started with an address. The Pods decide, because the
+// annotations of a VM may have been edited while its guest is running, and the VM may have been deleted by force.
+func (a *addresses) guests(ctx context.Context, address netip.Addr) ([]types.NamespacedName, error) {
+	list := &corev1.PodList{}
+	if err := a.client.List(ctx, list, client.MatchingFields{indexGuestAddress: address.String()}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing pods with address %s: %w", address, err)
+	}
+	var guests []types.NamespacedName
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if controller := pod.Annotations[v1alpha1.AnnotationController]; controller == string(a.installation) {
+			guests = append(guests, types.NamespacedName{Namespace: pod.Namespace, Name: metav1.GetControllerOfNoCopy(pod).Name})
+		}
+	}
+	return guests, nil
 }
 
 // requestsForRefused returns a request for each VM whose last address allocation failed.
@@ -73,7 +96,8 @@ func (a *addresses) requestsForRefused(context.Context, client.Object) []reconci
 	return requests
 }
 
-// forget releases the addresses of a deleted VM and requests passes for the VMs whose last address allocation failed.
+// forget releases the addresses of a VM that was deleted or belongs to another controller, and requests passes for the
+// VMs whose last address allocation failed.
 func (a *addresses) forget(vm types.NamespacedName) {
 	a.allocator.Forget(vm)
 	for _, other := range a.allocator.Refused() {

@@ -165,7 +165,7 @@ func (o *Options) settings() podspec.Settings {
 		certificate = string(pem)
 	}
 	return podspec.Settings{
-		Image: o.Image, Images: o.Images, Namespace: o.Namespace, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
+		Image: o.Image, Images: o.Images, Namespace: o.Namespace, Controller: o.Installation, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
 		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Migration: o.Migration,
 		Options: o.Pods,
 	}
@@ -200,6 +200,8 @@ const (
 	indexOwner = "millwright.virtualmachine.owner"
 	// indexAddress is the index of VMs by the addresses that they have or request.
 	indexAddress = "millwright.virtualmachine.address"
+	// indexGuestAddress is the index of hypervisor Pods that are alive by the addresses of their guests.
+	indexGuestAddress = "millwright.virtualmachine.guest-address"
 )
 
 // CacheByObject restricts a cache to the Pods and claims of VMs. Use it for a manager that needs no other ones.
@@ -224,6 +226,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("virtualmachine").
 		For(&v1alpha1.VirtualMachine{}).
 		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.addresses.requestsForRefused), builder.WithPredicates(addressesChanged())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.addresses.requestsForRefused), builder.WithPredicates(guestEnded())).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -246,6 +249,15 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	if err != nil {
 		return fmt.Errorf("adding the index of addresses: %w", err)
 	}
+	err = indexer.IndexField(ctx, &corev1.Pod{}, indexGuestAddress, func(object client.Object) []string {
+		if pod := object.(*corev1.Pod); podstate.Owner(pod) != "" && podstate.Alive(pod) {
+			return ipam.OfPod(pod)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("adding the index of guests' addresses: %w", err)
+	}
 	for _, of := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}} {
 		err := indexer.IndexField(ctx, of, indexOwner, func(object client.Object) []string {
 			if uid := podstate.Owner(object); uid != "" {
@@ -267,6 +279,16 @@ func addressesChanged() predicate.Predicate {
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return ipam.Changed(e.ObjectOld.(*v1alpha1.VirtualMachine), e.ObjectNew.(*v1alpha1.VirtualMachine))
+		},
+	}
+}
+
+// guestEnded selects the events of Pods after which the addresses of their guests may be free.
+func guestEnded() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return podstate.Alive(e.ObjectOld.(*corev1.Pod)) && podstate.Finished(e.ObjectNew.(*corev1.Pod))
 		},
 	}
 }

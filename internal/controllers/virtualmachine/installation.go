@@ -31,9 +31,10 @@ func (i installation) mark(vm *v1alpha1.VirtualMachine) {
 const eventOtherController = "OtherController"
 
 // leaveAlone sends one event that another controller reconciles the VM, and writes nothing. Leases of hypervisors
-// that this controller has started stay open, so that the guest keeps running when its VM is handed over.
+// that this controller has started stay open, so that the guest keeps running when its VM is handed over, with its
+// addresses.
 func (c *Controller) leaveAlone(vm *v1alpha1.VirtualMachine, other string, remembered *memory) {
-	c.addresses.allocator.Forget(client.ObjectKeyFromObject(vm))
+	c.addresses.forget(client.ObjectKeyFromObject(vm)) // those of a running guest stay taken
 	if remembered.events.News(eventOtherController, string(vm.UID)+" "+other) {
 		c.cluster.events.Eventf(vm, corev1.EventTypeWarning, eventOtherController,
 			"VM controller %s ignores this virtual machine because annotation %[3]s assigns it to VM controller %[2]s", c.cluster.installation, other, v1alpha1.AnnotationController)

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -134,6 +135,48 @@ func TestAddress_OfOtherInstallationIsNotUsed(t *testing.T) {
 	w.awaitPod("b-ours", "")
 	if pods := w.pods("a-theirs"); len(pods) > 0 {
 		t.Errorf("the VM of the other controller has the Pods %v", pods)
+	}
+}
+
+// TestAddress_StaysTakenWhileGuestRuns checks that no other VM gets the address of a running guest when its VM is assigned to
+// a controller that does not exist, or is deleted by force, and that the address is free when the hypervisor has terminated.
+func TestAddress_StaysTakenWhileGuestRuns(t *testing.T) {
+	t.Parallel()
+	for name, release := range map[string]func(w *testEnv){
+		"annotation": func(w *testEnv) {
+			w.change("a", func(vm *v1alpha1.VirtualMachine) {
+				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationController, "gone-system/vms")
+				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, "10.77.9.9")
+			})
+		},
+		"forced deletion": func(w *testEnv) {
+			w.change("a", func(vm *v1alpha1.VirtualMachine) {
+				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationController, "gone-system/vms") // or the finalizer is added again
+			})
+			w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Finalizers = nil })
+			w.must(w.client.Delete(w.Context(), w.vm("a")))
+			w.eventually("the VM is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTestEnv(t)
+			pod, _, _ := w.running("a")
+			address := w.vm("a").Status.Addresses[0]
+			release(w)
+			w.declare("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.VMIPs = []string{address} })
+			w.awaitReady("b", reasonAddress)
+			w.declare("c", nil)
+			w.awaitPod("c", "")
+			if got := w.vm("c").Annotations[v1alpha1.AnnotationAddresses]; got == address {
+				t.Errorf("a new VM has the address %s of a running guest", address)
+			}
+			if pods := w.pods("b"); len(pods) > 0 {
+				t.Errorf("a VM with the address of a running guest has the Pods %v", pods)
+			}
+			w.end(pod, left(vmpb.EndTerminated, "terminated"))
+			w.awaitPod("b", "")
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,9 +36,14 @@ type UnavailableError struct{ message string }
 // Error implements error.
 func (e *UnavailableError) Error() string { return e.message }
 
-// Holders returns all VMs that have or request an address: those that a cache has indexed under the address with
-// Keys.
-type Holders func(address netip.Addr) ([]v1alpha1.VirtualMachine, error)
+// Holders finds who has an address. All fields are required.
+type Holders struct {
+	// VMs returns all VMs that have or request an address: those that a cache has indexed under the address with Keys.
+	VMs func(address netip.Addr) ([]v1alpha1.VirtualMachine, error)
+	// Guests returns the VMs whose guests may be running with an address, whatever their objects contain now. The
+	// object may have been edited or deleted.
+	Guests func(address netip.Addr) ([]types.NamespacedName, error)
+}
 
 // Allocator allocates addresses. It never gives two VMs the same address. Create one with New. It is safe for
 // concurrent use.
@@ -161,13 +167,22 @@ func (s *search) holder(address netip.Addr) (types.NamespacedName, error) {
 	if granted, found := s.granted[address]; found && granted != own {
 		return granted, nil
 	}
-	all, err := s.holders(address)
+	all, err := s.holders.VMs(address)
 	if err != nil {
 		return types.NamespacedName{}, err
 	}
 	for i := range all {
 		if other := client.ObjectKeyFromObject(&all[i]); other != own && s.belongsTo(address, &all[i]) {
 			return other, nil
+		}
+	}
+	guests, err := s.holders.Guests(address)
+	if err != nil {
+		return types.NamespacedName{}, err
+	}
+	for _, guest := range guests {
+		if guest != own {
+			return guest, nil
 		}
 	}
 	return types.NamespacedName{}, nil
@@ -254,6 +269,11 @@ func lowestAutomatic(network netip.Prefix) netip.Addr {
 
 func older(a, b *v1alpha1.VirtualMachine) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) < 0
+}
+
+// OfPod returns the addresses of the guest in a hypervisor Pod.
+func OfPod(pod metav1.Object) []string {
+	return texts(parse(strings.Split(pod.GetAnnotations()[v1alpha1.AnnotationAddresses], ",")))
 }
 
 // Of returns the addresses that a VM has or requests, without their prefix lengths. It omits malformed addresses.

@@ -18,13 +18,42 @@ import (
 
 // holders returns Holders that look up VMs as an index of a cache does.
 func holders(all []v1alpha1.VirtualMachine) Holders {
-	return func(address netip.Addr) (found []v1alpha1.VirtualMachine, err error) {
+	return Holders{VMs: func(address netip.Addr) (found []v1alpha1.VirtualMachine, err error) {
 		for i := range all {
 			if slices.Contains(Keys(&all[i]), address.String()) {
 				found = append(found, all[i])
 			}
 		}
 		return found, nil
+	}, Guests: noGuests}
+}
+
+func noGuests(netip.Addr) ([]types.NamespacedName, error) { return nil, nil }
+
+// TestAllocate_AddressOfRunningGuestIsTaken checks that an address is taken while a guest may be running with it, although no
+// VM has or requests it, and that a VM keeps the address of its own guest.
+func TestAllocate_AddressOfRunningGuestIsTaken(t *testing.T) {
+	a := New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")})
+	running := map[string]string{"10.0.0.5": "edited", "10.0.0.16": "deleted"}
+	with := holders(nil)
+	with.Guests = func(address netip.Addr) ([]types.NamespacedName, error) {
+		if name, found := running[address.String()]; found {
+			return []types.NamespacedName{{Name: name}}, nil
+		}
+		return nil, nil
+	}
+	requesting := func(name string) *v1alpha1.VirtualMachine {
+		return &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.VirtualMachineSpec{VMIPs: []string{"10.0.0.5"}}}
+	}
+	if _, err := a.Allocate(requesting("other"), with); !errors.As(err, new(*UnavailableError)) {
+		t.Errorf("another VM that requests the address: got %v, want an UnavailableError", err)
+	}
+	if got, err := a.Allocate(requesting("edited"), with); err != nil || !slices.Equal(got, []string{"10.0.0.5"}) {
+		t.Errorf("the VM of the guest gets %v, %v", got, err)
+	}
+	got, err := a.Allocate(&v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, with)
+	if err != nil || !slices.Equal(got, []string{"10.0.0.17"}) {
+		t.Errorf("a new VM gets %v, %v", got, err)
 	}
 }
 
@@ -140,7 +169,7 @@ func TestPool_MakesFewLookups(t *testing.T) {
 				}
 				a.Forget(key)
 			}
-			addresses, err := a.Allocate(vm, find)
+			addresses, err := a.Allocate(vm, Holders{VMs: find, Guests: noGuests})
 			if err != nil {
 				t.Fatal(err)
 			}

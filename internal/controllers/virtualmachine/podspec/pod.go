@@ -53,6 +53,9 @@ type Settings struct {
 	// Namespace is the VM controller's own namespace. VMs in it get no Pods, because guests can read the Secrets of
 	// their namespace. If empty, VMs may be in any namespace.
 	Namespace string
+	// Controller is the name of the VM controller, as in AnnotationController. Hypervisor Pods get it as an annotation
+	// of that name. If empty, they get none.
+	Controller string
 	// Endpoint is the gRPC target of the VM controller.
 	Endpoint string
 	// Authority is the certificate of the authority that signs the identities of the controller and the hypervisors,
@@ -105,6 +108,9 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	}
 	if addresses := ipam.Of(vm); len(addresses) > 0 {
 		pod.Annotations[v1alpha1.AnnotationAddresses] = strings.Join(addresses, ",")
+	}
+	if s.Controller != "" {
+		pod.Annotations[v1alpha1.AnnotationController] = s.Controller
 	}
 	addAntiAffinity(vm, pod)
 	s.Options.apply(pod)
