@@ -34,6 +34,7 @@ type cluster struct {
 	clock        clock.PassiveClock
 	installation installation
 	settings     podspec.Settings
+	signer       podstate.Signer
 	registry     *authority.Registry
 	hypervisors  *service.Service
 	queue        queue
@@ -106,15 +107,15 @@ func (c *cluster) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	return nil
 }
 
-// ownPod reads a Pod of a VM from the API server. It returns nil if the Pod does not exist or belongs to another
-// object.
+// ownPod reads a Pod of a VM from the API server. It returns nil if the Pod does not exist, or if no VM controller
+// created it for the VM.
 func (c *cluster) ownPod(ctx context.Context, vm *v1alpha1.VirtualMachine, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := c.live.Get(ctx, client.ObjectKey{Namespace: vm.Namespace, Name: name}, pod)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading pod %s: %w", name, err)
 	}
-	if err != nil || !podstate.Owns(vm, pod) {
+	if err != nil || !c.signer.Created(vm, pod) {
 		return nil, nil
 	}
 	return pod, nil

@@ -132,7 +132,7 @@ func New(opts Options) *Controller {
 	}
 	shared := &cluster{
 		client: opts.Client, live: opts.APIReader, events: opts.Events, clock: opts.Clock,
-		installation: installation(opts.Installation), settings: opts.settings(),
+		installation: installation(opts.Installation), settings: opts.settings(), signer: opts.signer(),
 		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 	}
 	c := &Controller{
@@ -155,6 +155,14 @@ func New(opts Options) *Controller {
 		Refused: c.migrations.announceRefusal, Disks: c.diskServers.caller.Attachment,
 	})
 	return c
+}
+
+// signer returns the signer of Pods. Without an authority, Pods are not signed.
+func (o *Options) signer() podstate.Signer {
+	if o.Authority == nil {
+		return podstate.Signer{}
+	}
+	return podstate.Signer{MAC: o.Authority.MAC}
 }
 
 // settings returns the settings that the Pods of all VMs have in common.

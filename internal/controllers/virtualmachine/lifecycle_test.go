@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/fixture"
@@ -411,12 +413,56 @@ func TestAuthority_LossTerminatesPod(t *testing.T) {
 // secondPod creates a second Pod of a VM, as in a migration.
 func (w *testEnv) secondPod(vm string, name string) *corev1.Pod {
 	w.Helper()
+	return w.createPod(vm, name, podstate.Signer{MAC: w.authority.MAC})
+}
+
+// forge creates a Pod that looks like a hypervisor of a VM, as a user can who can create Pods.
+func (w *testEnv) forge(vm string, name string) *corev1.Pod {
+	w.Helper()
+	return w.createPod(vm, name, podstate.Signer{})
+}
+
+func (w *testEnv) createPod(vm string, name string, signer podstate.Signer) *corev1.Pod {
+	w.Helper()
 	object := w.vm(vm)
 	object.Status.ActivePodName = name
 	pod, err := podspec.Pod(object, podspec.Settings{Image: "hypervisor:test"})
 	w.must(err)
+	signer.Sign(pod)
 	w.must(w.client.Create(w.Context(), pod))
 	return pod
+}
+
+// TestPod_ForgedIsDeleted checks that a Pod that a user has created with an owner reference to a VM never becomes its
+// hypervisor and gets no certificate: neither before the VM has a Pod, nor under the name that is reserved for its next Pod.
+func TestPod_ForgedIsDeleted(t *testing.T) {
+	t.Parallel()
+	for name, reserved := range map[string]string{"before the first Pod": "", "with the reserved name": "a-forged"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTestEnv(t)
+			w.declare("a", func(vm *v1alpha1.VirtualMachine) {
+				vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "late", Key: "x"}}
+			})
+			w.awaitReady("a", reasonUserDataMissing)
+			w.stop()
+			if reserved != "" {
+				vm := w.vm("a")
+				vm.Status.ActivePodName = reserved
+				w.must(w.client.Status().Update(t.Context(), vm))
+			}
+			forged := w.forge("a", "a-forged")
+			tokens := service.TokenReviewer{Client: w.client, APIReader: w.client, Signer: podstate.Signer{MAC: w.authority.MAC}}
+			_, err := tokens.Resolve(t.Context(), w.token(forged, vmpb.TokenAudience))
+			wantCode(t, err, codes.PermissionDenied)
+			w.must(w.client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "late"}, Data: map[string][]byte{"x": []byte("1")}}))
+			w.start()
+			w.eventually("the forged Pod is deleted", func() bool { return w.gone(&corev1.Pod{}, forged.Name) })
+			if pod := w.awaitPod("a", ""); pod.UID == forged.UID {
+				t.Errorf("the forged Pod is authoritative: %+v", w.vm("a").Status.VirtualMachineAuthority)
+			}
+		})
+	}
 }
 
 // TestAuthority_LossKeepsPodWithRunLease checks that the Pod with an open run lease is kept.

@@ -41,6 +41,7 @@ func (c *cluster) createPod(ctx context.Context, s *scope, build func(live *v1al
 	if err := c.checkClaims(ctx, s, pod); err != nil {
 		return nil, nil, err
 	}
+	c.signer.Sign(pod)
 	if err := c.client.Create(ctx, pod); err != nil {
 		return nil, nil, fmt.Errorf("creating pod %s: %w", pod.Name, err)
 	}

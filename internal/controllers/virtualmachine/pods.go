@@ -33,7 +33,10 @@ func (p *hypervisorPods) observe(ctx context.Context, s *scope) flow.Result {
 	if err != nil {
 		return flow.Fail(fmt.Errorf("listing pods of %s: %w", s.vm.Name, err))
 	}
-	s.pods, s.servers = podspec.HypervisorsAndServers(ownedPods(s.vm, list))
+	created := ownedPods(s.vm, list)
+	s.forged = slices.DeleteFunc(slices.Clone(created), func(pod *corev1.Pod) bool { return p.signer.Created(s.vm, pod) })
+	created = slices.DeleteFunc(created, func(pod *corev1.Pod) bool { return slices.Contains(s.forged, pod) })
+	s.pods, s.servers = podspec.HypervisorsAndServers(created)
 	authority := s.vm.Status.VirtualMachineAuthority
 	if authority.ActivePodName == "" {
 		return flow.Continue()
@@ -52,7 +55,7 @@ func (p *hypervisorPods) observe(ctx context.Context, s *scope) flow.Result {
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return flow.Fail(fmt.Errorf("reading pod %s: %w", authority.ActivePodName, err))
-	case podstate.Owns(s.vm, pod):
+	case p.signer.Created(s.vm, pod):
 		s.pods = append(s.pods, pod)
 		s.accept(pod)
 	default:
@@ -71,12 +74,13 @@ func (p *hypervisorPods) record(ctx context.Context, s *scope) flow.Result {
 	return flow.Fail(p.registry.Swap(ctx, s.vm, next))
 }
 
-// removeOthers deletes the hypervisor Pods that are neither authoritative nor migration targets. Their hypervisors
-// also terminate on their own, because they get no run lease.
+// removeOthers deletes the hypervisor Pods that are neither authoritative nor migration targets, and forged Pods. Their
+// hypervisors also terminate on their own, because they get no run lease.
 func (p *hypervisorPods) removeOthers(ctx context.Context, s *scope) flow.Result {
 	others := slices.DeleteFunc(slices.Clone(s.pods), func(pod *corev1.Pod) bool {
 		return pod == s.active || !pod.DeletionTimestamp.IsZero() || migration.IsTarget(&s.vm.Status, pod.Name)
 	})
+	others = append(others, slices.DeleteFunc(slices.Clone(s.forged), func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })...)
 	if len(others) == 0 {
 		return flow.Continue()
 	}

@@ -21,10 +21,11 @@ type scope struct {
 	memory *memory
 
 	// Set by ObservePods. active is the authoritative Pod, running or terminated; nil if it does not exist. Reserve
-	// clears it, and CreatePod sets it again. nameTaken reports whether a Pod of another object has the reserved
-	// name.
+	// clears it, and CreatePod sets it again. nameTaken reports whether a Pod of another object, or a forged one, has
+	// the reserved name.
 	pods      []*corev1.Pod // hypervisors
 	servers   []*corev1.Pod // disk servers
+	forged    []*corev1.Pod // Pods that name the VM as their owner, but that no VM controller created
 	active    *corev1.Pod
 	nameTaken bool
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/tier"
@@ -76,7 +77,7 @@ func TestCertificate_RequiresTokenOfPod(t *testing.T) {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "hypervisor", Image: "i"}}},
 	}
 	w.must(w.client.Create(t.Context(), stranger))
-	tokens := service.TokenReviewer{Client: w.client, APIReader: w.client}
+	tokens := service.TokenReviewer{Client: w.client, APIReader: w.client, Signer: podstate.Signer{MAC: w.authority.MAC}}
 	for name, try := range map[string]struct {
 		token string
 		want  codes.Code

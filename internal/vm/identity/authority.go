@@ -6,10 +6,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -69,6 +73,18 @@ func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 
 // PEM returns the authority's certificate and its PKCS #8 private key, both in PEM form.
 func (a *Authority) PEM() (cert, key []byte) { return a.pair.CertPEM(), a.pair.KeyPEM() }
+
+// MAC returns a message authentication code of a text, in hexadecimal form. Its key is derived from the private key, so
+// that only processes with the authority can compute it.
+func (a *Authority) MAC(text string) string {
+	key, err := hkdf.Key(sha256.New, a.pair.KeyPEM(), nil, "millwright-vm-authority message authentication", sha256.Size)
+	if err != nil {
+		panic(fmt.Sprintf("deriving a key: %v", err)) // fails only for an invalid length
+	}
+	code := hmac.New(sha256.New, key)
+	code.Write([]byte(text))
+	return hex.EncodeToString(code.Sum(nil))
+}
 
 // Sign returns a certificate in DER form for a PKCS #10 request in DER form. The certificate is valid both for
 // clients and for servers. Sign uses only the public key of the request. The certificate is valid for the given

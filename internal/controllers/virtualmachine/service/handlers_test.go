@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -357,6 +358,7 @@ func TestTokenReviewer(t *testing.T) {
 	type changes struct {
 		review func(*authenticationv1.TokenReviewStatus)
 		pod    func(*corev1.Pod)
+		uid    types.UID // of the Pod in the status of the VM; that of the Pod if empty
 	}
 	for name, test := range map[string]struct {
 		changes
@@ -369,19 +371,21 @@ func TestTokenReviewer(t *testing.T) {
 		"not a service account": {changes{review: func(s *authenticationv1.TokenReviewStatus) {
 			s.User.Username = "x:serviceaccount:" + fixture.Namespace + ":a"
 		}}, codes.Unauthenticated},
-		"a short name":        {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:a" }}, codes.Unauthenticated},
-		"no Pod":              {changes{review: func(s *authenticationv1.TokenReviewStatus) { delete(s.User.Extra, extraPodName) }}, codes.Unauthenticated},
-		"no UID":              {changes{review: func(s *authenticationv1.TokenReviewStatus) { delete(s.User.Extra, extraPodUID) }}, codes.Unauthenticated},
-		"an earlier Pod":      {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Extra[extraPodUID] = []string{"earlier"} }}, codes.PermissionDenied},
-		"a Pod that is gone":  {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Extra[extraPodName] = []string{"gone"} }}, codes.PermissionDenied},
-		"a Pod that finished": {changes{pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }}, codes.PermissionDenied},
-		"no owner":            {changes{pod: func(pod *corev1.Pod) { pod.OwnerReferences = nil }}, codes.PermissionDenied},
-		"another label":       {changes{pod: func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelVM] = "other" }}, codes.PermissionDenied},
-		"a VM that is gone":   {changes{pod: func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelVM], pod.OwnerReferences[0].Name = "gone", "gone" }}, codes.PermissionDenied},
-		"an earlier VM":       {changes{pod: func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = "earlier" }}, codes.PermissionDenied},
+		"a short name":                        {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:a" }}, codes.Unauthenticated},
+		"no Pod":                              {changes{review: func(s *authenticationv1.TokenReviewStatus) { delete(s.User.Extra, extraPodName) }}, codes.Unauthenticated},
+		"no UID":                              {changes{review: func(s *authenticationv1.TokenReviewStatus) { delete(s.User.Extra, extraPodUID) }}, codes.Unauthenticated},
+		"an earlier Pod":                      {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Extra[extraPodUID] = []string{"earlier"} }}, codes.PermissionDenied},
+		"a Pod that is gone":                  {changes{review: func(s *authenticationv1.TokenReviewStatus) { s.User.Extra[extraPodName] = []string{"gone"} }}, codes.PermissionDenied},
+		"a Pod that finished":                 {changes{pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }}, codes.PermissionDenied},
+		"no owner":                            {changes{pod: func(pod *corev1.Pod) { pod.OwnerReferences = nil }}, codes.PermissionDenied},
+		"another label":                       {changes{pod: func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelVM] = "other" }}, codes.PermissionDenied},
+		"a VM that is gone":                   {changes{pod: func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelVM], pod.OwnerReferences[0].Name = "gone", "gone" }}, codes.PermissionDenied},
+		"a Pod that the status does not have": {changes{uid: "another"}, codes.PermissionDenied},
+		"an earlier VM":                       {changes{pod: func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = "earlier" }}, codes.PermissionDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster := newMigrating(t).Registry.Client
+			m := newMigrating(t)
+			cluster := m.Registry.Client
 			pod := fixture.OwnedBy(fixture.VirtualMachine(), fixture.Named("vm-7", fixture.Pod()))
 			pod.Labels = map[string]string{v1alpha1.LabelVM: "vm"}
 			if test.pod != nil {
@@ -390,6 +394,9 @@ func TestTokenReviewer(t *testing.T) {
 			if err := cluster.Create(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
+			m.change(func(vm *v1alpha1.VirtualMachine) {
+				vm.Status.ActivePodName, vm.Status.ActivePodUID = pod.Name, cmp.Or(test.uid, pod.UID)
+			})
 			reviewed := authenticationv1.TokenReviewStatus{
 				Authenticated: true, Audiences: []string{vmpb.TokenAudience},
 				User: authenticationv1.UserInfo{Username: "system:serviceaccount:" + fixture.Namespace + ":default", Extra: map[string]authenticationv1.ExtraValue{

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
@@ -46,7 +47,7 @@ func (s *Server) Start(ctx context.Context) error {
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
 	if s.Service.Identity == nil {
-		tokens := TokenReviewer{Client: registry.Client, APIReader: registry.APIReader}
+		tokens := TokenReviewer{Client: registry.Client, APIReader: registry.APIReader, Signer: podstate.Signer{MAC: s.Service.Authority.MAC}}
 		identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{
 			Authority: s.Service.Authority, Resolve: tokens.Resolve, Now: registry.Clock.Now, Log: slog.New(logr.ToSlogHandler(logger)),
 		})

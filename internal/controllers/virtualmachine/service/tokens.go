@@ -33,6 +33,8 @@ type TokenReviewer struct {
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
+	// Signer recognizes the Pods that a VM controller has created.
+	Signer podstate.Signer
 }
 
 // Resolve returns the hypervisor in the Pod to which a token is bound, or an error for identity.Issuer.
@@ -67,7 +69,7 @@ func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, 
 }
 
 // hypervisorOf returns the name of the VM whose hypervisor runs in a Pod. The Pod's label and owner reference must
-// name the same VM, and that VM must still exist.
+// name the same VM, that VM must still exist, and a VM controller must have created the Pod for it.
 func (r TokenReviewer) hypervisorOf(ctx context.Context, key types.NamespacedName, uid types.UID) (string, error) {
 	denied := status.Error(codes.PermissionDenied, "the token's pod is not the hypervisor of a virtual machine")
 	pod := &corev1.Pod{}
@@ -87,7 +89,7 @@ func (r TokenReviewer) hypervisorOf(ctx context.Context, key types.NamespacedNam
 	if client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("reading virtual machine %s: %w", owner.Name, err)
 	}
-	if err != nil || !podstate.Owns(vm, pod) {
+	if err != nil || !r.Signer.MayIdentify(vm, pod) {
 		return "", denied
 	}
 	return vm.Name, nil
