@@ -318,6 +318,9 @@ const (
 	// DeploymentReasonComplete means that all machines match the current template and are available. Scaling and the
 	// replacement of a machine do not change this reason.
 	DeploymentReasonComplete = "NewMachineSetAvailable"
+	// DeploymentReasonAwaitingRestore means that the deployment or one of its sets was restored from a backup, and
+	// that it waits for sets or Machines that are restored after it.
+	DeploymentReasonAwaitingRestore = "AwaitingRestore"
 	// DeploymentReasonPaused means that spec.paused is set.
 	DeploymentReasonPaused = "DeploymentPaused"
 	// DeploymentReasonResumed means that spec.paused was removed.

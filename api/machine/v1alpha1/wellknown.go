@@ -63,6 +63,13 @@ const (
 	// AnnotationKeyNodeName on a Machine is the name of its Node if a label cannot hold it, because it has more than
 	// 63 characters. MCM does not know it.
 	AnnotationKeyNodeName = "machine.millwright.dev/node-name"
+	// AnnotationKeyAwaitsRestoreUntil on a deployment or a set that was restored from a backup is the time, in RFC
+	// 3339, until which it waits for its sets or Machines to be restored. Until then, no others are created, and none
+	// are deleted. Its controller removes the annotation when all of them exist. Without it, they do not wait.
+	AnnotationKeyAwaitsRestoreUntil = "machine.millwright.dev/awaits-restore-until"
+	// AnnotationKeyUID on a set without a deployment is its UID when its controller first saw it. Another UID means
+	// that the set was restored from a backup.
+	AnnotationKeyUID = "machine.millwright.dev/uid"
 	// AnnotationKeySkipValidation, "true", exempts an object of this group from the admission policies of
 	// config/policy. Controllers ignore it.
 	AnnotationKeySkipValidation = "machine.millwright.dev/skip-validation"

@@ -77,6 +77,8 @@ func (p scope) applyOne(ctx context.Context, r *rollout.Rollout, op rollout.Oper
 		return p.patchNodes(ctx, r.Deployment, op)
 	case rollout.RollBack, rollout.Refuse:
 		return p.rollBack(ctx, r, op, outcome)
+	case rollout.EndRestore:
+		return p.endRestore(ctx, r.Deployment, op)
 	}
 	return nil
 }

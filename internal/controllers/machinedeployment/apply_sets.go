@@ -15,6 +15,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
+	"github.com/millwright-dev/millwright/internal/pool/restore"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
@@ -114,6 +115,9 @@ func (p scope) release(ctx context.Context, deployment *v1alpha1.MachineDeployme
 
 func (p scope) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, owners []metav1.OwnerReference) error {
 	next := op.Set.DeepCopy()
+	if op.Action == rollout.Adopt {
+		restore.BeginSet(next, p.Clock.Now()) // with an owner, the set would look like a new one
+	}
 	next.OwnerReferences = owners
 	if err := p.patchSet(ctx, next, op.Set); err != nil {
 		return apierror.IgnoreGone(err)

@@ -183,7 +183,7 @@ func (p scope) reconcile(ctx context.Context, deployment *v1alpha1.MachineDeploy
 		_, err := p.writeStatus(ctx, deployment, status.Refused(deployment, v1alpha1.DeploymentReasonInvalid, message, p.Clock.Now()))
 		return 0, err
 	}
-	deployment, err := p.changeFinalizer(ctx, deployment, controllerutil.AddFinalizer)
+	deployment, err := p.register(ctx, deployment)
 	if err != nil {
 		return 0, err
 	}

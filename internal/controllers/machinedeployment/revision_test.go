@@ -26,6 +26,7 @@ func TestRollback_RestoresAnnotations(t *testing.T) {
 			"cause": "the second", "only of the second": "y",
 			applied: "{}", v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later,
 		}
+		d.Status.ObservedGeneration = 1
 	}), first, fixture.Set("b", 3, fixture.WithUID, fixture.OfRevision("2")))
 	s.Target = nil
 	s.pass(t)
@@ -42,6 +43,7 @@ func TestRollback_RestoresAnnotations(t *testing.T) {
 func TestRevision_IsNotReused(t *testing.T) {
 	s := newServer(fixture.Deployment(1, func(d *v1alpha1.MachineDeployment) {
 		d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "5"}
+		d.Status.ObservedGeneration = 1
 	}))
 	s.pass(t)
 	for what, got := range map[string]string{
@@ -77,6 +79,7 @@ func TestRevision_MaximumIsIgnored(t *testing.T) {
 		return func(d *v1alpha1.MachineDeployment) {
 			fixture.OfClass("b")(d)
 			d.Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: number}
+			d.Status.ObservedGeneration = 1
 		}
 	}
 	for name, test := range map[string]struct {

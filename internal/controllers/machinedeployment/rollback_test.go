@@ -30,6 +30,7 @@ func TestRollback_ToRevision(t *testing.T) {
 			first.Annotations["why"], first.Annotations[v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout] = "first", "1m"
 			s := newServer(fixture.Deployment(3, fixture.OfClass("c"), rollbackTo(test.to), func(d *v1alpha1.MachineDeployment) {
 				d.Annotations = map[string]string{v1alpha1.AnnotationKeyLastReplicaChange: fixture.Later, v1alpha1.AnnotationKeyRevision: "3", "why": "third", v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout: "5m"}
+				d.Status.ObservedGeneration = 1
 			}), first, fixture.Set("b", 0, fixture.WithUID, fixture.OfRevision("2")), fixture.Set("c", 3, fixture.WithUID, fixture.OfRevision("3")))
 			s.Target = nil
 			s.pass(t)

@@ -48,7 +48,7 @@ func (p scope) report(ctx context.Context, r *rollout.Rollout, o rollout.Outcome
 
 // nextPass returns the time until the next pass. If it is zero, only an event triggers one.
 func nextPass(r *rollout.Rollout, o rollout.Outcome, next v1alpha1.MachineDeploymentStatus) (after time.Duration) {
-	times := []time.Duration{r.ProtectedFor(), status.DeadlineIn(r.Deployment, next, r.Now), r.ResponseDeadlineIn()}
+	times := []time.Duration{r.ProtectedFor(), status.DeadlineIn(r.Deployment, next, r.Now), r.ResponseDeadlineIn(), r.RestoreEndsIn()}
 	if r.TargetAway || o.NodesLater || r.Nodes != nil && (r.Nodes.Behind || r.Blocked() != "") {
 		times = append(times, targetAway)
 	}

@@ -63,6 +63,9 @@ func (c *Controller) apply(ctx context.Context, f scale.Facts, operations []scal
 	if done.failure = c.changeOwners(ctx, f, operations, done); done.failure != nil {
 		return done
 	}
+	if done.failure = c.endRestore(ctx, operations, done); done.failure != nil {
+		return done
+	}
 	if done.failure = c.changeFreeze(ctx, f, operations, done); done.failure != nil {
 		return done
 	}

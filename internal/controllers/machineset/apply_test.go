@@ -367,7 +367,7 @@ func TestMachineSet_MissingSetAdoptsNothing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(newSet(1, func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }), machine("lost", ownerless))
+			s := newServer(newSet(1, heldBy(v1alpha1.FinalizerMCM)), machine("lost", ownerless))
 			cached := s.set()
 			kill(s)
 			c := s.newController()

@@ -118,7 +118,7 @@ func (c *Controller) pass(ctx context.Context, set *v1alpha1.MachineSet) (time.D
 		if errs := invalid(set); len(errs) > 0 {
 			return 0, c.writeStatus(ctx, set, invalidStatus(set, errs.ToAggregate().Error(), c.Clock.Now()))
 		}
-		if err := c.changeFinalizer(ctx, set, controllerutil.AddFinalizer); err != nil {
+		if err := c.register(ctx, set); err != nil {
 			return 0, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/restore"
 )
 
 // counters returns the numbers of the status as a string.
@@ -17,9 +18,12 @@ func (s *server) counters() string {
 	return fmt.Sprintf("%d exist, %d ready, %d available; generation %d", status.Replicas, status.ReadyReplicas, status.AvailableReplicas, status.ObservedGeneration)
 }
 
-// heldBy sets the finalizers of a set.
+// heldBy sets the finalizers of a set that its controller has seen, so that it is not taken for a restored one.
 func heldBy(finalizers ...string) setChange {
-	return func(set *v1alpha1.MachineSet) { set.Finalizers = append(set.Finalizers, finalizers...) }
+	return func(set *v1alpha1.MachineSet) {
+		set.Finalizers = append(set.Finalizers, finalizers...)
+		restore.RecordUID(set)
+	}
 }
 
 // TestMachineSet_DeletionCountsDown checks that the status counts down to zero during a deletion, and stays there

@@ -27,7 +27,7 @@ const collecting = env.WaitTimeout
 
 // orphaned deletes a set with the propagation policy Orphan.
 func orphaned(set *v1alpha1.MachineSet) {
-	set.Finalizers = []string{v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents}
+	heldBy(v1alpha1.FinalizerMCM, metav1.FinalizerOrphanDependents)(set)
 }
 
 // free removes the owner reference of a Machine like the garbage collector.

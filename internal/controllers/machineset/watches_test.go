@@ -31,7 +31,7 @@ func TestWatches_DelayGrowsWithMachines(t *testing.T) {
 	}{
 		{0, 100 * time.Millisecond}, {500, 100 * time.Millisecond}, {599, 100 * time.Millisecond}, {600, 200 * time.Millisecond}, {1700, 500 * time.Millisecond},
 	} {
-		s := newServer(newSet(int32(test.machines), func(set *v1alpha1.MachineSet) { set.Finalizers = []string{v1alpha1.FinalizerMCM} }))
+		s := newServer(newSet(int32(test.machines), heldBy(v1alpha1.FinalizerMCM)))
 		for _, m := range machines(test.machines) {
 			s.shown[m.Name] = m // only the cache needs them
 		}

@@ -120,9 +120,9 @@ var order = []v1alpha1.MachinePhase{
 	v1alpha1.MachinePending, v1alpha1.MachineAvailable, v1alpha1.MachineRunning,
 }
 
-// restored reports whether a Machine has a VM, but no phase: it was restored from a backup, which does not contain the
+// Restored reports whether a Machine has a VM, but no phase: it was restored from a backup, which does not contain the
 // status. Its VM is likely to be in use.
-func restored(machine *v1alpha1.Machine) bool {
+func Restored(machine *v1alpha1.Machine) bool {
 	return machine.Status.CurrentStatus.Phase == "" && machine.Spec.ProviderID != ""
 }
 
@@ -130,7 +130,7 @@ func restored(machine *v1alpha1.Machine) bool {
 // Machines, which count as Running. A Machine that is being updated in place comes last, and so does an updated
 // Machine of a replaced set that waits to be moved. MCM deletes the former first and treats the latter like others.
 func phaseRank(machine *v1alpha1.Machine, replaced bool) int {
-	if restored(machine) {
+	if Restored(machine) {
 		return slices.Index(order, v1alpha1.MachineRunning)
 	}
 	if inplaceupdate.Updating(machine) || replaced && inplaceupdate.Waits(machine) {

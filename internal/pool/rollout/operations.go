@@ -42,6 +42,8 @@ const (
 	PatchNodes Action = "patch nodes"
 	// RollBack restores the template of an old set in the deployment.
 	RollBack Action = "roll back"
+	// EndRestore records that a restored deployment no longer waits for its sets.
+	EndRestore Action = "end restore"
 	// Refuse removes a rollback request that cannot be carried out.
 	Refuse Action = "refuse"
 )
@@ -76,7 +78,7 @@ type Operation struct {
 // StopsPass reports whether the pass must stop after this operation and others of the same action, so that the
 // caches can follow.
 func (op Operation) StopsPass() bool {
-	return slices.Contains([]Action{Adopt, Release, Mark, Transfer, TakeClass, AskUpdate, ForgetUpdate, FollowClass, Retire, RollBack, Refuse}, op.Action)
+	return slices.Contains([]Action{Adopt, Release, Mark, Transfer, TakeClass, AskUpdate, ForgetUpdate, FollowClass, Retire, RollBack, Refuse, EndRestore}, op.Action)
 }
 
 // Errors of operations that affect the status.

@@ -13,11 +13,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
-// Plan returns the operations that bring the deployment closer to its spec, in order. Ownership, rollbacks and
-// live updates come first and end the plan, because the number of Machines depends on them. Operations after a
+// Plan returns the operations that bring the deployment closer to its spec, in order. Ownership, restores, rollbacks
+// and live updates come first and end the plan, because the number of Machines depends on them. Operations after a
 // Mark are carried out only if no Machine can be marked.
 func Plan(r *Rollout) []Operation {
-	if operations := planOwnership(r); len(operations) > 0 {
+	if operations := planOwnership(r); len(operations) > 0 || r.AwaitsRestore() != "" {
+		return operations
+	}
+	if operations := planRestored(r); len(operations) > 0 {
 		return operations
 	}
 	if operations := planRollback(r); len(operations) > 0 {

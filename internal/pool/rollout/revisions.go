@@ -32,6 +32,8 @@ var notCopied = []string{
 	v1alpha1.AnnotationKeyZoneMaxSkew,
 	v1alpha1.AnnotationKeyReplacement,
 	v1alpha1.AnnotationKeyZonesOut,
+	v1alpha1.AnnotationKeyAwaitsRestoreUntil,
+	v1alpha1.AnnotationKeyUID,
 }
 
 func copiedAnnotations(deployment *v1alpha1.MachineDeployment) map[string]string {

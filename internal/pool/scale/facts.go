@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/restore"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 )
 
@@ -79,7 +80,8 @@ func AvailableIn(machine *v1alpha1.Machine, f Facts) time.Duration {
 }
 
 // RequeueAfter returns the time until something changes without an event: a back-off expires, a Machine becomes
-// available, or a preservation expires. It returns 0 if there is no such time.
+// available, a preservation expires, or the set no longer waits for restored Machines. It returns 0 if there is no
+// such time.
 func RequeueAfter(f Facts, notBefore time.Time) time.Duration {
 	soonest := max(0, notBefore.Sub(f.Now))
 	consider := func(after time.Duration) {
@@ -87,6 +89,7 @@ func RequeueAfter(f Facts, notBefore time.Time) time.Duration {
 			soonest = min(after, cmp.Or(soonest, after))
 		}
 	}
+	consider(restore.Until(f.Set).Sub(f.Now))
 	for _, machine := range f.Owned {
 		if counts.Active(machine) && counts.Usable(machine) {
 			consider(AvailableIn(machine, f))

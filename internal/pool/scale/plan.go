@@ -13,6 +13,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/restore"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -42,6 +43,8 @@ const (
 	Preserve Action = "preserve"
 	// GiveUp removes that annotation.
 	GiveUp Action = "give up"
+	// EndRestore records that a restored set no longer waits for its Machines.
+	EndRestore Action = "end restore"
 )
 
 // Operation is one change, with its reason.
@@ -49,7 +52,7 @@ type Operation struct {
 	Action Action
 	// Machine is the Machine to adopt, release, update, delete or preserve. It is nil for other actions.
 	Machine *v1alpha1.Machine
-	// Count is how many Machines to create, or how many exist when the set is frozen.
+	// Count is how many Machines to create, how many exist when the set is frozen, or how many were not restored.
 	Count int
 	// Excess is how many of the created Machines are in the reserve of the set. They are created last.
 	Excess int
@@ -74,6 +77,9 @@ func Plan(f Facts) []Operation {
 	operations = append(operations, update(f)...)
 	if !f.Current {
 		return operations
+	}
+	if restore.Waits(f.Set) {
+		return append(operations, planRestored(f, kept)...)
 	}
 	count, preserved := 0, 0
 	for _, machine := range kept {

@@ -65,7 +65,10 @@ func (s *scope) failed() *v1alpha1.MachineDeploymentCondition {
 
 // held returns the condition of a deployment that does not roll out its template, or nil if it does.
 func (s *scope) held() *v1alpha1.MachineDeploymentCondition {
+	awaited := s.AwaitsRestore()
 	switch {
+	case awaited != "":
+		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonAwaitingRestore, "Waiting for "+awaited+". Nothing is created or deleted until then.")
 	case s.Deployment.Spec.Paused:
 		return progressing(v1alpha1.ConditionUnknown, v1alpha1.DeploymentReasonPaused, "Deployment is paused")
 	case s.LiveUpdate.DryRun():

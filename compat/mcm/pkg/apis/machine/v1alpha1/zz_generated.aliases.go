@@ -49,6 +49,7 @@ type (
 
 const (
 	AnnotationKeyAutoscalerMaxSize               = v1alpha1.AnnotationKeyAutoscalerMaxSize
+	AnnotationKeyAwaitsRestoreUntil              = v1alpha1.AnnotationKeyAwaitsRestoreUntil
 	AnnotationKeyClassChoices                    = v1alpha1.AnnotationKeyClassChoices
 	AnnotationKeyClassReason                     = v1alpha1.AnnotationKeyClassReason
 	AnnotationKeyDesiredReplicas                 = v1alpha1.AnnotationKeyDesiredReplicas
@@ -79,6 +80,7 @@ const (
 	AnnotationKeyScaleDownDisabledByMCM          = v1alpha1.AnnotationKeyScaleDownDisabledByMCM
 	AnnotationKeySkipValidation                  = v1alpha1.AnnotationKeySkipValidation
 	AnnotationKeyTriggerDeletion                 = v1alpha1.AnnotationKeyTriggerDeletion
+	AnnotationKeyUID                             = v1alpha1.AnnotationKeyUID
 	AnnotationKeyUnfreeze                        = v1alpha1.AnnotationKeyUnfreeze
 	AnnotationKeyUpdateClass                     = v1alpha1.AnnotationKeyUpdateClass
 	AnnotationKeyUpdatePlan                      = v1alpha1.AnnotationKeyUpdatePlan
@@ -125,6 +127,7 @@ const (
 	ConditionUnknown                             = v1alpha1.ConditionUnknown
 	DefaultMachineDeploymentUniqueLabelKey       = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
 	DeploymentReasonAvailable                    = v1alpha1.DeploymentReasonAvailable
+	DeploymentReasonAwaitingRestore              = v1alpha1.DeploymentReasonAwaitingRestore
 	DeploymentReasonClassTaken                   = v1alpha1.DeploymentReasonClassTaken
 	DeploymentReasonComplete                     = v1alpha1.DeploymentReasonComplete
 	DeploymentReasonCreated                      = v1alpha1.DeploymentReasonCreated
