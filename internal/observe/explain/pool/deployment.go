@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 	"github.com/millwright-dev/millwright/internal/pool/counts"
 	"github.com/millwright-dev/millwright/internal/pool/reserve"
+	"github.com/millwright-dev/millwright/internal/pool/restore"
 	"github.com/millwright-dev/millwright/internal/pool/rollout/status"
 	"github.com/millwright-dev/millwright/internal/reconcile/cascade/orphaning"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -29,6 +30,7 @@ func (e *explainer) deployment() {
 			e.condition(statement, is)
 		}
 	}
+	e.awaitsSets()
 	e.waiting()
 	e.notObserved(e.Deployment.Status.ObservedGeneration)
 	if e.current != nil {
@@ -65,6 +67,14 @@ func (e *explainer) problems() []v1alpha1.MachineDeploymentCondition {
 
 func (e *explainer) condition(statement report.Statement, is v1alpha1.MachineDeploymentCondition) {
 	e.Why(statement, "", is.LastTransitionTime.Time, "{text}", cmp.Or(is.Message, is.Reason))
+}
+
+// awaitsSets adds that a deployment waits for sets that are restored from a backup.
+func (e *explainer) awaitsSets() {
+	if restore.Waits(e.Deployment) {
+		e.Next(restore.Until(e.Deployment), restoreEnds)
+		e.Why(awaitsSets, "", time.Time{}, "{annotation}", v1alpha1.AnnotationKeyAwaitsRestoreUntil)
+	}
 }
 
 // waiting adds what a rollout or a rollback waits for before it starts.

@@ -154,7 +154,14 @@ var pools = map[string]situation{
 			poolEvent(explain.KindDeployment, "pool", corev1.EventTypeNormal, "RefreshedMachineSet", "Refreshed machine set pool-a: its annotations follow those of the deployment", time.Minute),
 		}
 	}, report.Healthy, ""},
-	"deployment-paused":    {explain.KindDeployment, allOf(rolls, func(f *Facts) { f.Deployment.Spec.Paused = true }, deploymentCondition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionUnknown, "DeploymentPaused", "explain.KindDeployment is paused")), report.Incomplete, report.Paused},
+	"deployment-paused": {explain.KindDeployment, allOf(rolls, func(f *Facts) { f.Deployment.Spec.Paused = true }, deploymentCondition(v1alpha1.MachineDeploymentProgressing, v1alpha1.ConditionUnknown, "DeploymentPaused", "explain.KindDeployment is paused")), report.Incomplete, report.Paused},
+	"deployment-restored": {explain.KindDeployment, func(f *Facts) {
+		f.Sets, f.Machines = nil, nil
+		metav1.SetMetaDataAnnotation(&f.Deployment.ObjectMeta, v1alpha1.AnnotationKeyAwaitsRestoreUntil, now.Add(14*time.Minute).Format(time.RFC3339))
+	}, report.Incomplete, report.AwaitingRestore},
+	"set-restored": {explain.KindSet, allOf(withoutMachines(2), func(f *Facts) {
+		f.Sets[0].Annotations = map[string]string{v1alpha1.AnnotationKeyRevision: "1", v1alpha1.AnnotationKeyAwaitsRestoreUntil: now.Add(14 * time.Minute).Format(time.RFC3339)}
+	}), report.Incomplete, report.AwaitingRestore},
 	"deployment-idle":      {explain.KindDeployment, func(f *Facts) { f.Deployment.Spec.Paused = true }, report.Healthy, ""},
 	"deployment-frozen":    {explain.KindDeployment, allOf(setCondition(v1alpha1.MachineSetFrozen, "OverShootingReplicaCount", "9 machines exist, at least the freeze limit of 6"), withoutMachines(1)), report.Incomplete, report.Frozen},
 	"deployment-no-set":    {explain.KindDeployment, func(f *Facts) { f.Sets, f.Machines = nil, nil }, report.Incomplete, report.Scaling},

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/internal/observe/explain"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
+	"github.com/millwright-dev/millwright/internal/pool/restore"
 	"github.com/millwright-dev/millwright/internal/pool/revision"
 	"github.com/millwright-dev/millwright/internal/pool/scale"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -17,6 +19,7 @@ import (
 // set adds why a set does not have its desired Machines.
 func (e *explainer) set(set *v1alpha1.MachineSet) {
 	e.refused(set)
+	e.awaitsMachines(set)
 	e.frozen(set)
 	e.createsNone(set)
 	e.failing(set, "")
@@ -38,6 +41,15 @@ func (e *explainer) createsNone(set *v1alpha1.MachineSet) {
 	case e.Kind == explain.KindSet:
 		e.Why(updatesOnly, "", time.Time{})
 	}
+}
+
+// awaitsMachines adds that a set waits for Machines that are restored from a backup.
+func (e *explainer) awaitsMachines(set *v1alpha1.MachineSet) {
+	if !restore.Waits(set) {
+		return
+	}
+	e.Next(restore.Until(set), restoreEnds)
+	e.Why(awaitsMachines, e.named(set), time.Time{}, "{desired}", fmt.Sprint(set.Spec.Replicas), "{set}", set.Name, "{annotation}", v1alpha1.AnnotationKeyAwaitsRestoreUntil)
 }
 
 // named returns the name of a set in a finding about its deployment.

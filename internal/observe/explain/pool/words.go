@@ -12,6 +12,7 @@ var newStatement = report.NewStatement
 const (
 	unfreezes    = "It creates machines again when enough existing ones are gone"
 	nextMade     = "The next machines are created; immediately if the class or the template changes"
+	restoreEnds  = "Objects that were not restored until then are created"
 	lastReady    = "The last of them becomes available if it stays ready"
 	stalls       = "The rollout exceeds its progress deadline unless it makes progress before then; it continues anyway"
 	seeMore      = "For more details: millwright explain machine -n {namespace} {machine}"
@@ -58,6 +59,10 @@ var (
 	updatesOnly     = newStatement(report.InPlaceUpdate, "it creates no machines because the deployment updates their nodes in place and moves them to its latest machine set", "")
 	frozen          = newStatement(report.Frozen, "it is frozen and creates no machines: {text}",
 		"Find out who creates the surplus machines. To continue anyway: kubectl -n {namespace} annotate {object} {annotation}=")
+	awaitsMachines = newStatement(report.AwaitingRestore, "it was restored from a backup and waits for its machines: it creates and deletes none until all {desired} exist and their VMs have been looked up",
+		"If no more machines will be restored: kubectl -n {namespace} annotate {machinesets} {set} {annotation}-")
+	awaitsSets = newStatement(report.AwaitingRestore, "it was restored from a backup and waits for its machine sets: it creates and scales none until they are restored",
+		"If no more machine sets will be restored: kubectl -n {namespace} annotate {machinedeployments} {name} {annotation}-")
 	backOff       = newStatement(report.BackOff, "it waits before it creates the next machines. {text}", "")
 	minReady      = newStatement(report.MinReadySeconds, "{count} must stay ready for {wait} to become available (spec.minReadySeconds)", "")
 	late          = newStatement(report.ProgressDeadlineExceeded, "{text} There was no progress for {seconds}s (spec.progressDeadlineSeconds)", "")

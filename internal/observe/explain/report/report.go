@@ -57,6 +57,7 @@ const (
 	NotSupported               Cause = "NotSupported"
 	Paused                     Cause = "Paused"
 	Frozen                     Cause = "Frozen"
+	AwaitingRestore            Cause = "AwaitingRestore"
 	ScaleUpDisabled            Cause = "ScaleUpDisabled"
 	BackOff                    Cause = "BackOff"
 	ReplicaFailure             Cause = "ReplicaFailure"
