@@ -316,6 +316,10 @@ const (
 	// to expire, since the last one may still run the guest.
 	ReasonLeaseExpiring = "LeaseExpiring"
 
+	// ReasonAwaitingRestore is the reason of ConditionReady while a VM that was restored from a backup waits for the
+	// claims of its disks. See AnnotationUID.
+	ReasonAwaitingRestore = "AwaitingRestore"
+
 	// ReasonVolumeLost is the reason of ConditionReady when the claim of the disk is gone or is being deleted.
 	// See AnnotationReplaceDisk.
 	ReasonVolumeLost = "VolumeLost"

@@ -280,6 +280,14 @@ const (
 	// only once. Existing disks are kept.
 	AnnotationReplaceDisk = "vm.metropolis.monogon.dev/replace-disk"
 
+	// AnnotationUID is the UID of the VirtualMachine when the VM controller first saw it. Another UID means that the
+	// VM was restored from a backup: it starts only when the claims of all of its disks were restored, too, and the
+	// VM controller then corrects the annotation. Without the annotation, missing claims are created.
+	AnnotationUID = "vm.metropolis.monogon.dev/uid"
+
+	// AnnotationUUID on a claim is spec.uuid of its VM. A restored VM gets its claims back by it.
+	AnnotationUUID = "vm.metropolis.monogon.dev/uuid"
+
 	// AnnotationMigrate requests a live migration. The value is status.activePodName, so that it applies to one
 	// migration, optionally followed by a slash and the name of the target node. The VM controller removes the
 	// annotation when it gives up; a user who removes it cancels the migration.

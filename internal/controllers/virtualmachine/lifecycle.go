@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -33,8 +34,10 @@ func (c *Controller) runSteps() []flow.Step[*scope] {
 		{Name: "Validate", Run: c.pods.validate},
 		{Name: "AssignAddresses", Run: c.addresses.assign},
 		{Name: "AwaitUserData", Run: c.pods.awaitUserData},
+		{Name: "AdoptClaims", Run: c.volumes.adoptClaims},
 		{Name: "EnsureClaim", Run: c.volumes.ensureClaim},
 		{Name: "EnsureDataClaims", Run: c.volumes.ensureDataClaims},
+		{Name: "EndRestore", Run: c.volumes.endRestore},
 		{Name: "AwaitLease", Run: c.leases.await},
 		{Name: "AwaitNextAttempt", Run: c.pods.awaitNextAttempt},
 		{Name: "AwaitDisks", Run: c.diskServers.await},
@@ -76,12 +79,15 @@ func (c *Controller) run(ctx context.Context, s *scope) flow.Outcome {
 	return outcome
 }
 
-// addFinalizer adds the finalizer, the annotation with this controller and, if the VM has none, a UUID. A new VM also
-// gets its addresses with the same write. If no address is free, AssignAddresses reports that.
+// addFinalizer adds the finalizer, the annotations with this controller and the UID and, if the VM has none, a UUID. A
+// new VM also gets its addresses with the same write. If no address is free, AssignAddresses reports that.
 func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	before := s.vm.DeepCopy()
 	isNew := controllerutil.AddFinalizer(s.vm, v1alpha1.Finalizer)
 	c.cluster.installation.mark(s.vm)
+	if s.vm.Annotations[v1alpha1.AnnotationUID] == "" {
+		metav1.SetMetaDataAnnotation(&s.vm.ObjectMeta, v1alpha1.AnnotationUID, string(s.vm.UID))
+	}
 	if s.vm.Spec.UUID == "" {
 		s.vm.Spec.UUID = string(uuid.NewUUID())
 	}

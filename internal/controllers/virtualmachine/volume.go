@@ -123,6 +123,9 @@ func (v *volumes) findClaim(ctx context.Context, s *scope, disk ownDisk) (string
 		return "", s.blocked(unknownDisk(claims))
 	case len(claims) == 1:
 		return claims[0].Name, flow.Continue() // the status was lost
+	case restored(s.vm):
+		return "", s.blocked(causef(v1alpha1.ReasonAwaitingRestore,
+			"the virtual machine was restored from a backup without a persistent volume claim for %s; restore the claim or, to start with a new disk, remove annotation %s", disk.what, v1alpha1.AnnotationUID))
 	}
 	return disk.first, flow.Continue()
 }

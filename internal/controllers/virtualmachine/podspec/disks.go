@@ -164,10 +164,23 @@ func Claim(vm *v1alpha1.VirtualMachine, disk string, template *v1alpha1.VolumeCl
 	}
 	maps.Copy(claim.Labels, template.Metadata.Labels)
 	claim.Labels[v1alpha1.LabelVM] = vm.Name
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, v1alpha1.AnnotationUUID, vm.Spec.UUID)
 	if claim.Labels[v1alpha1.LabelDataDisk] = disk; disk == "" {
 		delete(claim.Labels, v1alpha1.LabelDataDisk)
 	}
 	return claim
+}
+
+// IsRestoredClaim reports whether a claim without a controller belonged to a VM before both were restored from a backup.
+// The UUID is random, so a VM that only has the same name does not get the claim.
+func IsRestoredClaim(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim) bool {
+	return claim.DeletionTimestamp.IsZero() && metav1.GetControllerOfNoCopy(claim) == nil && claim.Labels[v1alpha1.LabelVM] == vm.Name &&
+		vm.Spec.UUID != "" && claim.Annotations[v1alpha1.AnnotationUUID] == vm.Spec.UUID
+}
+
+// Adopt makes a VM the controller of a claim.
+func Adopt(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
+	claim.OwnerReferences = append(claim.OwnerReferences, ownerReference(vm))
 }
 
 // InvalidDataDisks returns what is wrong with the data disks of a spec that the API server has admitted, or "" if
