@@ -524,6 +524,34 @@ func TestMachine_MovedKeepsVM(t *testing.T) {
 	}
 }
 
+// TestMachine_RestoredKeepsVM checks that an object that a backup tool restored without its owner and status is left
+// alone until Cluster API gives it an owner, and then keeps its VM.
+func TestMachine_RestoredKeepsVM(t *testing.T) {
+	h := newHarness(t)
+	h.Settle()
+	before := h.infra()
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.Finalizers = nil })
+	h.remove(h.infra())
+	restored := &infrav1.MillwrightMachine{Spec: before.Spec}
+	restored.Name, restored.Namespace, restored.UID = before.Name, before.Namespace, "another-uid"
+	restored.Labels, restored.Annotations, restored.Finalizers = before.Labels, before.Annotations, before.Finalizers
+	h.create(restored)
+	h.restart()
+	h.Settle()
+	if diff := cmp.Diff(infrav1.MillwrightMachineStatus{}, h.infra().Status); diff != "" {
+		t.Errorf("status without an owner: want - got +\n%s", diff)
+	}
+	h.changeInfra(func(m *infrav1.MillwrightMachine) { m.OwnerReferences = before.OwnerReferences })
+	h.Settle()
+	if got := h.infra().Status; got.ProviderID != before.Status.ProviderID {
+		t.Errorf("provider ID %q, was %q", got.ProviderID, before.Status.ProviderID)
+	}
+	h.wantReady(metav1.ConditionTrue, infrav1.ReasonProvisioned)
+	if h.made != 1 {
+		t.Errorf("%d VMs were created", h.made)
+	}
+}
+
 // TestCreation_LostVMIsNotRecreated checks that a lost VM is not created again under the same name.
 func TestCreation_LostVMIsNotRecreated(t *testing.T) {
 	h := newHarness(t, func(g *given) { g.infra.Spec.ProviderID = "test:///gone" })
