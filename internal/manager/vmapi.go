@@ -34,7 +34,7 @@ type vmAPI struct {
 	VMAPI
 	server    *subresources.Server
 	client    client.Client
-	authority []byte
+	authority *identity.Authority
 	log       logr.Logger
 }
 
@@ -44,8 +44,7 @@ func newVMAPI(cfg VMConfig, vms *virtualmachine.Controller, live client.Client, 
 	if err != nil {
 		return vmPort{}, err
 	}
-	certificate, _ := authority.PEM()
-	api := &vmAPI{cfg.API, server, live, certificate, cfg.Log.WithName("api")}
+	api := &vmAPI{cfg.API, server, live, authority, cfg.Log.WithName("api")}
 	return vmPort{name: portSubresources, listen: cfg.API.Listen, serve: api.serve}, nil
 }
 
@@ -100,5 +99,5 @@ func (a *vmAPI) registerOnce(ctx context.Context) error {
 		}
 		port = service.Spec.Ports[at].Port
 	}
-	return subresources.Register(ctx, a.client, a.Service, port, a.authority)
+	return subresources.Register(ctx, a.client, a.Service, port, a.authority.Bundle())
 }

@@ -25,7 +25,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
@@ -247,20 +247,14 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
 	}
-	authority := cfg.Authority
-	if authority == nil && (cfg.Identity == nil || cfg.API.Listen != nil) {
-		err := retry(ctx, func() (err error) {
-			authority, err = service.LoadAuthority(ctx, live, cfg.Namespace)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
+	authority, begin, err := addAuthority(ctx, mgr, cfg, live, events)
+	if err != nil {
+		return nil, err
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
 		Installation: cfg.installation(), Image: cfg.Guests.Image, Images: cfg.Guests.Images, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
-		Authority: authority, Identity: cfg.Identity, Certificates: cfg.Certificates,
+		Authority: authority, Begin: begin, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,
 		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth},
@@ -270,7 +264,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	ports := &vmPorts{
 		cfg: cfg.Service, namespace: cfg.Namespace, client: live, open: make(chan struct{}), log: cfg.Log.WithName("port"),
-		ports: []vmPort{{portHypervisors, cfg.Service.Listen, func(ctx context.Context, listener net.Listener) error { return vms.Server(listener).Start(ctx) }}},
+		ports: []vmPort{{portHypervisors, after(begin, cfg.Service.Listen), func(ctx context.Context, listener net.Listener) error { return vms.Server(listener).Start(ctx) }}},
 	}
 	if cfg.API.Listen != nil {
 		api, err := newVMAPI(cfg, vms, live, authority)
@@ -286,4 +280,47 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		return nil, fmt.Errorf("adding the metric of virtual machines: %w", err)
 	}
 	return ports, nil
+}
+
+// addAuthority returns the certificate authority; nil if none is needed. If it is in the Secret, addAuthority also adds
+// its rotation, and begin reads it again: another process may have changed it before this one became the leader.
+func addAuthority(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, live client.Client, events *events) (authority *identity.Authority, begin func(context.Context) error, err error) {
+	begin = func(context.Context) error { return nil }
+	if cfg.Authority != nil || cfg.Identity != nil && cfg.API.Listen == nil {
+		return cfg.Authority, begin, nil
+	}
+	err = retry(ctx, func() (err error) {
+		authority, err = rotation.Load(ctx, live, cfg.Namespace)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	rotating := rotation.New(rotation.Options{
+		Client: live, Pods: mgr.GetClient(), Namespace: cfg.Namespace, Authority: authority,
+		Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
+	})
+	if err := mgr.Add(rotating); err != nil {
+		return nil, nil, fmt.Errorf("adding the rotation of the certificate authority: %w", err)
+	}
+	state := func() metrics.VMAuthorityState {
+		is := rotating.State()
+		return metrics.VMAuthorityState{Phase: string(is.Phase), Pending: is.Pending, Expires: is.Expires}
+	}
+	if err := mgr.Add(&metrics.VMAuthority{State: state, Registerer: ctrlmetrics.Registry}); err != nil {
+		return nil, nil, fmt.Errorf("adding the metrics of the certificate authority: %w", err)
+	}
+	return authority, func(ctx context.Context) error {
+		return retry(ctx, func() error { return rotating.Reload(ctx) })
+	}, nil
+}
+
+// after returns a listen function that calls begin first.
+func after(begin func(context.Context) error, listen func(context.Context) (net.Listener, error)) func(context.Context) (net.Listener, error) {
+	return func(ctx context.Context) (net.Listener, error) {
+		if err := begin(ctx); err != nil {
+			return nil, err
+		}
+		return listen(ctx)
+	}
 }

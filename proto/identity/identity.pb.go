@@ -126,6 +126,98 @@ func (x *IssueResponse) GetCertificate() []byte {
 	return nil
 }
 
+// AwaitAuthoritiesRequest contains the authorities that a hypervisor trusts.
+type AwaitAuthoritiesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The SHA-256 digests of the authorities' certificates in DER form, in the order of the last response. At most 16.
+	Digests       [][]byte `protobuf:"bytes,1,rep,name=digests,proto3" json:"digests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitAuthoritiesRequest) Reset() {
+	*x = AwaitAuthoritiesRequest{}
+	mi := &file_identity_identity_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitAuthoritiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitAuthoritiesRequest) ProtoMessage() {}
+
+func (x *AwaitAuthoritiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_identity_identity_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitAuthoritiesRequest.ProtoReflect.Descriptor instead.
+func (*AwaitAuthoritiesRequest) Descriptor() ([]byte, []int) {
+	return file_identity_identity_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AwaitAuthoritiesRequest) GetDigests() [][]byte {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+// AwaitAuthoritiesResponse contains the authorities that a hypervisor must trust, instead of all others.
+type AwaitAuthoritiesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The certificates of the authorities in DER form, at most 16. The first one issues certificates.
+	Authorities   [][]byte `protobuf:"bytes,1,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitAuthoritiesResponse) Reset() {
+	*x = AwaitAuthoritiesResponse{}
+	mi := &file_identity_identity_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitAuthoritiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitAuthoritiesResponse) ProtoMessage() {}
+
+func (x *AwaitAuthoritiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_identity_identity_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitAuthoritiesResponse.ProtoReflect.Descriptor instead.
+func (*AwaitAuthoritiesResponse) Descriptor() ([]byte, []int) {
+	return file_identity_identity_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AwaitAuthoritiesResponse) GetAuthorities() [][]byte {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
 var File_identity_identity_proto protoreflect.FileDescriptor
 
 const file_identity_identity_proto_rawDesc = "" +
@@ -135,9 +227,14 @@ const file_identity_identity_proto_rawDesc = "" +
 	"\x13certificate_request\x18\x01 \x01(\fR\x12certificateRequest\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\"1\n" +
 	"\rIssueResponse\x12 \n" +
-	"\vcertificate\x18\x01 \x01(\fR\vcertificate2f\n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"3\n" +
+	"\x17AwaitAuthoritiesRequest\x12\x18\n" +
+	"\adigests\x18\x01 \x03(\fR\adigests\"<\n" +
+	"\x18AwaitAuthoritiesResponse\x12 \n" +
+	"\vauthorities\x18\x01 \x03(\fR\vauthorities2\xd7\x01\n" +
 	"\x14CertificateAuthority\x12N\n" +
-	"\x05Issue\x12!.millwright.identity.IssueRequest\x1a\".millwright.identity.IssueResponseB@Z>github.com/millwright-dev/millwright/proto/identity;identitypbb\x06proto3"
+	"\x05Issue\x12!.millwright.identity.IssueRequest\x1a\".millwright.identity.IssueResponse\x12o\n" +
+	"\x10AwaitAuthorities\x12,.millwright.identity.AwaitAuthoritiesRequest\x1a-.millwright.identity.AwaitAuthoritiesResponseB@Z>github.com/millwright-dev/millwright/proto/identity;identitypbb\x06proto3"
 
 var (
 	file_identity_identity_proto_rawDescOnce sync.Once
@@ -151,16 +248,20 @@ func file_identity_identity_proto_rawDescGZIP() []byte {
 	return file_identity_identity_proto_rawDescData
 }
 
-var file_identity_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_identity_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_identity_identity_proto_goTypes = []any{
-	(*IssueRequest)(nil),  // 0: millwright.identity.IssueRequest
-	(*IssueResponse)(nil), // 1: millwright.identity.IssueResponse
+	(*IssueRequest)(nil),             // 0: millwright.identity.IssueRequest
+	(*IssueResponse)(nil),            // 1: millwright.identity.IssueResponse
+	(*AwaitAuthoritiesRequest)(nil),  // 2: millwright.identity.AwaitAuthoritiesRequest
+	(*AwaitAuthoritiesResponse)(nil), // 3: millwright.identity.AwaitAuthoritiesResponse
 }
 var file_identity_identity_proto_depIdxs = []int32{
 	0, // 0: millwright.identity.CertificateAuthority.Issue:input_type -> millwright.identity.IssueRequest
-	1, // 1: millwright.identity.CertificateAuthority.Issue:output_type -> millwright.identity.IssueResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
+	2, // 1: millwright.identity.CertificateAuthority.AwaitAuthorities:input_type -> millwright.identity.AwaitAuthoritiesRequest
+	1, // 2: millwright.identity.CertificateAuthority.Issue:output_type -> millwright.identity.IssueResponse
+	3, // 3: millwright.identity.CertificateAuthority.AwaitAuthorities:output_type -> millwright.identity.AwaitAuthoritiesResponse
+	2, // [2:4] is the sub-list for method output_type
+	0, // [0:2] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -177,7 +278,7 @@ func file_identity_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_identity_identity_proto_rawDesc), len(file_identity_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

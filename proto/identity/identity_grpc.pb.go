@@ -21,20 +21,26 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	CertificateAuthority_Issue_FullMethodName = "/millwright.identity.CertificateAuthority/Issue"
+	CertificateAuthority_Issue_FullMethodName            = "/millwright.identity.CertificateAuthority/Issue"
+	CertificateAuthority_AwaitAuthorities_FullMethodName = "/millwright.identity.CertificateAuthority/AwaitAuthorities"
 )
 
 // CertificateAuthorityClient is the client API for CertificateAuthority service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CertificateAuthority is served by the VM controller, next to VMController. It is the only service that may be
-// called without a client certificate.
+// CertificateAuthority is served by the VM controller, next to VMController.
 type CertificateAuthorityClient interface {
 	// Issue signs a certificate for the Pod that the token is bound to. It returns UNAUTHENTICATED if the
 	// token is invalid or not bound to a Pod, PERMISSION_DENIED if the Pod is not a hypervisor of a VM, and
-	// INVALID_ARGUMENT if the request is malformed.
+	// INVALID_ARGUMENT if the request is malformed. Issue is the only method that may be called without a client
+	// certificate.
 	Issue(ctx context.Context, in *IssueRequest, opts ...grpc.CallOption) (*IssueResponse, error)
+	// AwaitAuthorities returns the authorities that the caller must trust, as soon as they differ from those in the
+	// request. A hypervisor calls it again after each response, with the authorities that it then trusts. The VM
+	// controller thus learns which hypervisors trust an authority before that authority issues certificates. It
+	// returns INVALID_ARGUMENT if the request is malformed.
+	AwaitAuthorities(ctx context.Context, in *AwaitAuthoritiesRequest, opts ...grpc.CallOption) (*AwaitAuthoritiesResponse, error)
 }
 
 type certificateAuthorityClient struct {
@@ -55,17 +61,32 @@ func (c *certificateAuthorityClient) Issue(ctx context.Context, in *IssueRequest
 	return out, nil
 }
 
+func (c *certificateAuthorityClient) AwaitAuthorities(ctx context.Context, in *AwaitAuthoritiesRequest, opts ...grpc.CallOption) (*AwaitAuthoritiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AwaitAuthoritiesResponse)
+	err := c.cc.Invoke(ctx, CertificateAuthority_AwaitAuthorities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CertificateAuthorityServer is the server API for CertificateAuthority service.
 // All implementations must embed UnimplementedCertificateAuthorityServer
 // for forward compatibility.
 //
-// CertificateAuthority is served by the VM controller, next to VMController. It is the only service that may be
-// called without a client certificate.
+// CertificateAuthority is served by the VM controller, next to VMController.
 type CertificateAuthorityServer interface {
 	// Issue signs a certificate for the Pod that the token is bound to. It returns UNAUTHENTICATED if the
 	// token is invalid or not bound to a Pod, PERMISSION_DENIED if the Pod is not a hypervisor of a VM, and
-	// INVALID_ARGUMENT if the request is malformed.
+	// INVALID_ARGUMENT if the request is malformed. Issue is the only method that may be called without a client
+	// certificate.
 	Issue(context.Context, *IssueRequest) (*IssueResponse, error)
+	// AwaitAuthorities returns the authorities that the caller must trust, as soon as they differ from those in the
+	// request. A hypervisor calls it again after each response, with the authorities that it then trusts. The VM
+	// controller thus learns which hypervisors trust an authority before that authority issues certificates. It
+	// returns INVALID_ARGUMENT if the request is malformed.
+	AwaitAuthorities(context.Context, *AwaitAuthoritiesRequest) (*AwaitAuthoritiesResponse, error)
 	mustEmbedUnimplementedCertificateAuthorityServer()
 }
 
@@ -78,6 +99,9 @@ type UnimplementedCertificateAuthorityServer struct{}
 
 func (UnimplementedCertificateAuthorityServer) Issue(context.Context, *IssueRequest) (*IssueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Issue not implemented")
+}
+func (UnimplementedCertificateAuthorityServer) AwaitAuthorities(context.Context, *AwaitAuthoritiesRequest) (*AwaitAuthoritiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AwaitAuthorities not implemented")
 }
 func (UnimplementedCertificateAuthorityServer) mustEmbedUnimplementedCertificateAuthorityServer() {}
 func (UnimplementedCertificateAuthorityServer) testEmbeddedByValue()                              {}
@@ -118,6 +142,24 @@ func _CertificateAuthority_Issue_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _CertificateAuthority_AwaitAuthorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AwaitAuthoritiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CertificateAuthorityServer).AwaitAuthorities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: CertificateAuthority_AwaitAuthorities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CertificateAuthorityServer).AwaitAuthorities(ctx, req.(*AwaitAuthoritiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // CertificateAuthority_ServiceDesc is the grpc.ServiceDesc for CertificateAuthority service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -128,6 +170,10 @@ var CertificateAuthority_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Issue",
 			Handler:    _CertificateAuthority_Issue_Handler,
+		},
+		{
+			MethodName: "AwaitAuthorities",
+			Handler:    _CertificateAuthority_AwaitAuthorities_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

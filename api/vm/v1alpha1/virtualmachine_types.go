@@ -309,6 +309,19 @@ const (
 	// AnnotationAddresses holds the addresses of a VirtualMachine without spec.vmIPs, separated by commas. It
 	// is written once, before the first Pod is created.
 	AnnotationAddresses = "vm.metropolis.monogon.dev/addresses"
+
+	// AnnotationRotateAuthority, on the Secret of the VM controller's certificate authority, requests that the
+	// authority is replaced. The value has no meaning. The VM controller removes the annotation when the rotation
+	// begins.
+	AnnotationRotateAuthority = "vm.metropolis.monogon.dev/rotate-authority"
+
+	// AnnotationAuthorityRotation, on that Secret, describes the progress of a rotation for users. The VM
+	// controller writes it, and removes it when the rotation is complete.
+	AnnotationAuthorityRotation = "vm.metropolis.monogon.dev/authority-rotation"
+
+	// AnnotationAuthoritySwitched, on that Secret, is when the previous authority issued its last certificate, in
+	// RFC 3339 format.
+	AnnotationAuthoritySwitched = "vm.metropolis.monogon.dev/authority-switched"
 )
 
 // InitialImage is the initial content of a disk.

@@ -84,6 +84,7 @@ func diskServerConfig(getenv func(string) string, log *slog.Logger) (program.Con
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
-		Log: log,
+		Follow: credentials.FollowAuthorities,
+		Log:    log,
 	}, nil
 }

@@ -168,6 +168,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
+		Follow:        credentials.FollowAuthorities,
 		IdentityError: credentials.Err,
 		Peers: service.Peers{
 			Listen:    listen,

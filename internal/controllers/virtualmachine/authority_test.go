@@ -1,9 +1,12 @@
 package virtualmachine
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -25,7 +30,7 @@ func TestAuthority_DamagedIsKept(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
-	key := client.ObjectKey{Namespace: w.namespace, Name: service.AuthoritySecret}
+	key := client.ObjectKey{Namespace: w.namespace, Name: podspec.AuthoritySecret}
 	other, err := identity.NewAuthority(time.Now())
 	w.must(err)
 	_, otherKey := other.PEM()
@@ -46,7 +51,7 @@ func TestAuthority_DamagedIsKept(t *testing.T) {
 			good := maps.Clone(secret.Data)
 			damage(secret.Data)
 			w.must(w.client.Create(t.Context(), secret))
-			_, err := service.LoadAuthority(t.Context(), w.client, w.namespace)
+			_, err := rotation.Load(t.Context(), w.client, w.namespace)
 			if !errors.Is(err, identity.ErrBadAuthority) || !strings.Contains(err.Error(), key.String()) {
 				t.Errorf("the error is %v", err)
 			}
@@ -80,4 +85,60 @@ func TestCertificate_NotIssuedWithoutVM(t *testing.T) {
 	w.declare("a", nil)
 	_, err = tokens.Resolve(t.Context(), token)
 	wantCode(t, err, codes.PermissionDenied)
+}
+
+func (w *testEnv) requestRotation() {
+	w.Helper()
+	secret := &corev1.Secret{}
+	w.must(w.client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: podspec.AuthoritySecret}, secret))
+	secret.Annotations = map[string]string{v1alpha1.AnnotationRotateAuthority: ""}
+	w.must(w.client.Update(w.Context(), secret))
+}
+
+// TestAuthority_RotatesWhileHypervisorsRun rotates the authority with one hypervisor that follows and one of an earlier
+// version that does not, which must be replaced before the rotation continues.
+func TestAuthority_RotatesWhileHypervisorsRun(t *testing.T) {
+	t.Parallel()
+	w := newTestEnv(t)
+	pod, _, _ := w.running("a")
+	earlier, _, _ := w.running("b")
+	step := func(want string) {
+		t.Helper()
+		w.eventually("the rotation is "+want, func() bool { // the cache may lag behind
+			w.must(w.rotation.Step(t.Context()))
+			secret := &corev1.Secret{}
+			w.must(w.client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: podspec.AuthoritySecret}, secret))
+			return strings.HasPrefix(secret.Annotations[v1alpha1.AnnotationAuthorityRotation], want)
+		})
+	}
+	old := w.authority.Certificate()
+	w.requestRotation()
+	step("Distributing: 2 of 2 hypervisors")
+
+	follower := w.credentials(w.token(pod, vmpb.TokenAudience))
+	conn, err := follower.Dial(w.endpoint, identity.Controller())
+	w.must(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() { follower.FollowAuthorities(ctx, conn) })
+	defer following.Wait()
+	defer cancel()
+	step("Distributing: 1 of 2 hypervisors do not trust the next authority yet: " + w.namespace + "/" + earlier.Name)
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	step("Distributing: 1 of 2")
+	w.must(w.client.Delete(t.Context(), earlier))
+	w.remove(earlier)
+	w.awaitPod("b", earlier.Name) // trusts both authorities since its start
+	step("Retiring")
+	if w.authority.Certificate().Equal(old) || w.rotation.State().Phase != rotation.PhaseRetiring {
+		t.Error("the new authority does not issue certificates")
+	}
+	w.hypervisor("a", pod, 1).report(vmpb.ReportStateRequest_STATE_RUNNING, nil) // with a certificate of the new one
+
+	w.clock.SetTime(w.clock.Now().Add(identity.Lifetime + time.Hour))
+	step("")
+	if w.rotation.State().Phase != rotation.PhaseNone || bytes.Contains(w.authority.Bundle(), identity.EncodeCertificate(old)) {
+		t.Error("the previous authority is still trusted")
+	}
+	w.awaitReady("a", reasonRunning)
 }

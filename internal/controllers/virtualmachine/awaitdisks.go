@@ -31,7 +31,7 @@ func (d *diskServers) await(ctx context.Context, s *scope) flow.Result {
 	if s.served.process == nil {
 		return s.blocked(d.cause(s))
 	}
-	same, err := podspec.Serves(s.vm, s.served.pod, d.settings)
+	same, err := podspec.Serves(s.vm, s.served.pod, d.settings())
 	if err != nil {
 		return flow.Fail(err)
 	}

@@ -33,7 +33,7 @@ type cluster struct {
 	events       record.EventRecorder
 	clock        clock.PassiveClock
 	installation installation
-	settings     podspec.Settings
+	settings     func() podspec.Settings
 	signer       podstate.Signer
 	registry     *authority.Registry
 	hypervisors  *service.Service

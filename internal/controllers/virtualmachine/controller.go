@@ -71,9 +71,12 @@ type Options struct {
 	Namespace string
 	// Endpoint is the gRPC target at which hypervisors reach the service.
 	Endpoint string
-	// Authority signs the certificates of hypervisors and of the subresource server. See service.LoadAuthority. If
-	// Identity is set, Authority is needed only for the subresource server.
+	// Authority signs the certificates of hypervisors and of the subresource server. See rotation.Load. If Identity is
+	// set, Authority is needed only for the subresource server.
 	Authority *identity.Authority
+	// Begin is called when this process has become the leader, before the first VirtualMachine is reconciled. If it
+	// returns an error, the manager stops. If nil, it is not called.
+	Begin func(context.Context) error
 	// Identity holds the credentials of this controller if another authority issues the certificates of the
 	// controller and the hypervisors. If nil, Authority issues them.
 	Identity *identity.Credentials
@@ -132,7 +135,7 @@ func New(opts Options) *Controller {
 	}
 	shared := &cluster{
 		client: opts.Client, live: opts.APIReader, events: opts.Events, clock: opts.Clock,
-		installation: installation(opts.Installation), settings: opts.settings(), signer: opts.signer(),
+		installation: installation(opts.Installation), settings: opts.settings, signer: opts.signer(),
 		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
 	}
 	c := &Controller{
@@ -165,12 +168,11 @@ func (o *Options) signer() podstate.Signer {
 	return podstate.Signer{MAC: o.Authority.MAC}
 }
 
-// settings returns the settings that the Pods of all VMs have in common.
+// settings returns the settings that the next Pods of all VMs have in common.
 func (o *Options) settings() podspec.Settings {
 	certificate := ""
 	if o.Identity == nil {
-		pem, _ := o.Authority.PEM()
-		certificate = string(pem)
+		certificate = string(o.Authority.Bundle())
 	}
 	return podspec.Settings{
 		Image: o.Image, Images: o.Images, Namespace: o.Namespace, Controller: o.Installation, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
@@ -238,7 +240,12 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(vmOfRestoredClaim)).
-		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			if c.opts.Begin != nil {
+				if err := c.opts.Begin(ctx); err != nil {
+					return err
+				}
+			}
 			c.cluster.queue.current.Store(&q)
 			c.leader.begin()
 			return nil

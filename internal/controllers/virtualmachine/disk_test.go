@@ -11,7 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -75,13 +75,13 @@ func TestAuthority_CreatedOnce(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
 	w.stop()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: service.AuthoritySecret}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: podspec.AuthoritySecret}}
 	w.must(w.client.Delete(t.Context(), secret))
 	authorities := make([]*identity.Authority, 5)
 	errs := make([]error, len(authorities))
 	var group sync.WaitGroup
 	for i := range authorities {
-		group.Go(func() { authorities[i], errs[i] = service.LoadAuthority(t.Context(), w.client, w.namespace) })
+		group.Go(func() { authorities[i], errs[i] = rotation.Load(t.Context(), w.client, w.namespace) })
 	}
 	group.Wait()
 	w.must(errs[0])

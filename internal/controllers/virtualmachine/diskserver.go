@@ -167,7 +167,7 @@ func (d *diskServers) create(ctx context.Context, s *scope) error {
 		if !authority.IsServer(&live.Status, s.vm.Status.DiskServer.PodName) || live.Status.DiskServer.PodUID != "" {
 			return nil, edge.ErrStale // a name is used for one Pod only
 		}
-		return podspec.DiskServer(live, s.holder(), d.settings)
+		return podspec.DiskServer(live, s.holder(), d.settings())
 	})
 	if refused, is := errors.AsType[*refusedError](err); is {
 		s.served.refused = refused.cause

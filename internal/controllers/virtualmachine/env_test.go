@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -34,7 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/disks"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -62,6 +63,8 @@ type testEnv struct {
 	uncounted atomic.Value // name of a VM whose writes are not counted
 	namespace string
 	authority *identity.Authority
+	rotation  *rotation.Rotation             // the test calls its steps
+	clock     *clocktesting.FakePassiveClock // of the rotation
 	endpoint  string
 	events    *record.FakeRecorder
 	stop      func()
@@ -142,7 +145,7 @@ func (w *testEnv) start() {
 	live, err := client.New(w.access, client.Options{Scheme: testScheme()})
 	w.must(err)
 	w.eventually("the authority", func() bool {
-		w.authority, err = service.LoadAuthority(ctx, live, w.namespace)
+		w.authority, err = rotation.Load(ctx, live, w.namespace)
 		return err == nil
 	})
 	mgr, err := ctrl.NewManager(w.access, ctrl.Options{
@@ -153,6 +156,10 @@ func (w *testEnv) start() {
 		HealthProbeBindAddress: "0",
 	})
 	w.must(err)
+	w.clock = clocktesting.NewFakePassiveClock(time.Now())
+	w.rotation = rotation.New(rotation.Options{
+		Client: live, Pods: mgr.GetClient(), Namespace: w.namespace, Authority: w.authority, Events: w.events, Clock: w.clock,
+	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	w.must(err)
 	w.endpoint = listener.Addr().String()
@@ -359,13 +366,19 @@ func (w *testEnv) token(pod *corev1.Pod, audience string) string {
 	return response.Status.Token
 }
 
-func (w *testEnv) dial(token string) *grpc.ClientConn {
+// credentials returns those of a process with a token, which trusts the authorities of this moment.
+func (w *testEnv) credentials(token string) *identity.Credentials {
 	w.Helper()
 	file := filepath.Join(w.TempDir(), "token")
 	w.must(os.WriteFile(file, []byte(token), 0o600))
-	certificate, _ := w.authority.PEM()
-	credentials, err := identity.ForHypervisor(identity.Options{Authority: certificate, TokenFile: file, Endpoint: w.endpoint})
+	credentials, err := identity.ForHypervisor(identity.Options{Authority: w.authority.Bundle(), TokenFile: file, Endpoint: w.endpoint})
 	w.must(err)
+	return credentials
+}
+
+func (w *testEnv) dial(token string) *grpc.ClientConn {
+	w.Helper()
+	credentials := w.credentials(token)
 	conn, err := credentials.Dial(w.endpoint, identity.Controller())
 	w.must(err)
 	w.Cleanup(func() { conn.Close() }) // errors do not matter at the end of the test

@@ -21,7 +21,7 @@ import (
 // growDisks enlarges the claims of a VM whose spec was changed while its hypervisor is alive. The hypervisor then
 // enlarges the disks. Disks do not grow during a migration.
 func (v *volumes) growDisks(ctx context.Context, s *scope) flow.Result {
-	if !podstate.Alive(s.active) || !podspec.Outdated(s.vm, s.active) || migration.UnderWay(&s.vm.Status) || invalid(s.vm, v.settings) != nil {
+	if !podstate.Alive(s.active) || !podspec.Outdated(s.vm, s.active) || migration.UnderWay(&s.vm.Status) || invalid(s.vm, v.settings()) != nil {
 		return flow.Continue()
 	}
 	growing, err := podspec.GrowingDisks(s.vm, s.active)

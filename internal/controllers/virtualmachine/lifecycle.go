@@ -91,7 +91,7 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	if s.vm.Spec.UUID == "" {
 		s.vm.Spec.UUID = string(uuid.NewUUID())
 	}
-	if isNew && len(ipam.Of(s.vm)) == 0 && invalid(s.vm, c.cluster.settings) == nil {
+	if isNew && len(ipam.Of(s.vm)) == 0 && invalid(s.vm, c.cluster.settings()) == nil {
 		if addresses, err := c.addresses.allocator.Allocate(s.vm, c.addresses.holders(ctx)); err == nil {
 			annotateAddresses(s.vm, addresses)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/fixture"
@@ -363,11 +364,11 @@ func TestUserData_CreatedLater(t *testing.T) {
 func TestAuthority_KeyIsNotReadableByGuest(t *testing.T) {
 	t.Parallel()
 	w := newTestEnv(t)
-	if _, err := service.LoadAuthority(t.Context(), w.client, w.namespace); err != nil {
+	if _, err := rotation.Load(t.Context(), w.client, w.namespace); err != nil {
 		t.Fatal(err)
 	}
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
-		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: service.AuthoritySecret, Key: corev1.TLSPrivateKeyKey}}
+		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: podspec.AuthoritySecret, Key: corev1.TLSPrivateKeyKey}}
 	})
 	w.awaitReady("a", reasonInvalid)
 	if len(w.pods("a")) != 0 {

@@ -194,7 +194,7 @@ func (m *migrations) createTargetClaim(ctx context.Context, s *scope, copied pod
 // createTarget creates the target Pod. If the VM may not have one, the migration fails.
 func (m *migrations) createTarget(ctx context.Context, s *scope) flow.Result {
 	live, pod, err := m.createPod(ctx, s, func(live *v1alpha1.VirtualMachine) (*corev1.Pod, error) {
-		return podspec.Target(live, s.active, m.settings)
+		return podspec.Target(live, s.active, m.settings())
 	})
 	if refused, is := errors.AsType[*refusedError](err); is {
 		return m.fail(ctx, s, migration.Decision{Failure: migration.ReasonRefused, Message: refused.Message})

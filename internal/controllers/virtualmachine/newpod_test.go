@@ -28,7 +28,11 @@ var operatorsObjects = map[string]struct {
 	change  func(w *fakeEnv, vm *v1alpha1.VirtualMachine)
 	message string
 }{
-	"namespace of the controller": {func(w *fakeEnv, vm *v1alpha1.VirtualMachine) { w.cluster.settings.Namespace = vm.Namespace }, "metadata.namespace: "},
+	"namespace of the controller": {func(w *fakeEnv, vm *v1alpha1.VirtualMachine) {
+		settings := w.cluster.settings()
+		settings.Namespace = vm.Namespace
+		w.cluster.settings = func() podspec.Settings { return settings }
+	}, "metadata.namespace: "},
 	"image of the author": {func(_ *fakeEnv, vm *v1alpha1.VirtualMachine) {
 		vm.Spec.HypervisorImage = "registry.example.com/author"
 	}, "spec.hypervisorImage: image registry.example.com/author is not permitted; remove the field, or ask an operator to add the image to --hypervisor-images "},

@@ -24,7 +24,7 @@ import (
 
 // validate stops the pass if the spec is invalid.
 func (p *hypervisorPods) validate(_ context.Context, s *scope) flow.Result {
-	if found := invalid(s.vm, p.settings); found != nil {
+	if found := invalid(s.vm, p.settings()); found != nil {
 		return s.blocked(found)
 	}
 	return flow.Continue()
@@ -93,7 +93,7 @@ func (p *hypervisorPods) create(ctx context.Context, s *scope) flow.Result {
 		if live.Generation != s.vm.Generation || !slices.Equal(ipam.Of(live), s.addresses) {
 			return nil, edge.ErrStale // this pass validated another spec or other addresses, and its disks are served
 		}
-		pod, err := podspec.Pod(live, p.settings)
+		pod, err := podspec.Pod(live, p.settings())
 		if err != nil {
 			return nil, err
 		}

@@ -101,7 +101,7 @@ func (p *hypervisorPods) keepRunning(ctx context.Context, s *scope) flow.Result 
 	if unschedulable && podspec.Outdated(s.vm, s.active) && s.active.DeletionTimestamp.IsZero() {
 		return p.deleteUnschedulable(ctx, s.active)
 	}
-	if podstate.CannotStart(s.active) && podspec.Changed(s.vm, s.active, p.settings) {
+	if podstate.CannotStart(s.active) && podspec.Changed(s.vm, s.active, p.settings()) {
 		return flow.Fail(p.deletePods(ctx, []*corev1.Pod{s.active}))
 	}
 	return flow.Stop("the hypervisor is alive")

@@ -25,6 +25,8 @@ func TestRole_GrantsUsedPermissionsOnly(t *testing.T) {
 	w.schedule(pod)
 	h := w.hypervisor("a", pod, 1)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+	w.requestRotation()
+	w.must(w.rotation.Step(t.Context()))
 	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
 	w.awaitReady("a", reasonRunning)
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {

@@ -27,7 +27,7 @@ type statusWriter struct {
 func (w *statusWriter) write(ctx context.Context, s *scope, failure error) error {
 	before, next := s.vm, s.vm.DeepCopy()
 	next.Status = statusOf(observation{
-		scope: s, settings: w.settings, oneMachine: w.oneMachine, failure: failure,
+		scope: s, settings: w.settings(), oneMachine: w.oneMachine, failure: failure,
 		report: w.hypervisors.Report(before), diskReport: w.hypervisors.DiskServer(before),
 		hasLease: s.active != nil && w.hypervisors.HasLease(client.ObjectKeyFromObject(before), s.active.Name),
 	})

@@ -51,6 +51,9 @@ type Config struct {
 	// Connect opens the connection to the controller, using the credentials of this process and
 	// controller.DialOptions. It must not wait for the controller. Required.
 	Connect func(target string) (*grpc.ClientConn, error)
+	// Follow is called with the connection to the controller, and returns when its context is canceled. It is
+	// identity.Credentials.FollowAuthorities. If nil, the trusted authorities never change.
+	Follow func(context.Context, grpc.ClientConnInterface)
 	// IdentityError returns why this process cannot authenticate to the controller, or nil if it can or the
 	// controller is merely unreachable. The guest does not start while it returns an error. If IdentityError is
 	// nil, the process can always authenticate.

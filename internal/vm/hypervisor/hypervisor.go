@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 
 	"google.golang.org/grpc"
 
@@ -64,6 +65,9 @@ type hypervisor struct {
 	us       *vmpb.HypervisorID
 	endpoint string
 	conn     *grpc.ClientConn
+	// unfollow makes Config.Follow return, after which followed is done. It is nil if Follow was not called.
+	unfollow func()
+	followed sync.WaitGroup
 	reporter *controller.Reporter
 	// machine describes the machine to start. Its disks are set when it is started.
 	machine qemu.Config
@@ -124,6 +128,10 @@ func (h *hypervisor) close() {
 	h.lease.release(h.conn, h.us)
 	if h.reporter != nil {
 		h.reporter.Close()
+	}
+	if h.unfollow != nil {
+		h.unfollow()
+		h.followed.Wait()
 	}
 	if h.conn != nil {
 		_ = h.conn.Close()

@@ -147,6 +147,7 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 		Connect: func(target string) (*grpc.ClientConn, error) {
 			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
 		},
+		Follow: credentials.FollowAuthorities,
 		Peers: service.Peers{
 			Listen: m.Listen, Options: credentials.ServerOptions(),
 			Authorize: func(context.Context, string) error { return nil },
@@ -161,7 +162,8 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 type testCluster struct {
 	t          *testing.T
 	controller *fakeController
-	authority  []byte
+	authority  []byte              // what new members trust
+	issuer     *identity.Authority // signs their certificates
 	server     *grpc.Server
 	line       *line
 	// The following settings apply to members that are created later.
@@ -207,7 +209,7 @@ func newTestCluster(t *testing.T) *testCluster {
 	h := &testCluster{t: t, controller: newFakeController(), line: newCuttableLine(t), grace: time.Minute, size: scribeDisk, memory: 32 << 20}
 	h.data = []*vmpb.DataDisk{dataDisk("logs", scribeDisk+1<<20), dataDisk("db", scribeDisk+3<<20)}
 	t.Cleanup(h.controller.Close)
-	h.authority, _ = authority.PEM()
+	h.issuer, h.authority = authority, authority.Bundle()
 	server := grpc.NewServer(identity.ForController(authority, nil).ServerOptions()...)
 	vmpb.RegisterVMControllerServer(server, h.controller)
 	identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{

@@ -90,6 +90,12 @@ func (h *hypervisor) connect(context.Context) error {
 		return err
 	}
 	h.conn = conn
+	if h.config.Follow != nil {
+		// Not the context of the step, which is canceled when the startup is complete.
+		following, end := context.WithCancel(context.Background())
+		h.unfollow = end
+		h.followed.Go(func() { h.config.Follow(following, conn) })
+	}
 	h.reporter = controller.NewReporter(vmpb.NewVMControllerClient(conn), h.us, h.log)
 	h.reporter.Update(func(r *controller.Report) {
 		r.Endpoint, r.CanMigrate = h.endpoint, h.config.Migration != nil

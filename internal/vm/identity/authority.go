@@ -19,7 +19,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -45,8 +48,23 @@ var (
 	ErrBadAuthority = errors.New("unusable certificate authority")
 )
 
-// Authority is the certificate authority of controller and hypervisors. It is safe for concurrent use.
-type Authority struct{ pair ca.Pair }
+// Authority is the certificate authority of controller and hypervisors. During a rotation it trusts the certificates of
+// other authorities in addition to its own. It is safe for concurrent use.
+type Authority struct {
+	anchors *atomic.Pointer[anchors]
+
+	mu      sync.Mutex
+	pair    ca.Pair
+	changed chan struct{} // closed when the authority is replaced
+	// followers are the digests of the authorities that each hypervisor trusts, as far as this process knows.
+	followers map[Peer][]digest
+}
+
+func newAuthority(pair ca.Pair, others ...*x509.Certificate) *Authority {
+	a := &Authority{anchors: &atomic.Pointer[anchors]{}, pair: pair, changed: make(chan struct{}), followers: map[Peer][]digest{}}
+	a.anchors.Store(anchorsOf(append([]*x509.Certificate{pair.Cert}, others...), uriOwn))
+	return a
+}
 
 // NewAuthority creates a certificate authority that is valid for ten years.
 func NewAuthority(now time.Time) (*Authority, error) {
@@ -55,11 +73,14 @@ func NewAuthority(now time.Time) (*Authority, error) {
 		KeyUsage:       x509.KeyUsageCertSign,
 		MaxPathLenZero: true,
 	}, now)
-	return &Authority{pair}, err
+	if err != nil {
+		return nil, err
+	}
+	return newAuthority(pair), nil
 }
 
 // ParseAuthority is the inverse of Authority.PEM. It returns ErrBadAuthority for invalid input; the error never
-// contains any part of the key.
+// contains any part of the key. The authority trusts only the first certificate.
 func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	if _, err := parseCertificates(certPEM); err != nil {
 		return nil, err
@@ -68,16 +89,74 @@ func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadAuthority, err)
 	}
-	return &Authority{pair}, nil
+	return newAuthority(pair), nil
+}
+
+// Trusting returns a copy of the authority that also trusts the certificate of another one.
+func (a *Authority) Trusting(other *x509.Certificate) *Authority {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return newAuthority(a.pair, append(slices.Clone(a.anchors.Load().authorities[1:]), other)...)
+}
+
+// Replace makes this authority sign and trust what another one does. Credentials of this authority follow, and so do
+// hypervisors that call Issuer.AwaitAuthorities.
+func (a *Authority) Replace(by *Authority) {
+	by.mu.Lock()
+	pair, trusted := by.pair, by.anchors.Load()
+	by.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.Equal(a.anchors.Load().digests, trusted.digests) {
+		return
+	}
+	a.pair = pair
+	a.anchors.Store(trusted)
+	close(a.changed)
+	a.changed = make(chan struct{})
 }
 
 // PEM returns the authority's certificate and its PKCS #8 private key, both in PEM form.
-func (a *Authority) PEM() (cert, key []byte) { return a.pair.CertPEM(), a.pair.KeyPEM() }
+func (a *Authority) PEM() (cert, key []byte) {
+	pair := a.signer()
+	return pair.CertPEM(), pair.KeyPEM()
+}
+
+// Bundle returns the trusted certificates in PEM form, the authority's own first.
+func (a *Authority) Bundle() []byte {
+	var bundle []byte
+	for _, cert := range a.anchors.Load().authorities {
+		bundle = append(bundle, EncodeCertificate(cert)...)
+	}
+	return bundle
+}
+
+// Certificate returns the authority's certificate. Do not modify it.
+func (a *Authority) Certificate() *x509.Certificate { return a.signer().Cert }
+
+func (a *Authority) signer() ca.Pair {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pair
+}
+
+// EncodeCertificate returns a certificate in PEM form.
+func EncodeCertificate(cert *x509.Certificate) []byte { return ca.Pair{Cert: cert}.CertPEM() }
+
+// ParseCertificate returns the first certificate of an authority in PEM form. It returns ErrBadAuthority for invalid
+// input.
+func ParseCertificate(certPEM []byte) (*x509.Certificate, error) {
+	certs, err := parseCertificates(certPEM)
+	if err != nil {
+		return nil, err
+	}
+	return certs[0], nil
+}
 
 // MAC returns a message authentication code of a text, in hexadecimal form. Its key is derived from the private key, so
-// that only processes with the authority can compute it.
+// that only processes with the authority can compute it, and changes with the authority.
 func (a *Authority) MAC(text string) string {
-	key, err := hkdf.Key(sha256.New, a.pair.KeyPEM(), nil, "millwright-vm-authority message authentication", sha256.Size)
+	key, err := hkdf.Key(sha256.New, a.signer().KeyPEM(), nil, "millwright-vm-authority message authentication", sha256.Size)
 	if err != nil {
 		panic(fmt.Sprintf("deriving a key: %v", err)) // fails only for an invalid length
 	}
@@ -102,11 +181,11 @@ func (a *Authority) Sign(csrDER []byte, peer Peer, lifetime time.Duration, now t
 	if err != nil {
 		return nil, err
 	}
-	end := now.Add(lifetime)
-	if end.After(a.pair.Cert.NotAfter) {
-		end = a.pair.Cert.NotAfter
+	signer, end := a.signer(), now.Add(lifetime)
+	if end.After(signer.Cert.NotAfter) {
+		end = signer.Cert.NotAfter
 	}
-	signed, err := a.pair.Sign(x509.Certificate{
+	signed, err := signer.Sign(x509.Certificate{
 		NotBefore:             now.Add(-ca.Backdate),
 		NotAfter:              end,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
@@ -128,11 +207,11 @@ func (a *Authority) ServerCertificate(host string, lifetime time.Duration, now t
 	if err != nil {
 		return nil, err
 	}
-	end := now.Add(lifetime)
-	if end.After(a.pair.Cert.NotAfter) {
-		end = a.pair.Cert.NotAfter
+	signer, end := a.signer(), now.Add(lifetime)
+	if end.After(signer.Cert.NotAfter) {
+		end = signer.Cert.NotAfter
 	}
-	signed, err := a.pair.Sign(x509.Certificate{
+	signed, err := signer.Sign(x509.Certificate{
 		Subject:               pkix.Name{CommonName: host},
 		NotBefore:             now.Add(-ca.Backdate),
 		NotAfter:              end,
@@ -178,8 +257,8 @@ func parseCertificates(certPEM []byte) ([]*x509.Certificate, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrBadAuthority, err)
 		}
-		if !cert.BasicConstraintsValid || !cert.IsCA {
-			return nil, fmt.Errorf("%w: not a CA certificate", ErrBadAuthority)
+		if err := checkAuthority(cert); err != nil {
+			return nil, err
 		}
 		certs = append(certs, cert)
 	}
@@ -187,6 +266,13 @@ func parseCertificates(certPEM []byte) ([]*x509.Certificate, error) {
 		return nil, fmt.Errorf("%w: no PEM certificate found", ErrBadAuthority)
 	}
 	return certs, nil
+}
+
+func checkAuthority(cert *x509.Certificate) error {
+	if !cert.BasicConstraintsValid || !cert.IsCA {
+		return fmt.Errorf("%w: not a CA certificate", ErrBadAuthority)
+	}
+	return nil
 }
 
 // newRequest generates a key and a certificate request for it.

@@ -30,6 +30,8 @@ type Credentials struct {
 	log    *slog.Logger
 	self   string // the name in logs and errors
 	obtain func(context.Context) (*tls.Certificate, error)
+	// follows reports whether the controller can change the trusted authorities.
+	follows bool
 	// every is the interval at which obtain is called again, even if it failed. If 0, see Credentials.
 	every  time.Duration
 	flight singleflight.Group
@@ -57,7 +59,7 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 		now = time.Now
 	}
 	c := &Credentials{
-		trust: newTrust([]*x509.Certificate{authority.pair.Cert}, now),
+		trust: trust{authority.anchors, now},
 		log:   slog.New(slog.DiscardHandler),
 		self:  uriController,
 	}

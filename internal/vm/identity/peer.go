@@ -11,6 +11,9 @@
 // valid for [Lifetime]. Only the key of the authority is stored. Alternatively, both may use files that another
 // system issues ([FromFiles]).
 //
+// The authority can be replaced while processes run ([Authority.Replace]). Hypervisors ask the controller which
+// authorities to trust ([Credentials.FollowAuthorities]), and report what they trust.
+//
 // All connections use mutual TLS 1.3. A certificate is verified when a connection is made; the connection stays
 // open after the certificate has expired.
 package identity

@@ -56,6 +56,8 @@ func ForHypervisor(options Options) (*Credentials, error) {
 		trust: newTrust(authorities, options.Now),
 		log:   options.Log,
 		self:  "this hypervisor",
+
+		follows: true,
 	}
 	c.obtain = func(ctx context.Context) (*tls.Certificate, error) {
 		return c.trust.ask(ctx, options.Endpoint, options.TokenFile)

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -8,7 +9,7 @@ import (
 	"time"
 )
 
-// trust verifies the certificates of peers. Copies share the trusted authorities.
+// trust verifies the certificates of peers. Copies share the trusted authorities, which can change.
 type trust struct {
 	anchors *atomic.Pointer[anchors]
 	now     func() time.Time
@@ -16,27 +17,30 @@ type trust struct {
 
 // anchors are the trusted authorities and the prefix of the names that they may certify.
 type anchors struct {
-	roots *x509.CertPool
-	realm string
+	authorities []*x509.Certificate
+	digests     []digest // of the authorities
+	roots       *x509.CertPool
+	realm       string
 }
+
+// digest is the SHA-256 digest of a certificate.
+type digest [sha256.Size]byte
+
+func digestOf(cert *x509.Certificate) digest { return sha256.Sum256(cert.Raw) }
 
 func newTrust(authorities []*x509.Certificate, now func() time.Time) trust {
 	t := trust{anchors: &atomic.Pointer[anchors]{}, now: now}
-	t.set(authorities, uriOwn)
+	t.anchors.Store(anchorsOf(authorities, uriOwn))
 	return t
 }
 
-// set replaces the trusted authorities for all later connections.
-func (t trust) set(authorities []*x509.Certificate, realm string) {
-	t.anchors.Store(anchorsOf(authorities, realm))
-}
-
 func anchorsOf(authorities []*x509.Certificate, realm string) *anchors {
-	roots := x509.NewCertPool()
+	a := &anchors{authorities: authorities, roots: x509.NewCertPool(), realm: realm}
 	for _, authority := range authorities {
-		roots.AddCert(authority)
+		a.roots.AddCert(authority)
+		a.digests = append(a.digests, digestOf(authority))
 	}
-	return &anchors{roots, realm}
+	return a
 }
 
 // verify returns the identity in the first certificate of a chain if an authority signed it for that usage and it

@@ -78,6 +78,8 @@ func everything(t *testing.T) []*dto.MetricFamily {
 	options.Work = work
 	runs(t, metrics.New(options).Start)
 	runs(t, (&metrics.VMs{Reader: reader, Registerer: registry}).Start)
+	authority := metrics.VMAuthorityState{Phase: "None", Expires: time.Now()}
+	runs(t, (&metrics.VMAuthority{State: func() metrics.VMAuthorityState { return authority }, Registerer: registry}).Start)
 	orphans.New(orphans.Options{Registerer: registry})
 	balance(t, registry)
 	plug(t, registry)
@@ -85,7 +87,7 @@ func everything(t *testing.T) []*dto.MetricFamily {
 	library(t)
 	gather(t, registry, "mcm_machine_items_total") // it is registered after its watch
 	happen(t, options.Informers.(*informertest.FakeInformers), machine)
-	return gather(t, registry, "mcm_machine_num_failed_join", "millwright_virtual_machine_ready", "mcm_workqueue_depth", "millwright_driver_ignored_results_total")
+	return gather(t, registry, "mcm_machine_num_failed_join", "millwright_virtual_machine_ready", "millwright_virtual_machine_authority_rotation", "mcm_workqueue_depth", "millwright_driver_ignored_results_total")
 }
 
 // gather gathers metrics as they are served, once all given names are among them.

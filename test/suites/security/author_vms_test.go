@@ -20,7 +20,7 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/tier"
@@ -53,7 +53,7 @@ func newVMs(t *testing.T) *vms {
 		Metrics:    metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 	})
 	v.must(err)
-	authority, err := service.LoadAuthority(t.Context(), v.admin, e.Namespace)
+	authority, err := rotation.Load(t.Context(), v.admin, e.Namespace)
 	v.must(err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	v.must(err)

@@ -62,3 +62,20 @@ func identityFor(vm *v1alpha1.VirtualMachine, s Settings) (volume corev1.Volume,
 		return corev1.Volume{}, ""
 	}
 }
+
+// TrustedAuthorities returns the certificates of the authorities that the hypervisor or disk server in a Pod trusts
+// since its start, in PEM form; empty if another system issues its certificate.
+func TrustedAuthorities(pod *corev1.Pod) string {
+	for _, name := range []string{ContainerName, ServerContainerName} {
+		container := containerOf(pod, name)
+		if container == nil {
+			continue
+		}
+		for _, variable := range container.Env {
+			if variable.Name == vmpb.EnvAuthority {
+				return variable.Value
+			}
+		}
+	}
+	return ""
+}

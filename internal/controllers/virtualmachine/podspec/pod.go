@@ -58,7 +58,7 @@ type Settings struct {
 	Controller string
 	// Endpoint is the gRPC target of the VM controller.
 	Endpoint string
-	// Authority is the certificate of the authority that signs the identities of the controller and the hypervisors,
+	// Authority has the certificates of the authorities that sign the identities of the controller and the hypervisors,
 	// in PEM form. If empty, another authority issues them.
 	Authority string
 	// Certificates is the volume with a hypervisor's certificate if another authority issues it. If nil, there is no

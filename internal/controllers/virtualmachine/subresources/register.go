@@ -20,13 +20,13 @@ const APIService = api.Version + "." + api.Group
 const owner = "millwright-vm-controller"
 
 // Register registers this API with kube-apiserver, which then sends requests for it to a port of a Service. The
-// certificate of the server behind the Service must be signed by authority, which is in PEM form. Register is
-// idempotent, and writes nothing if the registration is up to date. It returns an error if the API is registered for
+// certificate of the server behind the Service must be signed by one of the authorities, which are in PEM form. Register
+// is idempotent, and writes nothing if the registration is up to date. It returns an error if the API is registered for
 // another Service, which may belong to another installation.
-func Register(ctx context.Context, c client.Client, service types.NamespacedName, port int32, authority []byte) error {
+func Register(ctx context.Context, c client.Client, service types.NamespacedName, port int32, authorities []byte) error {
 	desired := map[string]any{
 		"group": api.Group, "version": api.Version, "groupPriorityMinimum": int64(1000), "versionPriority": int64(15),
-		"caBundle": base64.StdEncoding.EncodeToString(authority),
+		"caBundle": base64.StdEncoding.EncodeToString(authorities),
 		"service":  map[string]any{"namespace": service.Namespace, "name": service.Name, "port": int64(port)},
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService"}}

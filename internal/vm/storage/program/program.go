@@ -43,6 +43,9 @@ type Config struct {
 	// Connect opens the connection to the controller, using the credentials of this process and
 	// controller.DialOptions. It must not wait for the controller. Required.
 	Connect func(target string) (*grpc.ClientConn, error)
+	// Follow is called with the connection to the controller, and returns when its context is canceled. It is
+	// identity.Credentials.FollowAuthorities. If nil, the trusted authorities never change.
+	Follow func(context.Context, grpc.ClientConnInterface)
 	// WriteDisk creates a disk from an image. The default is image.WriteDisk.
 	WriteDisk func(context.Context, image.Source, image.Target, image.Options) error
 	// Program is the storage daemon: a path, or a name in PATH. The default is diskserver.DefaultProgram.
@@ -130,6 +133,9 @@ func (l *life) live(ctx context.Context) error {
 	following, end := context.WithCancel(ctx)
 	var followed sync.WaitGroup
 	followed.Go(func() { onConnection(following, conn, l.reporter.Repeat) })
+	if l.config.Follow != nil {
+		followed.Go(func() { l.config.Follow(following, conn) })
+	}
 	defer followed.Wait()
 	defer end()
 	if err := l.prepare(ctx); err != nil {
