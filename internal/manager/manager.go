@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
+	"github.com/millwright-dev/millwright/internal/controllers/nodecertificate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
@@ -226,6 +227,9 @@ func (a *assembly) addAll() error {
 	return nil
 }
 
+// stripTarget removes from objects of the target cluster what no controller needs.
+func stripTarget(object any) (any, error) { return drain.StripPod(nodecertificate.Strip(object)) }
+
 // joinTarget adds the target cluster, if there is one.
 func (a *assembly) joinTarget() error {
 	if a.Target == nil || !a.has(APIMCM) {
@@ -242,7 +246,7 @@ func (a *assembly) joinTarget() error {
 			&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{},
 			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},
 		}
-		options.Keep, options.Index = drain.StripPod, drain.AddIndexes
+		options.Keep, options.Index = stripTarget, drain.AddIndexes
 	}
 	joined, err := target.New(a.Target, options)
 	if err != nil {

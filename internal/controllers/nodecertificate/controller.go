@@ -40,8 +40,13 @@ import (
 // machineByToken is the index of Machines by the IDs that their bootstrap tokens may have.
 const machineByToken = "nodecertificate.token"
 
-// reasonDenied is the reason of the event on a Machine whose request was denied.
-const reasonDenied = "NodeCertificateDenied"
+// Reasons of events on a Machine.
+const (
+	// reasonDenied means that a request was denied.
+	reasonDenied = "NodeCertificateDenied"
+	// reasonIgnored means that the guest makes more requests than the controller decides on.
+	reasonIgnored = "NodeCertificateRequestsIgnored"
+)
 
 // Options configure a Controller.
 type Options struct {
@@ -62,12 +67,13 @@ type Options struct {
 // Controller reconciles CertificateSigningRequests. Create one with New.
 type Controller struct {
 	Options
-	edge edge.Reconciler[*certificatesv1.CertificateSigningRequest]
+	edge   edge.Reconciler[*certificatesv1.CertificateSigningRequest]
+	limits *limits
 }
 
 // New creates a Controller.
 func New(opts Options) *Controller {
-	c := &Controller{Options: opts}
+	c := &Controller{Options: opts, limits: newLimits()}
 	c.edge = edge.Reconciler[*certificatesv1.CertificateSigningRequest]{
 		Reader: opts.Target.Client(), Kind: &certificatesv1.CertificateSigningRequest{}, ReadOnly: true, Pass: c.pass,
 		Events: opts.Events,
@@ -111,10 +117,13 @@ func undecided() predicate.Predicate {
 
 // pending reports whether a request for a kubelet's certificate was made with a bootstrap token and is undecided.
 func pending(request *certificatesv1.CertificateSigningRequest) bool {
-	decided := slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+	return !isDecided(request) && tokenID(request) != "" && request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName
+}
+
+func isDecided(request *certificatesv1.CertificateSigningRequest) bool {
+	return slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
 	})
-	return !decided && tokenID(request) != "" && request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName
 }
 
 // tokenID returns the ID of the bootstrap token with which the request was made. It is empty if none was used. The API
@@ -136,7 +145,19 @@ func (c *Controller) pass(ctx context.Context, request *certificatesv1.Certifica
 	if !pending(request) {
 		return 0, nil
 	}
-	owner, err := c.ownerOf(ctx, tokenID(request))
+	id := tokenID(request)
+	machines, err := c.mayOwn(ctx, id)
+	if err != nil || len(machines) == 0 {
+		return 0, err
+	}
+	// The limit is before the first request to the API server.
+	if limited := c.limits.admit(id, request.UID, c.Clock.Now()); !limited.admitted {
+		if limited.exceeded {
+			c.Events.Eventf(&machines[0], corev1.EventTypeWarning, reasonIgnored, "The guest requests too many certificates with its bootstrap token: after %d, one is decided in %v, and others are ignored", maxOfToken, tokenInterval)
+		}
+		return limited.after, nil
+	}
+	owner, err := c.ownerOf(ctx, id, machines)
 	if err != nil || owner == nil {
 		return 0, err
 	}
@@ -151,15 +172,20 @@ func (c *Controller) pass(ctx context.Context, request *certificatesv1.Certifica
 	return 0, c.write(ctx, request, facts.machine, decision)
 }
 
-// ownerOf returns the name of the Machine whose token has the ID, or nil if there is none. It reads the token, since
-// IDs may collide.
-func (c *Controller) ownerOf(ctx context.Context, id string) (*types.NamespacedName, error) {
+// mayOwn returns the Machines whose token may have the ID.
+func (c *Controller) mayOwn(ctx context.Context, id string) ([]v1alpha1.Machine, error) {
 	machines := &v1alpha1.MachineList{}
 	if err := c.Machines.List(ctx, machines, client.MatchingFields{machineByToken: id}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("finding the machine of bootstrap token %s: %w", id, err)
 	}
-	for i := range machines.Items {
-		key := client.ObjectKeyFromObject(&machines.Items[i])
+	return machines.Items, nil
+}
+
+// ownerOf returns the name of the Machine whose token has the ID, or nil if there is none. It reads the token, since
+// IDs may collide.
+func (c *Controller) ownerOf(ctx context.Context, id string, machines []v1alpha1.Machine) (*types.NamespacedName, error) {
+	for i := range machines {
+		key := client.ObjectKeyFromObject(&machines[i])
 		if issued, err := c.Tokens.Issued(ctx, key, id); err != nil || issued {
 			return &key, err
 		}

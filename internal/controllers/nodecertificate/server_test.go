@@ -423,3 +423,23 @@ func TestRequest_DeletedMachineIsDenied(t *testing.T) {
 	h.awaitKnown(g, "a-"+h.Namespace)
 	h.wantDenied(g.submit(ask{name: "system:node:a-" + h.Namespace}), nodecertificate.ReasonMachineDeleted)
 }
+
+// TestRequest_FloodIsLimited checks that most requests of a guest that requests many certificates are ignored, and that
+// those of another guest are decided.
+func TestRequest_FloodIsLimited(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	own := "node-a-" + h.Namespace
+	g := h.guest(h.machine("a", own))
+	const requests = 40 // twice the limit
+	var last string
+	for range requests {
+		last = g.submit(ask{name: "system:node:" + own})
+	}
+	h.wantUndecided(last)
+	events := &corev1.EventList{}
+	gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
+		g.Expect(h.Client.List(t.Context(), events, client.InNamespace(h.Namespace), client.MatchingFields{"reason": "NodeCertificateRequestsIgnored"})).To(gomega.Succeed())
+		g.Expect(events.Items).To(gomega.HaveLen(1))
+	}).WithTimeout(waitTimeout).Should(gomega.Succeed())
+}
