@@ -20,6 +20,11 @@ func Messages(maxFields int) grpc.ServerOption {
 	return grpc.ForceServerCodecV2(messages{encoding.GetCodecV2(proto.Name), maxFields})
 }
 
+// Responses is an option for a client that rejects responses as Messages rejects requests.
+func Responses(maxFields int) grpc.DialOption {
+	return grpc.WithDefaultCallOptions(grpc.ForceCodecV2(messages{encoding.GetCodecV2(proto.Name), maxFields}))
+}
+
 type messages struct {
 	encoding.CodecV2
 	maxFields int

@@ -12,12 +12,17 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
+// maxFields limits the fields of a response, because a hypervisor may be compromised. It is far above what responses
+// have.
+const maxFields = 4096
+
 // Dial returns a connection to a server that must have the expected identity. Like grpc.NewClient, it does not
 // wait for the server. A call without a connection or certificate fails with UNAVAILABLE. Dial returns ErrNotAPeer
-// if expected is invalid, and the errors of grpc.NewClient.
+// if expected is invalid, and the errors of grpc.NewClient. A response with more than 4096 fields is an error.
 func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if err := expected.validate(); err != nil {
 		return nil, err
@@ -27,7 +32,7 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 		credentials:          c,
 		expected:             expected,
 	}
-	all := append([]grpc.DialOption{grpc.WithTransportCredentials(transport)}, options...)
+	all := append([]grpc.DialOption{grpc.WithTransportCredentials(transport), connlimit.Responses(maxFields)}, options...)
 	conn, err := grpc.NewClient(endpoint, all...)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s at %s: %w", expected, endpoint, err)

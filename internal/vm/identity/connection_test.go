@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -65,6 +66,28 @@ func TestCredentials_RejectWrongPeers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wantCode(t, check(t, test.with, test.address, test.expected), test.want)
 		})
+	}
+}
+
+// wide responds with many fields, which take more memory than their bytes.
+type wide struct {
+	healthpb.UnimplementedHealthServer
+	fields int
+}
+
+func (w wide) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	response := &healthpb.HealthCheckResponse{}
+	response.ProtoReflect().SetUnknown(bytes.Repeat([]byte{2 << 3, 1}, w.fields))
+	return response, nil
+}
+
+func TestDial_LimitsFieldsOfResponses(t *testing.T) {
+	s := newSite(t)
+	for fields, want := range map[int]codes.Code{maxFields: codes.OK, maxFields + 1: codes.Internal} {
+		hypervisor := serve(t, holding(t, s.authority, pod, s.clock).ServerOptions(), func(server *grpc.Server) {
+			healthpb.RegisterHealthServer(server, wide{fields: fields})
+		})
+		wantCode(t, check(t, ForController(s.authority, s.clock.Now), hypervisor, pod), want)
 	}
 }
 

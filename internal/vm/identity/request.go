@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
@@ -103,7 +104,7 @@ func (t trust) issue(
 ) (*identitypb.IssueResponse, error) {
 	// The handshake fails with any other server, so only the controller receives the token.
 	transport := &anonymousTransport{TransportCredentials: credentials.NewTLS(t.client(Controller()))}
-	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(transport))
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(transport), connlimit.Responses(maxFields))
 	if err != nil {
 		return nil, err
 	}
