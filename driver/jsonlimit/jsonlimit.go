@@ -41,6 +41,8 @@ type Reader struct {
 	err    error
 
 	bytes, values, items, depth int
+	// longest and most are the bytes and values of the largest complete document of a stream.
+	longest, most int
 	// isList is whether the current container directly below the document is an array.
 	isList          bool
 	quoted, escaped bool
@@ -55,6 +57,10 @@ func (l Limits) Stream(from io.Reader) *Reader { return &Reader{limits: l, from:
 
 // Values returns the number of values that have been read of the current document.
 func (r *Reader) Values() int { return r.values }
+
+// Largest returns the number of bytes and the number of values of the longest document, and of the one with the most
+// values, that have been read so far. The current document counts as far as it has been read.
+func (r *Reader) Largest() (bytes, values int) { return max(r.longest, r.bytes), max(r.most, r.values) }
 
 // Read implements io.Reader. It returns an *Error instead of the byte that exceeds a limit, and at each later call.
 func (r *Reader) Read(p []byte) (int, error) {
@@ -116,6 +122,7 @@ func (r *Reader) close() string {
 		return notObject
 	}
 	if r.depth--; r.depth == 0 && r.stream {
+		r.longest, r.most = max(r.longest, r.bytes), max(r.most, r.values)
 		r.bytes, r.values, r.items = 0, 0, 0
 	}
 	return ""

@@ -72,6 +72,22 @@ func TestReader_LimitsEachDocumentOfAStream(t *testing.T) {
 	}
 }
 
+// TestReader_Largest: the largest document of a stream is remembered, also if all are read together.
+func TestReader_Largest(t *testing.T) {
+	for name, from := range map[string]io.Reader{
+		"all together":  strings.NewReader(`{"a":[1,2,3]}{"b":"xxxxxxxxxxxx"}{"c"`),
+		"one byte each": iotest.OneByteReader(strings.NewReader(`{"a":[1,2,3]}{"b":"xxxxxxxxxxxx"}{"c"`)),
+	} {
+		reader := small.Stream(from)
+		if _, err := io.ReadAll(reader); err != nil {
+			t.Fatal(err)
+		}
+		if bytes, values := reader.Largest(); bytes != len(`{"b":"xxxxxxxxxxxx"}`) || values != 4 {
+			t.Errorf("%s: %d bytes, %d values", name, bytes, values)
+		}
+	}
+}
+
 // TestReader_CountsValues: the count is at least the number of values in the document.
 func TestReader_CountsValues(t *testing.T) {
 	for text, want := range map[string]int{`{}`: 1, `{"a":1}`: 1, `{"a":1,"b":[1,2]}`: 4, `{"a":{"b":{}}}`: 3} {

@@ -80,6 +80,8 @@ type Options struct {
 type Driver struct {
 	options  Options
 	clusters clusters
+	// budget is shared by all calls to clusters of classes.
+	budget *budget
 }
 
 var (
@@ -107,7 +109,7 @@ func New(options Options) *Driver {
 	if options.Client != nil {
 		known.standard = &infrastructure{WithWatch: options.Client, endpoint: cmp.Or(options.Endpoint, "own"), pageSize: trustedPage}
 	}
-	return &Driver{options: options, clusters: known}
+	return &Driver{options: options, clusters: known, budget: &budget{left: maxDecoded}}
 }
 
 // SeparatesAPIGroups implements driver.APIGroupSeparator.
@@ -119,6 +121,8 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 // the scheduler's message. If the VM is neither scheduled nor unschedulable within Options.Timeout, it returns
 // DeadlineExceeded and the VM stays.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
+	ctx, end := d.budget.begin(ctx)
+	defer end()
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
 	if err == nil {
 		err = c.checkNodeName()
@@ -138,6 +142,8 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 // DeleteMachine implements driver.Driver. It returns when the VM is gone, or returns DeadlineExceeded after
 // Options.Timeout.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
+	ctx, end := d.budget.begin(ctx)
+	defer end()
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err == nil {
 		err = d.lookWhereBegun(ctx, &c, req.Machine)
@@ -153,6 +159,8 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 
 // GetMachineStatus implements driver.Driver. It also finds a VM that has no host yet or is being deleted.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
+	ctx, end := d.budget.begin(ctx)
+	defer end()
 	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
 		return nil, err
@@ -184,6 +192,8 @@ func (d *Driver) find(ctx context.Context, req request) (call, *vmv1alpha1.Virtu
 // ListMachines implements driver.Driver. It returns the VMs in the class's pool that this installation created for
 // machines of the class's namespace, API group, cluster and role.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
+	ctx, end := d.budget.begin(ctx)
+	defer end()
 	c, err := d.readClass(request{nil, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
 		return nil, err
@@ -216,6 +226,8 @@ func (d *Driver) GetVolumeIDs(ctx context.Context, req *driver.GetVolumeIDsReque
 // ListFailureDomains implements driver.FailureDomains. It returns the zones of the hosts, and each host without a
 // zone, whether or not hosts are ready. It uses only the Secret of the request.
 func (d *Driver) ListFailureDomains(ctx context.Context, req *driver.ListFailureDomainsRequest) (*driver.ListFailureDomainsResponse, error) {
+	ctx, end := d.budget.begin(ctx)
+	defer end()
 	cluster, err := d.clusters.get(req.Secret)
 	if err != nil {
 		return nil, err

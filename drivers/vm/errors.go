@@ -35,6 +35,7 @@ var errorTable = []struct {
 	// hint precedes the error's message. Optional.
 	hint string
 }{
+	{is(errBudget), codes.Unavailable, ""},
 	{is(context.Canceled), codes.Canceled, ""},
 	{is(context.DeadlineExceeded), codes.DeadlineExceeded, ""},
 	{apierrors.IsConflict, codes.Aborted, ""},

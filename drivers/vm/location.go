@@ -101,6 +101,8 @@ const identifying = "cannot identify the infrastructure cluster"
 // LocateMachine implements driver.Locator. A location consists of the infrastructure cluster, the namespace, the
 // cluster in the tags, and the installation, which is part of the names of VMs.
 func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
+	ctx, end := d.budget.begin(ctx)
+	defer end()
 	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
 	if err != nil {
 		return nil, err

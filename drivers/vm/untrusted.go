@@ -62,7 +62,8 @@ func (u untrustedTransport) RoundTrip(request *http.Request) (*http.Response, er
 	if err != nil {
 		return nil, err
 	}
-	if err := limit(response, request.URL.Query()); err != nil {
+	account, _ := request.Context().Value(accountKey{}).(*account)
+	if err := limit(response, request.URL.Query(), account); err != nil {
 		_ = response.Body.Close()
 		return nil, err
 	}
@@ -83,9 +84,9 @@ func onlyJSON(accept string) string {
 	return strings.Join(types, ",")
 }
 
-// limit limits the body of a response to a request with the given query. It returns an error for a response that is
-// not allowed at all.
-func limit(response *http.Response, query url.Values) error {
+// limit limits the body of a response to a request with the given query, and charges its size to the account of the
+// call, which may be nil. It returns an error for a response that is not allowed at all.
+func limit(response *http.Response, query url.Values, account *account) error {
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	failed := response.StatusCode >= http.StatusBadRequest
 	switch {
@@ -101,13 +102,30 @@ func limit(response *http.Response, query url.Values) error {
 	}
 	limits := jsonlimit.Limits{Bytes: maxObject, Values: maxValues, Depth: maxDepth}
 	if query.Get("watch") == "true" && response.StatusCode == http.StatusOK {
-		response.Body = body{limits.Stream(response.Body), response.Body}
+		response.Body = body{charged{limits.Stream(response.Body), account}, response.Body}
 		return nil
 	}
 	// Without a limit, the query is for one object, which has no large arrays.
 	limits.Items, _ = strconv.Atoi(query.Get("limit"))
-	response.Body = body{limits.Document(response.Body), response.Body}
+	response.Body = body{charged{limits.Document(response.Body), account}, response.Body}
 	return nil
+}
+
+// charged charges what has been read to the account of a call, before it is decoded.
+type charged struct {
+	*jsonlimit.Reader
+	account *account // nil if nothing is charged
+}
+
+// Read implements io.Reader.
+func (c charged) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if c.account != nil {
+		if refused := c.account.charge(c.Largest()); refused != nil {
+			return 0, refused
+		}
+	}
+	return n, err
 }
 
 // body is the limited body of a response.

@@ -19,6 +19,8 @@ import (
 // the role, take effect immediately. Changes of cpus, memory and hypervisorImage take effect when the next
 // hypervisor of the VM starts. All other fields need a new VM.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
+	ctx, end := d.budget.begin(ctx)
+	defer end()
 	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
 	if err != nil {
 		return nil, err
