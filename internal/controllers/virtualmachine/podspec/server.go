@@ -22,7 +22,8 @@ var serverResources = corev1.ResourceList{
 // of the spec. If the VM may not have a Pod, the error is a RefusedError.
 func DiskServer(vm *v1alpha1.VirtualMachine, holder *corev1.Pod, s Settings) (*corev1.Pod, error) {
 	vm = vm.DeepCopy()
-	vm.Spec.UserData, vm.Spec.KernelBoot = nil, nil
+	// The kernel remains, because a guest with a kernel may have a root disk from which it cannot boot.
+	vm.Spec.UserData = nil
 	s.Accelerator, s.Networks, s.HostPorts, s.Migration = "", nil, nil, Migration{}
 	s.Options.KVMResource, s.Options.KVMDevice = "", ""
 	spec := vmSpec(vm, s)

@@ -78,6 +78,24 @@ func TestDiskServer_OfHolder(t *testing.T) {
 	}
 }
 
+// TestDiskServer_GuestWithKernel checks that a server knows that the guest does not boot from the root disk. It would
+// otherwise refuse an image that cannot boot.
+func TestDiskServer_GuestWithKernel(t *testing.T) {
+	vm := servedVM()
+	vm.Spec.KernelBoot = &v1alpha1.KernelBoot{Kernel: v1alpha1.BootFile{URL: "https://example.com/vmlinuz"}, CommandLine: "quiet"}
+	server, err := DiskServer(vm, nil, servedSettings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := specOf(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec.GetKernelBoot().GetKernel().GetUrl() != vm.Spec.KernelBoot.Kernel.URL || spec.GetUserData() != nil {
+		t.Errorf("the spec is %v", spec)
+	}
+}
+
 func TestServes(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*v1alpha1.VirtualMachine)
