@@ -321,7 +321,7 @@ func (s *providerSpec) validateKernelBoot() field.ErrorList {
 	return errs
 }
 
-var checksumPattern = regexp.MustCompile(`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
+var checksumPattern = regexp.MustCompile(vmv1alpha1.ChecksumPattern)
 
 func validateFile(path *field.Path, url, checksum string) field.ErrorList {
 	var errs field.ErrorList

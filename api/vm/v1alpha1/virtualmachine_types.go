@@ -324,6 +324,10 @@ const (
 	AnnotationAuthoritySwitched = "vm.metropolis.monogon.dev/authority-switched"
 )
 
+// ChecksumPattern is the regular expression of the checksums of InitialImage and BootFile. The empty checksum, which
+// is also valid, does not match it.
+const ChecksumPattern = `^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`
+
 // InitialImage is the initial content of a disk.
 type InitialImage struct {
 	// URL of the image, with the scheme http, https or file. A file URL names a file in the image directory of

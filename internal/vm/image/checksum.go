@@ -17,6 +17,12 @@ type checksum struct {
 	sum       []byte
 }
 
+// IsChecksum reports whether a text has the form of Source.Checksum. The empty text has it.
+func IsChecksum(text string) bool {
+	_, ok := parseChecksum(text)
+	return ok
+}
+
 // parseChecksum returns the zero checksum if the text is empty.
 func parseChecksum(text string) (_ checksum, ok bool) {
 	if text == "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/confine"
 	"github.com/millwright-dev/millwright/internal/specialaddress"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
+	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -80,8 +81,7 @@ const (
 )
 
 var (
-	uuidForm     = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	checksumForm = regexp.MustCompile(`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
+	uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	// dataDiskForm is limited by the length of a virtio serial number.
 	dataDiskForm = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,18}[0-9a-z])?$`)
 	// nameForm allows more than Kubernetes does. All of its names are safe in logs, command lines and host names.
@@ -184,7 +184,7 @@ func checkSource(field, address, checksum string) *Error {
 	default:
 		return &Error{field + ".url", fmt.Sprintf("scheme %q is not supported; expected http, https or file", parsed.Scheme)}
 	}
-	if checksum != "" && !checksumForm.MatchString(checksum) {
+	if !image.IsChecksum(checksum) {
 		return &Error{field + ".checksum", fmt.Sprintf("%q is neither \"sha256:\" and 64, nor \"sha512:\" and 128, lower-case hexadecimal digits", checksum)}
 	}
 	return nil
