@@ -21,8 +21,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// Limits for the port of the webhooks. Anyone who reaches the port can use it, because neither API servers nor
-// Cluster API authenticate themselves.
+// Limits for the port of the webhooks. Anyone who reaches the port can use it, because API servers do not authenticate
+// themselves by default, and neither does Cluster API.
 const (
 	// maxWebhookClients and maxWebhookClientsPerAddress limit connections. Each API server has one or two.
 	maxWebhookClients           = 256
@@ -77,6 +77,10 @@ func (s *webhookServer) Start(ctx context.Context) error {
 	}
 	bounded := connlimit.Listen(listener, maxWebhookClients, maxWebhookClientsPerAddress)
 	secure := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, GetCertificate: certificate.GetCertificate}
+	if s.cfg.HookClientCAs != "" {
+		// Not all clients of this port have a certificate. The handler of the hooks verifies it.
+		secure.ClientAuth = tls.RequestClientCert
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := certificate.Start(ctx); err != nil {

@@ -132,6 +132,7 @@ func (f *Flags) addSets(flags *pflag.FlagSet, d defaults) {
 func (f *Flags) addClusterAPI(flags *pflag.FlagSet) {
 	c := &f.Config
 	flags.StringSliceVar(&f.apis, "apis", []string{string(manager.APIMCM)}, `comma-separated APIs to serve: "mcm" for Machines of machine.sapcloud.io, "capi" for MillwrightMachines of Cluster API`)
+	flags.StringVar(&c.Webhooks.HookClientCAs, "runtime-hook-client-ca-file", "", "PEM file with authorities; if set, the runtime hooks at --webhook-port require a client certificate of one of them, as Cluster API presents with --runtime-extension-client-cert-file; empty to accept all clients")
 	flags.StringVar(&c.ClusterAPI.WatchFilter, "watch-filter", "", "reconcile only MillwrightMachines and MillwrightClusters whose label cluster.x-k8s.io/watch-filter has this value; empty for all")
 	flags.StringVar(&c.Election.ClusterAPILease, "leader-elect-resource-name", infrav1.Lease, "name of the lease for --apis=capi; managers with a different --namespace or --watch-filter must use different names; MCM's lease names are fixed")
 }

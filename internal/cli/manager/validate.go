@@ -41,6 +41,7 @@ func (f *Flags) validate() error {
 	wrong.Port("port", c.Port)
 	wrong.Port("webhook-port", c.Webhooks.Port)
 	wrong.If(c.Webhooks.Port != 0 && c.Webhooks.CertDir == "", "--webhook-port: requires --webhook-cert-dir")
+	wrong.If(c.Webhooks.HookClientCAs != "" && (c.Webhooks.Port == 0 || !slices.Contains(f.apis, string(manager.APICAPI))), "--runtime-hook-client-ca-file: requires --webhook-port, and capi in --apis")
 	wrong.If(!(f.qps > 0 && f.qps <= math.MaxFloat32), "--kube-api-qps: must be a number greater than 0") // also false for NaN
 	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
 	wrong.If(c.Profiling.Contention && !c.Profiling.Enabled, "--contention-profiling: requires --profiling")
