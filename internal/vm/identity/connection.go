@@ -44,7 +44,7 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 // same authority; see FromContext for the identity of the client.
 //
 // The server of a controller that issues certificates also accepts clients without one, but only for
-// CertificateAuthority: a chained interceptor rejects other calls with UNAUTHENTICATED.
+// CertificateAuthority/Issue: a chained interceptor rejects other calls with UNAUTHENTICATED.
 //
 // Each wrap function may change the credentials, for example to refuse connections.
 func (c *Credentials) ServerOptions(wrap ...func(credentials.TransportCredentials) credentials.TransportCredentials) []grpc.ServerOption {
