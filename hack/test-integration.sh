@@ -110,5 +110,5 @@ EOF
 kubectl="$(hack/controlplane.sh 2>/dev/null)/kubectl --kubeconfig=$CONTROL_KUBECONFIG"
 $kubectl create namespace "$CONTROL_CLUSTER_NAMESPACE" --dry-run=client -o yaml | $kubectl apply -f - >/dev/null 2>&1
 $kubectl apply -f "$SECRET" >/dev/null
-export LIST_COMMAND="$millwright machine list -o json --driver=$driver --class=$MACHINECLASS_V1 --secret=$SECRET $access"
+export LIST_COMMAND="$millwright instance list -o json --driver=$driver --class=$MACHINECLASS_V1 --secret=$SECRET $access"
 suite

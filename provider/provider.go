@@ -162,20 +162,21 @@ func (p *Provider) command() (*cobra.Command, error) {
 	if err != nil {
 		return nil, err
 	}
-	calls, err := instance.Commands(p.kinds)
+	single, err := instance.New(p.kinds)
 	if err != nil {
 		return nil, err
 	}
-	single := args.Group(&cobra.Command{
-		Use:   "machine",
-		Short: "Create, find, list and delete single VMs, without a cluster",
-	}, calls...)
-	for _, cmd := range append(single.Commands(), root, whole, check) {
+	deprecated, err := instance.Deprecated(p.kinds)
+	if err != nil {
+		return nil, err
+	}
+	former := args.Group(&cobra.Command{Use: "machine", Short: "Former name of instance", Hidden: true}, deprecated...)
+	for _, cmd := range append(single.Commands(), root, single, whole, check) {
 		cmd.Example = "" // it names millwright
 	}
 	root.Use, root.Args = p.name, args.KnownCommand
-	root.Long += "\n\nThe command \"manager\" also runs these controllers, in the same process. The commands\n\"machine\" and \"conformance\" call the driver without a cluster."
-	root.AddCommand(whole, single, check)
+	root.Long += "\n\nThe command \"manager\" also runs these controllers, in the same process. The commands\n\"instance\" and \"conformance\" call the driver without a cluster."
+	root.AddCommand(whole, single, former, check)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return program.Complete(root, program.VersionLine(p.name, p.version)), nil
 }

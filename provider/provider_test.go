@@ -92,13 +92,15 @@ func TestProgram_CallsDriverWithoutCluster(t *testing.T) {
 	for _, name := range []string{"example", provider.AnyClass} {
 		d := fake.New(fake.Config{})
 		p := provider.New(name, func(context.Context, provider.Environment) (driver.Driver, error) { return d, nil })
-		if err := p.Run(t.Context(), "machine", "create", "m", "--class", class, "--secret", secret); err != nil || len(d.VMs()) != 1 {
+		if err := p.Run(t.Context(), "instance", "create", "m", "--class", class, "--secret", secret); err != nil || len(d.VMs()) != 1 {
 			t.Errorf("driver %q: %d VMs, %v", name, len(d.VMs()), err)
 		}
-		if err := p.Run(t.Context(), "machine", "list", "--class", class); err != nil {
-			t.Errorf("driver %q: %v", name, err)
+		for _, command := range []string{"instance", "machine"} { // the former name
+			if err := p.Run(t.Context(), command, "list", "--class", class); err != nil {
+				t.Errorf("driver %q: %v", name, err)
+			}
 		}
-		if err := p.Run(t.Context(), "machine", "delete", "m", "--class", class, "--secret", secret); err != nil || len(d.VMs()) != 0 {
+		if err := p.Run(t.Context(), "instance", "delete", "m", "--class", class, "--secret", secret); err != nil || len(d.VMs()) != 0 {
 			t.Errorf("driver %q: %d VMs, %v", name, len(d.VMs()), err)
 		}
 		if err := p.Run(t.Context(), "conformance", "--run=R01|R20", "--class", class, "--secret", secret); err != nil || len(d.Calls(fake.CreateMachine)) < 2 {

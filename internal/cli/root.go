@@ -59,7 +59,7 @@ func newRoot(version string) *cobra.Command {
 		Short: "Manage the machines of Kubernetes clusters",
 	},
 		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), machine.New(must(instance.Commands(drivers.Kinds))...), newManageVM(), rollout.New(), vm.New(), vm.NewHypervisor(), vm.NewDiskServer(), vmcontroller.New(), autoscaler.New(), loadbalancer.New(),
+		machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), must(instance.New(drivers.Kinds)), newManageVM(), rollout.New(), vm.New(), vm.NewHypervisor(), vm.NewDiskServer(), vmcontroller.New(), autoscaler.New(), loadbalancer.New(),
 		newConformance(), newVersionCommand(version),
 	)
 	root.AddCommand(managerCommands()...)

@@ -1,4 +1,4 @@
-// Package instance creates, finds and deletes single VMs through a driver, without a cluster.
+// Package instance creates, finds and deletes single instances through a driver, without a cluster.
 package instance
 
 import (
@@ -18,9 +18,43 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/standalone"
 )
 
-// Commands returns the commands create, status, list and delete. kinds is called once per command, since each
-// command has its own flags. The error names a driver that has a flag of the commands or of another driver.
-func Commands(kinds func() registry.Kinds) ([]*cobra.Command, error) {
+// New returns the command "instance", which has the commands create, status, list and delete. kinds is called once per
+// command, since each command has its own flags. The error names a driver that has a flag of the commands or of another
+// driver.
+func New(kinds func() registry.Kinds) (*cobra.Command, error) {
+	all, err := commands(kinds)
+	if err != nil {
+		return nil, err
+	}
+	return args.Group(&cobra.Command{
+		Use:   "instance",
+		Short: "Create, find, list and delete instances with a driver, without a cluster",
+		Long: `Create, find, list and delete instances with a driver, without a cluster.
+
+An instance is what a driver creates for a Machine, normally a VM. The commands do not read or write Machine
+objects; "kubectl get machines" lists those.` + withoutCluster,
+		Example: `  millwright instance create test --class class.yaml --secret secret.yaml
+  millwright instance list --class class.yaml --secret secret.yaml`,
+	}, all...), nil
+}
+
+// Deprecated returns the commands of New for their former place below "machine". They are hidden, and print a line
+// with their new name to standard error. It takes kinds and returns errors as New does.
+func Deprecated(kinds func() registry.Kinds) ([]*cobra.Command, error) {
+	all, err := commands(kinds)
+	for _, cmd := range all {
+		run := cmd.RunE
+		cmd.Hidden, cmd.Example = true, ""
+		cmd.RunE = func(cmd *cobra.Command, given []string) error {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%q is deprecated and will be removed after the next release; use \"%s instance %s\"\n",
+				cmd.CommandPath(), cmd.Root().CommandPath(), cmd.Name())
+			return run(cmd, given)
+		}
+	}
+	return all, err
+}
+
+func commands(kinds func() registry.Kinds) ([]*cobra.Command, error) {
 	var all []*cobra.Command
 	for _, build := range []func(*flags) *cobra.Command{newCreate, newStatus, newList, newDelete} {
 		flags := newFlags(kinds())
@@ -43,12 +77,12 @@ in addition: --machineclass, --classkind, --machinename and --machineid.`
 func newCreate(flags *flags) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:   "create NAME",
-		Short: "Create a VM, without a cluster",
-		Long: `Create the VM of the machine NAME, unless it exists, and initialize it.` + withoutCluster + `
+		Short: "Create an instance, without a cluster",
+		Long: `Create the instance of the machine NAME, unless it exists, and initialize it.` + withoutCluster + `
 
 The placeholder <<MACHINE_NAME>> in the user data is replaced, but <<BOOTSTRAP_TOKEN>> is not.`,
-		Example: `  millwright machine create test --class class.yaml --secret secret.yaml
-  millwright machine create test --class class.yaml --secret secret.yaml --dry-run -o json`,
+		Example: `  millwright instance create test --class class.yaml --secret secret.yaml
+  millwright instance create test --class class.yaml --secret secret.yaml --dry-run -o json`,
 	}, needsName, func(ctx context.Context, c *caller) (result, error) {
 		if err := c.inputs.check(); err != nil {
 			return result{}, err
@@ -60,9 +94,9 @@ The placeholder <<MACHINE_NAME>> in the user data is replaced, but <<BOOTSTRAP_T
 func newStatus(flags *flags) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:     "status NAME",
-		Short:   "Find a VM, without a cluster",
-		Long:    `Find the VM of the machine NAME. If it does not exist, the exit status is 1.` + withoutCluster,
-		Example: `  millwright machine status test --class class.yaml --secret secret.yaml`,
+		Short:   "Find an instance, without a cluster",
+		Long:    `Find the instance of the machine NAME. If it does not exist, the exit status is 1.` + withoutCluster,
+		Example: `  millwright instance status test --class class.yaml --secret secret.yaml`,
 	}, needsName|findsOnly, func(ctx context.Context, c *caller) (result, error) {
 		found, err := c.status(ctx)
 		switch {
@@ -80,19 +114,19 @@ func newStatus(flags *flags) *cobra.Command {
 func newDelete(flags *flags) *cobra.Command {
 	return flags.command(&cobra.Command{
 		Use:   "delete NAME",
-		Short: "Delete a VM, without a cluster",
-		Long: `Delete the VM of the machine NAME, and wait until it is gone. With --id, only that VM is
-deleted.` + withoutCluster,
-		Example: `  millwright machine delete test --class class.yaml --secret secret.yaml`,
+		Short: "Delete an instance, without a cluster",
+		Long: `Delete the instance of the machine NAME, and wait until it is gone. With --id, only that
+instance is deleted.` + withoutCluster,
+		Example: `  millwright instance delete test --class class.yaml --secret secret.yaml`,
 	}, needsName, func(ctx context.Context, c *caller) (result, error) { return c.remove(ctx) })
 }
 
 func newList(flags *flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List the VMs of a class, without a cluster",
-		Long:    `List the VMs of a class, including those without a Machine.` + withoutCluster,
-		Example: `  millwright machine list --class class.yaml --secret secret.yaml`,
+		Short:   "List the instances of a class, without a cluster",
+		Long:    `List the instances of a class, including those without a Machine.` + withoutCluster,
+		Example: `  millwright instance list --class class.yaml --secret secret.yaml`,
 		Args:    args.None,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -116,7 +150,7 @@ func NewManageVM(kinds registry.Kinds) (*cobra.Command, error) {
 		Use:   "managevm",
 		Short: "Create or delete a VM as MCM's managevm does",
 		Long: `Create a VM, or with --machineid delete that VM, as MCM's managevm does. The commands of
-"millwright machine" do the same and more.`,
+"millwright instance" do the same and more.`,
 		Example: `  millwright managevm --secret secret.yaml --machineclass class.yaml --classkind AWS --machinename test`,
 		Args:    args.None,
 	}

@@ -107,7 +107,7 @@ func (w *world) kinds() registry.Kinds {
 func (w *world) run(arguments ...string) (string, error) {
 	w.Helper()
 	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
-	commands, err := Commands(w.kinds)
+	all, err := commands(w.kinds)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func (w *world) run(arguments ...string) (string, error) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	root.AddCommand(append(commands, manageVM)...)
+	root.AddCommand(append(all, manageVM)...)
 	out := &bytes.Buffer{}
 	root.SetOut(out)
 	root.SetErr(w.problems)

@@ -34,8 +34,13 @@ import (
 func NewExplain() *cobra.Command {
 	flags := &explainFlags{}
 	cmd := &cobra.Command{
-		Use:   "explain KIND/NAME",
-		Short: "Explain the state of a Machine, MachineSet or MachineDeployment",
+		Use:     "explain KIND/NAME",
+		Aliases: []string{"diagnose"}, // "kubectl explain" describes the fields of a kind
+		Short:   "Explain the state of a Machine, MachineSet or MachineDeployment",
+		Long: `Explain the state of a Machine, MachineSet or MachineDeployment: what is wrong since when, what
+happens next, and what you can do.` + onlyReads + `
+
+The command is also called "diagnose", because "kubectl explain" describes the fields of a kind.`,
 		Example: `  millwright explain machine pool-a-x7k2p
   millwright explain mcd/pool`,
 		SuggestionsMinimumDistance: 2,

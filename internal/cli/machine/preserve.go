@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
-// New returns the commands for one Machine, in addition to those given.
-func New(more ...*cobra.Command) *cobra.Command { return newCommands(open, more...) }
+// New returns the commands for one Machine, in addition to those given, which are deprecated.
+func New(deprecated ...*cobra.Command) *cobra.Command { return newCommands(open, deprecated...) }
 
 // opener returns a client and the namespace of the cluster that the flags select.
 type opener func(*kubeconfig.Flags) (client.Client, string, error)
@@ -35,22 +35,19 @@ func open(flags *kubeconfig.Flags) (client.Client, string, error) {
 	return c, namespace, err
 }
 
-func newCommands(open opener, more ...*cobra.Command) *cobra.Command {
+func newCommands(open opener, deprecated ...*cobra.Command) *cobra.Command {
 	return args.Group(&cobra.Command{
 		Use:   "machine",
-		Short: "Preserve or release a Machine; create or delete a VM without a cluster",
-		Long: `Preserve a Machine for diagnosis, or release it. Create, find or delete a VM without a cluster.
+		Short: "Preserve a Machine for diagnosis, or release it",
+		Long: `Preserve a Machine for diagnosis, or release it.
 
-preserve and release set the annotation ` + v1alpha1.AnnotationKeyPreserve + ` of
-the Machine NAME, also given as machine/NAME. They only need the API server of the Machines, and
-also work with MCM.
-
-create, status, list and delete call a driver. They need files with a class and a Secret.`,
+The commands set the annotation ` + v1alpha1.AnnotationKeyPreserve + ` of the Machine
+NAME, also given as machine/NAME. They only need the API server of the Machines, and also work
+with MCM.`,
 		Example: `  millwright machine preserve pool-a-x7k2p
   millwright machine preserve pool-a-x7k2p --when-failed -n machines --kubeconfig control.yaml
-  millwright machine release machine/pool-a-x7k2p
-  millwright machine create test --class class.yaml --secret secret.yaml`,
-	}, append([]*cobra.Command{newPreserve(open), newRelease(open)}, more...)...)
+  millwright machine release machine/pool-a-x7k2p`,
+	}, append([]*cobra.Command{newPreserve(open), newRelease(open)}, deprecated...)...)
 }
 
 func newPreserve(open opener) *cobra.Command {

@@ -1,5 +1,5 @@
 // Package controller runs MCM's integration suite for the drivers of Millwright, and for other drivers that
-// "millwright machine list" supports. hack/test-integration.sh prepares its environment.
+// "millwright instance list" supports. hack/test-integration.sh prepares its environment.
 package controller
 
 import (

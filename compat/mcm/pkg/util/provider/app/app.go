@@ -11,7 +11,7 @@ import (
 )
 
 // Run runs the machine controller of a provider until it receives SIGTERM or SIGINT, and then returns nil. If the
-// program was called with the command "conformance" or "machine", Run runs that command instead, which needs no cluster.
+// program was called with the command "conformance" or "instance", Run runs that command instead, which needs no cluster.
 // Run may be called once in a process.
 func Run(s *options.MCServer, d driver.Driver) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -85,11 +85,12 @@ func (b bound) Set(text string) error {
 	return err
 }
 
-// commands are the commands of the program that need no cluster. Their own arguments follow them.
-var commands = []string{"conformance", "machine"}
+// commands are the commands of the program that need no cluster. Their own arguments follow them. "machine" is the
+// former name of "instance".
+var commands = []string{"conformance", "instance", "machine"}
 
 // AddFlags adds the flags to fs, except those that fs already has. If the program was called with the command
-// "conformance" or "machine", fs does not parse the arguments after it.
+// "conformance" or "instance", fs does not parse the arguments after it.
 func (s *MCServer) AddFlags(fs *pflag.FlagSet) {
 	s.given = fs
 	if slices.ContainsFunc(os.Args[1:], func(arg string) bool { return slices.Contains(commands, arg) }) {

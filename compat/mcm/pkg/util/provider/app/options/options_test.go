@@ -92,8 +92,9 @@ func TestServe_RunsCommand(t *testing.T) {
 		calls   int
 		wantErr string
 	}{
-		"command":           {[]string{"machine", "list", "--class", class}, 1, ""},
-		"flag before it":    {[]string{"--namespace=n", "machine", "list", "--class", class}, 1, ""},
+		"command":           {[]string{"instance", "list", "--class", class}, 1, ""},
+		"former command":    {[]string{"machine", "list", "--class", class}, 1, ""},
+		"flag before it":    {[]string{"--namespace=n", "instance", "list", "--class", class}, 1, ""},
 		"flag of command":   {[]string{"conformance", "--no-such-flag"}, 0, "--no-such-flag"},
 		"value, not a name": {[]string{"--namespace", "machine", "--address=nowhere"}, 0, "--address"},
 		"flags after true":  {[]string{"--namespace", "machine", "--leader-elect", "true", "--port=0"}, 0, "flag --port=0 follows"},
