@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -171,9 +172,7 @@ func (p *Provider) command() (*cobra.Command, error) {
 		return nil, err
 	}
 	former := args.Group(&cobra.Command{Use: "machine", Short: "Former name of instance", Hidden: true}, deprecated...)
-	for _, cmd := range append(single.Commands(), root, single, whole, check) {
-		cmd.Example = "" // it names millwright
-	}
+	root.Example = strings.ReplaceAll(root.Example, "millwright "+root.Name(), p.name)
 	root.Use, root.Args = p.name, args.KnownCommand
 	root.Long += "\n\nThe command \"manager\" also runs these controllers, in the same process. The commands\n\"instance\" and \"conformance\" call the driver without a cluster."
 	root.AddCommand(whole, single, former, check)

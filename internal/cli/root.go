@@ -43,27 +43,56 @@ func newRootFor(p Program) *cobra.Command {
 			return program.Complete(cmd, program.VersionLine("millwright", p.Version))
 		}
 	}
-	root := newRoot(p.Version)
 	if filepath.Base(p.Name) == Plugin {
-		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl millwright"}
+		return program.Rename(newRoot(p.Version), "kubectl millwright")
 	}
-	return root
+	return newRoot(p.Version)
 }
 
 // Plugin is the name of the program as a kubectl plugin, which runs for "kubectl millwright".
 const Plugin = "kubectl-millwright"
 
+// Groups of the commands in the help.
+var (
+	groupLocal    = &cobra.Group{ID: "local", Title: "Local cluster:"}
+	groupMachines = &cobra.Group{ID: "machines", Title: "Machines:"}
+	groupVMs      = &cobra.Group{ID: "vms", Title: "Virtual machines:"}
+	groupRun      = &cobra.Group{ID: "run", Title: "Run in a cluster:"}
+	groupDrivers  = &cobra.Group{ID: "drivers", Title: "Drivers:"}
+	groupOther    = &cobra.Group{ID: "other", Title: "Other commands:"}
+)
+
+// Root returns the command "millwright".
+func Root(version string) *cobra.Command { return newRoot(version) }
+
 func newRoot(version string) *cobra.Command {
 	root := args.Group(&cobra.Command{
 		Use:   "millwright",
 		Short: "Manage the machines of Kubernetes clusters",
-	},
-		cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner(),
-		machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), must(instance.New(drivers.Kinds)), newManageVM(), rollout.New(), vm.New(), vm.NewHypervisor(), vm.NewDiskServer(), vmcontroller.New(), autoscaler.New(), loadbalancer.New(),
-		newConformance(), newVersionCommand(version),
-	)
-	root.AddCommand(managerCommands()...)
+		Long: `Manage the machines of Kubernetes clusters.
+
+Exit status: 0 for success; 1 for a failure, or if what a command waits for or looks for did not
+happen or does not exist; 2 for invalid arguments.`,
+		Example: `  millwright up
+  millwright vm list
+  millwright explain machine pool-a-x7k2p`,
+	})
+	add := func(group *cobra.Group, commands ...*cobra.Command) {
+		root.AddGroup(group)
+		for _, cmd := range commands {
+			cmd.GroupID = group.ID
+		}
+		root.AddCommand(commands...)
+	}
+	add(groupLocal, cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner())
+	add(groupMachines, machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), rollout.New())
+	add(groupVMs, vm.New(), vm.NewHypervisor(), vm.NewDiskServer())
+	add(groupRun, append(managerCommands(), vmcontroller.New(), autoscaler.New(), loadbalancer.New())...)
+	add(groupDrivers, must(instance.New(drivers.Kinds)), newManageVM(), newConformance())
+	add(groupOther, newVersionCommand(version))
 	root.SetHelpCommand(newHelpCommand())
+	root.SetHelpCommandGroupID(groupOther.ID)
+	root.SetCompletionCommandGroupID(groupOther.ID)
 	return program.Complete(root, program.VersionLine("millwright", version))
 }
 
@@ -93,8 +122,9 @@ func must[V any](value V, err error) V {
 // newHelpCommand is like cobra's, but rejects unknown commands.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "Help about a command",
+		Use:     "help [COMMAND]",
+		Short:   "Help about a command",
+		Example: `  millwright help vm list`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			of, rest, err := cmd.Root().Find(names)
 			if err != nil {
@@ -113,9 +143,10 @@ func newHelpCommand() *cobra.Command {
 
 func newVersionCommand(version string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  args.None,
+		Use:     "version",
+		Short:   "Print the version",
+		Example: `  millwright version`,
+		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), program.VersionLine("millwright", version))
 			return err

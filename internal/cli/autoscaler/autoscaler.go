@@ -61,12 +61,14 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.namespace, "namespace", "default", "namespace of the Machines in the control cluster")
 	set.Float32Var(&f.qps, "kube-api-qps", 20, "maximum requests per second to each API server")
 	set.IntVar(&f.burst, "kube-api-burst", 30, "maximum burst of requests to each API server")
+	args.Section(set, "cluster")
 	set.StringVar(&f.listen, "listen", ":8086", "host:port on which to serve the autoscaler, which needs a client certificate")
 	set.StringVar(&f.files.Certificate, "tls-cert-file", "", "TLS certificate for --listen, valid for the host name in the autoscaler's configuration")
 	set.StringVar(&f.files.Key, "tls-private-key-file", "", "private key of --tls-cert-file")
 	set.StringVar(&f.files.CA, "client-ca-file", "", "certificate authorities of the autoscaler; any client with a certificate from them can create and delete machines")
 	set.BoolVar(&f.insecureLoopback, "insecure-loopback", false, "serve --listen, which must be a loopback address, without TLS: every process on the host can create and delete machines")
 	set.StringVar(&f.healthAddress, "health-address", "", "host:port on which to serve /healthz and /readyz, which returns 200 while calls are served; empty to disable")
+	args.Section(set, "serving")
 	f.logging.Add(set)
 }
 

@@ -61,6 +61,8 @@ the first failure is an error.
 With --guest full the nodes run Pods that serve HTTP. Instead of scaling, all machines are replaced by
 machines of a new class while requests are sent to the Service. At the end, the number of successful
 requests is printed; a failed request is an error.`,
+		Example: `  millwright demo
+  millwright demo --guest full --exit`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.stdout = cmd.OutOrStdout()
@@ -73,6 +75,7 @@ requests is printed; a failed request is an error.`,
 	set.StringVar(&d.examples, "examples", "examples", `directory with the manifests to apply; with --guest full, defaults to "examples/full"`)
 	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check that nothing remains, and exit")
 	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "timeout of each step; with --guest full, defaults to 30m")
+	args.Section(set, "demo")
 	return cmd
 }
 

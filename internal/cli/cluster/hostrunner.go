@@ -42,7 +42,9 @@ starts one such process for each host.
 
 SIGTERM stops the hypervisors gracefully. If this process is killed they keep running, and
 the next one with the same --dir adopts them.`,
-		Args: args.None,
+		Example: `  millwright hostrunner --name host-1 --dir hosts/host-1 --kubeconfig hosts/host-1/kubeconfig`,
+		Hidden:  true, // only "up" starts it
+		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return flags.run(cmd.Context(), cmd.ErrOrStderr())
 		},

@@ -61,6 +61,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the management cluster; defaults to the in-cluster config")
 	set.StringVar(&c.Namespace, "namespace", "", "namespace of the MillwrightClusters; empty for all")
 	set.StringVar(&c.WatchFilter, "watch-filter", "", "value of the label cluster.x-k8s.io/watch-filter of the MillwrightClusters; empty for all")
+	args.Section(set, "cluster")
 	set.StringVar(&c.Name, "name", infrav1.DefaultLoadBalancer, "name by which MillwrightClusters select this process; without --leader-elect, it must be unique")
 	set.StringVar(&c.Address, "address", "", "IP address on which to listen; machines and the controllers of Cluster API must be able to reach it; required")
 	set.StringVar(&c.Host, "host", "", "host of the endpoints: a name or an address that resolves to --address; defaults to --address")
@@ -71,9 +72,11 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.IntVar(&c.MaxPerClient, "max-connections-per-client", 1024, "maximum number of connections per endpoint from one IPv4 address or IPv6 /64; machines behind one gateway share an address")
 	set.IntVar(&c.MaxTotalConnections, "max-total-connections", 16384, "maximum number of connections to all endpoints together; half of them are divided among --ports, so that each endpoint has a guaranteed share")
 	set.StringVar(&f.healthAddress, "health-address", "", "host:port on which to serve /healthz, /livez, /metrics, /configz and /readyz, which returns 200 once the ports are open; empty to disable")
+	args.Section(set, "load balancer")
 	set.BoolVar(&f.elect, "leader-elect", false, "elect one of several processes of this name to assign ports; --host must resolve to all of them")
 	set.StringVar(&c.Lease.Namespace, "leader-elect-namespace", "", "namespace of the lease; defaults to that of the Pod, or of the kubeconfig")
 	set.StringVar(&c.Lease.Name, "leader-elect-resource-name", "millwright-load-balancer", "name of the lease")
+	args.Section(set, "leader election")
 	f.logging.Add(set)
 }
 

@@ -37,6 +37,7 @@ func (f *Flags) Add(flags *pflag.FlagSet) {
 	}
 	flags.StringVar(&f.Format, "logging-format", "text", usage)
 	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log verbosity, 0 or more; 1 adds what controllers wait for, and driver calls")
+	args.Section(flags, "logging")
 }
 
 // SetUp returns the logger and makes all libraries use it. Invalid flags are an args.UsageError.

@@ -47,14 +47,18 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 	flags.StringVar(&f.namespace, "namespace", "default", namespace)
 	flags.Float32Var(&f.qps, "kube-api-qps", d.qps, "QPS of the client of each API server")
 	flags.IntVar(&f.burst, "kube-api-burst", d.burst, "burst of the client of each API server")
+	args.Section(flags, "cluster")
 	flags.StringVar(&f.Config.Address, "address", "0.0.0.0", "IP address on which to serve /healthz and /metrics")
 	flags.IntVar(&f.Config.Port, "port", d.port, "port on which to serve /healthz and /metrics over HTTP; 0 to disable")
 	flags.BoolVar(&f.Config.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
 	flags.BoolVar(&f.Config.Profiling.Contention, "contention-profiling", false, "enable block profiling; requires --profiling")
+	args.Section(flags, "serving")
 	flags.StringVar(&f.Config.Election.Namespace, "leader-elect-namespace", "", "namespace of the leases; defaults to --namespace")
+	args.Section(flags, electionSection)
 	f.addTuning(flags, d)
 	if d.half == "" {
 		f.addClusterAPI(flags)
+		args.Section(flags, "Cluster API")
 	} else {
 		f.apis = []string{string(manager.APIMCM)}
 	}
@@ -62,18 +66,27 @@ func (f *Flags) add(flags *pflag.FlagSet, d defaults) error {
 		flags.IntVar(&f.Config.Webhooks.Port, "webhook-port", 0, "port of the optional webhooks, which warn about invalid objects of machine.sapcloud.io and reject unsupported changes to objects of Cluster API; 0 to disable")
 		flags.StringVar(&f.Config.Webhooks.CertDir, "webhook-cert-dir", "", "directory with the webhook server's tls.crt and tls.key")
 		flags.BoolVar(&f.Config.ApproveNodeCertificates, "approve-node-certificates", false, "approve the node certificate of a Machine when it is requested with the Machine's bootstrap token, and deny all other requests with that token; requires the ClusterRole millwright-node-certificates, and that no other approver handles bootstrap tokens")
+		args.Section(flags, "admission")
 	}
 	f.ignored.add(flags, d.half)
+	args.Section(flags, "MCM compatibility")
 	f.Logging.TextIsKlog = d.half != ""
 	f.Logging.Add(flags)
 	if d.half != manager.HalfSets { // last, so that a driver cannot use the name of another flag
 		if err := f.Driver.add(flags, d.driver); err != nil {
 			return err
 		}
+		args.Section(flags, driverSection)
 	}
 	args.BareSeconds(flags)
 	return nil
 }
+
+// Sections of the help.
+const (
+	electionSection = "leader election"
+	driverSection   = "driver"
+)
 
 // AddTuning adds the flags that "millwright up" shares.
 func (f *Flags) AddTuning(flags *pflag.FlagSet) {
@@ -86,14 +99,19 @@ func (f *Flags) addTuning(flags *pflag.FlagSet, d defaults) {
 	c := &f.Config
 	flags.IntVar(&c.ConcurrentSyncs, "concurrent-syncs", d.concurrentSyncs, "number of objects of each kind that are reconciled concurrently, and number of concurrent driver calls")
 	flags.DurationVar(&c.ResyncPeriod, "min-resync-period", 12*time.Hour, "resync period of the informers")
+	args.Section(flags, "controller")
 	AddElection(flags, &c.Election)
 	if d.half != manager.HalfSets {
 		f.addMachines(flags, d)
+		args.Section(flags, "machine")
 		f.addHealth(flags)
+		args.Section(flags, "health")
 		f.addDrain(flags)
+		args.Section(flags, "drain")
 	}
 	if d.half != manager.HalfMachines {
 		f.addSets(flags, d)
+		args.Section(flags, "MachineSet and MachineDeployment")
 	}
 }
 
@@ -103,6 +121,7 @@ func AddElection(flags *pflag.FlagSet, e *manager.Election) {
 	flags.DurationVar(&e.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "duration after which non-leaders may acquire a lease that was not renewed")
 	flags.DurationVar(&e.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "duration after which a leader that cannot renew its lease stops leading")
 	flags.DurationVar(&e.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "duration between renewals of a lease; non-leaders check four times as often whether the lease was released")
+	args.Section(flags, electionSection)
 }
 
 func (f *Flags) addMachines(flags *pflag.FlagSet, d defaults) {

@@ -70,7 +70,7 @@ func NewMachineController(drivers DriverFlags) (*cobra.Command, error) {
 		Long: `Run the controllers of Machines, MachineClasses and Nodes, with the flags, defaults, port and
 lease of MCM's machine-controller. Run machine-controller-manager for MachineSets and
 MachineDeployments.`,
-		Example: `  machine-controller --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
+		Example: `  millwright machine-controller --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
 	})
 }
 
@@ -81,7 +81,7 @@ func NewMachineControllerManager() (*cobra.Command, error) {
 		Short: "Run only the controllers of MachineSets and MachineDeployments, like MCM's machine-controller-manager",
 		Long: `Run the controllers of MachineSets and MachineDeployments, with the flags, defaults, port and
 lease of MCM's machine-controller-manager. Run machine-controller for Machines.`,
-		Example: `  machine-controller-manager --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
+		Example: `  millwright machine-controller-manager --control-kubeconfig control.yaml --target-kubeconfig target.yaml --namespace machines`,
 	})
 }
 

@@ -73,6 +73,7 @@ func Complete(root *cobra.Command, versionLine string) *cobra.Command {
 	root.Version = versionLine
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return args.Wrong(plainly(err)) })
+	setHelp(root)
 	return root
 }
 
@@ -100,6 +101,9 @@ func plainly(err error) error {
 		return err
 	}
 	flag, value := invalid.GetFlag(), invalid.GetValue()
+	if mistake, ok := errors.AsType[*args.UsageError](err); ok {
+		return fmt.Errorf("--%s: %w", flag.Name, mistake.Err)
+	}
 	if errors.Is(err, strconv.ErrRange) {
 		return fmt.Errorf("--%s: %s is out of range", flag.Name, value)
 	}

@@ -37,6 +37,16 @@ func Open(out io.Writer) *Screen {
 	}}
 }
 
+// Columns returns the width of a terminal, or 0 for any other output.
+func Columns(out io.Writer) int {
+	screen := Open(out)
+	if screen == nil {
+		return 0
+	}
+	columns, _ := screen.Size()
+	return columns
+}
+
 // Draw replaces the lines that were shown before. List items, which begin with "  - ", and the last column of a
 // table, whose titles are in capital letters, continue on the next line. Other lines are truncated: a line that
 // wraps, or has left the screen, cannot be replaced.

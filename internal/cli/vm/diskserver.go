@@ -33,7 +33,8 @@ describes, and serve them to its hypervisors.
 
 The VM controller creates Pods that run this command. It is not meant to be run by
 hand.`,
-		Args: args.None,
+		Hidden: true,
+		Args:   args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runDiskServer(cmd.Context(), os.Getenv, cmd.ErrOrStderr())
 		},

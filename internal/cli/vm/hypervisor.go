@@ -39,7 +39,8 @@ func NewHypervisor() *cobra.Command {
 
 The VM controller creates Pods that run this command. It is not meant to be run by
 hand.`,
-		Args: args.None,
+		Hidden: true,
+		Args:   args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runHypervisor(cmd.Context(), os.Getenv, cmd.ErrOrStderr())
 		},
