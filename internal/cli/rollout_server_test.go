@@ -244,7 +244,12 @@ func TestRolloutRestart_OneMachine(t *testing.T) {
 	restart := []string{"restart", "pool", "--machine", old[0]}
 
 	w.wantOutput(t, []string{"will be deleted after a new machine is available: 3 machines until then (dry run)"}, append(restart, "--dry-run")...)
-	w.wantOutput(t, []string{"require --machine"}, "restart", "pool", "--dry-run")
+	w.wantOutput(t, []string{"will be deleted after a new machine is available: 3 machines until then (server dry run)"}, append(restart, "--dry-run=server")...)
+	w.wantOutput(t, []string{"machinedeployment.machine.sapcloud.io/pool restarted (dry run)\n"}, "restart", "pool", "--dry-run")
+	w.wantOutput(t, []string{"--timeout requires --machine"}, "restart", "pool", "--timeout=1m")
+	if now := w.names(t); !slices.Equal(now, old) {
+		t.Errorf("after dry runs, the machines are %q, want %q", now, old)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	lines := 0
 	err := w.rolloutTo(ctx, onWrite(func() {

@@ -52,8 +52,9 @@ func TestRollout_OutputWithoutCluster(t *testing.T) {
 	}
 }
 
-// TestCompletion_OffersNoFiles checks that shell completion does not offer files for a name.
+// TestCompletion_OffersNoFiles checks that shell completion does not offer files for a name, also without a cluster.
 func TestCompletion_OffersNoFiles(t *testing.T) {
+	t.Setenv("KUBECONFIG", env.Kubeconfig(t, "https://127.0.0.1:1"))
 	for _, command := range [][]string{{"rollout", "status"}, {"rollout", "undo"}, {"rollout", "pause"}, {"explain", "machine"}, {"explain", "machinedeployment"}} {
 		var stdout, stderr bytes.Buffer
 		args := append(append([]string{cobra.ShellCompRequestCmd}, command...), "")
@@ -66,9 +67,9 @@ func TestCompletion_OffersNoFiles(t *testing.T) {
 // TestVersionFlag checks that --version prints the same as the version command.
 func TestVersionFlag(t *testing.T) {
 	var output [2]bytes.Buffer
-	for i, arg := range []string{"version", "--version"} {
-		if status := Main(Program{Version: "v1.2.3", Args: []string{arg}, Stdout: &output[i], Stderr: io.Discard}); status != 0 {
-			t.Errorf("%s: exit status %d", arg, status)
+	for i, args := range [][]string{{"version", "--client"}, {"--version"}} {
+		if status := Main(Program{Version: "v1.2.3", Args: args, Stdout: &output[i], Stderr: io.Discard}); status != 0 {
+			t.Errorf("%s: exit status %d", args, status)
 		}
 	}
 	if output[0].String() != output[1].String() || !strings.HasPrefix(output[1].String(), "millwright v1.2.3 (") {

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -137,19 +136,6 @@ func newHelpCommand() *cobra.Command {
 			}
 			of.InitDefaultHelpFlag() // so that its help lists it
 			return of.Help()
-		},
-	}
-}
-
-func newVersionCommand(version string) *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
-		Example: `  millwright version`,
-		Args:    args.None,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), program.VersionLine("millwright", version))
-			return err
 		},
 	}
 }

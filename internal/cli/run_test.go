@@ -22,7 +22,7 @@ func TestRun_AcceptsMCMProcessNames(t *testing.T) {
 		"version":        {"machine-controller", []string{"--version"}, 0, []string{"millwright v1.2.3 (go"}},
 		"a mistake":      {"machine-controller-manager", []string{"--port=many"}, 2, []string{`machine-controller-manager: --port: "many" is not a whole number` + "\n", `Run "machine-controller-manager --help" for usage.`}},
 		"command":        {"machine-controller", []string{"manager"}, 2, []string{`machine-controller: unexpected argument "manager"`}},
-		"in a directory": {"/machine-controller/millwright", []string{"version"}, 0, []string{"millwright v1.2.3 (go"}},
+		"in a directory": {"/machine-controller/millwright", []string{"version", "--client"}, 0, []string{"millwright v1.2.3 (go"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,11 @@ func TestRun_OutputAndExitStatus(t *testing.T) {
 		stdout []string
 		stderr []string
 	}{
-		"version":                {[]string{"version"}, 0, []string{"millwright v1.2.3 (go"}, nil},
+		"version":                {[]string{"version", "--client"}, 0, []string{"millwright v1.2.3 (go"}, nil},
+		"version as JSON":        {[]string{"version", "--client", "-o", "json"}, 0, []string{`"gitVersion": "v1.2.3"`}, nil},
+		"version, no cluster":    {[]string{"version", "--dir", t.TempDir()}, 1, []string{"millwright v1.2.3 (go"}, []string{"no cluster found"}},
+		"unknown format":         {[]string{"vm", "list", "-o", "xml"}, 2, nil, []string{`millwright: --output: unknown format "xml"; expected json, yaml, name or wide` + "\n"}},
+		"unknown dry run":        {[]string{"machine", "preserve", "m", "--dry-run=perhaps"}, 2, nil, []string{`millwright: --dry-run: unknown mode "perhaps"; expected none, client, server` + "\n"}},
 		"help":                   {[]string{"help"}, 0, []string{"manager", "up", "version"}, nil},
 		"--help":                 {[]string{"--help"}, 0, []string{"manager", "up", "version"}, nil},
 		"nothing":                {nil, 0, []string{"manager", "up", "version"}, nil},

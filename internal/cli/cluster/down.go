@@ -26,12 +26,14 @@ func NewDown() *cobra.Command {
 		Long: `Stop a local cluster, or the processes that remain of a "millwright up" that was killed.
 
 The data stays in the directory, and the next "up" continues with it.`,
+		Example: `  millwright down
+  millwright down --dir simulated`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return down(cmd.Context(), dir, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", localdir.Default, `directory of the local cluster`)
+	addDir(cmd, &dir)
 	return cmd
 }
 

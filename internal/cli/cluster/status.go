@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
@@ -29,81 +30,129 @@ import (
 
 // NewStatus returns "millwright status".
 func NewStatus() *cobra.Command {
-	dir := ""
+	dir, format := "", &output.Format{}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the status of a local cluster",
-		Args:  args.None,
+		Example: `  millwright status
+  millwright status --dir simulated -o json`,
+		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return status(cmd.Context(), dir, cmd.OutOrStdout())
+			found, err := statusOf(cmd.Context(), dir)
+			if err != nil {
+				return err
+			}
+			return format.Print(cmd.OutOrStdout(), found, found.print)
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", localdir.Default, `directory of the local cluster`)
+	addDir(cmd, &dir)
+	format.Add(cmd, output.Values)
 	return cmd
 }
 
-func status(ctx context.Context, dir string, out io.Writer) error {
+// addDir adds the flag --dir to a command for local clusters.
+func addDir(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "dir", localdir.Default, "directory of the local cluster")
+	_ = cmd.MarkFlagDirname("dir") // the flag exists
+}
+
+// clusterStatus is the status of a local cluster.
+type clusterStatus struct {
+	Directory string `json:"directory"`
+	// Process is the process ID of "millwright up", or 0 if the cluster does not run. -1 means unknown.
+	Process int    `json:"process"`
+	Server  string `json:"server,omitempty"`
+	// Hosts are sorted by name.
+	Hosts []hostStatus `json:"hosts,omitempty"`
+	// Machines, VirtualMachines and Nodes count the objects by their phases or readiness.
+	Machines        map[string]int `json:"machines,omitempty"`
+	VirtualMachines map[string]int `json:"virtualMachines,omitempty"`
+	Nodes           map[string]int `json:"nodes,omitempty"`
+	// Remains are processes of an earlier "up" that was killed.
+	Remains localdir.Remains `json:"remains,omitzero"`
+}
+
+type hostStatus struct {
+	Name            string `json:"name"`
+	Status          string `json:"status"`
+	VirtualMachines int    `json:"virtualMachines"`
+}
+
+func statusOf(ctx context.Context, dir string) (clusterStatus, error) {
 	pid, err := controlplane.Holder(dir)
+	found := clusterStatus{Directory: dir, Process: pid}
 	if err != nil {
-		return err
+		return found, err
 	}
 	if pid == 0 {
-		return statusOfRemains(dir, out)
+		found.Remains, err = localdir.FindRemains(dir)
+		return found, err
 	}
 	config, _, err := (&kubeconfig.Flags{Dir: dir}).Load()
 	if err != nil {
-		return err
+		return found, err
 	}
 	c, err := connect.NewClient(config)
 	if err != nil {
-		return err
+		return found, err
 	}
 	seen, err := readObjects(ctx, c)
 	if err != nil {
-		return fmt.Errorf("process %d uses %s, but its cluster does not respond (yet): %w", pid, dir, err)
+		return found, fmt.Errorf("process %d uses %s, but its cluster does not respond (yet): %w", pid, dir, err)
 	}
-	return seen.printStatus(out, config.Host, pid)
+	found.Server = config.Host
+	seen.count(&found)
+	return found, nil
 }
 
-// printStatus prints one line for each kind of object.
-func (o objects) printStatus(out io.Writer, host string, pid int) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "Cluster:\t%s, process %d\n", host, pid)
+// count sets the numbers of objects.
+func (o objects) count(to *clusterStatus) {
 	var nodes []corev1.Node
 	for _, node := range o.nodes {
 		if _, isHost := node.Labels[vmv1alpha1.HostKey]; !isHost {
 			nodes = append(nodes, node)
 			continue
 		}
-		running := 0
+		host := hostStatus{Name: node.Name, Status: readiness(node)}
 		for i := range o.vms {
 			if o.vms[i].Status.NodeName == node.Name {
-				running++
+				host.VirtualMachines++
 			}
 		}
-		fmt.Fprintf(table, "Host %s:\t%s, %s\n", node.Name, readiness(node), localdir.Count(running, "virtual machine"))
+		to.Hosts = append(to.Hosts, host)
 	}
-	fmt.Fprintf(table, "Machines:\t%s\n", tally(o.machines, func(m v1alpha1.Machine) string { return string(m.Status.CurrentStatus.Phase) }))
-	fmt.Fprintf(table, "Virtual machines:\t%s\n", tally(o.vms, func(vm vmv1alpha1.VirtualMachine) string { return string(vm.Status.Phase) }))
-	fmt.Fprintf(table, "Nodes:\t%s\n", tally(nodes, readiness))
+	to.Machines = tally(o.machines, func(m v1alpha1.Machine) string { return string(m.Status.CurrentStatus.Phase) })
+	to.VirtualMachines = tally(o.vms, func(vm vmv1alpha1.VirtualMachine) string { return string(vm.Status.Phase) })
+	to.Nodes = tally(nodes, readiness)
+}
+
+// print prints one line for each kind of object.
+func (c clusterStatus) print(out io.Writer) error {
+	if c.Process == 0 {
+		return c.printRemains(out)
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "Cluster:\t%s, process %d\n", c.Server, c.Process)
+	for _, host := range c.Hosts {
+		fmt.Fprintf(table, "Host %s:\t%s, %s\n", host.Name, host.Status, localdir.Count(host.VirtualMachines, "virtual machine"))
+	}
+	fmt.Fprintf(table, "Machines:\t%s\n", numbers(c.Machines))
+	fmt.Fprintf(table, "Virtual machines:\t%s\n", numbers(c.VirtualMachines))
+	fmt.Fprintf(table, "Nodes:\t%s\n", numbers(c.Nodes))
 	return table.Flush()
 }
 
-// statusOfRemains prints what runs in a directory that no "up" uses.
-func statusOfRemains(dir string, out io.Writer) error {
-	found, err := localdir.FindRemains(dir)
-	if err != nil {
+// printRemains prints what runs in a directory that no "up" uses.
+func (c clusterStatus) printRemains(out io.Writer) error {
+	if c.Remains.None() {
+		_, err := fmt.Fprintf(out, "No cluster runs in %s. Start it with: %s\n", c.Directory, localdir.UpAgain(c.Directory))
 		return err
 	}
-	if found.None() {
-		_, err := fmt.Fprintf(out, "No cluster runs in %s. Start it with: %s\n", dir, localdir.UpAgain(dir))
-		return err
-	}
-	_, err = fmt.Fprintf(out, `No "up" uses %[1]s, but processes of an earlier one, which was killed, remain: %[2]s.
+	_, err := fmt.Fprintf(out, `No "up" uses %[1]s, but processes of an earlier one, which was killed, remain: %[2]s.
 Continue with it:  %[3]s
 Stop it:           millwright down --dir %[1]s
 Do not delete the directory before it is stopped.
-`, dir, found, localdir.UpAgain(dir))
+`, c.Directory, c.Remains, localdir.UpAgain(c.Directory))
 	return err
 }
 
@@ -114,12 +163,17 @@ func readiness(node corev1.Node) string {
 	return "NotReady"
 }
 
-// tally counts items by a property: "2 Running, 1 Pending".
-func tally[T any](items []T, of func(T) string) string {
+// tally counts items by a property.
+func tally[T any](items []T, of func(T) string) map[string]int {
 	counts := map[string]int{}
 	for _, item := range items {
 		counts[cmp.Or(messages.Line(of(item)), "new")]++
 	}
+	return counts
+}
+
+// numbers prints counts: "1 Pending, 2 Running".
+func numbers(counts map[string]int) string {
 	var parts []string
 	for _, what := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[what], what))

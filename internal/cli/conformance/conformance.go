@@ -4,7 +4,6 @@ package conformance
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/conformance"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/cli/standalone"
 )
 
@@ -41,15 +41,11 @@ type flags struct {
 	// ruleTimeout is the limit of a rule, or zero. resume is the path of a file with results, or empty.
 	ruleTimeout time.Duration
 	resume      string
-	output      string
+	format      output.Format
 }
 
-const (
-	outputText = "text"
-	outputJSON = "json"
-	// defaultLimit suffices for all rules.
-	defaultLimit = 100
-)
+// defaultLimit suffices for all rules.
+const defaultLimit = 100
 
 // New returns the command. It returns an error if two drivers have the same flags.
 func New(program Program) (*cobra.Command, error) {
@@ -79,7 +75,10 @@ Exit status: 0 if no rule is broken and no machine remains, 1 otherwise, 2 for i
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
 	}
 	f.add(cmd)
-	return cmd, f.driver.Add(cmd.Flags())
+	args.Section(cmd.Flags(), "conformance")
+	err := f.driver.Add(cmd.Flags())
+	args.Section(cmd.Flags(), "driver")
+	return cmd, err
 }
 
 func (f *flags) add(cmd *cobra.Command) {
@@ -96,13 +95,12 @@ func (f *flags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.timeout, "call-timeout", 10*time.Minute, "deadline of a driver call, and time limit of a deletion")
 	flags.DurationVar(&f.ruleTimeout, "rule-timeout", 0, "time limit of the check of a rule; a rule that exceeds it is skipped; 0 for no limit")
 	flags.StringVar(&f.resume, "resume", "", "file with the results so far, which is written after each rule; rules that passed or failed in an earlier run with the same file are not checked again")
-	flags.StringVarP(&f.output, "output", "o", outputText, "output format: text or json")
+	f.format.Add(cmd, output.Values)
 }
 
 // options returns the options of the run. Its errors are usage errors.
 func (f *flags) options() (conformance.Options, error) {
 	var wrong args.Problems
-	wrong.If(f.output != outputText && f.output != outputJSON, "--output: unknown format %q; expected text or json", f.output)
 	wrong.If(f.limit < 1, "--cost-limit: %d is not a number of machines greater than 0", f.limit)
 	wrong.If(f.timeout <= 0, "--call-timeout: must be greater than 0")
 	wrong.If(f.ruleTimeout < 0, "--rule-timeout: must not be negative")
@@ -171,7 +169,7 @@ func (f *flags) check(cmd *cobra.Command) error {
 func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, options conformance.Options, results *results) error {
 	provider.Uninitialized = f.initialize
 	progress := cmd.OutOrStdout()
-	if f.output == outputJSON {
+	if !f.format.IsText() {
 		progress = cmd.ErrOrStderr()
 	}
 	fmt.Fprintf(progress, "Checking driver %s with class %s: at most %d machines in total, 4 at a time; their names begin with %s%s\n",
@@ -210,16 +208,8 @@ var (
 
 // print prints the end of the report. It returns the verdict as an error.
 func (f *flags) print(report conformance.Report, out io.Writer) error {
-	var err error
-	if f.output == outputJSON {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(report)
-	} else {
-		err = report.PrintSummary(out)
-	}
-	if err != nil {
-		return fmt.Errorf("writing the report: %w", err)
+	if err := f.format.Print(out, report, report.PrintSummary); err != nil {
+		return fmt.Errorf("cannot write the report: %w", err)
 	}
 	var verdict error
 	if report.Count(conformance.Failed) > 0 {

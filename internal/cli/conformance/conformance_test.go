@@ -130,7 +130,8 @@ func TestConformance_RejectsInvalidInput(t *testing.T) {
 		"other results":      {[]string{"--driver=sim", class, secret, "--resume=other.json"}, `--resume: other.json has the results of driver "vm" with class "pool"`},
 		"no rule":            {[]string{"--driver=sim", class, secret, "--run=R999"}, "no rule matches"},
 		"no expression":      {[]string{"--driver=sim", class, secret, "--skip=("}, `--skip: "(" is not a regular expression`},
-		"limit and format":   {[]string{"--driver=sim", class, secret, "--cost-limit=0", "--output=xml"}, "--cost-limit: 0 is not"},
+		"limit":              {[]string{"--driver=sim", class, secret, "--cost-limit=0"}, "--cost-limit: 0 is not"},
+		"format":             {[]string{"--driver=sim", class, secret, "--output=xml"}, "unknown format \"xml\"; expected json or yaml"},
 		"no such kubeconfig": {[]string{"--driver=vm", "--class=vm.yaml", secret, "--kubeconfig=absent.yaml"}, "--kubeconfig: "},
 		"an argument":        {[]string{"now"}, `"now"`},
 	} {

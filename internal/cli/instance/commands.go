@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,9 @@ import (
 	"github.com/millwright-dev/millwright/driver/instrument"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/dryrun"
 	"github.com/millwright-dev/millwright/internal/cli/manifest"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/cli/standalone"
 )
 
@@ -82,7 +85,7 @@ func newCreate(flags *flags) *cobra.Command {
 
 The placeholder <<MACHINE_NAME>> in the user data is replaced, but <<BOOTSTRAP_TOKEN>> is not.`,
 		Example: `  millwright instance create test --class class.yaml --secret secret.yaml
-  millwright instance create test --class class.yaml --secret secret.yaml --dry-run -o json`,
+  millwright instance create test --class class.yaml --secret secret.yaml --dry-run=client -o json`,
 	}, needsName, func(ctx context.Context, c *caller) (result, error) {
 		if err := c.inputs.check(); err != nil {
 			return result{}, err
@@ -131,11 +134,14 @@ func newList(flags *flags) *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return flags.call(cmd, func(ctx context.Context, c *caller) error {
-			all, err := c.list(ctx)
+			listed, err := c.list(ctx)
 			if err != nil {
 				return err
 			}
-			return printList(cmd.OutOrStdout(), all, flags.output)
+			all := results{listed}
+			return flags.format.Print(cmd.OutOrStdout(), all, func(out io.Writer) error {
+				return all.table().Print(out, flags.format, "No VMs found.")
+			})
 		})
 	}
 	flags.add(cmd, findsOnly)
@@ -175,7 +181,7 @@ type flags struct {
 	secrets     []string
 	name, id    string
 	driver      standalone.Flags
-	output      string
+	format      output.Format
 	limits
 	// conflict is the error of a driver whose flag is already defined.
 	conflict error
@@ -187,7 +193,7 @@ func newFlags(kinds registry.Kinds) *flags {
 
 type limits struct {
 	timeout time.Duration
-	dryRun  bool
+	dry     dryrun.Mode
 }
 
 // traits describe what a command needs.
@@ -226,12 +232,18 @@ func (f *flags) add(cmd *cobra.Command, has traits) {
 		set.StringVar(&f.id, "id", "", "provider ID of the VM; if empty, the VM is found by its name")
 	}
 	if has&findsOnly == 0 {
-		set.BoolVar(&f.dryRun, "dry-run", false, "change nothing; only print what would be done")
+		f.dry.AddLocal(cmd)
 	}
 	set.DurationVar(&f.timeout, "timeout", 10*time.Minute, "time limit of the command")
-	set.StringVarP(&f.output, "output", "o", outputText, `output format: "text" or "json"`)
+	formats := output.Objects
+	if has&needsName == 0 {
+		formats = output.Tables
+	}
+	f.format.Add(cmd, formats)
 	f.addMCMs(set, has)
+	args.Section(set, "instance")
 	f.conflict = f.driver.Add(set)
+	args.Section(set, "driver")
 }
 
 // addMCMs adds the flag names of managevm.
@@ -252,7 +264,6 @@ func (f *flags) validate(needsName bool) error {
 	problems.If(f.class == "", "--class: required; the file with the class")
 	problems.If(needsName && f.name == "", "expected one argument, the name of a machine")
 	problems.If(f.timeout <= 0, "--timeout: must be greater than 0")
-	problems.If(f.output != outputText && f.output != outputJSON, "--output: unknown format %q; expected text or json", f.output)
 	if f.kind != "" {
 		kind, err := manifest.KindOf(f.kind)
 		problems.If(err != nil, "--class-kind: %v", err)
@@ -268,7 +279,7 @@ func (f *flags) one(cmd *cobra.Command, call func(context.Context, *caller) (res
 		if err != nil {
 			return err
 		}
-		return done.print(cmd.OutOrStdout(), f.output)
+		return f.format.Print(cmd.OutOrStdout(), done, done.print)
 	})
 }
 
@@ -291,7 +302,7 @@ func (f *flags) call(cmd *cobra.Command, call func(context.Context, *caller) err
 		return err
 	}
 	c := newCaller(d, in, f.name, f.id)
-	c.dryRun, c.progress = f.dryRun, func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
+	c.dryRun, c.progress = f.dry.On(), func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 	if err := call(ctx, c); err != nil {
 		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", cause, err)

@@ -1,30 +1,18 @@
 package instance
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
+
+	"github.com/millwright-dev/millwright/internal/cli/output"
 )
 
-// The values of --output.
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
-
-func printJSON(w io.Writer, value any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
-}
+// Names implements output.Named.
+func (r result) Names() []string { return []string{r.Name} }
 
 // print prints a result. The first two lines are managevm's.
-func (r result) print(w io.Writer, output string) error {
-	if output == outputJSON {
-		return printJSON(w, r)
-	}
+func (r result) print(w io.Writer) error {
 	var lines strings.Builder
 	if r.ProviderID != "" {
 		fmt.Fprintf(&lines, "Machine id: %s\n", r.ProviderID)
@@ -45,18 +33,23 @@ func (r result) print(w io.Writer, output string) error {
 	return err
 }
 
-func printList(w io.Writer, all []result, output string) error {
-	if output == outputJSON {
-		return printJSON(w, map[string]any{"machines": all})
+// results are the VMs of a class.
+type results struct {
+	Machines []result `json:"machines"`
+}
+
+// Names implements output.Named.
+func (r results) Names() (names []string) {
+	for _, one := range r.Machines {
+		names = append(names, one.Name)
 	}
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "No VMs found.")
-		return err
+	return names
+}
+
+func (r results) table() output.Table {
+	all := output.Table{Columns: []output.Column{{Title: "NAME"}, {Title: "MACHINE ID"}, {Title: "STATE", Wide: true}}}
+	for _, one := range r.Machines {
+		all.Rows = append(all.Rows, []string{one.Name, one.ProviderID, string(one.State)})
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "NAME\tMACHINE ID")
-	for _, one := range all {
-		fmt.Fprintf(table, "%s\t%s\n", one.Name, one.ProviderID)
-	}
-	return table.Flush()
+	return all
 }

@@ -3,6 +3,7 @@ package kubeconfig
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,18 +13,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 )
 
-// TestKubeconfig_Precedence checks the precedence: flags, environment, local mode in this directory, the user's
-// kubeconfig.
+// TestKubeconfig_Precedence checks the precedence: flags, environment, the user's kubeconfig, local mode in this directory.
 func TestKubeconfig_Precedence(t *testing.T) {
 	for name, tc := range map[string]struct {
 		// Sources that exist in addition to the flags.
 		environment, local, home bool
-		flags                    func(other string) Flags
-		context                  string
-		host, namespace          string
+		// unset removes the current context of the user's kubeconfig.
+		unset           bool
+		flags           func(other string) Flags
+		context         string
+		host, namespace string
 	}{
 		"only the user's":              {home: true, host: "https://home-one", namespace: "default"},
-		"local mode in this directory": {home: true, local: true, host: "https://local-one", namespace: "default"},
+		"local mode in this directory": {local: true, host: "https://local-one", namespace: "default"},
+		"the user's before local mode": {home: true, local: true, host: "https://home-one", namespace: "default"},
+		"no current context":           {home: true, local: true, unset: true, host: "https://local-one", namespace: "default"},
+		"a context of the user's":      {home: true, local: true, unset: true, context: "two", host: "https://home-two", namespace: "of-two"},
 		"the environment":              {home: true, local: true, environment: true, host: "https://environment-one", namespace: "default"},
 		"--kubeconfig":                 {home: true, local: true, environment: true, flags: func(other string) Flags { return Flags{File: other} }, host: "https://other-one", namespace: "default"},
 		"--dir":                        {home: true, local: true, environment: true, flags: func(other string) Flags { return Flags{Dir: filepath.Dir(other)} }, host: "https://other-one", namespace: "default"},
@@ -43,6 +48,9 @@ func TestKubeconfig_Precedence(t *testing.T) {
 			t.Cleanup(func() { clientcmd.RecommendedHomeFile = before })
 			if tc.home {
 				writeContexts(t, home, "home")
+			}
+			if tc.unset {
+				withoutCurrentContext(t, home)
 			}
 			if tc.local {
 				writeContexts(t, filepath.Join(dir, localdir.Default, "kubeconfig"), "local")
@@ -110,4 +118,24 @@ func writeContexts(t *testing.T, path, host string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+func withoutCurrentContext(t *testing.T, path string) {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.CurrentContext = ""
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKubeconfig_CompletesContexts checks the completion of --context, which needs no cluster.
+func TestKubeconfig_CompletesContexts(t *testing.T) {
+	flags := Flags{File: writeContexts(t, filepath.Join(t.TempDir(), "kubeconfig"), "other")}
+	if found, _ := flags.completeContexts(nil, nil, ""); !slices.Equal(found, []string{"one", "two"}) {
+		t.Errorf("completes %q", found)
+	}
 }

@@ -71,9 +71,9 @@ func Cache() (string, error) {
 // Remains are the processes of a local cluster whose "millwright up" was killed.
 type Remains struct {
 	// Parts are components of the control plane.
-	Parts []string
+	Parts []string `json:"parts,omitempty"`
 	// VMs is the number of virtual machines.
-	VMs int
+	VMs int `json:"virtualMachines,omitempty"`
 }
 
 // None reports whether nothing is running.

@@ -4,7 +4,6 @@ package machine
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
@@ -44,7 +44,6 @@ The command is also called "diagnose", because "kubectl explain" describes the f
 		Example: `  millwright explain machine pool-a-x7k2p
   millwright explain mcd/pool`,
 		SuggestionsMinimumDistance: 2,
-		ValidArgsFunction:          cobra.NoFileCompletions,
 		Args: func(cmd *cobra.Command, args []string) error {
 			_, _, err := parseObject(cmd, args)
 			return err
@@ -61,6 +60,7 @@ The command is also called "diagnose", because "kubectl explain" describes the f
 		},
 	}
 	flags.add(cmd, "object")
+	cmd.ValidArgsFunction = cobra.NoFileCompletions // subcommands are the kinds
 	for _, kind := range kinds {
 		cmd.AddCommand(kind.command())
 	}
@@ -143,11 +143,15 @@ func (k explained) command() *cobra.Command {
 	flags := &explainFlags{}
 	cmd := &cobra.Command{
 		Use: k.use + " NAME", Aliases: k.aliases, Short: k.short, Long: k.long, Example: k.example,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		Args:              args.OneName(k.kind),
-		RunE:              func(cmd *cobra.Command, args []string) error { return flags.run(cmd, k, args[0]) },
+		Args: args.OneName(k.kind),
+		RunE: func(cmd *cobra.Command, args []string) error { return flags.run(cmd, k, args[0]) },
 	}
 	flags.add(cmd, k.kind)
+	control := func() (*rest.Config, string, error) {
+		config, _, namespace, err := flags.clusters()
+		return config, namespace, err
+	}
+	cmd.ValidArgsFunction = kubeconfig.CompleteName(control, v1alpha1.SchemeGroupVersion.WithKind(k.kind))
 	return cmd
 }
 
@@ -156,39 +160,34 @@ type explainFlags struct {
 	kubeconfig.Flags
 
 	control, target string
-	output          string
+	format          output.Format
 	nodeConditions  string
 	manager         explain.Flags
 }
-
-// Output formats.
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
 
 // requestTimeout is how long an API server may take to respond to one request.
 const requestTimeout = 10 * time.Second
 
 func (f *explainFlags) add(cmd *cobra.Command, kind string) {
 	flags := cmd.Flags()
-	f.Flags.Add(flags)
-	flags.StringVar(&f.Context, "context", "", "context of the control cluster in its kubeconfig; defaults to the current context")
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the "+kind+`; defaults to that of the context, or else "default"`)
+	f.Flags.Add(cmd, kind)
+	flags.Lookup("context").Usage = "context of the control cluster in its kubeconfig; defaults to the current context"
 	flags.StringVar(&f.control, "control-kubeconfig", "", "kubeconfig of the control cluster, which holds the Machines; instead of --kubeconfig and --dir; defaults to --target-kubeconfig")
 	flags.StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the control cluster`)
-	flags.StringVarP(&f.output, "output", "o", outputText, "output format: text or json")
+	args.Section(flags, kubeconfig.Section)
+	f.format.Add(cmd, output.Objects)
+	args.Section(flags, args.General)
 	flags.DurationVar(&f.manager.Creation, "machine-creation-timeout", timeouts.DefaultCreation, "value of this flag of the manager")
 	flags.DurationVar(&f.manager.Health, "machine-health-timeout", timeouts.DefaultHealth, "value of this flag of the manager")
 	flags.DurationVar(&f.manager.Drain, "machine-drain-timeout", timeouts.DefaultDrain, "value of this flag of the manager")
 	flags.DurationVar(&f.manager.ResourceExhausted, "resource-exhausted-retry", timeouts.DefaultResourceExhausted, "value of this flag of the manager")
 	flags.StringVar(&f.nodeConditions, "node-conditions", strings.Join(noderef.DefaultBadConditions, ","), "value of this flag of the manager")
+	args.Section(flags, "manager's")
 }
 
 // validate returns all problems with the flags.
 func (f *explainFlags) validate(flags *pflag.FlagSet) error {
 	var wrong args.Problems
-	wrong.If(f.output != outputText && f.output != outputJSON, "--output: unknown format %q; expected text or json", f.output)
 	wrong.Negative(flags)
 	named := f.control != "" || f.target != "" && f.target != connect.None
 	wrong.If(named && f.File != "", "--kubeconfig: cannot be used with --control-kubeconfig or --target-kubeconfig")
@@ -212,20 +211,19 @@ func (f *explainFlags) run(cmd *cobra.Command, kind explained, name string) erro
 	if explanation.Verdict == report.NotFound {
 		return errors.New(strings.Join(append([]string{explanation.Summary}, explanation.Advice...), " "))
 	}
-	return f.print(explanation, cmd.OutOrStdout())
+	named := explanationOf{explanation, strings.ToLower(kind.kind) + "." + v1alpha1.GroupName + "/" + name}
+	return f.format.Print(cmd.OutOrStdout(), named, func(out io.Writer) error { return report.Print(out, explanation) })
 }
 
-func (f *explainFlags) print(explanation report.Report, out io.Writer) error {
-	if f.output == outputText {
-		return report.Print(out, explanation)
-	}
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(explanation); err != nil {
-		return fmt.Errorf("writing the explanation: %w", err)
-	}
-	return nil
+// explanationOf is an explanation with the name of its object.
+type explanationOf struct {
+	report.Report
+
+	object string
 }
+
+// Names implements output.Named.
+func (e explanationOf) Names() []string { return []string{e.object} }
 
 // gatherer returns a reader of both clusters, and the namespace of the object. It does not contact the clusters
 // yet.

@@ -43,7 +43,7 @@ func TestExplain_Clusters(t *testing.T) {
 		"missing file":         {control: control, target: "/nowhere/at/all", wantErr: os.ErrNotExist},
 	} {
 		t.Run(name, func(t *testing.T) {
-			flags := &explainFlags{control: tc.control, target: tc.target, output: outputText}
+			flags := &explainFlags{control: tc.control, target: tc.target}
 			if flags.File = tc.kubeconfig; tc.kubeconfig+tc.control+strings.TrimPrefix(tc.target, connect.None) == "" {
 				flags.Dir = dir
 			}

@@ -10,13 +10,16 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/internal/cli/dryrun"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/lifecycle/preservation"
 )
 
@@ -59,6 +62,8 @@ func newPreserve(open opener) *cobra.Command {
 has failed. A failed node is drained. The preservation expires at the time in
 status.currentStatus.preserveExpiryTime: after spec.machinePreserveTimeout of the Machine,
 or the manager's --machine-preserve-timeout.`,
+		Example: `  millwright machine preserve pool-a-x7k2p
+  millwright machine preserve pool-a-x7k2p --when-failed --dry-run=server`,
 	}, func(machine *v1alpha1.Machine) (value, done string) {
 		if whenFailed {
 			return preservation.WhenFailed, "will be preserved once it has failed"
@@ -78,6 +83,7 @@ func newRelease(open opener) *cobra.Command {
 
 A Machine that its set preserved automatically gets the value "false", since the set would
 preserve it again.`,
+		Example: `  millwright machine release pool-a-x7k2p`,
 	}, func(machine *v1alpha1.Machine) (value, done string) {
 		own := machine.Annotations[v1alpha1.AnnotationKeyPreserve]
 		switch {
@@ -95,8 +101,8 @@ preserve it again.`,
 
 // change completes a command that sets the annotation of a Machine, or removes it if the value is empty.
 func change(open opener, cmd *cobra.Command, decide func(*v1alpha1.Machine) (value, done string)) *cobra.Command {
-	flags := &kubeconfig.Flags{}
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	flags, dry, format := &kubeconfig.Flags{}, &dryrun.Mode{}, &output.Format{}
+	cmd.ValidArgsFunction = flags.CompleteName(v1alpha1.SchemeGroupVersion.WithKind("Machine"))
 	cmd.Args = func(_ *cobra.Command, given []string) error {
 		_, err := machineName(given)
 		return err
@@ -112,16 +118,15 @@ func change(open opener, cmd *cobra.Command, decide func(*v1alpha1.Machine) (val
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), requestsTimeout)
 		defer cancel()
-		done, err := annotate(ctx, c, types.NamespacedName{Namespace: namespace, Name: name}, decide)
+		changed, done, err := annotate(ctx, dry.Wrap(c), types.NamespacedName{Namespace: namespace, Name: name}, decide)
 		if err != nil {
 			return flags.ExplainStopped(err)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s\n", name, done)
-		return err
+		return format.Changed(cmd.OutOrStdout(), changed, done+dry.Suffix())
 	}
-	flags.Add(cmd.Flags())
-	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; defaults to the current context")
-	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the Machine; defaults to that of the context, or else "default"`)
+	flags.Add(cmd, "Machine")
+	dry.Add(cmd)
+	format.Add(cmd, output.Objects)
 	return cmd
 }
 
@@ -144,36 +149,40 @@ func machineName(given []string) (string, error) {
 	return name, nil
 }
 
-// annotate reads a Machine and changes its annotation as decided.
-func annotate(ctx context.Context, c client.Client, key types.NamespacedName, decide func(*v1alpha1.Machine) (value, done string)) (string, error) {
+// annotate reads a Machine and changes its annotation as decided. It returns the Machine as it was written.
+func annotate(ctx context.Context, c client.Client, key types.NamespacedName, decide func(*v1alpha1.Machine) (value, done string)) (*v1alpha1.Machine, string, error) {
 	machine := &v1alpha1.Machine{}
 	if err := c.Get(ctx, key, machine); err != nil {
 		if apierrors.IsNotFound(err) {
-			return "", fmt.Errorf("machine %s does not exist", key)
+			return nil, "", fmt.Errorf("machine %s does not exist; \"kubectl get machines -A\" lists all", key)
 		}
-		return "", fmt.Errorf("reading machine %s: %w", key, err)
+		return nil, "", fmt.Errorf("cannot read machine %s: %w", key, err)
 	}
 	if !machine.DeletionTimestamp.IsZero() {
-		return "", fmt.Errorf("machine %s is being deleted", key)
+		return nil, "", fmt.Errorf("machine %s is being deleted and cannot be preserved or released", key)
 	}
 	if of := machine.Annotations[v1alpha1.AnnotationKeyLastAppliedPreserve]; of != "" {
-		return "", fmt.Errorf("the annotation %s=%s of node %s takes precedence over that of machine %s; change or remove it first",
+		return nil, "", fmt.Errorf("the annotation %s=%s of node %s takes precedence over that of machine %s; change or remove it first",
 			v1alpha1.AnnotationKeyPreserve, of, machine.NodeName(), key)
 	}
 	value, done := decide(machine)
 	if machine.Annotations[v1alpha1.AnnotationKeyPreserve] == value {
-		return done, nil
+		return machine, done, nil
 	}
+	// Without its UID, the patch would change a Machine that was created with the same name in the meantime.
 	annotations := map[string]any{v1alpha1.AnnotationKeyPreserve: value}
 	if value == "" {
 		annotations[v1alpha1.AnnotationKeyPreserve] = nil
+		delete(machine.Annotations, v1alpha1.AnnotationKeyPreserve)
+	} else {
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, v1alpha1.AnnotationKeyPreserve, value)
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": machine.UID, "annotations": annotations}})
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
 	if err := c.Patch(ctx, machine, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return "", fmt.Errorf("changing machine %s: %w", key, err)
+		return nil, "", fmt.Errorf("cannot change machine %s: %w", key, err)
 	}
-	return done, nil
+	return machine, done, nil
 }

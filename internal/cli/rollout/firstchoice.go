@@ -24,7 +24,7 @@ import (
 func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d deployment, facts rollout.Facts) error {
 	all := fallenBack(facts)
 	if len(all) == 0 {
-		return d.report(cmd, "unchanged: all machines have the class of their first choice")
+		return r.print(cmd, facts.Deployment, "unchanged: all machines have the class of their first choice")
 	}
 	for i, machine := range all {
 		plan, err := change.Replace(facts, machine.Name, time.Now())
@@ -33,8 +33,11 @@ func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d de
 			return err
 		case !plan.First:
 			return fmt.Errorf("cannot replace machines of machine deployment %s: its strategy does not allow additional machines, so each machine would be deleted before the capacity for a new one is known; increase maxSurge, or use --machine", d.key)
-		case r.dryRun:
-			if err := d.report(cmd, "machine %s of class %s would be replaced by one of class %s (dry run)", machine.Name, machine.Spec.Class.Name, scarcity.OfMachine(machine)[0]); err != nil {
+		case r.dry.On():
+			if err := r.try(ctx, d, plan); err != nil {
+				return err
+			}
+			if err := r.report(cmd, d, "machine %s of class %s would be replaced by one of class %s", machine.Name, machine.Spec.Class.Name, scarcity.OfMachine(machine)[0]); err != nil {
 				return err
 			}
 			continue
@@ -47,7 +50,18 @@ func (r replacement) toFirstChoice(ctx context.Context, cmd *cobra.Command, d de
 			return err
 		}
 	}
-	return nil
+	if r.format.IsText() {
+		return nil
+	}
+	return r.print(cmd, facts.Deployment, "")
+}
+
+// report prints a line of progress.
+func (r replacement) report(cmd *cobra.Command, d deployment, format string, values ...any) error {
+	if !r.format.IsText() {
+		return nil
+	}
+	return r.print(cmd, &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Name: d.key.Name}}, fmt.Sprintf(format, values...))
 }
 
 // improve replaces a machine by one of a preferred class. If the new machine does not have a preferred class, improve
@@ -62,7 +76,7 @@ func (r replacement) improve(ctx context.Context, cmd *cobra.Command, d deployme
 	}
 	newest := newestOther(plan, before, after)
 	if newest != nil && scarcity.Rank(newest) < scarcity.Rank(plan.Machine) {
-		if err := d.report(cmd, "machine %s of class %s replaces %s of class %s", newest.Name, newest.Spec.Class.Name, plan.Machine.Name, plan.Machine.Spec.Class.Name); err != nil {
+		if err := r.report(cmd, d, "machine %s of class %s replaces %s of class %s", newest.Name, newest.Spec.Class.Name, plan.Machine.Name, plan.Machine.Spec.Class.Name); err != nil {
 			return err
 		}
 		return r.finish(ctx, cmd, d, plan)

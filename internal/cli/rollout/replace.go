@@ -15,10 +15,11 @@ import (
 
 // replacement replaces one machine, or several one at a time. Its fields are the flags of the command.
 type replacement struct {
+	result
+
 	machine string
 	// fallenBack replaces all machines whose class is not their first choice.
 	fallenBack bool
-	dryRun     bool
 	timeout    time.Duration
 }
 
@@ -44,18 +45,32 @@ func (r replacement) run(cmd *cobra.Command, d deployment) error {
 	if plan.First {
 		order = fmt.Sprintf("will be deleted after a new machine is available: %s until then", messages.Machines(plan.Replicas))
 	}
-	if r.dryRun {
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s (dry run)\n", r.machine, order)
-		return err
+	if r.dry.On() {
+		if err := r.try(ctx, d, plan); err != nil {
+			return err
+		}
+		return r.format.Changed(cmd.OutOrStdout(), plan.Machine, order+r.dry.Suffix())
 	}
-	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s %s\n", r.machine, order); err != nil {
-		return err
+	if r.format.IsText() {
+		if err := r.format.Changed(cmd.OutOrStdout(), plan.Machine, order); err != nil {
+			return err
+		}
 	}
 	if err := r.replace(ctx, cmd, d, plan); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "machine.machine.sapcloud.io/%s replaced\n", r.machine)
-	return err
+	return r.format.Changed(cmd.OutOrStdout(), plan.Machine, "replaced")
+}
+
+// try sends the first write of a replacement in a dry run.
+func (r replacement) try(ctx context.Context, d deployment, plan change.Replacement) error {
+	switch c := r.dry.Wrap(d.Client); {
+	case !plan.First:
+		return plan.Finish(ctx, c, d.key, time.Now())
+	case !plan.Started:
+		return plan.Begin(ctx, c, d.key)
+	}
+	return nil
 }
 
 func (r replacement) replace(ctx context.Context, cmd *cobra.Command, d deployment, plan change.Replacement) error {
@@ -108,7 +123,11 @@ func (r replacement) follow(ctx context.Context, cmd *cobra.Command, d deploymen
 			return false, nil
 		}
 		printed = line
-		_, err := fmt.Fprintln(cmd.OutOrStdout(), line)
+		to := cmd.OutOrStdout()
+		if !r.format.IsText() {
+			to = cmd.ErrOrStderr()
+		}
+		_, err := fmt.Fprintln(to, line)
 		return false, err
 	})
 }

@@ -4,6 +4,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -12,9 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/observe/rollout"
 )
 
@@ -36,7 +39,7 @@ The commands need access to the API server only, and also work with MCM.`,
 // add completes a command that takes one MachineDeployment and calls run with it.
 func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *cobra.Command {
 	flags := &kubeconfig.Flags{}
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.ValidArgsFunction = flags.CompleteName(v1alpha1.SchemeGroupVersion.WithKind("MachineDeployment"))
 	cmd.Args = func(_ *cobra.Command, given []string) error {
 		_, err := deploymentName(given)
 		return err
@@ -52,9 +55,7 @@ func add(cmd *cobra.Command, run func(cmd *cobra.Command, d deployment) error) *
 		}
 		return run(cmd, d)
 	}
-	flags.Add(cmd.Flags())
-	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; defaults to the current context")
-	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", `namespace of the MachineDeployment; defaults to the namespace of the context, or "default"`)
+	flags.Add(cmd, "MachineDeployment")
 	return cmd
 }
 
@@ -112,17 +113,11 @@ func open(flags *kubeconfig.Flags, given []string) (deployment, error) {
 	}, err
 }
 
-// report prints the name of the deployment and a formatted message.
-func (d deployment) report(cmd *cobra.Command, format string, values ...any) error {
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "machinedeployment.machine.sapcloud.io/%s %s\n", d.key.Name, fmt.Sprintf(format, values...))
-	return err
-}
-
 // requestTimeout limits all API requests of a command together.
 const requestTimeout = 30 * time.Second
 
 func newHistory() *cobra.Command {
-	revision := int64(0)
+	revision, format := int64(0), &output.Format{}
 	cmd := add(&cobra.Command{
 		Use:   "history NAME",
 		Short: "List the revisions of a MachineDeployment, or show the template of one",
@@ -131,6 +126,8 @@ func newHistory() *cobra.Command {
 Each revision is a MachineSet. spec.revisionHistoryLimit limits the number of MachineSets
 without machines that are kept. CHANGE-CAUSE is the annotation kubernetes.io/change-cause that
 the MachineDeployment had at the time of the revision.`,
+		Example: `  millwright rollout history pool
+  millwright rollout history pool --revision 3`,
 	}, func(cmd *cobra.Command, d deployment) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
 		defer cancel()
@@ -139,10 +136,19 @@ the MachineDeployment had at the time of the revision.`,
 			return err
 		}
 		if revision > 0 {
-			return rollout.PrintRevision(cmd.OutOrStdout(), facts, revision)
+			set, err := rollout.Find(facts, revision)
+			if err != nil {
+				return err
+			}
+			return format.Print(cmd.OutOrStdout(), set, func(out io.Writer) error { return rollout.PrintRevision(out, facts, revision) })
 		}
-		return rollout.PrintHistory(cmd.OutOrStdout(), facts, time.Now())
+		sets := &v1alpha1.MachineSetList{}
+		for _, set := range rollout.Revisions(facts) {
+			sets.Items = append(sets.Items, *set)
+		}
+		return format.Print(cmd.OutOrStdout(), sets, func(out io.Writer) error { return rollout.PrintHistory(out, facts, time.Now()) })
 	})
 	cmd.Flags().Int64Var(&revision, "revision", 0, "show the template of this revision; 0 to list all")
+	format.Add(cmd, output.Objects)
 	return cmd
 }

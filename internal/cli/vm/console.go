@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/dryrun"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
 )
@@ -32,12 +33,14 @@ Several users can be connected at the same time: all of them see all output and 
 a terminal, Ctrl-] disconnects; the guest keeps running. What the guest writes to a terminal
 is limited to text, colors and cursor movements; --raw lifts that limit. A file or a pipe
 gets every byte.`,
+		Example: `  millwright vm console worker-1
+  millwright vm console worker-1 --replay=false`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
 		out, done := guestOutput(cmd.OutOrStdout(), raw)
 		defer done()
 		conn, err := calls.console(cmd.Context(), vm, replay)
 		if err != nil {
-			return fmt.Errorf("connecting to the console of %s: %w", vm.Name, err)
+			return fmt.Errorf("cannot connect to the console of virtual machine %s: %w", vm.Name, err)
 		}
 		defer conn.Close()
 		return console(cmd.Context(), conn, os.Stdin, out, terminal.Raw(cmd.ErrOrStderr()))
@@ -56,12 +59,14 @@ func newLogs() *cobra.Command {
 		Long: `Print the last output of a virtual machine's serial console, up to 64 KiB.
 
 It needs fewer permissions than the console: nothing can be typed.`,
+		Example: `  millwright vm logs worker-1
+  millwright vm logs worker-1 --follow`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
 		out, done := guestOutput(cmd.OutOrStdout(), raw)
 		err := calls.log(cmd.Context(), vm, follow, out)
 		done()
 		if err != nil {
-			return fmt.Errorf("reading the console output of %s: %w", vm.Name, err)
+			return fmt.Errorf("cannot read the console output of virtual machine %s: %w", vm.Name, err)
 		}
 		if follow && cmd.Context().Err() == nil {
 			_, err = fmt.Fprintf(cmd.ErrOrStderr(), logEnd, vm.Name)
@@ -92,16 +97,24 @@ func guestOutput(to io.Writer, raw bool) (out io.Writer, done func()) {
 }
 
 func newReset() *cobra.Command {
-	return newCall(&cobra.Command{
+	dry := &dryrun.Mode{}
+	cmd := newCall(&cobra.Command{
 		Use:   "reset NAME",
 		Short: "Hard-reset a virtual machine",
+		Long: `Hard-reset a virtual machine, like the reset button of a computer. The guest does not shut down, so
+it may lose data that it has not written to its disk.`,
+		Example: `  millwright vm reset worker-1
+  millwright vm reset worker-1 --dry-run=server`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
+		calls.dry = dry
 		if err := calls.reset(cmd.Context(), vm); err != nil {
-			return fmt.Errorf("resetting %s: %w", vm.Name, err)
+			return fmt.Errorf("cannot reset virtual machine %s: %w", vm.Name, err)
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s was reset.\n", vm.Name)
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s was reset%s.\n", vm.Name, dry.Suffix())
 		return err
 	})
+	dry.Add(cmd)
+	return cmd
 }
 
 // newCall returns a command that calls a subresource of a VM.
@@ -118,7 +131,8 @@ func newCall(cmd *cobra.Command, run func(*cobra.Command, client.ObjectKey, *rem
 		}
 		return nil
 	}
-	addCluster(cmd, flags)
+	cmd.ValidArgsFunction = flags.CompleteName(vmKind)
+	flags.Add(cmd, virtualMachines)
 	return cmd
 }
 
@@ -132,7 +146,7 @@ func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messag
 	if onTerminal {
 		before, err := term.MakeRaw(int(in.Fd()))
 		if err != nil {
-			return fmt.Errorf("setting up the terminal: %w", err)
+			return fmt.Errorf("cannot set up the terminal: %w", err)
 		}
 		defer term.Restore(int(in.Fd()), before) // errors are ignored at exit
 		fmt.Fprint(messages, "Connected. Ctrl-] disconnects.\r\n")
@@ -151,7 +165,7 @@ func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messag
 			return consoleEnd(err)
 		}
 		if _, err := out.Write(piece); err != nil {
-			return fmt.Errorf("writing: %w", err)
+			return fmt.Errorf("cannot write the guest's output: %w", err)
 		}
 	}
 }
@@ -185,7 +199,7 @@ func consoleEnd(err error) error {
 	case websocket.CloseNormalClosure:
 		return nil
 	case websocket.CloseGoingAway:
-		return errors.New("the virtual machine has terminated or left this host")
+		return errors.New("the virtual machine has terminated or left its host; connect again to continue")
 	case websocket.CloseTryAgainLater:
 		return errors.New("the guest prints faster than its output can be shown; connect again to continue")
 	case websocket.CloseAbnormalClosure:

@@ -56,7 +56,9 @@ when another hypervisor has the virtual machine, and 1 if the request was refuse
 			return nil
 		},
 	}
-	addCluster(cmd, flags)
+	cmd.ValidArgsFunction = flags.CompleteName(vmKind)
+	flags.Add(cmd, virtualMachines)
+	f.dry.Add(cmd)
 	cmd.Flags().StringVar(&f.confirm, "confirm", "", "name of the host that is switched off; if empty, the command asks for it")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait for the VM controller; 0 for no limit")
 	return cmd
@@ -73,6 +75,9 @@ func (f *fence) run(ctx context.Context) error {
 	if err := f.ask(vm); err != nil {
 		return err
 	}
+	if f.dry.On() {
+		f.client = f.dry.Wrap(f.client)
+	}
 	f.pod = vm.Status.ActivePodName
 	value := f.pod + "/" + vm.Status.NodeName
 	if vm.Annotations[vmv1alpha1.AnnotationFence] != value {
@@ -80,12 +85,15 @@ func (f *fence) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if f.dry.On() {
+		return f.format.Changed(f.progress, vm, "fenced"+f.dry.Suffix())
+	}
 	err = f.watch(ctx, f.timeout, f.look)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted; the annotation of virtual machine %s stays", f.key.Name)
+		return fmt.Errorf("interrupted; the request remains in the annotation %s of virtual machine %s", vmv1alpha1.AnnotationFence, f.key.Name)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the VM controller did not take virtual machine %s from its host within %s; the annotation stays", f.key.Name, f.timeout)
+		return fmt.Errorf("the VM controller did not take virtual machine %s from its host within %s; check that the VM controller is running; the request remains in the annotation %s", f.key.Name, f.timeout, vmv1alpha1.AnnotationFence)
 	}
 	return err
 }
@@ -119,7 +127,7 @@ both would write to the same disk and destroy it.
 		fmt.Fprintf(f.progress, "Type the name of the host to confirm that it is switched off: ")
 		line, err := bufio.NewReader(f.in).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("reading the confirmation: %w", err)
+			return fmt.Errorf("cannot read the confirmation: %w", err)
 		}
 		given = strings.TrimSpace(line)
 	}
@@ -151,7 +159,7 @@ func (f *fence) write(ctx context.Context, vm *vmv1alpha1.VirtualMachine, change
 	}
 	change(vm.Annotations)
 	if err := f.client.Patch(ctx, vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("writing virtual machine %s: %w", vm.Name, err)
+		return fmt.Errorf("cannot change virtual machine %s: %w", vm.Name, err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/dryrun"
 )
 
 // unreachable returns a VM on a host that does not respond.
@@ -50,7 +52,9 @@ func TestFence(t *testing.T) {
 		want       string // the expected annotation
 		wantText   string
 		refused    string
+		dry        string
 	}{
+		"dry run": {confirm: "host-1", dry: dryrun.Client, wantText: "virtualmachine.vm.metropolis.monogon.dev/web fenced (dry run)"},
 		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", wantText: "both would write to the same disk"},
 		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "now runs in pod web-2"},
 		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "the data is lost"},
@@ -84,6 +88,12 @@ func TestFence(t *testing.T) {
 				},
 			})
 			f := &fence{confirm: test.confirm, in: strings.NewReader(test.in)}
+			if test.dry != "" {
+				f.dry.Add(&cobra.Command{})
+				if err := f.dry.Set(test.dry); err != nil {
+					t.Fatal(err)
+				}
+			}
 			f.client, f.key, f.progress = c, client.ObjectKey{Namespace: "shop", Name: "web"}, out
 			err := f.run(t.Context())
 			if (err != nil) != (test.refused != "") || err != nil && !strings.Contains(err.Error(), test.refused) {

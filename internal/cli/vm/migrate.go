@@ -3,7 +3,6 @@ package vm
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +19,9 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/dryrun"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -34,7 +35,8 @@ type migrate struct {
 	cancel  bool
 	wait    bool
 	timeout time.Duration
-	output  string
+	format  output.Format
+	dry     dryrun.Mode
 
 	client client.Client
 	orders orders
@@ -58,13 +60,15 @@ func newMigrate() *cobra.Command {
 		Short: "Move a running virtual machine to another host",
 		Long: `Move a running virtual machine to another host, while its guest runs.
 
-A line is printed for each change. The exit status is 0 when the guest runs on the other host,
+A line is printed for each change. With --output, status.migration is printed at the end, and the
+lines go to standard error. The exit status is 0 when the guest runs on the other host,
 and 1 if it stays on its host, if the virtual machine cannot be migrated live, or after
 --timeout. A migration continues when this command is interrupted; --cancel cancels it, unless the
 guest is already stopped for it.`,
 		Example: `  millwright vm migrate worker-1
   millwright vm migrate worker-1 --to host-2 --timeout 10m
-  millwright vm migrate worker-1 --cancel`,
+  millwright vm migrate worker-1 --cancel
+  millwright vm migrate worker-1 --dry-run=server`,
 		Args: args.OneName("virtual machine"),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if err := m.check(); err != nil {
@@ -74,9 +78,10 @@ guest is already stopped for it.`,
 			if err != nil {
 				return err
 			}
+			calls.dry = &m.dry
 			m.client, m.orders, m.key = c, calls, client.ObjectKey{Namespace: flags.Namespace, Name: names[0]}
 			m.out, m.progress = cmd.OutOrStdout(), cmd.OutOrStdout()
-			if m.output != "" {
+			if !m.format.IsText() {
 				m.progress = cmd.ErrOrStderr()
 			}
 			if err := m.run(cmd.Context()); err != nil {
@@ -85,19 +90,19 @@ guest is already stopped for it.`,
 			return nil
 		},
 	}
-	addCluster(cmd, flags)
+	cmd.ValidArgsFunction = flags.CompleteName(vmKind)
+	flags.Add(cmd, virtualMachines)
 	cmd.Flags().StringVar(&m.to, "to", "", "name of the target host; empty for any")
 	cmd.Flags().BoolVar(&m.cancel, "cancel", false, "cancel the requested migration")
 	cmd.Flags().BoolVar(&m.wait, "wait", true, "wait until the migration is complete")
 	cmd.Flags().DurationVar(&m.timeout, "timeout", 0, "how long to wait; 0 for no limit")
-	cmd.Flags().StringVarP(&m.output, "output", "o", "", "json: print status.migration at the end, and progress to standard error")
+	m.format.Add(cmd, output.Objects)
+	m.dry.Add(cmd)
 	return cmd
 }
 
 func (m *migrate) check() error {
 	switch {
-	case m.output != "" && m.output != "json":
-		return args.Wrongf("--output: unknown format %q; expected json", m.output)
 	case m.cancel && m.to != "":
 		return args.Wrongf("--cancel: cannot be used with --to")
 	case strings.Contains(m.to, "/"):
@@ -117,10 +122,22 @@ func (m *migrate) run(ctx context.Context) error {
 	} else {
 		err = m.order(ctx, vm)
 	}
+	if err == nil && m.dry.On() {
+		return m.tried(vm)
+	}
 	if err != nil || !m.wait {
 		return err
 	}
 	return m.follow(ctx)
+}
+
+// tried prints what was requested in a dry run.
+func (m *migrate) tried(vm *vmv1alpha1.VirtualMachine) error {
+	done := "migration requested"
+	if m.cancel {
+		done = "migration canceled"
+	}
+	return m.format.Changed(m.out, vm, done+m.dry.Suffix())
 }
 
 func (m *migrate) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
@@ -130,7 +147,7 @@ func (m *migrate) get(ctx context.Context) (*vmv1alpha1.VirtualMachine, error) {
 		return nil, fmt.Errorf(`virtual machine %s not found in namespace %s; "millwright vm list" shows all`, m.key.Name, m.key.Namespace)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading virtual machine %s: %w", m.key.Name, err)
+		return nil, fmt.Errorf("cannot read virtual machine %s: %w", m.key.Name, err)
 	}
 	return vm, nil
 }
@@ -147,7 +164,7 @@ func (m *migrate) order(ctx context.Context, vm *vmv1alpha1.VirtualMachine) erro
 		return fmt.Errorf("virtual machine %s cannot be migrated live: %s", vm.Name, reasonOf(can))
 	}
 	if err := m.orders.order(ctx, m.key, m.to); err != nil {
-		return fmt.Errorf("requesting the migration of virtual machine %s: %w", vm.Name, err)
+		return fmt.Errorf("cannot request the migration of virtual machine %s: %w", vm.Name, err)
 	}
 	return nil
 }
@@ -166,7 +183,7 @@ func (m *migrate) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine) err
 		return fmt.Errorf("no migration of virtual machine %s is requested", vm.Name)
 	}
 	if err := m.orders.cancel(ctx, m.key); err != nil {
-		return fmt.Errorf("canceling the migration of virtual machine %s: %w", vm.Name, err)
+		return fmt.Errorf("cannot cancel the migration of virtual machine %s: %w", vm.Name, err)
 	}
 	return nil
 }
@@ -175,8 +192,8 @@ func (m *migrate) remove(ctx context.Context, vm *vmv1alpha1.VirtualMachine) err
 func (m *migrate) follow(ctx context.Context) error {
 	err := m.watch(ctx, m.timeout, func(vm *vmv1alpha1.VirtualMachine) (string, bool, error) {
 		line, done, failure := m.see(vm)
-		if done && m.output == "json" {
-			failure = errors.Join(failure, m.print(vm.Status.Migration))
+		if done && !m.format.IsText() {
+			failure = errors.Join(failure, m.print(vm))
 		}
 		return line, done, failure
 	})
@@ -212,10 +229,22 @@ func (m *migrate) watch(ctx context.Context, timeout time.Duration, look func(*v
 	})
 }
 
-func (m *migrate) print(record *vmv1alpha1.VirtualMachineMigration) error {
-	encoder := json.NewEncoder(m.out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(record)
+// migration is the record of a migration, with the name of its VM.
+type migration struct {
+	*vmv1alpha1.VirtualMachineMigration
+
+	vm string
+}
+
+// Names implements output.Named.
+func (m migration) Names() []string { return []string{m.vm} }
+
+func (m *migrate) print(vm *vmv1alpha1.VirtualMachine) error {
+	name, err := output.NameOf(vm)
+	if err != nil {
+		return err
+	}
+	return m.format.Print(m.out, migration{vm.Status.Migration, name}, nil)
 }
 
 // see returns what to print about a VM now, whether the command is done, and why it fails.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,6 +16,7 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 )
 
 // running returns a VM that can be migrated.
@@ -163,7 +165,11 @@ func TestMigrate_JSONAndTimeout(t *testing.T) {
 		vm.Status.Migration = recorded(vmv1alpha1.MigrationFailed, "Unschedulable")
 	})
 	var out, progress strings.Builder
-	m := &migrate{pod: "web-1", key: client.ObjectKeyFromObject(over), output: "json", out: &out, progress: &progress}
+	m := &migrate{pod: "web-1", key: client.ObjectKeyFromObject(over), out: &out, progress: &progress}
+	m.format.Add(&cobra.Command{}, output.Objects)
+	if err := m.format.Set(output.JSON); err != nil {
+		t.Fatal(err)
+	}
 	m.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(over).Build()
 	err := m.follow(t.Context())
 	record := &vmv1alpha1.VirtualMachineMigration{}
@@ -181,7 +187,7 @@ func TestMigrate_JSONAndTimeout(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	var usage *args.UsageError
-	for _, wrong := range []migrate{{output: "yaml"}, {cancel: true, to: "host-2"}, {to: "a/b"}} {
+	for _, wrong := range []migrate{{cancel: true, to: "host-2"}, {to: "a/b"}} {
 		if err := wrong.check(); !errors.As(err, &usage) {
 			t.Errorf("%+v: error %v", wrong, err)
 		}

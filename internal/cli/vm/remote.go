@@ -22,12 +22,15 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/subresources"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/dryrun"
 )
 
 // remote calls the subresources of virtual machines through the API server.
 type remote struct {
 	config *rest.Config
 	client *rest.RESTClient
+	// dry is the mode of requests that change something. If nil, they are executed.
+	dry *dryrun.Mode
 }
 
 func newRemote(config *rest.Config) (*remote, error) {
@@ -39,9 +42,21 @@ func newRemote(config *rest.Config) (*remote, error) {
 	config.AcceptContentTypes, config.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	c, err := rest.RESTClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("connecting: %w", err)
+		return nil, fmt.Errorf("cannot connect to %s: %w", config.Host, err)
 	}
-	return &remote{config, c}, nil
+	return &remote{config: config, client: c}, nil
+}
+
+// change sends a request that changes something, as the mode demands.
+func (r *remote) change(ctx context.Context, request *rest.Request) error {
+	switch {
+	case r.dry == nil || !r.dry.On():
+	case !r.dry.Server():
+		return nil
+	default:
+		request = request.Param("dryRun", metav1.DryRunAll)
+	}
+	return explain(request.Do(ctx).Error())
 }
 
 func to(request *rest.Request, vm client.ObjectKey, subresource string) *rest.Request {
@@ -50,7 +65,7 @@ func to(request *rest.Request, vm client.ObjectKey, subresource string) *rest.Re
 
 // reset resets a VM.
 func (r *remote) reset(ctx context.Context, vm client.ObjectKey) error {
-	return explain(to(r.client.Post(), vm, "reset").Do(ctx).Error())
+	return r.change(ctx, to(r.client.Post(), vm, "reset"))
 }
 
 // order requests a migration. An empty node means any.
@@ -59,12 +74,12 @@ func (r *remote) order(ctx context.Context, vm client.ObjectKey, node string) er
 	if err != nil {
 		return err
 	}
-	return explain(to(r.client.Post(), vm, "migrate").Body(body).Do(ctx).Error())
+	return r.change(ctx, to(r.client.Post(), vm, "migrate").Body(body))
 }
 
 // cancel cancels the request.
 func (r *remote) cancel(ctx context.Context, vm client.ObjectKey) error {
-	return explain(to(r.client.Delete(), vm, "migrate").Do(ctx).Error())
+	return r.change(ctx, to(r.client.Delete(), vm, "migrate"))
 }
 
 // maxLastOutput is the maximum number of bytes that LastOutput reads. VM controllers send 64 KiB.
@@ -104,7 +119,7 @@ func (r *remote) log(ctx context.Context, vm client.ObjectKey, follow bool, out 
 	}
 	defer body.Close()
 	if _, err := io.Copy(out, body); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("reading the log: %w", err)
+		return fmt.Errorf("cannot read the log: %w", err)
 	}
 	return nil
 }
@@ -117,11 +132,11 @@ func (r *remote) console(ctx context.Context, vm client.ObjectKey, replay bool) 
 	}
 	trip, holder, err := websocket.RoundTripperFor(r.config)
 	if err != nil {
-		return nil, fmt.Errorf("connecting: %w", err)
+		return nil, fmt.Errorf("cannot connect to %s: %w", r.config.Host, err)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, path.URL().String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("connecting: %w", err)
+		return nil, fmt.Errorf("cannot connect to %s: %w", r.config.Host, err)
 	}
 	conn, err := websocket.Negotiate(trip, holder, request, subresources.ConsoleProtocol)
 	if err != nil {
@@ -145,7 +160,7 @@ func (r *remote) refused(ctx context.Context, err error) error {
 	return explain(err)
 }
 
-var errNotServed = fmt.Errorf("this cluster does not serve %s: its VM controller is not running or is too old", subresources.Group)
+var errNotServed = fmt.Errorf("this cluster does not serve %s: its VM controller is not running or is too old; check the Pods of the VM controller", subresources.Group)
 
 // explain returns what a general error means here.
 func explain(err error) error {

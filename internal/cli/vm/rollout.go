@@ -18,6 +18,7 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/dryrun"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
@@ -30,6 +31,7 @@ type rollout struct {
 	restart  bool
 	wait     bool
 	timeout  time.Duration
+	dry      dryrun.Mode
 
 	client    client.Client
 	orders    orders
@@ -65,14 +67,17 @@ The exit status is 0 when all have the new image, and 1 otherwise.`,
 			if err != nil {
 				return err
 			}
-			r.client, r.orders, r.namespace, r.out = c, calls, flags.Namespace, cmd.OutOrStdout()
+			calls.dry = &r.dry
+			r.client, r.orders, r.namespace, r.out = r.dry.Wrap(c), calls, flags.Namespace, cmd.OutOrStdout()
 			if err := r.run(cmd.Context(), names); err != nil {
 				return flags.ExplainStopped(err)
 			}
 			return nil
 		},
 	}
-	addCluster(cmd, flags)
+	cmd.ValidArgsFunction = flags.CompleteNames(vmKind)
+	flags.Add(cmd, virtualMachines)
+	r.dry.Add(cmd)
 	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "replace hypervisors in all namespaces")
 	cmd.Flags().StringVarP(&r.selector, "selector", "l", "", "label selector for the virtual machines")
 	cmd.Flags().BoolVar(&r.restart, "restart", false, "restart virtual machines that cannot be migrated live")
@@ -112,7 +117,7 @@ func (r *rollout) run(ctx context.Context, names []string) error {
 func (r *rollout) outdated(ctx context.Context, names []string) ([]client.ObjectKey, error) {
 	selector, err := labels.Parse(r.selector)
 	if err != nil {
-		return nil, fmt.Errorf("reading the selector: %w", err)
+		return nil, fmt.Errorf("--selector: %w", err)
 	}
 	namespace := r.namespace
 	if r.all {
@@ -120,7 +125,7 @@ func (r *rollout) outdated(ctx context.Context, names []string) ([]client.Object
 	}
 	vms := &vmv1alpha1.VirtualMachineList{}
 	if err := r.client.List(ctx, vms, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, fmt.Errorf("listing virtual machines: %w", err)
+		return nil, fmt.Errorf("cannot list virtual machines: %w", err)
 	}
 	var found []client.ObjectKey
 	exists := map[string]bool{}
@@ -146,7 +151,7 @@ func outdated(vm *vmv1alpha1.VirtualMachine) bool {
 
 // replace replaces the hypervisor of a VM.
 func (r *rollout) replace(ctx context.Context, key client.ObjectKey, out io.Writer) error {
-	m := &migrate{client: r.client, orders: r.orders, key: key, wait: r.wait, timeout: r.timeout, progress: out, out: out}
+	m := &migrate{client: r.client, orders: r.orders, key: key, wait: r.wait, timeout: r.timeout, dry: r.dry, progress: out, out: out}
 	vm, err := m.get(ctx)
 	if err != nil || !outdated(vm) {
 		return err
@@ -165,7 +170,10 @@ func (r *rollout) replace(ctx context.Context, key client.ObjectKey, out io.Writ
 func (r *rollout) startAgain(ctx context.Context, m *migrate, vm *vmv1alpha1.VirtualMachine) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Status.ActivePodName}}
 	if err := r.client.Delete(ctx, pod, client.Preconditions{UID: &vm.Status.ActivePodUID}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting pod %s: %w", pod.Name, err)
+		return fmt.Errorf("cannot delete pod %s: %w", pod.Name, err)
+	}
+	if r.dry.On() {
+		return m.format.Changed(m.out, vm, "restarted"+r.dry.Suffix())
 	}
 	if !r.wait {
 		return nil

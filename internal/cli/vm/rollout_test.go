@@ -2,10 +2,12 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 )
 
 // old returns a VM whose hypervisor has an outdated image.
@@ -182,7 +185,13 @@ func TestRollout_WideList(t *testing.T) {
 	failed.Status.Migration.Downtime = nil
 	var out strings.Builder
 	c := vmController(t, nil, old("a", nil), moved, failed)
-	if err := listVMs(t.Context(), c, "shop", true, time.Unix(1e9+64, 0), &out); err != nil {
+	vms, err := listVMs(t.Context(), c, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wide := output.Format{}
+	wide.Add(&cobra.Command{}, output.Tables)
+	if err := errors.Join(wide.Set(output.Wide), table(vms, false, time.Unix(1e9+64, 0)).Print(&out, wide, "none")); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")

@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +19,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/output"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
 )
 
@@ -28,21 +28,24 @@ func New() *cobra.Command {
 	return args.Group(&cobra.Command{
 		Use:   "vm",
 		Short: "List virtual machines, open their consoles, reset, migrate or fence them, or replace their hypervisors",
+		Example: `  millwright vm list -A
+  millwright vm console worker-1`,
 	}, newList(), newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
 }
 
 func newList() *cobra.Command {
-	flags := &kubeconfig.Flags{}
-	all, output := false, ""
+	flags, format := &kubeconfig.Flags{}, &output.Format{}
+	all := false
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List virtual machines and their states",
-		Args:    args.None,
+		Long: `List virtual machines and their states. With -o wide, also show the Pod, whether the virtual machine
+can be migrated live, and the last migration.`,
+		Example: `  millwright vm list
+  millwright vm list --all-namespaces -o wide`,
+		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "wide" {
-				return args.Wrongf("--output: unknown format %q; expected wide", output)
-			}
 			c, err := flags.Client()
 			if err != nil {
 				return err
@@ -51,53 +54,54 @@ func newList() *cobra.Command {
 			if all {
 				namespace = ""
 			}
-			if err := listVMs(cmd.Context(), c, namespace, output == "wide", time.Now(), cmd.OutOrStdout()); err != nil {
+			vms, err := listVMs(cmd.Context(), c, namespace)
+			if err != nil {
 				return flags.ExplainStopped(err)
 			}
-			return nil
+			return format.Print(cmd.OutOrStdout(), vms, func(out io.Writer) error {
+				return table(vms, namespace == "", time.Now()).Print(out, *format, "No virtual machines found.")
+			})
 		},
 	}
-	addCluster(cmd, flags)
+	flags.Add(cmd, virtualMachines)
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list virtual machines of all namespaces")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "wide: also show the pod, whether the virtual machine can be migrated live, and the last migration")
+	format.Add(cmd, output.Tables)
 	return cmd
 }
 
-// listVMs prints one line for each VM of a namespace. An empty namespace means all.
-func listVMs(ctx context.Context, c client.Client, namespace string, wide bool, now time.Time, out io.Writer) error {
+// listVMs returns the VMs of a namespace, sorted by namespace and name. An empty namespace means all.
+func listVMs(ctx context.Context, c client.Client, namespace string) (*vmv1alpha1.VirtualMachineList, error) {
 	vms := &vmv1alpha1.VirtualMachineList{}
 	if err := c.List(ctx, vms, client.InNamespace(namespace)); err != nil {
-		return fmt.Errorf("listing virtual machines: %w", err)
-	}
-	if len(vms.Items) == 0 {
-		_, err := fmt.Fprintln(out, "No virtual machines found.")
-		return err
+		return nil, fmt.Errorf("cannot list virtual machines: %w", err)
 	}
 	slices.SortFunc(vms.Items, func(a, b vmv1alpha1.VirtualMachine) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
-	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	if namespace == "" {
-		fmt.Fprint(table, "NAMESPACE\t")
+	return vms, nil
+}
+
+// table returns one row for each VM.
+func table(vms *vmv1alpha1.VirtualMachineList, namespaces bool, now time.Time) output.Table {
+	all := output.Table{Columns: []output.Column{
+		{Title: "NAME"}, {Title: "PHASE"}, {Title: "HOST"}, {Title: "ADDRESS"}, {Title: "AGE"}, {Title: "STATE"},
+		{Title: "POD", Wide: true}, {Title: "MIGRATABLE", Wide: true}, {Title: "LAST MIGRATION", Wide: true},
+	}}
+	if namespaces {
+		all.Columns = slices.Insert(all.Columns, 0, output.Column{Title: "NAMESPACE"})
 	}
-	fmt.Fprint(table, "NAME\tPHASE\tHOST\tADDRESS\tAGE\tSTATE")
-	if wide {
-		fmt.Fprint(table, "\tPOD\tMIGRATABLE\tLAST MIGRATION")
-	}
-	fmt.Fprintln(table)
 	for i := range vms.Items {
 		vm := &vms.Items[i]
-		if namespace == "" {
-			fmt.Fprintf(table, "%s\t", vm.Namespace)
+		row := []string{
+			vm.Name, cell(string(vm.Status.Phase)), cell(vm.Status.NodeName), cell(strings.Join(vm.Status.Addresses, ",")),
+			duration.HumanDuration(now.Sub(vm.CreationTimestamp.Time)), State(vm), cell(vm.Status.ActivePodName), migratable(vm), lastMigration(vm, now),
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s", vm.Name, cell(string(vm.Status.Phase)), cell(vm.Status.NodeName),
-			cell(strings.Join(vm.Status.Addresses, ",")), duration.HumanDuration(now.Sub(vm.CreationTimestamp.Time)), State(vm))
-		if wide {
-			fmt.Fprintf(table, "\t%s\t%s\t%s", cell(vm.Status.ActivePodName), migratable(vm), lastMigration(vm, now))
+		if namespaces {
+			row = slices.Insert(row, 0, vm.Namespace)
 		}
-		fmt.Fprintln(table)
+		all.Rows = append(all.Rows, row)
 	}
-	return table.Flush()
+	return all
 }
 
 // migratable returns whether a VM would be migrated live, or why not.
@@ -149,12 +153,11 @@ func State(vm *vmv1alpha1.VirtualMachine) string {
 	return messages.Line(state)
 }
 
-// addCluster adds the flags that select the cluster and the namespace.
-func addCluster(cmd *cobra.Command, flags *kubeconfig.Flags) {
-	flags.Add(cmd.Flags())
-	cmd.Flags().StringVar(&flags.Context, "context", "", "context of the kubeconfig; defaults to the current context")
-	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "", "namespace of the virtual machines; defaults to that of the context")
-}
+// virtualMachines are the objects in the namespace of the commands.
+const virtualMachines = "virtual machines"
+
+// vmKind is the kind of VirtualMachines.
+var vmKind = vmv1alpha1.SchemeGroupVersion.WithKind("VirtualMachine")
 
 // connect returns a client for virtual machines and one for their subresources, and completes the flags.
 func connect(flags *kubeconfig.Flags) (client.Client, *remote, error) {

@@ -181,12 +181,15 @@ func waiting(s Status, more string) string {
 // annotationCause is the annotation in which users and kubectl record why they changed an object.
 const annotationCause = "kubernetes.io/change-cause"
 
+// Revisions returns the MachineSets of the revisions of a deployment, from oldest to newest.
+func Revisions(f Facts) []*v1alpha1.MachineSet { return revision.Sorted(f.Sets) }
+
 // PrintHistory prints the revisions of a deployment, one per line, from oldest to newest.
 func PrintHistory(out io.Writer, f Facts, now time.Time) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "REVISION\tSET\tCLASS\tAGE\tMACHINES\tCHANGE-CAUSE")
 	current := f.Current()
-	for _, set := range revision.Sorted(f.Sets) {
+	for _, set := range Revisions(f) {
 		mark := ""
 		if set == current {
 			mark = " (current)"

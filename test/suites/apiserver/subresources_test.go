@@ -404,6 +404,18 @@ func (w *world) resetAndMigrate() {
 	if code, body := w.do(w.Admin, http.MethodPost, w.path("web", "reset"), ""); code != http.StatusOK || w.resets.Load() != before+1 {
 		w.t.Errorf("%d %s, %d resets", code, body, w.resets.Load()-before)
 	}
+	for query, want := range map[string]int{"?dryRun=All": http.StatusOK, "?dryRun=Some": http.StatusBadRequest} {
+		for _, subresource := range []string{"reset", "migrate"} {
+			if code, body := w.do(w.Admin, http.MethodPost, w.path("web", subresource)+query, ""); code != want {
+				w.t.Errorf("%s%s: %d %s", subresource, query, code, body)
+			}
+		}
+	}
+	vm := &vmv1alpha1.VirtualMachine{}
+	w.must(w.client.Get(w.t.Context(), client.ObjectKeyFromObject(w.vm), vm))
+	if ordered := vm.Annotations[vmv1alpha1.AnnotationMigrate]; ordered != "" || w.resets.Load() != before+1 {
+		w.t.Errorf("dry runs requested %q and %d resets", ordered, w.resets.Load()-before-1)
+	}
 	for _, c := range []struct{ method, body, want string }{
 		{http.MethodPost, `{"nodeName":"host-2"}`, "web-1/host-2"}, {http.MethodPost, "", "web-1/host-2"},
 		{http.MethodDelete, "", ""}, {http.MethodPost, "", "web-1"}, {http.MethodDelete, "", ""},
@@ -431,6 +443,7 @@ func (w *world) commands() {
 	}{
 		{"millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
 		{"kubectl-millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
+		{"millwright", []string{"vm", "reset", "web", "--dry-run=server"}, "web was reset (server dry run).\n", false},
 		{"kubectl-millwright", []string{"vm", "list"}, "host-1", false},
 		{"millwright", []string{"vm", "logs", "web"}, "last output", false},
 		{"millwright", []string{"vm", "reset", "none"}, `"none" not found`, true},

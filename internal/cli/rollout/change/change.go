@@ -30,31 +30,30 @@ const AnnotationRestarted = "rollout.millwright.dev/restarted-at"
 // ErrUnchanged is returned if the MachineDeployment already has the template of the revision.
 var ErrUnchanged = errors.New("not rolled back")
 
-// Pause pauses the rollouts of a MachineDeployment. It returns an error if they are already paused.
-func Pause(ctx context.Context, c client.Client, key types.NamespacedName) error {
+// Pause pauses the rollouts of a MachineDeployment, and returns it. It returns an error if they are already paused.
+func Pause(ctx context.Context, c client.Client, key types.NamespacedName) (*v1alpha1.MachineDeployment, error) {
 	return setPaused(ctx, c, key, true, "is already paused")
 }
 
-// Resume resumes the rollouts of a MachineDeployment. It returns an error if they are not paused.
-func Resume(ctx context.Context, c client.Client, key types.NamespacedName) error {
+// Resume resumes the rollouts of a MachineDeployment, and returns it. It returns an error if they are not paused.
+func Resume(ctx context.Context, c client.Client, key types.NamespacedName) (*v1alpha1.MachineDeployment, error) {
 	return setPaused(ctx, c, key, false, "is not paused")
 }
 
-func setPaused(ctx context.Context, c client.Client, key types.NamespacedName, paused bool, already string) error {
-	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
+func setPaused(ctx context.Context, c client.Client, key types.NamespacedName, paused bool, already string) (*v1alpha1.MachineDeployment, error) {
+	return write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if d.Spec.Paused == paused {
 			return fmt.Errorf("machine deployment %s %s", key, already)
 		}
 		d.Spec.Paused = paused
 		return nil
 	})
-	return err
 }
 
-// Restart requests the replacement of all machines of a MachineDeployment according to its strategy. It returns an
-// error if the MachineDeployment is paused or has a pending rollback, which would overwrite the template.
-func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now time.Time) error {
-	_, err := write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
+// Restart requests the replacement of all machines of a MachineDeployment according to its strategy, and returns the
+// MachineDeployment. It returns an error if the MachineDeployment is paused or has a pending rollback, which would overwrite the template.
+func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now time.Time) (*v1alpha1.MachineDeployment, error) {
+	return write(ctx, c, key, func(d *v1alpha1.MachineDeployment) error {
 		if err := refusePaused(d, "restarted"); err != nil {
 			return err
 		}
@@ -68,7 +67,6 @@ func Restart(ctx context.Context, c client.Client, key types.NamespacedName, now
 		metav1.SetMetaDataAnnotation(&d.Spec.Template.ObjectMeta, AnnotationRestarted, at)
 		return nil
 	})
-	return err
 }
 
 func refusePaused(d *v1alpha1.MachineDeployment, done string) error {
@@ -101,10 +99,10 @@ func Withdrawal(key types.NamespacedName) string {
 type Rollback struct {
 	// Revision is the revision to roll back to.
 	Revision int64
+	// Deployment is the MachineDeployment as written with the request.
+	Deployment *v1alpha1.MachineDeployment
 	// target is the MachineSet of that revision.
 	target *v1alpha1.MachineSet
-	// deployment is the MachineDeployment as written with the request.
-	deployment *v1alpha1.MachineDeployment
 }
 
 // Undo requests a rollback to a revision; 0 is the previous revision. The manager performs the rollback by changing the
@@ -133,7 +131,7 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number
 		d.Spec.RollbackTo = &v1alpha1.RollbackConfig{Revision: rollback.Revision}
 		return nil
 	})
-	rollback.deployment = written
+	rollback.Deployment = written
 	return rollback, err
 }
 
@@ -142,7 +140,7 @@ func Undo(ctx context.Context, c client.Client, key types.NamespacedName, number
 func (r Rollback) Done(f rollout.Facts) (bool, error) {
 	d := f.Deployment
 	switch {
-	case d.Generation < r.deployment.Generation:
+	case d.Generation < r.Deployment.Generation:
 		return false, nil
 	case d.Spec.RollbackTo != nil && d.Spec.Paused:
 		return false, fmt.Errorf("machine deployment %s/%s was paused in the meantime: it rolls back to revision %d when it is resumed", d.Namespace, d.Name, r.Revision)

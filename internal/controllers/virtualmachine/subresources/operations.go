@@ -32,6 +32,8 @@ type call struct {
 	w  http.ResponseWriter
 	r  *http.Request
 	vm *v1alpha1.VirtualMachine
+	// dryRun is true if a request that would change something is only validated.
+	dryRun bool
 }
 
 // operation is the implementation of a verb for a subresource.
@@ -65,18 +67,33 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, in
 		if r.Method != operation.method || info.Verb != operation.verb {
 			continue
 		}
+		dry, err := dryRun(r)
+		if err != nil {
+			return err
+		}
 		vm := &v1alpha1.VirtualMachine{}
-		err := s.Reader.Get(r.Context(), client.ObjectKey{Namespace: info.Namespace, Name: info.Name}, vm)
+		err = s.Reader.Get(r.Context(), client.ObjectKey{Namespace: info.Namespace, Name: info.Name}, vm)
 		if err != nil {
 			return err
 		}
 		s.Log.Info("Serving subresource", "vm", info.Namespace+"/"+info.Name, "subresource", operation.subresource, "verb", operation.verb, "user", who.GetName())
-		return operation.do(s, call{w, r, vm})
+		return operation.do(s, call{w: w, r: r, vm: vm, dryRun: dry})
 	}
 	if known {
 		return apierrors.NewMethodNotSupported(groupResource(info.Subresource), info.Verb)
 	}
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, info.Verb, groupResource(info.Subresource), info.Name, "subresource not found", 0, false)
+}
+
+// dryRun reads the parameter dryRun, as kube-apiserver does for other resources.
+func dryRun(r *http.Request) (bool, error) {
+	values := r.URL.Query()["dryRun"]
+	for _, value := range values {
+		if value != metav1.DryRunAll {
+			return false, badRequest("dryRun: unknown value %q; expected %s", value, metav1.DryRunAll)
+		}
+	}
+	return len(values) > 0, nil
 }
 
 // oob connects to the OOBManagement service of the VM's hypervisor.
@@ -101,6 +118,10 @@ func (s *Server) reset(c call) error {
 		return err
 	}
 	defer conn.Close()
+	if c.dryRun {
+		writeSuccess(c.w, "virtual machine "+c.vm.Name+" reset (server dry run)")
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), resetTimeout)
 	defer cancel()
 	if _, err := vm.Reset(ctx, &vmpb.ResetRequest{IdempotencyCounter: 1 + rand.Uint64N(1<<63)}); err != nil {
@@ -176,7 +197,11 @@ func (s *Server) annotate(c call, order string) error {
 	} else {
 		metav1.SetMetaDataAnnotation(&c.vm.ObjectMeta, v1alpha1.AnnotationMigrate, order)
 	}
-	return s.Writer.Patch(c.r.Context(), c.vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	var options []client.PatchOption
+	if c.dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	return s.Writer.Patch(c.r.Context(), c.vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
 }
 
 // conflict returns an error for a VM whose state does not allow the operation.

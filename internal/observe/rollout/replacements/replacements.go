@@ -4,10 +4,7 @@ package replacements
 
 import (
 	"cmp"
-	"fmt"
-	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -76,23 +73,8 @@ func due(machine *v1alpha1.Machine, flag time.Duration) time.Time {
 	return timeouts.Health(machine, flag).Deadline(machine.Status.CurrentStatus.LastUpdateTime.Time)
 }
 
-// Print writes the Machines as a table.
-func Print(out io.Writer, all []Unhealthy, now time.Time) error {
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(out, "No unhealthy machines; none would be replaced.")
-		return err
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(table, "MACHINE\tPHASE\tAGE OF PHASE\tREPLACED") // Flush returns the error
-	for _, it := range all {
-		status := it.Machine.Status.CurrentStatus
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", it.Machine.Name, status.Phase, duration.HumanDuration(now.Sub(status.LastUpdateTime.Time)), it.fate(now))
-	}
-	return table.Flush()
-}
-
-// fate describes whether and when the Machine is replaced.
-func (u Unhealthy) fate(now time.Time) string {
+// Fate describes whether and when the Machine is replaced.
+func (u Unhealthy) Fate(now time.Time) string {
 	switch left := u.Due.Sub(now); {
 	case u.Machine.Status.CurrentStatus.Phase == v1alpha1.MachineFailed && u.Machine.Status.CurrentStatus.PreserveExpiryTime != nil:
 		return "no, it is preserved"

@@ -65,25 +65,12 @@ b-1: yes, in 6m unless it recovers`},
 			}
 			var got []string
 			for _, it := range Of(machines, of, now) {
-				got = append(got, it.Machine.Name+": "+it.fate(now))
+				got = append(got, it.Machine.Name+": "+it.Fate(now))
 			}
 			want := "b-8: no, its health timeout is disabled\nb-9: no, it is preserved\n" + test.want
 			if got := strings.Join(got, "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})
-	}
-}
-
-// TestReplacements_Print checks the table, and the message if no machine is unhealthy.
-func TestReplacements_Print(t *testing.T) {
-	for want, all := range map[string][]Unhealthy{
-		"No unhealthy machines; none would be replaced.\n":                                                  nil,
-		"MACHINE   PHASE    AGE OF PHASE   REPLACED\na-1       Failed   5m             yes, it is Failed\n": {{Machine: in("a", 1, v1alpha1.MachineFailed, 5*time.Minute)}},
-	} {
-		out := &strings.Builder{}
-		if err := Print(out, all, now); err != nil || out.String() != want {
-			t.Errorf("%q, %v, want %q", out, err, want)
-		}
 	}
 }
