@@ -302,7 +302,7 @@ hypervisor-image: ## Build the hypervisors' image, with QEMU from Debian package
 	@hack/image.sh --hypervisor $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/hypervisor-image '$(VERSION)' '$(RELEASE_HYPERVISOR_IMAGE)'
 
 .PHONY: generate
-generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, and copies of manifests
+generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, and the reference of commands
 	$(call tool,api) controller-gen object paths=./...
 	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
 		output:crd:dir=$(CURDIR)/config/crd
@@ -319,6 +319,12 @@ generate: ## Generate deep copies, CRDs, typed clients and aliases from API type
 		vm-controller vm-leader vm-subresources vm-console load-balancer load-balancer-leader) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
 	cp config/policy/*.yaml charts/millwright/files/policy/
+	go run ./hack/clireference docs/reference/cli
+
+MAN := bin/man
+.PHONY: man
+man: ## Write manual pages of all commands to bin/man (MAN=DIRECTORY; SOURCE_DATE_EPOCH sets their date)
+	go run ./hack/clireference -man '$(MAN)'
 
 .PHONY: tidy
 tidy: ## Run go mod tidy in every module

@@ -168,6 +168,7 @@ var rules = []rule{
 	{from: []string{"examples/mcm-provider"}}, // depends only on MCM
 	{from: []string{"controlplane"}},
 	{from: []string{"hack/aliases"}},
+	{from: []string{"hack/clireference"}, may: []string{"internal/cli"}},
 	{from: []string{"hack/image"}},
 	{from: []string{"hack/mutate"}},
 	{from: []string{"hack/openapi"}},

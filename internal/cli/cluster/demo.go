@@ -170,7 +170,7 @@ func (d *demo) within(ctx context.Context, act func(context.Context) error) erro
 func (d *demo) apply(ctx context.Context) error {
 	fmt.Fprintf(d.stdout, "Applying %s ...\n", d.examples)
 	if err := controlplane.Apply(ctx, d.mode.plane.RESTConfig(), os.DirFS(d.examples), "*.yaml", localNamespace); err != nil {
-		return fmt.Errorf("applying %s: %w", d.examples, err)
+		return fmt.Errorf("cannot apply %s: %w", d.examples, err)
 	}
 	return nil
 }
@@ -252,13 +252,13 @@ Ctrl-C stops everything; the data stays in %[5]s, and "%[4]s up --dir %[5]s" con
 func (d *demo) scaleDown(ctx context.Context) error {
 	deployments := &v1alpha1.MachineDeploymentList{}
 	if err := d.client.List(ctx, deployments, client.InNamespace(localNamespace)); err != nil {
-		return fmt.Errorf("listing the deployments: %w", err)
+		return fmt.Errorf("cannot list the deployments: %w", err)
 	}
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))
 	for i := range deployments.Items {
 		fmt.Fprintf(d.stdout, "\nScaling %s to 1 ...\n", deployments.Items[i].Name)
 		if err := d.client.Patch(ctx, &deployments.Items[i], patch); err != nil {
-			return fmt.Errorf("scaling %s: %w", deployments.Items[i].Name, err)
+			return fmt.Errorf("cannot scale %s: %w", deployments.Items[i].Name, err)
 		}
 	}
 	// The cache may be older than the patches.
@@ -309,7 +309,7 @@ func (d *demo) remains(ctx context.Context) ([]string, error) {
 	for _, pattern := range []string{"volumes/*", "hosts/*/pods/*"} {
 		found, err := filepath.Glob(filepath.Join(d.mode.plane.Dir(), pattern))
 		if err != nil {
-			return nil, fmt.Errorf("searching for remaining files: %w", err)
+			return nil, fmt.Errorf("cannot search for remaining files: %w", err)
 		}
 		left = append(left, found...)
 	}
@@ -326,7 +326,7 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 		&corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &corev1.NodeList{},
 	} {
 		if err := d.client.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("searching for remaining objects: %w", err)
+			return nil, fmt.Errorf("cannot search for remaining objects: %w", err)
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {
 			object := item.(client.Object)
@@ -337,7 +337,7 @@ func (d *demo) leftObjects(ctx context.Context) ([]string, error) {
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("searching for remaining processes: %w", err)
+			return nil, fmt.Errorf("cannot search for remaining processes: %w", err)
 		}
 	}
 	return left, nil
@@ -353,7 +353,7 @@ func isWaiting(object client.Object) bool {
 func qemusIn(dir string) ([]string, error) {
 	processes, err := procfs.AllProcs()
 	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
+		return nil, fmt.Errorf("cannot list processes: %w", err)
 	}
 	var found []string
 	for _, process := range processes {

@@ -119,7 +119,7 @@ func (d *demo) nodePort(ctx context.Context) (uint16, error) {
 func (d *demo) services(ctx context.Context) ([]corev1.Service, error) {
 	list := &corev1.ServiceList{}
 	if err := d.client.List(ctx, list, client.InNamespace(localNamespace)); err != nil {
-		return nil, fmt.Errorf("reading the Services: %w", err)
+		return nil, fmt.Errorf("cannot read the Services: %w", err)
 	}
 	return slices.DeleteFunc(list.Items, func(service corev1.Service) bool { return service.Name == "kubernetes" }), nil
 }
@@ -146,7 +146,7 @@ func (d *demo) desiredNodes(ctx context.Context) int {
 func (d *demo) pods(ctx context.Context) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
 	if err := d.follower.List(ctx, list, client.InNamespace(localNamespace)); err != nil {
-		return nil, fmt.Errorf("reading the Pods: %w", err)
+		return nil, fmt.Errorf("cannot read the Pods: %w", err)
 	}
 	isOther := func(pod corev1.Pod) bool {
 		owner := metav1.GetControllerOf(&pod)
@@ -159,7 +159,7 @@ func (d *demo) pods(ctx context.Context) ([]corev1.Pod, error) {
 func (d *demo) servesAll(ctx context.Context) (bool, error) {
 	list := &appsv1.DeploymentList{}
 	if err := d.follower.List(ctx, list, client.InNamespace(localNamespace)); err != nil {
-		return false, fmt.Errorf("reading the Deployments: %w", err)
+		return false, fmt.Errorf("cannot read the Deployments: %w", err)
 	}
 	for i := range list.Items {
 		of := &list.Items[i]
@@ -222,7 +222,7 @@ func (d *demo) rollUnderLoad(ctx context.Context) error {
 func (d *demo) rollAll(ctx context.Context) error {
 	deployments := &v1alpha1.MachineDeploymentList{}
 	if err := d.client.List(ctx, deployments, client.InNamespace(localNamespace)); err != nil {
-		return fmt.Errorf("listing the deployments: %w", err)
+		return fmt.Errorf("cannot list the deployments: %w", err)
 	}
 	for i := range deployments.Items {
 		if err := d.roll(ctx, &deployments.Items[i]); err != nil {
@@ -245,7 +245,7 @@ func (d *demo) roll(ctx context.Context, deployment *v1alpha1.MachineDeployment)
 	fmt.Fprintf(d.stdout, "Rolling out class %[2]s to %[1]s, under load ...\n", deployment.Name, class)
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, class))
 	if err := d.client.Patch(ctx, deployment, patch); err != nil {
-		return fmt.Errorf("changing %s: %w", deployment.Name, err)
+		return fmt.Errorf("cannot change %s: %w", deployment.Name, err)
 	}
 	config := d.mode.plane.RESTConfig()
 	config.UserAgent, config.QPS = "millwright-demo", -1
@@ -273,11 +273,11 @@ func (d *demo) copyClass(ctx context.Context, deployment *v1alpha1.MachineDeploy
 	class := &v1alpha1.MachineClass{}
 	key := client.ObjectKey{Namespace: deployment.Namespace, Name: deployment.Spec.Template.Spec.Class.Name}
 	if err := d.client.Get(ctx, key, class); err != nil {
-		return "", fmt.Errorf("reading the class: %w", err)
+		return "", fmt.Errorf("cannot read the class: %w", err)
 	}
 	class.ObjectMeta = metav1.ObjectMeta{Namespace: class.Namespace, GenerateName: deployment.Name + "-next-"}
 	if err := d.client.Create(ctx, class); err != nil {
-		return "", fmt.Errorf("creating a class: %w", err)
+		return "", fmt.Errorf("cannot create a class: %w", err)
 	}
 	return class.Name, nil
 }

@@ -66,7 +66,7 @@ func (m *local) keepDNS(ctx context.Context, group *errgroup.Group) error {
 func scaleDNS(ctx context.Context, cluster client.Reader, writer client.Writer) error {
 	nodes, dns := &corev1.NodeList{}, &appsv1.Deployment{}
 	if err := cluster.List(ctx, nodes); err != nil {
-		return fmt.Errorf("reading the nodes: %w", err)
+		return fmt.Errorf("cannot read the nodes: %w", err)
 	}
 	if err := cluster.Get(ctx, dnsKey, dns); err != nil {
 		// A user may have another DNS.
@@ -79,7 +79,7 @@ func scaleDNS(ctx context.Context, cluster client.Reader, writer client.Writer) 
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, desired))
 	key := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: dnsKey.Namespace, Name: dnsKey.Name}}
 	if err := writer.Patch(ctx, key, patch); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("scaling the DNS of the cluster: %w", err)
+		return fmt.Errorf("cannot scale the DNS of the cluster: %w", err)
 	}
 	return nil
 }

@@ -58,17 +58,17 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 		return err
 	}
 	if err := controlplane.EndOrphans(ctx, dir); err != nil {
-		return fmt.Errorf("stopping the control plane: %w", err)
+		return fmt.Errorf("cannot stop the control plane: %w", err)
 	}
 	hosts, err := filepath.Glob(localdir.HostDir(dir, "*"))
 	if err != nil {
-		return fmt.Errorf("listing the hosts in %s: %w", dir, err)
+		return fmt.Errorf("cannot list the hosts in directory %s: %w", dir, err)
 	}
 	left.VMs = 0 // how many there are to stop is known now
 	for _, host := range hosts {
 		count, err := hostrunner.StopOrphans(ctx, host)
 		if err != nil {
-			return fmt.Errorf("stopping the virtual machines of %s: %w", filepath.Base(host), err)
+			return fmt.Errorf("cannot stop the virtual machines of host %s: %w; run the command again", filepath.Base(host), err)
 		}
 		left.VMs += count
 	}
@@ -84,7 +84,7 @@ func down(ctx context.Context, dir string, out io.Writer) error {
 // stopHolder interrupts the process that uses the directory, and waits for it to exit.
 func stopHolder(ctx context.Context, dir string, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGINT); err != nil {
-		return fmt.Errorf("stopping process %d: %w", pid, err)
+		return fmt.Errorf("cannot stop process %d, which runs the cluster in %s: %w", pid, dir, err)
 	}
 	// This does not wait for the lock: another "up" may take it immediately.
 	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (bool, error) {
@@ -92,7 +92,7 @@ func stopHolder(ctx context.Context, dir string, pid int) error {
 		return holder != pid, err
 	})
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("process %d does not exit: %w", pid, err)
+		return fmt.Errorf("process %d did not exit within %s: %w; run the command again to wait longer", pid, downTimeout, err)
 	}
 	return err
 }

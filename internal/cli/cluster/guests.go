@@ -67,7 +67,7 @@ func (m *local) egressSocket() (string, error) {
 	}
 	dir, err := filepath.Abs(m.dir)
 	if err != nil {
-		return "", fmt.Errorf("finding the data directory: %w", err)
+		return "", fmt.Errorf("cannot find the data directory: %w", err)
 	}
 	return filepath.Join(dir, "egress.sock"), nil
 }

@@ -65,7 +65,7 @@ the next one with the same --dir adopts them.`,
 
 func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	if f.name == "" || f.dir == "" || f.kubeconfig == "" || f.share < 1 {
-		return args.Wrongf("--name, --dir and --kubeconfig are required, and --share must be greater than 0")
+		return args.Wrongf("--name, --dir, --kubeconfig: required; --share: must be greater than 0")
 	}
 	if _, err := image.ParseServers(f.imageServers); err != nil {
 		return args.Wrongf("--image-servers: %v", err)
@@ -81,7 +81,7 @@ func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 	config.UserAgent = "millwright-hostrunner"
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("finding the path of this program, which hypervisors run: %w", err)
+		return fmt.Errorf("cannot find the path of this program, which hypervisors run: %w", err)
 	}
 	capacity, err := shareOfMachine(f.share)
 	if err != nil {
@@ -98,7 +98,7 @@ func (f *hostrunnerFlags) run(ctx context.Context, stderr io.Writer) error {
 func shareOfMachine(hosts int) (corev1.ResourceList, error) {
 	var machine unix.Sysinfo_t
 	if err := unix.Sysinfo(&machine); err != nil {
-		return nil, fmt.Errorf("reading the memory size of this machine: %w", err)
+		return nil, fmt.Errorf("cannot read the memory size of this host: %w", err)
 	}
 	memory := int64(machine.Totalram) * int64(machine.Unit) / int64(hosts)
 	return corev1.ResourceList{

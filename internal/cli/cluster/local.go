@@ -89,7 +89,7 @@ func (m *local) install(ctx context.Context) error {
 	admin := m.plane.RESTConfig()
 	crds, err := fs.Sub(config.Files, "crd")
 	if err != nil {
-		return fmt.Errorf("reading the CRDs: %w", err)
+		return fmt.Errorf("cannot read the CRDs: %w", err)
 	}
 	if err := controlplane.InstallCRDs(ctx, admin, crds); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (m *local) listen(context.Context) error {
 	}
 	m.listener, err = net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
-		return fmt.Errorf("listening for hypervisors: %w", err)
+		return fmt.Errorf("cannot listen for hypervisors: %w", err)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func (m *local) startHosts(ctx context.Context, group *errgroup.Group) error {
 		name := hostPrefix + strconv.Itoa(i+1)
 		dir := localdir.HostDir(m.plane.Dir(), name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("creating the directory of %s: %w", name, err)
+			return fmt.Errorf("cannot create the directory of %s: %w", name, err)
 		}
 		kubeconfig := filepath.Join(dir, "kubeconfig")
 		keep, err := m.plane.KeepKubeconfig(kubeconfig, "system:node:"+name, "system:nodes", hostrunner.Group)
@@ -279,7 +279,7 @@ func (m *local) startHosts(ctx context.Context, group *errgroup.Group) error {
 			},
 		})
 		if err != nil {
-			return fmt.Errorf("starting %s: %w", name, err)
+			return fmt.Errorf("cannot start %s: %w", name, err)
 		}
 	}
 	return nil
@@ -320,11 +320,11 @@ func (m *local) path(name string) string { return filepath.Join(m.plane.Dir(), n
 func (m *local) hostPorts() ([]uint16, error) {
 	server, err := url.Parse(m.plane.URL())
 	if err != nil {
-		return nil, fmt.Errorf("reading the API server's address: %w", err)
+		return nil, fmt.Errorf("cannot read the API server's address: %w", err)
 	}
 	port, err := strconv.ParseUint(server.Port(), 10, 16)
 	if err != nil {
-		return nil, fmt.Errorf("reading the API server's port: %w", err)
+		return nil, fmt.Errorf("cannot read the API server's port: %w", err)
 	}
 	ports := []uint16{uint16(port)}
 	for _, port := range m.guestPorts {

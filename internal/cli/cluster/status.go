@@ -98,7 +98,7 @@ func statusOf(ctx context.Context, dir string) (clusterStatus, error) {
 	}
 	seen, err := readObjects(ctx, c)
 	if err != nil {
-		return found, fmt.Errorf("process %d uses %s, but its cluster does not respond (yet): %w", pid, dir, err)
+		return found, fmt.Errorf("process %d uses %s, but its cluster does not respond: %w; if it is starting, retry in a few seconds", pid, dir, err)
 	}
 	found.Server = config.Host
 	seen.count(&found)
@@ -194,7 +194,7 @@ func readObjects(ctx context.Context, from client.Reader) (objects, error) {
 	vms, nodes := &vmv1alpha1.VirtualMachineList{}, &corev1.NodeList{}
 	for _, list := range []client.ObjectList{deployments, machines, vms, nodes} {
 		if err := from.List(ctx, list); err != nil {
-			return objects{}, fmt.Errorf("listing %T: %w", list, err)
+			return objects{}, fmt.Errorf("cannot list %T: %w", list, err)
 		}
 	}
 	return objects{deployments: deployments.Items, machines: machines.Items, vms: vms.Items, nodes: nodes.Items}, nil

@@ -299,11 +299,11 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 		path = filepath.Join(f.dir, "logs", "millwright.log")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("the data directory %s is not writable: %w", f.dir, err)
+		return nil, fmt.Errorf("cannot create the directory of the log: %w; set --dir or --log-file to a writable place", err)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("opening the log: %w", err)
+		return nil, fmt.Errorf("cannot open the log: %w; set --log-file to a writable file", err)
 	}
 	return &logFile{File: file, stderr: stderr}, nil
 }
@@ -324,11 +324,11 @@ func (m *local) find() error {
 		m.images = filepath.Join(cache, guestBuilds[m.guest], "current")
 	}
 	if m.images, err = filepath.Abs(m.images); err != nil {
-		return fmt.Errorf("finding the image directory: %w", err)
+		return fmt.Errorf("cannot find the directory of --images: %w", err)
 	}
 	m.program, err = os.Executable()
 	if err != nil {
-		return fmt.Errorf("finding the path of this program, which hosts run: %w", err)
+		return fmt.Errorf("cannot find the path of this program, which hosts run: %w", err)
 	}
 	return nil
 }

@@ -201,8 +201,8 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 var errNoRule = errors.New("--run, --skip: no rule matches; docs/conformance.md lists the rules")
 
 var (
-	errBroken      = errors.New("the driver breaks rules of its contract")
-	errLeft        = errors.New("machines remain")
+	errBroken      = errors.New("the driver breaks rules of its contract; the report lists them")
+	errLeft        = errors.New("machines remain at the provider; delete those that the report lists")
 	errInterrupted = errors.New("interrupted")
 )
 

@@ -55,7 +55,7 @@ func (r *results) add(result conformance.Result) error {
 func (r *results) write() error {
 	content, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		return fmt.Errorf("writing the results: %w", err)
+		return fmt.Errorf("cannot write the results: %w", err)
 	}
 	next := r.path + ".tmp"
 	if err := os.WriteFile(next, append(content, '\n'), 0o600); err != nil {

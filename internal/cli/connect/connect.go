@@ -29,7 +29,7 @@ const userAgent = "millwright"
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	c, err := client.NewWithWatch(config, client.Options{Scheme: manager.Scheme()})
 	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", config.Host, err)
+		return nil, fmt.Errorf("cannot connect to %s: %w", config.Host, err)
 	}
 	return c, nil
 }

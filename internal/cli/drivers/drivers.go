@@ -72,7 +72,7 @@ func (o *SimOptions) Temporary(name string) (done func(), err error) {
 		return func() {}, nil
 	}
 	if o.Dir, err = os.MkdirTemp("", "millwright-sim-"); err != nil {
-		return nil, fmt.Errorf("creating the directory of the driver sim: %w", err)
+		return nil, fmt.Errorf("cannot create the directory of the driver sim: %w", err)
 	}
 	return func() { _ = os.RemoveAll(o.Dir) }, nil
 }

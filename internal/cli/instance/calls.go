@@ -58,7 +58,7 @@ func (in inputs) check() error {
 		return fmt.Errorf("the MachineClass is not valid: %w", errs.ToAggregate())
 	}
 	if _, ok := in.secret.Data[bootstrap.UserDataKey]; !ok {
-		return errors.New("no Secret has the key " + bootstrap.UserDataKey)
+		return errors.New("no Secret has the key " + bootstrap.UserDataKey + "; set --secret to a file with a Secret that has it")
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (c *caller) create(ctx context.Context) (result, error) {
 		found.ProviderID, found.NodeName, found.Addresses, found.State = resp.ProviderID, resp.NodeName, resp.Addresses, stateCreated
 	}
 	if found.ProviderID == "" {
-		return found, errors.New("the VM exists, but the driver returned no provider ID")
+		return found, errors.New("the VM exists, but the driver returned no provider ID, which its contract requires; check the driver with the command conformance")
 	}
 	if !created && found.State != stateUninitialized {
 		return found, nil
@@ -180,7 +180,7 @@ func (c *caller) remove(ctx context.Context) (result, error) {
 	}
 	gone.State, err = c.untilGone(ctx)
 	if err != nil {
-		return gone, fmt.Errorf("the deletion was accepted, but the VM is not gone yet: %w", err)
+		return gone, fmt.Errorf("the deletion was accepted, but the VM still exists: %w; check it with the command status", err)
 	}
 	return gone, nil
 }

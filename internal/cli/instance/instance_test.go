@@ -341,7 +341,7 @@ func TestInstance_DeletionTimesOut(t *testing.T) {
 		slow := w.write("slow", strings.Replace(classFile, `{tags`, `{deleteDelay: 1h, tags`, 1))
 		w.must(about("create", "test")...)
 		_, err := w.run("delete", "test", "--class", slow, "--secret", "@secret", "--timeout", "100ms")
-		if err == nil || !strings.Contains(err.Error(), "--timeout") || !strings.Contains(err.Error(), "not gone yet") {
+		if err == nil || !strings.Contains(err.Error(), "--timeout") || !strings.Contains(err.Error(), "the VM still exists") {
 			t.Errorf("a slow deletion: %v", err)
 		}
 	})

@@ -34,7 +34,7 @@ func Driver(dir string) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("reading the driver of %s: %w", dir, err)
+		return "", fmt.Errorf("cannot read which driver directory %s was created with: %w", dir, err)
 	}
 	return strings.TrimSpace(string(content)), nil
 }
@@ -42,7 +42,7 @@ func Driver(dir string) (string, error) {
 // SetDriver stores the name of the driver.
 func SetDriver(dir, driver string) error {
 	if err := directory.WriteFile(driverFile(dir), []byte(driver+"\n")); err != nil {
-		return fmt.Errorf("storing the driver: %w", err)
+		return fmt.Errorf("cannot store the name of the driver in directory %s: %w", dir, err)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func Cache() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("finding the build cache: %w", err)
+		return "", fmt.Errorf("cannot find the build cache: %w; set MILLWRIGHT_CACHE to its directory", err)
 	}
 	return filepath.Join(dir, "millwright"), nil
 }
@@ -105,13 +105,13 @@ func FindRemains(dir string) (Remains, error) {
 	// All processes of a Pod hold the lock of this file.
 	locks, err := filepath.Glob(filepath.Join(HostDir(dir, "*"), "pods", "*", "process.lock"))
 	if err != nil {
-		return Remains{}, fmt.Errorf("listing the virtual machines in %s: %w", dir, err)
+		return Remains{}, fmt.Errorf("cannot list the virtual machines in directory %s: %w", dir, err)
 	}
 	found := Remains{Parts: parts}
 	for _, lock := range locks {
 		held, err := directory.IsLocked(lock)
 		if err != nil {
-			return Remains{}, fmt.Errorf("listing the virtual machines in %s: %w", dir, err)
+			return Remains{}, fmt.Errorf("cannot list the virtual machines in directory %s: %w", dir, err)
 		}
 		if held {
 			found.VMs++

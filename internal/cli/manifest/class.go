@@ -64,7 +64,7 @@ func (c Class) MachineClass(ctx context.Context, d driver.Driver) (*v1alpha1.Mac
 		ClassSpec: &v1alpha1.ClassSpec{APIGroup: v1alpha1.GroupName, Kind: c.oldKind, Name: object.GetName()},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("converting the %s to a MachineClass: %w", c.oldKind, err)
+		return nil, fmt.Errorf("cannot convert the %s to a MachineClass: %w", c.oldKind, err)
 	}
 	return class, nil
 }

@@ -32,7 +32,7 @@ func TestFormat_PrintsObjects(t *testing.T) {
 		"object as JSON":  {JSON, machine, []string{`"kind": "Machine"`, `"apiVersion": "machine.sapcloud.io/v1alpha1"`, `"name": "m"`}, "managedFields"},
 		"object as YAML":  {YAML, machine, []string{"kind: Machine\n", "  name: m\n"}, "managedFields"},
 		"object's name":   {Name, machine, []string{"machine.machine.sapcloud.io/m\n"}, "{"},
-		"list as YAML":    {YAML, list, []string{"kind: MachineList\n", "  kind: Machine\n", "  apiVersion: machine.sapcloud.io/v1alpha1\n"}, "managedFields"},
+		"list as YAML":    {YAML, list, []string{"kind: MachineList\n", "  kind: Machine\n", "- apiVersion: machine.sapcloud.io/v1alpha1\n"}, "managedFields"},
 		"names of a list": {Name, list, []string{"machine.machine.sapcloud.io/m\nmachine.machine.sapcloud.io/m\n"}, "{"},
 		"other as JSON":   {JSON, results{"a"}, []string{"[\n  \"a\"\n]\n"}, "kind"},
 		"other as YAML":   {YAML, results{"a"}, []string{"- a\n"}, "kind"},

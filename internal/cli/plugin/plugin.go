@@ -61,7 +61,7 @@ func (f *flags) run(ctx context.Context, kind registry.Kind, version string, std
 	}
 	d, err := kind.Open(ctx, registry.Environment{Installation: f.installation})
 	if err != nil {
-		return fmt.Errorf("opening the driver: %w", err)
+		return fmt.Errorf("cannot open the driver: %w", err)
 	}
 	defer registry.Close(d, log)
 	all, ctx := errgroup.WithContext(logr.NewContext(ctx, log))

@@ -71,7 +71,7 @@ func (f *Flags) Open() ([]*pluginserver.Endpoint, error) {
 			for _, other := range opened {
 				_ = other.Close()
 			}
-			return nil, fmt.Errorf("serving drivers: %w", err)
+			return nil, fmt.Errorf("cannot serve drivers: %w", err)
 		}
 		opened = append(opened, endpoint)
 	}

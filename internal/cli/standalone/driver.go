@@ -101,7 +101,7 @@ func (f *Flags) Open(ctx context.Context, out io.Writer) (*Opened, error) {
 	again := func() (driver.Driver, error) {
 		d, err := kind.Open(ctx, env)
 		if err != nil {
-			return nil, fmt.Errorf("opening driver %s: %w", f.Name, err)
+			return nil, fmt.Errorf("cannot open driver %s: %w", f.Name, err)
 		}
 		all = append(all, d)
 		return d, nil

@@ -70,7 +70,7 @@ func (s *Screen) Draw(lines []string) error {
 	}
 	text.WriteString("\x1b[J")
 	if _, err := io.WriteString(s.Out, text.String()); err != nil {
-		return fmt.Errorf("writing to the terminal: %w", err)
+		return fmt.Errorf("cannot write to the terminal: %w", err)
 	}
 	return nil
 }

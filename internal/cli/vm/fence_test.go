@@ -54,7 +54,7 @@ func TestFence(t *testing.T) {
 		refused    string
 		dry        string
 	}{
-		"dry run": {confirm: "host-1", dry: dryrun.Client, wantText: "virtualmachine.vm.metropolis.monogon.dev/web fenced (dry run)"},
+		"dry run":           {confirm: "host-1", dry: dryrun.Client, wantText: "virtualmachine.vm.metropolis.monogon.dev/web fenced (dry run)"},
 		"confirmed":         {in: "host-1\n", controller: obeys, want: "web-1/host-1", wantText: "both would write to the same disk"},
 		"confirmed by flag": {confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "now runs in pod web-2"},
 		"an ephemeral disk": {given: func(vm *vmv1alpha1.VirtualMachine) { vm.Status.VolumeClaimName = "" }, confirm: "host-1", controller: obeys, want: "web-1/host-1", wantText: "the data is lost"},

@@ -61,7 +61,7 @@ const watchdogCommand = "watchdog"
 func startWatchdog() (hypervisor.Watchdog, error) {
 	program, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("starting the watchdog: %w", err)
+		return nil, fmt.Errorf("cannot start the watchdog: %w", err)
 	}
 	// The program's name is not used: it may be one of MCM's.
 	dog, err := watchdog.Start(exec.Command(program, "hypervisor", watchdogCommand))

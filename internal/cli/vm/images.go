@@ -54,11 +54,11 @@ const (
 func limitMemory() (restore func() error, err error) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_DATA, &before); err != nil {
-		return nil, fmt.Errorf("reading the memory limit: %w", err)
+		return nil, fmt.Errorf("cannot read the memory limit: %w", err)
 	}
 	limited := unix.Rlimit{Cur: min(hardMemory, before.Cur), Max: before.Max}
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limited); err != nil {
-		return nil, fmt.Errorf("setting the memory limit: %w", err)
+		return nil, fmt.Errorf("cannot set the memory limit: %w", err)
 	}
 	soft := debug.SetMemoryLimit(softMemory)
 	return func() error {

@@ -163,7 +163,7 @@ func (r *rollout) replace(ctx context.Context, key client.ObjectKey, out io.Writ
 	case r.restart:
 		return r.startAgain(ctx, m, vm)
 	}
-	return fmt.Errorf("%s cannot be migrated live: %s; --restart restarts its guest", vm.Name, strings.TrimSuffix(reasonOf(can), "."))
+	return fmt.Errorf("%s cannot be migrated live: %s; set --restart to restart its guest", vm.Name, strings.TrimSuffix(reasonOf(can), "."))
 }
 
 // startAgain deletes the Pod of a VM, and waits until the VM is ready in another Pod.
@@ -185,7 +185,7 @@ func (r *rollout) startAgain(ctx context.Context, m *migrate, vm *vmv1alpha1.Vir
 		return vm.Name + ": restarting: " + State(vm), meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionReady), nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s was not ready within %s after the restart", vm.Name, r.timeout)
+		return fmt.Errorf("virtual machine %s was not ready within %s after the restart; check its state with: millwright vm list", vm.Name, r.timeout)
 	}
 	return err
 }

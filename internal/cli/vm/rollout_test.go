@@ -108,7 +108,7 @@ func TestRollout(t *testing.T) {
 		"no such one": {given: []client.Object{old("a", nil)}, names: []string{"a", "z"}, left: "virtual machine z not found"},
 		"by label":    {given: []client.Object{old("a", nil), old("b", nil)}, with: rollout{selector: "tier=a"}, out: "1 of 1: a: migrated", moved: "a"},
 		"one cannot": {given: []client.Object{old("a", cannot), old("b", nil)},
-			out: "1 of 2: a cannot be migrated live: it is cold; --restart|2 of 2: b: migrated", left: "1 of 2 virtual machines keep their hypervisors: a", moved: "b"},
+			out: "1 of 2: a cannot be migrated live: it is cold; set --restart|2 of 2: b: migrated", left: "1 of 2 virtual machines keep their hypervisors: a", moved: "b"},
 		"one is restarted": {given: []client.Object{old("a", cannot)}, with: rollout{restart: true}, out: "1 of 1: a: restarting: Running", moved: "a"},
 		"one fails": {given: []client.Object{old("a", nil), old("b", nil)}, fails: map[string]bool{"a": true},
 			out: "1 of 2: virtual machine a stays on host host-1: Unschedulable|2 of 2: b: migrated", left: "keep their hypervisors: a", moved: "b"},

@@ -26,7 +26,7 @@ func written(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	pages := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/contributing/*.md", "docs/design/*.md", "examples/*.md", "config/*.md", "driver/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/contributing/*.md", "docs/design/*.md", "docs/reference/cli/*.md", "examples/*.md", "config/*.md", "driver/*.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
