@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,7 @@ func run(man bool, arguments []string) error {
 	}
 	root := cli.Root("")
 	root.DisableAutoGenTag = true
+	root.SetOut(io.Discard) // otherwise, the width of a terminal would determine where lines break
 	if man {
 		// The date is that of SOURCE_DATE_EPOCH, or the current one.
 		return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Millwright", Manual: "Millwright"}, dir)

@@ -64,13 +64,13 @@ func TestOutput_HasNoControlCharacters(t *testing.T) {
 		"status":       {[]string{"rollout", "status", "pool", "--watch=false"}, false},
 		"bad name":     {[]string{"explain", "machine", hostile}, true},
 		"bad flag":     {[]string{"explain", "--" + hostile}, true},
-		"no class":     {[]string{"machine", "create", "m", "--class", "/nowhere/" + hostile}, true},
+		"no class":     {[]string{"instance", "create", "m", "--class", "/nowhere/" + hostile}, true},
 		"no VM":        {[]string{"managevm", "--machineclass", "/nowhere/" + hostile, "--machinename", "m", "--driver", "sim"}, true},
 		"no directory": {[]string{"status", "--dir", "/nowhere/" + hostile}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := tc.args
-			if !slices.Contains([]string{"status", "machine", "managevm"}, args[0]) { // these commands do not read a cluster
+			if !slices.Contains([]string{"status", "instance", "managevm"}, args[0]) { // these commands do not read a cluster
 				args = append(args, "--kubeconfig", w.control, "-n", w.Namespace)
 			}
 			var out bytes.Buffer

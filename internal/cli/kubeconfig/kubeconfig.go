@@ -35,7 +35,7 @@ type Flags struct {
 	// Namespace defaults to the namespace of the context.
 	Namespace string
 
-	// notes gets a line that names the local cluster, if it is a terminal. If nil, there is none.
+	// notes gets a line that names the local cluster. It is nil unless standard error is a terminal.
 	notes io.Writer
 }
 
@@ -55,10 +55,13 @@ func (f *Flags) AddCluster(cmd *cobra.Command) {
 	flags.StringVar(&f.Dir, "dir", "", `directory of the local cluster started by "millwright up"`)
 	flags.StringVar(&f.File, "kubeconfig", "", "path to the kubeconfig; defaults to KUBECONFIG or ~/.kube/config, or else to the local cluster in "+localdir.Default)
 	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig; defaults to the current context")
-	_ = cmd.RegisterFlagCompletionFunc("context", f.completeContexts) // the flag exists
+	_ = cmd.MarkFlagDirname("dir") // the flags exist
+	_ = cmd.RegisterFlagCompletionFunc("context", f.completeContexts)
 	pre := cmd.PreRun
 	cmd.PreRun = func(cmd *cobra.Command, args []string) {
-		f.notes = cmd.ErrOrStderr()
+		if out := cmd.ErrOrStderr(); terminal.Open(out) != nil {
+			f.notes = out
+		}
 		if pre != nil {
 			pre(cmd, args)
 		}
@@ -89,7 +92,7 @@ func (f *Flags) Load() (config *rest.Config, namespace string, err error) {
 	case err != nil:
 		return nil, "", fmt.Errorf("cannot read the kubeconfig: %w", err)
 	}
-	if local && f.notes != nil && terminal.Open(f.notes) != nil {
+	if local && f.notes != nil {
 		fmt.Fprintf(f.notes, "Using the local cluster in %s.\n", f.Directory())
 		f.notes = nil // once
 	}

@@ -1,6 +1,7 @@
 package kubeconfig
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,7 +64,12 @@ func TestKubeconfig_Precedence(t *testing.T) {
 				flags = tc.flags(other)
 			}
 			flags.Context = tc.context
+			var notes bytes.Buffer
+			flags.notes = &notes
 			config, namespace, err := flags.Load()
+			if local := tc.flags != nil && flags.Dir != "" || strings.Contains(tc.host, "local"); local != strings.HasPrefix(notes.String(), "Using the local cluster in ") {
+				t.Errorf("a cluster at %s, notes %q", tc.host, &notes)
+			}
 			if err != nil || config.Host != tc.host || namespace != tc.namespace {
 				t.Errorf("leads to %v, namespace %q, %v", config, namespace, err)
 			}

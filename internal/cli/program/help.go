@@ -21,7 +21,8 @@ func setHelp(root *cobra.Command) {
 
 // sections returns the flags of a command as its help shows them.
 func sections(cmd *cobra.Command) string {
-	named, columns := args.Sections(cmd), terminal.Columns(cmd.OutOrStdout())
+	// While the help is composed, the command writes to memory.
+	named, columns := args.Sections(cmd), terminal.Columns(cmd.Root().OutOrStdout())
 	if len(named.Order) == 0 {
 		return "Flags:\n" + trimmed(cmd.LocalFlags().FlagUsagesWrapped(columns))
 	}

@@ -3,7 +3,6 @@ package rollout
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"strings"
 	"time"

@@ -93,7 +93,7 @@ func TestUndo_Result(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			then := newState(declared(of(3), rollbackPending))
-			rollback := Rollback{Revision: 1, target: &then.sets[0], deployment: then.deployment}
+			rollback := Rollback{Revision: 1, target: &then.sets[0], Deployment: then.deployment}
 			done, err := rollback.Done(newState(tc.now).facts())
 			if done != tc.done || (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("Done() = %t, %v; want %t, %q", done, err, tc.done, tc.want)
@@ -108,7 +108,7 @@ func TestInvalidChange_IsRejected(t *testing.T) {
 		_, err := Undo(t.Context(), c, g.key(), 0)
 		return err
 	}
-	restart := func(c client.Client, g *state) error { return Restart(t.Context(), c, g.key(), noon) }
+	restart := func(c client.Client, g *state) error { return errorOf(Restart(t.Context(), c, g.key(), noon)) }
 	goes := declared(func(d *v1alpha1.MachineDeployment) {
 		d.DeletionTimestamp, d.Finalizers = &metav1.Time{Time: noon}, []string{v1alpha1.FinalizerMCM}
 	})
@@ -175,7 +175,7 @@ func TestChange_IsReevaluatedOnConflict(t *testing.T) {
 			}
 		}
 	})
-	if err := Restart(t.Context(), c, g.key(), noon); err == nil || !strings.Contains(err.Error(), "would undo the restart") {
+	if _, err := Restart(t.Context(), c, g.key(), noon); err == nil || !strings.Contains(err.Error(), "would undo the restart") {
 		t.Errorf("Restart() = %v", err)
 	}
 }
@@ -213,13 +213,13 @@ func TestChange_IsRetriedOnConflict(t *testing.T) {
 		do      func() error
 		want    string
 	}{
-		{3, func() error { return Pause(t.Context(), c, g.key()) }, ""},
-		{0, func() error { return Pause(t.Context(), c, g.key()) }, "is already paused"},
-		{0, func() error { return Restart(t.Context(), c, g.key(), noon) }, "resume pool"},
-		{2, func() error { return Resume(t.Context(), c, g.key()) }, ""},
-		{0, func() error { return Resume(t.Context(), c, g.key()) }, "is not paused"},
-		{1, func() error { return Restart(t.Context(), c, g.key(), noon) }, ""},
-		{0, func() error { return Restart(t.Context(), c, g.key(), noon.Add(time.Millisecond)) }, "within this second"},
+		{3, func() error { return errorOf(Pause(t.Context(), c, g.key())) }, ""},
+		{0, func() error { return errorOf(Pause(t.Context(), c, g.key())) }, "is already paused"},
+		{0, func() error { return errorOf(Restart(t.Context(), c, g.key(), noon)) }, "resume pool"},
+		{2, func() error { return errorOf(Resume(t.Context(), c, g.key())) }, ""},
+		{0, func() error { return errorOf(Resume(t.Context(), c, g.key())) }, "is not paused"},
+		{1, func() error { return errorOf(Restart(t.Context(), c, g.key(), noon)) }, ""},
+		{0, func() error { return errorOf(Restart(t.Context(), c, g.key(), noon.Add(time.Millisecond))) }, "within this second"},
 	} {
 		disturb = step.disturb
 		err := step.do()
@@ -234,3 +234,6 @@ func TestChange_IsRetriedOnConflict(t *testing.T) {
 		t.Errorf("restarted at %q", got)
 	}
 }
+
+// errorOf returns the error of a change.
+func errorOf(_ *v1alpha1.MachineDeployment, err error) error { return err }
