@@ -11,9 +11,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/terminal"
 )
 
+// The functions of templates are shared by all commands of a process.
+func init() { cobra.AddTemplateFunc("sections", sections) }
+
 // setHelp makes the help of all commands show flags by section, and name the commands as the user calls them.
 func setHelp(root *cobra.Command) {
-	cobra.AddTemplateFunc("sections", sections)
 	const all = "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), all, "{{sections .}}", 1))
 	rename(root, root)
