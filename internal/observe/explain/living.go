@@ -446,8 +446,8 @@ func (e *explainer) lookAt(because string) {
 	vm := e.VM
 	if vm == nil || vm.Status.Phase != vmv1alpha1.PhaseCreating {
 		e.Advise(lookAtReason, "{reason}", because)
-		if e.Console != nil && len(report.LastLines(e.Console)) == 0 {
-			e.Advise(consoleEmpty)
+		if e.Console != nil && !report.HasGuestOutput(e.Console) {
+			e.Advise(guestSilent)
 		}
 		return
 	}

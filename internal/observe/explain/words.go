@@ -196,9 +196,9 @@ const (
 	leaseMoves  = "Its VM starts on another host when its lease expires"
 	fenceHost   = "If host {host} is broken, power it off, and then confirm this: millwright vm fence -n {vm namespace} {vm}"
 
-	freeSpace    = "Free space on the storage of the disk of VirtualMachine {vm namespace}/{vm}; the VM then continues automatically"
-	lookAtVM     = "If it takes too long, check the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console is empty"
-	consoleEmpty = "The VM's console is empty: its disk may not be bootable, or its guest has no console on the serial port; Linux needs console=ttyS0 on its command line"
+	freeSpace   = "Free space on the storage of the disk of VirtualMachine {vm namespace}/{vm}; the VM then continues automatically"
+	lookAtVM    = "If it takes too long, check the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}. It has not run yet, so its console is empty"
+	guestSilent = "The VM's console has no output of the guest: its disk may not be bootable, or its guest has no console on the serial port; Linux needs console=ttyS0 on its command line"
 	// NotYet are the possible causes if a running VM has not joined.
 	NotYet = "the VM cannot reach the API server, its user data is wrong, or it is slow"
 )

@@ -89,11 +89,14 @@ func (m *member) counts() *counting {
 	}
 }
 
-// line reads a line. It returns false at the end of the output.
+// line reads a line, except for lines of the firmware. It returns false at the end of the output.
 func (c *counting) line() (string, bool) {
 	for {
 		if line, rest, found := strings.Cut(c.rest, "\n"); found {
 			c.rest = rest
+			if strings.HasSuffix(line, "\r") {
+				continue // the guests do not print carriage returns
+			}
 			return line, true
 		}
 		next, more := <-c.output

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
@@ -24,6 +25,22 @@ var escapes = regexp.MustCompile(`\x1b(?:[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\[
 // all other lines: headings, fingerprints, keys, and lines between them.
 var hostKey = regexp.MustCompile(`-----(BEGIN|END) SSH HOST KEY (FINGERPRINTS|KEYS)-----|(^|: )(` +
 	`#{20,}|[0-9]+ SHA256:\S+ .*|(sk-)?(ssh|ecdsa)-[a-z0-9@.-]+ AAAA\S+( .*)?)$`)
+
+// firmwareLine matches the lines that SeaBIOS prints, and those of OVMF before it starts its shell. OVMF starts its shell
+// if no disk boots, so the prompt of the shell is then the last line.
+var firmwareLine = regexp.MustCompile(`^(SeaBIOS \(version|Booting from [A-Za-z/ ]*\.*$|Boot failed: |No bootable device|BdsDxe: )`)
+
+const firmwareShell = "Shell>"
+
+// HasGuestOutput reports whether a console has more output than that of the firmware. A guest can imitate the firmware,
+// so only advice may depend on the result.
+func HasGuestOutput(console []byte) bool {
+	lines := LastLines(console)
+	if len(lines) == 0 || lines[len(lines)-1] == firmwareShell {
+		return false
+	}
+	return slices.ContainsFunc(lines, func(line string) bool { return !firmwareLine.MatchString(line) })
+}
 
 // LastLines returns the last non-empty lines of a console's output, the latest last, without SSH host keys. They are
 // printable, and limited in number and length. The guest controls their content, so they are only shown, and no decisions are

@@ -54,6 +54,33 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
+// bios and uefi are the consoles of VMs whose disk does not boot.
+const (
+	bios = "\x1bc\x1b[?7l\x1b[2J\x1b[0mSeaBIOS (version 1.16.2-debian-1.16.2-1)\r\nBooting from Hard Disk...\r\nBoot failed: not a bootable disk\r\n\r\nNo bootable device.\r\n"
+	uefi = "\x1b[2J\x1b[01;01HBdsDxe: failed to load Boot0001 \"UEFI Misc Device\" from PciRoot(0x0)/Pci(0x1,0x0): Not Found\r\n" +
+		"BdsDxe: starting Boot0002 \"EFI Internal Shell\" from Fv(7CB8BDC9)/FvFile(7C04A583)\r\n\x1b[2JUEFI Interactive Shell v2.2\r\nEDK II\r\n\x1b[1mShell> \x1b[0m"
+)
+
+func TestHasGuestOutput(t *testing.T) {
+	for name, c := range map[string]struct {
+		output string
+		want   bool
+	}{
+		"nothing":                          {"\r\n", false},
+		"a disk that BIOS does not boot":   {bios, false},
+		"a disk that UEFI does not boot":   {uefi, false},
+		"a guest that boots by BIOS":       {"SeaBIOS (version 1.16.2)\r\nBooting from Hard Disk..[    5.15] boot: kernel 6.1\n", true},
+		"a guest that boots by UEFI":       {"BdsDxe: starting Boot0001 \"UEFI Misc Device\" from PciRoot(0x0)\r\nDebian GNU/Linux 12\r\n", true},
+		"a boot loader":                    {"Booting from Hard Disk...\r\nGRUB loading.\r\nWelcome to GRUB!\r\n", true},
+		"only the latest output":           {bios + strings.Repeat("[ 5.4] join: waiting\n", 20), true},
+		"a reset to a disk without system": {strings.Repeat("[ 5.4] join: waiting\n", 20) + bios + bios, false},
+	} {
+		if got := HasGuestOutput([]byte(c.output)); got != c.want {
+			t.Errorf("%s: got %t, want %t", name, got, c.want)
+		}
+	}
+}
+
 // FuzzLastLines checks that any console output results in a limited number of printable lines.
 func FuzzLastLines(f *testing.F) {
 	f.Add([]byte("größer \x1b[2J\u009b31m\r\x1b]0;x\x07\n\x1b[?25l\x1b[6n\xff\u2028"))

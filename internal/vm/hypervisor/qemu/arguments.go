@@ -54,7 +54,7 @@ func arguments(c Config) []string {
 		args = append(args, "-uuid", c.UUID)
 	}
 	args = append(args,
-		"-machine", MachineType+",usb=off,vmport=off",
+		"-machine", MachineType+",usb=off,vmport=off"+c.firmwareOutput(),
 		"-accel", c.Processor.accelerator(),
 		"-cpu", processorModel(c.Processor.Accelerator),
 		"-smp", strconv.Itoa(c.Processor.Count),
@@ -83,6 +83,16 @@ func arguments(c Config) []string {
 		args = append(args, "-fw_cfg", "name="+escape(item.Name)+",file="+escape(item.Path))
 	}
 	return args
+}
+
+// firmwareOutput returns the option of the machine that makes SeaBIOS print on the serial port. The option only changes
+// a number that SeaBIOS reads when it starts, so it may differ between both sides of a migration. Other guests do not
+// get it: OVMF always prints there, and of a guest that starts a kernel directly, only the kernel does.
+func (c Config) firmwareOutput() string {
+	if c.UEFI != nil || c.Kernel != nil {
+		return ""
+	}
+	return ",graphics=off"
 }
 
 func processorModel(accelerator Accelerator) string {

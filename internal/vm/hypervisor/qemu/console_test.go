@@ -27,6 +27,11 @@ func TestConsole_CarriesAnyByte(t *testing.T) {
 	}
 }
 
+func TestConsole_ShowsThatDiskIsNotBootable(t *testing.T) {
+	tier.All(t)
+	boot(t, nil, "Boot failed: not a bootable disk")
+}
+
 func TestConsole_StuckClientDoesNotBlockGuest(t *testing.T) {
 	tier.All(t)
 	p, reading := boot(t, counter, counterBanner)

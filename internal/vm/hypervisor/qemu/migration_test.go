@@ -50,9 +50,15 @@ func newPair(t *testing.T) (*pair, *reader) {
 // newPairOf is like newPair with other machines. The guest is nil for the target.
 func newPairOf(t *testing.T, machine func(t *testing.T, guest []byte) Config) (*pair, *reader) {
 	t.Helper()
+	return newPairBetween(t, bootAll(t), bootAll(t), machine)
+}
+
+// newPairBetween is like newPairOf with other programs.
+func newPairBetween(t *testing.T, source, target string, machine func(t *testing.T, guest []byte) Config) (*pair, *reader) {
+	t.Helper()
 	config := machine(t, bootSector("scribes"))
 	config.Sockets = t.TempDir()
-	l := &pair{t: t, source: startWith(t, bootAll(t), config)}
+	l := &pair{t: t, source: startWith(t, source, config)}
 	console := attach(t, l.source)
 	must(t, l.source.Cont(bounded(t)))
 	console.until(scribeBanner)
@@ -60,7 +66,7 @@ func newPairOf(t *testing.T, machine func(t *testing.T, guest []byte) Config) (*
 	config = machine(t, nil)
 	l.disks = []string{config.Disks.Root.Path, config.Disks.Data[0].Path}
 	config.Sockets, config.Incoming = t.TempDir(), true
-	l.target = startWith(t, bootAll(t), config)
+	l.target = startWith(t, target, config)
 	must(t, l.target.Receive(bounded(t), exports))
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -171,6 +177,45 @@ func testMachineMoves(t *testing.T, machine func(*testing.T, []byte) Config) {
 	last = lastNumber(t, arrived, last)
 	for _, disk := range l.disks {
 		wantNumbers(t, disk, last)
+	}
+}
+
+// silent returns a QEMU whose firmware prints nothing, as in versions without Config.firmwareOutput.
+func silent(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "silent")
+	script := "#!/usr/bin/env bash\nexec '" + bootAll(t) + "' \"${@/,graphics=off/}\"\n"
+	must(t, os.WriteFile(program, []byte(script), 0o700))
+	return program
+}
+
+// A guest moves between versions that do and do not show the output of the firmware, and boots there after a reset.
+func TestMigration_FirmwareOutputMayDiffer(t *testing.T) {
+	tier.All(t)
+	for name, test := range map[string]struct {
+		source, target func(*testing.T) string
+		shown          bool // by the target
+	}{
+		"from a version without output": {silent, bootAll, true},
+		"to a version without output":   {bootAll, silent, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, console := newPairBetween(t, test.source(t), test.target(t), pairMachine)
+			console.numbers(10)
+			must(t, l.send())
+			must(t, l.source.Finish(bounded(t), Destination{Exports: exports}))
+			must(t, l.target.Received(bounded(t)))
+			must(t, l.target.CloseExports(bounded(t)))
+			arrived := attach(t, l.target)
+			must(t, l.target.Cont(bounded(t)))
+			must(t, l.source.Kill(bounded(t)))
+			arrived.until("\n") // the first line may have been split
+			arrived.numbers(10)
+			must(t, l.target.Reset(bounded(t)))
+			if before := arrived.until(scribeBanner); bytes.Contains(before, []byte("SeaBIOS")) != test.shown {
+				t.Errorf("after the reset, the console has %q; want output of the firmware: %t", before, test.shown)
+			}
+		})
 	}
 }
 

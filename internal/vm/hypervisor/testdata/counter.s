@@ -17,6 +17,9 @@ start:
 	mov ss, ax
 	mov sp, offset origin
 	cld
+	sti # the firmware prints the end of its output at an interrupt
+	hlt
+	cli
 	mov si, offset origin + (banner - start)
 next:
 	lodsb

@@ -17,6 +17,9 @@ start:
 	mov ss, ax
 	mov sp, offset origin
 	cld
+	sti # the firmware prints the end of its output at an interrupt
+	hlt
+	cli
 	mov dx, 0x602 # enable the power button
 	mov ax, 0x100 # event
 	out dx, ax

@@ -23,6 +23,9 @@ start:
 	mov ss, ax
 	mov sp, offset origin
 	cld
+	sti # the firmware prints the end of its output at an interrupt
+	hlt
+	cli
 	mov byte ptr [origin + (first - start)], dl
 	mov si, offset origin + (banner - start)
 next:

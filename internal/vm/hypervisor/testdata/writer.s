@@ -20,6 +20,9 @@ start:
 	mov ss, ax
 	mov sp, offset origin
 	cld
+	sti # the firmware prints the end of its output at an interrupt
+	hlt
+	cli
 	mov byte ptr [origin + (drive - start)], dl
 	mov si, offset origin + (banner - start)
 	call puts

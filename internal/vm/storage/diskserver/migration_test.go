@@ -49,12 +49,15 @@ func (s *site) guest(t *testing.T, pod string, token storage.Token, incoming boo
 	return &guest{Process: p, t: t, console: p.Console().Attach()}
 }
 
-// line returns the next complete line of the console.
+// line returns the next complete line of the console, except for lines of the firmware.
 func (g *guest) line() string {
 	g.t.Helper()
 	for {
 		if line, rest, found := bytes.Cut(g.rest, []byte("\n")); found {
 			g.rest = rest
+			if bytes.HasSuffix(line, []byte("\r")) {
+				continue // the guests do not print carriage returns
+			}
 			return string(line)
 		}
 		output, err := g.console.Next(bounded(g.t))
